@@ -1,0 +1,38 @@
+#include "demi/core/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include "demi/core/error.h"
+
+namespace demi {
+namespace {
+
+TEST(Dtype, FieldsFillTheStorageAndTheBiasIsTheMiddle) {
+  for (const Format& format : formats()) {
+    if (format.dtype != Dtype::tf32) {
+      EXPECT_EQ(1 + format.exponent_bits + format.fraction_bits, 8 * format.bytes) << format.name;
+    }
+    EXPECT_EQ(format.bias, (1 << (format.exponent_bits - 1)) - 1) << format.name;
+    EXPECT_EQ(&format_of(format.dtype), &format);
+    EXPECT_EQ(parse_dtype(format.name), format.dtype);
+  }
+}
+
+TEST(Dtype, KnowsPyTorchsNames) {
+  EXPECT_EQ(parse_dtype("bfloat16"), Dtype::bf16);
+  EXPECT_EQ(parse_dtype("Half"), Dtype::fp16);
+  EXPECT_EQ(parse_dtype("float8_e4m3fn"), Dtype::fp8_e4m3);
+  EXPECT_FALSE(find_dtype("int8"));
+}
+
+TEST(Dtype, AWrongNameIsAnsweredWithTheNearest) {
+  try {
+    parse_dtype("pf16");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean fp16?"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace demi
