@@ -1,0 +1,50 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi {
+
+/// A dtype policy as Keras defines it (tf.keras.mixed_precision.Policy): what a layer computes in
+/// and what its variables are stored in.
+///
+///     name             compute_dtype  variable_dtype
+///     mixed_float16    fp16           fp32
+///     mixed_bfloat16   bf16           fp32
+///     float64, float32, float16, bfloat16: both as named
+///
+/// A value; copying is free of charge. Softmax runs and is handed out in FP32 under the mixed
+/// policies, as Keras advises.
+class DEMI_API Policy {
+ public:
+  Policy() = default;  // float32
+
+  /// Throws UsageError with the nearest right name and the list.
+  explicit Policy(std::string_view name);
+
+  std::string_view name() const;
+  c10::ScalarType compute_dtype() const;
+  c10::ScalarType variable_dtype() const;
+  bool is_mixed() const { return compute_dtype() != variable_dtype(); }
+
+  /// All names, in the order of the table above.
+  static std::vector<std::string> names();
+
+  bool operator==(const Policy&) const = default;
+
+ private:
+  int row_ = 3;
+};
+
+/// The policy that demi::Trainer, and an Autocast without arguments, read. float32 until set. One
+/// for the process; may be called from any thread.
+DEMI_API Policy global_policy();
+DEMI_API void set_global_policy(const Policy& policy);
+DEMI_API void set_global_policy(std::string_view name);
+
+}  // namespace demi
