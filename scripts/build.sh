@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Configures, only where something about it changed, and builds: scripts/build.sh PRESET FOLDER [-DNAME=VALUE...]
+# FOLDER stands under build/. The environment's DEMI_LIBTORCH names a LibTorch of yours; DEMI_JOBS the compilers at once.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/say.sh
+. scripts/say.sh
+
+[ $# -ge 2 ] || wrong_usage "which preset, and which folder?"
+preset=$1 dir=build/$2
+shift 2
+options=("--preset" "$preset" -B "$dir" "-DDEMI_LIBTORCH=${DEMI_LIBTORCH:-}" "$@")
+
+# A torch source file takes up to 2 GB to compile.
+jobs=${DEMI_JOBS:-}
+if [ -z "$jobs" ]; then
+  jobs=$(awk '/^MemAvailable/ { print int($2 / 2097152) }' /proc/meminfo)
+  [ "$jobs" -le "$(nproc)" ] || jobs=$(nproc)
+  [ "$jobs" -ge 1 ] || jobs=1
+fi
+
+asked=$(printf '%s\n' "$PWD" "$(cache_dir)" "${options[@]}")
+if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/asked" 2>/dev/null)" != "$asked" ]; then
+  [ -f "$dir/build.ninja" ] || need_space build 3000 "the build in $dir"
+  say "configuring $dir"
+  # A build folder of a tree that stood elsewhere is started anew.
+  grep -qsx "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$dir/CMakeCache.txt" || options=(--fresh "${options[@]}")
+  mkdir -p "$dir" || die "cannot write to $dir"
+  cmake "${options[@]}" >"$dir/configure.log" 2>&1 || {
+    cat "$dir/configure.log" >&2
+    die "configuring $dir failed"
+  }
+  printf '%s\n' "$asked" >"$dir/asked"
+fi
+say "building $dir with $jobs compilers at once"
+cmake --build "$dir" -j "$jobs" >&2 || die "building $dir failed"

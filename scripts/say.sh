@@ -1,0 +1,28 @@
+# shellcheck shell=bash
+# Plain lines on stderr, for the scripts that source this file.
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+die() {
+  say "$@"
+  exit 1
+}
+wrong_usage() {
+  say "$@"
+  exit 2
+}
+
+# free_mib DIR: free space where DIR is, or will be.
+free_mib() {
+  local dir=$1
+  while [ ! -e "$dir" ]; do dir=$(dirname "$dir"); done
+  df -Pk "$dir" | awk 'NR == 2 { print int($4 / 1024) }'
+}
+
+# need_space DIR MIB WHAT
+need_space() {
+  local free
+  free=$(free_mib "$1")
+  [ "$free" -ge "$2" ] || die "no disk space for $3: $2 MiB needed at $1, $free MiB free"
+}
+
+# cache_dir: where downloads are kept (cmake/LibTorch.cmake looks in the same place).
+cache_dir() { printf '%s\n' "${DEMI_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/demi}"; }

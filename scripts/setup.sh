@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# Installs what demi is built with: system packages by apt, LibTorch from its Python wheel. Asks nothing, does nothing twice.
+set -euo pipefail
+# shellcheck source=scripts/say.sh
+. "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+
+usage() {
+  cat <<'END'
+scripts/setup.sh [options]
+  --libtorch VERSION   the LibTorch to fetch (2.15.0; 2.11.0 or newer)
+  --packages           only the system packages (what needs root)
+  --no-packages        no system packages: they are there in some other way
+  --no-libtorch        no LibTorch: you have one
+Environment: DEMI_CACHE is where LibTorch is kept (~/.cache/demi).
+Exit codes: 0 everything is there, 1 something cannot be installed, 2 usage.
+END
+}
+
+# The compiler and the build, then the libraries, then the images that the demonstration trains on.
+readonly packages=(
+  g++ cmake ninja-build
+  libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libcurl4-openssl-dev libarchive-dev libgloo-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  dataset-fashion-mnist
+)
+
+version=2.15.0 want_packages=yes want_libtorch=yes
+while [ $# -gt 0 ]; do
+  case $1 in
+    --libtorch)
+      version=${2:-}
+      [ -n "$version" ] || wrong_usage "--libtorch wants a version, such as 2.11.0"
+      shift
+      ;;
+    --packages) want_libtorch=no ;;
+    --no-packages) want_packages=no ;;
+    --no-libtorch) want_libtorch=no ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *) wrong_usage "unknown option $1; scripts/setup.sh --help lists them" ;;
+  esac
+  shift
+done
+[[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || wrong_usage "--libtorch $version is no version; it reads like 2.11.0"
+[ "$(printf '%s\n' 2.11.0 "$version" | sort -V | head -n 1)" = 2.11.0 ] ||
+  wrong_usage "LibTorch $version is too old; demi needs 2.11.0 or newer"
+
+log=$(mktemp)
+part=""
+cleanup() {
+  rm -f "$log"
+  [ -z "$part" ] || rm -rf "$part"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+
+# failed WHAT: says why the command that wrote $log failed, as far as its words tell, and ends.
+failed() {
+  tail -n 8 "$log" | sed 's/^/    /' >&2
+  if grep -qi 'no space left\|not enough free space' "$log"; then
+    die "$1 failed: the disk is full"
+  elif grep -qiE 'temporary failure|could not resolve|failed to establish|connection (failed|refused|timed out|reset|aborted|broken)|network is unreachable|timed? ?out|unable to connect|retry\(' "$log"; then
+    die "$1 failed: the network, or the package server, cannot be reached; run it again when it can"
+  fi
+  die "$1 failed; the lines above say why"
+}
+
+# missing_packages PACKAGE...: those that dpkg does not have installed.
+missing_packages() {
+  comm -23 <(printf '%s\n' "$@" | sort -u) \
+    <(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | awk '$1 == "installed" { print $2 }' | sort -u)
+}
+
+install_packages() {
+  local missing root=()
+  command -v dpkg-query >/dev/null || die "this is no Debian system: install the equivalents of '${packages[*]}' and pass --no-packages"
+  mapfile -t missing < <(missing_packages "$@")
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    sudo -n true 2>/dev/null ||
+      die "installing ${missing[*]} needs root, and there is no sudo without a password: run '${BASH_SOURCE[0]} --packages' as root once, then this again"
+    root=(sudo -n)
+  fi
+  need_space /var 1500 "system packages"
+  say "installing ${#missing[@]} system packages with apt-get: ${missing[*]}"
+  local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+  "${apt[@]}" -o APT::Update::Error-Mode=any update >"$log" 2>&1 </dev/null || failed "apt-get update"
+  "${apt[@]}" install --no-install-recommends "${missing[@]}" >"$log" 2>&1 </dev/null || failed "apt-get install"
+}
+
+# pip_into DIR ARGUMENTS...
+pip_into() {
+  local dir=$1
+  shift
+  # pip unpacks under TMPDIR before it moves: the same disk, and removed with the rest.
+  TMPDIR=$part/tmp python3 -m pip install --quiet --no-cache-dir --no-compile --only-binary=:all: --progress-bar off \
+    --disable-pip-version-check --no-warn-conflicts --target "$dir" "$@" >"$log" 2>&1 </dev/null
+}
+
+has_gpu() { [ -e /dev/nvidia0 ] || { command -v nvidia-smi && nvidia-smi -L; } >/dev/null 2>&1; }
+
+# nvidia_requirements METADATA: the CUDA packages that the wheel names, without a GPU the two that libtorch_cpu needs to load.
+nvidia_requirements() {
+  local named
+  named=$(sed -n 's/^Requires-Dist: \(\(cuda-toolkit\|nvidia-\)[^;]*\).*/\1/p' "$1" | tr -d ' ')
+  if has_gpu; then
+    printf '%s\n' "$named"
+  else
+    printf '%s\n' "$named" | sed -n 's/^cuda-toolkit\[.*\]/cuda-toolkit[cudart,cupti]/p'
+  fi
+}
+
+# fetch_libtorch DIR: into a folder beside it first, so that an interrupted download is never taken for a whole one.
+fetch_libtorch() {
+  local dir=$1 names
+  need_space "$(dirname "$dir")" "$(has_gpu && echo 8000 || echo 2600)" "LibTorch"
+  say "fetching LibTorch $version (0.5 GB to fetch, 1.2 GB on disk; with an NVIDIA GPU 2.7 GB more) into $dir"
+  part=$dir.part
+  rm -rf "$part"
+  mkdir -p "$part/tmp" 2>"$log" || failed "making $part"
+  pip_into "$part/new" --no-deps "torch==$version" || failed "fetching LibTorch $version with pip"
+  mapfile -t names < <(nvidia_requirements "$part/new/torch-$version.dist-info/METADATA")
+  if [ ${#names[@]} -gt 0 ]; then
+    pip_into "$part/cuda" "${names[@]}" || failed "fetching LibTorch's CUDA libraries with pip"
+    mv "$part/cuda/nvidia" "$part/cuda"/*.dist-info "$part/new/"
+  fi
+  [ -e "$part/new/torch/lib/libtorch_cpu.so" ] || die "the torch $version wheel holds no lib/libtorch_cpu.so"
+  # The Python side is never used from C++.
+  rm -rf "$part/new/torchgen" "$part/new/functorch" "$part/new/torch/lib/libtorch_python.so"
+  find "$part/new" -name '*.py' -delete -o -name '*.pyi' -delete
+  find "$part/new" -type d -empty -delete
+  rm -rf "$dir"
+  mv "$part/new" "$dir"
+  rm -rf "$part"
+  part=
+}
+
+# libtorch_is_whole DIR: with a GPU the CUDA libraries belong to it.
+libtorch_is_whole() {
+  [ -e "$1/torch/lib/libtorch_cpu.so" ] || return 1
+  ! has_gpu || compgen -G "$1/nvidia/*/lib/libcublas.so.*" >/dev/null
+}
+
+install_libtorch() {
+  local cache dir
+  cache=$(cache_dir)
+  dir=$cache/libtorch-$version
+  ! libtorch_is_whole "$dir" || return 0
+  mkdir -p "$cache" 2>"$log" || failed "making $cache"
+  exec 9>"$cache/.lock" || die "cannot write to $cache"
+  flock -n 9 || { say "waiting for another setup.sh that fetches LibTorch" && flock 9; }
+  ! libtorch_is_whole "$dir" || return 0
+  if ! python3 -m pip --version >/dev/null 2>&1; then
+    [ "$want_packages" = yes ] || die "python3 with pip is needed to fetch LibTorch"
+    install_packages python3 python3-pip
+  fi
+  fetch_libtorch "$dir"
+}
+
+[ "$want_packages" = no ] || install_packages "${packages[@]}"
+[ "$want_libtorch" = no ] || install_libtorch
