@@ -9,12 +9,13 @@
 
 namespace demi {
 
-/// A number format that demi computes in, measures or explains. tf32 is a mode of FP32 matrix products (19 bits kept),
-/// not a storage format: its size is that of fp32.
+/// A number format that demi computes in, measures or explains. tf32 is a mode of FP32 matrix
+/// products (19 bits kept), not a storage format: its size is that of fp32.
 enum class Dtype { fp64, fp32, tf32, fp16, bf16, fp8_e4m3, fp8_e5m2 };
 
-/// The fields of a binary floating point format. IEEE 754-2019 section 3.4 for fp64, fp32 and fp16; bf16 and tf32 are fp32
-/// with fewer fraction bits; the FP8 formats: Micikevicius et al. 2022, "FP8 formats for deep learning", table 1.
+/// The fields of a binary floating point format. IEEE 754-2019 section 3.4 for fp64, fp32 and fp16;
+/// bf16 and tf32 are fp32 with fewer fraction bits; the FP8 formats: Micikevicius et al. 2022, "FP8
+/// formats for deep learning", table 1.
 struct Format {
   Dtype dtype;
   std::string_view name;
@@ -33,7 +34,8 @@ DEMI_API const Format& format_of(Dtype dtype);
 /// "fp16" and so on.
 DEMI_API std::string_view name_of(Dtype dtype);
 
-/// The format of that name, PyTorch's and C's names included (float16, half, bfloat16, float, double ...), letter case aside.
+/// The format of that name, PyTorch's and C's names included (float16, half, bfloat16, float,
+/// double ...), letter case aside.
 DEMI_API std::optional<Dtype> find_dtype(std::string_view name);
 
 /// As find_dtype. Throws UsageError with the nearest right name.

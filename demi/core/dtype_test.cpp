@@ -30,7 +30,8 @@ TEST(Dtype, AWrongNameIsAnsweredWithTheNearest) {
     parse_dtype("pf16");
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("did you mean fp16?"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("did you mean fp16?"), std::string::npos)
+        << error.what();
   }
 }
 

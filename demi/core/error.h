@@ -8,8 +8,8 @@
 
 namespace demi {
 
-/// What an error message of this library says, in the order in which it is said. Empty parts are left out.
-/// Reads `[where] what; seen: ...; accepted: ...; advice`.
+/// What an error message of this library says, in the order in which it is said. Empty parts are
+/// left out. Reads `[where] what; seen: ...; accepted: ...; advice`.
 struct Complaint {
   std::string_view where;     // module.function
   std::string_view what;      // what is wrong
@@ -20,19 +20,22 @@ struct Complaint {
 
 DEMI_API std::string describe(const Complaint& complaint);
 
-/// Base of all exceptions that the library throws by itself. LibTorch's own (c10::Error) pass through unchanged.
+/// Base of all exceptions that the library throws by itself. LibTorch's own (c10::Error) pass
+/// through unchanged.
 class DEMI_API Error : public std::runtime_error {
  public:
   explicit Error(const Complaint& complaint) : std::runtime_error(describe(complaint)) {}
 };
 
-/// The caller's mistake: an argument, option or order of calls that is not accepted. The program exits with 2.
+/// The caller's mistake: an argument, option or order of calls that is not accepted. The program
+/// exits with 2.
 class DEMI_API UsageError : public Error {
  public:
   using Error::Error;
 };
 
-/// A data set, checkpoint or other file that is missing, damaged or of another kind. The program exits with 3.
+/// A data set, checkpoint or other file that is missing, damaged or of another kind. The program
+/// exits with 3.
 class DEMI_API DataError : public Error {
  public:
   using Error::Error;

@@ -12,7 +12,8 @@ TEST(Error, SaysEveryPartInOrder) {
                           .accepted = "0 or more",
                           .advice = "pass SGDOptions(0.1)"});
   EXPECT_STREQ(error.what(),
-               "[optim.SGD] the learning rate is negative; seen: -0.1; accepted: 0 or more; pass SGDOptions(0.1)");
+               "[optim.SGD] the learning rate is negative; seen: -0.1; accepted: 0 or more; pass "
+               "SGDOptions(0.1)");
 }
 
 TEST(Error, LeavesOutWhatIsNotGiven) {

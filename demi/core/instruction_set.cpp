@@ -16,7 +16,8 @@ InstructionSet detect() {
   set.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (set.avx512 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) set.avx512_bf16 = (eax >> 5) & 1u;
+  if (set.avx512 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx))
+    set.avx512_bf16 = (eax >> 5) & 1u;
   if (set.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
     set.avx512_fp16 = (edx >> 23) & 1u;
     set.amx_bf16 = (edx >> 22) & 1u;

@@ -7,8 +7,8 @@
 
 namespace demi {
 
-/// What this processor can run, asked once from CPUID (GCC's __builtin_cpu_supports, which includes the operating
-/// system's consent). All false where the machine is not x86-64.
+/// What this processor can run, asked once from CPUID (GCC's __builtin_cpu_supports, which includes
+/// the operating system's consent). All false where the machine is not x86-64.
 struct InstructionSet {
   bool avx2 = false;         // with FMA and F16C
   bool avx512 = false;       // F, BW, DQ, VL
@@ -25,8 +25,9 @@ DEMI_API std::string describe(const InstructionSet& set);
 /// The processor's own name ("AMD EPYC 9R14"), or "unknown processor".
 DEMI_API std::string processor_name();
 
-/// True where matrix products in bf16 run faster than in fp32: with AVX512_BF16 or AMX (1.9 to 2.3 times); measured
-/// without these instructions: 0.45 to 0.63 times with AVX-512, far slower without.
+/// True where matrix products in bf16 run faster than in fp32: with AVX512_BF16 or AMX (1.9 to 2.3
+/// times); measured without these instructions: 0.45 to 0.63 times with AVX-512, far slower
+/// without.
 DEMI_API bool has_bf16_hardware();
 
 }  // namespace demi

@@ -33,7 +33,8 @@ TEST(InstructionSet, AgreesWithTheKernelsList) {
 TEST(InstructionSet, Description) {
   EXPECT_EQ(describe(InstructionSet{}), "baseline x86-64");
   EXPECT_EQ(describe(InstructionSet{.avx2 = true}), "AVX2");
-  EXPECT_EQ(describe(InstructionSet{.avx2 = true, .avx512 = true, .avx512_bf16 = true}), "AVX-512, AVX512_BF16");
+  EXPECT_EQ(describe(InstructionSet{.avx2 = true, .avx512 = true, .avx512_bf16 = true}),
+            "AVX-512, AVX512_BF16");
   EXPECT_FALSE(processor_name().empty());
 }
 

@@ -18,8 +18,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const std::size_t differs = lower(a[i - 1]) != lower(b[j - 1]);
       row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + differs});
-      const bool swapped =
-          i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1]);
+      const bool swapped = i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+                           lower(a[i - 2]) == lower(b[j - 1]);
       if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
     std::swap(before, above);
@@ -36,7 +36,8 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
   for (const std::string& name : known) {
     const std::size_t distance = edit_distance(word, name);
     const std::size_t allowed = std::max<std::size_t>(2, std::max(word.size(), name.size()) / 3);
-    if (distance <= allowed && distance < std::min(best_distance, std::max(word.size(), name.size()))) {
+    if (distance <= allowed &&
+        distance < std::min(best_distance, std::max(word.size(), name.size()))) {
       best = name;
       best_distance = distance;
     }

@@ -9,8 +9,12 @@ namespace demi::number {
 namespace {
 
 // GCC's own _Float16 (its software conversions round as IEEE 754 says) is the other implementation.
-float fp32_by_compiler(std::uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
-std::uint16_t fp16_by_compiler(float value) { return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value)); }
+float fp32_by_compiler(std::uint16_t bits) {
+  return static_cast<float>(std::bit_cast<_Float16>(bits));
+}
+std::uint16_t fp16_by_compiler(float value) {
+  return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+}
 
 TEST(Number, Fp16WidensAsTheCompilerDoesForAllBitPatterns) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
@@ -24,7 +28,8 @@ TEST(Number, Fp16WidensAsTheCompilerDoesForAllBitPatterns) {
   }
 }
 
-// Each 16-bit value, the points half way to its neighbour, and one fp32 step to either side of these.
+// Each 16-bit value, the points half way to its neighbour, and one fp32 step to either side of
+// these.
 template <class Widen, class Narrow, class Expected>
 void expect_rounding_at_every_boundary(Widen widen, Narrow narrow, Expected expected) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
@@ -35,7 +40,8 @@ void expect_rounding_at_every_boundary(Widen widen, Narrow narrow, Expected expe
                              ? static_cast<float>((static_cast<double>(value) + next) / 2)
                              : value;
     for (const float point : {value, middle}) {
-      for (const float probe : {point, std::nextafterf(point, -INFINITY), std::nextafterf(point, INFINITY)}) {
+      for (const float probe :
+           {point, std::nextafterf(point, -INFINITY), std::nextafterf(point, INFINITY)}) {
         ASSERT_EQ(narrow(probe), expected(probe)) << bits << " " << probe;
       }
     }
@@ -46,15 +52,18 @@ TEST(Number, Fp16RoundsAsTheCompilerDoesAtEveryBoundary) {
   expect_rounding_at_every_boundary(fp32_from_fp16, fp16_from_fp32, fp16_by_compiler);
 }
 
-// bf16 by definition: of the two neighbours the nearer one, on a tie the even one; distances are exact in double.
+// bf16 by definition: of the two neighbours the nearer one, on a tie the even one; distances are
+// exact in double.
 std::uint16_t bf16_by_definition(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto down = static_cast<std::uint16_t>(bits >> 16);
   if (!std::isfinite(value)) return down;
   const auto up = static_cast<std::uint16_t>(down + 1);
   const double low = fp32_from_bf16(down);
-  // Past the largest finite value the next one counts as 2^128 (IEEE 754-2019, 4.3.1), though it is infinity.
-  const double high = std::isfinite(fp32_from_bf16(up)) ? fp32_from_bf16(up) : std::copysign(0x1p128, low);
+  // Past the largest finite value the next one counts as 2^128 (IEEE 754-2019, 4.3.1), though it is
+  // infinity.
+  const double high =
+      std::isfinite(fp32_from_bf16(up)) ? fp32_from_bf16(up) : std::copysign(0x1p128, low);
   const double below = std::fabs(value - low), above = std::fabs(high - value);
   if (below != above) return below < above ? down : up;
   return (down & 1) ? up : down;

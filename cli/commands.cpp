@@ -1,0 +1,37 @@
+#include "cli/commands.h"
+
+#include <string>
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+
+namespace demi::cli {
+
+namespace {
+
+// As CLI11's require_subcommand, except that a misspelt name is answered as such.
+void require_one_of(CLI::App& app) {
+  app.callback([&app] {
+    if (!app.get_subcommands().empty()) return;
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(command->get_name());
+    }
+    throw UsageError({.where = app.get_name(),
+                      .what = "a command is missing",
+                      .advice = did_you_mean("", names)});
+  });
+}
+
+}  // namespace
+
+void add_commands(CLI::App& app) {
+  require_one_of(app);
+  add_compare(app);
+  // `demi bench WHAT`: each measurement is a subcommand of this one.
+  CLI::App* bench = app.add_subcommand("bench", "Check against a reference, then time");
+  require_one_of(*bench);
+}
+
+}  // namespace demi::cli

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+// One function a command, each in a file of its own name. It adds the subcommand with its options;
+// its callback calls the library and prints: results to stdout (a table, or one JSON object with
+// --json), progress and notes to stderr. A failure is an exception (demi/core/error.h);
+// cli/exit_code.h is the one table that turns it into an exit code.
+namespace demi::cli {
+
+/// Every command, in the order of `demi --help`. A new command is declared below and called in
+/// commands.cpp.
+void add_commands(CLI::App& app);
+
+void add_compare(CLI::App& app);
+
+}  // namespace demi::cli

@@ -1,0 +1,29 @@
+#include "cli/exit_code.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "demi/core/error.h"
+
+namespace demi::cli {
+namespace {
+
+int code_of(const std::exception& error) {
+  if (dynamic_cast<const UsageError*>(&error)) return kUsage;
+  if (dynamic_cast<const DataError*>(&error)) return kData;
+  if (dynamic_cast<const DeviceError*>(&error)) return kDevice;
+  return kTrainingFailed;
+}
+
+}  // namespace
+
+int report_failure(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string_view text = torch_error ? torch_error->what_without_backtrace() : error.what();
+  std::fprintf(stderr, "demi: %.*s\n", static_cast<int>(text.size()), text.data());
+  return code_of(error);
+}
+
+}  // namespace demi::cli

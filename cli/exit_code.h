@@ -1,0 +1,26 @@
+#pragma once
+
+#include <exception>
+
+namespace demi::cli {
+
+/// What scripts can rely on.
+enum ExitCode : int {
+  kDone = 0,
+  kTrainingFailed = 1,
+  kUsage = 2,
+  kData = 3,
+  kDevice = 4,
+  kStoppedBySignal = 128,  // plus the signal's number: 129 SIGHUP, 130 SIGINT, 143 SIGTERM
+};
+
+/// Thrown by a command that has already said what happened.
+struct Exit {
+  int code;
+};
+
+/// Prints what the exception says to stderr, without LibTorch's stack of C++ frames, and returns
+/// the exit code for it.
+int report_failure(const std::exception& error);
+
+}  // namespace demi::cli
