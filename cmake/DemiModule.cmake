@@ -35,7 +35,7 @@ function(demi_module name)
 
   if(arg_NO_TORCH)
     add_library(demi_${name} OBJECT ${sources})
-    target_link_libraries(demi_${name} PRIVATE demi_options ${arg_LINK})
+    target_link_libraries(demi_${name} PRIVATE demi_options ${CMAKE_DL_LIBS} ${arg_LINK})
     target_sources(demi PRIVATE $<TARGET_OBJECTS:demi_${name}>)
   else()
     target_sources(demi PRIVATE ${sources})

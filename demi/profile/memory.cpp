@@ -1,0 +1,105 @@
+#include "demi/profile/memory.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+namespace demi::profile {
+namespace {
+
+std::atomic<std::int64_t> cpu_current{0};
+std::atomic<std::int64_t> cpu_peak{0};
+
+void add(std::int64_t bytes) {
+  const std::int64_t now = cpu_current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  std::int64_t peak = cpu_peak.load(std::memory_order_relaxed);
+  while (now > peak && !cpu_peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
+// Each block carries its size in front, in a header as large as LibTorch's own alignment. Context
+// and data pointer are the same address, as for LibTorch's own CPU blocks (raw_allocate and the
+// mutation hook rely on it).
+constexpr std::size_t kHeader = 64;
+
+void release(void* data) {
+  if (!data) return;
+  char* block = static_cast<char*>(data) - kHeader;
+  std::int64_t bytes = 0;
+  std::memcpy(&bytes, block, sizeof bytes);
+  cpu_current.fetch_sub(bytes, std::memory_order_relaxed);
+  c10::free_cpu(block);
+}
+
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const c10::Device cpu(c10::DeviceType::CPU);
+    if (bytes == 0) return {nullptr, nullptr, &release, cpu};
+    char* block = static_cast<char*>(c10::alloc_cpu(bytes + kHeader));
+    const auto counted = static_cast<std::int64_t>(bytes);
+    std::memcpy(block, &counted, sizeof counted);
+    add(counted);
+    void* data = block + kHeader;
+    return {data, data, &release, cpu};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
+};
+
+// "VmHWM:     1234 kB" in /proc/self/status
+std::int64_t status_bytes(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key + ":")) return std::stoll(line.substr(key.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void count_cpu_memory() {
+  static CountingAllocator allocator;  // LibTorch keeps the pointer for ever
+  c10::SetCPUAllocator(&allocator, 1);
+}
+
+MemoryUse memory_use(c10::Device device) {
+  if (device.is_cpu()) return {cpu_current.load(), cpu_peak.load()};
+  const auto stats = at::getDeviceAllocator(device.type())
+                         ->getDeviceStats(device.has_index() ? device.index() : 0);
+  const auto& requested =
+      stats.requested_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+  return {requested.current, requested.peak};
+}
+
+void reset_peak_memory(c10::Device device) {
+  if (device.is_cpu()) {
+    cpu_peak.store(cpu_current.load());
+  } else {
+    at::getDeviceAllocator(device.type())->resetPeakStats(device.has_index() ? device.index() : 0);
+  }
+}
+
+void release_unused_memory(c10::Device device) {
+  if (!device.is_cpu()) at::getDeviceAllocator(device.type())->emptyCache();
+  malloc_trim(0);
+}
+
+MemoryUse resident_memory() { return {status_bytes("VmRSS"), status_bytes("VmHWM")}; }
+
+bool reset_peak_resident_memory() {
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << "5" << std::flush;
+  return clear.good();
+}
+
+}  // namespace demi::profile

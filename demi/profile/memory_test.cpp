@@ -1,0 +1,46 @@
+#include "demi/profile/memory.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace demi::profile {
+namespace {
+
+TEST(Memory, CountsTheBytesOfCpuTensors) {
+  count_cpu_memory();
+  const c10::Device cpu(c10::kCPU);
+  const auto before = memory_use(cpu).current_bytes;
+  reset_peak_memory(cpu);
+  {
+    const auto a = torch::empty({1000}, torch::kFloat);
+    const auto b = torch::empty({1000}, torch::kBFloat16);
+    EXPECT_EQ(memory_use(cpu).current_bytes - before, 4000 + 2000);
+  }
+  EXPECT_EQ(memory_use(cpu).current_bytes, before);
+  EXPECT_EQ(memory_use(cpu).peak_bytes - before, 6000);
+  reset_peak_memory(cpu);
+  EXPECT_EQ(memory_use(cpu).peak_bytes, before);
+}
+
+TEST(Memory, BlocksAreAlignedAndUsableByResizeAndRawAllocation) {
+  count_cpu_memory();
+  auto t = torch::arange(10);
+  t.resize_({100000});
+  EXPECT_EQ(t[9].item<int64_t>(), 9) << "resize copies through the allocator";
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(t.data_ptr()) % 64, 0u);
+  void* raw = c10::GetAllocator(c10::kCPU)->raw_allocate(128);
+  c10::GetAllocator(c10::kCPU)->raw_deallocate(raw);
+  EXPECT_EQ(torch::empty({0}).numel(), 0);
+}
+
+TEST(Memory, ResidentPeakFollowsAReset) {
+  const bool can_reset = reset_peak_resident_memory();
+  const auto now = resident_memory();
+  EXPECT_GT(now.current_bytes, 1 << 20);
+  if (!can_reset) GTEST_SKIP() << "/proc/self/clear_refs cannot be written here";
+  const auto t = torch::ones({64 << 20}, torch::kUInt8);
+  EXPECT_GE(resident_memory().peak_bytes, now.current_bytes + (60 << 20));
+}
+
+}  // namespace
+}  // namespace demi::profile

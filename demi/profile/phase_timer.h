@@ -1,0 +1,46 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <array>
+#include <chrono>
+#include <string_view>
+
+#include "demi/core/export.h"
+
+namespace demi::profile {
+
+/// The parts of a training step.
+enum class Phase { data, forward, backward, optimizer, other };
+inline constexpr std::array<std::string_view, 5> kPhaseNames{"data", "forward", "backward",
+                                                             "optimizer", "other"};
+
+/// Wall-clock seconds by phase: `enter` ends the phase before. On a CPU the phases are exact. On a
+/// device that works behind the host's back they are the host's time, unless `synchronise` is true:
+/// then each `enter` waits for the device, which makes the step slower and the split true.
+class DEMI_API PhaseTimer {
+ public:
+  using Seconds = std::chrono::duration<double>;
+
+  explicit PhaseTimer(c10::Device device, bool synchronise = false);
+  void enter(Phase phase);
+  /// Ends the phase in progress; time until the next `enter` counts nowhere.
+  void pause();
+  Seconds spent(Phase phase) const { return spent_[static_cast<std::size_t>(phase)]; }
+  Seconds total() const;
+  void reset();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  c10::Device device_;
+  bool synchronise_;
+  bool running_ = false;
+  Phase phase_ = Phase::other;
+  Clock::time_point since_{};
+  std::array<Seconds, kPhaseNames.size()> spent_{};
+};
+
+/// Waits for everything that was queued on the device; returns at once for the CPU.
+DEMI_API void synchronize(c10::Device device);
+
+}  // namespace demi::profile
