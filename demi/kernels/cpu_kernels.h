@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/core/export.h"
+#include "demi/kernels/path.h"
+#include "demi/kernels/step_table.h"
+
+namespace demi::kernels {
+
+/// The passes and array kernels of one CPU path. All paths give the same bits (NaN payloads aside).
+/// Functions are pure in their range: calls on disjoint ranges may run at the same time, and how
+/// the work is split changes no bit. The caller splits it (at::parallel_for); a block is 16,384
+/// elements.
+struct CpuKernels {
+  Path path;
+
+  // Passes over blocks [begin, end) of a table in host memory. After a skip, update and apply_trust
+  // write nothing.
+  void (*measure)(const StepTable& table, std::int64_t begin, std::int64_t end);
+  void (*update)(const StepTable& table, std::int64_t begin, std::int64_t end);
+  void (*apply_trust)(const StepTable& table, std::int64_t begin, std::int64_t end);
+
+  // Arrays of n elements, n >= 0. 16-bit arrays are fp16 or bf16 as `storage` says. Rounding: to
+  // nearest, ties to even, subnormals kept. `to` may be `from` where the element sizes are equal,
+  // else arrays do not overlap.
+  void (*narrow)(void* to, Storage storage, const float* from, std::int64_t n);  // to = round(from)
+  void (*widen)(float* to, const void* from, Storage storage,
+                std::int64_t n);  // to = from, exactly
+  void (*accumulate)(float* sum, const void* from, Storage storage, std::int64_t n);  // sum += from
+  /// values *= factor; returns the FP32 bits of the greatest magnitude before (0x7F800000 and more:
+  /// an Inf or NaN).
+  std::uint32_t (*unscale)(float* values, float factor, std::int64_t n);
+  void (*clamp)(float* values, float limit, std::int64_t n);  // to [-limit, limit]; NaN stays
+  void (*lerp)(float* start, const float* end, float weight,
+               std::int64_t n);  // start += weight (end - start)
+};
+
+/// The kernels of a path, or null where this build or machine does not have it (path.h says why).
+DEMI_API const CpuKernels* cpu_kernels(Path path);
+
+/// Those that path_for(Device::cpu) chooses now, or null where that is aten.
+DEMI_API const CpuKernels* cpu_kernels();
+
+}  // namespace demi::kernels

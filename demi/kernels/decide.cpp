@@ -1,0 +1,58 @@
+#include "demi/kernels/decide.h"
+
+#include <algorithm>
+
+#include "demi/kernels/decision.h"
+#include "demi/kernels/lanes.h"
+
+namespace demi::kernels {
+
+void reduce(const StepTable& table) {
+  std::uint32_t greatest_bits = 0;
+  const double squares = sum_over_blocks(table.block_count, [&](std::int64_t i) {
+    greatest_bits = std::max(greatest_bits, table.partials[i].greatest_bits);
+    return table.partials[i].sum_of_squares;
+  });
+  record_sums(table.inputs, squares, greatest_bits, *table.state);
+}
+
+void decide(const StepTable& table) {
+  const std::int64_t taken = table.state->taken;
+  if (!record_decision(table.inputs, *table.state)) return;
+  // Tensors of one group mostly stand at the same step: their numbers (two calls of pow) are
+  // computed once.
+  std::int32_t group = -1;
+  std::int64_t step = -1;
+  Coefficients shared{};
+  for (std::int32_t t = 0; t < table.tensor_count; ++t) {
+    const TensorEntry& tensor = table.tensors[t];
+    if (!tensor.gradient) continue;
+    *tensor.step += 1;
+    if (tensor.group != group || *tensor.step != step) {
+      group = tensor.group;
+      step = *tensor.step;
+      const Group& numbers = table.groups[group];
+      shared = group_coefficients(table.rule, numbers, learning_rate(numbers, taken), step);
+    }
+    table.coefficients[t] = tensor_coefficients(shared, tensor);
+  }
+}
+
+void decide_trust(const StepTable& table) {
+  if (table.state->skipped != 0.0f) return;
+  for (std::int32_t t = 0; t < table.tensor_count; ++t) {
+    const TensorEntry& tensor = table.tensors[t];
+    if (!tensor.gradient) continue;
+    const Group& group = table.groups[tensor.group];
+    const TrustPartial* blocks = table.trust + table.first_block[t];
+    const std::int64_t count = table.first_block[t + 1] - table.first_block[t];
+    const double parameter =
+        sum_over_blocks(count, [&](std::int64_t i) { return blocks[i].parameter_squares; });
+    const double update =
+        sum_over_blocks(count, [&](std::int64_t i) { return blocks[i].update_squares; });
+    const double rate = learning_rate(group, table.state->taken - 1);
+    table.coefficients[t].negative_rate = trust_rate(group, rate, parameter, update);
+  }
+}
+
+}  // namespace demi::kernels

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "demi/core/export.h"
+#include "demi/kernels/step_table.h"
+
+// Between the passes, for tables in host memory. One thread; a few microseconds for thousands of
+// tensors.
+namespace demi::kernels {
+
+/// After pass 1: adds up table.partials and sets found_inf, gradient_norm, clip_factor,
+/// inverse_scale, greatest and sum_of_squares of the state. Changes nothing else, so it can be
+/// repeated (after clip_grad_norm_ set max_norm, say).
+DEMI_API void reduce(const StepTable& table);
+
+/// After reduce: takes the step or skips it. Taken: `taken`, each *step and the coefficients move
+/// on. Skipped: `skips` alone does. Reads table.inputs.found_inf and the scheduled rates. Once a
+/// step.
+DEMI_API void decide(const StepTable& table);
+
+/// LAMB, between update and apply_trust: each tensor's trust ratio into its coefficients.
+DEMI_API void decide_trust(const StepTable& table);
+
+}  // namespace demi::kernels

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "demi/kernels/host_device.h"
+#include "demi/kernels/step_table.h"
+
+// What happens between the passes. Pure functions of the structs, run by the host for CPU tables
+// and by a kernel for CUDA ones, so that nothing has to be read back. decide.h offers them for the
+// host.
+namespace demi::kernels {
+namespace {
+
+/// Puts the sums of pass 1 into the state: norm, clip factor, found_inf. As
+/// GradScaler._unscale_grads_ (inverse scale divided in FP64) and torch.nn.utils.clip_grad_norm_
+/// (FP32 from the norm on; NaN stays NaN).
+DEMI_HOST_DEVICE void record_sums(const StepInputs& inputs, double sum_of_squares,
+                                  std::uint32_t greatest_bits, StepState& state) {
+  const double inverse = inputs.scale ? 1.0 / static_cast<double>(*inputs.scale) : 1.0;
+  state.inverse_scale = static_cast<float>(inverse);
+  state.sum_of_squares = sum_of_squares;
+  state.found_inf = greatest_bits >= 0x7F800000u ? 1.0f : 0.0f;
+  state.greatest = std::bit_cast<float>(greatest_bits);
+  state.gradient_norm =
+      static_cast<float>(sqrt(sum_of_squares) * static_cast<double>(state.inverse_scale));
+  const float factor = inputs.max_norm / (state.gradient_norm + 1e-6f);
+  state.clip_factor = inputs.max_norm == kNoLimit || factor > 1.0f ? 1.0f : factor;
+}
+
+/// Skip or take: counts the step. Returns whether it is taken.
+DEMI_HOST_DEVICE bool record_decision(const StepInputs& inputs, StepState& state) {
+  const float found = inputs.found_inf ? *inputs.found_inf : state.found_inf;
+  const bool skip = inputs.skip_nonfinite && found != 0.0f;
+  state.skipped = skip ? 1.0f : 0.0f;
+  (skip ? state.skips : state.taken) += 1;
+  return !skip;
+}
+
+/// The learning rate of a group at its `taken`-th step (0 is the first).
+DEMI_HOST_DEVICE double learning_rate(const Group& group, std::int64_t taken) {
+  if (!group.scheduled_rates || group.scheduled_count <= 0) return group.learning_rate;
+  return group.scheduled_rates[taken < group.scheduled_count ? taken : group.scheduled_count - 1];
+}
+
+/// Numbers of one group at its t-th step (1 is the first), computed in FP64 and rounded once, as
+/// Python does. rate: learning rate. LAMB's negative_rate is completed by trust_rate below.
+DEMI_HOST_DEVICE Coefficients group_coefficients(Rule rule, const Group& group, double rate,
+                                                 std::int64_t t) {
+  Coefficients c{};
+  c.factor = 1.0f;
+  c.limit = kNoLimit;
+  const bool decoupled = rule == Rule::adamw || rule == Rule::lion;
+  c.decay = static_cast<float>(decoupled ? 1.0 - rate * group.weight_decay : group.weight_decay);
+  c.negative_rate = static_cast<float>(rule == Rule::ema ? rate : -rate);
+  c.momentum = static_cast<float>(group.momentum);
+  c.one_minus_dampening = static_cast<float>(1.0 - group.dampening);
+  c.beta1 = static_cast<float>(group.beta1);
+  c.one_minus_beta1 = static_cast<float>(1.0 - group.beta1);
+  c.beta2 = static_cast<float>(group.beta2);
+  c.one_minus_beta2 = static_cast<float>(1.0 - group.beta2);
+  c.epsilon = static_cast<float>(group.epsilon);
+  if (rule == Rule::adam || rule == Rule::adamw || rule == Rule::lamb) {
+    const double correction1 = 1.0 - pow(group.beta1, static_cast<double>(t));
+    const double correction2 = 1.0 - pow(group.beta2, static_cast<double>(t));
+    c.bias_correction1 = static_cast<float>(correction1);
+    c.bias_correction2 = static_cast<float>(correction2);
+    c.root_bias_correction2 = static_cast<float>(sqrt(correction2));
+    if (rule != Rule::lamb) c.negative_rate = static_cast<float>(-(rate / correction1));
+  }
+  c.flags = (t == 1 ? kFirst : 0u) | (group.weight_decay != 0.0 ? kDecay : 0u) |
+            (rule == Rule::sgd && group.momentum != 0.0 ? kMomentum : 0u) |
+            (group.nesterov ? kNesterov : 0u) | (group.amsgrad ? kAmsgrad : 0u) |
+            (group.maximize && rule != Rule::ema ? kMaximize : 0u);
+  return c;
+}
+
+/// The tensor's own numbers on top of its group's.
+DEMI_HOST_DEVICE Coefficients tensor_coefficients(Coefficients c, const TensorEntry& tensor) {
+  c.factor = tensor.factor ? *tensor.factor : 1.0f;
+  c.limit = tensor.limit;
+  if (tensor.limit != kNoLimit) c.flags |= kLimited;
+  return c;
+}
+
+/// LAMB: -lr × ‖x‖ / ‖update‖; the ratio is 1 where either norm is 0 (You et al. 2020, algorithm 2,
+/// with phi the identity up to trust_limit).
+DEMI_HOST_DEVICE float trust_rate(const Group& group, double rate, double parameter_squares,
+                                  double update_squares) {
+  double ratio = 1.0;
+  if (group.adapt && parameter_squares > 0.0 && update_squares > 0.0) {
+    ratio = sqrt(parameter_squares) / sqrt(update_squares);
+    if (ratio > group.trust_limit) ratio = group.trust_limit;
+  }
+  return static_cast<float>(-(rate * ratio));
+}
+
+}  // namespace
+}  // namespace demi::kernels

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::kernels {
+
+/// Ways to compute a step. Order of preference: cuda for CUDA tensors; avx512, avx2, reference for
+/// CPU tensors; aten (LibTorch's own operators, in demi/optim) for any other device, or when asked
+/// for.
+enum class Path { reference, avx2, avx512, cuda, aten };
+
+enum class Device { cpu, cuda, other };
+
+struct PathStatus {
+  Path path;
+  std::string_view name;
+  bool usable;
+  std::string reason;  // why not, or what it runs on; for people
+};
+
+DEMI_API std::string_view name_of(Path path);
+
+/// All paths, in order of preference, with what this build and machine say to each.
+DEMI_API std::vector<PathStatus> paths();
+
+/// The path of a step on that device. `forced` is the name that DEMI_KERNELS holds: it decides for
+/// the device that it can serve (cuda: CUDA tensors; reference, avx2, avx512: CPU tensors; aten:
+/// all), the others go their usual way. Throws UsageError where the name is unknown, or the path is
+/// not usable here.
+DEMI_API Path path_for(Device device, std::optional<std::string> forced);
+
+/// The same with the environment's DEMI_KERNELS, read at each call.
+DEMI_API Path path_for(Device device);
+
+}  // namespace demi::kernels

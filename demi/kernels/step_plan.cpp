@@ -1,0 +1,134 @@
+#include "demi/kernels/step_plan.h"
+
+#include <cstring>
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/kernels/formulas.h"
+
+namespace demi::kernels {
+namespace {
+
+[[noreturn]] void refuse(std::size_t tensor, std::string_view what, std::string_view accepted) {
+  throw UsageError({.where = "kernels.StepPlan",
+                    .what = what,
+                    .seen = "tensor " + std::to_string(tensor),
+                    .accepted = accepted});
+}
+
+int moments_of(Rule rule, const Group& group) {
+  return moment_count(rule,
+                      (group.momentum != 0.0 ? kMomentum : 0u) | (group.amsgrad ? kAmsgrad : 0u));
+}
+
+void check_copies(std::size_t t, const TensorEntry& tensor) {
+  for (int k = 0; k < 2; ++k) {
+    if (tensor.copy[k] && tensor.copy_storage[k] == Storage::none) {
+      refuse(t, "a copy has no storage", "fp32, fp16 or bf16");
+    }
+  }
+}
+
+void check(std::size_t t, const TensorEntry& tensor, Rule rule, const std::vector<Group>& groups) {
+  if (tensor.length < 0) refuse(t, "the length is negative", "0 or more");
+  if (tensor.group < 0 || tensor.group >= static_cast<std::int32_t>(groups.size())) {
+    refuse(t, "the parameter group does not exist",
+           "0 to " + std::to_string(groups.size()) + " - 1");
+  }
+  if (!tensor.step) refuse(t, "there is no step counter", "a pointer to one");
+  if (tensor.gradient && tensor.gradient_storage == Storage::none) {
+    refuse(t, "the gradient has no storage", "fp32, fp16 or bf16");
+  }
+  check_copies(t, tensor);
+  if (tensor.length == 0) return;
+  if (!tensor.parameter) refuse(t, "there is no parameter", "a pointer to FP32 elements");
+  for (int m = 0; m < moments_of(rule, groups[tensor.group]); ++m) {
+    if (!tensor.moment[m])
+      refuse(t, "a moment is missing", "one array for each moment of the rule");
+  }
+}
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+template <class T>
+std::size_t bytes_in(const std::vector<T>& values) {
+  return aligned(values.size() * sizeof(T));
+}
+
+}  // namespace
+
+StepPlan::StepPlan(Rule rule, std::vector<TensorEntry> tensors, std::vector<Group> groups)
+    : rule_(rule), tensors_(std::move(tensors)), groups_(std::move(groups)) {
+  first_block_.push_back(0);
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    check(t, tensors_[t], rule_, groups_);
+    const std::int64_t count = (tensors_[t].length + kBlock - 1) / kBlock;
+    for (std::int64_t i = 0; i < count; ++i) {
+      blocks_.push_back({static_cast<std::int32_t>(t), static_cast<std::int32_t>(i)});
+    }
+    first_block_.push_back(block_count());
+  }
+  coefficients_.resize(tensors_.size());
+  partials_.resize(blocks_.size());
+  if (rule_ == Rule::lamb) trust_.resize(blocks_.size());
+}
+
+StepTable StepPlan::table() {
+  StepTable table;
+  table.tensors = tensors_.data();
+  table.blocks = blocks_.data();
+  table.first_block = first_block_.data();
+  table.groups = groups_.data();
+  table.coefficients = coefficients_.data();
+  table.partials = partials_.data();
+  table.trust = rule_ == Rule::lamb ? trust_.data() : nullptr;
+  table.state = &state_;
+  table.inputs = inputs_;
+  table.block_count = block_count();
+  table.tensor_count = static_cast<std::int32_t>(tensors_.size());
+  table.group_count = static_cast<std::int32_t>(groups_.size());
+  table.rule = rule_;
+  return table;
+}
+
+std::size_t StepPlan::upload_bytes() const {
+  return bytes_in(tensors_) + bytes_in(blocks_) + bytes_in(first_block_) + bytes_in(groups_);
+}
+
+std::size_t StepPlan::device_bytes() const {
+  return upload_bytes() + bytes_in(coefficients_) + bytes_in(partials_) + bytes_in(trust_);
+}
+
+StepTable StepPlan::pack(std::byte* staging, std::byte* device, StepState* state) const {
+  std::size_t at = 0;
+  const auto upload = [&](const auto& values) {
+    using T = typename std::decay_t<decltype(values)>::value_type;
+    if (!values.empty()) std::memcpy(staging + at, values.data(), values.size() * sizeof(T));
+    auto* place = reinterpret_cast<const T*>(device + at);
+    at += bytes_in(values);
+    return place;
+  };
+  const auto reserve = [&](const auto& values) {
+    using T = typename std::decay_t<decltype(values)>::value_type;
+    auto* place = reinterpret_cast<T*>(device + at);
+    at += bytes_in(values);
+    return place;
+  };
+  StepTable table;
+  table.tensors = upload(tensors_);
+  table.blocks = upload(blocks_);
+  table.first_block = upload(first_block_);
+  table.groups = upload(groups_);
+  table.coefficients = reserve(coefficients_);
+  table.partials = reserve(partials_);
+  table.trust = rule_ == Rule::lamb ? reserve(trust_) : nullptr;
+  table.state = state;
+  table.inputs = inputs_;
+  table.block_count = block_count();
+  table.tensor_count = static_cast<std::int32_t>(tensors_.size());
+  table.group_count = static_cast<std::int32_t>(groups_.size());
+  table.rule = rule_;
+  return table;
+}
+
+}  // namespace demi::kernels

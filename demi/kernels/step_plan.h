@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/kernels/step_table.h"
+
+namespace demi::kernels {
+
+/// Host memory behind a StepTable: entries, blocks, groups, partial results, state. Build it once
+/// for a set of tensors; from step to step only pointers (gradients above all), factors, limits,
+/// hyper-parameters and inputs change. Not thread-safe; the tables it hands out are views and live
+/// as long as it is neither moved nor destroyed.
+class DEMI_API StepPlan {
+ public:
+  /// Throws UsageError for an entry that no pass could work on: an array missing for its rule, no
+  /// step counter, a copy without storage, a negative length, a group that does not exist.
+  /// Gradients may be missing.
+  StepPlan(Rule rule, std::vector<TensorEntry> tensors, std::vector<Group> groups);
+
+  Rule rule() const { return rule_; }
+  /// Pointers, factor, limit and gradient_storage may be changed; length and group may not.
+  std::span<TensorEntry> tensors() { return tensors_; }
+  std::span<const TensorEntry> tensors() const { return tensors_; }
+  /// All but what says which moments exist (momentum 0 or not, amsgrad) may be changed.
+  std::span<Group> groups() { return groups_; }
+  StepInputs& inputs() { return inputs_; }
+  StepState& state() { return state_; }
+  const StepState& state() const { return state_; }
+  std::int64_t block_count() const { return static_cast<std::int64_t>(blocks_.size()); }
+
+  /// For the CPU passes.
+  StepTable table();
+
+  /// For the CUDA passes the table lies in one piece of device memory of device_bytes (aligned to
+  /// 16), whose first upload_bytes come from the host. pack writes these to `staging` (host,
+  /// 16-aligned) and returns a table whose pointers are into `device`; the caller copies staging to
+  /// device before the next pass. `state` is device memory, kept from step to step (all zero bytes
+  /// at first is a right start). inputs and all pointers in the entries, groups' scheduled_rates
+  /// too, must be device pointers. Repacking is needed only where something changed.
+  std::size_t upload_bytes() const;
+  std::size_t device_bytes() const;
+  StepTable pack(std::byte* staging, std::byte* device, StepState* state) const;
+
+ private:
+  Rule rule_;
+  std::vector<TensorEntry> tensors_;
+  std::vector<Group> groups_;
+  std::vector<Block> blocks_;
+  std::vector<std::int64_t> first_block_;  // (tensors + 1)
+  std::vector<Coefficients> coefficients_;
+  std::vector<Partial> partials_;
+  std::vector<TrustPartial> trust_;  // lamb only
+  StepInputs inputs_;
+  StepState state_;
+};
+
+}  // namespace demi::kernels
