@@ -1,0 +1,23 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::data {
+
+/// Where fetched data sets and caches are kept: $DEMI_CACHE, else $XDG_CACHE_HOME/demi, else
+/// ~/.cache/demi.
+DEMI_API std::filesystem::path cache_folder();
+
+/// The folders in which a data set may lie, strongest first: `data_dir` alone where one is given
+/// (it is what the user asked for; nothing else is tried); else $DEMI_DATA, cache_folder()/data and
+/// /usr/share/datasets. In each, every one of `subfolders` is a place, and a folder that the user
+/// named is one itself.
+DEMI_API std::vector<std::filesystem::path> places(const std::filesystem::path& data_dir,
+                                                   std::span<const std::string> subfolders);
+
+}  // namespace demi::data
