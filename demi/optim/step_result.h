@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "demi/core/export.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace demi {
+
+/// What one optimizer step did. Where the step ran on a device, each of skipped(), grad_norm() and
+/// scale() waits for it and reads one number; on the CPU they cost nothing.
+class DEMI_API StepResult {
+ public:
+  /// NaN in grad_norm: no pass computed it.
+  struct Numbers {
+    float found_inf = 0, grad_norm = 0, scale = 1;
+  };
+
+  StepResult() = default;
+  StepResult(const torch::optim::Optimizer* optimizer, Numbers numbers, at::Tensor loss)
+      : optimizer_(optimizer), host_(numbers), loss_(std::move(loss)) {}
+  /// `numbers`: fp32, (3), in the order of Numbers, on the device of the step.
+  StepResult(const torch::optim::Optimizer* optimizer, at::Tensor numbers, at::Tensor loss)
+      : optimizer_(optimizer), device_(std::move(numbers)), loss_(std::move(loss)) {}
+
+  /// The gradients held an Inf or NaN, and nothing was changed.
+  bool skipped() const { return numbers().found_inf != 0; }
+
+  /// The optimizer that stepped or was held back.
+  const torch::optim::Optimizer* optimizer() const { return optimizer_; }
+
+  /// L2 norm of all gradients of this optimizer, unscaled, before clipping; not finite where the
+  /// step was skipped. Nothing where no pass computed it: a torch::optim optimizer without
+  /// GradScalerOptions::record_grad_norm.
+  std::optional<double> grad_norm() const;
+
+  /// The loss scale that these gradients carried; 1 without a scaler.
+  float scale() const { return numbers().scale; }
+
+  /// What the closure returned; undefined without one.
+  const at::Tensor& loss() const { return loss_; }
+
+  /// fp32, (), 0 or 1, on the device of the step. Does not synchronise.
+  at::Tensor found_inf() const;
+
+ private:
+  Numbers numbers() const;
+
+  const torch::optim::Optimizer* optimizer_ = nullptr;
+  Numbers host_;
+  at::Tensor device_;  // (3) or undefined
+  at::Tensor loss_;
+};
+
+}  // namespace demi

@@ -1,0 +1,111 @@
+#include "demi/scaler/device_scale.h"
+
+#include <torch/torch.h>
+
+#include <limits>
+
+namespace demi {
+
+void DeviceScale::create(c10::Device device, const ScaleState& state,
+                         const GradScalerOptions& options, bool on_device) {
+  on_device_ = on_device;
+  const at::TensorOptions at_device(device);
+  scale_ = at::empty({}, at_device.dtype(at::kFloat));
+  growth_tracker_ = at::empty({}, at_device.dtype(at::kInt));
+  hysteresis_tracker_ = at::empty({}, at_device.dtype(at::kInt));
+  if (options.mode == ScaleMode::kAmax)
+    history_ = at::zeros({options.amax_window}, at_device.dtype(at::kFloat));
+  write(state);
+}
+
+at::Tensor DeviceScale::inverse() const {
+  if (on_device_) return scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+  return at::scalar_tensor(1.0 / static_cast<double>(host_.scale), at::kFloat);
+}
+
+ScaleState DeviceScale::read() const {
+  if (!on_device_) return host_;
+  ScaleState state{.scale = scale_.item<float>(),
+                   .growth_tracker = growth_tracker_.item<int32_t>(),
+                   .hysteresis_tracker = hysteresis_tracker_.item<int32_t>(),
+                   .amax_history = {}};
+  if (!history_.defined()) return state;
+  const at::Tensor history = history_.cpu();
+  const float* values = history.const_data_ptr<float>();
+  state.amax_history.assign(values, values + history.numel());
+  return state;
+}
+
+void DeviceScale::write(const ScaleState& state) {
+  host_ = state;
+  if (!on_device_) {
+    scale_ = at::scalar_tensor(state.scale, at::kFloat);
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  scale_.fill_(state.scale);
+  growth_tracker_.fill_(state.growth_tracker);
+  hysteresis_tracker_.fill_(state.hysteresis_tracker);
+  if (!history_.defined() || state.amax_history.empty()) return;
+  const auto kept = std::min<int64_t>(std::ssize(state.amax_history), history_.numel());
+  const std::vector<float> newest(state.amax_history.end() - kept, state.amax_history.end());
+  history_.zero_();
+  history_.narrow(0, history_.numel() - kept, kept).copy_(at::tensor(newest));
+}
+
+void DeviceScale::advance(const ScaleInput& input, const GradScalerOptions& options) {
+  ScaleState next = next_state(host_, input, options);
+  if (next.scale != host_.scale) scale_ = at::scalar_tensor(next.scale, at::kFloat);
+  host_ = std::move(next);
+}
+
+void DeviceScale::advance(const at::Tensor& found_inf, const at::Tensor& amax,
+                          const GradScalerOptions& options) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor found = found_inf != 0;
+  if (options.mode == ScaleMode::kDynamic) advance_dynamic(found, options);
+  if (options.mode == ScaleMode::kAmax) advance_amax(found, amax, options);
+}
+
+at::Tensor DeviceScale::confined(const at::Tensor& wanted, const GradScalerOptions& options) const {
+  const at::Tensor next = wanted.clamp(options.min_scale, options.max_scale).to(at::kFloat);
+  const at::Tensor reciprocal = next.to(at::kDouble).reciprocal().to(at::kFloat);
+  const at::Tensor usable =
+      next.isfinite().logical_and(next > 0).logical_and(reciprocal.isfinite());
+  return at::where(usable.logical_and(reciprocal > 0), next, scale_);
+}
+
+// next_state, line by line.
+void DeviceScale::advance_dynamic(const at::Tensor& found, const GradScalerOptions& options) {
+  const at::Tensor clean = found.logical_not();
+  at::Tensor hysteresis = hysteresis_tracker_;
+  if (options.refill_hysteresis)
+    hysteresis = at::where(clean, at::full_like(hysteresis, options.hysteresis), hysteresis);
+  hysteresis = at::where(found, hysteresis - 1, hysteresis).clamp_min(0);
+  const at::Tensor backs_off = found.logical_and(hysteresis == 0);
+
+  const at::Tensor tracker = at::where(found, at::zeros_like(growth_tracker_), growth_tracker_ + 1);
+  const at::Tensor grows = clean.logical_and(tracker >= options.growth_interval);
+
+  const at::Tensor exact = scale_.to(at::kDouble);
+  const at::Tensor moved =
+      at::where(grows, exact * options.growth_factor, exact * options.backoff_factor);
+  scale_.copy_(at::where(grows.logical_or(backs_off), confined(moved, options), scale_));
+  growth_tracker_.copy_(at::where(grows, at::zeros_like(tracker), tracker));
+  hysteresis_tracker_.copy_(
+      at::where(grows, at::full_like(hysteresis, options.hysteresis), hysteresis));
+}
+
+void DeviceScale::advance_amax(const at::Tensor& found, const at::Tensor& amax,
+                               const GradScalerOptions& options) {
+  const at::Tensor overflowed = (scale_.to(at::kDouble).reciprocal() * 65504.0).to(at::kFloat);
+  const at::Tensor entry = at::where(found, overflowed, amax).reshape({1});
+  history_.copy_(at::cat({history_.narrow(0, 1, history_.numel() - 1), entry}));
+  const at::Tensor greatest = history_.amax().to(at::kDouble);
+  const auto [fraction, exponent] = at::frexp(greatest.reciprocal() * options.amax_limit);
+  const at::Tensor power = at::where(fraction == 0.5, exponent - 2, exponent - 1);
+  const at::Tensor wanted = at::ldexp(at::ones_like(greatest), power);
+  scale_.copy_(at::where(greatest == 0, scale_, confined(wanted, options)));
+}
+
+}  // namespace demi

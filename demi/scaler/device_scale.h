@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "demi/core/export.h"
+#include "demi/scaler/scale_rule.h"
+
+namespace demi {
+
+/// The scale, and what its rule remembers, on the device of the run. On the CPU the rule is
+/// next_state itself; on a device the same rule runs as tensor operations, so that nothing is read
+/// back.
+class DEMI_API DeviceScale {
+ public:
+  bool exists() const { return scale_.defined(); }
+  /// `on_device`: the tensor operations, whatever the device.
+  void create(c10::Device device, const ScaleState& state, const GradScalerOptions& options,
+              bool on_device);
+
+  /// fp32, (). On the CPU a new tensor for each value: what autograd saved keeps the one it saw.
+  const at::Tensor& tensor() const { return scale_; }
+  /// fp32 of 1 / scale, divided in fp64, (): exact for powers of two.
+  at::Tensor inverse() const;
+  bool is_on_device() const { return on_device_; }
+
+  ScaleState read() const;  // waits for the device
+  void write(const ScaleState& state);
+
+  void advance(const ScaleInput& input, const GradScalerOptions& options);
+  /// found_inf, amax: fp32, (), on the device; amax only for ScaleMode::kAmax.
+  void advance(const at::Tensor& found_inf, const at::Tensor& amax,
+               const GradScalerOptions& options);
+
+ private:
+  at::Tensor confined(const at::Tensor& wanted, const GradScalerOptions& options) const;
+  void advance_dynamic(const at::Tensor& found, const GradScalerOptions& options);
+  void advance_amax(const at::Tensor& found, const at::Tensor& amax,
+                    const GradScalerOptions& options);
+
+  bool on_device_ = false;
+  ScaleState host_;                // on the CPU
+  at::Tensor scale_;               // fp32, ()
+  at::Tensor growth_tracker_;      // int32, (), on a device
+  at::Tensor hysteresis_tracker_;  // int32, (), on a device
+  at::Tensor history_;  // fp32, (amax_window), zeros where no step has been yet; kAmax on a device
+};
+
+}  // namespace demi

@@ -1,0 +1,355 @@
+#include "demi/scaler/grad_scaler.h"
+
+#include <torch/torch.h>
+
+#include <limits>
+#include <string>
+#include <unordered_map>
+
+#include "demi/core/error.h"
+#include "demi/optim/gradients.h"
+#include "demi/scaler/closure_step.h"
+#include "demi/scaler/device_scale.h"
+
+namespace demi {
+namespace {
+
+enum class Stage { kReady, kUnscaled, kStepped };
+
+/// What is known of one optimizer since the last update.
+struct Looked {
+  Stage stage = Stage::kReady;
+  optim::FoundInf found = optim::no_devices();
+  at::Tensor amax;       // fp32, (), of the scaled gradients; ScaleMode::kAmax
+  at::Tensor grad_norm;  // fp32, ()
+};
+
+/// Ends a closure step from inside the optimizer.
+struct Overflow {};
+
+bool any(const optim::FoundInf& found) {
+  bool overflow = false;
+  for (const auto& [device, flag] : found) overflow |= flag.item<float>() != 0;
+  return overflow;
+}
+
+at::Tensor joined(const optim::FoundInf& found, c10::Device device) {
+  at::Tensor all;
+  for (const auto& [from, flag] : found)
+    all = all.defined() ? at::maximum(all, flag.to(device)) : flag.to(device);
+  return all;
+}
+
+[[noreturn]] void refuse(const char* where, const char* what, const char* advice) {
+  throw UsageError({.where = where, .what = what, .advice = advice});
+}
+
+}  // namespace
+
+struct GradScaler::Impl {
+  GradScalerOptions options;
+  ScaleState first;  // until the device is known
+  DeviceScale scale;
+  std::unordered_map<torch::optim::Optimizer*, Looked> looked;
+  int64_t skips_in_a_row = 0;
+  bool warned = false;
+
+  ScaleState state() const { return scale.exists() ? scale.read() : first; }
+  void set_state(const ScaleState& state) {
+    first = state;
+    if (scale.exists()) scale.write(state);
+  }
+  void require_scale(const char* where) const;
+  void look(torch::optim::Optimizer& optimizer, Looked& at);
+  StepResult result(torch::optim::Optimizer& optimizer, const Looked& at, bool skipped,
+                    at::Tensor loss) const;
+  StepResult finish(torch::optim::Optimizer& optimizer, Looked& at, bool skip);
+  void count(bool skipped);
+};
+
+void GradScaler::Impl::require_scale(const char* where) const {
+  if (scale.exists()) return;
+  refuse(where, "no scale yet, because scale(loss) has not been called",
+         "call scale(loss).backward() earlier in the iteration");
+}
+
+void GradScaler::Impl::look(torch::optim::Optimizer& optimizer, Looked& at) {
+  const auto gradients = optim::gradient_values(optimizer);
+  if (options.mode == ScaleMode::kAmax) at.amax = optim::greatest_magnitude(gradients);
+  at.found = optim::unscale_and_check(gradients, scale.inverse());
+  if (options.record_grad_norm) at.grad_norm = optim::total_norm(gradients);
+  at.stage = Stage::kUnscaled;
+}
+
+StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Looked& at,
+                                    bool skipped, at::Tensor loss) const {
+  const float norm =
+      at.grad_norm.defined() ? at.grad_norm.item<float>() : std::numeric_limits<float>::quiet_NaN();
+  return {&optimizer,
+          StepResult::Numbers{
+              .found_inf = skipped ? 1.0F : 0.0F, .grad_norm = norm, .scale = scale.read().scale},
+          std::move(loss)};
+}
+
+StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Looked& at, bool skip) {
+  at.stage = Stage::kStepped;
+  at::Tensor loss;
+  if (!skip) loss = optimizer.step();
+  return result(optimizer, at, skip, loss);
+}
+
+void GradScaler::Impl::count(bool skipped) {
+  skips_in_a_row = skipped ? skips_in_a_row + 1 : 0;
+  if (!skipped) warned = false;
+  if (warned || options.warn_after_skips == 0 || skips_in_a_row < options.warn_after_skips) return;
+  warned = true;
+  TORCH_WARN(
+      "[scaler.GradScaler] ", skips_in_a_row,
+      " steps in a row were skipped, because their gradients held Inf or NaN;",
+      " the scale is now ", scale.read().scale,
+      ". With a scale that small the cause is hardly the scale: look for a loss that is NaN or Inf "
+      "without scaling, a",
+      " division or log of 0, a learning rate that is too high, or inputs that are not finite.");
+}
+
+GradScaler::GradScaler(GradScalerOptions options) : impl_(std::make_unique<Impl>()) {
+  if (options.enabled) check(options);
+  impl_->options = options;
+  impl_->first = first_state(options);
+}
+GradScaler::~GradScaler() = default;
+GradScaler::GradScaler(GradScaler&&) noexcept = default;
+GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
+
+at::Tensor GradScaler::scale(const at::Tensor& output) {
+  if (!is_enabled()) return output;
+  auto& scale = impl_->scale;
+  if (!scale.exists())
+    scale.create(output.device(), impl_->first, impl_->options, !output.is_cpu());
+  const bool narrow = output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16;
+  return (narrow ? output.to(at::kFloat) : output) * scale.tensor().to(output.device());
+}
+
+std::vector<at::Tensor> GradScaler::scale(const std::vector<at::Tensor>& outputs) {
+  std::vector<at::Tensor> scaled;
+  for (const auto& output : outputs) scaled.push_back(scale(output));
+  return scaled;
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!is_enabled()) return;
+  constexpr auto kWhere = "scaler.unscale_";
+  impl_->require_scale(kWhere);
+  Looked& at = impl_->looked[&optimizer];
+  if (at.stage == Stage::kUnscaled)
+    refuse(kWhere, "unscale_() has already been called on this optimizer since the last update()",
+           "call it once a step");
+  if (at.stage == Stage::kStepped)
+    refuse(kWhere, "unscale_() is being called after step()",
+           "call it between backward() and step()");
+  impl_->look(optimizer, at);
+}
+
+StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosure& closure) {
+  if (!is_enabled()) {
+    at::Tensor loss = optimizer.step(closure);
+    return {&optimizer, StepResult::Numbers{.grad_norm = std::numeric_limits<float>::quiet_NaN()},
+            loss};
+  }
+  if (closure) return step_with_closure(optimizer, closure);
+  return std::move(step(std::vector<torch::optim::Optimizer*>{&optimizer}).front());
+}
+
+std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimizer*>& optimizers) {
+  std::vector<StepResult> results;
+  if (!is_enabled()) {
+    for (auto* optimizer : optimizers) results.push_back(step(*optimizer));
+    return results;
+  }
+  constexpr auto kWhere = "scaler.step";
+  impl_->require_scale(kWhere);
+  for (auto* optimizer : optimizers) {
+    if (impl_->looked[optimizer].stage == Stage::kStepped)
+      refuse(kWhere, "step() has already been called since the last update()",
+             "call update() once a step, after all optimizers");
+  }
+  bool skip = false;
+  for (auto* optimizer : optimizers) {
+    Looked& at = impl_->looked[optimizer];
+    if (at.stage == Stage::kReady) impl_->look(*optimizer, at);
+    if (at.found.empty())
+      refuse(
+          kWhere,
+          "no Inf checks were recorded for this optimizer: none of its parameters has a gradient",
+          "call scale(loss).backward() first");
+    skip |= any(at.found);
+  }
+  for (auto* optimizer : optimizers)
+    results.push_back(impl_->finish(*optimizer, impl_->looked[optimizer], skip));
+  return results;
+}
+
+StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
+                                         const LossClosure& closure) {
+  constexpr auto kWhere = "scaler.step";
+  Looked& at = impl_->looked[&optimizer];
+  if (at.stage == Stage::kStepped)
+    refuse(kWhere, "step() has already been called since the last update()",
+           "call update() once a step, after all optimizers");
+  OptimizerSnapshot before(optimizer);
+  at::Tensor loss;
+  bool skipped = false;
+  const auto unscaled_closure = [&] {
+    at.stage = Stage::kReady;  // each call makes new gradients
+    at::Tensor value = closure();
+    impl_->require_scale(kWhere);
+    if (at.stage == Stage::kReady) impl_->look(optimizer, at);
+    if (any(at.found)) throw Overflow{};
+    return value;
+  };
+  try {
+    loss = optimizer.step(unscaled_closure);
+  } catch (const Overflow&) {
+    before.restore();
+    skipped = true;
+  }
+  at.stage = Stage::kStepped;
+  return impl_->result(optimizer, at, skipped, loss);
+}
+
+void GradScaler::update() {
+  if (!is_enabled()) return;
+  constexpr auto kWhere = "scaler.update";
+  auto& impl = *impl_;
+  impl.require_scale(kWhere);
+  optim::FoundInf found = optim::no_devices();
+  at::Tensor amax;
+  const auto device = impl.scale.tensor().device();
+  for (auto& [optimizer, at] : impl.looked) {
+    for (const auto& [from, flag] : at.found) {
+      auto& all = found[from];
+      all = all.defined() ? at::maximum(all, flag) : flag;
+    }
+    if (at.amax.defined())
+      amax = amax.defined() ? at::maximum(amax, at.amax.to(device)) : at.amax.to(device);
+  }
+  if (found.empty())
+    refuse(kWhere, "no Inf checks were recorded prior to update", "call step(optimizer) first");
+  if (amax.defined()) amax = amax / impl.scale.tensor();
+  if (impl.scale.is_on_device()) {
+    impl.scale.advance(joined(found, device), amax, impl.options);
+  } else {
+    const bool overflow = any(found);
+    impl.count(overflow);
+    impl.scale.advance(
+        ScaleInput{.found_inf = overflow, .amax = amax.defined() ? amax.item<float>() : 0},
+        impl.options);
+  }
+  impl.looked.clear();
+}
+
+void GradScaler::update(double new_scale) {
+  if (!is_enabled()) return;
+  impl_->require_scale("scaler.update");
+  GradScalerOptions wanted = impl_->options;
+  wanted.init_scale = new_scale;
+  wanted.min_scale = 0;
+  wanted.max_scale = std::numeric_limits<double>::infinity();
+  check(wanted);
+  ScaleState state = impl_->state();
+  state.scale = static_cast<float>(new_scale);
+  impl_->set_state(state);
+  impl_->looked.clear();
+}
+
+void GradScaler::update(const at::Tensor& new_scale) {
+  if (!is_enabled()) return;
+  if (!new_scale.defined() || new_scale.numel() != 1 || new_scale.scalar_type() != at::kFloat ||
+      new_scale.requires_grad())
+    throw UsageError(
+        {.where = "scaler.update",
+         .what = "new_scale is not a scale",
+         .seen = new_scale.defined() ? new_scale.toString() : std::string("undefined"),
+         .accepted = "a number, or an fp32 tensor of one element that does not require grad"});
+  update(new_scale.item<double>());
+}
+
+float GradScaler::get_scale() const { return is_enabled() ? impl_->state().scale : 1.0F; }
+int64_t GradScaler::get_growth_tracker() const {
+  return is_enabled() ? impl_->state().growth_tracker : 0;
+}
+double GradScaler::get_growth_factor() const { return impl_->options.growth_factor; }
+double GradScaler::get_backoff_factor() const { return impl_->options.backoff_factor; }
+int64_t GradScaler::get_growth_interval() const { return impl_->options.growth_interval; }
+bool GradScaler::is_enabled() const { return impl_->options.enabled; }
+const GradScalerOptions& GradScaler::options() const { return impl_->options; }
+
+namespace {
+
+/// `options` with one change, checked before it counts.
+template <typename Change>
+void change(GradScalerOptions& options, const Change& apply) {
+  GradScalerOptions wanted = options;
+  apply(wanted);
+  if (options.enabled) check(wanted);
+  options = wanted;
+}
+
+}  // namespace
+
+void GradScaler::set_growth_factor(double factor) {
+  change(impl_->options, [&](auto& options) { options.growth_factor = factor; });
+}
+void GradScaler::set_backoff_factor(double factor) {
+  change(impl_->options, [&](auto& options) { options.backoff_factor = factor; });
+}
+void GradScaler::set_growth_interval(int64_t interval) {
+  change(impl_->options, [&](auto& options) { options.growth_interval = interval; });
+}
+
+StateDict GradScaler::state_dict() const {
+  if (!is_enabled()) return {};
+  const ScaleState state = impl_->state();
+  const GradScalerOptions& options = impl_->options;
+  StateDict dict{{"scale", state.scale},
+                 {"growth_factor", options.growth_factor},
+                 {"backoff_factor", options.backoff_factor},
+                 {"growth_interval", static_cast<double>(options.growth_interval)},
+                 {"_growth_tracker", state.growth_tracker}};
+  if (options.hysteresis > 1) dict["_hysteresis_tracker"] = state.hysteresis_tracker;
+  for (size_t i = 0; i < state.amax_history.size(); ++i)
+    dict["_amax_history." + std::to_string(i)] = state.amax_history[i];
+  return dict;
+}
+
+void GradScaler::load_state_dict(const StateDict& dict) {
+  if (!is_enabled()) return;
+  constexpr auto kWhere = "scaler.load_state_dict";
+  if (dict.empty())
+    refuse(kWhere,
+           "the source state dict is empty, possibly because it was saved from a disabled instance "
+           "of GradScaler",
+           "load it only where it was enabled, or start with a fresh scale");
+  ScaleState state = impl_->state();
+  const double scale = state_value(dict, "scale", kWhere);
+  change(impl_->options, [&](GradScalerOptions& options) {
+    options.growth_factor = state_value(dict, "growth_factor", kWhere);
+    options.backoff_factor = state_value(dict, "backoff_factor", kWhere);
+    options.growth_interval = static_cast<int64_t>(state_value(dict, "growth_interval", kWhere));
+    state.growth_tracker = static_cast<int32_t>(state_value(dict, "_growth_tracker", kWhere));
+    GradScalerOptions limits = options;
+    limits.init_scale = scale;
+    limits.min_scale = std::min(options.min_scale, scale);
+    limits.max_scale = std::max(options.max_scale, scale);
+    check(limits);
+  });
+  state.scale = static_cast<float>(scale);
+  if (dict.contains("_hysteresis_tracker"))
+    state.hysteresis_tracker = static_cast<int32_t>(dict.at("_hysteresis_tracker"));
+  state.amax_history.clear();
+  for (size_t i = 0; dict.contains("_amax_history." + std::to_string(i)); ++i)
+    state.amax_history.push_back(static_cast<float>(dict.at("_amax_history." + std::to_string(i))));
+  impl_->set_state(state);
+}
+
+}  // namespace demi

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/optim/state_dict.h"
+#include "demi/optim/step_result.h"
+#include "demi/scaler/scale_rule.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace demi {
+
+/// Dynamic loss scaling (Micikevicius et al. 2018, "Mixed precision training", section 3.2) with
+/// the interface and the numbers of torch.amp.GradScaler. One scaler a run; not for use from
+/// several threads at once.
+///
+///     demi::GradScaler scaler;
+///     scaler.scale(loss).backward();
+///     scaler.unscale_(optimizer);      // only to look at or clip gradients before the step
+///     scaler.step(optimizer);
+///     scaler.update();
+///
+/// Works with every torch::optim::Optimizer, on any device, with gradients of any floating point
+/// dtype, dense or sparse; the scale lives on the device of the first tensor given to scale().
+/// Nothing here synchronises with demi's optimizers; any other one costs one host read a step, as
+/// in PyTorch.
+class DEMI_API GradScaler {
+ public:
+  using LossClosure = std::function<at::Tensor()>;
+
+  /// Throws UsageError for an option out of its range, unless disabled. Needs no device.
+  explicit GradScaler(GradScalerOptions options = {});
+  ~GradScaler();
+  GradScaler(GradScaler&&) noexcept;
+  GradScaler& operator=(GradScaler&&) noexcept;
+
+  /// outputs × scale. 16-bit outputs become fp32 (65,536 is Inf in fp16); others keep their dtype.
+  at::Tensor scale(const at::Tensor& output);
+  std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
+
+  /// Divides the gradients of this optimizer by the scale and looks for Inf and NaN. In place; the
+  /// 16-bit gradients of a demi optimizer stay as they are and the factor is recorded, since fp16
+  /// would underflow again. At most once an optimizer and step, after all of its gradients are
+  /// there; throws UsageError otherwise.
+  void unscale_(torch::optim::Optimizer& optimizer);
+
+  /// unscale_ where that was not done, then the optimizer's step unless a gradient is Inf or NaN: a
+  /// skipped step changes nothing at all. Throws UsageError after step() without update(), and
+  /// where no gradient was found.
+  ///
+  /// With a closure (LBFGS and others that evaluate the model several times) the closure zeroes the
+  /// gradients, computes the loss, calls scale(loss).backward() and returns the loss; gradients are
+  /// unscaled after each call. The first Inf or NaN ends the step and gives parameters and
+  /// optimizer state back as they were before it.
+  StepResult step(torch::optim::Optimizer& optimizer, const LossClosure& closure = nullptr);
+
+  /// The same for several optimizers that skip together: an Inf or NaN in the gradients of one
+  /// holds back all.
+  std::vector<StepResult> step(const std::vector<torch::optim::Optimizer*>& optimizers);
+
+  /// The scale for the next step, from what the optimizers found since the last update. Once a
+  /// step, after all optimizers. Throws UsageError where none was looked at.
+  void update();
+
+  /// Sets the scale: positive, finite in fp32. The tensor form takes one fp32 element that needs no
+  /// gradient; it is read on the host.
+  void update(double new_scale);
+  void update(const at::Tensor& new_scale);
+
+  float get_scale() const;  // 1 where disabled; waits for the device
+  int64_t get_growth_tracker() const;
+  double get_growth_factor() const;
+  double get_backoff_factor() const;
+  int64_t get_growth_interval() const;
+  void set_growth_factor(double factor);
+  void set_backoff_factor(double factor);
+  void set_growth_interval(int64_t interval);
+  bool is_enabled() const;
+  const GradScalerOptions& options() const;
+
+  /// "scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker" as in
+  /// PyTorch, and
+  /// "_hysteresis_tracker" and "_amax_history.N" where those options are in use. Empty where
+  /// disabled. Call after update(). Loading throws UsageError for an empty or incomplete dict and
+  /// then changes nothing.
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
+
+ private:
+  StepResult step_with_closure(torch::optim::Optimizer& optimizer, const LossClosure& closure);
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace demi

@@ -1,0 +1,110 @@
+#include "demi/scaler/scale_rule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "demi/core/error.h"
+
+namespace demi {
+namespace {
+
+constexpr double kGreatestFp16 = 65504.0;
+
+void require(bool accepted, const char* option, double seen, const char* range) {
+  if (accepted) return;
+  throw UsageError({.where = "scaler.GradScaler",
+                    .what = std::string(option) + " is out of range",
+                    .seen = std::to_string(seen),
+                    .accepted = range});
+}
+
+bool usable(float scale) {
+  const float reciprocal = static_cast<float>(1.0 / static_cast<double>(scale));
+  return scale > 0 && std::isfinite(scale) && std::isfinite(reciprocal) && reciprocal > 0;
+}
+
+/// `wanted` between floor and ceiling, or `current` where fp32 cannot hold it.
+float confined(double wanted, float current, const GradScalerOptions& options) {
+  const auto next = static_cast<float>(std::clamp(wanted, options.min_scale, options.max_scale));
+  return usable(next) ? next : current;
+}
+
+void back_off(ScaleState& state, const GradScalerOptions& options) {
+  state.growth_tracker = 0;
+  if (--state.hysteresis_tracker > 0) return;
+  state.hysteresis_tracker = 0;
+  state.scale = confined(state.scale * options.backoff_factor, state.scale, options);
+}
+
+void grow(ScaleState& state, const GradScalerOptions& options) {
+  if (options.refill_hysteresis)
+    state.hysteresis_tracker = static_cast<int32_t>(options.hysteresis);
+  if (++state.growth_tracker < options.growth_interval) return;
+  state.growth_tracker = 0;
+  state.hysteresis_tracker = static_cast<int32_t>(options.hysteresis);
+  state.scale = confined(state.scale * options.growth_factor, state.scale, options);
+}
+
+void follow_amax(ScaleState& state, const ScaleInput& input, const GradScalerOptions& options) {
+  auto& history = state.amax_history;
+  history.push_back(input.found_inf ? static_cast<float>(kGreatestFp16 / state.scale) : input.amax);
+  if (std::ssize(history) > options.amax_window) history.erase(history.begin());
+  const double greatest = *std::max_element(history.begin(), history.end());
+  if (greatest == 0) return;
+  int exponent = 0;  // limit / greatest = fraction x 2^exponent with fraction in [0.5, 1)
+  const double fraction = std::frexp(options.amax_limit / greatest, &exponent);
+  // "Under" the limit: where the quotient is a power of two itself, the next one below.
+  state.scale = confined(std::ldexp(1.0, fraction == 0.5 ? exponent - 2 : exponent - 1),
+                         state.scale, options);
+}
+
+}  // namespace
+
+void check(const GradScalerOptions& options) {
+  const auto held = [](double scale) { return usable(static_cast<float>(scale)); };
+  require(held(options.init_scale), "init_scale", options.init_scale,
+          "a positive finite fp32 number");
+  require(options.growth_factor > 1 && std::isfinite(options.growth_factor), "growth_factor",
+          options.growth_factor, "above 1, finite");
+  require(options.backoff_factor > 0 && options.backoff_factor < 1, "backoff_factor",
+          options.backoff_factor, "between 0 and 1");
+  require(options.growth_interval >= 1 &&
+              options.growth_interval <= std::numeric_limits<int32_t>::max(),
+          "growth_interval", static_cast<double>(options.growth_interval), "1 to 2147483647 steps");
+  require(options.min_scale >= 0 && options.min_scale <= options.init_scale, "min_scale",
+          options.min_scale, "0 to init_scale");
+  require(options.max_scale >= options.init_scale, "max_scale", options.max_scale,
+          "init_scale or more");
+  require(options.hysteresis >= 1 && options.hysteresis <= std::numeric_limits<int32_t>::max(),
+          "hysteresis", static_cast<double>(options.hysteresis), "1 overflow or more");
+  require(options.amax_window >= 1, "amax_window", static_cast<double>(options.amax_window),
+          "1 step or more");
+  require(options.amax_limit > 0 && std::isfinite(options.amax_limit), "amax_limit",
+          options.amax_limit, "a positive finite number");
+  require(options.warn_after_skips >= 0, "warn_after_skips",
+          static_cast<double>(options.warn_after_skips), "0 (never) or more steps");
+}
+
+ScaleState first_state(const GradScalerOptions& options) {
+  return {.scale = static_cast<float>(options.init_scale),
+          .growth_tracker = 0,
+          .hysteresis_tracker = static_cast<int32_t>(options.hysteresis),
+          .amax_history = {}};
+}
+
+ScaleState next_state(ScaleState state, const ScaleInput& input, const GradScalerOptions& options) {
+  switch (options.mode) {
+    case ScaleMode::kStatic:
+      break;
+    case ScaleMode::kAmax:
+      follow_amax(state, input, options);
+      break;
+    case ScaleMode::kDynamic:
+      input.found_inf ? back_off(state, options) : grow(state, options);
+      break;
+  }
+  return state;
+}
+
+}  // namespace demi

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi {
+
+/// How the loss scale moves.
+enum class ScaleMode {
+  kDynamic,  // grows after a run of clean steps, backs off on Inf or NaN: PyTorch's rule
+  kStatic,   // stays where it was set
+  kAmax,     // follows the greatest gradient of the last steps
+};
+
+/// All options of a GradScaler. Names and defaults of the first five: torch.amp.GradScaler.
+struct GradScalerOptions {
+  double init_scale = 65536.0;  // first scale; a positive number that fp32 holds
+  double growth_factor =
+      2.0;  // the scale is multiplied by it after growth_interval clean steps; above 1
+  double backoff_factor =
+      0.5;  // the scale is multiplied by it when a gradient is Inf or NaN; between 0 and 1
+  int64_t growth_interval =
+      2000;  // clean steps in a row before the scale grows; 1 doubles on every clean step
+  bool enabled = true;  // false: scale, unscale_ and update do nothing and step is the optimizer's
+
+  double min_scale =
+      0.0;  // floor of the scale; 0: as low as fp32 holds the scale and its reciprocal
+  double max_scale = std::numeric_limits<double>::infinity();  // ceiling; Inf: as high as fp32 does
+
+  int64_t hysteresis =
+      1;  // overflows that are borne before the scale backs off; 1: the first one backs off
+  bool refill_hysteresis =
+      false;  // true: a clean step forgives the overflows before it (DeepSpeed's
+              // consecutive_hysteresis); false: only growth does (Megatron, DeepSpeed's default)
+  ScaleMode mode = ScaleMode::kDynamic;
+  int64_t amax_window = 100;  // kAmax: steps that are looked back on
+  double amax_limit =
+      65504.0 / 2;  // kAmax: the greatest scaled gradient stays under it; fp16's greatest number is
+                    // 65,504, and half of it leaves room to grow between two steps
+  int64_t warn_after_skips = 20;  // one warning after so many skipped steps in a row; 0: never
+  bool record_grad_norm = false;  // StepResult::grad_norm for torch::optim optimizers too, at one
+                                  // more read of the gradients (demi's optimizers always have it)
+};
+
+/// Throws UsageError for the first option that is out of its range.
+DEMI_API void check(const GradScalerOptions& options);
+
+/// What the rule remembers between steps.
+struct ScaleState {
+  float scale = 65536.0F;
+  int32_t growth_tracker = 0;      // clean steps since the scale last moved
+  int32_t hysteresis_tracker = 1;  // overflows left before the scale backs off
+  std::vector<float>
+      amax_history;  // greatest unscaled gradient of each step, newest last; kAmax only
+
+  bool operator==(const ScaleState&) const = default;
+};
+
+/// What one step showed.
+struct ScaleInput {
+  bool found_inf = false;
+  float amax = 0;  // greatest magnitude among the unscaled gradients; kAmax only
+};
+
+/// The state before the first step.
+DEMI_API ScaleState first_state(const GradScalerOptions& options);
+
+/// The scale rule: a pure function. The default is bit for bit that of PyTorch
+/// (aten/src/ATen/native/cuda/AmpKernels.cu, amp_update_scale_cuda_kernel: products in fp64,
+/// rounded to fp32, no growth into infinity), with two differences: the tracker reaching *or
+/// passing* the interval grows, so that a lowered interval cannot freeze it, and a scale whose
+/// product or reciprocal is not a finite positive fp32 number stays where it is.
+///
+/// Hysteresis: Megatron-LM DynamicGradScaler, DeepSpeed DynamicLossScaler. Amax: the largest power
+/// of two that keeps the greatest gradient of the window, scaled, under the limit. An overflow
+/// counts as a gradient of 65,504 / scale, the least that can have overflowed fp16; a window of
+/// zeros keeps the scale.
+DEMI_API ScaleState next_state(ScaleState state, const ScaleInput& input,
+                               const GradScalerOptions& options);
+
+}  // namespace demi
