@@ -1,0 +1,54 @@
+#include "demi/weights/cache.h"
+
+#include <iterator>
+#include <mutex>
+
+namespace demi::weights {
+
+std::unordered_map<const c10::TensorImpl*, Owned>& owned() {
+  static auto* table = new std::unordered_map<const c10::TensorImpl*, Owned>();
+  return *table;
+}
+
+Region& region() {
+  static thread_local Region of_this_thread;
+  return of_this_thread;
+}
+
+Region::~Region() { clear(); }
+
+void Region::clear() {
+  if (entries.empty()) return;
+  std::vector<LowCopy> dropped;
+  for (auto& [leaf, entry] : entries)
+    std::move(entry.copies.begin(), entry.copies.end(), std::back_inserter(dropped));
+  entries.clear();
+  sweep_at = 64;
+  discard(std::move(dropped));
+}
+
+void Region::sweep() {
+  std::vector<LowCopy> dropped;
+  for (auto it = entries.begin(); it != entries.end();) {
+    const bool dead = it->second.leaf.expired();
+    if (dead)
+      std::move(it->second.copies.begin(), it->second.copies.end(), std::back_inserter(dropped));
+    it = dead ? entries.erase(it) : std::next(it);
+  }
+  sweep_at = 2 * entries.size() + 64;
+  discard(std::move(dropped));
+}
+
+void discard(std::vector<LowCopy>&& copies) {
+  std::vector<at::Tensor> held;
+  {
+    const std::unique_lock lock(cache_mutex());
+    for (auto& copy : copies) {
+      held.push_back(std::move(copy.alias));
+      held.push_back(std::move(copy.low));
+    }
+    copies.clear();
+  }
+}
+
+}  // namespace demi::weights

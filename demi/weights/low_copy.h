@@ -1,0 +1,72 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "demi/weights/mutation_hook.h"
+
+namespace demi::weights {
+
+/// What stats() reads.
+struct Counters {
+  std::atomic<std::int64_t> casts{0};
+  std::atomic<std::int64_t> copies{0};
+  std::atomic<std::int64_t> bytes{0};
+  std::atomic<std::int64_t> capacity;
+};
+Counters& counters();
+
+/// Counts a copy and its bytes for as long as it lives.
+class Footprint {
+ public:
+  explicit Footprint(std::int64_t bytes);
+  ~Footprint();
+  Footprint(Footprint&& other) noexcept;
+  Footprint& operator=(Footprint&& other) noexcept;
+
+ private:
+  std::int64_t bytes_;
+};
+
+/// One low precision copy of one FP32 leaf, and what has to be unchanged for it to be right. Made,
+/// changed and destroyed under the exclusive cache_mutex(), read under the shared one.
+struct LowCopy {
+  c10::ScalarType dtype;
+  at::Tensor low;    // sizes and strides of the leaf; not part of any graph
+  at::Tensor alias;  // the same storage, gradient edge to the leaf; empty until a graph wants it
+  std::shared_ptr<StorageMark>
+      mark;                  // empty only where hooks are not used (Mode::region on LibTorch 2.11)
+  std::uint64_t epoch;       // of the mark
+  std::int64_t version;      // of the leaf; -1 for an inference tensor, which has none
+  std::int64_t low_version;  // of low: somebody wrote to a view that an op returned
+  const void* data;          // of the leaf
+  bool in_step = false;      // between begin_step() and finish_step()
+  Footprint footprint;
+};
+
+/// The pure rule: nothing that the copy depends on has changed. Shared lock.
+bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf);
+
+/// Hooks, then casts. Empty where there can be no copy: the leaf is not dense, its storage cannot
+/// be hooked, or the capacity is used up. Exclusive lock.
+std::optional<LowCopy> make_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks);
+
+/// After a step wrote leaf and copy: current again. Exclusive lock.
+void renew(LowCopy& copy, const at::Tensor& leaf);
+
+/// -1 for an inference tensor.
+std::int64_t version_of(const c10::TensorImpl& tensor);
+
+/// Copies of one leaf; two low precision dtypes at most in practice.
+using Copies = std::vector<LowCopy>;
+inline LowCopy* find(Copies& copies, c10::ScalarType dtype) {
+  for (auto& copy : copies)
+    if (copy.dtype == dtype) return &copy;
+  return nullptr;
+}
+
+}  // namespace demi::weights

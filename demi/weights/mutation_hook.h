@@ -1,0 +1,69 @@
+#pragma once
+
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+
+#include "demi/core/export.h"
+
+/// Notices every write that LibTorch makes to a storage. The version counter alone misses those
+/// through `.data()`,
+/// `_fused_sgd_`, raw pointers and other tensors on the storage; every mutable access passes a
+/// check in StorageImpl.
+///
+/// Two generations, chosen by what the headers offer: a one-shot materializer (LibTorch 2.15), and
+/// a copy-on-write context with one reference around the data pointer (2.11), under which
+/// concurrent mutable access aborts and `data_ptr()` inside at::parallel_for throws, so that it is
+/// used only where somebody asked for it.
+namespace demi::weights {
+
+/// Guards all hooks, marks and copies of the process. Reading a hook wants it shared, everything
+/// else exclusive.
+std::shared_mutex& cache_mutex();
+
+/// True where the hook costs foreign code nothing (the materializer).
+DEMI_API bool hook_is_free();
+
+/// The start-up self-test: a write through `.data()` on a scratch tensor fires the hook, and
+/// reading does not.
+DEMI_API bool hook_works();
+
+/// The hook on one storage, shared by all copies made from it. Taken off when the last of them
+/// goes.
+class StorageMark {
+ public:
+  /// The mark of this storage, hooked. Empty where the storage cannot be hooked: it is
+  /// copy-on-write, or (2.11) its memory is foreign. A storage found written since it was last
+  /// hooked starts a new epoch, which makes every copy of an earlier one stale, also those of other
+  /// tensors on the same storage.
+  static std::shared_ptr<StorageMark> hooked(c10::StorageImpl& storage);
+
+  ~StorageMark();
+  StorageMark(const StorageMark&) = delete;
+  StorageMark& operator=(const StorageMark&) = delete;
+
+  /// Nothing wrote since hooked(), and `storage` is the one that was hooked.
+  bool intact(const c10::StorageImpl* storage) const;
+
+  std::uint64_t epoch() const { return epoch_; }
+
+  /// Makes all copies of this storage stale, as a write does.
+  static void strike(c10::StorageImpl& storage);
+
+  explicit StorageMark(c10::StorageImpl& storage);  // by hooked() only
+
+ private:
+  bool hook();
+  void unhook();
+
+  c10::StorageImpl* storage_;  // never reused by another while weak_ is held
+  c10::weak_intrusive_ptr<c10::StorageImpl> weak_;
+  const void* identity_ =
+      nullptr;  // of what was hooked: the data address, or the copy-on-write context (2.11)
+  std::uint64_t epoch_ = 0;
+};
+
+}  // namespace demi::weights
