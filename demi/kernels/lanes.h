@@ -37,7 +37,7 @@ DEMI_HOST_DEVICE void fold(double* values, int n) {
 /// add 0.
 template <class Get>
 DEMI_HOST_DEVICE double sum_over_blocks(std::int64_t count, Get get) {
-  if (count == 1) return get(0);
+  if (count <= 1) return count == 1 ? get(0) : 0.0;
   double lanes[kSumLanes] = {};
   for (std::int64_t i = 0; i < count; ++i) lanes[i % kSumLanes] += get(i);
   int used = kSumLanes;

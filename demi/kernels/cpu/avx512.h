@@ -1,0 +1,102 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+// Sixteen floats in one register, for formulas.h and body.h. Included by avx512.cpp alone.
+// The BF16 conversion instruction (vcvtneps2bf16) is not used anywhere: it flushes subnormals, and
+// integer rounding is not what a memory-bound pass waits for. vcvtps2ph and vcvtph2ps are IEEE 754,
+// subnormals included.
+namespace demi::kernels {
+namespace {
+
+struct Vector {
+  static constexpr int width = 16;
+  using Doubles = __m512d;
+  using Bits = __m512i;
+
+  __m512 v;
+
+  Vector() = default;
+  explicit Vector(float x) : v(_mm512_set1_ps(x)) {}
+  explicit Vector(__m512 x) : v(x) {}
+};
+
+inline Vector operator+(Vector a, Vector b) { return Vector(_mm512_add_ps(a.v, b.v)); }
+inline Vector operator-(Vector a, Vector b) { return Vector(_mm512_sub_ps(a.v, b.v)); }
+inline Vector operator*(Vector a, Vector b) { return Vector(_mm512_mul_ps(a.v, b.v)); }
+inline Vector operator/(Vector a, Vector b) { return Vector(_mm512_div_ps(a.v, b.v)); }
+inline Vector operator-(Vector a) { return Vector(_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))); }
+
+inline Vector square_root(Vector x) { return Vector(_mm512_sqrt_ps(x.v)); }
+inline Vector maximum(Vector a, Vector b) {
+  const __mmask16 take_b =
+      _mm512_cmp_ps_mask(b.v, b.v, _CMP_UNORD_Q) | _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ);
+  return Vector(_mm512_mask_blend_ps(take_b, a.v, b.v));
+}
+inline Vector sign(Vector x) {
+  const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
+  const __m512 up = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, zero, _CMP_GT_OQ), one);
+  return Vector(
+      _mm512_sub_ps(up, _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, zero, _CMP_LT_OQ), one)));
+}
+inline Vector clamp(Vector x, Vector limit) {
+  const Vector low = -limit;
+  const __m512 below =
+      _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_GT_OQ), x.v, limit.v);
+  return Vector(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, low.v, _CMP_LT_OQ), below, low.v));
+}
+
+inline __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+
+inline Vector from_bf16(__m256i bits) {
+  return Vector(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));
+}
+inline Vector from_fp16(__m256i bits) { return Vector(_mm512_cvtph_ps(bits)); }
+inline __m256i to_fp16(Vector x) {
+  return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+inline __m256i to_bf16(Vector x) {
+  const __m512i bits = _mm512_castps_si512(x.v), high = _mm512_srli_epi32(bits, 16);
+  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
+  const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet));
+}
+
+inline Vector load(const float* p) { return Vector(_mm512_loadu_ps(p)); }
+inline Vector load(const float* p, int n) { return Vector(_mm512_maskz_loadu_ps(first(n), p)); }
+inline void store(float* p, Vector x) { _mm512_storeu_ps(p, x.v); }
+inline void store(float* p, Vector x, int n) { _mm512_mask_storeu_ps(p, first(n), x.v); }
+inline __m256i load_half(const std::uint16_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline __m256i load_half(const std::uint16_t* p, int n) {
+  return _mm256_maskz_loadu_epi16(first(n), p);
+}
+inline void store_half(std::uint16_t* p, __m256i x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x);
+}
+inline void store_half(std::uint16_t* p, __m256i x, int n) {
+  _mm256_mask_storeu_epi16(p, first(n), x);
+}
+
+inline __m512d low_doubles(Vector x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x.v)); }
+inline __m512d high_doubles(Vector x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1)); }
+inline __m512d no_doubles() { return _mm512_setzero_pd(); }
+inline __m512d add(__m512d a, __m512d b) { return _mm512_add_pd(a, b); }
+inline __m512d add_square(__m512d sum, __m512d x) { return _mm512_fmadd_pd(x, x, sum); }
+inline void store(double* p, __m512d x) { _mm512_storeu_pd(p, x); }
+
+inline __m512i no_bits() { return _mm512_setzero_si512(); }
+inline __m512i greater_magnitude(__m512i bits, Vector x) {
+  return _mm512_max_epu32(
+      bits, _mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7FFFFFFF)));
+}
+inline std::uint32_t greatest(__m512i bits) { return _mm512_reduce_max_epu32(bits); }
+
+}  // namespace
+}  // namespace demi::kernels

@@ -1,0 +1,206 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/kernels/cpu/squares.h"
+#include "demi/kernels/formulas.h"
+
+// The passes with vectors; the same for AVX2 and AVX-512. Internal linkage.
+namespace demi::kernels {
+namespace {
+
+struct Range {
+  std::int64_t begin, end;  // elements of one tensor
+};
+
+inline Range elements_of(const TensorEntry& tensor, const Block& block) {
+  const std::int64_t begin = block.index * kBlock;
+  return {begin, begin + kBlock < tensor.length ? begin + kBlock : tensor.length};
+}
+
+template <Storage storage>
+Partial measure_block(const void* gradient, Range range) {
+  Vector::Bits bits = no_bits();
+  Lanes block;
+  const auto see = [&](Vector x) { bits = greater_magnitude(bits, x); };
+  for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
+    const auto get = [&](int i) { return load_elements<storage>(gradient, at + i); };
+    const auto get_first = [&](int i, int n) {
+      return load_elements<storage>(gradient, at + i, n);
+    };
+    const std::int64_t left = range.end - at;
+    if (left >= kChunk) {
+      add_full_chunk(block, get, get_first, see);
+    } else {
+      add_chunk(block, static_cast<int>(left), get, get_first, see);
+    }
+  }
+  return {block.total(), greatest(bits), 0};
+}
+
+inline Partial measure_tensor(const TensorEntry& tensor, const Block& block) {
+  if (!tensor.gradient) return {};
+  const Range range = elements_of(tensor, block);
+  switch (tensor.gradient_storage) {
+    case Storage::bf16:
+      return measure_block<Storage::bf16>(tensor.gradient, range);
+    case Storage::fp16:
+      return measure_block<Storage::fp16>(tensor.gradient, range);
+    default:
+      return measure_block<Storage::fp32>(tensor.gradient, range);
+  }
+}
+
+void measure_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t b = begin; b < end; ++b) {
+    const Block& block = table.blocks[b];
+    table.partials[b] = measure_tensor(table.tensors[block.tensor], block);
+  }
+}
+
+/// What a loop over elements needs of the tables, copied so that no store can be suspected to
+/// change it.
+struct Work {
+  TensorEntry tensor;
+  Coefficients c;
+  float inverse_scale;
+  float clip_factor;
+  int moments;
+};
+
+inline void store_copies(const Work& work, std::int64_t i, Vector x) {
+  for (int k = 0; k < 2; ++k) {
+    if (work.tensor.copy[k]) store_elements(work.tensor.copy[k], work.tensor.copy_storage[k], i, x);
+  }
+}
+
+inline void store_copies(const Work& work, std::int64_t i, Vector x, int n) {
+  for (int k = 0; k < 2; ++k) {
+    if (work.tensor.copy[k])
+      store_elements(work.tensor.copy[k], work.tensor.copy_storage[k], i, x, n);
+  }
+}
+
+/// One vector of pass 2. `some` is nothing, or the number of elements, less than the width.
+template <Rule rule, Storage storage, class... Some>
+inline __attribute__((always_inline)) void update_vector(const Work& work, std::int64_t i,
+                                                         Some... some) {
+  Elements<Vector> e{};
+  e.parameter = load(work.tensor.parameter + i, some...);
+  e.gradient = true_gradient(load_elements<storage>(work.tensor.gradient, i, some...),
+                             work.inverse_scale, work.clip_factor, work.c);
+  for (int m = 0; m < 3; ++m) {
+    if (m < work.moments) e.moment[m] = load(work.tensor.moment[m] + i, some...);
+  }
+  kernels::update<rule>(e, work.c);
+  for (int m = 0; m < 3; ++m) {
+    if (m < work.moments) store(work.tensor.moment[m] + i, e.moment[m], some...);
+  }
+  if constexpr (rule != Rule::lamb) {
+    store(work.tensor.parameter + i, e.parameter, some...);
+    store_copies(work, i, e.parameter, some...);
+  }
+}
+
+template <Rule rule, Storage storage>
+void update_range(const Work& work, Range range) {
+  std::int64_t i = range.begin;
+  for (; i + Vector::width <= range.end; i += Vector::width) update_vector<rule, storage>(work, i);
+  if (i < range.end) update_vector<rule, storage>(work, i, static_cast<int>(range.end - i));
+}
+
+template <class... Some>
+inline Elements<Vector> load_state(const Work& work, std::int64_t i, Some... some) {
+  Elements<Vector> e{};
+  e.parameter = load(work.tensor.parameter + i, some...);
+  for (int m = 0; m < 2; ++m) e.moment[m] = load(work.tensor.moment[m] + i, some...);
+  return e;
+}
+
+/// LAMB: squares of the parameter and of the update, after the moments of the range have moved
+/// (they are in the cache).
+inline TrustPartial trust_of(const Work& work, Range range) {
+  Lanes parameter, update;
+  const auto ignore = [](Vector) {};
+  for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
+    const std::int64_t left = range.end - at;
+    const int n = left < kChunk ? static_cast<int>(left) : kChunk;
+    add_chunk(
+        parameter, n, [&](int i) { return load(work.tensor.parameter + at + i); },
+        [&](int i, int some) { return load(work.tensor.parameter + at + i, some); }, ignore);
+    add_chunk(
+        update, n, [&](int i) { return lamb_update(load_state(work, at + i), work.c); },
+        [&](int i, int some) {
+          return first_elements(lamb_update(load_state(work, at + i, some), work.c), some);
+        },
+        ignore);
+  }
+  return {parameter.total(), update.total()};
+}
+
+template <Rule rule>
+void update_blocks(const StepTable& table, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t b = begin; b < end; ++b) {
+    const Block& block = table.blocks[b];
+    const TensorEntry& tensor = table.tensors[block.tensor];
+    if (!tensor.gradient) continue;
+    const Coefficients& c = table.coefficients[block.tensor];
+    const Work work{tensor, c, table.state->inverse_scale, table.state->clip_factor,
+                    moment_count(rule, c.flags)};
+    const Range range = elements_of(tensor, block);
+    switch (tensor.gradient_storage) {
+      case Storage::bf16:
+        update_range<rule, Storage::bf16>(work, range);
+        break;
+      case Storage::fp16:
+        update_range<rule, Storage::fp16>(work, range);
+        break;
+      default:
+        update_range<rule, Storage::fp32>(work, range);
+    }
+    if constexpr (rule == Rule::lamb) table.trust[b] = trust_of(work, range);
+  }
+}
+
+void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
+  if (table.state->skipped != 0.0f) return;
+  switch (table.rule) {
+    case Rule::sgd:
+      return update_blocks<Rule::sgd>(table, begin, end);
+    case Rule::adam:
+      return update_blocks<Rule::adam>(table, begin, end);
+    case Rule::adamw:
+      return update_blocks<Rule::adamw>(table, begin, end);
+    case Rule::lamb:
+      return update_blocks<Rule::lamb>(table, begin, end);
+    case Rule::lion:
+      return update_blocks<Rule::lion>(table, begin, end);
+    case Rule::ema:
+      return update_blocks<Rule::ema>(table, begin, end);
+  }
+}
+
+template <class... Some>
+inline void apply_vector(const Work& work, std::int64_t i, Some... some) {
+  Elements<Vector> e = load_state(work, i, some...);
+  lamb_apply(e, work.c);
+  store(work.tensor.parameter + i, e.parameter, some...);
+  store_copies(work, i, e.parameter, some...);
+}
+
+void apply_trust_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
+  if (table.state->skipped != 0.0f || table.rule != Rule::lamb) return;
+  for (std::int64_t b = begin; b < end; ++b) {
+    const Block& block = table.blocks[b];
+    const TensorEntry& tensor = table.tensors[block.tensor];
+    if (!tensor.gradient) continue;
+    const Work work{tensor, table.coefficients[block.tensor], 1.0f, 1.0f, 2};
+    const Range range = elements_of(tensor, block);
+    std::int64_t i = range.begin;
+    for (; i + Vector::width <= range.end; i += Vector::width) apply_vector(work, i);
+    if (i < range.end) apply_vector(work, i, static_cast<int>(range.end - i));
+  }
+}
+
+}  // namespace
+}  // namespace demi::kernels

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "demi/kernels/cpu_kernels.h"
+#include "demi/kernels/step_plan.h"
+
+// A step over tensors of given lengths with awkward values, made twice the same by the same seed:
+// what the tests of several paths work on.
+namespace demi::kernels::testing {
+
+struct CaseOptions {
+  Rule rule = Rule::adamw;
+  Group group;
+  Storage gradient = Storage::bf16;
+  Storage copies[2] = {Storage::bf16, Storage::none};
+  std::vector<std::int64_t> lengths = {0,   1,   2,   7,    8,    15,   16,    17,    31,    33,
+                                       255, 256, 257, 2047, 2048, 2049, 16383, 16384, 16385, 40001};
+  int offset = 0;  // elements by which every array is off a 64-byte boundary
+  bool awkward =
+      false;  // zeros of both signs, denormals, huge values among the gradients and parameters
+  float gradient_range = 8.0f;
+  float scale = 65536.0f;
+  std::uint64_t seed = 1;
+};
+
+/// Owns the memory of a case and the plan over it.
+class StepCase {
+ public:
+  explicit StepCase(const CaseOptions& options);
+
+  StepPlan& plan() { return *plan_; }
+  /// One whole step on that path, pass by pass, each pass cut at `cut` blocks (0: in one piece).
+  void step(const CpuKernels& kernels, std::int64_t cut = 0);
+
+  float* parameter(std::size_t t) { return plan_->tensors()[t].parameter; }
+  void set_gradient(std::size_t t, std::int64_t i, float value);
+  /// Everything that a step may write, as bytes: parameters, moments, copies, step counts.
+  std::vector<unsigned char> written() const;
+  std::int64_t step_count(std::size_t t) const { return steps_[t]; }
+
+ private:
+  std::byte* allocate(std::int64_t elements, int bytes);
+
+  int offset_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::int64_t> steps_;
+  std::vector<std::pair<const std::byte*, std::size_t>> writable_;
+  float scale_;
+  std::unique_ptr<StepPlan> plan_;
+};
+
+/// The paths of this machine other than reference.
+std::vector<const CpuKernels*> simd_paths();
+
+/// A deterministic value for element i; awkward ones among them when asked.
+float value_at(std::uint64_t seed, std::int64_t i, float range, bool awkward);
+
+}  // namespace demi::kernels::testing
