@@ -3,6 +3,7 @@
 #include "demi/core/instruction_set.h"
 #include "demi/kernels/cpu/tables.h"
 #include "demi/kernels/cpu_kernels.h"
+#include "demi/kernels/cuda_kernels.h"
 
 namespace demi::kernels {
 namespace {
@@ -11,6 +12,12 @@ Probe probe_simd(const CpuKernels* built, bool machine_has, std::string needs) {
   if (!built) return {false, "not built: the compiler or the processor family has no " + needs};
   if (!machine_has) return {false, "this processor has no " + needs};
   return {true, describe(instruction_set())};
+}
+
+Probe probe_cuda() {
+  std::string why;
+  const bool usable = cuda_kernels(&why) != nullptr;
+  return {usable, why};
 }
 
 }  // namespace
@@ -24,7 +31,7 @@ Probe probe_path(Path path) {
     case Path::avx512:
       return probe_simd(avx512_kernels(), instruction_set().avx512, "AVX-512 (F, BW, DQ, VL)");
     case Path::cuda:
-      return {false, "not built"};
+      return probe_cuda();
     case Path::aten:
       return {true, "LibTorch's operators"};
   }

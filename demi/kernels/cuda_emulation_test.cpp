@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "demi/kernels/cuda/emulation.h"
+#include "demi/kernels/testing/step_case.h"
+
+// The CUDA kernels' source, compiled for the host, against the reference path; and their launches
+// counted.
+namespace demi::kernels {
+namespace {
+
+using testing::CaseOptions;
+using testing::StepCase;
+
+void expect_same_steps(const CaseOptions& options) {
+  StepCase expected(options), seen(options);
+  for (StepCase* one : {&expected, &seen}) one->plan().inputs().max_norm = 0.01f;
+  for (int s = 0; s < 2; ++s) {
+    expected.step(*cpu_kernels(Path::reference));
+    cuda::HostLauncher launcher;
+    cuda::launch_step(launcher, seen.plan().table());
+    ASSERT_EQ(expected.written() == seen.written(), true)
+        << "rule " << static_cast<int>(options.rule) << " gradient "
+        << static_cast<int>(options.gradient) << " offset " << options.offset << " step " << s;
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(expected.plan().state().sum_of_squares),
+              std::bit_cast<std::uint64_t>(seen.plan().state().sum_of_squares));
+    EXPECT_EQ(expected.plan().state().greatest, seen.plan().state().greatest);
+    EXPECT_EQ(launcher.launches, options.rule == Rule::lamb ? 4 : 3);
+  }
+}
+
+TEST(CudaSource, GivesTheBitsOfTheReference) {
+  for (const Rule rule : {Rule::sgd, Rule::adam, Rule::adamw, Rule::lamb, Rule::lion, Rule::ema}) {
+    for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
+      CaseOptions options;
+      options.rule = rule;
+      options.group.weight_decay = 0.01;
+      options.group.momentum = 0.9;
+      options.group.amsgrad = storage == Storage::fp16;
+      options.gradient = storage;
+      options.copies[0] = Storage::bf16;
+      options.copies[1] = storage == Storage::fp32 ? Storage::fp16 : Storage::none;
+      options.lengths = {0, 1, 7, 9, 255, 2049, 16385, 33000};
+      options.offset = storage == Storage::bf16 ? 0 : 3;
+      expect_same_steps(options);
+      options.awkward = true;
+      options.scale = 1.0f;
+      options.lengths = {1, 300, 5000};
+      expect_same_steps(options);
+    }
+  }
+}
+
+TEST(CudaSource, LaunchesDoNotGrowWithTheNumberOfTensors) {
+  for (const std::size_t tensors : {1u, 40u, 161u}) {
+    CaseOptions options;
+    options.lengths.assign(tensors, 33);
+    for (const Rule rule : {Rule::sgd, Rule::adamw, Rule::lamb}) {
+      options.rule = rule;
+      StepCase one(options);
+      cuda::HostLauncher launcher;
+      cuda::launch_step(launcher, one.plan().table());
+      EXPECT_EQ(launcher.launches, rule == Rule::lamb ? 4 : 3);
+      EXPECT_EQ(one.step_count(tensors - 1), 1);
+    }
+  }
+}
+
+TEST(CudaSource, ASkippedStepChangesNothing) {
+  CaseOptions options;
+  options.rule = Rule::lamb;
+  options.lengths = {5, 20003};
+  StepCase one(options);
+  one.set_gradient(1, 20002, -INFINITY);
+  const std::vector<unsigned char> before = one.written();
+  cuda::HostLauncher launcher;
+  cuda::launch_step(launcher, one.plan().table());
+  EXPECT_EQ(one.written() == before, true);
+  EXPECT_EQ(one.plan().state().skips, 1);
+  EXPECT_EQ(one.plan().state().taken, 0);
+}
+
+TEST(CudaSource, ReducingAndDecidingApartIsTheSame) {
+  CaseOptions options;
+  StepCase together(options), apart(options);
+  for (StepCase* one : {&together, &apart}) {
+    cuda::HostLauncher launcher;
+    cuda::launch_measure(launcher, one->plan().table());
+    if (one == &together) {
+      launcher.run<cuda::Finish<true, true>>(1, one->plan().table());
+    } else {
+      launcher.run<cuda::Finish<true, false>>(1, one->plan().table());
+      launcher.run<cuda::Finish<false, true>>(1, one->plan().table());
+    }
+    cuda::launch_update(launcher, one->plan().table());
+  }
+  EXPECT_EQ(together.written() == apart.written(), true);
+  EXPECT_EQ(together.plan().state().gradient_norm, apart.plan().state().gradient_norm);
+}
+
+TEST(CudaSource, WithoutTensorsOnlyTheDecisionIsLaunched) {
+  CaseOptions options;
+  options.lengths = {};
+  StepCase one(options);
+  cuda::HostLauncher launcher;
+  cuda::launch_step(launcher, one.plan().table());
+  EXPECT_EQ(launcher.launches, 1);
+  EXPECT_EQ(one.plan().state().taken, 1);
+}
+
+}  // namespace
+}  // namespace demi::kernels

@@ -1,0 +1,155 @@
+#include "demi/kernels/decide.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "demi/kernels/decision.h"
+#include "demi/kernels/testing/step_case.h"
+
+namespace demi::kernels {
+namespace {
+
+using testing::CaseOptions;
+using testing::StepCase;
+
+constexpr std::uint32_t kOneBits = 0x3F800000u;
+constexpr std::uint32_t kInfinityBits = 0x7F800000u;
+
+StepState sums(const StepInputs& inputs, double squares, std::uint32_t greatest = kOneBits) {
+  StepState state;
+  record_sums(inputs, squares, greatest, state);
+  return state;
+}
+
+// torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+TEST(Decide, NormAndClipFactorAreOfTheUnscaledGradients) {
+  const float scale = 8.0f;
+  StepInputs inputs;
+  inputs.scale = &scale;
+  inputs.max_norm = 1.0f;
+  const StepState state = sums(inputs, 64.0 * 64.0);
+  EXPECT_EQ(state.inverse_scale, 0.125f);
+  EXPECT_EQ(state.gradient_norm, 8.0f);
+  EXPECT_EQ(state.clip_factor, 1.0f / (8.0f + 1e-6f));
+  EXPECT_EQ(state.found_inf, 0.0f);
+  inputs.max_norm = 100.0f;
+  EXPECT_EQ(sums(inputs, 64.0 * 64.0).clip_factor, 1.0f);
+  inputs.max_norm = kNoLimit;
+  EXPECT_EQ(sums(inputs, 64.0 * 64.0).clip_factor, 1.0f);
+  EXPECT_EQ(sums(inputs, 0.0, 0).clip_factor, 1.0f);
+}
+
+TEST(Decide, FoundInfComesFromTheExponentBits) {
+  EXPECT_EQ(sums({}, 1e77, 0x7F7FFFFFu).found_inf, 0.0f);
+  EXPECT_EQ(sums({}, INFINITY, kInfinityBits).found_inf, 1.0f);
+  EXPECT_EQ(sums({}, NAN, kInfinityBits + 1).found_inf, 1.0f);
+}
+
+TEST(Decide, InverseScaleIsRoundedOnce) {
+  const float scale = 3.0f;
+  StepInputs inputs;
+  inputs.scale = &scale;
+  EXPECT_EQ(sums(inputs, 1.0).inverse_scale, static_cast<float>(1.0 / 3.0));
+}
+
+TEST(Decide, TakesOrSkips) {
+  StepInputs inputs;
+  StepState state;
+  EXPECT_TRUE(record_decision(inputs, state));
+  state.found_inf = 1.0f;
+  EXPECT_FALSE(record_decision(inputs, state));
+  EXPECT_EQ(state.skipped, 1.0f);
+  inputs.skip_nonfinite = false;
+  EXPECT_TRUE(record_decision(inputs, state));
+  EXPECT_EQ(state.skipped, 0.0f);
+  inputs.skip_nonfinite = true;
+  const float joint_clean = 0.0f, joint_found = 1.0f;
+  inputs.found_inf = &joint_clean;
+  EXPECT_TRUE(record_decision(inputs, state));
+  state.found_inf = 0.0f;
+  inputs.found_inf = &joint_found;
+  EXPECT_FALSE(record_decision(inputs, state));
+  EXPECT_EQ(state.taken, 3);
+  EXPECT_EQ(state.skips, 2);
+}
+
+TEST(Decide, ScheduledRatesFollowTheStepsTaken) {
+  const double rates[] = {0.5, 0.25, 0.125};
+  Group group;
+  group.learning_rate = 9.0;
+  EXPECT_EQ(learning_rate(group, 0), 9.0);
+  group.scheduled_rates = rates;
+  group.scheduled_count = 3;
+  EXPECT_EQ(learning_rate(group, 0), 0.5);
+  EXPECT_EQ(learning_rate(group, 2), 0.125);
+  EXPECT_EQ(learning_rate(group, 7), 0.125);
+}
+
+TEST(Decide, ASkipDoesNotAdvanceTheSchedule) {
+  const double rates[] = {1.0, 2.0};
+  CaseOptions options;
+  options.rule = Rule::sgd;
+  options.group.scheduled_rates = rates;
+  options.group.scheduled_count = 2;
+  options.gradient = Storage::fp32;
+  options.scale = 1.0f;
+  options.lengths = {1};
+  StepCase one(options);
+  const auto move_by = [&](float gradient) {
+    const float before = one.parameter(0)[0] = 0.0f;
+    one.set_gradient(0, 0, gradient);
+    one.step(*cpu_kernels(Path::reference));
+    return one.parameter(0)[0] - before;
+  };
+  EXPECT_EQ(move_by(INFINITY), 0.0f);
+  EXPECT_EQ(move_by(1.0f), -1.0f);
+  EXPECT_EQ(move_by(INFINITY), 0.0f);
+  EXPECT_EQ(move_by(1.0f), -2.0f);
+}
+
+// Adam's bias corrections at step t, the numbers from Python: 1 - 0.9 ** 3, 1 - 0.999 ** 3.
+TEST(Decide, CoefficientsAreRoundedOnceFromFp64) {
+  Group group;
+  group.learning_rate = 0.001;
+  const Coefficients c = group_coefficients(Rule::adam, group, 0.001, 3);
+  EXPECT_EQ(c.bias_correction1, static_cast<float>(0.2709999999999999));
+  EXPECT_EQ(c.bias_correction2, static_cast<float>(0.0029970009999999983));
+  EXPECT_EQ(c.negative_rate, static_cast<float>(-0.0036900369003690045));
+  EXPECT_EQ(c.one_minus_beta2, static_cast<float>(0.0010000000000000009));
+  EXPECT_EQ(c.flags & kFirst, 0u);
+  EXPECT_EQ(group_coefficients(Rule::adam, group, 0.001, 1).flags & kFirst,
+            static_cast<std::uint32_t>(kFirst));
+}
+
+TEST(Decide, GroupsAndStepCountsOfTensorsAreTheirOwn) {
+  CaseOptions options;
+  options.rule = Rule::adam;
+  options.lengths = {4, 4, 4};
+  StepCase one(options);
+  one.plan().tensors()[1].gradient = nullptr;
+  one.step(*cpu_kernels(Path::reference));
+  one.plan().tensors()[1].gradient = one.plan().tensors()[0].gradient;
+  one.step(*cpu_kernels(Path::reference));
+  EXPECT_EQ(one.step_count(0), 2);
+  EXPECT_EQ(one.step_count(1), 1);
+  EXPECT_EQ(one.step_count(2), 2);
+  const Coefficients* c = one.plan().table().coefficients;
+  EXPECT_EQ(c[0].bias_correction1, c[2].bias_correction1);
+  EXPECT_NE(c[0].bias_correction1, c[1].bias_correction1);
+}
+
+TEST(Decide, TrustRate) {
+  Group group;
+  EXPECT_EQ(trust_rate(group, 0.5, 16.0, 4.0), -1.0f);
+  EXPECT_EQ(trust_rate(group, 0.5, 0.0, 4.0), -0.5f);
+  EXPECT_EQ(trust_rate(group, 0.5, 16.0, 0.0), -0.5f);
+  group.trust_limit = 1.5;
+  EXPECT_EQ(trust_rate(group, 0.5, 16.0, 4.0), -0.75f);
+  group.adapt = false;
+  EXPECT_EQ(trust_rate(group, 0.5, 16.0, 4.0), -0.5f);
+}
+
+}  // namespace
+}  // namespace demi::kernels
