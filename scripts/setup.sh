@@ -17,7 +17,7 @@ END
 }
 
 # The compiler and the build, then the libraries, then the images that the demonstration trains on.
-readonly packages=(
+packages=(
   g++ cmake ninja-build
   libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libcurl4-openssl-dev libarchive-dev libgloo-dev
   libgtest-dev libgmock-dev libbenchmark-dev
@@ -92,13 +92,13 @@ install_packages() {
   "${apt[@]}" install --no-install-recommends "${missing[@]}" >"$log" 2>&1 </dev/null || failed "apt-get install"
 }
 
-# pip_into DIR ARGUMENTS...
+# pip_into FOLDER ARGUMENTS...
 pip_into() {
-  local dir=$1
+  local folder=$1
   shift
   # pip unpacks under TMPDIR before it moves: the same disk, and removed with the rest.
   TMPDIR=$part/tmp python3 -m pip install --quiet --no-cache-dir --no-compile --only-binary=:all: --progress-bar off \
-    --disable-pip-version-check --no-warn-conflicts --target "$dir" "$@" >"$log" 2>&1 </dev/null
+    --disable-pip-version-check --no-warn-conflicts --target "$folder" "$@" >"$log" 2>&1 </dev/null
 }
 
 has_gpu() { [ -e /dev/nvidia0 ] || { command -v nvidia-smi && nvidia-smi -L; } >/dev/null 2>&1; }
@@ -114,16 +114,16 @@ nvidia_requirements() {
   fi
 }
 
-# fetch_libtorch DIR: into a folder beside it first, so that an interrupted download is never taken for a whole one.
+# Into a folder beside it first, so that an interrupted download is never taken for a whole one.
 fetch_libtorch() {
-  local dir=$1 names
-  need_space "$(dirname "$dir")" "$(has_gpu && echo 8000 || echo 2600)" "LibTorch"
+  local names
+  need_space "$(dirname "$dir")" "$(has_gpu && echo 8000 || echo 1900)" "LibTorch"
   say "fetching LibTorch $version (0.5 GB to fetch, 1.2 GB on disk; with an NVIDIA GPU 2.7 GB more) into $dir"
   part=$dir.part
   rm -rf "$part"
   mkdir -p "$part/tmp" 2>"$log" || failed "making $part"
   pip_into "$part/new" --no-deps "torch==$version" || failed "fetching LibTorch $version with pip"
-  mapfile -t names < <(nvidia_requirements "$part/new/torch-$version.dist-info/METADATA")
+  mapfile -t names < <(nvidia_requirements "$part/new/torch-$version"*.dist-info/METADATA)
   if [ ${#names[@]} -gt 0 ]; then
     pip_into "$part/cuda" "${names[@]}" || failed "fetching LibTorch's CUDA libraries with pip"
     mv "$part/cuda/nvidia" "$part/cuda"/*.dist-info "$part/new/"
@@ -139,27 +139,29 @@ fetch_libtorch() {
   part=
 }
 
-# libtorch_is_whole DIR: with a GPU the CUDA libraries belong to it.
+# With a GPU the CUDA libraries belong to it.
 libtorch_is_whole() {
-  [ -e "$1/torch/lib/libtorch_cpu.so" ] || return 1
-  ! has_gpu || compgen -G "$1/nvidia/*/lib/libcublas.so.*" >/dev/null
+  [ -e "$dir/torch/lib/libtorch_cpu.so" ] || return 1
+  ! has_gpu || compgen -G "$dir/nvidia/*/lib/libcublas.so.*" >/dev/null
 }
 
 install_libtorch() {
-  local cache dir
-  cache=$(cache_dir)
-  dir=$cache/libtorch-$version
-  ! libtorch_is_whole "$dir" || return 0
+  local cache
+  cache=$(dirname "$dir")
+  ! libtorch_is_whole || return 0
   mkdir -p "$cache" 2>"$log" || failed "making $cache"
   exec 9>"$cache/.lock" || die "cannot write to $cache"
   flock -n 9 || { say "waiting for another setup.sh that fetches LibTorch" && flock 9; }
-  ! libtorch_is_whole "$dir" || return 0
-  if ! python3 -m pip --version >/dev/null 2>&1; then
-    [ "$want_packages" = yes ] || die "python3 with pip is needed to fetch LibTorch"
-    install_packages python3 python3-pip
-  fi
-  fetch_libtorch "$dir"
+  ! libtorch_is_whole || return 0
+  has_pip || die "python3 with pip is needed to fetch LibTorch"
+  fetch_libtorch
 }
 
+has_pip() { python3 -m pip --version >/dev/null 2>&1; }
+
+dir=$(cache_dir)/libtorch-$version
+if [ "$want_libtorch" = yes ] && ! libtorch_is_whole && ! has_pip; then
+  packages+=(python3 python3-pip)
+fi
 [ "$want_packages" = no ] || install_packages "${packages[@]}"
 [ "$want_libtorch" = no ] || install_libtorch
