@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "demi/core/export.h"
+
+namespace demi::report {
+
+/// Where run folders lie: what is `given` (--run-dir), else DEMI_RUNS, else "runs" in the current
+/// folder.
+DEMI_API std::filesystem::path runs_root(const std::filesystem::path& given = {});
+
+/// One run's folder, ROOT/NAME-NNN, where everything that a run leaves is filed:
+///
+///     config.json  metrics.jsonl  events.out.tfevents.*  report.html  last.*, best.* (checkpoints)
+class DEMI_API RunFolder {
+ public:
+  /// Makes the folder with the number after the highest one there, and by nobody else: two runs
+  /// started together get two folders. Tries that a file can be written, and that `needed_bytes`
+  /// are free, so that what cannot be saved is said before training. Throws UsageError for a name
+  /// with other characters than letters, digits, '.', '_', '+', '-' (or that starts with
+  /// '.'), TrainingError where the folder cannot be made, written to, or is too small.
+  static RunFolder create(std::string_view name, const std::filesystem::path& root = runs_root(),
+                          std::uint64_t needed_bytes = 0);
+
+  /// An existing folder, to go on with a run. Throws DataError where there is none.
+  static RunFolder open(const std::filesystem::path& folder);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path file(std::string_view name) const { return path_ / name; }
+
+ private:
+  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  std::filesystem::path path_;
+};
+
+}  // namespace demi::report

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::report {
+
+enum class Scale { kLinear, kLog2, kLog10 };
+
+/// Values that an axis can show: finite, and above 0 on a logarithmic one. All others are gaps.
+DEMI_API bool drawable(double value, Scale scale);
+
+/// The smallest and largest drawable value met, widened by none.
+struct Range {
+  double low = 0, high = 0;
+  bool empty = true;
+  DEMI_API void include(double value, Scale scale);
+};
+
+struct Tick {
+  double value;
+  std::string label;
+};
+
+/// An axis that is ready to draw on: where it begins and ends, its ticks, all of them inside.
+struct AxisScale {
+  Scale scale = Scale::kLinear;
+  double low = 0, high = 1;
+  std::vector<Tick> ticks;
+
+  /// 0 at `low`, 1 at `high`.
+  DEMI_API double place(double value) const;
+};
+
+/// Linear: ticks at multiples of 1, 2 or 5 times a power of ten (Heckbert, Nice Numbers for Graph
+/// Labels, Graphics Gems 1990), at most `most` + 1 of them; `whole` keeps the step at 1 or more.
+/// Logarithmic: ticks at powers of the base, at 1-2-5 where that leaves fewer than three. `loose`
+/// widens the axis to the next tick on either side.
+DEMI_API AxisScale axis_scale(const Range& range, Scale scale, int most, bool loose,
+                              bool whole = false);
+
+}  // namespace demi::report
