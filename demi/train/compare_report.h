@@ -1,0 +1,20 @@
+#pragma once
+
+#include "demi/core/export.h"
+#include "demi/report/page.h"
+#include "demi/report/table.h"
+#include "demi/train/compare.h"
+
+namespace demi::train {
+
+/// The one table: a row a run.
+DEMI_API report::Table to_table(const Comparison& comparison);
+
+/// The whole report: the table, the machine, curves of all runs laid over each other, time by
+/// phase. `command` is the line that makes it again.
+DEMI_API report::Page to_page(const Comparison& comparison, const std::string& command);
+
+/// One JSON object, the same words as the table: runs[], speedup, recipe, machine, notes.
+DEMI_API std::string to_json(const Comparison& comparison);
+
+}  // namespace demi::train

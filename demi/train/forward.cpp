@@ -1,0 +1,32 @@
+#include "demi/train/forward.h"
+
+#include <ATen/Context.h>
+
+#include "demi/autocast/autocast.h"
+
+namespace demi::train {
+
+// One pair of setters everywhere: LibTorch throws where its older and newer ones are mixed.
+Tf32Mode::Tf32Mode(bool allow)
+    : matmul_before_(at::globalContext().allowTF32CuBLAS()),
+      convolution_before_(at::globalContext().allowTF32CuDNN()) {
+  at::globalContext().setAllowTF32CuBLAS(allow);
+  at::globalContext().setAllowTF32CuDNN(allow);
+}
+
+Tf32Mode::~Tf32Mode() {
+  at::globalContext().setAllowTF32CuBLAS(matmul_before_);
+  at::globalContext().setAllowTF32CuDNN(convolution_before_);
+}
+
+at::Tensor forward_in(const Precision& precision, const Network& network, const data::Batch& batch,
+                      c10::Device device) {
+  const Autocast region(
+      device.type(), AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed()});
+  if (precision.is_mixed() || !batch.input.is_floating_point()) return network.forward(batch);
+  data::Batch converted = batch;
+  converted.input = batch.input.to(precision.weights);
+  return network.forward(converted);
+}
+
+}  // namespace demi::train

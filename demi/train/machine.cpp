@@ -1,0 +1,91 @@
+#include "demi/train/machine.h"
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+
+#include <vector>
+
+#include "demi/core/cuda_library.h"
+#include "demi/core/error.h"
+#include "demi/core/instruction_set.h"
+#include "demi/core/nearest.h"
+
+namespace demi::train {
+namespace {
+
+bool cuda_is_usable() {
+  return load_cuda().loaded && at::globalContext().hasCUDA() && at::hasCUDA();
+}
+
+c10::Device checked_cuda(const c10::Device& device) {
+  if (!cuda_is_usable()) {
+    const std::string reason =
+        load_cuda().loaded ? "LibTorch finds no CUDA device" : load_cuda().reason;
+    throw DeviceError(
+        {.where = "train.pick_device",
+         .what = "CUDA cannot be used: " + reason,
+         .seen = device.str(),
+         .advice = "use --device cpu, or run demi where an NVIDIA driver is installed"});
+  }
+  const int count = static_cast<int>(at::accelerator::deviceCount());
+  if (device.index() >= count) {
+    throw DeviceError({.where = "train.pick_device",
+                       .what = "no such CUDA device",
+                       .seen = device.str(),
+                       .accepted = "cuda:0 to cuda:" + std::to_string(count - 1)});
+  }
+  return device;
+}
+
+}  // namespace
+
+Machine machine(c10::Device device) {
+  Machine result;
+  result.device = device.str();
+  result.device_name = device.is_cpu() ? processor_name() : device.str();
+  result.instruction_set = describe(instruction_set());
+  result.threads = at::get_num_threads();
+  result.libtorch = TORCH_VERSION;
+  result.demi = DEMI_VERSION;
+  return result;
+}
+
+c10::Device pick_device(std::string_view name) {
+  if (name == "cpu") return c10::kCPU;
+  if (name == "auto") return cuda_is_usable() ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+  if (name == "cuda") return checked_cuda(c10::Device(c10::kCUDA, 0));
+  const std::string_view digits = name.substr(std::min<std::size_t>(5, name.size()));
+  const bool is_number =
+      !digits.empty() && digits.size() < 4 && digits.find_first_not_of("0123456789") == digits.npos;
+  if (name.starts_with("cuda:") && is_number) {
+    return checked_cuda(
+        c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(std::string(digits)))));
+  }
+  const std::vector<std::string> known{"auto", "cpu", "cuda", "cuda:0"};
+  throw UsageError({.where = "train.pick_device",
+                    .what = "no such device",
+                    .seen = name,
+                    .advice = did_you_mean(name, known)});
+}
+
+std::string slow_precision_warning(const Precision& precision, c10::Device device) {
+  if (!device.is_cpu()) return "";
+  const c10::ScalarType computed = precision.shipped();
+  if (computed == c10::kBFloat16 && !has_bf16_hardware()) {
+    return "this processor (" + describe(instruction_set()) +
+           ") has no bf16 instructions: expect bf16 at 0.45 to 0.63 times the speed of fp32 with "
+           "AVX-512, and slower "
+           "without; processors with AVX512_BF16 or AMX run it about twice as fast as fp32";
+  }
+  if (computed == c10::kHalf && !instruction_set().avx512_fp16) {
+    return "fp16 on this processor (" + describe(instruction_set()) +
+           ") runs many times slower than fp32 (11 times slower than bf16 was measured on Zen 4); "
+           "bf16 is the 16-bit "
+           "format for processors";
+  }
+  return "";
+}
+
+}  // namespace demi::train

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+#include <string_view>
+
+#include "demi/core/export.h"
+#include "demi/train/precision.h"
+
+namespace demi::train {
+
+/// What a run ran on.
+struct Machine {
+  std::string device;           // "cpu", "cuda:0"
+  std::string device_name;      // the processor's or the GPU's
+  std::string instruction_set;  // of the processor
+  int threads = 0;              // LibTorch's, for one operation
+  std::string libtorch;         // version
+  std::string demi;             // version
+};
+
+DEMI_API Machine machine(c10::Device device);
+
+/// "cpu", "cuda", "cuda:1", or "auto": CUDA where a GPU can be used, else the CPU. Throws
+/// UsageError for another name and DeviceError for a device that is not here, with the reason.
+DEMI_API c10::Device pick_device(std::string_view name);
+
+/// A sentence to say before training where `precision` does not pay on the device, with the known
+/// factor; "" where it does.
+DEMI_API std::string slow_precision_warning(const Precision& precision, c10::Device device);
+
+}  // namespace demi::train

@@ -1,0 +1,117 @@
+#include "demi/train/precision.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+
+namespace demi::train {
+namespace {
+
+using c10::ScalarType;
+
+const std::array<Precision, 7> kPrecisions{{
+    {"fp32", ScalarType::Float, std::nullopt, false},
+    {"tf32", ScalarType::Float, std::nullopt, true},
+    {"fp16", ScalarType::Float, ScalarType::Half, false},
+    {"bf16", ScalarType::Float, ScalarType::BFloat16, false},
+    {"fp64", ScalarType::Double, std::nullopt, false},
+    {"fp16-true", ScalarType::Half, std::nullopt, false},
+    {"bf16-true", ScalarType::BFloat16, std::nullopt, false},
+}};
+
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+    {"32", "fp32"},
+    {"32-true", "fp32"},
+    {"float32", "fp32"},
+    {"16", "fp16"},
+    {"16-mixed", "fp16"},
+    {"fp16-mixed", "fp16"},
+    {"mixed_float16", "fp16"},
+    {"16-true", "fp16-true"},
+    {"bf16-mixed", "bf16"},
+    {"mixed_bfloat16", "bf16"},
+    {"64", "fp64"},
+    {"64-true", "fp64"},
+    {"float64", "fp64"},
+    {"bfloat16", "bf16-true"},
+    {"float16", "fp16-true"},
+};
+
+const std::vector<std::string> kVariants{"no-scaler", "scaler", "scale=NUMBER"};
+
+double parse_scale(std::string_view text, std::string_view where) {
+  double value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || end != text.data() + text.size() || !(value > 0) ||
+      !std::isfinite(value)) {
+    throw UsageError({.where = where,
+                      .what = "the loss scale is not a positive number",
+                      .seen = text,
+                      .accepted = "dynamic, off, or a number such as 128 or 65536"});
+  }
+  return value;
+}
+
+LossScale parse_variant(std::string_view variant, std::string_view run) {
+  if (variant == "no-scaler") return {LossScale::Kind::off, 0};
+  if (variant == "scaler") return {LossScale::Kind::dynamic, 0};
+  if (variant.starts_with("scale="))
+    return {LossScale::Kind::fixed, parse_scale(variant.substr(6), "train.parse_run")};
+  throw UsageError({.where = "train.parse_run",
+                    .what = "no such variant of a run",
+                    .seen = run,
+                    .advice = did_you_mean(variant, kVariants)});
+}
+
+}  // namespace
+
+std::span<const Precision> precisions() { return kPrecisions; }
+
+const Precision& parse_precision(std::string_view name) {
+  std::string_view wanted = name;
+  for (const auto& [other, ours] : kOtherNames) {
+    if (other == name) wanted = ours;
+  }
+  for (const Precision& precision : kPrecisions) {
+    if (precision.name == wanted) return precision;
+  }
+  std::vector<std::string> known;
+  for (const Precision& precision : kPrecisions) known.emplace_back(precision.name);
+  throw UsageError({.where = "train.parse_precision",
+                    .what = "no such precision",
+                    .seen = name,
+                    .advice = did_you_mean(name, known)});
+}
+
+const Precision& mixed_precision_of(c10::DeviceType device) {
+  return parse_precision(device == c10::DeviceType::CUDA ? "fp16" : "bf16");
+}
+
+LossScale parse_loss_scale(std::string_view text) {
+  if (text == "auto" || text == "automatic") return {};
+  if (text == "dynamic") return {LossScale::Kind::dynamic, 0};
+  if (text == "off") return {LossScale::Kind::off, 0};
+  return {LossScale::Kind::fixed, parse_scale(text, "train.parse_loss_scale")};
+}
+
+RunSpec parse_run(std::string_view text) {
+  std::size_t colon = text.find(':');
+  RunSpec run{.precision = parse_precision(text.substr(0, colon))};
+  run.label = run.precision.name;
+  while (colon != std::string_view::npos) {
+    const std::size_t next = text.find(':', colon + 1);
+    const std::string_view variant =
+        text.substr(colon + 1, next == std::string_view::npos ? next : next - colon - 1);
+    run.loss_scale = parse_variant(variant, text);
+    run.label.append(":").append(variant);
+    colon = next;
+  }
+  return run;
+}
+
+}  // namespace demi::train

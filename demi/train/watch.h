@@ -1,0 +1,65 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include "demi/core/export.h"
+#include "demi/report/event_file.h"
+#include "demi/report/metrics_log.h"
+#include "demi/report/progress.h"
+#include "demi/train/history.h"
+
+namespace demi::train {
+
+/// Shows a run as a progress line on a terminal, as plain lines elsewhere.
+class DEMI_API ShowProgress : public Callback {
+ public:
+  ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device);
+
+  /// Names the run that the next calls are about; "" where there is only one.
+  void set_run(std::string name) { state_.run = std::move(name); }
+
+  void on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) override;
+  void on_step(const StepRecord& step, int64_t examples) override;
+  void on_evaluate_begin(int64_t epoch) override;
+  void on_epoch_end(const EpochRecord& epoch) override;
+
+  void message(const std::string& text) { progress_.message(text); }
+  void clear() { progress_.clear(); }
+
+ private:
+  report::Progress progress_;
+  report::ProgressState state_;
+  c10::Device device_;
+  std::chrono::steady_clock::time_point epoch_start_;
+  int64_t first_step_ = 0;  // of the epoch, minus one
+  double loss_ = 0;         // fading mean, so that the figure can be read
+};
+
+/// Writes each step and each epoch as a line of metrics.jsonl, and as TensorBoard scalars in a
+/// folder a run.
+class DEMI_API FileMetrics : public Callback {
+ public:
+  explicit FileMetrics(std::filesystem::path folder);
+
+  /// Begins another run: its lines carry the name, its TensorBoard events go to FOLDER/name.
+  void set_run(const std::string& name);
+
+  void on_step(const StepRecord& step, int64_t examples) override;
+  void on_epoch_end(const EpochRecord& epoch) override;
+
+ private:
+  std::filesystem::path folder_;
+  report::MetricsLog log_;
+  std::unique_ptr<report::EventFile> events_;
+  std::string run_;
+  int64_t last_step_ = 0;
+};
+
+}  // namespace demi::train

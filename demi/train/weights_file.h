@@ -1,0 +1,34 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "demi/core/export.h"
+#include "demi/train/history.h"
+#include "demi/train/precision.h"
+
+namespace demi::train {
+
+/// Writes the weights file that one would ship: the parameters and buffers of `trained`, in
+/// `precision.shipped()`, with normalisation layers and their running statistics in FP32 where that
+/// is a 16-bit format. `spare` is a second module of the same architecture, which is overwritten:
+/// it holds the shipped weights afterwards. Returns the file's bytes.
+DEMI_API int64_t save_shipped_weights(const torch::nn::Module& trained, torch::nn::Module& spare,
+                                      const Precision& precision,
+                                      const std::filesystem::path& file);
+
+/// Reads such a file back into `spare`. Throws DataError where names or shapes do not fit.
+DEMI_API void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
+                                   const std::filesystem::path& file);
+
+/// Writes what is needed to go on training: FP32 parameters, buffers, the optimizer's state and
+/// where the run stands. Returns the file's bytes.
+DEMI_API int64_t save_training_state(const torch::nn::Module& module,
+                                     const torch::optim::Optimizer& optimizer,
+                                     const History& history, const std::filesystem::path& file);
+
+}  // namespace demi::train
