@@ -25,11 +25,11 @@ Network network(Holder model) {
   Network result;
   result.module = model.ptr();
   result.forward = [model](const data::Batch& batch) mutable -> at::Tensor {
-    if constexpr (requires { model->forward(batch.input, batch.lengths); }) {
-      return model->forward(batch.input, batch.lengths);
-    } else {
-      return model->forward(batch.input);
+    constexpr bool takes_lengths = requires { model->forward(batch.input, batch.lengths); };
+    if constexpr (takes_lengths) {
+      if (batch.lengths.defined()) return model->forward(batch.input, batch.lengths);
     }
+    return model->forward(batch.input);
   };
   return result;
 }

@@ -51,9 +51,9 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe,
         parameters, torch::optim::AdamWOptions(recipe.lr).weight_decay(recipe.weight_decay));
   }
   if (recipe.optimizer == "sgd") {
-    return std::make_shared<torch::optim::SGD>(
-        parameters,
-        torch::optim::SGDOptions(recipe.lr).momentum(recipe.momentum).weight_decay(recipe.weight_decay));
+    return std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(recipe.lr)
+                                                               .momentum(recipe.momentum)
+                                                               .weight_decay(recipe.weight_decay));
   }
   const std::vector<std::string> known{"adamw", "sgd"};
   throw UsageError({.where = "train.make_optimizer",

@@ -1,7 +1,6 @@
 #include "demi/train/trainer.h"
 
 #include <ATen/ops/stack.h>
-
 #include <torch/nn/utils/clip_grad.h>
 
 #include <cmath>

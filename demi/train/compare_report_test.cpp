@@ -1,0 +1,75 @@
+#include "demi/train/compare_report.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace demi::train {
+namespace {
+
+Comparison two_runs() {
+  Comparison c{.recipe = find_recipe("fashion-cnn"), .steps_per_epoch = 2};
+  for (const char* name : {"fp32", "fp16"}) {
+    RunResult run{.spec = parse_run(name)};
+    run.seconds = 20;
+    run.seconds_per_epoch = c.runs.empty() ? 10 : 5;
+    run.speedup = c.runs.empty() ? 1 : 2;
+    run.test_accuracy = 0.9213;
+    run.model_bytes = c.runs.empty() ? 1000000 : 500000;
+    for (int64_t step = 1; step <= 4; ++step) {
+      StepRecord record{
+          .epoch = 1, .step = step, .loss = 1.0 / static_cast<double>(step), .learning_rate = 0.1};
+      if (run.spec.label == "fp16") record.loss_scale = 65536;
+      run.history.steps.push_back(record);
+    }
+    run.history.epochs.push_back({.epoch = 1, .examples = 4, .loss = 0.5, .seconds = 10});
+    c.runs.push_back(std::move(run));
+  }
+  return c;
+}
+
+TEST(CompareReport, JsonHasTheWordsThatScriptsRelyOn) {
+  const auto json = nlohmann::json::parse(to_json(two_runs()));
+  EXPECT_EQ(json["speedup"], 2);
+  ASSERT_EQ(json["runs"].size(), 2u);
+  for (const char* key : {"precision", "seconds", "seconds_per_epoch", "test_loss", "test_accuracy",
+                          "test_accuracy_fp32_eval", "peak_bytes", "model_bytes",
+                          "checkpoint_bytes", "skipped_steps"}) {
+    EXPECT_TRUE(json["runs"][1].contains(key)) << key;
+  }
+  EXPECT_EQ(json["runs"][1]["precision"], "fp16");
+}
+
+TEST(CompareReport, TableHasARowARunAndSaysWhatItRanOn) {
+  Comparison c = two_runs();
+  c.machine.instruction_set = "AVX-512, AVX512_BF16";
+  c.notes = {"a note"};
+  const report::Table table = to_table(c);
+  ASSERT_EQ(table.rows.size(), 2u);
+  for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
+  EXPECT_EQ(table.rows[1][6], "92.13 %");
+  EXPECT_NE(table.notes[1].find("AVX512_BF16"), std::string::npos);
+  EXPECT_EQ(table.notes.back(), "a note");
+}
+
+TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
+  Comparison c = two_runs();
+  c.stopped = true;
+  c.runs.back().history.stopped = true;
+  EXPECT_EQ(to_table(c).rows[1][6], "");
+  const auto json = nlohmann::json::parse(to_json(c));
+  EXPECT_TRUE(json["runs"][1]["test_accuracy"].is_null());
+  EXPECT_TRUE(json["stopped"]);
+}
+
+TEST(CompareReport, PageShowsTheLossScaleOnlyWhereThereIsOne) {
+  const std::string scaled = report::to_html(to_page(two_runs(), "demi compare"));
+  EXPECT_NE(scaled.find("Loss scale"), std::string::npos);
+  Comparison c = two_runs();
+  c.runs.pop_back();
+  const std::string plain = report::to_html(to_page(c, "demi compare"));
+  EXPECT_EQ(plain.find("Loss scale"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace demi::train

@@ -1,0 +1,180 @@
+#include "demi/train/trainer.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <cmath>
+
+#include "demi/core/error.h"
+#include "demi/train/testing.h"
+
+namespace demi::train {
+namespace {
+
+using testing::Rows;
+
+struct Setting {
+  torch::nn::Linear model{nullptr};
+  std::shared_ptr<torch::optim::SGD> optimizer;
+  at::Tensor input, target;
+
+  explicit Setting(double lr = 0.1) {
+    torch::manual_seed(3);
+    model = torch::nn::Linear(8, 4);
+    input = torch::randn({12, 8});
+    target = torch::arange(12) % 4;
+    optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), lr);
+  }
+  Rows loader(int64_t batch_size = 4) const { return {input, target, batch_size}; }
+  Trainer trainer(TrainerOptions options) const {
+    return {network(model), optimizer, std::move(options)};
+  }
+};
+
+namespace F = torch::nn::functional;
+
+// The loop that anybody would write by hand.
+at::Tensor weights_by_hand(std::optional<c10::ScalarType> low, double clip_norm) {
+  Setting s;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (int64_t start = 0; start < 12; start += 4) {
+      at::Tensor x = s.input.slice(0, start, start + 4);
+      at::Tensor w = s.model->weight, b = s.model->bias;
+      if (low) x = x.to(*low), w = w.to(*low), b = b.to(*low);
+      F::cross_entropy(F::linear(x, w, b).to(c10::kFloat), s.target.slice(0, start, start + 4))
+          .backward();
+      if (clip_norm > 0) torch::nn::utils::clip_grad_norm_(s.model->parameters(), clip_norm);
+      s.optimizer->step();
+      s.optimizer->zero_grad();
+    }
+  }
+  return s.model->weight.detach();
+}
+
+void expect_same_as_by_hand(const char* precision, std::optional<c10::ScalarType> low,
+                            double clip_norm) {
+  Setting s;
+  s.trainer({.epochs = 2, .precision = parse_precision(precision), .clip_norm = clip_norm})
+      .fit(s.loader());
+  EXPECT_TRUE(torch::equal(s.model->weight, weights_by_hand(low, clip_norm))) << precision;
+}
+
+TEST(Trainer, IsTheLoopThatOneWouldWriteByHandBitForBit) {
+  expect_same_as_by_hand("fp32", std::nullopt, 0);
+  expect_same_as_by_hand("bf16", c10::kBFloat16, 0);
+}
+
+TEST(Trainer, ClipsToTheNorm) {
+  Setting s;
+  s.trainer({.epochs = 2, .clip_norm = 0.05}).fit(s.loader());
+  EXPECT_TRUE(torch::allclose(s.model->weight, weights_by_hand(std::nullopt, 0.05), 1e-5, 1e-7));
+  EXPECT_FALSE(torch::allclose(s.model->weight, weights_by_hand(std::nullopt, 0), 1e-5, 1e-7));
+}
+
+TEST(Trainer, AccumulatedBatchesMakeOneStepOfTheirMean) {
+  Setting whole, parts;
+  whole.trainer({}).fit(whole.loader(12));
+  const History history = parts.trainer({.accumulate = 3}).fit(parts.loader(4));
+  EXPECT_TRUE(torch::allclose(whole.model->weight, parts.model->weight, 1e-5, 1e-7));
+  ASSERT_EQ(history.steps.size(), 1u);
+  EXPECT_EQ(history.epochs.front().examples, 12);
+}
+
+TEST(Trainer, HistoryTellsLossAccuracyAndRateOfEachStep) {
+  Setting s;
+  TrainerOptions options{.epochs = 2, .read_every = 2};
+  options.schedule = [](int64_t step, double base) { return base / static_cast<double>(step + 1); };
+  Rows loader = s.loader();
+  const at::Tensor first = s.model->forward(s.input.slice(0, 0, 4)).detach();
+  const History history = s.trainer(options).fit(loader, &loader);
+  ASSERT_EQ(history.steps.size(), 6u);
+  EXPECT_NEAR(history.steps[0].loss,
+              F::cross_entropy(first, s.target.slice(0, 0, 4)).item<double>(), 1e-6);
+  EXPECT_EQ(history.steps[0].accuracy,
+            first.argmax(1).eq(s.target.slice(0, 0, 4)).to(c10::kDouble).mean().item<double>());
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(history.steps[i].step, i + 1);
+    EXPECT_DOUBLE_EQ(history.steps[i].learning_rate, 0.1 / (i + 1));
+    EXPECT_FALSE(history.steps[i].loss_scale) << "fp32 takes no scaler";
+  }
+  ASSERT_EQ(history.epochs.size(), 2u);
+  const at::Tensor last = s.model->forward(s.input).detach();
+  EXPECT_NEAR(history.epochs[1].validation->loss, F::cross_entropy(last, s.target).item<double>(),
+              1e-6);
+  EXPECT_EQ(history.epochs[1].examples, 12);
+}
+
+TEST(Trainer, Fp16TakesAScalerAndSkipsStepsThatOverflow) {
+  Setting s;
+  s.input.mul_(3e4);  // the scaled gradients of 65536 times that overflow fp16
+  const History history =
+      s.trainer({.epochs = 1, .precision = parse_precision("fp16")}).fit(s.loader());
+  ASSERT_EQ(history.steps.size(), 3u);
+  EXPECT_EQ(history.steps[0].loss_scale, 65536);
+  EXPECT_TRUE(history.steps[0].skipped);
+  EXPECT_EQ(history.steps[1].loss_scale, 32768) << "backed off";
+  EXPECT_GE(history.skipped_steps, 1);
+}
+
+TEST(Trainer, LossScaleIsAChoiceOfItsOwn) {
+  Setting fixed, off;
+  const auto precision = parse_precision("fp16");
+  const History scaled =
+      fixed.trainer({.precision = precision, .loss_scale = {LossScale::Kind::fixed, 128}})
+          .fit(fixed.loader());
+  for (const StepRecord& step : scaled.steps) EXPECT_EQ(step.loss_scale, 128);
+  const History unscaled =
+      off.trainer({.precision = precision, .loss_scale = {LossScale::Kind::off, 0}})
+          .fit(off.loader());
+  for (const StepRecord& step : unscaled.steps) EXPECT_FALSE(step.loss_scale);
+}
+
+TEST(Trainer, GivesUpOnALossThatStaysNaN) {
+  Setting s;
+  s.input.fill_(NAN);
+  TrainerOptions options{.epochs = 100, .read_every = 1, .give_up_after = 5};
+  const History history = s.trainer(options).fit(s.loader());
+  ASSERT_TRUE(history.failed);
+  EXPECT_EQ(history.steps.size(), 5u);
+}
+
+TEST(Trainer, StopsAfterTheStepInProgressWhenAsked) {
+  Setting s;
+  int asked = 0;
+  TrainerOptions options{.epochs = 100};
+  options.should_stop = [&] { return ++asked == 2; };
+  const History history = s.trainer(options).fit(s.loader());
+  EXPECT_TRUE(history.stopped);
+  EXPECT_EQ(history.steps.size(), 2u);
+  EXPECT_EQ(history.epochs.size(), 1u);
+}
+
+TEST(Trainer, TrueSixteenBitTrainsSixteenBitWeights) {
+  Setting s;
+  s.trainer({.precision = parse_precision("bf16-true")}).fit(s.loader());
+  EXPECT_EQ(s.model->weight.scalar_type(), c10::kBFloat16);
+}
+
+TEST(Trainer, OptionsOutOfRangeAreRefused) {
+  Setting s;
+  EXPECT_THROW(s.trainer({.epochs = -1}), UsageError);
+  EXPECT_THROW(s.trainer({.clip_norm = -1}), UsageError);
+  EXPECT_THROW(s.trainer({.accumulate = 0}), UsageError);
+  EXPECT_THROW(s.trainer({.label_smoothing = 1}), UsageError);
+}
+
+TEST(Evaluate, RunsInEvaluationModeAndGivesTheModeBack) {
+  Setting s;
+  torch::nn::Sequential model(torch::nn::Linear(8, 4), torch::nn::Dropout(0.5));
+  const Rows loader = s.loader();
+  const Evaluation one = evaluate(network(model), loader, parse_precision("fp32"), c10::kCPU);
+  const Evaluation two = evaluate(network(model), loader, parse_precision("fp32"), c10::kCPU);
+  EXPECT_EQ(one.loss, two.loss) << "no dropout";
+  EXPECT_TRUE(model->is_training());
+}
+
+}  // namespace
+}  // namespace demi::train
