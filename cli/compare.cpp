@@ -98,7 +98,7 @@ std::vector<train::RunSpec> resolved_runs(const CompareArguments& a, c10::Device
 }
 
 // The line that makes this comparison again.
-std::string command_of(const train::CompareOptions& options) {
+std::string command_of(const train::CompareOptions& options, const CompareArguments& arguments) {
   std::string runs;
   for (const train::RunSpec& run : options.runs) runs += (runs.empty() ? "" : ",") + run.label;
   const train::Recipe& recipe = options.recipe;
@@ -106,19 +106,21 @@ std::string command_of(const train::CompareOptions& options) {
       "demi compare {} --runs {} --device {} --epochs {} --batch-size {} --lr {} --seed {}",
       recipe.name, runs, options.device.str(), recipe.epochs, recipe.batch_size, recipe.lr,
       options.seed);
-  if (options.limit > 0) line += fmt::format(" --limit {}", options.limit);
+  if (arguments.limit > 0) line += fmt::format(" --limit {}", arguments.limit);
+  if (!arguments.data_dir.empty()) line += " --data-dir '" + arguments.data_dir + "'";
   const train::Recipe& known = train::find_recipe(recipe.name);
   if (recipe.model != known.model) line += " --model " + recipe.model;
   if (recipe.data != known.data) line += " --data " + recipe.data;
   return line;
 }
 
-void write_config(const report::RunFolder& folder, const train::CompareOptions& options) {
-  nlohmann::ordered_json config{{"command", command_of(options)},
+void write_config(const report::RunFolder& folder, const train::CompareOptions& options,
+                  const CompareArguments& arguments) {
+  nlohmann::ordered_json config{{"command", command_of(options, arguments)},
                                 {"recipe", options.recipe.name},
                                 {"model", options.recipe.model},
                                 {"data", options.recipe.data},
-                                {"data_dir", options.data_dir.string()},
+                                {"data_dir", arguments.data_dir},
                                 {"epochs", options.recipe.epochs},
                                 {"batch_size", options.recipe.batch_size},
                                 {"optimizer", options.recipe.optimizer},
@@ -127,7 +129,7 @@ void write_config(const report::RunFolder& folder, const train::CompareOptions& 
                                 {"schedule", options.recipe.schedule},
                                 {"device", options.device.str()},
                                 {"seed", options.seed},
-                                {"limit", options.limit}};
+                                {"limit", arguments.limit}};
   config["runs"] = nlohmann::ordered_json::array();
   for (const train::RunSpec& run : options.runs) config["runs"].push_back(run.label);
   report::write_file_atomically(folder.file("config.json"), config.dump(2) + "\n");
@@ -140,8 +142,11 @@ void compare(const CompareArguments& arguments) {
   options.device = train::pick_device(arguments.device);
   options.runs = resolved_runs(arguments, options.device);
   options.seed = arguments.seed;
-  options.limit = arguments.limit;
-  options.data_dir = arguments.data_dir;
+  train::require_model(options.recipe.model);
+  const train::RecipeData data = train::load_data(options.recipe, {.data_dir = arguments.data_dir,
+                                                                   .limit = arguments.limit,
+                                                                   .seed = arguments.seed,
+                                                                   .device = options.device});
   options.should_stop = [] { return stop_signal() != 0; };
 
   const report::Terminal terminal = report::Terminal::of(STDERR_FILENO);
@@ -150,11 +155,12 @@ void compare(const CompareArguments& arguments) {
     const std::string warning = train::slow_precision_warning(run.precision, options.device);
     if (!warning.empty()) progress->message("note: " + warning);
   }
-  constexpr std::uint64_t kNeededBytes = 64 << 20;  // weights, state and report of the recipes here
+  constexpr std::uint64_t kNeededBytes = 64U
+                                         << 20U;  // weights, state and report of the recipes here
   const auto folder = report::RunFolder::create("compare-" + options.recipe.name,
                                                 report::runs_root(arguments.run_dir), kNeededBytes);
   options.folder = folder.path();
-  write_config(folder, options);
+  write_config(folder, options, arguments);
   const auto files = std::make_shared<train::FileMetrics>(folder.path());
   options.callbacks = {progress, files};
   options.on_run_begin = [&](const train::RunSpec& run) {
@@ -162,10 +168,11 @@ void compare(const CompareArguments& arguments) {
     files->set_run(run.label);
   };
 
-  const train::Comparison result = train::compare(options);
+  const train::Comparison result = train::compare(options, data);
   progress->clear();
-  report::write_file_atomically(folder.file("report.html"),
-                                report::to_html(train::to_page(result, command_of(options))));
+  report::write_file_atomically(
+      folder.file("report.html"),
+      report::to_html(train::to_page(result, command_of(options, arguments))));
   const std::string text = arguments.json ? train::to_json(result) + "\n"
                                           : report::to_text(train::to_table(result),
                                                             report::Terminal::of(STDOUT_FILENO));

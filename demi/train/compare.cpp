@@ -97,11 +97,7 @@ std::vector<RunSpec> default_runs(c10::Device device) {
   return {parse_run("fp32"), parse_run(mixed_precision_of(device.type()).name)};
 }
 
-Comparison compare(const CompareOptions& options) {
-  const RecipeData data = load_data(options.recipe, {.data_dir = options.data_dir,
-                                                     .limit = options.limit,
-                                                     .seed = options.seed,
-                                                     .device = options.device});
+Comparison compare(const CompareOptions& options, const RecipeData& data) {
   Comparison result{.recipe = options.recipe,
                     .machine = machine(options.device),
                     .seed = options.seed,

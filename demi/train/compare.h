@@ -22,8 +22,6 @@ struct CompareOptions {
   std::vector<RunSpec> runs;  // in this order
   c10::Device device = c10::kCPU;
   uint64_t seed = 0;  // of initial weights, data order and augmentation, the same in every run
-  std::filesystem::path data_dir;
-  int64_t limit = 0;                  // training examples; 0: all
   std::filesystem::path folder;       // where weights files go; must exist
   std::function<bool()> should_stop;  // asked after each step
   std::vector<std::shared_ptr<Callback>> callbacks;
@@ -63,6 +61,6 @@ DEMI_API std::vector<RunSpec> default_runs(c10::Device device);
 
 /// Trains one run after the other. Between runs caches are emptied, peaks reset, the device
 /// synchronised.
-DEMI_API Comparison compare(const CompareOptions& options);
+DEMI_API Comparison compare(const CompareOptions& options, const RecipeData& data);
 
 }  // namespace demi::train

@@ -1,5 +1,9 @@
 #include "demi/train/network.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/models/fashion_cnn.h"
@@ -22,19 +26,21 @@ void to_channels_last(torch::nn::Module& module) {
 
 std::vector<std::string> model_names() { return {"fashion-cnn"}; }
 
+void require_model(std::string_view model) {
+  const std::vector<std::string> known = model_names();
+  if (std::find(known.begin(), known.end(), model) != known.end()) return;
+  throw UsageError({.where = "train.make_network",
+                    .what = "no such model",
+                    .seen = model,
+                    .advice = did_you_mean(model, known)});
+}
+
 Network make_network(std::string_view model, const DataShape& shape, uint64_t seed,
                      c10::Device device) {
+  require_model(model);
   const models::Seeded seeded(seed);
-  Network result;
-  if (model == "fashion-cnn") {
-    result = network(models::FashionCNN(
-        models::FashionCNNOptions{.channels = shape.channels, .classes = shape.classes}));
-  } else {
-    throw UsageError({.where = "train.make_network",
-                      .what = "no such model",
-                      .seen = model,
-                      .advice = did_you_mean(model, model_names())});
-  }
+  Network result = network(models::FashionCNN(
+      models::FashionCNNOptions{.channels = shape.channels, .classes = shape.classes}));
   result.module->to(device);
   to_channels_last(*result.module);
   return result;

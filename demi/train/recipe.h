@@ -51,6 +51,9 @@ struct DataShape {
 /// Names of models that take pictures.
 DEMI_API std::vector<std::string> model_names();
 
+/// Throws UsageError with the nearest right name for a model that is not among them.
+DEMI_API void require_model(std::string_view model);
+
 /// A new network on `device` with channels_last weights. Its initial weights depend on model, shape
 /// and seed alone, not on the device. Throws UsageError for an unknown model.
 DEMI_API Network make_network(std::string_view model, const DataShape& shape, uint64_t seed,

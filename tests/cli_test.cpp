@@ -1,0 +1,180 @@
+// The program as a user meets it: exit codes, words, files. Runs the built `demi` (its path is in
+// DEMI_PROGRAM).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string slurp(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class Cli : public ::testing::Test {
+ protected:
+  Cli() : folder_(fs::temp_directory_path() / ("demi-cli-" + std::to_string(getpid()))) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  ~Cli() override { fs::remove_all(folder_); }
+
+  // Starts the program with stdout and stderr in files, so that neither is a terminal.
+  pid_t start(const std::vector<std::string>& arguments) {
+    const char* program = std::getenv("DEMI_PROGRAM");
+    if (!program) throw std::runtime_error("DEMI_PROGRAM is not set");
+    const pid_t child = fork();
+    if (child == 0) {
+      (void)!freopen((folder_ / "out").c_str(), "w", stdout);
+      (void)!freopen((folder_ / "err").c_str(), "w", stderr);
+      setenv("DEMI_RUNS", (folder_ / "runs").c_str(), 1);
+      std::vector<char*> argv{const_cast<char*>(program)};
+      for (const std::string& argument : arguments)
+        argv.push_back(const_cast<char*>(argument.c_str()));
+      argv.push_back(nullptr);
+      execv(program, argv.data());
+      _exit(127);
+    }
+    return child;
+  }
+
+  Outcome finish(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status),
+            slurp(folder_ / "out"), slurp(folder_ / "err")};
+  }
+
+  Outcome run(const std::vector<std::string>& arguments) { return finish(start(arguments)); }
+
+  static bool has_data() { return fs::exists("/usr/share/datasets/fashion-mnist"); }
+
+  fs::path folder_;
+};
+
+TEST_F(Cli, HelpNamesTheCommandsAndExitsWith0) {
+  const Outcome help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, HasSubstr("compare"));
+  const Outcome compare = run({"compare", "--help"});
+  EXPECT_EQ(compare.code, 0);
+  for (const char* option : {"--epochs", "--batch-size", "--lr", "--runs", "--device", "--seed",
+                             "--data-dir", "--limit", "--json", "--model", "--data"}) {
+    EXPECT_THAT(compare.out, HasSubstr(option));
+  }
+}
+
+TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
+  const auto expect = [&](const std::vector<std::string>& arguments, const char* words) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+    EXPECT_EQ(outcome.out, "");
+  };
+  expect({"compare", "--epohcs", "3"}, "did you mean --epochs?");
+  expect({"compre"}, "did you mean compare?");
+  expect({"compare", "fashion-cn"}, "did you mean fashion-cnn?");
+  expect({"compare", "--runs", "fp32,bf61"}, "did you mean bf16?");
+  expect({"compare", "--runs", "fp32,fp32"}, "twice");
+  expect({"compare", "--runs", "fp16:scale=-1"}, "positive number");
+  expect({"compare", "--epochs", "0"}, "--epochs is too small");
+  expect({"compare", "--epochs", "three"}, "--epochs");
+  expect({"compare", "--device", "gpu"}, "no such device");
+  expect({"compare", "--model", "fashion-cn"}, "did you mean fashion-cnn?");
+  expect({}, "a command is missing");
+}
+
+TEST_F(Cli, MissingDataExitsWith3AndSaysHowToGetIt) {
+  const Outcome outcome = run({"compare", "--data-dir", (folder_ / "nothing").string()});
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("fashion-mnist"));
+  EXPECT_FALSE(fs::exists(folder_ / "runs")) << "no run folder for a run that cannot be";
+}
+
+TEST_F(Cli, AMissingDeviceExitsWith4) {
+  const Outcome outcome = run({"compare", "--device", "cuda:99"});
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+}
+
+TEST_F(Cli, ARunFolderThatCannotBeMadeIsSaidBeforeTraining) {
+  std::ofstream(folder_ / "file") << "x";
+  const Outcome outcome = run({"compare", "--run-dir", (folder_ / "file").string()});
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, Not(HasSubstr("epoch 1")));
+}
+
+TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
+  if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
+  const Outcome outcome = run({"compare", "--limit", "512", "--epochs", "1", "--batch-size", "64",
+                               "--json", "--runs", "fp32,bf16,fp16:scale=128"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err + outcome.out, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(outcome.err + outcome.out, Not(HasSubstr("\r")));
+  const auto json = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(json["runs"].size(), 3u);
+  const auto &fp32 = json["runs"][0], &bf16 = json["runs"][1], &fp16 = json["runs"][2];
+  EXPECT_EQ(fp16["precision"], "fp16:scale=128");
+  EXPECT_LT(bf16["model_bytes"].get<double>(), 0.55 * fp32["model_bytes"].get<double>())
+      << "it halves";
+  EXPECT_LT(bf16["peak_bytes"].get<double>(), 0.8 * fp32["peak_bytes"].get<double>());
+  EXPECT_GT(fp32["seconds_per_epoch"].get<double>(), 0);
+
+  const fs::path run_folder = folder_ / "runs" / "compare-fashion-cnn-001";
+  for (const char* name :
+       {"config.json", "metrics.jsonl", "report.html", "bf16-model.safetensors"}) {
+    EXPECT_TRUE(fs::exists(run_folder / name)) << name;
+  }
+  // The table says what the file is.
+  EXPECT_EQ(fs::file_size(run_folder / "bf16-model.safetensors"),
+            bf16["model_bytes"].get<std::uintmax_t>());
+  EXPECT_EQ(fs::file_size(run_folder / "fp32-last.safetensors"),
+            fp32["checkpoint_bytes"].get<std::uintmax_t>());
+  int steps = 0, scaled = 0;
+  std::ifstream metrics(run_folder / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    const auto fields = nlohmann::json::parse(line);
+    steps += fields.contains("loss");
+    scaled += fields.contains("loss_scale") && fields["loss_scale"] == 128;
+  }
+  EXPECT_EQ(steps, 3 * 8) << "512 pictures in batches of 64, three runs";
+  EXPECT_EQ(scaled, 8);
+}
+
+TEST_F(Cli, ASignalEndsTheStepWritesWhatThereIsAndExitsWith128AndItsNumber) {
+  if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
+  const pid_t child = start(
+      {"compare", "--limit", "6000", "--epochs", "50", "--batch-size", "64", "--runs", "fp32"});
+  const fs::path metrics = folder_ / "runs" / "compare-fashion-cnn-001" / "metrics.jsonl";
+  for (int i = 0; i < 600 && (!fs::exists(metrics) || fs::file_size(metrics) == 0); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  kill(child, SIGTERM);
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("Stopped early"));
+  EXPECT_TRUE(fs::exists(folder_ / "runs" / "compare-fashion-cnn-001" / "report.html"));
+}
+
+}  // namespace
