@@ -75,9 +75,10 @@ void draw_bar(Svg& svg, const StackedBars& bars, const StackedBars::Bar& bar, do
 std::string to_svg(const StackedBars& bars, ChartSize size) {
   double longest = 0;
   for (const StackedBars::Bar& bar : bars.bars) longest = std::max(longest, total(bars, bar));
-  const double first = 30 + legend_height(bars.parts, size.width);
+  const std::vector<std::string> note = note_lines(bars.note, size.width);
+  const double first = 30 + legend_height(bars.parts, size.width, true);
   const int height = static_cast<int>(first + kStep * static_cast<double>(bars.bars.size()) +
-                                      (bars.note.empty() ? 0 : 18));
+                                      kNoteLine * static_cast<double>(note.size()));
   Svg svg(size.width, height, bars.title, description(bars));
   svg.text(0, 16, fitted(bars.title, size.width * 0.85),
            {{"class", "head"}, {"font-size", "14"}, {"font-weight", "600"}});
@@ -91,8 +92,7 @@ std::string to_svg(const StackedBars& bars, ChartSize size) {
              {{"class", "soft"}, {"text-anchor", "end"}});
     draw_bar(svg, bars, bar, top, pixels);
   }
-  if (!bars.note.empty())
-    svg.text(0, height - 4, fitted(bars.note, size.width), {{"class", "soft"}});
+  draw_note(svg, note, height - 4);
   return std::move(svg).finish();
 }
 

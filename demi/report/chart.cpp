@@ -69,9 +69,18 @@ AxisScale fixed_ends(AxisScale axis, const Axis& wanted) {
   return axis;
 }
 
+bool has_values(const Series& series, const Chart& chart) {
+  for (std::size_t i = 0; i < length(series); ++i) {
+    if (drawable(series.x[i], chart.x.scale) && drawable(series.y[i], chart.y.scale)) return true;
+  }
+  return false;
+}
+
+/// By place; "" for a series that has nothing to show here.
 std::vector<std::string> names_of(const Chart& chart) {
   std::vector<std::string> names;
-  for (const Series& series : chart.series) names.push_back(series.name);
+  for (const Series& series : chart.series)
+    names.push_back(has_values(series, chart) ? series.name : "");
   return names;
 }
 
@@ -80,7 +89,7 @@ Frame frame_of(const Chart& chart, ChartSize size) {
   frame.y = fixed_ends(
       axis_scale(range_of(chart, chart.y, false), chart.y.scale, size.height / 50, true), chart.y);
   frame.x = fixed_ends(axis_scale(range_of(chart, chart.x, true), chart.x.scale,
-                                  std::max(2, (size.width - 120) / 70), false, is_whole(chart)),
+                                  std::max(2, (size.width - 90) / 65), false, is_whole(chart)),
                        chart.x);
   double ticks = 0, names = 0;
   for (const Tick& tick : frame.y.ticks) ticks = std::max(ticks, text_width(tick.label));
@@ -92,7 +101,8 @@ Frame frame_of(const Chart& chart, ChartSize size) {
   const double legend = frame.labels_at_curves ? 0 : legend_height(names_of(chart), size.width);
   frame.plot = {ticks + 14, below_title + legend,
                 size.width - (frame.labels_at_curves ? beside : 14.0),
-                size.height - (chart.note.empty() ? 42.0 : 60.0)};
+                size.height - 42.0 -
+                    kNoteLine * static_cast<double>(note_lines(chart.note, size.width).size())};
   return frame;
 }
 
@@ -120,8 +130,7 @@ void draw_axes(Svg& svg, const Chart& chart, const Frame& frame, ChartSize size)
   svg.text((plot.left + plot.right) / 2, plot.bottom + 34, with_unit(chart.x),
            {{"class", "soft"}, {"text-anchor", "middle"}});
   svg.text(0, 35, with_unit(chart.y), {{"class", "soft"}});
-  if (!chart.note.empty())
-    svg.text(0, size.height - 6, fitted(chart.note, size.width), {{"class", "soft"}});
+  draw_note(svg, note_lines(chart.note, size.width), size.height - 5);
 }
 
 void draw_marks(Svg& svg, const Chart& chart, const Frame& frame) {
@@ -204,14 +213,12 @@ void draw_curve(Svg& svg, std::size_t run, const std::vector<Point>& points, boo
   svg.close_group();
 }
 
-/// Where each curve ends, for its label; the plot's bottom for one without any value.
-double end_of(const std::vector<Point>& points, const Frame& frame, double& x) {
+/// Where each curve ends, for its label.
+double end_of(const std::vector<Point>& points, const Frame& frame) {
   for (auto point = points.rbegin(); point != points.rend(); ++point) {
     if (std::isnan(point->y)) continue;
-    x = point->x;
     return std::clamp(point->y, frame.plot.top, frame.plot.bottom);
   }
-  x = kNan;
   return frame.plot.bottom;
 }
 
@@ -275,9 +282,8 @@ std::string to_svg(const Chart& original, ChartSize size) {
       points = placed(series, smoothed(series.y, chart.smoothing), chart, frame);
     }
     draw_curve(svg, run, points, false, true);
-    CurveEnd end{.run = run, .name = series.name};
-    end.y = end_of(points, frame, end.x);
-    ends.push_back(end);
+    if (!has_values(series, chart)) continue;
+    ends.push_back({run, series.name, end_of(points, frame)});
   }
   if (frame.labels_at_curves) {
     draw_labels(svg, std::move(ends), frame.plot.right, frame.plot.top, frame.plot.bottom,

@@ -41,7 +41,7 @@ struct Chart {
       false;  // a value holds until the next one (a loss scale), instead of a line between them
   double smoothing = 0;  // 0 to 1: weight of the past in an exponential mean (TensorBoard's rule,
                          // debiased); the values themselves stay visible, faint
-  std::string note;  // below the chart
+  std::string note;      // below the chart
 };
 
 /// Parts of a whole, one bar a run: time by phase.

@@ -10,20 +10,23 @@
 namespace demi::report {
 namespace {
 
+// From the left of a sample to its name.
+constexpr double kBoxSample = 15, kCurveSample = kLegendSample + 2;
+
 struct Place {
   double x;
   int row;
 };
 
 /// Left to right, then the next row.
-std::vector<Place> places(const std::vector<std::string>& names, double width) {
+std::vector<Place> places(const std::vector<std::string>& names, double width, double sample) {
   std::vector<Place> out;
   Place at{0, 0};
   for (const std::string& name : names) {
-    const double needs = std::min(kLegendSample + 6 + text_width(name), width);
+    const double needs = name.empty() ? 0 : std::min(sample + text_width(name) + 14, width);
     if (at.x > 0 && at.x + needs > width) at = {0, at.row + 1};
     out.push_back(at);
-    at.x += needs + 16;
+    at.x += needs;
   }
   return out;
 }
@@ -69,8 +72,10 @@ void draw_labels(Svg& svg, std::vector<CurveEnd> ends, double left, double top, 
 
 void draw_legend(Svg& svg, const std::vector<std::string>& names, double y, double width,
                  bool boxes) {
-  const std::vector<Place> at = places(names, width);
+  const double sample = boxes ? kBoxSample : kCurveSample;
+  const std::vector<Place> at = places(names, width, sample);
   for (std::size_t run = 0; run < names.size(); ++run) {
+    if (names[run].empty()) continue;
     const double middle = y + 8 + at[run].row * kLegendRow;
     if (boxes) {
       svg.element("rect", {{"class", fmt::format("f{}", colour_of(run) + 1)},
@@ -83,14 +88,14 @@ void draw_legend(Svg& svg, const std::vector<std::string>& names, double y, doub
     } else {
       draw_sample(svg, run, fmt::format("M{} {}h{}", px(at[run].x), px(middle), kLegendSample - 4));
     }
-    const double x = at[run].x + (boxes ? 15 : kLegendSample + 2);
+    const double x = at[run].x + (sample);
     svg.text(x, middle + 4, fitted(names[run], width - x));
   }
 }
 
-double legend_height(const std::vector<std::string>& names, double width) {
+double legend_height(const std::vector<std::string>& names, double width, bool boxes) {
   if (names.empty()) return 0;
-  return (places(names, width).back().row + 1) * kLegendRow + 6;
+  return (places(names, width, boxes ? kBoxSample : kCurveSample).back().row + 1) * kLegendRow + 6;
 }
 
 void draw_marker(Svg& svg, std::size_t run, const Point& point) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 #include <random>
 
 #include "demi/report/event_file.h"
@@ -121,12 +122,25 @@ Page sample_page() {
       .footer = "Written by demi 0.1.0"};
 }
 
+/// What check_events.py expects to read.
+void write_sample_events(const std::filesystem::path& folder) {
+  EventFile events(folder);
+  for (int step = 1; step < kSteps; ++step) events.scalar("loss/train", step, 1.0 / step);
+  events.scalar("loss/train", kSteps, std::nan(""));
+  events.scalar("step/large", std::int64_t{1} << 40, 1);
+  events.text("configuration", 0, "batch **256**, bf16 × fp32");
+  std::vector<float> weights(100);
+  std::iota(weights.begin(), weights.end(), 0.0F);
+  events.histogram("weights", 1, histogram_of(weights));
+}
+
 TEST(Sample, PageAndEventsCanBeWritten) {
   const char* const kept = std::getenv("DEMI_REPORT_SAMPLE");
   const std::filesystem::path folder =
       kept != nullptr ? kept : testing::TempDir() + "/demi_report_sample";
   std::filesystem::create_directories(folder);
   write_file_atomically(folder / "report.html", to_html(sample_page()));
+  write_sample_events(folder);
   EXPECT_GT(std::filesystem::file_size(folder / "report.html"), 10'000);
   EXPECT_LT(std::filesystem::file_size(folder / "report.html"), 400'000);
 }

@@ -55,32 +55,46 @@ std::string power_label(double value, Scale scale) {
   return format_number(value, 4);
 }
 
+/// What a logarithmic axis may show: powers of the base, and 2 and 5 times them where there are few
+/// powers.
+std::vector<double> marks_around(double low, double high, double base, bool between) {
+  std::vector<double> marks;
+  for (double power = low; power <= high; ++power) {
+    for (const double factor : {1.0, 2.0, 5.0}) {
+      if (factor == 1 || between) marks.push_back(factor * std::pow(base, power));
+    }
+  }
+  return marks;
+}
+
 AxisScale logarithmic(Range range, Scale scale, int most, bool loose) {
   if (range.empty) range = {1, 10, false};
   const double base = scale == Scale::kLog2 ? 2 : 10;
+  if (range.low == range.high) range = {range.low / base, range.high * base, false};
   const auto log = [&](double value) {
     return scale == Scale::kLog2 ? std::log2(value) : std::log10(value);
   };
-  double low = std::floor(log(range.low) + 1e-9);
-  double high = std::ceil(log(range.high) - 1e-9);
-  if (low == high) {
-    --low;
-    ++high;
-  }
+  const double low = std::floor(log(range.low) + 1e-9);
+  const double high = std::ceil(log(range.high) - 1e-9);
+  std::vector<double> marks =
+      marks_around(low, high, base, scale == Scale::kLog10 && high - low <= 3);
   AxisScale axis{scale, range.low, range.high, {}};
-  if (loose || range.low == range.high) {
-    axis.low = std::pow(base, low);
-    axis.high = std::pow(base, high);
-  }
-  const double stride = std::max(1.0, std::ceil((high - low) / most));
-  const bool between = scale == Scale::kLog10 && high - low < 3;  // few powers: 2 and 5 as well
-  for (double power = low; power <= high; power += stride) {
-    for (const double factor : between ? std::vector<double>{1, 2, 5} : std::vector<double>{1}) {
-      const double value = factor * std::pow(base, power);
-      if (value >= axis.low * (1 - 1e-9) && value <= axis.high * (1 + 1e-9)) {
-        axis.ticks.push_back({value, power_label(value, scale)});
-      }
+  if (loose) {
+    for (const double mark : marks) {
+      if (mark <= range.low * (1 + 1e-9)) axis.low = mark;
     }
+    axis.high = *std::find_if(marks.begin(), marks.end(),
+                              [&](double mark) { return mark >= range.high * (1 - 1e-9); });
+  }
+  std::erase_if(marks, [&](double mark) {
+    return mark < axis.low * (1 - 1e-9) || mark > axis.high * (1 + 1e-9);
+  });
+  const std::size_t stride =
+      std::max<std::size_t>(1, (marks.size() + static_cast<std::size_t>(most) - 1) /
+                                   (static_cast<std::size_t>(most) + 1));
+  const bool powers_only = scale == Scale::kLog2 || high - low > 3;
+  for (std::size_t i = 0; i < marks.size(); i += powers_only ? stride : 1) {
+    axis.ticks.push_back({marks[i], power_label(marks[i], scale)});
   }
   return axis;
 }

@@ -58,6 +58,18 @@ std::string px(double value) {
 
 double text_width(std::string_view text) { return 6.7 * static_cast<double>(display_width(text)); }
 
+std::vector<std::string> note_lines(std::string_view note, double width) {
+  return wrap_words(note, static_cast<std::size_t>(width / 6.7));
+}
+
+void draw_note(Svg& svg, const std::vector<std::string>& lines, double bottom) {
+  double y = bottom - kNoteLine * (static_cast<double>(lines.size()) - 1);
+  for (const std::string& line : lines) {
+    svg.text(0, y, line, {{"class", "soft"}});
+    y += kNoteLine;
+  }
+}
+
 std::string fitted(const std::string& text, double pixels) {
   if (text_width(text) <= pixels) return text;
   return cut_to_width(text, static_cast<std::size_t>(std::max(1.0, pixels / 6.7 - 1))) + "…";

@@ -1,8 +1,5 @@
 #include <algorithm>
-#include <iterator>
 #include <numeric>
-#include <optional>
-#include <sstream>
 
 #include "demi/report/table.h"
 
@@ -29,24 +26,6 @@ std::string spaces(std::size_t count) { return std::string(count, ' '); }
 std::string padded(const std::string& text, std::size_t width, Align align) {
   const std::size_t missing = width - std::min(width, display_width(text));
   return align == Align::kRight ? spaces(missing) + text : text + spaces(missing);
-}
-
-std::vector<std::string> words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
-
-/// Words below each other, as many on a line as `width` holds; a longer word stands alone.
-std::vector<std::string> wrapped(const std::string& text, std::size_t width) {
-  std::vector<std::string> lines;
-  for (const std::string& word : words(text)) {
-    if (!lines.empty() && display_width(lines.back()) + 1 + display_width(word) <= width) {
-      lines.back() += " " + word;
-    } else {
-      lines.push_back(word);
-    }
-  }
-  return lines;
 }
 
 /// A table as it will stand: printable cells, and for each column its width and the lines of its
@@ -76,7 +55,7 @@ void measure(Grid& grid, const Table& table, const Style& style, bool wrap_heade
     for (const auto& row : grid.rows) width = std::max(width, display_width(row[c]));
     const std::string name = style.shown(table.columns[c].name);
     const std::string unit = style.shown(table.columns[c].unit);
-    std::vector<std::string> lines = wrapped(name, wrap_headers ? width : display_width(name));
+    std::vector<std::string> lines = wrap_words(name, wrap_headers ? width : display_width(name));
     if (units) lines.push_back(unit);
     for (const std::string& line : lines) width = std::max(width, display_width(line));
     grid.header_lines = std::max(grid.header_lines, lines.size());
@@ -164,7 +143,7 @@ std::string body(const Table& table, const Style& style, std::size_t width) {
 std::string paragraph(const std::string& text, std::size_t width) {
   std::string out;
   if (width == 0) return text + "\n";
-  for (const std::string& line : wrapped(text, width)) out += line + "\n";
+  for (const std::string& line : wrap_words(text, width)) out += line + "\n";
   return out;
 }
 

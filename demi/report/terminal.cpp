@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <sstream>
 
 #include "demi/report/unicode.h"
 
@@ -41,7 +42,7 @@ Terminal Terminal::of(int fd) {
   terminal.fd = fd;
   terminal.utf8 = utf8_locale();
   if (!isatty(fd)) return terminal;
-  terminal.width = std::max<std::size_t>(window_width(fd), 0);
+  terminal.width = window_width(fd);
   if (terminal.width == 0) terminal.width = 80;
   terminal.interactive = set("TERM") && std::string_view(std::getenv("TERM")) != "dumb";
   terminal.colour = terminal.interactive && !set("NO_COLOR");
@@ -67,6 +68,19 @@ std::string cut_to_width(std::string_view text, std::size_t columns) {
     if (width > columns) return std::string(text.substr(0, start));
   }
   return std::string(text);
+}
+
+std::vector<std::string> wrap_words(std::string_view text, std::size_t columns) {
+  std::istringstream words{std::string(text)};
+  std::vector<std::string> lines;
+  for (std::string word; words >> word;) {
+    if (!lines.empty() && display_width(lines.back()) + 1 + display_width(word) <= columns) {
+      lines.back().append(" ").append(word);
+    } else {
+      lines.push_back(word);
+    }
+  }
+  return lines;
 }
 
 std::string printable(std::string_view text, bool utf8) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "demi/core/export.h"
 
@@ -30,6 +31,9 @@ DEMI_API std::size_t display_width(std::string_view text);
 
 /// At most `columns` wide, never cutting inside a character.
 DEMI_API std::string cut_to_width(std::string_view text, std::size_t columns);
+
+/// Words below each other, as many on a line as `columns` hold; a longer word stands alone.
+DEMI_API std::vector<std::string> wrap_words(std::string_view text, std::size_t columns);
 
 /// Text that a terminal can be shown: control characters and broken UTF-8 become '?', so that a
 /// name cannot move the cursor; without UTF-8 what has an ASCII likeness takes it (× x, µ u, – -, …
