@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <system_error>
+#include <tuple>
 
 #include "demi/core/error.h"
 
@@ -57,6 +58,17 @@ void Descriptor::write_all(std::string_view text) const {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw_file_error("report.file", "cannot write", path_, errno);
     text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void Descriptor::append(std::string_view text) const {
+  const off_t before = ::lseek(fd_, 0, SEEK_END);
+  try {
+    write_all(text);
+  } catch (...) {
+    // On a full disk a part may have gone out; a pipe cannot take it back, and nobody resumes from one.
+    if (before >= 0) std::ignore = ::ftruncate(fd_, before);
+    throw;
   }
 }
 

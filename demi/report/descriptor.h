@@ -24,6 +24,7 @@ class DEMI_API Descriptor {
   const std::filesystem::path& path() const { return path_; }
 
   void write_all(std::string_view text) const;
+  void append(std::string_view text) const;  // all of it, or the file stays as long as it was
   void sync() const;
   void close();  // reports what the kernel kept back until now; the destructor cannot
 

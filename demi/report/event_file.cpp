@@ -153,7 +153,7 @@ void EventFile::append(std::string_view event) {
 }
 
 void EventFile::flush() {
-  file_.write_all(waiting_);
+  file_.append(waiting_);
   waiting_.clear();
   flushed_ = std::chrono::steady_clock::now();
 }

@@ -1,7 +1,6 @@
 #include "demi/report/metrics_log.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -101,15 +100,7 @@ void MetricsLog::write(const MetricFields& fields) {
 }
 
 void MetricsLog::flush() {
-  const off_t before = ::lseek(file_.get(), 0, SEEK_END);
-  try {
-    file_.write_all(waiting_);
-  } catch (...) {
-    // On a full disk half a line may have gone out; what is waiting can be written again once there
-    // is room.
-    if (before >= 0 && ::ftruncate(file_.get(), before) != 0) waiting_.clear();
-    throw;
-  }
+  file_.append(waiting_);
   waiting_.clear();
   flushed_ = std::chrono::steady_clock::now();
 }
