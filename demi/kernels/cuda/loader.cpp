@@ -22,7 +22,7 @@ std::string folder_of_this_library() {
   return slash == std::string::npos ? std::string() : file.substr(0, slash + 1);
 }
 
-void* open_plugin() {
+[[maybe_unused]] void* open_plugin() {
   constexpr const char* kName = "libdemi_cuda.so";
   const std::string beside = folder_of_this_library() + kName;
   if (void* handle = dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
