@@ -37,29 +37,31 @@ std::string joined(const std::vector<Part>& parts) {
 
 /// In the order in which they are read. The bar's place is marked by rank 0 and an empty text.
 std::vector<Part> parts_of(const ProgressState& state,
-                           std::optional<std::chrono::duration<double>> left, bool utf8) {
+                           std::optional<std::chrono::duration<double>> left, std::size_t width,
+                           bool utf8) {
   std::vector<Part> parts;
   const auto add = [&](int rank, const std::string& text) {
     parts.push_back({printable(text, utf8), rank});
   };
   if (!state.run.empty()) add(2, state.run);
-  add(1, fmt::format("epoch {}/{}", state.epoch, state.epochs));
-  if (!state.phase.empty()) add(5, state.phase);
+  const bool narrow = width > 0 && width < 60;
+  add(1, fmt::format("{}{}/{}", narrow ? "" : "epoch ", state.epoch, state.epochs));
+  if (!state.phase.empty()) add(6, state.phase);
   add(0, "");
   if (state.steps > 0) {
-    add(3, fmt::format("{:3.0f} %", std::floor(share_done(state) * 100)));
+    add(5, fmt::format("{:3.0f} %", std::floor(share_done(state) * 100)));
   } else {
-    add(3, fmt::format("step {}", format_count(state.step)));
+    add(5, fmt::format("step {}", format_count(state.step)));
   }
   if (state.loss)
-    add(4, std::isfinite(*state.loss) ? fmt::format("loss {:.4f}", *state.loss)
+    add(3, std::isfinite(*state.loss) ? fmt::format("loss {:.4f}", *state.loss)
                                       : "loss " + format_number(*state.loss));
-  if (state.accuracy) add(6, "accuracy " + format_percent(*state.accuracy));
+  if (state.accuracy) add(7, "accuracy " + format_percent(*state.accuracy));
   if (state.learning_rate) add(9, fmt::format("lr {:.2e}", *state.learning_rate));
   if (state.loss_scale) add(10, "scale " + format_number(*state.loss_scale));
   if (state.items_per_second) add(8, format_rate(*state.items_per_second, state.items));
   if (state.memory_bytes) add(11, format_bytes(*state.memory_bytes));
-  if (left) add(7, format_clock(*left) + " left");
+  if (left) add(4, format_clock(*left) + " left");
   return parts;
 }
 
@@ -78,7 +80,7 @@ std::string Progress::line(const ProgressState& state,
                            std::optional<std::chrono::duration<double>> left, std::size_t width,
                            bool utf8, bool colour, bool with_bar) {
   constexpr std::size_t kShortestBar = 8, kLongestBar = 30;
-  std::vector<Part> parts = parts_of(state, left, utf8);
+  std::vector<Part> parts = parts_of(state, left, width, utf8);
   drop_until_fits(parts, width);
   const std::size_t used = display_width(joined(parts)) + 2;
   if (with_bar && state.steps > 0 && (width == 0 || used + kShortestBar <= width)) {
