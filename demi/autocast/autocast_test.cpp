@@ -1,33 +1,273 @@
 #include "demi/autocast/autocast.h"
 
+#include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <memory>
+#include <thread>
+
+#include "demi/autocast/apply.h"
+#include "demi/autocast/thread_state.h"
+#include "demi/core/error.h"
+#include "demi/weights/weights.h"
 
 namespace demi {
 namespace {
 
+using testing::HasSubstr;
+
+torch::Dtype dtype_of_mm() {
+  return torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type();
+}
+
+class RecordedWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { all += warning.msg() + "\n"; }
+  std::string all;
+  c10::WarningUtils::WarningHandlerGuard guard{this};
+};
+
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST(Autocast, MatrixProductsRunInTheRegionsDtype) {
-  const auto a = torch::ones({2, 2}), b = torch::ones({2, 2});
   Autocast region(torch::kCPU);
-  EXPECT_EQ(torch::mm(a, b).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(dtype_of_mm(), torch::kBFloat16);
 }
 
 TEST(Autocast, NestingRestoresWhatWasOutsideAlsoByAnException) {
-  const auto a = torch::ones({2, 2}), b = torch::ones({2, 2});
   {
     Autocast outer(torch::kCPU, torch::kBFloat16);
     {
       Autocast off(torch::kCPU, AutocastOptions{.enabled = false});
-      EXPECT_EQ(torch::mm(a, b).scalar_type(), torch::kFloat);
+      EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+      Autocast half(torch::kCPU, torch::kHalf);
+      EXPECT_EQ(dtype_of_mm(), torch::kHalf);
     }
     try {
       Autocast half(torch::kCPU, torch::kHalf);
       throw std::runtime_error("x");
     } catch (const std::runtime_error&) {
     }
-    EXPECT_EQ(torch::mm(a, b).scalar_type(), torch::kBFloat16);
+    EXPECT_EQ(dtype_of_mm(), torch::kBFloat16);
+    Autocast other_device(torch::kCUDA, torch::kHalf);
+    EXPECT_EQ(dtype_of_mm(), torch::kBFloat16);
   }
-  EXPECT_EQ(torch::mm(a, b).scalar_type(), torch::kFloat);
+  EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+  EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
+  EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCUDA), torch::kHalf);
+}
+
+TEST(Autocast, MovesAndLeavesOnce) {
+  auto region = std::make_unique<Autocast>(torch::kCPU);
+  Autocast moved(std::move(*region));
+  region.reset();
+  EXPECT_EQ(dtype_of_mm(), torch::kBFloat16);
+  moved.leave();
+  EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+  moved.leave();
+}
+
+TEST(Autocast, LeftInTheWrongOrderSaysSoAndRestores) {
+  auto outer = std::make_unique<Autocast>(torch::kCPU, torch::kHalf);
+  auto inner = std::make_unique<Autocast>(torch::kCPU, torch::kBFloat16);
+  EXPECT_THAT(message_of([&] { outer->leave(); }), HasSubstr("entered later is still open"));
+  EXPECT_EQ(dtype_of_mm(), torch::kBFloat16);
+  RecordedWarnings warnings;
+  outer.reset();
+  EXPECT_THAT(warnings.all, HasSubstr("entered later is still open"));
+  EXPECT_EQ(dtype_of_mm(), torch::kBFloat16) << "the inner region goes on";
+  inner.reset();
+  EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+  EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
+}
+
+TEST(Autocast, LeftInAnotherThreadSaysSoAndHarmsNeither) {
+  auto region = std::make_unique<Autocast>(torch::kCPU, torch::kHalf);
+  std::string said, warned;
+  std::thread([&] {
+    said = message_of([&] { region->leave(); });
+    RecordedWarnings warnings;
+    region.reset();
+    warned = warnings.all;
+    EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+    EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+  }).join();
+  EXPECT_THAT(said, HasSubstr("another thread"));
+  EXPECT_THAT(warned, HasSubstr("another thread"));
+  EXPECT_EQ(dtype_of_mm(), torch::kHalf) << "this thread is still where it was";
+  { Autocast next(torch::kCPU); }
+  EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+}
+
+TEST(Autocast, BadDevicesAndDtypesAreNamed) {
+  EXPECT_THAT(message_of([] { Autocast region(torch::kMeta); }), HasSubstr("cpu, cuda"));
+  EXPECT_THAT(message_of([] { Autocast region(torch::kCPU, torch::kInt); }),
+              HasSubstr("fp16, bf16"));
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+}
+
+TEST(Autocast, KerasPolicies) {
+  set_global_policy("mixed_bfloat16");
+  {
+    Autocast region(torch::kCPU, global_policy());
+    const auto logits = torch::mm(torch::ones({2, 2}), torch::ones({2, 2}));
+    EXPECT_EQ(logits.scalar_type(), torch::kBFloat16);
+    EXPECT_EQ(torch::softmax(logits, 1).scalar_type(), torch::kFloat)
+        << "softmax output stays FP32";
+    EXPECT_EQ(torch::log_softmax(logits, 1).scalar_type(), torch::kFloat);
+  }
+  {
+    Autocast region;
+    EXPECT_TRUE(at::autocast::is_autocast_enabled(torch::hasCUDA() ? torch::kCUDA : torch::kCPU));
+  }
+  set_global_policy(Policy());
+  Autocast region(torch::kCPU, global_policy());
+  EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+}
+
+TEST(Autocast, RawSettersOfLibTorchKeepWorkingBesideIt) {
+  { Autocast region(torch::kCPU); }
+  at::autocast::set_autocast_enabled(torch::kCPU, true);
+  at::autocast::set_autocast_dtype(torch::kCPU, torch::kHalf);
+  at::autocast::increment_nesting();
+  EXPECT_EQ(dtype_of_mm(), torch::kHalf);
+  {
+    Autocast region(torch::kCPU, torch::kBFloat16);
+    EXPECT_EQ(dtype_of_mm(), torch::kBFloat16);
+  }
+  EXPECT_EQ(dtype_of_mm(), torch::kHalf);
+  torch::nn::Linear layer(2, 2);
+  layer->forward(torch::ones({2, 2})).sum().backward();
+  EXPECT_EQ(layer->weight.grad().scalar_type(), torch::kFloat);
+  at::autocast::decrement_nesting();
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(torch::kCPU, false);
+  at::autocast::set_autocast_dtype(torch::kCPU, torch::kBFloat16);
+  EXPECT_EQ(weights::stats().copies, 0);
+}
+
+TEST(Autocast, BackwardRunsInTheForwardOpsDtypeInsideAndOutside) {
+  const auto gradient = [](bool inside) {
+    const auto w = torch::full({4, 4}, 1.0f / 3).set_requires_grad(true);
+    const auto x = torch::full({4, 4}, 1.0f / 7);
+    auto region = std::make_unique<Autocast>(torch::kCPU);
+    const auto loss = torch::mm(x, w).pow(2).sum();
+    if (!inside) region.reset();
+    loss.backward();
+    return w.grad().clone();
+  };
+  EXPECT_TRUE(gradient(true).equal(gradient(false)));
+  const auto w = torch::full({4, 4}, 1.0f / 3).set_requires_grad(true);
+  const auto x = torch::full({4, 4}, 1.0f / 7);
+  torch::mm(x.to(torch::kBFloat16), w.to(torch::kBFloat16)).pow(2).sum().backward();
+  EXPECT_TRUE(gradient(false).equal(w.grad()));
+}
+
+TEST(Autocast, TwoDtypesNestedOnOneWeight) {
+  torch::nn::Linear layer(8, 8);
+  const auto x = torch::randn({2, 8});
+  Autocast half(torch::kCPU, torch::kHalf);
+  EXPECT_EQ(layer->forward(x).scalar_type(), torch::kHalf);
+  {
+    Autocast bf16(torch::kCPU, torch::kBFloat16);
+    EXPECT_EQ(layer->forward(x).scalar_type(), torch::kBFloat16);
+  }
+  EXPECT_EQ(layer->forward(x).scalar_type(), torch::kHalf);
+}
+
+TEST(Autocast, AWeightIsCastOnceARegionThroughLinearAndConvolution) {
+  torch::nn::Linear layer(8, 8);
+  torch::nn::Conv2d convolution(1, 1, 2);
+  weights::reset_stats();
+  Autocast region(torch::kCPU);
+  for (int i = 0; i < 3; ++i) {
+    layer->forward(torch::ones({2, 8})).sum().backward();
+    convolution->forward(torch::ones({1, 1, 3, 3}));
+  }
+  EXPECT_EQ(weights::stats().casts, 4);
+}
+
+TEST(Autocast, CacheDisabledKeepsNothing) {
+  torch::nn::Linear layer(8, 8);
+  Autocast region(torch::kCPU, AutocastOptions{.cache_enabled = false});
+  layer->forward(torch::ones({2, 8}));
+  EXPECT_EQ(weights::stats().copies, 0);
+}
+
+TEST(Autocast, WorkersTakeOverTheState) {
+  OpPolicy policy;
+  policy.set("softmax", OpCategory::fp32);
+  Autocast region(torch::kCPU, AutocastOptions{.dtype = torch::kHalf, .policy = policy});
+  const ThreadState state;
+  std::thread([&] {
+    EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+    {
+      ThreadState::Guard guard(state);
+      const auto product = torch::mm(torch::ones({2, 2}), torch::ones({2, 2}));
+      EXPECT_EQ(product.scalar_type(), torch::kHalf);
+      EXPECT_EQ(torch::softmax(product, 1).scalar_type(), torch::kFloat);
+    }
+    EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+    EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
+  }).join();
+}
+
+TEST(Autocast, ADtypeErrorNamesOpDtypesRegionAndCure) {
+  Autocast region(torch::kCPU, torch::kBFloat16);
+  const auto a = torch::ones({3}), b = torch::ones({3}, torch::kBFloat16);
+  const std::string message = message_of([&] { torch::dot(a, b); });
+  EXPECT_THAT(message, HasSubstr("dot(fp32, bf16)"));
+  EXPECT_THAT(message, HasSubstr("region: cpu bf16"));
+  EXPECT_THAT(message, HasSubstr("policy.set(\"dot\", demi::OpCategory::promote)"));
+  const std::string fp64 = message_of([&] {
+    torch::mm(torch::ones({2, 2}, torch::kDouble), torch::ones({2, 2}));
+  });
+  EXPECT_THAT(fp64, HasSubstr("mm(fp64, fp32)"));
+  EXPECT_THAT(fp64, HasSubstr("FP64"));
+  EXPECT_THAT(message_of([&] {
+                torch::mm(torch::ones({2, 3}), torch::ones({2, 3}));
+              }),
+              Not(HasSubstr("[autocast")));
+  OpPolicy cured;
+  cured.set("dot", OpCategory::promote);
+  Autocast inner(torch::kCPU, AutocastOptions{.policy = cured});
+  EXPECT_EQ(torch::dot(a, b).item<float>(), 3);
+}
+
+TEST(Autocast, OneWarningForADtypeThatIsSlowHere) {
+  RecordedWarnings warnings;
+  { Autocast region(torch::kCPU, torch::kHalf); }
+  { Autocast region(torch::kCPU, torch::kHalf); }
+  EXPECT_LE(std::count(warnings.all.begin(), warnings.all.end(), '\n'), 1);
+  EXPECT_THAT(warnings.all, Not(HasSubstr("verrid")));
+}
+
+TEST(Apply, OnePartOfAModelRunsInItsOwnDtype) {
+  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  demi::apply(Policy("float32"), *model, "1");
+  {
+    Autocast region(torch::kCPU);
+    const auto x = torch::ones({2, 4});
+    EXPECT_EQ(model[0]->as<torch::nn::Linear>()->forward(x).scalar_type(), torch::kBFloat16);
+    EXPECT_EQ(model->forward(x).scalar_type(), torch::kFloat);
+    EXPECT_EQ(model->forward(torch::ones({2, 1, 4})).scalar_type(), torch::kFloat);
+    unapply(*model);
+    EXPECT_EQ(model->forward(x).scalar_type(), torch::kBFloat16);
+  }
+  EXPECT_THAT(message_of([&] { demi::apply(Policy(), *model, "2"); }), HasSubstr("known: 0, 1"));
+  demi::apply(Policy("bfloat16"), *model);
+  EXPECT_EQ(model->parameters()[0].scalar_type(), torch::kBFloat16);
+  unapply(*model);
 }
 
 }  // namespace

@@ -1,0 +1,110 @@
+#include "demi/autocast/call.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+#include "demi/core/error.h"
+
+namespace demi {
+namespace {
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+bool is_dtype_error(const std::string& what) {
+  const std::string text = lower_case(what);
+  for (const char* word :
+       {"dtype", "scalar type", "scalartype", "data type", "same type", "cudnn_status_bad_param"})
+    if (text.find(word) != std::string::npos) return true;
+  return false;
+}
+
+std::string spelled(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Half:
+      return "fp16";
+    case c10::ScalarType::BFloat16:
+      return "bf16";
+    case c10::ScalarType::Float:
+      return "fp32";
+    case c10::ScalarType::Double:
+      return "fp64";
+    default:
+      return c10::toString(dtype);
+  }
+}
+
+std::string short_name(const std::string& op) {
+  return op.starts_with("aten::") ? op.substr(6) : op;
+}
+
+std::string cure(OpCategory category, const std::string& op,
+                 c10::ArrayRef<c10::ScalarType> dtypes) {
+  const bool has_fp64 =
+      std::find(dtypes.begin(), dtypes.end(), c10::ScalarType::Double) != dtypes.end();
+  if (has_fp64) return "autocast never casts FP64: cast that argument yourself";
+  const auto target = category == OpCategory::promote ? OpCategory::fp32 : OpCategory::promote;
+  const std::string word(name_of(target));
+  return "policy.set(\"" + op + "\", demi::OpCategory::" + word + "), in a policy file: " + op +
+         " " + word;
+}
+
+}  // namespace
+
+void Call::decide() {
+  const bool is_fp32 = category == OpCategory::fp32 || category == OpCategory::fp32_output;
+  if (part && !(is_fp32 && is_16_bit(*part))) {
+    category = is_16_bit(*part) ? OpCategory::lower_precision : OpCategory::fp32;
+    dtype = *part;
+    return;
+  }
+  switch (category) {
+    case OpCategory::lower_precision:
+      dtype = at::autocast::get_autocast_dtype(device);
+      break;
+    case OpCategory::fp32:
+    case OpCategory::fp32_output:
+      dtype = c10::ScalarType::Float;
+      break;
+    case OpCategory::promote:
+    case OpCategory::unchanged:
+      break;
+    case OpCategory::banned: {
+      const std::string op = short_name(op_name(number));
+      const std::string advice =
+          op == "binary_cross_entropy"
+              ? "use binary_cross_entropy_with_logits (and leave the sigmoid out), which is safe "
+                "to autocast; or call it "
+                "in a disabled region on FP32 tensors"
+              : "call it in a disabled region on FP32 tensors, or policy.set(\"" + op +
+                    "\", demi::OpCategory::fp32)";
+      throw UsageError(
+          {.where = "autocast." + op, .what = "this op is unsafe to autocast", .advice = advice});
+    }
+  }
+}
+
+at::Tensor Call::cast_now(const at::Tensor& tensor) const {
+  const bool may_keep = is_16_bit(dtype) && at::autocast::is_autocast_cache_enabled();
+  return may_keep ? weights::low_precision(tensor, dtype, handles) : tensor.to(dtype);
+}
+
+std::string Call::advice(c10::ArrayRef<c10::ScalarType> dtypes) const {
+  const std::string op = short_name(op_name(number));
+  std::string text = "[autocast." + op + "] dtypes that do not go together; seen: " + op + "(";
+  for (std::size_t i = 0; i < dtypes.size(); ++i) text += (i ? ", " : "") + spelled(dtypes[i]);
+  text += "), run as " + std::string(name_of(category)) +
+          "; region: " + lower_case(c10::DeviceTypeName(device)) + " " +
+          spelled(at::autocast::get_autocast_dtype(device)) + "; " + cure(category, op, dtypes);
+  return text;
+}
+
+void explain(c10::Error& error, const Call& call, c10::ArrayRef<c10::ScalarType> dtypes) {
+  if (is_dtype_error(error.what())) error.add_context(call.advice(dtypes));
+}
+
+}  // namespace demi

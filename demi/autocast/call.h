@@ -1,0 +1,89 @@
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <c10/util/MaybeOwned.h>
+
+#include <optional>
+
+#include "demi/autocast/op_table.h"
+#include "demi/autocast/parts.h"
+#include "demi/weights/weights.h"
+
+// What one op call in an autocast region does with its arguments; shared by the unboxed and the
+// boxed kernels.
+namespace demi {
+
+/// Tables of this thread's regions; null where the innermost region has no policy of its own.
+inline thread_local constinit std::array<const OpTable*, kDeviceTypes> thread_tables{};
+
+constexpr c10::ScalarType kAsGiven = c10::ScalarType::Undefined;
+
+inline bool is_16_bit(c10::ScalarType dtype) {
+  return dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16;
+}
+
+/// The widest dtype met so far: FP32 beside anything, and where two 16-bit formats meet, since
+/// neither holds the other.
+inline c10::ScalarType wider(c10::ScalarType a, c10::ScalarType b) {
+  if (a == kAsGiven || a == b) return b;
+  if (is_16_bit(a) != is_16_bit(b) && a != c10::ScalarType::Float && b != c10::ScalarType::Float)
+    return is_16_bit(a) ? a : b;  // the other one is FP8
+  return c10::ScalarType::Float;
+}
+
+/// One call of op `number` in this thread's region on this device.
+struct Call {
+  c10::DeviceType device;
+  int number;
+  int handles;  // references to each argument that the kernel itself holds (weights::low_precision)
+  OpCategory category;
+  c10::ScalarType dtype = kAsGiven;  // to cast to
+
+  Call(c10::DeviceType on, int op, int held)
+      : device(on), number(op), handles(held), category(find_category()) {}
+
+  bool eligible(const at::Tensor& tensor) const {
+    return at::autocast::is_eligible(tensor, device);
+  }
+
+  /// Of the argument, into account for promote and for parts of a model with a policy of their own.
+  void see(const at::Tensor& tensor) {
+    if (category == OpCategory::promote && eligible(tensor))
+      dtype = wider(dtype, tensor.scalar_type());
+    if (parts_in_use() && tensor.defined())
+      if (const auto own = dtype_of_part(tensor)) part = own;
+  }
+  void see(const std::optional<at::Tensor>& tensor) {
+    if (tensor) see(*tensor);
+  }
+  template <class Other>
+  void see(const Other&) {}
+
+  /// After all arguments were seen. Throws for a banned op.
+  void decide();
+
+  c10::MaybeOwned<at::Tensor> cast(const at::Tensor& tensor) const {
+    using Maybe = c10::MaybeOwned<at::Tensor>;
+    if (dtype == kAsGiven || tensor.scalar_type() == dtype || !eligible(tensor))
+      return Maybe::borrowed(tensor);
+    return Maybe::owned(cast_now(tensor));
+  }
+
+  /// "[autocast] aten::dot(fp32, bf16) ... region ... policy line", for a dtype error.
+  std::string advice(c10::ArrayRef<c10::ScalarType> dtypes) const;
+
+ private:
+  std::optional<c10::ScalarType> part;
+
+  OpCategory find_category() const {
+    const OpTable* table = thread_tables[static_cast<int>(device)];
+    return (table ? table : global_table(device))->category[number];
+  }
+  at::Tensor cast_now(const at::Tensor& tensor) const;
+};
+
+/// Adds the advice to a dtype error of LibTorch (also CUDNN_STATUS_BAD_PARAM); others stay as they
+/// are.
+void explain(c10::Error& error, const Call& call, c10::ArrayRef<c10::ScalarType> dtypes);
+
+}  // namespace demi

@@ -1,0 +1,112 @@
+#include "demi/autocast/hot_kernels.h"
+
+#include <ATen/Operators.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <map>
+
+#include "demi/autocast/call.h"
+
+namespace demi {
+namespace {
+
+c10::MaybeOwned<at::Tensor> cast(const Call& call, const at::Tensor& tensor) {
+  return call.cast(tensor);
+}
+std::optional<at::Tensor> cast(const Call& call, const std::optional<at::Tensor>& tensor) {
+  if (!tensor) return std::nullopt;
+  return *call.cast(*tensor);
+}
+template <class Other>
+const Other& cast(const Call&, const Other& other) {
+  return other;
+}
+
+const at::Tensor& unwrap(const c10::MaybeOwned<at::Tensor>& tensor) { return *tensor; }
+template <class Other>
+const Other& unwrap(const Other& other) {
+  return other;
+}
+
+void note(c10::SmallVectorImpl<c10::ScalarType>& dtypes, const at::Tensor& tensor) {
+  if (tensor.defined()) dtypes.push_back(tensor.scalar_type());
+}
+void note(c10::SmallVectorImpl<c10::ScalarType>& dtypes, const std::optional<at::Tensor>& tensor) {
+  if (tensor) note(dtypes, *tensor);
+}
+template <class Other>
+void note(c10::SmallVectorImpl<c10::ScalarType>&, const Other&) {}
+
+template <c10::DeviceType device>
+constexpr c10::DispatchKey kKey =
+    device == c10::DeviceType::CPU ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
+
+template <c10::DeviceType device, class Op, class Signature = typename Op::schema>
+struct Hot;
+
+template <c10::DeviceType device, class Op, class Result, class... Arguments>
+struct Hot<device, Op, Result(Arguments...)> {
+  static inline int number = 0;
+
+  static Result call(Arguments... arguments) {
+    Call now(device, number, /*handles=*/0);
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey<device>);
+    (now.see(arguments), ...);
+    now.decide();
+    try {
+      return Op::call(unwrap(cast(now, arguments))...);
+    } catch (c10::Error& error) {
+      c10::SmallVector<c10::ScalarType, 8> dtypes;
+      (note(dtypes, arguments), ...);
+      explain(error, now, dtypes);
+      throw;
+    }
+  }
+};
+
+using Register = void (*)(torch::Library&, const char*, int);
+
+template <c10::DeviceType device, class Op>
+void register_one(torch::Library& library, const char* name, int number) {
+  Hot<device, Op>::number = number;
+  library.impl(name, TORCH_FN((Hot<device, Op>::call)));
+}
+
+template <c10::DeviceType device>
+const std::map<std::string, Register, std::less<>>& hot_ops() {
+  namespace ops = at::_ops;
+  static const std::map<std::string, Register, std::less<>> table{
+      {"aten::linear", register_one<device, ops::linear>},
+      {"aten::addmm", register_one<device, ops::addmm>},
+      {"aten::mm", register_one<device, ops::mm>},
+      {"aten::bmm", register_one<device, ops::bmm>},
+      {"aten::matmul", register_one<device, ops::matmul>},
+      {"aten::baddbmm", register_one<device, ops::baddbmm>},
+      {"aten::conv1d", register_one<device, ops::conv1d>},
+      {"aten::conv2d", register_one<device, ops::conv2d>},
+      {"aten::conv3d", register_one<device, ops::conv3d>},
+      {"aten::conv_transpose1d", register_one<device, ops::conv_transpose1d>},
+      {"aten::conv_transpose2d.input", register_one<device, ops::conv_transpose2d_input>},
+      {"aten::conv_transpose3d.input", register_one<device, ops::conv_transpose3d_input>},
+      {"aten::prelu", register_one<device, ops::prelu>},
+      {"aten::scaled_dot_product_attention",
+       register_one<device, ops::scaled_dot_product_attention>},
+  };
+  return table;
+}
+
+}  // namespace
+
+bool register_hot_kernel(torch::Library& library, c10::DeviceType device, const std::string& op,
+                         int number) {
+  const bool is_known_device = device == c10::DeviceType::CPU || device == c10::DeviceType::CUDA;
+  if (!is_known_device) return false;
+  const auto& table = device == c10::DeviceType::CPU ? hot_ops<c10::DeviceType::CPU>()
+                                                     : hot_ops<c10::DeviceType::CUDA>();
+  const auto found = table.find(op);
+  if (found == table.end()) return false;
+  found->second(library, op.c_str(), number);
+  return true;
+}
+
+}  // namespace demi

@@ -1,0 +1,170 @@
+#include "demi/autocast/op_policy.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "demi/autocast/op_lists.h"
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+
+namespace demi {
+namespace {
+
+constexpr std::array<std::string_view, 6> kCategories{"lower_precision", "fp32",   "fp32_output",
+                                                      "promote",         "banned", "unchanged"};
+
+std::vector<std::string> category_names() { return {kCategories.begin(), kCategories.end()}; }
+
+// "softmax.int" is namespace aten, op softmax, overload int; "softmax" names all overloads.
+struct OpName {
+  std::string base;  // with namespace
+  std::string overload;
+  bool names_overload;
+};
+
+OpName split(std::string_view op) {
+  const auto colons = op.find("::");
+  const auto start = colons == std::string_view::npos ? 0 : colons + 2;
+  const auto dot = op.find('.', start);
+  const std::string prefix = colons == std::string_view::npos ? "aten::" : "";
+  if (dot == std::string_view::npos) return {prefix + std::string(op), "", false};
+  return {prefix + std::string(op.substr(0, dot)), std::string(op.substr(dot + 1)), true};
+}
+
+std::string short_name(const c10::OperatorName& name) {
+  const std::string base = name.name.starts_with("aten::") ? name.name.substr(6) : name.name;
+  return name.overload_name.empty() ? base : base + "." + name.overload_name;
+}
+
+bool can_have_rule(const c10::FunctionSchema& schema) {
+  const auto takes_tensor = [](const c10::Argument& argument) {
+    return argument.type()->str().find("Tensor") != std::string::npos;
+  };
+  return !schema.is_mutable() &&
+         std::any_of(schema.arguments().begin(), schema.arguments().end(), takes_tensor);
+}
+
+std::vector<std::string> overloads_of(std::string_view op) {
+  const OpName wanted = split(op);
+  std::vector<std::string> found;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.name != wanted.base ||
+        (wanted.names_overload && name.overload_name != wanted.overload))
+      continue;
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (handle && can_have_rule(handle->schema())) found.push_back(short_name(name));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string nearest_op(std::string_view op) {
+  std::vector<std::string> known;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames())
+    if (const auto handle = c10::Dispatcher::singleton().findSchema(name);
+        handle && can_have_rule(handle->schema()))
+      known.push_back(op.find('.') == std::string_view::npos ? short_name({name.name, ""})
+                                                             : short_name(name));
+  const std::string near = nearest(op, known);
+  return near.empty() ? "`demi policy` prints the ops that have a rule"
+                      : "did you mean " + near + "?";
+}
+
+[[noreturn]] void refuse(std::string_view where, std::string_view what, std::string_view seen,
+                         std::string advice) {
+  throw UsageError({.where = where, .what = what, .seen = seen, .advice = advice});
+}
+
+void read_line(OpPolicy& policy, std::string line) {
+  line = line.substr(0, line.find('#'));
+  std::replace(line.begin(), line.end(), '=', ' ');
+  std::istringstream words(line);
+  std::string op, category, rest;
+  if (!(words >> op)) return;
+  if (!(words >> category) || words >> rest)
+    refuse("OpPolicy.from_file", "a line holds an op and a category", line, "as in: softmax fp32");
+  if (op != "policy") {
+    policy.set(op, parse_op_category(category), "from the policy file");
+    return;
+  }
+  const OpPolicy base = OpPolicy::named(category);
+  for (const auto& rule : base.changes()) policy.set(rule.op, rule.category, rule.reason);
+}
+
+}  // namespace
+
+std::string_view name_of(OpCategory category) {
+  return kCategories[static_cast<std::size_t>(category)];
+}
+
+OpCategory parse_op_category(std::string_view name) {
+  for (std::size_t i = 0; i < kCategories.size(); ++i)
+    if (kCategories[i] == name) return static_cast<OpCategory>(i);
+  refuse("autocast.OpPolicy", "no category of that name", name,
+         did_you_mean(name, category_names()));
+}
+
+std::vector<std::string> OpPolicy::names() {
+  return {"default", "fp32_reductions", "fp32_softmax"};
+}
+
+OpPolicy OpPolicy::named(std::string_view name) {
+  OpPolicy policy;
+  if (name == "default") return policy;
+  if (name == "fp32_reductions") {
+    policy.changes_ = cuda_only_fp32_rules();
+    return policy;
+  }
+  if (name == "fp32_softmax") {
+    constexpr std::string_view reason = "Keras keeps the softmax output in FP32";
+    return policy.set("softmax.int", OpCategory::fp32_output, reason)
+        .set("log_softmax.int", OpCategory::fp32_output, reason);
+  }
+  refuse("OpPolicy.named", "no policy of that name", name, did_you_mean(name, names()));
+}
+
+OpPolicy OpPolicy::from_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file)
+    throw DataError({.where = "OpPolicy.from_file",
+                     .what = "the policy file cannot be read",
+                     .seen = path.string()});
+  OpPolicy policy;
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    try {
+      read_line(policy, line);
+    } catch (const UsageError& error) {
+      refuse("OpPolicy.from_file", error.what(), path.string() + ":" + std::to_string(number), "");
+    }
+  }
+  return policy;
+}
+
+OpPolicy& OpPolicy::set(std::string_view op, OpCategory category, std::string_view reason) {
+  const auto overloads = overloads_of(op);
+  if (overloads.empty())
+    refuse("OpPolicy.set", "no op of that name takes tensors without writing to them", op,
+           nearest_op(op));
+  for (const auto& name : overloads) {
+    std::erase_if(changes_, [&](const OpRule& rule) { return rule.op == name; });
+    changes_.push_back({name, category, std::string(reason)});
+  }
+  return *this;
+}
+
+std::vector<OpRule> OpPolicy::rules(c10::DeviceType device) const {
+  std::map<std::string, OpRule> table;
+  for (auto& rule : default_op_rules(device)) table[rule.op] = rule;
+  for (const auto& rule : changes_) table[rule.op] = rule;
+  std::vector<OpRule> result;
+  for (auto& [op, rule] : table) result.push_back(std::move(rule));
+  return result;
+}
+
+}  // namespace demi

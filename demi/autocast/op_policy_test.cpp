@@ -1,0 +1,212 @@
+#include "demi/autocast/op_policy.h"
+
+#include <ATen/autocast_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <set>
+
+#include "demi/autocast/autocast.h"
+#include "demi/core/error.h"
+
+namespace demi {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::set<std::string> registered_on(c10::DeviceType device) {
+  const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(device);
+  std::set<std::string> names;
+  for (const auto& name : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(key))
+    names.insert(name.name.substr(6) +
+                 (name.overload_name.empty() ? "" : "." + name.overload_name));
+  return names;
+}
+
+std::set<std::string> listed_for(c10::DeviceType device) {
+  std::set<std::string> names;
+  for (const auto& rule : default_op_rules(device)) names.insert(rule.op);
+  return names;
+}
+
+std::vector<std::string> only_in(const std::set<std::string>& a, const std::set<std::string>& b) {
+  std::vector<std::string> result;
+  std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(result));
+  return result;
+}
+
+// In a process of its own (ctest runs this file's first test before any region): what LibTorch
+// itself has registered.
+const std::set<std::string> kCpuBefore = registered_on(torch::kCPU);
+const std::set<std::string> kCudaBefore = registered_on(torch::kCUDA);
+
+TEST(OpPolicyDrift, TheCpuTableIsWhatLibTorchHasRegistered) {
+  EXPECT_THAT(only_in(kCpuBefore, listed_for(torch::kCPU)), IsEmpty())
+      << "registered, not in demi's table";
+  EXPECT_THAT(only_in(listed_for(torch::kCPU), kCpuBefore), IsEmpty())
+      << "in demi's table, not registered";
+  EXPECT_GE(kCpuBefore.size(), 126u);
+}
+
+TEST(OpPolicyDrift, TheCudaTableIsWhatLibTorchHasRegistered) {
+  auto registered = kCudaBefore;
+  registered.insert("_cudnn_rnn");  // registered where the CUDA libraries are loaded
+  EXPECT_THAT(only_in(registered, listed_for(torch::kCUDA)), IsEmpty());
+  EXPECT_THAT(only_in(listed_for(torch::kCUDA), registered), IsEmpty());
+  EXPECT_GE(kCudaBefore.size(), 120u);
+}
+
+TEST(OpPolicyDrift, OtherDevicesRunWhatTheyHaveRegistered) {
+  for (const auto device : {torch::kXPU, torch::kMTIA, torch::kMPS}) {
+    const auto registered = registered_on(device);
+    const auto listed = listed_for(device);
+    EXPECT_THAT(only_in(listed, registered), IsEmpty()) << device;
+    EXPECT_GT(listed.size(), registered.size() * 8 / 10) << device;
+  }
+}
+
+TEST(OpPolicy, EveryEntryHasAReason) {
+  for (const auto device : {torch::kCPU, torch::kCUDA})
+    for (const auto& rule : default_op_rules(device)) EXPECT_FALSE(rule.reason.empty()) << rule.op;
+}
+
+TEST(OpPolicy, CategoriesOfWellKnownOps) {
+  const auto category = [](c10::DeviceType device, std::string_view op) {
+    for (const auto& rule : default_op_rules(device))
+      if (rule.op == op) return rule.category;
+    return OpCategory::unchanged;
+  };
+  EXPECT_EQ(category(torch::kCUDA, "linear"), OpCategory::lower_precision);
+  EXPECT_EQ(category(torch::kCUDA, "softmax.int"), OpCategory::fp32_output);
+  EXPECT_EQ(category(torch::kCUDA, "binary_cross_entropy"), OpCategory::banned);
+  EXPECT_EQ(category(torch::kCUDA, "exp"), OpCategory::fp32);
+  EXPECT_EQ(category(torch::kCUDA, "addcmul"), OpCategory::promote);
+  EXPECT_EQ(category(torch::kCPU, "binary_cross_entropy"), OpCategory::fp32);
+  EXPECT_EQ(category(torch::kCPU, "cat"), OpCategory::promote);
+  EXPECT_EQ(category(torch::kCPU, "softmax.int"), OpCategory::unchanged);
+}
+
+class InRegion : public testing::Test {
+ protected:
+  at::Tensor low_ = torch::rand({2, 3}).to(torch::kBFloat16);
+};
+
+TEST_F(InRegion, AnyOpMovesBetweenCategories) {
+  OpPolicy policy;
+  policy.set("mm", OpCategory::fp32)
+      .set("softmax", OpCategory::fp32)
+      .set("add.Tensor", OpCategory::lower_precision);
+  const auto x = torch::ones({2, 2});
+  {
+    Autocast region(torch::kCPU, AutocastOptions{.policy = policy});
+    EXPECT_EQ(torch::mm(x, x).scalar_type(), torch::kFloat);
+    EXPECT_EQ(torch::softmax(low_, 1).scalar_type(), torch::kFloat);
+    EXPECT_EQ(torch::add(x, x).scalar_type(), torch::kBFloat16) << "an op of no list";
+    {
+      Autocast inner(torch::kCPU, AutocastOptions{.policy = OpPolicy()});
+      EXPECT_EQ(torch::mm(x, x).scalar_type(), torch::kBFloat16);
+    }
+    EXPECT_EQ(torch::mm(x, x).scalar_type(), torch::kFloat);
+  }
+  Autocast region(torch::kCPU);
+  EXPECT_EQ(torch::mm(x, x).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(torch::add(x, x).scalar_type(), torch::kFloat);
+  EXPECT_EQ(torch::softmax(low_, 1).scalar_type(), torch::kBFloat16)
+      << "LibTorch's CPU lists do not name it";
+}
+
+TEST_F(InRegion, TheGlobalPolicyServesRegionsThatNameNone) {
+  Autocast region(torch::kCPU);
+  OpPolicy policy;
+  policy.set("mm", OpCategory::unchanged);
+  set_global_op_policy(policy);
+  EXPECT_EQ(torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type(), torch::kFloat);
+  set_global_op_policy(OpPolicy());
+  EXPECT_EQ(torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type(), torch::kBFloat16);
+}
+
+TEST_F(InRegion, PromoteTakesFp16BesideBf16) {
+  Autocast region(torch::kCPU, torch::kBFloat16);
+  const auto half = torch::ones({2, 3}, torch::kHalf);
+  EXPECT_EQ(torch::cat({low_, half}).scalar_type(), torch::kFloat);
+  EXPECT_EQ(torch::stack({low_, low_}).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(torch::cat({half, half}).scalar_type(), torch::kHalf)
+      << "the widest among them, not the region's";
+  EXPECT_EQ(torch::cat({low_, torch::ones({1, 3})}).scalar_type(), torch::kFloat);
+  EXPECT_EQ(torch::cat({torch::ones({1, 3}, torch::kLong), torch::ones({1, 3}, torch::kLong)})
+                .scalar_type(),
+            torch::kLong);
+}
+
+TEST_F(InRegion, ABannedOpIsRefusedWithAdvice) {
+  OpPolicy policy;
+  policy.set("binary_cross_entropy", OpCategory::banned);
+  Autocast region(torch::kCPU, AutocastOptions{.policy = policy});
+  try {
+    torch::binary_cross_entropy(low_, low_);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("binary_cross_entropy_with_logits"));
+  }
+  Autocast on_cpu(torch::kCPU, AutocastOptions{.policy = OpPolicy()});
+  EXPECT_EQ(torch::binary_cross_entropy(low_, low_).scalar_type(), torch::kFloat);
+}
+
+TEST_F(InRegion, Fp32OutputRespectsAnExplicitDtype) {
+  Autocast region(torch::kCPU, AutocastOptions{.policy = OpPolicy::named("fp32_reductions")});
+  EXPECT_EQ(torch::softmax(low_, 1).scalar_type(), torch::kFloat);
+  EXPECT_EQ(torch::softmax(low_, 1, torch::kBFloat16).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(torch::sum(low_).scalar_type(), torch::kFloat);
+  EXPECT_EQ(torch::norm(low_).scalar_type(), torch::kFloat);
+  EXPECT_EQ(torch::sum(torch::ones({2}, torch::kInt)).scalar_type(), torch::kLong);
+  EXPECT_EQ(torch::norm(torch::ones({2}, torch::kDouble)).scalar_type(), torch::kDouble);
+  EXPECT_EQ(torch::layer_norm(low_, {3}).scalar_type(), torch::kFloat);
+}
+
+template <class E, class F>
+std::string refusal(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(OpPolicyInput, UnknownNamesAreAnsweredWithTheNearest) {
+  OpPolicy policy;
+  EXPECT_THAT(refusal<UsageError>([&] { policy.set("sofmax", OpCategory::fp32); }),
+              HasSubstr("did you mean softmax"));
+  EXPECT_THAT(refusal<UsageError>([&] { policy.set("add_.Tensor", OpCategory::fp32); }),
+              HasSubstr("add"));
+  EXPECT_THAT(refusal<UsageError>([] { parse_op_category("fp23"); }),
+              HasSubstr("did you mean fp32"));
+  EXPECT_THAT(refusal<UsageError>([] { OpPolicy::named("fp32_reduction"); }),
+              HasSubstr("fp32_reductions"));
+  EXPECT_THAT(policy.changes(), IsEmpty());
+}
+
+TEST(OpPolicyInput, FromAFile) {
+  const std::string path = testing::TempDir() + "demi_op_policy.txt";
+  std::ofstream(path)
+      << "# a comment\npolicy fp32_softmax\nmm = fp32\nadd.Tensor promote  # here too\n\n";
+  const auto policy = OpPolicy::from_file(path);
+  ASSERT_GE(policy.changes().size(), 4u);
+  EXPECT_EQ(policy.changes()[0].op, "softmax.int");
+  EXPECT_EQ(policy.changes()[2].op, "mm");
+  EXPECT_EQ(policy.changes()[2].category, OpCategory::fp32);
+  EXPECT_EQ(policy.changes().back().op, "add.Tensor");
+  std::ofstream(path) << "mm fp32\nmm fp33\n";
+  EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path); }),
+              HasSubstr("demi_op_policy.txt:2"));
+  std::ofstream(path) << "mm\n";
+  EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path); }), HasSubstr(":1"));
+  EXPECT_THAT(refusal<DataError>([&] { OpPolicy::from_file(path + ".none"); }),
+              HasSubstr("cannot be read"));
+}
+
+}  // namespace
+}  // namespace demi

@@ -1,0 +1,159 @@
+#include "demi/autocast/op_table.h"
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+#include "demi/autocast/kernels.h"
+#include "demi/autocast/op_lists.h"
+#include "demi/core/error.h"
+
+namespace demi {
+namespace {
+
+int index_of(c10::DeviceType device) { return static_cast<int>(device); }
+
+// Everything below is never destroyed: kernels may run in threads that outlive static objects.
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, int, std::less<>> numbers;
+  std::vector<std::string> names;
+  std::array<std::deque<OpTable>, kDeviceTypes> tables;
+  std::array<std::vector<OpRule>, kDeviceTypes> user_rules;
+  std::map<std::string, const OpTable*>
+      compiled;  // by fingerprint: entering a region compiles once
+  OpPolicy global;
+  std::array<std::atomic<const OpTable*>, kDeviceTypes> global_tables{};
+};
+
+Registry& registry() {
+  static auto* one = new Registry();
+  return *one;
+}
+
+std::string with_namespace(std::string_view op) {
+  return op.find("::") == std::string_view::npos ? "aten::" + std::string(op) : std::string(op);
+}
+
+// The functions below want the lock.
+int number_of(Registry& r, std::string_view op) {
+  const std::string name = with_namespace(op);
+  if (const auto found = r.numbers.find(name); found != r.numbers.end()) return found->second;
+  TORCH_INTERNAL_ASSERT(r.names.size() < kMostOps, "more ops with an autocast rule than kMostOps");
+  r.names.push_back(name);
+  return r.numbers[name] = static_cast<int>(r.names.size()) - 1;
+}
+
+std::vector<OpRule> defaults(Registry& r, c10::DeviceType device) {
+  auto rules = default_op_rules(device);
+  const auto& user = r.user_rules[index_of(device)];
+  rules.insert(rules.end(), user.begin(), user.end());
+  return rules;
+}
+
+const OpTable* intern(Registry& r, c10::DeviceType device, const OpTable& table) {
+  auto& known = r.tables[index_of(device)];
+  for (const auto& other : known)
+    if (other.category == table.category) return &other;
+  return &known.emplace_back(table);
+}
+
+std::string fingerprint(const OpPolicy& policy, c10::DeviceType device) {
+  std::string text = c10::DeviceTypeName(device);
+  for (const auto& rule : policy.changes())
+    text.append(" ").append(rule.op).append("=").append(name_of(rule.category));
+  return text;
+}
+
+const OpTable* compile(Registry& r, const OpPolicy& policy, c10::DeviceType device) {
+  const OpTable*& known = r.compiled[fingerprint(policy, device)];
+  if (known) return known;
+  OpTable table;
+  table.category.fill(OpCategory::unchanged);
+  std::vector<int> named;
+  const auto put = [&](const OpRule& rule) {
+    const int number = number_of(r, rule.op);
+    table.category[number] = rule.category;
+    named.push_back(number);
+  };
+  for (const auto& rule : defaults(r, device)) put(rule);
+  for (const auto& rule : policy.changes()) put(rule);
+  for (const auto& op : dtype_sensitive_ops()) named.push_back(number_of(r, op));
+  const OpTable* result = intern(r, device, table);
+  for (const int number : named) ensure_kernel(device, r.names[number], number);
+  return known = result;
+}
+
+}  // namespace
+
+int op_number(std::string_view op) {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  return number_of(r, op);
+}
+
+std::string op_name(int number) {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  return r.names.at(number);
+}
+
+const OpTable* table_of(const OpPolicy& policy, c10::DeviceType device) {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  return compile(r, policy, device);
+}
+
+const OpTable* global_table(c10::DeviceType device) {
+  auto& slot = registry().global_tables[index_of(device)];
+  if (const OpTable* table = slot.load(std::memory_order_acquire)) return table;
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  const OpTable* table = compile(r, r.global, device);
+  slot.store(table, std::memory_order_release);
+  return table;
+}
+
+void add_default_rule(c10::DeviceType device, OpRule rule) {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  const int number = number_of(r, rule.op);
+  for (auto& table : r.tables[index_of(device)]) table.category[number] = rule.category;
+  ensure_kernel(device, r.names[number], number);
+  r.compiled.clear();
+  r.user_rules[index_of(device)].push_back(std::move(rule));
+}
+
+OpPolicy global_op_policy() {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  return r.global;
+}
+
+void set_global_op_policy(const OpPolicy& policy) {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  r.global = policy;
+  for (int i = 0; i < kDeviceTypes; ++i) {
+    if (!r.global_tables[i].load()) continue;
+    r.global_tables[i].store(compile(r, policy, static_cast<c10::DeviceType>(i)),
+                             std::memory_order_release);
+  }
+}
+
+void install_kernels(c10::DeviceType device) {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  compile(r, r.global, device);
+}
+
+void remove_kernels(c10::DeviceType device) {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  r.compiled.clear();
+  drop_kernels(device);
+}
+
+}  // namespace demi

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <optional>
+
+// Parameters with a compute dtype of their own (demi::apply), looked up by the kernels.
+namespace demi {
+
+inline std::atomic<int> marked_parameters{0};
+
+inline bool parts_in_use() { return marked_parameters.load(std::memory_order_relaxed) != 0; }
+
+/// Of this parameter, or of the parameter that it is a view of.
+std::optional<c10::ScalarType> dtype_of_part(const at::Tensor& tensor);
+
+}  // namespace demi

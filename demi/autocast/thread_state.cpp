@@ -1,0 +1,48 @@
+#include "demi/autocast/thread_state.h"
+
+#include <ATen/ThreadLocalState.h>
+
+#include "demi/autocast/call.h"
+#include "demi/weights/weights.h"
+
+namespace demi {
+
+struct ThreadState::Captured {
+  at::ThreadLocalState torch;
+  bool cache_enabled = at::autocast::is_autocast_cache_enabled();
+  std::array<const OpTable*, kDeviceTypes> tables = thread_tables;
+  std::array<c10::ScalarType, std::size(at::autocast::_AUTOCAST_SUPPORTED_DEVICES)> dtypes;
+
+  Captured() {
+    for (std::size_t i = 0; i < dtypes.size(); ++i)
+      dtypes[i] = at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]);
+  }
+
+  void set_rest() const {
+    for (std::size_t i = 0; i < dtypes.size(); ++i)
+      at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], dtypes[i]);
+    at::autocast::set_autocast_cache_enabled(cache_enabled);
+    thread_tables = tables;
+  }
+};
+
+struct ThreadState::Guard::Saved {
+  Captured own;
+  at::ThreadLocalStateGuard torch;
+  explicit Saved(const Captured& wanted) : torch(wanted.torch) {}
+};
+
+ThreadState::ThreadState() : captured_(std::make_shared<const Captured>()) {}
+
+ThreadState::Guard::Guard(const ThreadState& state)
+    : saved_(std::make_unique<Saved>(*state.captured_)) {
+  state.captured_->set_rest();
+  weights::enter_region();
+}
+
+ThreadState::Guard::~Guard() {
+  weights::leave_region();
+  saved_->own.set_rest();
+}
+
+}  // namespace demi
