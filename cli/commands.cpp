@@ -29,9 +29,11 @@ void require_one_of(CLI::App& app) {
 void add_commands(CLI::App& app) {
   require_one_of(app);
   add_compare(app);
+  add_policy(app);
   // `demi bench WHAT`: each measurement is a subcommand of this one.
   CLI::App* bench = app.add_subcommand("bench", "Check against a reference, then time");
   require_one_of(*bench);
+  add_bench_autocast(*bench);
 }
 
 }  // namespace demi::cli

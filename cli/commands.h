@@ -13,5 +13,8 @@ namespace demi::cli {
 void add_commands(CLI::App& app);
 
 void add_compare(CLI::App& app);
+void add_policy(CLI::App& app);
+
+void add_bench_autocast(CLI::App& bench);
 
 }  // namespace demi::cli

@@ -1,5 +1,6 @@
 #include "demi/weights/cache.h"
 
+#include <algorithm>
 #include <iterator>
 #include <mutex>
 
@@ -9,6 +10,18 @@ std::unordered_map<const c10::TensorImpl*, Owned>& owned() {
   static auto* table = new std::unordered_map<const c10::TensorImpl*, Owned>();
   return *table;
 }
+
+namespace {
+
+// Nobody but our own alias, through the gradient edge, holds the leaf any more.
+bool is_abandoned(const RegionEntry& entry) {
+  const auto leaf = entry.leaf.lock();
+  const auto has_alias = [](const LowCopy& copy) { return copy.alias.defined(); };
+  const bool by_alias = std::any_of(entry.copies.begin(), entry.copies.end(), has_alias);
+  return !leaf || (by_alias && leaf.use_count() == 2);  // the accumulator's and `leaf`
+}
+
+}  // namespace
 
 Region& region() {
   static thread_local Region of_this_thread;
@@ -30,7 +43,7 @@ void Region::clear() {
 void Region::sweep() {
   std::vector<LowCopy> dropped;
   for (auto it = entries.begin(); it != entries.end();) {
-    const bool dead = it->second.leaf.expired();
+    const bool dead = is_abandoned(it->second);
     if (dead)
       std::move(it->second.copies.begin(), it->second.copies.end(), std::back_inserter(dropped));
     it = dead ? entries.erase(it) : std::next(it);

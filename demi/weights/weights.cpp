@@ -12,6 +12,7 @@
 #include "demi/core/nearest.h"
 #include "demi/weights/alias.h"
 #include "demi/weights/cache.h"
+#include "demi/weights/capture.h"
 
 namespace demi::weights {
 namespace {
@@ -83,6 +84,7 @@ Copies& region_copies(const at::Tensor& leaf) {
 at::Tensor kept(const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge) {
   const Mode how = current_mode().load(std::memory_order_relaxed);
   if (how == Mode::off) return {};
+  if (records_cast(leaf)) return {};
   const c10::TensorImpl* key = leaf.unsafeGetTensorImpl();
   bool is_own = false;
   {

@@ -297,6 +297,16 @@ TEST_F(Weights, AFreedWeightIsNotMistakenForTheNext) {
   leave_region();
 }
 
+TEST_F(Weights, AFreedTrainedWeightIsNotHeldByItsOwnAlias) {
+  enter_region();
+  for (int i = 0; i < 500; ++i) {
+    auto p = parameter({8, 8});
+    expect_right(p, "fresh parameter");
+  }
+  EXPECT_LT(stats().copies, 300);
+  leave_region();
+}
+
 TEST_F(Weights, WritingToWhatAnOpReturnedSpoilsNoCopy) {
   auto p = owned_parameter();
   {

@@ -1,0 +1,57 @@
+// docs/reference/autocast.md holds the table that the code has. DEMI_WRITE_DOCS=1 writes it.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "demi/autocast/op_policy.h"
+
+namespace demi {
+namespace {
+
+struct Row {
+  std::string cpu = "as given", cuda = "as given", reason;
+};
+
+std::string table() {
+  std::map<std::string, Row> rows;
+  for (const auto& rule : default_op_rules(torch::kCUDA)) {
+    rows[rule.op].cuda = name_of(rule.category);
+    rows[rule.op].reason = rule.reason;
+  }
+  for (const auto& rule : default_op_rules(torch::kCPU)) {
+    rows[rule.op].cpu = name_of(rule.category);
+    rows[rule.op].reason = rule.reason;
+  }
+  std::string text = "| op | CPU | CUDA | reason |\n|---|---|---|---|\n";
+  for (const auto& [op, row] : rows)
+    text += "| `" + op + "` | " + row.cpu + " | " + row.cuda + " | " + row.reason + " |\n";
+  return text;
+}
+
+TEST(Docs, TheTableIsTheCodes) {
+  const auto path =
+      std::filesystem::path(__FILE__).parent_path() / "../../docs/reference/autocast.md";
+  std::stringstream file;
+  file << std::ifstream(path).rdbuf();
+  const std::string text = file.str();
+  const std::string begin = "<!-- table -->\n", end = "<!-- end of table -->";
+  const auto first = text.find(begin), last = text.find(end);
+  ASSERT_NE(first, std::string::npos) << path;
+  ASSERT_NE(last, std::string::npos);
+  const auto start = first + begin.size();
+  const char* write = std::getenv("DEMI_WRITE_DOCS");
+  if (write && *write == '1')
+    std::ofstream(path) << text.substr(0, start) << table() << text.substr(last);
+  else if (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR != 15)
+    GTEST_SKIP() << "the page is made on LibTorch 2.15";
+  else
+    EXPECT_EQ(text.substr(start, last - start), table());
+}
+
+}  // namespace
+}  // namespace demi

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::bench {
+
+struct AutocastOptions {
+  int rounds = 9;         // of each way, in turn; the smallest counts
+  int iterations = 2000;  // of an op in a round (conv2d takes a tenth)
+};
+
+/// One op on 2 x 16 by 16 x 16 (conv2d: 2 x 16 x 8 x 8 by 16 x 16 x 3 x 3), one thread, nanoseconds
+/// a call.
+struct AutocastOp {
+  std::string name;    // "linear", and "linear no_grad"
+  double plain_ns;     // 16-bit inputs and weights, no region
+  double demi_ns;      // 16-bit inputs, FP32 weights with a kept copy, in a region
+  double libtorch_ns;  // the same in LibTorch's own autocast, its cache on
+  double demi_over_plain;
+  double libtorch_over_plain;
+};
+
+struct AutocastReport {
+  std::vector<AutocastOp> ops;
+  std::int64_t casts_per_step;  // of any tensor, in a steady training step of a 3-layer perceptron
+                                // with 16-bit gradients
+  std::int64_t weight_casts_per_step;  // of those, of weights
+};
+
+/// Host cost of an autocast op. Results are compared with the plain op's first; a wrong one throws.
+/// Sets the number of threads to 1 for the time of the measurement. CPU.
+DEMI_API AutocastReport measure_autocast(const AutocastOptions& options = {});
+
+}  // namespace demi::bench

@@ -1,0 +1,28 @@
+#include "demi/bench/autocast.h"
+
+#include <gtest/gtest.h>
+
+#include "demi/bench/reductions.h"
+
+namespace demi::bench {
+namespace {
+
+TEST(BenchAutocast, MeasuresEveryOpAndCountsThreeCastsAStep) {
+  const auto report = measure_autocast({.rounds = 1, .iterations = 20});
+  EXPECT_EQ(report.ops.size(), 10u);
+  for (const auto& op : report.ops) {
+    EXPECT_GT(op.plain_ns, 0) << op.name;
+    EXPECT_GT(op.demi_over_plain, 0) << op.name;
+  }
+  EXPECT_EQ(report.weight_casts_per_step, 0);
+  EXPECT_EQ(report.casts_per_step, 3) << "input, output to the loss, its gradient";
+}
+
+TEST(BenchReductions, Fp32ReductionsGainDigits) {
+  const auto report = measure_fp32_reductions(1);
+  EXPECT_LT(report.policy_error, report.default_error);
+  EXPECT_GT(report.policy_error, 0);
+}
+
+}  // namespace
+}  // namespace demi::bench
