@@ -125,16 +125,13 @@ AutocastOp measure(const Case& one, bool with_grad, const AutocastOptions& optio
   return best;
 }
 
-// Counts aten::_to_copy, which every cast of a tensor ends in.
+// Counts aten::_to_copy, which every cast of a tensor ends in; not of single numbers (LibTorch's
+// mean has one inside).
 class CastCounter {
  public:
   CastCounter() {
     count() = 0;
-    handle_ = at::addGlobalCallback(
-        at::RecordFunctionCallback([](const at::RecordFunction& function) {
-          if (std::string_view(function.name()) == "aten::_to_copy") ++count();
-          return std::unique_ptr<at::ObserverContext>();
-        }).scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&see).needsInputs(true));
   }
   ~CastCounter() { at::removeCallback(handle_); }
   static std::atomic<std::int64_t>& count() {
@@ -143,6 +140,13 @@ class CastCounter {
   }
 
  private:
+  static std::unique_ptr<at::ObserverContext> see(const at::RecordFunction& function) {
+    if (std::string_view(function.name()) != "aten::_to_copy") return nullptr;
+    const auto inputs = function.inputs();
+    if (!inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().numel() > 1) ++count();
+    return nullptr;
+  }
+
   at::CallbackHandle handle_;
 };
 
@@ -151,7 +155,7 @@ struct Perceptron {
   std::vector<at::Tensor> parameters() {
     return {a->weight, a->bias, b->weight, b->bias, c->weight, c->bias};
   }
-  at::Tensor forward(at::Tensor x) {
+  at::Tensor forward(const at::Tensor& x) {
     return c->forward(torch::relu(b->forward(torch::relu(a->forward(x)))));
   }
 };
