@@ -108,6 +108,16 @@ Outcome run(const Layer& layer) {
   return outcome;
 }
 
+// oneDNN's LSTM backward sums in an order of its own: gradients within bf16's digits, outputs bit
+// for bit.
+void expect_near(const std::vector<at::Tensor>& ours, const std::vector<at::Tensor>& theirs) {
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(ours[i].scalar_type(), theirs[i].scalar_type()) << "gradient " << i;
+    EXPECT_TRUE(torch::allclose(ours[i], theirs[i], 0.03, 0.03)) << "gradient " << i;
+  }
+}
+
 void expect_same(const std::vector<at::Tensor>& ours, const std::vector<at::Tensor>& theirs,
                  const char* what) {
   ASSERT_EQ(ours.size(), theirs.size()) << what;
@@ -131,7 +141,7 @@ TEST(Recurrent, AndAllOtherLayersRunAsInLibTorchsOwnAutocast) {
       Autocast region(torch::kCPU, torch::kBFloat16);
       const auto ours = run(one);
       expect_same(ours.outputs, theirs.outputs, "output");
-      expect_same(ours.gradients, theirs.gradients, "gradient");
+      expect_near(ours.gradients, theirs.gradients);
       if (owned)
         for (const auto& p : one.module->parameters()) weights::disown(p);
     }
