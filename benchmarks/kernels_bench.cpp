@@ -2,9 +2,9 @@
 //
 //   kernels_bench [--parameters N] [--rounds N] [--threads N] [--tensors N] [--path NAME]
 //
-// Each rule is checked against the reference path first. A round times one copy and one step; shown are the minimum and the
-// median of the rounds. bytes/p: what the tables say a step moves for each parameter; GB/s counts these bytes; a copy counts
-// each byte twice (read, written).
+// Each rule is checked against the reference path first. A round times one copy and one step; shown
+// are the minimum and the median of the rounds. bytes/p: what the tables say a step moves for each
+// parameter; GB/s counts these bytes; a copy counts each byte twice (read, written).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -54,7 +54,8 @@ struct Memory {
     for (auto& m : moment) m.assign(n, 0.01f);
     copy.assign(n, 0);
     gradient.resize(n);
-    for (std::size_t i = 0; i < n; ++i) gradient[i] = static_cast<std::uint16_t>(0x3C00u + i * 7919u % 1021u);
+    for (std::size_t i = 0; i < n; ++i)
+      gradient[i] = static_cast<std::uint16_t>(0x3C00u + i * 7919u % 1021u);
   }
 
   StepPlan plan(const Settings& settings, const Workload& workload) {
@@ -93,7 +94,8 @@ void split(int threads, std::int64_t n, Body body) {
 
 void step(const CpuKernels& kernels, const StepTable& table, int threads) {
   const auto pass = [&](auto kernel) {
-    split(threads, table.block_count, [&](std::int64_t begin, std::int64_t end) { kernel(table, begin, end); });
+    split(threads, table.block_count,
+          [&](std::int64_t begin, std::int64_t end) { kernel(table, begin, end); });
   };
   pass(kernels.measure);
   reduce(table);
@@ -125,13 +127,16 @@ bool agrees(const CpuKernels& kernels, const Workload& workload) {
   StepPlan one = expected.plan(small, workload), other = seen.plan(small, workload);
   step(*cpu_kernels(Path::reference), one.table(), 1);
   step(kernels, other.table(), 1);
-  return expected.parameter == seen.parameter && expected.copy == seen.copy && expected.moment[0] == seen.moment[0] &&
-         expected.moment[1] == seen.moment[1];
+  return expected.parameter == seen.parameter && expected.copy == seen.copy &&
+         expected.moment[0] == seen.moment[0] && expected.moment[1] == seen.moment[1];
 }
 
 std::vector<Workload> workloads() {
-  std::vector<Workload> all = {{"sgd", Rule::sgd, {}},     {"sgd-momentum", Rule::sgd, {}}, {"adamw", Rule::adamw, {}},
-                               {"lamb", Rule::lamb, {}},   {"lion", Rule::lion, {}}};
+  std::vector<Workload> all = {{"sgd", Rule::sgd, {}},
+                               {"sgd-momentum", Rule::sgd, {}},
+                               {"adamw", Rule::adamw, {}},
+                               {"lamb", Rule::lamb, {}},
+                               {"lion", Rule::lion, {}}};
   for (Workload& workload : all) workload.group.learning_rate = 1e-6;
   all[1].group.momentum = 0.9;
   for (std::size_t i = 2; i < all.size(); ++i) all[i].group.weight_decay = 0.01;
@@ -143,12 +148,15 @@ void bench(const Settings& settings, const CpuKernels& kernels) {
   const auto n = static_cast<std::size_t>(settings.parameters) * sizeof(float);
   std::vector<float> target(static_cast<std::size_t>(settings.parameters));
   const auto copy = [&] {
-    split(settings.threads, static_cast<std::int64_t>(n), [&](std::int64_t begin, std::int64_t end) {
-      std::memcpy(reinterpret_cast<char*>(target.data()) + begin, reinterpret_cast<char*>(memory.parameter.data()) + begin,
-                  static_cast<std::size_t>(end - begin));
-    });
+    split(settings.threads, static_cast<std::int64_t>(n),
+          [&](std::int64_t begin, std::int64_t end) {
+            std::memcpy(reinterpret_cast<char*>(target.data()) + begin,
+                        reinterpret_cast<char*>(memory.parameter.data()) + begin,
+                        static_cast<std::size_t>(end - begin));
+          });
   };
-  std::printf("%-14s %8s %9s %9s %9s %8s %10s %9s\n", "rule", "bytes/p", "ms min", "ms med", "GB/s", "copy", "of copy", "of median");
+  std::printf("%-14s %8s %9s %9s %9s %8s %10s %9s\n", "rule", "bytes/p", "ms min", "ms med", "GB/s",
+              "copy", "of copy", "of median");
   for (const Workload& workload : workloads()) {
     if (!agrees(kernels, workload)) {
       std::printf("%-14s differs from the reference: not timed\n", workload.name);
@@ -166,10 +174,13 @@ void bench(const Settings& settings, const CpuKernels& kernels) {
     const double least = *std::min_element(steps.begin(), steps.end());
     const double copy_least = *std::min_element(copies.begin(), copies.end());
     const auto bytes = static_cast<double>(traffic_of(table).total());
-    const double rate = bytes / least / 1e9, copy_rate = 2.0 * static_cast<double>(n) / copy_least / 1e9;
-    const double of_median = bytes / median(steps) / (2.0 * static_cast<double>(n) / median(copies));
-    std::printf("%-14s %8.1f %9.3f %9.3f %9.2f %8.2f %9.1f%% %8.1f%%\n", workload.name, traffic_of(table).bytes_per_element(),
-                least * 1e3, median(steps) * 1e3, rate, copy_rate, 100 * rate / copy_rate, 100 * of_median);
+    const double rate = bytes / least / 1e9,
+                 copy_rate = 2.0 * static_cast<double>(n) / copy_least / 1e9;
+    const double of_median =
+        bytes / median(steps) / (2.0 * static_cast<double>(n) / median(copies));
+    std::printf("%-14s %8.1f %9.3f %9.3f %9.2f %8.2f %9.1f%% %8.1f%%\n", workload.name,
+                traffic_of(table).bytes_per_element(), least * 1e3, median(steps) * 1e3, rate,
+                copy_rate, 100 * rate / copy_rate, 100 * of_median);
   }
 }
 
@@ -181,14 +192,15 @@ void bench_small(const CpuKernels& kernels) {
   for (const Workload& workload : workloads()) {
     StepPlan plan = memory.plan(settings, workload);
     const StepTable table = plan.table();
-    constexpr int kSteps = 200;
+    constexpr int kSteps = 20;  // short enough to fit between two interruptions
     double least = 1;
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < 200; ++round) {
       least = std::min(least, seconds([&] {
-        for (int s = 0; s < kSteps; ++s) step(kernels, table, 1);
-      }));
+                         for (int s = 0; s < kSteps; ++s) step(kernels, table, 1);
+                       }));
     }
-    std::printf("%-14s 40 tensors of 16 x 16: %.2f us a step (one thread)\n", workload.name, least / kSteps * 1e6);
+    std::printf("%-14s 40 tensors of 16 x 16: %.2f us a step (one thread)\n", workload.name,
+                least / kSteps * 1e6);
   }
 }
 
@@ -209,15 +221,18 @@ Settings parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Settings settings = parse(argc, argv);
-  const Path path = path_for(Device::cpu, settings.path.empty() ? std::nullopt : std::optional(settings.path));
+  const Path path =
+      path_for(Device::cpu, settings.path.empty() ? std::nullopt : std::optional(settings.path));
   const CpuKernels* kernels = cpu_kernels(path);
   if (!kernels) return 2;
-  std::printf("%s, %s; path %s, %d threads, %lld parameters in %d tensors\n", demi::processor_name().c_str(),
-              demi::describe(demi::instruction_set()).c_str(), std::string(name_of(path)).c_str(), settings.threads,
+  std::printf("%s, %s; path %s, %d threads, %lld parameters in %d tensors\n",
+              demi::processor_name().c_str(), demi::describe(demi::instruction_set()).c_str(),
+              std::string(name_of(path)).c_str(), settings.threads,
               static_cast<long long>(settings.parameters), settings.tensors);
   bench(settings, *kernels);
   bench_small(*kernels);
-  std::printf("again: kernels_bench --parameters %lld --rounds %d --threads %d --tensors %d --path %s\n",
-              static_cast<long long>(settings.parameters), settings.rounds, settings.threads, settings.tensors,
-              std::string(name_of(path)).c_str());
+  std::printf(
+      "again: kernels_bench --parameters %lld --rounds %d --threads %d --tensors %d --path %s\n",
+      static_cast<long long>(settings.parameters), settings.rounds, settings.threads,
+      settings.tensors, std::string(name_of(path)).c_str());
 }

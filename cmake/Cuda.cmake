@@ -48,3 +48,23 @@ function(demi_cuda_plugin target source)
   add_custom_target(${target} ALL DEPENDS ${library})
   install(FILES ${library} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
+
+# demi_cuda_program(TARGET SOURCE OBJECT_LIBRARY... HOST_SOURCE...): a program of one .cu file and what it links, in the root of
+# the build folder, beside the plugin that it opens.
+function(demi_cuda_program target source)
+  set(inputs)
+  foreach(input ${ARGN})
+    if(TARGET ${input})
+      list(APPEND inputs $<TARGET_OBJECTS:${input}>)
+    else()
+      list(APPEND inputs ${input})
+    endif()
+  endforeach()
+  set(program ${PROJECT_BINARY_DIR}/${target})
+  add_custom_command(
+    OUTPUT ${program}
+    COMMAND ${DEMI_NVCC} -std=c++20 -O2 -cudart static -arch=sm_80 -ccbin ${CMAKE_CXX_COMPILER}
+            -Xcompiler -fopenmp,-ffp-contract=off -I${PROJECT_SOURCE_DIR} -o ${program} ${source} ${inputs} -ldl
+    DEPENDS ${source} ${inputs} demi_cuda COMMENT "Building CUDA program ${target}" VERBATIM COMMAND_EXPAND_LISTS)
+  add_custom_target(${target} ALL DEPENDS ${program})
+endfunction()

@@ -114,8 +114,9 @@ TEST(Decide, CoefficientsAreRoundedOnceFromFp64) {
   Group group;
   group.learning_rate = 0.001;
   const Coefficients c = group_coefficients(Rule::adam, group, 0.001, 3);
-  EXPECT_EQ(c.bias_correction1, static_cast<float>(0.2709999999999999));
-  EXPECT_EQ(c.bias_correction2, static_cast<float>(0.0029970009999999983));
+  EXPECT_EQ(c.inverse_correction1, static_cast<float>(1 / 0.2709999999999999));
+  EXPECT_EQ(c.inverse_correction2, static_cast<float>(1 / 0.0029970009999999983));
+  EXPECT_EQ(c.root_bias_correction2, static_cast<float>(std::sqrt(0.0029970009999999983)));
   EXPECT_EQ(c.negative_rate, static_cast<float>(-0.0036900369003690045));
   EXPECT_EQ(c.one_minus_beta2, static_cast<float>(0.0010000000000000009));
   EXPECT_EQ(c.flags & kFirst, 0u);
@@ -136,8 +137,8 @@ TEST(Decide, GroupsAndStepCountsOfTensorsAreTheirOwn) {
   EXPECT_EQ(one.step_count(1), 1);
   EXPECT_EQ(one.step_count(2), 2);
   const Coefficients* c = one.plan().table().coefficients;
-  EXPECT_EQ(c[0].bias_correction1, c[2].bias_correction1);
-  EXPECT_NE(c[0].bias_correction1, c[1].bias_correction1);
+  EXPECT_EQ(c[0].negative_rate, c[2].negative_rate);
+  EXPECT_NE(c[0].negative_rate, c[1].negative_rate);
 }
 
 TEST(Decide, TrustRate) {

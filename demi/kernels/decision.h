@@ -64,8 +64,8 @@ DEMI_HOST_DEVICE Coefficients group_coefficients(Rule rule, const Group& group, 
   if (rule == Rule::adam || rule == Rule::adamw || rule == Rule::lamb) {
     const double correction1 = 1.0 - pow(group.beta1, static_cast<double>(t));
     const double correction2 = 1.0 - pow(group.beta2, static_cast<double>(t));
-    c.bias_correction1 = static_cast<float>(correction1);
-    c.bias_correction2 = static_cast<float>(correction2);
+    c.inverse_correction1 = static_cast<float>(1.0 / correction1);
+    c.inverse_correction2 = static_cast<float>(1.0 / correction2);
     c.root_bias_correction2 = static_cast<float>(sqrt(correction2));
     if (rule != Rule::lamb) c.negative_rate = static_cast<float>(-(rate / correction1));
   }

@@ -116,8 +116,8 @@ DEMI_HOST_DEVICE void lamb_moments(Elements<V>& e, const Coefficients& c) {
 /// ... and the update r + lambda x, of which pass 2 takes the norm and pass 3 a multiple.
 template <class V>
 DEMI_HOST_DEVICE V lamb_update(const Elements<V>& e, const Coefficients& c) {
-  const V first = e.moment[0] / V(c.bias_correction1);
-  const V second = e.moment[1] / V(c.bias_correction2);
+  const V first = e.moment[0] * V(c.inverse_correction1);
+  const V second = e.moment[1] * V(c.inverse_correction2);
   V update = first / (square_root(second) + V(c.epsilon));
   if (c.flags & kDecay) update = update + V(c.decay) * e.parameter;
   return update;

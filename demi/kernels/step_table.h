@@ -119,9 +119,9 @@ struct Coefficients {
   float one_minus_dampening;  //
   float beta1, one_minus_beta1;
   float beta2, one_minus_beta2;
-  float bias_correction1;       // 1 - beta1^t
-  float bias_correction2;       // 1 - beta2^t
-  float root_bias_correction2;  // sqrt of the same
+  float inverse_correction1;    // lamb: 1 / (1 - beta1^t)
+  float inverse_correction2;    // lamb: 1 / (1 - beta2^t)
+  float root_bias_correction2;  // adam, adamw: sqrt(1 - beta2^t)
   float epsilon;
   float limit;          // of the tensor
   float factor;         // of the tensor

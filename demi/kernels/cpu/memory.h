@@ -19,6 +19,14 @@ inline Vector load_elements(const void* array, std::int64_t i) {
     return from_bf16(load_half(static_cast<const std::uint16_t*>(array) + i));
 }
 
+/// Asks for the line of element i, which may lie beyond the array's end.
+template <Storage storage>
+inline void prefetch(const void* array, std::int64_t i) {
+  const auto address =
+      reinterpret_cast<std::uintptr_t>(array) + static_cast<std::uintptr_t>(i * bytes_of(storage));
+  _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T0);
+}
+
 /// The first n < width elements; the others are 0.
 template <Storage storage>
 inline Vector load_elements(const void* array, std::int64_t i, int n) {

@@ -24,7 +24,12 @@ Partial measure_block(const void* gradient, Range range) {
   Lanes block;
   const auto see = [&](Vector x) { bits = greater_magnitude(bits, x); };
   for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
-    const auto get = [&](int i) { return load_elements<storage>(gradient, at + i); };
+    const auto get = [&](int i) {
+      // The order within a chunk is not the hardware prefetcher's (5.7 instead of 11.4 ms for 33.5
+      // M bf16 elements).
+      prefetch<storage>(gradient, at + i + kChunk);
+      return load_elements<storage>(gradient, at + i);
+    };
     const auto get_first = [&](int i, int n) {
       return load_elements<storage>(gradient, at + i, n);
     };

@@ -1,0 +1,214 @@
+// device_check [--bench]: the CUDA kernels on the present GPU, through the plugin, against the
+// reference path, bit by bit; then, with --bench, a step over 33,554,432 parameters against a
+// device to device copy. Exit codes: 0 right, 1 wrong, 77 nothing to run on (ctest calls that
+// skipped).
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "demi/kernels/cuda_kernels.h"
+#include "demi/kernels/testing/step_case.h"
+#include "demi/kernels/traffic.h"
+
+namespace {
+
+using namespace demi::kernels;
+using demi::kernels::testing::CaseOptions;
+using demi::kernels::testing::StepCase;
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::printf("%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+/// Device memory that starts `offset` bytes off a 256-byte boundary, as the host's array is
+/// misaligned.
+class DeviceArray {
+ public:
+  DeviceArray(const void* host, std::size_t bytes, std::size_t offset)
+      : bytes_(bytes), offset_(offset) {
+    check(cudaMalloc(&base_, bytes + offset + 1), "cudaMalloc");
+    if (host) check(cudaMemcpy(data(), host, bytes, cudaMemcpyHostToDevice), "upload");
+  }
+  DeviceArray(DeviceArray&& other) noexcept
+      : base_(other.base_), bytes_(other.bytes_), offset_(other.offset_) {
+    other.base_ = nullptr;
+  }
+  DeviceArray& operator=(DeviceArray&&) = delete;
+  ~DeviceArray() { cudaFree(base_); }
+  void* data() const { return static_cast<std::byte*>(base_) + offset_; }
+  void download(void* host) const {
+    check(cudaMemcpy(host, data(), bytes_, cudaMemcpyDeviceToHost), "download");
+  }
+
+ private:
+  void* base_ = nullptr;
+  std::size_t bytes_, offset_;
+};
+
+/// A host case's tensors moved to the device and back.
+class DeviceCase {
+ public:
+  DeviceCase(StepCase& host, const CaseOptions& options) : host_(host) {
+    const auto offset = static_cast<std::size_t>(options.offset);
+    std::vector<TensorEntry> tensors(host.plan().tensors().begin(), host.plan().tensors().end());
+    for (TensorEntry& tensor : tensors) {
+      const auto n = static_cast<std::size_t>(tensor.length);
+      const auto moved = [&](auto*& pointer, std::size_t bytes) {
+        if (!pointer) return;
+        arrays_.emplace_back(pointer, n * bytes, offset * bytes);
+        back_.push_back(const_cast<void*>(static_cast<const void*>(pointer)));
+        pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(arrays_.back().data());
+      };
+      moved(tensor.parameter, 4);
+      for (float*& moment : tensor.moment) moved(moment, 4);
+      moved(tensor.gradient, static_cast<std::size_t>(bytes_of(tensor.gradient_storage)));
+      for (int k = 0; k < 2; ++k)
+        moved(tensor.copy[k], static_cast<std::size_t>(bytes_of(tensor.copy_storage[k])));
+      arrays_.emplace_back(tensor.step, sizeof(std::int64_t), 0);
+      back_.push_back(tensor.step);
+      tensor.step = static_cast<std::int64_t*>(arrays_.back().data());
+    }
+    arrays_.emplace_back(&options.scale, sizeof(float), 0);
+    back_.push_back(nullptr);
+    plan_ = std::make_unique<StepPlan>(options.rule, std::move(tensors),
+                                       std::vector<Group>{options.group});
+    plan_->inputs().scale = static_cast<const float*>(arrays_.back().data());
+    plan_->inputs().max_norm = host.plan().inputs().max_norm;
+    const StepState zero;
+    state_ = std::make_unique<DeviceArray>(&zero, sizeof zero, 0);
+    table_memory_ = std::make_unique<DeviceArray>(nullptr, plan_->device_bytes() + 16, 0);
+    std::vector<double> staging(plan_->upload_bytes() / 8 + 2);
+    table_ = plan_->pack(reinterpret_cast<std::byte*>(staging.data()),
+                         static_cast<std::byte*>(table_memory_->data()),
+                         static_cast<StepState*>(state_->data()));
+    check(cudaMemcpy(table_memory_->data(), staging.data(), plan_->upload_bytes(),
+                     cudaMemcpyHostToDevice),
+          "table");
+  }
+
+  const StepTable& table() const { return table_; }
+  StepTable host_table() { return plan_->table(); }
+  StepState state() const {
+    StepState state;
+    state_->download(&state);
+    return state;
+  }
+  /// Overwrites the host case's arrays with the device's.
+  void download() {
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      if (back_[i]) arrays_[i].download(back_[i]);
+    }
+  }
+
+ private:
+  StepCase& host_;
+  std::vector<DeviceArray> arrays_;
+  std::vector<void*> back_;
+  std::unique_ptr<StepPlan> plan_;
+  std::unique_ptr<DeviceArray> state_, table_memory_;
+  StepTable table_;
+};
+
+bool agrees(const CudaKernels& kernels, const CaseOptions& options) {
+  StepCase expected(options), seen(options);
+  for (StepCase* one : {&expected, &seen}) one->plan().inputs().max_norm = 0.01f;
+  DeviceCase device(seen, options);
+  for (int s = 0; s < 2; ++s) {
+    expected.step(*cpu_kernels(Path::reference));
+    if (const char* complaint = kernels.step(device.table(), nullptr)) {
+      std::printf("launch: %s\n", complaint);
+      return false;
+    }
+  }
+  check(cudaDeviceSynchronize(), "step");
+  device.download();
+  const bool same = expected.written() == seen.written() &&
+                    expected.plan().state().sum_of_squares == device.state().sum_of_squares;
+  std::printf("rule %d gradient %d offset %d: %s\n", static_cast<int>(options.rule),
+              static_cast<int>(options.gradient), options.offset, same ? "same bits" : "DIFFERENT");
+  return same;
+}
+
+bool agrees_everywhere(const CudaKernels& kernels) {
+  bool all = true;
+  for (const Rule rule : {Rule::sgd, Rule::adam, Rule::adamw, Rule::lamb, Rule::lion, Rule::ema}) {
+    for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
+      for (const int offset : {0, 3}) {
+        CaseOptions options;
+        options.rule = rule;
+        options.group.weight_decay = 0.01;
+        options.group.momentum = 0.9;
+        options.gradient = storage;
+        options.copies[1] = Storage::fp16;
+        options.offset = offset;
+        options.awkward = offset != 0;
+        if (options.awkward) options.scale = 1.0f;
+        all = agrees(kernels, options) && all;
+      }
+    }
+  }
+  return all;
+}
+
+template <class Work>
+double milliseconds(Work work) {
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "event");
+  check(cudaEventCreate(&end), "event");
+  float least = 1e9f;
+  for (int round = 0; round < 20; ++round) {
+    check(cudaEventRecord(begin), "record");
+    work();
+    check(cudaEventRecord(end), "record");
+    check(cudaEventSynchronize(end), "wait");
+    float elapsed = 0;
+    check(cudaEventElapsedTime(&elapsed, begin, end), "elapsed");
+    least = std::min(least, elapsed);
+  }
+  return least;
+}
+
+void bench(const CudaKernels& kernels) {
+  constexpr std::size_t kBytes = std::size_t{33554432} * 4;
+  const DeviceArray from(nullptr, kBytes, 0), to(nullptr, kBytes, 0);
+  const double copy =
+      2.0 * kBytes / milliseconds([&] {
+        check(cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice), "copy");
+      });
+  for (const Rule rule : {Rule::sgd, Rule::adamw, Rule::lamb, Rule::lion}) {
+    CaseOptions options;
+    options.rule = rule;
+    options.group.learning_rate = 1e-6;
+    options.lengths.assign(8, 4194304);
+    StepCase host(options);
+    host.plan().inputs().max_norm = 1.0f;
+    DeviceCase device(host, options);
+    kernels.step(device.table(), nullptr);
+    const double elapsed = milliseconds([&] { kernels.step(device.table(), nullptr); });
+    const Traffic traffic = traffic_of(device.host_table());
+    const double rate = static_cast<double>(traffic.total()) / elapsed;
+    std::printf(
+        "rule %d: %.1f bytes a parameter, %.3f ms, %.0f GB/s, copy %.0f GB/s, fraction %.3f\n",
+        static_cast<int>(rule), traffic.bytes_per_element(), elapsed, rate / 1e6, copy / 1e6,
+        rate / copy);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string why;
+  const CudaKernels* kernels = cuda_kernels(&why);
+  std::printf("cuda: %s\n", why.c_str());
+  if (!kernels) return 77;
+  if (!agrees_everywhere(*kernels)) return 1;
+  if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) bench(*kernels);
+  return 0;
+}

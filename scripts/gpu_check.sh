@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# gpu_check.sh [--libtorch DIR] [--build DIR] [--out FILE] [--jobs N] [--dry-run]
+#
+# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu, reads the kernels'
+# machine code, times the step on the device, and writes one results file.
+#   --libtorch  a LibTorch with CUDA (the folder with include/ and lib/); without it, the one that CMake finds
+#   --build     build folder (default build/cuda)
+#   --out       results (default results/gpu.txt)
+#   --dry-run   prints the commands, runs none
+set -euo pipefail
+
+libtorch="" build=build/cuda out=results/gpu.txt jobs=$(nproc) dry=""
+usage() { sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; }
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --libtorch | --build | --out | --jobs)
+      [ $# -ge 2 ] || { echo "$1 needs a value" >&2; exit 2; }
+      case "$1" in
+        --libtorch) libtorch=$2 ;;
+        --build) build=$2 ;;
+        --out) out=$2 ;;
+        --jobs) jobs=$2 ;;
+      esac
+      shift 2
+      ;;
+    --dry-run) dry=1; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "unknown argument $1" >&2; usage >&2; exit 2 ;;
+  esac
+done
+cd "$(dirname "$0")/.."
+
+failures=0
+# step NAME COMMAND...: runs one command, puts its output into the results, goes on after a failure.
+step() {
+  local name=$1
+  shift
+  if [ -n "$dry" ]; then
+    printf '%s:' "$name"
+    printf ' %q' "$@"
+    printf '\n'
+    return
+  fi
+  printf '\n## %s\n$ %s\n' "$name" "$*" | tee -a "$out"
+  if "$@" 2>&1 | tee -a "$out"; then
+    echo "ok: $name" | tee -a "$out"
+  else
+    echo "FAILED: $name" | tee -a "$out"
+    failures=$((failures + 1))
+  fi
+}
+
+if [ -z "$dry" ]; then
+  mkdir -p "$(dirname "$out")"
+  printf '# GPU check of demi %s, %s\n' "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" "$(date -u +%F)" >"$out"
+fi
+configure=(cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DDEMI_CUDA=ON)
+[ -z "$libtorch" ] || configure+=("-DDEMI_LIBTORCH=$libtorch")
+
+step "device" nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv
+step "configure" "${configure[@]}"
+step "build" cmake --build "$build" -j "$jobs"
+step "tests" ctest --test-dir "$build" -L gpu --output-on-failure
+step "machine code" scripts/check_sass.sh "$build/libdemi_cuda.so"
+step "kernels against a copy" "$build/demi_cuda_check" --bench
+for optimizer in sgd sgd-momentum adamw lamb lion; do
+  step "step $optimizer" "$build/demi" bench step --optimizer "$optimizer" --parameters 33554432 --device cuda --json
+done
+step "recipe" "$build/demi" bench recipe mlp --device cuda --json
+
+[ -z "$dry" ] || exit 0
+echo "results in $out, $failures failed"
+[ "$failures" -eq 0 ]
