@@ -34,6 +34,7 @@ void add_commands(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Check against a reference, then time");
   require_one_of(*bench);
   add_bench_autocast(*bench);
+  add_bench_step(*bench);
 }
 
 }  // namespace demi::cli

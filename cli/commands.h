@@ -16,5 +16,6 @@ void add_compare(CLI::App& app);
 void add_policy(CLI::App& app);
 
 void add_bench_autocast(CLI::App& bench);
+void add_bench_step(CLI::App& bench);
 
 }  // namespace demi::cli

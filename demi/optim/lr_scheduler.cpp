@@ -7,6 +7,11 @@
 #include <string>
 
 #include "demi/core/error.h"
+#include "demi/optim/adam.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/lamb.h"
+#include "demi/optim/lion.h"
+#include "demi/optim/sgd.h"
 
 namespace demi::optim::lr {
 
@@ -147,10 +152,14 @@ bool set_plain(torch::optim::OptimizerOptions& options, double momentum) {
 }  // namespace
 
 void set_momentum(torch::optim::OptimizerOptions& options, double momentum) {
-  const bool done = set_plain<torch::optim::SGDOptions>(options, momentum) ||
-                    set_plain<torch::optim::RMSpropOptions>(options, momentum) ||
-                    set_beta1<torch::optim::AdamOptions>(options, momentum) ||
-                    set_beta1<torch::optim::AdamWOptions>(options, momentum);
+  const bool done =
+      set_plain<torch::optim::SGDOptions>(options, momentum) ||
+      set_plain<torch::optim::RMSpropOptions>(options, momentum) ||
+      set_beta1<torch::optim::AdamOptions>(options, momentum) ||
+      set_beta1<torch::optim::AdamWOptions>(options, momentum) ||
+      set_plain<SGDOptions>(options, momentum) || set_beta1<AdamOptions>(options, momentum) ||
+      set_beta1<AdamWOptions>(options, momentum) || set_beta1<LAMBOptions>(options, momentum) ||
+      set_beta1<LionOptions>(options, momentum);
   if (!done)
     throw UsageError({.where = "optim.lr.set_momentum",
                       .what = "this optimizer has neither momentum nor beta1",

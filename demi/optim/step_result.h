@@ -42,6 +42,13 @@ class DEMI_API StepResult {
   /// The loss scale that these gradients carried; 1 without a scaler.
   float scale() const { return numbers().scale; }
 
+  /// The same step, with what its closure returned.
+  StepResult with_loss(at::Tensor loss) const {
+    StepResult result = *this;
+    result.loss_ = std::move(loss);
+    return result;
+  }
+
   /// What the closure returned; undefined without one.
   const at::Tensor& loss() const { return loss_; }
 

@@ -8,6 +8,7 @@
 
 #include "demi/core/error.h"
 #include "demi/optim/gradients.h"
+#include "demi/optim/optimizer.h"
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
 
@@ -20,7 +21,7 @@ enum class Stage { kReady, kUnscaled, kStepped };
 struct Looked {
   Stage stage = Stage::kReady;
   optim::FoundInf found = optim::no_devices();
-  at::Tensor amax;       // fp32, (), of the scaled gradients; ScaleMode::kAmax
+  at::Tensor amax;       // fp32, (), of the unscaled gradients; ScaleMode::kAmax
   at::Tensor grad_norm;  // fp32, ()
 };
 
@@ -60,10 +61,11 @@ struct GradScaler::Impl {
     if (scale.exists()) scale.write(state);
   }
   void require_scale(const char* where) const;
-  void look(torch::optim::Optimizer& optimizer, Looked& at);
+  void look(torch::optim::Optimizer& optimizer, Looked& at, bool in_place);
+  void look_at_own(optim::Optimizer& optimizer, Looked& at, bool in_place);
   StepResult result(torch::optim::Optimizer& optimizer, const Looked& at, bool skipped,
                     at::Tensor loss) const;
-  StepResult finish(torch::optim::Optimizer& optimizer, Looked& at, bool skip);
+  StepResult finish(torch::optim::Optimizer& optimizer, Looked& at, const at::Tensor& together);
   void count(bool skipped);
 };
 
@@ -73,10 +75,24 @@ void GradScaler::Impl::require_scale(const char* where) const {
          "call scale(loss).backward() earlier in the iteration");
 }
 
-void GradScaler::Impl::look(torch::optim::Optimizer& optimizer, Looked& at) {
+/// A demi optimizer's step unscales by itself; only an unscale_ that the user asks for shows in
+/// .grad.
+void GradScaler::Impl::look_at_own(optim::Optimizer& optimizer, Looked& at, bool in_place) {
+  at.stage = Stage::kUnscaled;
+  if (!optimizer.has_gradients()) return;
+  in_place ? optimizer.unscale_(scale.tensor()) : optimizer.set_scale(scale.tensor());
+  const at::Tensor found = optimizer.found_inf();
+  at.found[found.device()] = found;
+  if (options.mode == ScaleMode::kAmax) at.amax = optimizer.greatest();
+}
+
+void GradScaler::Impl::look(torch::optim::Optimizer& optimizer, Looked& at, bool in_place) {
+  if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer))
+    return look_at_own(*own, at, in_place);
   const auto gradients = optim::gradient_values(optimizer);
-  if (options.mode == ScaleMode::kAmax) at.amax = optim::greatest_magnitude(gradients);
-  at.found = optim::unscale_and_check(gradients, scale.inverse());
+  const at::Tensor inverse = scale.inverse();
+  if (options.mode == ScaleMode::kAmax) at.amax = optim::greatest_magnitude(gradients) * inverse;
+  at.found = optim::unscale_and_check(gradients, inverse);
   if (options.record_grad_norm) at.grad_norm = optim::total_norm(gradients);
   at.stage = Stage::kUnscaled;
 }
@@ -91,11 +107,18 @@ StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Lo
           std::move(loss)};
 }
 
-StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Looked& at, bool skip) {
+/// `together`: the overflow flag of several optimizers, or undefined.
+StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Looked& at,
+                                    const at::Tensor& together) {
   at.stage = Stage::kStepped;
-  at::Tensor loss;
-  if (!skip) loss = optimizer.step();
-  return result(optimizer, at, skip, loss);
+  if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer)) {
+    if (together.defined()) own->skip_if(together);
+    own->step();
+    return own->last_step();
+  }
+  const bool skip = together.defined() ? together.item<float>() != 0 : any(at.found);
+  if (!skip) optimizer.step();
+  return result(optimizer, at, skip, {});
 }
 
 void GradScaler::Impl::count(bool skipped) {
@@ -147,7 +170,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (at.stage == Stage::kStepped)
     refuse(kWhere, "unscale_() is being called after step()",
            "call it between backward() and step()");
-  impl_->look(optimizer, at);
+  impl_->look(optimizer, at, /*in_place=*/true);
 }
 
 StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosure& closure) {
@@ -155,6 +178,12 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosur
     at::Tensor loss = optimizer.step(closure);
     return {&optimizer, StepResult::Numbers{.grad_norm = std::numeric_limits<float>::quiet_NaN()},
             loss};
+  }
+  const bool own = dynamic_cast<optim::Optimizer*>(&optimizer) != nullptr;
+  if (closure && own) {
+    const at::AutoGradMode enable_grad(true);
+    const at::Tensor loss = closure();
+    return step(optimizer).with_loss(loss);
   }
   if (closure) return step_with_closure(optimizer, closure);
   return std::move(step(std::vector<torch::optim::Optimizer*>{&optimizer}).front());
@@ -173,19 +202,21 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
       refuse(kWhere, "step() has already been called since the last update()",
              "call update() once a step, after all optimizers");
   }
-  bool skip = false;
+  at::Tensor together;
   for (auto* optimizer : optimizers) {
     Looked& at = impl_->looked[optimizer];
-    if (at.stage == Stage::kReady) impl_->look(*optimizer, at);
+    if (at.stage == Stage::kReady) impl_->look(*optimizer, at, /*in_place=*/false);
     if (at.found.empty())
       refuse(
           kWhere,
           "no Inf checks were recorded for this optimizer: none of its parameters has a gradient",
           "call scale(loss).backward() first");
-    skip |= any(at.found);
+    if (optimizers.size() == 1) continue;
+    const at::Tensor found = joined(at.found, impl_->scale.tensor().device());
+    together = together.defined() ? at::maximum(together, found) : found;
   }
   for (auto* optimizer : optimizers)
-    results.push_back(impl_->finish(*optimizer, impl_->looked[optimizer], skip));
+    results.push_back(impl_->finish(*optimizer, impl_->looked[optimizer], together));
   return results;
 }
 
@@ -203,7 +234,7 @@ StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
     at.stage = Stage::kReady;  // each call makes new gradients
     at::Tensor value = closure();
     impl_->require_scale(kWhere);
-    if (at.stage == Stage::kReady) impl_->look(optimizer, at);
+    if (at.stage == Stage::kReady) impl_->look(optimizer, at, /*in_place=*/true);
     if (any(at.found)) throw Overflow{};
     return value;
   };
@@ -235,7 +266,6 @@ void GradScaler::update() {
   }
   if (found.empty())
     refuse(kWhere, "no Inf checks were recorded prior to update", "call step(optimizer) first");
-  if (amax.defined()) amax = amax / impl.scale.tensor();
   if (impl.scale.is_on_device()) {
     impl.scale.advance(joined(found, device), amax, impl.options);
   } else {

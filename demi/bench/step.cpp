@@ -1,0 +1,294 @@
+#include "demi/bench/step.h"
+
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+#include "demi/kernels/path.h"
+#include "demi/optim/adam.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/clip.h"
+#include "demi/optim/lamb.h"
+#include "demi/optim/lion.h"
+#include "demi/optim/sgd.h"
+#include "demi/scaler/grad_scaler.h"
+#include "demi/weights/weights.h"
+
+namespace demi::bench {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+constexpr double kMaxNorm = 1.0;
+
+struct Contender {
+  std::function<std::unique_ptr<optim::Optimizer>(Tensors, optim::StepOptions)> demi;
+  std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors)>
+      torch;  // null: LibTorch has none
+};
+
+template <class Mine, class Options>
+auto mine(const Options& options) {
+  return
+      [options](Tensors parameters, optim::StepOptions step) -> std::unique_ptr<optim::Optimizer> {
+        return std::make_unique<Mine>(std::move(parameters), options, step);
+      };
+}
+
+template <class Theirs, class Options>
+auto theirs(const Options& options) {
+  return [options](Tensors parameters) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<Theirs>(std::move(parameters), options);
+  };
+}
+
+const std::map<std::string, Contender>& contenders() {
+  namespace t = torch::optim;
+  static const std::map<std::string, Contender> all{
+      {"sgd", {mine<optim::SGD>(optim::SGDOptions(1e-3)), theirs<t::SGD>(t::SGDOptions(1e-3))}},
+      {"sgd-momentum",
+       {mine<optim::SGD>(optim::SGDOptions(1e-3).momentum(0.9)),
+        theirs<t::SGD>(t::SGDOptions(1e-3).momentum(0.9))}},
+      {"adam",
+       {mine<optim::Adam>(optim::AdamOptions(1e-3)), theirs<t::Adam>(t::AdamOptions(1e-3))}},
+      {"adamw",
+       {mine<optim::AdamW>(optim::AdamWOptions(1e-3)), theirs<t::AdamW>(t::AdamWOptions(1e-3))}},
+      {"lamb", {mine<optim::LAMB>(optim::LAMBOptions(1e-3)), nullptr}},
+      {"lion", {mine<optim::Lion>(optim::LionOptions(1e-4)), nullptr}}};
+  return all;
+}
+
+Tensors parameters_of(int64_t elements, int64_t tensors) {
+  const at::NoGradGuard no_grad;
+  Tensors made;
+  for (int64_t i = 0; i < tensors; ++i) {
+    const int64_t length = elements / tensors + (i < elements % tensors ? 1 : 0);
+    made.push_back(
+        (at::arange(length, at::kFloat) * 0.37 + static_cast<double>(i)).sin_().requires_grad_());
+  }
+  return made;
+}
+
+Tensors gradients_of(const Tensors& parameters, float scale) {
+  Tensors made;
+  for (const auto& p : parameters)
+    made.push_back(((p.detach() * 1.7).cos_() * (scale * 1e-3)).to(at::kBFloat16));
+  return made;
+}
+
+void set_gradients(const Tensors& parameters, const Tensors& gradients) {
+  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients[i];
+}
+
+/// As a forward pass leaves them.
+void make_copies(const Tensors& parameters) {
+  for (const auto& p : parameters) weights::low_precision(p, at::kBFloat16);
+}
+
+double milliseconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+struct Times {
+  std::vector<double> ms;
+  double least() const { return *std::min_element(ms.begin(), ms.end()); }
+  double spread() const {
+    std::vector<double> sorted = ms;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2] / sorted.front() - 1;
+  }
+};
+
+/// What a training loop calls after backward().
+void demi_step(GradScaler& scaler, optim::Optimizer& optimizer, const Tensors& parameters) {
+  scaler.unscale_(optimizer);
+  optim::clip_grad_norm_(parameters, kMaxNorm);
+  scaler.step(optimizer);
+  scaler.update();
+}
+
+/// The same in LibTorch's own words: GradScaler's unscaling, clip_grad_norm_, the optimizer.
+void torch_step(torch::optim::Optimizer& optimizer, const Tensors& parameters,
+                const at::Tensor& inverse_scale) {
+  Tensors gradients;
+  for (const auto& p : parameters) gradients.push_back(p.grad());
+  at::Tensor found_inf = at::zeros({});
+  at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse_scale);
+  torch::nn::utils::clip_grad_norm_(parameters, kMaxNorm);
+  if (found_inf.item<float>() == 0) optimizer.step();
+}
+
+void check_against_reference(const Contender& contender, const std::string& name) {
+  const int64_t elements = 100003;  // no multiple of a vector or a block
+  const Tensors mine = parameters_of(elements, 3), reference = parameters_of(elements, 3);
+  const auto a = contender.demi(mine, {}),
+             b = contender.demi(reference, {.path = kernels::Path::reference});
+  make_copies(mine);
+  make_copies(reference);
+  GradScaler scaler_a, scaler_b;
+  const auto step = [](const Tensors& p, optim::Optimizer& optimizer, GradScaler& scaler) {
+    scaler.scale(at::zeros({}));
+    set_gradients(p, gradients_of(p, 65536));
+    demi_step(scaler, optimizer, p);
+  };
+  for (int i = 0; i < 3; ++i) {
+    step(mine, *a, scaler_a);
+    step(reference, *b, scaler_b);
+  }
+  bool same = true;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    same &= at::equal(mine[i], reference[i]);
+    same &= at::equal(weights::low_precision(mine[i], at::kBFloat16), mine[i].to(at::kBFloat16));
+  }
+  const auto state = b->state_tensors();
+  for (const auto& [key, tensor] : a->state_tensors()) same &= at::equal(tensor, state.at(key));
+  if (same) return;
+  throw TrainingError(
+      {.where = "bench.step",
+       .what = "the kernels in use do not give what the reference gives, so they are not timed",
+       .seen =
+           name + " on " + std::string(kernels::name_of(kernels::path_for(kernels::Device::cpu))),
+       .accepted = "equal bits",
+       .advice = "force another path with DEMI_KERNELS and report this"});
+}
+
+/// One step over tensors too small to take time by themselves, in microseconds.
+double host_cost(const std::function<void()>& step) {
+  constexpr int kSteps = 50;
+  double least = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < 5; ++round) {
+    const double ms = milliseconds([&] {
+      for (int i = 0; i < kSteps; ++i) step();
+    });
+    least = std::min(least, ms * 1000 / kSteps);
+  }
+  return least;
+}
+
+void time_host_cost(const Contender& contender, StepBenchResult& result) {
+  const Tensors small = parameters_of(40 * 64, 40);
+  const auto optimizer = contender.demi(small, {});
+  make_copies(small);
+  set_gradients(small, gradients_of(small, 1));
+  result.host_us = host_cost([&] { optimizer->step(); });
+  if (result.torch_optim_ms == 0) return;
+  const Tensors other = parameters_of(40 * 64, 40);
+  const auto peer = contender.torch(other);
+  for (const auto& p : other) p.mutable_grad() = at::ones_like(p);
+  result.torch_optim_host_us = host_cost([&] { peer->step(); });
+}
+
+/// Keeps copies across steps while it lives, whatever this LibTorch's default is.
+class KeptCopies {
+ public:
+  KeptCopies() : before_(weights::mode()) {
+    if (before_ != weights::Mode::keep) weights::set_mode(weights::Mode::keep);
+  }
+  ~KeptCopies() {
+    if (before_ != weights::Mode::keep) weights::set_mode(before_);
+  }
+
+ private:
+  weights::Mode before_;
+};
+
+Times time_demi(const Contender& contender, const StepBenchOptions& options,
+                StepBenchResult& result) {
+  const Tensors parameters = parameters_of(options.parameters, options.tensors);
+  const auto optimizer = contender.demi(parameters, {});
+  make_copies(parameters);
+  set_gradients(parameters, gradients_of(parameters, 65536));
+  const int64_t copy_elements = std::max<int64_t>(options.parameters, 1 << 22);
+  const at::Tensor from = at::ones({copy_elements}), to = at::zeros({copy_elements});
+  GradScaler scaler;
+  scaler.scale(at::zeros({}));
+  demi_step(scaler, *optimizer, parameters);
+  Times step, copy;
+  for (int round = 0; round < options.rounds; ++round) {
+    step.ms.push_back(milliseconds([&] { demi_step(scaler, *optimizer, parameters); }));
+    copy.ms.push_back(milliseconds([&] { to.copy_(from); }));
+  }
+  result.bytes_per_parameter = optimizer->bytes_per_parameter();
+  result.copy_gb_per_s = static_cast<double>(copy_elements) * 8 / copy.least() * 1e-6;
+  return step;
+}
+
+Times time_torch(const Contender& contender, const StepBenchOptions& options) {
+  const Tensors parameters = parameters_of(options.parameters, options.tensors);
+  const auto optimizer = contender.torch(parameters);
+  const Tensors scaled = gradients_of(parameters, 65536);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    parameters[i].mutable_grad() = scaled[i].to(at::kFloat);
+  const at::Tensor inverse_scale = at::scalar_tensor(1.0 / 65536, at::kFloat);
+  Times times;
+  for (int round = 0; round <= options.rounds; ++round) {
+    // LibTorch unscales and clips in place: every round starts from the scaled gradients.
+    for (size_t i = 0; i < parameters.size(); ++i) parameters[i].grad().copy_(scaled[i]);
+    const double ms = milliseconds([&] { torch_step(*optimizer, parameters, inverse_scale); });
+    if (round > 0) times.ms.push_back(ms);
+  }
+  return times;
+}
+
+void check(const StepBenchOptions& options) {
+  if (!contenders().contains(options.optimizer))
+    throw UsageError({.where = "bench.step",
+                      .what = "there is no such optimizer",
+                      .seen = options.optimizer,
+                      .advice = did_you_mean(options.optimizer, step_bench_optimizers())});
+  if (options.parameters >= 1 && options.tensors >= 1 && options.tensors <= options.parameters &&
+      options.rounds >= 1)
+    return;
+  throw UsageError({.where = "bench.step",
+                    .what = "an option is out of range",
+                    .seen = c10::str("parameters ", options.parameters, ", tensors ",
+                                     options.tensors, ", rounds ", options.rounds),
+                    .accepted = "1 or more of each, and no more tensors than parameters"});
+}
+
+}  // namespace
+
+const std::vector<std::string>& step_bench_optimizers() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& [name, contender] : contenders()) all.push_back(name);
+    return all;
+  }();
+  return names;
+}
+
+StepBenchResult bench_step(const StepBenchOptions& options) {
+  check(options);
+  const KeptCopies kept;
+  const Contender& contender = contenders().at(options.optimizer);
+  check_against_reference(contender, options.optimizer);
+
+  StepBenchResult result;
+  result.optimizer = options.optimizer;
+  result.kernels = kernels::name_of(kernels::path_for(kernels::Device::cpu));
+  result.parameters = options.parameters;
+  result.tensors = options.tensors;
+  result.threads = at::get_num_threads();
+  const Times demi = time_demi(contender, options, result);
+  result.ms = demi.least();
+  result.ms_spread = demi.spread();
+  result.gb_per_s =
+      result.bytes_per_parameter * static_cast<double>(options.parameters) / result.ms * 1e-6;
+  result.fraction_of_copy = result.gb_per_s / result.copy_gb_per_s;
+  if (options.peer && contender.torch) {
+    result.torch_optim_ms = time_torch(contender, options).least();
+    result.torch_optim_over_demi = result.torch_optim_ms / result.ms;
+  }
+  time_host_cost(contender, result);
+  return result;
+}
+
+}  // namespace demi::bench

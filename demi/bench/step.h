@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::bench {
+
+/// `demi bench step`: the clipped, scaled and checked step of one optimizer over fp32 parameters
+/// with bf16 copies and bf16 gradients, against LibTorch's optimizer with LibTorch's clipping and
+/// unscaling, and a plain copy.
+struct StepBenchOptions {
+  std::string optimizer = "adamw";  // one of step_bench_optimizers()
+  int64_t parameters = 33554432;    // elements in all; 1 or more
+  int64_t tensors = 8;              // that they are spread over evenly; 1 to parameters
+  int rounds = 7;                   // each of one step and one copy, then one step of LibTorch's
+  bool peer = true;                 // false: without LibTorch's optimizer
+};
+
+/// Times are the least of all rounds; ms_spread is by how much the median is above it (0.1: 10 %).
+/// Bytes are counted from the tables of the step. gb are 10^9 bytes.
+struct StepBenchResult {
+  std::string optimizer, kernels;
+  int64_t parameters = 0, tensors = 0;
+  int threads = 0;
+  double ms = 0, ms_spread = 0;
+  double bytes_per_parameter = 0;
+  double gb_per_s = 0, copy_gb_per_s = 0, fraction_of_copy = 0;
+  double torch_optim_ms = 0;  // 0: LibTorch has no such optimizer, or it was not asked for
+  double torch_optim_over_demi = 0;
+  double host_us = 0;  // one step over 40 tensors of 64 elements
+  double torch_optim_host_us = 0;
+};
+
+DEMI_API const std::vector<std::string>& step_bench_optimizers();
+
+/// First checks that the kernels in use give bit for bit what the reference gives over some steps;
+/// throws TrainingError where they do not, and nothing is timed. Throws UsageError for options out
+/// of range.
+DEMI_API StepBenchResult bench_step(const StepBenchOptions& options);
+
+}  // namespace demi::bench

@@ -1,0 +1,105 @@
+// EMA, BatchNormGuard, decay_groups: what goes along with a step.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "demi/core/error.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/batch_norm_guard.h"
+#include "demi/optim/decay_groups.h"
+#include "demi/optim/ema.h"
+
+namespace demi {
+namespace {
+
+const StepResult kTaken(nullptr, StepResult::Numbers{.found_inf = 0}, {});
+const StepResult kSkipped(nullptr, StepResult::Numbers{.found_inf = 1}, {});
+/// As from a device: the flag is a tensor that nobody has read.
+StepResult on_device(float found_inf) {
+  return {nullptr, torch::tensor({found_inf, 1.F, 1.F}), {}};
+}
+
+TEST(EMA, FollowsTheFormulaAndTheSkip) {
+  torch::nn::Linear model(3, 2);
+  const at::NoGradGuard no_grad;
+  EMA ema(*model, 0.9);
+  at::Tensor expected = model->weight.detach().to(at::kDouble);
+  for (int step = 0; step < 10; ++step) {
+    model->weight.add_(0.1 * step);
+    ema.update(step % 3 == 2 ? kSkipped : kTaken);
+    if (step % 3 != 2) expected = expected * 0.9 + model->weight.to(at::kDouble) * 0.1;
+  }
+  EXPECT_TRUE(at::allclose(ema.averages().at("weight").to(at::kDouble), expected, 0, 1e-6));
+}
+
+TEST(EMA, SwapsForEvaluationAndBackBitForBit) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    torch::nn::Linear model(3, 2);
+    model->to(dtype);
+    const at::NoGradGuard no_grad;
+    EMA ema(*model, 0.99);
+    model->weight.fill_(1);
+    ema.update();
+    const at::Tensor average = ema.averages().at("weight").clone();
+    EXPECT_EQ(average.scalar_type(), at::kFloat);
+    ema.swap();
+    EXPECT_TRUE(at::equal(model->weight, average.to(dtype)));
+    ema.swap();
+    EXPECT_TRUE(at::equal(model->weight, torch::ones({2, 3}, dtype)));
+    EXPECT_TRUE(at::equal(ema.averages().at("weight"), average));
+  }
+}
+
+TEST(EMA, LoadsOnlyWhatFits) {
+  torch::nn::BatchNorm1d model(2), other(3);
+  EMA ema(*model), wrong(*other);
+  EXPECT_THROW(ema.load(wrong.averages()), UsageError);
+  EXPECT_THROW(EMA(*model, 1.1), UsageError);
+  std::map<std::string, at::Tensor> saved;
+  for (const auto& [name, tensor] : ema.averages()) saved[name] = tensor.clone();
+  {
+    const at::NoGradGuard no_grad;
+    model->weight.fill_(7);
+  }
+  ema.update();
+  ema.load(saved);
+  EXPECT_TRUE(at::equal(ema.averages().at("weight"), torch::ones(2)));
+}
+
+TEST(BatchNormGuard, GivesTheStatisticsOfASkippedStepBack) {
+  torch::nn::BatchNorm1d model(2);
+  BatchNormGuard guard(*model);
+  model->forward(torch::randn({4, 2}));
+  guard.restore_if_skipped(kTaken);
+  EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), 1);
+  guard.remember();
+  const at::Tensor mean = model->running_mean.clone(), variance = model->running_var.clone();
+  for (const auto& skipped : {kSkipped, on_device(1)}) {
+    model->forward(torch::full({4, 2}, std::numeric_limits<float>::infinity()));
+    guard.restore_if_skipped(skipped);
+    EXPECT_TRUE(at::equal(model->running_mean, mean));
+    EXPECT_TRUE(at::equal(model->running_var, variance));
+    EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), 1);
+  }
+  model->forward(torch::ones({4, 2}));
+  guard.restore_if_skipped(on_device(0));
+  EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), 2);
+}
+
+TEST(DecayGroups, SpareBiasesAndNormalisation) {
+  torch::nn::Sequential model(torch::nn::Linear(3, 4),
+                              torch::nn::LayerNorm(torch::nn::LayerNormOptions({2, 4})),
+                              torch::nn::Conv2d(1, 2, 3), torch::nn::BatchNorm2d(2));
+  const auto groups = optim::decay_groups(*model);
+  EXPECT_EQ(groups.decay.size(), 2U);     // the weights of Linear and Conv2d
+  EXPECT_EQ(groups.no_decay.size(), 6U);  // two biases, weight and bias of both norms
+  optim::AdamW optimizer(
+      optim::with_decay_by_rule(*model, optim::AdamWOptions(1e-3).weight_decay(0.5)));
+  const auto decay = [&](size_t g) {
+    return static_cast<optim::AdamWOptions&>(optimizer.param_groups()[g].options()).weight_decay();
+  };
+  EXPECT_EQ(decay(0), 0.5);
+  EXPECT_EQ(decay(1), 0);
+}
+
+}  // namespace
+}  // namespace demi

@@ -1,0 +1,142 @@
+#include "demi/optim/aten_passes.h"
+
+#include <torch/torch.h>
+
+#include <bit>
+
+#include "demi/kernels/decide.h"
+#include "demi/kernels/decision.h"
+#include "demi/kernels/formulas.h"
+#include "demi/optim/tensor_table.h"
+
+namespace demi::optim::aten {
+namespace {
+
+/// What the formulas take for V: a tensor, or one number for all of its elements.
+struct Value {
+  at::Tensor tensor;
+  double number = 0;
+
+  Value() = default;
+  explicit Value(float all) : number(all) {}
+  explicit Value(at::Tensor array) : tensor(std::move(array)) {}
+  bool is_number() const { return !tensor.defined(); }
+};
+
+// In the formulas at least one side is a tensor.
+Value operator+(const Value& a, const Value& b) {
+  if (a.is_number()) return Value(b.tensor + a.number);
+  return Value(b.is_number() ? a.tensor + b.number : a.tensor + b.tensor);
+}
+Value operator-(const Value& a, const Value& b) {
+  return Value(b.is_number() ? a.tensor - b.number : a.tensor - b.tensor);
+}
+Value operator*(const Value& a, const Value& b) {
+  if (a.is_number()) return Value(b.tensor * a.number);
+  return Value(b.is_number() ? a.tensor * b.number : a.tensor * b.tensor);
+}
+/// By a one-element tensor where the divisor is a number: LibTorch would multiply by its
+/// reciprocal.
+Value operator/(const Value& a, const Value& b) {
+  if (!b.is_number()) return Value(a.tensor / b.tensor);
+  return Value(a.tensor / at::full({1}, b.number, a.tensor.options()));
+}
+Value operator-(const Value& a) { return Value(-a.tensor); }
+Value square_root(const Value& x) { return Value(x.tensor.sqrt()); }
+Value maximum(const Value& a, const Value& b) { return Value(at::maximum(a.tensor, b.tensor)); }
+Value sign(const Value& x) { return Value(x.tensor.sign()); }
+Value clamp(const Value& x, const Value& limit) {
+  return Value(x.tensor.clamp(-limit.number, limit.number));
+}
+
+using Elements = kernels::Elements<Value>;
+
+Elements load(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member& member) {
+  Elements e;
+  e.parameter = Value(member.work);
+  const int count = kernels::moment_count(plan.rule(), c.flags);
+  for (int k = 0; k < count; ++k) e.moment[k] = Value(member.state->moment(plan.rule(), k));
+  const Value scaled(member.gradient.to(member.work.scalar_type()));
+  e.gradient =
+      kernels::true_gradient(scaled, plan.state().inverse_scale, plan.state().clip_factor, c);
+  return e;
+}
+
+void store(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member& member,
+           const Elements& e) {
+  const int count = kernels::moment_count(plan.rule(), c.flags);
+  for (int k = 0; k < count; ++k) member.state->moment(plan.rule(), k).copy_(e.moment[k].tensor);
+  member.work.copy_(e.parameter.tensor);
+}
+
+void apply(kernels::Rule rule, Elements& e, const kernels::Coefficients& c) {
+  switch (rule) {
+    case kernels::Rule::sgd:
+      return kernels::update<kernels::Rule::sgd>(e, c);
+    case kernels::Rule::adam:
+      return kernels::update<kernels::Rule::adam>(e, c);
+    case kernels::Rule::adamw:
+      return kernels::update<kernels::Rule::adamw>(e, c);
+    case kernels::Rule::lamb:
+      return kernels::update<kernels::Rule::lamb>(e, c);
+    case kernels::Rule::lion:
+      return kernels::update<kernels::Rule::lion>(e, c);
+    case kernels::Rule::ema:
+      return kernels::update<kernels::Rule::ema>(e, c);
+  }
+}
+
+double squares(const at::Tensor& tensor) {
+  const double norm =
+      at::linalg_vector_norm(tensor, 2, std::nullopt, false, at::kDouble).item<double>();
+  return norm * norm;
+}
+
+void apply_trust(const kernels::StepPlan& plan, const kernels::Group& group, Elements& e,
+                 kernels::Coefficients c) {
+  const Value update = kernels::lamb_update(e, c);
+  const double rate = kernels::learning_rate(group, plan.state().taken - 1);
+  c.negative_rate =
+      kernels::trust_rate(group, rate, squares(e.parameter.tensor), squares(update.tensor));
+  kernels::lamb_apply(e, c);
+}
+
+}  // namespace
+
+void measure(kernels::StepPlan& plan, const std::vector<Member>& members) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> numbers;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const at::Tensor& gradient = members[i].gradient;
+    if (!plan.tensors()[i].gradient || gradient.numel() == 0) continue;
+    const at::Tensor norm = at::linalg_vector_norm(gradient, 2, std::nullopt, false, at::kDouble);
+    numbers.push_back(at::stack({norm * norm, gradient.abs().amax().to(at::kDouble)}));
+  }
+  double sum = 0;
+  std::uint32_t greatest = 0;
+  if (!numbers.empty()) {
+    const at::Tensor all = at::stack(numbers).cpu();  // the host read
+    for (int64_t i = 0; i < all.size(0); ++i) {
+      sum += all[i][0].item<double>();
+      greatest =
+          std::max(greatest, std::bit_cast<std::uint32_t>(all[i][1].item<float>()) & 0x7FFFFFFFU);
+    }
+  }
+  kernels::record_sums(plan.inputs(), sum, greatest, plan.state());
+}
+
+void update(kernels::StepPlan& plan, std::vector<Member>& members) {
+  const at::NoGradGuard no_grad;
+  const kernels::StepTable table = plan.table();
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!table.tensors[i].gradient) continue;
+    const kernels::Coefficients& c = table.coefficients[i];
+    Elements e = load(plan, c, members[i]);
+    apply(plan.rule(), e, c);
+    if (plan.rule() == kernels::Rule::lamb)
+      apply_trust(plan, table.groups[table.tensors[i].group], e, c);
+    store(plan, c, members[i], e);
+  }
+}
+
+}  // namespace demi::optim::aten

@@ -1,0 +1,35 @@
+#include "demi/optim/batch_norm_guard.h"
+
+#include <torch/torch.h>
+
+#include <string_view>
+
+namespace demi {
+
+BatchNormGuard::BatchNormGuard(const torch::nn::Module& module) {
+  for (const auto& item : module.named_buffers()) {
+    const std::string_view name = item.key();
+    for (const std::string_view known : {"running_mean", "running_var", "num_batches_tracked"})
+      if (name.ends_with(known)) buffers_.push_back(item.value());
+  }
+  remember();
+}
+
+void BatchNormGuard::remember() {
+  const at::NoGradGuard no_grad;
+  if (kept_.empty())
+    for (const auto& buffer : buffers_) kept_.push_back(buffer.clone());
+  else
+    for (size_t i = 0; i < buffers_.size(); ++i) kept_[i].copy_(buffers_[i]);
+}
+
+void BatchNormGuard::restore_if_skipped(const StepResult& result) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor found_inf = result.found_inf();
+  if (found_inf.is_cpu() && !result.skipped()) return;
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    buffers_[i].copy_(found_inf.is_cpu() ? kept_[i]
+                                         : at::where(found_inf != 0, kept_[i], buffers_[i]));
+}
+
+}  // namespace demi

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::optim {
+
+/// torch.nn.utils.clip_grad_norm_: multiplies the gradients by min(1, max_norm / (norm + 1e-6)),
+/// norm taken over all of them together. Returns the norm before, fp32, (), and does not
+/// synchronise (error_if_nonfinite does, and throws TrainingError for an Inf or NaN).
+///
+/// For parameters of a demi optimizer the factor is recorded and applied within its next step, to
+/// the unscaled gradients: .grad itself stays as it is (Optimizer::unscaled_grad shows what the
+/// step will use). With a GradScaler call unscale_(optimizer) first, as in PyTorch. All parameters
+/// of one demi optimizer at once cost nothing besides the pass that looks for Inf and NaN; subsets,
+/// several optimizers and other norms are read once more.
+///
+/// max_norm: 0 or more. norm_type: above 0; infinity is the greatest magnitude.
+DEMI_API at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                    double norm_type = 2.0, bool error_if_nonfinite = false);
+
+/// torch.nn.utils.clip_grad_value_: clamps each gradient to [-clip_value, clip_value]; recorded in
+/// the same way.
+DEMI_API void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+
+}  // namespace demi::optim

@@ -1,0 +1,136 @@
+#include "demi/optim/clip.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "demi/core/error.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/sgd.h"
+#include "demi/optim/testing.h"
+
+namespace demi::optim {
+namespace {
+
+using namespace testing;
+constexpr double kScale = 1024;
+
+/// Two parameters with a demi optimizer whose gradients are scaled, and the same two with torch's.
+struct Pair {
+  explicit Pair(at::ScalarType dtype)
+      : mine({p, q}, SGDOptions(1)), theirs({a, b}, torch::optim::SGDOptions(1)) {
+    for (const auto& [x, y] : {std::pair(p, a), std::pair(q, b)}) {
+      set_grad(y, gradient(y, dtype, 1).to(at::kFloat));
+      set_grad(x, (y.grad() * kScale).to(dtype));
+    }
+    mine.unscale_(at::scalar_tensor(kScale, at::kFloat));
+  }
+  void expect_same_step(double tolerance) {
+    mine.step();
+    theirs.step();
+    EXPECT_TRUE(at::allclose(p, a, 0, tolerance));
+    EXPECT_TRUE(at::allclose(q, b, 0, tolerance));
+  }
+
+  at::Tensor p = parameter({5}), q = parameter({3, 2}), a = parameter({5}), b = parameter({3, 2});
+  SGD mine;
+  torch::optim::SGD theirs;
+};
+
+TEST(Clip, TheWholeOptimizerAsInTorchWithoutScale) {
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (const double limit : {0.5, 100.0, 0.0}) {
+      Pair pair(dtype);
+      const at::Tensor before = pair.p.grad().clone();
+      const double expected = torch::nn::utils::clip_grad_norm_({pair.a, pair.b}, limit);
+      EXPECT_NEAR(clip_grad_norm_({pair.p, pair.q}, limit).item<double>(), expected, 1e-6);
+      EXPECT_TRUE(at::equal(pair.p.grad(), before));
+      EXPECT_TRUE(at::allclose(pair.mine.unscaled_grad(pair.p), pair.a.grad(), 0, 1e-6));
+      pair.expect_same_step(1e-6);
+      EXPECT_NEAR(pair.mine.last_step().grad_norm().value(), expected, 1e-6);
+    }
+  }
+}
+
+TEST(Clip, ByValue) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    Pair pair(dtype);
+    torch::nn::utils::clip_grad_value_({pair.a, pair.b}, 0.25);
+    clip_grad_value_({pair.p, pair.q}, 0.25);
+    EXPECT_TRUE(at::equal(pair.mine.unscaled_grad(pair.q), pair.b.grad()));
+    pair.expect_same_step(0);
+  }
+}
+
+TEST(Clip, PartsAndOtherNormsAndOneAfterTheOther) {
+  for (const auto dtype : {at::kFloat, at::kHalf}) {
+    Pair pair(dtype);
+    const auto both = [&](auto mine, auto theirs, double limit, double type) {
+      const double expected = torch::nn::utils::clip_grad_norm_(theirs, limit, type);
+      EXPECT_NEAR(clip_grad_norm_(mine, limit, type).template item<double>(), expected, 1e-5);
+    };
+    using Tensors = std::vector<at::Tensor>;
+    both(Tensors{pair.p}, Tensors{pair.a}, 0.5, 2.0);
+    both(Tensors{pair.p, pair.q}, Tensors{pair.a, pair.b}, 0.9, 2.0);
+    clip_grad_value_({pair.q}, 0.2);
+    torch::nn::utils::clip_grad_value_({pair.b}, 0.2);
+    both(Tensors{pair.p, pair.q}, Tensors{pair.a, pair.b}, 0.6, 3.0);
+    both(Tensors{pair.q}, Tensors{pair.b}, 0.1, std::numeric_limits<double>::infinity());
+    pair.expect_same_step(1e-5);
+  }
+}
+
+TEST(Clip, OverSeveralOptimizersAndForeignParameters) {
+  Pair pair(at::kBFloat16);
+  const at::Tensor r = parameter({4}), c = parameter({4}), foreign = parameter({2}),
+                   d = parameter({2});
+  AdamW other({r}, AdamWOptions(0.1));
+  torch::optim::AdamW torchs({c}, torch::optim::AdamWOptions(0.1));
+  for (const auto& [x, y] : {std::pair(r, c), std::pair(foreign, d)}) {
+    set_grad(x, gradient(x, at::kFloat, 2));
+    set_grad(y, gradient(y, at::kFloat, 2));
+  }
+  const double expected = torch::nn::utils::clip_grad_norm_({pair.a, pair.b, c, d}, 0.7);
+  EXPECT_NEAR(clip_grad_norm_({pair.p, pair.q, r, foreign}, 0.7).item<double>(), expected, 1e-5);
+  EXPECT_TRUE(at::allclose(foreign.grad(), d.grad(), 0, 1e-6));
+  other.step();
+  torchs.step();
+  EXPECT_TRUE(at::allclose(r, c, 0, 1e-5));
+  pair.expect_same_step(1e-5);
+}
+
+TEST(Clip, ARecordedClipIsForOneStep) {
+  const at::Tensor p = torch::zeros(1).requires_grad_();
+  SGD sgd({p}, SGDOptions(1));
+  for (int step = 0; step < 2; ++step) {
+    set_grad(p, torch::full({1}, 8.F));
+    if (step == 0) clip_grad_norm_({p}, 1);
+    sgd.step();
+  }
+  EXPECT_NEAR(p.item<float>(), -9, 1e-5);
+}
+
+TEST(Clip, NonFiniteNorms) {
+  const at::Tensor p = parameter({2});
+  SGD sgd({p}, SGDOptions(1));
+  set_grad(p, torch::tensor({1.F, std::nanf("")}));
+  EXPECT_THROW(clip_grad_norm_({p}, 1, 2, /*error_if_nonfinite=*/true), TrainingError);
+  EXPECT_TRUE(std::isnan(clip_grad_norm_({p}, 1).item<double>()));
+  sgd.step();
+  EXPECT_TRUE(sgd.last_step().skipped());
+  EXPECT_TRUE(at::equal(p, parameter({2})));
+}
+
+TEST(Clip, ArgumentsOutOfRangeAndNoGradients) {
+  const at::Tensor p = parameter({2});
+  EXPECT_THROW(clip_grad_norm_({p}, -1), UsageError);
+  EXPECT_THROW(clip_grad_norm_({p}, std::nan("")), UsageError);
+  EXPECT_THROW(clip_grad_norm_({p}, 1, 0), UsageError);
+  EXPECT_THROW(clip_grad_value_({p}, -1), UsageError);
+  EXPECT_EQ(clip_grad_norm_({p}, 1).item<double>(), 0);
+  EXPECT_EQ(clip_grad_norm_({}, 1).item<double>(), 0);
+}
+
+}  // namespace
+}  // namespace demi::optim

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace demi::optim {
+
+/// A module's parameters by whether weight decay makes sense for them. Biases, scales and shifts of
+/// normalisation layers (everything of one dimension or none, and whatever a LayerNorm owns) have
+/// none: decay there pulls at the layer's mean and spread instead of at the size of a map (Goyal et
+/// al. 2017, "Accurate, large minibatch SGD", section 5.3).
+struct DecayGroups {
+  std::vector<at::Tensor> decay, no_decay;
+};
+DEMI_API DecayGroups decay_groups(const torch::nn::Module& module);
+
+/// Two parameter groups, the second with a weight decay of 0.
+///
+///     demi::optim::AdamW optimizer(with_decay_by_rule(*model, demi::optim::AdamWOptions(1e-3)));
+template <class Options>
+std::vector<torch::optim::OptimizerParamGroup> with_decay_by_rule(const torch::nn::Module& module,
+                                                                  const Options& options) {
+  DecayGroups groups = decay_groups(module);
+  std::vector<torch::optim::OptimizerParamGroup> made;
+  made.emplace_back(std::move(groups.decay), std::make_unique<Options>(options));
+  made.emplace_back(std::move(groups.no_decay),
+                    std::make_unique<Options>(Options(options).weight_decay(0)));
+  return made;
+}
+
+}  // namespace demi::optim

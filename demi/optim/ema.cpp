@@ -1,0 +1,105 @@
+#include "demi/optim/ema.h"
+
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include "demi/core/error.h"
+#include "demi/kernels/cpu_kernels.h"
+
+namespace demi {
+namespace {
+
+constexpr int64_t kElementsPerThread = 65536;
+
+/// fp32 on the CPU: one pass, the kernels' formula.
+bool lerp_in_one_pass(at::Tensor& average, const at::Tensor& weight, float part) {
+  const kernels::CpuKernels* kernels = kernels::cpu_kernels();
+  const bool fits = kernels && average.is_cpu() && average.scalar_type() == at::kFloat &&
+                    weight.scalar_type() == at::kFloat && average.is_non_overlapping_and_dense() &&
+                    average.strides() == weight.strides();
+  if (!fits) return false;
+  float* to = average.mutable_data_ptr<float>();
+  const float* from = weight.const_data_ptr<float>();
+  at::parallel_for(0, average.numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+    kernels->lerp(to + begin, from + begin, part, end - begin);
+  });
+  return true;
+}
+
+/// `changed` where `keep` is 0, else what was there; `keep` undefined: always changed.
+void take(at::Tensor& place, const at::Tensor& changed, const at::Tensor& keep) {
+  place.copy_(keep.defined() ? at::where(keep != 0, place, changed) : changed);
+}
+
+}  // namespace
+
+EMA::EMA(torch::nn::Module& module, double decay) : decay_(decay) {
+  if (!(decay >= 0 && decay <= 1))
+    throw UsageError({.where = "optim.EMA",
+                      .what = "decay is out of range",
+                      .seen = std::to_string(decay),
+                      .accepted = "0 to 1"});
+  const at::NoGradGuard no_grad;
+  for (const auto& item : module.named_parameters()) {
+    weights_[item.key()] = item.value();
+    const auto dtype = at::promote_types(item.value().scalar_type(), at::kFloat);
+    averages_[item.key()] = item.value().detach().to(dtype, /*non_blocking=*/false, /*copy=*/true);
+  }
+  for (const auto& item : module.named_buffers()) {
+    buffers_[item.key()] = item.value();
+    averages_[item.key()] = item.value().clone();
+  }
+}
+
+void EMA::update() { move({}); }
+
+void EMA::update(const StepResult& result) {
+  const at::Tensor found_inf = result.found_inf();
+  if (!found_inf.is_cpu()) return move(found_inf);
+  if (!result.skipped()) move({});
+}
+
+void EMA::move(const at::Tensor& keep) {
+  const at::NoGradGuard no_grad;
+  const double part = 1 - decay_;
+  for (auto& [name, weight] : weights_) {
+    at::Tensor& average = averages_[name];
+    if (!keep.defined() && lerp_in_one_pass(average, weight, static_cast<float>(part))) continue;
+    take(average, at::lerp(average, weight.to(average.scalar_type()), part), keep);
+  }
+  for (auto& [name, buffer] : buffers_) take(averages_[name], buffer, keep);
+}
+
+void EMA::swap() {
+  const at::NoGradGuard no_grad;
+  for (auto* all : {&weights_, &buffers_}) {
+    for (auto& [name, tensor] : *all) {
+      at::Tensor& average = averages_[name];
+      // Into tensors of their own dtypes: an average does not go through 16 bits and back.
+      auto& parked = parked_[name];
+      if (parked.defined()) {
+        tensor.copy_(parked);
+        parked.reset();
+      } else {
+        parked = tensor.detach().clone();
+        tensor.copy_(average);
+      }
+    }
+  }
+}
+
+void EMA::load(const std::map<std::string, at::Tensor>& averages) {
+  for (const auto& [name, average] : averages_) {
+    const auto found = averages.find(name);
+    if (found == averages.end() || found->second.sizes() != average.sizes() ||
+        averages.size() != averages_.size())
+      throw UsageError({.where = "optim.EMA.load",
+                        .what = "the averages are those of another model",
+                        .seen = name,
+                        .accepted = "names and shapes of this module"});
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& [name, average] : averages_) average.copy_(averages.at(name));
+}
+
+}  // namespace demi

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <limits>
+#include <tuple>
+
+#include "demi/optim/rule_optimizer.h"
+
+namespace demi::optim {
+
+struct DEMI_API LAMBOptions : public torch::optim::OptimizerCloneableOptions<LAMBOptions> {
+  LAMBOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
+  TORCH_ARG(double, lr) = 1e-3;   // learning rate; 0 or more
+  typedef std::tuple<double, double> betas_t;
+  TORCH_ARG(betas_t, betas) = std::make_tuple(0.9,
+                                              0.999);  // decay of the first and the second moment
+  TORCH_ARG(double, eps) = 1e-6;                       // added to the root of the second moment
+  TORCH_ARG(double, weight_decay) = 0;                 // part of the update before the trust ratio
+  TORCH_ARG(double, trust_limit) =
+      std::numeric_limits<double>::infinity();  // greatest trust ratio; above 0
+  TORCH_ARG(bool, adapt) = true;                // false: a trust ratio of 1
+  TORCH_ARG(bool, maximize) = false;            // climb instead
+
+ public:
+  kernels::Group numbers() const;
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+  double get_lr() const override { return lr(); }
+  void set_lr(double rate) override { lr(rate); }
+};
+
+/// You et al. 2020, "Large batch optimization for deep learning: training BERT in 76 minutes",
+/// algorithm 2. The trust ratio needs norms of each tensor, and so a third pass: 42 bytes a
+/// parameter and step with 16-bit gradients and one copy.
+class DEMI_API LAMB : public RuleOptimizer<LAMBOptions, kernels::Rule::lamb> {
+ public:
+  using RuleOptimizer::RuleOptimizer;
+};
+
+}  // namespace demi::optim

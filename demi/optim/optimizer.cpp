@@ -1,0 +1,364 @@
+#include "demi/optim/optimizer.h"
+
+#include <torch/torch.h>
+
+#include <string>
+#include <unordered_set>
+
+#include "demi/core/error.h"
+#include "demi/optim/ownership.h"
+#include "demi/optim/rule_optimizer.h"
+#include "demi/optim/stepper.h"
+
+namespace demi::optim {
+namespace {
+
+/// A parameter as the tables know it.
+struct Known {
+  const at::TensorImpl* parameter;
+  const torch::optim::OptimizerParamState* state;  // null: no gradient has been seen yet
+};
+
+[[noreturn]] void refuse(const char* what, const std::string& seen, const char* accepted) {
+  throw UsageError({.where = "optim.Optimizer", .what = what, .seen = seen, .accepted = accepted});
+}
+
+void check_parameter(const at::Tensor& parameter) {
+  if (!parameter.defined()) refuse("a parameter is undefined", "", "tensors");
+  if (parameter.layout() != at::kStrided)
+    refuse("a parameter is not dense", c10::str(parameter.layout()), "strided");
+  const auto dtype = parameter.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kDouble && !is_16_bit(dtype))
+    refuse("a parameter has a dtype that cannot be trained", c10::toString(dtype),
+           "fp32, fp16, bf16, fp64");
+  for (int64_t d = 0; d < parameter.dim(); ++d)
+    if (parameter.stride(d) == 0 && parameter.size(d) > 1)
+      refuse("elements of a parameter share memory", c10::str(parameter.strides()),
+             "one place an element");
+}
+
+/// `tensor` in the layout, dtype and device of `work`; zeros where it is undefined.
+void conform(at::Tensor& tensor, const at::Tensor& work, const char* name) {
+  if (!tensor.defined()) {
+    tensor = at::zeros_like(work);
+    return;
+  }
+  if (tensor.sizes() != work.sizes())
+    refuse("loaded state does not fit its parameter",
+           std::string(name) + " of shape " + c10::str(tensor.sizes()), "the parameter's shape");
+  const bool fits = tensor.strides() == work.strides() &&
+                    tensor.scalar_type() == work.scalar_type() && tensor.device() == work.device();
+  if (!fits) tensor = at::empty_like(work).copy_(tensor);
+}
+
+/// The dense fp32 (or fp64) array that is updated for the parameter.
+void place(Member& member) {
+  const at::Tensor& parameter = member.parameter;
+  const bool dense = parameter.is_non_overlapping_and_dense();
+  if (is_16_bit(parameter.scalar_type())) {
+    const bool made = member.state->master.defined();
+    const at::Tensor layout =
+        at::empty_like(parameter, parameter.options().dtype(at::kFloat).requires_grad(false));
+    conform(member.state->master, layout, "master");
+    if (!made) member.state->master.copy_(parameter);
+    member.storage = dense ? Storage::kMaster : Storage::kScattered;
+    member.work = member.state->master;
+  } else if (dense || parameter.scalar_type() == at::kDouble) {
+    member.storage = Storage::kDirect;
+    member.work = parameter.detach();
+  } else {
+    member.storage = Storage::kScattered;
+    member.work = at::empty(parameter.sizes(), parameter.options().requires_grad(false));
+  }
+}
+
+Member member_of(const at::Tensor& parameter, ParamState& state, kernels::Rule rule,
+                 const kernels::Group& group) {
+  const at::NoGradGuard no_grad;
+  Member member;
+  member.parameter = parameter;
+  member.state = &state;
+  member.sizes = parameter.sizes().vec();
+  member.strides = parameter.strides().vec();
+  place(member);
+  state.step = state.step.defined() ? state.step.to(at::kCPU, at::kLong) : at::zeros({}, at::kLong);
+  for (int k = 0; k < moments_of(rule, group); ++k) {
+    // SGD's buffer starts as the first gradient it sees, also where momentum is switched on late.
+    if (rule == kernels::Rule::sgd && !state.moment(rule, k).defined()) state.step.zero_();
+    conform(state.moment(rule, k), member.work, "a moment");
+  }
+  return member;
+}
+
+}  // namespace
+
+struct Optimizer::Impl {
+  Impl(kernels::Rule rule, StepOptions options) : stepper(rule, options) {}
+
+  Stepper stepper;
+  std::vector<std::unique_ptr<Ownership>> owned;
+  std::vector<Known> known;
+  std::map<size_t, std::vector<double>> rates;  // scheduled, by group
+  StepResult last;
+};
+
+// LibTorch 2.15 merges a group's options with the defaults for the optimizers that it knows, and
+// puts the defaults in the place of those that it does not know: give the group its own back.
+Optimizer::Optimizer(kernels::Rule rule,
+                     const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                     std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options)
+    : torch::optim::Optimizer(groups, std::move(defaults)),
+      impl_(std::make_unique<Impl>(rule, options)) {
+  for (size_t g = 0; g < groups.size(); ++g)
+    if (groups[g].has_options()) param_groups_[g].set_options(groups[g].options().clone());
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  numbers_of(group.has_options() ? group.options() : defaults());
+  for (const auto& parameter : group.params()) check_parameter(parameter);
+  torch::optim::Optimizer::add_param_group(group);
+  if (group.has_options()) param_groups_.back().set_options(group.options().clone());
+  adopt();
+}
+
+void Optimizer::adopt() {
+  std::unordered_set<const at::TensorImpl*> seen;
+  std::vector<at::Tensor> wanted;
+  for (const auto& group : param_groups_) {
+    numbers_of(group.options());
+    for (const auto& parameter : group.params()) {
+      check_parameter(parameter);
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
+        refuse("a parameter is there twice", c10::str("shape ", parameter.sizes()),
+               "each parameter once, in one group");
+      wanted.push_back(parameter);
+    }
+  }
+  auto& owned = impl_->owned;
+  std::erase_if(owned, [&](const auto& one) {
+    return !seen.contains(one->parameter().unsafeGetTensorImpl());
+  });
+  std::unordered_set<const at::TensorImpl*> held;
+  for (const auto& one : owned) held.insert(one->parameter().unsafeGetTensorImpl());
+  for (const auto& parameter : wanted)
+    if (!held.contains(parameter.unsafeGetTensorImpl()))
+      owned.push_back(std::make_unique<Ownership>(parameter, *this,
+                                                  impl_->stepper.options().low_precision_grads));
+  impl_->known.clear();
+}
+
+void Optimizer::set_taken(int64_t taken) {
+  impl_->stepper.taken = taken;
+  impl_->known.clear();
+}
+
+bool Optimizer::knows_all() const {
+  auto known = impl_->known.begin();
+  const auto end = impl_->known.end();
+  for (const auto& group : param_groups_) {
+    for (const auto& parameter : group.params()) {
+      if (known == end || known->parameter != parameter.unsafeGetTensorImpl()) return false;
+      const auto state = state_.find(parameter.unsafeGetTensorImpl());
+      if ((state == state_.end() ? nullptr : state->second.get()) != known->state) return false;
+      if (!known->state && parameter.grad().defined()) return false;
+      ++known;
+    }
+  }
+  return known == end;
+}
+
+void Optimizer::build(const std::vector<kernels::Group>& groups) {
+  adopt();
+  std::vector<Placed> placed;
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    for (const auto& parameter : param_groups_[g].params()) {
+      auto* key = parameter.unsafeGetTensorImpl();
+      const bool has_state = state_.find(key) != state_.end();
+      if (!has_state && !parameter.grad().defined()) {
+        impl_->known.push_back({key, nullptr});
+        continue;
+      }
+      if (!has_state) state_[key] = std::make_unique<ParamState>();
+      auto& state = static_cast<ParamState&>(*state_[key]);
+      placed.push_back(
+          {member_of(parameter, state, impl_->stepper.rule(), groups[g]), static_cast<int>(g)});
+      impl_->known.push_back({key, &state});
+    }
+  }
+  impl_->stepper.build(placed, groups);
+}
+
+void Optimizer::prepare() {
+  std::vector<kernels::Group> groups;
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    groups.push_back(numbers_of(param_groups_[g].options()));
+    if (const auto rates = impl_->rates.find(g); rates != impl_->rates.end()) {
+      groups.back().scheduled_rates = rates->second.data();
+      groups.back().scheduled_count = std::ssize(rates->second);
+    }
+  }
+  if (!knows_all() || !impl_->stepper.adjust(groups)) build(groups);
+  impl_->stepper.refresh();
+}
+
+at::Tensor Optimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  prepare();
+  Stepper& stepper = impl_->stepper;
+  StepResult::Numbers numbers{.grad_norm = std::nanf(""), .scale = stepper.scale()};
+  if (stepper.has_gradients()) {
+    stepper.step();
+    numbers.found_inf = stepper.joint().skipped;
+    numbers.grad_norm = stepper.joint().gradient_norm;
+  }
+  impl_->last = StepResult(this, numbers, loss);
+  stepper.forget_records();
+  return loss;
+}
+
+const StepResult& Optimizer::last_step() const { return impl_->last; }
+
+at::Tensor Optimizer::unscaled_grad(const at::Tensor& parameter) {
+  prepare();
+  return impl_->stepper.unscaled(parameter);
+}
+
+void Optimizer::set_scale(const at::Tensor& scale) { impl_->stepper.set_scale(scale); }
+
+void Optimizer::unscale_(const at::Tensor& scale) {
+  const at::NoGradGuard no_grad;
+  prepare();
+  impl_->stepper.unscale(scale);
+}
+
+void Optimizer::measure() {
+  const at::NoGradGuard no_grad;
+  prepare();
+  impl_->stepper.measure();
+}
+
+bool Optimizer::has_gradients() const {
+  for (const auto& group : param_groups_)
+    for (const auto& parameter : group.params())
+      if (parameter.grad().defined()) return true;
+  return false;
+}
+
+at::Tensor Optimizer::found_inf() {
+  measure();
+  return at::scalar_tensor(impl_->stepper.joint().found_inf);
+}
+
+at::Tensor Optimizer::grad_norm() {
+  measure();
+  return at::scalar_tensor(impl_->stepper.joint().gradient_norm);
+}
+
+at::Tensor Optimizer::greatest() {
+  measure();
+  return at::scalar_tensor(impl_->stepper.joint().greatest);
+}
+
+void Optimizer::skip_if(const at::Tensor& found_inf) {
+  impl_->stepper.skip_if(found_inf.to(at::kCPU, at::kFloat).contiguous());
+}
+
+bool Optimizer::clip_norm(double max_norm) {
+  const at::NoGradGuard no_grad;
+  prepare();
+  return impl_->stepper.clip_norm(static_cast<float>(max_norm));
+}
+
+void Optimizer::multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& factor) {
+  const at::NoGradGuard no_grad;
+  prepare();
+  impl_->stepper.multiply(parameters, factor);
+}
+
+void Optimizer::clip_value(const std::vector<at::Tensor>& parameters, double limit) {
+  prepare();
+  impl_->stepper.clip_value(parameters, static_cast<float>(limit));
+}
+
+void Optimizer::settle() {
+  const at::NoGradGuard no_grad;
+  prepare();
+  impl_->stepper.settle();
+}
+
+void Optimizer::set_scheduled_rates(size_t group, const std::vector<double>& rates) {
+  if (group >= param_groups_.size())
+    refuse("there is no such parameter group", std::to_string(group), "its number, from 0");
+  if (rates.empty())
+    impl_->rates.erase(group);
+  else
+    impl_->rates[group] = rates;
+}
+
+double Optimizer::bytes_per_parameter() const { return impl_->stepper.bytes_per_parameter(); }
+
+std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
+  std::map<std::string, at::Tensor> all{
+      {"taken", at::scalar_tensor(impl_->stepper.taken, at::kLong)}};
+  size_t index = 0;
+  for (const auto& group : param_groups_) {
+    for (const auto& parameter : group.params()) {
+      const std::string prefix = std::to_string(index++) + ".";
+      const auto state = state_.find(parameter.unsafeGetTensorImpl());
+      if (state == state_.end()) continue;
+      for (const auto& [name, tensor] : static_cast<const ParamState&>(*state->second).tensors())
+        all[prefix + name] = tensor;
+    }
+  }
+  return all;
+}
+
+void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tensors) {
+  decltype(state_) loaded;
+  size_t index = 0, used = 0;
+  for (const auto& group : param_groups_) {
+    for (const auto& parameter : group.params()) {
+      const std::string prefix = std::to_string(index++) + ".";
+      auto state = std::make_unique<ParamState>();
+      bool any = false;
+      for (auto it = tensors.lower_bound(prefix);
+           it != tensors.end() && it->first.starts_with(prefix); ++it, ++used) {
+        at::Tensor* field = state->find(it->first.substr(prefix.size()));
+        if (!field)
+          refuse("the state has an entry of an unknown name", it->first, "names of ParamState");
+        const bool fits = field == &state->step ? it->second.numel() == 1
+                                                : it->second.sizes() == parameter.sizes();
+        if (!fits)
+          refuse("the state does not fit its parameter",
+                 it->first + " " + c10::str(it->second.sizes()), "the parameter's shape");
+        *field = it->second.detach().clone();
+        any = true;
+      }
+      if (any) loaded[parameter.unsafeGetTensorImpl()] = std::move(state);
+    }
+  }
+  const auto taken = tensors.find("taken");
+  if (used + (taken == tensors.end() ? 0 : 1) != tensors.size())
+    refuse("the state is that of more parameters", std::to_string(tensors.size()) + " entries",
+           "a state of the same model");
+  state_ = std::move(loaded);
+  set_taken(taken == tensors.end() ? 0 : taken->second.item<int64_t>());
+}
+
+void require_option(bool accepted, const char* optimizer, const char* option, double seen,
+                    const char* range) {
+  if (accepted) return;
+  throw UsageError({.where = optimizer,
+                    .what = std::string(option) + " is out of range",
+                    .seen = std::to_string(seen),
+                    .accepted = range});
+}
+
+}  // namespace demi::optim

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/kernels/path.h"
+#include "demi/kernels/step_table.h"
+#include "demi/optim/param_state.h"
+#include "demi/optim/step_result.h"
+
+namespace demi::optim {
+
+/// How a demi optimizer steps, whatever its rule.
+struct StepOptions {
+  bool skip_nonfinite = true;       // a gradient with Inf or NaN: change nothing (costs a read of
+                                    // the gradients); false: they go through as in torch::optim,
+                                    // unless a GradScaler is in use
+  bool low_precision_grads = true;  // .grad of an fp32 parameter stays in the 16-bit dtype that
+                                    // backward made; false: always fp32, as torch::optim leaves it
+  std::optional<kernels::Path> path = std::nullopt;  // the kernels; not given: DEMI_KERNELS, or the
+                                                     // best here
+};
+
+/// Base of demi's optimizers: torch::optim::Optimizer whose step reads each gradient twice (finite?
+/// norm; then update) and writes the parameter, its moments and its low precision copies in that
+/// second pass.
+///
+/// | parameter | .grad | updated |
+/// |---|---|---|
+/// | fp32 | fp32, fp16, bf16 | itself, with its low precision copies (demi::weights) |
+/// | fp16, bf16 | fp32, fp16, bf16 | an fp32 master inside the optimizer; the parameter is its
+/// rounded copy | | fp64 | fp64 | itself, by tensor operations; hyper-parameters are rounded to
+/// fp32 |
+///
+/// Arithmetic is fp32 in the order of torch.optim's single tensor form. Parameters may lie on
+/// several devices, in any layout that does not overlap itself; sparse gradients count as the dense
+/// ones that they stand for. Parameters may not be written by others while a step runs. On the CPU
+/// the passes are split over at::parallel_for; the number of threads changes no bit. On a device
+/// without kernels of demi's own (DEMI_KERNELS=aten on any) tensor operations do the same at one
+/// host read a step.
+class DEMI_API Optimizer : public torch::optim::Optimizer {
+ public:
+  ~Optimizer() override;
+
+  /// Takes a step with the gradients there are, or skips it and then changes nothing at all. Throws
+  /// UsageError for a gradient that does not fit its parameter, before anything is changed.
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+  /// As torch::optim's, but checks first, so that a wrong group is not added.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
+
+  /// What the last step did. `skipped` and norm of a step without check (skip_nonfinite off, no
+  /// scaler, no clipping) are unknown: not skipped, no norm.
+  const StepResult& last_step() const;
+
+  /// fp32 gradient as the next step will use it: unscaled and clipped by what was recorded.
+  /// Undefined without a gradient.
+  at::Tensor unscaled_grad(const at::Tensor& parameter);
+
+  // What GradScaler and clip_grad_* record for the next step. None of it synchronises.
+
+  /// The gradients are `scale` (fp32, (), on any device) times the true ones.
+  void set_scale(const at::Tensor& scale);
+  /// The same, and fp32 gradients are divided by it now, in place.
+  void unscale_(const at::Tensor& scale);
+  /// Reads the gradients, unless that was done since they changed.
+  void measure();
+  bool has_gradients() const;
+  at::Tensor found_inf();  // fp32, (), 0 or 1; measures
+  at::Tensor grad_norm();  // fp32, (), L2, unscaled, before clipping; measures
+  at::Tensor greatest();   // fp32, (), magnitude among the unscaled gradients; measures
+  /// The next step skips where this (fp32, ()) is not 0, instead of by its own gradients.
+  void skip_if(const at::Tensor& found_inf);
+  /// clip_grad_norm_ over all gradients of this optimizer. False where other factors are recorded
+  /// already: then nothing is done.
+  bool clip_norm(double max_norm);
+  /// One more factor (fp32, ()) on the unscaled gradients of these parameters, instead of an
+  /// earlier one.
+  void multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& factor);
+  /// Clamps them to [-limit, limit], after all factors.
+  void clip_value(const std::vector<at::Tensor>& parameters, double limit);
+  /// Writes all that is recorded into .grad, as fp32, so that something can be recorded on top of
+  /// it.
+  void settle();
+
+  /// Learning rates by the count of steps taken, for a group: they replace the group's own, and are
+  /// looked up where the step is decided, so a skipped step does not advance them. Steps beyond the
+  /// last rate use the last.
+  void set_scheduled_rates(size_t group, const std::vector<double>& rates);
+
+  /// Bytes of tensors that the last step's passes read and wrote, for each parameter that had a
+  /// gradient.
+  double bytes_per_parameter() const;
+
+  /// State by "PARAMETER.NAME": parameters counted through all groups, names of ParamState; and
+  /// "taken", int64, ().
+  std::map<std::string, at::Tensor> state_tensors() const;
+  /// Throws UsageError for an unknown name or another shape, and then changes nothing.
+  void load_state_tensors(const std::map<std::string, at::Tensor>& tensors);
+
+ protected:
+  Optimizer(kernels::Rule rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+            std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options);
+
+  /// The group's numbers for the kernels. Throws UsageError for one that is out of its range.
+  virtual kernels::Group numbers_of(const torch::optim::OptimizerOptions& options) const = 0;
+
+  /// To be called by the constructor of the last class: takes hold of the parameters.
+  void adopt();
+
+  /// Steps taken, as loaded; the tables are built anew.
+  void set_taken(int64_t taken);
+
+ private:
+  bool knows_all() const;
+  void build(const std::vector<kernels::Group>& groups);
+  void prepare();
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace demi::optim

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "demi/optim/rule_optimizer.h"
+
+namespace demi::optim {
+
+struct DEMI_API SGDOptions : public torch::optim::OptimizerCloneableOptions<SGDOptions> {
+  SGDOptions(double lr = 1e-3);         // NOLINT(google-explicit-constructor): as torch::optim's
+  TORCH_ARG(double, lr) = 1e-3;         // learning rate; 0 or more
+  TORCH_ARG(double, momentum) = 0;      // of the velocity; 0: none
+  TORCH_ARG(double, dampening) = 0;     // share of the gradient that is kept out of the velocity
+  TORCH_ARG(double, weight_decay) = 0;  // L2 penalty, added to the gradient
+  TORCH_ARG(bool, nesterov) = false;    // needs momentum and no dampening
+  TORCH_ARG(bool, maximize) = false;    // climb instead
+
+ public:
+  kernels::Group numbers() const;
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+  double get_lr() const override { return lr(); }
+  void set_lr(double rate) override { lr(rate); }
+};
+
+/// torch.optim.SGD: stochastic gradient descent with momentum (Sutskever et al. 2013, "On the
+/// importance of initialization and momentum in deep learning"). 14 bytes a parameter and step with
+/// 16-bit gradients and one copy, 22 with momentum.
+class DEMI_API SGD : public RuleOptimizer<SGDOptions, kernels::Rule::sgd> {
+ public:
+  using RuleOptimizer::RuleOptimizer;
+};
+
+}  // namespace demi::optim

@@ -1,0 +1,305 @@
+#include "demi/optim/tensor_table.h"
+
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/kernels/decide.h"
+#include "demi/kernels/formulas.h"
+#include "demi/optim/aten_passes.h"
+
+namespace demi::optim {
+namespace {
+
+constexpr int64_t kElementsPerThread = 65536;  // less is not worth waking a thread for
+
+kernels::Storage storage_of(at::ScalarType dtype) {
+  if (dtype == at::kHalf) return kernels::Storage::fp16;
+  if (dtype == at::kBFloat16) return kernels::Storage::bf16;
+  return kernels::Storage::fp32;
+}
+
+std::vector<kernels::TensorEntry> entries_of(kernels::Rule rule, std::vector<Member>& members,
+                                             const std::vector<int>& group_of,
+                                             const std::vector<kernels::Group>& groups) {
+  std::vector<kernels::TensorEntry> entries;
+  for (size_t i = 0; i < members.size(); ++i) {
+    Member& member = members[i];
+    kernels::TensorEntry entry;
+    // begin() asks for the real one: a mutable pointer taken here would cost the parameter its
+    // copies. Never looked into by the tensor operations that serve fp64 and other devices.
+    entry.parameter = static_cast<float*>(const_cast<void*>(member.work.const_data_ptr()));
+    const kernels::Group& group = groups[group_of[i]];
+    for (int k = 0; k < moments_of(rule, group); ++k)
+      entry.moment[k] = static_cast<float*>(member.state->moment(rule, k).mutable_data_ptr());
+    entry.step = member.state->step.mutable_data_ptr<int64_t>();
+    entry.length = member.work.numel();
+    entry.group = group_of[i];
+    entries.push_back(entry);
+  }
+  return entries;
+}
+
+[[noreturn]] void refuse_gradient(const Member& member, const char* what, const std::string& seen,
+                                  const std::string& accepted) {
+  std::string where = "a gradient ";
+  where.append(what)
+      .append(" (parameter of shape ")
+      .append(c10::str(member.parameter.sizes()))
+      .append(")");
+  throw UsageError({.where = "optim.step", .what = where, .seen = seen, .accepted = accepted});
+}
+
+void check_gradient(const Member& member, const at::Tensor& gradient) {
+  if (gradient.sizes() != member.parameter.sizes())
+    refuse_gradient(member, "has another shape than its parameter", c10::str(gradient.sizes()),
+                    c10::str(member.parameter.sizes()));
+  if (gradient.device() != member.parameter.device())
+    refuse_gradient(member, "lies on another device than its parameter", gradient.device().str(),
+                    member.parameter.device().str());
+  if (!at::isFloatingType(gradient.scalar_type()))
+    refuse_gradient(member, "is not of a floating point dtype",
+                    c10::toString(gradient.scalar_type()), "fp32, fp16, bf16, fp64");
+}
+
+/// Element i of the gradient's memory belongs to element i of work's.
+bool same_layout(const at::Tensor& gradient, const at::Tensor& work) {
+  if (gradient.layout() != at::kStrided) return false;
+  if (gradient.is_contiguous() && work.is_contiguous()) return true;
+  return gradient.strides() == work.strides() && gradient.is_non_overlapping_and_dense();
+}
+
+bool readable(const at::Tensor& gradient, const at::Tensor& work) {
+  const bool dtype = work.scalar_type() == at::kDouble || gradient.scalar_type() == at::kFloat ||
+                     is_16_bit(gradient.scalar_type());
+  return dtype && same_layout(gradient, work);
+}
+
+/// The gradient as a dense array like work's. Duplicates of a sparse one are summed in fp32 or
+/// wider.
+at::Tensor staged(const at::Tensor& gradient, const at::Tensor& work) {
+  const at::NoGradGuard no_grad;
+  if (gradient.layout() != at::kStrided)
+    return at::empty_like(work).copy_(gradient.to(work.scalar_type()).to_dense());
+  const bool keep = is_16_bit(gradient.scalar_type());
+  return at::empty_like(work,
+                        work.options().dtype(keep ? gradient.scalar_type() : work.scalar_type()))
+      .copy_(gradient);
+}
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
+}
+
+/// A master follows its parameter where that was changed, and keeps its lower bits where it was
+/// not.
+void refresh_master(Member& member) {
+  if (!is_16_bit(member.parameter.scalar_type()) ||
+      version_of(member.parameter) == member.written_version)
+    return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor same = member.work.to(member.parameter.scalar_type()) == member.parameter;
+  member.work.copy_(at::where(same, member.work, member.parameter.to(at::kFloat)));
+}
+
+}  // namespace
+
+int moments_of(kernels::Rule rule, const kernels::Group& group) {
+  const auto momentum = group.momentum != 0 ? kernels::kMomentum : 0U;
+  return kernels::moment_count(rule, momentum | (group.amsgrad ? kernels::kAmsgrad : 0U));
+}
+
+bool is_16_bit(c10::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+
+TensorTable::TensorTable(const kernels::CpuKernels* kernels, kernels::Rule rule,
+                         std::vector<Member> members, const std::vector<int>& group_of,
+                         std::vector<kernels::Group> groups)
+    : kernels_(kernels),
+      members_(std::move(members)),
+      plan_(rule, entries_of(rule, members_, group_of, groups), groups) {
+  int64_t elements = 1;
+  for (const Member& member : members_) {
+    elements += member.work.numel();
+    places_.emplace(member.parameter.unsafeGetTensorImpl(), places_.size());
+    if (member.storage == Storage::kDirect) direct_.push_back(member.parameter);
+  }
+  grain_ = std::max<int64_t>(1, plan_.block_count() * kElementsPerThread / elements);
+}
+
+/// Returns whether there is one that was not measured yet.
+bool TensorTable::take_gradient(size_t i, Reads reads) {
+  static const float empty = 0;
+  Member& member = members_[i];
+  kernels::TensorEntry& entry = plan_.tensors()[i];
+  const at::Tensor& gradient = member.parameter.grad();
+  const bool was_measured = entry.gradient && member.measured_version >= 0;
+  entry.gradient = nullptr;
+  if (!gradient.defined()) return was_measured;
+  const bool narrow = is_16_bit(gradient.scalar_type());
+  (narrow ? has_16_bit_ : has_wide_) = true;
+  if ((reads == Reads::k16Bit && !narrow) || (reads == Reads::kWide && narrow)) return was_measured;
+  ++gradients_;
+  const void* data = gradient.layout() == at::kStrided ? gradient.const_data_ptr() : nullptr;
+  const int64_t version = version_of(gradient);
+  if (gradient.unsafeGetTensorImpl() != member.seen || data != member.seen_data ||
+      version != member.seen_version) {
+    check_gradient(member, gradient);
+    member.gradient = readable(gradient, member.work) ? gradient : staged(gradient, member.work);
+    member.seen = gradient.unsafeGetTensorImpl();
+    member.seen_data = data;
+    member.seen_version = version;
+    member.measured_version = -1;
+  }
+  entry.gradient = member.gradient.numel() ? member.gradient.const_data_ptr() : &empty;
+  entry.gradient_storage = storage_of(member.gradient.scalar_type());
+  return member.measured_version != version;
+}
+
+bool TensorTable::refresh(Reads reads) {
+  gradients_ = 0;
+  has_16_bit_ = has_wide_ = false;
+  bool changed = false;
+  for (size_t i = 0; i < members_.size(); ++i) changed |= take_gradient(i, reads);
+  return changed;
+}
+
+void TensorTable::unscale_wide(float inverse_scale) {
+  const at::NoGradGuard no_grad;
+  for (Member& member : members_) {
+    at::Tensor gradient = member.parameter.grad();
+    if (!gradient.defined() || is_16_bit(gradient.scalar_type())) continue;
+    const bool dense = gradient.layout() == at::kStrided && gradient.is_non_overlapping_and_dense();
+    if (!kernels_ || !dense || gradient.scalar_type() != at::kFloat) {
+      (gradient.is_sparse() ? gradient._values() : gradient).mul_(inverse_scale);
+      continue;
+    }
+    auto* values = gradient.mutable_data_ptr<float>();
+    at::parallel_for(0, gradient.numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+      kernels_->unscale(values + begin, inverse_scale, end - begin);
+    });
+    gradient.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+void TensorTable::measure() {
+  if (kernels_) {
+    const kernels::StepTable table = plan_.table();
+    at::parallel_for(0, table.block_count, grain_,
+                     [&](int64_t begin, int64_t end) { kernels_->measure(table, begin, end); });
+    kernels::reduce(table);
+  } else {
+    aten::measure(plan_, members_);
+  }
+  for (size_t i = 0; i < members_.size(); ++i)
+    if (plan_.tensors()[i].gradient) members_[i].measured_version = members_[i].seen_version;
+}
+
+void TensorTable::begin() {
+  auto entries = plan_.tensors();
+  if (kernels_) weights::begin_step(direct_, targets_);
+  auto target = targets_.begin();
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    kernels::TensorEntry& entry = entries[i];
+    entry.factor = member.factor.defined() ? member.factor.const_data_ptr<float>() : nullptr;
+    if (member.storage == Storage::kDirect) {
+      if (!kernels_) continue;
+      entry.parameter = static_cast<float*>(target->parameter);
+      for (int k = 0; k < 2; ++k) {
+        const bool used = k < target->copy_count;
+        entry.copy[k] = used ? target->copies[k].data : nullptr;
+        entry.copy_storage[k] = used ? storage_of(target->copies[k].dtype) : kernels::Storage::none;
+      }
+      ++target;
+      continue;
+    }
+    refresh_master(member);
+    if (member.storage == Storage::kScattered && !is_16_bit(member.parameter.scalar_type())) {
+      const at::NoGradGuard no_grad;
+      member.work.copy_(member.parameter);
+    }
+    if (member.storage == Storage::kMaster && kernels_) {
+      entry.copy[0] = member.parameter.mutable_data_ptr();
+      entry.copy_storage[0] = storage_of(member.parameter.scalar_type());
+    }
+  }
+}
+
+void TensorTable::finish() {
+  if (kernels_) weights::finish_step(direct_);
+  const bool skipped = plan_.state().skipped != 0;
+  for (Member& member : members_) {
+    if (member.storage == Storage::kDirect) continue;
+    if (!skipped && (member.storage == Storage::kScattered || !kernels_)) {
+      const at::NoGradGuard no_grad;
+      at::Tensor parameter = member.parameter;
+      parameter.copy_(member.work);
+    } else if (!skipped && !member.parameter.is_inference()) {
+      member.parameter.unsafeGetTensorImpl()->bump_version();
+    }
+    member.written_version = version_of(member.parameter);
+  }
+}
+
+void TensorTable::update() {
+  begin();
+  const kernels::StepTable table = plan_.table();
+  kernels::decide(table);
+  if (plan_.state().skipped == 0) {
+    if (!kernels_) {
+      aten::update(plan_, members_);
+    } else {
+      at::parallel_for(0, table.block_count, grain_,
+                       [&](int64_t begin, int64_t end) { kernels_->update(table, begin, end); });
+      if (plan_.rule() == kernels::Rule::lamb) {
+        kernels::decide_trust(table);
+        at::parallel_for(0, table.block_count, grain_, [&](int64_t begin, int64_t end) {
+          kernels_->apply_trust(table, begin, end);
+        });
+      }
+    }
+  }
+  finish();
+}
+
+void TensorTable::end_step() {
+  for (Member& member : members_) {
+    member.factor.reset();
+    member.gradient.reset();
+    member.seen = nullptr;
+    member.measured_version = -1;
+  }
+  for (auto& entry : plan_.tensors()) {
+    entry.gradient = nullptr;
+    entry.factor = nullptr;
+    entry.limit = kernels::kNoLimit;
+  }
+}
+
+bool TensorTable::fits(const std::vector<kernels::Group>& groups) const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const at::Tensor& parameter = members_[i].parameter;
+    if (parameter.sizes() != members_[i].sizes || parameter.strides() != members_[i].strides)
+      return false;
+    if (members_[i].storage != Storage::kDirect) continue;
+    if (parameter.scalar_type() != at::kFloat && kernels_) return false;
+  }
+  const kernels::Rule rule = plan_.rule();
+  for (const auto& entry : plan_.tensors()) {
+    const int count = moments_of(rule, groups[entry.group]);
+    if ((count > 0) != (entry.moment[0] != nullptr) || (count > 2) != (entry.moment[2] != nullptr))
+      return false;
+  }
+  return true;
+}
+
+Member* TensorTable::reader_of(const at::Tensor& parameter) {
+  const auto place = places_.find(parameter.unsafeGetTensorImpl());
+  if (place == places_.end()) return nullptr;
+  Member& member = members_[place->second];
+  return entry_of(member).gradient ? &member : nullptr;
+}
+
+}  // namespace demi::optim

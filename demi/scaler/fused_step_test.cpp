@@ -1,0 +1,167 @@
+// GradScaler with demi's optimizers, and the step of the paper written out.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "demi/autocast/autocast.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/clip.h"
+#include "demi/optim/sgd.h"
+#include "demi/optim/testing.h"
+#include "demi/scaler/grad_scaler.h"
+
+namespace demi {
+namespace {
+
+using optim::testing::parameter;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+at::Tensor fixed(at::IntArrayRef shape, double seed) {
+  return parameter(shape, at::kFloat, seed).detach();
+}
+
+// Micikevicius et al. 2018, "Mixed precision training", figure 1 and sections 3.1 and 3.2, for a
+// layer y = x W^T.
+at::Tensor eight_steps_written_out(at::Tensor master, const at::Tensor& x, const at::Tensor& y,
+                                   at::ScalarType half, float scale, double lr) {
+  const at::Tensor weight = master.to(half).requires_grad_();  // 1: 16-bit copy of the fp32 weights
+  const at::Tensor output =
+      torch::nn::functional::linear(x.to(half), weight);   // 2: forward in 16 bits
+  const at::Tensor prediction = output.to(at::kFloat);     // 3: prediction to fp32
+  const at::Tensor loss = torch::mse_loss(prediction, y);  // 4: loss in fp32 ...
+  const at::Tensor scaled = loss * scale;                  //    ... times S
+  // 5: the scaled loss stays fp32 (65,536 is Inf in fp16); its gradient enters 16 bits at the first
+  // 16-bit op
+  scaled.backward();                                                 // 6: backward in 16 bits
+  const at::Tensor gradient = weight.grad().to(at::kFloat) / scale;  // 7: gradient to fp32, / S
+  return master - lr * gradient;                                     // 8: fp32 weights updated
+}
+
+TEST(EightSteps, TheFusedStepGivesThemBitForBit) {
+  for (const auto half : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor w = parameter({6, 8});
+    at::Tensor master = w.detach().clone();
+    optim::SGD sgd({w}, optim::SGDOptions(0.125));
+    GradScaler scaler(GradScalerOptions{.init_scale = 4096});
+    for (int step = 0; step < 10; ++step) {
+      const at::Tensor x = fixed({5, 8}, step), y = fixed({5, 6}, step + 0.5);
+      sgd.zero_grad();
+      at::Tensor output;
+      {
+        Autocast region(torch::kCPU, half);
+        output = torch::nn::functional::linear(x, w);
+      }
+      scaler.scale(torch::mse_loss(output.to(at::kFloat), y)).backward();
+      scaler.step(sgd);
+      scaler.update();
+      master = eight_steps_written_out(master, x, y, half, 4096, 0.125);
+      ASSERT_TRUE(at::equal(w.detach(), master)) << half << " step " << step;
+    }
+  }
+}
+
+TEST(FusedStep, IsThatOfTorchWithTheSameGradients) {
+  const at::Tensor p = parameter({7}), q = parameter({7});
+  optim::AdamW mine({p}, optim::AdamWOptions(0.01));
+  torch::optim::AdamW theirs({q}, torch::optim::AdamWOptions(0.01));
+  GradScaler a(GradScalerOptions{.growth_interval = 2}), b(GradScalerOptions{.growth_interval = 2});
+  for (int step = 0; step < 12; ++step) {
+    const float spoiled = step % 5 == 4 ? kInf : 1.F;
+    for (auto& [scaler, optimizer, x] :
+         {std::tuple<GradScaler*, torch::optim::Optimizer*, at::Tensor>(&a, &mine, p),
+          {&b, &theirs, q}}) {
+      optimizer->zero_grad();
+      scaler->scale(((x * x).sum() * spoiled)).backward();
+      if (step % 2) {
+        scaler->unscale_(*optimizer);
+        optim::clip_grad_norm_({x}, 0.5);
+      }
+      const StepResult result = scaler->step(*optimizer);
+      EXPECT_EQ(result.skipped(), step % 5 == 4) << step;
+      EXPECT_EQ(result.optimizer(), optimizer);
+      scaler->update();
+    }
+    ASSERT_EQ(a.get_scale(), b.get_scale()) << step;
+    ASSERT_TRUE(at::allclose(p, q, 0, 1e-6)) << step;
+  }
+}
+
+TEST(FusedStep, SeveralOptimizersEachDecideOrDecideTogether) {
+  const at::Tensor p = parameter({2}), q = parameter({2}), r = parameter({2});
+  optim::SGD first({p}, optim::SGDOptions(1)), second({q}, optim::SGDOptions(1));
+  torch::optim::SGD foreign({r}, torch::optim::SGDOptions(1));
+  GradScaler scaler;
+  const auto gradients = [&] {
+    scaler.scale(torch::zeros({}));
+    for (const auto& x : {p, q, r}) x.mutable_grad() = torch::ones(2);
+    q.grad()[1] = kInf;
+  };
+  gradients();
+  for (const auto& result : scaler.step({&first, &second, &foreign})) EXPECT_TRUE(result.skipped());
+  scaler.update();
+  for (const auto& x : {p, q, r}) EXPECT_TRUE(at::equal(x, parameter({2})));
+  EXPECT_EQ(scaler.get_scale(), 32768);
+  gradients();
+  EXPECT_FALSE(scaler.step(first).skipped());
+  EXPECT_TRUE(scaler.step(second).skipped());
+  EXPECT_FALSE(scaler.step(foreign).skipped());
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 16384);
+  EXPECT_FALSE(at::equal(p, parameter({2})));
+  EXPECT_TRUE(at::equal(q, parameter({2})));
+}
+
+TEST(FusedStep, AClosureRunsOnceAndItsLossComesBack) {
+  const at::Tensor p = parameter({2});
+  optim::SGD sgd({p}, optim::SGDOptions(1));
+  GradScaler scaler;
+  const StepResult result = scaler.step(sgd, [&] {
+    const at::Tensor loss = p.sum();
+    scaler.scale(loss).backward();
+    return loss;
+  });
+  EXPECT_FALSE(result.skipped());
+  EXPECT_TRUE(result.loss().defined());
+  EXPECT_TRUE(at::equal(p.detach(), parameter({2}).detach() - 1));
+}
+
+TEST(FusedStep, AccumulatesAWindowInFp32UnderOneScale) {
+  const at::Tensor p = parameter({3}), q = parameter({3});
+  optim::SGD sgd({p}, optim::SGDOptions(1));
+  GradScaler scaler(GradScalerOptions{.init_scale = 64});
+  at::Tensor sum = torch::zeros(3);
+  for (int micro = 0; micro < 16; ++micro) {
+    const at::Tensor x = fixed({3}, micro);
+    {
+      Autocast region(torch::kCPU, torch::kBFloat16);
+      scaler.scale((torch::mm(p.unsqueeze(0), x.unsqueeze(1)).to(at::kFloat)).sum()).backward();
+    }
+    sum += x.to(at::kBFloat16).to(at::kFloat);
+  }
+  EXPECT_EQ(p.grad().scalar_type(), at::kFloat);
+  scaler.step(sgd);
+  EXPECT_TRUE(at::allclose(p.detach(), q.detach() - sum, 0, 1e-6));
+}
+
+TEST(FusedStep, AmaxComesFromThePassThatLooks) {
+  const at::Tensor p = parameter({2});
+  optim::SGD sgd({p}, optim::SGDOptions(0));
+  GradScaler scaler(GradScalerOptions{.init_scale = 4, .mode = ScaleMode::kAmax});
+  scaler.scale(torch::zeros({}));
+  p.mutable_grad() = torch::tensor({4.F, -2.F});
+  scaler.step(sgd);
+  scaler.update();
+  EXPECT_EQ(scaler.get_scale(), 16384);
+}
+
+TEST(FusedStep, NoGradientIsAnError) {
+  const at::Tensor p = parameter({2});
+  optim::SGD sgd({p}, optim::SGDOptions(1));
+  GradScaler scaler;
+  scaler.scale(torch::zeros({}));
+  EXPECT_ANY_THROW(scaler.step(sgd));
+}
+
+}  // namespace
+}  // namespace demi
