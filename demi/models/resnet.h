@@ -1,0 +1,46 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <array>
+
+#include "demi/core/export.h"
+
+namespace demi::models {
+
+enum class ResNetBlock { basic, bottleneck };
+enum class ResNetStem { cifar, imagenet };
+
+struct ResNetOptions {
+  ResNetBlock block = ResNetBlock::basic;
+  std::array<int64_t, 4> depths = {2, 2, 2, 2};  // blocks in each of the four stages
+  ResNetStem stem = ResNetStem::cifar;           // 3 x 3, or 7 x 7 of stride 2 with a max-pool
+  int64_t channels = 3;                          // of the pictures
+  int64_t classes = 10;
+
+  static ResNetOptions resnet18() { return {}; }
+  static ResNetOptions resnet50() {
+    return {.block = ResNetBlock::bottleneck, .depths = {3, 4, 6, 3}};
+  }
+};
+
+/// He, Zhang, Ren, Sun, "Deep residual learning for image recognition", CVPR 2016; stride on the 3
+/// x 3 convolution of a bottleneck; He's normal initial weights (fan out). With the CIFAR stem and
+/// 10 classes ResNet-18 has 11,173,962 parameters and ResNet-50 23,520,842. (N, C, H, W) to logits
+/// (N, classes).
+class DEMI_API ResNetImpl : public torch::nn::Module {
+ public:
+  explicit ResNetImpl(const ResNetOptions& options = {});
+
+  at::Tensor forward(const at::Tensor& images);
+
+ private:
+  torch::nn::Sequential stem_, stages_;
+  torch::nn::Linear classifier_;
+};
+TORCH_MODULE(ResNet);
+
+}  // namespace demi::models

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/pimpl.h>
+
+#include "demi/core/export.h"
+
+namespace demi::models {
+
+struct VGG19Options {
+  int64_t channels = 3;  // of the pictures
+  int64_t classes = 10;
+};
+
+/// Simonyan, Zisserman, "Very deep convolutional networks", ICLR 2015, configuration E, as is usual
+/// for pictures of 32 x 32: BatchNorm after each of the 16 convolutions, one linear layer. (N, C,
+/// 32, 32) to logits (N, classes); 20,040,522 parameters for 10 classes of 3 channels.
+class DEMI_API VGG19Impl : public torch::nn::Module {
+ public:
+  explicit VGG19Impl(const VGG19Options& options = {});
+
+  at::Tensor forward(const at::Tensor& images) { return layers_->forward(images); }
+
+ private:
+  torch::nn::Sequential layers_;
+};
+TORCH_MODULE(VGG19);
+
+}  // namespace demi::models
