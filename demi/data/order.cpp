@@ -29,7 +29,8 @@ at::Tensor evenly_spaced(int64_t examples, int64_t count) {
 
 }  // namespace
 
-Order::Order(int64_t examples, const OrderOptions& options) : options_(options) {
+Order::Order(int64_t examples, const OrderOptions& options, Arrange arrange)
+    : options_(options), arrange_(std::move(arrange)) {
   require(examples >= 0, "a negative number of examples", examples, ">= 0");
   require(options.batch_size >= 1, "batch_size is too small", options.batch_size, ">= 1");
   require(options.limit >= 0, "limit is negative", options.limit, ">= 0 (0: all)");
@@ -57,6 +58,8 @@ at::Tensor Order::permutation(int64_t epoch) const {
     const auto bits = random_bits(options_.seed, epoch, i, Purpose::shuffle);
     std::swap(item[i], item[bounded(bits[0], i + 1)]);
   }
+  order = order.narrow(0, 0, rank_examples_ * options_.world_size);
+  if (arrange_) order = arrange_(order, epoch);
   if (options_.world_size == 1) return order;
   std::vector<at::Tensor> parts;
   const int64_t ranks = options_.world_size;

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <mutex>
 
 #include "demi/core/export.h"
@@ -28,8 +28,12 @@ struct OrderOptions {
 /// equally often with equally many examples.
 class DEMI_API Order {
  public:
+  /// Puts an epoch's examples, (n) int64, into another order before they are cut into batches. A
+  /// pure function.
+  using Arrange = std::function<at::Tensor(const at::Tensor& examples, int64_t epoch)>;
+
   /// `examples` of the whole set. Throws UsageError for options out of range.
-  Order(int64_t examples, const OrderOptions& options);
+  Order(int64_t examples, const OrderOptions& options, Arrange arrange = {});
   ~Order();
 
   int64_t examples() const { return batch_start(batches_); }
@@ -46,6 +50,7 @@ class DEMI_API Order {
   at::Tensor permutation(int64_t epoch) const;
 
   OrderOptions options_;
+  Arrange arrange_;
   at::Tensor chosen_;      // (n) int64: the examples that `limit` leaves
   int64_t rank_examples_;  // of one rank in one epoch
   int64_t batches_;

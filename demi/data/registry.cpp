@@ -3,9 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
+#include "demi/data/cifar.h"
+#include "demi/data/corpus_cache.h"
+#include "demi/data/csv_texts.h"
 #include "demi/data/idx.h"
+#include "demi/data/imdb.h"
 #include "demi/data/locate.h"
 
 namespace demi::data {
@@ -13,42 +19,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> mnist_marks() {
-  std::vector<std::string> marks;
-  for (const char* stem : {"train-images", "train-labels", "t10k-images", "t10k-labels"})
-    for (const char* joint : {"-", "."})
-      for (const char* ending : {"", ".gz"}) {
-        const char* rank = std::string_view(stem).ends_with("images") ? "idx3" : "idx1";
-        marks.push_back(fmt::format("{}{}{}-ubyte{}", stem, joint, rank, ending));
-      }
-  return marks;
+[[noreturn]] void wrong_kind(std::string_view where, std::string_view name,
+                             std::string_view accepted) {
+  throw UsageError({.where = where,
+                    .what = "the data set is of another kind",
+                    .seen = name,
+                    .accepted = accepted});
+}
+
+/// The Python version of CIFAR is no mark of a place; where nothing else is found, reading it says
+/// what to do.
+bool holds_pickles(const DataSet& set, const fs::path& place) {
+  if (set.layout != Layout::cifar10 && set.layout != Layout::cifar100) return false;
+  std::error_code unreadable;
+  for (const std::string& name :
+       cifar_layout(set.layout == Layout::cifar10 ? Cifar::ten : Cifar::hundred).pickles)
+    if (fs::exists(place / name, unreadable)) return true;
+  return false;
 }
 
 }  // namespace
-
-std::span<const DataSet> data_sets() {
-  static const std::vector<DataSet> sets{
-      {.name = "fashion-mnist",
-       .title = "70,000 pictures of clothes, 28 x 28 grey, 10 classes (Xiao, Rasul, Vollgraf 2017)",
-       .subfolders = {"fashion-mnist", "FashionMNIST/raw"},
-       .marks = mnist_marks(),
-       .classes = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
-                   "Sneaker", "Bag", "Ankle boot"},
-       .mean = {0.2860},
-       .std = {0.3530},
-       .advice =
-           "install Debian's package dataset-fashion-mnist, or run `demi data get fashion-mnist`"},
-      {.name = "mnist",
-       .title = "70,000 hand-written digits, 28 x 28 grey, 10 classes (LeCun, Cortes, Burges)",
-       .subfolders = {"mnist", "MNIST/raw"},
-       .marks = mnist_marks(),
-       .classes = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"},
-       .mean = {0.1307},
-       .std = {0.3081},
-       .advice = "run `demi data get mnist`"},
-  };
-  return sets;
-}
 
 const DataSet& data_set(std::string_view name) {
   std::vector<std::string> known;
@@ -64,13 +54,15 @@ const DataSet& data_set(std::string_view name) {
 
 fs::path find_data_set(std::string_view name, const fs::path& data_dir) {
   const DataSet& set = data_set(name);
-  std::vector<std::string> looked;
-  for (const fs::path& place : places(data_dir, set.subfolders)) {
-    std::error_code unreadable;
+  const std::vector<fs::path> all = places(data_dir, set.subfolders);
+  std::error_code unreadable;
+  for (const fs::path& place : all)
     for (const std::string& mark : set.marks)
       if (fs::exists(place / mark, unreadable)) return place;
-    looked.push_back(place.string());
-  }
+  for (const fs::path& place : all)
+    if (holds_pickles(set, place)) return place;
+  std::vector<std::string> looked;
+  for (const fs::path& place : all) looked.push_back(place.string());
   throw DataError({.where = "data.find_data_set",
                    .what = fmt::format("{} is not on this machine", name),
                    .seen = fmt::format("none of its files in {}", fmt::join(looked, ", ")),
@@ -80,9 +72,38 @@ fs::path find_data_set(std::string_view name, const fs::path& data_dir) {
 
 ImageSet load_images(std::string_view name, Split split, const fs::path& data_dir) {
   const DataSet& set = data_set(name);
+  if (set.layout == Layout::imdb) wrong_kind("data.load_images", name, "a set of pictures");
   const fs::path folder = find_data_set(name, data_dir);
+  if (set.layout == Layout::cifar10) return read_cifar(folder, Cifar::ten, split);
+  if (set.layout == Layout::cifar100) return read_cifar(folder, Cifar::hundred, split);
   return read_mnist_layout(folder, split, set.classes,
                            fmt::format("{} {}", name, split == Split::train ? "train" : "test"));
+}
+
+TextCorpus load_texts(std::string_view name, const fs::path& data_dir) {
+  const DataSet& set = data_set(name);
+  if (set.layout != Layout::imdb) wrong_kind("data.load_texts", name, "a set of texts: imdb");
+  const fs::path folder = find_data_set(name, data_dir);
+  const auto train = imdb_sources(folder, Split::train), test = imdb_sources(folder, Split::test);
+  const std::vector<std::string> parts{"train/neg", "train/pos", "test/neg", "test/pos"};
+  const uint64_t version = fingerprint(folder, parts);
+  const fs::path cache = cache_folder() / "texts" / fmt::format("{}-{:016x}", name, version);
+  if (auto cached = read_corpus(cache, version)) return std::move(*cached);
+  TextCorpus corpus = tokenize(train, test, imdb_classes(), std::string(name));
+  try {
+    fs::create_directories(cache.parent_path());
+    write_corpus(cache, corpus, version);
+  } catch (const std::exception& error) {
+    corpus.note =
+        fmt::format("the tokenized texts could not be kept for the next run: {}", error.what());
+  }
+  return corpus;
+}
+
+TextCorpus load_text_files(const fs::path& train, const fs::path& test) {
+  const LabelledTexts first = read_labelled_texts(train);
+  const LabelledTexts second = read_labelled_texts(test, first.classes);
+  return tokenize(first.sources, second.sources, first.classes, train.stem().string());
 }
 
 }  // namespace demi::data

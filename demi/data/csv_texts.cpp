@@ -1,0 +1,94 @@
+#include "demi/data/csv_texts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "demi/data/csv.h"
+#include "demi/data/damage.h"
+
+namespace demi::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& file, std::string_view what, int64_t line, std::string found,
+                       std::string expected) {
+  report_damage({.where = "data.read_labelled_texts",
+                 .file = file,
+                 .what = what,
+                 .place = fmt::format("line {}", line),
+                 .found = std::move(found),
+                 .expected = std::move(expected),
+                 .advice = "give a file with the columns label and text"});
+}
+
+struct Columns {
+  std::size_t label = 0, text = 1;
+  bool heading = false;
+};
+
+Columns columns(const fs::path& file, const CsvRecord& first) {
+  const auto find =
+      [&](std::initializer_list<std::string_view> names) -> std::optional<std::size_t> {
+    for (std::size_t i = 0; i < first.fields.size(); ++i)
+      if (std::ranges::find(names, first.fields[i]) != names.end()) return i;
+    return std::nullopt;
+  };
+  const auto label = find({"label", "sentiment", "class", "target"});
+  const auto text = find({"text", "review", "sentence"});
+  if (label && text) return {*label, *text, true};
+  if (first.fields.size() != 2)
+    fail(file, "it cannot be told which columns are meant", 1,
+         fmt::format("{} columns without these names", first.fields.size()),
+         "two columns, or a heading with label and text");
+  return {};
+}
+
+std::optional<long> as_number(const std::string& text) {
+  long value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return code == std::errc() && end == text.data() + text.size() ? std::optional(value)
+                                                                 : std::nullopt;
+}
+
+std::vector<std::string> classes_of(std::span<const CsvRecord> records, std::size_t column) {
+  std::set<std::string> distinct;
+  for (const CsvRecord& record : records) distinct.insert(record.fields[column]);
+  std::vector<std::string> classes(distinct.begin(), distinct.end());
+  if (std::ranges::all_of(classes,
+                          [](const std::string& name) { return as_number(name).has_value(); }))
+    std::ranges::sort(classes, {}, [](const std::string& name) { return *as_number(name); });
+  return classes;
+}
+
+}  // namespace
+
+LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string> classes) {
+  const bool tabs = file.extension() == ".tsv" || file.extension() == ".tab";
+  std::vector<CsvRecord> records = read_csv(file, tabs ? '\t' : ',');
+  if (records.empty()) fail(file, "there are no texts", 1, "an empty file", "at least one");
+  const Columns column = columns(file, records[0]);
+  const std::span rows = std::span(records).subspan(column.heading ? 1 : 0);
+  if (classes.empty()) classes = classes_of(rows, column.label);
+  std::vector<TextSource> sources;
+  for (CsvRecord& row : rows) {
+    const auto label = std::ranges::find(classes, row.fields[column.label]);
+    if (label == classes.end())
+      fail(file, "a label is unknown", row.line, row.fields[column.label],
+           fmt::format("{}", fmt::join(classes, ", ")));
+    sources.push_back({.read = [text = std::move(row.fields[column.text])] { return text; },
+                       .label = label - classes.begin(),
+                       .place = fmt::format("{}, line {}", file.string(), row.line)});
+  }
+  return {.sources = std::move(sources), .classes = std::move(classes)};
+}
+
+}  // namespace demi::data

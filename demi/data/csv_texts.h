@@ -1,0 +1,25 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/data/text_set.h"
+
+namespace demi::data {
+
+/// Labelled texts out of a CSV or TSV file (by its name: .tsv or .tab is TSV).
+struct LabelledTexts {
+  std::vector<TextSource> sources;   // labels are places in classes
+  std::vector<std::string> classes;  // all numbers: by value; else by their bytes
+};
+
+/// A first line that holds one of the names label, sentiment, class, target and one of text,
+/// review, sentence is a heading and says which columns are meant; otherwise there are two columns,
+/// label and text. With `classes` given (those of the training file) others are an error. Throws
+/// DataError with the line.
+DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
+                                           std::vector<std::string> classes = {});
+
+}  // namespace demi::data

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "demi/core/export.h"
+
+namespace demi::data {
+
+/// Bytes that are there, bytes in all (0: unknown).
+using FetchProgress = std::function<void(int64_t have, int64_t total)>;
+
+/// Fetches `url` (https, http, file) to `file`. What arrives is kept in file.part, and a later call
+/// goes on from there; the name `file` appears only with the right MD5. A part with a wrong sum is
+/// removed. Throws DataError: no network, broken off, wrong sum (found, expected); TrainingError:
+/// disk.
+DEMI_API void fetch(const std::string& url, const std::filesystem::path& file,
+                    const std::string& md5, const FetchProgress& progress = {});
+
+}  // namespace demi::data

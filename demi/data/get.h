@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::data {
+
+/// What is being done, and how far it is: bytes there, bytes in all (0: unknown).
+using GetProgress = std::function<void(const std::string& file, int64_t have, int64_t total)>;
+
+/// Fetches a set from where its authors offer it, checks the MD5 and unpacks it, to the first of
+/// `data_dir`, $DEMI_DATA, cache_folder()/data that is given. Returns the folder. What is there is
+/// not fetched again; what broke off goes on. Throws UsageError, DataError, TrainingError (disk).
+DEMI_API std::filesystem::path get_data_set(std::string_view name,
+                                            const std::filesystem::path& data_dir = {},
+                                            const GetProgress& progress = {});
+
+struct DataCheck {
+  std::string name;
+  std::filesystem::path folder;
+  int64_t train_examples = 0, test_examples = 0;
+  std::vector<std::string> classes;
+};
+
+/// Reads a whole set, so that every check of its format is made, and compares the counts with the
+/// official ones. Throws DataError.
+DEMI_API DataCheck check_data_set(std::string_view name,
+                                  const std::filesystem::path& data_dir = {});
+
+}  // namespace demi::data

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "demi/core/export.h"
+
+namespace demi::data {
+
+/// RFC 1321, 32 lower case hexadecimal digits. It tells a damaged download from a whole one; it is
+/// no protection against malice.
+DEMI_API std::string md5(std::string_view bytes);
+
+/// Throws DataError where the file cannot be read.
+DEMI_API std::string md5_of_file(const std::filesystem::path& file);
+
+}  // namespace demi::data

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "demi/core/export.h"
+#include "demi/data/loader.h"
+
+namespace demi::data {
+
+struct PrefetchOptions {
+  int64_t workers = 1;             // threads that make batches, >= 1
+  int64_t depth = 2;               // batches that are made ahead, >= 1
+  c10::Device device = c10::kCPU;  // where batches are wanted; lengths stay on the CPU
+};
+
+/// Makes the batches of another loader ahead of time, in threads of its own (each of which works on
+/// one core). It gives the same batches; the next position is guessed to be the one after the last,
+/// then the next epoch's first. On a GPU the host's batches are pinned and copied on a stream of
+/// their own while the step before is computed; the current stream waits for the copy, the host
+/// does not. An exception of the inner loader comes out of the call that asks for that batch.
+class DEMI_API PrefetchLoader : public Loader {
+ public:
+  /// Throws UsageError for options out of range.
+  PrefetchLoader(std::shared_ptr<const Loader> inner, const PrefetchOptions& options = {});
+  ~PrefetchLoader() override;
+
+  int64_t examples() const override { return inner_->examples(); }
+  int64_t batches() const override { return inner_->batches(); }
+  Batch batch(int64_t epoch, int64_t position) const override;
+
+  /// How long calls of batch() have waited for batches that were not ready, all together.
+  double seconds_waited() const;
+
+ private:
+  class Pipeline;
+
+  std::shared_ptr<const Loader> inner_;
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+}  // namespace demi::data

@@ -1,0 +1,132 @@
+#include "demi/data/prefetch_loader.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "demi/core/error.h"
+#include "demi/data/tensor_loader.h"
+
+namespace demi::data {
+namespace {
+
+std::shared_ptr<TensorLoader> rows(int64_t count) {
+  return std::make_shared<TensorLoader>(at::arange(count), at::arange(count).neg(),
+                                        OrderOptions{.batch_size = 4, .shuffle = true, .seed = 1});
+}
+
+/// Says how many threads a batch was made with, takes its time, and fails where it is told.
+class Slow : public Loader {
+ public:
+  explicit Slow(std::chrono::milliseconds time, int64_t fails = -1) : time_(time), fails_(fails) {}
+  int64_t examples() const override { return 10; }
+  int64_t batches() const override { return 10; }
+  Batch batch(int64_t epoch, int64_t position) const override {
+    if (position == fails_) throw std::runtime_error("broken");
+    std::this_thread::sleep_for(time_);
+    made++;
+    return {.input = at::tensor({epoch, position}, at::kLong),
+            .target = at::scalar_tensor(at::get_num_threads()),
+            .lengths = {}};
+  }
+  mutable std::atomic<int> made = 0;
+
+ private:
+  std::chrono::milliseconds time_;
+  int64_t fails_;
+};
+
+TEST(PrefetchLoader, GivesTheInnerLoadersBatches) {
+  for (int64_t workers : {1, 3}) {
+    const auto inner = rows(22);
+    const PrefetchLoader loader(inner, {.workers = workers, .depth = 4});
+    EXPECT_EQ(loader.batches(), 6);
+    for (int64_t epoch = 0; epoch < 3; ++epoch)
+      for (int64_t position = 0; position < 6; ++position) {
+        const Batch seen = loader.batch(epoch, position), expected = inner->batch(epoch, position);
+        EXPECT_TRUE(at::equal(seen.input, expected.input));
+        EXPECT_TRUE(at::equal(seen.target, expected.target));
+      }
+  }
+}
+
+TEST(PrefetchLoader, FollowsJumps) {
+  const PrefetchLoader loader(std::make_shared<Slow>(std::chrono::milliseconds(0)),
+                              {.workers = 2, .depth = 3});
+  for (auto [epoch, position] :
+       {std::pair{0, 0}, {0, 1}, {5, 7}, {5, 8}, {5, 7}, {0, 0}, {0, 9}, {1, 0}}) {
+    const Batch batch = loader.batch(epoch, position);
+    EXPECT_EQ(batch.input[0].item<int64_t>(), epoch);
+    EXPECT_EQ(batch.input[1].item<int64_t>(), position);
+  }
+}
+
+TEST(PrefetchLoader, WorksAheadOnOneCoreAThread) {
+  const auto inner = std::make_shared<Slow>(std::chrono::milliseconds(1));
+  const PrefetchLoader loader(inner, {.depth = 3});
+  loader.batch(0, 0);
+  for (int i = 0; i < 2000 && inner->made < 4; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(inner->made, 4);
+  EXPECT_EQ(loader.batch(0, 1).target.item<int>(), 1);
+}
+
+TEST(PrefetchLoader, MeasuresHowLongItLetOneWait) {
+  const PrefetchLoader loader(std::make_shared<Slow>(std::chrono::milliseconds(20)), {.depth = 1});
+  EXPECT_EQ(loader.seconds_waited(), 0);
+  loader.batch(0, 0);
+  EXPECT_GE(loader.seconds_waited(), 0.02);
+}
+
+TEST(PrefetchLoader, GivesAnErrorToWhoAsksForThatBatch) {
+  const PrefetchLoader loader(std::make_shared<Slow>(std::chrono::milliseconds(0), /*fails=*/2),
+                              {.depth = 4});
+  loader.batch(0, 0);
+  loader.batch(0, 1);
+  EXPECT_THROW(loader.batch(0, 2), std::runtime_error);
+  EXPECT_EQ(loader.batch(0, 3).input[1].item<int64_t>(), 3);
+}
+
+TEST(PrefetchLoader, StopsInTheMiddle) {
+  for (int i = 0; i < 20; ++i)
+    PrefetchLoader(std::make_shared<Slow>(std::chrono::milliseconds(1)), {.workers = 2})
+        .batch(0, 0);
+}
+
+TEST(PrefetchLoader, RefusesWhatMakesNoSense) {
+  EXPECT_THROW(PrefetchLoader(rows(4), {.workers = 0}), UsageError);
+  EXPECT_THROW(PrefetchLoader(rows(4), {.depth = 0}), UsageError);
+}
+
+TEST(TensorLoader, GivesViewsInOrderAndCopiesShuffled) {
+  const at::Tensor input = at::arange(20).view({10, 2}), target = at::arange(10);
+  const TensorLoader in_order(input, target, {.batch_size = 4});
+  EXPECT_EQ(in_order.batch(0, 1).input.const_data_ptr(), input[4].const_data_ptr());
+  EXPECT_EQ(in_order.batch(3, 2).target.numel(), 2);
+  const TensorLoader shuffled(input, target, {.batch_size = 10, .shuffle = true});
+  const Batch batch = shuffled.batch(0, 0);
+  EXPECT_TRUE(at::equal(batch.input.select(1, 0), 2 * batch.target));
+  EXPECT_FALSE(at::equal(batch.target, target));
+}
+
+TEST(TensorLoader, RefusesRowsThatDoNotMatch) {
+  EXPECT_THROW(TensorLoader(at::ones({3}), at::ones({2})), UsageError);
+  EXPECT_THROW(TensorLoader(at::ones({}), at::ones({2})), UsageError);
+  EXPECT_THROW(TensorLoader(at::Tensor(), at::ones({2})), UsageError);
+}
+
+TEST(SyntheticRows, AreAFunctionOfTheSeed) {
+  const SyntheticRows one = synthetic_rows(3, 4, 5, 7), same = synthetic_rows(3, 4, 5, 7),
+                      other = synthetic_rows(3, 4, 5, 8);
+  EXPECT_EQ(one.target.sizes(), (std::vector<int64_t>{3, 5}));
+  EXPECT_TRUE(at::equal(one.input, same.input));
+  EXPECT_FALSE(at::equal(one.input, other.input));
+}
+
+}  // namespace
+}  // namespace demi::data
