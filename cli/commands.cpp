@@ -8,9 +8,6 @@
 
 namespace demi::cli {
 
-namespace {
-
-// As CLI11's require_subcommand, except that a misspelt name is answered as such.
 void require_one_of(CLI::App& app) {
   app.callback([&app] {
     if (!app.get_subcommands().empty()) return;
@@ -24,11 +21,10 @@ void require_one_of(CLI::App& app) {
   });
 }
 
-}  // namespace
-
 void add_commands(CLI::App& app) {
   require_one_of(app);
   add_compare(app);
+  add_data(app);
   add_policy(app);
   // `demi bench WHAT`: each measurement is a subcommand of this one.
   CLI::App* bench = app.add_subcommand("bench", "Check against a reference, then time");

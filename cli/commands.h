@@ -12,7 +12,11 @@ namespace demi::cli {
 /// commands.cpp.
 void add_commands(CLI::App& app);
 
+/// As CLI11's require_subcommand, except that a misspelt name is answered as such.
+void require_one_of(CLI::App& app);
+
 void add_compare(CLI::App& app);
+void add_data(CLI::App& app);
 void add_policy(CLI::App& app);
 
 void add_bench_autocast(CLI::App& bench);
