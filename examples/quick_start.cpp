@@ -15,8 +15,8 @@ int main() {
   const torch::Tensor input = torch::randn({512, 64}, device);
   const torch::Tensor target = input.slice(1, 0, 10).argmax(1);
 
-  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
-  demi::GradScaler scaler;  // *
+  demi::optim::AdamW optimizer(model->parameters(), demi::optim::AdamWOptions(1e-3));  // *
+  demi::GradScaler scaler;                                                             // *
 
   double first = 0, last = 0;
   for (int step = 0; step < 100; ++step) {

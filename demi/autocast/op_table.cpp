@@ -1,5 +1,7 @@
 #include "demi/autocast/op_table.h"
 
+#include <c10/util/Exception.h>
+
 #include <atomic>
 #include <deque>
 #include <map>

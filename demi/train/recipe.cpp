@@ -1,14 +1,13 @@
 #include "demi/train/recipe.h"
 
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
-
 #include <array>
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/data/image_loader.h"
 #include "demi/data/registry.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/sgd.h"
 
 namespace demi::train {
 namespace {
@@ -47,13 +46,13 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe,
                                                         const Network& network) {
   const auto parameters = network.module->parameters();
   if (recipe.optimizer == "adamw") {
-    return std::make_shared<torch::optim::AdamW>(
-        parameters, torch::optim::AdamWOptions(recipe.lr).weight_decay(recipe.weight_decay));
+    return std::make_shared<optim::AdamW>(
+        parameters, optim::AdamWOptions(recipe.lr).weight_decay(recipe.weight_decay));
   }
   if (recipe.optimizer == "sgd") {
-    return std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(recipe.lr)
-                                                               .momentum(recipe.momentum)
-                                                               .weight_decay(recipe.weight_decay));
+    return std::make_shared<optim::SGD>(
+        parameters,
+        optim::SGDOptions(recipe.lr).momentum(recipe.momentum).weight_decay(recipe.weight_decay));
   }
   const std::vector<std::string> known{"adamw", "sgd"};
   throw UsageError({.where = "train.make_optimizer",

@@ -1,12 +1,12 @@
 #include "demi/train/trainer.h"
 
 #include <ATen/ops/stack.h>
-#include <torch/nn/utils/clip_grad.h>
 
 #include <cmath>
 #include <string>
 
 #include "demi/core/error.h"
+#include "demi/optim/clip.h"
 #include "demi/optim/lr_scheduler.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/train/forward.h"
@@ -125,7 +125,7 @@ void Trainer::step(Run& run, const data::Batch& batch, bool last_of_window) {
   window.record.learning_rate = learning_rate(*optimizer_);
   if (options_.clip_norm > 0) {
     run.scaler.unscale_(*optimizer_);
-    torch::nn::utils::clip_grad_norm_(network_.module->parameters(), options_.clip_norm);
+    optim::clip_grad_norm_(network_.module->parameters(), options_.clip_norm);
   }
   window.result = run.scaler.step(*optimizer_);
   run.scaler.update();
