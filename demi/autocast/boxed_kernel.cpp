@@ -97,9 +97,9 @@ BoxedKernel::BoxedKernel(c10::DeviceType device, int number)
       key_(at::autocast::get_autocast_dispatch_key_from_device_type(device)),
       number_(number) {}
 
-void BoxedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+void BoxedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                             Stack* stack) {
   Call call(device_, number_, /*handles=*/1);
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(key_);
   Dtypes seen;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size()))
     for_each_tensor(value, [&](const at::Tensor& tensor) {
@@ -108,6 +108,13 @@ void BoxedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
     });
   call.decide();
   try {
+    if (call.category == OpCategory::unchanged) {
+      // As if there were no kernel of ours: what the op itself calls (bilinear is made of others)
+      // runs under the region's rules.
+      op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key_), stack);
+      return;
+    }
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(key_);
     run(op, call, stack);
   } catch (c10::Error& error) {
     explain(error, call, seen);
