@@ -64,7 +64,8 @@ function(demi_cuda_program target source)
   add_custom_command(
     OUTPUT ${program}
     COMMAND ${DEMI_NVCC} -std=c++20 -O2 -cudart static -arch=sm_80 -ccbin ${CMAKE_CXX_COMPILER}
-            -Xcompiler -fopenmp,-ffp-contract=off -I${PROJECT_SOURCE_DIR} -o ${program} ${source} ${inputs} -ldl
-    DEPENDS ${source} ${inputs} demi_cuda COMMENT "Building CUDA program ${target}" VERBATIM COMMAND_EXPAND_LISTS)
+            -Xcompiler -fopenmp,-ffp-contract=off -I${PROJECT_SOURCE_DIR} -o ${program} ${source} ${inputs}
+            $<TARGET_FILE:demi_fmt> -ldl
+    DEPENDS ${source} ${inputs} demi_fmt demi_cuda COMMENT "Building CUDA program ${target}" VERBATIM COMMAND_EXPAND_LISTS)
   add_custom_target(${target} ALL DEPENDS ${program})
 endfunction()

@@ -12,27 +12,36 @@ target_compile_features(demi_options INTERFACE cxx_std_20)
 target_compile_options(demi_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
                        -ffp-contract=off -fopenmp)
 target_link_options(demi_options INTERFACE -fopenmp)
-target_compile_definitions(demi_options INTERFACE FMT_HEADER_ONLY)
 if(DEMI_WERROR)
   target_compile_options(demi_options INTERFACE -Werror)
 endif()
 target_include_directories(demi_options INTERFACE ${PROJECT_SOURCE_DIR})
 
-# demi_reads_torch(FILE VARIABLE): whether FILE includes, itself or through headers of this tree, one of torch's large headers
-# (thin ones are ATen/core, ATen/ops, c10).
+# {fmt} for the modules without torch, and the other one for those with it. Linked statically and hidden: no other library
+# meets ours.
+add_library(demi_fmt STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
+target_link_libraries(demi_fmt PRIVATE demi_options)
+add_library(demi_fmt_torch STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
+target_link_libraries(demi_fmt_torch PRIVATE demi_options demi::libtorch)
+
+# demi_reads_torch(FILE VARIABLE): how much of torch FILE reads, itself or through headers of this tree: 2 with torch/torch.h or
+# torch's layers, 1 with one of the other large headers, 0 with thin ones at most (ATen/core, ATen/ops, c10).
 function(demi_reads_torch file variable)
   get_property(known GLOBAL PROPERTY "demi_reads_torch ${file}")
   if("${known}" STREQUAL "")
-    set(known FALSE)
+    set(known 0)
     file(STRINGS ${file} lines REGEX "^#include [<\"]")
     foreach(line ${lines})
-      if(line MATCHES "<torch/" OR line MATCHES "<ATen/[A-Za-z_]+\\.h>")
-        set(known TRUE)
-      elseif(line MATCHES "\"([^\"]+)\"" AND NOT known)
-        set(header ${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1})
-        if(EXISTS ${header})
-          demi_reads_torch(${header} known)
-        endif()
+      set(reads 0)
+      if(line MATCHES "<torch/(torch\\.h|nn/functional|nn/modules)")
+        set(reads 2)
+      elseif(line MATCHES "<torch/" OR line MATCHES "<ATen/[A-Za-z_]+\\.h>")
+        set(reads 1)
+      elseif(line MATCHES "\"([^\"]+)\"" AND EXISTS ${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1})
+        demi_reads_torch(${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1} reads)
+      endif()
+      if(reads GREATER known)
+        set(known ${reads})
       endif()
     endforeach()
     set_property(GLOBAL PROPERTY "demi_reads_torch ${file}" ${known})
@@ -40,25 +49,48 @@ function(demi_reads_torch file variable)
   set(${variable} ${known} PARENT_SCOPE)
 endfunction()
 
-# Everything that includes torch shares one precompiled header: 31 s and 0.7 GB once instead of 13 s a file. It costs 5 s a
-# file (templates that torch leaves pending), so a file without torch goes without: 0.3 s.
+# Files that include torch share a precompiled header, the small one where it is enough: what torch leaves pending costs each
+# file 3 s there and 5 s with all of torch/torch.h. A file without torch goes without: 0.3 s.
+if(DEMI_PCH)
+  # Compiled as targets of their own, so that the library, the program, the tests and the examples all reuse them.
+  file(WRITE ${PROJECT_BINARY_DIR}/pch/pch.cpp "")
+  foreach(pch base torch)
+    add_library(demi_pch_${pch} OBJECT ${PROJECT_BINARY_DIR}/pch/pch.cpp)
+    target_link_libraries(demi_pch_${pch} PRIVATE demi_options demi::libtorch)
+  endforeach()
+  target_precompile_headers(demi_pch_base PRIVATE <torch/types.h> <torch/nn/module.h> <torch/optim/optimizer.h>)
+  target_precompile_headers(demi_pch_torch PRIVATE <torch/torch.h>)
+  set(demi_pch_torch_header ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/demi_pch_torch.dir/cmake_pch.hxx)
+endif()
+
 function(demi_use_torch target)
-  target_link_libraries(${target} PRIVATE demi_options demi::libtorch)
+  target_link_libraries(${target} PRIVATE demi_options demi::libtorch demi_fmt_torch)
   if(DEMI_PCH)
-    target_precompile_headers(${target} REUSE_FROM demi_pch)
+    target_precompile_headers(${target} REUSE_FROM demi_pch_base)
+    add_dependencies(${target} demi_pch_torch)
     get_target_property(sources ${target} SOURCES)
     demi_precompiled(${target} ${sources})
   endif()
 endfunction()
 
-# demi_precompiled(TARGET SOURCES...): those of TARGET's sources that read torch use the precompiled header.
+# demi_precompiled(TARGET SOURCES...): gives each source the precompiled header that fits what it reads. A target has one in
+# CMake, so the other is named by hand.
 function(demi_precompiled target)
+  if(NOT DEMI_PCH)
+    return()
+  endif()
   foreach(source ${ARGN})
     if(source MATCHES "\\.cpp$")
       get_filename_component(source ${source} ABSOLUTE)
-      demi_reads_torch(${source} reads_torch)
-      if(NOT reads_torch)
+      demi_reads_torch(${source} reads)
+      if(NOT reads EQUAL 1)
         set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+      endif()
+      if(reads EQUAL 2)
+        set_property(SOURCE ${source} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS
+                     "-Winvalid-pch;-include;${demi_pch_torch_header}")
+        set_property(SOURCE ${source} TARGET_DIRECTORY ${target} APPEND PROPERTY OBJECT_DEPENDS
+                     ${demi_pch_torch_header}.gch)
       endif()
     endif()
   endforeach()
@@ -87,7 +119,7 @@ function(demi_module name)
   add_executable(demi_${name}_test ${tests})
   if(arg_NO_TORCH)
     target_sources(demi_${name}_test PRIVATE $<TARGET_OBJECTS:demi_${name}>)
-    target_link_libraries(demi_${name}_test PRIVATE demi_options ${arg_LINK} ${arg_TEST_LINK} GTest::gtest_main)
+    target_link_libraries(demi_${name}_test PRIVATE demi_options ${arg_LINK} ${arg_TEST_LINK} demi_fmt GTest::gtest_main)
     foreach(below ${arg_TEST_LINK})
       if(TARGET ${below})
         target_sources(demi_${name}_test PRIVATE $<TARGET_OBJECTS:${below}>)

@@ -1,6 +1,6 @@
 #include "demi/bench/reductions.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <chrono>

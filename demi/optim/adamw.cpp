@@ -1,6 +1,6 @@
 #include "demi/optim/adamw.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 

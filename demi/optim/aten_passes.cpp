@@ -1,6 +1,6 @@
 #include "demi/optim/aten_passes.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <bit>
 

@@ -1,6 +1,6 @@
 #include "demi/optim/batch_norm_guard.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <string_view>
 

@@ -1,6 +1,7 @@
 #include "demi/optim/decay_groups.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/types.h>
 
 #include <unordered_set>
 

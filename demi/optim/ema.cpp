@@ -1,7 +1,7 @@
 #include "demi/optim/ema.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"

@@ -1,6 +1,6 @@
 #include "demi/optim/gradients.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <tuple>
 

@@ -1,6 +1,6 @@
 #include "demi/optim/lion.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 

@@ -1,6 +1,11 @@
 #include "demi/optim/lr_scheduler.h"
 
-#include <torch/torch.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

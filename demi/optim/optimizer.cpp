@@ -1,6 +1,6 @@
 #include "demi/optim/optimizer.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <string>
 #include <unordered_set>

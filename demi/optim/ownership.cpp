@@ -1,6 +1,6 @@
 #include "demi/optim/ownership.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <mutex>
 #include <unordered_map>

@@ -1,6 +1,6 @@
 #include "demi/optim/param_state.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace demi::optim {
 namespace {

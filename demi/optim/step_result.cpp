@@ -1,6 +1,6 @@
 #include "demi/optim/step_result.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "demi/optim/stepper.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <bit>

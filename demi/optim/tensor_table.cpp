@@ -1,7 +1,7 @@
 #include "demi/optim/tensor_table.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <string>
 

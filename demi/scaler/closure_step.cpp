@@ -1,6 +1,7 @@
 #include "demi/scaler/closure_step.h"
 
-#include <torch/torch.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/types.h>
 
 namespace demi {
 namespace {

@@ -1,6 +1,6 @@
 #include "demi/scaler/device_scale.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <limits>
 

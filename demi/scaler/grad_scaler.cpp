@@ -1,6 +1,6 @@
 #include "demi/scaler/grad_scaler.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <limits>
 #include <string>
