@@ -24,6 +24,8 @@ void require_one_of(CLI::App& app) {
 void add_commands(CLI::App& app) {
   require_one_of(app);
   add_compare(app);
+  add_train(app);
+  add_eval(app);
   add_data(app);
   add_policy(app);
   // `demi bench WHAT`: each measurement is a subcommand of this one.

@@ -17,7 +17,9 @@ void require_one_of(CLI::App& app);
 
 void add_compare(CLI::App& app);
 void add_data(CLI::App& app);
+void add_eval(CLI::App& app);
 void add_policy(CLI::App& app);
+void add_train(CLI::App& app);
 
 void add_bench_autocast(CLI::App& bench);
 void add_bench_step(CLI::App& bench);

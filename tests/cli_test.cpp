@@ -99,7 +99,7 @@ TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
   expect({"compare", "--runs", "fp32,bf61"}, "did you mean bf16?");
   expect({"compare", "--runs", "fp32,fp32"}, "twice");
   expect({"compare", "--runs", "fp16:scale=-1"}, "positive number");
-  expect({"compare", "--epochs", "0"}, "--epochs is too small");
+  expect({"compare", "--epochs", "0"}, "too small");
   expect({"compare", "--epochs", "three"}, "--epochs");
   expect({"compare", "--device", "gpu"}, "no such device");
   expect({"compare", "--model", "fashion-cn"}, "did you mean fashion-cnn?");

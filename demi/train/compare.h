@@ -1,10 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,44 +9,26 @@
 #include "demi/train/history.h"
 #include "demi/train/machine.h"
 #include "demi/train/precision.h"
-#include "demi/train/recipe.h"
+#include "demi/train/run.h"
 
 namespace demi::train {
 
 /// Everything that a comparison is told.
 struct CompareOptions {
-  Recipe recipe;
+  std::string recipe;  // its name, for people
+  Config config;
   std::vector<RunSpec> runs;  // in this order
   c10::Device device = c10::kCPU;
-  uint64_t seed = 0;  // of initial weights, data order and augmentation, the same in every run
-  std::filesystem::path folder;       // where weights files go; must exist
-  std::function<bool()> should_stop;  // asked after each step
-  std::vector<std::shared_ptr<Callback>> callbacks;
+  RunOptions run;  // of each run; files are prefixed with the run's name where there are several
   std::function<void(const RunSpec&)> on_run_begin;
 };
 
-/// One row of the table.
-struct RunResult {
-  RunSpec spec;
-  History history;
-  double seconds = 0;                  // of training, all epochs
-  double seconds_per_epoch = 0;        // of training, mean over whole epochs
-  double test_loss = 0;                // of the shipped weights, in the run's precision
-  double test_accuracy = 0;            // likewise
-  double test_accuracy_fp32_eval = 0;  // of the weights as trained, evaluated in FP32
-  int64_t peak_bytes = 0;              // of tensors while training
-  int64_t peak_resident_bytes = 0;     // of the process while training
-  int64_t model_bytes = 0;             // of the weights file that one would ship
-  int64_t checkpoint_bytes = 0;        // of the file to go on training from
-  int64_t skipped_steps = 0;
-  double speedup = 0;  // the first run's seconds_per_epoch over this one's
-};
-
 struct Comparison {
-  Recipe recipe;
+  std::string recipe;
+  Config config;
   Machine machine;
-  uint64_t seed = 0;
   int64_t training_examples = 0, test_examples = 0, steps_per_epoch = 0;
+  std::vector<std::string> classes;
   std::vector<RunResult> runs;
   bool stopped = false;  // ended early; the last run is not whole
   std::vector<std::string> notes;
@@ -59,8 +38,13 @@ struct Comparison {
 /// mixed precision.
 DEMI_API std::vector<RunSpec> default_runs(c10::Device device);
 
-/// Trains one run after the other. Between runs caches are emptied, peaks reset, the device
-/// synchronised.
-DEMI_API Comparison compare(const CompareOptions& options, const RecipeData& data);
+/// Runs by name, separated by commas. Throws UsageError, also for the same run twice.
+DEMI_API std::vector<RunSpec> parse_runs(std::string_view text);
+
+/// A label as part of a file name: "fp16:scale=128" becomes "fp16-scale-128".
+DEMI_API std::string file_name(const RunSpec& run);
+
+/// Trains one run after the other from the same initial weights and data order.
+DEMI_API Comparison compare(const CompareOptions& options, const Workload& workload);
 
 }  // namespace demi::train

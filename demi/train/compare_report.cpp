@@ -15,6 +15,10 @@ using report::format_percent;
 
 std::string seconds(double value) { return format_fixed(value, value < 10 ? 2 : 1); }
 
+std::string percent(const std::optional<double>& share) {
+  return share ? format_percent(*share) : "";
+}
+
 // A run that stopped early has no test figures; the table shows a dash for an empty cell.
 std::vector<std::string> row_of(const RunResult& run, const report::ByteUnit& memory,
                                 const report::ByteUnit& file) {
@@ -28,8 +32,8 @@ std::vector<std::string> row_of(const RunResult& run, const report::ByteUnit& me
           bytes(run.peak_bytes, memory),
           bytes(run.peak_resident_bytes, memory),
           whole ? bytes(run.model_bytes, file) : "",
-          whole ? format_percent(run.test_accuracy) : "",
-          whole ? format_percent(run.test_accuracy_fp32_eval) : "",
+          percent(run.test_accuracy),
+          percent(run.test_accuracy_fp32_eval),
           report::format_count(run.skipped_steps)};
 }
 
@@ -41,9 +45,9 @@ std::string machine_line(const Machine& machine) {
 std::string data_line(const Comparison& c) {
   return fmt::format(
       "{} on {}: {} training and {} test examples, {} epochs of {} steps, batch {}, seed {}",
-      c.recipe.model, c.recipe.data, report::format_count(c.training_examples),
-      report::format_count(c.test_examples), c.recipe.epochs, c.steps_per_epoch,
-      c.recipe.batch_size, c.seed);
+      c.config.model, c.config.data, report::format_count(c.training_examples),
+      report::format_count(c.test_examples), c.config.epochs, c.steps_per_epoch,
+      c.config.batch_size, c.config.seed);
 }
 
 using Pick = std::optional<double> (*)(const StepRecord&);
@@ -62,7 +66,7 @@ report::Series steps_of(const RunResult& run, Pick pick) {
 report::Chart step_chart(const Comparison& c, std::string title, report::Axis y, Pick pick) {
   report::Chart chart{.title = std::move(title), .x = {.label = "step"}, .y = std::move(y)};
   for (const RunResult& run : c.runs) chart.series.push_back(steps_of(run, pick));
-  for (int64_t epoch = 1; epoch < c.recipe.epochs; ++epoch) {
+  for (int64_t epoch = 1; epoch < c.config.epochs; ++epoch) {
     chart.marks.push_back(
         {static_cast<double>(epoch * c.steps_per_epoch), fmt::format("epoch {}", epoch)});
   }
@@ -104,17 +108,26 @@ report::Highlights highlights(const Comparison& c) {
   report::Highlights result;
   const RunResult& first = c.runs.front();
   const RunResult& last = c.runs.back();
-  result.figures.push_back(
-      {format_factor(last.speedup), "speed", last.spec.label + " against " + first.spec.label});
+  const bool several = c.runs.size() > 1;
+  const auto beside = [&](const std::string& of_first) {
+    return several ? first.spec.label + ": " + of_first : std::string();
+  };
+  const auto bytes = [](int64_t n) { return report::format_bytes(static_cast<double>(n)); };
+  if (several) {
+    result.figures.push_back(
+        {format_factor(last.speedup), "speed", last.spec.label + " against " + first.spec.label});
+  } else {
+    result.figures.push_back({seconds(last.seconds_per_epoch) + " s", "an epoch", ""});
+  }
   if (last.history.stopped) return result;
-  result.figures.push_back({format_percent(last.test_accuracy), "test accuracy",
-                            first.spec.label + ": " + format_percent(first.test_accuracy)});
+  if (last.test_accuracy)
+    result.figures.push_back({format_percent(*last.test_accuracy), "test accuracy",
+                              beside(percent(first.test_accuracy))});
+  if (last.model_bytes > 0)
+    result.figures.push_back(
+        {bytes(last.model_bytes), "model size", beside(bytes(first.model_bytes))});
   result.figures.push_back(
-      {report::format_bytes(static_cast<double>(last.model_bytes)), "model size",
-       first.spec.label + ": " + report::format_bytes(static_cast<double>(first.model_bytes))});
-  result.figures.push_back(
-      {report::format_bytes(static_cast<double>(last.peak_bytes)), "peak memory of tensors",
-       first.spec.label + ": " + report::format_bytes(static_cast<double>(first.peak_bytes))});
+      {bytes(last.peak_bytes), "peak memory of tensors", beside(bytes(first.peak_bytes))});
   return result;
 }
 
@@ -123,13 +136,14 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   json["precision"] = run.spec.label;
   json["seconds"] = run.seconds;
   json["seconds_per_epoch"] = run.seconds_per_epoch;
-  if (run.history.stopped) {
-    json["test_loss"] = json["test_accuracy"] = json["test_accuracy_fp32_eval"] = nullptr;
-  } else {
-    json["test_loss"] = run.test_loss;
-    json["test_accuracy"] = run.test_accuracy;
-    json["test_accuracy_fp32_eval"] = run.test_accuracy_fp32_eval;
-  }
+  const auto number = [](const std::optional<double>& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+  };
+  json["test_loss"] = number(run.test_accuracy ? std::optional(run.test_loss) : std::nullopt);
+  json["test_accuracy"] = number(run.test_accuracy);
+  json["test_accuracy_fp32_eval"] = number(run.test_accuracy_fp32_eval);
+  if (!run.class_accuracy.empty()) json["class_accuracy"] = run.class_accuracy;
+  json["parameters"] = run.parameters;
   json["peak_bytes"] = run.peak_bytes;
   json["peak_resident_bytes"] = run.peak_resident_bytes;
   json["model_bytes"] = run.model_bytes;
@@ -153,7 +167,7 @@ report::Table to_table(const Comparison& c) {
   }
   const report::ByteUnit memory_unit = report::byte_unit(memory),
                          file_unit = report::byte_unit(file);
-  report::Table table{.title = c.recipe.name + ": " + c.machine.device};
+  report::Table table{.title = c.recipe + ": " + c.machine.device};
   table.columns = {{.name = "precision", .align = report::Align::kLeft},
                    {.name = "time per epoch", .unit = "s"},
                    {.name = "speedup"},
@@ -172,7 +186,8 @@ report::Table to_table(const Comparison& c) {
 }
 
 report::Page to_page(const Comparison& c, const std::string& command) {
-  report::Page page{.title = "demi compare " + c.recipe.name, .subtitle = data_line(c)};
+  report::Page page{.title = (c.runs.size() == 1 ? "demi train " : "demi compare ") + c.recipe,
+                    .subtitle = data_line(c)};
   if (c.runs.empty()) return page;
   report::Chart loss =
       step_chart(c, "Training loss", {.label = "loss"},
@@ -212,13 +227,13 @@ report::Page to_page(const Comparison& c, const std::string& command) {
 
 std::string to_json(const Comparison& c) {
   nlohmann::ordered_json json;
-  json["recipe"] = c.recipe.name;
-  json["model"] = c.recipe.model;
-  json["data"] = c.recipe.data;
-  json["epochs"] = c.recipe.epochs;
-  json["batch_size"] = c.recipe.batch_size;
-  json["learning_rate"] = c.recipe.lr;
-  json["seed"] = c.seed;
+  json["recipe"] = c.recipe;
+  json["model"] = c.config.model;
+  json["data"] = c.config.data;
+  json["epochs"] = c.config.epochs;
+  json["batch_size"] = batch_size_of(c.config);
+  json["learning_rate"] = c.config.lr;
+  json["seed"] = c.config.seed;
   json["training_examples"] = c.training_examples;
   json["test_examples"] = c.test_examples;
   json["machine"] = {{"device", c.machine.device},

@@ -1,38 +1,79 @@
+#include "demi/train/evaluate.h"
+
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/utils.h>
 
 #include <chrono>
 
 #include "demi/train/forward.h"
-#include "demi/train/trainer.h"
 
 namespace demi::train {
+namespace {
 
-Evaluation evaluate(const Network& network, const data::Loader& loader, const Precision& precision,
-                    c10::Device device, Loss loss) {
+// Sums that stay on the device until the end; FP64, since 10,000 losses are added.
+struct Sums {
+  at::Tensor loss, correct;
+  std::vector<at::Tensor> metrics;
+  at::Tensor class_correct, class_examples;  // (C)
+  int64_t examples = 0;
+};
+
+void add_to(at::Tensor& sum, const at::Tensor& more) {
+  if (!more.defined()) return;
+  sum = sum.defined() ? sum + more : more;
+}
+
+void add_batch(Sums& sums, const EvaluateOptions& options, const data::Batch& batch,
+               const at::Tensor& output) {
+  const int64_t size = batch.target.size(0);
+  const at::Tensor loss = options.loss(output, batch.target).to(c10::kDouble) * size;
+  const at::Tensor right = options.loss.is_right(output, batch.target);
+  add_to(sums.loss, loss);
+  if (right.defined()) add_to(sums.correct, right.sum());
+  for (std::size_t i = 0; i < options.metrics.size(); ++i)
+    add_to(sums.metrics[i], options.metrics[i].sum(output, batch.target).to(c10::kDouble));
+  sums.examples += size;
+  if (!options.per_class || !right.defined()) return;
+  const at::Tensor classes = batch.target.reshape(-1).to(c10::kLong);
+  const int64_t count = output.dim() > 1 && output.size(1) > 1 ? output.size(1) : 2;
+  add_to(sums.class_examples, classes.bincount({}, count));
+  add_to(sums.class_correct, classes.bincount(right.reshape(-1).to(c10::kDouble), count));
+}
+
+Evaluation read(const Sums& sums, const EvaluateOptions& options) {
+  Evaluation result;
+  const double count = static_cast<double>(std::max<int64_t>(sums.examples, 1));
+  result.examples = sums.examples;
+  if (sums.loss.defined()) result.loss = sums.loss.item<double>() / count;
+  if (sums.correct.defined())
+    result.accuracy = static_cast<double>(sums.correct.item<int64_t>()) / count;
+  for (std::size_t i = 0; i < options.metrics.size() && sums.examples > 0; ++i)
+    result.metrics.emplace_back(options.metrics[i].name, sums.metrics[i].item<double>() / count);
+  if (sums.class_correct.defined()) {
+    const at::Tensor share = (sums.class_correct / sums.class_examples).cpu().contiguous();
+    result.class_accuracy.assign(share.data_ptr<double>(),
+                                 share.data_ptr<double>() + share.numel());
+  }
+  return result;
+}
+
+}  // namespace
+
+Evaluation evaluate(const Network& network, const data::Loader& loader,
+                    const EvaluateOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_grad;
   const bool was_training = network.module->is_training();
   network.module->eval();
-  const Tf32Mode tf32(precision.tf32);
-
-  // Sums stay on the device until the end; FP64, since 10,000 losses are added.
-  at::Tensor loss_sum = at::zeros({}, at::TensorOptions(device).dtype(c10::kDouble));
-  at::Tensor correct;
-  int64_t examples = 0;
+  const Tf32Mode tf32(options.precision.tf32);
+  Sums sums;
+  sums.metrics.resize(options.metrics.size());
   for (int64_t position = 0; position < loader.batches(); ++position) {
     const data::Batch batch = loader.batch(0, position);
-    const int64_t size = batch.target.size(0);
-    const at::Tensor output = forward_in(precision, network, batch, device);
-    loss_sum += loss_of(loss, output, batch.target).to(c10::kDouble) * size;
-    const at::Tensor right = correct_count(loss, output, batch.target);
-    if (right.defined()) correct = correct.defined() ? correct + right : right;
-    examples += size;
+    add_batch(sums, options, batch, forward_in(options.precision, network, batch, options.device));
   }
-  Evaluation result;
-  const double count = static_cast<double>(std::max<int64_t>(examples, 1));
-  result.loss = loss_sum.item<double>() / count;
-  if (correct.defined()) result.accuracy = static_cast<double>(correct.item<int64_t>()) / count;
+  Evaluation result = read(sums, options);
   network.module->train(was_training);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

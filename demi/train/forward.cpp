@@ -2,8 +2,6 @@
 
 #include <ATen/Context.h>
 
-#include "demi/autocast/autocast.h"
-
 namespace demi::train {
 
 // One pair of setters everywhere: LibTorch throws where its older and newer ones are mixed.
@@ -19,14 +17,22 @@ Tf32Mode::~Tf32Mode() {
   at::globalContext().setAllowTF32CuDNN(convolution_before_);
 }
 
+Autocast region_of(const Precision& precision, c10::Device device) {
+  return Autocast(device.type(),
+                  AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed()});
+}
+
+data::Batch input_for(const Precision& precision, const data::Batch& batch) {
+  data::Batch result = batch;
+  if (!precision.is_mixed() && batch.input.is_floating_point())
+    result.input = batch.input.to(precision.weights);
+  return result;
+}
+
 at::Tensor forward_in(const Precision& precision, const Network& network, const data::Batch& batch,
                       c10::Device device) {
-  const Autocast region(
-      device.type(), AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed()});
-  if (precision.is_mixed() || !batch.input.is_floating_point()) return network.forward(batch);
-  data::Batch converted = batch;
-  converted.input = batch.input.to(precision.weights);
-  return network.forward(converted);
+  const Autocast region = region_of(precision, device);
+  return network.forward(input_for(precision, batch));
 }
 
 }  // namespace demi::train

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "demi/autocast/autocast.h"
 #include "demi/data/loader.h"
 #include "demi/train/network.h"
 #include "demi/train/precision.h"
@@ -21,6 +22,12 @@ class Tf32Mode {
  private:
   bool matmul_before_, convolution_before_;
 };
+
+/// The autocast region of a mixed precision on the device; a disabled one for the others.
+Autocast region_of(const Precision& precision, c10::Device device);
+
+/// The batch with floating point inputs in the weights' dtype where the precision is not mixed.
+data::Batch input_for(const Precision& precision, const data::Batch& batch);
 
 /// The batch through the network in `precision`: inside an autocast region where it is mixed, with
 /// floating point inputs in the weights' dtype where it is not.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demi/profile/phase_timer.h"
@@ -23,9 +24,17 @@ struct StepRecord {
 };
 
 struct Evaluation {
-  double loss = 0;                 // mean over all examples
-  std::optional<double> accuracy;  // 0 to 1
+  double loss = 0;                                      // mean over all examples
+  std::optional<double> accuracy;                       // 0 to 1
+  std::vector<std::pair<std::string, double>> metrics;  // by name; means over all examples
+  std::vector<double> class_accuracy;  // 0 to 1 by class, NaN for one without examples; if asked
+  int64_t examples = 0;
   double seconds = 0;
+
+  /// Whether this is a better result: by accuracy where there is one, else by loss. NaN is never.
+  bool better_than(const Evaluation& other) const {
+    return accuracy && other.accuracy ? *accuracy > *other.accuracy : loss < other.loss;
+  }
 };
 
 struct EpochRecord {
@@ -44,6 +53,8 @@ struct History {
   std::vector<EpochRecord> epochs;
   int64_t skipped_steps = 0;
   bool stopped = false;               // ended early because the caller asked for it
+  std::optional<int64_t> best_epoch;  // by validation; none without validation
+  bool early_stopped = false;         // no better validation for early_stopping epochs
   std::optional<std::string> failed;  // why training could not go on: the loss stayed NaN or Inf
   double seconds() const {
     double sum = 0;

@@ -1,6 +1,10 @@
 #include "demi/train/loss.h"
 
-#include <torch/nn/functional/loss.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/nll_loss.h>
+#include <torch/types.h>
 
 #include <string>
 #include <vector>
@@ -10,8 +14,6 @@
 
 namespace demi::train {
 namespace {
-
-namespace F = torch::nn::functional;
 
 at::Tensor at_least_fp32(const at::Tensor& output) {
   return output.scalar_type() == c10::kDouble ? output : output.to(c10::kFloat);
@@ -35,22 +37,34 @@ at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tensor& target
   const at::Tensor prediction = at_least_fp32(output);
   switch (loss) {
     case Loss::cross_entropy:
-      return F::cross_entropy(prediction, target,
-                              F::CrossEntropyFuncOptions().label_smoothing(label_smoothing));
+      return at::cross_entropy_loss(prediction, target, {}, at::Reduction::Mean, -100,
+                                    label_smoothing);
+    case Loss::cross_entropy_probabilities:
+      return at::nll_loss(prediction.clamp(1e-7, 1).log(), target);
     case Loss::bce_with_logits:
-      return F::binary_cross_entropy_with_logits(
+      return at::binary_cross_entropy_with_logits(
           prediction, target.to(prediction.scalar_type()).view_as(prediction));
     case Loss::mse:
-      return F::mse_loss(prediction, target.to(prediction.scalar_type()));
+      return at::mse_loss(prediction, target.to(prediction.scalar_type()));
   }
   return {};
 }
 
-at::Tensor correct_count(Loss loss, const at::Tensor& output, const at::Tensor& target) {
+at::Tensor right_ones(Loss loss, const at::Tensor& output, const at::Tensor& target) {
   if (loss == Loss::mse) return {};
   const at::Tensor prediction = output.detach();
-  if (loss == Loss::cross_entropy) return prediction.argmax(1).eq(target).sum();
-  return prediction.gt(0).eq(target.gt(0.5).view_as(prediction)).sum();
+  if (loss == Loss::bce_with_logits)
+    return prediction.gt(0).eq(target.gt(0.5).view_as(prediction)).reshape(-1);
+  return prediction.argmax(1).eq(target);
+}
+
+at::Tensor LossFunction::operator()(const at::Tensor& output, const at::Tensor& target,
+                                    double label_smoothing) const {
+  return function_ ? function_(output, target) : loss_of(loss_, output, target, label_smoothing);
+}
+
+at::Tensor LossFunction::is_right(const at::Tensor& output, const at::Tensor& target) const {
+  return has_accuracy() ? right_ones(loss_, output, target) : at::Tensor();
 }
 
 }  // namespace demi::train

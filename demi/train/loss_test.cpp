@@ -29,14 +29,15 @@ TEST(Loss, BinaryCrossEntropyTakesLabelsOfAnyShapeAndType) {
   const double expected = (std::log(2.0) + std::log(1 + std::exp(-2.0))) / 2;
   EXPECT_NEAR(loss_of(Loss::bce_with_logits, logits, torch::tensor({0, 1})).item<double>(),
               expected, 1e-6);
-  EXPECT_EQ(correct_count(Loss::bce_with_logits, logits, torch::tensor({1, 1})).item<int64_t>(), 1);
+  EXPECT_EQ(right_ones(Loss::bce_with_logits, logits, torch::tensor({1, 1})).sum().item<int64_t>(),
+            1);
 }
 
 TEST(Loss, CountsTheHighestLogit) {
   const auto logits = torch::tensor({{1.0F, 2.0F}, {3.0F, 0.0F}, {0.0F, 1.0F}});
-  EXPECT_EQ(correct_count(Loss::cross_entropy, logits, torch::tensor({1, 0, 0})).item<int64_t>(),
+  EXPECT_EQ(right_ones(Loss::cross_entropy, logits, torch::tensor({1, 0, 0})).sum().item<int64_t>(),
             2);
-  EXPECT_FALSE(correct_count(Loss::mse, logits, logits).defined());
+  EXPECT_FALSE(right_ones(Loss::mse, logits, logits).defined());
 }
 
 TEST(Loss, Names) {

@@ -70,6 +70,11 @@ c10::Device pick_device(std::string_view name) {
                     .advice = did_you_mean(name, known)});
 }
 
+void set_deterministic(bool deterministic) {
+  at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
+  at::globalContext().setDeterministicCuDNN(deterministic);
+}
+
 std::string slow_precision_warning(const Precision& precision, c10::Device device) {
   if (!device.is_cpu()) return "";
   const c10::ScalarType computed = precision.shipped();

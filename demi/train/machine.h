@@ -26,6 +26,10 @@ DEMI_API Machine machine(c10::Device device);
 /// UsageError for another name and DeviceError for a device that is not here, with the reason.
 DEMI_API c10::Device pick_device(std::string_view name);
 
+/// Only deterministic algorithms from now on, or whatever is fastest; process-wide. LibTorch throws
+/// where an operation has none.
+DEMI_API void set_deterministic(bool deterministic);
+
 /// A sentence to say before training where `precision` does not pay on the device, with the known
 /// factor; "" where it does.
 DEMI_API std::string slow_precision_warning(const Precision& precision, c10::Device device);

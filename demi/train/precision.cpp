@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "demi/autocast/policy.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 
@@ -49,10 +50,11 @@ double parse_scale(std::string_view text, std::string_view where) {
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc() || end != text.data() + text.size() || !(value > 0) ||
       !std::isfinite(value)) {
-    throw UsageError({.where = where,
-                      .what = "the loss scale is not a positive number",
-                      .seen = text,
-                      .accepted = "dynamic, off, or a number such as 128 or 65536"});
+    throw UsageError(
+        {.where = where,
+         .what = "the loss scale is not a positive number",
+         .seen = text,
+         .accepted = "auto, dynamic, statistics, off, or a number such as 128 or 65536"});
   }
   return value;
 }
@@ -92,9 +94,15 @@ const Precision& mixed_precision_of(c10::DeviceType device) {
   return parse_precision(device == c10::DeviceType::CUDA ? "fp16" : "bf16");
 }
 
+const Precision& global_precision() {
+  const std::string_view name = global_policy().name();
+  return parse_precision(name);
+}
+
 LossScale parse_loss_scale(std::string_view text) {
   if (text == "auto" || text == "automatic") return {};
   if (text == "dynamic") return {LossScale::Kind::dynamic, 0};
+  if (text == "statistics") return {LossScale::Kind::statistics, 0};
   if (text == "off") return {LossScale::Kind::off, 0};
   return {LossScale::Kind::fixed, parse_scale(text, "train.parse_loss_scale")};
 }

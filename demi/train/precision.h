@@ -33,15 +33,19 @@ DEMI_API const Precision& parse_precision(std::string_view name);
 /// What mixed precision means where nothing is said: fp16 on CUDA, bf16 elsewhere.
 DEMI_API const Precision& mixed_precision_of(c10::DeviceType device);
 
+/// The precision that demi::global_policy() stands for.
+DEMI_API const Precision& global_precision();
+
 /// How the loss is scaled before backward.
 struct LossScale {
-  enum class Kind { automatic, dynamic, fixed, off };
+  enum class Kind { automatic, dynamic, statistics, fixed, off };
   Kind kind =
       Kind::automatic;  // automatic: dynamic where the autocast dtype is fp16, off otherwise
   double value = 0;     // for fixed: the factor
 };
 
-/// "dynamic", "off" or a positive number. Throws UsageError.
+/// "auto", "dynamic", "statistics" (of the last steps' greatest gradients: ScaleMode::kAmax), "off"
+/// or a positive number. Throws UsageError.
 DEMI_API LossScale parse_loss_scale(std::string_view text);
 
 /// One run of a comparison: a precision and, after colons, variants: `fp16:no-scaler`,

@@ -4,6 +4,8 @@
 
 #include "demi/core/error.h"
 #include "demi/train/machine.h"
+#include "demi/train/plan.h"
+#include "demi/train/workload.h"
 
 namespace demi::train {
 namespace {
@@ -16,13 +18,16 @@ TEST(Recipe, UnknownNamesAreAnsweredWithTheNearest) {
     EXPECT_NE(std::string(error.what()).find("did you mean fashion-cnn?"), std::string::npos)
         << error.what();
   }
-  EXPECT_THROW(make_network("resnet-1000", {}, 0, c10::kCPU), UsageError);
+  Config config = find_recipe("fashion-cnn").config;
+  config.model = "resnet-1000";
+  EXPECT_THROW(make_network(config, {}, 0, c10::kCPU), UsageError);
 }
 
 TEST(Recipe, InitialWeightsFollowTheSeedAlone) {
-  const Network a = make_network("fashion-cnn", {}, 7, c10::kCPU),
-                b = make_network("fashion-cnn", {}, 7, c10::kCPU),
-                c = make_network("fashion-cnn", {}, 8, c10::kCPU);
+  const Config& config = find_recipe("fashion-cnn").config;
+  const Network a = make_network(config, {}, 7, c10::kCPU),
+                b = make_network(config, {}, 7, c10::kCPU),
+                c = make_network(config, {}, 8, c10::kCPU);
   const auto pa = a.module->parameters(), pb = b.module->parameters(), pc = c.module->parameters();
   for (std::size_t i = 0; i < pa.size(); ++i) EXPECT_TRUE(torch::equal(pa[i], pb[i])) << i;
   EXPECT_FALSE(torch::equal(pa[0], pc[0]));
@@ -30,7 +35,8 @@ TEST(Recipe, InitialWeightsFollowTheSeedAlone) {
 }
 
 TEST(Recipe, OneCycleRisesToThePeakAndFallsToNearlyNothing) {
-  const Recipe& recipe = find_recipe("fashion-cnn");
+  Config recipe = find_recipe("fashion-cnn").config;
+  recipe.epochs = 1;
   const auto rule = make_schedule(recipe, 100);
   EXPECT_NEAR(rule(0, recipe.lr), recipe.lr / 25,
               1e-12);  // Smith and Topin 2018; PyTorch's div_factor

@@ -1,13 +1,21 @@
 #include "demi/train/trainer.h"
 
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
+#include <chrono>
 #include <cmath>
 #include <string>
 
 #include "demi/core/error.h"
+#include "demi/data/tensor_loader.h"
+#include "demi/optim/adam.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/lr_scheduler.h"
+#include "demi/profile/memory.h"
+#include "demi/profile/phase_timer.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/train/forward.h"
 
@@ -30,6 +38,14 @@ void check(const TrainerOptions& options) {
           "0 (off) or more");
   require(options.read_every >= 1, "read_every is below 1", std::to_string(options.read_every),
           "1 or more steps");
+  require(options.max_steps >= 0, "max_steps is negative", std::to_string(options.max_steps),
+          "0 (by epochs) or more steps");
+  require(options.gradient_penalty >= 0, "gradient_penalty is negative",
+          std::to_string(options.gradient_penalty), "0 (off) or more");
+  require(options.ema_decay >= 0 && options.ema_decay < 1, "ema_decay is out of range",
+          std::to_string(options.ema_decay), "0 (off) up to, but not including, 1");
+  require(options.early_stopping >= 0, "early_stopping is negative",
+          std::to_string(options.early_stopping), "0 (never) or more epochs");
   require(options.label_smoothing >= 0 && options.label_smoothing < 1,
           "label_smoothing is out of range", std::to_string(options.label_smoothing),
           "0 up to, but not including, 1");
@@ -37,27 +53,45 @@ void check(const TrainerOptions& options) {
 
 GradScalerOptions scaler_options(const TrainerOptions& options) {
   GradScalerOptions result = options.scaler;
-  switch (options.loss_scale.kind) {
-    case LossScale::Kind::automatic:
-      result.enabled = options.precision.autocast == c10::kHalf;
-      break;
-    case LossScale::Kind::dynamic:
-      result.enabled = true;
-      break;
-    case LossScale::Kind::off:
-      result.enabled = false;
-      break;
-    case LossScale::Kind::fixed:
-      result.enabled = true;
-      result.mode = ScaleMode::kStatic;
-      result.init_scale = options.loss_scale.value;
-      break;
+  const LossScale::Kind kind = options.loss_scale.kind;
+  result.enabled = kind == LossScale::Kind::automatic ? options.precision.autocast == c10::kHalf
+                                                      : kind != LossScale::Kind::off;
+  if (kind == LossScale::Kind::statistics) result.mode = ScaleMode::kAmax;
+  if (kind == LossScale::Kind::fixed) {
+    result.mode = ScaleMode::kStatic;
+    result.init_scale = options.loss_scale.value;
   }
   return result;
 }
 
 double learning_rate(const torch::optim::Optimizer& optimizer) {
   return optimizer.param_groups().front().options().get_lr();
+}
+
+// Why training ended: the first of the steps in a row whose loss was no number, and what to try.
+std::string complaint_of(const History& history, int64_t bad_steps, const TrainerOptions& options) {
+  const StepRecord& first =
+      history.steps[history.steps.size() - static_cast<std::size_t>(bad_steps)];
+  std::string text = fmt::format(
+      "the loss is NaN or Inf from step {} on, for {} steps in a row; learning rate {:g}",
+      first.step, bad_steps, first.learning_rate);
+  if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
+  if (options.precision.is_mixed()) {
+    text +=
+        "; try it without the region (--no-autocast) and without loss scaling (--no-scaler): the "
+        "one that mends it is where the NaN comes from; if neither does, the learning rate is "
+        "too high or the data holds NaN";
+  } else {
+    text += "; try a lower learning rate, and look for NaN in the data";
+  }
+  return text;
+}
+
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return parameters;
 }
 
 }  // namespace
@@ -67,70 +101,144 @@ struct Trainer::Run {
   // Not yet read from the device.
   struct Pending {
     StepRecord record;
-    at::Tensor loss, correct;  // scalars
-    StepResult result;
-    int64_t examples = 0;  // of this step
+    at::Tensor loss, correct;         // scalars
+    std::vector<StepResult> results;  // one an optimizer
+    int64_t examples = 0;             // of this step
   };
 
-  Run(Trainer& trainer, const TrainerOptions& options)
-      : scaler(scaler_options(options)), timer(options.device, options.synchronise_phases) {
-    if (options.schedule)
-      schedule.emplace(*trainer.optimizer_, options.schedule, options.momentum_schedule);
+  Run(const GradScalerOptions& scaling, const TrainerOptions& options)
+      : scaler(scaling), timer(options.device, options.synchronise_phases) {
+    for (const auto& optimizer : options.optimizers) {
+      if (options.schedule)
+        schedules.push_back(std::make_unique<optim::lr::Scheduler>(*optimizer, options.schedule,
+                                                                   options.momentum_schedule));
+    }
   }
 
   GradScaler scaler;
-  std::optional<optim::lr::Scheduler> schedule;
+  std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;  // one an optimizer
   profile::PhaseTimer timer;
   std::vector<Pending> pending;
   Pending window;  // the step whose batches are being accumulated
   History history;
   EpochRecord epoch;
+  Evaluation best;
   int64_t step = 0, correct = 0, bad_losses_in_a_row = 0;
   double loss_sum = 0;  // over the epoch's examples
+  bool over(const TrainerOptions& options) const {
+    return history.stopped || history.failed || history.early_stopped ||
+           (options.max_steps > 0 && step >= options.max_steps);
+  }
 };
 
-Trainer::Trainer(Network network, std::shared_ptr<torch::optim::Optimizer> optimizer,
-                 TrainerOptions options)
-    : network_(std::move(network)), optimizer_(std::move(optimizer)), options_(std::move(options)) {
+Trainer::Trainer(Network network, TrainerOptions options)
+    : network_(std::move(network)),
+      options_(std::move(options)),
+      scaler_options_(scaler_options(options_)) {
   check(options_);
+  demi::check(scaler_options_);
   if (!options_.precision.is_mixed() && options_.precision.weights != c10::kFloat) {
     network_.module->to(options_.precision.weights);
   }
+  if (!options_.autocast) options_.precision.autocast.reset();
+  if (options_.optimizers.empty()) {
+    options_.optimizers.push_back(
+        std::make_shared<optim::Adam>(network_.module->parameters(), optim::AdamOptions(1e-3)));
+  }
+  if (options_.ema_decay > 0) average_.emplace(*network_.module, options_.ema_decay);
+}
+
+Trainer::Trainer(Network network, std::shared_ptr<torch::optim::Optimizer> optimizer,
+                 TrainerOptions options)
+    : Trainer(std::move(network), [&] {
+        options.optimizers = {std::move(optimizer)};
+        return std::move(options);
+      }()) {}
+
+void Trainer::swap_average() {
+  if (average_) average_->swap();
+}
+
+// The loss and its gradients, or of all losses their sum. What is returned is detached.
+at::Tensor Trainer::backward(Run& run, const data::Batch& batch) {
+  run.timer.enter(Phase::forward);
+  std::vector<at::Tensor> losses;
+  if (options_.losses) {
+    const Autocast region = region_of(options_.precision, options_.device);
+    losses = options_.losses(network_, input_for(options_.precision, batch));
+  } else {
+    const at::Tensor output = forward_in(options_.precision, network_, batch, options_.device);
+    losses = {options_.loss(output, batch.target, options_.label_smoothing)};
+    const at::Tensor right = options_.loss.is_right(output, batch.target);
+    if (right.defined()) {
+      at::Tensor& correct = run.window.correct;
+      correct = correct.defined() ? correct + right.sum() : right.sum();
+    }
+  }
+  run.timer.enter(Phase::backward);
+  if (options_.gradient_penalty > 0) penalise(run, losses);
+  at::Tensor sum;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const at::Tensor share =
+        options_.accumulate > 1 ? losses[i] / static_cast<double>(options_.accumulate) : losses[i];
+    run.scaler.scale(share).backward({}, /*retain_graph=*/i + 1 < losses.size());
+    sum = sum.defined() ? sum + losses[i].detach() : losses[i].detach();
+  }
+  return sum;
+}
+
+// loss + weight x |d loss / d parameters|. The gradient is taken of the scaled loss, so that it
+// does not underflow, and unscaled before its norm.
+void Trainer::penalise(Run& run, std::vector<at::Tensor>& losses) const {
+  const auto parameters = network_.module->parameters();
+  for (at::Tensor& loss : losses) {
+    const at::Tensor scale = run.scaler.scale(at::ones({}, loss.options().requires_grad(false)));
+    const auto gradients = torch::autograd::grad({run.scaler.scale(loss)}, parameters, {},
+                                                 /*retain_graph=*/true, /*create_graph=*/true,
+                                                 /*allow_unused=*/true);
+    at::Tensor squares;
+    for (const at::Tensor& gradient : gradients) {
+      if (!gradient.defined()) continue;
+      const at::Tensor square = (gradient.to(loss.scalar_type()) / scale).square().sum();
+      squares = squares.defined() ? squares + square : square;
+    }
+    if (squares.defined()) loss = loss + options_.gradient_penalty * squares.sqrt();
+  }
+}
+
+// Unscale, clip, step, schedule.
+std::vector<StepResult> Trainer::update(Run& run) {
+  std::vector<StepResult> results;
+  for (const auto& optimizer : options_.optimizers) {
+    if (options_.clip_norm > 0) {
+      run.scaler.unscale_(*optimizer);
+      optim::clip_grad_norm_(parameters_of(*optimizer), options_.clip_norm);
+    }
+    results.push_back(run.scaler.step(*optimizer));
+  }
+  if (average_) average_->update(results.back());
+  run.scaler.update();
+  for (const auto& optimizer : options_.optimizers) optimizer->zero_grad();
+  for (const auto& schedule : run.schedules) schedule->step();
+  return results;
 }
 
 void Trainer::step(Run& run, const data::Batch& batch, bool last_of_window) {
   const int64_t size = batch.target.size(0);
-  run.timer.enter(Phase::forward);
-  const at::Tensor output = forward_in(options_.precision, network_, batch, options_.device);
-  const at::Tensor loss = loss_of(options_.loss, output, batch.target, options_.label_smoothing);
-
-  run.timer.enter(Phase::backward);
-  const at::Tensor share =
-      options_.accumulate > 1 ? loss / static_cast<double>(options_.accumulate) : loss;
-  run.scaler.scale(share).backward();
+  const at::Tensor loss = backward(run, batch);
 
   run.timer.enter(Phase::other);
-  const at::Tensor weighted = loss.detach() * static_cast<double>(size);
-  const at::Tensor correct = correct_count(options_.loss, output, batch.target);
+  const at::Tensor weighted = loss * static_cast<double>(size);
   Run::Pending& window = run.window;
   window.loss = window.loss.defined() ? window.loss + weighted : weighted;
-  if (correct.defined())
-    window.correct = window.correct.defined() ? window.correct + correct : correct;
   window.examples += size;
   if (!last_of_window) return;
 
   run.timer.enter(Phase::optimizer);
   window.record.epoch = run.epoch.epoch;
   window.record.step = ++run.step;
-  window.record.learning_rate = learning_rate(*optimizer_);
-  if (options_.clip_norm > 0) {
-    run.scaler.unscale_(*optimizer_);
-    optim::clip_grad_norm_(network_.module->parameters(), options_.clip_norm);
-  }
-  window.result = run.scaler.step(*optimizer_);
-  run.scaler.update();
-  optimizer_->zero_grad();
-  if (run.schedule) run.schedule->step();
+  window.record.learning_rate = learning_rate(*options_.optimizers.front());
+  window.results = update(run);
   run.timer.enter(Phase::other);
   run.pending.push_back(std::exchange(run.window, {}));
 }
@@ -156,8 +264,8 @@ void Trainer::read(Run& run) {
       pending.record.accuracy = static_cast<double>(right) / examples;
       run.correct += right;
     }
-    pending.record.skipped = pending.result.skipped();
-    if (scaled) pending.record.loss_scale = pending.result.scale();
+    for (const StepResult& result : pending.results) pending.record.skipped |= result.skipped();
+    if (scaled) pending.record.loss_scale = pending.results.front().scale();
     run.loss_sum += loss_sum;
     run.epoch.examples += pending.examples;
     run.history.skipped_steps += pending.record.skipped;
@@ -167,56 +275,91 @@ void Trainer::read(Run& run) {
   }
   run.pending.clear();
   if (options_.give_up_after > 0 && run.bad_losses_in_a_row >= options_.give_up_after) {
-    run.history.failed = "the loss has been NaN or Inf for " +
-                         std::to_string(run.bad_losses_in_a_row) + " steps in a row (until step " +
-                         std::to_string(run.step) + ")";
+    run.history.failed = complaint_of(run.history, run.bad_losses_in_a_row, options_);
   }
 }
 
-History Trainer::fit(const data::Loader& training, const data::Loader* validation) {
-  Run run(*this, options_);
-  const Tf32Mode tf32(options_.precision.tf32);
+void Trainer::train_epoch(Run& run, const data::Loader& training) {
   const int64_t batches = training.batches();
-  const int64_t steps = (batches + options_.accumulate - 1) / options_.accumulate;
-  const auto over = [&] { return run.history.stopped || run.history.failed; };
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t position = 0; position < batches && !run.over(options_); ++position) {
+    run.timer.enter(Phase::data);
+    const data::Batch batch = training.batch(run.epoch.epoch - 1, position);
+    const bool last = position + 1 == batches;
+    step(run, batch, last || (position + 1) % options_.accumulate == 0);
+    if (last || static_cast<int64_t>(run.pending.size()) >= options_.read_every) read(run);
+    if (options_.should_stop && options_.should_stop()) run.history.stopped = true;
+  }
+  read(run);
+  profile::synchronize(options_.device);
+  run.timer.pause();
+  run.epoch.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i) {
+    run.epoch.phase_seconds[i] = run.timer.spent(static_cast<Phase>(i)).count();
+  }
+  const double examples = static_cast<double>(std::max<int64_t>(run.epoch.examples, 1));
+  run.epoch.loss = run.loss_sum / examples;
+  if (options_.loss.has_accuracy() && !options_.losses)
+    run.epoch.accuracy = static_cast<double>(run.correct) / examples;
+}
 
-  for (int64_t epoch = 1; epoch <= options_.epochs && !over(); ++epoch) {
+EvaluateOptions Trainer::evaluate_options() const {
+  return {.precision = options_.precision,
+          .device = options_.device,
+          .loss = options_.loss,
+          .metrics = options_.metrics};
+}
+
+void Trainer::validate(Run& run, const data::Loader& validation) {
+  for (const auto& callback : callbacks_) callback->on_evaluate_begin(run.epoch.epoch);
+  swap_average();
+  run.epoch.validation = evaluate(network_, validation, evaluate_options());
+  swap_average();
+  History& history = run.history;
+  if (!history.best_epoch || run.epoch.validation->better_than(run.best)) {
+    history.best_epoch = run.epoch.epoch;
+    run.best = *run.epoch.validation;
+  }
+  history.early_stopped = options_.early_stopping > 0 &&
+                          run.epoch.epoch - *history.best_epoch >= options_.early_stopping;
+}
+
+History Trainer::fit(const data::Loader& training, const data::Loader* validation) {
+  Run run(scaler_options_, options_);
+  const Tf32Mode tf32(options_.precision.tf32);
+  const int64_t steps = (training.batches() + options_.accumulate - 1) / options_.accumulate;
+  for (int64_t epoch = 1; epoch <= options_.epochs && !run.over(options_); ++epoch) {
     network_.module->train();
     run.epoch = EpochRecord{.epoch = epoch};
     run.correct = 0;
     run.loss_sum = 0;
     run.timer.reset();
     for (const auto& callback : callbacks_) callback->on_epoch_begin(epoch, options_.epochs, steps);
-    const auto start = std::chrono::steady_clock::now();
-    for (int64_t position = 0; position < batches && !over(); ++position) {
-      run.timer.enter(Phase::data);
-      const data::Batch batch = training.batch(epoch - 1, position);
-      const bool last = position + 1 == batches;
-      step(run, batch, last || (position + 1) % options_.accumulate == 0);
-      if (last || static_cast<int64_t>(run.pending.size()) >= options_.read_every) read(run);
-      if (options_.should_stop && options_.should_stop()) run.history.stopped = true;
-    }
-    read(run);
-    profile::synchronize(options_.device);
-    run.timer.pause();
-    run.epoch.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i) {
-      run.epoch.phase_seconds[i] = run.timer.spent(static_cast<Phase>(i)).count();
-    }
-    const double examples = static_cast<double>(std::max<int64_t>(run.epoch.examples, 1));
-    run.epoch.loss = run.loss_sum / examples;
-    if (options_.loss != Loss::mse)
-      run.epoch.accuracy = static_cast<double>(run.correct) / examples;
-    if (validation && !over()) {
-      for (const auto& callback : callbacks_) callback->on_evaluate_begin(epoch);
-      run.epoch.validation =
-          evaluate(network_, *validation, options_.precision, options_.device, options_.loss);
-    }
+    train_epoch(run, training);
+    if (validation && !run.history.stopped && !run.history.failed) validate(run, *validation);
     run.history.epochs.push_back(run.epoch);
     for (const auto& callback : callbacks_) callback->on_epoch_end(run.epoch);
   }
   return run.history;
+}
+
+History Trainer::fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit) {
+  const auto loader = [this](const TensorPair& rows, const data::OrderOptions& order) {
+    return data::TensorLoader(rows.x.to(options_.device), rows.y.to(options_.device), order);
+  };
+  const data::TensorLoader training =
+      loader({x, y}, {.batch_size = fit.batch_size, .shuffle = fit.shuffle, .seed = fit.seed});
+  const int64_t epochs = std::exchange(options_.epochs, fit.epochs);
+  History history;
+  if (fit.validation.x.defined()) {
+    const data::TensorLoader validation = loader(fit.validation, {.batch_size = fit.batch_size});
+    history = this->fit(training, &validation);
+  } else {
+    history = this->fit(training);
+  }
+  options_.epochs = epochs;
+  return history;
 }
 
 }  // namespace demi::train

@@ -10,25 +10,40 @@
 
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
+#include "demi/optim/ema.h"
 #include "demi/optim/lr_rule.h"
 #include "demi/scaler/scale_rule.h"
+#include "demi/train/evaluate.h"
 #include "demi/train/history.h"
 #include "demi/train/loss.h"
+#include "demi/train/metric.h"
 #include "demi/train/network.h"
 #include "demi/train/precision.h"
 
 namespace demi::train {
 
 struct TrainerOptions {
-  int64_t epochs = 1;  // passes over the training data
-  Precision precision = parse_precision("fp32");
+  int64_t epochs = 1;     // passes over the training data
+  int64_t max_steps = 0;  // end after that many optimizer steps; 0: by epochs alone
+  Precision precision = global_precision();  // of demi::set_global_policy; fp32 where none was set
+  bool autocast = true;      // false: a mixed run without its region, to tell it from the scaler
   LossScale loss_scale;      // automatic: dynamic for fp16, none otherwise
-  GradScalerOptions scaler;  // of a dynamic scale
-  Loss loss = Loss::cross_entropy;
+  GradScalerOptions scaler;  // of a scale that moves
+  LossFunction loss = Loss::cross_entropy;
   double label_smoothing = 0;  // 0 to 1, cross entropy only
-  double clip_norm = 0;        // largest L2 norm of all gradients together; 0: no clipping
-  int64_t accumulate = 1;      // batches whose gradients are summed for one optimizer step
+  /// In place of `loss`: the forward pass and all losses of a step, for models with several outputs
+  /// and optimizers. Called in the region; each loss is scaled and sent back, then every optimizer
+  /// steps.
+  std::function<std::vector<at::Tensor>(const Network&, const data::Batch&)> losses;
+  std::vector<Metric> metrics;  // beside loss and accuracy, in validation
+  double clip_norm = 0;         // largest L2 norm of an optimizer's gradients together; 0: none
+  double gradient_penalty = 0;  // this much of the gradient's L2 norm joins the loss; 0: none
+  int64_t accumulate = 1;       // batches whose gradients are summed for one optimizer step
+  double ema_decay = 0;         // of an average of the weights, which validation uses; 0: none
+  int64_t early_stopping = 0;   // end after that many epochs without a better validation; 0: never
   c10::Device device = c10::kCPU;
+  /// One or more; none: demi::optim::Adam over all parameters with a learning rate of 0.001.
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
   optim::lr::Rule schedule;  // of the learning rate by optimizer step, from 0; none: it stays
   optim::lr::Rule momentum_schedule;  // likewise, of momentum or beta1
   int64_t read_every = 10;  // steps between two reads of loss, accuracy and scale from the device
@@ -38,6 +53,19 @@ struct TrainerOptions {
       false;  // wait for the device between phases: slower, but their split is exact
   std::function<bool()>
       should_stop;  // asked after each step; true ends training with what there is
+};
+
+/// Rows and what they should give: x (N, ...), y (N, ...).
+struct TensorPair {
+  at::Tensor x, y;
+};
+
+struct FitOptions {
+  int64_t epochs = 1;
+  int64_t batch_size = 32;
+  bool shuffle = true;  // another order every epoch
+  uint64_t seed = 0;    // of the order
+  TensorPair validation;
 };
 
 /// An ordinary training loop, in any precision:
@@ -50,8 +78,15 @@ struct TrainerOptions {
 class DEMI_API Trainer {
  public:
   /// Throws UsageError for options out of their range.
+  Trainer(Network network, TrainerOptions options);
   Trainer(Network network, std::shared_ptr<torch::optim::Optimizer> optimizer,
           TrainerOptions options);
+
+  /// Of a module holder (torch::nn::Sequential, demi::models::MLP, one of yours).
+  template <class Holder>
+  requires requires(Holder model) { model.ptr(); }
+  explicit Trainer(Holder model, TrainerOptions options = {})
+      : Trainer(train::network(std::move(model)), std::move(options)) {}
 
   void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
@@ -59,21 +94,34 @@ class DEMI_API Trainer {
   /// every `read_every` steps and not otherwise.
   History fit(const data::Loader& training, const data::Loader* validation = nullptr);
 
+  /// The same on tensors, which are shared and moved to the device.
+  History fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit = {});
+
+  /// The averages take the weights' places; called again, the weights come back. Nothing where
+  /// ema_decay is 0.
+  void swap_average();
+
  private:
   struct Run;
   void step(Run& run, const data::Batch& batch, bool last_of_window);
+  at::Tensor backward(Run& run, const data::Batch& batch);
+  void penalise(Run& run, std::vector<at::Tensor>& losses) const;
+  std::vector<StepResult> update(Run& run);
   void read(Run& run);
+  void train_epoch(Run& run, const data::Loader& training);
+  void validate(Run& run, const data::Loader& validation);
+  EvaluateOptions evaluate_options() const;
 
   Network network_;
-  std::shared_ptr<torch::optim::Optimizer> optimizer_;
   TrainerOptions options_;
+  GradScalerOptions scaler_options_;
+  std::optional<EMA> average_;
   std::vector<std::shared_ptr<Callback>> callbacks_;
 };
 
-/// Loss and accuracy over all of `loader`, in evaluation mode, without gradients, in `precision`.
-/// Leaves the module's mode as it was. Synchronises at the end.
-DEMI_API Evaluation evaluate(const Network& network, const data::Loader& loader,
-                             const Precision& precision, c10::Device device,
-                             Loss loss = Loss::cross_entropy);
-
 }  // namespace demi::train
+
+namespace demi {
+using train::Trainer;
+using train::TrainerOptions;
+}  // namespace demi

@@ -170,8 +170,8 @@ TEST(Evaluate, RunsInEvaluationModeAndGivesTheModeBack) {
   Setting s;
   torch::nn::Sequential model(torch::nn::Linear(8, 4), torch::nn::Dropout(0.5));
   const Rows loader = s.loader();
-  const Evaluation one = evaluate(network(model), loader, parse_precision("fp32"), c10::kCPU);
-  const Evaluation two = evaluate(network(model), loader, parse_precision("fp32"), c10::kCPU);
+  const Evaluation one = evaluate(network(model), loader, {});
+  const Evaluation two = evaluate(network(model), loader, {});
   EXPECT_EQ(one.loss, two.loss) << "no dropout";
   EXPECT_TRUE(model->is_training());
 }

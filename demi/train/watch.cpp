@@ -18,6 +18,7 @@ void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) 
   if (epoch == 1) first_step_ = 0;
   report::ProgressState state;
   state.run = state_.run;
+  state.items = items_;
   state.epoch = static_cast<int>(epoch);
   state.epochs = static_cast<int>(epochs);
   state.steps = steps;
@@ -102,6 +103,8 @@ void FileMetrics::on_epoch_end(const EpochRecord& epoch) {
     fields.emplace_back("test_loss", epoch.validation->loss);
     if (epoch.validation->accuracy)
       fields.emplace_back("test_accuracy", *epoch.validation->accuracy);
+    for (const auto& [name, value] : epoch.validation->metrics)
+      fields.emplace_back("test_" + name, value);
     fields.emplace_back("test_seconds", epoch.validation->seconds);
   }
   log_.write(fields);

@@ -25,6 +25,9 @@ class DEMI_API ShowProgress : public Callback {
   /// Names the run that the next calls are about; "" where there is only one.
   void set_run(std::string name) { state_.run = std::move(name); }
 
+  /// What examples are called: "images".
+  void set_items(std::string items) { items_ = std::move(items); }
+
   void on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) override;
   void on_step(const StepRecord& step, int64_t examples) override;
   void on_evaluate_begin(int64_t epoch) override;
@@ -36,6 +39,7 @@ class DEMI_API ShowProgress : public Callback {
  private:
   report::Progress progress_;
   report::ProgressState state_;
+  std::string items_ = "images";
   c10::Device device_;
   std::chrono::steady_clock::time_point epoch_start_;
   int64_t first_step_ = 0;  // of the epoch, minus one

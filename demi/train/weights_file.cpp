@@ -26,34 +26,68 @@ int64_t size_of(const std::filesystem::path& file) {
 }  // namespace
 
 int64_t save_shipped_weights(const torch::nn::Module& trained, torch::nn::Module& spare,
-                             const Precision& precision, const std::filesystem::path& file) {
+                             const Precision& precision, const std::filesystem::path& file,
+                             const Config& config) {
   const torch::NoGradGuard no_grad;
   checkpoint::NamedTensors weights = tensors_of(spare);
   for (const auto& [name, tensor] : tensors_of(trained)) weights.at(name).copy_(tensor);
   to_precision(spare, precision.shipped());
   checkpoint::save_safetensors(file, tensors_of(spare),
-                               {{"format", "pt"}, {"demi.precision", std::string(precision.name)}});
+                               {{"format", "pt"},
+                                {"demi.precision", std::string(precision.name)},
+                                {"demi.config", to_json(config)}});
   return size_of(file);
 }
 
-void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
-                          const std::filesystem::path& file) {
+namespace {
+
+[[noreturn]] void misfit(const std::filesystem::path& file, const std::string& seen) {
+  throw DataError({.where = "train.load_weights",
+                   .what = "the file " + file.string() + " does not fit the model",
+                   .seen = seen,
+                   .advice = "name the model that it was saved from"});
+}
+
+// `same_dtype`: what stands in the file is what the module holds, bit for bit.
+void copy_from(torch::nn::Module& module, const std::filesystem::path& file, bool same_dtype) {
   const torch::NoGradGuard no_grad;
-  to_precision(spare, precision.shipped());
   const checkpoint::Safetensors saved = checkpoint::load_safetensors(file);
-  checkpoint::NamedTensors weights = tensors_of(spare);
+  checkpoint::NamedTensors weights = tensors_of(module);
   for (auto& [name, tensor] : weights) {
     const auto found = saved.tensors.find(name);
-    if (found == saved.tensors.end() || found->second.sizes() != tensor.sizes() ||
-        found->second.scalar_type() != tensor.scalar_type()) {
-      throw DataError({.where = "train.load_shipped_weights",
-                       .what = "the file " + file.string() + " does not fit the model",
-                       .seen = found == saved.tensors.end() ? "no tensor " + name
-                                                            : "another shape or dtype of " + name,
-                       .advice = "name the model that it was saved from"});
-    }
+    if (found == saved.tensors.end()) misfit(file, "no tensor " + name);
+    if (found->second.sizes() != tensor.sizes()) misfit(file, "another shape of " + name);
+    if (same_dtype && found->second.scalar_type() != tensor.scalar_type())
+      misfit(file, "another dtype of " + name);
     tensor.copy_(found->second);
   }
+}
+
+}  // namespace
+
+void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
+                          const std::filesystem::path& file) {
+  to_precision(spare, precision.shipped());
+  copy_from(spare, file, /*same_dtype=*/true);
+}
+
+void load_weights(torch::nn::Module& module, const std::filesystem::path& file) {
+  copy_from(module, file, /*same_dtype=*/false);
+}
+
+WeightsInfo weights_info(const std::filesystem::path& file) {
+  const auto metadata = checkpoint::load_safetensors(file).metadata;
+  const auto config = metadata.find("demi.config"), precision = metadata.find("demi.precision");
+  if (config == metadata.end() || precision == metadata.end()) {
+    throw DataError({.where = "train.weights_info",
+                     .what = "the file does not say which run it is from",
+                     .seen = file.string(),
+                     .accepted = "a ...model.safetensors of a run folder"});
+  }
+  WeightsInfo result{.precision = parse_precision(precision->second), .bytes = size_of(file)};
+  for (const Assignment& a : read_config_text(config->second, file.string()))
+    set(result.config, a.name, a.text, a.source);
+  return result;
 }
 
 int64_t save_training_state(const torch::nn::Module& module,

@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "demi/report/format.h"
+#include "demi/report/table.h"
+#include "demi/train/saved.h"
+
+namespace demi::cli {
+namespace {
+
+struct EvalArguments {
+  std::string file, precisions, device = "auto", data_dir;
+  int64_t limit = 0;
+  bool json = false;
+};
+
+std::string json_of(const train::SavedResult& result, const std::string& file) {
+  nlohmann::ordered_json json{{"file", file}, {"trained_in", result.trained_in}};
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const train::SavedRun& run : result.runs) {
+    nlohmann::ordered_json row{{"precision", run.precision}, {"test_loss", run.evaluation.loss}};
+    row["test_accuracy"] = run.evaluation.accuracy
+                               ? nlohmann::ordered_json(*run.evaluation.accuracy)
+                               : nlohmann::ordered_json();
+    row["difference_to_fp32"] = run.difference_to_fp32
+                                    ? nlohmann::ordered_json(*run.difference_to_fp32)
+                                    : nlohmann::ordered_json();
+    row["seconds"] = run.evaluation.seconds;
+    json["runs"].push_back(row);
+  }
+  return json.dump(2) + "\n";
+}
+
+report::Table table_of(const train::SavedResult& result, const std::string& file) {
+  report::Table table{.title = file};
+  table.columns = {{.name = "precision", .align = report::Align::kLeft},
+                   {.name = "test loss"},
+                   {.name = "test accuracy"},
+                   {.name = "difference to fp32", .unit = "points"},
+                   {.name = "time", .unit = "s"}};
+  for (const train::SavedRun& run : result.runs) {
+    table.rows.push_back(
+        {run.precision, report::format_fixed(run.evaluation.loss, 4),
+         run.evaluation.accuracy ? report::format_percent(*run.evaluation.accuracy) : "",
+         run.difference_to_fp32 ? fmt::format("{:+.2f}", 100 * *run.difference_to_fp32) : "",
+         report::format_fixed(run.evaluation.seconds, 2)});
+  }
+  table.notes = {fmt::format("{} examples; trained in {}", result.runs.front().evaluation.examples,
+                             result.trained_in)};
+  return table;
+}
+
+void eval(const EvalArguments& a) {
+  const train::SavedResult result = train::evaluate_saved(
+      a.file,
+      {.precisions = a.precisions, .device = a.device, .data_dir = a.data_dir, .limit = a.limit});
+  std::cout << (a.json ? json_of(result, a.file)
+                       : report::to_text(table_of(result, a.file),
+                                         report::Terminal::of(STDOUT_FILENO)))
+            << std::flush;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto* command = app.add_subcommand("eval", "A saved model on its test set, in any precision");
+  const auto a = std::make_shared<EvalArguments>();
+  command->add_option("FILE", a->file, "A run folder's ...model.safetensors")->required();
+  command->add_option("--precision", a->precisions,
+                      "Precisions, by comma [fp32 and the one that it was trained in]");
+  command->add_option("--device", a->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command->add_option("--data-dir", a->data_dir,
+                      "Folder of the data set's files [as in training, else DEMI_DATA, or where "
+                      "data sets lie]");
+  command->add_option("--limit", a->limit, "Use that many test examples; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--json", a->json, "One JSON object on stdout instead of the table");
+  command->callback([a] { eval(*a); });
+}
+
+}  // namespace demi::cli

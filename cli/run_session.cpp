@@ -1,0 +1,104 @@
+#include "cli/run_session.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "cli/exit_code.h"
+#include "cli/stop.h"
+#include "demi/profile/memory.h"
+#include "demi/report/file.h"
+#include "demi/train/compare_report.h"
+#include "demi/train/plan.h"
+
+namespace demi::cli {
+namespace {
+
+// Weights, state and report of the recipes here.
+constexpr std::uint64_t kNeededBytes = 64U << 20U;
+
+// What was resolved, which `--config` takes back.
+std::string config_file(const train::Config& config, const std::string& recipe,
+                        const std::vector<train::RunSpec>& runs, const std::string& command_line) {
+  auto json = nlohmann::ordered_json{{"command", command_line}, {"recipe", recipe}};
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const train::RunSpec& run : runs) json["runs"].push_back(run.label);
+  json.update(nlohmann::ordered_json::parse(train::to_json(config)));
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+RunSession::RunSession(std::string command, std::string recipe, train::Config config)
+    : command_(std::move(command)),
+      recipe_(std::move(recipe)),
+      config_(std::move(config)),
+      device_(train::pick_device(config_.device)) {
+  profile::count_cpu_memory();
+  config_.device = device_.str();
+  if (config_.precision == "mixed")
+    config_.precision = train::mixed_precision_of(device_.type()).name;
+  progress_ = std::make_shared<train::ShowProgress>(std::cerr, report::Terminal::of(STDERR_FILENO),
+                                                    device_);
+  train::set_deterministic(config_.deterministic);
+  const bool find = config_.batch_size == "auto";
+  if (find) config_.batch_size = "32";
+  workload_ = train::load_workload(config_, device_);
+  if (find) {
+    const int64_t size =
+        train::find_batch_size(config_, train::run_of(config_), workload_, device_);
+    config_.batch_size = std::to_string(size);
+    progress_->message("note: batch size " + config_.batch_size +
+                       " fits in 80 % of the free memory");
+    workload_ = train::load_workload(config_, device_);
+  }
+  progress_->set_items(workload_.items);
+}
+
+void RunSession::note_slow(const std::vector<train::RunSpec>& runs) {
+  for (const train::RunSpec& run : runs) {
+    const std::string warning = train::slow_precision_warning(run.precision, device_);
+    if (!warning.empty()) progress_->message("note: " + warning);
+  }
+}
+
+train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, const std::string& run_dir,
+                                      const std::string& command_line, bool keep_best) {
+  train::CompareOptions options{.recipe = recipe_, .config = config_, .device = device_};
+  options.runs = runs.empty() ? train::default_runs(device_) : std::move(runs);
+  note_slow(options.runs);
+  options.run.should_stop = [] { return stop_signal() != 0; };
+  options.run.per_class = keep_best;
+  options.run.callbacks = {progress_};
+  std::shared_ptr<train::FileMetrics> files;
+  if (!config_.dry_run) {
+    folder_ = report::RunFolder::create(command_ + "-" + recipe_, report::runs_root(run_dir),
+                                        kNeededBytes);
+    options.run.folder = folder_->path();
+    options.run.keep_best = keep_best;
+    report::write_file_atomically(folder_->file("config.json"),
+                                  config_file(config_, recipe_, options.runs, command_line));
+    files = std::make_shared<train::FileMetrics>(folder_->path());
+    options.run.callbacks.push_back(files);
+  }
+  const bool several = options.runs.size() > 1;
+  options.on_run_begin = [&](const train::RunSpec& run) {
+    progress_->set_run(several ? run.label : "");
+    if (files) files->set_run(run.label);
+  };
+  train::Comparison result = train::compare(options, workload_);
+  progress_->clear();
+  return result;
+}
+
+void RunSession::finish(const train::Comparison& result, const std::string& command_line) {
+  if (folder_) {
+    report::write_file_atomically(folder_->file("report.html"),
+                                  report::to_html(train::to_page(result, command_line)));
+    std::cerr << "report: " << folder_->file("report.html").string() << "\n";
+  }
+  if (result.stopped) throw Exit{kStoppedBySignal + stop_signal()};
+}
+
+}  // namespace demi::cli

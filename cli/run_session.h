@@ -1,0 +1,43 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "demi/report/run_folder.h"
+#include "demi/train/compare.h"
+#include "demi/train/watch.h"
+
+namespace demi::cli {
+
+/// What `train` and `compare` share: the device and the data, the run folder, progress and files
+/// while it trains, the report at the end.
+class RunSession {
+ public:
+  /// Throws what load_workload does. `items` of the progress line come from the data. A batch size
+  /// of auto is found here.
+  RunSession(std::string command, std::string recipe, train::Config config);
+
+  c10::Device device() const { return device_; }
+  const train::Config& config() const { return config_; }
+
+  /// Trains. `runs` empty: the device's default runs. Nothing is kept of a dry run.
+  train::Comparison compare(std::vector<train::RunSpec> runs, const std::string& run_dir,
+                            const std::string& command_line, bool keep_best);
+
+  /// Writes the report and says where it is; then throws Exit where a signal ended training.
+  void finish(const train::Comparison& result, const std::string& command_line);
+
+ private:
+  void note_slow(const std::vector<train::RunSpec>& runs);
+
+  std::string command_, recipe_;
+  train::Config config_;
+  c10::Device device_;
+  train::Workload workload_;
+  std::shared_ptr<train::ShowProgress> progress_;
+  std::optional<report::RunFolder> folder_;
+};
+
+}  // namespace demi::cli

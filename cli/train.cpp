@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/run_session.h"
+#include "cli/settings.h"
+#include "demi/core/error.h"
+#include "demi/report/format.h"
+#include "demi/train/compare_report.h"
+#include "demi/train/plan.h"
+#include "demi/train/recipe.h"
+
+namespace demi::cli {
+namespace {
+
+struct TrainArguments {
+  std::string recipe, run_dir;
+  SettingOptions settings;
+  bool json = false, list = false;
+};
+
+report::Terminal out() { return report::Terminal::of(STDOUT_FILENO); }
+
+void print_list(bool as_json) {
+  auto json = nlohmann::ordered_json::array();
+  report::Table table{.title = "recipes"};
+  table.columns = {{.name = "recipe", .align = report::Align::kLeft},
+                   {.name = "model", .align = report::Align::kLeft},
+                   {.name = "data", .align = report::Align::kLeft},
+                   {.name = "epochs"},
+                   {.name = "batch"},
+                   {.name = "optimizer", .align = report::Align::kLeft},
+                   {.name = "learning rate"},
+                   {.name = "schedule", .align = report::Align::kLeft}};
+  for (const train::Recipe& recipe : train::recipes()) {
+    const train::Config& c = recipe.config;
+    table.rows.push_back({recipe.name, c.model, c.data, std::to_string(c.epochs), c.batch_size,
+                          c.optimizer, fmt::format("{}", c.lr), c.schedule});
+    json.push_back({{"name", recipe.name},
+                    {"title", recipe.title},
+                    {"model", c.model},
+                    {"data", c.data},
+                    {"precision", c.precision}});
+  }
+  table.notes = {"Every value is an option: `demi train RECIPE --help`."};
+  std::cout << (as_json ? nlohmann::ordered_json{{"recipes", json}}.dump(2) + "\n"
+                        : report::to_text(table, out()));
+}
+
+report::Table class_table(const train::Comparison& c) {
+  report::Table table{.title = "test accuracy by class"};
+  table.columns = {{.name = "class", .align = report::Align::kLeft}, {.name = "accuracy"}};
+  const std::vector<double>& accuracy = c.runs.front().class_accuracy;
+  for (std::size_t i = 0; i < accuracy.size() && i < c.classes.size(); ++i)
+    table.rows.push_back({c.classes[i], report::format_percent(accuracy[i])});
+  return table;
+}
+
+void train_one(const TrainArguments& a) {
+  if (a.list) return print_list(a.json);
+  const std::string recipe = a.recipe.empty() ? a.settings.recipe_of_file() : a.recipe;
+  if (recipe.empty())
+    throw UsageError({.where = "train",
+                      .what = "which recipe?",
+                      .advice = "`demi train --list` names them: demi train fashion-cnn"});
+  const std::string line = "demi train " + recipe + a.settings.typed();
+  train::Config config = a.settings.resolve(train::find_recipe(recipe).config);
+  if (config.precision != "mixed")
+    train::run_of(config);  // a wrong name is said before data is read
+  RunSession session("train", recipe, std::move(config));
+  const train::Comparison result =
+      session.compare({train::run_of(session.config())}, a.run_dir, line, /*keep_best=*/true);
+  if (a.json) {
+    std::cout << train::to_json(result) << "\n";
+  } else {
+    std::cout << report::to_text(train::to_table(result), out());
+    if (!result.runs.front().class_accuracy.empty())
+      std::cout << "\n" << report::to_text(class_table(result), out());
+  }
+  std::cout << std::flush;
+  session.finish(result, line);
+  const train::History& history = result.runs.front().history;
+  if (history.failed) throw TrainingError({.where = "train", .what = *history.failed});
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto* command = app.add_subcommand("train", "One training run, in any precision");
+  const auto a = std::make_shared<TrainArguments>();
+  command->add_option("RECIPE", a->recipe, "What to train; --list names them");
+  command->add_flag("--list", a->list, "The recipes");
+  command->add_option("--run-dir", a->run_dir, "Where run folders are made [DEMI_RUNS, or runs]");
+  command->add_flag("--json", a->json, "One JSON object on stdout instead of the table");
+  a->settings.add_to(*command, train::Config(), {});
+  a->settings.add_mixed_flag(*command);
+  command->callback([a] { train_one(*a); });
+}
+
+}  // namespace demi::cli

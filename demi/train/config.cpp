@@ -1,0 +1,286 @@
+#include "demi/train/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+
+namespace demi::train {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+[[noreturn]] void wrong(std::string_view source, std::string_view what, std::string_view text,
+                        const std::string& accepted) {
+  throw UsageError({.where = source, .what = what, .seen = text, .accepted = accepted});
+}
+
+template <class Number>
+Number parse_number(std::string_view text, std::string_view source) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, value);
+  if (failure == std::errc() && stop == end) return value;
+  wrong(source, "not a number", text,
+        std::is_integral_v<Number> ? "a whole number" : "a number such as 0.1 or 1e-3");
+}
+
+Setting whole(std::string name, std::string group, int64_t Config::*field, int64_t least,
+              std::string help) {
+  return {.name = std::move(name),
+          .group = std::move(group),
+          .help = std::move(help),
+          .is_flag = false,
+          .get = [field](const Config& c) { return std::to_string(c.*field); },
+          .set =
+              [field, least](Config& c, std::string_view text, std::string_view source) {
+                const auto value = parse_number<int64_t>(text, source);
+                if (value < least)
+                  wrong(source, "too small", text, fmt::format("{} or more", least));
+                c.*field = value;
+              }};
+}
+
+// Numbers in [low, high].
+Setting real(std::string name, std::string group, double Config::*field, double low, double high,
+             std::string help) {
+  return {.name = std::move(name),
+          .group = std::move(group),
+          .help = std::move(help),
+          .is_flag = false,
+          .get = [field](const Config& c) { return fmt::format("{}", c.*field); },
+          .set =
+              [field, low, high](Config& c, std::string_view text, std::string_view source) {
+                const auto value = parse_number<double>(text, source);
+                if (!(value >= low && value <= high))
+                  wrong(source, "out of range", text,
+                        high == kInfinity ? fmt::format("{} or more", low)
+                                          : fmt::format("{} to {}", low, high));
+                if (!std::isfinite(value)) wrong(source, "not finite", text, "a finite number");
+                c.*field = value;
+              }};
+}
+
+Setting words(std::string name, std::string group, std::string Config::*field, std::string help,
+              std::vector<std::string> accepted = {}) {
+  return {.name = std::move(name),
+          .group = std::move(group),
+          .help = std::move(help),
+          .is_flag = false,
+          .get = [field](const Config& c) { return c.*field; },
+          .set =
+              [field, accepted = std::move(accepted)](Config& c, std::string_view text,
+                                                      std::string_view source) {
+                if (!accepted.empty() &&
+                    std::find(accepted.begin(), accepted.end(), text) == accepted.end()) {
+                  throw UsageError({.where = source,
+                                    .what = "not accepted",
+                                    .seen = text,
+                                    .advice = did_you_mean(text, accepted)});
+                }
+                c.*field = text;
+              }};
+}
+
+Setting flag(std::string name, std::string group, bool Config::*field, std::string help) {
+  return {.name = std::move(name),
+          .group = std::move(group),
+          .help = std::move(help),
+          .is_flag = true,
+          .get = [field](const Config& c) { return std::string(c.*field ? "true" : "false"); },
+          .set =
+              [field](Config& c, std::string_view text, std::string_view source) {
+                if (text == "true" || text == "1" || text == "yes" || text == "on") {
+                  c.*field = true;
+                } else if (text == "false" || text == "0" || text == "no" || text == "off") {
+                  c.*field = false;
+                } else {
+                  wrong(source, "neither true nor false", text,
+                        "true, false, 1, 0, yes, no, on, off");
+                }
+              }};
+}
+
+Setting batch_size() {
+  return {.name = "batch-size",
+          .group = "Training",
+          .help =
+              "Examples per step and device, or auto: the largest that fits in 80 % of the "
+              "memory that is free, found by trial",
+          .is_flag = false,
+          .get = [](const Config& c) { return c.batch_size; },
+          .set =
+              [](Config& c, std::string_view text, std::string_view source) {
+                if (text != "auto" && parse_number<int64_t>(text, source) < 1)
+                  wrong(source, "too small", text, "1 or more, or auto");
+                c.batch_size = text;
+              }};
+}
+
+std::vector<Setting> data_settings() {
+  const std::string g = "Model and data";
+  return {
+      words("model", g, &Config::model, "Network; `demi train --list` names them"),
+      words("data", g, &Config::data,
+            "Data set, by name (`demi data list`), or csv: --train-file and --test-file"),
+      words("data-dir", g, &Config::data_dir,
+            "Folder of the data set's files [DEMI_DATA, or where data sets lie]"),
+      words("train-file", g, &Config::train_file, "CSV or TSV with label and text, to train on"),
+      words("test-file", g, &Config::test_file, "CSV or TSV with label and text, to test on"),
+      whole(
+          "limit", g, &Config::limit, 0,
+          "Use that many training examples, evenly spaced, and a sixth of it for testing; 0: all"),
+      whole("overfit-batches", g, &Config::overfit_batches, 0,
+            "Train and test on that many batches only, without augmentation; 0: off"),
+      whole("workers", g, &Config::workers, 0,
+            "Threads that make batches ahead; 0: the training thread makes them"),
+      words("normalize", g, &Config::normalize,
+            "Pictures: data-set (mean and deviation of the set), half ((x/255 - 0.5) / 0.5), none",
+            {"data-set", "half", "none"}),
+      whole("crop-padding", g, &Config::crop_padding, 0,
+            "Pad by that many pixels and crop a random window; 0: no crop"),
+      flag("horizontal-flip", g, &Config::horizontal_flip, "Mirror half of the training pictures"),
+      whole("in", g, &Config::in, 1, "mlp: features"),
+      whole("out", g, &Config::out, 1, "mlp: outputs"),
+      whole("layers", g, &Config::layers, 1, "mlp: linear layers"),
+      whole("batches", g, &Config::batches, 1, "Synthetic data: batches an epoch"),
+      whole("image-size", g, &Config::image_size, 32, "Synthetic pictures: height and width"),
+      whole("classes", g, &Config::classes, 2, "Synthetic pictures: classes"),
+      words("pool", g, &Config::pool, "lstm: last, mean or max over the valid outputs",
+            {"last", "mean", "max"}),
+      flag("bidirectional", g, &Config::bidirectional, "lstm: a second one reads backwards"),
+      whole("embedding", g, &Config::embedding, 1, "lstm: width of the embedding"),
+      whole("hidden", g, &Config::hidden, 1, "lstm: width of the hidden state"),
+      whole("vocabulary-size", g, &Config::vocabulary_size, 0,
+            "Texts: keep that many most frequent words; 0: all"),
+      whole("max-length", g, &Config::max_length, 0,
+            "Texts: keep the first that many words of each; 0: all"),
+  };
+}
+
+std::vector<Setting> training_settings() {
+  const std::string g = "Training";
+  return {
+      whole("epochs", g, &Config::epochs, 1, "Passes over the training data"),
+      whole("steps", g, &Config::steps, 0, "End after that many steps; 0: by --epochs alone"),
+      batch_size(),
+      whole("test-batch-size", g, &Config::test_batch_size, 1, "Examples per batch in evaluation"),
+      words("optimizer", g, &Config::optimizer, "sgd, adam, adamw, lamb or lion",
+            {"sgd", "adam", "adamw", "lamb", "lion"}),
+      real("lr", g, &Config::lr, 0, kInfinity,
+           "Learning rate; the peak of a schedule that has one"),
+      real("momentum", g, &Config::momentum, 0, kInfinity, "sgd: momentum"),
+      flag("nesterov", g, &Config::nesterov, "sgd: Nesterov's form of momentum"),
+      real("weight-decay", g, &Config::weight_decay, 0, kInfinity, "Weight decay"),
+      flag("decay-by-rule", g, &Config::decay_by_rule,
+           "No weight decay for biases and normalisation"),
+      words("schedule", g, &Config::schedule,
+            "constant, one-cycle, linear (to 0) by step, or cosine (to 0) by epoch",
+            {"constant", "one-cycle", "linear", "cosine"}),
+      whole("schedule-epochs", g, &Config::schedule_epochs, 0,
+            "Epochs that the schedule is made for; 0: --epochs"),
+      real("warmup-epochs", g, &Config::warmup_epochs, 0, kInfinity,
+           "Epochs of rising learning rate before constant, linear or cosine"),
+      words("loss", g, &Config::loss, "cross-entropy, bce (with logits) or mse",
+            {"cross-entropy", "bce", "mse"}),
+      real("label-smoothing", g, &Config::label_smoothing, 0, 0.999,
+           "Cross entropy: share of the target spread over all classes"),
+      real("clip-norm", g, &Config::clip_norm, 0, kInfinity,
+           "Largest L2 norm of all gradients together; 0: no clipping"),
+      real("gradient-penalty", g, &Config::gradient_penalty, 0, kInfinity,
+           "Weight of the gradient's L2 norm in the loss; 0: none"),
+      whole("accumulate", g, &Config::accumulate, 1, "Batches whose gradients make one step"),
+      real("ema", g, &Config::ema, 0, 0.999999,
+           "Decay of an average of the weights, which is what is tested; 0: none"),
+      whole("early-stopping", g, &Config::early_stopping, 0,
+            "End after that many epochs without a better test result; 0: never"),
+  };
+}
+
+std::vector<Setting> precision_settings() {
+  const std::string g = "Precision";
+  return {
+      words("precision", g, &Config::precision,
+            "fp32, tf32, fp16, bf16, fp64, fp16-true or bf16-true; fp16 and bf16 are mixed"),
+      words("loss-scale", g, &Config::loss_scale,
+            "auto (dynamic for fp16, off otherwise), dynamic, statistics, off, or a number"),
+      real("init-scale", g, &Config::init_scale, std::numeric_limits<float>::min(),
+           std::numeric_limits<float>::max(), "First loss scale"),
+      real("growth-factor", g, &Config::growth_factor, 1, kInfinity,
+           "Of the loss scale after --growth-interval clean steps; above 1"),
+      real("backoff-factor", g, &Config::backoff_factor, 0, 1,
+           "Of the loss scale after an Inf or NaN; between 0 and 1"),
+      whole("growth-interval", g, &Config::growth_interval, 1,
+            "Clean steps until the loss scale grows"),
+      flag("autocast", g, &Config::autocast,
+           "The autocast region; without it a mixed run computes in FP32, loss scaling stays"),
+      flag("scaler", g, &Config::scaler, "Loss scaling; without it the region stays"),
+      words("fp32-part", g, &Config::fp32_part,
+            "Parts of the model, by comma, that run in FP32 (names as in the module: layer4,fc)"),
+  };
+}
+
+std::vector<Setting> place_settings() {
+  const std::string g = "Run";
+  return {
+      words("device", g, &Config::device, "auto, cpu, cuda or cuda:N"),
+      whole("seed", g, &Config::seed, 0, "Of initial weights, data order and augmentation"),
+      flag("deterministic", g, &Config::deterministic,
+           "Only algorithms that give the same bits in every run; an error where there is none"),
+      flag("dry-run", g, &Config::dry_run, "Two training steps and one test batch, nothing kept"),
+  };
+}
+
+}  // namespace
+
+std::span<const Setting> settings() {
+  static const std::vector<Setting> all = [] {
+    std::vector<Setting> table;
+    for (auto part : {data_settings(), training_settings(), precision_settings(), place_settings()})
+      table.insert(table.end(), part.begin(), part.end());
+    return table;
+  }();
+  return all;
+}
+
+void set(Config& config, std::string_view name, std::string_view text, std::string_view source) {
+  std::vector<std::string> known;
+  for (const Setting& setting : settings()) {
+    if (setting.name == name) return setting.set(config, text, source);
+    known.push_back(setting.name);
+  }
+  throw UsageError({.where = source,
+                    .what = "no such setting",
+                    .seen = name,
+                    .advice = did_you_mean(name, known)});
+}
+
+int64_t batch_size_of(const Config& config) {
+  if (config.batch_size == "auto")
+    throw UsageError({.where = "train.batch_size_of",
+                      .what = "the batch size is still to be found",
+                      .seen = "auto",
+                      .advice = "call find_batch_size first"});
+  return parse_number<int64_t>(config.batch_size, "batch_size");
+}
+
+void check(const Config& config) {
+  const auto refuse = [](std::string_view what, std::string_view seen, std::string_view advice) {
+    throw UsageError({.where = "train.check", .what = what, .seen = seen, .advice = advice});
+  };
+  if (config.data == "csv" && (config.train_file.empty() || config.test_file.empty()))
+    refuse("--data csv names no files", "", "add --train-file and --test-file");
+  if (config.data != "csv" && !(config.train_file.empty() && config.test_file.empty()))
+    refuse("--train-file and --test-file belong to --data csv", config.data, "add --data csv");
+  if (config.nesterov && config.momentum == 0)
+    refuse("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
+  if (config.schedule == "one-cycle" && config.warmup_epochs > 0)
+    refuse("a one-cycle schedule has its own warm-up", "", "leave out --warmup-epochs");
+}
+
+}  // namespace demi::train

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::train {
+
+/// Everything that one training run is told: a recipe is a config with its published values filled
+/// in. Flat, so that each value is one option of the program, one entry of a config file and one
+/// environment variable; settings() is the one table of them, with their help.
+struct Config {
+  // What is trained, on what
+  std::string model, data, data_dir, train_file, test_file;
+  int64_t in = 4096, out = 4096, layers = 3, batches = 50;
+  int64_t image_size = 224, classes = 1000;
+  std::string pool = "last";
+  bool bidirectional = false;
+  int64_t embedding = 100, hidden = 256, vocabulary_size = 0, max_length = 0;
+  std::string normalize = "data-set";
+  int64_t crop_padding = 0;
+  bool horizontal_flip = false;
+  int64_t limit = 0, overfit_batches = 0, workers = 0;
+
+  // How
+  int64_t epochs = 1, steps = 0;
+  std::string batch_size = "64";  // a number, or auto
+  int64_t test_batch_size = 500;
+  std::string optimizer = "adamw";
+  double lr = 1e-3, momentum = 0, weight_decay = 0;
+  bool nesterov = false, decay_by_rule = false;
+  std::string schedule = "constant";
+  int64_t schedule_epochs = 0;
+  double warmup_epochs = 0;
+  std::string loss = "cross-entropy";
+  double label_smoothing = 0, clip_norm = 0, gradient_penalty = 0, ema = 0;
+  int64_t accumulate = 1, early_stopping = 0;
+
+  // In which precision
+  std::string precision = "fp32", loss_scale = "auto";
+  double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  bool autocast = true, scaler = true;
+  std::string fp32_part;
+
+  // Where
+  std::string device = "auto";
+  int64_t seed = 0;
+  bool deterministic = false, dry_run = false;
+};
+
+/// One value of a Config by name.
+struct Setting {
+  std::string
+      name;  // as an option: batch-size; in a file: batch_size; environment: DEMI_BATCH_SIZE
+  std::string group;  // heading in --help
+  std::string help;   // one sentence with unit and range
+  bool is_flag;       // a bool: --name and --no-name
+  std::function<std::string(const Config&)> get;
+  std::function<void(Config&, std::string_view text, std::string_view source)> set;
+};
+
+/// In the order of --help.
+DEMI_API std::span<const Setting> settings();
+
+/// Sets one value from text. `source` says where the text came from ("--lr", "lr in file.json",
+/// "DEMI_LR"). Throws UsageError: no such name (with the nearest right one), not a number, out of
+/// range.
+DEMI_API void set(Config& config, std::string_view name, std::string_view text,
+                  std::string_view source);
+
+/// The values that stand in a JSON file, by name in the order of the file. Throws UsageError: no
+/// such file, not JSON, not an object of plain values, an unknown name. A run's own config.json is
+/// such a file: what belongs to the program and not to the run in it ("command", ...) is passed
+/// over.
+struct Assignment {
+  std::string name, text, source;
+};
+DEMI_API std::vector<Assignment> read_config_file(const std::filesystem::path& file);
+
+/// The recipe that a run's config.json names, or "". Throws as read_config_file.
+DEMI_API std::string recipe_of_config_file(const std::filesystem::path& file);
+
+/// The same as read_config_file from the text of such a file; `file` names it in messages.
+DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const std::string& file);
+
+/// The values that the environment sets (DEMI_LR=0.1, ...).
+DEMI_API std::vector<Assignment> read_environment();
+
+/// All values as a JSON object of plain values, each on its own line: read_config_file takes it
+/// back.
+DEMI_API std::string to_json(const Config& config);
+
+/// What two options together cannot mean. Throws UsageError.
+DEMI_API void check(const Config& config);
+
+/// batch_size as a number. Throws UsageError where it is still "auto".
+DEMI_API int64_t batch_size_of(const Config& config);
+
+}  // namespace demi::train

@@ -1,0 +1,115 @@
+#include "demi/train/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "demi/core/error.h"
+#include "demi/optim/adam.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/decay_groups.h"
+#include "demi/optim/lamb.h"
+#include "demi/optim/lion.h"
+#include "demi/optim/sgd.h"
+
+namespace demi::train {
+namespace {
+
+template <class Optimizer, class Options>
+std::shared_ptr<torch::optim::Optimizer> make(const Config& config, const Network& network,
+                                              const Options& options) {
+  if (config.decay_by_rule)
+    return std::make_shared<Optimizer>(optim::with_decay_by_rule(*network.module, options),
+                                       options);
+  return std::make_shared<Optimizer>(network.module->parameters(), options);
+}
+
+int64_t scheduled_epochs(const Config& config) {
+  return config.schedule_epochs > 0 ? config.schedule_epochs : config.epochs;
+}
+
+optim::lr::OneCycleOptions one_cycle_of(const Config& config, int64_t steps_per_epoch) {
+  return {.total_steps = std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1),
+          .max_lr = config.lr};
+}
+
+optim::lr::Rule without_warmup(const Config& config, int64_t steps_per_epoch) {
+  if (config.schedule == "linear")
+    return optim::lr::polynomial(std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1));
+  if (config.schedule == "cosine") {
+    return [rule = optim::lr::cosine(scheduled_epochs(config)), steps_per_epoch](
+               int64_t step, double base) { return rule(step / steps_per_epoch, base); };
+  }
+  return [](int64_t, double base) { return base; };
+}
+
+}  // namespace
+
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& c, const Network& network) {
+  if (c.optimizer == "sgd")
+    return make<optim::SGD>(c, network,
+                            optim::SGDOptions(c.lr)
+                                .momentum(c.momentum)
+                                .nesterov(c.nesterov)
+                                .weight_decay(c.weight_decay));
+  if (c.optimizer == "adam")
+    return make<optim::Adam>(c, network, optim::AdamOptions(c.lr).weight_decay(c.weight_decay));
+  if (c.optimizer == "lamb")
+    return make<optim::LAMB>(c, network, optim::LAMBOptions(c.lr).weight_decay(c.weight_decay));
+  if (c.optimizer == "lion")
+    return make<optim::Lion>(c, network, optim::LionOptions(c.lr).weight_decay(c.weight_decay));
+  return make<optim::AdamW>(c, network, optim::AdamWOptions(c.lr).weight_decay(c.weight_decay));
+}
+
+optim::lr::Rule make_schedule(const Config& config, int64_t steps_per_epoch) {
+  if (config.schedule == "one-cycle")
+    return optim::lr::one_cycle(one_cycle_of(config, steps_per_epoch));
+  const auto warmup = static_cast<int64_t>(
+      std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch)));
+  if (config.schedule == "constant" && warmup == 0) return {};
+  const optim::lr::Rule rule = without_warmup(config, steps_per_epoch);
+  return [rule, warmup](int64_t step, double base) {
+    const double rate = rule(step, base);
+    return step < warmup ? rate * static_cast<double>(step + 1) / static_cast<double>(warmup)
+                         : rate;
+  };
+}
+
+optim::lr::Rule make_momentum_schedule(const Config& config, int64_t steps_per_epoch) {
+  if (config.schedule != "one-cycle") return {};
+  if (config.optimizer == "sgd" && config.momentum == 0) return {};
+  return optim::lr::one_cycle_momentum(one_cycle_of(config, steps_per_epoch));
+}
+
+RunSpec run_of(const Config& config) {
+  RunSpec run = parse_run(config.precision);
+  run.loss_scale = parse_loss_scale(config.loss_scale);
+  return run;
+}
+
+TrainerOptions trainer_options(const Config& config, const RunSpec& run, int64_t steps_per_epoch,
+                               c10::Device device) {
+  TrainerOptions options;
+  options.epochs = config.epochs;
+  options.max_steps = config.dry_run ? 2 : config.steps;
+  options.precision = run.precision;
+  options.autocast = config.autocast;
+  options.loss_scale = run.loss_scale;
+  if (!config.scaler) options.loss_scale = {LossScale::Kind::off, 0};
+  options.scaler = {.init_scale = config.init_scale,
+                    .growth_factor = config.growth_factor,
+                    .backoff_factor = config.backoff_factor,
+                    .growth_interval = config.growth_interval};
+  options.loss = parse_loss(config.loss);
+  options.label_smoothing = config.label_smoothing;
+  options.clip_norm = config.clip_norm;
+  options.gradient_penalty = config.gradient_penalty;
+  options.accumulate = config.accumulate;
+  options.ema_decay = config.ema;
+  options.early_stopping = config.early_stopping;
+  options.device = device;
+  options.schedule = make_schedule(config, steps_per_epoch);
+  options.momentum_schedule = make_momentum_schedule(config, steps_per_epoch);
+  return options;
+}
+
+}  // namespace demi::train

@@ -1,0 +1,57 @@
+#include "demi/train/saved.h"
+
+#include "demi/autocast/to_precision.h"
+#include "demi/core/error.h"
+#include "demi/train/compare.h"
+#include "demi/train/evaluate.h"
+#include "demi/train/machine.h"
+#include "demi/train/weights_file.h"
+#include "demi/train/workload.h"
+
+namespace demi::train {
+namespace {
+
+Network loaded(const Workload& workload, const std::filesystem::path& file,
+               const Precision& precision) {
+  Network network = workload.make_network(0);
+  load_weights(*network.module, file);
+  if (precision.is_mixed()) {
+    to_precision(*network.module, precision.shipped());
+  } else {
+    network.module->to(precision.weights);
+  }
+  return network;
+}
+
+}  // namespace
+
+SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions& options) {
+  WeightsInfo info = weights_info(file);
+  const c10::Device device = pick_device(options.device);
+  if (!options.data_dir.empty()) info.config.data_dir = options.data_dir;
+  info.config.limit = 6 * options.limit;  // a sixth of it is for testing
+  SavedResult result{.trained_in = std::string(info.precision.name)};
+  const bool trained_in_fp32 = result.trained_in == "fp32";
+  const auto runs = !options.precisions.empty() ? parse_runs(options.precisions)
+                    : trained_in_fp32           ? parse_runs("fp32")
+                                                : parse_runs("fp32," + result.trained_in);
+  const Workload workload = load_workload(info.config, device);
+  if (!workload.test)
+    throw UsageError({.where = "train.evaluate_saved",
+                      .what = "the model was trained on data without a test set",
+                      .seen = info.config.data});
+  std::optional<double> fp32;
+  for (const RunSpec& run : runs) {
+    const Network network = loaded(workload, file, run.precision);
+    const Evaluation evaluation = evaluate(
+        network, *workload.test,
+        {.precision = run.precision, .device = device, .loss = parse_loss(info.config.loss)});
+    if (run.label == "fp32") fp32 = evaluation.accuracy;
+    result.runs.push_back({.precision = run.label, .evaluation = evaluation});
+  }
+  for (SavedRun& run : result.runs)
+    if (fp32 && run.evaluation.accuracy) run.difference_to_fp32 = *run.evaluation.accuracy - *fp32;
+  return result;
+}
+
+}  // namespace demi::train

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/train/history.h"
+
+namespace demi::train {
+
+struct SavedOptions {
+  std::string precisions;       // by comma; empty: fp32 and the one that the model was trained in
+  std::string device = "auto";  //
+  std::filesystem::path data_dir;  // empty: as in training
+  int64_t limit = 0;               // test examples, evenly spaced; 0: all
+};
+
+/// A saved model in one precision on its test set.
+struct SavedRun {
+  std::string precision;
+  Evaluation evaluation;
+  std::optional<double> difference_to_fp32;  // of the accuracy; none without fp32 among the runs
+};
+
+struct SavedResult {
+  std::string trained_in;
+  std::vector<SavedRun> runs;
+};
+
+/// Evaluates a weights file of a run on the test set of that run. A mixed precision evaluates the
+/// weights in its 16-bit format with normalisation in FP32, in an autocast region, as they are
+/// shipped; a "true" one everything in the one format. Throws DataError (file, data), UsageError
+/// (precision, device, a run without test data), DeviceError.
+DEMI_API SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions& options);
+
+}  // namespace demi::train
