@@ -1,7 +1,9 @@
 // The `demi` program: parse, call the library, print, exit code.
+#include <c10/util/Exception.h>
 #include <malloc.h>
 
 #include <cstdio>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,20 @@ void keep_large_blocks() {
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
 }
+
+// LibTorch's and demi's warnings as lines of their own, each once, without a place in some source
+// file. The slow dtype of a region is left out: the commands say it themselves, before they train.
+class PlainWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().starts_with("[autocast.Autocast]") || !said_.insert(warning.msg()).second)
+      return;
+    std::fprintf(stderr, "warning: %s\n", warning.msg().c_str());
+  }
+
+ private:
+  std::set<std::string> said_;
+};
 
 void collect_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::Option* option : app.get_options()) {
@@ -88,5 +104,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   demi::cli::keep_large_blocks();
   demi::cli::catch_stop_signals();
+  demi::cli::PlainWarnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard plain(&warnings);
   return demi::cli::run(argc, argv);
 }

@@ -162,6 +162,86 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
   EXPECT_EQ(scaled, 8);
 }
 
+TEST_F(Cli, TrainListsItsRecipes) {
+  const Outcome outcome = run({"train", "--list", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  std::vector<std::string> names;
+  for (const auto& recipe : json["recipes"]) {
+    names.push_back(recipe["name"]);
+    for (const char* key : {"model", "data", "precision"}) EXPECT_TRUE(recipe.contains(key));
+  }
+  EXPECT_THAT(names,
+              ::testing::IsSupersetOf({"mlp", "cifar10-cnn", "cifar10-resnet50", "cifar10-resnet18",
+                                       "cifar10-vgg19", "synthetic-resnet50", "imdb-lstm",
+                                       "fashion-cnn", "mnist-cnn"}));
+}
+
+// What eval says of the saved file is what train said of it.
+TEST_F(Cli, EvalOfTheSavedFileGivesTheAccuracyOfTheRun) {
+  if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
+  const Outcome trained = run({"train", "fashion-cnn", "--limit", "1200", "--epochs", "1",
+                               "--batch-size", "64", "--mp", "--json"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const auto run_json = nlohmann::json::parse(trained.out)["runs"][0];
+  const fs::path folder = folder_ / "runs" / "train-fashion-cnn-001";
+  const Outcome evaluated =
+      run({"eval", (folder / "model.safetensors").string(), "--limit", "200", "--json"});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  const auto eval_json = nlohmann::json::parse(evaluated.out);
+  ASSERT_EQ(eval_json["runs"].size(), 2u);
+  EXPECT_EQ(eval_json["runs"][1]["precision"], run_json["precision"]);
+  EXPECT_EQ(eval_json["runs"][1]["test_accuracy"], run_json["test_accuracy"]);
+  EXPECT_TRUE(fs::exists(folder / "best-model.safetensors"));
+}
+
+TEST_F(Cli, OptionsAreStrongerThanTheEnvironmentAndThatThanTheFile) {
+  std::ofstream(folder_ / "c.json")
+      << R"({"in": 8, "out": 8, "batches": 2, "epochs": 1, "batch_size": 4, "lr": 0.5, "seed": 3})";
+  setenv("DEMI_BATCH_SIZE", "5", 1);
+  setenv("DEMI_LR", "0.25", 1);
+  const Outcome outcome =
+      run({"train", "mlp", "--config", (folder_ / "c.json").string(), "--lr", "0.125", "--json"});
+  unsetenv("DEMI_BATCH_SIZE");
+  unsetenv("DEMI_LR");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["seed"], 3) << "from the file";
+  EXPECT_EQ(json["batch_size"], 5) << "from the environment";
+  EXPECT_EQ(json["learning_rate"], 0.125) << "from the option";
+  // The resolved one is saved and can be given back.
+  const Outcome again =
+      run({"train", "--config", (folder_ / "runs" / "train-mlp-001" / "config.json").string(),
+           "--json"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(nlohmann::json::parse(again.out)["batch_size"], 5);
+}
+
+TEST_F(Cli, ALossThatIsNoNumberIsExplainedAndExitsWith1) {
+  const Outcome outcome = run({"train", "mlp", "--in", "8", "--out", "8", "--batches", "200",
+                               "--epochs", "1", "--batch-size", "4", "--lr", "1e30", "--mp"});
+  EXPECT_EQ(outcome.code, 1);
+  for (const char* word : {"step", "learning rate 1e+30", "--no-autocast", "--no-scaler"})
+    EXPECT_THAT(outcome.err, HasSubstr(word));
+}
+
+TEST_F(Cli, SweepComparesOnceAValue) {
+  const Outcome outcome = run({"compare", "mlp", "--in", "16", "--out", "16", "--batches", "2",
+                               "--epochs", "1", "--sweep", "batch-size=4,5"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("sweep of batch-size"));
+  const Outcome wrong = run({"compare", "mlp", "--sweep", "batch-siz=4"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("did you mean batch-size?"));
+}
+
+TEST_F(Cli, DryRunKeepsNothing) {
+  const Outcome outcome =
+      run({"train", "mlp", "--in", "16", "--out", "16", "--dry-run", "--batch-size", "4"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+}
+
 TEST_F(Cli, ASignalEndsTheStepWritesWhatThereIsAndExitsWith128AndItsNumber) {
   if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
   const pid_t child = start(

@@ -31,10 +31,24 @@ std::vector<std::string> row_of(const RunResult& run, const report::ByteUnit& me
           format_factor(run.speedup),
           bytes(run.peak_bytes, memory),
           bytes(run.peak_resident_bytes, memory),
-          whole ? bytes(run.model_bytes, file) : "",
+          whole && run.model_bytes > 0 ? bytes(run.model_bytes, file) : "",
           percent(run.test_accuracy),
           percent(run.test_accuracy_fp32_eval),
           report::format_count(run.skipped_steps)};
+}
+
+// A run alone is compared with nothing, and what has no test set has no accuracy.
+void drop_empty_columns(report::Table& table, const Comparison& c) {
+  const bool tested = std::any_of(c.runs.begin(), c.runs.end(), [](const RunResult& run) {
+    return run.test_accuracy.has_value();
+  });
+  std::vector<std::size_t> gone;
+  if (!tested && !c.stopped) gone = {7, 6};
+  if (c.runs.size() == 1) gone.push_back(2);
+  for (const std::size_t column : gone) {
+    table.columns.erase(table.columns.begin() + static_cast<std::ptrdiff_t>(column));
+    for (auto& row : table.rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(column));
+  }
 }
 
 std::string machine_line(const Machine& machine) {
@@ -44,10 +58,10 @@ std::string machine_line(const Machine& machine) {
 
 std::string data_line(const Comparison& c) {
   return fmt::format(
-      "{} on {}: {} training and {} test examples, {} epochs of {} steps, batch {}, seed {}",
+      "{} on {}: {} training and {} test examples, {} epoch{} of {} steps, batch {}, seed {}",
       c.config.model, c.config.data, report::format_count(c.training_examples),
-      report::format_count(c.test_examples), c.config.epochs, c.steps_per_epoch,
-      c.config.batch_size, c.config.seed);
+      report::format_count(c.test_examples), c.config.epochs, c.config.epochs == 1 ? "" : "s",
+      c.steps_per_epoch, c.config.batch_size, c.config.seed);
 }
 
 using Pick = std::optional<double> (*)(const StepRecord&);
@@ -178,6 +192,7 @@ report::Table to_table(const Comparison& c) {
                    {.name = "evaluated in fp32"},
                    {.name = "skipped steps"}};
   for (const RunResult& run : c.runs) table.rows.push_back(row_of(run, memory_unit, file_unit));
+  drop_empty_columns(table, c);
   table.notes = {data_line(c), machine_line(c.machine)};
   table.notes.insert(table.notes.end(), c.notes.begin(), c.notes.end());
   if (c.stopped)

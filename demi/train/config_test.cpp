@@ -40,7 +40,7 @@ TEST(Config, RefusesWhatItCannotMeanAndSaysWhatItTakes) {
   EXPECT_THAT(refusal("lr", "-0.1"), HasSubstr("out of range"));
   EXPECT_THAT(refusal("lr", "nan"), HasSubstr("out of range"));
   EXPECT_THAT(refusal("lr", "inf"), HasSubstr("finite"));
-  EXPECT_THAT(refusal("optimizer", "adamv"), HasSubstr("did you mean adamw?"));
+  EXPECT_THAT(refusal("optimizer", "lanb"), HasSubstr("did you mean lamb?"));
   EXPECT_THAT(refusal("autocast", "perhaps"), HasSubstr("true, false"));
   EXPECT_EQ(refusal("batch-size", "auto"), "");
 }

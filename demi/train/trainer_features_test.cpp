@@ -16,12 +16,12 @@ namespace {
 
 using testing::Rows;
 
-struct Setup {
+struct Classifier {
   torch::nn::Linear model{nullptr};
   std::shared_ptr<torch::optim::SGD> optimizer;
   at::Tensor input, target;
 
-  Setup() {
+  Classifier() {
     torch::manual_seed(5);
     model = torch::nn::Linear(6, 3);
     input = torch::randn({8, 6});
@@ -35,7 +35,7 @@ struct Setup {
 };
 
 TEST(Trainer, MaxStepsEndsInTheMiddleOfAnEpoch) {
-  Setup s;
+  Classifier s;
   const History history = s.trainer({.epochs = 10, .max_steps = 3}).fit(s.loader());
   EXPECT_EQ(history.steps.size(), 3u);
   EXPECT_EQ(history.epochs.size(), 2u);
@@ -43,7 +43,7 @@ TEST(Trainer, MaxStepsEndsInTheMiddleOfAnEpoch) {
 }
 
 TEST(Trainer, GradientPenaltyIsTheNormOfTheGradient) {
-  Setup by_hand, s;
+  Classifier by_hand, s;
   const at::Tensor x = by_hand.input, y = by_hand.target;
   const auto parameters = by_hand.model->parameters();
   const at::Tensor loss = loss_of(Loss::cross_entropy, by_hand.model(x), y);
@@ -65,7 +65,7 @@ TEST(Trainer, SeveralLossesAndOptimizers) {
     const at::Tensor x = torch::randn({8, 6}), y = torch::randn({8, 1});
     auto sgd_a = std::make_shared<torch::optim::SGD>(a->parameters(), 0.1);
     auto sgd_b = std::make_shared<torch::optim::SGD>(b->parameters(), 0.2);
-    const auto losses = [=](const at::Tensor& in, const at::Tensor& out) mutable {
+    auto losses = [=](const at::Tensor& in, const at::Tensor& out) mutable {
       const at::Tensor one = a(in), two = b(in);
       return std::vector<at::Tensor>{(2 * one + 3 * two - out).square().mean(),
                                      (3 * one - 5 * two - out).square().mean()};
@@ -92,7 +92,7 @@ TEST(Trainer, SeveralLossesAndOptimizers) {
 }
 
 TEST(Trainer, ValidationUsesTheAverageAndTrainingTheWeights) {
-  Setup s, plain;
+  Classifier s, plain;
   Rows loader = s.loader();
   Trainer trainer = s.trainer({.epochs = 2, .ema_decay = 0.5});
   const at::Tensor start = s.model->weight.detach().clone();
@@ -110,7 +110,7 @@ TEST(Trainer, ValidationUsesTheAverageAndTrainingTheWeights) {
 }
 
 TEST(Trainer, EarlyStoppingWaitsForABetterValidation) {
-  Setup s;
+  Classifier s;
   Rows loader = s.loader();
   s.optimizer->param_groups()[0].options().set_lr(0);  // nothing ever gets better
   const History history = s.trainer({.epochs = 100, .early_stopping = 3}).fit(loader, &loader);
