@@ -15,6 +15,23 @@ std::string lower_case(std::string text) {
   return text;
 }
 
+std::string short_name(const std::string& op) {
+  return op.starts_with("aten::") ? op.substr(6) : op;
+}
+
+std::string cure(OpCategory category, const std::string& op,
+                 c10::ArrayRef<c10::ScalarType> dtypes) {
+  const bool has_fp64 =
+      std::find(dtypes.begin(), dtypes.end(), c10::ScalarType::Double) != dtypes.end();
+  if (has_fp64) return "autocast never casts FP64: cast that argument yourself";
+  const auto target = category == OpCategory::promote ? OpCategory::fp32 : OpCategory::promote;
+  const std::string word(name_of(target));
+  return "policy.set(\"" + op + "\", demi::OpCategory::" + word + "), in a policy file: " + op +
+         " " + word;
+}
+
+}  // namespace
+
 bool is_dtype_error(const std::string& what) {
   const std::string text = lower_case(what);
   for (const char* word :
@@ -38,24 +55,21 @@ std::string spelled(c10::ScalarType dtype) {
   }
 }
 
-std::string short_name(const std::string& op) {
-  return op.starts_with("aten::") ? op.substr(6) : op;
+std::string spelled(const std::string& op, c10::ArrayRef<c10::ScalarType> dtypes) {
+  std::string text = short_name(op) + "(";
+  for (std::size_t i = 0; i < dtypes.size(); ++i) text += (i ? ", " : "") + spelled(dtypes[i]);
+  return text + ")";
 }
 
-std::string cure(OpCategory category, const std::string& op,
-                 c10::ArrayRef<c10::ScalarType> dtypes) {
-  const bool has_fp64 =
-      std::find(dtypes.begin(), dtypes.end(), c10::ScalarType::Double) != dtypes.end();
-  if (has_fp64) return "autocast never casts FP64: cast that argument yourself";
-  const auto target = category == OpCategory::promote ? OpCategory::fp32 : OpCategory::promote;
-  const std::string word(name_of(target));
-  return "policy.set(\"" + op + "\", demi::OpCategory::" + word + "), in a policy file: " + op +
-         " " + word;
+std::string policy_line(c10::DeviceType device, const std::string& op,
+                        c10::ArrayRef<c10::ScalarType> dtypes) {
+  const OpCategory category = global_table(device)->category[op_number(op)];
+  const bool casts = category != OpCategory::unchanged && category != OpCategory::banned;
+  if (casts) return short_name(op) + " then runs as " + std::string(name_of(category));
+  return cure(category, short_name(op), dtypes);
 }
 
-}  // namespace
-
-void Call::decide() {
+void Call::decide_rest() {
   const bool is_fp32 = category == OpCategory::fp32 || category == OpCategory::fp32_output;
   if (part && !(is_fp32 && is_16_bit(*part))) {
     category = is_16_bit(*part) ? OpCategory::lower_precision : OpCategory::fp32;
@@ -95,12 +109,10 @@ at::Tensor Call::cast_now(const at::Tensor& tensor) const {
 
 std::string Call::advice(c10::ArrayRef<c10::ScalarType> dtypes) const {
   const std::string op = short_name(op_name(number));
-  std::string text = "[autocast." + op + "] dtypes that do not go together; seen: " + op + "(";
-  for (std::size_t i = 0; i < dtypes.size(); ++i) text += (i ? ", " : "") + spelled(dtypes[i]);
-  text += "), run as " + std::string(name_of(category)) +
-          "; region: " + lower_case(c10::DeviceTypeName(device)) + " " +
-          spelled(at::autocast::get_autocast_dtype(device)) + "; " + cure(category, op, dtypes);
-  return text;
+  return "[autocast." + op + "] dtypes that do not go together; seen: " + spelled(op, dtypes) +
+         ", run as " + std::string(name_of(category)) +
+         "; region: " + lower_case(c10::DeviceTypeName(device)) + " " +
+         spelled(at::autocast::get_autocast_dtype(device)) + "; " + cure(category, op, dtypes);
 }
 
 void explain(c10::Error& error, const Call& call, c10::ArrayRef<c10::ScalarType> dtypes) {

@@ -14,7 +14,10 @@
 namespace demi {
 
 /// Tables of this thread's regions; null where the innermost region has no policy of its own.
-inline thread_local constinit std::array<const OpTable*, kDeviceTypes> thread_tables{};
+/// Static TLS (176 bytes), since every op asks: an access without a call.
+[[gnu::tls_model(
+    "initial-exec")]] inline thread_local constinit std::array<const OpTable*, kDeviceTypes>
+    thread_tables{};
 
 constexpr c10::ScalarType kAsGiven = c10::ScalarType::Undefined;
 
@@ -60,7 +63,12 @@ struct Call {
   void see(const Other&) {}
 
   /// After all arguments were seen. Throws for a banned op.
-  void decide();
+  void decide() {
+    if (category == OpCategory::lower_precision && !part)
+      dtype = at::autocast::get_autocast_dtype(device);
+    else
+      decide_rest();
+  }
 
   c10::MaybeOwned<at::Tensor> cast(const at::Tensor& tensor) const {
     using Maybe = c10::MaybeOwned<at::Tensor>;
@@ -79,8 +87,23 @@ struct Call {
     const OpTable* table = thread_tables[static_cast<int>(device)];
     return (table ? table : global_table(device))->category[number];
   }
+  void decide_rest();
   at::Tensor cast_now(const at::Tensor& tensor) const;
 };
+
+/// "fp32", "bf16" ...
+std::string spelled(c10::ScalarType dtype);
+
+/// "dot(fp32, bf16)".
+std::string spelled(const std::string& op, c10::ArrayRef<c10::ScalarType> dtypes);
+
+/// Whether a message of LibTorch's is about dtypes (also CUDNN_STATUS_BAD_PARAM).
+bool is_dtype_error(const std::string& what);
+
+/// What the global policy says of an op ("aten::dot") that was called where no kernel of ours
+/// casts, or the line that makes it say something.
+std::string policy_line(c10::DeviceType device, const std::string& op,
+                        c10::ArrayRef<c10::ScalarType> dtypes);
 
 /// Adds the advice to a dtype error of LibTorch (also CUDNN_STATUS_BAD_PARAM); others stay as they
 /// are.

@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <atomic>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -27,7 +26,6 @@ struct Registry {
   std::map<std::string, const OpTable*>
       compiled;  // by fingerprint: entering a region compiles once
   OpPolicy global;
-  std::array<std::atomic<const OpTable*>, kDeviceTypes> global_tables{};
 };
 
 Registry& registry() {
@@ -108,13 +106,11 @@ const OpTable* table_of(const OpPolicy& policy, c10::DeviceType device) {
   return compile(r, policy, device);
 }
 
-const OpTable* global_table(c10::DeviceType device) {
-  auto& slot = registry().global_tables[index_of(device)];
-  if (const OpTable* table = slot.load(std::memory_order_acquire)) return table;
+const OpTable* make_global_table(c10::DeviceType device) {
   auto& r = registry();
   const std::lock_guard lock(r.mutex);
   const OpTable* table = compile(r, r.global, device);
-  slot.store(table, std::memory_order_release);
+  global_tables[index_of(device)].store(table, std::memory_order_release);
   return table;
 }
 
@@ -139,9 +135,9 @@ void set_global_op_policy(const OpPolicy& policy) {
   const std::lock_guard lock(r.mutex);
   r.global = policy;
   for (int i = 0; i < kDeviceTypes; ++i) {
-    if (!r.global_tables[i].load()) continue;
-    r.global_tables[i].store(compile(r, policy, static_cast<c10::DeviceType>(i)),
-                             std::memory_order_release);
+    if (!global_tables[i].load()) continue;
+    global_tables[i].store(compile(r, policy, static_cast<c10::DeviceType>(i)),
+                           std::memory_order_release);
   }
 }
 

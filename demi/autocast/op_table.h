@@ -3,6 +3,7 @@
 #include <c10/core/DeviceType.h>
 
 #include <array>
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +30,17 @@ std::string op_name(int number);
 /// table names.
 const OpTable* table_of(const OpPolicy& policy, c10::DeviceType device);
 
-/// The table of global_op_policy(). One atomic load.
-const OpTable* global_table(c10::DeviceType device);
+/// The table of global_op_policy(), made where there is none yet.
+const OpTable* make_global_table(c10::DeviceType device);
+
+inline std::array<std::atomic<const OpTable*>, kDeviceTypes> global_tables{};
+
+/// One atomic load.
+inline const OpTable* global_table(c10::DeviceType device) {
+  const OpTable* table =
+      global_tables[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+  return table ? table : make_global_table(device);
+}
 
 /// An op of a user, in all tables made so far and later.
 void add_default_rule(c10::DeviceType device, OpRule rule);

@@ -29,14 +29,13 @@ void let_gradient_through(const at::TensorBase& base, c10::ScalarType dtype,
 
 }  // namespace
 
-bool is_trained_leaf(const at::TensorBase& tensor) {
+Kind kind_of(const at::TensorBase& tensor) {
   const auto* meta = meta_of(tensor);
-  return meta && meta->requires_grad_ && !meta->fw_grad_;
-}
-
-bool is_plain_leaf(const at::TensorBase& tensor) {
-  const auto* meta = meta_of(tensor);
-  return !meta || (!meta->requires_grad_ && !meta->grad_fn_ && !meta->is_view_ && !meta->fw_grad_);
+  if (!meta) return Kind::plain_leaf;
+  if (meta->requires_grad_ && !meta->fw_grad_) return Kind::trained_leaf;
+  if (meta->is_view_ && tensor.is_view()) return Kind::view;
+  const bool plain = !meta->requires_grad_ && !meta->grad_fn_ && !meta->is_view_ && !meta->fw_grad_;
+  return plain ? Kind::plain_leaf : Kind::other;
 }
 
 at::Tensor alias_of_leaf(const at::Tensor& low, const at::Tensor& leaf) {

@@ -23,9 +23,10 @@ bool is_abandoned(const RegionEntry& entry) {
 
 }  // namespace
 
-Region& region() {
-  static thread_local Region of_this_thread;
-  return of_this_thread;
+Region& make_region() {
+  static thread_local Region mine;
+  region_of_this_thread = &mine;
+  return mine;
 }
 
 Region::~Region() { clear(); }
@@ -36,6 +37,7 @@ void Region::clear() {
   for (auto& [leaf, entry] : entries)
     std::move(entry.copies.begin(), entry.copies.end(), std::back_inserter(dropped));
   entries.clear();
+  ++generation;
   sweep_at = 64;
   discard(std::move(dropped));
 }
@@ -48,6 +50,7 @@ void Region::sweep() {
       std::move(it->second.copies.begin(), it->second.copies.end(), std::back_inserter(dropped));
     it = dead ? entries.erase(it) : std::next(it);
   }
+  ++generation;
   sweep_at = 2 * entries.size() + 64;
   discard(std::move(dropped));
 }

@@ -7,13 +7,6 @@
 #include <utility>
 
 namespace demi::weights {
-namespace {
-
-const c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
-  return tensor.unsafe_storage().unsafeGetStorageImpl();
-}
-
-}  // namespace
 
 Counters& counters() {
   static Counters all{.capacity = std::numeric_limits<std::int64_t>::max()};
@@ -38,19 +31,6 @@ Footprint& Footprint::operator=(Footprint&& other) noexcept {
   return *this;
 }
 
-std::int64_t version_of(const c10::TensorImpl& tensor) {
-  const auto& counter = tensor.version_counter();
-  return counter.enabled() ? static_cast<std::int64_t>(counter.current_version()) : -1;
-}
-
-bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf) {
-  if (copy.mark && !(copy.mark->intact(storage_of(leaf)) && copy.mark->epoch() == copy.epoch))
-    return false;
-  const c10::TensorImpl& low = *copy.low.unsafeGetTensorImpl();
-  return version_of(leaf) == copy.version && version_of(low) == copy.low_version &&
-         leaf.data() == copy.data && leaf.sizes() == low.sizes() && leaf.strides() == low.strides();
-}
-
 std::optional<LowCopy> make_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks) {
   const std::int64_t bytes = leaf.numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
   if (bytes == 0 || !leaf.is_non_overlapping_and_dense()) return std::nullopt;
@@ -71,8 +51,16 @@ std::optional<LowCopy> make_copy(const at::Tensor& leaf, c10::ScalarType dtype, 
   if (low.strides() != leaf.strides()) return std::nullopt;
   const std::uint64_t epoch = mark ? mark->epoch() : 0;
   const std::int64_t low_version = version_of(*low.unsafeGetTensorImpl());
-  return LowCopy{dtype,   std::move(low), {},          std::move(mark), epoch,
-                 version, low_version,    impl.data(), false,           Footprint(bytes)};
+  return LowCopy{.dtype = dtype,
+                 .low = std::move(low),
+                 .alias = {},
+                 .mark = std::move(mark),
+                 .epoch = epoch,
+                 .version = version,
+                 .low_version = low_version,
+                 .data = leaf.storage().data(),
+                 .storage_offset = leaf.storage_offset(),
+                 .footprint = Footprint(bytes)};
 }
 
 void renew(LowCopy& copy, const at::Tensor& leaf) {

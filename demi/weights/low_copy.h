@@ -43,13 +43,36 @@ struct LowCopy {
   std::uint64_t epoch;       // of the mark
   std::int64_t version;      // of the leaf; -1 for an inference tensor, which has none
   std::int64_t low_version;  // of low: somebody wrote to a view that an op returned
-  const void* data;          // of the leaf
-  bool in_step = false;      // between begin_step() and finish_step()
+  const void* data;          // of the leaf's storage
+  std::int64_t storage_offset;
+  bool in_step = false;  // between begin_step() and finish_step()
   Footprint footprint;
 };
 
-/// The pure rule: nothing that the copy depends on has changed. Shared lock.
-bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf);
+/// -1 for an inference tensor.
+inline std::int64_t version_of(const c10::TensorImpl& tensor) {
+  const auto& counter = tensor.version_counter();
+  return counter.enabled() ? static_cast<std::int64_t>(counter.current_version()) : -1;
+}
+
+/// A few numbers: a loop is shorter than ArrayRef's call of memcmp.
+inline bool same(at::IntArrayRef a, at::IntArrayRef b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i]) return false;
+  return true;
+}
+
+/// The pure rule: nothing that the copy depends on has changed. Shared lock. Here, since every op
+/// on a weight asks.
+inline bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf) {
+  const c10::StorageImpl* storage = leaf.unsafe_storage().unsafeGetStorageImpl();
+  if (copy.mark && !(copy.mark->intact(storage) && copy.mark->epoch() == copy.epoch)) return false;
+  const c10::TensorImpl& low = *copy.low.unsafeGetTensorImpl();
+  return version_of(leaf) == copy.version && version_of(low) == copy.low_version &&
+         storage->data() == copy.data && leaf.storage_offset() == copy.storage_offset &&
+         same(leaf.sizes(), low.sizes()) && same(leaf.strides(), low.strides());
+}
 
 /// Hooks, then casts. Empty where there can be no copy: the leaf is not dense, its storage cannot
 /// be hooked, or the capacity is used up. Exclusive lock.
@@ -57,9 +80,6 @@ std::optional<LowCopy> make_copy(const at::Tensor& leaf, c10::ScalarType dtype, 
 
 /// After a step wrote leaf and copy: current again. Exclusive lock.
 void renew(LowCopy& copy, const at::Tensor& leaf);
-
-/// -1 for an inference tensor.
-std::int64_t version_of(const c10::TensorImpl& tensor);
 
 /// Copies of one leaf; two low precision dtypes at most in practice.
 using Copies = std::vector<LowCopy>;

@@ -13,13 +13,6 @@ namespace cow = c10::impl::cow;
 
 void on_write(c10::StorageImpl*) {}  // its absence afterwards is the message
 
-template <class S>
-concept HasMaterializer = requires(S& s) {
-  s.set_materializer(&on_write);
-  s.clear_materializer();
-  s.has_materializer();
-};
-
 // What hooking leaves behind, to be compared later; null where the storage cannot be hooked.
 template <class S>
 const void* hook_storage(S& storage) {
@@ -35,17 +28,6 @@ const void* hook_storage(S& storage) {
     auto* context = new cow::COWDeleterContext(pointer.move_context());
     storage.set_data_ptr_noswap(at::DataPtr(data, context, &cow::cow_deleter, device));
     return context;
-  }
-}
-
-template <class S>
-bool is_hooked(const S& storage, const void* identity) {
-  if constexpr (HasMaterializer<S>) {
-    return storage.has_materializer() && storage.data() == identity &&
-           !cow::is_cow_data_ptr(storage.data_ptr());
-  } else {
-    return storage.data_ptr().get_deleter() == &cow::cow_deleter &&
-           storage.data_ptr().get_context() == identity;
   }
 }
 
@@ -77,11 +59,6 @@ bool self_test() {
 }
 
 }  // namespace
-
-std::shared_mutex& cache_mutex() {
-  static auto* mutex = new std::shared_mutex();
-  return *mutex;
-}
 
 bool hook_is_free() { return HasMaterializer<c10::StorageImpl>; }
 
@@ -116,10 +93,6 @@ bool StorageMark::hook() {
   identity_ = hook_storage(*storage_);
   ++epoch_;
   return identity_ != nullptr;
-}
-
-bool StorageMark::intact(const c10::StorageImpl* storage) const {
-  return storage == storage_ && identity_ && is_hooked(*storage_, identity_);
 }
 
 void StorageMark::unhook() {

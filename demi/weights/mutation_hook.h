@@ -1,13 +1,14 @@
 #pragma once
 
 #include <c10/core/StorageImpl.h>
+#include <c10/core/impl/COWDeleter.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <memory>
-#include <shared_mutex>
 
 #include "demi/core/export.h"
+#include "demi/weights/cache_mutex.h"
 
 /// Notices every write that LibTorch makes to a storage. The version counter alone misses those
 /// through `.data()`,
@@ -20,9 +21,23 @@
 /// used only where somebody asked for it.
 namespace demi::weights {
 
-/// Guards all hooks, marks and copies of the process. Reading a hook wants it shared, everything
-/// else exclusive.
-std::shared_mutex& cache_mutex();
+template <class S>
+concept HasMaterializer = requires(S& s) {
+  s.set_materializer(static_cast<void (*)(S*)>(nullptr));
+  s.clear_materializer();
+  s.has_materializer();
+};
+
+/// Whether the hook that left `identity` behind is still in place.
+template <class S>
+bool is_hooked(const S& storage, const void* identity) {
+  const at::DataPtr& pointer = storage.data_ptr();
+  const bool is_cow = pointer.get_deleter() == &c10::impl::cow::cow_deleter;
+  if constexpr (HasMaterializer<S>)
+    return storage.has_materializer() && pointer.get() == identity && !is_cow;
+  else
+    return is_cow && pointer.get_context() == identity;
+}
 
 /// True where the hook costs foreign code nothing (the materializer).
 DEMI_API bool hook_is_free();
@@ -46,7 +61,9 @@ class StorageMark {
   StorageMark& operator=(const StorageMark&) = delete;
 
   /// Nothing wrote since hooked(), and `storage` is the one that was hooked.
-  bool intact(const c10::StorageImpl* storage) const;
+  bool intact(const c10::StorageImpl* storage) const {
+    return storage == storage_ && identity_ && is_hooked(*storage_, identity_);
+  }
 
   std::uint64_t epoch() const { return epoch_; }
 

@@ -9,8 +9,9 @@ namespace demi::weights {
 namespace {
 
 Copies* copies_of(const at::Tensor& parameter) {
-  const auto found = owned().find(parameter.unsafeGetTensorImpl());
-  return found == owned().end() ? nullptr : &found->second.copies;
+  auto& table = owned();
+  const auto found = table.find(parameter.unsafeGetTensorImpl());
+  return found == table.end() ? nullptr : &found->second.copies;
 }
 
 // Before any pointer is taken: parameters that share a storage must not make each other's copies

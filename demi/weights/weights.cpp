@@ -1,11 +1,11 @@
 #include "demi/weights/weights.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 
 #include <cstdlib>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 
 #include "demi/core/error.h"
@@ -37,14 +37,9 @@ std::atomic<Mode>& current_mode() {
 
 // A copy found valid, as the op shall get it. Empty: there is none, or it has no alias yet and one
 // is wanted.
-at::Tensor hand_out(const LowCopy& copy, bool with_edge) {
-  return with_edge ? copy.alias : copy.low;
-}
-
-at::Tensor lookup(Copies& copies, const c10::TensorImpl& leaf, c10::ScalarType dtype,
-                  bool with_edge) {
-  const LowCopy* copy = find(copies, dtype);
-  return copy && is_current(*copy, leaf) ? hand_out(*copy, with_edge) : at::Tensor();
+at::Tensor hand_out(const LowCopy* copy, const c10::TensorImpl& leaf, bool with_edge) {
+  if (!copy || !is_current(*copy, leaf)) return {};
+  return with_edge ? copy->alias : copy->low;
 }
 
 // Under the exclusive lock. What it replaces is moved to `dropped`, to be destroyed outside of it.
@@ -65,11 +60,10 @@ at::Tensor refill(Copies& copies, const at::Tensor& leaf, c10::ScalarType dtype,
     const c10::InferenceMode no_inference(false);
     copy->alias = alias_of_leaf(copy->low, leaf);
   }
-  return hand_out(*copy, with_edge);
+  return with_edge ? copy->alias : copy->low;
 }
 
-Copies& region_copies(const at::Tensor& leaf) {
-  Region& here = region();
+Copies& region_copies(Region& here, const at::Tensor& leaf) {
   if (here.entries.size() >= here.sweep_at) here.sweep();
   auto& table = here.entries;
   auto found = table.find(leaf.unsafeGetTensorImpl());
@@ -80,47 +74,60 @@ Copies& region_copies(const at::Tensor& leaf) {
   return found->second.copies;
 }
 
+// Under the shared lock.
+LowCopy* search(Region& here, const c10::TensorImpl* leaf, c10::ScalarType dtype, bool keeps) {
+  const std::uint64_t generation = owned_generation + here.generation;
+  if (LowCopy* known = here.memo.find(leaf, dtype, generation)) return known;
+  const auto look_in = [&](auto& table) -> LowCopy* {
+    const auto found = table.find(leaf);
+    return found == table.end() ? nullptr : find(found->second.copies, dtype);
+  };
+  const bool is_own = keeps && owned().contains(leaf);
+  LowCopy* copy = is_own ? look_in(owned()) : look_in(here.entries);
+  if (copy) here.memo.note(leaf, copy, generation);
+  return copy;
+}
+
+at::Tensor make_one(Region& here, const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge,
+                    bool is_own) {
+  Copies* copies = is_own ? nullptr : &region_copies(here, leaf);  // may sweep: takes the lock
+  std::vector<at::Tensor> dropped;
+  const std::unique_lock lock(cache_mutex());
+  if (copies) {
+    ++here.generation;
+  } else {
+    ++owned_generation;
+    const auto found = owned().find(leaf.unsafeGetTensorImpl());
+    if (found == owned().end()) return {};
+    copies = &found->second.copies;
+  }
+  return refill(*copies, leaf, dtype, with_edge, dropped);
+}
+
 // The copy of this leaf, made now where there is none; empty where there can be none.
 at::Tensor kept(const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge) {
   const Mode how = current_mode().load(std::memory_order_relaxed);
   if (how == Mode::off) return {};
-  if (records_cast(leaf)) return {};
+  if (leaf.is_cuda() && records_cast(leaf)) return {};
   const c10::TensorImpl* key = leaf.unsafeGetTensorImpl();
+  Region& here = region();
   bool is_own = false;
   {
-    const std::shared_lock lock(cache_mutex());
-    if (how == Mode::keep) {
-      const auto found = owned().find(key);
-      is_own = found != owned().end();
-      if (is_own)
-        if (auto low = lookup(found->second.copies, *key, dtype, with_edge); low.defined())
-          return low;
-    }
-    if (!is_own) {
-      auto& table = region().entries;
-      const auto found = table.find(key);
-      if (found != table.end())
-        if (auto low = lookup(found->second.copies, *key, dtype, with_edge); low.defined())
-          return low;
-    }
+    const Reading lock;
+    const LowCopy* copy = search(here, key, dtype, how == Mode::keep);
+    if (auto low = hand_out(copy, *key, with_edge); low.defined()) return low;
+    is_own = how == Mode::keep && owned().contains(key);
   }
-  if (!is_own && region().depth == 0) return {};
-  Copies* of_region = is_own ? nullptr : &region_copies(leaf);  // may sweep, which takes the lock
-  std::vector<at::Tensor> dropped;
-  const std::unique_lock lock(cache_mutex());
-  if (of_region) return refill(*of_region, leaf, dtype, with_edge, dropped);
-  const auto found = owned().find(key);
-  return found == owned().end() ? at::Tensor()
-                                : refill(found->second.copies, leaf, dtype, with_edge, dropped);
+  if (!is_own && here.depth == 0) return {};
+  return make_one(here, leaf, dtype, with_edge, is_own);
 }
 
 // A module holds each parameter twice (its member and its dictionary); an activation or a batch has
 // one holder.
 constexpr int kHandlesOfAParameter = 2;
 
-bool is_frozen_weight(const at::TensorBase& tensor, int handles) {
-  return is_plain_leaf(tensor) &&
-         static_cast<int>(tensor.use_count()) >= kHandlesOfAParameter + handles;
+bool is_held_by_others(const at::TensorBase& tensor, int handles) {
+  return static_cast<int>(tensor.use_count()) >= kHandlesOfAParameter + handles;
 }
 
 bool can_have_copy(const at::TensorBase& tensor) {
@@ -128,31 +135,44 @@ bool can_have_copy(const at::TensorBase& tensor) {
          tensor.has_storage() && !tensor.is_neg();
 }
 
-at::Tensor copy_of_leaf(const at::Tensor& tensor, c10::ScalarType dtype, int handles) {
-  if (is_trained_leaf(tensor)) return kept(tensor, dtype, at::GradMode::is_enabled());
-  return is_frozen_weight(tensor, handles) ? kept(tensor, dtype, false) : at::Tensor();
-}
-
 // The whole base is cast for a view of it: of a frozen one only if the view shows as much.
 at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
   const at::TensorBase& base = view._base();
   if (!can_have_copy(base)) return {};
-  const bool trained = is_trained_leaf(base);
-  if (!trained && !(view.numel() >= base.numel() && is_frozen_weight(base, /*handles=*/1)))
-    return {};
+  const Kind kind = kind_of(base);
+  const bool trained = kind == Kind::trained_leaf;
+  const bool frozen = kind == Kind::plain_leaf && view.numel() >= base.numel() &&
+                      is_held_by_others(base, /*handles=*/1);
+  if (!trained && !frozen) return {};
   const at::Tensor low = kept(at::Tensor(base), dtype, false);
   if (!low.defined()) return {};
   const c10::InferenceMode no_inference(false);
   return alias_of_view(low, view, trained && at::GradMode::is_enabled() && view.requires_grad());
 }
 
+at::Tensor copy_of(const at::Tensor& tensor, c10::ScalarType dtype, int handles) {
+  switch (kind_of(tensor)) {
+    case Kind::trained_leaf:
+      return kept(tensor, dtype, c10::AutogradState::get_tls_state().get_grad_mode());
+    case Kind::plain_leaf:
+      return is_held_by_others(tensor, handles) ? kept(tensor, dtype, false) : at::Tensor();
+    case Kind::view:
+      return copy_of_view(tensor, dtype);
+    case Kind::other:
+      break;
+  }
+  return {};
+}
+
 void drop_owned_copies() {
   std::vector<LowCopy> dropped;
   {
     const std::unique_lock lock(cache_mutex());
-    for (auto& [leaf, entry] : owned())
+    ++owned_generation;
+    for (auto& [leaf, entry] : owned()) {
       std::move(entry.copies.begin(), entry.copies.end(), std::back_inserter(dropped));
-    for (auto& [leaf, entry] : owned()) entry.copies.clear();
+      entry.copies.clear();
+    }
   }
   discard(std::move(dropped));
 }
@@ -170,6 +190,7 @@ bool uses_hooks() { return hook_works() && (hook_is_free() || mode() == Mode::ke
 
 void own(const at::Tensor& parameter) {
   const std::unique_lock lock(cache_mutex());
+  ++owned_generation;
   auto& entry = owned()[parameter.unsafeGetTensorImpl()];
   entry.parameter = parameter;
   ++entry.owners;
@@ -179,16 +200,18 @@ void disown(const at::Tensor& parameter) {
   Owned last;
   {
     const std::unique_lock lock(cache_mutex());
-    const auto found = owned().find(parameter.unsafeGetTensorImpl());
-    if (found == owned().end() || --found->second.owners > 0) return;
+    auto& table = owned();
+    const auto found = table.find(parameter.unsafeGetTensorImpl());
+    if (found == table.end() || --found->second.owners > 0) return;
+    ++owned_generation;
     last = std::move(found->second);
-    owned().erase(found);
+    table.erase(found);
   }
   discard(std::move(last.copies));
 }
 
 bool is_owned(const at::Tensor& parameter) {
-  const std::shared_lock lock(cache_mutex());
+  const Reading lock;
   return owned().contains(parameter.unsafeGetTensorImpl());
 }
 
@@ -216,11 +239,8 @@ void drop() {
 
 at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtype, int handles) {
   if (tensor.scalar_type() == dtype) return tensor;
-  if (can_have_copy(tensor)) {
-    auto low = tensor.is_view() && !is_trained_leaf(tensor) ? copy_of_view(tensor, dtype)
-                                                            : copy_of_leaf(tensor, dtype, handles);
-    if (low.defined()) return low;
-  }
+  if (can_have_copy(tensor))
+    if (auto low = copy_of(tensor, dtype, handles); low.defined()) return low;
   return tensor.to(dtype);
 }
 

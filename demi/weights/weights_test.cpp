@@ -307,6 +307,56 @@ TEST_F(Weights, AFreedTrainedWeightIsNotHeldByItsOwnAlias) {
   leave_region();
 }
 
+TEST_F(Weights, AFreedOwnedParameterIsNotMistakenForTheNext) {
+  for (int i = 0; i < 300; ++i) {
+    auto p = parameter({8, 8});
+    own(p);
+    expect_right(p, "fresh owned parameter, perhaps at the old address");
+    disown(p);
+  }
+  EXPECT_EQ(stats().copies, 0);
+}
+
+TEST_F(Weights, MoreParametersThanAThreadRemembersAreCastOnceEach) {
+  for (int i = 0; i < 600; ++i) owned_parameter({2, 2});
+  for (int round = 0; round < 3; ++round)
+    for (const auto& p : owned_) expect_right(p, "one of many");
+  EXPECT_EQ(stats().casts, 1200);
+  for (auto& p : owned_) p.data().add_(1);
+  for (const auto& p : owned_) expect_right(p, "one of many, written to");
+  EXPECT_EQ(stats().casts, 2400);
+}
+
+TEST_F(Weights, WhatAnotherThreadDropsIsCastAgain) {
+  auto p = owned_parameter();
+  for (int i = 0; i < 3; ++i) {
+    expect_right(p, "before");
+    std::thread([] { drop(); }).join();
+    EXPECT_EQ(stats().copies, 0);
+  }
+  std::thread([&] { disown(p); }).join();
+  owned_.clear();
+  expect_right(p, "no longer owned");
+  EXPECT_EQ(stats().copies, 0);
+}
+
+TEST_F(Weights, OwnedInTheMiddleOfARegion) {
+  auto p = parameter();
+  enter_region();
+  expect_right(p, "unowned");
+  own(p);
+  expect_right(p, "owned");
+  leave_region();
+  EXPECT_EQ(stats().copies, 2) << "kept across the region";
+  std::vector<StepTarget> targets;
+  begin_step(p, targets);
+  EXPECT_EQ(targets[0].copy_count, 2);
+  finish_step(p);
+  disown(p);
+  expect_right(p, "unowned again");
+  EXPECT_EQ(stats().copies, 0);
+}
+
 TEST_F(Weights, WritingToWhatAnOpReturnedSpoilsNoCopy) {
   auto p = owned_parameter();
   {

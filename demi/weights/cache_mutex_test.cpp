@@ -1,0 +1,55 @@
+#include "demi/weights/cache_mutex.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace demi::weights {
+namespace {
+
+// Two numbers that a writer changes one after the other and that are equal whenever nobody writes.
+TEST(CacheMutex, AReaderNeverSeesHalfAWrite) {
+  volatile int a = 0, b = 0;
+  const auto read = [&] {
+    for (int i = 0; i < 20000; ++i) {
+      const Reading lock;
+      ASSERT_EQ(a, b);
+    }
+  };
+  const auto write = [&] {
+    for (int i = 0; i < 2000; ++i) {
+      const std::unique_lock lock(cache_mutex());
+      a = a + 1;
+      if (i % 50 == 0) std::this_thread::yield();
+      b = b + 1;
+    }
+  };
+  std::thread threads[] = {std::thread(read), std::thread(read), std::thread(write),
+                           std::thread(write)};
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(a, 4000);
+  EXPECT_EQ(b, 4000);
+}
+
+TEST(CacheMutex, ANewThreadWaitsForTheWriterAndAnEndedOneIsForgotten) {
+  for (int round = 0; round < 100; ++round) {
+    int value = 0;
+    std::unique_lock writing(cache_mutex());
+    std::thread reader([&] {
+      const Reading lock;
+      EXPECT_EQ(value, 1);
+    });
+    std::this_thread::yield();
+    value = 1;
+    writing.unlock();
+    reader.join();
+  }
+}
+
+TEST(CacheMutex, ReadersDoNotWaitForEachOther) {
+  const Reading mine;
+  std::thread([] { const Reading other; }).join();
+}
+
+}  // namespace
+}  // namespace demi::weights
