@@ -18,14 +18,21 @@ void print_json(const bench::AutocastReport& report, const bench::ReductionsRepo
                    {"libtorch_ns", op.libtorch_ns},
                    {"demi_over_plain", op.demi_over_plain},
                    {"libtorch_over_plain", op.libtorch_over_plain}});
-  const nlohmann::ordered_json all{{"ops", ops},
-                                   {"casts_per_step", report.casts_per_step},
-                                   {"weight_casts_per_step", report.weight_casts_per_step},
-                                   {"fp32_reductions",
-                                    {{"default_ms", fp32.default_ms},
-                                     {"policy_ms", fp32.policy_ms},
-                                     {"default_error", fp32.default_error},
-                                     {"policy_error", fp32.policy_error}}}};
+  const nlohmann::ordered_json all{
+      {"ops", ops},
+      {"casts_per_step", report.casts_per_step},
+      {"weight_casts_per_step", report.weight_casts_per_step},
+      {"step",
+       {{"width", report.step.width},
+        {"batch", report.step.batch},
+        {"demi_ms", report.step.demi_ms},
+        {"bf16_parameters_ms", report.step.bf16_parameters_ms},
+        {"demi_over_bf16_parameters", report.step.demi_over_bf16_parameters}}},
+      {"fp32_reductions",
+       {{"default_ms", fp32.default_ms},
+        {"policy_ms", fp32.policy_ms},
+        {"default_error", fp32.default_error},
+        {"policy_error", fp32.policy_error}}}};
   std::printf("%s\n", all.dump(2).c_str());
 }
 
@@ -39,6 +46,11 @@ void print_table(const bench::AutocastReport& report, const bench::ReductionsRep
   std::printf("\ncasts in a steady training step: %lld, of weights: %lld\n",
               static_cast<long long>(report.casts_per_step),
               static_cast<long long>(report.weight_casts_per_step));
+  std::printf(
+      "its forward and backward (3 x Linear %d, batch %d): %.1f ms, with bf16 parameters %.1f ms, "
+      "ratio %.3f\n",
+      report.step.width, report.step.batch, report.step.demi_ms, report.step.bf16_parameters_ms,
+      report.step.demi_over_bf16_parameters);
   std::printf(
       "policy fp32_reductions on one attention block: %.2f ms against %.2f, error to FP64 %.2e "
       "against %.2e\n",
@@ -56,6 +68,9 @@ void add_bench_autocast(CLI::App& bench) {
       ->check(CLI::PositiveNumber);
   command->add_option("--iterations", options->iterations, "Calls in a round")
       ->check(CLI::PositiveNumber);
+  command->add_option("--width", options->width, "Of the perceptron whose step is timed")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--batch", options->batch, "Of that step")->check(CLI::PositiveNumber);
   command->add_flag("--json", *json, "One JSON object to stdout");
   command->callback([options, json] {
     const auto report = bench::measure_autocast(*options);

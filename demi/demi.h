@@ -2,6 +2,7 @@
 
 // Everything that a training program needs. Each header can also be included by itself.
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/backward.h"
 #include "demi/autocast/policy.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/safetensors.h"

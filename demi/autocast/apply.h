@@ -18,7 +18,8 @@ namespace demi {
 /// parameter follow the region: LibTorch's modules have no hook around forward. Reaches the ops
 /// that have an autocast kernel (`demi policy` lists them). Applied again, the last one counts, so
 /// a part of a model is changed after the whole. Not while another thread runs the module. Does not
-/// synchronise.
+/// synchronise. Write `demi::apply`: under `using namespace std`, or with arguments of std's types,
+/// the bare name also means std::apply.
 DEMI_API void apply(const Policy& policy, torch::nn::Module& module);
 
 /// As above for the part of that name ("encoder.layer1"). Throws UsageError with the nearest right

@@ -2,17 +2,16 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <limits>
 
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/op_table.h"
+#include "demi/bench/autocast_step.h"
 #include "demi/core/error.h"
 #include "demi/weights/weights.h"
 
@@ -50,19 +49,6 @@ class OneThread {
 
  private:
   int before_ = at::get_num_threads();
-};
-
-class Owned {
- public:
-  explicit Owned(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {
-    for (const auto& p : parameters_) weights::own(p);
-  }
-  ~Owned() {
-    for (const auto& p : parameters_) weights::disown(p);
-  }
-
- private:
-  std::vector<at::Tensor> parameters_;
 };
 
 // LibTorch's own kernels and cache, by its own setters.
@@ -125,82 +111,6 @@ AutocastOp measure(const Case& one, bool with_grad, const AutocastOptions& optio
   return best;
 }
 
-// Counts aten::_to_copy, which every cast of a tensor ends in; not of single numbers (LibTorch's
-// mean has one inside).
-class CastCounter {
- public:
-  CastCounter() {
-    count() = 0;
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&see).needsInputs(true));
-  }
-  ~CastCounter() { at::removeCallback(handle_); }
-  static std::atomic<std::int64_t>& count() {
-    static std::atomic<std::int64_t> casts{0};
-    return casts;
-  }
-
- private:
-  static std::unique_ptr<at::ObserverContext> see(const at::RecordFunction& function) {
-    if (std::string_view(function.name()) != "aten::_to_copy") return nullptr;
-    const auto inputs = function.inputs();
-    if (!inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().numel() > 1) ++count();
-    return nullptr;
-  }
-
-  at::CallbackHandle handle_;
-};
-
-struct Perceptron {
-  torch::nn::Linear a{32, 32}, b{32, 32}, c{32, 8};
-  std::vector<at::Tensor> parameters() {
-    return {a->weight, a->bias, b->weight, b->bias, c->weight, c->bias};
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    return c->forward(torch::relu(b->forward(torch::relu(a->forward(x)))));
-  }
-};
-
-void plain_sgd_step(const std::vector<at::Tensor>& parameters,
-                    std::vector<weights::StepTarget>& targets) {
-  weights::begin_step(parameters, targets);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto* master = static_cast<float*>(targets[i].parameter);
-    const auto* gradient = parameters[i].grad().const_data_ptr<at::BFloat16>();
-    for (std::int64_t e = 0; e < parameters[i].numel(); ++e) {
-      master[e] -= 0.01f * static_cast<float>(gradient[e]);
-      for (int c = 0; c < targets[i].copy_count; ++c)
-        static_cast<at::BFloat16*>(targets[i].copies[c].data)[e] = master[e];
-    }
-  }
-  weights::finish_step(parameters);
-  for (const auto& p : parameters) p.mutable_grad() = at::Tensor();
-}
-
-void count_casts(AutocastReport& report) {
-  Perceptron model;
-  const auto parameters = model.parameters();
-  const Owned owned(parameters);
-  for (const auto& p : parameters) p.set_grad_dtype(torch::kBFloat16);
-  const auto x = torch::randn({4, 32}), wanted = torch::randn({4, 8});
-  std::vector<weights::StepTarget> targets;
-  const auto step = [&] {
-    at::Tensor loss;
-    {
-      const Autocast region(torch::kCPU, torch::kBFloat16);
-      loss = torch::mse_loss(model.forward(x), wanted);
-    }
-    loss.backward();
-    plain_sgd_step(parameters, targets);
-  };
-  step();
-  step();
-  const auto before = weights::stats().casts;
-  const CastCounter counter;
-  step();
-  report.casts_per_step = CastCounter::count();
-  report.weight_casts_per_step = weights::stats().casts - before;
-}
-
 }  // namespace
 
 AutocastReport measure_autocast(const AutocastOptions& options) {
@@ -210,7 +120,7 @@ AutocastReport measure_autocast(const AutocastOptions& options) {
   for (const auto& one : cases())
     for (const bool with_grad : {true, false})
       report.ops.push_back(measure(one, with_grad, options));
-  count_casts(report);
+  measure_step(options, report);
   return report;
 }
 

@@ -11,6 +11,8 @@ namespace demi::bench {
 struct AutocastOptions {
   int rounds = 9;         // of each way, in turn; the smallest counts
   int iterations = 2000;  // of an op in a round (conv2d takes a tenth)
+  int width = 1024;       // of the perceptron (3 x Linear) whose step is counted and timed
+  int batch = 128;
 };
 
 /// One op on 2 x 16 by 16 x 16 (conv2d: 2 x 16 x 8 x 8 by 16 x 16 x 3 x 3), one thread, nanoseconds
@@ -24,11 +26,20 @@ struct AutocastOp {
   double libtorch_over_plain;
 };
 
+/// Forward and backward of the recipe's perceptron in a steady state: copies kept and refreshed by
+/// the step before, gradients in bf16. The same model with bf16 parameters beside it.
+struct AutocastStep {
+  int width, batch;
+  double demi_ms;
+  double bf16_parameters_ms;
+  double demi_over_bf16_parameters;
+};
+
 struct AutocastReport {
   std::vector<AutocastOp> ops;
-  std::int64_t casts_per_step;  // of any tensor, in a steady training step of a 3-layer perceptron
-                                // with 16-bit gradients
+  std::int64_t casts_per_step;         // of any tensor, in that steady step
   std::int64_t weight_casts_per_step;  // of those, of weights
+  AutocastStep step;
 };
 
 /// Host cost of an autocast op. Results are compared with the plain op's first; a wrong one throws.
