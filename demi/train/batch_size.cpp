@@ -2,9 +2,13 @@
 #include <ATen/Context.h>
 #include <ATen/ops/arange.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
+#include <new>
 #include <string>
 
 #include "demi/core/error.h"
@@ -98,29 +102,47 @@ data::Batch widest_batch(const data::Loader& loader) {
 
 }  // namespace
 
+// LibTorch has a type for CUDA and a text for the CPU.
+bool is_out_of_memory(const std::exception& error) {
+  const std::string_view text = error.what();
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         text.find("can't allocate memory") != text.npos || text.find("out of memory") != text.npos;
+}
+
 int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workload& workload,
                         c10::Device device) {
   profile::count_cpu_memory();
   const data::Batch some = widest_batch(*workload.train);
   const int64_t most = std::max<int64_t>(workload.train->examples(), 1);
+  // A trial that runs out of memory, where a limit is set that is not seen here, needs too much.
   const auto peak = [&](int64_t size) {
-    return static_cast<double>(trial(config, spec, workload, some, size, device));
+    try {
+      return static_cast<double>(trial(config, spec, workload, some, size, device));
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      return std::numeric_limits<double>::infinity();
+    }
   };
   const double room = kShare * static_cast<double>(free_bytes(device));
   const int64_t small = std::min<int64_t>(8, most), large = std::min<int64_t>(32, most);
   const double at_small = peak(small), at_large = peak(large);
+  if (at_small > room)
+    throw TrainingError({.where = "train.find_batch_size",
+                         .what = "a batch of " + std::to_string(small) + " does not fit in memory",
+                         .seen = std::to_string(static_cast<int64_t>(room)) + " bytes of room",
+                         .advice = "use a smaller model or another device"});
   if (small == large) return most;
+  if (at_large > room) return small;
   const double of_one = std::max((at_large - at_small) / static_cast<double>(large - small), 1.0);
   const double fixed = std::max(at_small - of_one * static_cast<double>(small), 0.0);
-  auto size = static_cast<int64_t>((room - fixed) / of_one);
-  if (size < 1)
-    throw TrainingError({.where = "train.find_batch_size",
-                         .what = "not even one example fits in the memory that is free",
-                         .seen = std::to_string(static_cast<int64_t>(room)) + " bytes",
-                         .advice = "use a smaller model or another device"});
-  size = std::min(size, most);
+  int64_t size = std::min(static_cast<int64_t>((room - fixed) / of_one), most);
   // What was reckoned is tried, and made smaller until it holds.
-  while (size > large && peak(size) > room) size -= std::max<int64_t>(size / 10, 1);
+  while (size > large) {
+    const double needed = peak(size);
+    if (needed <= room) break;
+    size = std::isinf(needed) ? size / 2 : size - std::max<int64_t>(size / 10, 1);
+  }
   return size;
 }
 

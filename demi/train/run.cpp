@@ -41,15 +41,6 @@ void keep_in_fp32(const Config& config, torch::nn::Module& module) {
   }
 }
 
-// Whether the exception says that memory ran out: LibTorch has a type for CUDA and a text for the
-// CPU.
-bool is_out_of_memory(const std::exception& error) {
-  const std::string_view text = error.what();
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-         dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
-         text.find("can't allocate memory") != text.npos || text.find("out of memory") != text.npos;
-}
-
 // Writes what one would ship whenever validation is better than ever.
 class KeepBest : public Callback {
  public:

@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -52,6 +53,9 @@ struct RunResult {
 /// that would fit.
 DEMI_API RunResult run(const Config& config, const RunSpec& spec, const Workload& workload,
                        c10::Device device, const RunOptions& options);
+
+/// Whether the exception says that memory ran out, of a device or of the host.
+DEMI_API bool is_out_of_memory(const std::exception& error);
 
 /// The largest batch size whose training step fits in 80 % of the memory that is free on the
 /// device, at most the number of training examples: found by trial steps of two sizes, from which
