@@ -81,32 +81,43 @@ TEST(CudaSource, ASkippedStepChangesNothing) {
   EXPECT_EQ(one.plan().state().taken, 0);
 }
 
-TEST(CudaSource, ReducingAndDecidingApartIsTheSame) {
+TEST(CudaSource, GradientsWithoutAScaleStandBesideScaledOnes) {
   CaseOptions options;
-  StepCase together(options), apart(options);
-  for (StepCase* one : {&together, &apart}) {
-    cuda::HostLauncher launcher;
-    cuda::launch_measure(launcher, one->plan().table());
-    if (one == &together) {
-      launcher.run<cuda::Finish<true, true>>(1, one->plan().table());
-    } else {
-      launcher.run<cuda::Finish<true, false>>(1, one->plan().table());
-      launcher.run<cuda::Finish<false, true>>(1, one->plan().table());
-    }
-    cuda::launch_update(launcher, one->plan().table());
-  }
-  EXPECT_EQ(together.written() == apart.written(), true);
-  EXPECT_EQ(together.plan().state().gradient_norm, apart.plan().state().gradient_norm);
+  options.rule = Rule::sgd;
+  options.scale = 8.0f;
+  options.lengths = {5000, 300, 20000};
+  StepCase expected(options), seen(options);
+  for (StepCase* one : {&expected, &seen}) one->plan().tensors()[2].unscaled = true;
+  expected.step(*cpu_kernels(Path::reference));
+  cuda::HostLauncher launcher;
+  cuda::launch_step(launcher, seen.plan().table());
+  EXPECT_EQ(expected.written() == seen.written(), true);
+  EXPECT_EQ(expected.plan().state().gradient_norm, seen.plan().state().gradient_norm);
+  EXPECT_EQ(expected.plan().state().greatest, seen.plan().state().greatest);
 }
 
-TEST(CudaSource, WithoutTensorsOnlyTheDecisionIsLaunched) {
+TEST(CudaSource, TheNextLaunchCountsThreadBlocksFromZero) {
+  CaseOptions options;
+  options.lengths = {3 * kBlock};
+  StepCase one(options);
+  cuda::HostLauncher launcher;
+  for (int step = 0; step < 3; ++step) {
+    cuda::launch_step(launcher, one.plan().table());
+    EXPECT_EQ(one.plan().state().arrived, 0u);
+  }
+  EXPECT_EQ(one.step_count(0), 3);
+}
+
+TEST(CudaSource, WithoutTensorsOnlyTheSumsAndTheDecisionAreLaunched) {
   CaseOptions options;
   options.lengths = {};
   StepCase one(options);
+  one.plan().state().gradient_norm = 5.0f;
   cuda::HostLauncher launcher;
   cuda::launch_step(launcher, one.plan().table());
-  EXPECT_EQ(launcher.launches, 1);
+  EXPECT_EQ(launcher.launches, 2);
   EXPECT_EQ(one.plan().state().taken, 1);
+  EXPECT_EQ(one.plan().state().gradient_norm, 0.0f);
 }
 
 }  // namespace

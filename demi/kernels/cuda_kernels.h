@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -16,14 +17,20 @@ namespace demi::kernels {
 struct CudaKernels {
   using Pass = const char* (*)(const StepTable& table, void* stream);
 
-  Pass measure;                // one launch
-  Pass reduce;                 // one
-  Pass decide;                 // one; may follow a reduce at any time before update
-  Pass finish;                 // reduce and decide in one launch
-  Pass update;                 // one
-  Pass apply_trust;            // one for lamb, else none; the trust ratios are decided in it
-  Pass step;                   // measure, finish, update, apply_trust: 3 launches, 4 for lamb
-  std::int64_t (*launches)();  // so far, in this process
+  /// Copies host memory, which may be reused at once, to the device, in stream order. The bytes
+  /// travel as arguments of kernels (up to 32,000 each), so nothing waits, and a captured step
+  /// holds the bytes themselves. `to` and `bytes` are multiples of 4.
+  using Upload = const char* (*)(void* to, const void* from, std::size_t bytes, void* stream);
+
+  Pass measure;      // one launch; sums included
+  Pass decide;       // one
+  Pass update;       // one
+  Pass apply_trust;  // one for lamb, else none; the trust ratios are decided in it
+  Pass step;         // all of them: 3 launches, 4 for lamb
+  Upload upload;
+  bool (*capturing)(void* stream);  // a graph is being captured on it
+  std::int64_t (*launches)();  // of passes so far, in this process
+  std::int64_t (*uploads)();   // launches that carried tables
   const char* (*decline)();    // why the present device cannot run them, or null
   std::uint64_t layout;        // kStepLayout of the plugin's build
 };
@@ -35,7 +42,7 @@ inline constexpr std::uint64_t kStepLayout =
          1024 +
      sizeof(StepTable)) *
         64 +
-    1;
+    2;
 
 /// The kernels, or null where there are none; then `why` (if given) says so: not built, no driver,
 /// no usable device. The plugin libdemi_cuda.so is opened at the first call, where an NVIDIA driver

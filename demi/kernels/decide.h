@@ -7,14 +7,13 @@
 // tensors.
 namespace demi::kernels {
 
-/// After pass 1: adds up table.partials and sets found_inf, gradient_norm, clip_factor,
-/// inverse_scale, greatest and sum_of_squares of the state. Changes nothing else, so it can be
-/// repeated (after clip_grad_norm_ set max_norm, say).
+/// After pass 1: adds up table.partials and sets found_inf, gradient_norm, inverse_scale, greatest
+/// and sum_of_squares of the state. Changes nothing else.
 DEMI_API void reduce(const StepTable& table);
 
 /// After reduce: takes the step or skips it. Taken: `taken`, each *step and the coefficients move
-/// on. Skipped: `skips` alone does. Reads table.inputs.found_inf and the scheduled rates. Once a
-/// step.
+/// on. Skipped: `skips` alone does. Reads table.inputs (max_norm and scale, which may have been set
+/// since pass 1, and found_inf) and the scheduled rates. Once a step.
 DEMI_API void decide(const StepTable& table);
 
 /// LAMB, between update and apply_trust: each tensor's trust ratio into its coefficients.

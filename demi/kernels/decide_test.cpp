@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -23,22 +24,65 @@ StepState sums(const StepInputs& inputs, double squares, std::uint32_t greatest 
   return state;
 }
 
-// torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
-TEST(Decide, NormAndClipFactorAreOfTheUnscaledGradients) {
+TEST(Decide, TheNormIsOfTheUnscaledGradients) {
   const float scale = 8.0f;
   StepInputs inputs;
   inputs.scale = &scale;
-  inputs.max_norm = 1.0f;
   const StepState state = sums(inputs, 64.0 * 64.0);
   EXPECT_EQ(state.inverse_scale, 0.125f);
   EXPECT_EQ(state.gradient_norm, 8.0f);
-  EXPECT_EQ(state.clip_factor, 1.0f / (8.0f + 1e-6f));
   EXPECT_EQ(state.found_inf, 0.0f);
-  inputs.max_norm = 100.0f;
-  EXPECT_EQ(sums(inputs, 64.0 * 64.0).clip_factor, 1.0f);
-  inputs.max_norm = kNoLimit;
-  EXPECT_EQ(sums(inputs, 64.0 * 64.0).clip_factor, 1.0f);
-  EXPECT_EQ(sums(inputs, 0.0, 0).clip_factor, 1.0f);
+}
+
+// torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+TEST(Decide, TheClipFactorIsOfTheNormAndTheLimitOfTheMoment) {
+  EXPECT_EQ(clip_factor_of(1.0f, 8.0f), 1.0f / (8.0f + 1e-6f));
+  EXPECT_EQ(clip_factor_of(100.0f, 8.0f), 1.0f);
+  EXPECT_EQ(clip_factor_of(kNoLimit, 8.0f), 1.0f);
+  EXPECT_EQ(clip_factor_of(kNoLimit, 0.0f), 1.0f);
+  EXPECT_TRUE(std::isnan(clip_factor_of(1.0f, NAN)));
+  StepInputs inputs;
+  StepState state = sums(inputs, 16.0);
+  const float scale = 2.0f;  // a scale that is told after the gradients were clipped
+  inputs.scale = &scale;
+  inputs.max_norm = 1.0f;
+  EXPECT_TRUE(record_decision(inputs, state));
+  EXPECT_EQ(state.clip_factor, 1.0f / (4.0f + 1e-6f));
+  EXPECT_EQ(state.inverse_scale, 0.5f);
+}
+
+TEST(Decide, SumsOfUnscaledGradientsTakeTheScaleOn) {
+  const Partial with = with_scale({3.0, kOneBits, 0}, 0.25f);
+  EXPECT_EQ(with.sum_of_squares, 48.0);
+  EXPECT_EQ(std::bit_cast<float>(with.greatest_bits), 4.0f);
+  EXPECT_EQ(with_scale({1.0, 0x7F000000u, 0}, 0.25f).greatest_bits, 0x7F7FFFFFu);  // still finite
+  EXPECT_EQ(with_scale({1.0, kInfinityBits, 0}, 0.25f).greatest_bits, kInfinityBits);
+}
+
+TEST(Decide, TheRecordTellsWhatTheStepDid) {
+  const float scale = 0.5f;
+  StepRecord record{9, 9, 9, 9, 9};
+  StepInputs inputs;
+  inputs.scale = &scale;
+  inputs.record = &record;
+  StepState state = sums(inputs, 4.0, 0x7F7FFFFFu);
+  EXPECT_EQ(record.gradient_norm, 4.0f);
+  EXPECT_EQ(record.found_inf, 0.0f);
+  EXPECT_EQ(record.greatest, std::numeric_limits<float>::max());  // doubled, it would be Inf
+  state.found_inf = 1.0f;
+  EXPECT_FALSE(record_decision(inputs, state));
+  EXPECT_EQ(record.skipped, 1.0f);
+  EXPECT_EQ(record.scale, 0.5f);
+  EXPECT_EQ(record.gradient_norm, 4.0f);
+  sums(inputs, 4.0, kInfinityBits);
+  EXPECT_EQ(record.found_inf, 1.0f);
+  EXPECT_TRUE(std::isinf(record.greatest));
+  inputs.measured = false;
+  inputs.skip_nonfinite = false;
+  EXPECT_TRUE(record_decision(inputs, state));
+  EXPECT_TRUE(std::isnan(record.gradient_norm));
+  EXPECT_EQ(record.found_inf, 0.0f);
+  EXPECT_EQ(record.skipped, 0.0f);
 }
 
 TEST(Decide, FoundInfComesFromTheExponentBits) {

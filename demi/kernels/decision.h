@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "demi/kernels/host_device.h"
 #include "demi/kernels/step_table.h"
@@ -13,28 +14,62 @@
 namespace demi::kernels {
 namespace {
 
-/// Puts the sums of pass 1 into the state: norm, clip factor, found_inf. As
-/// GradScaler._unscale_grads_ (inverse scale divided in FP64) and torch.nn.utils.clip_grad_norm_
-/// (FP32 from the norm on; NaN stays NaN).
+/// FP32 of 1 / scale, divided in FP64, as GradScaler._unscale_grads_.
+DEMI_HOST_DEVICE float inverse_scale_of(const StepInputs& inputs) {
+  return inputs.scale ? static_cast<float>(1.0 / static_cast<double>(*inputs.scale)) : 1.0f;
+}
+
+/// torch.nn.utils.clip_grad_norm_: FP32 from the norm on; NaN stays NaN.
+DEMI_HOST_DEVICE float clip_factor_of(float max_norm, float gradient_norm) {
+  const float factor = max_norm / (gradient_norm + 1e-6f);
+  return max_norm == kNoLimit || factor > 1.0f ? 1.0f : factor;
+}
+
+/// A block's sums of gradients that carry no scale any more, in the units of those that do. What is
+/// finite stays so.
+DEMI_HOST_DEVICE Partial with_scale(Partial sums, float inverse_scale) {
+  const double inverse = inverse_scale;
+  sums.sum_of_squares /= inverse * inverse;
+  if (sums.greatest_bits >= 0x7F800000u) return sums;
+  const float greatest = static_cast<float>(std::bit_cast<float>(sums.greatest_bits) / inverse);
+  const auto bits = std::bit_cast<std::uint32_t>(greatest);
+  sums.greatest_bits = bits < 0x7F800000u ? bits : 0x7F7FFFFFu;
+  return sums;
+}
+
+/// Puts the sums of pass 1 into the state: found_inf, norm, greatest.
 DEMI_HOST_DEVICE void record_sums(const StepInputs& inputs, double sum_of_squares,
                                   std::uint32_t greatest_bits, StepState& state) {
-  const double inverse = inputs.scale ? 1.0 / static_cast<double>(*inputs.scale) : 1.0;
-  state.inverse_scale = static_cast<float>(inverse);
+  constexpr float kGreatest = std::numeric_limits<float>::max();
+  state.inverse_scale = inverse_scale_of(inputs);
   state.sum_of_squares = sum_of_squares;
   state.found_inf = greatest_bits >= 0x7F800000u ? 1.0f : 0.0f;
   state.greatest = std::bit_cast<float>(greatest_bits);
   state.gradient_norm =
       static_cast<float>(sqrt(sum_of_squares) * static_cast<double>(state.inverse_scale));
-  const float factor = inputs.max_norm / (state.gradient_norm + 1e-6f);
-  state.clip_factor = inputs.max_norm == kNoLimit || factor > 1.0f ? 1.0f : factor;
+  if (!inputs.record) return;
+  // A scale under 1 must not turn a finite gradient into one that is not.
+  const float greatest = state.greatest * state.inverse_scale;
+  inputs.record->found_inf = state.found_inf;
+  inputs.record->gradient_norm = state.gradient_norm;
+  inputs.record->greatest = state.found_inf == 0.0f && greatest > kGreatest ? kGreatest : greatest;
 }
 
-/// Skip or take: counts the step. Returns whether it is taken.
+/// Skip or take, and by what to multiply: counts the step. Returns whether it is taken.
 DEMI_HOST_DEVICE bool record_decision(const StepInputs& inputs, StepState& state) {
   const float found = inputs.found_inf ? *inputs.found_inf : state.found_inf;
   const bool skip = inputs.skip_nonfinite && found != 0.0f;
   state.skipped = skip ? 1.0f : 0.0f;
   (skip ? state.skips : state.taken) += 1;
+  state.inverse_scale = inverse_scale_of(inputs);
+  state.clip_factor = clip_factor_of(inputs.max_norm, state.gradient_norm);
+  if (!inputs.record) return !skip;
+  inputs.record->skipped = state.skipped;
+  inputs.record->scale = inputs.scale ? *inputs.scale : 1.0f;
+  if (!inputs.measured) {
+    inputs.record->gradient_norm = std::numeric_limits<float>::quiet_NaN();
+    inputs.record->found_inf = 0.0f;
+  }
   return !skip;
 }
 

@@ -156,6 +156,25 @@ DEMI_HOST_DEVICE void update(Elements<V>& e, const Coefficients& c) {
   if constexpr (rule == Rule::ema) ema(e, c);
 }
 
+/// call.template operator()<rule>(), with the rule as a constant.
+template <class Call>
+inline void with_rule(Rule rule, Call call) {
+  switch (rule) {
+    case Rule::sgd:
+      return call.template operator()<Rule::sgd>();
+    case Rule::adam:
+      return call.template operator()<Rule::adam>();
+    case Rule::adamw:
+      return call.template operator()<Rule::adamw>();
+    case Rule::lamb:
+      return call.template operator()<Rule::lamb>();
+    case Rule::lion:
+      return call.template operator()<Rule::lion>();
+    case Rule::ema:
+      return call.template operator()<Rule::ema>();
+  }
+}
+
 /// Moments that a tensor under this rule reads and writes.
 DEMI_HOST_DEVICE int moment_count(Rule rule, std::uint32_t flags) {
   switch (rule) {

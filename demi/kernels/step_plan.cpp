@@ -115,10 +115,10 @@ StepTable StepPlan::pack(std::byte* staging, std::byte* device, StepState* state
     return place;
   };
   StepTable table;
-  table.tensors = upload(tensors_);
+  table.tensors = upload(tensors_);  // these two change from step to step
+  table.groups = upload(groups_);
   table.blocks = upload(blocks_);
   table.first_block = upload(first_block_);
-  table.groups = upload(groups_);
   table.coefficients = reserve(coefficients_);
   table.partials = reserve(partials_);
   table.trust = rule_ == Rule::lamb ? reserve(trust_) : nullptr;

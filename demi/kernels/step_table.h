@@ -10,7 +10,8 @@
 // and holds it on the host.
 //
 //   measure  (pass 1, read)        gradients -> partials[block]: sum of squares, greatest magnitude
-//   reduce, decide (small)         partials -> StepState; step counts; Coefficients of each tensor
+//   reduce   (small)               partials -> StepState: norm, found_inf
+//   decide   (small)               skip? clip factor; step counts; Coefficients of each tensor
 //   update   (pass 2, read-write)  unscale × clip × rule -> parameter, moments, copies
 //   apply_trust (pass 3, LAMB)     parameter, copies, with the trust ratio of each tensor
 namespace demi::kernels {
@@ -43,6 +44,7 @@ struct TensorEntry {
   std::int32_t group = 0;
   Storage gradient_storage = Storage::fp32;
   Storage copy_storage[2] = {Storage::none, Storage::none};
+  bool unscaled = false;  // the gradient carries no scale any more (GradScaler.unscale_ did it)
 };
 
 struct Block {
@@ -71,16 +73,27 @@ struct Group {
   bool adapt = true;  // lamb: false sets the trust ratio to 1
 };
 
+/// What a step tells whoever asks later: one of these a step, on the table's device.
+struct StepRecord {
+  float skipped;        // 0 or 1
+  float gradient_norm;  // NaN: not measured
+  float scale;          // that the gradients carried
+  float found_inf;      // 0 or 1, in the table's own gradients
+  float greatest;       // magnitude among the unscaled gradients
+};
+
 /// What a whole step is told. Pointers are of the table's device; they are read when the step
 /// decides, not before.
 struct StepInputs {
   const float* scale = nullptr;  // loss scale: gradients are scale × the true ones; null: 1
   const float* found_inf =
       nullptr;  // decide by this (0 or not) instead of the table's own gradients; null: own
-  float max_norm = kNoLimit;  // clip_grad_norm_ over all gradients of the table
-  bool skip_nonfinite =
-      true;  // an Inf or NaN makes the step change nothing; false: it goes through, as in PyTorch
-};           // without a scaler
+  float max_norm = kNoLimit;     // clip_grad_norm_ over all gradients of the table
+  StepRecord* record = nullptr;  // written by reduce (norm, found_inf, greatest), then by decide
+  bool skip_nonfinite = true;    // an Inf or NaN makes the step change nothing; false: it goes
+                                 // through, as in PyTorch without a scaler
+  bool measured = true;          // false: no pass 1 went before
+};
 
 /// What a step found and decided. Lives on the table's device from step to step; the host need
 /// never read it.
@@ -94,6 +107,8 @@ struct StepState {
   double sum_of_squares = 0;  // of the scaled gradients
   std::int64_t taken = 0;     // steps that were not skipped
   std::int64_t skips = 0;     // steps that were
+  std::uint32_t arrived = 0;  // CUDA, within a launch of pass 1: thread blocks that are done
+  std::uint32_t unused = 0;
 };
 
 /// What one block's read pass leaves.

@@ -6,7 +6,7 @@
 
 namespace demi::optim {
 
-struct DEMI_API AdamWOptions : public torch::optim::OptimizerCloneableOptions<AdamWOptions> {
+struct DEMI_API AdamWOptions : public RuleOptions<AdamWOptions> {
   AdamWOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   TORCH_ARG(double, lr) = 1e-3;    // learning rate; 0 or more
   typedef std::tuple<double, double> betas_t;
@@ -18,11 +18,16 @@ struct DEMI_API AdamWOptions : public torch::optim::OptimizerCloneableOptions<Ad
   TORCH_ARG(bool, maximize) = false;       // climb instead
 
  public:
-  kernels::Group numbers() const;
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(double rate) override { lr(rate); }
+  kernels::Group numbers() const;  // checked
+  template <class Options, class Visit>
+  static void each(Options& self, Visit visit) {
+    visit("lr", self.lr());
+    visit("betas", self.betas());
+    visit("eps", self.eps());
+    visit("weight_decay", self.weight_decay());
+    visit("amsgrad", self.amsgrad());
+    visit("maximize", self.maximize());
+  }
 };
 
 /// torch.optim.AdamW: Loshchilov and Hutter 2019, "Decoupled weight decay regularization",

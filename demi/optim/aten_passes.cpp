@@ -51,14 +51,15 @@ Value clamp(const Value& x, const Value& limit) {
 
 using Elements = kernels::Elements<Value>;
 
-Elements load(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member& member) {
+Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
+              const kernels::Coefficients& c, Member& member) {
   Elements e;
   e.parameter = Value(member.work);
   const int count = kernels::moment_count(plan.rule(), c.flags);
   for (int k = 0; k < count; ++k) e.moment[k] = Value(member.state->moment(plan.rule(), k));
   const Value scaled(member.gradient.to(member.work.scalar_type()));
-  e.gradient =
-      kernels::true_gradient(scaled, plan.state().inverse_scale, plan.state().clip_factor, c);
+  const float inverse_scale = entry.unscaled ? 1.0F : plan.state().inverse_scale;
+  e.gradient = kernels::true_gradient(scaled, inverse_scale, plan.state().clip_factor, c);
   return e;
 }
 
@@ -67,23 +68,6 @@ void store(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member
   const int count = kernels::moment_count(plan.rule(), c.flags);
   for (int k = 0; k < count; ++k) member.state->moment(plan.rule(), k).copy_(e.moment[k].tensor);
   member.work.copy_(e.parameter.tensor);
-}
-
-void apply(kernels::Rule rule, Elements& e, const kernels::Coefficients& c) {
-  switch (rule) {
-    case kernels::Rule::sgd:
-      return kernels::update<kernels::Rule::sgd>(e, c);
-    case kernels::Rule::adam:
-      return kernels::update<kernels::Rule::adam>(e, c);
-    case kernels::Rule::adamw:
-      return kernels::update<kernels::Rule::adamw>(e, c);
-    case kernels::Rule::lamb:
-      return kernels::update<kernels::Rule::lamb>(e, c);
-    case kernels::Rule::lion:
-      return kernels::update<kernels::Rule::lion>(e, c);
-    case kernels::Rule::ema:
-      return kernels::update<kernels::Rule::ema>(e, c);
-  }
 }
 
 double squares(const at::Tensor& tensor) {
@@ -106,23 +90,27 @@ void apply_trust(const kernels::StepPlan& plan, const kernels::Group& group, Ele
 void measure(kernels::StepPlan& plan, const std::vector<Member>& members) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> numbers;
+  std::vector<bool> unscaled;
   for (size_t i = 0; i < members.size(); ++i) {
     const at::Tensor& gradient = members[i].gradient;
     if (!plan.tensors()[i].gradient || gradient.numel() == 0) continue;
     const at::Tensor norm = at::linalg_vector_norm(gradient, 2, std::nullopt, false, at::kDouble);
     numbers.push_back(at::stack({norm * norm, gradient.abs().amax().to(at::kDouble)}));
+    unscaled.push_back(plan.tensors()[i].unscaled);
   }
-  double sum = 0;
-  std::uint32_t greatest = 0;
+  kernels::Partial sums{};
   if (!numbers.empty()) {
+    const float inverse_scale = kernels::inverse_scale_of(plan.inputs());
     const at::Tensor all = at::stack(numbers).cpu();  // the host read
     for (int64_t i = 0; i < all.size(0); ++i) {
-      sum += all[i][0].item<double>();
-      greatest =
-          std::max(greatest, std::bit_cast<std::uint32_t>(all[i][1].item<float>()) & 0x7FFFFFFFU);
+      const auto bits = std::bit_cast<std::uint32_t>(all[i][1].item<float>()) & 0x7FFFFFFFU;
+      kernels::Partial one{all[i][0].item<double>(), bits, 0};
+      if (unscaled[static_cast<size_t>(i)]) one = kernels::with_scale(one, inverse_scale);
+      sums.sum_of_squares += one.sum_of_squares;
+      sums.greatest_bits = std::max(sums.greatest_bits, one.greatest_bits);
     }
   }
-  kernels::record_sums(plan.inputs(), sum, greatest, plan.state());
+  kernels::record_sums(plan.inputs(), sums.sum_of_squares, sums.greatest_bits, plan.state());
 }
 
 void update(kernels::StepPlan& plan, std::vector<Member>& members) {
@@ -131,8 +119,8 @@ void update(kernels::StepPlan& plan, std::vector<Member>& members) {
   for (size_t i = 0; i < members.size(); ++i) {
     if (!table.tensors[i].gradient) continue;
     const kernels::Coefficients& c = table.coefficients[i];
-    Elements e = load(plan, c, members[i]);
-    apply(plan.rule(), e, c);
+    Elements e = load(plan, table.tensors[i], c, members[i]);
+    kernels::with_rule(plan.rule(), [&]<kernels::Rule rule>() { kernels::update<rule>(e, c); });
     if (plan.rule() == kernels::Rule::lamb)
       apply_trust(plan, table.groups[table.tensors[i].group], e, c);
     store(plan, c, members[i], e);

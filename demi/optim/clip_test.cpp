@@ -53,6 +53,23 @@ TEST(Clip, TheWholeOptimizerAsInTorchWithoutScale) {
   }
 }
 
+// PyTorch's order without unscale_: what is clipped is the scaled gradient, then the step divides.
+TEST(Clip, BeforeTheScaleIsKnownTheScaledGradientsAreClipped) {
+  const at::Tensor p = parameter({5}), q = parameter({5});
+  SGD mine({p}, SGDOptions(1));
+  torch::optim::SGD theirs({q}, torch::optim::SGDOptions(1));
+  set_grad(p, gradient(p, at::kFloat, 1) * kScale);
+  set_grad(q, p.grad().clone());
+  const double expected = torch::nn::utils::clip_grad_norm_({q}, 0.5);
+  EXPECT_NEAR(clip_grad_norm_({p}, 0.5).item<double>(), expected, 1e-3);
+  q.grad().div_(kScale);
+  mine.set_scale(at::scalar_tensor(kScale, at::kFloat));
+  EXPECT_EQ(mine.found_inf().item<float>(), 0);
+  mine.step();
+  theirs.step();
+  EXPECT_TRUE(at::allclose(p - parameter({5}), q - parameter({5}), 1e-5, 0));
+}
+
 TEST(Clip, ByValue) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Pair pair(dtype);

@@ -7,7 +7,7 @@
 
 namespace demi::optim {
 
-struct DEMI_API LAMBOptions : public torch::optim::OptimizerCloneableOptions<LAMBOptions> {
+struct DEMI_API LAMBOptions : public RuleOptions<LAMBOptions> {
   LAMBOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   TORCH_ARG(double, lr) = 1e-3;   // learning rate; 0 or more
   typedef std::tuple<double, double> betas_t;
@@ -21,11 +21,17 @@ struct DEMI_API LAMBOptions : public torch::optim::OptimizerCloneableOptions<LAM
   TORCH_ARG(bool, maximize) = false;            // climb instead
 
  public:
-  kernels::Group numbers() const;
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(double rate) override { lr(rate); }
+  kernels::Group numbers() const;  // checked
+  template <class Options, class Visit>
+  static void each(Options& self, Visit visit) {
+    visit("lr", self.lr());
+    visit("betas", self.betas());
+    visit("eps", self.eps());
+    visit("weight_decay", self.weight_decay());
+    visit("trust_limit", self.trust_limit());
+    visit("adapt", self.adapt());
+    visit("maximize", self.maximize());
+  }
 };
 
 /// You et al. 2020, "Large batch optimization for deep learning: training BERT in 76 minutes",

@@ -1,43 +1,16 @@
 #include "demi/optim/lion.h"
 
-#include <torch/types.h>
-
-#include <cmath>
-
 namespace demi::optim {
 
 LionOptions::LionOptions(double lr) : lr_(lr) {}
 
 kernels::Group LionOptions::numbers() const {
-  constexpr auto kWhere = "optim.Lion";
-  require_option(lr_ >= 0 && std::isfinite(lr_), kWhere, "lr", lr_, "0 or more, finite");
-  require_option(std::get<0>(betas_) >= 0 && std::get<0>(betas_) < 1, kWhere, "beta1",
-                 std::get<0>(betas_), "0 or more, under 1");
-  require_option(std::get<1>(betas_) >= 0 && std::get<1>(betas_) < 1, kWhere, "beta2",
-                 std::get<1>(betas_), "0 or more, under 1");
-  require_option(weight_decay_ >= 0 && std::isfinite(weight_decay_), kWhere, "weight_decay",
-                 weight_decay_, "0 or more, finite");
-  kernels::Group group;
-  group.learning_rate = lr_;
-  group.beta1 = std::get<0>(betas_);
-  group.beta2 = std::get<1>(betas_);
-  group.weight_decay = weight_decay_;
-  group.maximize = maximize_;
-  return group;
-}
-
-void LionOptions::serialize(torch::serialize::OutputArchive& archive) const {
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(betas);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
-  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(maximize);
-}
-
-void LionOptions::serialize(torch::serialize::InputArchive& archive) {
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(betas_t, betas);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
-  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, maximize);
+  return checked({.learning_rate = lr_,
+                  .beta1 = std::get<0>(betas_),
+                  .beta2 = std::get<1>(betas_),
+                  .weight_decay = weight_decay_,
+                  .maximize = maximize_},
+                 "optim.Lion");
 }
 
 }  // namespace demi::optim

@@ -6,7 +6,7 @@
 
 namespace demi::optim {
 
-struct DEMI_API LionOptions : public torch::optim::OptimizerCloneableOptions<LionOptions> {
+struct DEMI_API LionOptions : public RuleOptions<LionOptions> {
   LionOptions(double lr = 1e-4);  // NOLINT(google-explicit-constructor): as torch::optim's
   TORCH_ARG(double, lr) = 1e-4;   // learning rate; 0 or more
   typedef std::tuple<double, double> betas_t;
@@ -17,11 +17,14 @@ struct DEMI_API LionOptions : public torch::optim::OptimizerCloneableOptions<Lio
   TORCH_ARG(bool, maximize) = false;         // climb instead
 
  public:
-  kernels::Group numbers() const;
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(double rate) override { lr(rate); }
+  kernels::Group numbers() const;  // checked
+  template <class Options, class Visit>
+  static void each(Options& self, Visit visit) {
+    visit("lr", self.lr());
+    visit("betas", self.betas());
+    visit("weight_decay", self.weight_decay());
+    visit("maximize", self.maximize());
+  }
 };
 
 /// Chen et al. 2023, "Symbolic discovery of optimization algorithms", algorithm 2. Wants a learning

@@ -72,8 +72,9 @@ void place(Member& member) {
   }
 }
 
-Member member_of(const at::Tensor& parameter, ParamState& state, kernels::Rule rule,
+Member member_of(const at::Tensor& parameter, ParamState& state, const Stepper& stepper,
                  const kernels::Group& group) {
+  const kernels::Rule rule = stepper.rule();
   const at::NoGradGuard no_grad;
   Member member;
   member.parameter = parameter;
@@ -81,7 +82,10 @@ Member member_of(const at::Tensor& parameter, ParamState& state, kernels::Rule r
   member.sizes = parameter.sizes().vec();
   member.strides = parameter.strides().vec();
   place(member);
-  state.step = state.step.defined() ? state.step.to(at::kCPU, at::kLong) : at::zeros({}, at::kLong);
+  const bool counted_on_device = kernels_for(member.work, stepper.options().path).device;
+  const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
+  state.step = state.step.defined() ? state.step.to(counter, at::kLong)
+                                    : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
   for (int k = 0; k < moments_of(rule, group); ++k) {
     // SGD's buffer starts as the first gradient it sees, also where momentum is switched on late.
     if (rule == kernels::Rule::sgd && !state.moment(rule, k).defined()) state.step.zero_();
@@ -98,7 +102,7 @@ struct Optimizer::Impl {
   Stepper stepper;
   std::vector<std::unique_ptr<Ownership>> owned;
   std::vector<Known> known;
-  std::map<size_t, std::vector<double>> rates;  // scheduled, by group
+  std::map<size_t, at::Tensor> rates;  // scheduled, by group: fp64, (steps), CPU
   StepResult last;
 };
 
@@ -150,7 +154,7 @@ void Optimizer::adopt() {
 }
 
 void Optimizer::set_taken(int64_t taken) {
-  impl_->stepper.taken = taken;
+  impl_->stepper.set_taken(taken);
   impl_->known.clear();
 }
 
@@ -169,7 +173,7 @@ bool Optimizer::knows_all() const {
   return known == end;
 }
 
-void Optimizer::build(const std::vector<kernels::Group>& groups) {
+void Optimizer::build(const Groups& groups) {
   adopt();
   std::vector<Placed> placed;
   for (size_t g = 0; g < param_groups_.size(); ++g) {
@@ -183,7 +187,7 @@ void Optimizer::build(const std::vector<kernels::Group>& groups) {
       if (!has_state) state_[key] = std::make_unique<ParamState>();
       auto& state = static_cast<ParamState&>(*state_[key]);
       placed.push_back(
-          {member_of(parameter, state, impl_->stepper.rule(), groups[g]), static_cast<int>(g)});
+          {member_of(parameter, state, impl_->stepper, groups.numbers[g]), static_cast<int>(g)});
       impl_->known.push_back({key, &state});
     }
   }
@@ -191,13 +195,11 @@ void Optimizer::build(const std::vector<kernels::Group>& groups) {
 }
 
 void Optimizer::prepare() {
-  std::vector<kernels::Group> groups;
+  Groups groups;
   for (size_t g = 0; g < param_groups_.size(); ++g) {
-    groups.push_back(numbers_of(param_groups_[g].options()));
-    if (const auto rates = impl_->rates.find(g); rates != impl_->rates.end()) {
-      groups.back().scheduled_rates = rates->second.data();
-      groups.back().scheduled_count = std::ssize(rates->second);
-    }
+    groups.numbers.push_back(numbers_of(param_groups_[g].options()));
+    const auto rates = impl_->rates.find(g);
+    groups.rates.push_back(rates == impl_->rates.end() ? at::Tensor() : rates->second);
   }
   if (!knows_all() || !impl_->stepper.adjust(groups)) build(groups);
   impl_->stepper.refresh();
@@ -212,13 +214,8 @@ at::Tensor Optimizer::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   prepare();
   Stepper& stepper = impl_->stepper;
-  StepResult::Numbers numbers{.grad_norm = std::nanf(""), .scale = stepper.scale()};
-  if (stepper.has_gradients()) {
-    stepper.step();
-    numbers.found_inf = stepper.joint().skipped;
-    numbers.grad_norm = stepper.joint().gradient_norm;
-  }
-  impl_->last = StepResult(this, numbers, loss);
+  if (stepper.has_gradients()) stepper.step();
+  impl_->last = stepper.result(this, loss);
   stepper.forget_records();
   return loss;
 }
@@ -253,22 +250,20 @@ bool Optimizer::has_gradients() const {
 
 at::Tensor Optimizer::found_inf() {
   measure();
-  return at::scalar_tensor(impl_->stepper.joint().found_inf);
+  return impl_->stepper.found_inf();
 }
 
 at::Tensor Optimizer::grad_norm() {
   measure();
-  return at::scalar_tensor(impl_->stepper.joint().gradient_norm);
+  return impl_->stepper.grad_norm();
 }
 
 at::Tensor Optimizer::greatest() {
   measure();
-  return at::scalar_tensor(impl_->stepper.joint().greatest);
+  return impl_->stepper.greatest();
 }
 
-void Optimizer::skip_if(const at::Tensor& found_inf) {
-  impl_->stepper.skip_if(found_inf.to(at::kCPU, at::kFloat).contiguous());
-}
+void Optimizer::skip_if(const at::Tensor& found_inf) { impl_->stepper.skip_if(found_inf); }
 
 bool Optimizer::clip_norm(double max_norm) {
   const at::NoGradGuard no_grad;
@@ -299,14 +294,14 @@ void Optimizer::set_scheduled_rates(size_t group, const std::vector<double>& rat
   if (rates.empty())
     impl_->rates.erase(group);
   else
-    impl_->rates[group] = rates;
+    impl_->rates[group] = at::tensor(rates, at::kDouble);
 }
 
 double Optimizer::bytes_per_parameter() const { return impl_->stepper.bytes_per_parameter(); }
 
 std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
   std::map<std::string, at::Tensor> all{
-      {"taken", at::scalar_tensor(impl_->stepper.taken, at::kLong)}};
+      {"taken", at::scalar_tensor(impl_->stepper.taken(), at::kLong)}};
   size_t index = 0;
   for (const auto& group : param_groups_) {
     for (const auto& parameter : group.params()) {
@@ -350,15 +345,6 @@ void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tens
            "a state of the same model");
   state_ = std::move(loaded);
   set_taken(taken == tensors.end() ? 0 : taken->second.item<int64_t>());
-}
-
-void require_option(bool accepted, const char* optimizer, const char* option, double seen,
-                    const char* range) {
-  if (accepted) return;
-  throw UsageError({.where = optimizer,
-                    .what = std::string(option) + " is out of range",
-                    .seen = std::to_string(seen),
-                    .accepted = range});
 }
 
 }  // namespace demi::optim

@@ -17,6 +17,8 @@
 
 namespace demi::optim {
 
+struct Groups;
+
 /// How a demi optimizer steps, whatever its rule.
 struct StepOptions {
   bool skip_nonfinite = true;       // a gradient with Inf or NaN: change nothing (costs a read of
@@ -42,9 +44,11 @@ struct StepOptions {
 /// Arithmetic is fp32 in the order of torch.optim's single tensor form. Parameters may lie on
 /// several devices, in any layout that does not overlap itself; sparse gradients count as the dense
 /// ones that they stand for. Parameters may not be written by others while a step runs. On the CPU
-/// the passes are split over at::parallel_for; the number of threads changes no bit. On a device
-/// without kernels of demi's own (DEMI_KERNELS=aten on any) tensor operations do the same at one
-/// host read a step.
+/// the passes are split over at::parallel_for; the number of threads changes no bit. On CUDA they
+/// are three launches (LAMB four) on the current stream; all is decided there, and the host waits
+/// for nothing, so a step can be captured in a graph (docs/reference/optim.md). Parameters on
+/// several devices cost one host read a step and device; so do devices without kernels of demi's
+/// own (DEMI_KERNELS=aten on any), where tensor operations do the same.
 class DEMI_API Optimizer : public torch::optim::Optimizer {
  public:
   ~Optimizer() override;
@@ -120,7 +124,7 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
 
  private:
   bool knows_all() const;
-  void build(const std::vector<kernels::Group>& groups);
+  void build(const Groups& groups);
   void prepare();
 
   struct Impl;

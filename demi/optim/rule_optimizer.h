@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "demi/optim/optimizer.h"
+#include "demi/optim/rule_options.h"
 
 namespace demi::optim {
 
@@ -40,9 +41,5 @@ class RuleOptimizer : public Optimizer {
     return static_cast<const Options&>(options).numbers();
   }
 };
-
-/// Throws UsageError that names the option where `accepted` is false.
-DEMI_API void require_option(bool accepted, const char* optimizer, const char* option, double seen,
-                             const char* range);
 
 }  // namespace demi::optim

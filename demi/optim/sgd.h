@@ -4,7 +4,7 @@
 
 namespace demi::optim {
 
-struct DEMI_API SGDOptions : public torch::optim::OptimizerCloneableOptions<SGDOptions> {
+struct DEMI_API SGDOptions : public RuleOptions<SGDOptions> {
   SGDOptions(double lr = 1e-3);         // NOLINT(google-explicit-constructor): as torch::optim's
   TORCH_ARG(double, lr) = 1e-3;         // learning rate; 0 or more
   TORCH_ARG(double, momentum) = 0;      // of the velocity; 0: none
@@ -14,11 +14,16 @@ struct DEMI_API SGDOptions : public torch::optim::OptimizerCloneableOptions<SGDO
   TORCH_ARG(bool, maximize) = false;    // climb instead
 
  public:
-  kernels::Group numbers() const;
-  void serialize(torch::serialize::InputArchive& archive) override;
-  void serialize(torch::serialize::OutputArchive& archive) const override;
-  double get_lr() const override { return lr(); }
-  void set_lr(double rate) override { lr(rate); }
+  kernels::Group numbers() const;  // checked
+  template <class Options, class Visit>
+  static void each(Options& self, Visit visit) {
+    visit("lr", self.lr());
+    visit("momentum", self.momentum());
+    visit("dampening", self.dampening());
+    visit("weight_decay", self.weight_decay());
+    visit("nesterov", self.nesterov());
+    visit("maximize", self.maximize());
+  }
 };
 
 /// torch.optim.SGD: stochastic gradient descent with momentum (Sutskever et al. 2013, "On the

@@ -24,7 +24,7 @@ class DEMI_API StepResult {
   StepResult() = default;
   StepResult(const torch::optim::Optimizer* optimizer, Numbers numbers, at::Tensor loss)
       : optimizer_(optimizer), host_(numbers), loss_(std::move(loss)) {}
-  /// `numbers`: fp32, (3), in the order of Numbers, on the device of the step.
+  /// `numbers`: fp32, begins with those of Numbers in their order; on the device of the step.
   StepResult(const torch::optim::Optimizer* optimizer, at::Tensor numbers, at::Tensor loss)
       : optimizer_(optimizer), device_(std::move(numbers)), loss_(std::move(loss)) {}
 
@@ -60,7 +60,7 @@ class DEMI_API StepResult {
 
   const torch::optim::Optimizer* optimizer_ = nullptr;
   Numbers host_;
-  at::Tensor device_;  // (3) or undefined
+  at::Tensor device_;  // (3 or more) or undefined
   at::Tensor loss_;
 };
 

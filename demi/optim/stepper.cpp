@@ -5,99 +5,107 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <map>
 #include <string>
 #include <tuple>
 
-#include "demi/kernels/decide.h"
 #include "demi/kernels/decision.h"
-#include "demi/kernels/path.h"
 #include "demi/kernels/traffic.h"
 
 namespace demi::optim {
 namespace {
 
-/// Null: tensor operations. Throws UsageError where the forced path cannot serve.
-const kernels::CpuKernels* kernels_for(const at::Tensor& work,
-                                       std::optional<kernels::Path> forced) {
-  if (!work.is_cpu() || work.scalar_type() != at::kFloat) return nullptr;
-  if (!forced) return kernels::cpu_kernels();
-  const std::string name(kernels::name_of(*forced));
-  return kernels::cpu_kernels(kernels::path_for(kernels::Device::cpu, name));
+constexpr int64_t kRecordFields = sizeof(kernels::StepRecord) / sizeof(float);
+enum RecordField { kSkipped, kGradientNorm, kScale, kFoundInf, kGreatest };
+
+/// fp32 of 1 / scale, divided in fp64.
+at::Tensor inverse_of(const at::Tensor& scale) {
+  return scale.to(at::kDouble).reciprocal().to(at::kFloat);
 }
 
-std::vector<TensorTable> tables_of(kernels::Rule rule, std::optional<kernels::Path> forced,
-                                   const std::vector<Placed>& placed,
-                                   const std::vector<kernels::Group>& groups) {
+float read(const at::Tensor& number) {
+  return number.is_cpu() ? *number.const_data_ptr<float>() : number.item<float>();
+}
+
+}  // namespace
+
+std::vector<TensorTable> Stepper::make_tables(const Groups& groups) {
   using Key = std::tuple<int, int, bool>;  // device type and index, kernels of ours
   std::map<Key, std::pair<std::vector<Member>, std::vector<int>>> parts;
-  for (const auto& [member, group] : placed) {
+  for (const auto& [member, group] : placed_) {
     const auto device = member.work.device();
-    auto& [members, group_of] = parts[{static_cast<int>(device.type()), device.index(),
-                                       kernels_for(member.work, forced) != nullptr}];
+    const bool ours = static_cast<bool>(kernels_for(member.work, options_.path));
+    auto& [members, group_of] = parts[{static_cast<int>(device.type()), device.index(), ours}];
     members.push_back(member);
     group_of.push_back(group);
   }
   std::vector<TensorTable> tables;
   for (auto& [key, part] : parts) {
     auto& [members, group_of] = part;
-    const kernels::CpuKernels* kernels = kernels_for(members.front().work, forced);
-    tables.emplace_back(kernels, rule, std::move(members), group_of, groups);
+    const at::Tensor work = members.front().work;
+    const TableKernels kernels = kernels_for(work, options_.path);
+    at::Tensor state;
+    if (kernels.device) {
+      state = states_[{std::get<0>(key), std::get<1>(key)}];
+      if (!state.defined()) state = make_state(work.device());
+      states_[{std::get<0>(key), std::get<1>(key)}] = state;
+    }
+    tables.emplace_back(kernels, rule_, std::move(members), group_of, groups, state);
   }
   return tables;
 }
 
-}  // namespace
-
-template <typename Do>
-void Stepper::each(const Do& act) {
-  for (auto& table : tables_) act(table);
-  if (!split_) return;
-  for (auto& table : wide_tables_) act(table);
+/// Where all is decided; none: on the host.
+std::optional<c10::Device> Stepper::deciding_device() const {
+  if (tables_.size() != 1 || !tables_.front().is_on_device()) return std::nullopt;
+  return tables_.front().device();
 }
 
-void Stepper::build(const std::vector<Placed>& members, const std::vector<kernels::Group>& groups) {
+void Stepper::build(const std::vector<Placed>& members, const Groups& groups) {
+  const auto before = deciding_device();
   placed_ = members;
-  groups_ = groups;
-  tables_ = tables_of(rule_, options_.path, members, groups);
-  wide_tables_ =
-      split_ ? tables_of(rule_, options_.path, members, groups) : std::vector<TensorTable>{};
+  std::vector<TensorTable> tables = make_tables(groups);
+  std::swap(tables, tables_);
+  const auto now = deciding_device();
+  if (before && now != before) taken_ = read_state(tables.front().state()).taken;
+  if (now && now != before) set_taken(taken_);
   changed_ = true;
 }
 
-bool Stepper::adjust(const std::vector<kernels::Group>& groups) {
+int64_t Stepper::taken() const {
+  return deciding_device() ? read_state(tables_.front().state()).taken : taken_;
+}
+
+void Stepper::set_taken(int64_t taken) {
+  taken_ = taken;
+  kernels::StepState state;
+  state.taken = taken;
+  for (auto& [device, tensor] : states_) write_state(tensor, state);
+}
+
+bool Stepper::adjust(const Groups& groups) {
   for (const auto& table : tables_)
     if (!table.fits(groups)) return false;
-  const auto take = [&](TensorTable& table) {
-    std::copy(groups.begin(), groups.end(), table.plan().groups().begin());
-  };
-  for (auto& table : tables_) take(table);
-  for (auto& table : wide_tables_) take(table);
+  for (auto& table : tables_) table.take(groups);
   return true;
 }
 
 void Stepper::refresh() {
-  for (auto& table : tables_) changed_ |= table.refresh(split_ ? Reads::k16Bit : Reads::kAll);
-  if (!split_) return;
-  for (auto& table : wide_tables_) changed_ |= table.refresh(Reads::kWide);
+  for (auto& table : tables_) changed_ |= table.refresh(wide_unscaled_);
 }
 
 bool Stepper::has_gradients() const {
   return std::any_of(tables_.begin(), tables_.end(),
-                     [](const auto& table) { return table.has_16_bit() || table.has_wide(); });
+                     [](const auto& table) { return table.has_gradients(); });
 }
 
-void Stepper::set_scale(const at::Tensor& scale) { scale_ = scale.is_cpu() ? scale : scale.cpu(); }
+float Stepper::scale() const { return scale_.defined() ? read(scale_) : 1.0F; }
 
 void Stepper::unscale(const at::Tensor& scale) {
   set_scale(scale);
-  const auto any = [&](auto has) { return std::any_of(tables_.begin(), tables_.end(), has); };
-  if (!any([](const auto& table) { return table.has_wide(); })) return;
-  split_ = any([](const auto& table) { return table.has_16_bit(); });
-  if (split_ && wide_tables_.empty())
-    wide_tables_ = tables_of(rule_, options_.path, placed_, groups_);
-  for (auto& table : tables_) table.unscale_wide(inverse_scale());
+  for (auto& table : tables_)
+    if (table.has_wide()) table.unscale_wide(scale);
   wide_unscaled_ = true;
+  changed_ = true;
   refresh();
 }
 
@@ -105,11 +113,10 @@ void Stepper::unscale(const at::Tensor& scale) {
 void Stepper::settle() {
   if (max_norm_ == kernels::kNoLimit && !factors_) return;
   std::vector<std::pair<at::Tensor, at::Tensor>> settled;
-  each([&](TensorTable& table) {
+  for (auto& table : tables_)
     for (Member& member : table.members())
       if (table.entry_of(member).gradient)
         settled.emplace_back(member.parameter, unscaled(member.parameter));
-  });
   const at::Tensor scale = scale_;
   forget_records();
   scale_ = scale;
@@ -122,25 +129,20 @@ bool Stepper::clip_norm(float max_norm) {
   if (max_norm_ != kernels::kNoLimit || factors_) return false;
   max_norm_ = max_norm;
   measure();
-  set_inputs();
-  join();
   return true;
 }
 
 std::pair<TensorTable*, Member*> Stepper::reader_of(const at::Tensor& parameter) {
-  std::pair<TensorTable*, Member*> found{};
-  each([&](TensorTable& table) {
-    if (Member* member = table.reader_of(parameter)) found = {&table, member};
-  });
-  return found;
+  for (auto& table : tables_)
+    if (Member* member = table.reader_of(parameter)) return {&table, member};
+  return {};
 }
 
 void Stepper::multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& factor) {
-  const at::Tensor here = factor.to(at::kCPU, at::kFloat).contiguous();
   for (const auto& parameter : parameters) {
     Member* member = reader_of(parameter).second;
     if (!member) continue;
-    member->factor = here;
+    member->factor = factor.to(member->work.device(), at::kFloat).contiguous();
     factors_ = true;
   }
 }
@@ -159,47 +161,59 @@ at::Tensor Stepper::unscaled(const at::Tensor& parameter) {
   const auto [table, member] = reader_of(parameter);
   if (!member) return {};
   const at::NoGradGuard no_grad;
+  const auto device = member->work.device();
   const bool wide = !is_16_bit(member->gradient.scalar_type());
   at::Tensor gradient =
       member->gradient.to(member->work.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
-  if (!(wide && wide_unscaled_)) gradient.mul_(inverse_scale());
-  if (max_norm_ != kernels::kNoLimit) gradient.mul_(joint_.clip_factor);
-  if (member->factor.defined()) gradient.mul_(member->factor.item<float>());
+  if (scale_.defined() && !(wide && wide_unscaled_)) gradient.mul_(inverse_of(scale_).to(device));
+  if (max_norm_ != kernels::kNoLimit) gradient.mul_(clip_factor().to(device));
+  if (member->factor.defined()) gradient.mul_(member->factor);
   const float limit = table->entry_of(*member).limit;
   return limit == kernels::kNoLimit ? gradient : gradient.clamp_(-limit, limit);
+}
+
+/// kernels::clip_factor_of the norm, where that is.
+at::Tensor Stepper::clip_factor() const {
+  const at::Tensor norm = grad_norm() + 1e-6;
+  return (at::full_like(norm, max_norm_) / norm).clamp_max(1);
 }
 
 bool Stepper::checks() const {
   return options_.skip_nonfinite || scale_.defined() || max_norm_ != kernels::kNoLimit;
 }
 
+bool Stepper::skips_nonfinite() const {
+  return options_.skip_nonfinite || scale_.defined() || found_inf_.defined();
+}
+
 void Stepper::set_inputs() {
-  const auto set = [this](TensorTable& table, bool unscaled) {
-    kernels::StepInputs inputs;
-    if (scale_.defined() && !unscaled) inputs.scale = scale_.const_data_ptr<float>();
-    if (found_inf_.defined()) inputs.found_inf = found_inf_.const_data_ptr<float>();
-    inputs.max_norm = max_norm_;
-    inputs.skip_nonfinite = options_.skip_nonfinite || scale_.defined() || found_inf_.defined();
-    table.plan().inputs() = inputs;
-  };
-  for (auto& table : tables_) set(table, wide_unscaled_ && !split_);
-  for (auto& table : wide_tables_) set(table, true);
+  kernels::StepInputs inputs;
+  inputs.max_norm = max_norm_;
+  inputs.skip_nonfinite = skips_nonfinite();
+  inputs.measured = checks();
+  if (const auto device = deciding_device()) {
+    if (!record_.defined())
+      record_ = at::empty({kRecordFields}, at::TensorOptions(*device).dtype(at::kFloat));
+    inputs.record = static_cast<kernels::StepRecord*>(record_.mutable_data_ptr());
+  }
+  for (auto& table : tables_) table.set_inputs(scale_, found_inf_, inputs);
 }
 
 void Stepper::measure() {
   if (measured_ && !changed_) return;
   set_inputs();
-  each([](TensorTable& table) { table.measure(); });
+  for (auto& table : tables_) table.measure();
   measured_ = true;
   changed_ = false;
-  join();
+  if (!deciding_device()) join();
 }
 
-/// Norm, clip factor and found_inf over all tables, and back into each of them.
+/// Norm and found_inf over all tables, and back into each of them.
 void Stepper::join() {
   double squares = 0;
   float greatest = 0;
-  each([&](TensorTable& table) {
+  for (auto& table : tables_) {
+    if (table.is_on_device()) table.plan().state() = read_state(table.state());
     const kernels::StepState& state = table.plan().state();
     const double inverse = state.inverse_scale;
     squares += state.sum_of_squares * inverse * inverse;
@@ -208,44 +222,70 @@ void Stepper::join() {
                                                  : std::min(state.greatest * state.inverse_scale,
                                                             std::numeric_limits<float>::max());
     greatest = std::max(greatest, magnitude);
-  });
-  const auto bits = std::bit_cast<std::uint32_t>(greatest);
-  kernels::record_sums({.max_norm = max_norm_}, squares, bits, joint_);
-  each([&](TensorTable& table) {
+  }
+  kernels::record_sums({}, squares, std::bit_cast<std::uint32_t>(greatest), joint_);
+  for (auto& table : tables_) {
     table.plan().state().found_inf = joint_.found_inf;
-    table.plan().state().clip_factor = joint_.clip_factor;
-  });
+    table.plan().state().gradient_norm = joint_.gradient_norm;
+  }
+}
+
+/// The host has joined what the tables found: all of them decide alike.
+void Stepper::update_joined() {
+  for (auto& table : tables_) {
+    kernels::StepState& state = table.plan().state();
+    state.taken = taken_;
+    if (table.is_on_device()) write_state(table.state(), state);
+    table.update();
+  }
+  const float found = found_inf_.defined() ? read(found_inf_) : joint_.found_inf;
+  joint_.skipped = skips_nonfinite() && found != 0 ? 1 : 0;
+  if (!checks()) joint_.gradient_norm = std::nanf("");
+  if (joint_.skipped == 0) ++taken_;
 }
 
 void Stepper::step() {
-  if (checks()) {
-    measure();
-  } else {
-    joint_ = {};
-    joint_.gradient_norm = std::nanf("");
-  }
+  if (checks()) measure();
   set_inputs();
+  if (deciding_device()) {
+    tables_.front().update();
+  } else {
+    update_joined();
+  }
   bytes_ = 0;
   double elements = 0;
-  each([&](TensorTable& table) {
-    kernels::StepState& state = table.plan().state();
-    if (!checks()) state = {};
-    state.taken = taken;
-    table.update();
-    joint_.skipped = state.skipped;
+  for (auto& table : tables_) {
     const kernels::Traffic traffic = kernels::traffic_of(table.plan().table());
     bytes_ += static_cast<double>(checks() ? traffic.total() : traffic.total() - traffic.measure);
     elements += static_cast<double>(traffic.elements);
-  });
-  if (joint_.skipped == 0) ++taken;
+  }
   bytes_ = elements > 0 ? bytes_ / elements : 0;
 }
 
+/// A number of measure(), from wherever it is.
+at::Tensor Stepper::recorded(int field, float joint) const {
+  return deciding_device() ? record_.select(0, field) : at::scalar_tensor(joint, at::kFloat);
+}
+at::Tensor Stepper::found_inf() const { return recorded(kFoundInf, joint_.found_inf); }
+at::Tensor Stepper::grad_norm() const { return recorded(kGradientNorm, joint_.gradient_norm); }
+at::Tensor Stepper::greatest() const { return recorded(kGreatest, joint_.greatest); }
+
+StepResult Stepper::result(const Optimizer* optimizer, const at::Tensor& loss) const {
+  if (deciding_device() && has_gradients()) return {optimizer, record_, loss};
+  StepResult::Numbers numbers{.grad_norm = std::nanf(""), .scale = scale()};
+  if (has_gradients()) {
+    numbers.found_inf = joint_.skipped;
+    numbers.grad_norm = joint_.gradient_norm;
+  }
+  return {optimizer, numbers, loss};
+}
+
 void Stepper::forget_records() {
-  each([](TensorTable& table) { table.end_step(); });
+  for (auto& table : tables_) table.end_step();
   scale_.reset();
   found_inf_.reset();
-  wide_unscaled_ = split_ = factors_ = measured_ = false;
+  record_.reset();
+  wide_unscaled_ = factors_ = measured_ = false;
   changed_ = true;
   max_norm_ = kernels::kNoLimit;
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "demi/kernels/step_table.h"
@@ -19,8 +21,9 @@ struct Placed {
 /// The step of one optimizer over its tables: what is recorded for it, its two passes, what it
 /// found.
 ///
-/// One table a device, or two where unscale_ met gradients of both widths: fp32 ones are then
-/// unscaled in place, 16-bit ones still carry the scale.
+/// One table a device, and one for fp64. Where the only table is served by a device's kernels, the
+/// device decides, and the host reads nothing; with several tables the host joins what they found,
+/// which waits for each device once a step.
 class Stepper {
  public:
   Stepper(kernels::Rule rule, StepOptions options) : rule_(rule), options_(options) {}
@@ -28,14 +31,14 @@ class Stepper {
   kernels::Rule rule() const { return rule_; }
   const StepOptions& options() const { return options_; }
 
-  void build(const std::vector<Placed>& members, const std::vector<kernels::Group>& groups);
+  void build(const std::vector<Placed>& members, const Groups& groups);
   /// Whether the tables still fit; if so the groups' numbers are taken over.
-  bool adjust(const std::vector<kernels::Group>& groups);
+  bool adjust(const Groups& groups);
   void refresh();  // takes the gradients that are there
   bool has_gradients() const;
 
   // Recorded for the next step. The tables must be fresh.
-  void set_scale(const at::Tensor& scale);
+  void set_scale(const at::Tensor& scale) { scale_ = scale; }
   void unscale(const at::Tensor& scale);
   void skip_if(const at::Tensor& found_inf) { found_inf_ = found_inf; }
   bool clip_norm(float max_norm);
@@ -48,37 +51,46 @@ class Stepper {
   void step();
   void forget_records();
 
-  /// Sums over all tables: norm, found_inf, greatest (unscaled).
-  const kernels::StepState& joint() const { return joint_; }
-  float scale() const { return scale_.defined() ? *scale_.const_data_ptr<float>() : 1.0F; }
-  bool checks() const;  // this step reads the gradients first
-  int64_t taken = 0;    // steps
+  // What measure() found, over all tables: fp32, ().
+  at::Tensor found_inf() const;
+  at::Tensor grad_norm() const;
+  at::Tensor greatest() const;  // unscaled
+  /// What step() did.
+  StepResult result(const Optimizer* optimizer, const at::Tensor& loss) const;
+
+  int64_t taken() const;  // steps; waits for the device
+  void set_taken(int64_t taken);
   double bytes_per_parameter() const { return bytes_; }
 
  private:
-  template <typename Do>
-  void each(const Do& act);
+  bool checks() const;  // this step reads the gradients first
+  bool skips_nonfinite() const;
+  std::optional<c10::Device> deciding_device() const;
+  std::vector<TensorTable> make_tables(const Groups& groups);
   void set_inputs();
   void join();
+  void update_joined();
+  at::Tensor recorded(int field, float joint) const;
+  at::Tensor clip_factor() const;
+  float scale() const;
   std::pair<TensorTable*, Member*> reader_of(const at::Tensor& parameter);
-  float inverse_scale() const { return static_cast<float>(1.0 / static_cast<double>(scale())); }
 
   kernels::Rule rule_;
   StepOptions options_;
   std::vector<Placed> placed_;
-  std::vector<kernels::Group> groups_;
   std::vector<TensorTable> tables_;
-  std::vector<TensorTable> wide_tables_;  // made when first needed
+  std::map<std::pair<int, int>, at::Tensor> states_;  // by device type and index
 
-  at::Tensor scale_;            // fp32, (), CPU; undefined: 1
+  at::Tensor scale_;            // fp32, (); undefined: 1
   bool wide_unscaled_ = false;  // gradients that are not of 16 bits were divided in place
-  bool split_ = false;          // wide_tables_ are in use
   bool factors_ = false;        // a tensor has a factor or limit of its own
   bool measured_ = false, changed_ = true;
   float max_norm_ = kernels::kNoLimit;
-  at::Tensor found_inf_;  // decides instead of the gradients
+  at::Tensor found_inf_;  // fp32, (): decides instead of the gradients
 
-  kernels::StepState joint_;
+  kernels::StepState joint_;  // where the host joins
+  at::Tensor record_;         // fp32, (5): a kernels::StepRecord, where the device decides
+  int64_t taken_ = 0;         // where the host joins
   double bytes_ = 0;
 };
 

@@ -89,6 +89,15 @@ at::Tensor staged(const at::Tensor& gradient, const at::Tensor& work) {
       .copy_(gradient);
 }
 
+void unscale_dense(const kernels::CpuKernels& kernels, const at::Tensor& gradient,
+                   float inverse_scale) {
+  auto* values = gradient.mutable_data_ptr<float>();
+  at::parallel_for(0, gradient.numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+    kernels.unscale(values + begin, inverse_scale, end - begin);
+  });
+  gradient.unsafeGetTensorImpl()->bump_version();
+}
+
 int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
 }
@@ -113,12 +122,15 @@ int moments_of(kernels::Rule rule, const kernels::Group& group) {
 
 bool is_16_bit(c10::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
-TensorTable::TensorTable(const kernels::CpuKernels* kernels, kernels::Rule rule,
-                         std::vector<Member> members, const std::vector<int>& group_of,
-                         std::vector<kernels::Group> groups)
+TensorTable::TensorTable(TableKernels kernels, kernels::Rule rule, std::vector<Member> members,
+                         const std::vector<int>& group_of, const Groups& groups, at::Tensor state)
     : kernels_(kernels),
       members_(std::move(members)),
-      plan_(rule, entries_of(rule, members_, group_of, groups), groups) {
+      plan_(rule, entries_of(rule, members_, group_of, groups.numbers), groups.numbers),
+      state_(std::move(state)),
+      rates_(groups.numbers.size()) {
+  if (kernels_.device) device_.emplace(*kernels_.device, plan_, state_);
+  take(groups);
   int64_t elements = 1;
   for (const Member& member : members_) {
     elements += member.work.numel();
@@ -129,7 +141,7 @@ TensorTable::TensorTable(const kernels::CpuKernels* kernels, kernels::Rule rule,
 }
 
 /// Returns whether there is one that was not measured yet.
-bool TensorTable::take_gradient(size_t i, Reads reads) {
+bool TensorTable::take_gradient(size_t i, bool unscaled) {
   static const float empty = 0;
   Member& member = members_[i];
   kernels::TensorEntry& entry = plan_.tensors()[i];
@@ -138,8 +150,7 @@ bool TensorTable::take_gradient(size_t i, Reads reads) {
   entry.gradient = nullptr;
   if (!gradient.defined()) return was_measured;
   const bool narrow = is_16_bit(gradient.scalar_type());
-  (narrow ? has_16_bit_ : has_wide_) = true;
-  if ((reads == Reads::k16Bit && !narrow) || (reads == Reads::kWide && narrow)) return was_measured;
+  has_wide_ |= !narrow;
   ++gradients_;
   const void* data = gradient.layout() == at::kStrided ? gradient.const_data_ptr() : nullptr;
   const int64_t version = version_of(gradient);
@@ -154,40 +165,62 @@ bool TensorTable::take_gradient(size_t i, Reads reads) {
   }
   entry.gradient = member.gradient.numel() ? member.gradient.const_data_ptr() : &empty;
   entry.gradient_storage = storage_of(member.gradient.scalar_type());
+  entry.unscaled = unscaled && !narrow;
   return member.measured_version != version;
 }
 
-bool TensorTable::refresh(Reads reads) {
+bool TensorTable::refresh(bool unscaled) {
   gradients_ = 0;
-  has_16_bit_ = has_wide_ = false;
+  has_wide_ = false;
   bool changed = false;
-  for (size_t i = 0; i < members_.size(); ++i) changed |= take_gradient(i, reads);
+  for (size_t i = 0; i < members_.size(); ++i) changed |= take_gradient(i, unscaled);
   return changed;
 }
 
-void TensorTable::unscale_wide(float inverse_scale) {
+const float* TensorTable::Brought::pointer(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.is_same(source)) {
+    source = tensor;
+    here = tensor.defined() ? tensor.to(device, at::kFloat).contiguous() : at::Tensor();
+  }
+  return here.defined() ? here.const_data_ptr<float>() : nullptr;
+}
+
+void TensorTable::set_inputs(const at::Tensor& scale, const at::Tensor& found_inf,
+                             const kernels::StepInputs& others) {
+  // The tensor operations of other devices decide on the host.
+  const c10::Device deciding = kernels_ ? device() : c10::Device(at::kCPU);
+  plan_.inputs() = others;
+  plan_.inputs().scale = scale_.pointer(scale, deciding);
+  plan_.inputs().found_inf = found_inf_.pointer(found_inf, deciding);
+}
+
+void TensorTable::unscale_wide(const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
+  const at::Tensor inverse =
+      scale.to(device()).to(at::kDouble).reciprocal().to(at::kFloat);  // divided in fp64
+  std::vector<at::Tensor> together;  // one launch for many, on a device
   for (Member& member : members_) {
     at::Tensor gradient = member.parameter.grad();
     if (!gradient.defined() || is_16_bit(gradient.scalar_type())) continue;
     const bool dense = gradient.layout() == at::kStrided && gradient.is_non_overlapping_and_dense();
-    if (!kernels_ || !dense || gradient.scalar_type() != at::kFloat) {
-      (gradient.is_sparse() ? gradient._values() : gradient).mul_(inverse_scale);
-      continue;
+    if (!dense || gradient.scalar_type() != at::kFloat) {
+      (gradient.is_sparse() ? gradient._values() : gradient).mul_(inverse);
+    } else if (kernels_.cpu) {
+      unscale_dense(*kernels_.cpu, gradient, *inverse.const_data_ptr<float>());
+    } else {
+      together.push_back(gradient);
     }
-    auto* values = gradient.mutable_data_ptr<float>();
-    at::parallel_for(0, gradient.numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
-      kernels_->unscale(values + begin, inverse_scale, end - begin);
-    });
-    gradient.unsafeGetTensorImpl()->bump_version();
   }
+  if (!together.empty()) at::_foreach_mul_(together, inverse);
 }
 
 void TensorTable::measure() {
-  if (kernels_) {
+  if (device_) {
+    device_->measure(plan_);
+  } else if (kernels_.cpu) {
     const kernels::StepTable table = plan_.table();
     at::parallel_for(0, table.block_count, grain_,
-                     [&](int64_t begin, int64_t end) { kernels_->measure(table, begin, end); });
+                     [&](int64_t begin, int64_t end) { kernels_.cpu->measure(table, begin, end); });
     kernels::reduce(table);
   } else {
     aten::measure(plan_, members_);
@@ -229,7 +262,8 @@ void TensorTable::begin() {
 
 void TensorTable::finish() {
   if (kernels_) weights::finish_step(direct_);
-  const bool skipped = plan_.state().skipped != 0;
+  // What a device decides is not known here: then as if it had written, which changes nothing.
+  const bool skipped = !device_ && plan_.state().skipped != 0;
   for (Member& member : members_) {
     if (member.storage == Storage::kDirect) continue;
     if (!skipped && (member.storage == Storage::kScattered || !kernels_)) {
@@ -243,28 +277,32 @@ void TensorTable::finish() {
   }
 }
 
-void TensorTable::update() {
-  begin();
+void TensorTable::run_update() {
   const kernels::StepTable table = plan_.table();
   kernels::decide(table);
-  if (plan_.state().skipped == 0) {
-    if (!kernels_) {
-      aten::update(plan_, members_);
-    } else {
-      at::parallel_for(0, table.block_count, grain_,
-                       [&](int64_t begin, int64_t end) { kernels_->update(table, begin, end); });
-      if (plan_.rule() == kernels::Rule::lamb) {
-        kernels::decide_trust(table);
-        at::parallel_for(0, table.block_count, grain_, [&](int64_t begin, int64_t end) {
-          kernels_->apply_trust(table, begin, end);
-        });
-      }
-    }
-  }
+  if (plan_.state().skipped != 0) return;
+  if (!kernels_.cpu) return aten::update(plan_, members_);
+  at::parallel_for(0, table.block_count, grain_,
+                   [&](int64_t begin, int64_t end) { kernels_.cpu->update(table, begin, end); });
+  if (plan_.rule() != kernels::Rule::lamb) return;
+  kernels::decide_trust(table);
+  at::parallel_for(0, table.block_count, grain_, [&](int64_t begin, int64_t end) {
+    kernels_.cpu->apply_trust(table, begin, end);
+  });
+}
+
+void TensorTable::update() {
+  begin();
+  if (device_)
+    device_->update(plan_);
+  else
+    run_update();
   finish();
 }
 
 void TensorTable::end_step() {
+  if (device_) device_->end_step();
+  scale_ = found_inf_ = {};
   for (Member& member : members_) {
     member.factor.reset();
     member.gradient.reset();
@@ -278,7 +316,21 @@ void TensorTable::end_step() {
   }
 }
 
-bool TensorTable::fits(const std::vector<kernels::Group>& groups) const {
+void TensorTable::take(const Groups& groups) {
+  auto numbers = plan_.groups();
+  for (size_t g = 0; g < numbers.size(); ++g) {
+    numbers[g] = groups.numbers[g];
+    const at::Tensor& rates = groups.rates[g];
+    if (!rates.defined()) continue;
+    const c10::Device reader = device_ ? device() : c10::Device(at::kCPU);
+    if (!rates.is_same(rates_[g].source)) rates_[g] = {rates, rates.to(reader)};
+    numbers[g].scheduled_rates = rates_[g].here.const_data_ptr<double>();
+    numbers[g].scheduled_count = rates.numel();
+  }
+}
+
+bool TensorTable::fits(const Groups& groups) const {
+  if (groups.numbers.size() != rates_.size()) return false;
   for (size_t i = 0; i < members_.size(); ++i) {
     const at::Tensor& parameter = members_[i].parameter;
     if (parameter.sizes() != members_[i].sizes || parameter.strides() != members_[i].strides)
@@ -288,7 +340,7 @@ bool TensorTable::fits(const std::vector<kernels::Group>& groups) const {
   }
   const kernels::Rule rule = plan_.rule();
   for (const auto& entry : plan_.tensors()) {
-    const int count = moments_of(rule, groups[entry.group]);
+    const int count = moments_of(rule, groups.numbers[entry.group]);
     if ((count > 0) != (entry.moment[0] != nullptr) || (count > 2) != (entry.moment[2] != nullptr))
       return false;
   }

@@ -2,12 +2,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
-#include "demi/kernels/cpu_kernels.h"
 #include "demi/kernels/step_plan.h"
+#include "demi/optim/device_plan.h"
 #include "demi/optim/param_state.h"
+#include "demi/optim/table_kernels.h"
 #include "demi/weights/weights.h"
 
 namespace demi::optim {
@@ -34,61 +36,81 @@ struct Member {
   const void* seen_data = nullptr;
   int64_t seen_version = -1;
   int64_t measured_version = -1;
-  at::Tensor factor;  // recorded for the next step, or undefined
+  at::Tensor factor;  // fp32, (), on work's device, recorded for the next step; or undefined
 };
 
-/// Which gradients a table reads; the others count as missing.
-enum class Reads { kAll, k16Bit, kWide };
+/// Hyper-parameters of all parameter groups.
+struct Groups {
+  std::vector<kernels::Group> numbers;
+  std::vector<at::Tensor> rates;  // fp64, CPU, by count of steps taken; undefined: no schedule
+};
 
 /// The parameters of one optimizer on one device, with the passes that work on them.
 class TensorTable {
  public:
-  /// `kernels`: of the CPU path in use, or null for tensor operations.
-  TensorTable(const kernels::CpuKernels* kernels, kernels::Rule rule, std::vector<Member> members,
-              const std::vector<int>& group_of, std::vector<kernels::Group> groups);
+  /// `state`: on the device where the kernels are a device's (make_state), else undefined.
+  TensorTable(TableKernels kernels, kernels::Rule rule, std::vector<Member> members,
+              const std::vector<int>& group_of, const Groups& groups, at::Tensor state);
 
   kernels::StepPlan& plan() { return plan_; }
   std::vector<Member>& members() { return members_; }
-  bool uses_kernels() const { return kernels_ != nullptr; }
+  c10::Device device() const { return members_.front().work.device(); }
+  /// The state of plan() is then not in use.
+  bool is_on_device() const { return device_.has_value(); }
+  const at::Tensor& state() const { return state_; }  // there
 
   /// Takes the gradients that are there. Throws UsageError for one that does not fit. Returns
-  /// whether any is another than the one measured last.
-  bool refresh(Reads reads);
+  /// whether any is another than the one measured last. `unscaled`: those that are not of 16 bits
+  /// carry no scale any more.
+  bool refresh(bool unscaled);
   bool has_gradients() const { return gradients_ > 0; }
-  /// Whether a gradient is (is not) of 16 bits.
-  bool has_16_bit() const { return has_16_bit_; }
-  bool has_wide() const { return has_wide_; }
+  bool has_wide() const { return has_wide_; }  // a gradient that is not of 16 bits
 
-  /// Multiplies the gradients that are not of 16 bits by 1 / scale, in place.
-  void unscale_wide(float inverse_scale);
+  /// fp32, (), on any device; of what is on another, a copy is made once a step. Undefined: none.
+  void set_inputs(const at::Tensor& scale, const at::Tensor& found_inf,
+                  const kernels::StepInputs& others);
+  /// Divides the gradients that are not of 16 bits by it, in place.
+  void unscale_wide(const at::Tensor& scale);
 
-  void measure();   // pass 1, and its sums into the plan's state
+  void measure();   // pass 1, and its sums into the state
   void update();    // decides; unless skipped, pass 2 (LAMB: and 3)
   void end_step();  // lets gradients, factors and limits go
 
   /// Whether parameters, groups' moments and state are still those that the table was built for.
-  bool fits(const std::vector<kernels::Group>& groups) const;
+  bool fits(const Groups& groups) const;
+  void take(const Groups& groups);
 
-  /// The parameter's place, where this table reads its gradient in this step; else none.
+  /// The parameter's place, where it has a gradient in this step; else none.
   Member* reader_of(const at::Tensor& parameter);
   kernels::TensorEntry& entry_of(const Member& member) {
     return plan_.tensors()[&member - members_.data()];
   }
 
  private:
-  bool take_gradient(size_t i, Reads reads);
+  /// A tensor brought to this table's device.
+  struct Brought {
+    at::Tensor source, here;
+    const float* pointer(const at::Tensor& tensor, c10::Device device);
+  };
+
+  bool take_gradient(size_t i, bool unscaled);
   void begin();
+  void run_update();
   void finish();
 
-  const kernels::CpuKernels* kernels_;
+  TableKernels kernels_;
   std::vector<Member> members_;
   kernels::StepPlan plan_;
+  at::Tensor state_;
+  std::optional<DevicePlan> device_;
   std::unordered_map<const at::TensorImpl*, size_t> places_;
   std::vector<at::Tensor> direct_;  // parameters of the members of Storage::kDirect, in order
   std::vector<weights::StepTarget> targets_;
-  int64_t grain_ = 1;  // blocks a thread takes at least
+  Brought scale_, found_inf_;
+  std::vector<Brought> rates_;  // by group
+  int64_t grain_ = 1;           // blocks a thread takes at least
   int64_t gradients_ = 0;
-  bool has_16_bit_ = false, has_wide_ = false;
+  bool has_wide_ = false;
 };
 
 bool is_16_bit(c10::ScalarType dtype);

@@ -9,8 +9,10 @@
 #include "demi/core/error.h"
 #include "demi/optim/gradients.h"
 #include "demi/optim/optimizer.h"
+#include "demi/optim/table_kernels.h"
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
+#include "demi/scaler/skip_watch.h"
 
 namespace demi {
 namespace {
@@ -52,7 +54,7 @@ struct GradScaler::Impl {
   ScaleState first;  // until the device is known
   DeviceScale scale;
   std::unordered_map<torch::optim::Optimizer*, Looked> looked;
-  int64_t skips_in_a_row = 0;
+  SkipWatch watch;
   bool warned = false;
 
   ScaleState state() const { return scale.exists() ? scale.read() : first; }
@@ -66,7 +68,8 @@ struct GradScaler::Impl {
   StepResult result(torch::optim::Optimizer& optimizer, const Looked& at, bool skipped,
                     at::Tensor loss) const;
   StepResult finish(torch::optim::Optimizer& optimizer, Looked& at, const at::Tensor& together);
-  void count(bool skipped);
+  void advance(const optim::FoundInf& found, const at::Tensor& amax);
+  void warn_of_skips();
 };
 
 void GradScaler::Impl::require_scale(const char* where) const {
@@ -99,12 +102,18 @@ void GradScaler::Impl::look(torch::optim::Optimizer& optimizer, Looked& at, bool
 
 StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Looked& at,
                                     bool skipped, at::Tensor loss) const {
-  const float norm =
-      at.grad_norm.defined() ? at.grad_norm.item<float>() : std::numeric_limits<float>::quiet_NaN();
-  return {&optimizer,
-          StepResult::Numbers{
-              .found_inf = skipped ? 1.0F : 0.0F, .grad_norm = norm, .scale = scale.read().scale},
-          std::move(loss)};
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  if (!scale.is_on_device()) {
+    const StepResult::Numbers numbers{
+        .found_inf = skipped ? 1.0F : 0.0F,
+        .grad_norm = at.grad_norm.defined() ? at.grad_norm.item<float>() : kNone,
+        .scale = scale.read().scale};
+    return {&optimizer, numbers, std::move(loss)};
+  }
+  const at::Tensor& s = scale.tensor();
+  const at::Tensor norm =
+      at.grad_norm.defined() ? at.grad_norm.to(s.device()) : at::full_like(s, kNone);
+  return {&optimizer, at::stack({at::full_like(s, skipped ? 1 : 0), norm, s}), std::move(loss)};
 }
 
 /// `together`: the overflow flag of several optimizers, or undefined.
@@ -121,18 +130,34 @@ StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Looked& 
   return result(optimizer, at, skip, {});
 }
 
-void GradScaler::Impl::count(bool skipped) {
-  skips_in_a_row = skipped ? skips_in_a_row + 1 : 0;
-  if (!skipped) warned = false;
-  if (warned || options.warn_after_skips == 0 || skips_in_a_row < options.warn_after_skips) return;
-  warned = true;
-  TORCH_WARN(
-      "[scaler.GradScaler] ", skips_in_a_row,
-      " steps in a row were skipped, because their gradients held Inf or NaN;",
-      " the scale is now ", scale.read().scale,
-      ". With a scale that small the cause is hardly the scale: look for a loss that is NaN or Inf "
-      "without scaling, a",
-      " division or log of 0, a learning rate that is too high, or inputs that are not finite.");
+/// The scale rule, wherever the scale is.
+void GradScaler::Impl::advance(const optim::FoundInf& found, const at::Tensor& amax) {
+  if (scale.is_on_device()) {
+    const at::Tensor flag = joined(found, scale.tensor().device());
+    scale.advance(flag, amax, options);
+    watch.count(flag, scale.tensor());
+  } else {
+    const bool overflow = any(found);
+    const float greatest = amax.defined() ? amax.item<float>() : 0;
+    scale.advance(ScaleInput{.found_inf = overflow, .amax = greatest}, options);
+    watch.count(overflow, scale.read().scale);
+  }
+  warn_of_skips();
+}
+
+/// One warning for each run of skipped steps; where a device decides, some steps late.
+void GradScaler::Impl::warn_of_skips() {
+  const SkipWatch::Seen seen = watch.seen();
+  const bool many = options.warn_after_skips > 0 && seen.skips_in_a_row >= options.warn_after_skips;
+  if (many && !warned)
+    TORCH_WARN("[scaler.GradScaler] ", seen.skips_in_a_row,
+               " steps in a row were skipped, because their gradients held Inf or NaN;",
+               " the scale is now ", seen.scale,
+               ". With a scale that small the cause is hardly the scale: look for a loss that is "
+               "NaN or Inf without scaling, a",
+               " division or log of 0, a learning rate that is too high, or inputs that are not "
+               "finite.");
+  warned = many;
 }
 
 GradScaler::GradScaler(GradScalerOptions options) : impl_(std::make_unique<Impl>()) {
@@ -148,7 +173,8 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
   if (!is_enabled()) return output;
   auto& scale = impl_->scale;
   if (!scale.exists())
-    scale.create(output.device(), impl_->first, impl_->options, !output.is_cpu());
+    scale.create(output.device(), impl_->first, impl_->options,
+                 optim::is_asynchronous(output.device()));
   const bool narrow = output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16;
   return (narrow ? output.to(at::kFloat) : output) * scale.tensor().to(output.device());
 }
@@ -176,6 +202,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosure& closure) {
   if (!is_enabled()) {
     at::Tensor loss = optimizer.step(closure);
+    if (auto* mine = dynamic_cast<optim::Optimizer*>(&optimizer)) return mine->last_step();
     return {&optimizer, StepResult::Numbers{.grad_norm = std::numeric_limits<float>::quiet_NaN()},
             loss};
   }
@@ -266,15 +293,7 @@ void GradScaler::update() {
   }
   if (found.empty())
     refuse(kWhere, "no Inf checks were recorded prior to update", "call step(optimizer) first");
-  if (impl.scale.is_on_device()) {
-    impl.scale.advance(joined(found, device), amax, impl.options);
-  } else {
-    const bool overflow = any(found);
-    impl.count(overflow);
-    impl.scale.advance(
-        ScaleInput{.found_inf = overflow, .amax = amax.defined() ? amax.item<float>() : 0},
-        impl.options);
-  }
+  impl.advance(found, amax);
   impl.looked.clear();
 }
 
@@ -304,7 +323,12 @@ void GradScaler::update(const at::Tensor& new_scale) {
   update(new_scale.item<double>());
 }
 
-float GradScaler::get_scale() const { return is_enabled() ? impl_->state().scale : 1.0F; }
+float GradScaler::get_scale() const {
+  if (!is_enabled()) return 1.0F;
+  const float scale = impl_->state().scale;  // waits: what the device has counted is here now
+  impl_->warn_of_skips();
+  return scale;
+}
 int64_t GradScaler::get_growth_tracker() const {
   return is_enabled() ? impl_->state().growth_tracker : 0;
 }

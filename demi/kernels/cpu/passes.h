@@ -2,21 +2,13 @@
 
 #include <cstdint>
 
+#include "demi/kernels/blocks.h"
 #include "demi/kernels/cpu/squares.h"
 #include "demi/kernels/formulas.h"
 
 // The passes with vectors; the same for AVX2 and AVX-512. Internal linkage.
 namespace demi::kernels {
 namespace {
-
-struct Range {
-  std::int64_t begin, end;  // elements of one tensor
-};
-
-inline Range elements_of(const TensorEntry& tensor, const Block& block) {
-  const std::int64_t begin = block.index * kBlock;
-  return {begin, begin + kBlock < tensor.length ? begin + kBlock : tensor.length};
-}
 
 template <Storage storage>
 Partial measure_block(const void* gradient, Range range) {
@@ -43,9 +35,7 @@ Partial measure_block(const void* gradient, Range range) {
   return {block.total(), greatest(bits), 0};
 }
 
-inline Partial measure_tensor(const TensorEntry& tensor, const Block& block) {
-  if (!tensor.gradient) return {};
-  const Range range = elements_of(tensor, block);
+inline Partial sums_of(const TensorEntry& tensor, Range range) {
   switch (tensor.gradient_storage) {
     case Storage::bf16:
       return measure_block<Storage::bf16>(tensor.gradient, range);
@@ -57,21 +47,8 @@ inline Partial measure_tensor(const TensorEntry& tensor, const Block& block) {
 }
 
 void measure_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t b = begin; b < end; ++b) {
-    const Block& block = table.blocks[b];
-    table.partials[b] = measure_tensor(table.tensors[block.tensor], block);
-  }
+  measure_blocks(table, begin, end, sums_of);
 }
-
-/// What a loop over elements needs of the tables, copied so that no store can be suspected to
-/// change it.
-struct Work {
-  TensorEntry tensor;
-  Coefficients c;
-  float inverse_scale;
-  float clip_factor;
-  int moments;
-};
 
 inline void store_copies(const Work& work, std::int64_t i, Vector x) {
   for (int k = 0; k < 2; ++k) {
@@ -144,45 +121,26 @@ inline TrustPartial trust_of(const Work& work, Range range) {
 }
 
 template <Rule rule>
-void update_blocks(const StepTable& table, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t b = begin; b < end; ++b) {
-    const Block& block = table.blocks[b];
-    const TensorEntry& tensor = table.tensors[block.tensor];
-    if (!tensor.gradient) continue;
-    const Coefficients& c = table.coefficients[block.tensor];
-    const Work work{tensor, c, table.state->inverse_scale, table.state->clip_factor,
-                    moment_count(rule, c.flags)};
-    const Range range = elements_of(tensor, block);
-    switch (tensor.gradient_storage) {
-      case Storage::bf16:
-        update_range<rule, Storage::bf16>(work, range);
-        break;
-      case Storage::fp16:
-        update_range<rule, Storage::fp16>(work, range);
-        break;
-      default:
-        update_range<rule, Storage::fp32>(work, range);
-    }
-    if constexpr (rule == Rule::lamb) table.trust[b] = trust_of(work, range);
+void update_elements(const Work& work, Range range) {
+  switch (work.tensor.gradient_storage) {
+    case Storage::bf16:
+      return update_range<rule, Storage::bf16>(work, range);
+    case Storage::fp16:
+      return update_range<rule, Storage::fp16>(work, range);
+    default:
+      return update_range<rule, Storage::fp32>(work, range);
   }
 }
 
 void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
-  switch (table.rule) {
-    case Rule::sgd:
-      return update_blocks<Rule::sgd>(table, begin, end);
-    case Rule::adam:
-      return update_blocks<Rule::adam>(table, begin, end);
-    case Rule::adamw:
-      return update_blocks<Rule::adamw>(table, begin, end);
-    case Rule::lamb:
-      return update_blocks<Rule::lamb>(table, begin, end);
-    case Rule::lion:
-      return update_blocks<Rule::lion>(table, begin, end);
-    case Rule::ema:
-      return update_blocks<Rule::ema>(table, begin, end);
-  }
+  with_rule(table.rule, [&]<Rule rule>() {
+    each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
+      const Work work = work_of<rule>(table, b);
+      update_elements<rule>(work, range);
+      if constexpr (rule == Rule::lamb) table.trust[b] = trust_of(work, range);
+    });
+  });
 }
 
 template <class... Some>
@@ -195,16 +153,12 @@ inline void apply_vector(const Work& work, std::int64_t i, Some... some) {
 
 void apply_trust_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f || table.rule != Rule::lamb) return;
-  for (std::int64_t b = begin; b < end; ++b) {
-    const Block& block = table.blocks[b];
-    const TensorEntry& tensor = table.tensors[block.tensor];
-    if (!tensor.gradient) continue;
-    const Work work{tensor, table.coefficients[block.tensor], 1.0f, 1.0f, 2};
-    const Range range = elements_of(tensor, block);
+  each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
+    const Work work = work_of<Rule::lamb>(table, b);
     std::int64_t i = range.begin;
     for (; i + Vector::width <= range.end; i += Vector::width) apply_vector(work, i);
     if (i < range.end) apply_vector(work, i, static_cast<int>(range.end - i));
-  }
+  });
 }
 
 }  // namespace

@@ -65,31 +65,83 @@ DEMI_HOST_DEVICE void add_squares(double (&sums)[kPacket], const Packet& packet)
   }
 }
 
-/// Pass 1.
+/// 256 partial sums folded by halving: phases 0 ... 7.
+struct Fold {
+  double lanes[kThreads];
+  static constexpr int phases = 8;
+  DEMI_HOST_DEVICE void phase(int p, int t) {
+    const int half = kThreads >> (p + 1);
+    if (t < half) lanes[t] += lanes[t + half];
+  }
+};
+
+/// Counts a thread block that is done with its part; true for the last of `thread_blocks`, which
+/// then sees what all of them wrote (read it by load_fresh). Leaves the count at 0 again. The
+/// pattern of CUDA's threadFenceReduction sample.
+DEMI_HOST_DEVICE bool arrives_last(std::uint32_t& arrived, std::int64_t thread_blocks) {
+  const auto others = static_cast<std::uint32_t>(thread_blocks - 1);
+#if defined(__CUDA_ARCH__)
+  __threadfence();
+  const bool last = atomicInc(&arrived, others) == others;
+  __threadfence();
+  return last;
+#else
+  arrived = arrived == others ? 0 : arrived + 1;
+  return arrived == 0;
+#endif
+}
+
+/// From the memory that all thread blocks share, past this one's own cache.
+DEMI_HOST_DEVICE Partial load_fresh(const Partial& partial) {
+#if defined(__CUDA_ARCH__)
+  return {__ldcg(&partial.sum_of_squares), __ldcg(&partial.greatest_bits), 0};
+#else
+  return partial;
+#endif
+}
+
+/// Pass 1, and its sums: the thread block that is done last adds up what all of them left, in the
+/// order of lanes.h, so that it does not matter which one that is.
 struct Measure {
   struct Shared {
     SquareSum sum;
+    Fold all;
     std::uint32_t greatest[kThreads];
+    bool last;
   };
-  static constexpr int phases = 1 + SquareSum::phases + 1;
+  static constexpr int kArrive = 1 + SquareSum::phases;  // the phase in which a block's sums end
+  static constexpr int kGather = kArrive + 1;
+  static constexpr int phases = kGather + 1 + Fold::phases + 1;
 
-  static DEMI_HOST_DEVICE void read(const StepTable& table, const Block& block, int t,
-                                    Shared& shared) {
-    const TensorEntry& tensor = table.tensors[block.tensor];
-    const void* gradient = tensor.gradient;
-    const Storage storage = tensor.gradient_storage;
-    const std::int64_t start = block.index * kBlock, n = gradient ? tensor.length : 0;
-    const bool vector = is_aligned(gradient);
+  /// Whether this thread block has nothing to do from phase p on; the same for all its threads.
+  static DEMI_HOST_DEVICE bool ends(int p, const Shared& shared) {
+    return p == kGather && !shared.last;
+  }
+
+  /// One thread block even where there is no block of elements: the sums are wanted all the same.
+  static DEMI_HOST_DEVICE std::int64_t thread_blocks(const StepTable& table) {
+    return table.block_count > 0 ? table.block_count : 1;
+  }
+
+  static DEMI_HOST_DEVICE void read(const StepTable& table, std::int64_t b, int t, Shared& shared) {
     double sums[kPacket] = {};
     std::uint32_t greatest = 0;
-    for (int r = 0; r < kRows; ++r) {
-      const std::int64_t i = start + packet_at(t, r);
-      if (i >= n) break;
-      const Packet packet = load_packet(gradient, storage, i, n, vector);
-      add_squares(sums, packet);
-      for (int k = 0; k < kPacket; ++k) {
-        const std::uint32_t bits = bits_of(packet.v[k]) & 0x7FFFFFFFu;
-        greatest = bits > greatest ? bits : greatest;
+    if (b < table.block_count) {
+      const Block block = table.blocks[b];
+      const TensorEntry& tensor = table.tensors[block.tensor];
+      const void* gradient = tensor.gradient;
+      const Storage storage = tensor.gradient_storage;
+      const std::int64_t start = block.index * kBlock, n = gradient ? tensor.length : 0;
+      const bool vector = is_aligned(gradient);
+      for (int r = 0; r < kRows; ++r) {
+        const std::int64_t i = start + packet_at(t, r);
+        if (i >= n) break;
+        const Packet packet = load_packet(gradient, storage, i, n, vector);
+        add_squares(sums, packet);
+        for (int k = 0; k < kPacket; ++k) {
+          const std::uint32_t bits = bits_of(packet.v[k]) & 0x7FFFFFFFu;
+          greatest = bits > greatest ? bits : greatest;
+        }
       }
     }
     shared.sum.put(t, sums);
@@ -100,19 +152,54 @@ struct Measure {
     if (shared.greatest[other] > shared.greatest[t]) shared.greatest[t] = shared.greatest[other];
   }
 
+  static DEMI_HOST_DEVICE void arrive(const StepTable& table, std::int64_t b, Shared& shared) {
+    keep_greater(shared, 0, 1);
+    if (b < table.block_count) {
+      const Partial partial{shared.sum.lanes[0], shared.greatest[0], 0};
+      table.partials[b] = table.tensors[table.blocks[b].tensor].unscaled
+                              ? with_scale(partial, inverse_scale_of(table.inputs))
+                              : partial;
+    }
+    shared.last = arrives_last(table.state->arrived, thread_blocks(table));
+  }
+
+  static DEMI_HOST_DEVICE void gather(const StepTable& table, int t, Shared& shared) {
+    double sum = 0;
+    std::uint32_t greatest = 0;
+    for (std::int64_t b = t; b < table.block_count; b += kThreads) {
+      const Partial partial = load_fresh(table.partials[b]);
+      sum += partial.sum_of_squares;
+      greatest = partial.greatest_bits > greatest ? partial.greatest_bits : greatest;
+    }
+    shared.all.lanes[t] = sum;
+    shared.greatest[t] = greatest;
+  }
+
   static DEMI_HOST_DEVICE void phase(int p, const StepTable& table, std::int64_t b, int t,
                                      Shared& shared) {
     if (p == 0) {
-      read(table, table.blocks[b], t, shared);
-    } else if (p < phases - 1) {
+      read(table, b, t, shared);
+    } else if (p < kArrive) {
       shared.sum.phase(p - 1, t);
-      const int half = kThreads >> p;  // 128 ... 2; the last one below
+      const int half = kThreads >> p;  // 128 ... 2; the last one in `arrive`
+      if (t < half) keep_greater(shared, t, t + half);
+    } else if (p == kArrive) {
+      if (t == 0) arrive(table, b, shared);
+    } else if (p == kGather) {
+      gather(table, t, shared);
+    } else if (p < phases - 1) {
+      const int q = p - kGather - 1, half = kThreads >> (q + 1);
+      shared.all.phase(q, t);
       if (t < half) keep_greater(shared, t, t + half);
     } else if (t == 0) {
-      keep_greater(shared, 0, 1);
-      table.partials[b] = {shared.sum.lanes[0], shared.greatest[0], 0};
+      record_sums(table.inputs, shared.all.lanes[0], shared.greatest[0], *table.state);
     }
   }
+};
+
+/// What all gradients of a tensor are multiplied by.
+struct Factors {
+  float inverse_scale, clip;
 };
 
 /// Pass 2 of a rule.
@@ -144,7 +231,7 @@ struct Update {
   }
 
   static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
-                                          const StepState& state, std::int64_t i, bool vector,
+                                          Factors factors, std::int64_t i, bool vector,
                                           double (&squares)[2][kPacket]) {
     constexpr int kMost = rule == Rule::ema                         ? 0
                           : rule == Rule::sgd || rule == Rule::lion ? 1
@@ -161,7 +248,7 @@ struct Update {
     for (int k = 0; k < kPacket; ++k) {
       Elements<float> e{};
       e.parameter = parameter.v[k];
-      e.gradient = true_gradient(gradient.v[k], state.inverse_scale, state.clip_factor, c);
+      e.gradient = true_gradient(gradient.v[k], factors.inverse_scale, factors.clip, c);
       for (int m = 0; m < kMost; ++m) e.moment[m] = moment[m].v[k];
       kernels::update<rule>(e, c);
       for (int m = 0; m < kMost; ++m) moment[m].v[k] = e.moment[m];
@@ -186,13 +273,14 @@ struct Update {
       const Block block = table.blocks[b];
       const TensorEntry tensor = table.tensors[block.tensor];
       const Coefficients c = table.coefficients[block.tensor];
-      const StepState state = *table.state;
+      const float inverse_scale = tensor.unscaled ? 1.0f : table.state->inverse_scale;
+      const float clip_factor = table.state->clip_factor;
       const std::int64_t start = block.index * kBlock, n = tensor.gradient ? tensor.length : 0;
       const bool vector = all_aligned(tensor, moment_count(rule, c.flags));
       double squares[2][kPacket] = {};
       for (int r = 0; r < kRows; ++r) {
         const std::int64_t i = start + packet_at(t, r);
-        if (i < n) one_packet(tensor, c, state, i, vector, squares);
+        if (i < n) one_packet(tensor, c, {inverse_scale, clip_factor}, i, vector, squares);
       }
       if constexpr (lamb) {
         shared.parameter.put(t, squares[0]);
@@ -211,68 +299,29 @@ struct Update {
   }
 };
 
-/// 256 partial sums folded by halving: phases 0 ... 7.
-struct Fold {
-  double lanes[kThreads];
-  static constexpr int phases = 8;
-  DEMI_HOST_DEVICE void phase(int p, int t) {
-    const int half = kThreads >> (p + 1);
-    if (t < half) lanes[t] += lanes[t + half];
-  }
-};
-
-/// Between the passes: one thread block for the whole table. Adds up (reduces) and / or takes the
-/// decision (decides).
-template <bool reduces, bool decides>
-struct Finish {
+/// Between the passes: one thread block for the whole table.
+struct Decide {
   struct Shared {
-    Fold sum;
-    std::uint32_t greatest[kThreads];
     std::int64_t taken;  // before this step
   };
-  static constexpr int phases = 1 + Fold::phases + 2;
+  static constexpr int phases = 2;
 
-  static DEMI_HOST_DEVICE void gather(const StepTable& table, int t, Shared& shared) {
-    double sum = 0;
-    std::uint32_t greatest = 0;
-    for (std::int64_t b = t; b < table.block_count; b += kThreads) {
-      sum += table.partials[b].sum_of_squares;
-      greatest =
-          table.partials[b].greatest_bits > greatest ? table.partials[b].greatest_bits : greatest;
+  static DEMI_HOST_DEVICE void phase(int p, const StepTable& table, std::int64_t, int t,
+                                     Shared& shared) {
+    if (p == 0) {
+      if (t != 0) return;
+      shared.taken = table.state->taken;
+      record_decision(table.inputs, *table.state);
+      return;
     }
-    shared.sum.lanes[t] = sum;
-    shared.greatest[t] = greatest;
-  }
-
-  static DEMI_HOST_DEVICE void count_steps(const StepTable& table, int t, std::int64_t taken) {
+    if (table.state->skipped != 0.0f) return;
     for (std::int32_t k = t; k < table.tensor_count; k += kThreads) {
       const TensorEntry& tensor = table.tensors[k];
       if (!tensor.gradient) continue;
       const Group& group = table.groups[tensor.group];
       const std::int64_t step = *tensor.step += 1;
       table.coefficients[k] = tensor_coefficients(
-          group_coefficients(table.rule, group, learning_rate(group, taken), step), tensor);
-    }
-  }
-
-  static DEMI_HOST_DEVICE void phase(int p, const StepTable& table, std::int64_t, int t,
-                                     Shared& shared) {
-    if (p == 0) {
-      if constexpr (reduces) gather(table, t, shared);
-    } else if (p <= Fold::phases) {
-      if constexpr (!reduces) return;
-      shared.sum.phase(p - 1, t);
-      const int half = kThreads >> p;
-      if (t < half && shared.greatest[t + half] > shared.greatest[t])
-        shared.greatest[t] = shared.greatest[t + half];
-    } else if (p == phases - 2) {
-      if (t != 0) return;
-      if constexpr (reduces)
-        record_sums(table.inputs, shared.sum.lanes[0], shared.greatest[0], *table.state);
-      shared.taken = table.state->taken;
-      if constexpr (decides) record_decision(table.inputs, *table.state);
-    } else if constexpr (decides) {
-      if (table.state->skipped == 0.0f) count_steps(table, t, shared.taken);
+          group_coefficients(table.rule, group, learning_rate(group, shared.taken), step), tensor);
     }
   }
 };

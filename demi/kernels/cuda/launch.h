@@ -14,25 +14,17 @@ void launch_blocks(Launcher& launcher, const StepTable& table) {
 
 template <class Launcher>
 void launch_measure(Launcher& launcher, const StepTable& table) {
-  launch_blocks<Measure>(launcher, table);
+  launcher.template run<Measure>(Measure::thread_blocks(table), table);
+}
+
+template <class Launcher>
+void launch_decide(Launcher& launcher, const StepTable& table) {
+  launcher.template run<Decide>(1, table);
 }
 
 template <class Launcher>
 void launch_update(Launcher& launcher, const StepTable& table) {
-  switch (table.rule) {
-    case Rule::sgd:
-      return launch_blocks<Update<Rule::sgd>>(launcher, table);
-    case Rule::adam:
-      return launch_blocks<Update<Rule::adam>>(launcher, table);
-    case Rule::adamw:
-      return launch_blocks<Update<Rule::adamw>>(launcher, table);
-    case Rule::lamb:
-      return launch_blocks<Update<Rule::lamb>>(launcher, table);
-    case Rule::lion:
-      return launch_blocks<Update<Rule::lion>>(launcher, table);
-    case Rule::ema:
-      return launch_blocks<Update<Rule::ema>>(launcher, table);
-  }
+  with_rule(table.rule, [&]<Rule rule>() { launch_blocks<Update<rule>>(launcher, table); });
 }
 
 template <class Launcher>
@@ -44,9 +36,16 @@ void launch_apply_trust(Launcher& launcher, const StepTable& table) {
 template <class Launcher>
 void launch_step(Launcher& launcher, const StepTable& table) {
   launch_measure(launcher, table);
-  launcher.template run<Finish<true, true>>(1, table);
+  launch_decide(launcher, table);
   launch_update(launcher, table);
   launch_apply_trust(launcher, table);
+}
+
+/// Whether a thread block has nothing to do from phase p of the body on.
+template <class Body>
+DEMI_HOST_DEVICE bool ends(int p, const typename Body::Shared& shared) {
+  if constexpr (requires { Body::ends(p, shared); }) return Body::ends(p, shared);
+  return false;
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 // Compiled with --fmad=false: FMA only where written.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "demi/kernels/cuda/launch.h"
 #include "demi/kernels/cuda_kernels.h"
@@ -11,7 +13,7 @@
 namespace demi::kernels::cuda {
 namespace {
 
-std::atomic<std::int64_t> launches{0};
+std::atomic<std::int64_t> launches{0}, uploads{0};
 
 template <class Body>
 __global__ void __launch_bounds__(kThreads) run(const StepTable table) {
@@ -19,6 +21,7 @@ __global__ void __launch_bounds__(kThreads) run(const StepTable table) {
 #pragma unroll
   for (int p = 0; p < Body::phases; ++p) {
     if (p > 0) __syncthreads();
+    if (ends<Body>(p, shared)) return;  // all threads of the block, or none
     Body::phase(p, table, blockIdx.x, threadIdx.x, shared);
   }
 }
@@ -46,9 +49,54 @@ const char* pass(const StepTable& table, void* stream) {
   return launcher.complaint();
 }
 
-template <class Body>
-void launch_one(DeviceLauncher& launcher, const StepTable& table) {
-  launcher.run<Body>(1, table);
+// The bytes of a table as a kernel's argument. CUDA 12.1 raised the limit from 4 KB to 32 KB.
+constexpr std::size_t kFewBytes = 3968;
+constexpr std::size_t kManyBytes = CUDART_VERSION >= 12010 ? 32000 : kFewBytes;
+
+template <std::size_t capacity>
+struct Payload {
+  std::uint32_t words[capacity / 4];
+};
+
+/// One word a thread: reads of an argument at different places within a warp go one by one, so the
+/// work is spread over many warps.
+template <std::size_t capacity>
+__global__ void write(std::uint32_t* to, unsigned words,
+                      const __grid_constant__ Payload<capacity> from) {
+  const unsigned i = blockIdx.x * kThreads + threadIdx.x;
+  if (i < words) to[i] = from.words[i];
+}
+
+template <std::size_t capacity>
+cudaError_t upload_piece(std::byte* to, const std::byte* from, std::size_t bytes,
+                         cudaStream_t stream) {
+  Payload<capacity> payload;
+  std::memcpy(payload.words, from, bytes);
+  const auto words = static_cast<unsigned>(bytes / 4);
+  uploads.fetch_add(1, std::memory_order_relaxed);
+  write<capacity><<<(words + kThreads - 1) / kThreads, kThreads, 0, stream>>>(
+      reinterpret_cast<std::uint32_t*>(to), words, payload);
+  return cudaGetLastError();
+}
+
+const char* upload(void* to, const void* from, std::size_t bytes, void* stream) {
+  for (std::size_t at = 0; at < bytes;) {
+    const std::size_t piece = std::min(bytes - at, kManyBytes);
+    const auto send = piece <= kFewBytes ? upload_piece<kFewBytes> : upload_piece<kManyBytes>;
+    const cudaError_t error =
+        send(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, piece,
+             static_cast<cudaStream_t>(stream));
+    if (error != cudaSuccess) return cudaGetErrorString(error);
+    at += piece;
+  }
+  return nullptr;
+}
+
+bool capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess)
+    cudaGetLastError();  // the legacy stream, while another one captures
+  return status != cudaStreamCaptureStatusNone;
 }
 
 const char* decline() {
@@ -73,13 +121,14 @@ const char* decline() {
 }
 
 constexpr CudaKernels kKernels = {pass<launch_measure<DeviceLauncher>>,
-                                  pass<launch_one<Finish<true, false>>>,
-                                  pass<launch_one<Finish<false, true>>>,
-                                  pass<launch_one<Finish<true, true>>>,
+                                  pass<launch_decide<DeviceLauncher>>,
                                   pass<launch_update<DeviceLauncher>>,
                                   pass<launch_apply_trust<DeviceLauncher>>,
                                   pass<launch_step<DeviceLauncher>>,
+                                  upload,
+                                  capturing,
                                   [] { return launches.load(); },
+                                  [] { return uploads.load(); },
                                   decline,
                                   kStepLayout};
 

@@ -3,21 +3,13 @@
 #include <algorithm>
 #include <bit>
 
+#include "demi/kernels/blocks.h"
 #include "demi/kernels/formulas.h"
 #include "demi/kernels/lanes.h"
 #include "demi/kernels/reference/elements.h"
 
 namespace demi::kernels::reference {
 namespace {
-
-struct Range {
-  std::int64_t begin, end;  // elements of one tensor
-};
-
-Range elements_of(const TensorEntry& tensor, const Block& block) {
-  const std::int64_t begin = block.index * kBlock;
-  return {begin, std::min(begin + kBlock, tensor.length)};
-}
 
 // The sum of squares of value(0) ... value(n - 1) in the order of lanes.h.
 template <class Value>
@@ -42,13 +34,10 @@ double sum_of_squares(std::int64_t n, Value value) {
   return block[0];
 }
 
-Elements<float> load(const TensorEntry& tensor, const Coefficients& c, const StepState& state,
-                     int moments, std::int64_t i) {
+Elements<float> load_state(const Work& work, std::int64_t i) {
   Elements<float> e{};
-  e.parameter = tensor.parameter[i];
-  for (int m = 0; m < moments; ++m) e.moment[m] = tensor.moment[m][i];
-  const float scaled = load_element(tensor.gradient, tensor.gradient_storage, i);
-  e.gradient = true_gradient(scaled, state.inverse_scale, state.clip_factor, c);
+  e.parameter = work.tensor.parameter[i];
+  for (int m = 0; m < work.moments; ++m) e.moment[m] = work.tensor.moment[m][i];
   return e;
 }
 
@@ -60,97 +49,62 @@ void store_parameter(const TensorEntry& tensor, std::int64_t i, float value) {
 }
 
 template <Rule rule>
-void update_block(const StepTable& table, const Block& block) {
-  const TensorEntry& tensor = table.tensors[block.tensor];
-  const Coefficients& c = table.coefficients[block.tensor];
-  const int moments = moment_count(rule, c.flags);
-  const Range range = elements_of(tensor, block);
-  for (std::int64_t i = range.begin; i < range.end; ++i) {
-    Elements<float> e = load(tensor, c, *table.state, moments, i);
-    kernels::update<rule>(e, c);
-    for (int m = 0; m < moments; ++m) tensor.moment[m][i] = e.moment[m];
-    if constexpr (rule != Rule::lamb) store_parameter(tensor, i, e.parameter);
+void update_element(const Work& work, std::int64_t i) {
+  Elements<float> e = load_state(work, i);
+  const float scaled = load_element(work.tensor.gradient, work.tensor.gradient_storage, i);
+  e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
+  kernels::update<rule>(e, work.c);
+  for (int m = 0; m < work.moments; ++m) work.tensor.moment[m][i] = e.moment[m];
+  if constexpr (rule != Rule::lamb) store_parameter(work.tensor, i, e.parameter);
+}
+
+TrustPartial trust_of(const Work& work, Range range) {
+  const auto parameter = [&](std::int64_t i) { return work.tensor.parameter[range.begin + i]; };
+  const auto update = [&](std::int64_t i) {
+    return lamb_update(load_state(work, range.begin + i), work.c);
+  };
+  return {sum_of_squares(range.size(), parameter), sum_of_squares(range.size(), update)};
+}
+
+Partial sums_of(const TensorEntry& tensor, Range range) {
+  const auto value = [&](std::int64_t i) {
+    return load_element(tensor.gradient, tensor.gradient_storage, range.begin + i);
+  };
+  Partial sums{sum_of_squares(range.size(), value), 0, 0};
+  for (std::int64_t i = 0; i < range.size(); ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(value(i)) & 0x7FFFFFFFu;
+    sums.greatest_bits = std::max(sums.greatest_bits, bits);
   }
-}
-
-float lamb_update_at(const TensorEntry& tensor, const Coefficients& c, std::int64_t i) {
-  Elements<float> e{tensor.parameter[i], 0.0f, {tensor.moment[0][i], tensor.moment[1][i], 0.0f}};
-  return lamb_update(e, c);
-}
-
-TrustPartial trust_of(const StepTable& table, const Block& block) {
-  const TensorEntry& tensor = table.tensors[block.tensor];
-  const Coefficients& c = table.coefficients[block.tensor];
-  const Range range = elements_of(tensor, block);
-  const std::int64_t n = range.end - range.begin;
-  return {sum_of_squares(n, [&](std::int64_t i) { return tensor.parameter[range.begin + i]; }),
-          sum_of_squares(
-              n, [&](std::int64_t i) { return lamb_update_at(tensor, c, range.begin + i); })};
-}
-
-template <Rule rule>
-void update_blocks(const StepTable& table, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t b = begin; b < end; ++b) {
-    const Block& block = table.blocks[b];
-    if (!table.tensors[block.tensor].gradient) continue;
-    update_block<rule>(table, block);
-    if constexpr (rule == Rule::lamb) table.trust[b] = trust_of(table, block);
-  }
+  return sums;
 }
 
 }  // namespace
 
 void measure(const StepTable& table, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t b = begin; b < end; ++b) {
-    const Block& block = table.blocks[b];
-    const TensorEntry& tensor = table.tensors[block.tensor];
-    table.partials[b] = {};
-    if (!tensor.gradient) continue;
-    const Range range = elements_of(tensor, block);
-    const auto value = [&](std::int64_t i) {
-      return load_element(tensor.gradient, tensor.gradient_storage, range.begin + i);
-    };
-    const std::int64_t n = range.end - range.begin;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const auto bits = std::bit_cast<std::uint32_t>(value(i)) & 0x7FFFFFFFu;
-      table.partials[b].greatest_bits = std::max(table.partials[b].greatest_bits, bits);
-    }
-    table.partials[b].sum_of_squares = sum_of_squares(n, value);
-  }
+  measure_blocks(table, begin, end, sums_of);
 }
 
 void update(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
-  switch (table.rule) {
-    case Rule::sgd:
-      return update_blocks<Rule::sgd>(table, begin, end);
-    case Rule::adam:
-      return update_blocks<Rule::adam>(table, begin, end);
-    case Rule::adamw:
-      return update_blocks<Rule::adamw>(table, begin, end);
-    case Rule::lamb:
-      return update_blocks<Rule::lamb>(table, begin, end);
-    case Rule::lion:
-      return update_blocks<Rule::lion>(table, begin, end);
-    case Rule::ema:
-      return update_blocks<Rule::ema>(table, begin, end);
-  }
+  with_rule(table.rule, [&]<Rule rule>() {
+    each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
+      const Work work = work_of<rule>(table, b);
+      for (std::int64_t i = range.begin; i < range.end; ++i) update_element<rule>(work, i);
+      if constexpr (rule == Rule::lamb) table.trust[b] = trust_of(work, range);
+    });
+  });
 }
 
 void apply_trust(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f || table.rule != Rule::lamb) return;
-  for (std::int64_t b = begin; b < end; ++b) {
-    const TensorEntry& tensor = table.tensors[table.blocks[b].tensor];
-    if (!tensor.gradient) continue;
-    const Coefficients& c = table.coefficients[table.blocks[b].tensor];
-    const Range range = elements_of(tensor, table.blocks[b]);
+  each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
+    const Work work = work_of<Rule::lamb>(table, b);
     for (std::int64_t i = range.begin; i < range.end; ++i) {
-      Elements<float> e{
-          tensor.parameter[i], 0.0f, {tensor.moment[0][i], tensor.moment[1][i], 0.0f}};
-      lamb_apply(e, c);
+      Elements<float> e = load_state(work, i);
+      lamb_apply(e, work.c);
       store_parameter(tensor, i, e.parameter);
     }
-  }
+  });
 }
 
 }  // namespace demi::kernels::reference

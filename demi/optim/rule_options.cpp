@@ -1,0 +1,64 @@
+#include "demi/optim/rule_options.h"
+
+#include <torch/serialize/archive.h>
+
+#include <cmath>
+#include <string>
+
+#include "demi/core/error.h"
+
+namespace demi::optim {
+namespace {
+
+template <class Value>
+void read_as(torch::serialize::InputArchive& archive, const char* name, Value& value) {
+  c10::IValue read;
+  if (archive.try_read(name, read)) value = read.to<Value>();
+}
+
+}  // namespace
+
+kernels::Group checked(kernels::Group group, const char* optimizer) {
+  const auto require = [&](bool accepted, const char* option, double seen, const char* range) {
+    if (accepted) return;
+    throw UsageError({.where = optimizer,
+                      .what = std::string(option) + " is out of range",
+                      .seen = std::to_string(seen),
+                      .accepted = range});
+  };
+  const auto require_positive = [&](const char* option, double value) {
+    require(value >= 0 && std::isfinite(value), option, value, "0 or more, finite");
+  };
+  const auto require_decay = [&](const char* option, double beta) {
+    require(beta >= 0 && beta < 1, option, beta, "0 or more, under 1");
+  };
+  require_positive("lr", group.learning_rate);
+  require_positive("momentum", group.momentum);
+  require(std::isfinite(group.dampening), "dampening", group.dampening, "finite");
+  require(!group.nesterov || (group.momentum > 0 && group.dampening == 0), "momentum with nesterov",
+          group.momentum, "above 0, with a dampening of 0");
+  require_decay("beta1", group.beta1);
+  require_decay("beta2", group.beta2);
+  require_positive("eps", group.epsilon);
+  require_positive("weight_decay", group.weight_decay);
+  require(group.trust_limit > 0, "trust_limit", group.trust_limit, "above 0");
+  return group;
+}
+
+void write_option(torch::serialize::OutputArchive& archive, const char* name,
+                  const c10::IValue& value) {
+  archive.write(name, value);
+}
+
+void read_option(torch::serialize::InputArchive& archive, const char* name, double& value) {
+  read_as(archive, name, value);
+}
+void read_option(torch::serialize::InputArchive& archive, const char* name, bool& value) {
+  read_as(archive, name, value);
+}
+void read_option(torch::serialize::InputArchive& archive, const char* name,
+                 std::tuple<double, double>& value) {
+  read_as(archive, name, value);
+}
+
+}  // namespace demi::optim

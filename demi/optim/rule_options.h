@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <torch/optim/optimizer.h>
+
+#include <tuple>
+
+#include "demi/core/export.h"
+#include "demi/kernels/step_table.h"
+
+namespace demi::optim {
+
+/// The group, where every number of it is in its range; else throws UsageError that names the
+/// optimizer and the option. A rule leaves what it does not know at its default.
+DEMI_API kernels::Group checked(kernels::Group group, const char* optimizer);
+
+DEMI_API void write_option(torch::serialize::OutputArchive& archive, const char* name,
+                           const c10::IValue& value);
+/// Leave `value` as it is where the archive has none of that name.
+DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name, double& value);
+DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name, bool& value);
+DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name,
+                          std::tuple<double, double>& value);
+
+/// What the options of all rules share: torch::save, torch::load, the learning rate. `Self` says
+/// which options it has: each(self, [](const char* name, auto& value) { ... }).
+template <class Self>
+struct DEMI_API RuleOptions : public torch::optim::OptimizerCloneableOptions<Self> {
+  void serialize(torch::serialize::OutputArchive& archive) const override {
+    Self::each(self(), [&](const char* name, const auto& value) {
+      write_option(archive, name, c10::IValue(value));
+    });
+  }
+  void serialize(torch::serialize::InputArchive& archive) override {
+    Self::each(self(), [&](const char* name, auto& value) { read_option(archive, name, value); });
+  }
+  double get_lr() const override { return self().lr(); }
+  void set_lr(double rate) override { self().lr(rate); }
+
+ private:
+  Self& self() { return static_cast<Self&>(*this); }
+  const Self& self() const { return static_cast<const Self&>(*this); }
+};
+
+}  // namespace demi::optim

@@ -1,0 +1,31 @@
+#include "demi/optim/table_kernels.h"
+
+#include <string>
+
+namespace demi::optim {
+namespace {
+
+const kernels::CudaKernels* emulated = nullptr;
+
+kernels::Path path_of(kernels::Device device, std::optional<kernels::Path> forced) {
+  if (!forced) return kernels::path_for(device);
+  return kernels::path_for(device, std::string(kernels::name_of(*forced)));
+}
+
+}  // namespace
+
+TableKernels kernels_for(const at::Tensor& work, std::optional<kernels::Path> forced) {
+  if (work.scalar_type() != at::kFloat) return {};
+  if (work.is_cpu()) {
+    if (emulated) return {.device = emulated};
+    return {.cpu = kernels::cpu_kernels(path_of(kernels::Device::cpu, forced))};
+  }
+  const bool ours = work.is_cuda() && path_of(kernels::Device::cuda, forced) == kernels::Path::cuda;
+  return {.device = ours ? kernels::cuda_kernels() : nullptr};
+}
+
+bool is_asynchronous(c10::Device device) { return !device.is_cpu() || emulated; }
+
+void emulate_device(const kernels::CudaKernels* kernels) { emulated = kernels; }
+
+}  // namespace demi::optim

@@ -1,0 +1,28 @@
+#include "demi/scaler/skip_watch.h"
+
+#include <torch/types.h>
+
+namespace demi {
+
+void SkipWatch::count(bool skipped, float scale) {
+  host_ = {.skips_in_a_row = skipped ? host_.skips_in_a_row + 1 : 0, .scale = scale};
+}
+
+void SkipWatch::count(const at::Tensor& found_inf, const at::Tensor& scale) {
+  const at::NoGradGuard no_grad;
+  if (!skips_in_a_row_.defined()) {
+    skips_in_a_row_ = at::zeros_like(scale);
+    mirror_ = at::zeros({2}, at::TensorOptions(at::kFloat).pinned_memory(scale.is_cuda()));
+  }
+  skips_in_a_row_.add_(1).mul_(found_inf);
+  mirror_.copy_(at::stack({skips_in_a_row_, scale}), /*non_blocking=*/true);
+}
+
+SkipWatch::Seen SkipWatch::seen() const {
+  if (!mirror_.defined()) return host_;
+  // Written by the device at any time: each number is an old or a new one, never half of both.
+  const volatile float* numbers = mirror_.const_data_ptr<float>();
+  return {.skips_in_a_row = static_cast<int64_t>(numbers[0]), .scale = numbers[1]};
+}
+
+}  // namespace demi
