@@ -37,13 +37,6 @@ inline Vector load_elements(const void* array, std::int64_t i, int n) {
     return from_bf16(load_half(static_cast<const std::uint16_t*>(array) + i, n));
 }
 
-/// x with 0 from the n-th element on.
-inline Vector first_elements(Vector x, int n) {
-  float elements[Vector::width];
-  store(elements, x);
-  return load(elements, n);
-}
-
 inline void store_elements(void* array, Storage storage, std::int64_t i, Vector x) {
   switch (storage) {
     case Storage::bf16:

@@ -35,15 +35,23 @@ Partial measure_block(const void* gradient, Range range) {
   return {block.total(), greatest(bits), 0};
 }
 
-inline Partial sums_of(const TensorEntry& tensor, Range range) {
-  switch (tensor.gradient_storage) {
+/// call.template operator()<storage>(), with the storage as a constant.
+template <class Call>
+inline auto with_storage(Storage storage, Call call) {
+  switch (storage) {
     case Storage::bf16:
-      return measure_block<Storage::bf16>(tensor.gradient, range);
+      return call.template operator()<Storage::bf16>();
     case Storage::fp16:
-      return measure_block<Storage::fp16>(tensor.gradient, range);
+      return call.template operator()<Storage::fp16>();
     default:
-      return measure_block<Storage::fp32>(tensor.gradient, range);
+      return call.template operator()<Storage::fp32>();
   }
+}
+
+inline Partial sums_of(const TensorEntry& tensor, Range range) {
+  return with_storage(tensor.gradient_storage, [&]<Storage storage>() {
+    return measure_block<storage>(tensor.gradient, range);
+  });
 }
 
 void measure_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
@@ -63,10 +71,11 @@ inline void store_copies(const Work& work, std::int64_t i, Vector x, int n) {
   }
 }
 
-/// One vector of pass 2. `some` is nothing, or the number of elements, less than the width.
+/// One vector of pass 2; gives what it has become. `some` is nothing, or the number of elements,
+/// less than the width.
 template <Rule rule, Storage storage, class... Some>
-inline __attribute__((always_inline)) void update_vector(const Work& work, std::int64_t i,
-                                                         Some... some) {
+inline __attribute__((always_inline)) Elements<Vector> update_vector(const Work& work,
+                                                                     std::int64_t i, Some... some) {
   Elements<Vector> e{};
   e.parameter = load(work.tensor.parameter + i, some...);
   e.gradient = true_gradient(load_elements<storage>(work.tensor.gradient, i, some...),
@@ -82,6 +91,7 @@ inline __attribute__((always_inline)) void update_vector(const Work& work, std::
     store(work.tensor.parameter + i, e.parameter, some...);
     store_copies(work, i, e.parameter, some...);
   }
+  return e;
 }
 
 template <Rule rule, Storage storage>
@@ -99,46 +109,51 @@ inline Elements<Vector> load_state(const Work& work, std::int64_t i, Some... som
   return e;
 }
 
-/// LAMB: squares of the parameter and of the update, after the moments of the range have moved
-/// (they are in the cache).
-inline TrustPartial trust_of(const Work& work, Range range) {
-  Lanes parameter, update;
+/// Squares of n <= kChunk elements of an array, added to `block`.
+inline void add_squares(Lanes& block, const float* array, int n) {
+  const auto get = [&](int i) { return load(array + i); };
+  const auto get_first = [&](int i, int some) { return load(array + i, some); };
   const auto ignore = [](Vector) {};
-  for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
-    const std::int64_t left = range.end - at;
-    const int n = left < kChunk ? static_cast<int>(left) : kChunk;
-    add_chunk(
-        parameter, n, [&](int i) { return load(work.tensor.parameter + at + i); },
-        [&](int i, int some) { return load(work.tensor.parameter + at + i, some); }, ignore);
-    add_chunk(
-        update, n, [&](int i) { return lamb_update(load_state(work, at + i), work.c); },
-        [&](int i, int some) {
-          return first_elements(lamb_update(load_state(work, at + i, some), work.c), some);
-        },
-        ignore);
+  if (n == kChunk) {
+    add_full_chunk(block, get, get_first, ignore);
+  } else {
+    add_chunk(block, n, get, get_first, ignore);
   }
-  return {parameter.total(), update.total()};
 }
 
-template <Rule rule>
-void update_elements(const Work& work, Range range) {
-  switch (work.tensor.gradient_storage) {
-    case Storage::bf16:
-      return update_range<rule, Storage::bf16>(work, range);
-    case Storage::fp16:
-      return update_range<rule, Storage::fp16>(work, range);
-    default:
-      return update_range<rule, Storage::fp32>(work, range);
+/// LAMB's pass 2: the moments, and the squares of parameter and update. A chunk at a time, so that
+/// the squares, which are summed in another order, find it in the first level cache.
+template <Storage storage>
+TrustPartial update_lamb(const Work& work, Range range) {
+  Lanes parameter, update;
+  float updates[kChunk];
+  const auto move = [&](std::int64_t at, std::int64_t i, auto... some) {
+    const Elements<Vector> e = update_vector<Rule::lamb, storage>(work, i, some...);
+    store(updates + (i - at), lamb_update(e, work.c), some...);
+  };
+  for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
+    const std::int64_t end = at + kChunk < range.end ? at + kChunk : range.end;
+    std::int64_t i = at;
+    for (; i + Vector::width <= end; i += Vector::width) move(at, i);
+    if (i < end) move(at, i, static_cast<int>(end - i));
+    add_squares(parameter, work.tensor.parameter + at, static_cast<int>(end - at));
+    add_squares(update, updates, static_cast<int>(end - at));
   }
+  return {parameter.total(), update.total()};
 }
 
 void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
   with_rule(table.rule, [&]<Rule rule>() {
-    each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
+    each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
       const Work work = work_of<rule>(table, b);
-      update_elements<rule>(work, range);
-      if constexpr (rule == Rule::lamb) table.trust[b] = trust_of(work, range);
+      with_storage(tensor.gradient_storage, [&]<Storage storage>() {
+        if constexpr (rule == Rule::lamb) {
+          table.trust[b] = update_lamb<storage>(work, range);
+        } else {
+          update_range<rule, storage>(work, range);
+        }
+      });
     });
   });
 }

@@ -27,6 +27,12 @@ void check(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
+void complain(const char* complaint) {
+  if (!complaint) return;
+  std::printf("launch: %s\n", complaint);
+  std::exit(1);
+}
+
 /// Device memory that starts `offset` bytes off a 256-byte boundary, as the host's array is
 /// misaligned.
 class DeviceArray {
@@ -55,7 +61,8 @@ class DeviceArray {
 /// A host case's tensors moved to the device and back.
 class DeviceCase {
  public:
-  DeviceCase(StepCase& host, const CaseOptions& options) : host_(host) {
+  DeviceCase(const CudaKernels& kernels, StepCase& host, const CaseOptions& options)
+      : host_(host) {
     const auto offset = static_cast<std::size_t>(options.offset);
     std::vector<TensorEntry> tensors(host.plan().tensors().begin(), host.plan().tensors().end());
     for (TensorEntry& tensor : tensors) {
@@ -88,9 +95,7 @@ class DeviceCase {
     table_ = plan_->pack(reinterpret_cast<std::byte*>(staging.data()),
                          static_cast<std::byte*>(table_memory_->data()),
                          static_cast<StepState*>(state_->data()));
-    check(cudaMemcpy(table_memory_->data(), staging.data(), plan_->upload_bytes(),
-                     cudaMemcpyHostToDevice),
-          "table");
+    complain(kernels.upload(table_memory_->data(), staging.data(), plan_->upload_bytes(), nullptr));
   }
 
   const StepTable& table() const { return table_; }
@@ -119,13 +124,10 @@ class DeviceCase {
 bool agrees(const CudaKernels& kernels, const CaseOptions& options) {
   StepCase expected(options), seen(options);
   for (StepCase* one : {&expected, &seen}) one->plan().inputs().max_norm = 0.01f;
-  DeviceCase device(seen, options);
+  DeviceCase device(kernels, seen, options);
   for (int s = 0; s < 2; ++s) {
     expected.step(*cpu_kernels(Path::reference));
-    if (const char* complaint = kernels.step(device.table(), nullptr)) {
-      std::printf("launch: %s\n", complaint);
-      return false;
-    }
+    complain(kernels.step(device.table(), nullptr));
   }
   check(cudaDeviceSynchronize(), "step");
   device.download();
@@ -155,6 +157,32 @@ bool agrees_everywhere(const CudaKernels& kernels) {
     }
   }
   return all;
+}
+
+/// The steps of a captured graph are those of as many launches.
+bool agrees_when_captured(const CudaKernels& kernels) {
+  CaseOptions options;
+  options.rule = Rule::lamb;
+  StepCase expected(options), seen(options);
+  DeviceCase device(kernels, seen, options);
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  check(cudaStreamCreate(&stream), "stream");
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+  const bool knows = kernels.capturing(stream);
+  complain(kernels.step(device.table(), stream));
+  check(cudaStreamEndCapture(stream, &graph), "end of capture");
+  check(cudaGraphInstantiate(&executable, graph, 0), "graph");
+  for (int s = 0; s < 3; ++s) {
+    expected.step(*cpu_kernels(Path::reference));
+    check(cudaGraphLaunch(executable, stream), "replay");
+  }
+  check(cudaStreamSynchronize(stream), "replays");
+  device.download();
+  const bool same = knows && !kernels.capturing(stream) && expected.written() == seen.written();
+  std::printf("captured: %s\n", same ? "same bits" : "DIFFERENT");
+  return same;
 }
 
 template <class Work>
@@ -189,7 +217,7 @@ void bench(const CudaKernels& kernels) {
     options.lengths.assign(8, 4194304);
     StepCase host(options);
     host.plan().inputs().max_norm = 1.0f;
-    DeviceCase device(host, options);
+    DeviceCase device(kernels, host, options);
     kernels.step(device.table(), nullptr);
     const double elapsed = milliseconds([&] { kernels.step(device.table(), nullptr); });
     const Traffic traffic = traffic_of(device.host_table());
@@ -208,7 +236,7 @@ int main(int argc, char** argv) {
   const CudaKernels* kernels = cuda_kernels(&why);
   std::printf("cuda: %s\n", why.c_str());
   if (!kernels) return 77;
-  if (!agrees_everywhere(*kernels)) return 1;
+  if (!agrees_everywhere(*kernels) || !agrees_when_captured(*kernels)) return 1;
   if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) bench(*kernels);
   return 0;
 }
