@@ -13,6 +13,7 @@ nlohmann::ordered_json json_of(const bench::StepBenchResult& r) {
                               {"parameters", r.parameters},
                               {"tensors", r.tensors},
                               {"threads", r.threads},
+                              {"device", r.device},
                               {"kernels", r.kernels},
                               {"ms", r.ms},
                               {"ms_spread", r.ms_spread},
@@ -62,6 +63,7 @@ void add_bench_step(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--rounds", options->rounds, "the least time of them counts")
       ->capture_default_str();
+  command->add_option("--device", options->device, "cpu, cuda or cuda:N")->capture_default_str();
   command->add_flag("!--no-peer", options->peer, "without LibTorch's optimizer beside it");
   command->add_flag("--json", *json, "one JSON object");
   command->callback([options, json] {
@@ -72,9 +74,11 @@ void add_bench_step(CLI::App& bench) {
     }
     print(result);
     std::printf(
-        "again: demi bench step --optimizer %s --parameters %lld --tensors %lld --rounds %d\n",
+        "again: demi bench step --optimizer %s --parameters %lld --tensors %lld --rounds %d "
+        "--device "
+        "%s\n",
         options->optimizer.c_str(), static_cast<long long>(options->parameters),
-        static_cast<long long>(options->tensors), options->rounds);
+        static_cast<long long>(options->tensors), options->rounds, options->device.c_str());
   });
 }
 

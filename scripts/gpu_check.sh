@@ -2,7 +2,8 @@
 # gpu_check.sh [--libtorch DIR] [--build DIR] [--out FILE] [--jobs N] [--dry-run]
 #
 # For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu, reads the kernels'
-# machine code, times the step on the device, and writes one results file.
+# machine code, times the step on the device, beside Python PyTorch where there is one (PEER names its interpreter; made by
+# benchmarks/peers/make_env.sh), and writes one results file. A measurement that this build does not have is named, not run.
 #   --libtorch  a LibTorch with CUDA (the folder with include/ and lib/); without it, the one that CMake finds
 #   --build     build folder (default build/cuda)
 #   --out       results (default results/gpu.txt)
@@ -10,7 +11,7 @@
 set -euo pipefail
 
 libtorch="" build=build/cuda out=results/gpu.txt jobs=$(nproc) dry=""
-usage() { sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; }
 while [ $# -gt 0 ]; do
   case "$1" in
     --libtorch | --build | --out | --jobs)
@@ -50,6 +51,17 @@ step() {
   fi
 }
 
+# bench NAME WHAT ARGS...: `demi bench WHAT ARGS...`, where this build has it.
+bench() {
+  local name=$1 what=$2
+  shift 2
+  if [ -n "$dry" ] || "$build/demi" bench "$what" --help >/dev/null 2>&1; then
+    step "$name" "$build/demi" bench "$what" "$@"
+  else
+    printf '\n## %s\nnot in this build: demi bench %s\n' "$name" "$what" | tee -a "$out"
+  fi
+}
+
 if [ -z "$dry" ]; then
   mkdir -p "$(dirname "$out")"
   printf '# GPU check of demi %s, %s\n' "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" "$(date -u +%F)" >"$out"
@@ -63,10 +75,16 @@ step "build" cmake --build "$build" -j "$jobs"
 step "tests" ctest --test-dir "$build" -L gpu --output-on-failure
 step "machine code" scripts/check_sass.sh "$build/libdemi_cuda.so"
 step "kernels against a copy" "$build/demi_cuda_check" --bench
+peer=${PEER:-build/peer_env/bin/python}
 for optimizer in sgd sgd-momentum adamw lamb lion; do
-  step "step $optimizer" "$build/demi" bench step --optimizer "$optimizer" --parameters 33554432 --device cuda --json
+  bench "step $optimizer" step --optimizer "$optimizer" --parameters 33554432 --device cuda --json
 done
-step "recipe" "$build/demi" bench recipe mlp --device cuda --json
+for optimizer in sgd sgd-momentum adamw; do
+  if [ -n "$dry" ] || [ -x "$peer" ]; then
+    step "peer $optimizer" "$peer" benchmarks/peers/step_peer.py --optimizer "$optimizer" --device cuda
+  fi
+done
+bench "recipe" recipe mlp --device cuda --json
 
 [ -z "$dry" ] || exit 0
 echo "results in $out, $failures failed"

@@ -27,13 +27,16 @@ def main():
     parser.add_argument("--parameters", type=int, default=33554432)
     parser.add_argument("--tensors", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
 
     length = options.parameters // options.tensors
-    weights = [torch.nn.Parameter((torch.arange(length) * 0.37 + i).sin()) for i in range(options.tensors)]
+    device = options.device
+    weights = [torch.nn.Parameter((torch.arange(length, device=device) * 0.37 + i).sin()) for i in range(options.tensors)]
     scaled = [((w.detach() * 1.7).cos() * 65.536).bfloat16() for w in weights]
     optimizer = OPTIMIZERS[options.optimizer](weights)
-    scaler = torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler(device)
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
 
     def step():
         copies = [w.detach().bfloat16() for w in weights]  # autocast, once a step and weight
@@ -45,19 +48,22 @@ def main():
         scaler.update()
         return copies
 
-    scaler.scale(torch.zeros(()))
+    scaler.scale(torch.zeros((), device=device))
     times = []
     for _ in range(options.rounds + 1):
         for w in weights:
             w.grad = None
+        synchronize()
         start = time.perf_counter()
         step()
+        synchronize()
         times.append((time.perf_counter() - start) * 1e3)
     times = times[1:]
     print(json.dumps({
         "torch": torch.__version__,
         "optimizer": options.optimizer,
         "parameters": length * options.tensors,
+        "device": device,
         "threads": torch.get_num_threads(),
         "ms": min(times),
         "ms_spread": statistics.median(times) / min(times) - 1,

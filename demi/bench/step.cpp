@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 
+#include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/kernels/path.h"
@@ -63,13 +64,15 @@ const std::map<std::string, Contender>& contenders() {
   return all;
 }
 
-Tensors parameters_of(int64_t elements, int64_t tensors) {
+Tensors parameters_of(int64_t elements, int64_t tensors, const c10::Device& device) {
   const at::NoGradGuard no_grad;
   Tensors made;
   for (int64_t i = 0; i < tensors; ++i) {
     const int64_t length = elements / tensors + (i < elements % tensors ? 1 : 0);
-    made.push_back(
-        (at::arange(length, at::kFloat) * 0.37 + static_cast<double>(i)).sin_().requires_grad_());
+    made.push_back((at::arange(length, at::TensorOptions(device).dtype(at::kFloat)) * 0.37 +
+                    static_cast<double>(i))
+                       .sin_()
+                       .requires_grad_());
   }
   return made;
 }
@@ -90,9 +93,15 @@ void make_copies(const Tensors& parameters) {
   for (const auto& p : parameters) weights::low_precision(p, at::kBFloat16);
 }
 
-double milliseconds(const std::function<void()>& work) {
+/// Until the device is done, its work included that was asked for before.
+double milliseconds(const c10::Device& device, const std::function<void()>& work) {
+  const auto wait = [&] {
+    if (device.is_cuda()) torch::cuda::synchronize(device.index());
+  };
+  wait();
   const auto start = std::chrono::steady_clock::now();
   work();
+  wait();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
       .count();
 }
@@ -120,52 +129,69 @@ void torch_step(torch::optim::Optimizer& optimizer, const Tensors& parameters,
                 const at::Tensor& inverse_scale) {
   Tensors gradients;
   for (const auto& p : parameters) gradients.push_back(p.grad());
-  at::Tensor found_inf = at::zeros({});
+  at::Tensor found_inf = at::zeros({}, inverse_scale.options());
   at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse_scale);
   torch::nn::utils::clip_grad_norm_(parameters, kMaxNorm);
   if (found_inf.item<float>() == 0) optimizer.step();
 }
 
-void check_against_reference(const Contender& contender, const std::string& name) {
+/// A CUDA device's pow may differ in its last bit: once a step, in a bias correction.
+bool agree(const at::Tensor& seen, const at::Tensor& reference) {
+  if (seen.is_cpu()) return at::equal(seen, reference);
+  return at::allclose(seen.to(at::kCPU, at::kDouble), reference.to(at::kDouble), 1e-6, 1e-9);
+}
+
+std::string kernels_on(const c10::Device& device) {
+  const auto kind = device.is_cuda() ? kernels::Device::cuda : kernels::Device::cpu;
+  return std::string(kernels::name_of(kernels::path_for(kind)));
+}
+
+void check_against_reference(const Contender& contender, const std::string& name,
+                             const c10::Device& device) {
   const int64_t elements = 100003;  // no multiple of a vector or a block
-  const Tensors mine = parameters_of(elements, 3), reference = parameters_of(elements, 3);
+  const Tensors reference = parameters_of(elements, 3, at::kCPU);
+  Tensors mine;
+  for (const auto& p : reference)
+    mine.push_back(p.detach().to(device, p.scalar_type(), false, /*copy=*/true).requires_grad_());
   const auto a = contender.demi(mine, {}),
              b = contender.demi(reference, {.path = kernels::Path::reference});
   make_copies(mine);
   make_copies(reference);
   GradScaler scaler_a, scaler_b;
-  const auto step = [](const Tensors& p, optim::Optimizer& optimizer, GradScaler& scaler) {
-    scaler.scale(at::zeros({}));
-    set_gradients(p, gradients_of(p, 65536));
+  const auto step = [](const Tensors& p, optim::Optimizer& optimizer, GradScaler& scaler,
+                       const Tensors& gradients) {
+    const c10::Device where = p.front().device();
+    scaler.scale(at::zeros({}, where));
+    for (size_t i = 0; i < p.size(); ++i) p[i].mutable_grad() = gradients[i].to(where);
     demi_step(scaler, optimizer, p);
   };
   for (int i = 0; i < 3; ++i) {
-    step(mine, *a, scaler_a);
-    step(reference, *b, scaler_b);
+    const Tensors gradients = gradients_of(reference, 65536);
+    step(mine, *a, scaler_a, gradients);
+    step(reference, *b, scaler_b, gradients);
   }
   bool same = true;
   for (size_t i = 0; i < mine.size(); ++i) {
-    same &= at::equal(mine[i], reference[i]);
+    same &= agree(mine[i].detach(), reference[i].detach());
     same &= at::equal(weights::low_precision(mine[i], at::kBFloat16), mine[i].to(at::kBFloat16));
   }
   const auto state = b->state_tensors();
-  for (const auto& [key, tensor] : a->state_tensors()) same &= at::equal(tensor, state.at(key));
+  for (const auto& [key, tensor] : a->state_tensors()) same &= agree(tensor, state.at(key));
   if (same) return;
   throw TrainingError(
       {.where = "bench.step",
        .what = "the kernels in use do not give what the reference gives, so they are not timed",
-       .seen =
-           name + " on " + std::string(kernels::name_of(kernels::path_for(kernels::Device::cpu))),
+       .seen = name + " on " + kernels_on(device),
        .accepted = "equal bits",
        .advice = "force another path with DEMI_KERNELS and report this"});
 }
 
 /// One step over tensors too small to take time by themselves, in microseconds.
-double host_cost(const std::function<void()>& step) {
+double host_cost(const c10::Device& device, const std::function<void()>& step) {
   constexpr int kSteps = 50;
   double least = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 5; ++round) {
-    const double ms = milliseconds([&] {
+    const double ms = milliseconds(device, [&] {
       for (int i = 0; i < kSteps; ++i) step();
     });
     least = std::min(least, ms * 1000 / kSteps);
@@ -173,17 +199,18 @@ double host_cost(const std::function<void()>& step) {
   return least;
 }
 
-void time_host_cost(const Contender& contender, StepBenchResult& result) {
-  const Tensors small = parameters_of(40 * 64, 40);
+void time_host_cost(const Contender& contender, const c10::Device& device,
+                    StepBenchResult& result) {
+  const Tensors small = parameters_of(40 * 64, 40, device);
   const auto optimizer = contender.demi(small, {});
   make_copies(small);
   set_gradients(small, gradients_of(small, 1));
-  result.host_us = host_cost([&] { optimizer->step(); });
+  result.host_us = host_cost(device, [&] { optimizer->step(); });
   if (result.torch_optim_ms == 0) return;
-  const Tensors other = parameters_of(40 * 64, 40);
+  const Tensors other = parameters_of(40 * 64, 40, device);
   const auto peer = contender.torch(other);
   for (const auto& p : other) p.mutable_grad() = at::ones_like(p);
-  result.torch_optim_host_us = host_cost([&] { peer->step(); });
+  result.torch_optim_host_us = host_cost(device, [&] { peer->step(); });
 }
 
 /// Keeps copies across steps while it lives, whatever this LibTorch's default is.
@@ -201,38 +228,41 @@ class KeptCopies {
 };
 
 Times time_demi(const Contender& contender, const StepBenchOptions& options,
-                StepBenchResult& result) {
-  const Tensors parameters = parameters_of(options.parameters, options.tensors);
+                const c10::Device& device, StepBenchResult& result) {
+  const Tensors parameters = parameters_of(options.parameters, options.tensors, device);
   const auto optimizer = contender.demi(parameters, {});
   make_copies(parameters);
   set_gradients(parameters, gradients_of(parameters, 65536));
   const int64_t copy_elements = std::max<int64_t>(options.parameters, 1 << 22);
-  const at::Tensor from = at::ones({copy_elements}), to = at::zeros({copy_elements});
+  const at::Tensor from = at::ones({copy_elements}, device);
+  const at::Tensor to = at::zeros({copy_elements}, device);
   GradScaler scaler;
-  scaler.scale(at::zeros({}));
+  scaler.scale(at::zeros({}, device));
   demi_step(scaler, *optimizer, parameters);
   Times step, copy;
   for (int round = 0; round < options.rounds; ++round) {
-    step.ms.push_back(milliseconds([&] { demi_step(scaler, *optimizer, parameters); }));
-    copy.ms.push_back(milliseconds([&] { to.copy_(from); }));
+    step.ms.push_back(milliseconds(device, [&] { demi_step(scaler, *optimizer, parameters); }));
+    copy.ms.push_back(milliseconds(device, [&] { to.copy_(from); }));
   }
   result.bytes_per_parameter = optimizer->bytes_per_parameter();
   result.copy_gb_per_s = static_cast<double>(copy_elements) * 8 / copy.least() * 1e-6;
   return step;
 }
 
-Times time_torch(const Contender& contender, const StepBenchOptions& options) {
-  const Tensors parameters = parameters_of(options.parameters, options.tensors);
+Times time_torch(const Contender& contender, const StepBenchOptions& options,
+                 const c10::Device& device) {
+  const Tensors parameters = parameters_of(options.parameters, options.tensors, device);
   const auto optimizer = contender.torch(parameters);
   const Tensors scaled = gradients_of(parameters, 65536);
   for (size_t i = 0; i < parameters.size(); ++i)
     parameters[i].mutable_grad() = scaled[i].to(at::kFloat);
-  const at::Tensor inverse_scale = at::scalar_tensor(1.0 / 65536, at::kFloat);
+  const at::Tensor inverse_scale = at::full({}, 1.0 / 65536, at::TensorOptions(device));
   Times times;
   for (int round = 0; round <= options.rounds; ++round) {
     // LibTorch unscales and clips in place: every round starts from the scaled gradients.
     for (size_t i = 0; i < parameters.size(); ++i) parameters[i].grad().copy_(scaled[i]);
-    const double ms = milliseconds([&] { torch_step(*optimizer, parameters, inverse_scale); });
+    const double ms =
+        milliseconds(device, [&] { torch_step(*optimizer, parameters, inverse_scale); });
     if (round > 0) times.ms.push_back(ms);
   }
   return times;
@@ -254,6 +284,23 @@ void check(const StepBenchOptions& options) {
                     .accepted = "1 or more of each, and no more tensors than parameters"});
 }
 
+/// With its index. Throws where it is not there.
+c10::Device device_of(const std::string& name) {
+  if (name == "cpu") return at::kCPU;
+  if (!name.starts_with("cuda"))
+    throw UsageError({.where = "bench.step",
+                      .what = "there is no such device",
+                      .seen = name,
+                      .accepted = "cpu, cuda, cuda:N"});
+  const CudaLibrary& library = load_cuda();
+  if (!library.loaded || !torch::cuda::is_available())
+    throw DeviceError({.where = "bench.step",
+                       .what = "there is no CUDA device to measure",
+                       .seen = library.loaded ? "LibTorch finds none" : library.reason});
+  const c10::Device device(name);
+  return {device.type(), device.has_index() ? device.index() : c10::DeviceIndex{0}};
+}
+
 }  // namespace
 
 const std::vector<std::string>& step_bench_optimizers() {
@@ -269,25 +316,27 @@ StepBenchResult bench_step(const StepBenchOptions& options) {
   check(options);
   const KeptCopies kept;
   const Contender& contender = contenders().at(options.optimizer);
-  check_against_reference(contender, options.optimizer);
+  const c10::Device device = device_of(options.device);
+  check_against_reference(contender, options.optimizer, device);
 
   StepBenchResult result;
   result.optimizer = options.optimizer;
-  result.kernels = kernels::name_of(kernels::path_for(kernels::Device::cpu));
+  result.kernels = kernels_on(device);
+  result.device = device.str();
   result.parameters = options.parameters;
   result.tensors = options.tensors;
   result.threads = at::get_num_threads();
-  const Times demi = time_demi(contender, options, result);
+  const Times demi = time_demi(contender, options, device, result);
   result.ms = demi.least();
   result.ms_spread = demi.spread();
   result.gb_per_s =
       result.bytes_per_parameter * static_cast<double>(options.parameters) / result.ms * 1e-6;
   result.fraction_of_copy = result.gb_per_s / result.copy_gb_per_s;
   if (options.peer && contender.torch) {
-    result.torch_optim_ms = time_torch(contender, options).least();
+    result.torch_optim_ms = time_torch(contender, options, device).least();
     result.torch_optim_over_demi = result.torch_optim_ms / result.ms;
   }
-  time_host_cost(contender, result);
+  time_host_cost(contender, device, result);
   return result;
 }
 

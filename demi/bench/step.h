@@ -17,12 +17,13 @@ struct StepBenchOptions {
   int64_t tensors = 8;              // that they are spread over evenly; 1 to parameters
   int rounds = 7;                   // each of one step and one copy, then one step of LibTorch's
   bool peer = true;                 // false: without LibTorch's optimizer
+  std::string device = "cpu";       // cpu, cuda or cuda:N
 };
 
 /// Times are the least of all rounds; ms_spread is by how much the median is above it (0.1: 10 %).
 /// Bytes are counted from the tables of the step. gb are 10^9 bytes.
 struct StepBenchResult {
-  std::string optimizer, kernels;
+  std::string optimizer, kernels, device;
   int64_t parameters = 0, tensors = 0;
   int threads = 0;
   double ms = 0, ms_spread = 0;

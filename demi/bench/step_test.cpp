@@ -28,6 +28,7 @@ TEST(BenchStep, WrongOptionsAreNamed) {
   EXPECT_THROW(bench_step({.parameters = 0}), UsageError);
   EXPECT_THROW(bench_step({.parameters = 2, .tensors = 3}), UsageError);
   EXPECT_THROW(bench_step({.rounds = 0}), UsageError);
+  EXPECT_THROW(bench_step({.device = "gpu"}), UsageError);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "demi/core/error.h"
 #include "demi/optim/ownership.h"
+#include "demi/optim/pages.h"
 #include "demi/optim/rule_optimizer.h"
 #include "demi/optim/stepper.h"
 
@@ -37,10 +38,15 @@ void check_parameter(const at::Tensor& parameter) {
              "one place an element");
 }
 
+at::Tensor on_huge_pages(at::Tensor tensor) {
+  ask_for_huge_pages(tensor);
+  return tensor;
+}
+
 /// `tensor` in the layout, dtype and device of `work`; zeros where it is undefined.
 void conform(at::Tensor& tensor, const at::Tensor& work, const char* name) {
   if (!tensor.defined()) {
-    tensor = at::zeros_like(work);
+    tensor = on_huge_pages(at::empty_like(work)).zero_();
     return;
   }
   if (tensor.sizes() != work.sizes())
@@ -48,7 +54,7 @@ void conform(at::Tensor& tensor, const at::Tensor& work, const char* name) {
            std::string(name) + " of shape " + c10::str(tensor.sizes()), "the parameter's shape");
   const bool fits = tensor.strides() == work.strides() &&
                     tensor.scalar_type() == work.scalar_type() && tensor.device() == work.device();
-  if (!fits) tensor = at::empty_like(work).copy_(tensor);
+  if (!fits) tensor = on_huge_pages(at::empty_like(work)).copy_(tensor);
 }
 
 /// The dense fp32 (or fp64) array that is updated for the parameter.
@@ -65,7 +71,7 @@ void place(Member& member) {
     member.work = member.state->master;
   } else if (dense || parameter.scalar_type() == at::kDouble) {
     member.storage = Storage::kDirect;
-    member.work = parameter.detach();
+    member.work = on_huge_pages(parameter.detach());
   } else {
     member.storage = Storage::kScattered;
     member.work = at::empty(parameter.sizes(), parameter.options().requires_grad(false));
