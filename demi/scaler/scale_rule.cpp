@@ -21,7 +21,7 @@ void require(bool accepted, const char* option, double seen, const char* range) 
 
 bool usable(float scale) {
   const float reciprocal = static_cast<float>(1.0 / static_cast<double>(scale));
-  return scale > 0 && std::isfinite(scale) && std::isfinite(reciprocal) && reciprocal > 0;
+  return scale > 0 && std::isfinite(reciprocal) && reciprocal > 0;  // of Inf it is 0
 }
 
 /// `wanted` between floor and ceiling, or `current` where fp32 cannot hold it.
