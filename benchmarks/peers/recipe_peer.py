@@ -1,0 +1,98 @@
+"""Python PyTorch's own time for the recipes of `demi bench recipe`: the same model, sizes and optimizer.
+
+    $(benchmarks/peers/make_env.sh) benchmarks/peers/recipe_peer.py mlp --precision bf16
+
+Prints one JSON object: ms a step (median, minimum, maximum), after warm-up. Precision fp32 or bf16 (torch.autocast)."""
+import argparse
+import json
+import statistics
+import time
+
+import torch
+from torch import nn
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inner, width, stride):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inner, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width))
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inner != 4 * width:
+            self.shortcut = nn.Sequential(nn.Conv2d(inner, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet50():
+    layers, inner = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()], 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for i in range(blocks):
+            layers.append(Bottleneck(inner, width, stride if i == 0 else 1))
+            inner = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 10))
+
+
+class LSTMClassifier(nn.Module):
+    def __init__(self, vocabulary=100683):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 100)
+        self.lstm = nn.LSTM(100, 256, batch_first=True)
+        self.classifier = nn.Linear(256, 1)
+
+    def forward(self, tokens):
+        return self.classifier(self.lstm(self.embedding(tokens))[0][:, -1])
+
+
+def workload(a):
+    """Model, input, target, loss, optimizer."""
+    torch.manual_seed(0)
+    if a.recipe == "mlp":
+        model = nn.Sequential(nn.Linear(a.width, a.width), nn.ReLU(), nn.Linear(a.width, a.width), nn.ReLU(),
+                              nn.Linear(a.width, a.width))
+        data = torch.randn(a.batch_size, a.width), torch.randn(a.batch_size, a.width)
+        return model, *data, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), 1e-3)
+    if a.recipe == "cifar10-resnet50":
+        model = resnet50().to(memory_format=torch.channels_last)
+        x = torch.randn(a.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+        return model, x, torch.randint(0, 10, (a.batch_size,)), nn.functional.cross_entropy, optimizer
+    model = LSTMClassifier()
+    x = torch.randint(0, 100683, (a.batch_size, a.length))
+    y = torch.randint(0, 2, (a.batch_size, 1)).float()
+    return model, x, y, nn.functional.binary_cross_entropy_with_logits, torch.optim.Adam(model.parameters(), 1e-3)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", choices=["mlp", "cifar10-resnet50", "imdb-lstm"])
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--batch-size", type=int, default=None)
+    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=8)
+    a = parser.parse_args()
+    a.batch_size = a.batch_size or {"mlp": 512, "cifar10-resnet50": 32, "imdb-lstm": 64}[a.recipe]
+    model, x, y, loss_of, optimizer = workload(a)
+    times = []
+    for step in range(a.warmup + a.steps):
+        start = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=a.precision == "bf16"):
+            output = model(x)
+        loss = loss_of(output.float(), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step >= a.warmup:
+            times.append(1e3 * (time.perf_counter() - start))
+    print(json.dumps({"recipe": a.recipe, "precision": a.precision, "batch_size": a.batch_size,
+                      "ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times),
+                      "loss": loss.item(), "torch": torch.__version__, "threads": torch.get_num_threads()}))
+
+
+if __name__ == "__main__":
+    main()
