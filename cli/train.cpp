@@ -10,7 +10,6 @@
 #include "cli/run_session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
-#include "demi/report/format.h"
 #include "demi/train/compare_report.h"
 #include "demi/train/plan.h"
 #include "demi/train/recipe.h"
@@ -52,15 +51,6 @@ void print_list(bool as_json) {
                         : report::to_text(table, out()));
 }
 
-report::Table class_table(const train::Comparison& c) {
-  report::Table table{.title = "test accuracy by class"};
-  table.columns = {{.name = "class", .align = report::Align::kLeft}, {.name = "accuracy"}};
-  const std::vector<double>& accuracy = c.runs.front().class_accuracy;
-  for (std::size_t i = 0; i < accuracy.size() && i < c.classes.size(); ++i)
-    table.rows.push_back({c.classes[i], report::format_percent(accuracy[i])});
-  return table;
-}
-
 void train_one(const TrainArguments& a) {
   if (a.list) return print_list(a.json);
   const std::string recipe = a.recipe.empty() ? a.settings.recipe_of_file() : a.recipe;
@@ -80,7 +70,7 @@ void train_one(const TrainArguments& a) {
   } else {
     std::cout << report::to_text(train::to_table(result), out());
     if (!result.runs.front().class_accuracy.empty())
-      std::cout << "\n" << report::to_text(class_table(result), out());
+      std::cout << "\n" << report::to_text(train::class_table(result), out());
   }
   std::cout << std::flush;
   session.finish(result, line);

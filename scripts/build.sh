@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Configures, only where something about it changed, and builds: scripts/build.sh PRESET FOLDER [-DNAME=VALUE...]
+# Configures, only where something about it changed, and builds: scripts/build.sh PRESET FOLDER [--target=NAME] [-DNAME=VALUE...]
 # FOLDER stands under build/. The environment's DEMI_LIBTORCH names a LibTorch of yours; DEMI_JOBS the compilers at once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,6 +9,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ $# -ge 2 ] || wrong_usage "which preset, and which folder?"
 preset=$1 dir=build/$2
 shift 2
+target=()
+if [[ ${1:-} == --target=* ]]; then
+  target=(--target "${1#--target=}")
+  shift
+fi
 options=("--preset" "$preset" -B "$dir" "-DDEMI_LIBTORCH=${DEMI_LIBTORCH:-}" "$@")
 
 # A torch source file takes up to 2 GB to compile.
@@ -33,4 +38,4 @@ if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/asked" 2>/dev/null)" != "$asked
   printf '%s\n' "$asked" >"$dir/asked"
 fi
 say "building $dir with $jobs compilers at once"
-cmake --build "$dir" -j "$jobs" >&2 || die "building $dir failed"
+cmake --build "$dir" -j "$jobs" "${target[@]}" >&2 || die "building $dir failed"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "demi/report/format.h"
@@ -200,6 +201,20 @@ report::Table to_table(const Comparison& c) {
   return table;
 }
 
+report::Table class_table(const Comparison& c) {
+  report::Table table{.title = "test accuracy by class"};
+  table.columns = {{.name = "class", .align = report::Align::kLeft}};
+  for (const RunResult& run : c.runs) table.columns.push_back({.name = run.spec.label});
+  for (std::size_t i = 0; i < c.classes.size(); ++i) {
+    table.rows.push_back({c.classes[i]});
+    for (const RunResult& run : c.runs) {
+      const bool known = i < run.class_accuracy.size() && std::isfinite(run.class_accuracy[i]);
+      table.rows.back().push_back(known ? format_percent(run.class_accuracy[i]) : "");
+    }
+  }
+  return table;
+}
+
 report::Page to_page(const Comparison& c, const std::string& command) {
   report::Page page{.title = (c.runs.size() == 1 ? "demi train " : "demi compare ") + c.recipe,
                     .subtitle = data_line(c)};
@@ -208,7 +223,8 @@ report::Page to_page(const Comparison& c, const std::string& command) {
       step_chart(c, "Training loss", {.label = "loss"},
                  [](const StepRecord& s) -> std::optional<double> { return s.loss; });
   loss.smoothing = 0.9;
-  report::Section curves{"Curves", {std::move(loss), accuracy_chart(c)}};
+  report::Section curves{"Curves", {std::move(loss)}};
+  if (c.test_examples > 0) curves.blocks.emplace_back(accuracy_chart(c));
   report::Chart scale =
       step_chart(c, "Loss scale", {.label = "loss scale", .scale = report::Scale::kLog2},
                  [](const StepRecord& s) { return s.loss_scale; });
@@ -232,11 +248,15 @@ report::Page to_page(const Comparison& c, const std::string& command) {
                    {"Where the time goes", {phase_bars(c)}},
                    {"Machine", {std::move(facts)}},
                    {"Again", {report::Code{command}}}};
-  if (!scaled) {
-    page.sections[1].blocks.emplace_back(
-        report::Paragraph{"No run of this comparison scales its loss: fp32 and bf16 have the "
-                          "exponent range for it."});
+  const bool needs_no_scale = std::all_of(c.runs.begin(), c.runs.end(), [](const RunResult& run) {
+    return run.spec.precision.autocast != c10::kHalf && run.spec.precision.weights != c10::kHalf;
+  });
+  if (!scaled && needs_no_scale) {
+    page.sections[1].blocks.emplace_back(report::Paragraph{
+        "No loss is scaled here: fp32, tf32, fp64 and bf16 have the exponent range for it."});
   }
+  if (!c.runs.front().class_accuracy.empty())
+    page.sections.insert(page.sections.begin() + 1, {"By class", {class_table(c)}});
   return page;
 }
 

@@ -10,6 +10,9 @@ namespace demi::train {
 /// The one table: a row a run.
 DEMI_API report::Table to_table(const Comparison& comparison);
 
+/// Test accuracy of each class by run, for runs that were asked for it.
+DEMI_API report::Table class_table(const Comparison& comparison);
+
 /// The whole report: the table, the machine, curves of all runs laid over each other, time by
 /// phase. `command` is the line that makes it again.
 DEMI_API report::Page to_page(const Comparison& comparison, const std::string& command);
