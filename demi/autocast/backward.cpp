@@ -109,9 +109,15 @@ struct Begin final : torch::autograd::FunctionPreHook {
   }
 };
 
+// Called where the function returned: what it caught itself is no failure.
 struct End final : torch::autograd::FunctionPostHook {
+  const Begin* begin;  // a hook of the same node
+  explicit End(const Begin* of) : begin(of) {}
+
   variable_list operator()(const variable_list& outputs, const variable_list&) override {
     stop_observing();
+    const std::lock_guard lock(begin->failure->mutex);
+    begin->failure->function.clear();
     return outputs;
   }
 };
@@ -130,8 +136,8 @@ void observe(Node& node, const std::shared_ptr<Failure>& failure) {
   auto begin = std::make_unique<Begin>();
   begin->failure = failure;
   begin->function = &node;
+  node.add_post_hook(std::make_unique<End>(begin.get()));
   node.add_pre_hook(std::move(begin));
-  node.add_post_hook(std::make_unique<End>());
 }
 
 void observe_functions_of(const at::Tensor& loss, const std::shared_ptr<Failure>& failure) {

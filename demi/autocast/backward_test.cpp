@@ -41,6 +41,17 @@ struct Dot : torch::autograd::Function<Dot> {
   }
 };
 
+struct Recovers : torch::autograd::Function<Recovers> {
+  static at::Tensor forward(AutogradContext*, at::Tensor x) { return x * 2; }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    try {
+      torch::dot(gradients[0].flatten().to(torch::kBFloat16), gradients[0].flatten());
+    } catch (const c10::Error&) {
+    }
+    return {gradients[0] * 2};
+  }
+};
+
 struct CuredProduct : torch::autograd::Function<CuredProduct> {
   static at::Tensor forward(AutogradContext* ctx, at::Tensor x, at::Tensor w) {
     const CustomForward autocast(ctx, torch::kCPU);
@@ -129,6 +140,18 @@ TEST_F(Backward, AMistakeInAHookIsAnsweredWithTheCureAlone) {
   y.register_hook([](const at::Tensor& g) { return torch::mm(g, torch::ones({2, 2})); });
   const auto said = message(y.to(torch::kFloat).sum());
   EXPECT_THAT(said, HasSubstr("does not observe"));
+}
+
+TEST_F(Backward, WhatAFunctionCaughtItselfIsNotBlamed) {
+  const auto y = Recovers::apply(x_ * 1);
+  demi::backward(y.sum(), {}, /*retain_graph=*/true);
+  EXPECT_TRUE(x_.grad().equal(torch::full({2, 2}, 2.)));
+  x_.register_hook([](const at::Tensor& g) {
+    return torch::mm(g, torch::ones({2, 2}, torch::kDouble));
+  });
+  const auto said = message(y.sum());
+  EXPECT_THAT(said, HasSubstr("does not observe"));
+  EXPECT_THAT(said, Not(HasSubstr("dot")));
 }
 
 TEST_F(Backward, ARetainedGraphIsObservedEachTimeAndOnce) {

@@ -32,9 +32,10 @@ void let_gradient_through(const at::TensorBase& base, c10::ScalarType dtype,
 Kind kind_of(const at::TensorBase& tensor) {
   const auto* meta = meta_of(tensor);
   if (!meta) return Kind::plain_leaf;
-  if (meta->requires_grad_ && !meta->fw_grad_) return Kind::trained_leaf;
+  if (meta->fw_grad_) return Kind::other;
+  if (meta->requires_grad_) return Kind::trained_leaf;
   if (meta->is_view_ && tensor.is_view()) return Kind::view;
-  const bool plain = !meta->requires_grad_ && !meta->grad_fn_ && !meta->is_view_ && !meta->fw_grad_;
+  const bool plain = !meta->grad_fn_ && !meta->is_view_;
   return plain ? Kind::plain_leaf : Kind::other;
 }
 

@@ -8,9 +8,9 @@ namespace demi::weights {
 enum class Kind {
   trained_leaf,  // its own requires_grad is set, which a view made under no_grad does not have
                  // although requires_grad() says so
-  plain_leaf,    // outside every graph, also outside forward mode differentiation
+  plain_leaf,    // outside every graph
   view,          // differentiable, of a base
-  other,
+  other,         // has a history, or a tangent of forward mode, which a copy would lose
 };
 Kind kind_of(const at::TensorBase& tensor);
 

@@ -327,6 +327,21 @@ TEST_F(Weights, MoreParametersThanAThreadRemembersAreCastOnceEach) {
   EXPECT_EQ(stats().casts, 2400);
 }
 
+TEST_F(Weights, ManyLeavesOnOneStorageKeepTheirGradients) {
+  const auto shared = torch::randn({2, 2});
+  for (int i = 0; i < 400; ++i) {
+    auto p = shared.detach().set_requires_grad(true);
+    own(p);
+    owned_.push_back(p);
+  }
+  for (int round = 1; round <= 2; ++round)
+    for (const auto& p : owned_) low_precision(p, torch::kBFloat16).sum().backward();
+  for (const auto& p : owned_) {
+    ASSERT_TRUE(p.grad().defined());
+    EXPECT_TRUE(p.grad().equal(torch::full({2, 2}, 2.)));
+  }
+}
+
 TEST_F(Weights, WhatAnotherThreadDropsIsCastAgain) {
   auto p = owned_parameter();
   for (int i = 0; i < 3; ++i) {
@@ -355,6 +370,59 @@ TEST_F(Weights, OwnedInTheMiddleOfARegion) {
   disown(p);
   expect_right(p, "unowned again");
   EXPECT_EQ(stats().copies, 0);
+}
+
+TEST_F(Weights, SetDataToAnotherPartOfTheStorage) {
+  const auto flat = torch::randn({32});
+  auto p = owned_parameter();
+  p.set_data(flat.narrow(0, 0, 16).view({4, 4}));
+  expect_right(p, "first half");
+  p.set_data(flat.narrow(0, 16, 16).view({4, 4}));
+  expect_right(p, "second half");
+  p.set_data(flat.narrow(0, 16, 8).view({2, 4}));
+  expect_right(p, "fewer rows");
+  p.set_data(flat.narrow(0, 16, 8).view({4, 2}).t());
+  expect_right(p, "transposed");
+}
+
+TEST_F(Weights, ANegatedViewKeepsItsSign) {
+  auto p = owned_parameter();
+  expect_right(p, "as it is");
+  const auto negative = low_precision(at::_neg_view(p), torch::kBFloat16);
+  EXPECT_TRUE(negative.detach().equal((-p.detach()).to(torch::kBFloat16)));
+}
+
+TEST_F(Weights, ATangentOfForwardModeIsNotLost) {
+  auto p = owned_parameter();
+  expect_right(p, "before");
+  const auto level = torch::autograd::ForwardADLevel::get_next_idx();
+  {
+    const auto dual = at::_make_dual(p, torch::ones_like(p), static_cast<std::int64_t>(level));
+    EXPECT_TRUE(low_precision(dual, torch::kBFloat16)._fw_grad(level).defined());
+    EXPECT_TRUE(low_precision(dual.t(), torch::kBFloat16)._fw_grad(level).defined());
+  }
+  torch::autograd::ForwardADLevel::release_idx(level);
+  expect_right(p, "after");
+}
+
+TEST_F(Weights, AnActivationKeepsItsHistory) {
+  const auto x = torch::ones({4, 4}).set_requires_grad(true);
+  enter_region();
+  const auto h = x * 2;
+  const auto also = h;
+  low_precision(h, torch::kBFloat16).sum().backward();
+  EXPECT_EQ(stats().copies, 0);
+  leave_region();
+  EXPECT_TRUE(x.grad().equal(torch::full({4, 4}, 2.)));
+}
+
+TEST_F(Weights, APartOfAFrozenTensorIsCastAlone) {
+  const auto batches = torch::randn({8, 4});
+  const auto also = batches;
+  enter_region();
+  low_precision(batches.narrow(0, 0, 2), torch::kBFloat16);
+  EXPECT_EQ(stats().copies, 0);
+  leave_region();
 }
 
 TEST_F(Weights, WritingToWhatAnOpReturnedSpoilsNoCopy) {
@@ -462,6 +530,17 @@ TEST_F(Weights, AWriteBetweenBeginAndFinishToReplacedStorageStaysSeen) {
   p.set_data(torch::zeros_like(p));
   finish_step(p);
   expect_right(p, "after");
+}
+
+TEST_F(Weights, AStepThatWasSkippedRevivesNoStaleCopy) {
+  auto p = owned_parameter();
+  expect_right(p, "before");
+  p.data().add_(1);
+  std::vector<StepTarget> targets;
+  begin_step(p, targets);
+  EXPECT_EQ(targets[0].copy_count, 0);
+  finish_step(p);
+  expect_right(p, "after a step that wrote nothing");
 }
 
 TEST_F(Weights, TheStepTellsTheGraphThatWeightsChanged) {
