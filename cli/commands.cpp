@@ -31,6 +31,8 @@ void add_commands(CLI::App& app) {
   // `demi bench WHAT`: each measurement is a subcommand of this one.
   CLI::App* bench = app.add_subcommand("bench", "Check against a reference, then time");
   require_one_of(*bench);
+  add_bench_recipe(*bench);
+  add_bench_model(*bench);
   add_bench_autocast(*bench);
   add_bench_step(*bench);
 }

@@ -16,5 +16,7 @@
 #include "demi/optim/lion.h"
 #include "demi/optim/lr_scheduler.h"
 #include "demi/optim/sgd.h"
+#include "demi/profile/memory.h"
+#include "demi/profile/scoped_timer.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/train/trainer.h"

@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench_table.h"
+#include "cli/commands.h"
+#include "demi/bench/model.h"
+#include "demi/train/compare.h"
+
+namespace demi::cli {
+namespace {
+
+struct Arguments {
+  std::string runs, device = "auto";
+  bench::ModelBenchOptions bench;
+  bool json = false;
+};
+
+std::string again(const Arguments& a) {
+  std::string line = fmt::format(
+      "demi bench model --width {} --batch-size {} --layers {} --device {} --warmup {} --steps {} "
+      "--rounds {}",
+      fmt::join(a.bench.widths, ","), a.bench.batch_size, a.bench.layers, a.device, a.bench.warmup,
+      a.bench.steps, a.bench.rounds);
+  return a.runs.empty() ? line : line + " --runs " + a.runs;
+}
+
+void print_json(const Arguments& a, const bench::ModelBenchResult& result) {
+  nlohmann::ordered_json json{{"model", "mlp"},
+                              {"layers", a.bench.layers},
+                              {"batch_size", a.bench.batch_size},
+                              {"mixed", result.rows.front().mixed().precision}};
+  json["rows"] = nlohmann::ordered_json::array();
+  for (const bench::ModelBenchRow& row : result.rows) {
+    nlohmann::ordered_json one{{"width", row.width},
+                               {"parameters", row.result.parameters},
+                               {"fp32_ms", row.fp32().ms},
+                               {"mixed_ms", row.mixed().ms},
+                               {"speedup", row.mixed().speedup}};
+    for (const bench::RecipeTiming& run : row.result.runs) one["runs"].push_back(json_of(run));
+    json["rows"].push_back(one);
+  }
+  json["gain_from_width"] = result.gain_from_width ? nlohmann::ordered_json(*result.gain_from_width)
+                                                   : nlohmann::ordered_json();
+  json["warmup"] = a.bench.warmup;
+  json["steps"] = a.bench.steps;
+  json["rounds"] = a.bench.rounds;
+  json["machine"] = json_of(result.rows.front().result.machine);
+  json["again"] = again(a);
+  std::cout << json.dump(2) << "\n" << std::flush;
+}
+
+// "12.34 (12.11 to 13.02)"
+std::string cell(const bench::RecipeTiming& timing) {
+  return fmt::format("{:.3f} ({:.3f} to {:.3f})", timing.ms, timing.min_ms, timing.max_ms);
+}
+
+report::Table table_of(const Arguments& a, const bench::ModelBenchResult& result) {
+  const std::string mixed = result.rows.front().mixed().precision;
+  report::Table table{.title = fmt::format("perceptron of {} layers, batch size {}, by width",
+                                           a.bench.layers, a.bench.batch_size)};
+  table.columns = {{.name = "width"},
+                   {.name = "parameters"},
+                   {.name = "fp32", .unit = "ms a step"},
+                   {.name = mixed, .unit = "ms a step"},
+                   {.name = "speedup"}};
+  for (const bench::ModelBenchRow& row : result.rows)
+    table.rows.push_back({std::to_string(row.width), report::format_count(row.result.parameters),
+                          cell(row.fp32()), cell(row.mixed()),
+                          report::format_factor(row.mixed().speedup)});
+  table.notes = {
+      result.gain_from_width
+          ? fmt::format("{} gains time from width {} on.", mixed, *result.gain_from_width)
+          : fmt::format("{} gains no time at the largest of these widths.", mixed),
+      fmt::format("Median, least and most of {} rounds of {} steps, after {} that were checked.",
+                  a.bench.rounds, a.bench.steps, a.bench.warmup),
+      where_of(result.rows.front().result.machine), "again: " + again(a)};
+  return table;
+}
+
+void bench_model(Arguments& a) {
+  if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
+  const c10::Device device = train::pick_device(a.device);
+  note_slow(a.bench.runs, device);
+  const bench::ModelBenchResult result = bench::bench_model(a.bench, device);
+  if (a.json) {
+    print_json(a, result);
+  } else {
+    std::cout << report::to_text(table_of(a, result), report::Terminal::of(STDOUT_FILENO))
+              << std::flush;
+  }
+}
+
+}  // namespace
+
+void add_bench_model(CLI::App& bench) {
+  auto* command = bench.add_subcommand(
+      "model", "From which width on mixed precision gains time, on a perceptron");
+  const auto a = std::make_shared<Arguments>();
+  command->add_option("--width", a->bench.widths, "Widths of all layers, by comma")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--batch-size", a->bench.batch_size, "Rows a step")->capture_default_str();
+  command->add_option("--layers", a->bench.layers, "Linear layers")->capture_default_str();
+  command->add_option("--runs", a->runs, "What is set beside fp32 [bf16 on a CPU, fp16 on CUDA]");
+  command->add_option("--device", a->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  add_bench_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds, a->json);
+  command->callback([a] { bench_model(*a); });
+}
+
+}  // namespace demi::cli

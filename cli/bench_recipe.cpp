@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench_table.h"
+#include "cli/commands.h"
+#include "cli/settings.h"
+#include "demi/bench/recipe.h"
+#include "demi/train/compare.h"
+#include "demi/train/recipe.h"
+
+namespace demi::cli {
+namespace {
+
+constexpr const char* kDefaultRecipe = "mlp";
+
+struct Arguments {
+  std::string recipe = kDefaultRecipe, runs;
+  bench::RecipeBenchOptions bench;
+  SettingOptions settings;
+  bool json = false;
+};
+
+std::string again(const Arguments& a) {
+  std::string line = "demi bench recipe " + a.recipe;
+  if (!a.runs.empty()) line += " --runs " + a.runs;
+  line += fmt::format(" --warmup {} --steps {} --rounds {}", a.bench.warmup, a.bench.steps,
+                      a.bench.rounds);
+  return line + a.settings.typed();
+}
+
+void print_json(const Arguments& a, const bench::RecipeBenchResult& result) {
+  const bench::RecipeTiming& mixed = result.runs[1];
+  nlohmann::ordered_json json{{"recipe", a.recipe},
+                              {"fp32_ms", result.runs[0].ms},
+                              {"mixed_ms", mixed.ms},
+                              {"speedup", mixed.speedup},
+                              {"mixed", mixed.precision},
+                              {"batch_size", result.batch_size},
+                              {"parameters", result.parameters}};
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const bench::RecipeTiming& run : result.runs) json["runs"].push_back(json_of(run));
+  json["warmup"] = a.bench.warmup;
+  json["steps"] = a.bench.steps;
+  json["rounds"] = a.bench.rounds;
+  json["machine"] = json_of(result.machine);
+  json["again"] = again(a);
+  std::cout << json.dump(2) << "\n" << std::flush;
+}
+
+report::Table table_of(const Arguments& a, const bench::RecipeBenchResult& result) {
+  report::Table table{.title =
+                          fmt::format("training step of {}, batch size {}, {} parameters", a.recipe,
+                                      result.batch_size, report::format_count(result.parameters))};
+  table.columns = {{.name = "run", .align = report::Align::kLeft},
+                   {.name = "median", .unit = "ms a step"},
+                   {.name = "least", .unit = "ms"},
+                   {.name = "most", .unit = "ms"},
+                   {.name = "skipped"},
+                   {.name = "speedup"}};
+  for (const bench::RecipeTiming& run : result.runs)
+    table.rows.push_back({run.precision, report::format_fixed(run.ms, 2),
+                          report::format_fixed(run.min_ms, 2), report::format_fixed(run.max_ms, 2),
+                          report::format_count(run.skipped_steps),
+                          report::format_factor(run.speedup)});
+  table.notes = {
+      fmt::format("{} rounds of {} steps, the runs in turn, after {} steps each whose losses were "
+                  "checked against FP32's.",
+                  a.bench.rounds, a.bench.steps, a.bench.warmup),
+      where_of(result.machine), "again: " + again(a)};
+  return table;
+}
+
+void bench_recipe(Arguments& a) {
+  a.bench.config = a.settings.resolve(train::find_recipe(a.recipe).config);
+  if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
+  const c10::Device device = train::pick_device(a.bench.config.device);
+  train::set_deterministic(a.bench.config.deterministic);
+  note_slow(a.bench.runs, device);
+  const bench::RecipeBenchResult result = bench::bench_recipe(a.bench, device);
+  if (a.json) {
+    print_json(a, result);
+  } else {
+    std::cout << report::to_text(table_of(a, result), report::Terminal::of(STDOUT_FILENO))
+              << std::flush;
+  }
+}
+
+}  // namespace
+
+void add_bench_recipe(CLI::App& bench) {
+  auto* command =
+      bench.add_subcommand("recipe", "The training step of a recipe, FP32 and mixed in turn");
+  const auto a = std::make_shared<Arguments>();
+  command->add_option("RECIPE", a->recipe, "What to train; `demi train --list` names them [mlp]");
+  command->add_option("--runs", a->runs,
+                      "Runs beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
+  add_bench_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds, a->json);
+  a->settings.add_to(*command, train::find_recipe(kDefaultRecipe).config,
+                     {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
+                      "fp32-part", "test-batch-size"});
+  command->callback([a] { bench_recipe(*a); });
+}
+
+}  // namespace demi::cli

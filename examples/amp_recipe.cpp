@@ -1,0 +1,81 @@
+// The AMP recipe: one training loop, one switch. A perceptron of Linear and ReLU on rows from
+// randn, mean squared error, SGD: first in FP32, then in mixed precision, the same code without a
+// branch. Prints time and memory of both.
+//
+//     amp_recipe [BATCH_SIZE [WIDTH [LAYERS [BATCHES [EPOCHS]]]]]    published: 512 4096 3 50 3
+#include <torch/torch.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "demi/demi.h"
+#include "demi/train/machine.h"
+
+namespace {
+
+// Of a test that ends in a second.
+struct Sizes {
+  int64_t batch_size = 64, width = 256, layers = 3, batches = 10, epochs = 3;
+};
+
+torch::nn::Sequential make_model(const Sizes& sizes) {
+  torch::manual_seed(0);
+  torch::nn::Sequential model;
+  for (int64_t layer = 0; layer + 1 < sizes.layers; ++layer) {
+    model->push_back(torch::nn::Linear(sizes.width, sizes.width));
+    model->push_back(torch::nn::ReLU());
+  }
+  model->push_back(torch::nn::Linear(sizes.width, sizes.width));
+  return model;
+}
+
+double train(const Sizes& sizes, const torch::Tensor& data, const torch::Tensor& targets,
+             bool use_amp) {
+  const torch::Device device = data.device();
+  auto model = make_model(sizes);
+  model->to(device);
+  demi::optim::SGD optimizer(model->parameters(), demi::optim::SGDOptions(0.001));
+  demi::GradScaler scaler(demi::GradScalerOptions{.enabled = use_amp});
+  torch::Tensor loss;
+
+  demi::profile::ScopedTimer timer(device);
+  for (int64_t epoch = 0; epoch < sizes.epochs; ++epoch) {
+    for (int64_t i = 0; i < sizes.batches; ++i) {
+      {
+        demi::Autocast region(device.type(), demi::AutocastOptions{.enabled = use_amp});
+        const torch::Tensor output = model->forward(data[i]);
+        loss = torch::mse_loss(output, targets[i]);
+      }
+      scaler.scale(loss).backward();
+      scaler.step(optimizer);
+      scaler.update();
+      optimizer.zero_grad();
+    }
+  }
+  const demi::profile::Measured measured = timer.stop();
+  std::printf("%s\n", use_amp ? "mixed precision" : "fp32");
+  std::printf("Total execution time = %.3f sec\n", measured.seconds);
+  std::printf("Max memory used by tensors = %lld bytes\n",
+              static_cast<long long>(measured.peak_bytes));
+  return loss.item<double>();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Sizes sizes;
+  int64_t* fields[] = {&sizes.batch_size, &sizes.width, &sizes.layers, &sizes.batches,
+                       &sizes.epochs};
+  for (int i = 1; i < argc && i <= 5; ++i) *fields[i - 1] = std::max(1, std::atoi(argv[i]));
+
+  demi::profile::count_cpu_memory();
+  const torch::Device device = demi::train::pick_device("auto");
+  torch::manual_seed(1);
+  const auto data = torch::randn({sizes.batches, sizes.batch_size, sizes.width}).to(device);
+  const auto targets = torch::randn({sizes.batches, sizes.batch_size, sizes.width}).to(device);
+  const double fp32 = train(sizes, data, targets, false);
+  const double mixed = train(sizes, data, targets, true);
+  std::printf("last loss: fp32 %.4f, mixed %.4f\n", fp32, mixed);
+  return std::fabs(mixed - fp32) < 0.01 * fp32 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
