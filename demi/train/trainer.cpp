@@ -9,6 +9,7 @@
 #include <cmath>
 #include <string>
 
+#include "demi/autocast/backward.h"
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/optim/adam.h"
@@ -181,7 +182,7 @@ at::Tensor Trainer::backward(Run& run, const data::Batch& batch) {
   for (std::size_t i = 0; i < losses.size(); ++i) {
     const at::Tensor share =
         options_.accumulate > 1 ? losses[i] / static_cast<double>(options_.accumulate) : losses[i];
-    run.scaler.scale(share).backward({}, /*retain_graph=*/i + 1 < losses.size());
+    demi::backward(run.scaler.scale(share), {}, /*retain_graph=*/i + 1 < losses.size());
     sum = sum.defined() ? sum + losses[i].detach() : losses[i].detach();
   }
   return sum;
