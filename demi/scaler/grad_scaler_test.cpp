@@ -348,6 +348,22 @@ TEST(GradScaler, AnOverflowInAClosureOfAnyOptimizerGivesEverythingBack) {
   EXPECT_TRUE(at::equal(moment(), moment_before));
 }
 
+TEST(GradScaler, AClosureDoesNotStepTwiceEither) {
+  const auto p = parameter({1});
+  torch::optim::SGD sgd({p}, 0.1);
+  GradScaler scaler;
+  const auto closure = [&] {
+    sgd.zero_grad();
+    const at::Tensor loss = p.square().sum();
+    scaler.scale(loss).backward();
+    return loss;
+  };
+  scaler.step(sgd, closure);
+  EXPECT_THROW(scaler.step(sgd, closure), UsageError);
+  scaler.update();
+  EXPECT_NO_THROW(scaler.step(sgd, closure));
+}
+
 struct Heard : c10::WarningHandler {
   std::vector<std::string> messages;
   void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
