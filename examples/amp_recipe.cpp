@@ -1,6 +1,5 @@
-// The AMP recipe: one training loop, one switch. A perceptron of Linear and ReLU on rows from
-// randn, mean squared error, SGD: first in FP32, then in mixed precision, the same code without a
-// branch. Prints time and memory of both.
+// The AMP recipe: one training loop, one switch. Linear and ReLU on rows from randn, mean squared
+// error, SGD: in FP32, then in mixed precision, without a branch. Prints time and memory of both.
 //
 //     amp_recipe [BATCH_SIZE [WIDTH [LAYERS [BATCHES [EPOCHS]]]]]    published: 512 4096 3 50 3
 #include <torch/torch.h>

@@ -27,8 +27,7 @@ struct SpiralNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(SpiralNet);
 
-// Two spirals, one of label -1 and one of label 1. A batch is a function of epoch and position
-// alone, so that every run and every precision sees the same points.
+// Two spirals of labels -1 and 1. A batch is a function of epoch and position alone.
 class Spirals : public demi::data::Loader {
  public:
   explicit Spirals(int64_t seed) : seed_(seed) {}

@@ -257,4 +257,23 @@ TEST_F(Cli, ASignalEndsTheStepWritesWhatThereIsAndExitsWith128AndItsNumber) {
   EXPECT_TRUE(fs::exists(folder_ / "runs" / "compare-fashion-cnn-001" / "report.html"));
 }
 
+TEST_F(Cli, BenchRecipeAndModelGiveTheWordsThatScriptsRelyOn) {
+  const Outcome recipe =
+      run({"bench", "recipe",    "mlp", "--in",     "16",  "--out",    "16", "--batch-size",
+           "8",     "--batches", "2",   "--device", "cpu", "--warmup", "2",  "--steps",
+           "1",     "--rounds",  "1",   "--json"});
+  ASSERT_EQ(recipe.code, 0) << recipe.err;
+  const auto json = nlohmann::json::parse(recipe.out);
+  EXPECT_EQ(json["mixed"], "bf16");
+  EXPECT_DOUBLE_EQ(json["speedup"], json["fp32_ms"].get<double>() / json["mixed_ms"].get<double>());
+  const Outcome model = run({"bench", "model", "--width", "8,16", "--batch-size", "4", "--device",
+                             "cpu", "--warmup", "2", "--steps", "1", "--rounds", "1", "--json"});
+  ASSERT_EQ(model.code, 0) << model.err;
+  const auto rows = nlohmann::json::parse(model.out)["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1]["width"], 16);
+  EXPECT_GT(rows[1]["fp32_ms"].get<double>(), 0);
+  EXPECT_EQ(run({"bench", "recipe", "mlp", "--runs", "fp32"}).code, 2);
+}
+
 }  // namespace

@@ -166,7 +166,9 @@ void check_losses(const std::string& run, const std::vector<double>& fp32,
                   const std::vector<double>& losses) {
   for (std::size_t i = 0; i < losses.size(); ++i)
     if (!std::isfinite(losses[i]))
-      refuse(run, fmt::format("a loss of {} in step {}", losses[i], i + 1), "a finite loss");
+      refuse(run,
+             fmt::format("a loss of {} in step {}", std::isnan(losses[i]) ? "NaN" : "Inf", i + 1),
+             "a finite loss");
   const auto require = [&](const char* which, double seen, double reference, double tolerance) {
     if (std::fabs(seen - reference) <= tolerance * std::fabs(reference)) return;
     refuse(run, fmt::format("{} loss {:.6g}", which, seen),
