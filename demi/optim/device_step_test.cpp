@@ -334,6 +334,25 @@ TEST(DeviceStep, AParameterThatComesLaterKeepsTheCount) {
   EXPECT_EQ(sgd.state_tensors().at("taken").item<int64_t>(), 2);
 }
 
+TEST(DeviceStep, TheCountOfStepsMovesBetweenHostAndDevice) {
+  const EmulatedDevice device;
+  const at::Tensor p = torch::zeros(1).requires_grad_();
+  const at::Tensor q = torch::zeros(1, at::kDouble).requires_grad_();
+  SGD sgd({p, q}, SGDOptions(1));
+  const auto step_with = [](SGD& optimizer, const at::Tensor& x) {
+    set_grad(x, torch::ones(1, x.scalar_type()));
+    optimizer.step();
+    return optimizer.state_tensors().at("taken").item<int64_t>();
+  };
+  EXPECT_EQ(step_with(sgd, p), 1);
+  EXPECT_EQ(step_with(sgd, p), 2);
+  EXPECT_EQ(step_with(sgd, q), 3);  // from now on there are two tables
+  const auto state = sgd.state_tensors();
+  SGD loaded({p}, SGDOptions(1));
+  loaded.load_state_tensors({{"0.step", state.at("0.step")}, {"taken", state.at("taken")}});
+  EXPECT_EQ(step_with(loaded, p), 4);  // counted on the device again
+}
+
 // fp64 has tables of its own: the host joins what they found.
 TEST(DeviceStep, TablesOfTwoKindsDecideTogether) {
   std::vector<Tensors> numbers;
