@@ -1,0 +1,106 @@
+// What is recorded for the next step, and what is forgotten after it.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "demi/optim/clip.h"
+#include "demi/optim/sgd.h"
+#include "demi/optim/testing.h"
+
+namespace demi::optim {
+namespace {
+
+using namespace testing;
+
+/// SGD with rate 1 from 0: after a step the parameter is minus what was applied.
+struct One {
+  explicit One(StepOptions options = {}) : sgd({p}, SGDOptions(1), options) {}
+  void gradient(float value) { set_grad(p, torch::full({1}, value)); }
+  float applied() {
+    const at::NoGradGuard no_grad;
+    p.zero_();
+    sgd.step();
+    return -p.item<float>();
+  }
+  at::Tensor p = torch::zeros(1).requires_grad_();
+  SGD sgd;
+};
+
+TEST(Records, ASecondClipIsOnTopOfTheFirst) {
+  One one;
+  one.gradient(8);
+  clip_grad_norm_({one.p}, 4);
+  EXPECT_NEAR(clip_grad_norm_({one.p}, 6).item<float>(), 4, 1e-5);  // nothing left to clip
+  EXPECT_NEAR(one.applied(), 4, 1e-5);
+}
+
+TEST(Records, TheScaleOutlivesWhatIsSettled) {
+  One one;
+  set_grad(one.p, torch::full({1}, 64.F, at::kBFloat16));
+  one.sgd.set_scale(at::scalar_tensor(8.F));
+  one.sgd.clip_norm(4);
+  one.sgd.settle();
+  EXPECT_NEAR(one.p.grad().item<float>(), 4, 1e-5);
+  EXPECT_NEAR(one.applied(), 4, 1e-5);
+  EXPECT_EQ(one.sgd.last_step().scale(), 8);
+}
+
+TEST(Records, TheLeastLimitCounts) {
+  One one;
+  one.gradient(8);
+  clip_grad_value_({one.p}, 2);
+  clip_grad_value_({one.p}, 5);
+  EXPECT_EQ(one.applied(), 2);
+}
+
+TEST(Records, ClippingReadsTheGradientsAlsoWithoutTheCheck) {
+  One one({.skip_nonfinite = false});
+  one.gradient(8);
+  clip_grad_norm_({one.p}, 4);
+  EXPECT_NEAR(one.applied(), 4, 1e-5);
+  EXPECT_EQ(one.sgd.last_step().grad_norm(), 8);
+}
+
+TEST(Records, AFlagOfOthersSkipsAlsoWithoutTheCheck) {
+  One one({.skip_nonfinite = false});
+  one.gradient(8);
+  one.sgd.skip_if(torch::ones({}));
+  EXPECT_EQ(one.applied(), 0);
+  EXPECT_TRUE(one.sgd.last_step().skipped());
+}
+
+TEST(Records, NothingIsLeftForTheStepAfter) {
+  One one;
+  one.gradient(8);
+  one.sgd.set_scale(at::scalar_tensor(2.F));
+  one.sgd.skip_if(torch::zeros({}));
+  clip_grad_value_({one.p}, 1);
+  EXPECT_EQ(one.applied(), 1);
+  one.gradient(8);
+  EXPECT_EQ(one.applied(), 8);
+  EXPECT_EQ(one.sgd.last_step().scale(), 1);
+  one.gradient(8);
+  EXPECT_TRUE(one.sgd.clip_norm(4));  // no factor of the first step stands in the way
+  EXPECT_NEAR(one.applied(), 4, 1e-5);
+}
+
+TEST(Records, TablesOfTwoKindsAreClippedByTheirJointNorm) {
+  const at::Tensor p = torch::zeros(1).requires_grad_();
+  const at::Tensor q = torch::zeros(1, at::kDouble).requires_grad_();
+  SGD sgd({p, q}, SGDOptions(1));
+  set_grad(p, torch::full({1}, 3.F));
+  set_grad(q, torch::full({1}, 4.0, at::kDouble));
+  EXPECT_FLOAT_EQ(clip_grad_norm_({p, q}, 1).item<float>(), 5);
+  sgd.step();
+  EXPECT_NEAR(p.item<double>(), -0.6, 1e-6);
+  EXPECT_NEAR(q.item<double>(), -0.8, 1e-6);
+  set_grad(p, torch::full({1}, 3e38F));
+  set_grad(q, torch::ones(1, at::kDouble));
+  sgd.set_scale(at::scalar_tensor(0.5F));  // doubled, the first would be Inf
+  EXPECT_TRUE(std::isfinite(sgd.greatest().item<float>()));
+  EXPECT_EQ(sgd.found_inf().item<float>(), 0);
+}
+
+}  // namespace
+}  // namespace demi::optim
