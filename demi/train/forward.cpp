@@ -18,6 +18,9 @@ Tf32Mode::~Tf32Mode() {
 }
 
 Autocast region_of(const Precision& precision, c10::Device device) {
+  const Policy policy = global_policy();
+  if (policy.is_mixed() && precision.autocast == policy.compute_dtype())
+    return Autocast(device.type(), policy);  // softmax in FP32, as Keras has it
   return Autocast(device.type(),
                   AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed()});
 }

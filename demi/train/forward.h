@@ -23,7 +23,8 @@ class Tf32Mode {
   bool matmul_before_, convolution_before_;
 };
 
-/// The autocast region of a mixed precision on the device; a disabled one for the others.
+/// The autocast region of a mixed precision on the device; a disabled one for the others. Where it
+/// is that of demi::global_policy(), the policy's region, whose softmax is FP32.
 Autocast region_of(const Precision& precision, c10::Device device);
 
 /// The batch with floating point inputs in the weights' dtype where the precision is not mixed.

@@ -1,5 +1,6 @@
 // What a trainer does beside the plain loop, each against the loop that one would write by hand.
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -146,6 +147,21 @@ TEST(Trainer, ReadsTheGlobalPolicy) {
   set_global_policy("float32");
   EXPECT_EQ(options.precision.name, "bf16");
   EXPECT_EQ(TrainerOptions().precision.name, "fp32");
+}
+
+// Keras holds the softmax of a mixed policy in FP32.
+TEST(Trainer, SoftmaxIsFp32UnderTheGlobalPolicy) {
+  set_global_policy("mixed_bfloat16");
+  torch::nn::Sequential model(torch::nn::Linear(4, 3), torch::nn::Softmax(1));
+  std::vector<c10::ScalarType> seen;
+  TrainerOptions options;
+  options.loss = [&](const at::Tensor& output, const at::Tensor& target) {
+    seen.push_back(output.scalar_type());
+    return loss_of(Loss::cross_entropy_probabilities, output, target);
+  };
+  Trainer(model, options).fit(torch::randn({4, 4}), torch::arange(4) % 3, {.batch_size = 4});
+  set_global_policy("float32");
+  EXPECT_EQ(seen, std::vector{c10::kFloat});
 }
 
 TEST(Evaluate, CountsTopFiveAndEachClass) {
