@@ -12,7 +12,7 @@ configure() { "$cmake" -G Ninja "-DCMAKE_MAKE_PROGRAM=$ninja" -DCMAKE_BUILD_TYPE
 
 installed() {
   "$cmake" --install "$build" --prefix "$work/prefix" >/dev/null
-  [ -z "$(find "$work/prefix" -name '*_test*')" ] || fail "a test was installed"
+  [ -z "$(find "$work/prefix" -name '*_test*' -o -name '*testing*')" ] || fail "a test was installed"
   [ -e "$work/prefix/include/demi/demi.h" ] || fail "no include/demi/demi.h was installed"
   if [ -e "$build/demi" ]; then
     "$work/prefix/bin/demi" --version || fail "the installed program does not start"
