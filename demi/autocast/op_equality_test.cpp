@@ -128,6 +128,18 @@ bool takes_names(const std::string& op) {
   return op.find("imname") != std::string::npos || op.find(".names_") != std::string::npos;
 }
 
+// LAPACK's least squares give other last bits for the same input in another layout of the heap
+// (seen with LibTorch 2.11: which dtype differed changed with the number of threads), so it is
+// compared within a few roundings of its dtype instead.
+bool is_reproducible(const std::string& op) { return op != "linalg_lstsq"; }
+
+bool is_same(const at::Tensor& wanted, const at::Tensor& got, bool bitwise) {
+  if (bitwise || !wanted.is_floating_point()) return same_bits(wanted, got);
+  const double tolerance = wanted.scalar_type() == torch::kFloat ? 1e-4 : 2e-2;
+  return wanted.scalar_type() == got.scalar_type() && wanted.sizes() == got.sizes() &&
+         at::allclose(wanted, got, tolerance, 1e-5, /*equal_nan=*/true);
+}
+
 class OpEquality : public testing::Test {
  protected:
   void check(const OpRule& rule, c10::ScalarType low, const OpPolicy& policy) {
@@ -166,22 +178,23 @@ class OpEquality : public testing::Test {
       }
       got = call(find_op(rule.op), ours.arguments);
     }
-    compare(tensors_of(wanted), tensors_of(got), by_hand.leaves, ours.leaves);
+    compare(tensors_of(wanted), tensors_of(got), by_hand.leaves, ours.leaves,
+            is_reproducible(rule.op));
     ++checked_;
   }
 
   void compare(const std::vector<at::Tensor>& wanted, const std::vector<at::Tensor>& got,
-               const std::vector<at::Tensor>& wanted_leaves,
-               const std::vector<at::Tensor>& leaves) {
+               const std::vector<at::Tensor>& wanted_leaves, const std::vector<at::Tensor>& leaves,
+               bool bitwise = true) {
     ASSERT_EQ(wanted.size(), got.size());
     for (std::size_t i = 0; i < got.size(); ++i)
-      EXPECT_TRUE(same_bits(wanted[i], got[i])) << "output " << i;
+      EXPECT_TRUE(is_same(wanted[i], got[i], bitwise)) << "output " << i;
     const bool has_gradient = backward(wanted);
     EXPECT_EQ(backward(got), has_gradient);
     for (std::size_t i = 0; has_gradient && i < leaves.size(); ++i) {
       ASSERT_EQ(leaves[i].grad().defined(), wanted_leaves[i].grad().defined()) << "gradient " << i;
       if (!leaves[i].grad().defined()) continue;
-      EXPECT_TRUE(same_bits(wanted_leaves[i].grad(), leaves[i].grad())) << "gradient " << i;
+      EXPECT_TRUE(is_same(wanted_leaves[i].grad(), leaves[i].grad(), bitwise)) << "gradient " << i;
       ++gradients_;
     }
   }
