@@ -1,5 +1,6 @@
-// {fmt} compiled once, instead of by every file that formats (FMT_HEADER_ONLY costs 4 s a file). Which {fmt} it is decides
-// the include path: LibTorch brings one of its own, so modules with and without torch have each their own copy of this file.
+// {fmt} compiled once, instead of by every file that formats (FMT_HEADER_ONLY costs 4 s a file).
+// Which {fmt} it is decides the include path: LibTorch brings one of its own, so modules with and
+// without torch have each their own copy of this file.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -29,10 +29,10 @@ struct CudaKernels {
   Pass step;         // all of them: 3 launches, 4 for lamb
   Upload upload;
   bool (*capturing)(void* stream);  // a graph is being captured on it
-  std::int64_t (*launches)();  // of passes so far, in this process
-  std::int64_t (*uploads)();   // launches that carried tables
-  const char* (*decline)();    // why the present device cannot run them, or null
-  std::uint64_t layout;        // kStepLayout of the plugin's build
+  std::int64_t (*launches)();       // of passes so far, in this process
+  std::int64_t (*uploads)();        // launches that carried tables
+  const char* (*decline)();         // why the present device cannot run them, or null
+  std::uint64_t layout;             // kStepLayout of the plugin's build
 };
 
 /// Changes when a struct of step_table.h does: a plugin of another build is not used.

@@ -61,8 +61,7 @@ class DeviceArray {
 /// A host case's tensors moved to the device and back.
 class DeviceCase {
  public:
-  DeviceCase(const CudaKernels& kernels, StepCase& host, const CaseOptions& options)
-      : host_(host) {
+  DeviceCase(const CudaKernels& kernels, StepCase& host, const CaseOptions& options) : host_(host) {
     const auto offset = static_cast<std::size_t>(options.offset);
     std::vector<TensorEntry> tensors(host.plan().tensors().begin(), host.plan().tensors().end());
     for (TensorEntry& tensor : tensors) {
