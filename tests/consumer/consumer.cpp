@@ -1,23 +1,49 @@
-// A user's program: one mixed step through what demi/demi.h offers. Exits with 0 only if the step was right.
-#include <demi/autocast/autocast.h>
+// A user's program: mixed steps through what demi/demi.h offers. Exits with 0 only if they were
+// right.
 #include <demi/demi.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include <iostream>
+#include <limits>
 
-int main() {
-  torch::nn::Linear model(8, 4);
-  const at::Tensor input = at::ones({2, 8});
+namespace {
+
+demi::StepResult step(torch::nn::Linear& model, torch::optim::SGD& optimizer,
+                      demi::GradScaler& scaler, const at::Tensor& input) {
+  optimizer.zero_grad();
   at::Tensor output;
   {
     demi::Autocast region(at::kCPU, at::kBFloat16);
     output = model(input);
   }
-  output.to(at::kFloat).sum().backward();
-  // d sum(x W^T + b) / dW is the column sum of x: 2 everywhere, exact in bf16.
-  const bool right = output.scalar_type() == at::kBFloat16 &&
-                     model->weight.scalar_type() == at::kFloat &&
-                     at::equal(model->weight.grad().to(at::kFloat), at::full({4, 8}, 2.0F));
-  std::cout << (right ? "right" : "wrong") << '\n';
-  return right ? 0 : 1;
+  scaler.scale(output.to(at::kFloat).sum()).backward();
+  demi::StepResult result = scaler.step(optimizer);
+  scaler.update();
+  return result;
+}
+
+}  // namespace
+
+int main() {
+  torch::nn::Linear model(torch::nn::LinearOptions(8, 4).bias(false));
+  {
+    at::NoGradGuard no_grad;
+    model->weight.fill_(1);
+  }
+  torch::optim::SGD optimizer(model->parameters(), 0.25);
+  demi::GradScaler scaler;
+
+  // d sum(x W^T) / dW is the column sum of x, 2 everywhere; W = 1 - 0.25 * 2. All exact in bf16.
+  const bool stepped = !step(model, optimizer, scaler, at::ones({2, 8})).skipped();
+  const at::Tensor expected = at::full({4, 8}, 0.5F);
+  const bool right = stepped && at::equal(model->weight.detach(), expected);
+
+  const at::Tensor infinite = at::full({2, 8}, std::numeric_limits<float>::infinity());
+  const bool skipped = step(model, optimizer, scaler, infinite).skipped();
+  const bool kept = skipped && at::equal(model->weight.detach(), expected);
+  const bool backed_off = scaler.get_scale() == 32768.0F;  // half of 65536
+
+  std::cout << "step " << right << ", skipped " << kept << ", scale " << backed_off << '\n';
+  return right && kept && backed_off ? 0 : 1;
 }
