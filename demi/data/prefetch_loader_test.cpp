@@ -92,10 +92,15 @@ TEST(PrefetchLoader, GivesAnErrorToWhoAsksForThatBatch) {
   EXPECT_EQ(loader.batch(0, 3).input[1].item<int64_t>(), 3);
 }
 
-TEST(PrefetchLoader, StopsInTheMiddle) {
-  for (int i = 0; i < 20; ++i)
-    PrefetchLoader(std::make_shared<Slow>(std::chrono::milliseconds(1)), {.workers = 2})
-        .batch(0, 0);
+TEST(PrefetchLoader, MakesNothingMoreOnceItIsGone) {
+  for (int i = 0; i < 20; ++i) {
+    const auto inner = std::make_shared<Slow>(std::chrono::milliseconds(1));
+    PrefetchLoader(inner, {.workers = 2, .depth = 3}).batch(0, 0);
+    const int made = inner->made;
+    EXPECT_LE(made, 1 + 3);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(inner->made, made);
+  }
 }
 
 TEST(PrefetchLoader, RefusesWhatMakesNoSense) {

@@ -80,7 +80,7 @@ std::string slow_precision_warning(const Precision& precision, c10::Device devic
   const c10::ScalarType computed = precision.shipped();
   if (computed == c10::kBFloat16 && !has_bf16_hardware()) {
     return "this processor (" + describe(instruction_set()) +
-           ") has no bf16 instructions: expect bf16 at 0.45 to 0.63 times the speed of fp32 with "
+           ") has no bf16 instructions: expect bf16 at 0.37 to 0.63 times the speed of fp32 with "
            "AVX-512, and slower "
            "without; processors with AVX512_BF16 or AMX run it about twice as fast as fp32";
   }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <thread>
 
 namespace demi::weights {
@@ -50,8 +52,17 @@ TEST(CacheMutex, ANewThreadWaitsForTheWriterAndAnEndedOneIsForgotten) {
 }
 
 TEST(CacheMutex, ReadersDoNotWaitForEachOther) {
-  const Reading mine;
-  std::thread([] { const Reading other; }).join();
+  std::promise<void> reading;
+  std::thread other;
+  {
+    const Reading mine;
+    other = std::thread([&] {
+      const Reading theirs;
+      reading.set_value();
+    });
+    EXPECT_EQ(reading.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  }
+  other.join();
 }
 
 }  // namespace
