@@ -23,10 +23,15 @@ struct Lanes {
   void operator+=(const Lanes& other) {
     for (int k = 0; k < count; ++k) sum[k] = add(sum[k], other.sum[k]);
   }
+  /// As fold() of all lanes, a register at a time as long as there are several.
   double total() const {
-    double lanes[kLanes];
-    for (int k = 0; k < count; ++k) store(lanes + k * (Vector::width / 2), sum[k]);
-    fold(lanes, kLanes);
+    Lanes half = *this;
+    for (int n = count / 2; n > 0; n /= 2) {
+      for (int k = 0; k < n; ++k) half.sum[k] = add(half.sum[k], half.sum[k + n]);
+    }
+    double lanes[Vector::width / 2];
+    store(lanes, half.sum[0]);
+    fold(lanes, Vector::width / 2);
     return lanes[0];
   }
 };
