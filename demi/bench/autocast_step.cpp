@@ -10,6 +10,7 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
+#include "demi/weights/step_targets.h"
 
 namespace demi::bench {
 namespace {
@@ -78,8 +79,8 @@ at::Tensor with_bf16_parameters(Perceptron& model, const Batch& batch) {
 
 void plain_sgd_step(const Perceptron& model) {
   const auto parameters = model.parameters();
-  std::vector<weights::StepTarget> targets;
-  weights::begin_step(parameters, targets);
+  weights::StepTargets step(parameters);
+  const auto& targets = step.begin();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto* master = static_cast<float*>(targets[i].parameter);
     const auto* gradient = parameters[i].grad().const_data_ptr<at::BFloat16>();
@@ -89,7 +90,7 @@ void plain_sgd_step(const Perceptron& model) {
         static_cast<at::BFloat16*>(targets[i].copies[c].data)[e] = master[e];
     }
   }
-  weights::finish_step(parameters);
+  step.finish();
   forget_gradients(model);
 }
 

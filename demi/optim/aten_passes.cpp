@@ -57,7 +57,7 @@ Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
   e.parameter = Value(member.work);
   const int count = kernels::moment_count(plan.rule(), c.flags);
   for (int k = 0; k < count; ++k) e.moment[k] = Value(member.state->moment(plan.rule(), k));
-  const Value scaled(member.gradient.to(member.work.scalar_type()));
+  const Value scaled(member.gradient->to(member.work.scalar_type()));
   const float inverse_scale = entry.unscaled ? 1.0F : plan.state().inverse_scale;
   e.gradient = kernels::true_gradient(scaled, inverse_scale, plan.state().clip_factor, c);
   return e;
@@ -92,8 +92,8 @@ void measure(kernels::StepPlan& plan, const std::vector<Member>& members) {
   std::vector<at::Tensor> numbers;
   std::vector<bool> unscaled;
   for (size_t i = 0; i < members.size(); ++i) {
-    const at::Tensor& gradient = members[i].gradient;
-    if (!plan.tensors()[i].gradient || gradient.numel() == 0) continue;
+    if (!plan.tensors()[i].gradient || members[i].gradient->numel() == 0) continue;
+    const at::Tensor& gradient = *members[i].gradient;
     const at::Tensor norm = at::linalg_vector_norm(gradient, 2, std::nullopt, false, at::kDouble);
     numbers.push_back(at::stack({norm * norm, gradient.abs().amax().to(at::kDouble)}));
     unscaled.push_back(plan.tensors()[i].unscaled);

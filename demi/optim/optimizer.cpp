@@ -85,8 +85,8 @@ Member member_of(const at::Tensor& parameter, ParamState& state, const Stepper& 
   Member member;
   member.parameter = parameter;
   member.state = &state;
-  member.sizes = parameter.sizes().vec();
-  member.strides = parameter.strides().vec();
+  member.sizes = c10::DimVector(parameter.sizes());
+  member.strides = c10::DimVector(parameter.strides());
   place(member);
   const bool counted_on_device = kernels_for(member.work, stepper.options().path).device;
   const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
@@ -110,6 +110,7 @@ struct Optimizer::Impl {
   std::vector<Known> known;
   std::map<size_t, at::Tensor> rates;  // scheduled, by group: fp64, (steps), CPU
   StepResult last;
+  Groups groups;  // of this step; kept for its memory
 };
 
 // LibTorch 2.15 merges a group's options with the defaults for the optimizers that it knows, and
@@ -201,7 +202,9 @@ void Optimizer::build(const Groups& groups) {
 }
 
 void Optimizer::prepare() {
-  Groups groups;
+  Groups& groups = impl_->groups;
+  groups.numbers.clear();
+  groups.rates.clear();
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     groups.numbers.push_back(numbers_of(param_groups_[g].options()));
     const auto rates = impl_->rates.find(g);

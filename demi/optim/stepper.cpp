@@ -162,9 +162,9 @@ at::Tensor Stepper::unscaled(const at::Tensor& parameter) {
   if (!member) return {};
   const at::NoGradGuard no_grad;
   const auto device = member->work.device();
-  const bool wide = !is_16_bit(member->gradient.scalar_type());
+  const bool wide = !is_16_bit(member->gradient->scalar_type());
   at::Tensor gradient =
-      member->gradient.to(member->work.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+      member->gradient->to(member->work.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   if (scale_.defined() && !(wide && wide_unscaled_)) gradient.mul_(inverse_of(scale_).to(device));
   if (max_norm_ != kernels::kNoLimit) gradient.mul_(clip_factor().to(device));
   if (member->factor.defined()) gradient.mul_(member->factor);
@@ -200,6 +200,11 @@ void Stepper::set_inputs() {
 }
 
 void Stepper::measure() {
+  measure_now();
+  for (auto& table : tables_) table.hold();
+}
+
+void Stepper::measure_now() {
   if (measured_ && !changed_) return;
   set_inputs();
   for (auto& table : tables_) table.measure();
@@ -245,7 +250,7 @@ void Stepper::update_joined() {
 }
 
 void Stepper::step() {
-  if (checks()) measure();
+  if (checks()) measure_now();
   set_inputs();
   if (deciding_device()) {
     tables_.front().update();

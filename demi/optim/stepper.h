@@ -47,7 +47,7 @@ class Stepper {
   void settle();
   at::Tensor unscaled(const at::Tensor& parameter);
 
-  void measure();
+  void measure();  // for a step to come
   void step();
   void forget_records();
 
@@ -68,6 +68,7 @@ class Stepper {
   std::optional<c10::Device> deciding_device() const;
   std::vector<TensorTable> make_tables(const Groups& groups);
   void set_inputs();
+  void measure_now();
   void join();
   void update_joined();
   at::Tensor recorded(int field, float joint) const;

@@ -9,6 +9,7 @@
 #include "demi/kernels/decide.h"
 #include "demi/kernels/formulas.h"
 #include "demi/optim/aten_passes.h"
+#include "demi/weights/compare.h"
 
 namespace demi::optim {
 namespace {
@@ -53,7 +54,7 @@ std::vector<kernels::TensorEntry> entries_of(kernels::Rule rule, std::vector<Mem
 }
 
 void check_gradient(const Member& member, const at::Tensor& gradient) {
-  if (gradient.sizes() != member.parameter.sizes())
+  if (!weights::same(gradient.sizes(), member.parameter.sizes()))
     refuse_gradient(member, "has another shape than its parameter", c10::str(gradient.sizes()),
                     c10::str(member.parameter.sizes()));
   if (gradient.device() != member.parameter.device())
@@ -68,7 +69,8 @@ void check_gradient(const Member& member, const at::Tensor& gradient) {
 bool same_layout(const at::Tensor& gradient, const at::Tensor& work) {
   if (gradient.layout() != at::kStrided) return false;
   if (gradient.is_contiguous() && work.is_contiguous()) return true;
-  return gradient.strides() == work.strides() && gradient.is_non_overlapping_and_dense();
+  return weights::same(gradient.strides(), work.strides()) &&
+         gradient.is_non_overlapping_and_dense();
 }
 
 bool readable(const at::Tensor& gradient, const at::Tensor& work) {
@@ -99,7 +101,17 @@ void unscale_dense(const kernels::CpuKernels& kernels, const at::Tensor& gradien
 }
 
 int64_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor._version();
+  return weights::version_of(*tensor.unsafeGetTensorImpl());
+}
+
+const void* data_of(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided ? tensor.const_data_ptr() : nullptr;
+}
+
+/// Whether .grad is still what was measured.
+bool is_held(const Member& member, const at::Tensor& gradient) {
+  return gradient.is_same(member.held) && data_of(gradient) == member.held_data &&
+         version_of(gradient) == member.held_version;
 }
 
 /// A master follows its parameter where that was changed, and keeps its lower bits where it was
@@ -130,13 +142,16 @@ TensorTable::TensorTable(TableKernels kernels, kernels::Rule rule, std::vector<M
       state_(std::move(state)),
       rates_(groups.numbers.size()) {
   if (kernels_.device) device_.emplace(*kernels_.device, plan_, state_);
+  for (const auto& group : groups.numbers) moments_.push_back(moments_of(rule, group));
   take(groups);
   int64_t elements = 1;
+  std::vector<at::Tensor> direct;
   for (const Member& member : members_) {
     elements += member.work.numel();
     places_.emplace(member.parameter.unsafeGetTensorImpl(), places_.size());
-    if (member.storage == Storage::kDirect) direct_.push_back(member.parameter);
+    if (member.storage == Storage::kDirect) direct.push_back(member.parameter);
   }
+  targets_ = weights::StepTargets(std::move(direct));
   grain_ = std::max<int64_t>(1, plan_.block_count() * kElementsPerThread / elements);
 }
 
@@ -145,28 +160,25 @@ bool TensorTable::take_gradient(size_t i, bool unscaled) {
   static const float empty = 0;
   Member& member = members_[i];
   kernels::TensorEntry& entry = plan_.tensors()[i];
-  const at::Tensor& gradient = member.parameter.grad();
-  const bool was_measured = entry.gradient && member.measured_version >= 0;
+  // Of the implementation: at::Tensor's own grad() first asks whether this is a leaf.
+  const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
+  const bool was_measured = entry.gradient && member.measured;
   entry.gradient = nullptr;
   if (!gradient.defined()) return was_measured;
   const bool narrow = is_16_bit(gradient.scalar_type());
   has_wide_ |= !narrow;
   ++gradients_;
-  const void* data = gradient.layout() == at::kStrided ? gradient.const_data_ptr() : nullptr;
-  const int64_t version = version_of(gradient);
-  if (gradient.unsafeGetTensorImpl() != member.seen || data != member.seen_data ||
-      version != member.seen_version) {
+  if (!member.measured || !is_held(member, gradient)) {
     check_gradient(member, gradient);
-    member.gradient = readable(gradient, member.work) ? gradient : staged(gradient, member.work);
-    member.seen = gradient.unsafeGetTensorImpl();
-    member.seen_data = data;
-    member.seen_version = version;
-    member.measured_version = -1;
+    member.measured = false;
+    const bool direct = readable(gradient, member.work);
+    if (!direct) member.staged = staged(gradient, member.work);
+    member.gradient = direct ? &gradient : &member.staged;
   }
-  entry.gradient = member.gradient.numel() ? member.gradient.const_data_ptr() : &empty;
-  entry.gradient_storage = storage_of(member.gradient.scalar_type());
+  entry.gradient = member.gradient->numel() ? member.gradient->const_data_ptr() : &empty;
+  entry.gradient_storage = storage_of(member.gradient->scalar_type());
   entry.unscaled = unscaled && !narrow;
-  return member.measured_version != version;
+  return !member.measured;
 }
 
 bool TensorTable::refresh(bool unscaled) {
@@ -226,13 +238,22 @@ void TensorTable::measure() {
     aten::measure(plan_, members_);
   }
   for (size_t i = 0; i < members_.size(); ++i)
-    if (plan_.tensors()[i].gradient) members_[i].measured_version = members_[i].seen_version;
+    members_[i].measured = plan_.tensors()[i].gradient != nullptr;
+}
+
+void TensorTable::hold() {
+  for (Member& member : members_) {
+    if (!member.measured) continue;
+    const at::Tensor& gradient = member.parameter.grad();
+    member.held = gradient;
+    member.held_data = data_of(gradient);
+    member.held_version = version_of(gradient);
+  }
 }
 
 void TensorTable::begin() {
   auto entries = plan_.tensors();
-  if (kernels_) weights::begin_step(direct_, targets_);
-  auto target = targets_.begin();
+  const weights::StepTarget* target = kernels_ ? targets_.begin().data() : nullptr;
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     kernels::TensorEntry& entry = entries[i];
@@ -261,7 +282,7 @@ void TensorTable::begin() {
 }
 
 void TensorTable::finish() {
-  if (kernels_) weights::finish_step(direct_);
+  if (kernels_) targets_.finish();
   // What a device decides is not known here: then as if it had written, which changes nothing.
   const bool skipped = !device_ && plan_.state().skipped != 0;
   for (Member& member : members_) {
@@ -305,9 +326,10 @@ void TensorTable::end_step() {
   scale_ = found_inf_ = {};
   for (Member& member : members_) {
     member.factor.reset();
-    member.gradient.reset();
-    member.seen = nullptr;
-    member.measured_version = -1;
+    member.staged.reset();
+    member.held.reset();
+    member.gradient = nullptr;
+    member.measured = false;
   }
   for (auto& entry : plan_.tensors()) {
     entry.gradient = nullptr;
@@ -333,17 +355,14 @@ bool TensorTable::fits(const Groups& groups) const {
   if (groups.numbers.size() != rates_.size()) return false;
   for (size_t i = 0; i < members_.size(); ++i) {
     const at::Tensor& parameter = members_[i].parameter;
-    if (parameter.sizes() != members_[i].sizes || parameter.strides() != members_[i].strides)
+    if (!weights::same(parameter.sizes(), members_[i].sizes) ||
+        !weights::same(parameter.strides(), members_[i].strides))
       return false;
     if (members_[i].storage != Storage::kDirect) continue;
     if (parameter.scalar_type() != at::kFloat && kernels_) return false;
   }
-  const kernels::Rule rule = plan_.rule();
-  for (const auto& entry : plan_.tensors()) {
-    const int count = moments_of(rule, groups.numbers[entry.group]);
-    if ((count > 0) != (entry.moment[0] != nullptr) || (count > 2) != (entry.moment[2] != nullptr))
-      return false;
-  }
+  for (size_t g = 0; g < moments_.size(); ++g)
+    if (moments_of(plan_.rule(), groups.numbers[g]) != moments_[g]) return false;
   return true;
 }
 

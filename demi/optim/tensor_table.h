@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/DimVector.h>
 
 #include <optional>
 #include <unordered_map>
@@ -10,7 +11,7 @@
 #include "demi/optim/device_plan.h"
 #include "demi/optim/param_state.h"
 #include "demi/optim/table_kernels.h"
-#include "demi/weights/weights.h"
+#include "demi/weights/step_targets.h"
 
 namespace demi::optim {
 
@@ -27,15 +28,17 @@ struct Member {
   at::Tensor parameter;
   ParamState* state = nullptr;
   Storage storage = Storage::kDirect;
-  std::vector<int64_t> sizes, strides;  // of the parameter when the table was built
-  at::Tensor work;               // what is updated: fp32, or fp64 for an fp64 parameter; dense
-  int64_t written_version = -1;  // of a 16-bit parameter, when its master was last in step with it
-  at::Tensor gradient;           // what the passes read: .grad, or a copy of it in work's layout
-  at::TensorImpl* seen =
-      nullptr;  // .grad when `gradient` was taken from it; held until the step ends
-  const void* seen_data = nullptr;
-  int64_t seen_version = -1;
-  int64_t measured_version = -1;
+  c10::DimVector sizes, strides;  // of the parameter when the table was built
+  at::Tensor work;                // what is updated: fp32, or fp64 for an fp64 parameter; dense
+  int64_t written_version =
+      -2;  // of a 16-bit parameter, when its master was last in step with it; -2: never
+  const at::Tensor* gradient = nullptr;  // what the passes read: .grad, or `staged`
+  at::Tensor staged;                     // a copy of .grad in work's layout
+  bool measured = false;                 // `gradient` is what was measured
+  // .grad when it was measured for a step to come, kept so that its address is not used again.
+  at::Tensor held;
+  const void* held_data = nullptr;
+  int64_t held_version = 0;
   at::Tensor factor;  // fp32, (), on work's device, recorded for the next step; or undefined
 };
 
@@ -59,9 +62,9 @@ class TensorTable {
   bool is_on_device() const { return device_.has_value(); }
   const at::Tensor& state() const { return state_; }  // there
 
-  /// Takes the gradients that are there. Throws UsageError for one that does not fit. Returns
-  /// whether any is another than the one measured last. `unscaled`: those that are not of 16 bits
-  /// carry no scale any more.
+  /// Takes the gradients that are there, until the call that asked for them ends. Throws UsageError
+  /// for one that does not fit. Returns whether any is another than the one measured last.
+  /// `unscaled`: those that are not of 16 bits carry no scale any more.
   bool refresh(bool unscaled);
   bool has_gradients() const { return gradients_ > 0; }
   bool has_wide() const { return has_wide_; }  // a gradient that is not of 16 bits
@@ -73,6 +76,7 @@ class TensorTable {
   void unscale_wide(const at::Tensor& scale);
 
   void measure();   // pass 1, and its sums into the state
+  void hold();      // keeps what was measured until the step ends
   void update();    // decides; unless skipped, pass 2 (LAMB: and 3)
   void end_step();  // lets gradients, factors and limits go
 
@@ -104,10 +108,10 @@ class TensorTable {
   at::Tensor state_;
   std::optional<DevicePlan> device_;
   std::unordered_map<const at::TensorImpl*, size_t> places_;
-  std::vector<at::Tensor> direct_;  // parameters of the members of Storage::kDirect, in order
-  std::vector<weights::StepTarget> targets_;
+  weights::StepTargets targets_;  // members of Storage::kDirect, in order
   Brought scale_, found_inf_;
   std::vector<Brought> rates_;  // by group
+  std::vector<int> moments_;    // by group
   int64_t grain_ = 1;           // blocks a thread takes at least
   int64_t gradients_ = 0;
   bool has_wide_ = false;

@@ -68,9 +68,8 @@ void renew(LowCopy& copy, const at::Tensor& leaf) {
   auto& impl = *leaf.unsafeGetTensorImpl();
   copy.low.unsafeGetTensorImpl()->bump_version();
   if (copy.mark) {
-    auto mark = StorageMark::hooked(*leaf.storage().unsafeGetStorageImpl());
-    if (mark != copy.mark)
-      return;  // another storage since begin_step(), or no longer to be hooked: stays stale
+    if (!copy.mark->rehook(*leaf.storage().unsafeGetStorageImpl()))
+      return;  // another storage since begin(), or no longer to be hooked: stays stale
     copy.epoch = copy.mark->epoch();
   }
   copy.version = version_of(impl);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "demi/weights/compare.h"
 #include "demi/weights/mutation_hook.h"
 
 namespace demi::weights {
@@ -45,23 +46,9 @@ struct LowCopy {
   std::int64_t low_version;  // of low: somebody wrote to a view that an op returned
   const void* data;          // of the leaf's storage
   std::int64_t storage_offset;
-  bool in_step = false;  // between begin_step() and finish_step()
+  bool in_step = false;  // between begin() and finish() of a StepTargets
   Footprint footprint;
 };
-
-/// -1 for an inference tensor.
-inline std::int64_t version_of(const c10::TensorImpl& tensor) {
-  const auto& counter = tensor.version_counter();
-  return counter.enabled() ? static_cast<std::int64_t>(counter.current_version()) : -1;
-}
-
-/// A few numbers: a loop is shorter than ArrayRef's call of memcmp.
-inline bool same(at::IntArrayRef a, at::IntArrayRef b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    if (a[i] != b[i]) return false;
-  return true;
-}
 
 /// The pure rule: nothing that the copy depends on has changed. Shared lock. Here, since every op
 /// on a weight asks.

@@ -70,9 +70,12 @@ bool hook_works() {
 std::shared_ptr<StorageMark> StorageMark::hooked(c10::StorageImpl& storage) {
   auto& slot = marks()[&storage];
   auto mark = slot.lock();
-  if (mark && mark->intact(&storage)) return mark;
   if (!mark) slot = mark = std::make_shared<StorageMark>(storage);
-  return mark->hook() ? mark : nullptr;
+  return mark->rehook(storage) ? mark : nullptr;
+}
+
+bool StorageMark::rehook(const c10::StorageImpl& storage) {
+  return &storage == storage_ && (intact(&storage) || hook());
 }
 
 void StorageMark::strike(c10::StorageImpl& storage) {

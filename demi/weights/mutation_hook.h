@@ -65,6 +65,10 @@ class StorageMark {
     return storage == storage_ && identity_ && is_hooked(*storage_, identity_);
   }
 
+  /// As hooked(), for a storage that may be the one that this mark is of. False where it is
+  /// another, or cannot be hooked any more.
+  bool rehook(const c10::StorageImpl& storage);
+
   std::uint64_t epoch() const { return epoch_; }
 
   /// Makes all copies of this storage stale, as a write does.

@@ -3,11 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
-#include <array>
 #include <cstdint>
 #include <limits>
-#include <optional>
-#include <vector>
 
 #include "demi/core/export.h"
 
@@ -46,34 +43,6 @@ DEMI_API void own(const at::Tensor& parameter);
 DEMI_API void disown(const at::Tensor& parameter);
 
 DEMI_API bool is_owned(const at::Tensor& parameter);
-
-/// A low precision copy that a step has to write together with its FP32 parameter. Element i behind
-/// `data` belongs to element i behind the parameter's own data pointer: copies have the parameter's
-/// strides, and both are dense.
-struct Copy {
-  c10::ScalarType dtype;
-  void* data;
-};
-
-/// What a step writes for one parameter.
-struct StepTarget {
-  void* parameter = nullptr;     // mutable data pointer
-  std::array<Copy, 2> copies{};  // the first copy_count are filled
-  int copy_count = 0;
-};
-
-/// Call before a step, on the thread that called the optimizer and outside at::parallel_for. Fills
-/// targets[i] for parameters[i] with the pointers that the step writes: the parameter, and those of
-/// its copies that are valid now. From here until finish_step() the copies count as stale, so a
-/// step that throws in between leaves none behind that is wrong. A parameter that is not owned, not
-/// dense or has no copy yet gets copy_count 0.
-DEMI_API void begin_step(at::TensorList parameters, std::vector<StepTarget>& targets);
-
-/// Call after the step (on a device: after its kernels were launched). The parameters' and the
-/// copies' version counters are bumped and the copies named by begin_step() are valid again: the
-/// step promises that each holds its parameter, rounded to nearest even. That is also so where the
-/// device decided to skip and nothing was written.
-DEMI_API void finish_step(at::TensorList parameters);
 
 /// Says that the parameter was written through a raw pointer that was taken before demi first used
 /// it. All other writes, those through `p.data()`, `p.detach()` or a tensor that shares the storage

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "demi/weights/mutation_hook.h"
+#include "demi/weights/step_targets.h"
 
 namespace demi::weights {
 namespace {
@@ -363,10 +364,9 @@ TEST_F(Weights, OwnedInTheMiddleOfARegion) {
   expect_right(p, "owned");
   leave_region();
   EXPECT_EQ(stats().copies, 2) << "kept across the region";
-  std::vector<StepTarget> targets;
-  begin_step(p, targets);
-  EXPECT_EQ(targets[0].copy_count, 2);
-  finish_step(p);
+  StepTargets step({p});
+  EXPECT_EQ(step.begin()[0].copy_count, 2);
+  step.finish();
   disown(p);
   expect_right(p, "unowned again");
   EXPECT_EQ(stats().copies, 0);
@@ -488,9 +488,9 @@ TEST_F(Weights, ASteadyStepCastsNothing) {
   low_precision(p, torch::kBFloat16);
   low_precision(p, torch::kHalf);
   const auto before = stats().casts;
-  std::vector<StepTarget> targets;
+  StepTargets step({p});
   for (int i = 0; i < 3; ++i) {
-    begin_step(p, targets);
+    const auto& targets = step.begin();
     ASSERT_EQ(targets[0].copy_count, 2);
     auto* master = static_cast<float*>(targets[0].parameter);
     for (int e = 0; e < 16; ++e) {
@@ -503,32 +503,52 @@ TEST_F(Weights, ASteadyStepCastsNothing) {
           static_cast<at::BFloat16*>(copy.data)[e] = master[e];
       }
     }
-    finish_step(p);
+    step.finish();
     expect_right(p, "after a step");
   }
   EXPECT_EQ(stats().casts, before);
 }
 
+TEST_F(Weights, AStepFindsTheCopiesWhereTheyStandNow) {
+  auto p = owned_parameter();
+  StepTargets step({p});
+  EXPECT_EQ(step.begin()[0].copy_count, 0);
+  step.finish();
+  low_precision(p, torch::kBFloat16);
+  EXPECT_EQ(step.begin()[0].copy_count, 1);
+  step.finish();
+  disown(p);
+  EXPECT_EQ(step.begin()[0].copy_count, 0) << "nobody keeps copies of it any more";
+  step.finish();
+  own(p);
+  low_precision(p, torch::kBFloat16);
+  low_precision(p, torch::kHalf);
+  EXPECT_EQ(step.begin()[0].copy_count, 2);
+  step.finish();
+  EXPECT_EQ(step.begin()[0].copy_count, 2) << "and finish() made them valid";
+  step.finish();
+}
+
 TEST_F(Weights, AStepThatThrowsInTheMiddleLeavesNoWrongCopy) {
   auto p = owned_parameter();
   expect_right(p, "before");
-  std::vector<StepTarget> targets;
-  begin_step(p, targets);
+  StepTargets step({p});
+  const auto& targets = step.begin();
   static_cast<float*>(targets[0].parameter)[0] = 77;
   expect_right(p, "between");
   static_cast<float*>(targets[0].parameter)[0] = 78;
   mark_dirty(p);
-  finish_step(p);  // the copies were made anew in between: not the ones that the step wrote
+  step.finish();  // the copies were made anew in between: not the ones that the step wrote
   expect_right(p, "after");
 }
 
 TEST_F(Weights, AWriteBetweenBeginAndFinishToReplacedStorageStaysSeen) {
   auto p = owned_parameter();
   expect_right(p, "before");
-  std::vector<StepTarget> targets;
-  begin_step(p, targets);
+  StepTargets step({p});
+  step.begin();
   p.set_data(torch::zeros_like(p));
-  finish_step(p);
+  step.finish();
   expect_right(p, "after");
 }
 
@@ -536,10 +556,9 @@ TEST_F(Weights, AStepThatWasSkippedRevivesNoStaleCopy) {
   auto p = owned_parameter();
   expect_right(p, "before");
   p.data().add_(1);
-  std::vector<StepTarget> targets;
-  begin_step(p, targets);
-  EXPECT_EQ(targets[0].copy_count, 0);
-  finish_step(p);
+  StepTargets step({p});
+  EXPECT_EQ(step.begin()[0].copy_count, 0);
+  step.finish();
   expect_right(p, "after a step that wrote nothing");
 }
 
@@ -547,9 +566,9 @@ TEST_F(Weights, TheStepTellsTheGraphThatWeightsChanged) {
   auto p = owned_parameter();
   const auto x = torch::ones({4, 4}).to(torch::kBFloat16).set_requires_grad(true);
   const auto loss = torch::mm(x, low_precision(p, torch::kBFloat16)).sum();
-  std::vector<StepTarget> targets;
-  begin_step(p, targets);
-  finish_step(p);
+  StepTargets step({p});
+  step.begin();
+  step.finish();
   EXPECT_THROW(loss.backward(), c10::Error);
 }
 

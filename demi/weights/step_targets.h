@@ -1,0 +1,62 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::weights {
+
+struct LowCopy;
+
+/// A low precision copy that a step has to write together with its FP32 parameter. Element i behind
+/// `data` belongs to element i behind the parameter's own data pointer: copies have the parameter's
+/// strides, and both are dense.
+struct Copy {
+  c10::ScalarType dtype;
+  void* data;
+};
+
+/// What a step writes for one parameter.
+struct StepTarget {
+  void* parameter = nullptr;     // mutable data pointer
+  std::array<Copy, 2> copies{};  // the first copy_count are filled
+  int copy_count = 0;
+};
+
+/// What the steps over some parameters write: the parameters and their copies. One for all steps,
+/// since it remembers where the copies stand (a search of the table costs as much as a small
+/// tensor's update). Used by one thread at a time.
+class DEMI_API StepTargets {
+ public:
+  StepTargets() = default;
+  explicit StepTargets(std::vector<at::Tensor> parameters);  // holds them
+
+  /// Call before a step, on the thread that called the optimizer and outside at::parallel_for.
+  /// Gives for each parameter the pointers that the step writes: the parameter, and those of its
+  /// copies that are valid now. From here until finish() the copies count as stale, so a step that
+  /// throws in between leaves none behind that is wrong. A parameter that is not owned, not dense
+  /// or has no copy yet gets copy_count 0. Valid until the next call.
+  const std::vector<StepTarget>& begin();
+
+  /// Call after the step (on a device: after its kernels were launched). The parameters' and the
+  /// copies' version counters are bumped and the copies named by begin() are valid again: the step
+  /// promises that each holds its parameter, rounded to nearest even. That is also so where the
+  /// device decided to skip and nothing was written.
+  void finish();
+
+ private:
+  void find_copies();
+
+  std::vector<at::Tensor> parameters_;
+  std::vector<StepTarget> targets_;
+  std::vector<std::vector<LowCopy>*> copies_;  // of each parameter; null: not owned
+  std::uint64_t generation_ = std::numeric_limits<std::uint64_t>::max();  // of the table, then
+};
+
+}  // namespace demi::weights
