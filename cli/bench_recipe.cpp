@@ -101,7 +101,7 @@ void add_bench_recipe(CLI::App& bench) {
   add_bench_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds, a->json);
   a->settings.add_to(*command, train::find_recipe(kDefaultRecipe).config,
                      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
-                      "fp32-part", "test-batch-size"});
+                      "test-batch-size"});
   command->callback([a] { bench_recipe(*a); });
 }
 

@@ -6,6 +6,7 @@
 #include "demi/autocast/policy.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/safetensors.h"
+#include "demi/core/flush_subnormals.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/batch_norm_guard.h"

@@ -75,7 +75,10 @@ def main():
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--flush-denormal", action="store_true",
+                        help="torch.set_flush_denormal(True), which is off in Python by default and on in demi")
     a = parser.parse_args()
+    torch.set_flush_denormal(a.flush_denormal)
     a.batch_size = a.batch_size or {"mlp": 512, "cifar10-resnet50": 32, "imdb-lstm": 64}[a.recipe]
     model, x, y, loss_of, optimizer = workload(a)
     times = []
@@ -90,6 +93,7 @@ def main():
         if step >= a.warmup:
             times.append(1e3 * (time.perf_counter() - start))
     print(json.dumps({"recipe": a.recipe, "precision": a.precision, "batch_size": a.batch_size,
+                      "flush_denormal": a.flush_denormal,
                       "ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times),
                       "loss": loss.item(), "torch": torch.__version__, "threads": torch.get_num_threads()}))
 

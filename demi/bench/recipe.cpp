@@ -56,6 +56,8 @@ class Contender {
         momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
     options_.epochs = 1;
     options_.max_steps = 0;
+    options_.give_up_after = 0;  // check_losses has a word of its own
+    train::keep_in_fp32(config, network_);
   }
 
   // Goes on where the last call ended: rate and loss scale too.

@@ -74,6 +74,16 @@ TEST(BenchRecipe, RunsAreChosenAndFp32IsAlwaysThere) {
   EXPECT_EQ(result.runs[1].skipped_steps, 0);
 }
 
+TEST(BenchRecipe, AnFp32PartOfTheWholeModelTrainsAsInFp32) {
+  RecipeBenchOptions options = tiny();
+  options.config.fp32_part = "layers.0,layers.2,layers.4";
+  const RecipeBenchResult all = bench_recipe(options, c10::kCPU);
+  EXPECT_EQ(all.runs[0].loss, all.runs[1].loss);
+  options.config.fp32_part = "layers.2";
+  const RecipeBenchResult one = bench_recipe(options, c10::kCPU);
+  EXPECT_NE(one.runs[0].loss, one.runs[1].loss);
+}
+
 // Gradients of the mean of 8 x 16 squares, times the scale, overflow fp16 down to about 2^20.
 TEST(BenchRecipe, CarriesTheLossScaleFromRoundToRound) {
   RecipeBenchOptions options = tiny();

@@ -7,11 +7,15 @@
 
 namespace demi::profile {
 
-ScopedTimer::ScopedTimer(c10::Device device) : device_(device) {
-  synchronize(device_);
-  release_unused_memory(device_);
-  reset_peak_memory(device_);
+void quiet_down(c10::Device device) {
+  synchronize(device);
+  release_unused_memory(device);
+  reset_peak_memory(device);
   reset_peak_resident_memory();
+}
+
+ScopedTimer::ScopedTimer(c10::Device device) : device_(device) {
+  quiet_down(device_);
   start_ = std::chrono::steady_clock::now();
 }
 

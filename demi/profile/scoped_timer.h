@@ -16,9 +16,13 @@ struct Measured {
   std::int64_t peak_resident_bytes = 0;  // of the process, where its peak can be reset
 };
 
+/// Waits for the device, gives back unused blocks and resets the peaks: a quiet start for what is
+/// to be measured.
+DEMI_API void quiet_down(c10::Device device);
+
 /// Time and memory of a part of a program, from a quiet start to a finished end, as the AMP recipe
-/// measures it. The constructor waits for the device, gives back unused blocks, resets the peaks
-/// and then starts the clock; the end of the scope waits for the device and then reads both.
+/// measures it. The constructor quiets down and then starts the clock; the end of the scope waits
+/// for the device and then reads both.
 ///
 ///     demi::profile::Measured measured;
 ///     {

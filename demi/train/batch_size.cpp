@@ -13,7 +13,7 @@
 
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
-#include "demi/profile/phase_timer.h"
+#include "demi/profile/scoped_timer.h"
 #include "demi/train/plan.h"
 #include "demi/train/run.h"
 
@@ -77,9 +77,7 @@ int64_t free_bytes(c10::Device device) {
 // Peak bytes of two training steps with a batch of that size, above what was in use before.
 int64_t trial(const Config& config, const RunSpec& spec, const Workload& workload,
               const data::Batch& some, int64_t size, c10::Device device) {
-  profile::synchronize(device);
-  profile::release_unused_memory(device);
-  profile::reset_peak_memory(device);
+  profile::quiet_down(device);
   const int64_t before = profile::memory_use(device).current_bytes;
   const Network network = workload.make_network(0);
   TrainerOptions options = trainer_options(config, spec, 1, device);

@@ -48,6 +48,7 @@ struct Config {
   int64_t growth_interval = 2000;
   bool autocast = true, scaler = true;
   std::string fp32_part;
+  bool flush_subnormals = true;
 
   // Where
   std::string device = "auto";

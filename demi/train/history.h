@@ -19,8 +19,10 @@ struct StepRecord {
   std::optional<double> accuracy;  // of the batch, 0 to 1
   double learning_rate = 0;        // of the first parameter group, used in this step
   std::optional<double>
-      loss_scale;        // that this step's loss was multiplied by; none without a scaler
-  bool skipped = false;  // Inf or NaN among the gradients: nothing was changed
+      loss_scale;           // that this step's loss was multiplied by; none without a scaler
+  bool skipped = false;     // Inf or NaN among the gradients: nothing was changed
+  double seconds = 0;       // from the end of the step before, reading and callbacks included
+  double data_seconds = 0;  // of these, waited for data. Both of the host
 };
 
 struct Evaluation {

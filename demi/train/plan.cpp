@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "demi/autocast/apply.h"
 #include "demi/core/error.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
@@ -60,6 +61,15 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& c, const N
   return make<optim::AdamW>(c, network, optim::AdamWOptions(c.lr).weight_decay(c.weight_decay));
 }
 
+void keep_in_fp32(const Config& config, const Network& network) {
+  std::string_view rest = config.fp32_part;
+  while (!rest.empty()) {
+    const std::size_t comma = rest.find(',');
+    demi::apply(Policy("float32"), *network.module, rest.substr(0, comma));
+    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
+  }
+}
+
 optim::lr::Rule make_schedule(const Config& config, int64_t steps_per_epoch) {
   if (config.schedule == "one-cycle")
     return optim::lr::one_cycle(one_cycle_of(config, steps_per_epoch));
@@ -107,6 +117,7 @@ TrainerOptions trainer_options(const Config& config, const RunSpec& run, int64_t
   options.ema_decay = config.ema;
   options.early_stopping = config.early_stopping;
   options.device = device;
+  options.flush_subnormals = config.flush_subnormals;
   options.schedule = make_schedule(config, steps_per_epoch);
   options.momentum_schedule = make_momentum_schedule(config, steps_per_epoch);
   return options;

@@ -19,6 +19,10 @@ namespace demi::train {
 DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
                                                                  const Network& network);
 
+/// The parts of the network that the config's fp32_part names compute in FP32 from now on. Throws
+/// UsageError for a name that is not there.
+DEMI_API void keep_in_fp32(const Config& config, const Network& network);
+
 /// The learning rate by step, or an empty rule for a constant one.
 DEMI_API optim::lr::Rule make_schedule(const Config& config, int64_t steps_per_epoch);
 

@@ -3,11 +3,10 @@
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
-#include "demi/autocast/apply.h"
 #include "demi/core/error.h"
 #include "demi/models/registry.h"
 #include "demi/profile/memory.h"
-#include "demi/profile/phase_timer.h"
+#include "demi/profile/scoped_timer.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/plan.h"
 #include "demi/train/trainer.h"
@@ -16,13 +15,6 @@
 namespace demi::train {
 namespace {
 
-void quiet_down(c10::Device device) {
-  profile::synchronize(device);
-  profile::release_unused_memory(device);
-  profile::reset_peak_memory(device);
-  profile::reset_peak_resident_memory();
-}
-
 // The mean over whole epochs, or over what there was where not even one was finished.
 double mean_epoch_seconds(const History& history) {
   const std::size_t whole = history.epochs.size() - (history.stopped || history.failed ? 1 : 0);
@@ -30,15 +22,6 @@ double mean_epoch_seconds(const History& history) {
   double sum = 0;
   for (std::size_t i = 0; i < whole; ++i) sum += history.epochs[i].seconds;
   return sum / static_cast<double>(whole);
-}
-
-void keep_in_fp32(const Config& config, torch::nn::Module& module) {
-  std::string_view rest = config.fp32_part;
-  while (!rest.empty()) {
-    const std::size_t comma = rest.find(',');
-    demi::apply(Policy("float32"), module, rest.substr(0, comma));
-    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
-  }
 }
 
 // Writes what one would ship whenever validation is better than ever.
@@ -108,7 +91,7 @@ RunResult train_and_test(const Config& config, const RunSpec& spec, const Worklo
   const auto seed = static_cast<uint64_t>(config.seed);
   const Network network = workload.make_network(seed);
   result.parameters = models::parameter_count(*network.module);
-  keep_in_fp32(config, *network.module);
+  keep_in_fp32(config, network);
   torch::manual_seed(seed);
   TrainerOptions told = trainer_options(config, spec, workload.train->batches(), device);
   told.should_stop = options.should_stop;
@@ -141,7 +124,7 @@ RunResult train_and_test(const Config& config, const RunSpec& spec, const Worklo
 
 RunResult run(const Config& config, const RunSpec& spec, const Workload& workload,
               c10::Device device, const RunOptions& options) {
-  quiet_down(device);
+  profile::quiet_down(device);
   std::string reason;
   try {
     return train_and_test(config, spec, workload, device, options);
@@ -149,7 +132,7 @@ RunResult run(const Config& config, const RunSpec& spec, const Workload& workloa
     if (!is_out_of_memory(error)) throw;
     reason = error.what();
   }
-  quiet_down(device);
+  profile::quiet_down(device);
   const std::string fits = std::to_string(find_batch_size(config, spec, workload, device));
   throw TrainingError(
       {.where = "train.run",

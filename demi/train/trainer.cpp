@@ -11,6 +11,7 @@
 
 #include "demi/autocast/backward.h"
 #include "demi/core/error.h"
+#include "demi/core/flush_subnormals.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/clip.h"
@@ -24,6 +25,10 @@ namespace demi::train {
 namespace {
 
 using profile::Phase;
+
+// A loss that is NaN or Inf from the first step on is answered after this many: a loss scale that
+// is still too high overflows the gradients, never the loss, which is read before it is scaled.
+constexpr int64_t kFirstSteps = 3;
 
 void check(const TrainerOptions& options) {
   const auto require = [](bool good, std::string_view what, const std::string& seen,
@@ -69,13 +74,21 @@ double learning_rate(const torch::optim::Optimizer& optimizer) {
   return optimizer.param_groups().front().options().get_lr();
 }
 
+// Whether there is no point in going on after `steps` steps of which the last `bad_in_a_row` had no
+// number as their loss. `over`: there will be no more of them.
+bool is_hopeless(int64_t bad_in_a_row, int64_t steps, bool over, int64_t give_up_after) {
+  if (give_up_after == 0 || bad_in_a_row == 0) return false;
+  const bool never_good = bad_in_a_row == steps;
+  return bad_in_a_row >= give_up_after || (never_good && (steps >= kFirstSteps || over));
+}
+
 // Why training ended: the first of the steps in a row whose loss was no number, and what to try.
 std::string complaint_of(const History& history, int64_t bad_steps, const TrainerOptions& options) {
   const StepRecord& first =
       history.steps[history.steps.size() - static_cast<std::size_t>(bad_steps)];
-  std::string text = fmt::format(
-      "the loss is NaN or Inf from step {} on, for {} steps in a row; learning rate {:g}",
-      first.step, bad_steps, first.learning_rate);
+  std::string text =
+      fmt::format("the loss is NaN or Inf from step {} on, in {} step{}; learning rate {:g}",
+                  first.step, bad_steps, bad_steps == 1 ? "" : "s in a row", first.learning_rate);
   if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
   if (options.precision.is_mixed()) {
     text +=
@@ -126,6 +139,9 @@ struct Trainer::Run {
   Evaluation best;
   int64_t step = 0, correct = 0, bad_losses_in_a_row = 0;
   double loss_sum = 0;  // over the epoch's examples
+  std::chrono::steady_clock::time_point window_start;
+  profile::PhaseTimer::Seconds waited_before{0};  // for data, in this epoch, at window_start
+
   bool over(const TrainerOptions& options) const {
     return history.stopped || history.failed || history.early_stopped ||
            (options.max_steps > 0 && step >= options.max_steps);
@@ -241,6 +257,17 @@ void Trainer::step(Run& run, const data::Batch& batch, bool last_of_window) {
   window.record.learning_rate = learning_rate(*options_.optimizers.front());
   window.results = update(run);
   run.timer.enter(Phase::other);
+  end_window(run);
+}
+
+// The step's own time; the next one's begins.
+void Trainer::end_window(Run& run) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto waited = run.timer.spent(Phase::data);
+  run.window.record.seconds = std::chrono::duration<double>(now - run.window_start).count();
+  run.window.record.data_seconds = (waited - run.waited_before).count();
+  run.window_start = now;
+  run.waited_before = waited;
   run.pending.push_back(std::exchange(run.window, {}));
 }
 
@@ -275,20 +302,27 @@ void Trainer::read(Run& run) {
     for (const auto& callback : callbacks_) callback->on_step(pending.record, run.epoch.examples);
   }
   run.pending.clear();
-  if (options_.give_up_after > 0 && run.bad_losses_in_a_row >= options_.give_up_after) {
+  give_up_if_hopeless(run, /*over=*/false);
+}
+
+void Trainer::give_up_if_hopeless(Run& run, bool over) const {
+  if (is_hopeless(run.bad_losses_in_a_row, run.step, over, options_.give_up_after))
     run.history.failed = complaint_of(run.history, run.bad_losses_in_a_row, options_);
-  }
 }
 
 void Trainer::train_epoch(Run& run, const data::Loader& training) {
   const int64_t batches = training.batches();
   const auto start = std::chrono::steady_clock::now();
+  run.window_start = start;
+  run.waited_before = {};
   for (int64_t position = 0; position < batches && !run.over(options_); ++position) {
     run.timer.enter(Phase::data);
     const data::Batch batch = training.batch(run.epoch.epoch - 1, position);
     const bool last = position + 1 == batches;
     step(run, batch, last || (position + 1) % options_.accumulate == 0);
-    if (last || static_cast<int64_t>(run.pending.size()) >= options_.read_every) read(run);
+    const bool first_word = run.step == kFirstSteps && options_.give_up_after > 0;
+    if (last || first_word || static_cast<int64_t>(run.pending.size()) >= options_.read_every)
+      read(run);
     if (options_.should_stop && options_.should_stop()) run.history.stopped = true;
   }
   read(run);
@@ -328,6 +362,7 @@ void Trainer::validate(Run& run, const data::Loader& validation) {
 
 History Trainer::fit(const data::Loader& training, const data::Loader* validation) {
   Run run(scaler_options_, options_);
+  const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
   const Tf32Mode tf32(options_.precision.tf32);
   const int64_t steps = (training.batches() + options_.accumulate - 1) / options_.accumulate;
   for (int64_t epoch = 1; epoch <= options_.epochs && !run.over(options_); ++epoch) {
@@ -342,6 +377,7 @@ History Trainer::fit(const data::Loader& training, const data::Loader* validatio
     run.history.epochs.push_back(run.epoch);
     for (const auto& callback : callbacks_) callback->on_epoch_end(run.epoch);
   }
+  if (!run.history.failed) give_up_if_hopeless(run, /*over=*/true);
   return run.history;
 }
 

@@ -47,10 +47,12 @@ struct TrainerOptions {
   optim::lr::Rule schedule;  // of the learning rate by optimizer step, from 0; none: it stays
   optim::lr::Rule momentum_schedule;  // likewise, of momentum or beta1
   int64_t read_every = 10;  // steps between two reads of loss, accuracy and scale from the device
-  int64_t give_up_after =
-      50;  // steps in a row with a loss of NaN or Inf until training ends; 0: never
+  /// Steps in a row with a loss of NaN or Inf until training ends; 3 are enough where the first of
+  /// all is among them. 0: never.
+  int64_t give_up_after = 50;
   bool synchronise_phases =
       false;  // wait for the device between phases: slower, but their split is exact
+  bool flush_subnormals = true;  // on a CPU; demi/core/flush_subnormals.h says why
   std::function<bool()>
       should_stop;  // asked after each step; true ends training with what there is
 };
@@ -107,7 +109,9 @@ class DEMI_API Trainer {
   at::Tensor backward(Run& run, const data::Batch& batch);
   void penalise(Run& run, std::vector<at::Tensor>& losses) const;
   std::vector<StepResult> update(Run& run);
+  static void end_window(Run& run);
   void read(Run& run);
+  void give_up_if_hopeless(Run& run, bool over) const;
   void train_epoch(Run& run, const data::Loader& training);
   void validate(Run& run, const data::Loader& validation);
   EvaluateOptions evaluate_options() const;

@@ -6,7 +6,10 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <chrono>
 #include <cmath>
+#include <limits>
+#include <thread>
 
 #include "demi/core/error.h"
 #include "demi/train/testing.h"
@@ -132,13 +135,97 @@ TEST(Trainer, LossScaleIsAChoiceOfItsOwn) {
   for (const StepRecord& step : unscaled.steps) EXPECT_FALSE(step.loss_scale);
 }
 
-TEST(Trainer, GivesUpOnALossThatStaysNaN) {
+// Losses of 1, with NaN in the steps from `first` to `last`.
+History with_nan(int64_t first, int64_t last, TrainerOptions options) {
   Setting s;
-  s.input.fill_(NAN);
-  TrainerOptions options{.epochs = 100, .read_every = 1, .give_up_after = 5};
-  const History history = s.trainer(options).fit(s.loader());
+  int64_t step = 0;
+  options.loss = [=](const at::Tensor& output, const at::Tensor&) mutable {
+    ++step;
+    return output.sum() * 0 + (step >= first && step <= last ? NAN : 1.0);
+  };
+  return s.trainer(options).fit(s.loader());  // 3 steps an epoch
+}
+
+TEST(Trainer, GivesUpOnALossThatStaysNaN) {
+  const History history = with_nan(3, 100, {.epochs = 10, .read_every = 1, .give_up_after = 5});
   ASSERT_TRUE(history.failed);
-  EXPECT_EQ(history.steps.size(), 5u);
+  EXPECT_NE(history.failed->find("from step 3 on, in 5 steps in a row"), std::string::npos)
+      << *history.failed;
+  EXPECT_FALSE(with_nan(3, 6, {.epochs = 10, .give_up_after = 5}).failed) << "four, then a number";
+  EXPECT_FALSE(with_nan(2, 30, {.epochs = 10, .give_up_after = 0}).failed) << "never";
+}
+
+TEST(Trainer, AnswersALossThatIsNaNFromTheFirstStepAtOnce) {
+  const History history =
+      with_nan(1, 1000, {.epochs = 100, .precision = parse_precision("fp16"), .read_every = 100});
+  ASSERT_TRUE(history.failed);
+  EXPECT_EQ(history.steps.size(), 3u);
+  for (const char* said :
+       {"step 1", "learning rate 0.1", "loss scale 65536", "--no-autocast", "--no-scaler"})
+    EXPECT_NE(history.failed->find(said), std::string::npos) << said << ": " << *history.failed;
+  EXPECT_FALSE(with_nan(1, 2, {.epochs = 10}).failed) << "the third is a number";
+  EXPECT_TRUE(with_nan(1, 9, {.max_steps = 2}).failed) << "a dry run has no third";
+  EXPECT_FALSE(with_nan(1, 9, {.epochs = 3, .give_up_after = 0}).failed) << "never";
+}
+
+// A scale that is too high overflows gradients and is taken back, step by step; the loss is sound.
+TEST(Trainer, StepsThatAScalerSkipsAtFirstAreNoFailure) {
+  Setting s;
+  TrainerOptions options{.epochs = 4, .precision = parse_precision("fp16")};
+  options.scaler.init_scale = 0x1p40;
+  const History history = s.trainer(options).fit(s.loader());
+  EXPECT_GE(history.skipped_steps, 10);
+  EXPECT_FALSE(history.failed);
+}
+
+TEST(Trainer, EachStepSaysHowLongItTookAndHowLongItWaitedForData) {
+  class Slow : public Rows {
+   public:
+    using Rows::Rows;
+    data::Batch batch(int64_t epoch, int64_t position) const override {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      return Rows::batch(epoch, position);
+    }
+  };
+  Setting s;
+  const History history =
+      s.trainer({.epochs = 2, .accumulate = 2}).fit(Slow(s.input, s.target, 3));  // 4 batches
+  ASSERT_EQ(history.steps.size(), 4u);
+  double steps = 0, waited = 0;
+  for (const StepRecord& step : history.steps) {
+    EXPECT_GE(step.data_seconds, 0.04) << "of both batches";
+    EXPECT_GE(step.seconds, step.data_seconds);
+    steps += step.seconds;
+    waited += step.data_seconds;
+  }
+  EXPECT_LE(steps, history.seconds());
+  EXPECT_NEAR(waited, history.epochs[0].phase_seconds[0] + history.epochs[1].phase_seconds[0],
+              1e-6);
+}
+
+// The smallest normal number halved, and that doubled again.
+TEST(Trainer, FlushesSubnormalsOnACpuWhileItTrains) {
+  const auto least = [] {
+    volatile float normal = std::numeric_limits<float>::min();
+    const volatile float half = normal * 0.5F;
+    return half * 2.0F;
+  };
+  const auto in_training = [&](bool flush) {
+    Setting s;
+    float seen = -1;
+    TrainerOptions options{.flush_subnormals = flush};
+    options.loss = [&](const at::Tensor& output, const at::Tensor&) {
+      seen = least();
+      return output.sum();
+    };
+    s.trainer(options).fit(s.loader());
+    return seen;
+  };
+  EXPECT_EQ(in_training(false), std::numeric_limits<float>::min());
+#if defined(__x86_64__) || defined(__aarch64__)
+  EXPECT_EQ(in_training(true), 0);
+#endif
+  EXPECT_EQ(least(), std::numeric_limits<float>::min()) << "afterwards";
 }
 
 TEST(Trainer, StopsAfterTheStepInProgressWhenAsked) {

@@ -80,6 +80,8 @@ void FileMetrics::on_step(const StepRecord& step, int64_t) {
   fields.emplace_back("learning_rate", step.learning_rate);
   if (step.loss_scale) fields.emplace_back("loss_scale", *step.loss_scale);
   fields.emplace_back("skipped", step.skipped);
+  fields.emplace_back("seconds", step.seconds);
+  fields.emplace_back("data_seconds", step.data_seconds);
   log_.write(fields);
   if (!events_) return;
   events_->scalar("loss/train", step.step, step.loss);

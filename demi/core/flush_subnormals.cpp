@@ -1,0 +1,60 @@
+#include "demi/core/flush_subnormals.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace demi {
+namespace {
+
+using Word = unsigned long;
+
+// The processor's floating point control word of the calling thread, and its bits that flush.
+#if defined(__x86_64__)
+constexpr Word kFlush = 0x8040;  // FTZ, results; DAZ, operands
+Word control_word() { return _mm_getcsr(); }
+void set_control_word(Word word) { _mm_setcsr(static_cast<unsigned>(word)); }
+#elif defined(__aarch64__)
+constexpr Word kFlush = 1UL << 24;  // FZ
+Word control_word() {
+  Word word;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+  return word;
+}
+void set_control_word(Word word) { __asm__ volatile("msr fpcr, %0" ::"r"(word)); }
+#else
+constexpr Word kFlush = 0;
+Word control_word() { return 0; }
+void set_control_word(Word) {}
+#endif
+
+}  // namespace
+
+FlushSubnormals::FlushSubnormals(bool on) {
+  if (!on) return;
+  before_.assign(static_cast<std::size_t>(omp_get_max_threads()), control_word());
+#pragma omp parallel
+  {
+    const Word word = control_word();
+    before_[static_cast<std::size_t>(omp_get_thread_num())] = word;
+    set_control_word(word | kFlush);
+  }
+}
+
+// A thread that is not among them was made meanwhile, with the word of the thread that made it: it
+// gets back what that one had.
+FlushSubnormals::~FlushSubnormals() {
+  if (before_.empty()) return;
+  const int threads = std::max(omp_get_max_threads(), static_cast<int>(before_.size()));
+#pragma omp parallel num_threads(threads)
+  {
+    const auto number = static_cast<std::size_t>(omp_get_thread_num());
+    set_control_word(number < before_.size() ? before_[number] : before_.front());
+  }
+}
+
+}  // namespace demi
