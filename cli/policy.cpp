@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace {
 struct Options {
   std::string device = "cpu";
   std::string policy = "default";
-  std::string file;
+  std::optional<std::string> file;
   bool json = false;
 };
 
@@ -49,7 +50,7 @@ c10::DeviceType parse_device(const std::string& name) {
 std::vector<Line> lines_of(const Options& options) {
   const auto device = parse_device(options.device);
   const OpPolicy policy =
-      options.file.empty() ? OpPolicy::named(options.policy) : OpPolicy::from_file(options.file);
+      options.file ? OpPolicy::from_file(*options.file) : OpPolicy::named(options.policy);
   std::map<std::string, std::string> defaults;
   for (const auto& rule : default_op_rules(device)) defaults[rule.op] = name_of(rule.category);
   std::vector<Line> lines;
@@ -100,7 +101,10 @@ void add_policy(CLI::App& app) {
   command->add_option("--device", options->device, "cpu, cuda, xpu, mps ...");
   auto* policy =
       command->add_option("--policy", options->policy, "default, fp32_reductions or fp32_softmax");
-  command->add_option("--file", options->file, "A policy file: lines of an op and a category")
+  command
+      ->add_option("--file", options->file,
+                   "A policy file, a line for each op: `softmax fp32`; the categories are "
+                   "lower_precision, fp32, fp32_output, promote, banned and unchanged")
       ->excludes(policy);
   command->add_flag("--json", options->json, "One JSON object to stdout");
   command->callback([options] {

@@ -234,6 +234,10 @@ TEST(Autocast, ADtypeErrorNamesOpDtypesRegionAndCure) {
   });
   EXPECT_THAT(fp64, HasSubstr("mm(fp64, fp32)"));
   EXPECT_THAT(fp64, HasSubstr("FP64"));
+  const std::string convolution = message_of([&] {
+    torch::conv2d(torch::ones({1, 1, 3, 3}), torch::ones({1, 1, 2, 2}, torch::kDouble));
+  });
+  EXPECT_THAT(convolution, HasSubstr("conv2d(fp32, fp64)"));
   EXPECT_THAT(message_of([&] {
                 torch::mm(torch::ones({2, 3}), torch::ones({2, 3}));
               }),
@@ -242,6 +246,24 @@ TEST(Autocast, ADtypeErrorNamesOpDtypesRegionAndCure) {
   cured.set("dot", OpCategory::promote);
   Autocast inner(torch::kCPU, AutocastOptions{.policy = cured});
   EXPECT_EQ(torch::dot(a, b).item<float>(), 3);
+}
+
+// What the advice says must cure: a rule where one helps, and no rule where none does.
+TEST(Autocast, ADtypeErrorAdvisesNoRuleThatWouldNotHelp) {
+  Autocast region(torch::kCPU, torch::kBFloat16);
+  const auto x = torch::ones({2, 2});
+  for (const std::string& message :
+       {message_of([&] { torch::mm(x.to(torch::kLong), x); }),
+        message_of([&] { torch::embedding_bag(x, x[0], torch::arange(2)); }),
+        message_of([&] { torch::nll_loss(x, x[0]); })}) {
+    EXPECT_THAT(message, HasSubstr("cast the one that LibTorch's message names yourself"));
+    EXPECT_THAT(message, Not(HasSubstr("policy.set")));
+  }
+  OpPolicy low;
+  low.set("linalg_inv", OpCategory::lower_precision);
+  Autocast inner(torch::kCPU, AutocastOptions{.policy = low});
+  EXPECT_THAT(message_of([&] { torch::linalg_inv(x + torch::eye(2)); }),
+              HasSubstr("policy.set(\"linalg_inv\", demi::OpCategory::fp32)"));
 }
 
 TEST(Autocast, OneWarningForADtypeThatIsSlowHere) {

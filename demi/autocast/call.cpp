@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <string>
 
 #include "demi/core/error.h"
@@ -19,23 +20,42 @@ std::string short_name(const std::string& op) {
   return op.starts_with("aten::") ? op.substr(6) : op;
 }
 
+bool casts(OpCategory category) {
+  return category == OpCategory::lower_precision || category == OpCategory::fp32 ||
+         category == OpCategory::promote;
+}
+
+// A rule where floating point dtypes differ, or where the op may have no 16-bit kernel; else no
+// policy helps.
 std::string cure(OpCategory category, const std::string& op,
                  c10::ArrayRef<c10::ScalarType> dtypes) {
-  const bool has_fp64 =
-      std::find(dtypes.begin(), dtypes.end(), c10::ScalarType::Double) != dtypes.end();
-  if (has_fp64) return "autocast never casts FP64: cast that argument yourself";
-  const auto target = category == OpCategory::promote ? OpCategory::fp32 : OpCategory::promote;
-  const std::string word(name_of(target));
-  return "policy.set(\"" + op + "\", demi::OpCategory::" + word + "), in a policy file: " + op +
-         " " + word;
+  bool only_floats = true;
+  std::set<c10::ScalarType> floats;
+  for (const auto dtype : dtypes) {
+    if (dtype == c10::ScalarType::Double)
+      return "autocast never casts FP64: cast that argument yourself";
+    if (c10::isFloatingType(dtype))
+      floats.insert(dtype);
+    else
+      only_floats = false;
+  }
+  const bool differ = !casts(category) && floats.size() > 1;
+  const bool lacks_kernel =
+      only_floats && category != OpCategory::fp32 && category != OpCategory::promote;
+  if (!differ && !lacks_kernel)
+    return "its floating point arguments agree, and autocast casts no others: cast the one that "
+           "LibTorch's message names yourself";
+  const std::string word(name_of(differ ? OpCategory::promote : OpCategory::fp32));
+  return "cure: policy.set(\"" + op + "\", demi::OpCategory::" + word +
+         "), in a policy file: " + op + " " + word;
 }
 
 }  // namespace
 
 bool is_dtype_error(const std::string& what) {
   const std::string text = lower_case(what);
-  for (const char* word :
-       {"dtype", "scalar type", "scalartype", "data type", "same type", "cudnn_status_bad_param"})
+  for (const char* word : {"dtype", "scalar type", "scalartype", "data type", "same type",
+                           "weight type", "not implemented for '", "cudnn_status_bad_param"})
     if (text.find(word) != std::string::npos) return true;
   return false;
 }
@@ -64,8 +84,8 @@ std::string spelled(const std::string& op, c10::ArrayRef<c10::ScalarType> dtypes
 std::string policy_line(c10::DeviceType device, const std::string& op,
                         c10::ArrayRef<c10::ScalarType> dtypes) {
   const OpCategory category = global_table(device)->category[op_number(op)];
-  const bool casts = category != OpCategory::unchanged && category != OpCategory::banned;
-  if (casts) return short_name(op) + " then runs as " + std::string(name_of(category));
+  if (casts(category) || category == OpCategory::fp32_output)
+    return short_name(op) + " then runs as " + std::string(name_of(category));
   return cure(category, short_name(op), dtypes);
 }
 
@@ -109,7 +129,7 @@ at::Tensor Call::cast_now(const at::Tensor& tensor) const {
 
 std::string Call::advice(c10::ArrayRef<c10::ScalarType> dtypes) const {
   const std::string op = short_name(op_name(number));
-  return "[autocast." + op + "] dtypes that do not go together; seen: " + spelled(op, dtypes) +
+  return "[autocast." + op + "] dtypes that this op does not take; seen: " + spelled(op, dtypes) +
          ", run as " + std::string(name_of(category)) +
          "; region: " + lower_case(c10::DeviceTypeName(device)) + " " +
          spelled(at::autocast::get_autocast_dtype(device)) + "; " + cure(category, op, dtypes);

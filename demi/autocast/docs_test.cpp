@@ -24,8 +24,10 @@ std::string table() {
     rows[rule.op].reason = rule.reason;
   }
   for (const auto& rule : default_op_rules(torch::kCPU)) {
-    rows[rule.op].cpu = name_of(rule.category);
-    rows[rule.op].reason = rule.reason;
+    Row& row = rows[rule.op];
+    row.cpu = name_of(rule.category);
+    const bool differs = !row.reason.empty() && row.reason != rule.reason;
+    row.reason = differs ? "CPU: " + rule.reason + "; CUDA: " + row.reason : rule.reason;
   }
   std::string text = "| op | CPU | CUDA | reason |\n|---|---|---|---|\n";
   for (const auto& [op, row] : rows)

@@ -48,13 +48,15 @@ template <c10::DeviceType device, class Op, class Result, class... Arguments>
 struct Hot<device, Op, Result(Arguments...)> {
   static inline int number = 0;
 
-  static Result call(Arguments... arguments) {
+  static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
     Call now(device, number, /*handles=*/0);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey<device>);
     (now.see(arguments), ...);
     now.decide();
     try {
-      return Op::call(unwrap(cast(now, arguments))...);
+      return Op::redispatch(
+          keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey<device>),
+          unwrap(cast(now, arguments))...);
     } catch (c10::Error& error) {
       c10::SmallVector<c10::ScalarType, 8> dtypes;
       (note(dtypes, arguments), ...);

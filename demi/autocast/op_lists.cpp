@@ -35,13 +35,12 @@ bool contains(std::string_view name, std::initializer_list<std::string_view> par
 std::string_view fp32_reason(std::string_view op) {
   if (contains(op, {"loss", "cross_entropy", "kl_div"})) return kLoss;
   if (contains(op, {"linalg_vector_norm", "linalg_matrix_norm"})) return kNorm;
-  if (contains(op, {"linalg", "fft_", "cholesky", "svd", "qr", "lu", "inverse", "solve", "stft",
-                    "geqrf"}))
-    return kLinalg;
+  if (op == "rsqrt" || op == "softplus") return kRange;  // not "qr" and "lu"
+  if (contains(op, {"linalg", "cholesky", "svd", "qr", "lu", "inverse", "solve"})) return kLinalg;
   if (contains(op, {"upsample", "grid_sampler"})) return kResample;
   if (contains(op, {"norm", "cdist", "pdist", "dist", "cosine_similarity"})) return kNorm;
   if (contains(op, {"sum", "prod", "softmax", "trace"})) return kSum;
-  if (contains(op, {"pool", "pad", "quantile", "quantize", "polar", "complex", "trace"}))
+  if (contains(op, {"pool", "pad", "quantile", "quantize", "polar", "complex", "fft", "stft"}))
     return kKernel;
   return kRange;
 }

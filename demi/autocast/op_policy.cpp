@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "demi/autocast/op_lists.h"
+#include "demi/core/dtype.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 
@@ -49,16 +50,22 @@ bool can_have_rule(const c10::FunctionSchema& schema) {
          std::any_of(schema.arguments().begin(), schema.arguments().end(), takes_tensor);
 }
 
-std::vector<std::string> overloads_of(std::string_view op) {
+std::vector<c10::OperatorHandle> handles_of(std::string_view op) {
   const OpName wanted = split(op);
-  std::vector<std::string> found;
+  std::vector<c10::OperatorHandle> found;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name != wanted.base ||
         (wanted.names_overload && name.overload_name != wanted.overload))
       continue;
-    const auto handle = c10::Dispatcher::singleton().findSchema(name);
-    if (handle && can_have_rule(handle->schema())) found.push_back(short_name(name));
+    if (const auto handle = c10::Dispatcher::singleton().findSchema(name)) found.push_back(*handle);
   }
+  return found;
+}
+
+std::vector<std::string> overloads_of(std::string_view op) {
+  std::vector<std::string> found;
+  for (const auto& handle : handles_of(op))
+    if (can_have_rule(handle.schema())) found.push_back(short_name(handle.operator_name()));
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -71,13 +78,37 @@ std::string nearest_op(std::string_view op) {
       known.push_back(op.find('.') == std::string_view::npos ? short_name({name.name, ""})
                                                              : short_name(name));
   const std::string near = nearest(op, known);
-  return near.empty() ? "`demi policy` prints the ops that have a rule"
-                      : "did you mean " + near + "?";
+  if (!near.empty()) return "did you mean " + near + "?";
+  return op.find("::") == std::string_view::npos
+             ? "`demi policy` prints the ops that have a rule"
+             : "an operator of yours is known once the library that registers it is loaded";
 }
 
 [[noreturn]] void refuse(std::string_view where, std::string_view what, std::string_view seen,
-                         std::string advice) {
+                         std::string_view advice) {
   throw UsageError({.where = where, .what = what, .seen = seen, .advice = advice});
+}
+
+[[noreturn]] void refuse_op(std::string_view op) {
+  const auto handles = handles_of(op);
+  if (handles.empty()) refuse("OpPolicy.set", "no op of that name", op, nearest_op(op));
+  const bool writes = std::all_of(handles.begin(), handles.end(),
+                                  [](const auto& handle) { return handle.schema().is_mutable(); });
+  refuse("OpPolicy.set",
+         writes ? "the op writes to its arguments, and autocast never casts those"
+                : "the op takes no tensor",
+         op, writes ? nearest_op(op) : "");
+}
+
+[[noreturn]] void cannot_read(const std::filesystem::path& path) {
+  throw DataError({.where = "OpPolicy.from_file",
+                   .what = "the policy file cannot be read",
+                   .seen = path.string()});
+}
+
+// "[OpPolicy.set] no op ..." says it to who called set().
+std::string without_module(const std::string& message) {
+  return message.starts_with('[') ? message.substr(message.find("] ") + 2) : message;
 }
 
 void read_line(OpPolicy& policy, std::string line) {
@@ -87,7 +118,7 @@ void read_line(OpPolicy& policy, std::string line) {
   std::string op, category, rest;
   if (!(words >> op)) return;
   if (!(words >> category) || words >> rest)
-    refuse("OpPolicy.from_file", "a line holds an op and a category", line, "as in: softmax fp32");
+    refuse("", "a line holds an op and a category", line, "as in: softmax fp32");
   if (op != "policy") {
     policy.set(op, parse_op_category(category), "from the policy file");
     return;
@@ -105,8 +136,15 @@ std::string_view name_of(OpCategory category) {
 OpCategory parse_op_category(std::string_view name) {
   for (std::size_t i = 0; i < kCategories.size(); ++i)
     if (kCategories[i] == name) return static_cast<OpCategory>(i);
-  refuse("autocast.OpPolicy", "no category of that name", name,
-         did_you_mean(name, category_names()));
+  // A dtype is what one writes first.
+  const auto dtype = find_dtype(name);
+  const bool is_low = dtype == Dtype::fp16 || dtype == Dtype::bf16;
+  const auto near = is_low                 ? kCategories[0]
+                    : dtype == Dtype::fp32 ? kCategories[1]
+                                           : std::string_view();
+  std::string advice = did_you_mean(near.empty() ? name : near, category_names());
+  if (is_low) advice += "; lower_precision runs in the region's dtype";
+  refuse("autocast.OpPolicy", "no category of that name", name, advice);
 }
 
 std::vector<std::string> OpPolicy::names() {
@@ -130,27 +168,25 @@ OpPolicy OpPolicy::named(std::string_view name) {
 
 OpPolicy OpPolicy::from_file(const std::filesystem::path& path) {
   std::ifstream file(path);
-  if (!file)
-    throw DataError({.where = "OpPolicy.from_file",
-                     .what = "the policy file cannot be read",
-                     .seen = path.string()});
+  if (!file) cannot_read(path);
   OpPolicy policy;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     try {
       read_line(policy, line);
     } catch (const UsageError& error) {
-      refuse("OpPolicy.from_file", error.what(), path.string() + ":" + std::to_string(number), "");
+      refuse("OpPolicy.from_file",
+             path.string() + ":" + std::to_string(number) + ": " + without_module(error.what()), "",
+             "");
     }
   }
+  if (file.bad()) cannot_read(path);
   return policy;
 }
 
 OpPolicy& OpPolicy::set(std::string_view op, OpCategory category, std::string_view reason) {
   const auto overloads = overloads_of(op);
-  if (overloads.empty())
-    refuse("OpPolicy.set", "no op of that name takes tensors without writing to them", op,
-           nearest_op(op));
+  if (overloads.empty()) refuse_op(op);
   for (const auto& name : overloads) {
     std::erase_if(changes_, [&](const OpRule& rule) { return rule.op == name; });
     changes_.push_back({name, category, std::string(reason)});

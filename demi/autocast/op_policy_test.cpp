@@ -14,6 +14,7 @@
 namespace demi {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -71,6 +72,15 @@ TEST(OpPolicyDrift, OtherDevicesRunWhatTheyHaveRegistered) {
 TEST(OpPolicy, EveryEntryHasAReason) {
   for (const auto device : {torch::kCPU, torch::kCUDA})
     for (const auto& rule : default_op_rules(device)) EXPECT_FALSE(rule.reason.empty()) << rule.op;
+}
+
+TEST(OpPolicy, AReasonFollowsFromTheOpNotFromLettersInItsName) {
+  for (const auto& rule : default_op_rules(torch::kCUDA)) {
+    const bool has_qr_or_lu = rule.op == "rsqrt" || rule.op == "softplus";
+    if (has_qr_or_lu) {
+      EXPECT_EQ(rule.reason.find("solvers"), std::string::npos) << rule.op;
+    }
+  }
 }
 
 TEST(OpPolicy, CategoriesOfWellKnownOps) {
@@ -180,10 +190,20 @@ TEST(OpPolicyInput, UnknownNamesAreAnsweredWithTheNearest) {
   OpPolicy policy;
   EXPECT_THAT(refusal<UsageError>([&] { policy.set("sofmax", OpCategory::fp32); }),
               HasSubstr("did you mean softmax"));
-  EXPECT_THAT(refusal<UsageError>([&] { policy.set("add_.Tensor", OpCategory::fp32); }),
-              HasSubstr("add"));
+  EXPECT_THAT(refusal<UsageError>([&] { policy.set("add_", OpCategory::fp32); }),
+              AllOf(HasSubstr("writes to its arguments"), HasSubstr("did you mean add?")));
+  EXPECT_THAT(refusal<UsageError>([&] { policy.set("zeros", OpCategory::fp32); }),
+              HasSubstr("takes no tensor"));
+  EXPECT_THAT(refusal<UsageError>([&] { policy.set("softmax.imt", OpCategory::fp32); }),
+              HasSubstr("did you mean softmax.int?"));
+  EXPECT_THAT(refusal<UsageError>([&] { policy.set("mine::scale", OpCategory::fp32); }),
+              HasSubstr("the library that registers it"));
   EXPECT_THAT(refusal<UsageError>([] { parse_op_category("fp23"); }),
               HasSubstr("did you mean fp32"));
+  EXPECT_THAT(refusal<UsageError>([] { parse_op_category("bf16"); }),
+              HasSubstr("did you mean lower_precision?"));
+  EXPECT_THAT(refusal<UsageError>([] { parse_op_category("float32"); }),
+              HasSubstr("did you mean fp32?"));
   EXPECT_THAT(refusal<UsageError>([] { OpPolicy::named("fp32_reduction"); }),
               HasSubstr("fp32_reductions"));
   EXPECT_THAT(policy.changes(), IsEmpty());
@@ -201,11 +221,14 @@ TEST(OpPolicyInput, FromAFile) {
   EXPECT_EQ(policy.changes().back().op, "add.Tensor");
   std::ofstream(path) << "mm fp32\nmm fp33\n";
   EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path); }),
-              HasSubstr("demi_op_policy.txt:2"));
+              HasSubstr("demi_op_policy.txt:2: no category of that name; seen: fp33"));
   std::ofstream(path) << "mm\n";
   EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path); }), HasSubstr(":1"));
   EXPECT_THAT(refusal<DataError>([&] { OpPolicy::from_file(path + ".none"); }),
               HasSubstr("cannot be read"));
+  EXPECT_THAT(refusal<DataError>([&] { OpPolicy::from_file(testing::TempDir()); }),
+              HasSubstr("cannot be read"))
+      << "a folder";
 }
 
 }  // namespace
