@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "demi/autocast/apply.h"
+#include "demi/autocast/op_table.h"
 #include "demi/autocast/thread_state.h"
 #include "demi/core/error.h"
 #include "demi/weights/weights.h"
@@ -105,8 +106,76 @@ TEST(Autocast, LeftInAnotherThreadSaysSoAndHarmsNeither) {
   EXPECT_THAT(said, HasSubstr("another thread"));
   EXPECT_THAT(warned, HasSubstr("another thread"));
   EXPECT_EQ(dtype_of_mm(), torch::kHalf) << "this thread is still where it was";
-  { Autocast next(torch::kCPU); }
+  {
+    Autocast next(torch::kCPU);
+    EXPECT_EQ(dtype_of_mm(), torch::kBFloat16) << "what was left is not outside of the next one";
+  }
   EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+}
+
+TEST(Autocast, LeavingGoesOnWhereAnotherThreadLeftTheInnerRegion) {
+  Autocast outer(torch::kCPU, torch::kHalf);
+  auto inner = std::make_unique<Autocast>(torch::kCPU, torch::kBFloat16);
+  std::thread([&] {
+    const RecordedWarnings quiet;
+    inner.reset();
+  }).join();
+  outer.leave();
+  EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+}
+
+TEST(Autocast, AssigningToARegionEndsWhatItHeld) {
+  {
+    const RecordedWarnings quiet;
+    Autocast region(torch::kCPU, torch::kHalf);
+    Autocast& same = region;
+    region = std::move(same);
+    EXPECT_EQ(dtype_of_mm(), torch::kHalf);
+    region = Autocast(torch::kCPU, torch::kBFloat16);
+    EXPECT_EQ(dtype_of_mm(), torch::kBFloat16);
+  }
+  EXPECT_EQ(dtype_of_mm(), torch::kFloat);
+  EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
+}
+
+// As torch.autocast: what is not given is what is set now.
+TEST(Autocast, ANestedRegionTakesOverDtypeAndPolicyThatItDoesNotName) {
+  OpPolicy policy;
+  policy.set("softmax", OpCategory::fp32);
+  Autocast outer(torch::kCPU, AutocastOptions{.dtype = torch::kHalf, .policy = policy});
+  Autocast off(torch::kCPU, AutocastOptions{.enabled = false});
+  Autocast inner(torch::kCPU);
+  EXPECT_EQ(dtype_of_mm(), torch::kHalf);
+  EXPECT_EQ(torch::softmax(torch::ones({2}, torch::kHalf), 0).scalar_type(), torch::kFloat);
+}
+
+// LibTorch clears its cache where the outermost region ends. Its own kernels show it.
+TEST(Autocast, TheOutermostRegionsEndClearsLibTorchsCache) {
+  const auto w = torch::ones({2, 2}).set_requires_grad(true);
+  const auto sum = [&] { return torch::mm(torch::ones({2, 2}), w).sum().item<float>(); };
+  { Autocast first(torch::kCPU); }
+  remove_kernels(torch::kCPU);
+  {
+    Autocast outer(torch::kCPU);
+    {
+      Autocast inner(torch::kCPU);
+      EXPECT_EQ(sum(), 8);
+    }
+    w.data().mul_(2);
+    EXPECT_EQ(sum(), 8) << "LibTorch's cache does not see the write";
+  }
+  Autocast next(torch::kCPU);
+  EXPECT_EQ(sum(), 16);
+  install_kernels(torch::kCPU);
+}
+
+TEST(Autocast, RemovedKernelsAreLibTorchsOwn) {
+  Autocast region(torch::kCPU);
+  const auto bf16 = torch::ones({2}, torch::kBFloat16), fp16 = torch::ones({2}, torch::kHalf);
+  remove_kernels(torch::kCPU);
+  EXPECT_THROW(torch::cat({bf16, fp16}), c10::Error);
+  install_kernels(torch::kCPU);
+  EXPECT_EQ(torch::cat({bf16, fp16}).scalar_type(), torch::kFloat);
 }
 
 TEST(Autocast, BadDevicesAndDtypesAreNamed) {
@@ -202,6 +271,15 @@ TEST(Autocast, CacheDisabledKeepsNothing) {
   Autocast region(torch::kCPU, AutocastOptions{.cache_enabled = false});
   layer->forward(torch::ones({2, 8}));
   EXPECT_EQ(weights::stats().copies, 0);
+  region.leave();
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+}
+
+TEST(Autocast, AnActivationThatABoxedKernelCastsIsNoWeight) {
+  Autocast region(torch::kCPU);
+  const auto x = torch::ones({2, 2}), a = torch::ones({3, 2, 2}), b = torch::ones({3, 2, 2});
+  torch::addbmm(x, a, b);
+  EXPECT_EQ(weights::stats().copies, 0);
 }
 
 TEST(Autocast, WorkersTakeOverTheState) {
@@ -219,6 +297,34 @@ TEST(Autocast, WorkersTakeOverTheState) {
     }
     EXPECT_EQ(dtype_of_mm(), torch::kFloat);
     EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
+    Autocast own(torch::kCPU);
+    EXPECT_EQ(torch::softmax(torch::ones({2}, torch::kHalf), 0).scalar_type(), torch::kHalf)
+        << "the policy is gone with the guard";
+  }).join();
+}
+
+TEST(Autocast, AWorkersGuardIsARegionForWeights) {
+  torch::nn::Linear layer(8, 8);
+  const auto casts_of_a_worker = [&](bool cache) {
+    Autocast region(torch::kCPU, AutocastOptions{.cache_enabled = cache});
+    const ThreadState state;
+    std::int64_t casts = 0;
+    std::thread([&] {
+      ThreadState::Guard guard(state);
+      weights::reset_stats();
+      for (int i = 0; i < 3; ++i) layer->forward(torch::ones({2, 8}));
+      casts = weights::stats().casts;
+    }).join();
+    return casts;
+  };
+  EXPECT_EQ(casts_of_a_worker(true), 2) << "weight and bias";
+  EXPECT_EQ(casts_of_a_worker(false), 0) << "no copies";
+  std::thread([&] {
+    { const ThreadState::Guard guard{ThreadState()}; }
+    Autocast region(torch::kCPU);
+    layer->forward(torch::ones({2, 8}));
+    region.leave();
+    EXPECT_EQ(weights::stats().copies, 0) << "the guard's region has ended";
   }).join();
 }
 
@@ -290,6 +396,40 @@ TEST(Apply, OnePartOfAModelRunsInItsOwnDtype) {
   demi::apply(Policy("bfloat16"), *model);
   EXPECT_EQ(model->parameters()[0].scalar_type(), torch::kBFloat16);
   unapply(*model);
+}
+
+TEST(Apply, NormalisationIsStoredAsThePolicySaysAndTheLastPolicyCounts) {
+  torch::nn::BatchNorm1d norm(4);
+  demi::apply(Policy("bfloat16"), *norm);
+  EXPECT_EQ(norm->weight.scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(norm->running_mean.scalar_type(), torch::kBFloat16);
+  unapply(*norm);
+  torch::nn::Linear layer(4, 4);
+  demi::apply(Policy("float32"), *layer);
+  demi::apply(Policy("mixed_bfloat16"), *layer);
+  Autocast region(torch::kCPU, torch::kHalf);
+  EXPECT_EQ(layer->forward(torch::ones({2, 4})).scalar_type(), torch::kBFloat16);
+  unapply(*layer);
+}
+
+struct OneParameter : torch::nn::Module {
+  at::Tensor p;
+  explicit OneParameter(const at::Tensor& value) : p(register_parameter("p", value)) {}
+};
+
+TEST(Apply, ReachesABiasOrAnOpOfNoListAndLeavesFp32OpsInFp32) {
+  OneParameter part(torch::ones({2}));
+  const auto x = torch::ones({2, 2}, torch::kBFloat16), w = torch::ones({2, 2});
+  Autocast region(torch::kCPU, torch::kHalf);
+  demi::apply(Policy("float32"), part);
+  EXPECT_EQ(torch::linear(x, w, part.p).scalar_type(), torch::kFloat) << "the bias decides";
+  EXPECT_EQ(torch::linear(x, w, at::Tensor()).scalar_type(), torch::kHalf);
+  EXPECT_EQ(torch::mv(x, part.p).scalar_type(), torch::kFloat);
+  demi::apply(Policy("mixed_bfloat16"), part);
+  EXPECT_EQ(torch::linear(x, w, part.p).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(torch::mv(x, part.p).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(torch::mse_loss(x[0], part.p).scalar_type(), torch::kFloat);
+  unapply(part);
 }
 
 }  // namespace

@@ -94,7 +94,6 @@ struct Begin final : torch::autograd::FunctionPreHook {
   const Node* function = nullptr;
 
   variable_list operator()(const variable_list& gradients) override {
-    stop_observing();
     observation = std::make_unique<Observation>();
     observation->failure = failure;
     observation->function = function;

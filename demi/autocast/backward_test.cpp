@@ -96,6 +96,7 @@ class Backward : public testing::Test {
 TEST_F(Backward, ADtypeErrorNamesFunctionOpDtypesForwardAndCure) {
   const auto said = message(loss_of<Product>());
   EXPECT_THAT(said, HasSubstr("Product"));
+  EXPECT_THAT(said, Not(HasSubstr("CppNode")));
   EXPECT_THAT(said, HasSubstr("mm(bf16, fp32)"));
   EXPECT_THAT(said, HasSubstr("gradient bf16"));
   EXPECT_THAT(said, HasSubstr("forward gave bf16, backward runs outside of a region"));
@@ -152,6 +153,56 @@ TEST_F(Backward, WhatAFunctionCaughtItselfIsNotBlamed) {
   const auto said = message(y.sum());
   EXPECT_THAT(said, HasSubstr("does not observe"));
   EXPECT_THAT(said, Not(HasSubstr("dot")));
+}
+
+// An op with an overload, called by another one, on the second way through a retained graph.
+struct SecondTime : torch::autograd::Function<SecondTime> {
+  static inline int calls;
+  static at::Tensor forward(AutogradContext*, at::Tensor x) { return x * 2; }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    if (++calls == 2)
+      torch::matmul(torch::lerp(gradients[0], gradients[0].to(torch::kBFloat16), 0.5),
+                    gradients[0]);
+    return {gradients[0] * 2};
+  }
+};
+
+TEST_F(Backward, TheInnermostOpIsNamedAlsoTheSecondTime) {
+  SecondTime::calls = 0;
+  const auto loss = SecondTime::apply(x_).sum();
+  demi::backward(loss, {}, /*retain_graph=*/true);
+  EXPECT_THAT(message(loss), HasSubstr("lerp.Scalar(fp32, bf16)"));
+}
+
+struct InnerMistake : torch::autograd::Function<InnerMistake> {
+  static at::Tensor forward(AutogradContext*, at::Tensor x) { return x * 2; }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    return {torch::matmul(gradients[0], gradients[0].to(torch::kBFloat16))};
+  }
+};
+
+TEST_F(Backward, AnOpInsideOfAnOpIsTheOneThatIsNamed) {
+  EXPECT_THAT(message(InnerMistake::apply(x_).sum()), HasSubstr("seen: mm(fp32, bf16)"));
+}
+
+TEST_F(Backward, NothingIsLeftOnLibTorchsNodesNorBetweenFunctions) {
+  const auto h = x_ * 1;
+  bool observed = true;
+  h.register_hook([&](const at::Tensor&) { observed = at::hasCallbacks(); });
+  const auto y = Recovers::apply(h);
+  const auto loss = y.sum();
+  demi::backward(loss, {}, /*retain_graph=*/true);
+  EXPECT_FALSE(observed) << "the function's observer ends with it";
+  EXPECT_TRUE(loss.grad_fn()->pre_hooks().empty());
+  demi::backward(loss);
+  EXPECT_EQ(y.grad_fn()->pre_hooks().size(), 1u);
+}
+
+TEST_F(Backward, AGraphOfManyPathsIsWalkedOnce) {
+  auto y = x_ * 1;
+  for (int i = 0; i < 60; ++i) y = y + y;
+  demi::backward((y * 0).sum());
+  EXPECT_TRUE(x_.grad().defined());
 }
 
 TEST_F(Backward, ARetainedGraphIsObservedEachTimeAndOnce) {

@@ -43,8 +43,7 @@ c10::IValue cast_value(const c10::IValue& value, const Call& call) {
 
 std::optional<std::size_t> dtype_argument(const c10::FunctionSchema& schema) {
   const auto index = schema.argumentIndexWithName("dtype");
-  if (!index || schema.arguments()[*index].type()->kind() != c10::TypeKind::OptionalType)
-    return std::nullopt;
+  if (!index) return std::nullopt;
   return static_cast<std::size_t>(*index);
 }
 

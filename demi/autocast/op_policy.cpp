@@ -30,8 +30,7 @@ struct OpName {
 
 OpName split(std::string_view op) {
   const auto colons = op.find("::");
-  const auto start = colons == std::string_view::npos ? 0 : colons + 2;
-  const auto dot = op.find('.', start);
+  const auto dot = op.find('.');
   const std::string prefix = colons == std::string_view::npos ? "aten::" : "";
   if (dot == std::string_view::npos) return {prefix + std::string(op), "", false};
   return {prefix + std::string(op.substr(0, dot)), std::string(op.substr(dot + 1)), true};

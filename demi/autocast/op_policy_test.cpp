@@ -133,6 +133,7 @@ TEST_F(InRegion, TheGlobalPolicyServesRegionsThatNameNone) {
   OpPolicy policy;
   policy.set("mm", OpCategory::unchanged);
   set_global_op_policy(policy);
+  EXPECT_EQ(global_op_policy().changes().size(), policy.changes().size());
   EXPECT_EQ(torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type(), torch::kFloat);
   set_global_op_policy(OpPolicy());
   EXPECT_EQ(torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type(), torch::kBFloat16);
@@ -146,9 +147,46 @@ TEST_F(InRegion, PromoteTakesFp16BesideBf16) {
   EXPECT_EQ(torch::cat({half, half}).scalar_type(), torch::kHalf)
       << "the widest among them, not the region's";
   EXPECT_EQ(torch::cat({low_, torch::ones({1, 3})}).scalar_type(), torch::kFloat);
+  const auto fp8 = half.to(torch::kFloat8_e4m3fn);
+  EXPECT_EQ(torch::cat({half, fp8}).scalar_type(), torch::kHalf);
+  EXPECT_EQ(torch::cat({fp8, half}).scalar_type(), torch::kHalf);
+  OpPolicy policy;
+  policy.set("linalg_multi_dot", OpCategory::promote);
+  Autocast inner(torch::kCPU, AutocastOptions{.policy = policy});
+  EXPECT_EQ(torch::linalg_multi_dot({low_, half.t()}).scalar_type(), torch::kFloat)
+      << "a list, in an op that does not promote by itself";
   EXPECT_EQ(torch::cat({torch::ones({1, 3}, torch::kLong), torch::ones({1, 3}, torch::kLong)})
                 .scalar_type(),
             torch::kLong);
+}
+
+TEST_F(InRegion, ElementsOfAListAreCast) {
+  OpPolicy policy;
+  policy.set("cat", OpCategory::fp32);
+  Autocast region(torch::kCPU, AutocastOptions{.policy = policy});
+  EXPECT_EQ(torch::cat({low_, low_}).scalar_type(), torch::kFloat);
+}
+
+// linear calls addmm: its own rule decides, as by LibTorch's kernels.
+TEST_F(InRegion, WhatAnOpCallsInsideRunsByTheOpsRule) {
+  OpPolicy policy;
+  policy.set("addmm", OpCategory::fp32);
+  Autocast region(torch::kCPU, AutocastOptions{.policy = policy});
+  const auto x = torch::ones({2, 2}), b = torch::ones({2});
+  EXPECT_EQ(torch::linear(x, x, b).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(torch::addmm(b, x, x).scalar_type(), torch::kFloat);
+}
+
+TEST_F(InRegion, OnePolicyOnTwoDevicesAndTwoPoliciesThatNameOneOp) {
+  OpPolicy fp32, as_given;
+  fp32.set("mm", OpCategory::fp32);
+  as_given.set("mm", OpCategory::unchanged);
+  Autocast on_cuda(torch::kCUDA, AutocastOptions{.policy = fp32});
+  Autocast on_cpu(torch::kCPU, AutocastOptions{.policy = fp32});
+  EXPECT_NO_THROW(torch::binary_cross_entropy(low_, low_)) << "banned on CUDA alone";
+  EXPECT_EQ(torch::mm(low_, low_.t()).scalar_type(), torch::kFloat);
+  Autocast inner(torch::kCPU, AutocastOptions{.policy = as_given});
+  EXPECT_EQ(torch::mm(low_, low_.t()).scalar_type(), torch::kBFloat16);
 }
 
 TEST_F(InRegion, ABannedOpIsRefusedWithAdvice) {
@@ -174,6 +212,10 @@ TEST_F(InRegion, Fp32OutputRespectsAnExplicitDtype) {
   EXPECT_EQ(torch::sum(torch::ones({2}, torch::kInt)).scalar_type(), torch::kLong);
   EXPECT_EQ(torch::norm(torch::ones({2}, torch::kDouble)).scalar_type(), torch::kDouble);
   EXPECT_EQ(torch::layer_norm(low_, {3}).scalar_type(), torch::kFloat);
+  OpPolicy policy;
+  policy.set("exp", OpCategory::fp32_output);
+  Autocast inner(torch::kCPU, AutocastOptions{.policy = policy});
+  EXPECT_EQ(torch::exp(low_).scalar_type(), torch::kFloat) << "an op that names no dtype";
 }
 
 template <class E, class F>
@@ -184,6 +226,27 @@ std::string refusal(F&& f) {
     return error.what();
   }
   return "nothing was thrown";
+}
+
+TEST(OpPolicy, TheLastCallCountsAndIsListedOnce) {
+  OpPolicy policy;
+  policy.set("mm", OpCategory::fp32);
+  const auto overloads = policy.changes().size();
+  policy.set("mm", OpCategory::unchanged).set("add.Tensor", OpCategory::promote);
+  EXPECT_EQ(policy.changes().size(), overloads + 1);
+  const auto defaults = default_op_rules(torch::kCPU), rules = policy.rules(torch::kCPU);
+  EXPECT_EQ(rules.size(), defaults.size() + overloads) << "mm stood there already";
+  const auto category = [&](std::string_view op) {
+    return std::find_if(rules.begin(), rules.end(), [&](auto& r) { return r.op == op; })->category;
+  };
+  EXPECT_EQ(category("mm"), OpCategory::unchanged);
+  EXPECT_EQ(category("add.Tensor"), OpCategory::promote);
+}
+
+TEST(OpPolicy, Fp32ReductionsHoldsWhatCpusListsLeaveOut) {
+  const auto on_cpu = listed_for(torch::kCPU);
+  const auto policy = OpPolicy::named("fp32_reductions");
+  for (const auto& rule : policy.changes()) EXPECT_FALSE(on_cpu.contains(rule.op)) << rule.op;
 }
 
 TEST(OpPolicyInput, UnknownNamesAreAnsweredWithTheNearest) {
@@ -201,7 +264,7 @@ TEST(OpPolicyInput, UnknownNamesAreAnsweredWithTheNearest) {
   EXPECT_THAT(refusal<UsageError>([] { parse_op_category("fp23"); }),
               HasSubstr("did you mean fp32"));
   EXPECT_THAT(refusal<UsageError>([] { parse_op_category("bf16"); }),
-              HasSubstr("did you mean lower_precision?"));
+              AllOf(HasSubstr("did you mean lower_precision?"), HasSubstr("the region's dtype")));
   EXPECT_THAT(refusal<UsageError>([] { parse_op_category("float32"); }),
               HasSubstr("did you mean fp32?"));
   EXPECT_THAT(refusal<UsageError>([] { OpPolicy::named("fp32_reduction"); }),
@@ -222,6 +285,8 @@ TEST(OpPolicyInput, FromAFile) {
   std::ofstream(path) << "mm fp32\nmm fp33\n";
   EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path); }),
               HasSubstr("demi_op_policy.txt:2: no category of that name; seen: fp33"));
+  std::ofstream(path) << "mm fp32 please\n";
+  EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path); }), HasSubstr("an op and a"));
   std::ofstream(path) << "mm\n";
   EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path); }), HasSubstr(":1"));
   EXPECT_THAT(refusal<DataError>([&] { OpPolicy::from_file(path + ".none"); }),

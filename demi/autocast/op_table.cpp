@@ -86,6 +86,13 @@ const OpTable* compile(Registry& r, const OpPolicy& policy, c10::DeviceType devi
   return known = result;
 }
 
+// Where regions, or raw at::autocast, have used the global policy.
+void renew_global_table(Registry& r, int device) {
+  if (!global_tables[device].load()) return;
+  global_tables[device].store(compile(r, r.global, static_cast<c10::DeviceType>(device)),
+                              std::memory_order_release);
+}
+
 }  // namespace
 
 int op_number(std::string_view op) {
@@ -118,10 +125,10 @@ void add_default_rule(c10::DeviceType device, OpRule rule) {
   auto& r = registry();
   const std::lock_guard lock(r.mutex);
   const int number = number_of(r, rule.op);
-  for (auto& table : r.tables[index_of(device)]) table.category[number] = rule.category;
-  ensure_kernel(device, r.names[number], number);
-  r.compiled.clear();
   r.user_rules[index_of(device)].push_back(std::move(rule));
+  r.compiled.clear();
+  renew_global_table(r, index_of(device));
+  ensure_kernel(device, r.names[number], number);
 }
 
 OpPolicy global_op_policy() {
@@ -134,11 +141,7 @@ void set_global_op_policy(const OpPolicy& policy) {
   auto& r = registry();
   const std::lock_guard lock(r.mutex);
   r.global = policy;
-  for (int i = 0; i < kDeviceTypes; ++i) {
-    if (!global_tables[i].load()) continue;
-    global_tables[i].store(compile(r, policy, static_cast<c10::DeviceType>(i)),
-                           std::memory_order_release);
-  }
+  for (int i = 0; i < kDeviceTypes; ++i) renew_global_table(r, i);
 }
 
 void install_kernels(c10::DeviceType device) {

@@ -42,7 +42,7 @@ inline const OpTable* global_table(c10::DeviceType device) {
   return table ? table : make_global_table(device);
 }
 
-/// An op of a user, in all tables made so far and later.
+/// An op of a user, in the global table and in all that are compiled from now on.
 void add_default_rule(c10::DeviceType device, OpRule rule);
 
 /// LibTorch's own kernels again, for measurements and tests; the next table_of() brings ours back.

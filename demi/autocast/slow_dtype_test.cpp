@@ -1,7 +1,16 @@
 #include "demi/autocast/slow_dtype.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "demi/autocast/autocast.h"
 
 namespace demi {
 namespace {
@@ -27,6 +36,78 @@ TEST(SlowDtype, Fp32IsNeverSlowAndOtherDevicesSayNothing) {
   EXPECT_EQ(why_slow_on_cuda(50, ScalarType::Float), "");
   EXPECT_EQ(why_slow(c10::DeviceType::CPU, ScalarType::Float), "");
   EXPECT_EQ(why_slow(c10::DeviceType::XPU, ScalarType::Half), "");
+}
+
+// /proc/cpuinfo is asked here, the library asks CPUID.
+bool processor_has(const std::string& flag) {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("flags")) return (line + " ").find(" " + flag + " ") != std::string::npos;
+  return false;
+}
+
+TEST(SlowDtype, OnCpuByTheInstructionsThatItHas) {
+  const bool fast_bf16 = processor_has("avx512_bf16") || processor_has("amx_bf16");
+  EXPECT_EQ(why_slow(c10::DeviceType::CPU, ScalarType::BFloat16).empty(), fast_bf16);
+  EXPECT_EQ(why_slow(c10::DeviceType::CPU, ScalarType::Half).empty(), processor_has("avx512_fp16"));
+}
+
+class Recorded final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override { all.push_back(warning.msg()); }
+  int count(const std::string& part) const {
+    return static_cast<int>(std::count_if(all.begin(), all.end(), [&](const std::string& one) {
+      return one.find(part) != std::string::npos;
+    }));
+  }
+  std::vector<std::string> all;
+  c10::WarningUtils::WarningHandlerGuard guard{this};
+};
+
+// Warnings are given once a process, so each of these runs in one of its own.
+class FirstRegions : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  static int as_expected(bool is) { return is ? 0 : 1; }
+};
+
+TEST_F(FirstRegions, WarnOnceForEachDtypeThatIsSlowHere) {
+  const auto counts_are_right = [] {
+    const Recorded warnings;
+    for (int i = 0; i < 2; ++i)
+      for (const auto dtype : {ScalarType::Half, ScalarType::BFloat16}) {
+        const Autocast on_cuda(c10::DeviceType::CUDA, dtype);
+        const Autocast region(c10::DeviceType::CPU, dtype);
+      }
+    const auto wanted = [](ScalarType dtype) {
+      return why_slow(c10::DeviceType::CPU, dtype).empty() ? 0 : 1;
+    };
+    return warnings.count("fp16 runs") == wanted(ScalarType::Half) &&
+           warnings.count("bf16 matrix products") == wanted(ScalarType::BFloat16) &&
+           warnings.count("verrid") == 0;
+  };
+  EXPECT_EXIT(std::exit(as_expected(counts_are_right())), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(FirstRegions, SayNothingWhereTheyAreDisabled) {
+  const auto is_quiet = [] {
+    const Recorded warnings;
+    const Autocast off(c10::DeviceType::CPU,
+                       AutocastOptions{.dtype = ScalarType::Half, .enabled = false});
+    return warnings.all.empty();
+  };
+  EXPECT_EXIT(std::exit(as_expected(is_quiet())), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(FirstRegions, TurnStackTracesOnWhereDebuggingIsAskedFor) {
+  const auto traces = [](const char* debug) {
+    unsetenv("TORCH_SHOW_CPP_STACKTRACES");
+    setenv("DEMI_DEBUG", debug, 1);
+    const Autocast region(c10::DeviceType::CPU);
+    return std::getenv("TORCH_SHOW_CPP_STACKTRACES") != nullptr;
+  };
+  EXPECT_EXIT(std::exit(as_expected(traces("1"))), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(std::exit(as_expected(!traces("0"))), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -11,16 +11,9 @@ struct ThreadState::Captured {
   at::ThreadLocalState torch;
   bool cache_enabled = at::autocast::is_autocast_cache_enabled();
   std::array<const OpTable*, kDeviceTypes> tables = thread_tables;
-  std::array<c10::ScalarType, std::size(at::autocast::_AUTOCAST_SUPPORTED_DEVICES)> dtypes;
 
-  Captured() {
-    for (std::size_t i = 0; i < dtypes.size(); ++i)
-      dtypes[i] = at::autocast::get_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i]);
-  }
-
+  // What at::ThreadLocalState leaves out.
   void set_rest() const {
-    for (std::size_t i = 0; i < dtypes.size(); ++i)
-      at::autocast::set_autocast_dtype(at::autocast::_AUTOCAST_SUPPORTED_DEVICES[i], dtypes[i]);
     at::autocast::set_autocast_cache_enabled(cache_enabled);
     thread_tables = tables;
   }

@@ -61,6 +61,7 @@ TEST(ToPrecisionOnce, EverythingWhenAskedAndBackAgain) {
   auto model = convolutional_model();
   to_precision(*model, torch::kHalf, /*keep_normalisation_fp32=*/false);
   for (const auto& p : model->parameters()) EXPECT_EQ(p.scalar_type(), torch::kHalf);
+  EXPECT_EQ(model[1]->as<torch::nn::BatchNorm2d>()->running_mean.scalar_type(), torch::kHalf);
   to_precision(*model, torch::kHalf);
   EXPECT_EQ(model[1]->as<torch::nn::BatchNorm2d>()->running_mean.scalar_type(), torch::kFloat);
   to_precision(*model, torch::kDouble);

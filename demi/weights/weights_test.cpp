@@ -372,6 +372,17 @@ TEST_F(Weights, OwnedInTheMiddleOfARegion) {
   EXPECT_EQ(stats().copies, 0);
 }
 
+TEST_F(Weights, OwnedBetweenTwoUsesInOneDtype) {
+  auto p = parameter();
+  enter_region();
+  low_precision(p, torch::kBFloat16);
+  own(p);
+  low_precision(p, torch::kBFloat16);
+  leave_region();
+  EXPECT_EQ(stats().copies, 1) << "the region's copy is not what an owned parameter keeps";
+  disown(p);
+}
+
 TEST_F(Weights, SetDataToAnotherPartOfTheStorage) {
   const auto flat = torch::randn({32});
   auto p = owned_parameter();
