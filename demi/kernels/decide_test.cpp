@@ -185,6 +185,119 @@ TEST(Decide, GroupsAndStepCountsOfTensorsAreTheirOwn) {
   EXPECT_NE(c[0].negative_rate, c[1].negative_rate);
 }
 
+TEST(Decide, GroupsAtOneStepHaveNumbersOfTheirOwn) {
+  std::int64_t steps[4] = {};
+  float values[4] = {};
+  std::vector<TensorEntry> tensors(4);
+  for (int t = 0; t < 4; ++t) {
+    tensors[t].parameter = values + t;
+    tensors[t].gradient = values + t;
+    tensors[t].step = steps + t;
+    tensors[t].length = 1;
+    tensors[t].group = t % 2;
+  }
+  StepPlan plan(Rule::sgd, tensors, {{.learning_rate = 0.5}, {.learning_rate = 0.25}});
+  decide(plan.table());
+  const Coefficients* c = plan.table().coefficients;
+  EXPECT_EQ(c[0].negative_rate, -0.5f);
+  EXPECT_EQ(c[1].negative_rate, -0.25f);
+  EXPECT_EQ(c[2].negative_rate, -0.5f);
+  EXPECT_EQ(c[3].negative_rate, -0.25f);
+}
+
+TEST(Decide, AScaleThatIsNoneSkipsWhateverElseIsSaid) {
+  StepInputs inputs;
+  inputs.skip_nonfinite = false;
+  StepState state;
+  float scale = 0;
+  inputs.scale = &scale;
+  for (const float bad : {0.0f, -2.0f, INFINITY, NAN, 1e-45f}) {
+    scale = bad;
+    EXPECT_FALSE(record_decision(inputs, state)) << bad;
+  }
+  scale = 3e38f;
+  EXPECT_TRUE(record_decision(inputs, state));
+  EXPECT_EQ(state.skips, 5);
+  EXPECT_EQ(state.taken, 1);
+}
+
+TEST(Decide, AScheduleWithoutEntriesIsNone) {
+  const double rates[] = {0.5};
+  Group group;
+  group.learning_rate = 9.0;
+  group.scheduled_rates = rates;
+  EXPECT_EQ(learning_rate(group, 0), 9.0);
+}
+
+TEST(Decide, FactorsAndLimitsAreOfTheTensor) {
+  const float factor = 0.25f;
+  TensorEntry tensor;
+  const Coefficients group = group_coefficients(Rule::sgd, Group{}, 1.0, 1);
+  const Coefficients plain = tensor_coefficients(group, tensor);
+  EXPECT_EQ(plain.factor, 1.0f);
+  EXPECT_EQ(plain.limit, kNoLimit);
+  EXPECT_EQ(plain.flags & kLimited, 0u);
+  tensor.factor = &factor;
+  tensor.limit = 2.0f;
+  const Coefficients own = tensor_coefficients(group, tensor);
+  EXPECT_EQ(own.factor, 0.25f);
+  EXPECT_EQ(own.limit, 2.0f);
+  EXPECT_EQ(own.flags, plain.flags | kLimited);
+}
+
+// Decoupled: the weight is multiplied by 1 - lr x decay (Loshchilov and Hutter 2019, Chen et al.
+// 2023); else the decay is added to the gradient or the update.
+TEST(Decide, DecayIsDecoupledForAdamWAndLionOnly) {
+  Group group;
+  group.weight_decay = 0.5;
+  for (const Rule rule : {Rule::sgd, Rule::adam, Rule::adamw, Rule::lamb, Rule::lion}) {
+    const bool decoupled = rule == Rule::adamw || rule == Rule::lion;
+    const Coefficients c = group_coefficients(rule, group, 0.25, 2);
+    EXPECT_EQ(c.decay, decoupled ? 0.875f : 0.5f);
+    EXPECT_NE(c.flags & kDecay, 0u);
+  }
+  EXPECT_EQ(group_coefficients(Rule::adam, Group{}, 0.25, 2).flags & kDecay, 0u);
+}
+
+TEST(Decide, EachFlagSaysWhatTheGroupAsksFor) {
+  const auto flags = [](Rule rule, Group group) {
+    return group_coefficients(rule, group, 0.25, 2).flags;
+  };
+  EXPECT_EQ(flags(Rule::sgd, {}), 0u);
+  EXPECT_EQ(flags(Rule::sgd, {.momentum = 0.5}), static_cast<std::uint32_t>(kMomentum));
+  EXPECT_EQ(flags(Rule::lion, {.momentum = 0.5}), 0u);
+  EXPECT_EQ(flags(Rule::sgd, {.momentum = 0.5, .nesterov = true}), kMomentum | kNesterov);
+  EXPECT_EQ(flags(Rule::adam, {.amsgrad = true}), static_cast<std::uint32_t>(kAmsgrad));
+  EXPECT_EQ(flags(Rule::lamb, {.maximize = true}), static_cast<std::uint32_t>(kMaximize));
+  EXPECT_EQ(flags(Rule::ema, {.maximize = true}), 0u);
+  EXPECT_EQ(group_coefficients(Rule::ema, {}, 0.25, 2).negative_rate, 0.25f);
+  EXPECT_EQ(group_coefficients(Rule::lion, {}, 0.25, 2).negative_rate, -0.25f);
+}
+
+TEST(Decide, TrustIsOfTheStepTakenAndOfTensorsWithGradients) {
+  const double rates[] = {1.0, 0.5, 8.0};
+  CaseOptions options;
+  options.rule = Rule::lamb;
+  options.lengths = {1, 1};
+  options.group.scheduled_rates = rates;
+  options.group.scheduled_count = 3;
+  StepCase one(options);
+  const StepTable table = one.plan().table();
+  table.state->taken = 2;  // the second of them, with rates[1], is the one that is being applied
+  for (int t = 0; t < 2; ++t) {
+    table.trust[t] = {16.0, 4.0};
+    table.coefficients[t].negative_rate = 77.0f;
+  }
+  one.plan().tensors()[1].gradient = nullptr;
+  decide_trust(table);
+  EXPECT_EQ(table.coefficients[0].negative_rate, -1.0f);  // 0.5 x 4 / 2
+  EXPECT_EQ(table.coefficients[1].negative_rate, 77.0f);
+  table.state->skipped = 1.0f;
+  table.coefficients[0].negative_rate = 77.0f;
+  decide_trust(table);
+  EXPECT_EQ(table.coefficients[0].negative_rate, 77.0f);
+}
+
 TEST(Decide, TrustRate) {
   Group group;
   EXPECT_EQ(trust_rate(group, 0.5, 16.0, 4.0), -1.0f);

@@ -19,6 +19,12 @@ DEMI_HOST_DEVICE float inverse_scale_of(const StepInputs& inputs) {
   return inputs.scale ? static_cast<float>(1.0 / static_cast<double>(*inputs.scale)) : 1.0f;
 }
 
+/// False for a scale of 0, Inf, NaN or less, and one so small that its reciprocal is Inf: it gives
+/// no gradient to step with.
+DEMI_HOST_DEVICE bool is_usable(float inverse_scale) {
+  return inverse_scale > 0.0f && inverse_scale < kNoLimit;
+}
+
 /// torch.nn.utils.clip_grad_norm_: FP32 from the norm on; NaN stays NaN.
 DEMI_HOST_DEVICE float clip_factor_of(float max_norm, float gradient_norm) {
   const float factor = max_norm / (gradient_norm + 1e-6f);
@@ -58,10 +64,10 @@ DEMI_HOST_DEVICE void record_sums(const StepInputs& inputs, double sum_of_square
 /// Skip or take, and by what to multiply: counts the step. Returns whether it is taken.
 DEMI_HOST_DEVICE bool record_decision(const StepInputs& inputs, StepState& state) {
   const float found = inputs.found_inf ? *inputs.found_inf : state.found_inf;
-  const bool skip = inputs.skip_nonfinite && found != 0.0f;
+  state.inverse_scale = inverse_scale_of(inputs);
+  const bool skip = (inputs.skip_nonfinite && found != 0.0f) || !is_usable(state.inverse_scale);
   state.skipped = skip ? 1.0f : 0.0f;
   (skip ? state.skips : state.taken) += 1;
-  state.inverse_scale = inverse_scale_of(inputs);
   state.clip_factor = clip_factor_of(inputs.max_norm, state.gradient_norm);
   if (!inputs.record) return !skip;
   inputs.record->skipped = state.skipped;
