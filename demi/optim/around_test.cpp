@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+
 #include "demi/core/error.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/batch_norm_guard.h"
 #include "demi/optim/decay_groups.h"
 #include "demi/optim/ema.h"
+#include "demi/optim/emulated_device.h"
 
 namespace demi {
 namespace {
@@ -46,6 +49,88 @@ TEST(EMA, SwapsForEvaluationAndBackBitForBit) {
     ema.swap();
     EXPECT_TRUE(at::equal(model->weight, torch::ones({2, 3}, dtype)));
     EXPECT_TRUE(at::equal(ema.averages().at("weight"), average));
+  }
+}
+
+// Running statistics are averages already: they are taken over, not averaged again.
+TEST(EMA, BuffersAreCopiedByAStepAndParkedByASwap) {
+  torch::nn::BatchNorm1d model(2);
+  const at::NoGradGuard no_grad;
+  EMA ema(*model, 0.9);
+  model->running_mean.fill_(4);
+  model->num_batches_tracked.fill_(7);
+  ema.update(kSkipped);
+  EXPECT_TRUE(at::equal(ema.averages().at("running_mean"), torch::zeros(2)));
+  ema.update(kTaken);
+  EXPECT_TRUE(at::equal(ema.averages().at("running_mean"), torch::full({2}, 4.F)));
+  EXPECT_EQ(ema.averages().at("num_batches_tracked").item<int64_t>(), 7);
+  model->running_mean.fill_(5);
+  model->num_batches_tracked.fill_(8);
+  ema.swap();
+  EXPECT_TRUE(at::equal(model->running_mean, torch::full({2}, 4.F)));
+  EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), 7);
+  ema.swap();
+  EXPECT_TRUE(at::equal(model->running_mean, torch::full({2}, 5.F)));
+  EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), 8);
+  EXPECT_TRUE(at::equal(ema.averages().at("running_mean"), torch::full({2}, 4.F)));
+}
+
+TEST(EMA, EachSwapParksTheWeightsOfItsOwnTime) {
+  torch::nn::Linear model(1, 1);
+  const at::NoGradGuard no_grad;
+  model->weight.fill_(2);
+  EMA ema(*model, 1);  // the average stays 2
+  for (const float weight : {3.F, 4.F}) {
+    model->weight.fill_(weight);
+    ema.swap();
+    EXPECT_EQ(model->weight.item<float>(), 2);
+    ema.swap();
+    EXPECT_EQ(model->weight.item<float>(), weight);
+  }
+}
+
+// A device's flag is not read: what a skipped step leaves is chosen there.
+TEST(EMA, FollowsTheSkipOfADevice) {
+  torch::nn::BatchNorm1d model(1);
+  const at::NoGradGuard no_grad;
+  EMA ema(*model, 0.5);
+  const optim::testing::EmulatedDevice device;
+  model->weight.fill_(3);
+  model->running_mean.fill_(3);
+  ema.update(on_device(1));
+  EXPECT_EQ(ema.averages().at("weight").item<float>(), 1);
+  EXPECT_EQ(ema.averages().at("running_mean").item<float>(), 0);
+  ema.update(on_device(0));
+  EXPECT_EQ(ema.averages().at("weight").item<float>(), 2);
+  EXPECT_EQ(ema.averages().at("running_mean").item<float>(), 3);
+}
+
+TEST(EMA, AveragesOfMoreOrFewerTensorsAreRefusedWhole) {
+  torch::nn::Linear model(1, 1);
+  EMA ema(*model);
+  const auto copy = [&] {
+    std::map<std::string, at::Tensor> all;
+    for (const auto& [name, tensor] : ema.averages()) all[name] = torch::full_like(tensor, 9);
+    return all;
+  };
+  auto more = copy(), fewer = copy();
+  more["another"] = torch::zeros(1);
+  fewer.erase("weight");
+  EXPECT_THROW(ema.load(more), UsageError);
+  EXPECT_THROW(ema.load(fewer), UsageError);
+  EXPECT_THROW(EMA(*model, std::nan("")), UsageError);
+  EXPECT_TRUE(at::equal(ema.averages().at("bias"), model->bias));
+}
+
+TEST(BatchNormGuard, ADevicesFlagIsNotRead) {
+  torch::nn::BatchNorm1d model(2);
+  BatchNormGuard guard(*model);
+  const optim::testing::EmulatedDevice device;
+  for (const float skipped : {1.F, 0.F}) {
+    model->forward(torch::ones({4, 2}));
+    guard.restore_if_skipped(on_device(skipped));
+    EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), skipped != 0 ? 0 : 1);
+    EXPECT_EQ(model->running_mean[0].item<float>() == 0, skipped != 0);
   }
 }
 

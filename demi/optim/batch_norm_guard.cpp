@@ -4,6 +4,8 @@
 
 #include <string_view>
 
+#include "demi/optim/table_kernels.h"
+
 namespace demi {
 
 BatchNormGuard::BatchNormGuard(const torch::nn::Module& module) {
@@ -26,10 +28,11 @@ void BatchNormGuard::remember() {
 void BatchNormGuard::restore_if_skipped(const StepResult& result) {
   const at::NoGradGuard no_grad;
   const at::Tensor found_inf = result.found_inf();
-  if (found_inf.is_cpu() && !result.skipped()) return;
+  const bool decided_here = !optim::is_asynchronous(found_inf.device());
+  if (decided_here && !result.skipped()) return;
   for (size_t i = 0; i < buffers_.size(); ++i)
-    buffers_[i].copy_(found_inf.is_cpu() ? kept_[i]
-                                         : at::where(found_inf != 0, kept_[i], buffers_[i]));
+    buffers_[i].copy_(decided_here ? kept_[i]
+                                   : at::where(found_inf != 0, kept_[i], buffers_[i]));
 }
 
 }  // namespace demi

@@ -299,6 +299,81 @@ TEST(DeviceStep, ACapturedStepIsReplayed) {
   }
 }
 
+// A replay puts the captured tables back: what an eager step has uploaded before is gone.
+TEST(DeviceStep, StepsBetweenReplaysBringTheirTablesAlong) {
+  EmulatedDevice device;
+  const at::Tensor p = torch::zeros(4).requires_grad_();
+  SGD sgd({p}, SGDOptions(1));
+  const at::Tensor captured = torch::ones(4), eager = torch::full({4}, 100.F);
+  const auto step = [&](const at::Tensor& gradient) {
+    set_grad(p, gradient);
+    sgd.step();
+  };
+  step(captured);  // nothing changes between this step and the capture, and yet all of it is in it
+  device.begin_capture();
+  step(captured);
+  const EmulatedDevice::Graph graph = device.end_capture();
+  const StepResult kept = sgd.last_step();  // the graph writes it
+  for (int i = 1; i <= 3; ++i) {
+    step(eager);
+    EmulatedDevice::replay(graph);
+    EXPECT_TRUE(at::equal(p.detach(), torch::full({4}, -1.F - 101.F * static_cast<float>(i)))) << i;
+  }
+}
+
+TEST(DeviceStep, ALoadedCountReachesTablesThatAreThere) {
+  for (const bool emulated : {false, true}) {
+    std::optional<EmulatedDevice> device;
+    if (emulated) device.emplace();
+    const at::Tensor p = torch::zeros(1).requires_grad_();
+    SGD sgd({p}, SGDOptions(7));
+    sgd.set_scheduled_rates(0, {1, 10, 100});
+    const auto step = [&] {
+      set_grad(p, torch::ones(1));
+      sgd.step();
+      return p.item<float>();
+    };
+    step();
+    EXPECT_EQ(step(), -11);
+    auto state = sgd.state_tensors();
+    state["taken"] = at::scalar_tensor(0, at::kLong);
+    sgd.load_state_tensors(state);
+    EXPECT_EQ(sgd.state_tensors().at("taken").item<int64_t>(), 0) << emulated;
+    EXPECT_EQ(step(), -12) << emulated;
+    EXPECT_EQ(sgd.state_tensors().at("taken").item<int64_t>(), 1) << emulated;
+  }
+}
+
+TEST(DeviceStep, RatesAndScalesAreThoseSetLast) {
+  for (const bool emulated : {false, true}) {
+    std::optional<EmulatedDevice> device;
+    if (emulated) device.emplace();
+    const at::Tensor p = torch::zeros(1).requires_grad_();
+    SGD sgd({p}, SGDOptions(7));
+    const auto applied = [&] {
+      const at::NoGradGuard no_grad;
+      p.zero_();
+      set_grad(p, torch::full({1}, 8.F));
+      sgd.step();
+      return -p.item<float>();
+    };
+    for (const double rate : {2.0, 3.0}) {
+      sgd.set_scheduled_rates(0, {rate});
+      EXPECT_EQ(applied(), 8 * rate) << emulated;
+    }
+    sgd.set_scheduled_rates(0, {});
+    EXPECT_EQ(applied(), 8 * 7) << emulated;
+    set_grad(p, torch::full({1}, 8.F));
+    sgd.set_scale(at::scalar_tensor(2.F));
+    EXPECT_EQ(sgd.grad_norm().item<float>(), 4);
+    sgd.set_scale(at::scalar_tensor(4.F));
+    EXPECT_EQ(applied(), 8 * 7 / 4) << emulated;
+    EXPECT_EQ(sgd.last_step().scale(), 4);
+    EXPECT_EQ(applied(), 8 * 7) << emulated;  // and none for the step after
+    EXPECT_EQ(sgd.last_step().scale(), 1);
+  }
+}
+
 TEST(DeviceStep, StateGoesThroughAFileAndTheCountWithIt) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({6}), q = parameter({6});

@@ -5,6 +5,7 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
+#include "demi/optim/table_kernels.h"
 
 namespace demi {
 namespace {
@@ -55,7 +56,7 @@ void EMA::update() { move({}); }
 
 void EMA::update(const StepResult& result) {
   const at::Tensor found_inf = result.found_inf();
-  if (!found_inf.is_cpu()) return move(found_inf);
+  if (optim::is_asynchronous(found_inf.device())) return move(found_inf);
   if (!result.skipped()) move({});
 }
 

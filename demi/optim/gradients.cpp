@@ -4,6 +4,8 @@
 
 #include <tuple>
 
+#include "demi/optim/layout.h"
+
 namespace demi::optim {
 namespace {
 
@@ -36,6 +38,9 @@ std::vector<at::Tensor> gradient_values(torch::optim::Optimizer& optimizer) {
       at::Tensor& gradient = parameter.mutable_grad();
       if (!gradient.defined()) continue;
       if (!gradient.is_sparse()) {
+        // An expanded one cannot be written to element by element.
+        if (gradient.layout() == at::kStrided && overlaps_itself(gradient))
+          gradient = gradient.contiguous();
         values.push_back(gradient.is_complex() ? at::view_as_real(gradient) : gradient);
         continue;
       }

@@ -77,11 +77,23 @@ Plateau::Plateau(torch::optim::Optimizer& optimizer, PlateauOptions options)
       options_(options),
       best_(options.better == Better::kLower ? std::numeric_limits<double>::infinity()
                                              : -std::numeric_limits<double>::infinity()) {
-  if (!(options_.factor > 0 && options_.factor < 1))
+  const auto require = [](bool accepted, const char* option, double seen, const char* range) {
+    if (accepted) return;
     throw UsageError({.where = "optim.lr.Plateau",
-                      .what = "factor is out of range",
-                      .seen = std::to_string(options_.factor),
-                      .accepted = "above 0, below 1"});
+                      .what = std::string(option) + " is out of range",
+                      .seen = std::to_string(seen),
+                      .accepted = range});
+  };
+  const auto require_positive = [&](const char* option, double seen) {
+    require(seen >= 0 && std::isfinite(seen), option, seen, "0 or more, finite");
+  };
+  require(options_.factor > 0 && options_.factor < 1, "factor", options_.factor,
+          "above 0, below 1");
+  require_positive("patience", static_cast<double>(options_.patience));
+  require_positive("cooldown", static_cast<double>(options_.cooldown));
+  require_positive("threshold", options_.threshold);
+  require_positive("min_lr", options_.min_lr);
+  require_positive("eps", options_.eps);
 }
 
 bool Plateau::is_progress(double metric) const {

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <memory>
+
 #include "demi/core/error.h"
 #include "demi/optim/lr_rule.h"
 #include "demi/optim/lr_scheduler.h"
@@ -102,6 +105,61 @@ TEST(LearningRate, PlateauFollowsPyTorch) {
   }
 }
 
+// ReduceLROnPlateau: relative progress is beyond best x (1 - threshold), or x (1 + threshold).
+TEST(LearningRate, PlateauTakesItsThresholdRelativeToTheBest) {
+  for (const bool lower : {true, false}) {
+    auto sgd = some_sgd();
+    Plateau plateau(sgd, {.better = lower ? Better::kLower : Better::kHigher, .threshold = 0.1});
+    const auto best_after = [&](double metric) {
+      plateau.step(metric);
+      return plateau.best();
+    };
+    EXPECT_EQ(best_after(100), 100);
+    EXPECT_EQ(best_after(lower ? 90.5 : 109.5), 100);
+    EXPECT_EQ(best_after(lower ? 89.5 : 110.5), lower ? 89.5 : 110.5);
+    EXPECT_EQ(best_after(std::nan("")), lower ? 89.5 : 110.5);  // no progress
+  }
+}
+
+TEST(LearningRate, PlateauDoesNotMakeAChangeUnderEps) {
+  auto sgd = some_sgd();
+  auto& options = sgd.param_groups()[0].options();
+  Plateau plateau(sgd, {.factor = 0.5, .patience = 0, .eps = 0.03});
+  std::vector<double> rates;
+  for (int i = 0; i < 4; ++i) {
+    plateau.step(1);
+    rates.push_back(options.get_lr());
+  }
+  // The first metric is progress; 0.1 to 0.05 is a change of 0.05; 0.05 to 0.025 is one of 0.025.
+  EXPECT_EQ(rates, (std::vector<double>{0.1, 0.05, 0.05, 0.05}));
+}
+
+TEST(LearningRate, PlateauGoesOnFromItsState) {
+  const PlateauOptions options{.factor = 0.5, .patience = 2, .cooldown = 2};
+  auto sgd = some_sgd();
+  Plateau whole(sgd, options);
+  // Metrics that never get better: reduced by the fourth (3 > 2 bad ones), then 2 of cooldown, then
+  // by the third bad one after that.
+  const std::vector<double> expected{0.1,  0.1,  0.1,   0.05,  0.05,  0.05,
+                                     0.05, 0.05, 0.025, 0.025, 0.025, 0.025};
+  for (size_t broken_at = 0; broken_at < expected.size(); ++broken_at) {
+    auto other = some_sgd();
+    auto plateau = std::make_unique<Plateau>(other, options);
+    for (size_t t = 0; t < expected.size(); ++t) {
+      plateau->step(t == 0 ? 1.0 : 2.0);
+      EXPECT_DOUBLE_EQ(other.param_groups()[0].options().get_lr(), expected[t])
+          << broken_at << " at " << t;
+      if (t != broken_at) continue;
+      auto loaded = std::make_unique<Plateau>(other, options);
+      loaded->load_state_dict(plateau->state_dict());
+      EXPECT_EQ(loaded->state_dict(), plateau->state_dict());
+      EXPECT_EQ(loaded->state_dict().at("last_epoch"), static_cast<double>(t + 1));
+      plateau = std::move(loaded);
+    }
+  }
+  EXPECT_THROW(whole.load_state_dict({{"best", 1}}), UsageError);
+}
+
 TEST(LearningRate, ASkippedStepDoesNotAdvanceWhenAsked) {
   auto sgd = some_sgd();
   Scheduler schedule(sgd, exponential(0.5));
@@ -149,6 +207,11 @@ TEST(LearningRate, WrongArgumentsAreNamed) {
   auto sgd = some_sgd();
   EXPECT_THROW(Scheduler(sgd, nullptr), UsageError);
   EXPECT_THROW(Plateau(sgd, {.factor = 1}), UsageError);
+  EXPECT_THROW(Plateau(sgd, {.patience = -1}), UsageError);
+  EXPECT_THROW(Plateau(sgd, {.threshold = std::nan("")}), UsageError);
+  EXPECT_THROW(Plateau(sgd, {.cooldown = -1}), UsageError);
+  EXPECT_THROW(Plateau(sgd, {.min_lr = -1}), UsageError);
+  EXPECT_THROW(Plateau(sgd, {.eps = std::nan("")}), UsageError);
   torch::optim::Adagrad adagrad({torch::zeros(1, torch::requires_grad())});
   EXPECT_THROW(set_momentum(adagrad.param_groups()[0].options(), 0.5), UsageError);
 }

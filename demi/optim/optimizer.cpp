@@ -2,10 +2,12 @@
 
 #include <torch/types.h>
 
+#include <cmath>
 #include <string>
 #include <unordered_set>
 
 #include "demi/core/error.h"
+#include "demi/optim/layout.h"
 #include "demi/optim/ownership.h"
 #include "demi/optim/pages.h"
 #include "demi/optim/rule_optimizer.h"
@@ -32,10 +34,43 @@ void check_parameter(const at::Tensor& parameter) {
   if (dtype != at::kFloat && dtype != at::kDouble && !is_16_bit(dtype))
     refuse("a parameter has a dtype that cannot be trained", c10::toString(dtype),
            "fp32, fp16, bf16, fp64");
-  for (int64_t d = 0; d < parameter.dim(); ++d)
-    if (parameter.stride(d) == 0 && parameter.size(d) > 1)
-      refuse("elements of a parameter share memory", c10::str(parameter.strides()),
-             "one place an element");
+  if (parameter.is_meta()) refuse("a parameter has no memory", "meta", "a device that has");
+  if (overlaps_itself(parameter))
+    refuse("elements of a parameter share memory", c10::str(parameter.strides()),
+           "one place an element");
+}
+
+/// Where that can be known without waiting; a device skips the step instead (kernels/decision.h).
+void check_scale(const at::Tensor& scale) {
+  if (!scale.defined()) return;
+  if (scale.numel() != 1 || scale.scalar_type() != at::kFloat)
+    refuse("a scale is not one number", scale.toString() + " " + c10::str(scale.sizes()),
+           "fp32, one element");
+  if (is_asynchronous(scale.device())) return;
+  const double value = *scale.const_data_ptr<float>();
+  const float inverse = static_cast<float>(1 / value);
+  if (!(inverse > 0 && std::isfinite(inverse)))
+    refuse("a scale is out of range", std::to_string(value), "positive, finite, not tiny");
+}
+
+std::vector<at::Tensor> parameters_of(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : groups)
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
+/// Each of them, and that none is there twice. Returns them as a set.
+std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at::Tensor>& all) {
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& parameter : all) {
+    check_parameter(parameter);
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
+      refuse("a parameter is there twice", c10::str("shape ", parameter.sizes()),
+             "each parameter once, in one group");
+  }
+  return seen;
 }
 
 at::Tensor on_huge_pages(at::Tensor tensor) {
@@ -128,25 +163,18 @@ Optimizer::~Optimizer() = default;
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   numbers_of(group.has_options() ? group.options() : defaults());
-  for (const auto& parameter : group.params()) check_parameter(parameter);
+  std::vector<at::Tensor> all = parameters_of(param_groups_);
+  all.insert(all.end(), group.params().begin(), group.params().end());
+  check_parameters(all);
   torch::optim::Optimizer::add_param_group(group);
   if (group.has_options()) param_groups_.back().set_options(group.options().clone());
   adopt();
 }
 
 void Optimizer::adopt() {
-  std::unordered_set<const at::TensorImpl*> seen;
-  std::vector<at::Tensor> wanted;
-  for (const auto& group : param_groups_) {
-    numbers_of(group.options());
-    for (const auto& parameter : group.params()) {
-      check_parameter(parameter);
-      if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
-        refuse("a parameter is there twice", c10::str("shape ", parameter.sizes()),
-               "each parameter once, in one group");
-      wanted.push_back(parameter);
-    }
-  }
+  for (const auto& group : param_groups_) numbers_of(group.options());
+  const std::vector<at::Tensor> wanted = parameters_of(param_groups_);
+  const std::unordered_set<const at::TensorImpl*> seen = check_parameters(wanted);
   auto& owned = impl_->owned;
   std::erase_if(owned, [&](const auto& one) {
     return !seen.contains(one->parameter().unsafeGetTensorImpl());
@@ -236,10 +264,14 @@ at::Tensor Optimizer::unscaled_grad(const at::Tensor& parameter) {
   return impl_->stepper.unscaled(parameter);
 }
 
-void Optimizer::set_scale(const at::Tensor& scale) { impl_->stepper.set_scale(scale); }
+void Optimizer::set_scale(const at::Tensor& scale) {
+  check_scale(scale);
+  impl_->stepper.set_scale(scale);
+}
 
 void Optimizer::unscale_(const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
+  check_scale(scale);
   prepare();
   impl_->stepper.unscale(scale);
 }
@@ -300,6 +332,9 @@ void Optimizer::settle() {
 void Optimizer::set_scheduled_rates(size_t group, const std::vector<double>& rates) {
   if (group >= param_groups_.size())
     refuse("there is no such parameter group", std::to_string(group), "its number, from 0");
+  for (const double rate : rates)
+    if (!(rate >= 0 && std::isfinite(rate)))
+      refuse("a learning rate is out of range", std::to_string(rate), "0 or more, finite");
   if (rates.empty())
     impl_->rates.erase(group);
   else
@@ -324,6 +359,20 @@ std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
   return all;
 }
 
+namespace {
+
+/// Of updates or steps taken.
+int64_t read_count(const std::string& name, const at::Tensor& count) {
+  const int64_t value = count.numel() == 1 ? count.item<int64_t>() : -1;
+  if (value < 0)
+    refuse("the state has a count that is none",
+           name + " " + (count.numel() == 1 ? std::to_string(value) : c10::str(count.sizes())),
+           "one number, 0 or more");
+  return value;
+}
+
+}  // namespace
+
 void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tensors) {
   decltype(state_) loaded;
   size_t index = 0, used = 0;
@@ -342,18 +391,20 @@ void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tens
         if (!fits)
           refuse("the state does not fit its parameter",
                  it->first + " " + c10::str(it->second.sizes()), "the parameter's shape");
+        if (field == &state->step) read_count(it->first, it->second);
         *field = it->second.detach().clone();
         any = true;
       }
       if (any) loaded[parameter.unsafeGetTensorImpl()] = std::move(state);
     }
   }
-  const auto taken = tensors.find("taken");
-  if (used + (taken == tensors.end() ? 0 : 1) != tensors.size())
+  const auto found = tensors.find("taken");
+  if (used + (found == tensors.end() ? 0 : 1) != tensors.size())
     refuse("the state is that of more parameters", std::to_string(tensors.size()) + " entries",
            "a state of the same model");
+  const int64_t taken = found == tensors.end() ? 0 : read_count("taken", found->second);
   state_ = std::move(loaded);
-  set_taken(taken == tensors.end() ? 0 : taken->second.item<int64_t>());
+  set_taken(taken);
 }
 
 }  // namespace demi::optim

@@ -244,7 +244,8 @@ void Stepper::update_joined() {
     table.update();
   }
   const float found = found_inf_.defined() ? read(found_inf_) : joint_.found_inf;
-  joint_.skipped = skips_nonfinite() && found != 0 ? 1 : 0;
+  const bool skipped = (skips_nonfinite() && found != 0) || !kernels::is_usable(1 / scale());
+  joint_.skipped = skipped ? 1 : 0;
   if (!checks()) joint_.gradient_norm = std::nanf("");
   if (joint_.skipped == 0) ++taken_;
 }

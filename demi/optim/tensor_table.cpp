@@ -9,6 +9,7 @@
 #include "demi/kernels/decide.h"
 #include "demi/kernels/formulas.h"
 #include "demi/optim/aten_passes.h"
+#include "demi/optim/layout.h"
 #include "demi/weights/compare.h"
 
 namespace demi::optim {
@@ -214,8 +215,11 @@ void TensorTable::unscale_wide(const at::Tensor& scale) {
   for (Member& member : members_) {
     at::Tensor gradient = member.parameter.grad();
     if (!gradient.defined() || is_16_bit(gradient.scalar_type())) continue;
-    const bool dense = gradient.layout() == at::kStrided && gradient.is_non_overlapping_and_dense();
-    if (!dense || gradient.scalar_type() != at::kFloat) {
+    const bool strided = gradient.layout() == at::kStrided;
+    if (strided && overlaps_itself(gradient)) {
+      member.parameter.mutable_grad() = gradient.mul(inverse);
+    } else if (!strided || !gradient.is_non_overlapping_and_dense() ||
+               gradient.scalar_type() != at::kFloat) {
       (gradient.is_sparse() ? gradient._values() : gradient).mul_(inverse);
     } else if (kernels_.cpu) {
       unscale_dense(*kernels_.cpu, gradient, *inverse.const_data_ptr<float>());

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace demi::optim {
+
+/// Whether two elements of a strided tensor stand in one place, so that it cannot be written
+/// element by element.
+bool overlaps_itself(const at::Tensor& tensor);
+
+}  // namespace demi::optim
