@@ -98,7 +98,9 @@ void DeviceScale::advance_dynamic(const at::Tensor& found, const GradScalerOptio
 
 void DeviceScale::advance_amax(const at::Tensor& found, const at::Tensor& amax,
                                const GradScalerOptions& options) {
-  const at::Tensor overflowed = (scale_.to(at::kDouble).reciprocal() * 65504.0).to(at::kFloat);
+  constexpr double kGreatest = std::numeric_limits<float>::max();
+  const at::Tensor overflowed =
+      (scale_.to(at::kDouble).reciprocal() * 65504.0).clamp_max(kGreatest).to(at::kFloat);
   const at::Tensor entry = at::where(found, overflowed, amax).reshape({1});
   history_.copy_(at::cat({history_.narrow(0, 1, history_.numel() - 1), entry}));
   const at::Tensor greatest = history_.amax().to(at::kDouble);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "demi/autocast/autocast.h"
+#include "demi/core/error.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/sgd.h"
@@ -124,6 +125,149 @@ TEST(FusedStep, AClosureRunsOnceAndItsLossComesBack) {
   EXPECT_FALSE(result.skipped());
   EXPECT_TRUE(result.loss().defined());
   EXPECT_TRUE(at::equal(p.detach(), parameter({2}).detach() - 1));
+}
+
+// PyTorch's unscale_ divides .grad; demi's own step divides on the way and leaves .grad alone.
+TEST(FusedStep, OnlyUnscaleShowsInTheFp32Gradient) {
+  for (const bool asked : {true, false}) {
+    const at::Tensor p = parameter({3}), before = p.detach().clone();
+    optim::SGD sgd({p}, optim::SGDOptions(0.5));
+    GradScaler scaler(GradScalerOptions{.init_scale = 1024});
+    scaler.scale(torch::zeros({}));
+    const at::Tensor g = torch::tensor({3.F, -4.F, 0.25F});
+    p.mutable_grad() = g * 1024;
+    if (asked) scaler.unscale_(sgd);
+    EXPECT_TRUE(at::equal(p.grad(), asked ? g : g * 1024)) << asked;
+    const StepResult result = scaler.step(sgd);
+    EXPECT_TRUE(at::equal(p.grad(), asked ? g : g * 1024)) << asked;
+    EXPECT_TRUE(at::equal(p.detach(), before - 0.5 * g)) << asked;  // divided once either way
+    EXPECT_FLOAT_EQ(result.grad_norm().value(), g.norm().item<float>());
+  }
+}
+
+TEST(FusedStep, AnOverflowInAClosureChangesNothingAndStillGivesTheLoss) {
+  const at::Tensor p = parameter({2});
+  optim::AdamW adamw({p}, optim::AdamWOptions(0.1));
+  GradScaler scaler;
+  int calls = 0;
+  float spoiled = 1;
+  const auto closure = [&] {
+    ++calls;
+    adamw.zero_grad();
+    const at::Tensor loss = p.sum() * 3;
+    scaler.scale(loss * spoiled).backward();
+    return loss;
+  };
+  scaler.step(adamw, closure);
+  scaler.update();
+  const at::Tensor before = p.detach().clone();
+  const auto state = adamw.state_tensors();
+  spoiled = kInf;
+  const at::NoGradGuard no_grad;  // as torch.optim: the closure runs with gradients all the same
+  const StepResult result = scaler.step(adamw, closure);
+  scaler.update();
+  EXPECT_EQ(calls, 2);
+  EXPECT_TRUE(result.skipped());
+  EXPECT_TRUE(at::equal(result.loss(), before.sum() * 3));
+  EXPECT_TRUE(at::equal(p.detach(), before));
+  for (const auto& [name, tensor] : adamw.state_tensors())
+    EXPECT_TRUE(at::equal(tensor, state.at(name))) << name;
+  EXPECT_EQ(scaler.get_scale(), 32768);
+}
+
+TEST(FusedStep, ADisabledScalerHandsTheClosureOn) {
+  const at::Tensor p = parameter({2}), before = p.detach().clone();
+  optim::SGD sgd({p}, optim::SGDOptions(1));
+  GradScaler scaler(GradScalerOptions{.enabled = false});
+  const StepResult result = scaler.step(sgd, [&] {
+    const at::Tensor loss = p.sum();
+    scaler.scale(loss).backward();
+    return loss;
+  });
+  EXPECT_TRUE(at::equal(result.loss(), before.sum()));
+  EXPECT_EQ(result.scale(), 1);
+  EXPECT_TRUE(at::equal(p.detach(), before - 1));
+}
+
+// 2^12 x 4 = 16,384 is the largest power of two under 65,504 / 2; of 1 alone it would be 2^14.
+TEST(FusedStep, AmaxIsTheGreatestOfAllOptimizers) {
+  for (const bool first_is_greater : {true, false}) {
+    for (const bool foreign : {true, false}) {
+      const at::Tensor p = parameter({1}), q = parameter({1});
+      optim::SGD own({p}, optim::SGDOptions(0));
+      std::unique_ptr<torch::optim::Optimizer> other;
+      if (foreign)
+        other = std::make_unique<torch::optim::SGD>(std::vector{q}, torch::optim::SGDOptions(0));
+      else
+        other = std::make_unique<optim::SGD>(std::vector{q}, optim::SGDOptions(0));
+      GradScaler scaler(GradScalerOptions{.init_scale = 2, .mode = ScaleMode::kAmax});
+      scaler.scale(torch::zeros({}));
+      p.mutable_grad() = torch::full({1}, first_is_greater ? -8.F : 2.F);
+      q.mutable_grad() = torch::full({1}, first_is_greater ? 2.F : -8.F);
+      scaler.step(own);
+      scaler.step(*other);
+      scaler.update();
+      EXPECT_EQ(scaler.get_scale(), 4096) << first_is_greater << foreign;
+    }
+  }
+}
+
+// One gradient, two optimizers: divided once for each of them, or refused; never twice.
+TEST(FusedStep, AParameterOfTwoOptimizersIsNeverDividedTwice) {
+  const at::Tensor p = parameter({2}), start = p.detach().clone();
+  optim::SGD own({p}, optim::SGDOptions(1)), second({p}, optim::SGDOptions(1));
+  torch::optim::SGD foreign({p}, torch::optim::SGDOptions(1)),
+      other({p}, torch::optim::SGDOptions(1));
+  const auto fresh = [&] {
+    const at::NoGradGuard no_grad;
+    p.copy_(start);
+    p.mutable_grad() = torch::full({2}, 8.F);
+    GradScaler scaler(GradScalerOptions{.init_scale = 8});
+    scaler.scale(torch::zeros({}));
+    return scaler;
+  };
+  GradScaler a = fresh();  // neither divides in place
+  a.step(own);
+  a.step(second);
+  EXPECT_TRUE(at::equal(p.detach(), start - 2));
+  GradScaler b = fresh();  // the first has stepped before the second divides
+  b.step(own);
+  b.step(foreign);
+  EXPECT_TRUE(at::equal(p.detach(), start - 2));
+  for (torch::optim::Optimizer* later :
+       std::vector<torch::optim::Optimizer*>{&own, &second, &other}) {
+    GradScaler c = fresh();
+    c.step(foreign);
+    EXPECT_THROW(c.step(*later), UsageError);
+    EXPECT_TRUE(at::equal(p.detach(), start - 1));
+  }
+  GradScaler d = fresh();
+  d.unscale_(own);
+  EXPECT_THROW(d.unscale_(second), UsageError);
+  EXPECT_THROW(d.step(foreign), UsageError);
+  d.step(own);
+  EXPECT_TRUE(at::equal(p.detach(), start - 1));
+  GradScaler e = fresh();
+  EXPECT_THROW(e.step({&own, &foreign}), UsageError);
+  EXPECT_TRUE(at::equal(p.detach(), start));
+  GradScaler f = fresh();  // new gradients in between
+  f.step(foreign);
+  p.mutable_grad() = torch::full({2}, 16.F);
+  f.step(other);
+  EXPECT_TRUE(at::equal(p.detach(), start - 3));
+}
+
+TEST(FusedStep, SixteenBitGradientsOfTwoDemiOptimizersAreNotDividedInPlace) {
+  const at::Tensor p = parameter({2}), start = p.detach().clone();
+  optim::SGD first({p}, optim::SGDOptions(1)), second({p}, optim::SGDOptions(1));
+  p.mutable_grad() = torch::full({2}, 8.F, at::kBFloat16);
+  GradScaler scaler(GradScalerOptions{.init_scale = 8});
+  scaler.scale(torch::zeros({}));
+  scaler.unscale_(first);
+  scaler.unscale_(second);
+  scaler.step(first);
+  scaler.step(second);
+  EXPECT_TRUE(at::equal(p.detach(), start - 2));
 }
 
 TEST(FusedStep, AccumulatesAWindowInFp32UnderOneScale) {

@@ -12,6 +12,7 @@
 #include "demi/optim/table_kernels.h"
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
+#include "demi/scaler/seen_gradients.h"
 #include "demi/scaler/skip_watch.h"
 
 namespace demi {
@@ -25,6 +26,7 @@ struct Looked {
   optim::FoundInf found = optim::no_devices();
   at::Tensor amax;       // fp32, (), of the unscaled gradients; ScaleMode::kAmax
   at::Tensor grad_norm;  // fp32, ()
+  SeenGradients gradients;
 };
 
 /// Ends a closure step from inside the optimizer.
@@ -65,6 +67,8 @@ struct GradScaler::Impl {
   void require_scale(const char* where) const;
   void look(torch::optim::Optimizer& optimizer, Looked& at, bool in_place);
   void look_at_own(optim::Optimizer& optimizer, Looked& at, bool in_place);
+  void look_at_foreign(torch::optim::Optimizer& optimizer, Looked& at);
+  void refuse_second_division(torch::optim::Optimizer& optimizer, bool in_place) const;
   StepResult result(torch::optim::Optimizer& optimizer, const Looked& at, bool skipped,
                     at::Tensor loss) const;
   StepResult finish(torch::optim::Optimizer& optimizer, Looked& at, const at::Tensor& together);
@@ -89,9 +93,31 @@ void GradScaler::Impl::look_at_own(optim::Optimizer& optimizer, Looked& at, bool
   if (options.mode == ScaleMode::kAmax) at.amax = optimizer.greatest();
 }
 
+/// A parameter of two optimizers, of which one divides .grad in place.
+void GradScaler::Impl::refuse_second_division(torch::optim::Optimizer& optimizer,
+                                              bool in_place) const {
+  if (looked.size() < 2) return;
+  const SeenGradients now(optimizer, in_place);
+  for (const auto& [other, at] : looked)
+    if (other != &optimizer &&
+        at.gradients.would_be_divided_again(now, at.stage == Stage::kUnscaled))
+      refuse(
+          "scaler.unscale_",
+          "a parameter belongs to two optimizers, and its gradient would be divided by the scale "
+          "for each of them",
+          "give each parameter to one optimizer, or compute new gradients before the second");
+}
+
 void GradScaler::Impl::look(torch::optim::Optimizer& optimizer, Looked& at, bool in_place) {
+  refuse_second_division(optimizer, in_place);
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer))
-    return look_at_own(*own, at, in_place);
+    look_at_own(*own, at, in_place);
+  else
+    look_at_foreign(optimizer, at);
+  at.gradients = SeenGradients(optimizer, in_place);
+}
+
+void GradScaler::Impl::look_at_foreign(torch::optim::Optimizer& optimizer, Looked& at) {
   const auto gradients = optim::gradient_values(optimizer);
   const at::Tensor inverse = scale.inverse();
   if (options.mode == ScaleMode::kAmax) at.amax = optim::greatest_magnitude(gradients) * inverse;
@@ -376,6 +402,33 @@ StateDict GradScaler::state_dict() const {
   return dict;
 }
 
+namespace {
+
+double require_state(const StateDict& dict, const std::string& key, double greatest) {
+  const double value = state_value(dict, key, "scaler.load_state_dict");
+  if (!(value >= 0 && value <= greatest))
+    throw UsageError({.where = "scaler.load_state_dict",
+                      .what = key + " is out of range",
+                      .seen = std::to_string(value),
+                      .accepted = "0 or more"});
+  return value;
+}
+
+int32_t count_in(const StateDict& dict, const char* key) {
+  return static_cast<int32_t>(require_state(dict, key, std::numeric_limits<int32_t>::max()));
+}
+
+std::vector<float> history_in(const StateDict& dict) {
+  std::vector<float> history;
+  for (std::string key = "_amax_history.0"; dict.contains(key);
+       key = "_amax_history." + std::to_string(history.size()))
+    history.push_back(
+        static_cast<float>(require_state(dict, key, std::numeric_limits<float>::max())));
+  return history;
+}
+
+}  // namespace
+
 void GradScaler::load_state_dict(const StateDict& dict) {
   if (!is_enabled()) return;
   constexpr auto kWhere = "scaler.load_state_dict";
@@ -390,19 +443,17 @@ void GradScaler::load_state_dict(const StateDict& dict) {
     options.growth_factor = state_value(dict, "growth_factor", kWhere);
     options.backoff_factor = state_value(dict, "backoff_factor", kWhere);
     options.growth_interval = static_cast<int64_t>(state_value(dict, "growth_interval", kWhere));
-    state.growth_tracker = static_cast<int32_t>(state_value(dict, "_growth_tracker", kWhere));
+    state.growth_tracker = count_in(dict, "_growth_tracker");
     GradScalerOptions limits = options;
     limits.init_scale = scale;
     limits.min_scale = std::min(options.min_scale, scale);
     limits.max_scale = std::max(options.max_scale, scale);
     check(limits);
+    if (dict.contains("_hysteresis_tracker"))
+      state.hysteresis_tracker = count_in(dict, "_hysteresis_tracker");
+    state.amax_history = history_in(dict);
   });
   state.scale = static_cast<float>(scale);
-  if (dict.contains("_hysteresis_tracker"))
-    state.hysteresis_tracker = static_cast<int32_t>(dict.at("_hysteresis_tracker"));
-  state.amax_history.clear();
-  for (size_t i = 0; dict.contains("_amax_history." + std::to_string(i)); ++i)
-    state.amax_history.push_back(static_cast<float>(dict.at("_amax_history." + std::to_string(i))));
   impl_->set_state(state);
 }
 

@@ -232,6 +232,80 @@ TEST(GradScaler, GoesOnAfterLoadAsIfNothingHadHappened) {
   }
 }
 
+/// A scaler that went through these steps, and one more that was loaded from its state.
+GradScaler loaded_after(const GradScalerOptions& options, const std::vector<float>& gradients) {
+  const auto p = parameter({1});
+  torch::optim::SGD sgd({p}, 0.0);
+  GradScaler before(options), after(options);
+  for (const float g : gradients) step_with(before, sgd, p, torch::full({1}, g));
+  after.load_state_dict(before.state_dict());
+  return after;
+}
+
+TEST(GradScaler, HysteresisGoesThroughTheStateDict) {
+  GradScaler scaler =
+      loaded_after({.init_scale = 64, .growth_interval = 100, .hysteresis = 3}, {kInf, 1, kInf});
+  EXPECT_EQ(scaler.get_scale(), 64);
+  EXPECT_EQ(scaler.state_dict().at("_hysteresis_tracker"), 1);
+  const auto p = parameter({1});
+  torch::optim::SGD sgd({p}, 0.0);
+  step_with(scaler, sgd, p, torch::full({1}, kInf));  // the third overflow
+  EXPECT_EQ(scaler.get_scale(), 32);
+}
+
+// The window of 3 holds 8 / 4 = 2, 0.125 and 0.125; the 2 goes with the next step but one.
+TEST(GradScaler, TheAmaxHistoryGoesThroughTheStateDict) {
+  GradScaler scaler =
+      loaded_after({.init_scale = 4, .mode = ScaleMode::kAmax, .amax_window = 3}, {8});
+  EXPECT_EQ(scaler.get_scale(), 8192);  // 2^13 x 2 = 16,384 < 32,752 <= 2^14 x 2
+  const auto p = parameter({1});
+  torch::optim::SGD sgd({p}, 0.0);
+  std::vector<float> scales;
+  for (int i = 0; i < 3; ++i) {
+    step_with(scaler, sgd, p, torch::full({1}, scaler.get_scale() / 8));
+    scales.push_back(scaler.get_scale());
+  }
+  EXPECT_EQ(scales, (std::vector<float>{8192, 8192, 131072}));
+}
+
+TEST(GradScaler, ALongerAmaxHistoryIsCutToTheWindow) {
+  GradScaler scaler(GradScalerOptions{.init_scale = 4, .mode = ScaleMode::kAmax, .amax_window = 2});
+  StateDict state = scaler.state_dict();
+  const std::vector<double> history{1000, 100, 10, 1};
+  for (size_t i = 0; i < history.size(); ++i)
+    state["_amax_history." + std::to_string(i)] = history[i];
+  scaler.load_state_dict(state);
+  const auto p = parameter({1});
+  torch::optim::SGD sgd({p}, 0.0);
+  step_with(scaler, sgd, p, torch::full({1}, 4.F));
+  EXPECT_EQ(scaler.get_scale(), 16384);  // of 1 and 1
+  EXPECT_EQ(scaler.state_dict().count("_amax_history.2"), 0U);
+}
+
+TEST(GradScaler, AStateWithNumbersThatCannotBeIsRefusedWhole) {
+  GradScaler scaler(GradScalerOptions{.hysteresis = 2, .mode = ScaleMode::kAmax});
+  const StateDict before = scaler.state_dict();
+  for (const double bad : {std::nan(""), -1.0, 1e300}) {
+    for (const char* key : {"_growth_tracker", "_hysteresis_tracker", "_amax_history.0"}) {
+      StateDict broken = before;
+      broken["growth_factor"] = 4;
+      broken[key] = bad;
+      EXPECT_THROW(scaler.load_state_dict(broken), UsageError) << key << bad;
+      EXPECT_EQ(scaler.state_dict(), before) << key << bad;
+    }
+  }
+}
+
+TEST(GradScaler, AnExpandedGradientIsUnscaledInMemoryOfItsOwn) {
+  const auto p = parameter({0, 0});
+  torch::optim::SGD sgd({p}, 1.0);
+  GradScaler scaler(GradScalerOptions{.init_scale = 4});
+  const at::Tensor one = torch::full({1}, 8.F);
+  EXPECT_FALSE(step_with(scaler, sgd, p, one.expand({2})).skipped());
+  EXPECT_TRUE(at::equal(p, torch::full({2}, -2.F)));
+  EXPECT_EQ(one.item<float>(), 8);
+}
+
 TEST(GradScaler, ABrokenStateIsRefusedWhole) {
   GradScaler scaler;
   const StateDict before = scaler.state_dict();

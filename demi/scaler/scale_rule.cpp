@@ -10,6 +10,7 @@ namespace demi {
 namespace {
 
 constexpr double kGreatestFp16 = 65504.0;
+constexpr double kGreatestFp32 = std::numeric_limits<float>::max();
 
 void require(bool accepted, const char* option, double seen, const char* range) {
   if (accepted) return;
@@ -48,8 +49,10 @@ void grow(ScaleState& state, const GradScalerOptions& options) {
 
 void follow_amax(ScaleState& state, const ScaleInput& input, const GradScalerOptions& options) {
   auto& history = state.amax_history;
-  history.push_back(input.found_inf ? static_cast<float>(kGreatestFp16 / state.scale) : input.amax);
-  if (std::ssize(history) > options.amax_window) history.erase(history.begin());
+  const double overflowed = std::min<double>(kGreatestFp16 / state.scale, kGreatestFp32);
+  history.push_back(input.found_inf ? static_cast<float>(overflowed) : input.amax);
+  if (std::ssize(history) > options.amax_window)
+    history.erase(history.begin(), history.end() - options.amax_window);
   const double greatest = *std::max_element(history.begin(), history.end());
   if (greatest == 0) return;
   int exponent = 0;  // limit / greatest = fraction x 2^exponent with fraction in [0.5, 1)

@@ -116,6 +116,21 @@ TEST(ScaleRule, AmaxKeepsTheGreatestGradientOfTheWindowUnderTheLimit) {
   EXPECT_EQ(after({.amax = 32752.0F / 4}), 2);  // 4 x 8,188 is the limit itself, and not under it
 }
 
+// 65,504 / 2^-114 is above fp32's greatest number, and counts as that.
+TEST(ScaleRule, AmaxUnderTheLeastScaleStaysThere) {
+  const GradScalerOptions options{.mode = ScaleMode::kAmax};
+  ScaleState state = first_state(options);
+  DeviceScale device;
+  device.create(torch::kCPU, state, options, /*on_device=*/true);
+  for (const bool found : {false, true, true}) {
+    const float amax = std::numeric_limits<float>::max();
+    state = next_state(state, {.found_inf = found, .amax = amax}, options);
+    device.advance(torch::scalar_tensor(found ? 1.F : 0.F), torch::scalar_tensor(amax), options);
+    EXPECT_EQ(state.scale, std::ldexp(1.F, -114));  // x 2^128 = 2^14 < 32,752 <= 2^15
+    EXPECT_EQ(device.read().scale, state.scale);
+  }
+}
+
 TEST(ScaleRule, OnADeviceItIsTheSameRule) {
   std::mt19937 random(1);
   const std::vector<GradScalerOptions> variants{

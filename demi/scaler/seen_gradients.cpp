@@ -1,0 +1,37 @@
+#include "demi/scaler/seen_gradients.h"
+
+#include <unordered_map>
+
+#include "demi/optim/optimizer.h"
+#include "demi/weights/compare.h"
+
+namespace demi {
+
+SeenGradients::SeenGradients(torch::optim::Optimizer& optimizer, bool in_place) {
+  const bool own = dynamic_cast<optim::Optimizer*>(&optimizer) != nullptr;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      const at::TensorImpl* holder = parameter.unsafeGetTensorImpl();
+      const at::Tensor& gradient = holder->grad();
+      if (!gradient.defined()) continue;
+      const at::TensorImpl* impl = gradient.unsafeGetTensorImpl();
+      const bool narrow = gradient.element_size() == 2;
+      all_.push_back({holder, impl, weights::version_of(*impl), !own || (in_place && !narrow)});
+    }
+  }
+}
+
+bool SeenGradients::would_be_divided_again(const SeenGradients& later, bool pending) const {
+  std::unordered_map<const at::TensorImpl*, const Seen*> here;
+  for (const Seen& seen : all_) here[seen.parameter] = &seen;
+  for (const Seen& next : later.all_) {
+    const auto found = here.find(next.parameter);
+    if (found == here.end()) continue;
+    const Seen& seen = *found->second;
+    if (seen.gradient != next.gradient || seen.version != next.version) continue;
+    if (seen.divided || (pending && next.divided)) return true;
+  }
+  return false;
+}
+
+}  // namespace demi
