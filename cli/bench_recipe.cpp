@@ -99,7 +99,7 @@ void add_bench_recipe(CLI::App& bench) {
   command->add_option("--runs", a->runs,
                       "Runs beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
   add_bench_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds, a->json);
-  a->settings.add_to(*command, train::find_recipe(kDefaultRecipe).config,
+  a->settings.add_to(*command, kDefaultRecipe,
                      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
                       "test-batch-size"});
   command->callback([a] { bench_recipe(*a); });

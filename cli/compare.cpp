@@ -41,8 +41,7 @@ void add_options(CLI::App& command, CompareArguments& a) {
                    "Print published figures of mixed precision training, with their sources");
   command.add_option("--run-dir", a.run_dir, "Where run folders are made [DEMI_RUNS, or runs]");
   command.add_flag("--json", a.json, "One JSON object on stdout instead of the table");
-  a.settings.add_to(command, train::find_recipe(kDefaultRecipe).config,
-                    {"precision", "loss-scale"});
+  a.settings.add_to(command, kDefaultRecipe, {"precision", "loss-scale"});
 }
 
 std::string command_line(const CompareArguments& a, const std::string& recipe) {

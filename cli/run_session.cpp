@@ -37,6 +37,7 @@ RunSession::RunSession(std::string command, std::string recipe, train::Config co
       device_(train::pick_device(config_.device)) {
   profile::count_cpu_memory();
   config_.device = device_.str();
+  if (config_.dry_run) config_.epochs = 1;
   if (config_.precision == "mixed")
     config_.precision = train::mixed_precision_of(device_.type()).name;
   progress_ = std::make_shared<train::ShowProgress>(std::cerr, report::Terminal::of(STDERR_FILENO),
@@ -54,6 +55,8 @@ RunSession::RunSession(std::string command, std::string recipe, train::Config co
     workload_ = train::load_workload(config_, device_);
   }
   progress_->set_items(workload_.items);
+  if (config_.dry_run)
+    progress_->message("note: a dry run: two training steps and one test batch, nothing is kept");
 }
 
 void RunSession::note_slow(const std::vector<train::RunSpec>& runs) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "demi/train/recipe.h"
+
 namespace demi::cli {
 
 void SettingOptions::add(CLI::App& command, const train::Setting& setting,
@@ -17,6 +19,7 @@ void SettingOptions::add(CLI::App& command, const train::Setting& setting,
         .add_option_function<std::string>(
             option, [note, option](const std::string& text) { note(text, option); },
             setting.help + (value.empty() ? "" : " [" + value + "]"))
+        ->type_name(setting.type)
         ->group(setting.group);
     return;
   }
@@ -34,8 +37,38 @@ void SettingOptions::add(CLI::App& command, const train::Setting& setting,
   flag(no, "false", on);
 }
 
-void SettingOptions::add_to(CLI::App& command, const train::Config& shown,
+namespace {
+
+// The settings of a recipe that differ from the defaults, as options.
+std::string set_by(const train::Recipe& recipe) {
+  std::string text;
+  const train::Config defaults;
+  for (const train::Setting& setting : train::settings()) {
+    const std::string value = setting.get(recipe.config);
+    if (value == setting.get(defaults)) continue;
+    text += " --" + setting.name;
+    if (!setting.is_flag) text += " " + value;
+  }
+  return text;
+}
+
+}  // namespace
+
+void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe,
                             const std::set<std::string>& without) {
+  command.footer([&command, default_recipe] {
+    const auto given = command.get_option("RECIPE")->results();
+    const std::string name = given.empty() ? default_recipe : given.front();
+    for (const train::Recipe& recipe : train::recipes())
+      if (recipe.name == name)
+        return "In brackets: what a setting is where recipe, file, environment and options say "
+               "nothing.\nThe recipe " +
+               name + " (" + recipe.title + ") sets\n " + set_by(recipe);
+    return "In brackets: what a setting is where recipe, file, environment and options say "
+           "nothing.\nWhat a recipe sets: " +
+           command.get_name() + " RECIPE --help";
+  });
+  const train::Config shown;
   command.add_option("--config", file_,
                      "JSON file of settings, such as a run folder's config.json; weaker than the "
                      "environment (DEMI_LR=0.1, ...), which is weaker than options");

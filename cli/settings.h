@@ -14,9 +14,10 @@ namespace demi::cli {
 /// (DEMI_NAME), the options.
 class SettingOptions {
  public:
-  /// `shown` has the defaults that --help names. `without` are settings that the command has no use
-  /// for.
-  void add_to(CLI::App& command, const train::Config& shown, const std::set<std::string>& without);
+  /// The command has an option RECIPE, whose own settings --help shows below; `default_recipe`
+  /// where none is named. `without` are settings that the command has no use for.
+  void add_to(CLI::App& command, const std::string& default_recipe,
+              const std::set<std::string>& without);
 
   /// --mp and --mixed-precision: the device's mixed precision.
   void add_mixed_flag(CLI::App& command);

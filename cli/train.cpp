@@ -27,28 +27,24 @@ report::Terminal out() { return report::Terminal::of(STDOUT_FILENO); }
 
 void print_list(bool as_json) {
   auto json = nlohmann::ordered_json::array();
-  report::Table table{.title = "recipes"};
-  table.columns = {{.name = "recipe", .align = report::Align::kLeft},
-                   {.name = "model", .align = report::Align::kLeft},
-                   {.name = "data", .align = report::Align::kLeft},
-                   {.name = "epochs"},
-                   {.name = "batch"},
-                   {.name = "optimizer", .align = report::Align::kLeft},
-                   {.name = "learning rate"},
-                   {.name = "schedule", .align = report::Align::kLeft}};
+  std::string text;
   for (const train::Recipe& recipe : train::recipes()) {
     const train::Config& c = recipe.config;
-    table.rows.push_back({recipe.name, c.model, c.data, std::to_string(c.epochs), c.batch_size,
-                          c.optimizer, fmt::format("{}", c.lr), c.schedule});
+    text += fmt::format("{:<20}{}\n{:<20}data {}; {} epoch{}, batch {}, {} with {} ({})\n",
+                        recipe.name, recipe.title, "", c.data, c.epochs, c.epochs == 1 ? "" : "s",
+                        c.batch_size, c.optimizer, c.lr, c.schedule);
     json.push_back({{"name", recipe.name},
                     {"title", recipe.title},
                     {"model", c.model},
                     {"data", c.data},
                     {"precision", c.precision}});
   }
-  table.notes = {"Every value is an option: `demi train RECIPE --help`."};
-  std::cout << (as_json ? nlohmann::ordered_json{{"recipes", json}}.dump(2) + "\n"
-                        : report::to_text(table, out()));
+  text +=
+      "\nTrain one:             demi train fashion-cnn --mp\n"
+      "FP32 beside mixed:     demi compare fashion-cnn\n"
+      "Every value is an option, with the recipe's own: demi train fashion-cnn --help\n"
+      "Which data are here:   demi data list\n";
+  std::cout << (as_json ? nlohmann::ordered_json{{"recipes", json}}.dump(2) + "\n" : text);
 }
 
 void train_one(const TrainArguments& a) {
@@ -87,7 +83,7 @@ void add_train(CLI::App& app) {
   command->add_flag("--list", a->list, "The recipes");
   command->add_option("--run-dir", a->run_dir, "Where run folders are made [DEMI_RUNS, or runs]");
   command->add_flag("--json", a->json, "One JSON object on stdout instead of the table");
-  a->settings.add_to(*command, train::Config(), {});
+  a->settings.add_to(*command, "", {});
   a->settings.add_mixed_flag(*command);
   command->callback([a] { train_one(*a); });
 }

@@ -157,6 +157,7 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
     const auto fields = nlohmann::json::parse(line);
     steps += fields.contains("loss");
     scaled += fields.contains("loss_scale") && fields["loss_scale"] == 128;
+    if (fields.contains("loss")) EXPECT_GE(fields["seconds"], fields["data_seconds"]);
   }
   EXPECT_EQ(steps, 3 * 8) << "512 pictures in batches of 64, three runs";
   EXPECT_EQ(scaled, 8);
@@ -174,7 +175,7 @@ TEST_F(Cli, TrainListsItsRecipes) {
   EXPECT_THAT(names,
               ::testing::IsSupersetOf({"mlp", "cifar10-cnn", "cifar10-resnet50", "cifar10-resnet18",
                                        "cifar10-vgg19", "synthetic-resnet50", "imdb-lstm",
-                                       "fashion-cnn", "mnist-cnn"}));
+                                       "folder-resnet50", "fashion-cnn", "mnist-cnn"}));
 }
 
 // What eval says of the saved file is what train said of it.
@@ -235,10 +236,74 @@ TEST_F(Cli, SweepComparesOnceAValue) {
   EXPECT_THAT(wrong.err, HasSubstr("did you mean batch-size?"));
 }
 
+// 2 x 2 pixels: red, green, blue, white.
+constexpr unsigned char kPng[] = {
+    0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48, 0x44,
+    0x52, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x02, 0x08, 0x02, 0x00, 0x00, 0x00, 0xfd,
+    0xd4, 0x9a, 0x73, 0x00, 0x00, 0x00, 0x12, 0x49, 0x44, 0x41, 0x54, 0x78, 0xda, 0x63, 0xf8,
+    0xcf, 0xc0, 0xc0, 0x00, 0xc2, 0x0c, 0xff, 0x81, 0x00, 0x00, 0x1f, 0xee, 0x05, 0xfb, 0xf1,
+    0xab, 0xba, 0x77, 0x00, 0x00, 0x00, 0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82};
+
+// Two classes of three pictures each for training and one for testing.
+void write_pictures(const fs::path& folder) {
+  for (const char* name : {"train/a/1.png", "train/a/2.png", "train/a/3.png", "train/b/1.png",
+                           "train/b/2.png", "train/b/3.png", "val/a/1.png", "val/b/1.png"}) {
+    fs::create_directories((folder / name).parent_path());
+    std::ofstream(folder / name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(kPng), sizeof kPng);
+  }
+}
+
+TEST_F(Cli, TrainsOnAFolderOfPicturesAndNamesTheDamagedOne) {
+  write_pictures(folder_ / "pictures");
+  const std::vector<std::string> arguments{"train",        "folder-resnet50",
+                                           "--model",      "resnet18",
+                                           "--image-size", "32",
+                                           "--data-dir",   (folder_ / "pictures").string(),
+                                           "--batch-size", "3",
+                                           "--workers",    "1",
+                                           "--epochs",     "1",
+                                           "--limit",      "6",
+                                           "--steps",      "2"};
+  const Outcome sound = run(arguments);
+  if (sound.code == 2 && sound.err.find("cannot decode") != std::string::npos)
+    GTEST_SKIP() << "built without libpng";
+  ASSERT_EQ(sound.code, 0) << sound.err;
+  EXPECT_THAT(sound.out, HasSubstr("6 training and 2 test examples"));
+  const fs::path damaged = folder_ / "pictures" / "train" / "b" / "2.png";
+  fs::resize_file(damaged, sizeof kPng / 2);
+  const Outcome broken = run(arguments);
+  EXPECT_EQ(broken.code, 3) << broken.err;
+  EXPECT_THAT(broken.err, HasSubstr(damaged.string()));
+  const Outcome nowhere = run({"train", "folder-resnet50"});
+  EXPECT_EQ(nowhere.code, 2) << nowhere.err;
+  EXPECT_THAT(nowhere.err, HasSubstr("add --data-dir"));
+}
+
+TEST_F(Cli, HelpShowsWhatTheRecipeSets) {
+  const Outcome named = run({"train", "cifar10-cnn", "--help"});
+  ASSERT_EQ(named.code, 0) << named.err;
+  for (const char* words : {"cifar10-cnn", "--data cifar10", "--batch-size 64", "--normalize half",
+                            "--epochs INT", "--lr FLOAT"})
+    EXPECT_THAT(named.out, HasSubstr(words));
+  EXPECT_THAT(named.out, Not(HasSubstr("--lr 0.001"))) << "that is the default";
+  EXPECT_THAT(run({"train", "--help"}).out, HasSubstr("train RECIPE --help"));
+  EXPECT_THAT(run({"compare", "--help"}).out, HasSubstr("--data fashion-mnist"));
+}
+
+TEST_F(Cli, ALossThatStaysNaNExitsWith1AndNamesBothSwitches) {
+  const Outcome outcome = run({"train", "mlp", "--in", "16", "--out", "16", "--batch-size", "4",
+                               "--batches", "80", "--precision", "bf16", "--lr", "1e30"});
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  for (const char* words : {"step 2", "learning rate 1e+30", "--no-autocast", "--no-scaler"})
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+}
+
 TEST_F(Cli, DryRunKeepsNothing) {
   const Outcome outcome =
       run({"train", "mlp", "--in", "16", "--out", "16", "--dry-run", "--batch-size", "4"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("a dry run"));
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
 }
 

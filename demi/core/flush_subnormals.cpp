@@ -2,8 +2,6 @@
 
 #include <omp.h>
 
-#include <algorithm>
-
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -45,16 +43,13 @@ FlushSubnormals::FlushSubnormals(bool on) {
   }
 }
 
-// A thread that is not among them was made meanwhile, with the word of the thread that made it: it
-// gets back what that one had.
+// Threads that were made meanwhile have the word of the one that made them; GCC's runtime ends them
+// with the first parallel region that needs fewer, which is this one.
 FlushSubnormals::~FlushSubnormals() {
   if (before_.empty()) return;
-  const int threads = std::max(omp_get_max_threads(), static_cast<int>(before_.size()));
+  const int threads = static_cast<int>(before_.size());
 #pragma omp parallel num_threads(threads)
-  {
-    const auto number = static_cast<std::size_t>(omp_get_thread_num());
-    set_control_word(number < before_.size() ? before_[number] : before_.front());
-  }
+  set_control_word(before_[static_cast<std::size_t>(omp_get_thread_num())]);
 }
 
 }  // namespace demi

@@ -11,11 +11,6 @@
 namespace demi::data {
 namespace {
 
-/// (1, C, 1, 1) fp32.
-at::Tensor per_channel(const std::vector<double>& values, c10::Device device) {
-  return at::tensor(values, at::kFloat).view({1, -1, 1, 1}).to(device);
-}
-
 void check(const ImageSet& set, const ImageLoaderOptions& options) {
   const auto fail = [](std::string_view what, const std::string& seen,
                        const std::string& accepted) {
@@ -29,13 +24,7 @@ void check(const ImageSet& set, const ImageLoaderOptions& options) {
   if (set.labels.dim() != 1 || set.labels.size(0) != set.images.size(0))
     fail("labels and images differ in number", fmt::format("{} labels", set.labels.numel()),
          fmt::format("{}", set.images.size(0)));
-  const auto channels = static_cast<std::size_t>(set.images.size(1));
-  for (const auto* values : {&options.mean, &options.std})
-    if (!values->empty() && values->size() != channels)
-      fail("mean and std need one value a channel", fmt::to_string(values->size()),
-           fmt::to_string(channels));
-  for (double value : options.std)
-    if (!(value > 0)) fail("std must be above 0", fmt::to_string(value), "> 0");
+  check_normalisation("data.ImageLoader", options.mean, options.std, set.images.size(1));
   if (options.crop_padding < 0)
     fail("crop_padding is negative", fmt::to_string(options.crop_padding), ">= 0");
 }
@@ -43,21 +32,12 @@ void check(const ImageSet& set, const ImageLoaderOptions& options) {
 }  // namespace
 
 ImageLoader::ImageLoader(ImageSet set, ImageLoaderOptions options)
-    : set_(std::move(set)),
+    : set_((check(set, options), std::move(set))),
       options_(std::move(options)),
-      order_(set_.images.size(0), options_.order) {
-  check(set_, options_);
-  const auto channels = static_cast<std::size_t>(set_.images.size(1));
+      order_(set_.images.size(0), options_.order),
+      normalise_(options_.mean, options_.std, set_.images.size(1), options_.device) {
   set_.images = set_.images.to(options_.device).contiguous();
   set_.labels = set_.labels.to(options_.device, at::kLong);
-  std::vector<double> scale(channels), shift(channels);
-  for (std::size_t c = 0; c < channels; ++c) {
-    const double std = options_.std.empty() ? 1.0 : options_.std[c];
-    scale[c] = 1.0 / (255.0 * std);
-    shift[c] = options_.mean.empty() ? 0.0 : -options_.mean[c] / std;
-  }
-  scale_ = per_channel(scale, options_.device);
-  shift_ = per_channel(shift, options_.device);
 }
 
 at::Tensor ImageLoader::augmented(const at::Tensor& images, int64_t epoch, int64_t position) const {
@@ -96,10 +76,7 @@ Batch ImageLoader::batch(int64_t epoch, int64_t position) const {
   at::Tensor images = set_.images.index_select(0, chosen);
   if (options_.crop_padding > 0 || options_.horizontal_flip)
     images = augmented(images, epoch, position);
-  at::Tensor input =
-      at::empty(images.sizes(), images.options().dtype(at::kFloat), options_.memory_format);
-  at::mul_out(input, images, scale_);
-  input.add_(shift_);
+  at::Tensor input = normalise_(images, options_.memory_format);
   return {.input = input, .target = set_.labels.index_select(0, chosen), .lengths = {}};
 }
 

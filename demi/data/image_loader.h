@@ -9,6 +9,7 @@
 #include "demi/core/export.h"
 #include "demi/data/image_set.h"
 #include "demi/data/loader.h"
+#include "demi/data/normalise.h"
 #include "demi/data/order.h"
 
 namespace demi::data {
@@ -45,8 +46,7 @@ class DEMI_API ImageLoader : public Loader {
   ImageSet set_;
   ImageLoaderOptions options_;
   Order order_;
-  at::Tensor scale_;  // (1, C, 1, 1): 1 / (255 std)
-  at::Tensor shift_;  // (1, C, 1, 1): -mean / std
+  Normalise normalise_;
 };
 
 }  // namespace demi::data

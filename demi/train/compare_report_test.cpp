@@ -66,6 +66,16 @@ TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
   EXPECT_TRUE(json["stopped"]);
 }
 
+TEST(CompareReport, PageShowsHowLongStepsTookAndWaited) {
+  Comparison c = two_runs();
+  for (RunResult& run : c.runs)
+    for (StepRecord& step : run.history.steps) step.seconds = 0.4, step.data_seconds = 0.1;
+  const report::Page page = to_page(c, "demi compare");
+  const std::string html = report::to_html(page);
+  EXPECT_NE(html.find("Time of a step"), std::string::npos);
+  EXPECT_NE(html.find("fp16, of it waiting for data"), std::string::npos);
+}
+
 TEST(CompareReport, PageShowsTheLossScaleOnlyWhereThereIsOne) {
   const std::string scaled = report::to_html(to_page(two_runs(), "demi compare"));
   EXPECT_NE(scaled.find("Loss scale"), std::string::npos);

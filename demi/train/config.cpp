@@ -35,6 +35,7 @@ Setting whole(std::string name, std::string group, int64_t Config::*field, int64
   return {.name = std::move(name),
           .group = std::move(group),
           .help = std::move(help),
+          .type = "INT",
           .is_flag = false,
           .get = [field](const Config& c) { return std::to_string(c.*field); },
           .set =
@@ -52,6 +53,7 @@ Setting real(std::string name, std::string group, double Config::*field, double 
   return {.name = std::move(name),
           .group = std::move(group),
           .help = std::move(help),
+          .type = "FLOAT",
           .is_flag = false,
           .get = [field](const Config& c) { return fmt::format("{}", c.*field); },
           .set =
@@ -71,6 +73,7 @@ Setting words(std::string name, std::string group, std::string Config::*field, s
   return {.name = std::move(name),
           .group = std::move(group),
           .help = std::move(help),
+          .type = "TEXT",
           .is_flag = false,
           .get = [field](const Config& c) { return c.*field; },
           .set =
@@ -91,6 +94,7 @@ Setting flag(std::string name, std::string group, bool Config::*field, std::stri
   return {.name = std::move(name),
           .group = std::move(group),
           .help = std::move(help),
+          .type = "",
           .is_flag = true,
           .get = [field](const Config& c) { return std::string(c.*field ? "true" : "false"); },
           .set =
@@ -112,6 +116,7 @@ Setting batch_size() {
           .help =
               "Examples per step and device, or auto: the largest that fits in 80 % of the "
               "memory that is free, found by trial",
+          .type = "INT",
           .is_flag = false,
           .get = [](const Config& c) { return c.batch_size; },
           .set =
@@ -127,7 +132,8 @@ std::vector<Setting> data_settings() {
   return {
       words("model", g, &Config::model, "Network; `demi train --list` names them"),
       words("data", g, &Config::data,
-            "Data set, by name (`demi data list`), or csv: --train-file and --test-file"),
+            "Data set, by name (`demi data list`); csv: --train-file and --test-file; folder: of "
+            "pictures, train/class/name.jpg and val/class/name.jpg below --data-dir"),
       words("data-dir", g, &Config::data_dir,
             "Folder of the data set's files [DEMI_DATA, or where data sets lie]"),
       words("train-file", g, &Config::train_file, "CSV or TSV with label and text, to train on"),
@@ -140,16 +146,21 @@ std::vector<Setting> data_settings() {
       whole("workers", g, &Config::workers, 0,
             "Threads that make batches ahead; 0: the training thread makes them"),
       words("normalize", g, &Config::normalize,
-            "Pictures: data-set (mean and deviation of the set), half ((x/255 - 0.5) / 0.5), none",
+            "Pictures: data-set (mean and deviation of the set; of ImageNet for a folder), half "
+            "((x/255 - 0.5) / 0.5), none",
             {"data-set", "half", "none"}),
       whole("crop-padding", g, &Config::crop_padding, 0,
             "Pad by that many pixels and crop a random window; 0: no crop"),
+      real("crop-area", g, &Config::crop_area, 0.001, 1,
+           "Folder of pictures: trained on a random window of that share of the area up to all; 1: "
+           "on the middle, as in testing"),
       flag("horizontal-flip", g, &Config::horizontal_flip, "Mirror half of the training pictures"),
       whole("in", g, &Config::in, 1, "mlp: features"),
       whole("out", g, &Config::out, 1, "mlp: outputs"),
       whole("layers", g, &Config::layers, 1, "mlp: linear layers"),
       whole("batches", g, &Config::batches, 1, "Synthetic data: batches an epoch"),
-      whole("image-size", g, &Config::image_size, 32, "Synthetic pictures: height and width"),
+      whole("image-size", g, &Config::image_size, 32,
+            "Synthetic pictures, or of a folder: height and width"),
       whole("classes", g, &Config::classes, 2, "Synthetic pictures: classes"),
       words("pool", g, &Config::pool, "lstm: last, mean or max over the valid outputs",
             {"last", "mean", "max"}),
@@ -279,6 +290,8 @@ void check(const Config& config) {
     refuse("--data csv names no files", "", "add --train-file and --test-file");
   if (config.data != "csv" && !(config.train_file.empty() && config.test_file.empty()))
     refuse("--train-file and --test-file belong to --data csv", config.data, "add --data csv");
+  if (config.data == "folder" && config.data_dir.empty())
+    refuse("--data folder names no folder", "", "add --data-dir");
   if (config.nesterov && config.momentum == 0)
     refuse("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
   if (config.schedule == "one-cycle" && config.warmup_epochs > 0)

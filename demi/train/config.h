@@ -25,6 +25,7 @@ struct Config {
   int64_t embedding = 100, hidden = 256, vocabulary_size = 0, max_length = 0;
   std::string normalize = "data-set";
   int64_t crop_padding = 0;
+  double crop_area = 0.08;
   bool horizontal_flip = false;
   int64_t limit = 0, overfit_batches = 0, workers = 0;
 
@@ -62,6 +63,7 @@ struct Setting {
       name;  // as an option: batch-size; in a file: batch_size; environment: DEMI_BATCH_SIZE
   std::string group;  // heading in --help
   std::string help;   // one sentence with unit and range
+  std::string type;   // of the value, for --help: INT, FLOAT, TEXT; "" of a flag
   bool is_flag;       // a bool: --name and --no-name
   std::function<std::string(const Config&)> get;
   std::function<void(Config&, std::string_view text, std::string_view source)> set;

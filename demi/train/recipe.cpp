@@ -84,6 +84,20 @@ Config synthetic_resnet50() {
   return c;
 }
 
+// Half a cosine over ImageNet's usual 90 epochs.
+Config folder_resnet50() {
+  Config c = synthetic_resnet50();
+  c.data = "folder";
+  c.batches = Config().batches;
+  c.batch_size = "256";
+  c.test_batch_size = 100;
+  c.epochs = 90;
+  c.schedule = "cosine";
+  c.horizontal_flip = true;
+  c.workers = 4;
+  return c;
+}
+
 Config imdb_lstm() {
   Config c;
   c.model = "lstm";
@@ -114,6 +128,8 @@ std::span<const Recipe> recipes() {
       {"cifar10-vgg19", "VGG-19 with BatchNorm on CIFAR-10", cifar10("vgg19")},
       {"synthetic-resnet50", "ResNet-50 with ImageNet's stem on random pictures",
        synthetic_resnet50()},
+      {"folder-resnet50", "the same network on a folder of pictures in ImageNet's layout",
+       folder_resnet50()},
       {"imdb-lstm", "embedding and LSTM on the 25,000 reviews of the Large Movie Review set",
        imdb_lstm()},
   };

@@ -88,6 +88,8 @@ void FileMetrics::on_step(const StepRecord& step, int64_t) {
   events_->scalar("learning_rate", step.step, step.learning_rate);
   if (step.accuracy) events_->scalar("accuracy/train", step.step, *step.accuracy);
   if (step.loss_scale) events_->scalar("loss_scale", step.step, *step.loss_scale);
+  events_->scalar("seconds/step", step.step, step.seconds);
+  events_->scalar("seconds/data", step.step, step.data_seconds);
 }
 
 void FileMetrics::on_epoch_end(const EpochRecord& epoch) {

@@ -7,6 +7,7 @@
 
 #include "demi/core/error.h"
 #include "demi/data/image_loader.h"
+#include "demi/data/picture_loader.h"
 #include "demi/data/prefetch_loader.h"
 #include "demi/data/registry.h"
 #include "demi/data/tensor_loader.h"
@@ -21,7 +22,7 @@ enum class Kind { rows, images, texts };
 
 Kind kind_of_data(const Config& config) {
   if (config.data == "synthetic-rows") return Kind::rows;
-  if (config.data == "synthetic-images") return Kind::images;
+  if (config.data == "synthetic-images" || config.data == "folder") return Kind::images;
   if (config.data == "csv") return Kind::texts;
   return data::data_set(config.data).layout == data::Layout::imdb ? Kind::texts : Kind::images;
 }
@@ -154,6 +155,39 @@ Workload images(const Config& config, c10::Device device, DataShape& shape) {
   return result;
 }
 
+data::PictureLoaderOptions picture_options(const Config& config, c10::Device device) {
+  data::PictureLoaderOptions options{.size = config.image_size, .device = device};
+  if (config.normalize == "half") options.mean = options.std = {0.5, 0.5, 0.5};
+  if (config.normalize == "none") options.mean = options.std = {};
+  return options;
+}
+
+// Read and decoded when they are asked for, by the workers where there are some.
+Workload pictures(const Config& config, c10::Device device, DataShape& shape) {
+  data::PictureFolders folders = data::find_picture_folders(config.data_dir);
+  shape = {.channels = 3,
+           .size = config.image_size,
+           .classes = static_cast<int64_t>(folders.train.classes.size())};
+  Workload result;
+  result.items = "images";
+  result.classes = folders.train.classes;
+  data::PictureLoaderOptions options = picture_options(config, device);
+  const bool overfit = config.overfit_batches > 0;
+  if (overfit) {
+    options.order = overfit_order(config);
+    result.test = std::make_shared<data::PictureLoader>(folders.train, options);
+  } else if (folders.test) {
+    options.order = test_order(config);
+    result.test = std::make_shared<data::PictureLoader>(std::move(*folders.test), options);
+  }
+  options.order = training_order(config);
+  options.least_area = overfit ? 1 : config.crop_area;
+  options.horizontal_flip = !overfit && config.horizontal_flip;
+  result.train = with_workers(
+      std::make_shared<data::PictureLoader>(std::move(folders.train), options), config, device);
+  return result;
+}
+
 Workload texts(const Config& config, c10::Device device, DataShape& shape) {
   data::TextCorpus corpus = config.data == "csv"
                                 ? data::load_text_files(config.train_file, config.test_file)
@@ -235,7 +269,8 @@ Workload load_workload(const Config& config, c10::Device device) {
       result = rows(config, device);
       break;
     case Kind::images:
-      result = images(config, device, shape);
+      result =
+          config.data == "folder" ? pictures(config, device, shape) : images(config, device, shape);
       break;
     case Kind::texts:
       result = texts(config, device, shape);

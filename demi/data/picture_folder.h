@@ -1,0 +1,38 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::data {
+
+/// Pictures as files in a folder for each class: FOLDER/class/name.jpg, also deeper below the
+/// class.
+struct PictureFolder {
+  std::vector<std::filesystem::path> files;  // by class, then by name
+  at::Tensor labels;                         // (N) int64, in [0, classes.size())
+  std::vector<std::string> classes;          // the folders' names, alphabetically
+  std::string name;                          // of the folder
+};
+
+/// Lists the .jpg, .jpeg and .png files (in any case) of a folder; nothing is decoded. Hidden files
+/// and other endings are passed over. With `classes` the labels follow these, and a folder of
+/// another name is refused. Throws DataError: no such folder, no class, a class without a picture.
+DEMI_API PictureFolder read_picture_folder(const std::filesystem::path& folder,
+                                           const std::vector<std::string>& classes = {});
+
+struct PictureFolders {
+  PictureFolder train;
+  std::optional<PictureFolder> test;
+};
+
+/// FOLDER/train and FOLDER/val (or valid, validation, test); where there is no FOLDER/train, FOLDER
+/// itself holds the classes and there is nothing to test on. Throws as read_picture_folder.
+DEMI_API PictureFolders find_picture_folders(const std::filesystem::path& folder);
+
+}  // namespace demi::data
