@@ -304,7 +304,9 @@ at::Tensor Optimizer::greatest() {
   return impl_->stepper.greatest();
 }
 
-void Optimizer::skip_if(const at::Tensor& found_inf) { impl_->stepper.skip_if(found_inf); }
+void Optimizer::skip_if(const at::Tensor& found_inf) {
+  impl_->stepper.skip_if(found_inf.defined() ? found_inf.to(at::kFloat) : found_inf);
+}
 
 bool Optimizer::clip_norm(double max_norm) {
   const at::NoGradGuard no_grad;

@@ -320,6 +320,44 @@ TEST(Optimizer, GroupsHaveNumbersOfTheirOwnAlsoWhenAddedLater) {
   EXPECT_EQ(c.item<float>(), -3);
 }
 
+// torch.optim.SGD: the buffer starts as the first gradient that it sees, and rests while momentum
+// is off.
+TEST(Optimizer, MomentumMayBeSwitchedOnAndOffAsInTorch) {
+  const at::Tensor p = parameter({5}), q = parameter({5});
+  SGD mine({p}, SGDOptions(0.1));
+  torch::optim::SGD theirs({q}, torch::optim::SGDOptions(0.1));
+  const std::vector<double> momenta{0, 0.9, 0.9, 0, 0, 0.9};
+  for (size_t step = 0; step < momenta.size(); ++step) {
+    static_cast<SGDOptions&>(mine.param_groups()[0].options()).momentum(momenta[step]);
+    static_cast<torch::optim::SGDOptions&>(theirs.param_groups()[0].options())
+        .momentum(momenta[step]);
+    for (const auto& x : {p, q}) set_grad(x, gradient(x, at::kFloat, static_cast<int>(step)));
+    mine.step();
+    theirs.step();
+    EXPECT_TRUE(at::allclose(p, q, 0, 1e-6)) << step;
+  }
+}
+
+// Reddi et al. 2018: the greatest second moment since amsgrad was switched on.
+TEST(Optimizer, AmsgradMayBeSwitchedOnLate) {
+  const at::Tensor p = parameter({1}), q = parameter({1});
+  AdamW mine({p}, AdamWOptions(0.1));
+  torch::optim::AdamW theirs({q}, torch::optim::AdamWOptions(0.1));
+  const std::vector<float> gradients{4, 1, 1, 0.5, 0.1F};
+  for (size_t step = 0; step < gradients.size(); ++step) {
+    static_cast<AdamWOptions&>(mine.param_groups()[0].options()).amsgrad(step >= 2);
+    if (step == 2) {
+      static_cast<torch::optim::AdamWOptions&>(theirs.param_groups()[0].options()).amsgrad(true);
+      static_cast<torch::optim::AdamWParamState&>(*theirs.state().at(q.unsafeGetTensorImpl()))
+          .max_exp_avg_sq(torch::zeros(1));
+    }
+    for (const auto& x : {p, q}) set_grad(x, torch::full({1}, gradients[step]));
+    mine.step();
+    theirs.step();
+    EXPECT_TRUE(at::allclose(p, q, 0, 1e-6)) << step;
+  }
+}
+
 TEST(Optimizer, AGroupAddedThroughTheBaseClassIsSeenToo) {
   const at::Tensor a = torch::zeros(1).requires_grad_(), b = torch::zeros(1).requires_grad_();
   SGD sgd({a}, SGDOptions(1));

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <limits>
 
 #include "demi/optim/clip.h"
 #include "demi/optim/sgd.h"
@@ -68,6 +69,45 @@ TEST(Records, AFlagOfOthersSkipsAlsoWithoutTheCheck) {
   one.sgd.skip_if(torch::ones({}));
   EXPECT_EQ(one.applied(), 0);
   EXPECT_TRUE(one.sgd.last_step().skipped());
+}
+
+TEST(Records, AFlagOfAnotherDtypeIsReadAsItStandsInEachStep) {
+  One one;
+  const at::Tensor flag = torch::zeros({}, at::kDouble);
+  for (const double found : {0.0, 1.0, 0.0}) {
+    flag.fill_(found);
+    one.gradient(8);
+    one.sgd.skip_if(flag);
+    EXPECT_EQ(one.applied(), found != 0 ? 0 : 8);
+  }
+}
+
+// Between the look and the step: another tensor on the same memory, other memory in the same
+// tensor, no gradient any more.
+TEST(Records, WhatTakesAGradientsPlaceIsLookedAtAgain) {
+  const at::Tensor p = torch::zeros({2, 2}).requires_grad_();
+  SGD sgd({p}, SGDOptions(1));
+  const at::Tensor g = torch::tensor({{1.F, 2.F}, {3.F, 4.F}});
+  set_grad(p, g);
+  sgd.measure();
+  set_grad(p, g.t());
+  sgd.step();
+  EXPECT_TRUE(at::equal(p.detach(), -g.t()));
+  set_grad(p, g.clone());
+  sgd.measure();
+  p.grad().set_data(torch::full({2, 2}, std::numeric_limits<float>::infinity()));
+  sgd.step();
+  EXPECT_TRUE(sgd.last_step().skipped());
+}
+
+TEST(Records, AGradientThatGoesLeavesTheNorm) {
+  const at::Tensor p = torch::zeros(1).requires_grad_(), q = torch::zeros(1).requires_grad_();
+  SGD sgd({p, q}, SGDOptions(1));
+  set_grad(p, torch::full({1}, 3.F));
+  set_grad(q, torch::full({1}, 4.F));
+  EXPECT_EQ(sgd.grad_norm().item<float>(), 5);
+  set_grad(q, {});
+  EXPECT_EQ(sgd.grad_norm().item<float>(), 3);
 }
 
 TEST(Records, NothingIsLeftForTheStepAfter) {

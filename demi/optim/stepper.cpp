@@ -200,12 +200,12 @@ void Stepper::set_inputs() {
 }
 
 void Stepper::measure() {
+  if (measured_ && !changed_) return;
   measure_now();
   for (auto& table : tables_) table.hold();
 }
 
 void Stepper::measure_now() {
-  if (measured_ && !changed_) return;
   set_inputs();
   for (auto& table : tables_) table.measure();
   measured_ = true;
@@ -251,7 +251,7 @@ void Stepper::update_joined() {
 }
 
 void Stepper::step() {
-  if (checks()) measure_now();
+  if (checks() && (!measured_ || changed_)) measure_now();
   set_inputs();
   if (deciding_device()) {
     tables_.front().update();

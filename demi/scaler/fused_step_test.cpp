@@ -255,6 +255,11 @@ TEST(FusedStep, AParameterOfTwoOptimizersIsNeverDividedTwice) {
   p.mutable_grad() = torch::full({2}, 16.F);
   f.step(other);
   EXPECT_TRUE(at::equal(p.detach(), start - 3));
+  GradScaler g = fresh();  // or zeroed and added up anew in the same memory
+  g.step(foreign);
+  p.grad().zero_().add_(16);
+  g.step(other);
+  EXPECT_TRUE(at::equal(p.detach(), start - 3));
 }
 
 TEST(FusedStep, SixteenBitGradientsOfTwoDemiOptimizersAreNotDividedInPlace) {
