@@ -30,7 +30,7 @@ void SettingOptions::add(CLI::App& command, const train::Setting& setting,
     command
         .add_flag_callback(
             option, [note, option, text] { note(text, option); },
-            visible && on ? "Without: " + setting.help : setting.help)
+            visible && on ? "Turn off: " + setting.help : setting.help)
         ->group(visible ? setting.group : "");
   };
   flag(yes, "true", !on);

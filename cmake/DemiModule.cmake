@@ -53,7 +53,8 @@ endfunction()
 # file 3 s there and 5 s with all of torch/torch.h. A file without torch goes without: 0.3 s.
 if(DEMI_PCH)
   # Compiled as targets of their own, so that the library, the program, the tests and the examples all reuse them.
-  file(WRITE ${PROJECT_BINARY_DIR}/pch/pch.cpp "")
+  # Not touched where it is there: everything would be compiled again after each run of CMake.
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/pch/pch.cpp CONTENT "")
   foreach(pch base torch)
     add_library(demi_pch_${pch} OBJECT ${PROJECT_BINARY_DIR}/pch/pch.cpp)
     target_link_libraries(demi_pch_${pch} PRIVATE demi_options demi::libtorch)

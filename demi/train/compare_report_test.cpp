@@ -69,7 +69,10 @@ TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
 TEST(CompareReport, PageShowsHowLongStepsTookAndWaited) {
   Comparison c = two_runs();
   for (RunResult& run : c.runs)
-    for (StepRecord& step : run.history.steps) step.seconds = 0.4, step.data_seconds = 0.1;
+    for (StepRecord& step : run.history.steps) {
+      step.seconds = 0.4;
+      step.data_seconds = 0.1;
+    }
   const report::Page page = to_page(c, "demi compare");
   const std::string html = report::to_html(page);
   EXPECT_NE(html.find("Time of a step"), std::string::npos);

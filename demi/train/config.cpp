@@ -234,7 +234,7 @@ std::vector<Setting> precision_settings() {
       words("fp32-part", g, &Config::fp32_part,
             "Parts of the model, by comma, that run in FP32 (names as in the module: layer4,fc)"),
       flag("flush-subnormals", g, &Config::flush_subnormals,
-           "CPU: FP32 numbers below 1.2e-38 count as 0, which Intel's processors are slow with"),
+           "On a CPU FP32 numbers below 1.2e-38 count as 0: Intel's processors are slow with them"),
   };
 }
 

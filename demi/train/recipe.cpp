@@ -120,7 +120,8 @@ std::span<const Recipe> recipes() {
        "five 3 x 3 convolutions with BatchNorm on the 60,000 pictures of Fashion-MNIST (the main "
        "job)",
        fashion_cnn()},
-      {"mnist-cnn", "the same network on the 60,000 digits of MNIST", mnist_cnn()},
+      {"mnist-cnn", "five 3 x 3 convolutions with BatchNorm on the 60,000 digits of MNIST",
+       mnist_cnn()},
       {"mlp", "the AMP recipe: Linear and ReLU on rows from randn, mean squared error", mlp()},
       {"cifar10-cnn", "two convolutions and one linear layer on CIFAR-10", cifar10_cnn()},
       {"cifar10-resnet18", "ResNet-18 on CIFAR-10", cifar10("resnet18")},
@@ -128,7 +129,7 @@ std::span<const Recipe> recipes() {
       {"cifar10-vgg19", "VGG-19 with BatchNorm on CIFAR-10", cifar10("vgg19")},
       {"synthetic-resnet50", "ResNet-50 with ImageNet's stem on random pictures",
        synthetic_resnet50()},
-      {"folder-resnet50", "the same network on a folder of pictures in ImageNet's layout",
+      {"folder-resnet50", "ResNet-50 with ImageNet's stem on a folder of pictures: --data-dir",
        folder_resnet50()},
       {"imdb-lstm", "embedding and LSTM on the 25,000 reviews of the Large Movie Review set",
        imdb_lstm()},
