@@ -50,9 +50,9 @@ class DEMI_API CustomBackward {
 };
 
 /// Gives an operator of your own ("myops::scale", registered with TORCH_LIBRARY) an autocast rule
-/// on this device, for all policies that do not name it. Call it once, before threads run the
-/// operator. Throws UsageError for an operator that the dispatcher does not know or that writes to
-/// its arguments.
+/// on this device, for all policies that do not name it, in regions that are entered from now
+/// on. Call it once, before threads run the operator. Throws UsageError for an operator that the
+/// dispatcher does not know or that writes to its arguments.
 DEMI_API void register_autocast(std::string_view op, OpCategory category, c10::DeviceType device);
 
 }  // namespace demi

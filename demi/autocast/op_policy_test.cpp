@@ -1,11 +1,13 @@
 #include "demi/autocast/op_policy.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <fstream>
+#include <functional>
 #include <set>
 
 #include "demi/autocast/autocast.h"
@@ -216,6 +218,35 @@ TEST_F(InRegion, Fp32OutputRespectsAnExplicitDtype) {
   policy.set("exp", OpCategory::fp32_output);
   Autocast inner(torch::kCPU, AutocastOptions{.policy = policy});
   EXPECT_EQ(torch::exp(low_).scalar_type(), torch::kFloat) << "an op that names no dtype";
+}
+
+// The dtypes that aten::norm is called with, by us and by what we call.
+class SeenByNorm {
+ public:
+  SeenByNorm() { dtypes.clear(); }
+  ~SeenByNorm() { at::removeCallback(handle_); }
+  static inline std::vector<c10::ScalarType> dtypes;
+
+ private:
+  static std::unique_ptr<at::ObserverContext> see(const at::RecordFunction& function) {
+    if (std::string_view(function.name()) == "aten::norm")
+      dtypes.push_back(function.inputs()[0].toTensor().scalar_type());
+    return nullptr;
+  }
+  at::CallbackHandle handle_ =
+      at::addGlobalCallback(at::RecordFunctionCallback(&see).needsInputs(true));
+};
+
+TEST_F(InRegion, NormSumsInFp32WithoutAnFp32CopyOfItsArgument) {
+  Autocast region(torch::kCPU, AutocastOptions{.policy = OpPolicy::named("fp32_reductions")});
+  for (const auto& norm : std::vector<std::function<at::Tensor()>>{
+           [&] { return torch::norm(low_); },
+           [&] { return torch::norm(low_, 2, std::vector<std::int64_t>{1}, false); }}) {
+    const SeenByNorm seen;
+    EXPECT_EQ(norm().scalar_type(), torch::kFloat);
+    EXPECT_GE(SeenByNorm::dtypes.size(), 2u);
+    for (const auto dtype : SeenByNorm::dtypes) EXPECT_EQ(dtype, torch::kBFloat16);
+  }
 }
 
 template <class E, class F>

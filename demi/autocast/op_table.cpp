@@ -124,11 +124,9 @@ const OpTable* make_global_table(c10::DeviceType device) {
 void add_default_rule(c10::DeviceType device, OpRule rule) {
   auto& r = registry();
   const std::lock_guard lock(r.mutex);
-  const int number = number_of(r, rule.op);
   r.user_rules[index_of(device)].push_back(std::move(rule));
   r.compiled.clear();
   renew_global_table(r, index_of(device));
-  ensure_kernel(device, r.names[number], number);
 }
 
 OpPolicy global_op_policy() {
