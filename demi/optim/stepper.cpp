@@ -102,10 +102,12 @@ float Stepper::scale() const { return scale_.defined() ? read(scale_) : 1.0F; }
 
 void Stepper::unscale(const at::Tensor& scale) {
   set_scale(scale);
-  for (auto& table : tables_)
-    if (table.has_wide()) table.unscale_wide(scale);
   wide_unscaled_ = true;
   changed_ = true;
+  const auto has_wide = [](const TensorTable& table) { return table.has_wide(); };
+  if (std::none_of(tables_.begin(), tables_.end(), has_wide)) return;
+  for (auto& table : tables_)
+    if (table.has_wide()) table.unscale_wide(scale);
   refresh();
 }
 

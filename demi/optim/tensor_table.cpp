@@ -248,7 +248,7 @@ void TensorTable::measure() {
 void TensorTable::hold() {
   for (Member& member : members_) {
     if (!member.measured) continue;
-    const at::Tensor& gradient = member.parameter.grad();
+    const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
     member.held = gradient;
     member.held_data = data_of(gradient);
     member.held_version = version_of(gradient);

@@ -32,9 +32,15 @@ struct Looked {
 /// Ends a closure step from inside the optimizer.
 struct Overflow {};
 
+/// Waits for the flag's device.
+bool is_set(const at::Tensor& flag) {
+  const bool here = !optim::is_asynchronous(flag.device());
+  return (here ? *flag.const_data_ptr<float>() : flag.item<float>()) != 0;
+}
+
 bool any(const optim::FoundInf& found) {
   bool overflow = false;
-  for (const auto& [device, flag] : found) overflow |= flag.item<float>() != 0;
+  for (const auto& [device, flag] : found) overflow |= is_set(flag);
   return overflow;
 }
 

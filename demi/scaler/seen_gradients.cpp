@@ -10,6 +10,7 @@ namespace demi {
 SeenGradients::SeenGradients(torch::optim::Optimizer& optimizer, bool in_place) {
   const bool own = dynamic_cast<optim::Optimizer*>(&optimizer) != nullptr;
   for (const auto& group : optimizer.param_groups()) {
+    all_.reserve(all_.size() + group.params().size());
     for (const auto& parameter : group.params()) {
       const at::TensorImpl* holder = parameter.unsafeGetTensorImpl();
       const at::Tensor& gradient = holder->grad();
