@@ -31,7 +31,8 @@ struct StepBenchResult {
   double gb_per_s = 0, copy_gb_per_s = 0, fraction_of_copy = 0;
   double torch_optim_ms = 0;  // 0: LibTorch has no such optimizer, or it was not asked for
   double torch_optim_over_demi = 0;
-  double host_us = 0;  // one step over 40 tensors of 64 elements
+  double host_us = 0;       // one step over 40 tensors of 64 elements
+  double host_loop_us = 0;  // the same with unscale_, clip_grad_norm_ and update around it
   double torch_optim_host_us = 0;
 };
 
