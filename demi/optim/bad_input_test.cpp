@@ -276,6 +276,18 @@ TEST(BadInput, RatesOutOfRangeAreRefused) {
   EXPECT_EQ(p.item<float>(), -1);
 }
 
+TEST(BadInput, LimitsOutOfRangeAreRefused) {
+  const at::Tensor p = torch::zeros(1).requires_grad_();
+  SGD sgd({p}, SGDOptions(1));
+  set_grad(p, torch::ones(1));
+  for (const double bad : {-1.0, std::nan("")}) {
+    EXPECT_THROW(sgd.clip_norm(bad), UsageError) << bad;
+    EXPECT_THROW(sgd.clip_value({p}, bad), UsageError) << bad;
+  }
+  sgd.step();
+  EXPECT_EQ(p.item<float>(), -1);
+}
+
 TEST(BadInput, CountsThatAreNoneAreRefusedWhole) {
   const at::Tensor p = parameter({2});
   AdamW adamw({p});

@@ -308,7 +308,17 @@ void Optimizer::skip_if(const at::Tensor& found_inf) {
   impl_->stepper.skip_if(found_inf.defined() ? found_inf.to(at::kFloat) : found_inf);
 }
 
+namespace {
+
+void check_limit(const char* name, double limit) {
+  if (!(limit >= 0))
+    refuse((std::string(name) + " is out of range").c_str(), std::to_string(limit), "0 or more");
+}
+
+}  // namespace
+
 bool Optimizer::clip_norm(double max_norm) {
+  check_limit("max_norm", max_norm);
   const at::NoGradGuard no_grad;
   prepare();
   return impl_->stepper.clip_norm(static_cast<float>(max_norm));
@@ -321,6 +331,7 @@ void Optimizer::multiply(const std::vector<at::Tensor>& parameters, const at::Te
 }
 
 void Optimizer::clip_value(const std::vector<at::Tensor>& parameters, double limit) {
+  check_limit("limit", limit);
   prepare();
   impl_->stepper.clip_value(parameters, static_cast<float>(limit));
 }
