@@ -236,7 +236,7 @@ TEST(Training, ASharedModuleCastsItsWeightOnceAndSumsItsGradient) {
 }
 
 // Under TSan (OMP_NUM_THREADS=1) and ASan: two dtypes on shared frozen weights, while a third
-// thread changes the policy.
+// thread changes the policy and drops the copies that the others read.
 TEST(Threads, TwoDtypesTrainOnSharedFrozenWeightsWhileAThirdChangesThePolicy) {
   torch::nn::Linear frozen(8, 8);
   for (auto& p : frozen->parameters()) p.set_requires_grad(false);
@@ -269,6 +269,7 @@ TEST(Threads, TwoDtypesTrainOnSharedFrozenWeightsWhileAThirdChangesThePolicy) {
     while (!stop) {
       set_global_op_policy(other);
       set_global_op_policy(OpPolicy());
+      weights::drop();
       std::this_thread::yield();
     }
   });
