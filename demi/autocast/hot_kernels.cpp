@@ -48,7 +48,8 @@ template <c10::DeviceType device, class Op, class Result, class... Arguments>
 struct Hot<device, Op, Result(Arguments...)> {
   static inline int number = 0;
 
-  static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
+  // Flattened, the device is known wherever an argument is looked at.
+  [[gnu::flatten]] static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
     Call now(device, number, /*handles=*/0);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey<device>);
     (now.see(arguments), ...);
