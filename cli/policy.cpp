@@ -44,7 +44,7 @@ c10::DeviceType parse_device(const std::string& name) {
   throw UsageError({.where = "policy",
                     .what = "no autocast device of that name",
                     .seen = name,
-                    .advice = did_you_mean(name, names)});
+                    .advice = did_you_mean(name == "gpu" ? "cuda" : name, names)});
 }
 
 std::vector<Line> lines_of(const Options& options) {
