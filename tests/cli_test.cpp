@@ -157,7 +157,9 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
     const auto fields = nlohmann::json::parse(line);
     steps += fields.contains("loss");
     scaled += fields.contains("loss_scale") && fields["loss_scale"] == 128;
-    if (fields.contains("loss")) EXPECT_GE(fields["seconds"], fields["data_seconds"]);
+    if (fields.contains("loss")) {
+      EXPECT_GE(fields["seconds"], fields["data_seconds"]);
+    }
   }
   EXPECT_EQ(steps, 3 * 8) << "512 pictures in batches of 64, three runs";
   EXPECT_EQ(scaled, 8);
