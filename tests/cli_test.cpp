@@ -158,7 +158,7 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
     steps += fields.contains("loss");
     scaled += fields.contains("loss_scale") && fields["loss_scale"] == 128;
     if (fields.contains("loss")) {
-      EXPECT_GE(fields["seconds"], fields["data_seconds"]);
+      EXPECT_GE(fields["seconds"].get<double>(), fields["data_seconds"].get<double>());
     }
   }
   EXPECT_EQ(steps, 3 * 8) << "512 pictures in batches of 64, three runs";
@@ -265,7 +265,6 @@ TEST_F(Cli, TrainsOnAFolderOfPicturesAndNamesTheDamagedOne) {
                                            "--batch-size", "3",
                                            "--workers",    "1",
                                            "--epochs",     "1",
-                                           "--limit",      "6",
                                            "--steps",      "2"};
   const Outcome sound = run(arguments);
   if (sound.code == 2 && sound.err.find("cannot decode") != std::string::npos)
@@ -285,20 +284,12 @@ TEST_F(Cli, TrainsOnAFolderOfPicturesAndNamesTheDamagedOne) {
 TEST_F(Cli, HelpShowsWhatTheRecipeSets) {
   const Outcome named = run({"train", "cifar10-cnn", "--help"});
   ASSERT_EQ(named.code, 0) << named.err;
-  for (const char* words : {"cifar10-cnn", "--data cifar10", "--batch-size 64", "--normalize half",
+  for (const char* words : {"cifar10-cnn", "--data cifar10", "--normalize half", "--epochs 5",
                             "--epochs INT", "--lr FLOAT"})
     EXPECT_THAT(named.out, HasSubstr(words));
   EXPECT_THAT(named.out, Not(HasSubstr("--lr 0.001"))) << "that is the default";
   EXPECT_THAT(run({"train", "--help"}).out, HasSubstr("train RECIPE --help"));
   EXPECT_THAT(run({"compare", "--help"}).out, HasSubstr("--data fashion-mnist"));
-}
-
-TEST_F(Cli, ALossThatStaysNaNExitsWith1AndNamesBothSwitches) {
-  const Outcome outcome = run({"train", "mlp", "--in", "16", "--out", "16", "--batch-size", "4",
-                               "--batches", "80", "--precision", "bf16", "--lr", "1e30"});
-  EXPECT_EQ(outcome.code, 1) << outcome.err;
-  for (const char* words : {"step 2", "learning rate 1e+30", "--no-autocast", "--no-scaler"})
-    EXPECT_THAT(outcome.err, HasSubstr(words));
 }
 
 TEST_F(Cli, DryRunKeepsNothing) {
