@@ -110,10 +110,11 @@ void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_val
                       .accepted = "0 or more"});
   const at::NoGradGuard no_grad;
   for (const auto& [owner, theirs] : by_owner(parameters, kWhere)) {
-    if (owner)
+    if (owner) {
       owner->clip_value(theirs, clip_value);
-    else
+    } else {
       for (const auto& parameter : theirs) parameter.grad().clamp_(-clip_value, clip_value);
+    }
   }
 }
 
