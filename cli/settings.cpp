@@ -39,36 +39,49 @@ void SettingOptions::add(CLI::App& command, const train::Setting& setting,
 
 namespace {
 
-// The settings of a recipe that differ from the defaults, as options.
-std::string set_by(const train::Recipe& recipe) {
+const train::Recipe* recipe_of(const std::string& name) {
+  for (const train::Recipe& recipe : train::recipes())
+    if (recipe.name == name) return &recipe;
+  return nullptr;
+}
+
+// The settings of a recipe that differ from those shown in brackets, as options.
+std::string set_by(const train::Recipe& recipe, const train::Config& shown) {
   std::string text;
-  const train::Config defaults;
   for (const train::Setting& setting : train::settings()) {
     const std::string value = setting.get(recipe.config);
-    if (value == setting.get(defaults)) continue;
-    text += " --" + setting.name;
-    if (!setting.is_flag) text += " " + value;
+    if (value == setting.get(shown)) continue;
+    if (setting.is_flag) {
+      text += (value == "true" ? " --" : " --no-") + setting.name;
+    } else {
+      text += " --" + setting.name + " " + (value.empty() ? "''" : value);
+    }
   }
   return text;
+}
+
+std::string footer(const CLI::App& command, const train::Recipe* by_default,
+                   const train::Config& shown) {
+  const std::string brackets =
+      "In brackets: what a setting is where " +
+      (by_default ? "file, environment and options say nothing, in the recipe " + by_default->name
+                  : "recipe, file, environment and options say nothing") +
+      ".\n";
+  const auto given = command.get_option("RECIPE")->results();
+  const train::Recipe* named = given.empty() ? nullptr : recipe_of(given.front());
+  if (!named) return brackets + "What a recipe sets: demi " + command.get_name() + " RECIPE --help";
+  if (named == by_default) return brackets;
+  return brackets + "The recipe " + named->name + " (" + named->title + ") sets\n " +
+         set_by(*named, shown);
 }
 
 }  // namespace
 
 void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe,
                             const std::set<std::string>& without) {
-  command.footer([&command, default_recipe] {
-    const auto given = command.get_option("RECIPE")->results();
-    const std::string name = given.empty() ? default_recipe : given.front();
-    for (const train::Recipe& recipe : train::recipes())
-      if (recipe.name == name)
-        return "In brackets: what a setting is where recipe, file, environment and options say "
-               "nothing.\nThe recipe " +
-               name + " (" + recipe.title + ") sets\n " + set_by(recipe);
-    return "In brackets: what a setting is where recipe, file, environment and options say "
-           "nothing.\nWhat a recipe sets: " +
-           command.get_name() + " RECIPE --help";
-  });
-  const train::Config shown;
+  const train::Recipe* by_default = recipe_of(default_recipe);
+  const train::Config shown = by_default ? by_default->config : train::Config();
+  command.footer([&command, by_default, shown] { return footer(command, by_default, shown); });
   command.add_option("--config", file_,
                      "JSON file of settings, such as a run folder's config.json; weaker than the "
                      "environment (DEMI_LR=0.1, ...), which is weaker than options");

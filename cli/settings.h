@@ -14,8 +14,9 @@ namespace demi::cli {
 /// (DEMI_NAME), the options.
 class SettingOptions {
  public:
-  /// The command has an option RECIPE, whose own settings --help shows below; `default_recipe`
-  /// where none is named. `without` are settings that the command has no use for.
+  /// The command has an option RECIPE, whose own settings --help shows below the options. These
+  /// show the values of `default_recipe`, which is trained where none is named; "": there is none.
+  /// `without` are settings that the command has no use for.
   void add_to(CLI::App& command, const std::string& default_recipe,
               const std::set<std::string>& without);
 

@@ -19,6 +19,7 @@
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -289,7 +290,13 @@ TEST_F(Cli, HelpShowsWhatTheRecipeSets) {
     EXPECT_THAT(named.out, HasSubstr(words));
   EXPECT_THAT(named.out, Not(HasSubstr("--lr 0.001"))) << "that is the default";
   EXPECT_THAT(run({"train", "--help"}).out, HasSubstr("train RECIPE --help"));
-  EXPECT_THAT(run({"compare", "--help"}).out, HasSubstr("--data fashion-mnist"));
+
+  const Outcome by_default = run({"compare", "--help"});
+  for (const char* option : {"--data TEXT [^\n]*\\[fashion-mnist\\]", "--epochs INT [^\n]*\\[3\\]",
+                             "--batch-size INT [^\n]*\\[256\\]"})
+    EXPECT_THAT(by_default.out, ContainsRegex(option));
+  const Outcome other = run({"compare", "cifar10-resnet18", "--help"});
+  EXPECT_THAT(other.out, ContainsRegex("cifar10-resnet18 [^\n]* sets\n.* --data cifar10 "));
 }
 
 TEST_F(Cli, DryRunKeepsNothing) {

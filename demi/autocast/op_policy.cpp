@@ -36,7 +36,7 @@ OpName split(std::string_view op) {
   return {prefix + std::string(op.substr(0, dot)), std::string(op.substr(dot + 1)), true};
 }
 
-std::string short_name(const c10::OperatorName& name) {
+std::string rule_name(const c10::OperatorName& name) {
   const std::string base = name.name.starts_with("aten::") ? name.name.substr(6) : name.name;
   return name.overload_name.empty() ? base : base + "." + name.overload_name;
 }
@@ -64,7 +64,7 @@ std::vector<c10::OperatorHandle> handles_of(std::string_view op) {
 std::vector<std::string> overloads_of(std::string_view op) {
   std::vector<std::string> found;
   for (const auto& handle : handles_of(op))
-    if (can_have_rule(handle.schema())) found.push_back(short_name(handle.operator_name()));
+    if (can_have_rule(handle.schema())) found.push_back(rule_name(handle.operator_name()));
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -74,8 +74,8 @@ std::string nearest_op(std::string_view op) {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames())
     if (const auto handle = c10::Dispatcher::singleton().findSchema(name);
         handle && can_have_rule(handle->schema()))
-      known.push_back(op.find('.') == std::string_view::npos ? short_name({name.name, ""})
-                                                             : short_name(name));
+      known.push_back(op.find('.') == std::string_view::npos ? rule_name({name.name, ""})
+                                                             : rule_name(name));
   const std::string near = nearest(op, known);
   if (!near.empty()) return "did you mean " + near + "?";
   return op.find("::") == std::string_view::npos

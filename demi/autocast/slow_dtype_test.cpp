@@ -1,6 +1,5 @@
 #include "demi/autocast/slow_dtype.h"
 
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,12 +10,14 @@
 #include <vector>
 
 #include "demi/autocast/autocast.h"
+#include "demi/weights/recorded_warnings_testing.h"
 
 namespace demi {
 namespace {
 
 using c10::ScalarType;
 using testing::HasSubstr;
+using weights::testing::RecordedWarnings;
 
 TEST(SlowDtype, Bf16OnCudaNeedsAmpere) {
   for (const int capability : {52, 70, 75})
@@ -52,18 +53,6 @@ TEST(SlowDtype, OnCpuByTheInstructionsThatItHas) {
   EXPECT_EQ(why_slow(c10::DeviceType::CPU, ScalarType::Half).empty(), processor_has("avx512_fp16"));
 }
 
-class Recorded final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override { all.push_back(warning.msg()); }
-  int count(const std::string& part) const {
-    return static_cast<int>(std::count_if(all.begin(), all.end(), [&](const std::string& one) {
-      return one.find(part) != std::string::npos;
-    }));
-  }
-  std::vector<std::string> all;
-  c10::WarningUtils::WarningHandlerGuard guard{this};
-};
-
 // Warnings are given once a process, so each of these runs in one of its own.
 class FirstRegions : public testing::Test {
  protected:
@@ -73,7 +62,7 @@ class FirstRegions : public testing::Test {
 
 TEST_F(FirstRegions, WarnOnceForEachDtypeThatIsSlowHere) {
   const auto counts_are_right = [] {
-    const Recorded warnings;
+    const RecordedWarnings warnings;
     for (int i = 0; i < 2; ++i)
       for (const auto dtype : {ScalarType::Half, ScalarType::BFloat16}) {
         const Autocast on_cuda(c10::DeviceType::CUDA, dtype);
@@ -82,19 +71,19 @@ TEST_F(FirstRegions, WarnOnceForEachDtypeThatIsSlowHere) {
     const auto wanted = [](ScalarType dtype) {
       return why_slow(c10::DeviceType::CPU, dtype).empty() ? 0 : 1;
     };
-    return warnings.count("fp16 runs") == wanted(ScalarType::Half) &&
-           warnings.count("bf16 matrix products") == wanted(ScalarType::BFloat16) &&
-           warnings.count("verrid") == 0;
+    return warnings.holding("fp16 runs") == wanted(ScalarType::Half) &&
+           warnings.holding("bf16 matrix products") == wanted(ScalarType::BFloat16) &&
+           warnings.holding("verrid") == 0;
   };
   EXPECT_EXIT(std::exit(as_expected(counts_are_right())), testing::ExitedWithCode(0), "");
 }
 
 TEST_F(FirstRegions, SayNothingWhereTheyAreDisabled) {
   const auto is_quiet = [] {
-    const Recorded warnings;
+    const RecordedWarnings warnings;
     const Autocast off(c10::DeviceType::CPU,
                        AutocastOptions{.dtype = ScalarType::Half, .enabled = false});
-    return warnings.all.empty();
+    return warnings.messages().empty();
   };
   EXPECT_EXIT(std::exit(as_expected(is_quiet())), testing::ExitedWithCode(0), "");
 }

@@ -20,7 +20,7 @@ bool is_16_bit(c10::ScalarType dtype) {
   return dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16;
 }
 
-void check_dtype(c10::ScalarType dtype) {
+void check_storage_dtype(c10::ScalarType dtype) {
   if (is_16_bit(dtype) || dtype == c10::ScalarType::Float || dtype == c10::ScalarType::Double)
     return;
   throw UsageError({.where = "autocast.to_precision",
@@ -55,7 +55,7 @@ bool is_normalisation(const torch::nn::Module& module) {
 }
 
 void to_precision(torch::nn::Module& module, c10::ScalarType dtype, bool keep_normalisation_fp32) {
-  check_dtype(dtype);
+  check_storage_dtype(dtype);
   const bool keeps = keep_normalisation_fp32 && is_16_bit(dtype);
   // By reference: modules() hands out shared pointers, which a module on the stack does not have.
   const auto own_dtype = keeps && is_normalisation(module) ? c10::ScalarType::Float : dtype;
@@ -68,7 +68,7 @@ void to_precision(torch::nn::Module& module, c10::ScalarType dtype, bool keep_no
 }
 
 at::Tensor to_precision(const at::Tensor& tensor, c10::ScalarType dtype) {
-  check_dtype(dtype);
+  check_storage_dtype(dtype);
   return tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor;
 }
 

@@ -42,10 +42,10 @@ class Stretch : public data::Loader {
 };
 
 // One precision's network in training, a few steps at a time.
-class Contender {
+class Runner {
  public:
-  Contender(const train::Config& config, train::RunSpec spec, const train::Workload& workload,
-            c10::Device device)
+  Runner(const train::Config& config, train::RunSpec spec, const train::Workload& workload,
+         c10::Device device)
       : config_(config),
         spec_(std::move(spec)),
         workload_(workload),
@@ -151,15 +151,15 @@ std::vector<train::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Devi
                     .accepted = "such as bf16 or fp16"});
 }
 
-RecipeTiming timing_of(const Contender& contender, std::vector<double> ms, double loss) {
+RecipeTiming timing_of(const Runner& runner, std::vector<double> ms, double loss) {
   std::sort(ms.begin(), ms.end());
   const std::size_t half = ms.size() / 2;
-  return {.precision = contender.spec().label,
+  return {.precision = runner.spec().label,
           .ms = ms.size() % 2 == 1 ? ms[half] : (ms[half - 1] + ms[half]) / 2,
           .min_ms = ms.front(),
           .max_ms = ms.back(),
           .loss = loss,
-          .skipped_steps = contender.skipped()};
+          .skipped_steps = runner.skipped()};
 }
 
 }  // namespace
@@ -183,26 +183,26 @@ void check_losses(const std::string& run, const std::vector<double>& fp32,
 RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device) {
   check(options);
   const train::Workload workload = train::load_workload(options.config, device);
-  std::vector<std::unique_ptr<Contender>> contenders;
+  std::vector<std::unique_ptr<Runner>> runners;
   for (const train::RunSpec& run : runs_of(options, device))
-    contenders.push_back(std::make_unique<Contender>(options.config, run, workload, device));
+    runners.push_back(std::make_unique<Runner>(options.config, run, workload, device));
 
   std::vector<std::vector<double>> warmup;
-  for (const auto& contender : contenders) {
-    warmup.push_back(losses_of(contender->train(options.warmup)));
-    check_losses(contender->spec().label, warmup.front(), warmup.back());
+  for (const auto& runner : runners) {
+    warmup.push_back(losses_of(runner->train(options.warmup)));
+    check_losses(runner->spec().label, warmup.front(), warmup.back());
   }
-  std::vector<std::vector<double>> ms(contenders.size());
+  std::vector<std::vector<double>> ms(runners.size());
   for (int round = 0; round < options.rounds; ++round)
-    for (std::size_t i = 0; i < contenders.size(); ++i)
-      ms[i].push_back(1e3 * contenders[i]->train(options.steps).seconds() / options.steps);
+    for (std::size_t i = 0; i < runners.size(); ++i)
+      ms[i].push_back(1e3 * runners[i]->train(options.steps).seconds() / options.steps);
 
   RecipeBenchResult result{
       .machine = train::machine(device),
-      .parameters = models::parameter_count(*contenders.front()->network().module),
+      .parameters = models::parameter_count(*runners.front()->network().module),
       .batch_size = train::batch_size_of(options.config)};
-  for (std::size_t i = 0; i < contenders.size(); ++i) {
-    result.runs.push_back(timing_of(*contenders[i], ms[i], mean(warmup[i])));
+  for (std::size_t i = 0; i < runners.size(); ++i) {
+    result.runs.push_back(timing_of(*runners[i], ms[i], mean(warmup[i])));
     result.runs.back().speedup = result.runs.front().ms / result.runs.back().ms;
   }
   return result;

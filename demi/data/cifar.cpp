@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kWhere = "data.read_cifar";
+constexpr std::string_view kReadCifar = "data.read_cifar";
 constexpr int64_t kPixels = 3 * 32 * 32;
 
 /// Content by file name.
@@ -26,7 +26,7 @@ using Files = std::map<std::string, std::string>;
 
 [[noreturn]] void refuse_pickle(const fs::path& file, const CifarLayout& layout) {
   const std::string advice = "get the binary version: demi data get " + layout.name;
-  report_damage({.where = kWhere,
+  report_damage({.where = kReadCifar,
                  .file = file,
                  .what = "this is the Python (pickle) version of CIFAR",
                  .found = "pickled Python objects",
@@ -45,7 +45,7 @@ Files read_folder(const fs::path& folder, const std::vector<std::string>& names)
   for (const std::string& name : names) {
     std::ifstream in(folder / name, std::ios::binary);
     if (!fs::is_regular_file(folder / name) || !in)
-      report_damage({.where = kWhere,
+      report_damage({.where = kReadCifar,
                      .file = folder / name,
                      .what = "cannot be opened",
                      .found = "no such file or no permission",
@@ -63,7 +63,7 @@ Files read_archive(const fs::path& archive, const std::vector<std::string>& name
     const auto members = member_names(archive);
     for (const std::string& pickle : layout.pickles)
       if (members.contains(pickle)) refuse_pickle(archive, layout);
-    report_damage({.where = kWhere,
+    report_damage({.where = kReadCifar,
                    .file = archive,
                    .what = "the archive lacks a file",
                    .found = "no member " + name,
@@ -91,7 +91,7 @@ void check_size(const fs::path& file, const std::string& content, int64_t record
   if (size > 0 && size % record == 0) return;
   if (content.starts_with("\x80\x02")) refuse_pickle(file, layout);
   report_damage(
-      {.where = kWhere,
+      {.where = kReadCifar,
        .file = file,
        .what = "the file's size is wrong",
        .place = fmt::format("offset {}", size / record * record),
@@ -106,7 +106,7 @@ void copy_records(const fs::path& file, const std::string& bytes, const CifarLay
   for (std::size_t at = label_bytes - 1; at < bytes.size(); at += label_bytes + kPixels) {
     *label = static_cast<unsigned char>(bytes[at]);
     if (*label >= static_cast<int64_t>(layout.classes.size()))
-      report_damage({.where = kWhere,
+      report_damage({.where = kReadCifar,
                      .file = file,
                      .what = "a label is out of range",
                      .place = fmt::format("offset {}", at),

@@ -52,15 +52,6 @@ void pack(const TestFolder& folder, const std::filesystem::path& file, const std
   archive_write_free(out);
 }
 
-std::string complaint(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
-}
-
 void expect_ten(const ImageSet& train) {
   ASSERT_EQ(train.images.sizes(), (std::vector<int64_t>{10, 3, 32, 32}));
   EXPECT_TRUE(at::equal(train.labels, at::tensor({1, 0, 2, 0, 3, 0, 4, 0, 5, 0}, at::kLong)));

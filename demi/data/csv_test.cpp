@@ -23,14 +23,6 @@ class Csv : public testing::Test {
     folder_.write("x.csv", content);
     return read_csv(folder_ / "x.csv", separator);
   }
-  static std::string complaint(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no DataError";
-  }
   std::string complaint_of(const std::string& content) const {
     return complaint([&] { read(content); });
   }

@@ -91,15 +91,6 @@ class Server {
   std::thread thread_;
 };
 
-std::string complaint(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
-}
-
 const std::string kContent = [] {
   std::string text;
   for (int i = 0; i < 20000; ++i) text += std::to_string(i);

@@ -36,15 +36,6 @@ ImageSet read(const TestFolder& folder) {
   return read_mnist_layout(folder.path(), Split::train, {"a", "b", "c"}, "tiny");
 }
 
-std::string complaint(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
-}
-
 TEST(Idx, ReadsSizesAndBytes) {
   const TestFolder folder;
   folder.write("x", kImages);

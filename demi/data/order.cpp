@@ -9,15 +9,12 @@
 
 #include "demi/core/error.h"
 #include "demi/data/philox.h"
+#include "demi/data/require.h"
 
 namespace demi::data {
 namespace {
 
-void require(bool right, std::string_view what, int64_t seen, std::string_view accepted) {
-  if (right) return;
-  throw UsageError(
-      {.where = "data.Order", .what = what, .seen = fmt::to_string(seen), .accepted = accepted});
-}
+constexpr Require require_order{"data.Order"};
 
 /// `count` of `examples`, evenly spaced, so that a set sorted by class keeps its mixture.
 at::Tensor evenly_spaced(int64_t examples, int64_t count) {
@@ -31,12 +28,12 @@ at::Tensor evenly_spaced(int64_t examples, int64_t count) {
 
 Order::Order(int64_t examples, const OrderOptions& options, Arrange arrange)
     : options_(options), arrange_(std::move(arrange)) {
-  require(examples >= 0, "a negative number of examples", examples, ">= 0");
-  require(options.batch_size >= 1, "batch_size is too small", options.batch_size, ">= 1");
-  require(options.limit >= 0, "limit is negative", options.limit, ">= 0 (0: all)");
-  require(options.world_size >= 1, "world_size is too small", options.world_size, ">= 1");
-  require(options.rank >= 0 && options.rank < options.world_size, "rank is out of range",
-          options.rank, fmt::format("0 to {}", options.world_size - 1));
+  require_order(examples >= 0, "a negative number of examples", examples, ">= 0");
+  require_order(options.batch_size >= 1, "batch_size is too small", options.batch_size, ">= 1");
+  require_order(options.limit >= 0, "limit is negative", options.limit, ">= 0 (0: all)");
+  require_order(options.world_size >= 1, "world_size is too small", options.world_size, ">= 1");
+  require_order(options.rank >= 0 && options.rank < options.world_size, "rank is out of range",
+                options.rank, fmt::format("0 to {}", options.world_size - 1));
   const int64_t used = options.limit > 0 ? std::min(options.limit, examples) : examples;
   chosen_ = evenly_spaced(examples, used);
   rank_examples_ = used / options.world_size;
@@ -72,8 +69,8 @@ at::Tensor Order::permutation(int64_t epoch) const {
 }
 
 at::Tensor Order::indices(int64_t epoch, int64_t position) const {
-  require(position >= 0 && position < batches_, "no batch at that position", position,
-          fmt::format("0 to {}", batches_ - 1));
+  require_order(position >= 0 && position < batches_, "no batch at that position", position,
+                fmt::format("0 to {}", batches_ - 1));
   const std::lock_guard lock(mutex_);
   if (cached_epoch_ != epoch) {
     cached_ = permutation(epoch);

@@ -14,13 +14,13 @@
 namespace demi::data {
 namespace {
 
-constexpr std::string_view kWhere = "data.read_picture";
+constexpr std::string_view kReadPicture = "data.read_picture";
 constexpr std::string_view kJpeg = "\xff\xd8\xff", kPng = "\x89PNG\r\n\x1a\n";
 
 std::string bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in)
-    report_damage({.where = kWhere,
+    report_damage({.where = kReadPicture,
                    .file = file,
                    .what = "cannot be opened",
                    .found = std::strerror(errno),
@@ -41,7 +41,7 @@ std::string first_bytes(std::string_view bytes) {
 
 void no_decoder(std::string_view format, std::string_view package) {
   throw UsageError(
-      {.where = kWhere,
+      {.where = kReadPicture,
        .what = fmt::format("this build of demi cannot decode {}", format),
        .seen = picture_formats().empty() ? "no decoder at all" : picture_formats() + " only",
        .advice = fmt::format("install {} and configure and build demi again", package)});
@@ -57,14 +57,14 @@ at::Tensor read_picture(const std::filesystem::path& file) {
   const std::string bytes = bytes_of(file);
   const bool jpeg = bytes.starts_with(kJpeg), png = bytes.starts_with(kPng);
   if (!jpeg && !png)
-    report_damage({.where = kWhere,
+    report_damage({.where = kReadPicture,
                    .file = file,
                    .what = "not a picture",
                    .found = first_bytes(bytes),
                    .expected = "JPEG (ff d8 ff) or PNG (89 50 4e 47)"});
   Decoded decoded = jpeg ? decode_jpeg(bytes) : decode_png(bytes);
   if (!decoded.picture.defined())
-    report_damage({.where = kWhere,
+    report_damage({.where = kReadPicture,
                    .file = file,
                    .what = fmt::format("the {} is damaged", jpeg ? "JPEG" : "PNG"),
                    .found = decoded.damage,

@@ -13,7 +13,7 @@ namespace demi::data {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kWhere = "data.read_picture_folder";
+constexpr std::string_view kReadFolder = "data.read_picture_folder";
 constexpr std::string_view kLayout = "a folder for each class: FOLDER/class/name.jpg";
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
@@ -30,7 +30,7 @@ std::vector<std::string> class_folders(const fs::path& folder) {
   for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
     if (it->is_directory() && !is_hidden(it->path())) names.push_back(it->path().filename());
   if (names.empty())
-    report_damage({.where = kWhere,
+    report_damage({.where = kReadFolder,
                    .file = folder,
                    .what = "there are no classes",
                    .found = code ? code.message() : "no folder in it",
@@ -49,7 +49,7 @@ std::vector<fs::path> pictures_below(const fs::path& folder) {
        it.increment(code))
     if (is_picture(it->path()) && !it->is_directory()) files.push_back(it->path());
   if (code || files.empty())
-    report_damage({.where = kWhere,
+    report_damage({.where = kReadFolder,
                    .file = folder,
                    .what = "the class has no pictures",
                    .found = code ? code.message() : "no .jpg, .jpeg or .png file",
@@ -63,7 +63,7 @@ int64_t class_of(const fs::path& folder, const std::string& name,
                  const std::vector<std::string>& classes) {
   const auto found = std::ranges::find(classes, name);
   if (found != classes.end()) return found - classes.begin();
-  report_damage({.where = kWhere,
+  report_damage({.where = kReadFolder,
                  .file = folder / name,
                  .what = "the class is not among those that are trained on",
                  .found = name,

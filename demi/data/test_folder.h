@@ -3,9 +3,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <string_view>
+
+#include "demi/core/error.h"
 
 namespace demi::data {
 
@@ -35,6 +38,16 @@ class TestFolder {
 inline std::string contents(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// The message of the DataError that `call` throws.
+inline std::string complaint(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
 }
 
 }  // namespace demi::data

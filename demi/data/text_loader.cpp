@@ -9,17 +9,12 @@
 
 #include "demi/core/error.h"
 #include "demi/data/philox.h"
+#include "demi/data/require.h"
 
 namespace demi::data {
 namespace {
 
-void require(bool right, std::string_view what, int64_t seen, std::string_view accepted) {
-  if (!right)
-    throw UsageError({.where = "data.TextLoader",
-                      .what = what,
-                      .seen = fmt::to_string(seen),
-                      .accepted = accepted});
-}
+constexpr Require require_text{"data.TextLoader"};
 
 /// Whole batches change places; a shorter one at the end stays there.
 void shuffle_batches(std::vector<int64_t>& texts, int64_t batch, uint64_t seed, int64_t epoch) {
@@ -38,14 +33,15 @@ TextLoader::TextLoader(TextSet set, int64_t classes, TextLoaderOptions options)
       options_(options),
       order_(set_.size(), options.order,
              [this](const at::Tensor& texts, int64_t epoch) { return by_length(texts, epoch); }) {
-  require(classes >= 2, "too few classes", classes, ">= 2");
-  require(options.max_length >= 0, "max_length is negative", options.max_length, ">= 0 (0: all)");
-  require(options.vocabulary_size >= 0, "vocabulary_size is negative", options.vocabulary_size,
-          ">= 0 (0: all)");
-  require(options.bucket_batches >= 1, "bucket_batches is too small", options.bucket_batches,
-          ">= 1");
-  require(set_.offsets.numel() == set_.size() + 1, "offsets and labels differ in number",
-          set_.offsets.numel(), fmt::to_string(set_.size() + 1));
+  require_text(classes >= 2, "too few classes", classes, ">= 2");
+  require_text(options.max_length >= 0, "max_length is negative", options.max_length,
+               ">= 0 (0: all)");
+  require_text(options.vocabulary_size >= 0, "vocabulary_size is negative", options.vocabulary_size,
+               ">= 0 (0: all)");
+  require_text(options.bucket_batches >= 1, "bucket_batches is too small", options.bucket_batches,
+               ">= 1");
+  require_text(set_.offsets.numel() == set_.size() + 1, "offsets and labels differ in number",
+               set_.offsets.numel(), fmt::to_string(set_.size() + 1));
 }
 
 int64_t TextLoader::length(int64_t text) const {

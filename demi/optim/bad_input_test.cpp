@@ -20,18 +20,7 @@ namespace {
 
 using namespace testing;
 using ::testing::HasSubstr;
-constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr const char* kPaths[] = {"", "reference", "aten"};  // "": the best here
-
-template <typename Call>
-std::string complaint(const Call& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 at::Tensor bits_of(const at::Tensor& fp32) { return fp32.detach().clone().view(at::kInt); }
 

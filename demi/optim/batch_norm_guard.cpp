@@ -31,8 +31,7 @@ void BatchNormGuard::restore_if_skipped(const StepResult& result) {
   const bool decided_here = !optim::is_asynchronous(found_inf.device());
   if (decided_here && !result.skipped()) return;
   for (size_t i = 0; i < buffers_.size(); ++i)
-    buffers_[i].copy_(decided_here ? kept_[i]
-                                   : at::where(found_inf != 0, kept_[i], buffers_[i]));
+    buffers_[i].copy_(decided_here ? kept_[i] : at::where(found_inf != 0, kept_[i], buffers_[i]));
 }
 
 }  // namespace demi

@@ -5,13 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "demi/optim/adam.h"
-#include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/emulated_device.h"
-#include "demi/optim/lamb.h"
-#include "demi/optim/lion.h"
-#include "demi/optim/sgd.h"
+#include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
 #include "demi/weights/weights.h"
 
@@ -19,28 +15,6 @@ namespace demi::optim {
 namespace {
 
 using namespace testing;
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr int kKinds = 6;
-constexpr int kLamb = 4;
-using Tensors = std::vector<at::Tensor>;
-
-std::unique_ptr<Optimizer> one_of_kind(int kind, const Tensors& p, StepOptions step = {}) {
-  std::vector<std::unique_ptr<Optimizer>> all;
-  switch (kind) {
-    case 0:
-      return std::make_unique<SGD>(p, SGDOptions(0.1), step);
-    case 1:
-      return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9).weight_decay(0.1), step);
-    case 2:
-      return std::make_unique<Adam>(p, AdamOptions(0.1).weight_decay(0.1), step);
-    case 3:
-      return std::make_unique<AdamW>(p, AdamWOptions(0.1).amsgrad(true), step);
-    case kLamb:
-      return std::make_unique<LAMB>(p, LAMBOptions(0.1).weight_decay(0.1), step);
-    default:
-      return std::make_unique<Lion>(p, LionOptions(0.1).weight_decay(0.1), step);
-  }
-}
 
 /// fp32 of two layouts and several blocks, and both 16-bit dtypes.
 Tensors parameters() {

@@ -4,27 +4,17 @@
 
 #include <limits>
 
-#include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/gpu_testing.h"
-#include "demi/optim/lamb.h"
-#include "demi/optim/sgd.h"
+#include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
 
 namespace demi::optim {
 namespace {
 
 using namespace testing;
-using Tensors = std::vector<at::Tensor>;
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class GpuStep : public GpuTest {};
-
-std::unique_ptr<Optimizer> one_of_kind(int kind, const Tensors& p, StepOptions step = {}) {
-  if (kind == 0) return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9), step);
-  if (kind == 1) return std::make_unique<AdamW>(p, AdamWOptions(0.1), step);
-  return std::make_unique<LAMB>(p, LAMBOptions(0.1).weight_decay(0.1), step);
-}
 
 /// Steps with a scale and clipping; the fourth has an Inf.
 Tensors run(int kind, c10::Device device, StepOptions options) {
@@ -52,7 +42,7 @@ Tensors run(int kind, c10::Device device, StepOptions options) {
 }
 
 TEST_F(GpuStep, AgreesWithTheReference) {
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < kKinds; ++kind) {
     const Tensors expected = run(kind, c10::kCPU, {.path = kernels::Path::reference});
     const Tensors seen = run(kind, c10::Device(c10::kCUDA, 0), {});
     ASSERT_EQ(expected.size(), seen.size());
@@ -66,7 +56,7 @@ TEST_F(GpuStep, AgreesWithTheReference) {
 TEST_F(GpuStep, ThreeLaunchesWhateverTheNumberOfTensors) {
   const kernels::CudaKernels* kernels = kernels::cuda_kernels();
   for (const int tensors : {1, 40, 161}) {
-    for (int kind = 0; kind < 3; ++kind) {
+    for (int kind = 0; kind < kKinds; ++kind) {
       Tensors p;
       for (int i = 0; i < tensors; ++i)
         p.push_back(parameter({9}, at::kFloat, i).detach().cuda().requires_grad_());
@@ -76,14 +66,14 @@ TEST_F(GpuStep, ThreeLaunchesWhateverTheNumberOfTensors) {
         const auto before = kernels->launches();
         clip_grad_norm_(p, 1.0);
         optimizer->step();
-        EXPECT_EQ(kernels->launches() - before, kind == 2 ? 4 : 3);
+        EXPECT_EQ(kernels->launches() - before, kind == kLamb ? 4 : 3);
       }
     }
   }
 }
 
 TEST_F(GpuStep, ACapturedStepIsReplayed) {
-  for (int kind = 0; kind < 3; ++kind) {
+  for (int kind = 0; kind < kKinds; ++kind) {
     Tensors numbers;
     for (const bool captured : {false, true}) {
       const at::Tensor p = parameter({20000}).detach().cuda().requires_grad_();

@@ -19,12 +19,12 @@ torch::optim::SGD some_sgd() {
                            torch::optim::SGDOptions(kBase).momentum(0.9));
 }
 
-struct Case {
+struct NamedRule {
   const char* name;
   Rule rule;
 };
 
-std::vector<Case> cases() {
+std::vector<NamedRule> rules() {
   return {{"step", step(7, 0.5)},
           {"multi_step", multi_step({5, 11, 12}, 0.1)},
           {"exponential", exponential(0.9)},
@@ -39,7 +39,7 @@ std::vector<Case> cases() {
 }
 
 TEST(LearningRate, EveryRuleFollowsPyTorch) {
-  for (const auto& [name, rule] : cases()) {
+  for (const auto& [name, rule] : rules()) {
     const auto& expected = trajectories().at("schedules").at(name).at("lr");
     for (size_t t = 0; t < expected.size(); ++t)
       EXPECT_NEAR(rule(static_cast<int64_t>(t), kBase), expected[t].get<double>(), 1e-12)

@@ -8,12 +8,8 @@
 #include <sstream>
 
 #include "demi/core/error.h"
-#include "demi/optim/adam.h"
-#include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
-#include "demi/optim/lamb.h"
-#include "demi/optim/lion.h"
-#include "demi/optim/sgd.h"
+#include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
 
 namespace demi::optim {
@@ -21,22 +17,8 @@ namespace {
 
 using namespace testing;
 using ::testing::HasSubstr;
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 at::Tensor scale_of(double value) { return at::scalar_tensor(value, at::kFloat); }
-
-/// One of each, with every kind of state.
-std::vector<std::unique_ptr<Optimizer>> one_of_each(const std::vector<at::Tensor>& p) {
-  std::vector<std::unique_ptr<Optimizer>> all;
-  all.push_back(std::make_unique<SGD>(p, SGDOptions(0.1)));
-  all.push_back(std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9).weight_decay(0.1)));
-  all.push_back(std::make_unique<Adam>(p, AdamOptions(0.1).weight_decay(0.1)));
-  all.push_back(std::make_unique<AdamW>(p, AdamWOptions(0.1).amsgrad(true)));
-  all.push_back(std::make_unique<LAMB>(p, LAMBOptions(0.1).weight_decay(0.1)));
-  all.push_back(std::make_unique<Lion>(p, LionOptions(0.1).weight_decay(0.1)));
-  return all;
-}
-constexpr int kKinds = 6;
 
 /// Everything that a step could change.
 std::vector<at::Tensor> everything(const Optimizer& optimizer) {
@@ -58,7 +40,7 @@ TEST(Optimizer, ASkippedStepChangesNothingAtAll) {
   for (int kind = 0; kind < kKinds; ++kind) {
     for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
       const at::Tensor p = parameter({3, 5}, dtype), q = parameter({7}, at::kFloat);
-      auto optimizer = std::move(one_of_each({p, q})[kind]);
+      auto optimizer = one_of_kind(kind, {p, q});
       for (int step = 0; step < 2; ++step) {
         set_grad(p, gradient(p, dtype, step));
         set_grad(q, gradient(q, at::kBFloat16, step));
@@ -97,7 +79,7 @@ TEST(Optimizer, WithoutTheCheckAnInfGoesThroughAsInTorch) {
 TEST(Optimizer, GradientsOfEveryWidthGiveTheSameStep) {
   for (int kind = 0; kind < kKinds; ++kind) {
     const at::Tensor wide = parameter({4, 3}), narrow = parameter({4, 3});
-    auto a = std::move(one_of_each({wide})[kind]), b = std::move(one_of_each({narrow})[kind]);
+    auto a = one_of_kind(kind, {wide}), b = one_of_kind(kind, {narrow});
     for (int step = 0; step < 5; ++step) {
       set_grad(narrow, gradient(narrow, at::kBFloat16, step));
       set_grad(wide, narrow.grad().to(at::kFloat));
@@ -138,7 +120,7 @@ TEST(Optimizer, SixteenBitParametersFollowTheirMasters) {
 TEST(Optimizer, AScaleIsDividedOutBitForBit) {
   for (int kind = 0; kind < kKinds; ++kind) {
     const at::Tensor p = parameter({9}), q = parameter({9});
-    auto scaled = std::move(one_of_each({p})[kind]), plain = std::move(one_of_each({q})[kind]);
+    auto scaled = one_of_kind(kind, {p}), plain = one_of_kind(kind, {q});
     for (int step = 0; step < 4; ++step) {
       set_grad(q, gradient(q, at::kFloat, step));
       set_grad(p, q.grad() * 1024);
@@ -196,7 +178,7 @@ TEST(Optimizer, OtherLayoutsGiveTheSameStep) {
       const at::Tensor last = values.clone(at::MemoryFormat::ChannelsLast).requires_grad_();
       const at::Tensor strided =
           at::zeros({2, 3, 4, 10}).slice(3, 0, 10, 2).copy_(values).requires_grad_();
-      auto optimizer = std::move(one_of_each({plain, last, strided})[kind]);
+      auto optimizer = one_of_kind(kind, {plain, last, strided});
       for (int step = 0; step < 3; ++step) {
         const at::Tensor g = gradient(plain, at::kFloat, step);
         set_grad(plain, g.contiguous(at::MemoryFormat::ChannelsLast));
@@ -275,7 +257,7 @@ TEST(Optimizer, TensorOperationsAgreeWithTheReference) {
     for (const char* path : {"reference", "aten"}) {
       const ScopedEnvironment forced("DEMI_KERNELS", path);
       const at::Tensor p = parameter({33}), q = parameter({4, 5}, at::kBFloat16);
-      auto optimizer = std::move(one_of_each({p, q})[kind]);
+      auto optimizer = one_of_kind(kind, {p, q});
       for (int step = 0; step < 4; ++step) {
         set_grad(p, gradient(p, at::kBFloat16, step) * 8);
         set_grad(q, gradient(q, at::kBFloat16, step) * 8);
@@ -373,15 +355,14 @@ TEST(Optimizer, GoesOnAfterSaveAndLoadAsIfNothingHadHappened) {
     for (const bool archive : {true, false}) {
       const at::Tensor p = parameter({6}), h = parameter({6}, at::kHalf), q = parameter({6}),
                        g = parameter({6}, at::kHalf);
-      auto whole = std::move(one_of_each({p, h})[kind]),
-           broken = std::move(one_of_each({q, g})[kind]);
+      auto whole = one_of_kind(kind, {p, h}), broken = one_of_kind(kind, {q, g});
       for (int step = 0; step < 6; ++step) {
         for (const auto& x : {p, q}) set_grad(x, gradient(x, at::kBFloat16, step));
         for (const auto& x : {h, g}) set_grad(x, gradient(x, at::kHalf, step));
         whole->step();
         broken->step();
         if (step != 2) continue;
-        auto loaded = std::move(one_of_each({q, g})[kind]);
+        auto loaded = one_of_kind(kind, {q, g});
         loaded->param_groups()[0].options().set_lr(archive ? 5 : 0.1);
         if (archive) {
           std::stringstream file;
@@ -489,16 +470,6 @@ TEST(Lion, FollowsThePaper) {
     lion.step();
   }
   EXPECT_TRUE(at::allclose(p.to(at::kDouble), x, 0, 1e-6));
-}
-
-template <typename Call>
-std::string complaint(const Call& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Optimizer, WrongParametersAndGradientsAreNamedBeforeAnythingChanges) {

@@ -3,9 +3,14 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <limits>
 #include <string>
 
+#include "demi/core/error.h"
+
 namespace demi::optim::testing {
+
+inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
 /// A parameter of this dtype with fixed, uneven values.
 inline at::Tensor parameter(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat,
@@ -23,6 +28,17 @@ inline at::Tensor gradient(const at::Tensor& parameter, at::ScalarType dtype, in
 
 inline void set_grad(const at::Tensor& parameter, const at::Tensor& gradient) {
   parameter.mutable_grad() = gradient;
+}
+
+/// The message of the UsageError that `call` throws, or "".
+template <typename Call>
+std::string complaint(const Call& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
 }
 
 /// Sets an environment variable for a scope.

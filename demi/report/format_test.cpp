@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::duration;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::string seconds(double value) { return format_duration(duration<double>(value)); }
@@ -24,7 +24,7 @@ TEST(Format, BytesHaveThreeSignificantDigitsAndNeverFourBeforeThePoint) {
   EXPECT_EQ(format_bytes(9'996'000), "10.0 MB");
   EXPECT_EQ(format_bytes(1.234e9), "1.23 GB");
   EXPECT_EQ(format_bytes(-2048), "-2.05 kB");
-  EXPECT_EQ(format_bytes(kNan), "nan");
+  EXPECT_EQ(format_bytes(kNaN), "nan");
 }
 
 TEST(Format, AColumnOfBytesSharesTheUnitOfItsLargest) {
@@ -82,7 +82,7 @@ TEST(Format, NumbersKeepWhatMattersAndNoMore) {
   EXPECT_EQ(format_number(0.001), "0.001");
   EXPECT_EQ(format_number(0.312349), "0.3123");
   EXPECT_EQ(format_number(1.5e-7), "1.5e-07");
-  EXPECT_EQ(format_number(kNan), "nan");
+  EXPECT_EQ(format_number(kNaN), "nan");
 }
 
 }  // namespace

@@ -13,14 +13,16 @@
 #include "demi/optim/testing.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/scaler/skip_watch.h"
+#include "demi/weights/recorded_warnings_testing.h"
 
 namespace demi {
 namespace {
 
 using optim::testing::EmulatedDevice;
+using optim::testing::kInf;
 using optim::testing::parameter;
 using optim::testing::set_grad;
-constexpr float kInf = std::numeric_limits<float>::infinity();
+using weights::testing::RecordedWarnings;
 
 /// Counts numbers that the host reads from tensors in this thread: on a device each would wait.
 class HostReads {
@@ -41,11 +43,6 @@ class HostReads {
 
  private:
   at::CallbackHandle handle_;
-};
-
-struct Heard : c10::WarningHandler {
-  std::vector<std::string> messages;
-  void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
 };
 
 /// A backward that leaves the scale itself, times `spoiled`, in each element.
@@ -158,8 +155,7 @@ TEST(DeviceScaler, ManySkipsInARowGiveOneWarningAndNobodyWaits) {
   const at::Tensor p = parameter({2});
   optim::SGD sgd({p}, optim::SGDOptions(1e-3));
   GradScaler scaler(GradScalerOptions{.warn_after_skips = 3});
-  Heard heard;
-  const c10::WarningUtils::WarningHandlerGuard guard(&heard);
+  const RecordedWarnings heard;
   const auto step = [&](float spoiled) {
     backward(scaler, {p}, spoiled);
     scaler.step(sgd);
@@ -168,14 +164,14 @@ TEST(DeviceScaler, ManySkipsInARowGiveOneWarningAndNobodyWaits) {
   step(1);
   const HostReads reads;
   for (const float spoiled : {kInf, kInf, 1.F, kInf, kInf}) step(spoiled);
-  EXPECT_TRUE(heard.messages.empty());
+  EXPECT_TRUE(heard.messages().empty());
   for (int i = 0; i < 4; ++i) step(kInf);
-  ASSERT_EQ(heard.messages.size(), 1U);
-  EXPECT_NE(heard.messages[0].find("the scale is now 2048"), std::string::npos)
-      << heard.messages[0];
+  ASSERT_EQ(heard.messages().size(), 1U);
+  EXPECT_NE(heard.messages()[0].find("the scale is now 2048"), std::string::npos)
+      << heard.messages()[0];
   step(1);
   for (int i = 0; i < 3; ++i) step(kInf);
-  EXPECT_EQ(heard.messages.size(), 2U);
+  EXPECT_EQ(heard.messages().size(), 2U);
   EXPECT_EQ(HostReads::count(), 0);
 }
 

@@ -15,8 +15,8 @@
 namespace demi {
 namespace {
 
+using optim::testing::kInf;
 using optim::testing::parameter;
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 at::Tensor fixed(at::IntArrayRef shape, double seed) {
   return parameter(shape, at::kFloat, seed).detach();

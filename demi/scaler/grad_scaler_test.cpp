@@ -8,26 +8,19 @@
 #include <limits>
 
 #include "demi/core/error.h"
+#include "demi/optim/testing.h"
+#include "demi/weights/recorded_warnings_testing.h"
 
 namespace demi {
 namespace {
 
-using testing::HasSubstr;
-constexpr float kInf = std::numeric_limits<float>::infinity();
+using optim::testing::complaint;
+using optim::testing::kInf;
+using ::testing::HasSubstr;
+using weights::testing::RecordedWarnings;
 
-at::Tensor parameter(at::ArrayRef<double> values) {
+at::Tensor leaf(at::ArrayRef<double> values) {
   return torch::tensor(values, torch::kFloat).requires_grad_();
-}
-
-/// The message of the UsageError that `call` throws, or "".
-template <typename Call>
-std::string complaint(const Call& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 /// One step with these gradients (already scaled).
@@ -41,7 +34,7 @@ StepResult step_with(GradScaler& scaler, torch::optim::Optimizer& optimizer, con
 }
 
 TEST(GradScaler, StepsAsIfThereWereNoScale) {
-  const auto a = parameter({1, 2}), b = parameter({1, 2});
+  const auto a = leaf({1, 2}), b = leaf({1, 2});
   torch::optim::Adam scaled({a}, 0.1), plain({b}, 0.1);
   GradScaler scaler;
   for (int i = 0; i < 3; ++i) {
@@ -62,7 +55,7 @@ TEST(GradScaler, StepsAsIfThereWereNoScale) {
 
 TEST(GradScaler, ASkippedStepChangesNothingAndBacksOff) {
   for (const float bad : {kInf, -kInf, std::nanf("")}) {
-    const auto p = parameter({1, 2});
+    const auto p = leaf({1, 2});
     torch::optim::Adam adam({p}, 0.1);
     GradScaler scaler;
     step_with(scaler, adam, p, torch::ones(2));
@@ -79,7 +72,7 @@ TEST(GradScaler, ASkippedStepChangesNothingAndBacksOff) {
 }
 
 TEST(GradScaler, FiniteIsTestedByElementNotBySum) {
-  const auto p = parameter({0, 0});
+  const auto p = leaf({0, 0});
   torch::optim::SGD sgd({p}, 1.0);
   GradScaler scaler(GradScalerOptions{.init_scale = 1});
   EXPECT_FALSE(step_with(scaler, sgd, p, torch::tensor({3e38F, 3e38F}))
@@ -122,7 +115,7 @@ TEST(GradScaler, SparseGradientsAreLookedAtAfterTheirDuplicatesAreSummed) {
   EXPECT_TRUE(
       step_with(scaler, half, p, sparse(torch::kHalf, 60000)).skipped());  // 120,000 overflows fp16
 
-  const auto q = parameter({0, 0, 0});
+  const auto q = leaf({0, 0, 0});
   torch::optim::SGD sgd({q}, 1.0);
   scaler.update(4);
   EXPECT_FALSE(step_with(scaler, sgd, q, sparse(torch::kFloat, 8)).skipped());
@@ -130,7 +123,7 @@ TEST(GradScaler, SparseGradientsAreLookedAtAfterTheirDuplicatesAreSummed) {
 }
 
 TEST(GradScaler, OneOverflowAmongOptimizersBacksOffOnceAndHoldsBackItsOwn) {
-  const auto a = parameter({1}), b = parameter({1});
+  const auto a = leaf({1}), b = leaf({1});
   torch::optim::SGD first({a}, 1.0), second({b}, 1.0);
   GradScaler scaler;
   scaler.scale(torch::zeros({}));
@@ -145,7 +138,7 @@ TEST(GradScaler, OneOverflowAmongOptimizersBacksOffOnceAndHoldsBackItsOwn) {
 }
 
 TEST(GradScaler, OptimizersThatStepTogetherSkipTogether) {
-  const auto a = parameter({1}), b = parameter({1});
+  const auto a = leaf({1}), b = leaf({1});
   torch::optim::SGD first({a}, 1.0), second({b}, 1.0);
   GradScaler scaler;
   scaler.scale(torch::zeros({}));
@@ -156,7 +149,7 @@ TEST(GradScaler, OptimizersThatStepTogetherSkipTogether) {
 }
 
 TEST(GradScaler, CallsOutOfOrderAreNamedAsInPyTorch) {
-  const auto p = parameter({1});
+  const auto p = leaf({1});
   torch::optim::SGD sgd({p}, 1.0);
   GradScaler scaler;
   EXPECT_THAT(complaint([&] { scaler.unscale_(sgd); }), HasSubstr("no scale yet"));
@@ -215,7 +208,7 @@ TEST(GradScaler, GoesOnAfterLoadAsIfNothingHadHappened) {
   for (const auto& options : {GradScalerOptions{.growth_interval = 3},
                               {.growth_interval = 3, .hysteresis = 2},
                               {.mode = ScaleMode::kAmax, .amax_window = 4}}) {
-    const auto p = parameter({1});
+    const auto p = leaf({1});
     torch::optim::SGD sgd({p}, 1.0);
     GradScaler whole(options), broken(options);
     for (int t = 0; t < 20; ++t) {
@@ -234,7 +227,7 @@ TEST(GradScaler, GoesOnAfterLoadAsIfNothingHadHappened) {
 
 /// A scaler that went through these steps, and one more that was loaded from its state.
 GradScaler loaded_after(const GradScalerOptions& options, const std::vector<float>& gradients) {
-  const auto p = parameter({1});
+  const auto p = leaf({1});
   torch::optim::SGD sgd({p}, 0.0);
   GradScaler before(options), after(options);
   for (const float g : gradients) step_with(before, sgd, p, torch::full({1}, g));
@@ -247,7 +240,7 @@ TEST(GradScaler, HysteresisGoesThroughTheStateDict) {
       loaded_after({.init_scale = 64, .growth_interval = 100, .hysteresis = 3}, {kInf, 1, kInf});
   EXPECT_EQ(scaler.get_scale(), 64);
   EXPECT_EQ(scaler.state_dict().at("_hysteresis_tracker"), 1);
-  const auto p = parameter({1});
+  const auto p = leaf({1});
   torch::optim::SGD sgd({p}, 0.0);
   step_with(scaler, sgd, p, torch::full({1}, kInf));  // the third overflow
   EXPECT_EQ(scaler.get_scale(), 32);
@@ -258,7 +251,7 @@ TEST(GradScaler, TheAmaxHistoryGoesThroughTheStateDict) {
   GradScaler scaler =
       loaded_after({.init_scale = 4, .mode = ScaleMode::kAmax, .amax_window = 3}, {8});
   EXPECT_EQ(scaler.get_scale(), 8192);  // 2^13 x 2 = 16,384 < 32,752 <= 2^14 x 2
-  const auto p = parameter({1});
+  const auto p = leaf({1});
   torch::optim::SGD sgd({p}, 0.0);
   std::vector<float> scales;
   for (int i = 0; i < 3; ++i) {
@@ -275,7 +268,7 @@ TEST(GradScaler, ALongerAmaxHistoryIsCutToTheWindow) {
   for (size_t i = 0; i < history.size(); ++i)
     state["_amax_history." + std::to_string(i)] = history[i];
   scaler.load_state_dict(state);
-  const auto p = parameter({1});
+  const auto p = leaf({1});
   torch::optim::SGD sgd({p}, 0.0);
   step_with(scaler, sgd, p, torch::full({1}, 4.F));
   EXPECT_EQ(scaler.get_scale(), 16384);  // of 1 and 1
@@ -297,7 +290,7 @@ TEST(GradScaler, AStateWithNumbersThatCannotBeIsRefusedWhole) {
 }
 
 TEST(GradScaler, AnExpandedGradientIsUnscaledInMemoryOfItsOwn) {
-  const auto p = parameter({0, 0});
+  const auto p = leaf({0, 0});
   torch::optim::SGD sgd({p}, 1.0);
   GradScaler scaler(GradScalerOptions{.init_scale = 4});
   const at::Tensor one = torch::full({1}, 8.F);
@@ -322,7 +315,7 @@ TEST(GradScaler, ABrokenStateIsRefusedWhole) {
 }
 
 TEST(GradScaler, DisabledItIsNotThere) {
-  const auto p = parameter({1});
+  const auto p = leaf({1});
   torch::optim::SGD sgd({p}, 1.0);
   GradScaler scaler(GradScalerOptions{.enabled = false});
   const auto loss = p.sum();
@@ -342,7 +335,7 @@ at::Tensor bowl(const at::Tensor& p) {
 }
 
 TEST(GradScaler, ClosuresWorkAsWithoutScale) {
-  const auto a = parameter({0, 0}), b = parameter({0, 0});
+  const auto a = leaf({0, 0}), b = leaf({0, 0});
   torch::optim::LBFGS scaled({a}, torch::optim::LBFGSOptions(0.5)),
       plain({b}, torch::optim::LBFGSOptions(0.5));
   GradScaler scaler;
@@ -367,7 +360,7 @@ TEST(GradScaler, ClosuresWorkAsWithoutScale) {
 }
 
 TEST(GradScaler, AnOverflowInAClosureGivesEverythingBack) {
-  const auto p = parameter({0, 0}), q = parameter({0, 0});
+  const auto p = leaf({0, 0}), q = leaf({0, 0});
   torch::optim::LBFGS lbfgs({p}, torch::optim::LBFGSOptions(0.5)),
       undisturbed({q}, torch::optim::LBFGSOptions(0.5));
   GradScaler scaler, other;
@@ -402,7 +395,7 @@ TEST(GradScaler, AnOverflowInAClosureGivesEverythingBack) {
 }
 
 TEST(GradScaler, AnOverflowInAClosureOfAnyOptimizerGivesEverythingBack) {
-  const auto p = parameter({1, 2});
+  const auto p = leaf({1, 2});
   torch::optim::Adam adam({p}, 0.1);
   GradScaler scaler;
   step_with(scaler, adam, p, torch::ones(2));
@@ -423,7 +416,7 @@ TEST(GradScaler, AnOverflowInAClosureOfAnyOptimizerGivesEverythingBack) {
 }
 
 TEST(GradScaler, AClosureDoesNotStepTwiceEither) {
-  const auto p = parameter({1});
+  const auto p = leaf({1});
   torch::optim::SGD sgd({p}, 0.1);
   GradScaler scaler;
   const auto closure = [&] {
@@ -438,35 +431,29 @@ TEST(GradScaler, AClosureDoesNotStepTwiceEither) {
   EXPECT_NO_THROW(scaler.step(sgd, closure));
 }
 
-struct Heard : c10::WarningHandler {
-  std::vector<std::string> messages;
-  void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
-};
-
 TEST(GradScaler, ManySkipsInARowGiveOneWarning) {
-  const auto p = parameter({1});
+  const auto p = leaf({1});
   torch::optim::SGD sgd({p}, 1.0);
   GradScaler scaler(GradScalerOptions{.warn_after_skips = 3});
-  Heard heard;
-  const c10::WarningUtils::WarningHandlerGuard guard(&heard);
+  const RecordedWarnings heard;
   for (int i = 0; i < 2; ++i) step_with(scaler, sgd, p, torch::full({1}, kInf));
   step_with(scaler, sgd, p, torch::ones(1));
   for (int i = 0; i < 2; ++i) step_with(scaler, sgd, p, torch::full({1}, kInf));
-  EXPECT_TRUE(heard.messages.empty());
+  EXPECT_TRUE(heard.messages().empty());
   for (int i = 0; i < 5; ++i) step_with(scaler, sgd, p, torch::full({1}, kInf));
-  ASSERT_EQ(heard.messages.size(), 1U);
-  EXPECT_THAT(heard.messages[0], HasSubstr("3 steps in a row"));
+  ASSERT_EQ(heard.messages().size(), 1U);
+  EXPECT_THAT(heard.messages()[0], HasSubstr("3 steps in a row"));
 }
 
 TEST(GradScaler, RecordsTheNormWhenAsked) {
-  const auto p = parameter({0, 0});
+  const auto p = leaf({0, 0});
   torch::optim::SGD sgd({p}, 0.0);
   GradScaler scaler(GradScalerOptions{.init_scale = 2, .record_grad_norm = true});
   EXPECT_FLOAT_EQ(step_with(scaler, sgd, p, torch::tensor({6.F, 8.F})).grad_norm().value(), 5);
 }
 
 TEST(GradScaler, AmaxFollowsTheGradients) {
-  const auto p = parameter({0, 0});
+  const auto p = leaf({0, 0});
   torch::optim::SGD sgd({p}, 0.0);
   GradScaler scaler(GradScalerOptions{.init_scale = 4, .mode = ScaleMode::kAmax});
   step_with(scaler, sgd, p, torch::tensor({4.F, -2.F}));  // unscaled 1
@@ -474,7 +461,7 @@ TEST(GradScaler, AmaxFollowsTheGradients) {
 }
 
 TEST(GradScaler, AccumulationKeepsOneScaleForTheWindow) {
-  const auto a = parameter({1}), b = parameter({1});
+  const auto a = leaf({1}), b = leaf({1});
   torch::optim::SGD scaled({a}, 0.1), plain({b}, 0.1);
   GradScaler scaler(GradScalerOptions{.growth_interval = 1});
   for (int window = 0; window < 3; ++window) {

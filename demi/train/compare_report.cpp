@@ -119,18 +119,19 @@ report::StackedBars phase_bars(const Comparison& c) {
   return bars;
 }
 
-// What a loader that limits the step looks like: the second line comes near the first.
-report::Chart time_chart(const Comparison& c) {
+report::Chart step_time_chart(const Comparison& c) {
   report::Chart chart =
       step_chart(c, "Time of a step", {.label = "time", .unit = "ms"},
                  [](const StepRecord& s) -> std::optional<double> { return 1e3 * s.seconds; });
-  for (const RunResult& run : c.runs) {
-    chart.series.push_back(steps_of(run, [](const StepRecord& s) -> std::optional<double> {
-      return 1e3 * s.data_seconds;
-    }));
-    chart.series.back().name += ", of it waiting for data";
-  }
   chart.note = "From the end of the step before; every few steps the device is read in it.";
+  return chart;
+}
+
+report::Chart wait_chart(const Comparison& c) {
+  report::Chart chart =
+      step_chart(c, "Waiting for data", {.label = "time", .unit = "ms"},
+                 [](const StepRecord& s) -> std::optional<double> { return 1e3 * s.data_seconds; });
+  chart.note = "The part of a step in which it had no batch: near the whole, loading is the limit.";
   return chart;
 }
 
@@ -260,7 +261,7 @@ report::Page to_page(const Comparison& c, const std::string& command) {
                        {"demi", m.demi}}};
   page.sections = {{"", {highlights(c), to_table(c)}},
                    std::move(curves),
-                   {"Where the time goes", {phase_bars(c), time_chart(c)}},
+                   {"Where the time goes", {phase_bars(c), step_time_chart(c), wait_chart(c)}},
                    {"Machine", {std::move(facts)}},
                    {"Again", {report::Code{command}}}};
   const bool needs_no_scale = std::all_of(c.runs.begin(), c.runs.end(), [](const RunResult& run) {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "demi/core/flush_subnormals.h"
 #include "demi/train/forward.h"
 
 namespace demi::train {
@@ -67,6 +68,7 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
   const bool was_training = network.module->is_training();
   network.module->eval();
   const Tf32Mode tf32(options.precision.tf32);
+  const FlushSubnormals flush(options.flush_subnormals && options.device.is_cpu());
   Sums sums;
   sums.metrics.resize(options.metrics.size());
   for (int64_t position = 0; position < loader.batches(); ++position) {

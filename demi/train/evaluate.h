@@ -19,7 +19,8 @@ struct EvaluateOptions {
   c10::Device device = c10::kCPU;
   LossFunction loss = Loss::cross_entropy;
   std::vector<Metric> metrics;
-  bool per_class = false;  // accuracy of each class, for classifications
+  bool per_class = false;        // accuracy of each class, for classifications
+  bool flush_subnormals = true;  // on a CPU (core/flush_subnormals.h)
 };
 
 /// Loss, accuracy and metrics over all of `loader`, in evaluation mode, without gradients. Leaves

@@ -74,6 +74,7 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
   if (!workload.test) return;
   EvaluateOptions test{.precision = precision, .device = device, .loss = parse_loss(config.loss)};
   test.per_class = options.per_class;
+  test.flush_subnormals = config.flush_subnormals;
   if (!options.folder.empty()) {
     const Evaluation low = evaluate(shipped, *workload.test, test);
     result.test_loss = low.loss;

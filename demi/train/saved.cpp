@@ -43,9 +43,11 @@ SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions
   std::optional<double> fp32;
   for (const RunSpec& run : runs) {
     const Network network = loaded(workload, file, run.precision);
-    const Evaluation evaluation = evaluate(
-        network, *workload.test,
-        {.precision = run.precision, .device = device, .loss = parse_loss(info.config.loss)});
+    const Evaluation evaluation = evaluate(network, *workload.test,
+                                           {.precision = run.precision,
+                                            .device = device,
+                                            .loss = parse_loss(info.config.loss),
+                                            .flush_subnormals = info.config.flush_subnormals});
     if (run.label == "fp32") fp32 = evaluation.accuracy;
     result.runs.push_back({.precision = run.label, .evaluation = evaluation});
   }

@@ -343,7 +343,9 @@ EvaluateOptions Trainer::evaluate_options() const {
   return {.precision = options_.precision,
           .device = options_.device,
           .loss = options_.loss,
-          .metrics = options_.metrics};
+          .metrics = options_.metrics,
+          .per_class = false,
+          .flush_subnormals = options_.flush_subnormals};
 }
 
 void Trainer::validate(Run& run, const data::Loader& validation) {

@@ -22,12 +22,12 @@ namespace {
 
 using testing::Rows;
 
-struct Setting {
+struct Regression {
   torch::nn::Linear model{nullptr};
   std::shared_ptr<torch::optim::SGD> optimizer;
   at::Tensor input, target;
 
-  explicit Setting(double lr = 0.1) {
+  explicit Regression(double lr = 0.1) {
     torch::manual_seed(3);
     model = torch::nn::Linear(8, 4);
     input = torch::randn({12, 8});
@@ -44,7 +44,7 @@ namespace F = torch::nn::functional;
 
 // The loop that anybody would write by hand.
 at::Tensor weights_by_hand(std::optional<c10::ScalarType> low, double clip_norm) {
-  Setting s;
+  Regression s;
   for (int epoch = 0; epoch < 2; ++epoch) {
     for (int64_t start = 0; start < 12; start += 4) {
       at::Tensor x = s.input.slice(0, start, start + 4);
@@ -62,7 +62,7 @@ at::Tensor weights_by_hand(std::optional<c10::ScalarType> low, double clip_norm)
 
 void expect_same_as_by_hand(const char* precision, std::optional<c10::ScalarType> low,
                             double clip_norm) {
-  Setting s;
+  Regression s;
   s.trainer({.epochs = 2, .precision = parse_precision(precision), .clip_norm = clip_norm})
       .fit(s.loader());
   EXPECT_TRUE(torch::equal(s.model->weight, weights_by_hand(low, clip_norm))) << precision;
@@ -74,14 +74,14 @@ TEST(Trainer, IsTheLoopThatOneWouldWriteByHandBitForBit) {
 }
 
 TEST(Trainer, ClipsToTheNorm) {
-  Setting s;
+  Regression s;
   s.trainer({.epochs = 2, .clip_norm = 0.05}).fit(s.loader());
   EXPECT_TRUE(torch::allclose(s.model->weight, weights_by_hand(std::nullopt, 0.05), 1e-5, 1e-7));
   EXPECT_FALSE(torch::allclose(s.model->weight, weights_by_hand(std::nullopt, 0), 1e-5, 1e-7));
 }
 
 TEST(Trainer, AccumulatedBatchesMakeOneStepOfTheirMean) {
-  Setting whole, parts;
+  Regression whole, parts;
   whole.trainer({}).fit(whole.loader(12));
   const History history = parts.trainer({.accumulate = 3}).fit(parts.loader(4));
   EXPECT_TRUE(torch::allclose(whole.model->weight, parts.model->weight, 1e-5, 1e-7));
@@ -90,7 +90,7 @@ TEST(Trainer, AccumulatedBatchesMakeOneStepOfTheirMean) {
 }
 
 TEST(Trainer, HistoryTellsLossAccuracyAndRateOfEachStep) {
-  Setting s;
+  Regression s;
   TrainerOptions options{.epochs = 2, .read_every = 2};
   options.schedule = [](int64_t step, double base) { return base / static_cast<double>(step + 1); };
   Rows loader = s.loader();
@@ -114,7 +114,7 @@ TEST(Trainer, HistoryTellsLossAccuracyAndRateOfEachStep) {
 }
 
 TEST(Trainer, Fp16TakesAScalerAndSkipsStepsThatOverflow) {
-  Setting s;
+  Regression s;
   s.input.mul_(3e4);  // the scaled gradients of 65536 times that overflow fp16
   const History history =
       s.trainer({.epochs = 1, .precision = parse_precision("fp16")}).fit(s.loader());
@@ -126,7 +126,7 @@ TEST(Trainer, Fp16TakesAScalerAndSkipsStepsThatOverflow) {
 }
 
 TEST(Trainer, LossScaleIsAChoiceOfItsOwn) {
-  Setting fixed, off;
+  Regression fixed, off;
   const auto precision = parse_precision("fp16");
   const History scaled =
       fixed.trainer({.precision = precision, .loss_scale = {LossScale::Kind::fixed, 128}})
@@ -140,7 +140,7 @@ TEST(Trainer, LossScaleIsAChoiceOfItsOwn) {
 
 // Losses of 1, with NaN in the steps from `first` to `last`.
 History with_nan(int64_t first, int64_t last, TrainerOptions options) {
-  Setting s;
+  Regression s;
   int64_t step = 0;
   options.loss = [=](const at::Tensor& output, const at::Tensor&) mutable {
     ++step;
@@ -173,7 +173,7 @@ TEST(Trainer, AnswersALossThatIsNaNFromTheFirstStepAtOnce) {
 
 // A scale that is too high overflows gradients and is taken back, step by step; the loss is sound.
 TEST(Trainer, StepsThatAScalerSkipsAtFirstAreNoFailure) {
-  Setting s;
+  Regression s;
   TrainerOptions options{.epochs = 4, .precision = parse_precision("fp16")};
   options.scaler.init_scale = 0x1p40;
   const History history = s.trainer(options).fit(s.loader());
@@ -190,7 +190,7 @@ TEST(Trainer, EachStepSaysHowLongItTookAndHowLongItWaitedForData) {
       return Rows::batch(epoch, position);
     }
   };
-  Setting s;
+  Regression s;
   const History history =
       s.trainer({.epochs = 2, .accumulate = 2}).fit(Slow(s.input, s.target, 3));  // 4 batches
   ASSERT_EQ(history.steps.size(), 4u);
@@ -207,14 +207,15 @@ TEST(Trainer, EachStepSaysHowLongItTookAndHowLongItWaitedForData) {
 }
 
 // The smallest normal number halved, and that doubled again.
+float least() {
+  volatile float normal = std::numeric_limits<float>::min();
+  const volatile float half = normal * 0.5F;
+  return half * 2.0F;
+}
+
 TEST(Trainer, FlushesSubnormalsOnACpuWhileItTrains) {
-  const auto least = [] {
-    volatile float normal = std::numeric_limits<float>::min();
-    const volatile float half = normal * 0.5F;
-    return half * 2.0F;
-  };
   const auto in_training = [&](bool flush) {
-    Setting s;
+    Regression s;
     float seen = -1;
     TrainerOptions options{.flush_subnormals = flush};
     options.loss = [&](const at::Tensor& output, const at::Tensor&) {
@@ -232,7 +233,7 @@ TEST(Trainer, FlushesSubnormalsOnACpuWhileItTrains) {
 }
 
 TEST(Trainer, StopsAfterTheStepInProgressWhenAsked) {
-  Setting s;
+  Regression s;
   int asked = 0;
   TrainerOptions options{.epochs = 100};
   options.should_stop = [&] { return ++asked == 2; };
@@ -243,13 +244,13 @@ TEST(Trainer, StopsAfterTheStepInProgressWhenAsked) {
 }
 
 TEST(Trainer, TrueSixteenBitTrainsSixteenBitWeights) {
-  Setting s;
+  Regression s;
   s.trainer({.precision = parse_precision("bf16-true")}).fit(s.loader());
   EXPECT_EQ(s.model->weight.scalar_type(), c10::kBFloat16);
 }
 
 TEST(Trainer, OptionsOutOfRangeAreRefused) {
-  Setting s;
+  Regression s;
   EXPECT_THROW(s.trainer({.epochs = -1}), UsageError);
   EXPECT_THROW(s.trainer({.clip_norm = -1}), UsageError);
   EXPECT_THROW(s.trainer({.accumulate = 0}), UsageError);
@@ -257,13 +258,30 @@ TEST(Trainer, OptionsOutOfRangeAreRefused) {
 }
 
 TEST(Evaluate, RunsInEvaluationModeAndGivesTheModeBack) {
-  Setting s;
+  Regression s;
   torch::nn::Sequential model(torch::nn::Linear(8, 4), torch::nn::Dropout(0.5));
   const Rows loader = s.loader();
   const Evaluation one = evaluate(network(model), loader, {});
   const Evaluation two = evaluate(network(model), loader, {});
   EXPECT_EQ(one.loss, two.loss) << "no dropout";
   EXPECT_TRUE(model->is_training());
+}
+
+TEST(Evaluate, FlushesSubnormalsOnACpu) {
+  for (const bool flush : {true, false}) {
+    Regression s;
+    float seen = -1;
+    EvaluateOptions options{.flush_subnormals = flush};
+    options.loss = [&](const at::Tensor& output, const at::Tensor&) {
+      seen = least();
+      return output.sum();
+    };
+    evaluate(network(s.model), s.loader(), options);
+#if defined(__x86_64__) || defined(__aarch64__)
+    EXPECT_EQ(seen, flush ? 0 : std::numeric_limits<float>::min());
+#endif
+    EXPECT_EQ(least(), std::numeric_limits<float>::min()) << "afterwards";
+  }
 }
 
 }  // namespace
