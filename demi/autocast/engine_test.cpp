@@ -68,9 +68,7 @@ std::vector<Layer> layers() {
   namespace nn = torch::nn;
   const auto sequence = torch::randn({3, 2, 8}), row = torch::randn({2, 8});
   return {
-      layer("LSTM", nn::LSTM(nn::LSTMOptions(8, 6)), sequence),
-      layer("LSTM, 2 layers, both directions",
-            nn::LSTM(nn::LSTMOptions(8, 6).num_layers(2).bidirectional(true)), sequence),
+      layer("LSTM with projection", nn::LSTM(nn::LSTMOptions(8, 6).proj_size(3)), sequence),
       layer("GRU", nn::GRU(nn::GRUOptions(8, 6)), sequence),
       layer("RNN tanh", nn::RNN(nn::RNNOptions(8, 6)), sequence),
       layer("RNN relu", nn::RNN(nn::RNNOptions(8, 6).nonlinearity(torch::kReLU)), sequence),
@@ -117,18 +115,6 @@ void expect_same(const std::vector<at::Tensor>& ours, const std::vector<at::Tens
   }
 }
 
-// oneDNN's LSTM gives FP32 gradients of its weights. A cast by hand (and LibTorch's) rounds them to
-// bf16 on their way to the parameter, demi hands them over as they are: one rounding is all that
-// lies between.
-std::vector<at::Tensor> rounded(const std::vector<at::Tensor>& gradients) {
-  std::vector<at::Tensor> result;
-  for (const auto& g : gradients) {
-    EXPECT_EQ(g.scalar_type(), torch::kFloat);
-    result.push_back(g.to(torch::kBFloat16).to(torch::kFloat));
-  }
-  return result;
-}
-
 TEST(Recurrent, AndAllOtherLayersRunAsInLibTorchsOwnAutocast) {
   torch::manual_seed(3);
   for (const auto& one : layers()) {
@@ -143,13 +129,89 @@ TEST(Recurrent, AndAllOtherLayersRunAsInLibTorchsOwnAutocast) {
       Autocast region(torch::kCPU, torch::kBFloat16);
       const auto ours = run(one);
       expect_same(ours.outputs, theirs.outputs, "output");
-      const bool is_lstm = dynamic_cast<torch::nn::LSTMImpl*>(one.module.get());
-      expect_same(is_lstm ? rounded(ours.gradients) : ours.gradients, theirs.gradients, "gradient");
+      expect_same(ours.gradients, theirs.gradients, "gradient");
       if (owned)
         for (const auto& p : one.module->parameters()) weights::disown(p);
     }
   }
   EXPECT_EQ(weights::stats().copies, 0);
+}
+
+/// In whatever dtype the parameters are in.
+Layer lstm(const char* name, const torch::nn::LSTMOptions& options) {
+  torch::nn::LSTM module(options);
+  const auto sequence = torch::randn({30, 4, 8});
+  return {name, module.ptr(), [=]() mutable {
+            return both(module->forward(sequence.to(module->parameters()[0].scalar_type())));
+          }};
+}
+
+std::vector<Layer> lstms() {
+  const torch::nn::LSTMOptions options(8, 16);
+  return {
+      lstm("one layer", options),
+      lstm("without biases", torch::nn::LSTMOptions(options).bias(false)),
+      lstm("2 layers, both directions, batch first",
+           torch::nn::LSTMOptions(options).num_layers(2).bidirectional(true).batch_first(true)),
+  };
+}
+
+double distance(const std::vector<at::Tensor>& seen, const std::vector<at::Tensor>& exact) {
+  double squares = 0, all = 0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    squares += (seen[i].to(torch::kDouble) - exact[i]).pow(2).sum().item<double>();
+    all += exact[i].pow(2).sum().item<double>();
+  }
+  return std::sqrt(squares / all);
+}
+
+// demi's own layer (rnn/lstm_layer.h) sums and keeps c in FP32: as near to FP64 as oneDNN's, which
+// LibTorch's autocast runs.
+TEST(Recurrent, LSTMIsAsNearToFP64AsInLibTorchsAutocast) {
+  torch::manual_seed(3);
+  for (const auto& one : lstms()) {
+    SCOPED_TRACE(one.name);
+    const auto theirs = [&] {
+      const LibTorchAutocast autocast(torch::kBFloat16);
+      return run(one);
+    }();
+    for (const bool owned : {false, true}) {
+      if (owned)
+        for (const auto& p : one.module->parameters()) weights::own(p);
+      const auto ours = [&] {
+        const Autocast region(torch::kCPU, torch::kBFloat16);
+        return run(one);
+      }();
+      if (owned)
+        for (const auto& p : one.module->parameters()) weights::disown(p);
+      one.module->to(torch::kDouble);
+      const auto exact = run(one);
+      one.module->to(torch::kFloat);
+      for (const auto& output : ours.outputs) EXPECT_EQ(output.scalar_type(), torch::kBFloat16);
+      ASSERT_EQ(ours.gradients.size(), exact.gradients.size());
+      EXPECT_LE(distance(ours.outputs, exact.outputs),
+                1.1 * distance(theirs.outputs, exact.outputs));
+      EXPECT_LE(distance(ours.gradients, exact.gradients),
+                1.1 * distance(theirs.gradients, exact.gradients));
+    }
+  }
+}
+
+TEST(Recurrent, LSTMIsLibTorchsWhereDemisKernelsAreOff) {
+  torch::manual_seed(3);
+  const Layer one = lstms().front();
+  const auto theirs = [&] {
+    const LibTorchAutocast autocast(torch::kBFloat16);
+    return run(one).outputs;
+  }();
+  const auto ours = [&] {
+    const Autocast region(torch::kCPU, torch::kBFloat16);
+    return run(one).outputs;
+  };
+  EXPECT_FALSE(ours()[0].equal(theirs[0]));
+  setenv("DEMI_KERNELS", "aten", 1);
+  expect_same(ours(), theirs, "output");
+  unsetenv("DEMI_KERNELS");
 }
 
 torch::nn::Sequential perceptron() {

@@ -11,6 +11,7 @@
 
 #include "demi/autocast/boxed_kernel.h"
 #include "demi/autocast/hot_kernels.h"
+#include "demi/autocast/lstm_kernel.h"
 
 namespace demi {
 namespace {
@@ -61,7 +62,9 @@ void ensure_kernel(c10::DeviceType device, const std::string& op, int number) {
   QuietAboutOverriding quiet(c10::WarningUtils::get_warning_handler());
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   torch::Library& library = library_for(kernels, key, op.substr(0, op.find("::")));
-  if (register_hot_kernel(library, device, op, number)) return;
+  if (register_hot_kernel(library, device, op, number) ||
+      register_lstm_kernel(library, device, op, number))
+    return;
   library.impl(op.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                std::make_unique<BoxedKernel>(device, number)));
 }

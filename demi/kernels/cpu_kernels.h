@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "demi/core/export.h"
+#include "demi/kernels/lstm.h"
 #include "demi/kernels/path.h"
 #include "demi/kernels/step_table.h"
 
@@ -34,6 +35,10 @@ struct CpuKernels {
   void (*clamp)(float* values, float limit, std::int64_t n);  // to [-limit, limit]; NaN stays
   void (*lerp)(float* start, const float* end, float weight,
                std::int64_t n);  // start += weight (end - start)
+
+  // A time step of an LSTM (lstm.h). Rows are independent of each other.
+  void (*lstm_forward)(const LstmForward& step);
+  void (*lstm_backward)(const LstmBackward& step);
 };
 
 /// The kernels of a path, or null where this build or machine does not have it (path.h says why).

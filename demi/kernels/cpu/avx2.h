@@ -46,6 +46,14 @@ inline Vector clamp(Vector x, Vector limit) {
   return Vector(_mm256_blendv_ps(below, low.v, _mm256_cmp_ps(x.v, low.v, _CMP_LT_OQ)));
 }
 
+inline Vector select_less(Vector x, Vector limit, Vector yes, Vector no) {
+  return Vector(_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(x.v, limit.v, _CMP_LT_OQ)));
+}
+inline Vector power_of_two(Vector shifted) {
+  const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted.v), 23);
+  return Vector(_mm256_castsi256_ps(_mm256_add_epi32(n, _mm256_set1_epi32(0x3F800000))));
+}
+
 inline Vector from_bf16(__m128i bits) {
   return Vector(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16)));
 }

@@ -48,6 +48,14 @@ inline Vector clamp(Vector x, Vector limit) {
   return Vector(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, low.v, _CMP_LT_OQ), below, low.v));
 }
 
+inline Vector select_less(Vector x, Vector limit, Vector yes, Vector no) {
+  return Vector(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_LT_OQ), no.v, yes.v));
+}
+inline Vector power_of_two(Vector shifted) {
+  const __m512i n = _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23);
+  return Vector(_mm512_castsi512_ps(_mm512_add_epi32(n, _mm512_set1_epi32(0x3F800000))));
+}
+
 inline __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
 
 inline Vector from_bf16(__m256i bits) {

@@ -3,6 +3,7 @@
 
 #include "demi/kernels/cpu/tables.h"
 #include "demi/kernels/formulas.h"
+#include "demi/kernels/lstm_formulas.h"
 #include "demi/kernels/reference/elements.h"
 #include "demi/kernels/reference/passes.h"
 
@@ -38,10 +39,57 @@ void lerp_array(float* start, const float* end, float weight, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) start[i] = lerp(start[i], end[i], weight);
 }
 
+void lstm_forward_step(const LstmForward& step) {
+  const std::int64_t h = step.hidden;
+  for (std::int64_t row = 0; row < step.rows; ++row) {
+    for (std::int64_t i = 0; i < h; ++i) {
+      const std::int64_t at = row * h + i, first = row * 4 * h + i;
+      const auto sum = [&](int gate) {
+        return step.sums[first + gate * h] + step.bias[gate * h + i];
+      };
+      Gates<float> gates{sum(0), sum(1), sum(2), sum(3)};
+      step.cell[at] = lstm_cell(gates, step.cell_before[at]);
+      store_element(step.output, step.storage, at, lstm_output(gates, step.cell[at]));
+      if (step.widened) step.widened[at] = load_element(step.output, step.storage, at);
+      if (!step.gates) continue;
+      store_element(step.gates, step.storage, first, gates.input);
+      store_element(step.gates, step.storage, first + h, gates.forget);
+      store_element(step.gates, step.storage, first + 2 * h, gates.candidate);
+      store_element(step.gates, step.storage, first + 3 * h, gates.output);
+    }
+  }
+}
+
+void lstm_backward_step(const LstmBackward& step) {
+  const std::int64_t h = step.hidden;
+  for (std::int64_t row = 0; row < step.rows; ++row) {
+    for (std::int64_t i = 0; i < h; ++i) {
+      const std::int64_t at = row * h + i, first = row * 4 * h + i;
+      const auto gate = [&](int n) {
+        return load_element(step.gates, step.storage, first + n * h);
+      };
+      const Gates<float> gates{gate(0), gate(1), gate(2), gate(3)};
+      float output_gradient = step.hidden_gradient[at];
+      if (step.output_gradient)
+        output_gradient += load_element(step.output_gradient, step.storage, at);
+      const Gates<float> gradients = lstm_gradients(gates, step.cell_before[at], step.cell[at],
+                                                    output_gradient, step.cell_gradient[at]);
+      const float of_gates[] = {gradients.input, gradients.forget, gradients.candidate,
+                                gradients.output};
+      for (int n = 0; n < 4; ++n) {
+        store_element(step.sums_gradient, step.storage, first + n * h, of_gates[n]);
+        if (step.widened)
+          step.widened[first + n * h] =
+              load_element(step.sums_gradient, step.storage, first + n * h);
+      }
+    }
+  }
+}
+
 constexpr CpuKernels kReference = {
     Path::reference, reference::measure, reference::update, reference::apply_trust,
     narrow_array,    widen_array,        accumulate_array,  unscale_array,
-    clamp_array,     lerp_array};
+    clamp_array,     lerp_array,         lstm_forward_step, lstm_backward_step};
 
 }  // namespace
 

@@ -1,0 +1,305 @@
+#include "demi/rnn/lstm_layer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "demi/core/error.h"
+#include "demi/kernels/cpu_kernels.h"
+#include "demi/rnn/step_product.h"
+
+namespace demi::rnn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr int64_t kSequencesPerThread = 8;  // a product with fewer rows waits for its weights
+constexpr int64_t kRowsAtOnce = 1024;       // of the large products, where they go through FP32
+
+kernels::Storage storage_of(at::ScalarType dtype) {
+  return dtype == at::kHalf ? kernels::Storage::fp16 : kernels::Storage::bf16;
+}
+
+std::unique_ptr<float[]> scratch(int64_t n) {
+  return std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
+}
+
+/// Element `row` of the first dimension of a dense tensor, byte by byte for any dtype.
+const void* row_of(const at::Tensor& tensor, int64_t row) {
+  return static_cast<const char*>(tensor.const_data_ptr()) +
+         row * tensor.stride(0) * tensor.element_size();
+}
+void* row_of_mutable(const at::Tensor& tensor, int64_t row) {
+  return static_cast<char*>(tensor.mutable_data_ptr()) +
+         row * tensor.stride(0) * tensor.element_size();
+}
+
+/// The steps of a layer. Sequence n at time t is row t N + n of every array over time; arrays of h
+/// and c have one time more, for the state before the first step, so that a step goes from one row
+/// to the one N before or behind it.
+struct Steps {
+  int64_t times, sequences, inputs, hidden;
+  bool reverse;
+
+  int64_t time(int64_t step) const { return reverse ? times - 1 - step : step; }
+  int64_t row(int64_t time, int64_t sequence) const { return time * sequences + sequence; }
+  int64_t row_before(int64_t time, int64_t sequence) const { return row(time + reverse, sequence); }
+  int64_t row_after(int64_t time, int64_t sequence) const { return row(time + !reverse, sequence); }
+
+  // Of an array over times + 1, by time: what a step came from, what it left, the very first, the
+  // very last.
+  at::Tensor before(const at::Tensor& all) const { return all.narrow(0, reverse, times); }
+  at::Tensor after(const at::Tensor& all) const { return all.narrow(0, !reverse, times); }
+  at::Tensor first(const at::Tensor& all) const { return all.select(0, reverse ? times : 0); }
+  at::Tensor last(const at::Tensor& all) const { return all.select(0, reverse ? 0 : times); }
+};
+
+/// What forward leaves: h (T + 1, N, H) 16-bit, c (T + 1, N, H) FP32, gates (T, N, 4 H) 16-bit or
+/// undefined.
+struct Trace {
+  at::Tensor hidden, cell, gates;
+};
+
+void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor& w_ih,
+                   const at::Tensor& w_hh, const at::Tensor& bias, const Trace& trace) {
+  const kernels::CpuKernels& k = *kernels::cpu_kernels();
+  const kernels::Storage storage = storage_of(input.scalar_type());
+  const int64_t h = steps.hidden;
+  const StepProduct from_input(w_ih.t()), from_hidden(w_hh.t());
+  const at::Tensor x = input.reshape({-1, steps.inputs}), all_hidden = trace.hidden.view({-1, h}),
+                   all_cell = trace.cell.view({-1, h}),
+                   gates = trace.gates.defined() ? trace.gates.view({-1, 4 * h}) : at::Tensor();
+  at::parallel_for(0, steps.sequences, kSequencesPerThread, [&](int64_t begin, int64_t end) {
+    const int64_t rows = end - begin;
+    const auto sums = scratch(rows * 4 * h);
+    const auto wide_x = from_input.reads_fp32() ? scratch(rows * steps.inputs) : nullptr;
+    const auto wide_h = from_hidden.reads_fp32() ? scratch(rows * h) : nullptr;
+    if (wide_h)
+      k.widen(wide_h.get(), row_of(all_hidden, steps.row_before(steps.time(0), begin)), storage,
+              rows * h);
+    for (int64_t step = 0; step < steps.times; ++step) {
+      const int64_t time = steps.time(step), row = steps.row(time, begin),
+                    before = steps.row_before(time, begin), after = steps.row_after(time, begin);
+      if (wide_x) k.widen(wide_x.get(), row_of(x, row), storage, rows * steps.inputs);
+      from_input(wide_x ? wide_x.get() : row_of(x, row), sums.get(), rows, /*add=*/false);
+      from_hidden(wide_h ? wide_h.get() : row_of(all_hidden, before), sums.get(), rows,
+                  /*add=*/true);
+      k.lstm_forward({.rows = rows,
+                      .hidden = h,
+                      .storage = storage,
+                      .sums = sums.get(),
+                      .bias = bias.const_data_ptr<float>(),
+                      .cell_before = static_cast<const float*>(row_of(all_cell, before)),
+                      .cell = static_cast<float*>(row_of_mutable(all_cell, after)),
+                      .gates = gates.defined() ? row_of_mutable(gates, row) : nullptr,
+                      .output = row_of_mutable(all_hidden, after),
+                      .widened = wide_h.get()});
+    }
+    StepProduct::release();
+  });
+}
+
+/// Gradients of the gates' sums, (T, N, 4 H) 16-bit. of_hidden and of_cell (N, H) FP32: of the last
+/// state, and at the end of the first.
+at::Tensor backward_steps(const Steps& steps, const at::Tensor& of_output, const at::Tensor& w_hh,
+                          const Trace& trace, const at::Tensor& of_hidden,
+                          const at::Tensor& of_cell) {
+  const kernels::CpuKernels& k = *kernels::cpu_kernels();
+  const kernels::Storage storage = storage_of(w_hh.scalar_type());
+  const int64_t h = steps.hidden;
+  const StepProduct to_hidden(w_hh);
+  const at::Tensor of_sums =
+      at::empty({steps.times * steps.sequences, 4 * h}, trace.hidden.options());
+  const at::Tensor all_cell = trace.cell.view({-1, h}), gates = trace.gates.view({-1, 4 * h}),
+                   outputs = of_output.defined() ? of_output.view({-1, h}) : at::Tensor();
+  at::parallel_for(0, steps.sequences, kSequencesPerThread, [&](int64_t begin, int64_t end) {
+    const int64_t rows = end - begin;
+    auto* hidden_gradient = static_cast<float*>(row_of_mutable(of_hidden, begin));
+    auto* cell_gradient = static_cast<float*>(row_of_mutable(of_cell, begin));
+    const auto wide = to_hidden.reads_fp32() ? scratch(rows * 4 * h) : nullptr;
+    for (int64_t step = steps.times; step-- > 0;) {
+      const int64_t time = steps.time(step), row = steps.row(time, begin);
+      k.lstm_backward(
+          {.rows = rows,
+           .hidden = h,
+           .storage = storage,
+           .output_gradient = outputs.defined() ? row_of(outputs, row) : nullptr,
+           .hidden_gradient = hidden_gradient,
+           .cell_gradient = cell_gradient,
+           .gates = row_of(gates, row),
+           .cell_before =
+               static_cast<const float*>(row_of(all_cell, steps.row_before(time, begin))),
+           .cell = static_cast<const float*>(row_of(all_cell, steps.row_after(time, begin))),
+           .sums_gradient = row_of_mutable(of_sums, row),
+           .widened = wide.get()});
+      to_hidden(wide ? wide.get() : row_of(of_sums, row), hidden_gradient, rows, /*add=*/false);
+    }
+    StepProduct::release();
+  });
+  return of_sums;
+}
+
+/// Gradients of what the gates' sums were made of; undefined where not wanted. 16-bit, summed in
+/// FP32 and rounded once.
+struct SumsMadeOf {
+  at::Tensor input, w_ih, w_hh, bias;
+};
+
+/// of_sums (rows, 4 H), input (rows, I), before (rows, H): h of the step before.
+SumsMadeOf backward_of_sums(const at::Tensor& of_sums, const at::Tensor& input,
+                            const at::Tensor& before, const at::Tensor& w_ih,
+                            const std::array<bool, 3>& wanted) {
+  const auto low = of_sums.options();
+  const auto [wants_input, wants_w_ih, wants_w_hh] = wanted;
+  if (of_sums.scalar_type() == at::kBFloat16 && StepProduct::bf16_available())
+    return {wants_input ? at::mm(of_sums, w_ih) : at::Tensor(),
+            wants_w_ih ? at::mm(of_sums.t(), input) : at::Tensor(),
+            wants_w_hh ? at::mm(of_sums.t(), before) : at::Tensor(),
+            of_sums.sum(0, /*keepdim=*/false, at::kFloat).to(low.dtype())};
+
+  // The same through FP32, a piece at a time that stays in the cache.
+  const auto fp32 = [](const at::Tensor& t) { return t.to(at::kFloat); };
+  const at::Tensor wide_w_ih = fp32(w_ih);
+  at::Tensor of_input = wants_input ? at::empty(input.sizes(), low) : at::Tensor();
+  at::Tensor of_w_ih = at::zeros(w_ih.sizes(), low.dtype(at::kFloat)),
+             of_w_hh = at::zeros({w_ih.size(0), before.size(1)}, low.dtype(at::kFloat)),
+             of_bias = at::zeros({w_ih.size(0)}, low.dtype(at::kFloat));
+  for (int64_t row = 0; row < of_sums.size(0); row += kRowsAtOnce) {
+    const auto piece = [&](const at::Tensor& t) {
+      return t.narrow(0, row, std::min(kRowsAtOnce, t.size(0) - row));
+    };
+    const at::Tensor sums = fp32(piece(of_sums));
+    if (wants_input) piece(of_input).copy_(at::mm(sums, wide_w_ih));
+    if (wants_w_ih) of_w_ih.addmm_(sums.t(), fp32(piece(input)));
+    if (wants_w_hh) of_w_hh.addmm_(sums.t(), fp32(piece(before)));
+    of_bias += sums.sum(0);
+  }
+  return {of_input, of_w_ih.to(low.dtype()), of_w_hh.to(low.dtype()), of_bias.to(low.dtype())};
+}
+
+at::Tensor bias_of(const std::optional<at::Tensor>& b_ih, const std::optional<at::Tensor>& b_hh,
+                   const at::Tensor& w_ih) {
+  at::Tensor bias = at::zeros({w_ih.size(0)}, w_ih.options().dtype(at::kFloat));
+  if (b_ih) bias += *b_ih;
+  if (b_hh) bias += *b_hh;
+  return bias;
+}
+
+std::optional<at::Tensor> given(const at::Tensor& bias) {
+  return bias.defined() ? std::optional(bias) : std::nullopt;
+}
+
+// What runs in here has its dtypes already, whatever region backward is called in.
+struct NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
+struct LstmFunction : torch::autograd::Function<LstmFunction> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& input,
+                               const at::Tensor& w_ih, const at::Tensor& w_hh,
+                               const std::optional<at::Tensor>& b_ih,
+                               const std::optional<at::Tensor>& b_hh, const at::Tensor& hidden,
+                               const at::Tensor& cell, bool reverse, bool keep) {
+    const NoAutocast no_autocast;
+    // Not as a view that autograd would follow: what is returned stands for itself.
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const Steps steps{input.size(0), input.size(1), input.size(2), w_hh.size(1), reverse};
+    const at::Tensor x = input.contiguous();
+    const std::vector<int64_t> states{steps.times + 1, steps.sequences, steps.hidden};
+    Trace trace{
+        at::empty(states, x.options()), at::empty(states, x.options().dtype(at::kFloat)), {}};
+    if (keep)
+      trace.gates = at::empty({steps.times, steps.sequences, 4 * steps.hidden}, x.options());
+    steps.first(trace.hidden).copy_(hidden);
+    steps.first(trace.cell).copy_(cell);
+    forward_steps(steps, x, w_ih, w_hh, bias_of(b_ih, b_hh, w_ih), trace);
+    const at::Tensor output = steps.after(trace.hidden);
+    if (keep) {
+      // The output too, so that a write into it before backward is noticed.
+      context->save_for_backward({x, w_ih, w_hh, trace.hidden, trace.cell, trace.gates, output});
+      context->saved_data["b_ih"] = b_ih.has_value();
+      context->saved_data["b_hh"] = b_hh.has_value();
+      context->saved_data["reverse"] = reverse;
+    }
+    return {output, steps.last(trace.hidden).clone(), steps.last(trace.cell).to(x.scalar_type())};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    if (at::GradMode::is_enabled())
+      throw UsageError({.where = "rnn.lstm_layer",
+                        .what = "an LSTM in an autocast region on a CPU has no second derivative",
+                        .seen = "create_graph = true",
+                        .advice = "run the LSTM in FP32: a region with enabled = false around it"});
+    const NoAutocast no_autocast;
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &w_ih = saved[1], &w_hh = saved[2];
+    const Trace trace{saved[3], saved[4], saved[5]};
+    const Steps steps{x.size(0), x.size(1), x.size(2), w_hh.size(1),
+                      context->saved_data["reverse"].toBool()};
+    const auto dtype = x.scalar_type();
+    const auto fp32_or_zero = [&](const at::Tensor& gradient) {
+      return gradient.defined()
+                 ? gradient.to(at::kFloat, false, /*copy=*/true).contiguous()
+                 : at::zeros({steps.sequences, steps.hidden}, x.options().dtype(at::kFloat));
+    };
+    const at::Tensor of_output =
+        gradients[0].defined() ? gradients[0].to(dtype).contiguous() : at::Tensor();
+    const at::Tensor of_hidden = fp32_or_zero(gradients[1]), of_cell = fp32_or_zero(gradients[2]);
+    const at::Tensor of_sums =
+        backward_steps(steps, of_output, w_hh.contiguous(), trace, of_hidden, of_cell);
+
+    variable_list result(9);
+    const SumsMadeOf of = backward_of_sums(
+        of_sums, x.view({-1, steps.inputs}), steps.before(trace.hidden).reshape({-1, steps.hidden}),
+        w_ih.contiguous(),
+        {context->needs_input_grad(0), context->needs_input_grad(1), context->needs_input_grad(2)});
+    const bool has_b_ih = context->saved_data["b_ih"].toBool(),
+               has_b_hh = context->saved_data["b_hh"].toBool();
+    if (of.input.defined()) result[0] = of.input.view_as(x);
+    result[1] = of.w_ih;
+    result[2] = of.w_hh;
+    if (has_b_ih) result[3] = of.bias;
+    if (has_b_hh) result[4] = has_b_ih ? of.bias.clone() : of.bias;
+    result[5] = of_hidden.to(dtype);
+    result[6] = of_cell.to(dtype);
+    return result;
+  }
+};
+
+}  // namespace
+
+bool lstm_layer_takes(const at::Tensor& input, const LstmWeights& weights, const at::Tensor& hidden,
+                      const at::Tensor& cell) {
+  const auto fits = [&](const at::Tensor& tensor, at::IntArrayRef shape) {
+    return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+           tensor.scalar_type() == input.scalar_type() && tensor.sizes() == shape;
+  };
+  const bool is_16_bit = input.scalar_type() == at::kBFloat16 || input.scalar_type() == at::kHalf;
+  if (!is_16_bit || input.dim() != 3 || input.numel() == 0 || weights.w_hh.dim() != 2) return false;
+  const int64_t sequences = input.size(1), inputs = input.size(2), h = weights.w_hh.size(1);
+  return h > 0 && fits(input, input.sizes()) && fits(weights.w_ih, {4 * h, inputs}) &&
+         fits(weights.w_hh, {4 * h, h}) &&
+         (!weights.b_ih.defined() || fits(weights.b_ih, {4 * h})) &&
+         (!weights.b_hh.defined() || fits(weights.b_hh, {4 * h})) && fits(hidden, {sequences, h}) &&
+         fits(cell, {sequences, h}) && kernels::cpu_kernels() && StepProduct::available();
+}
+
+LstmResult lstm_layer(const at::Tensor& input, const LstmWeights& weights, const at::Tensor& hidden,
+                      const at::Tensor& cell, bool reverse) {
+  const auto wants = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
+  const bool keep = at::GradMode::is_enabled() &&
+                    (wants(input) || wants(weights.w_ih) || wants(weights.w_hh) ||
+                     wants(weights.b_ih) || wants(weights.b_hh) || wants(hidden) || wants(cell));
+  auto result = LstmFunction::apply(input, weights.w_ih, weights.w_hh, given(weights.b_ih),
+                                    given(weights.b_hh), hidden, cell, reverse, keep);
+  return {std::move(result[0]), std::move(result[1]), std::move(result[2])};
+}
+
+}  // namespace demi::rnn

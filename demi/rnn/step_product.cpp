@@ -1,0 +1,105 @@
+#include "demi/rnn/step_product.h"
+
+#include <ATen/native/CPUBlas.h>
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+#include <vector>
+
+namespace demi::rnn {
+namespace {
+
+namespace blas = at::native::cpublas;
+
+// The widths that oneDNN packs, widest first; 0 where none divides n.
+int64_t panel_of(int64_t n) {
+  for (const int64_t width : {64, 48, 32, 16})
+    if (n % width == 0) return width;
+  return 0;
+}
+
+// Panels of `width` columns, one after the other, each packed as the product wants it.
+at::Tensor packed(const at::Tensor& b, int64_t width) {
+  const int64_t k = b.size(0), n = b.size(1);
+  const at::Tensor from = b.contiguous();
+  at::Tensor to = at::empty({n / width, k * width}, b.options());
+  const auto* source = from.const_data_ptr<at::BFloat16>();
+  auto* target = to.mutable_data_ptr<at::BFloat16>();
+  for (int64_t column = 0; column < n; column += width)
+    blas::pack(k, width, n, width, at::kBFloat16, at::kBFloat16, source + column,
+               target + column * k);
+  return to;
+}
+
+void multiply_panels(const at::BFloat16* a, const at::BFloat16* panels, float* c, int64_t rows,
+                     int64_t k, int64_t n, int64_t width, bool add) {
+  for (int64_t column = 0; column < n; column += width)
+    blas::brgemm(rows, width, k, k, width, n, add, a, panels + column * k, c + column,
+                 /*is_vnni=*/true);
+}
+
+// Small whole numbers: every product and sum is exact in any order.
+template <class Multiply>
+bool multiplies(Multiply multiply) {
+  constexpr int64_t kRows = 5, kInner = 6, kColumns = 32;
+  std::vector<float> a(kRows * kInner), b(kInner * kColumns), c(kRows * kColumns, 1);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 7) - 3;
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 11) - 5;
+  try {
+    multiply(a, b, c.data(), kRows, kInner, kColumns);
+  } catch (const std::exception&) {
+    return false;  // not in this LibTorch, or not on this processor
+  }
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < kColumns; ++j) {
+      float sum = 1;
+      for (int64_t l = 0; l < kInner; ++l) sum += a[i * kInner + l] * b[l * kColumns + j];
+      if (c[i * kColumns + j] != sum) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool StepProduct::available() {
+  static const bool result =
+      multiplies([](const auto& a, const auto& b, float* c, int64_t rows, int64_t k, int64_t n) {
+        blas::brgemm(rows, n, k, k, n, n, /*add_C=*/true, a.data(), b.data(), c, /*is_vnni=*/false);
+      });
+  return result;
+}
+
+bool StepProduct::bf16_available() {
+  static const bool result =
+      blas::could_pack(at::kBFloat16) &&
+      multiplies([](const auto& a, const auto& b, float* c, int64_t rows, int64_t k, int64_t n) {
+        at::Tensor low = at::empty({k, n}, at::kBFloat16);
+        std::copy(b.begin(), b.end(), low.mutable_data_ptr<at::BFloat16>());
+        const std::vector<at::BFloat16> low_a(a.begin(), a.end());
+        const at::Tensor panels = packed(low, panel_of(n));
+        multiply_panels(low_a.data(), panels.const_data_ptr<at::BFloat16>(), c, rows, k, n,
+                        panel_of(n), /*add=*/true);
+        release();
+      });
+  return result;
+}
+
+StepProduct::StepProduct(const at::Tensor& b) : k_(b.size(0)), n_(b.size(1)) {
+  // Two rows of bf16 are packed into one.
+  if (b.scalar_type() == at::kBFloat16 && k_ % 2 == 0 && bf16_available()) panel_ = panel_of(n_);
+  b_ = panel_ ? packed(b, panel_) : b.to(at::kFloat).contiguous();
+}
+
+void StepProduct::operator()(const void* a, float* c, int64_t rows, bool add) const {
+  if (panel_)
+    multiply_panels(static_cast<const at::BFloat16*>(a), b_.const_data_ptr<at::BFloat16>(), c, rows,
+                    k_, n_, panel_, add);
+  else
+    blas::brgemm(rows, n_, k_, k_, n_, n_, add, static_cast<const float*>(a),
+                 b_.const_data_ptr<float>(), c, /*is_vnni=*/false);
+}
+
+void StepProduct::release() { blas::brgemm_release(); }
+
+}  // namespace demi::rnn
