@@ -21,6 +21,8 @@ struct ProgressState {
   std::int64_t step = 0;                 // done in this epoch
   std::int64_t steps = 0;                // of this epoch; 0: not known
   std::optional<double> loss, accuracy;  // accuracy: 0 to 1
+  std::optional<std::int64_t> correct;   // of `examples`
+  std::int64_t examples = 0;             // that loss and accuracy are of
   std::optional<double> learning_rate;
   std::optional<double> loss_scale;  // a scaler's; empty without one
   std::optional<double> items_per_second;

@@ -57,6 +57,8 @@ std::vector<Part> parts_of(const ProgressState& state,
     add(3, std::isfinite(*state.loss) ? fmt::format("loss {:.4f}", *state.loss)
                                       : "loss " + format_number(*state.loss));
   if (state.accuracy) add(7, "accuracy " + format_percent(*state.accuracy));
+  if (state.correct)
+    add(12, fmt::format("({}/{})", format_count(*state.correct), format_count(state.examples)));
   if (state.learning_rate) add(9, fmt::format("lr {:.2e}", *state.learning_rate));
   if (state.loss_scale) add(10, "scale " + format_number(*state.loss_scale));
   if (state.items_per_second) add(8, format_rate(*state.items_per_second, state.items));

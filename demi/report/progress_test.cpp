@@ -18,6 +18,8 @@ ProgressState full() {
           .steps = 235,
           .loss = 0.3120,
           .accuracy = 0.8891,
+          .correct = 32541,
+          .examples = 36600,
           .learning_rate = 2.8e-3,
           .loss_scale = 65536,
           .items_per_second = 3214,
@@ -30,8 +32,8 @@ std::string line(std::size_t width, bool utf8 = true) {
 
 TEST(ProgressLine, HoldsEverythingWhereThereIsRoom) {
   EXPECT_EQ(Progress::line(full(), Seconds(41), 0, true, false, false),
-            "bf16  epoch 2/3   60 %  loss 0.3120  accuracy 88.91 %  lr 2.80e-03  scale 65536  "
-            "3,214 images/s  1.20 GB  0:41 left");
+            "bf16  epoch 2/3   60 %  loss 0.3120  accuracy 88.91 %  (32,541/36,600)  lr 2.80e-03  "
+            "scale 65536  3,214 images/s  1.20 GB  0:41 left");
 }
 
 TEST(ProgressLine, NeverExceedsTheWidthAndGivesUpTheLeastFirst) {

@@ -53,8 +53,9 @@ void drop_empty_columns(report::Table& table, const Comparison& c) {
 }
 
 std::string machine_line(const Machine& machine) {
-  return fmt::format("{} ({}, {} threads), LibTorch {}, demi {}", machine.device_name,
-                     machine.instruction_set, machine.threads, machine.libtorch, machine.demi);
+  return fmt::format("{} ({}, {} thread{}), LibTorch {}, demi {}", machine.device_name,
+                     machine.instruction_set, machine.threads, machine.threads == 1 ? "" : "s",
+                     machine.libtorch, machine.demi);
 }
 
 std::string data_line(const Comparison& c) {

@@ -34,9 +34,12 @@ void ShowProgress::on_step(const StepRecord& step, int64_t examples) {
   loss_ = std::isfinite(loss_) ? kFade * loss_ + (1 - kFade) * step.loss : step.loss;
   state_.step = step.step - first_step_;
   state_.loss = loss_;
-  if (step.accuracy)
-    state_.accuracy =
-        state_.accuracy ? kFade * *state_.accuracy + (1 - kFade) * *step.accuracy : *step.accuracy;
+  if (step.accuracy) {
+    const double of_step = *step.accuracy * static_cast<double>(examples - state_.examples);
+    state_.correct = state_.correct.value_or(0) + std::llround(of_step);
+    state_.accuracy = static_cast<double>(*state_.correct) / static_cast<double>(examples);
+  }
+  state_.examples = examples;
   state_.learning_rate = step.learning_rate;
   state_.loss_scale = step.loss_scale;
   if (elapsed.count() > 0)
@@ -54,6 +57,10 @@ void ShowProgress::on_epoch_end(const EpochRecord& epoch) {
   state_.phase.clear();
   state_.loss = epoch.validation ? epoch.validation->loss : epoch.loss;
   state_.accuracy = epoch.validation ? epoch.validation->accuracy : epoch.accuracy;
+  state_.examples = epoch.validation ? epoch.validation->examples : epoch.examples;
+  state_.correct.reset();
+  if (state_.accuracy)
+    state_.correct = std::llround(*state_.accuracy * static_cast<double>(state_.examples));
   if (epoch.seconds > 0)
     state_.items_per_second = static_cast<double>(epoch.examples) / epoch.seconds;
   progress_.end_epoch(state_);
