@@ -244,9 +244,10 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
     const Steps steps{x.size(0), x.size(1), x.size(2), w_hh.size(1),
                       context->saved_data["reverse"].toBool()};
     const auto dtype = x.scalar_type();
+    // Of 16-bit results, so `to` makes a tensor of its own, which the steps then write.
     const auto fp32_or_zero = [&](const at::Tensor& gradient) {
       return gradient.defined()
-                 ? gradient.to(at::kFloat, false, /*copy=*/true).contiguous()
+                 ? gradient.to(at::kFloat).contiguous()
                  : at::zeros({steps.sequences, steps.hidden}, x.options().dtype(at::kFloat));
     };
     const at::Tensor of_output =

@@ -146,6 +146,18 @@ TEST(LstmLayer, BiasesMayBeAbsent) {
   }
 }
 
+TEST(LstmLayer, AnyArgumentAloneMayWantAGradient) {
+  const Case one(6, 4, 5, 8);
+  const Tensors all = one.leaves(at::kBFloat16);
+  const Tensors expected = gradients(ours(all, false), one.of_results, all);
+  for (size_t i = 0; i < all.size(); ++i) {
+    Tensors a = one.arguments;
+    a[i] = a[i].detach().clone().requires_grad_();
+    const Tensors g = gradients(ours(a, false), one.of_results, {a[i]});
+    EXPECT_TRUE(torch::equal(g[0], expected[i])) << i;
+  }
+}
+
 TEST(LstmLayer, OnlyWantedGradientsAreMade) {
   const Case one(6, 4, 5, 8);
   Tensors a = one.leaves(at::kBFloat16);

@@ -41,7 +41,7 @@ void multiply_panels(const at::BFloat16* a, const at::BFloat16* panels, float* c
 // Small whole numbers: every product and sum is exact in any order.
 template <class Multiply>
 bool multiplies(Multiply multiply) {
-  constexpr int64_t kRows = 5, kInner = 6, kColumns = 32;
+  constexpr int64_t kRows = 5, kInner = 6, kColumns = 128;  // two panels
   std::vector<float> a(kRows * kInner), b(kInner * kColumns), c(kRows * kColumns, 1);
   for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 7) - 3;
   for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 11) - 5;
