@@ -1,0 +1,104 @@
+#include "demi/weights/step_targets.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "demi/weights/testing.h"
+
+namespace demi::weights {
+namespace {
+
+using testing::expect_right;
+using StepTargetsTest = testing::Weights;
+
+TEST_F(StepTargetsTest, ASteadyStepCastsNothing) {
+  auto p = owned_parameter();
+  low_precision(p, torch::kBFloat16);
+  low_precision(p, torch::kHalf);
+  const auto before = stats().casts;
+  StepTargets step({p});
+  for (int i = 0; i < 3; ++i) {
+    const auto& targets = step.begin();
+    ASSERT_EQ(targets[0].copy_count, 2);
+    auto* master = static_cast<float*>(targets[0].parameter);
+    for (int e = 0; e < 16; ++e) {
+      master[e] += 1;
+      for (int c = 0; c < 2; ++c) {
+        const auto& copy = targets[0].copies[c];
+        if (copy.dtype == torch::kHalf)
+          static_cast<at::Half*>(copy.data)[e] = master[e];
+        else
+          static_cast<at::BFloat16*>(copy.data)[e] = master[e];
+      }
+    }
+    step.finish();
+    expect_right(p, "after a step");
+  }
+  EXPECT_EQ(stats().casts, before);
+}
+
+TEST_F(StepTargetsTest, AStepFindsTheCopiesWhereTheyStandNow) {
+  auto p = owned_parameter();
+  StepTargets step({p});
+  EXPECT_EQ(step.begin()[0].copy_count, 0);
+  step.finish();
+  low_precision(p, torch::kBFloat16);
+  EXPECT_EQ(step.begin()[0].copy_count, 1);
+  step.finish();
+  disown(p);
+  EXPECT_EQ(step.begin()[0].copy_count, 0) << "nobody keeps copies of it any more";
+  step.finish();
+  own(p);
+  low_precision(p, torch::kBFloat16);
+  low_precision(p, torch::kHalf);
+  EXPECT_EQ(step.begin()[0].copy_count, 2);
+  step.finish();
+  EXPECT_EQ(step.begin()[0].copy_count, 2) << "and finish() made them valid";
+  step.finish();
+}
+
+TEST_F(StepTargetsTest, AStepThatThrowsInTheMiddleLeavesNoWrongCopy) {
+  auto p = owned_parameter();
+  expect_right(p, "before");
+  StepTargets step({p});
+  const auto& targets = step.begin();
+  static_cast<float*>(targets[0].parameter)[0] = 77;
+  expect_right(p, "between");
+  static_cast<float*>(targets[0].parameter)[0] = 78;
+  mark_dirty(p);
+  step.finish();  // the copies were made anew in between: not the ones that the step wrote
+  expect_right(p, "after");
+}
+
+TEST_F(StepTargetsTest, AWriteBetweenBeginAndFinishToReplacedStorageStaysSeen) {
+  auto p = owned_parameter();
+  expect_right(p, "before");
+  StepTargets step({p});
+  step.begin();
+  p.set_data(torch::zeros_like(p));
+  step.finish();
+  expect_right(p, "after");
+}
+
+TEST_F(StepTargetsTest, AStepThatWasSkippedRevivesNoStaleCopy) {
+  auto p = owned_parameter();
+  expect_right(p, "before");
+  p.data().add_(1);
+  StepTargets step({p});
+  EXPECT_EQ(step.begin()[0].copy_count, 0);
+  step.finish();
+  expect_right(p, "after a step that wrote nothing");
+}
+
+TEST_F(StepTargetsTest, TheStepTellsTheGraphThatWeightsChanged) {
+  auto p = owned_parameter();
+  const auto x = torch::ones({4, 4}).to(torch::kBFloat16).set_requires_grad(true);
+  const auto loss = torch::mm(x, low_precision(p, torch::kBFloat16)).sum();
+  StepTargets step({p});
+  step.begin();
+  step.finish();
+  EXPECT_THROW(loss.backward(), c10::Error);
+}
+
+}  // namespace
+}  // namespace demi::weights

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "demi/weights/weights.h"
+
+namespace demi::weights::testing {
+
+/// Copies that live across regions, and none left at the end.
+class Weights : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    torch::manual_seed(1);
+    before_ = mode();
+    set_mode(Mode::keep);
+    reset_stats();
+  }
+  void TearDown() override {
+    for (const auto& p : owned_) disown(p);
+    set_capacity();
+    set_mode(before_);
+    EXPECT_EQ(stats().copies, 0);
+    EXPECT_EQ(stats().bytes, 0);
+  }
+  at::Tensor parameter(at::IntArrayRef sizes = {4, 4}, bool requires_grad = true) {
+    return torch::randn(sizes).set_requires_grad(requires_grad);
+  }
+  at::Tensor owned_parameter(at::IntArrayRef sizes = {4, 4}, bool requires_grad = true) {
+    auto p = parameter(sizes, requires_grad);
+    own(p);
+    owned_.push_back(p);
+    return p;
+  }
+  std::vector<at::Tensor> owned_;
+  Mode before_;
+};
+
+/// What an op must see: the parameter's value now, rounded.
+inline void expect_right(const at::Tensor& p, const char* what) {
+  for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
+    const auto low = low_precision(p, dtype);
+    EXPECT_EQ(low.scalar_type(), dtype) << what;
+    EXPECT_TRUE(low.detach().equal(p.detach().to(dtype))) << what << " left a stale copy";
+    EXPECT_TRUE(low_precision(p.t(), dtype).detach().equal(p.detach().t().to(dtype)))
+        << what << " (view)";
+  }
+}
+
+}  // namespace demi::weights::testing
