@@ -27,6 +27,12 @@ kernels::Storage storage_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? kernels::Storage::fp16 : kernels::Storage::bf16;
 }
 
+// DEMI_KERNELS may have changed since lstm_layer_takes() was asked, before backward at that.
+const kernels::CpuKernels& kernels_now() {
+  const kernels::CpuKernels* best = kernels::cpu_kernels();
+  return best ? *best : *kernels::cpu_kernels(kernels::Path::reference);
+}
+
 std::unique_ptr<float[]> scratch(int64_t n) {
   return std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
 }
@@ -69,7 +75,7 @@ struct Trace {
 
 void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor& w_ih,
                    const at::Tensor& w_hh, const at::Tensor& bias, const Trace& trace) {
-  const kernels::CpuKernels& k = *kernels::cpu_kernels();
+  const kernels::CpuKernels& k = kernels_now();
   const kernels::Storage storage = storage_of(input.scalar_type());
   const int64_t h = steps.hidden;
   const StepProduct from_input(w_ih.t()), from_hidden(w_hh.t());
@@ -111,7 +117,7 @@ void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor
 at::Tensor backward_steps(const Steps& steps, const at::Tensor& of_output, const at::Tensor& w_hh,
                           const Trace& trace, const at::Tensor& of_hidden,
                           const at::Tensor& of_cell) {
-  const kernels::CpuKernels& k = *kernels::cpu_kernels();
+  const kernels::CpuKernels& k = kernels_now();
   const kernels::Storage storage = storage_of(w_hh.scalar_type());
   const int64_t h = steps.hidden;
   const StepProduct to_hidden(w_hh);
@@ -146,16 +152,16 @@ at::Tensor backward_steps(const Steps& steps, const at::Tensor& of_output, const
   return of_sums;
 }
 
-/// Gradients of what the gates' sums were made of; undefined where not wanted. 16-bit, summed in
-/// FP32 and rounded once.
-struct SumsMadeOf {
+/// Gradients of what the gates' sums are made of, 16-bit, summed in FP32 and rounded once;
+/// undefined where not wanted.
+struct ThroughSums {
   at::Tensor input, w_ih, w_hh, bias;
 };
 
 /// of_sums (rows, 4 H), input (rows, I), before (rows, H): h of the step before.
-SumsMadeOf backward_of_sums(const at::Tensor& of_sums, const at::Tensor& input,
-                            const at::Tensor& before, const at::Tensor& w_ih,
-                            const std::array<bool, 3>& wanted) {
+ThroughSums gradients_through_sums(const at::Tensor& of_sums, const at::Tensor& input,
+                                   const at::Tensor& before, const at::Tensor& w_ih,
+                                   const std::array<bool, 3>& wanted) {
   const auto low = of_sums.options();
   const auto [wants_input, wants_w_ih, wants_w_hh] = wanted;
   if (of_sums.scalar_type() == at::kBFloat16 && StepProduct::bf16_available())
@@ -257,7 +263,7 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
         backward_steps(steps, of_output, w_hh.contiguous(), trace, of_hidden, of_cell);
 
     variable_list result(9);
-    const SumsMadeOf of = backward_of_sums(
+    const ThroughSums of = gradients_through_sums(
         of_sums, x.view({-1, steps.inputs}), steps.before(trace.hidden).reshape({-1, steps.hidden}),
         w_ih.contiguous(),
         {context->needs_input_grad(0), context->needs_input_grad(1), context->needs_input_grad(2)});
