@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """A recipe's training step beside Python PyTorch's: same model, sizes, optimizer and threads, the programs in turn.
 
     benchmarks/peers/recipes.py --demi build/release/demi --peer $(benchmarks/peers/make_env.sh) mlp imdb-lstm

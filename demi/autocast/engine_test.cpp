@@ -197,6 +197,24 @@ TEST(Recurrent, LSTMIsAsNearToFP64AsInLibTorchsAutocast) {
   }
 }
 
+// oneDNN has no fp16 LSTM for processors without fp16 instructions: LibTorch's autocast throws
+// there.
+TEST(Recurrent, LSTMRunsInFp16OnAnyProcessor) {
+  torch::manual_seed(3);
+  for (const auto& one : lstms()) {
+    SCOPED_TRACE(one.name);
+    const auto ours = [&] {
+      const Autocast region(torch::kCPU, torch::kHalf);
+      return run(one);
+    }();
+    one.module->to(torch::kDouble);
+    const auto exact = run(one);
+    for (const auto& output : ours.outputs) EXPECT_EQ(output.scalar_type(), torch::kHalf);
+    EXPECT_LT(distance(ours.outputs, exact.outputs), 0x1p-11);
+    EXPECT_LT(distance(ours.gradients, exact.gradients), 0x1p-10);
+  }
+}
+
 TEST(Recurrent, LSTMIsLibTorchsWhereDemisKernelsAreOff) {
   torch::manual_seed(3);
   for (const Layer& one : lstms()) {
