@@ -7,6 +7,12 @@
 
 #include "demi/autocast/call.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DEMI_FLATTEN  // sanitizers make minutes of compiling of it
+#else
+#define DEMI_FLATTEN [[gnu::flatten]]
+#endif
+
 namespace demi {
 namespace {
 
@@ -49,7 +55,7 @@ struct Hot<device, Op, Result(Arguments...)> {
   static inline int number = 0;
 
   // Flattened, the device is known wherever an argument is looked at.
-  [[gnu::flatten]] static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
+  DEMI_FLATTEN static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
     Call now(device, number, /*handles=*/0);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey<device>);
     (now.see(arguments), ...);
