@@ -59,6 +59,7 @@ std::optional<LowCopy> make_copy(const at::Tensor& leaf, c10::ScalarType dtype, 
                  .version = version,
                  .low_version = low_version,
                  .data = leaf.storage().data(),
+                 .storage = leaf.storage().getWeakStorageImpl(),
                  .storage_offset = leaf.storage_offset(),
                  .footprint = Footprint(bytes)};
 }

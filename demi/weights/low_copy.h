@@ -45,6 +45,8 @@ struct LowCopy {
   std::int64_t version;      // of the leaf; -1 for an inference tensor, which has none
   std::int64_t low_version;  // of low: somebody wrote to a view that an op returned
   const void* data;          // of the leaf's storage
+  c10::weak_intrusive_ptr<c10::StorageImpl>
+      storage;  // of the leaf: while this lives, no other one gets its address
   std::int64_t storage_offset;
   bool in_step = false;  // between begin() and finish() of a StepTargets
   Footprint footprint;
@@ -55,6 +57,7 @@ struct LowCopy {
 inline bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf) {
   const c10::StorageImpl* storage = leaf.unsafe_storage().unsafeGetStorageImpl();
   if (copy.mark && !(copy.mark->intact(storage) && copy.mark->epoch() == copy.epoch)) return false;
+  if (copy.storage._unsafe_get_target() != storage) return false;
   const c10::TensorImpl& low = *copy.low.unsafeGetTensorImpl();
   return version_of(leaf) == copy.version && version_of(low) == copy.low_version &&
          storage->data() == copy.data && leaf.storage_offset() == copy.storage_offset &&

@@ -187,6 +187,26 @@ TEST_F(Writes, EveryWriteInsideARegionIsSeen) {
   }
 }
 
+// What replaces a parameter's storage may get its old memory, with the same version on the leaf.
+TEST_F(Writes, MemoryThatIsUsedAgainIsNotMistakenForTheOld) {
+  for (const Mode in : {Mode::keep, Mode::region}) {
+    set_mode(in);
+    auto p = in == Mode::keep ? owned_parameter({64, 64}) : parameter({64, 64});
+    enter_region();
+    int used_again = 0;
+    for (int i = 0; i < 300; ++i) {
+      expect_right(p, "before");
+      const void* memory = p.const_data_ptr();
+      p.set_data(torch::empty({0}));
+      p.set_data(torch::randn({64, 64}));
+      used_again += p.const_data_ptr() == memory;
+      expect_right(p, "after");
+    }
+    leave_region();
+    EXPECT_GT(used_again, 0) << "nothing was tested";
+  }
+}
+
 TEST_F(Writes, AWriteThroughOneTensorOfAStorageIsSeenByAll) {
   const auto flat = torch::randn({32});
   auto p = owned_parameter(), q = owned_parameter();
