@@ -19,7 +19,7 @@ struct LstmForward {
   const float* sums;         // (rows, 4 hidden): x W_ih' + h_before W_hh'
   const float* bias;         // (4 hidden)
   const float* cell_before;  // (rows, hidden)
-  float* cell;               // (rows, hidden)
+  float* cell;               // (rows, hidden); may be cell_before
   void* gates;               // (rows, 4 hidden) after sigmoid and tanh, for backward; or null
   void* output;              // (rows, hidden): h
   float* widened;            // (rows, hidden): h as rounded; or null

@@ -67,8 +67,8 @@ struct Steps {
   at::Tensor last(const at::Tensor& all) const { return all.select(0, reverse ? 0 : times); }
 };
 
-/// What forward leaves: h (T + 1, N, H) 16-bit, c (T + 1, N, H) FP32, gates (T, N, 4 H) 16-bit or
-/// undefined.
+/// What forward leaves: h (T + 1, N, H) 16-bit, c (T + 1, N, H) FP32, gates (T, N, 4 H) 16-bit.
+/// Where there will be no backward, gates is undefined and c (1, N, H), which each step overwrites.
 struct Trace {
   at::Tensor hidden, cell, gates;
 };
@@ -78,10 +78,11 @@ void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor
   const kernels::CpuKernels& k = kernels_now();
   const kernels::Storage storage = storage_of(input.scalar_type());
   const int64_t h = steps.hidden;
+  const bool keeps = trace.gates.defined();
   const StepProduct from_input(w_ih.t()), from_hidden(w_hh.t());
   const at::Tensor x = input.reshape({-1, steps.inputs}), all_hidden = trace.hidden.view({-1, h}),
                    all_cell = trace.cell.view({-1, h}),
-                   gates = trace.gates.defined() ? trace.gates.view({-1, 4 * h}) : at::Tensor();
+                   gates = keeps ? trace.gates.view({-1, 4 * h}) : at::Tensor();
   at::parallel_for(0, steps.sequences, kSequencesPerThread, [&](int64_t begin, int64_t end) {
     const int64_t rows = end - begin;
     const auto sums = scratch(rows * 4 * h);
@@ -97,16 +98,17 @@ void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor
       from_input(wide_x ? wide_x.get() : row_of(x, row), sums.get(), rows, /*add=*/false);
       from_hidden(wide_h ? wide_h.get() : row_of(all_hidden, before), sums.get(), rows,
                   /*add=*/true);
-      k.lstm_forward({.rows = rows,
-                      .hidden = h,
-                      .storage = storage,
-                      .sums = sums.get(),
-                      .bias = bias.const_data_ptr<float>(),
-                      .cell_before = static_cast<const float*>(row_of(all_cell, before)),
-                      .cell = static_cast<float*>(row_of_mutable(all_cell, after)),
-                      .gates = gates.defined() ? row_of_mutable(gates, row) : nullptr,
-                      .output = row_of_mutable(all_hidden, after),
-                      .widened = wide_h.get()});
+      k.lstm_forward(
+          {.rows = rows,
+           .hidden = h,
+           .storage = storage,
+           .sums = sums.get(),
+           .bias = bias.const_data_ptr<float>(),
+           .cell_before = static_cast<const float*>(row_of(all_cell, keeps ? before : begin)),
+           .cell = static_cast<float*>(row_of_mutable(all_cell, keeps ? after : begin)),
+           .gates = keeps ? row_of_mutable(gates, row) : nullptr,
+           .output = row_of_mutable(all_hidden, after),
+           .widened = wide_h.get()});
     }
     StepProduct::release();
   });
@@ -219,12 +221,15 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
     const Steps steps{input.size(0), input.size(1), input.size(2), w_hh.size(1), reverse};
     const at::Tensor x = input.contiguous();
     const std::vector<int64_t> states{steps.times + 1, steps.sequences, steps.hidden};
-    Trace trace{
-        at::empty(states, x.options()), at::empty(states, x.options().dtype(at::kFloat)), {}};
-    if (keep)
+    Trace trace{at::empty(states, x.options()), {}, {}};
+    if (keep) {
       trace.gates = at::empty({steps.times, steps.sequences, 4 * steps.hidden}, x.options());
+      trace.cell = at::empty(states, x.options().dtype(at::kFloat));
+      steps.first(trace.cell).copy_(cell);
+    } else {
+      trace.cell = cell.to(at::kFloat).contiguous().unsqueeze(0);
+    }
     steps.first(trace.hidden).copy_(hidden);
-    steps.first(trace.cell).copy_(cell);
     forward_steps(steps, x, w_ih, w_hh, bias_of(b_ih, b_hh, w_ih), trace);
     const at::Tensor output = steps.after(trace.hidden);
     if (keep) {
@@ -234,7 +239,8 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
       context->saved_data["b_hh"] = b_hh.has_value();
       context->saved_data["reverse"] = reverse;
     }
-    return {output, steps.last(trace.hidden).clone(), steps.last(trace.cell).to(x.scalar_type())};
+    return {output, steps.last(trace.hidden).clone(),
+            (keep ? steps.last(trace.cell) : trace.cell[0]).to(x.scalar_type())};
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {

@@ -213,15 +213,19 @@ float least() {
   return half * 2.0F;
 }
 
+LossFunction look_at(float& seen) {
+  return [&seen](const at::Tensor& output, const at::Tensor&) {
+    seen = least();
+    return output.sum();
+  };
+}
+
 TEST(Trainer, FlushesSubnormalsOnACpuWhileItTrains) {
   const auto in_training = [&](bool flush) {
     Regression s;
     float seen = -1;
     TrainerOptions options{.flush_subnormals = flush};
-    options.loss = [&](const at::Tensor& output, const at::Tensor&) {
-      seen = least();
-      return output.sum();
-    };
+    options.loss = look_at(seen);
     s.trainer(options).fit(s.loader());
     return seen;
   };
@@ -272,10 +276,7 @@ TEST(Evaluate, FlushesSubnormalsOnACpu) {
     Regression s;
     float seen = -1;
     EvaluateOptions options{.flush_subnormals = flush};
-    options.loss = [&](const at::Tensor& output, const at::Tensor&) {
-      seen = least();
-      return output.sum();
-    };
+    options.loss = look_at(seen);
     evaluate(network(s.model), s.loader(), options);
 #if defined(__x86_64__) || defined(__aarch64__)
     EXPECT_EQ(seen, flush ? 0 : std::numeric_limits<float>::min());
