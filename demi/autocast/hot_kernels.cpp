@@ -6,6 +6,8 @@
 #include <map>
 
 #include "demi/autocast/call.h"
+#include "demi/products/ops.h"
+#include "demi/products/through_fp32.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DEMI_FLATTEN  // sanitizers make minutes of compiling of it
@@ -47,12 +49,56 @@ template <c10::DeviceType device>
 constexpr c10::DispatchKey kKey =
     device == c10::DeviceType::CPU ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
 
+// On a processor without instructions for the region's dtype.
+struct NoOther {};
+template <class Op>
+constexpr auto kThroughFp32 = NoOther();
+template <>
+constexpr auto kThroughFp32<at::_ops::linear> = &products::linear;
+template <>
+constexpr auto kThroughFp32<at::_ops::mm> = &products::mm;
+template <>
+constexpr auto kThroughFp32<at::_ops::bmm> = &products::bmm;
+template <>
+constexpr auto kThroughFp32<at::_ops::addmm> = &products::addmm;
+template <>
+constexpr auto kThroughFp32<at::_ops::baddbmm> = &products::baddbmm;
+template <>
+constexpr auto kThroughFp32<at::_ops::matmul> = &products::matmul;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv1d> = &products::conv;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv2d> = &products::conv;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv3d> = &products::conv;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv1d_padding> = &products::conv_padded;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv2d_padding> = &products::conv_padded;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv3d_padding> = &products::conv_padded;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv_transpose1d> = &products::conv_transpose;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv_transpose2d_input> = &products::conv_transpose;
+template <>
+constexpr auto kThroughFp32<at::_ops::conv_transpose3d_input> = &products::conv_transpose;
+
 template <c10::DeviceType device, class Op, class Signature = typename Op::schema>
 struct Hot;
 
 template <c10::DeviceType device, class Op, class Result, class... Arguments>
 struct Hot<device, Op, Result(Arguments...)> {
   static inline int number = 0;
+
+  template <class... Cast>
+  static Result run(const Call& now, c10::DispatchKeySet below, const Cast&... arguments) {
+    if constexpr (device == c10::DeviceType::CPU &&
+                  !std::is_same_v<decltype(kThroughFp32<Op>), const NoOther>)
+      if (products::slow_in(now.dtype))
+        if (auto result = kThroughFp32<Op>(unwrap(arguments)...)) return *std::move(result);
+    return Op::redispatch(below, unwrap(arguments)...);
+  }
 
   // Flattened, the device is known wherever an argument is looked at.
   DEMI_FLATTEN static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
@@ -61,9 +107,8 @@ struct Hot<device, Op, Result(Arguments...)> {
     (now.see(arguments), ...);
     now.decide();
     try {
-      return Op::redispatch(
-          keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey<device>),
-          unwrap(cast(now, arguments))...);
+      return run(now, keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey<device>),
+                 cast(now, arguments)...);
     } catch (c10::Error& error) {
       c10::SmallVector<c10::ScalarType, 8> dtypes;
       (note(dtypes, arguments), ...);
@@ -94,6 +139,9 @@ const std::map<std::string, Register, std::less<>>& hot_ops() {
       {"aten::conv1d", register_one<device, ops::conv1d>},
       {"aten::conv2d", register_one<device, ops::conv2d>},
       {"aten::conv3d", register_one<device, ops::conv3d>},
+      {"aten::conv1d.padding", register_one<device, ops::conv1d_padding>},
+      {"aten::conv2d.padding", register_one<device, ops::conv2d_padding>},
+      {"aten::conv3d.padding", register_one<device, ops::conv3d_padding>},
       {"aten::conv_transpose1d", register_one<device, ops::conv_transpose1d>},
       {"aten::conv_transpose2d.input", register_one<device, ops::conv_transpose2d_input>},
       {"aten::conv_transpose3d.input", register_one<device, ops::conv_transpose3d_input>},

@@ -6,7 +6,7 @@
 #include <array>
 #include <atomic>
 
-#include "demi/core/instruction_set.h"
+#include "demi/products/through_fp32.h"
 
 namespace demi {
 
@@ -32,17 +32,12 @@ int cuda_compute_capability() {
 }
 
 std::string why_slow_on_cpu(c10::ScalarType dtype) {
-  const auto& set = instruction_set();
-  if (dtype == c10::ScalarType::BFloat16 && !has_bf16_hardware())
-    return set.avx512 ? "bf16 matrix products run at 0.45 to 0.63 times the speed of FP32 here: "
-                        "the processor has AVX-512 "
-                        "but no BF16 instructions"
-                      : "bf16 matrix products run several times slower than FP32 here: the "
-                        "processor has no BF16 instructions";
-  if (dtype == c10::ScalarType::Half && !set.avx512_fp16)
-    return "fp16 runs about 11 times slower than bf16 on a processor without FP16 instructions "
-           "(measured on Zen 4)";
-  return "";
+  if (!products::slow_in(dtype)) return "";
+  const bool is_half = dtype == c10::ScalarType::Half;
+  return std::string(is_half ? "fp16" : "bf16") +
+         " matrix products and convolutions are computed in FP32 here, at 0.8 to 1.0 times its "
+         "speed: the processor has no " +
+         (is_half ? "FP16" : "BF16") + " instructions";
 }
 
 }  // namespace

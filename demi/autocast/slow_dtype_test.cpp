@@ -71,7 +71,7 @@ TEST_F(FirstRegions, WarnOnceForEachDtypeThatIsSlowHere) {
     const auto wanted = [](ScalarType dtype) {
       return why_slow(c10::DeviceType::CPU, dtype).empty() ? 0 : 1;
     };
-    return warnings.holding("fp16 runs") == wanted(ScalarType::Half) &&
+    return warnings.holding("fp16 matrix products") == wanted(ScalarType::Half) &&
            warnings.holding("bf16 matrix products") == wanted(ScalarType::BFloat16) &&
            warnings.holding("verrid") == 0;
   };

@@ -32,19 +32,33 @@ struct ProgressState {
 
 /// The time that is left, from an exponential mean of the seconds of a step: what happened more
 /// than `memory` ago counts for less than a third. Pauses between epochs are left out by `pause`.
+/// Steps that are told of at once, after the wait for the last of them, share that wait.
 class DEMI_API TimeLeft {
  public:
-  explicit TimeLeft(std::chrono::duration<double> memory = std::chrono::seconds(20))
-      : memory_(memory) {}
-  void pause() { last_time_.reset(); }
-  void at(std::int64_t steps_done, std::chrono::duration<double> now);
-  std::optional<std::chrono::duration<double>> left(std::int64_t steps_to_go) const;
+  using Seconds = std::chrono::duration<double>;
+  explicit TimeLeft(Seconds memory = std::chrono::seconds(20)) : memory_(memory) {}
+  void pause();
+  void at(std::int64_t steps_done, Seconds now);
+  std::optional<Seconds> left(std::int64_t steps_to_go) const;
 
  private:
-  std::chrono::duration<double> memory_;
-  std::optional<std::chrono::duration<double>> last_time_;
-  std::int64_t last_steps_ = 0;
-  double seconds_ = 0, steps_ = 0;  // fading sums
+  struct Point {
+    std::int64_t steps;
+    Seconds time;
+  };
+  /// A wait and what was told of after it; counted when the next wait is over.
+  struct Burst {
+    Point before, first, last;
+  };
+  struct Rate {
+    double seconds = 0, steps = 0;  // fading sums
+  };
+  Rate with(const Burst& burst) const;
+
+  Seconds memory_;
+  std::optional<Point> last_;
+  std::optional<Burst> open_;
+  Rate rate_;
 };
 
 struct ProgressOptions {

@@ -107,5 +107,28 @@ TEST(TimeLeft, FollowsTheRateAndLeavesPausesOut) {
   EXPECT_NEAR(time.left(100)->count(), 400, 1);
 }
 
+// The trainer reads the device every ten steps and then tells of all ten: a step takes 3 s here,
+// and the line is drawn at the first of each ten.
+TEST(TimeLeft, StepsThatAreToldOfAtOnceShareTheirWait) {
+  TimeLeft time(Seconds(20));
+  time.at(0, Seconds(0));
+  for (int read = 1; read <= 5; ++read) {
+    for (int i = 1; i <= 10; ++i) {
+      time.at((read - 1) * 10 + i, Seconds(read * 30 + i * 0.001));
+      if (read > 1 || i == 10) {
+        EXPECT_NEAR(time.left(100)->count(), 300, 1) << read << " " << i;
+      }
+    }
+  }
+}
+
+// A slow first step is not the pattern of those after it.
+TEST(TimeLeft, AFirstStepThatWaitsIsForgotten) {
+  TimeLeft time(Seconds(20));
+  time.at(0, Seconds(0));
+  for (int step = 1; step <= 2000; ++step) time.at(step, Seconds(10 + step * 0.1));
+  EXPECT_NEAR(time.left(100)->count(), 10, 0.1);
+}
+
 }  // namespace
 }  // namespace demi::report

@@ -1,0 +1,179 @@
+#include "demi/products/convolution.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <array>
+
+#include "demi/products/no_autocast.h"
+
+namespace demi::products {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Elements of a piece of the batch in FP32, a thread: 1 MiB, so that the pieces stay in the cache
+// and add little to the peak of memory.
+constexpr int64_t kPiecePerThread = 1 << 18;
+
+at::Tensor fp32(const at::Tensor& tensor) { return tensor.to(at::kFloat); }
+
+std::optional<at::Tensor> fp32_or_none(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(fp32(tensor)) : std::nullopt;
+}
+
+/// Calls work(first, n) for pieces of a batch of examples with that many elements.
+template <class Work>
+void for_pieces(int64_t batch, int64_t elements, const Work& work) {
+  const int64_t piece = std::max<int64_t>(
+      1, kPiecePerThread * at::get_num_threads() / std::max<int64_t>(1, elements));
+  for (int64_t first = 0; first < batch; first += piece)
+    work(first, std::min(piece, batch - first));
+}
+
+int64_t elements_of_one(const at::Tensor& batch) { return batch.numel() / batch.size(0); }
+
+/// Room for the results of a whole batch, laid out like those of a piece.
+at::Tensor low_like(const at::Tensor& piece, int64_t batch, at::ScalarType dtype) {
+  auto sizes = piece.sizes().vec();
+  sizes[0] = batch;
+  return at::empty(sizes, piece.options().dtype(dtype), piece.suggest_memory_format());
+}
+
+at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                     const ConvolutionOptions& o) {
+  const NoAutocast no_autocast;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const at::Tensor wide_weight = fp32(weight);
+  const auto wide_bias = fp32_or_none(bias);
+  const int64_t batch = input.size(0);
+  const at::ScalarType dtype = input.scalar_type();
+  at::Tensor output;
+  // An output has about as many elements as an input with the weight's channels.
+  const int64_t channels = o.transposed ? weight.size(1) * o.groups : weight.size(0),
+                elements = elements_of_one(input);
+  for_pieces(batch, std::max(elements, elements / input.size(1) * channels),
+             [&](int64_t first, int64_t n) {
+               const at::Tensor piece = at::convolution(
+                   fp32(input.narrow(0, first, n)), wide_weight, wide_bias, o.stride, o.padding,
+                   o.dilation, o.transposed, o.output_padding, o.groups);
+               if (!output.defined()) {
+                 if (n == batch) {
+                   output = piece.to(dtype);
+                   return;
+                 }
+                 output = low_like(piece, batch, dtype);
+               }
+               output.narrow(0, first, n).copy_(piece);
+             });
+  return output;
+}
+
+struct Gradients {
+  at::Tensor input, weight, bias;
+};
+
+Gradients backward_whole(const at::Tensor& gradient, const at::Tensor& input,
+                         const at::Tensor& weight, const std::optional<std::vector<int64_t>>& bias,
+                         const ConvolutionOptions& o, const std::array<bool, 3>& wanted) {
+  auto [of_input, of_weight, of_bias] = at::convolution_backward(
+      fp32(gradient), fp32(input), weight,
+      bias ? at::OptionalIntArrayRef(*bias) : at::OptionalIntArrayRef(), o.stride, o.padding,
+      o.dilation, o.transposed, o.output_padding, o.groups, wanted);
+  return {of_input, of_weight, of_bias};
+}
+
+/// The same a piece of the batch at a time, not differentiable; the input's gradient in 16 bits.
+Gradients backward_in_pieces(const at::Tensor& gradient, const at::Tensor& input,
+                             const at::Tensor& weight,
+                             const std::optional<std::vector<int64_t>>& bias,
+                             const ConvolutionOptions& o, const std::array<bool, 3>& wanted) {
+  Gradients sum;
+  const int64_t batch = input.size(0);
+  const auto add = [](at::Tensor& to, const at::Tensor& piece) {
+    if (!piece.defined()) return;
+    if (to.defined())
+      to.add_(piece);
+    else
+      to = piece;
+  };
+  for_pieces(batch, std::max(elements_of_one(input), elements_of_one(gradient)),
+             [&](int64_t first, int64_t n) {
+               const Gradients piece =
+                   backward_whole(gradient.narrow(0, first, n), input.narrow(0, first, n), weight,
+                                  bias, o, wanted);
+               add(sum.weight, piece.weight);
+               add(sum.bias, piece.bias);
+               if (!piece.input.defined()) return;
+               if (!sum.input.defined())
+                 sum.input = low_like(piece.input, batch, input.scalar_type());
+               sum.input.narrow(0, first, n).copy_(piece.input);
+             });
+  return sum;
+}
+
+struct ConvolutionFunction : torch::autograd::Function<ConvolutionFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            const std::shared_ptr<const ConvolutionOptions>& options) {
+    context->save_for_backward({input, weight});
+    if (bias) context->saved_data["bias"] = bias->sizes();
+    context->saved_data["stride"] = options->stride;
+    context->saved_data["padding"] = options->padding;
+    context->saved_data["dilation"] = options->dilation;
+    context->saved_data["transposed"] = options->transposed;
+    context->saved_data["output_padding"] = options->output_padding;
+    context->saved_data["groups"] = options->groups;
+    return convolved(input, weight, bias.value_or(at::Tensor()), *options);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const NoAutocast no_autocast;
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &input = saved[0], &weight = saved[1], &gradient = gradients[0];
+    variable_list result(4);
+    if (!gradient.defined()) return result;
+    auto& data = context->saved_data;
+    const auto list = [&](const char* name) { return data[name].toIntVector(); };
+    const ConvolutionOptions options{.stride = list("stride"),
+                                     .padding = list("padding"),
+                                     .dilation = list("dilation"),
+                                     .transposed = data["transposed"].toBool(),
+                                     .output_padding = list("output_padding"),
+                                     .groups = data["groups"].toInt()};
+    const auto found = data.find("bias");
+    const auto bias =
+        found != data.end() ? std::optional(found->second.toIntVector()) : std::nullopt;
+    const std::array<bool, 3> wanted{context->needs_input_grad(0), context->needs_input_grad(1),
+                                     bias && context->needs_input_grad(2)};
+    const auto [of_input, of_weight, of_bias] =
+        (at::GradMode::is_enabled() ? backward_whole : backward_in_pieces)(
+            gradient, input, fp32(weight), bias, options, wanted);
+    const auto rounded = [&](const at::Tensor& t) {
+      return t.defined() ? t.to(input.scalar_type()) : t;
+    };
+    result[0] = rounded(of_input);
+    result[1] = rounded(of_weight);
+    result[2] = rounded(of_bias);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                       const ConvolutionOptions& options) {
+  const bool differentiates =
+      at::GradMode::is_enabled() &&
+      (input.requires_grad() || weight.requires_grad() || (bias.defined() && bias.requires_grad()));
+  if (!differentiates) return convolved(input, weight, bias, options);
+  return ConvolutionFunction::apply(input, weight,
+                                    bias.defined() ? std::optional(bias) : std::nullopt,
+                                    std::make_shared<const ConvolutionOptions>(options));
+}
+
+}  // namespace demi::products

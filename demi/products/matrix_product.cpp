@@ -1,0 +1,158 @@
+#include "demi/products/matrix_product.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "demi/products/convert.h"
+#include "demi/products/no_autocast.h"
+
+namespace demi::products {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Elements of the wider operand that are in FP32 at a time: 4 MiB, which a level 2 or 3 cache
+// holds, and a multiple of the columns that FP32 products work on.
+constexpr int64_t kPiece = 1 << 20;
+constexpr int64_t kColumns = 64;
+
+int64_t columns_at_once(int64_t inner) {
+  return std::max(kColumns, kPiece / inner / kColumns * kColumns);
+}
+
+// FP32 numbers of one piece after another, in memory that stays in the cache.
+class Widened {
+ public:
+  const at::Tensor& operator()(const at::Tensor& piece) {
+    if (!held_.defined() || held_.sizes() != piece.sizes()) held_ = fp32_like(piece);
+    convert(held_, piece);
+    return held_;
+  }
+
+ private:
+  at::Tensor held_;
+};
+
+struct Scales {
+  double beta, alpha;
+};
+
+/// out (m, n) = round(beta addend + alpha a b), with m < n or about so: a whole in FP32, b and out
+/// some columns at a time. addend is undefined or
+/// (m, n) in FP32.
+void multiply_wide(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
+                   const at::Tensor& b, const Scales& scales) {
+  Widened widened_a, widened_b;
+  const at::Tensor& wide_a = widened_a(a);
+  const int64_t n = b.size(1), step = columns_at_once(std::max(b.size(0), a.size(0)));
+  at::Tensor sums;
+  for (int64_t column = 0; column < n; column += step) {
+    const int64_t width = std::min(step, n - column);
+    const auto piece = [&](const at::Tensor& t) { return t.narrow(1, column, width); };
+    if (!sums.defined() || sums.size(1) != width) sums = fp32_like(piece(out));
+    if (addend.defined()) {
+      at::addmm_out(sums, piece(addend), wide_a, widened_b(piece(b)), scales.beta, scales.alpha);
+    } else {
+      at::mm_out(sums, wide_a, widened_b(piece(b)));
+      if (scales.alpha != 1) sums.mul_(scales.alpha);
+    }
+    convert(piece(out), sums);
+  }
+}
+
+void multiply(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
+              const at::Tensor& b, const Scales& scales) {
+  if (a.size(0) < b.size(1)) return multiply_wide(out, addend, a, b, scales);
+  multiply_wide(out.t(), addend.defined() ? addend.t() : addend, b.t(), a.t(), scales);
+}
+
+/// As above for a batch: small matrices some at a time, large ones one by one.
+void multiply_batch(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
+                    const at::Tensor& b, const Scales& scales) {
+  const int64_t batch = a.size(0), largest = std::max({a.numel(), b.numel(), out.numel()}) / batch;
+  const auto part = [](const at::Tensor& t, int64_t first, int64_t n) {
+    return t.defined() ? t.narrow(0, first, n) : t;
+  };
+  if (largest > kPiece) {
+    for (int64_t i = 0; i < batch; ++i)
+      multiply(out[i], addend.defined() ? addend[i] : addend, a[i], b[i], scales);
+    return;
+  }
+  const int64_t step = std::max<int64_t>(1, kPiece / largest);
+  for (int64_t first = 0; first < batch; first += step) {
+    const int64_t n = std::min(step, batch - first);
+    const at::Tensor left = part(a, first, n).to(at::kFloat),
+                     right = part(b, first, n).to(at::kFloat);
+    const at::Tensor sums = addend.defined() ? at::baddbmm(part(addend, first, n), left, right,
+                                                           scales.beta, scales.alpha)
+                                             : at::bmm(left, right);
+    if (!addend.defined() && scales.alpha != 1) sums.mul_(scales.alpha);
+    part(out, first, n).copy_(sums);
+  }
+}
+
+at::Tensor multiplied(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
+                      const Scales& scales) {
+  const NoAutocast no_autocast;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  auto sizes = a.sizes().vec();
+  sizes.back() = b.size(-1);
+  const at::Tensor out = at::empty(sizes, a.options());
+  // Converted before it is spread over the rows.
+  const at::Tensor expanded =
+      addend.defined()
+          ? at::empty(addend.sizes(), a.options().dtype(at::kFloat)).copy_(addend).expand(sizes)
+          : addend;
+  (a.dim() == 2 ? multiply : multiply_batch)(out, expanded, a, b, scales);
+  return out;
+}
+
+// An absent addend has no edge of its own, so it comes last.
+struct ProductFunction : torch::autograd::Function<ProductFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& a, const at::Tensor& b,
+                            const std::optional<at::Tensor>& addend, double beta, double alpha) {
+    context->save_for_backward({a, b});
+    context->saved_data["beta"] = beta;
+    context->saved_data["alpha"] = alpha;
+    if (addend) context->saved_data["addend"] = addend->sizes();
+    return multiplied(addend.value_or(at::Tensor()), a, b, {beta, alpha});
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const NoAutocast no_autocast;
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &a = saved[0], &b = saved[1], &gradient = gradients[0];
+    const double alpha = context->saved_data["alpha"].toDouble(),
+                 beta = context->saved_data["beta"].toDouble();
+    variable_list result(5);
+    if (!gradient.defined()) return result;
+    const auto addend = context->saved_data.find("addend");
+    if (addend != context->saved_data.end() && context->needs_input_grad(2)) {
+      const at::Tensor scaled = beta == 1 ? gradient : gradient * beta;
+      result[2] = at::sum_to(scaled, addend->second.toIntVector());
+    }
+    if (context->needs_input_grad(0))
+      result[0] = matrix_product({}, gradient, b.transpose(-1, -2), 1, alpha);
+    if (context->needs_input_grad(1))
+      result[1] = matrix_product({}, a.transpose(-1, -2), gradient, 1, alpha);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor matrix_product(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
+                          double beta, double alpha) {
+  const bool differentiates =
+      at::GradMode::is_enabled() &&
+      (a.requires_grad() || b.requires_grad() || (addend.defined() && addend.requires_grad()));
+  if (!differentiates) return multiplied(addend, a, b, {beta, alpha});
+  return ProductFunction::apply(a, b, addend.defined() ? std::optional(addend) : std::nullopt, beta,
+                                alpha);
+}
+
+}  // namespace demi::products

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymIntArrayRef.h>
+
+#include <optional>
+
+#include "demi/core/export.h"
+
+// LibTorch's ops of matrix products and convolutions, with their own arguments, through FP32.
+// nullopt: not taken (through_fp32.h says when; also arguments that the op refuses), LibTorch's own
+// shall run, or throw.
+namespace demi::products {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+DEMI_API OptionalTensor linear(const at::Tensor& input, const at::Tensor& weight,
+                               const OptionalTensor& bias);
+DEMI_API OptionalTensor mm(const at::Tensor& a, const at::Tensor& b);
+DEMI_API OptionalTensor bmm(const at::Tensor& a, const at::Tensor& b);
+DEMI_API OptionalTensor addmm(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
+                              const at::Scalar& beta, const at::Scalar& alpha);
+DEMI_API OptionalTensor baddbmm(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
+                                const at::Scalar& beta, const at::Scalar& alpha);
+DEMI_API OptionalTensor matmul(const at::Tensor& a, const at::Tensor& b);
+
+/// conv1d, conv2d, conv3d.
+DEMI_API OptionalTensor conv(const at::Tensor& input, const at::Tensor& weight,
+                             const OptionalTensor& bias, c10::SymIntArrayRef stride,
+                             c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                             const c10::SymInt& groups);
+/// Their overloads with padding "same" or "valid".
+DEMI_API OptionalTensor conv_padded(const at::Tensor& input, const at::Tensor& weight,
+                                    const OptionalTensor& bias, c10::SymIntArrayRef stride,
+                                    std::string_view padding, c10::SymIntArrayRef dilation,
+                                    const c10::SymInt& groups);
+DEMI_API OptionalTensor conv_transpose(const at::Tensor& input, const at::Tensor& weight,
+                                       const OptionalTensor& bias, c10::SymIntArrayRef stride,
+                                       c10::SymIntArrayRef padding,
+                                       c10::SymIntArrayRef output_padding,
+                                       const c10::SymInt& groups, c10::SymIntArrayRef dilation);
+
+}  // namespace demi::products

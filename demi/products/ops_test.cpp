@@ -1,0 +1,330 @@
+// Products and convolutions through FP32 against the same op in FP64 on the same rounded numbers.
+#include "demi/products/ops.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+
+#include "demi/products/through_fp32.h"
+
+namespace demi::products {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using Op = std::function<at::Tensor(const Tensors&)>;
+
+double rounding_of(at::ScalarType dtype) { return dtype == at::kHalf ? 0x1p-11 : 0x1p-8; }
+
+Tensors leaves_of(const Tensors& values, at::ScalarType dtype) {
+  Tensors result;
+  for (const auto& t : values) result.push_back(t.to(dtype).detach().requires_grad_());
+  return result;
+}
+
+/// Every element within its own rounding and FP32's errors of a sum of terms of size one.
+/// `summed_after`: how many rounded terms of size one it is the sum of.
+void expect_rounded_once(const at::Tensor& seen, const at::Tensor& exact, const char* what,
+                         int summed_after = 0) {
+  ASSERT_EQ(seen.sizes(), exact.sizes()) << what;
+  const double rounding = rounding_of(seen.scalar_type());
+  const at::Tensor error = (seen.to(at::kDouble) - exact).abs(),
+                   allowed = (exact.abs() * 1.01 + 4 * summed_after) * rounding + 1e-4 +
+                             1e-5 * exact.abs().max();
+  EXPECT_TRUE((error <= allowed).all().item<bool>())
+      << what << ": " << (error - allowed).max().item<double>() << " too far";
+}
+
+/// Values, first and second gradients of `ours` in `dtype` beside `theirs` in FP64. Values and
+/// first gradients are one product each, so rounded once.
+void compare(const Tensors& values, at::ScalarType dtype, const Op& ours, const Op& theirs,
+             int summed_after) {
+  Tensors rounded;
+  for (const auto& t : values) rounded.push_back(t.to(dtype));
+  const Tensors low = leaves_of(rounded, dtype), exact = leaves_of(rounded, at::kDouble);
+  const at::Tensor seen = ours(low), expected = theirs(exact);
+  EXPECT_EQ(seen.scalar_type(), dtype);
+  expect_rounded_once(seen, expected, "value");
+
+  const at::Tensor of_result = torch::randn(expected.sizes(), torch::kDouble).to(dtype);
+  const auto gradients = [&](const at::Tensor& result, const Tensors& leaves, bool again) {
+    const auto of = of_result.to(result.scalar_type()).requires_grad_(again);
+    return torch::autograd::grad({result}, leaves, {of}, true, again, /*allow_unused=*/false);
+  };
+  const Tensors g = gradients(seen, low, false), e = gradients(expected, exact, false);
+  for (std::size_t i = 0; i < g.size(); ++i) {
+    EXPECT_EQ(g[i].scalar_type(), dtype);
+    expect_rounded_once(g[i], e[i], "gradient", summed_after);
+  }
+
+  // The gradient of the sum of squares of the first gradients: a penalty.
+  const auto penalty = [](const Tensors& first) {
+    at::Tensor sum = torch::zeros({}, at::kDouble);
+    for (const auto& t : first) sum = sum + t.to(at::kDouble).square().sum() / 100;
+    return sum;
+  };
+  const Tensors g2 = gradients(seen, low, true), e2 = gradients(expected, exact, true);
+  const Tensors second = torch::autograd::grad({penalty(g2)}, {low[0], low[1]}),
+                second_exact = torch::autograd::grad({penalty(e2)}, {exact[0], exact[1]});
+  for (std::size_t i = 0; i < second.size(); ++i)
+    EXPECT_LT((second[i].to(at::kDouble) - second_exact[i]).norm().item<double>(),
+              4 * rounding_of(dtype) * second_exact[i].norm().item<double>())
+        << "second gradient " << i;
+
+  const torch::NoGradGuard no_grad;
+  EXPECT_TRUE(torch::equal(ours(low), seen)) << "without gradients";
+}
+
+class Products : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override {
+    if (!slow_in(GetParam()))
+      GTEST_SKIP() << "this processor multiplies " << GetParam() << " itself";
+    torch::manual_seed(5);
+  }
+  // Products of which a sum of n stays about 1.
+  static at::Tensor values(at::IntArrayRef sizes, int64_t terms = 1) {
+    return torch::randn(sizes) / std::sqrt(double(terms));
+  }
+  void check(const Tensors& inputs, const Op& ours, const Op& theirs, int summed_after = 0) {
+    compare(inputs, GetParam(), ours, theirs, summed_after);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Both, Products, ::testing::Values(at::kBFloat16, at::kHalf),
+                         [](const auto& info) {
+                           return info.param == at::kHalf ? "fp16" : "bf16";
+                         });
+
+OptionalTensor bias_in(const Tensors& t) {
+  return t.size() > 2 ? std::optional(t[2]) : std::nullopt;
+}
+
+TEST_P(Products, LinearOfAnyShape) {
+  const auto ours = [](const Tensors& t) {
+    return products::linear(t[0], t[1], bias_in(t)).value();
+  };
+  const auto theirs = [](const Tensors& t) { return at::linear(t[0], t[1], bias_in(t)); };
+  for (const auto& [rows, in, out] : {std::array<int64_t, 3>{33, 65, 130},
+                                      {300, 40, 20},
+                                      {4, 1100, 1000},     // pieces of the weight
+                                      {1200, 1000, 4}}) {  // pieces of the input
+    SCOPED_TRACE(testing::Message() << rows << " " << in << " " << out);
+    check({values({rows, in}), values({out, in}, in), values({out})}, ours, theirs);
+    check({values({rows, in}), values({out, in}, in)}, ours, theirs);
+  }
+  check({values({6, 7, 32}), values({48, 32}, 32), values({48})}, ours, theirs);
+  check({values({32, 9}).t(), values({32, 48}, 32).t(), values({48})}, ours, theirs);
+  check({values({64, 128}).slice(1, 0, 128, 2), values({48, 64}, 64)}, ours, theirs);
+}
+
+TEST_P(Products, MatrixProducts) {
+  check(
+      {values({40, 30}), values({30, 70}, 30)},
+      [](const Tensors& t) { return products::mm(t[0], t[1]).value(); },
+      [](const Tensors& t) { return at::mm(t[0], t[1]); });
+  const auto ours = [](const Tensors& t) { return products::bmm(t[0], t[1]).value(); };
+  const auto theirs = [](const Tensors& t) { return at::bmm(t[0], t[1]); };
+  check({values({5, 17, 20}), values({5, 20, 33}, 20)}, ours, theirs);
+  check({values({5, 20, 17}).transpose(1, 2), values({5, 33, 20}, 20).transpose(1, 2)}, ours,
+        theirs);
+  check({values({40, 200, 40}), values({40, 40, 200}, 40)}, ours, theirs);     // several at a time
+  check({values({2, 4, 1100}), values({2, 1100, 1000}, 1100)}, ours, theirs);  // one by one
+}
+
+TEST_P(Products, AddendsAreScaledAndBroadcast) {
+  for (const auto& [beta, alpha] : {std::pair{1.0, 1.0}, {0.5, -2.0}, {0.0, 3.0}}) {
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{{30, 50}, {50}, {30, 1}, {}}) {
+      SCOPED_TRACE(testing::Message() << beta << " " << alpha << " " << sizes);
+      check(
+          {values({30, 20}), values({20, 50}, 20), values(sizes)},
+          [&](const Tensors& t) { return products::addmm(t[2], t[0], t[1], beta, alpha).value(); },
+          [&](const Tensors& t) { return at::addmm(t[2], t[0], t[1], beta, alpha); });
+    }
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{{4, 30, 50}, {4, 1, 50}, {30, 50}}) {
+      check(
+          {values({4, 30, 20}), values({4, 20, 50}, 20), values(sizes)},
+          [&](const Tensors& t) {
+            return products::baddbmm(t[2], t[0], t[1], beta, alpha).value();
+          },
+          [&](const Tensors& t) { return at::baddbmm(t[2], t[0], t[1], beta, alpha); });
+    }
+  }
+}
+
+TEST_P(Products, MatmulBroadcastsItsBatches) {
+  const auto ours = [](const Tensors& t) { return products::matmul(t[0], t[1]).value(); };
+  const auto theirs = [](const Tensors& t) { return at::matmul(t[0], t[1]); };
+  using Shapes = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
+  for (const auto& [a, b] : {Shapes{{40, 30}, {30, 50}},
+                             {{3, 5, 40, 30}, {30, 50}},
+                             {{40, 30}, {3, 30, 50}},
+                             {{3, 40, 30}, {3, 30, 50}},
+                             {{2, 3, 40, 30}, {3, 30, 50}},
+                             {{1, 40, 30}, {2, 3, 30, 50}}}) {
+    SCOPED_TRACE(testing::Message() << a << " " << b);
+    // A gradient is summed over the batches that its matrix was spread to.
+    check({values(a), values(b, 30)}, ours, theirs, /*summed_after=*/6);
+  }
+}
+
+struct Shape {
+  std::vector<int64_t> input, weight, stride{1}, padding{0}, dilation{1};
+  int64_t groups = 1;
+  bool bias = true;
+};
+
+int64_t terms(const Shape& s) {
+  int64_t n = 1;
+  for (std::size_t i = 1; i < s.weight.size(); ++i) n *= s.weight[i];
+  return n;
+}
+
+at::Tensor fp64_conv(const Tensors& t, const Shape& s, bool transposed,
+                     const std::vector<int64_t>& output_padding) {
+  const bool batched = t[0].dim() == t[1].dim();
+  const auto spatial = static_cast<std::size_t>(t[1].dim() - 2);
+  const auto spread = [&](const std::vector<int64_t>& list) {
+    return list.size() == 1 ? std::vector<int64_t>(spatial, list[0]) : list;
+  };
+  const auto result = at::convolution(batched ? t[0] : t[0].unsqueeze(0), t[1], bias_in(t),
+                                      spread(s.stride), spread(s.padding), spread(s.dilation),
+                                      transposed, spread(output_padding), s.groups);
+  return batched ? result : result.squeeze(0);
+}
+
+TEST_P(Products, ConvolutionsOfAnyShape) {
+  for (const Shape& s :
+       {Shape{{8, 16, 40}, {32, 16, 5}}, Shape{{4, 16, 20, 20}, {32, 16, 3, 3}, {2}, {1}},
+        Shape{{4, 16, 20, 20}, {32, 16, 3, 3}, {1, 2}, {2, 0}, {2, 1}},
+        Shape{{4, 32, 20, 20}, {32, 8, 3, 3}, {1}, {1}, {1}, 4},
+        Shape{{4, 32, 16, 16}, {64, 32, 1, 1}, {1}, {0}, {1}, 1, false},
+        Shape{{16, 40, 40}, {32, 16, 3, 3}},             // no batch
+        Shape{{70, 8, 64, 64}, {8, 8, 3, 3}, {2}, {1}},  // some pictures at a time
+        Shape{{70, 8, 33, 60}, {16, 8, 3, 3}, {1}, {1}, {1}, 1, false},
+        Shape{{2, 8, 10, 10, 10}, {16, 8, 3, 3, 3}, {1}, {1}}}) {
+    Tensors inputs{values(s.input), values(s.weight, terms(s))};
+    if (s.bias) inputs.push_back(values({s.weight[0]}));
+    SCOPED_TRACE(testing::Message() << s.input << " " << s.weight);
+    const auto ours = [&](const Tensors& t) {
+      return products::conv(t[0], t[1], bias_in(t), c10::fromIntArrayRefSlow(s.stride),
+                            c10::fromIntArrayRefSlow(s.padding),
+                            c10::fromIntArrayRefSlow(s.dilation), s.groups)
+          .value();
+    };
+    check(inputs, ours, [&](const Tensors& t) { return fp64_conv(t, s, false, {0}); });
+  }
+}
+
+TEST_P(Products, ConvolutionsKeepChannelsLast) {
+  const auto low = [&](at::IntArrayRef sizes) {
+    return values(sizes).to(GetParam()).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+  };
+  const auto x = low({4, 16, 20, 20}), w = low({32, 16, 3, 3});
+  const std::vector<c10::SymInt> one{1};
+  const auto y = products::conv(x, w, std::nullopt, one, one, one, 1).value();
+  EXPECT_TRUE(y.is_contiguous(at::MemoryFormat::ChannelsLast));
+  y.backward(torch::ones_like(y));
+  EXPECT_TRUE(x.grad().is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+TEST_P(Products, PaddingByName) {
+  for (const std::string padding : {"same", "valid"}) {
+    const Shape s{{4, 16, 20, 20}, {32, 16, 3, 5}, {1}, {0}, {2, 1}};
+    const std::vector<c10::SymInt> stride{1}, dilation{2, 1};
+    check(
+        {values(s.input), values(s.weight, terms(s)), values({32})},
+        [&](const Tensors& t) {
+          return products::conv_padded(t[0], t[1], bias_in(t), stride, padding, dilation, 1)
+              .value();
+        },
+        [&](const Tensors& t) {
+          return at::conv2d(t[0], t[1], bias_in(t), {1}, padding, s.dilation);
+        });
+  }
+  // Sides that differ, and what LibTorch refuses, are LibTorch's.
+  const auto x = values({4, 16, 20, 20}).to(GetParam()),
+             even = values({32, 16, 4, 4}).to(GetParam()),
+             odd = values({32, 16, 3, 3}).to(GetParam());
+  const std::vector<c10::SymInt> one{1}, two{2};
+  EXPECT_FALSE(products::conv_padded(x, even, {}, one, "same", one, 1));
+  EXPECT_FALSE(products::conv_padded(x, odd, {}, two, "same", one, 1));
+  EXPECT_FALSE(products::conv_padded(x, odd, {}, one, "full", one, 1));
+}
+
+TEST_P(Products, TransposedConvolutions) {
+  for (const Shape& s : {Shape{{4, 32, 30}, {32, 16, 5}, {2}, {1}},
+                         Shape{{4, 32, 10, 10}, {32, 16, 3, 3}, {2}, {1}, {1}},
+                         Shape{{4, 32, 10, 10}, {32, 4, 3, 3}, {2}, {1}, {2}, 4},
+                         Shape{{2, 16, 6, 6, 6}, {16, 8, 3, 3, 3}, {2}, {1}}}) {
+    SCOPED_TRACE(testing::Message() << s.input << " " << s.weight);
+    const auto ours = [&](const Tensors& t) {
+      const std::vector<c10::SymInt> outer{1};
+      return products::conv_transpose(t[0], t[1], bias_in(t), c10::fromIntArrayRefSlow(s.stride),
+                                      c10::fromIntArrayRefSlow(s.padding), outer, s.groups,
+                                      c10::fromIntArrayRefSlow(s.dilation))
+          .value();
+    };
+    check({values(s.input), values(s.weight, terms(s)), values({s.weight[1] * s.groups})}, ours,
+          [&](const Tensors& t) { return fp64_conv(t, s, true, {1}); });
+  }
+}
+
+TEST_P(Products, AnyArgumentAloneMayWantAGradient) {
+  const Tensors all{values({32, 40}).to(GetParam()), values({50, 40}).to(GetParam()),
+                    values({50}).to(GetParam())};
+  const Tensors together = leaves_of(all, GetParam());
+  products::linear(together[0], together[1], together[2])->sum().backward();
+  for (std::size_t i = 0; i < 3; ++i) {
+    Tensors t = all;
+    t[i] = t[i].detach().clone().requires_grad_();
+    products::linear(t[0], t[1], t[2])->sum().backward();
+    EXPECT_TRUE(torch::equal(t[i].grad(), together[i].grad())) << i;
+  }
+}
+
+TEST_P(Products, AWriteToASavedInputIsNoticed) {
+  const auto x = values({32, 40}).to(GetParam()),
+             w = values({50, 40}).to(GetParam()).requires_grad_();
+  const auto y = products::linear(x, w, std::nullopt).value();
+  x.zero_();
+  EXPECT_THROW(y.sum().backward(), c10::Error);
+}
+
+TEST_P(Products, WhatIsNotOrdinaryIsLibTorchs) {
+  const auto a = values({32, 40}).to(GetParam()), b = values({40, 50}).to(GetParam());
+  ASSERT_TRUE(products::mm(a, b));
+  EXPECT_FALSE(products::mm(a, b.t()));                              // does not fit
+  EXPECT_FALSE(products::mm(a, b.to(at::kFloat)));                   // two dtypes
+  EXPECT_FALSE(products::mm(a.to(at::kFloat), b.to(at::kFloat)));    // FP32
+  EXPECT_FALSE(products::mm(a.narrow(0, 0, 3), b));                  // too small to win
+  EXPECT_FALSE(products::mm(a.narrow(1, 0, 0), b.narrow(0, 0, 0)));  // empty
+  EXPECT_FALSE(products::mm(at::_neg_view(a), b));                   // a lazy sign
+  EXPECT_FALSE(products::addmm(b, a, b, 1, 1));                      // an addend that does not fit
+  EXPECT_FALSE(products::matmul(a, b.select(1, 0)));                 // a vector
+  EXPECT_FALSE(products::mm(a, b.to_sparse()));
+  setenv("DEMI_KERNELS", "aten", 1);
+  EXPECT_FALSE(products::mm(a, b));
+  unsetenv("DEMI_KERNELS");
+
+  const auto level = torch::autograd::ForwardADLevel::get_next_idx();
+  {
+    const auto dual = at::_make_dual(a, torch::ones_like(a), static_cast<std::int64_t>(level));
+    EXPECT_FALSE(products::mm(dual, b));
+  }
+  torch::autograd::ForwardADLevel::release_idx(level);
+}
+
+TEST(ProductsInFp16, OverflowIsInfinity) {
+  if (!slow_in(at::kHalf)) GTEST_SKIP() << "this processor multiplies fp16 itself";
+  const auto a = torch::full({16, 64}, 200, at::kHalf), b = torch::full({64, 16}, 200, at::kHalf);
+  EXPECT_TRUE(products::mm(a, b)->eq(INFINITY).all().item<bool>());
+}
+
+TEST(SlowDtypes, AreOnlyOf16Bits) {
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kInt, at::kLong})
+    EXPECT_FALSE(slow_in(dtype)) << dtype;
+}
+
+}  // namespace
+}  // namespace demi::products

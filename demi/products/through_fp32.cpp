@@ -1,0 +1,45 @@
+#include "demi/products/through_fp32.h"
+
+#include <ATen/TracerMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "demi/core/instruction_set.h"
+#include "demi/kernels/cpu_kernels.h"
+
+namespace demi::products {
+namespace {
+
+// What an ordinary CPU tensor has; one that is sparse, conjugate, wrapped by a transform or a
+// subclass from Python has others.
+constexpr c10::DispatchKeySet kOrdinary =
+    c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU,
+                         c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutocastCPU});
+
+bool is_ordinary(const at::Tensor& tensor) {
+  if (!kOrdinary.has_all(tensor.key_set()) || tensor.numel() == 0) return false;
+  const auto* meta = tensor.unsafeGetTensorImpl()->autograd_meta();
+  return !meta || !meta->fw_grad(/*level=*/0, tensor).defined();
+}
+
+}  // namespace
+
+const std::array<bool, 2>& slow_dtypes() {
+#if defined(__x86_64__)
+  static const std::array<bool, 2> result{!has_bf16_hardware(), !instruction_set().avx512_fp16};
+#else
+  static const std::array<bool, 2> result{};
+#endif
+  return result;
+}
+
+bool takes(std::initializer_list<const at::Tensor*> tensors) {
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  for (const at::Tensor* tensor : tensors) {
+    if (!tensor->defined()) continue;
+    if (dtype == at::ScalarType::Undefined) dtype = tensor->scalar_type();
+    if (tensor->scalar_type() != dtype || !is_ordinary(*tensor)) return false;
+  }
+  return slow_in(dtype) && kernels::cpu_kernels() && !at::tracer::impl::is_dispatch_enabled();
+}
+
+}  // namespace demi::products
