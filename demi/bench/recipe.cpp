@@ -44,14 +44,16 @@ class Stretch : public data::Loader {
 // One precision's network in training, a few steps at a time.
 class Runner {
  public:
+  /// `steps`: of the whole measurement, for which a schedule is made where an epoch has fewer.
   Runner(const train::Config& config, train::RunSpec spec, const train::Workload& workload,
-         c10::Device device)
+         int64_t steps, c10::Device device)
       : config_(config),
         spec_(std::move(spec)),
         workload_(workload),
         network_(workload.make_network(static_cast<uint64_t>(config.seed))),
         optimizer_(train::make_optimizer(config, network_)),
-        options_(train::trainer_options(config, spec_, workload.train->batches(), device)),
+        options_(train::trainer_options(
+            config, spec_, std::max(workload.train->batches(), steps * config.accumulate), device)),
         schedule_(std::exchange(options_.schedule, {})),
         momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
     options_.epochs = 1;
@@ -185,7 +187,8 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
   const train::Workload workload = train::load_workload(options.config, device);
   std::vector<std::unique_ptr<Runner>> runners;
   for (const train::RunSpec& run : runs_of(options, device))
-    runners.push_back(std::make_unique<Runner>(options.config, run, workload, device));
+    runners.push_back(std::make_unique<Runner>(
+        options.config, run, workload, options.warmup + options.rounds * options.steps, device));
 
   std::vector<std::vector<double>> warmup;
   for (const auto& runner : runners) {

@@ -95,6 +95,16 @@ TEST(BenchRecipe, CarriesTheLossScaleFromRoundToRound) {
   EXPECT_LT(run.skipped_steps, 4 + 3 * 2 - 2) << "starting anew each time would skip all ten";
 }
 
+// Eight steps of a cycle that three batches would make for three.
+TEST(BenchRecipe, AScheduleIsMadeForAllSteps) {
+  RecipeBenchOptions options = tiny();
+  options.config.epochs = 1;
+  options.config.schedule = "one-cycle";
+  EXPECT_EQ(refusal(options), "");
+  options.config.accumulate = 2;
+  EXPECT_EQ(refusal(options), "");
+}
+
 TEST(BenchRecipe, WhatDoesNotTrainIsNotTimed) {
   RecipeBenchOptions options = tiny();
   options.config.lr = 1e30;
