@@ -24,8 +24,9 @@ nlohmann::ordered_json json_of(const train::Machine& machine) {
 }
 
 std::string where_of(const train::Machine& machine) {
-  return fmt::format("On {} ({}), {} threads, LibTorch {}, demi {}.", machine.device_name,
-                     machine.instruction_set, machine.threads, machine.libtorch, machine.demi);
+  return fmt::format("On {} ({}), {} thread{}, LibTorch {}, demi {}.", machine.device_name,
+                     machine.instruction_set, machine.threads, machine.threads == 1 ? "" : "s",
+                     machine.libtorch, machine.demi);
 }
 
 void note_slow(const std::vector<train::RunSpec>& runs, c10::Device device) {

@@ -61,13 +61,7 @@ at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const at
                const at::Tensor piece = at::convolution(
                    fp32(input.narrow(0, first, n)), wide_weight, wide_bias, o.stride, o.padding,
                    o.dilation, o.transposed, o.output_padding, o.groups);
-               if (!output.defined()) {
-                 if (n == batch) {
-                   output = piece.to(dtype);
-                   return;
-                 }
-                 output = low_like(piece, batch, dtype);
-               }
+               if (!output.defined()) output = low_like(piece, batch, dtype);
                output.narrow(0, first, n).copy_(piece);
              });
   return output;
@@ -77,23 +71,14 @@ struct Gradients {
   at::Tensor input, weight, bias;
 };
 
-Gradients backward_whole(const at::Tensor& gradient, const at::Tensor& input,
-                         const at::Tensor& weight, const std::optional<std::vector<int64_t>>& bias,
-                         const ConvolutionOptions& o, const std::array<bool, 3>& wanted) {
-  auto [of_input, of_weight, of_bias] = at::convolution_backward(
-      fp32(gradient), fp32(input), weight,
-      bias ? at::OptionalIntArrayRef(*bias) : at::OptionalIntArrayRef(), o.stride, o.padding,
-      o.dilation, o.transposed, o.output_padding, o.groups, wanted);
-  return {of_input, of_weight, of_bias};
-}
-
-/// The same a piece of the batch at a time, not differentiable; the input's gradient in 16 bits.
-Gradients backward_in_pieces(const at::Tensor& gradient, const at::Tensor& input,
-                             const at::Tensor& weight,
-                             const std::optional<std::vector<int64_t>>& bias,
-                             const ConvolutionOptions& o, const std::array<bool, 3>& wanted) {
-  Gradients sum;
+/// A piece of the batch at a time, by operations that can be differentiated again.
+Gradients convolution_gradients(const at::Tensor& gradient, const at::Tensor& input,
+                                const at::Tensor& weight,
+                                const std::optional<std::vector<int64_t>>& bias,
+                                const ConvolutionOptions& o, const std::array<bool, 3>& wanted) {
+  const at::Tensor wide_weight = fp32(weight);
   const int64_t batch = input.size(0);
+  Gradients sum;
   const auto add = [](at::Tensor& to, const at::Tensor& piece) {
     if (!piece.defined()) return;
     if (to.defined())
@@ -103,15 +88,15 @@ Gradients backward_in_pieces(const at::Tensor& gradient, const at::Tensor& input
   };
   for_pieces(batch, std::max(elements_of_one(input), elements_of_one(gradient)),
              [&](int64_t first, int64_t n) {
-               const Gradients piece =
-                   backward_whole(gradient.narrow(0, first, n), input.narrow(0, first, n), weight,
-                                  bias, o, wanted);
-               add(sum.weight, piece.weight);
-               add(sum.bias, piece.bias);
-               if (!piece.input.defined()) return;
-               if (!sum.input.defined())
-                 sum.input = low_like(piece.input, batch, input.scalar_type());
-               sum.input.narrow(0, first, n).copy_(piece.input);
+               const auto [of_input, of_weight, of_bias] = at::convolution_backward(
+                   fp32(gradient.narrow(0, first, n)), fp32(input.narrow(0, first, n)), wide_weight,
+                   bias ? at::OptionalIntArrayRef(*bias) : at::OptionalIntArrayRef(), o.stride,
+                   o.padding, o.dilation, o.transposed, o.output_padding, o.groups, wanted);
+               add(sum.weight, of_weight);
+               add(sum.bias, of_bias);
+               if (!of_input.defined()) return;
+               if (!sum.input.defined()) sum.input = low_like(of_input, batch, input.scalar_type());
+               sum.input.narrow(0, first, n).copy_(of_input);
              });
   return sum;
 }
@@ -150,15 +135,13 @@ struct ConvolutionFunction : torch::autograd::Function<ConvolutionFunction> {
         found != data.end() ? std::optional(found->second.toIntVector()) : std::nullopt;
     const std::array<bool, 3> wanted{context->needs_input_grad(0), context->needs_input_grad(1),
                                      bias && context->needs_input_grad(2)};
-    const auto [of_input, of_weight, of_bias] =
-        (at::GradMode::is_enabled() ? backward_whole : backward_in_pieces)(
-            gradient, input, fp32(weight), bias, options, wanted);
+    const Gradients of = convolution_gradients(gradient, input, weight, bias, options, wanted);
     const auto rounded = [&](const at::Tensor& t) {
       return t.defined() ? t.to(input.scalar_type()) : t;
     };
-    result[0] = rounded(of_input);
-    result[1] = rounded(of_weight);
-    result[2] = rounded(of_bias);
+    result[0] = of.input;
+    result[1] = rounded(of.weight);
+    result[2] = rounded(of.bias);
     return result;
   }
 };

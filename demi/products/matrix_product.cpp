@@ -15,14 +15,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Elements of the wider operand that are in FP32 at a time: 4 MiB, which a level 2 or 3 cache
+// Elements of the larger operand that are in FP32 at a time: 4 MiB, which a level 2 or 3 cache
 // holds, and a multiple of the columns that FP32 products work on.
 constexpr int64_t kPiece = 1 << 20;
 constexpr int64_t kColumns = 64;
 
-int64_t columns_at_once(int64_t inner) {
-  return std::max(kColumns, kPiece / inner / kColumns * kColumns);
-}
+/// How much of a long side is taken at a time beside `other`.
+int64_t at_once(int64_t other) { return std::max(kColumns, kPiece / other / kColumns * kColumns); }
 
 // FP32 numbers of one piece after another, in memory that stays in the cache.
 class Widened {
@@ -41,32 +40,59 @@ struct Scales {
   double beta, alpha;
 };
 
-/// out (m, n) = round(beta addend + alpha a b), with m < n or about so: a whole in FP32, b and out
-/// some columns at a time. addend is undefined or
-/// (m, n) in FP32.
+/// sums = beta addend + alpha a b, all FP32; addend may be undefined.
+void multiply_fp32(at::Tensor& sums, const at::Tensor& addend, const at::Tensor& a,
+                   const at::Tensor& b, const Scales& scales) {
+  if (addend.defined()) {
+    at::addmm_out(sums, addend, a, b, scales.beta, scales.alpha);
+  } else {
+    at::mm_out(sums, a, b);
+    if (scales.alpha != 1) sums.mul_(scales.alpha);
+  }
+}
+
+/// out (m, n) = round(beta addend + alpha a b) for a long n: a whole in FP32, b and out some
+/// columns at a time. addend is undefined or (m, n) in FP32.
 void multiply_wide(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
                    const at::Tensor& b, const Scales& scales) {
   Widened widened_a, widened_b;
   const at::Tensor& wide_a = widened_a(a);
-  const int64_t n = b.size(1), step = columns_at_once(std::max(b.size(0), a.size(0)));
+  const int64_t n = b.size(1), step = at_once(std::max(b.size(0), a.size(0)));
   at::Tensor sums;
   for (int64_t column = 0; column < n; column += step) {
     const int64_t width = std::min(step, n - column);
-    const auto piece = [&](const at::Tensor& t) { return t.narrow(1, column, width); };
+    const auto piece = [&](const at::Tensor& t) {
+      return t.defined() ? t.narrow(1, column, width) : t;
+    };
     if (!sums.defined() || sums.size(1) != width) sums = fp32_like(piece(out));
-    if (addend.defined()) {
-      at::addmm_out(sums, piece(addend), wide_a, widened_b(piece(b)), scales.beta, scales.alpha);
-    } else {
-      at::mm_out(sums, wide_a, widened_b(piece(b)));
-      if (scales.alpha != 1) sums.mul_(scales.alpha);
-    }
+    multiply_fp32(sums, piece(addend), wide_a, widened_b(piece(b)), scales);
     convert(piece(out), sums);
   }
 }
 
+/// The same for a long k: out whole in FP32, sums over some of a's columns and b's rows at a time.
+void multiply_deep(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
+                   const at::Tensor& b, const Scales& scales) {
+  Widened widened_a, widened_b;
+  const int64_t k = b.size(0), step = at_once(std::max(a.size(0), b.size(1)));
+  at::Tensor sums = fp32_like(out);
+  for (int64_t first = 0; first < k; first += step) {
+    const int64_t depth = std::min(step, k - first);
+    const at::Tensor &left = widened_a(a.narrow(1, first, depth)),
+                     &right = widened_b(b.narrow(0, first, depth));
+    if (first == 0)
+      multiply_fp32(sums, addend, left, right, scales);
+    else
+      sums.addmm_(left, right, 1, scales.alpha);
+  }
+  convert(out, sums);
+}
+
 void multiply(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
               const at::Tensor& b, const Scales& scales) {
-  if (a.size(0) < b.size(1)) return multiply_wide(out, addend, a, b, scales);
+  const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
+  if (k > std::max(m, n)) return multiply_deep(out, addend, a, b, scales);
+  if (m < n) return multiply_wide(out, addend, a, b, scales);
   multiply_wide(out.t(), addend.defined() ? addend.t() : addend, b.t(), a.t(), scales);
 }
 

@@ -108,7 +108,8 @@ TEST_P(Products, LinearOfAnyShape) {
   for (const auto& [rows, in, out] : {std::array<int64_t, 3>{33, 65, 130},
                                       {300, 40, 20},
                                       {4, 1100, 1000},     // pieces of the weight
-                                      {1200, 1000, 4}}) {  // pieces of the input
+                                      {1200, 1000, 4},     // pieces of the input
+                                      {20, 60000, 30}}) {  // pieces of the sum
     SCOPED_TRACE(testing::Message() << rows << " " << in << " " << out);
     check({values({rows, in}), values({out, in}, in), values({out})}, ours, theirs);
     check({values({rows, in}), values({out, in}, in)}, ours, theirs);
@@ -271,15 +272,23 @@ TEST_P(Products, TransposedConvolutions) {
 }
 
 TEST_P(Products, AnyArgumentAloneMayWantAGradient) {
-  const Tensors all{values({32, 40}).to(GetParam()), values({50, 40}).to(GetParam()),
-                    values({50}).to(GetParam())};
-  const Tensors together = leaves_of(all, GetParam());
-  products::linear(together[0], together[1], together[2])->sum().backward();
-  for (std::size_t i = 0; i < 3; ++i) {
-    Tensors t = all;
-    t[i] = t[i].detach().clone().requires_grad_();
-    products::linear(t[0], t[1], t[2])->sum().backward();
-    EXPECT_TRUE(torch::equal(t[i].grad(), together[i].grad())) << i;
+  const std::vector<c10::SymInt> one{1};
+  const Op products_of[] = {
+      [](const Tensors& t) { return products::linear(t[0], t[1], t[2]).value(); },
+      [&](const Tensors& t) { return products::conv(t[0], t[1], t[2], one, one, one, 1).value(); }};
+  const std::vector<std::vector<int64_t>> sizes[] = {{{32, 40}, {50, 40}, {50}},
+                                                     {{4, 16, 20, 20}, {32, 16, 3, 3}, {32}}};
+  for (int op = 0; op < 2; ++op) {
+    Tensors all;
+    for (const auto& shape : sizes[op]) all.push_back(values(shape).to(GetParam()));
+    const Tensors together = leaves_of(all, GetParam());
+    products_of[op](together).sum().backward();
+    for (std::size_t i = 0; i < 3; ++i) {
+      Tensors t = all;
+      t[i] = t[i].detach().clone().requires_grad_();
+      products_of[op](t).sum().backward();
+      EXPECT_TRUE(torch::equal(t[i].grad(), together[i].grad())) << op << " " << i;
+    }
   }
 }
 
@@ -294,10 +303,11 @@ TEST_P(Products, AWriteToASavedInputIsNoticed) {
 TEST_P(Products, WhatIsNotOrdinaryIsLibTorchs) {
   const auto a = values({32, 40}).to(GetParam()), b = values({40, 50}).to(GetParam());
   ASSERT_TRUE(products::mm(a, b));
-  EXPECT_FALSE(products::mm(a, b.t()));                              // does not fit
-  EXPECT_FALSE(products::mm(a, b.to(at::kFloat)));                   // two dtypes
-  EXPECT_FALSE(products::mm(a.to(at::kFloat), b.to(at::kFloat)));    // FP32
-  EXPECT_FALSE(products::mm(a.narrow(0, 0, 3), b));                  // too small to win
+  EXPECT_FALSE(products::mm(a, b.t()));                               // does not fit
+  EXPECT_FALSE(products::mm(a, b.to(at::kFloat)));                    // two dtypes
+  EXPECT_FALSE(products::mm(a.to(at::kFloat), b.to(at::kFloat)));     // FP32
+  EXPECT_FALSE(products::mm(a.narrow(0, 0, 4), b.narrow(1, 0, 40)));  // too small to win
+  EXPECT_FALSE(products::mm(values({3, 100}).to(GetParam()), values({100, 100}).to(GetParam())));
   EXPECT_FALSE(products::mm(a.narrow(1, 0, 0), b.narrow(0, 0, 0)));  // empty
   EXPECT_FALSE(products::mm(at::_neg_view(a), b));                   // a lazy sign
   EXPECT_FALSE(products::addmm(b, a, b, 1, 1));                      // an addend that does not fit

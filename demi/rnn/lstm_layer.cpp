@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -12,6 +11,9 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
+#include "demi/products/matrix_product.h"
+#include "demi/products/no_autocast.h"
+#include "demi/products/through_fp32.h"
 #include "demi/rnn/step_product.h"
 
 namespace demi::rnn {
@@ -21,7 +23,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kSequencesPerThread = 8;  // a product with fewer rows waits for its weights
-constexpr int64_t kRowsAtOnce = 1024;       // of the large products, where they go through FP32
 
 kernels::Storage storage_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? kernels::Storage::fp16 : kernels::Storage::bf16;
@@ -164,32 +165,13 @@ struct ThroughSums {
 ThroughSums gradients_through_sums(const at::Tensor& of_sums, const at::Tensor& input,
                                    const at::Tensor& before, const at::Tensor& w_ih,
                                    const std::array<bool, 3>& wanted) {
-  const auto low = of_sums.options();
   const auto [wants_input, wants_w_ih, wants_w_hh] = wanted;
-  if (of_sums.scalar_type() == at::kBFloat16 && StepProduct::bf16_available())
-    return {wants_input ? at::mm(of_sums, w_ih) : at::Tensor(),
-            wants_w_ih ? at::mm(of_sums.t(), input) : at::Tensor(),
-            wants_w_hh ? at::mm(of_sums.t(), before) : at::Tensor(),
-            of_sums.sum(0, /*keepdim=*/false, at::kFloat).to(low.dtype())};
-
-  // The same through FP32, a piece at a time that stays in the cache.
-  const auto fp32 = [](const at::Tensor& t) { return t.to(at::kFloat); };
-  const at::Tensor wide_w_ih = fp32(w_ih);
-  at::Tensor of_input = wants_input ? at::empty(input.sizes(), low) : at::Tensor();
-  at::Tensor of_w_ih = at::zeros(w_ih.sizes(), low.dtype(at::kFloat)),
-             of_w_hh = at::zeros({w_ih.size(0), before.size(1)}, low.dtype(at::kFloat)),
-             of_bias = at::zeros({w_ih.size(0)}, low.dtype(at::kFloat));
-  for (int64_t row = 0; row < of_sums.size(0); row += kRowsAtOnce) {
-    const auto piece = [&](const at::Tensor& t) {
-      return t.narrow(0, row, std::min(kRowsAtOnce, t.size(0) - row));
-    };
-    const at::Tensor sums = fp32(piece(of_sums));
-    if (wants_input) piece(of_input).copy_(at::mm(sums, wide_w_ih));
-    if (wants_w_ih) of_w_ih.addmm_(sums.t(), fp32(piece(input)));
-    if (wants_w_hh) of_w_hh.addmm_(sums.t(), fp32(piece(before)));
-    of_bias += sums.sum(0);
-  }
-  return {of_input, of_w_ih.to(low.dtype()), of_w_hh.to(low.dtype()), of_bias.to(low.dtype())};
+  const auto product = [&](bool is_wanted, const at::Tensor& a, const at::Tensor& b) {
+    if (!is_wanted) return at::Tensor();
+    return products::slow_in(a.scalar_type()) ? products::matrix_product({}, a, b) : at::mm(a, b);
+  };
+  return {product(wants_input, of_sums, w_ih), product(wants_w_ih, of_sums.t(), input),
+          product(wants_w_hh, of_sums.t(), before), of_sums.sum(0)};
 }
 
 at::Tensor bias_of(const std::optional<at::Tensor>& b_ih, const std::optional<at::Tensor>& b_hh,
@@ -204,18 +186,13 @@ std::optional<at::Tensor> given(const at::Tensor& bias) {
   return bias.defined() ? std::optional(bias) : std::nullopt;
 }
 
-// What runs in here has its dtypes already, whatever region backward is called in.
-struct NoAutocast {
-  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
-};
-
 struct LstmFunction : torch::autograd::Function<LstmFunction> {
   static variable_list forward(AutogradContext* context, const at::Tensor& input,
                                const at::Tensor& w_ih, const at::Tensor& w_hh,
                                const std::optional<at::Tensor>& b_ih,
                                const std::optional<at::Tensor>& b_hh, const at::Tensor& hidden,
                                const at::Tensor& cell, bool reverse, bool keep) {
-    const NoAutocast no_autocast;
+    const products::NoAutocast no_autocast;
     // Not as a view that autograd would follow: what is returned stands for itself.
     const at::AutoDispatchBelowADInplaceOrView below;
     const Steps steps{input.size(0), input.size(1), input.size(2), w_hh.size(1), reverse};
@@ -249,7 +226,7 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
                         .what = "an LSTM in an autocast region on a CPU has no second derivative",
                         .seen = "create_graph = true",
                         .advice = "run the LSTM in FP32: a region with enabled = false around it"});
-    const NoAutocast no_autocast;
+    const products::NoAutocast no_autocast;
     const auto saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &w_ih = saved[1], &w_hh = saved[2];
     const Trace trace{saved[3], saved[4], saved[5]};
