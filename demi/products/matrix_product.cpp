@@ -15,9 +15,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Elements of the larger operand that are in FP32 at a time: 4 MiB, which a level 2 or 3 cache
+// Elements of the larger operand that are in FP32 at a time: 8 MiB, which a level 2 or 3 cache
 // holds, and a multiple of the columns that FP32 products work on.
-constexpr int64_t kPiece = 1 << 20;
+constexpr int64_t kPiece = 1 << 21;
 constexpr int64_t kColumns = 64;
 
 /// How much of a long side is taken at a time beside `other`.
