@@ -137,6 +137,16 @@ at::Tensor multiplied(const at::Tensor& addend, const at::Tensor& a, const at::T
   return out;
 }
 
+/// alpha a b in the order of memory of `like`, as a gradient is wanted: where its columns are
+/// dense, that is the transposed product.
+at::Tensor product_like(const at::Tensor& like, const at::Tensor& a, const at::Tensor& b,
+                        double alpha) {
+  const auto t = [](const at::Tensor& matrix) { return matrix.transpose(-1, -2); };
+  if (like.stride(-2) == 1 && like.stride(-1) != 1)
+    return t(matrix_product({}, t(b), t(a), 1, alpha));
+  return matrix_product({}, a, b, 1, alpha);
+}
+
 // An absent addend has no edge of its own, so it comes last.
 struct ProductFunction : torch::autograd::Function<ProductFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& a, const at::Tensor& b,
@@ -162,9 +172,9 @@ struct ProductFunction : torch::autograd::Function<ProductFunction> {
       result[2] = at::sum_to(scaled, addend->second.toIntVector());
     }
     if (context->needs_input_grad(0))
-      result[0] = matrix_product({}, gradient, b.transpose(-1, -2), 1, alpha);
+      result[0] = product_like(a, gradient, b.transpose(-1, -2), alpha);
     if (context->needs_input_grad(1))
-      result[1] = matrix_product({}, a.transpose(-1, -2), gradient, 1, alpha);
+      result[1] = product_like(b, a.transpose(-1, -2), gradient, alpha);
     return result;
   }
 };

@@ -271,6 +271,22 @@ TEST_P(Products, TransposedConvolutions) {
   }
 }
 
+// Else a step would first copy each weight's gradient into the weight's order.
+TEST_P(Products, GradientsHaveTheOrderOfWhatTheyAreOf) {
+  const auto low = [&](const at::Tensor& t) { return t.to(GetParam()).requires_grad_(); };
+  const auto x = low(values({32, 40})), w = low(values({50, 40})),
+             columns = low(values({40, 32})).t(), batch = low(values({3, 50, 40}));
+  const auto g = torch::autograd::grad({products::linear(x, w, std::nullopt)->sum()}, {x, w});
+  EXPECT_TRUE(g[0].is_contiguous());
+  EXPECT_TRUE(g[1].is_contiguous());
+  const auto of_columns =
+      torch::autograd::grad({products::linear(columns, w, std::nullopt)->sum()}, {columns});
+  EXPECT_EQ(of_columns[0].strides(), columns.strides());
+  const auto of_batch =
+      torch::autograd::grad({products::bmm(batch.detach(), batch.transpose(1, 2))->sum()}, {batch});
+  EXPECT_TRUE(of_batch[0].is_contiguous());
+}
+
 TEST_P(Products, AnyArgumentAloneMayWantAGradient) {
   const std::vector<c10::SymInt> one{1};
   const Op products_of[] = {
