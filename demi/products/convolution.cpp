@@ -73,11 +73,11 @@ struct Gradients {
 
 /// A piece of the batch at a time, by operations that can be differentiated again.
 Gradients convolution_gradients(const at::Tensor& gradient, const at::Tensor& input,
-                                const at::Tensor& weight,
-                                const std::optional<std::vector<int64_t>>& bias,
-                                const ConvolutionOptions& o, const std::array<bool, 3>& wanted) {
+                                const at::Tensor& weight, const ConvolutionOptions& o,
+                                const std::array<bool, 3>& wanted) {
   const at::Tensor wide_weight = fp32(weight);
-  const int64_t batch = input.size(0);
+  const int64_t batch = input.size(0), channels = gradient.size(1);
+  const at::IntArrayRef bias_sizes(channels);
   Gradients sum;
   const auto add = [](at::Tensor& to, const at::Tensor& piece) {
     if (!piece.defined()) return;
@@ -90,8 +90,8 @@ Gradients convolution_gradients(const at::Tensor& gradient, const at::Tensor& in
              [&](int64_t first, int64_t n) {
                const auto [of_input, of_weight, of_bias] = at::convolution_backward(
                    fp32(gradient.narrow(0, first, n)), fp32(input.narrow(0, first, n)), wide_weight,
-                   bias ? at::OptionalIntArrayRef(*bias) : at::OptionalIntArrayRef(), o.stride,
-                   o.padding, o.dilation, o.transposed, o.output_padding, o.groups, wanted);
+                   bias_sizes, o.stride, o.padding, o.dilation, o.transposed, o.output_padding,
+                   o.groups, wanted);
                add(sum.weight, of_weight);
                add(sum.bias, of_bias);
                if (!of_input.defined()) return;
@@ -106,7 +106,7 @@ struct ConvolutionFunction : torch::autograd::Function<ConvolutionFunction> {
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             const std::shared_ptr<const ConvolutionOptions>& options) {
     context->save_for_backward({input, weight});
-    if (bias) context->saved_data["bias"] = bias->sizes();
+    context->saved_data["bias"] = bias.has_value();
     context->saved_data["stride"] = options->stride;
     context->saved_data["padding"] = options->padding;
     context->saved_data["dilation"] = options->dilation;
@@ -130,12 +130,9 @@ struct ConvolutionFunction : torch::autograd::Function<ConvolutionFunction> {
                                      .transposed = data["transposed"].toBool(),
                                      .output_padding = list("output_padding"),
                                      .groups = data["groups"].toInt()};
-    const auto found = data.find("bias");
-    const auto bias =
-        found != data.end() ? std::optional(found->second.toIntVector()) : std::nullopt;
     const std::array<bool, 3> wanted{context->needs_input_grad(0), context->needs_input_grad(1),
-                                     bias && context->needs_input_grad(2)};
-    const Gradients of = convolution_gradients(gradient, input, weight, bias, options, wanted);
+                                     data["bias"].toBool() && context->needs_input_grad(2)};
+    const Gradients of = convolution_gradients(gradient, input, weight, options, wanted);
     const auto rounded = [&](const at::Tensor& t) {
       return t.defined() ? t.to(input.scalar_type()) : t;
     };
