@@ -92,9 +92,7 @@ class Products : public ::testing::TestWithParam<at::ScalarType> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Both, Products, ::testing::Values(at::kBFloat16, at::kHalf),
-                         [](const auto& info) {
-                           return info.param == at::kHalf ? "fp16" : "bf16";
-                         });
+                         [](const auto& one) { return one.param == at::kHalf ? "fp16" : "bf16"; });
 
 OptionalTensor bias_in(const Tensors& t) {
   return t.size() > 2 ? std::optional(t[2]) : std::nullopt;
