@@ -57,7 +57,7 @@ Case conv2d(std::int64_t batch, std::int64_t in, std::int64_t side, std::int64_t
 }
 
 std::vector<Case> cases() {
-  return {linear(512, 4096, 4096),    linear(64, 1024, 1024),      linear(64, 784, 128),
+  return {linear(512, 2048, 2048),    linear(64, 1024, 1024),      linear(64, 784, 128),
           linear(8, 1024, 1024),      linear(32, 64, 64),          conv2d(64, 64, 32, 64, 3),
           conv2d(64, 256, 8, 256, 3), conv2d(64, 256, 8, 1024, 1), conv2d(64, 3, 32, 64, 3)};
 }
