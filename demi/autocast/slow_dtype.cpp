@@ -35,8 +35,8 @@ std::string why_slow_on_cpu(c10::ScalarType dtype) {
   if (!products::slow_in(dtype)) return "";
   const bool is_half = dtype == c10::ScalarType::Half;
   return std::string(is_half ? "fp16" : "bf16") +
-         " matrix products and convolutions are computed in FP32 here, at 0.8 to 1.0 times its "
-         "speed: the processor has no " +
+         " matrix products and convolutions are computed in FP32 here, and a step takes 1.0 to "
+         "1.25 times as long as in FP32: the processor has no " +
          (is_half ? "FP16" : "BF16") + " instructions";
 }
 
