@@ -37,8 +37,10 @@ void add_options(CLI::App& command, CompareArguments& a) {
       "CUDA]");
   command.add_option("--sweep", a.sweep,
                      "Compare once for each value of a setting: batch-size=128,256,512,513");
-  command.add_flag("--published", a.published,
-                   "Print published figures of mixed precision training, with their sources");
+  command.add_flag(
+      "--published", a.published,
+      "Published figures of mixed precision training, with their sources: those of "
+      "RECIPE with this comparison beside them; without RECIPE all, and nothing is trained");
   command.add_option("--run-dir", a.run_dir, "Where run folders are made [DEMI_RUNS, or runs]");
   command.add_flag("--json", a.json, "One JSON object on stdout instead of the table");
   a.settings.add_to(command, kDefaultRecipe, {"precision", "loss-scale"});
@@ -67,7 +69,13 @@ void print(const train::Comparison& result, const CompareArguments& a) {
     return;
   }
   if (result.recipe == "mlp") print_totals(result);
-  std::cout << report::to_text(train::to_table(result), out()) << std::flush;
+  std::cout << report::to_text(train::to_table(result), out());
+  if (a.published) {
+    const auto beside = train::published_beside(result);
+    std::cout << "\n"
+              << report::to_text(beside.value_or(train::published_of(result.recipe).table), out());
+  }
+  std::cout << std::flush;
 }
 
 train::Comparison compare_one(const CompareArguments& a, const std::string& recipe,
@@ -81,15 +89,21 @@ train::Comparison compare_one(const CompareArguments& a, const std::string& reci
   return result;
 }
 
-void compare(const CompareArguments& a) {
-  if (a.published) {
-    for (const report::Table& table : train::published_tables())
-      std::cout << report::to_text(table, out()) << "\n";
+void print_published(bool json) {
+  if (json) {
+    std::cout << train::to_json(train::published()) << "\n";
     return;
   }
+  for (const train::Published& one : train::published())
+    std::cout << report::to_text(one.table, out()) << "\n";
+}
+
+void compare(const CompareArguments& a) {
   std::string recipe = a.recipe.empty() ? a.settings.recipe_of_file() : a.recipe;
+  if (a.published && recipe.empty()) return print_published(a.json);
   if (recipe.empty()) recipe = kDefaultRecipe;
   const train::Config config = a.settings.resolve(train::find_recipe(recipe).config);
+  if (a.published) train::published_of(recipe);  // refused before anything is trained
   if (a.sweep.empty()) {
     compare_one(a, recipe, config);
     return;
@@ -102,8 +116,10 @@ void compare(const CompareArguments& a) {
     results.push_back(compare_one(a, recipe, one));
   }
   std::cout << (a.json ? train::to_json(sweep, results) + "\n"
-                       : report::to_text(train::to_table(sweep, results), out()))
-            << std::flush;
+                       : report::to_text(train::to_table(sweep, results), out()));
+  if (a.published && !a.json)
+    std::cout << "\n" << report::to_text(train::published_of(recipe).table, out());
+  std::cout << std::flush;
 }
 
 }  // namespace

@@ -167,6 +167,19 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
   EXPECT_EQ(scaled, 8);
 }
 
+TEST_F(Cli, PublishedFiguresNeedNoTrainingAndARecipeThatHasThem) {
+  const Outcome all = run({"compare", "--published"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, HasSubstr("4 x V100"));
+  EXPECT_THAT(all.out, HasSubstr("Source: Micikevicius"));
+  const Outcome json = run({"compare", "--published", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(json.out)[0]["recipe"], "cifar10-resnet50");
+  const Outcome none = run({"compare", "mlp", "--published"});
+  EXPECT_EQ(none.code, 2) << none.err;
+  EXPECT_THAT(none.err, HasSubstr("cifar10-resnet50"));
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+}
+
 TEST_F(Cli, TrainListsItsRecipes) {
   const Outcome outcome = run({"train", "--list", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

@@ -75,6 +75,22 @@ std::optional<ConvolutionOptions> options_for(const at::Tensor& weight, c10::Sym
                             .groups = groups.guard_int(__FILE__, __LINE__)};
 }
 
+/// Whether each place of the output is made of one place of the input alone.
+bool is_pointwise(const at::Tensor& weight, const ConvolutionOptions& o) {
+  const auto all = [](at::IntArrayRef list, int64_t value) {
+    return std::ranges::all_of(list, [value](int64_t n) { return n == value; });
+  };
+  return all(weight.sizes().slice(2), 1) && all(o.stride, 1) && all(o.padding, 0) && !o.transposed;
+}
+
+/// A pointwise convolution of (batch, ..., channels) as the matrix product that it is: where the
+/// pictures are small, up to 1.5 times as fast.
+at::Tensor of_places(const at::Tensor& places, const at::Tensor& weight, const at::Tensor& bias) {
+  return matrix_product(bias, places.reshape({-1, weight.size(1)}), weight.flatten(1).t())
+      .reshape(with_last(places.sizes(), weight.size(0)))
+      .movedim(-1, 1);
+}
+
 /// With a batch of one where the input has none, as LibTorch's ops do.
 OptionalTensor convolve(const at::Tensor& input, const at::Tensor& weight,
                         const OptionalTensor& bias, const ConvolutionOptions& options) {
@@ -87,6 +103,13 @@ OptionalTensor convolve(const at::Tensor& input, const at::Tensor& weight,
   if (input.numel() / channels * weight.numel() < kLeastConvolution ||
       !takes({&input, &weight, &given_bias}))
     return std::nullopt;
+  // Not in groups, and nothing that LibTorch would refuse.
+  const bool plain = channels == weight.size(1) &&
+                     (!bias || !bias->defined() || bias->sizes() == weight.sizes().slice(0, 1));
+  if (batched && plain && is_pointwise(weight, options)) {
+    const at::Tensor places = input.movedim(1, -1);
+    if (places.is_contiguous()) return of_places(places, weight, given_bias);
+  }
   if (batched) return convolution(input, weight, given_bias, options);
   return convolution(input.unsqueeze(0), weight, given_bias, options).squeeze(0);
 }

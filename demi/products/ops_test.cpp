@@ -215,6 +215,51 @@ TEST_P(Products, ConvolutionsOfAnyShape) {
   }
 }
 
+// Pointwise ones of channels-last pictures are matrix products; whatever looks like one is not.
+TEST_P(Products, PointwiseConvolutionsOfChannelsLast) {
+  const std::vector<c10::SymInt> one{1}, none{0};
+  const auto last = [](const at::Tensor& t) {
+    return t.contiguous(t.dim() == 4 ? at::MemoryFormat::ChannelsLast
+                                     : at::MemoryFormat::ChannelsLast3d);
+  };
+  for (const Shape& s :
+       {Shape{{4, 32, 8, 8}, {64, 32, 1, 1}}, Shape{{2, 32, 4, 5, 6}, {64, 32, 1, 1, 1}},
+        Shape{{4, 32, 8, 8}, {64, 32, 1, 1}, {1}, {0}, {1}, 1, /*bias=*/false},
+        Shape{{4, 32, 16, 16}, {64, 32, 1, 1}, {2}}, Shape{{4, 32, 16, 16}, {64, 32, 1, 1}, {1, 2}},
+        Shape{{4, 32, 8, 8}, {64, 32, 1, 1}, {1}, {1}},
+        Shape{{4, 32, 16, 16}, {64, 16, 1, 1}, {1}, {0}, {1}, 2},
+        Shape{{4, 32, 8, 8}, {64, 32, 1, 3}}}) {
+    SCOPED_TRACE(testing::Message() << s.input << " " << s.weight << " " << s.stride);
+    const auto ours = [&](const Tensors& t) {
+      return products::conv(last(t[0]), t[1], bias_in(t), c10::fromIntArrayRefSlow(s.stride),
+                            c10::fromIntArrayRefSlow(s.padding),
+                            c10::fromIntArrayRefSlow(s.dilation), s.groups)
+          .value();
+    };
+    Tensors inputs{values(s.input), values(s.weight, terms(s))};
+    if (s.bias) inputs.push_back(values({s.weight[0]}));
+    check(inputs, ours, [&](const Tensors& t) { return fp64_conv(t, s, false, {0}); });
+
+    const auto x = last(values(s.input).to(GetParam())).requires_grad_();
+    const auto y = ours({x, values(s.weight, terms(s)).to(GetParam())});
+    EXPECT_TRUE(last(y).is_same(y));
+    const auto gradient = torch::autograd::grad({y.sum()}, {x})[0];
+    EXPECT_TRUE(last(gradient).is_same(gradient));
+  }
+  // LibTorch spreads no bias.
+  const auto x = last(values({4, 32, 8, 8}).to(GetParam())),
+             w = values({64, 32, 1, 1}).to(GetParam()), few = values({1}).to(GetParam());
+  EXPECT_THROW(products::conv(x, w, few, one, none, one, 1), c10::Error);
+
+  const Shape transposed{{4, 32, 8, 8}, {32, 32, 1, 1}};
+  check(
+      {values(transposed.input), values(transposed.weight, 32)},
+      [&](const Tensors& t) {
+        return products::conv_transpose(last(t[0]), t[1], {}, one, none, none, 1, one).value();
+      },
+      [&](const Tensors& t) { return fp64_conv(t, transposed, true, {0}); });
+}
+
 TEST_P(Products, ConvolutionsKeepChannelsLast) {
   const auto low = [&](at::IntArrayRef sizes) {
     return values(sizes).to(GetParam()).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();

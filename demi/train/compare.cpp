@@ -32,13 +32,14 @@ std::string file_name(const RunSpec& run) {
 }
 
 Comparison compare(const CompareOptions& options, const Workload& workload) {
-  Comparison result{.recipe = options.recipe,
-                    .config = options.config,
-                    .machine = machine(options.device),
-                    .training_examples = workload.train->examples(),
-                    .test_examples = workload.test ? workload.test->examples() : 0,
-                    .steps_per_epoch = workload.train->batches(),
-                    .classes = workload.classes};
+  Comparison result{
+      .recipe = options.recipe,
+      .config = options.config,
+      .machine = machine(options.device),
+      .training_examples = workload.train->examples(),
+      .test_examples = workload.test ? workload.test->examples() : 0,
+      .steps_per_epoch = steps_of(workload.train->batches(), options.config.accumulate),
+      .classes = workload.classes};
   if (!workload.note.empty()) result.notes.push_back(workload.note);
   for (const RunSpec& spec : options.runs) {
     const std::string warning = slow_precision_warning(spec.precision, options.device);

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "demi/report/format.h"
+#include "demi/train/published.h"
+#include "demi/train/table_json.h"
 
 namespace demi::train {
 namespace {
@@ -60,10 +62,12 @@ std::string machine_line(const Machine& machine) {
 
 std::string data_line(const Comparison& c) {
   return fmt::format(
-      "{} on {}: {} training and {} test examples, {} epoch{} of {} steps, batch {}, seed {}",
+      "{} on {}: {} training and {} test examples, {} epoch{} of {} steps, batch {}{}, seed {}",
       c.config.model, c.config.data, report::format_count(c.training_examples),
       report::format_count(c.test_examples), c.config.epochs, c.config.epochs == 1 ? "" : "s",
-      c.steps_per_epoch, c.config.batch_size, c.config.seed);
+      c.steps_per_epoch, c.config.batch_size,
+      c.config.accumulate > 1 ? fmt::format(" x {} accumulated", c.config.accumulate) : "",
+      c.config.seed);
 }
 
 using Pick = std::optional<double> (*)(const StepRecord&);
@@ -272,6 +276,8 @@ report::Page to_page(const Comparison& c, const std::string& command) {
     page.sections[1].blocks.emplace_back(report::Paragraph{
         "No loss is scaled here: fp32, tf32, fp64 and bf16 have the exponent range for it."});
   }
+  if (auto beside = published_beside(c))
+    page.sections.insert(page.sections.begin() + 1, {"Published results", {std::move(*beside)}});
   if (!c.runs.front().class_accuracy.empty())
     page.sections.insert(page.sections.begin() + 1, {"By class", {class_table(c)}});
   return page;
@@ -300,6 +306,7 @@ std::string to_json(const Comparison& c) {
       c.runs.size() > 1 ? nlohmann::ordered_json(c.runs[1].speedup) : nlohmann::ordered_json();
   json["stopped"] = c.stopped;
   json["notes"] = c.notes;
+  if (const auto beside = published_beside(c)) json["published"] = json_of(*beside);
   return json.dump(2);
 }
 

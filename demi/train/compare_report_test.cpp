@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "demi/core/error.h"
+#include "demi/train/published.h"
 #include "demi/train/recipe.h"
 
 namespace demi::train {
@@ -55,6 +57,13 @@ TEST(CompareReport, TableHasARowARunAndSaysWhatItRanOn) {
   EXPECT_EQ(table.notes.back(), "a note");
 }
 
+TEST(CompareReport, AccumulatedBatchesAreSaid) {
+  Comparison c = two_runs();
+  EXPECT_EQ(to_table(c).notes[0].find("accumulated"), std::string::npos);
+  c.config.accumulate = 4;
+  EXPECT_NE(to_table(c).notes[0].find("batch 256 x 4 accumulated"), std::string::npos);
+}
+
 TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
   Comparison c = two_runs();
   c.stopped = true;
@@ -86,6 +95,68 @@ TEST(CompareReport, PageShowsTheLossScaleOnlyWhereThereIsOne) {
   c.runs.pop_back();
   const std::string plain = report::to_html(to_page(c, "demi compare"));
   EXPECT_EQ(plain.find("Loss scale"), std::string::npos);
+}
+
+Comparison of_resnet50() {
+  Comparison c = two_runs();
+  c.recipe = "cifar10-resnet50";
+  c.config = find_recipe(c.recipe).config;
+  c.machine.device = "cpu";
+  c.training_examples = 50000;
+  c.runs[0].seconds_per_epoch = 92;
+  c.runs[1].seconds_per_epoch = 75.34;
+  c.runs[0].model_bytes = 94300000;
+  c.runs[1].model_bytes = 47400000;
+  return c;
+}
+
+TEST(Published, TheRunStandsBelowItsRecipesFigures) {
+  const report::Table published = published_of("cifar10-resnet50").table;
+  const auto beside = published_beside(of_resnet50());
+  ASSERT_TRUE(beside);
+  ASSERT_EQ(beside->rows.size(), published.rows.size() + 1);
+  EXPECT_EQ(beside->rows.front(), published.rows.front());
+  EXPECT_EQ(beside->rows.back(),
+            (std::vector<std::string>{"this run, cpu, fp16", "128", "1m32s", "1m15s", "94.3 MB",
+                                      "47.4 MB", "92.13 %", "92.13 %"}));
+  EXPECT_EQ(beside->notes.front(), published.notes.front()) << "the source stays";
+  EXPECT_NE(beside->notes.back().find("5 epochs of 50,000"), std::string::npos);
+  const auto json = nlohmann::json::parse(to_json(of_resnet50()));
+  EXPECT_EQ(json["published"]["rows"].size(), beside->rows.size());
+  EXPECT_NE(report::to_html(to_page(of_resnet50(), "")).find("this run, cpu, fp16"),
+            std::string::npos);
+}
+
+TEST(Published, NothingStandsBesideWhatIsNotTheSame) {
+  EXPECT_FALSE(published_beside(two_runs())) << "fashion-cnn has no published table";
+  EXPECT_FALSE(nlohmann::json::parse(to_json(two_runs())).contains("published"));
+  Comparison c = of_resnet50();
+  c.config.model = "resnet18";
+  EXPECT_FALSE(published_beside(c));
+  c = of_resnet50();
+  c.config.data = "cifar100";
+  EXPECT_FALSE(published_beside(c));
+  c = of_resnet50();
+  c.stopped = true;
+  EXPECT_FALSE(published_beside(c));
+  c = of_resnet50();
+  c.runs[0].spec = parse_run("tf32");
+  EXPECT_FALSE(published_beside(c)) << "no FP32 run";
+  c = of_resnet50();
+  c.runs.pop_back();
+  EXPECT_FALSE(published_beside(c)) << "no mixed run";
+  EXPECT_THROW(published_of("mlp"), UsageError);
+  EXPECT_THROW(published_of(""), UsageError);
+}
+
+TEST(Published, JsonHasEveryTableWithItsSource) {
+  const auto json = nlohmann::json::parse(to_json(published()));
+  ASSERT_EQ(json.size(), published().size());
+  EXPECT_EQ(json[0]["recipe"], "cifar10-resnet50");
+  for (const auto& table : json) {
+    for (const auto& row : table["rows"]) EXPECT_EQ(row.size(), table["columns"].size());
+    EXPECT_NE(table["notes"][0].get<std::string>().find("Source: "), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -196,7 +196,7 @@ std::vector<Setting> training_settings() {
       whole("schedule-epochs", g, &Config::schedule_epochs, 0,
             "Epochs that the schedule is made for; 0: --epochs"),
       real("warmup-epochs", g, &Config::warmup_epochs, 0, kInfinity,
-           "Epochs of rising learning rate before constant, linear or cosine"),
+           "Epochs in which the learning rate rises to --lr, before constant, linear or cosine"),
       words("loss", g, &Config::loss, "cross-entropy, bce (with logits) or mse",
             {"cross-entropy", "bce", "mse"}),
       real("label-smoothing", g, &Config::label_smoothing, 0, 0.999,
@@ -282,6 +282,10 @@ int64_t batch_size_of(const Config& config) {
   return parse_number<int64_t>(config.batch_size, "batch_size");
 }
 
+int64_t scheduled_epochs(const Config& config) {
+  return config.schedule_epochs > 0 ? config.schedule_epochs : config.epochs;
+}
+
 void check(const Config& config) {
   const auto refuse = [](std::string_view what, std::string_view seen, std::string_view advice) {
     throw UsageError({.where = "train.check", .what = what, .seen = seen, .advice = advice});
@@ -296,6 +300,12 @@ void check(const Config& config) {
     refuse("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
   if (config.schedule == "one-cycle" && config.warmup_epochs > 0)
     refuse("a one-cycle schedule has its own warm-up", "", "leave out --warmup-epochs");
+  if (config.schedule != "constant" && config.warmup_epochs > 0 &&
+      config.warmup_epochs >= static_cast<double>(scheduled_epochs(config)))
+    refuse(
+        "the warm-up takes the whole schedule",
+        fmt::format("--warmup-epochs {:g} of {}", config.warmup_epochs, scheduled_epochs(config)),
+        "fewer --warmup-epochs, or more --schedule-epochs");
 }
 
 }  // namespace demi::train

@@ -106,4 +106,7 @@ DEMI_API void check(const Config& config);
 /// batch_size as a number. Throws UsageError where it is still "auto".
 DEMI_API int64_t batch_size_of(const Config& config);
 
+/// The epochs that the schedule is made for.
+DEMI_API int64_t scheduled_epochs(const Config& config);
+
 }  // namespace demi::train

@@ -56,6 +56,14 @@ TEST(Config, OptionsThatContradictEachOtherAreRefused) {
   config.schedule = "one-cycle";
   config.warmup_epochs = 1;
   EXPECT_THROW(check(config), UsageError);
+  config.schedule = "linear";
+  config.epochs = 1;
+  EXPECT_THROW(check(config), UsageError) << "nothing is left of the schedule";
+  config.schedule_epochs = 2;
+  EXPECT_NO_THROW(check(config));
+  config.schedule_epochs = 0;
+  config.schedule = "constant";
+  EXPECT_NO_THROW(check(config));
 }
 
 // Every value of every recipe comes back from its file as it was: what a run saved can be given

@@ -5,6 +5,8 @@
 #include <torch/utils.h>
 
 #include <chrono>
+#include <memory>
+#include <vector>
 
 #include "demi/core/flush_subnormals.h"
 #include "demi/train/forward.h"
@@ -42,6 +44,26 @@ void add_batch(Sums& sums, const EvaluateOptions& options, const data::Batch& ba
   add_to(sums.class_correct, classes.bincount(right.reshape(-1).to(c10::kDouble), count));
 }
 
+// Each module has its own mode again at the end, also where it is not its parent's: parts that are
+// frozen stay frozen.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& module) : modules_(module.modules()) {
+    for (const auto& one : modules_) was_training_.push_back(one->is_training());
+    module.eval();
+  }
+  ~EvaluationMode() {
+    // A parent sets its children, and stands before them.
+    for (std::size_t i = 0; i < modules_.size(); ++i) modules_[i]->train(was_training_[i]);
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  std::vector<bool> was_training_;
+};
+
 Evaluation read(const Sums& sums, const EvaluateOptions& options) {
   Evaluation result;
   const double count = static_cast<double>(std::max<int64_t>(sums.examples, 1));
@@ -65,8 +87,7 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
                     const EvaluateOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_grad;
-  const bool was_training = network.module->is_training();
-  network.module->eval();
+  const EvaluationMode mode(*network.module);
   const Tf32Mode tf32(options.precision.tf32);
   const FlushSubnormals flush(options.flush_subnormals && options.device.is_cpu());
   Sums sums;
@@ -76,7 +97,6 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
     add_batch(sums, options, batch, forward_in(options.precision, network, batch, options.device));
   }
   Evaluation result = read(sums, options);
-  network.module->train(was_training);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

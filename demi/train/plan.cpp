@@ -24,21 +24,20 @@ std::shared_ptr<torch::optim::Optimizer> make(const Config& config, const Networ
   return std::make_shared<Optimizer>(network.module->parameters(), options);
 }
 
-int64_t scheduled_epochs(const Config& config) {
-  return config.schedule_epochs > 0 ? config.schedule_epochs : config.epochs;
-}
-
 optim::lr::OneCycleOptions one_cycle_of(const Config& config, int64_t steps_per_epoch) {
   return {.total_steps = std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1),
           .max_lr = config.lr};
 }
 
-optim::lr::Rule without_warmup(const Config& config, int64_t steps_per_epoch) {
-  if (config.schedule == "linear")
-    return optim::lr::polynomial(std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1));
+// From the full rate on, after that many steps of warm-up, to 0 at the end of the schedule.
+optim::lr::Rule after_warmup(const Config& config, int64_t steps_per_epoch, int64_t warmup) {
+  const int64_t steps = std::max<int64_t>(steps_per_epoch * scheduled_epochs(config) - warmup, 1);
+  if (config.schedule == "linear") return optim::lr::polynomial(steps);
   if (config.schedule == "cosine") {
-    return [rule = optim::lr::cosine(scheduled_epochs(config)), steps_per_epoch](
-               int64_t step, double base) { return rule(step / steps_per_epoch, base); };
+    const int64_t epochs = (steps + steps_per_epoch - 1) / steps_per_epoch;
+    return [rule = optim::lr::cosine(epochs), steps_per_epoch](int64_t step, double base) {
+      return rule(step / steps_per_epoch, base);
+    };
   }
   return [](int64_t, double base) { return base; };
 }
@@ -76,11 +75,10 @@ optim::lr::Rule make_schedule(const Config& config, int64_t steps_per_epoch) {
   const auto warmup = static_cast<int64_t>(
       std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch)));
   if (config.schedule == "constant" && warmup == 0) return {};
-  const optim::lr::Rule rule = without_warmup(config, steps_per_epoch);
+  const optim::lr::Rule rule = after_warmup(config, steps_per_epoch, warmup);
   return [rule, warmup](int64_t step, double base) {
-    const double rate = rule(step, base);
-    return step < warmup ? rate * static_cast<double>(step + 1) / static_cast<double>(warmup)
-                         : rate;
+    return step < warmup ? base * static_cast<double>(step + 1) / static_cast<double>(warmup)
+                         : rule(step - warmup, base);
   };
 }
 
@@ -96,7 +94,7 @@ RunSpec run_of(const Config& config) {
   return run;
 }
 
-TrainerOptions trainer_options(const Config& config, const RunSpec& run, int64_t steps_per_epoch,
+TrainerOptions trainer_options(const Config& config, const RunSpec& run, int64_t batches_per_epoch,
                                c10::Device device) {
   TrainerOptions options;
   options.epochs = config.epochs;
@@ -118,8 +116,9 @@ TrainerOptions trainer_options(const Config& config, const RunSpec& run, int64_t
   options.early_stopping = config.early_stopping;
   options.device = device;
   options.flush_subnormals = config.flush_subnormals;
-  options.schedule = make_schedule(config, steps_per_epoch);
-  options.momentum_schedule = make_momentum_schedule(config, steps_per_epoch);
+  const int64_t steps = steps_of(batches_per_epoch, config.accumulate);
+  options.schedule = make_schedule(config, steps);
+  options.momentum_schedule = make_momentum_schedule(config, steps);
   return options;
 }
 

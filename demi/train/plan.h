@@ -32,8 +32,9 @@ DEMI_API optim::lr::Rule make_momentum_schedule(const Config& config, int64_t st
 /// A run of the config: its precision and loss scale under the name of the precision.
 DEMI_API RunSpec run_of(const Config& config);
 
-/// What a trainer is told, for a run of the config in the precision of `run`.
+/// What a trainer is told, for a run of the config in the precision of `run`. Schedules count
+/// steps: of `accumulate` batches one.
 DEMI_API TrainerOptions trainer_options(const Config& config, const RunSpec& run,
-                                        int64_t steps_per_epoch, c10::Device device);
+                                        int64_t batches_per_epoch, c10::Device device);
 
 }  // namespace demi::train

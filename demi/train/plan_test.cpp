@@ -21,7 +21,9 @@ TEST(Schedule, CosineOfThePublishedRecipeMovesPerEpoch) {
   }
 }
 
-TEST(Schedule, WarmUpRisesInStepsAndEndsWhereTheScheduleStands) {
+// As in Hugging Face's get_linear_schedule_with_warmup and torchvision's reference training: the
+// decay begins at the full rate where the warm-up ends.
+TEST(Schedule, WarmUpRisesInStepsToTheFullRate) {
   Config config;
   config.epochs = 4;
   config.warmup_epochs = 1;
@@ -30,8 +32,31 @@ TEST(Schedule, WarmUpRisesInStepsAndEndsWhereTheScheduleStands) {
   EXPECT_DOUBLE_EQ(rule(4, 1.0), 0.5);
   EXPECT_DOUBLE_EQ(rule(9, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(rule(10, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(rule(39, 1.0), 1.0);
+
   config.schedule = "linear";
-  EXPECT_DOUBLE_EQ(make_schedule(config, 10)(20, 1.0), 0.5) << "half of 40 steps";
+  const auto linear = make_schedule(config, 10);
+  EXPECT_DOUBLE_EQ(linear(9, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(linear(10, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(linear(25, 1.0), 0.5) << "half of the 30 steps that are left";
+  EXPECT_NEAR(linear(39, 1.0), 1.0 / 30, 1e-12);
+
+  config.schedule = "cosine";
+  const auto cosine = make_schedule(config, 10);
+  EXPECT_DOUBLE_EQ(cosine(9, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(cosine(19, 1.0), 1.0);
+  EXPECT_NEAR(cosine(20, 1.0), 0.75, 1e-12) << "(1 + cos(pi / 3)) / 2, the second of 3 epochs";
+  EXPECT_NEAR(cosine(39, 1.0), 0.25, 1e-12);
+}
+
+TEST(Schedule, CountsStepsOfAccumulatedBatches) {
+  Config config;
+  config.epochs = 2;
+  config.schedule = "linear";
+  config.accumulate = 4;
+  const auto options = trainer_options(config, run_of(config), /*batches_per_epoch=*/10, c10::kCPU);
+  EXPECT_DOUBLE_EQ(options.schedule(3, 1.0), 0.5) << "3 steps an epoch, 6 in all";
+  EXPECT_DOUBLE_EQ(options.schedule(6, 1.0), 0);
 }
 
 TEST(Plan, SwitchesTellAutocastAndScalerApart) {

@@ -1,5 +1,15 @@
 #include "demi/train/published.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "demi/core/error.h"
+#include "demi/report/format.h"
+#include "demi/train/recipe.h"
+#include "demi/train/table_json.h"
+
 namespace demi::train {
 namespace {
 
@@ -49,10 +59,82 @@ report::Table detection() {
   return table;
 }
 
+const Published* find(const std::string& recipe) {
+  for (const Published& one : published())
+    if (!recipe.empty() && one.recipe == recipe) return &one;
+  return nullptr;
+}
+
+// In the columns of the published table.
+std::vector<std::string> row_of(const RunResult& fp32, const RunResult& mixed,
+                                const Comparison& c) {
+  const auto seconds = [](const RunResult& run) {
+    return report::format_duration(std::chrono::duration<double>(run.seconds_per_epoch));
+  };
+  const auto size = [](const RunResult& run) {
+    return run.model_bytes > 0 ? report::format_bytes(static_cast<double>(run.model_bytes)) : "";
+  };
+  const auto accuracy = [](const RunResult& run) {
+    return run.test_accuracy ? report::format_percent(*run.test_accuracy) : "";
+  };
+  return {fmt::format("this run, {}, {}", c.machine.device, mixed.spec.label),
+          std::to_string(batch_size_of(c.config)),
+          seconds(fp32),
+          seconds(mixed),
+          size(fp32),
+          size(mixed),
+          accuracy(fp32),
+          accuracy(mixed)};
+}
+
 }  // namespace
 
-std::vector<report::Table> published_tables() {
-  return {cifar10_resnet50(), ilsvrc(), detection()};
+const std::vector<Published>& published() {
+  static const std::vector<Published> tables{
+      {"cifar10-resnet50", cifar10_resnet50()}, {"", ilsvrc()}, {"", detection()}};
+  return tables;
+}
+
+const Published& published_of(const std::string& recipe) {
+  if (const Published* found = find(recipe)) return *found;
+  std::string known;
+  for (const Published& one : published())
+    if (!one.recipe.empty()) known += (known.empty() ? "" : ", ") + one.recipe;
+  throw UsageError({.where = "--published",
+                    .what = "no figures of this recipe are published",
+                    .seen = recipe,
+                    .accepted = known,
+                    .advice = "without a recipe it prints all tables"});
+}
+
+std::optional<report::Table> published_beside(const Comparison& c) {
+  const Published* known = find(c.recipe);
+  if (!known || c.stopped) return std::nullopt;
+  const Config& recipe = find_recipe(c.recipe).config;
+  if (c.config.model != recipe.model || c.config.data != recipe.data) return std::nullopt;
+  const auto fp32 =
+      std::ranges::find_if(c.runs, [](const RunResult& run) { return run.spec.label == "fp32"; });
+  if (fp32 == c.runs.end()) return std::nullopt;
+  report::Table table = known->table;
+  const std::size_t rows = table.rows.size();
+  for (const RunResult& run : c.runs)
+    if (run.spec.precision.is_mixed()) table.rows.push_back(row_of(*fp32, run, c));
+  if (table.rows.size() == rows) return std::nullopt;
+  table.notes.push_back(fmt::format(
+      "This run: {} epoch{} of {} training examples, tested on {}; on {}.", c.config.epochs,
+      c.config.epochs == 1 ? "" : "s", report::format_count(c.training_examples),
+      report::format_count(c.test_examples), c.machine.device_name));
+  return table;
+}
+
+std::string to_json(const std::vector<Published>& tables) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Published& one : tables) {
+    nlohmann::ordered_json table = json_of(one.table);
+    if (!one.recipe.empty()) table["recipe"] = one.recipe;
+    json.push_back(std::move(table));
+  }
+  return json.dump(2);
 }
 
 }  // namespace demi::train

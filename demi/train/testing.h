@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <stdexcept>
+
 #include "demi/data/loader.h"
 
 namespace demi::train::testing {
@@ -21,6 +23,16 @@ class Rows : public data::Loader {
  private:
   at::Tensor input_, target_;
   int64_t batch_size_;
+};
+
+/// Ends in an error instead of its last batch.
+class Broken : public Rows {
+ public:
+  explicit Broken(const Rows& rows) : Rows(rows) {}
+  data::Batch batch(int64_t epoch, int64_t position) const override {
+    if (position + 1 == batches()) throw std::runtime_error("broken");
+    return Rows::batch(epoch, position);
+  }
 };
 
 }  // namespace demi::train::testing

@@ -30,14 +30,17 @@ using profile::Phase;
 // is still too high overflows the gradients, never the loss, which is read before it is scaled.
 constexpr int64_t kFirstSteps = 3;
 
+void require(bool good, std::string_view what, const std::string& seen, std::string_view accepted) {
+  if (!good)
+    throw UsageError({.where = "train.Trainer", .what = what, .seen = seen, .accepted = accepted});
+}
+
+void check_epochs(int64_t epochs) {
+  require(epochs >= 0, "epochs is negative", std::to_string(epochs), "0 or more");
+}
+
 void check(const TrainerOptions& options) {
-  const auto require = [](bool good, std::string_view what, const std::string& seen,
-                          std::string_view accepted) {
-    if (!good)
-      throw UsageError(
-          {.where = "train.Trainer", .what = what, .seen = seen, .accepted = accepted});
-  };
-  require(options.epochs >= 0, "epochs is negative", std::to_string(options.epochs), "0 or more");
+  check_epochs(options.epochs);
   require(options.accumulate >= 1, "accumulate is below 1", std::to_string(options.accumulate),
           "1 or more batches");
   require(options.clip_norm >= 0, "clip_norm is negative", std::to_string(options.clip_norm),
@@ -109,6 +112,10 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
 }
 
 }  // namespace
+
+int64_t steps_of(int64_t batches, int64_t accumulate) {
+  return (batches + accumulate - 1) / accumulate;
+}
 
 // What one call of fit carries from step to step.
 struct Trainer::Run {
@@ -348,11 +355,24 @@ EvaluateOptions Trainer::evaluate_options() const {
           .flush_subnormals = options_.flush_subnormals};
 }
 
+// Swapped back also when evaluation throws: else training would go on from the averages.
+class Trainer::AverageInPlace {
+ public:
+  explicit AverageInPlace(Trainer& trainer) : trainer_(trainer) { trainer_.swap_average(); }
+  ~AverageInPlace() { trainer_.swap_average(); }
+  AverageInPlace(const AverageInPlace&) = delete;
+  AverageInPlace& operator=(const AverageInPlace&) = delete;
+
+ private:
+  Trainer& trainer_;
+};
+
 void Trainer::validate(Run& run, const data::Loader& validation) {
   for (const auto& callback : callbacks_) callback->on_evaluate_begin(run.epoch.epoch);
-  swap_average();
-  run.epoch.validation = evaluate(network_, validation, evaluate_options());
-  swap_average();
+  {
+    const AverageInPlace average(*this);
+    run.epoch.validation = evaluate(network_, validation, evaluate_options());
+  }
   History& history = run.history;
   if (!history.best_epoch || run.epoch.validation->better_than(run.best)) {
     history.best_epoch = run.epoch.epoch;
@@ -363,17 +383,23 @@ void Trainer::validate(Run& run, const data::Loader& validation) {
 }
 
 History Trainer::fit(const data::Loader& training, const data::Loader* validation) {
+  return fit_epochs(training, validation, options_.epochs);
+}
+
+History Trainer::fit_epochs(const data::Loader& training, const data::Loader* validation,
+                            int64_t epochs) {
+  check_epochs(epochs);
   Run run(scaler_options_, options_);
   const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
   const Tf32Mode tf32(options_.precision.tf32);
-  const int64_t steps = (training.batches() + options_.accumulate - 1) / options_.accumulate;
-  for (int64_t epoch = 1; epoch <= options_.epochs && !run.over(options_); ++epoch) {
-    network_.module->train();
+  const int64_t steps = steps_of(training.batches(), options_.accumulate);
+  for (int64_t epoch = 1; epoch <= epochs && !run.over(options_); ++epoch) {
+    if (!network_.module->is_training()) network_.module->train();
     run.epoch = EpochRecord{.epoch = epoch};
     run.correct = 0;
     run.loss_sum = 0;
     run.timer.reset();
-    for (const auto& callback : callbacks_) callback->on_epoch_begin(epoch, options_.epochs, steps);
+    for (const auto& callback : callbacks_) callback->on_epoch_begin(epoch, epochs, steps);
     train_epoch(run, training);
     if (validation && !run.history.stopped && !run.history.failed) validate(run, *validation);
     run.history.epochs.push_back(run.epoch);
@@ -389,16 +415,9 @@ History Trainer::fit(const at::Tensor& x, const at::Tensor& y, const FitOptions&
   };
   const data::TensorLoader training =
       loader({x, y}, {.batch_size = fit.batch_size, .shuffle = fit.shuffle, .seed = fit.seed});
-  const int64_t epochs = std::exchange(options_.epochs, fit.epochs);
-  History history;
-  if (fit.validation.x.defined()) {
-    const data::TensorLoader validation = loader(fit.validation, {.batch_size = fit.batch_size});
-    history = this->fit(training, &validation);
-  } else {
-    history = this->fit(training);
-  }
-  options_.epochs = epochs;
-  return history;
+  if (!fit.validation.x.defined()) return fit_epochs(training, nullptr, fit.epochs);
+  const data::TensorLoader validation = loader(fit.validation, {.batch_size = fit.batch_size});
+  return fit_epochs(training, &validation, fit.epochs);
 }
 
 }  // namespace demi::train

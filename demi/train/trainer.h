@@ -70,6 +70,9 @@ struct FitOptions {
   TensorPair validation;
 };
 
+/// Optimizer steps of so many batches, the last of which may be of fewer than `accumulate`.
+DEMI_API int64_t steps_of(int64_t batches, int64_t accumulate);
+
 /// An ordinary training loop, in any precision:
 ///
 ///     forward in an autocast region, loss in FP32, scaled, backward, unscaled and checked,
@@ -105,6 +108,8 @@ class DEMI_API Trainer {
 
  private:
   struct Run;
+  class AverageInPlace;
+  History fit_epochs(const data::Loader& training, const data::Loader* validation, int64_t epochs);
   void step(Run& run, const data::Batch& batch, bool last_of_window);
   at::Tensor backward(Run& run, const data::Batch& batch);
   void penalise(Run& run, std::vector<at::Tensor>& losses) const;

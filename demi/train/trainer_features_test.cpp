@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
@@ -108,6 +109,32 @@ TEST(Trainer, ValidationUsesTheAverageAndTrainingTheWeights) {
               loss_of(Loss::cross_entropy, logits, s.target).item<double>(), 1e-6);
   trainer.swap_average();
   EXPECT_TRUE(torch::equal(s.model->weight, weights));
+}
+
+TEST(Trainer, WeightsComeBackWhereValidationEndsInAnError) {
+  Classifier s, plain;
+  const Rows loader = s.loader();
+  const testing::Broken broken(loader);
+  EXPECT_THROW(s.trainer({.ema_decay = 0.5}).fit(loader, &broken), std::runtime_error);
+  plain.trainer({}).fit(plain.loader());
+  EXPECT_TRUE(torch::equal(s.model->weight, plain.model->weight)) << "not the averages";
+}
+
+TEST(Trainer, PartsInEvaluationModeStayInIt) {
+  Classifier s;
+  const Rows loader = s.loader();
+  torch::nn::Sequential model(s.model, torch::nn::Dropout(0.9));
+  model->ptr(1)->eval();
+  Trainer(network(model), s.optimizer, {.epochs = 2}).fit(loader, &loader);
+  EXPECT_TRUE(model->is_training());
+  EXPECT_FALSE(model->ptr(1)->is_training());
+  Classifier plain;
+  plain.trainer({.epochs = 2}).fit(plain.loader());
+  EXPECT_TRUE(torch::equal(s.model->weight, plain.model->weight)) << "nothing was dropped";
+
+  model->eval();
+  Trainer(network(model), s.optimizer, TrainerOptions()).fit(loader);
+  EXPECT_TRUE(model->ptr(1)->is_training()) << "a model in evaluation mode is set to train";
 }
 
 TEST(Trainer, EarlyStoppingWaitsForABetterValidation) {

@@ -256,6 +256,7 @@ TEST(Trainer, TrueSixteenBitTrainsSixteenBitWeights) {
 TEST(Trainer, OptionsOutOfRangeAreRefused) {
   Regression s;
   EXPECT_THROW(s.trainer({.epochs = -1}), UsageError);
+  EXPECT_THROW(s.trainer({}).fit(s.input, s.target, {.epochs = -1}), UsageError);
   EXPECT_THROW(s.trainer({.clip_norm = -1}), UsageError);
   EXPECT_THROW(s.trainer({.accumulate = 0}), UsageError);
   EXPECT_THROW(s.trainer({.label_smoothing = 1}), UsageError);
@@ -269,6 +270,13 @@ TEST(Evaluate, RunsInEvaluationModeAndGivesTheModeBack) {
   const Evaluation two = evaluate(network(model), loader, {});
   EXPECT_EQ(one.loss, two.loss) << "no dropout";
   EXPECT_TRUE(model->is_training());
+  EXPECT_TRUE(model->ptr(1)->is_training());
+  model->ptr(1)->eval();
+  evaluate(network(model), loader, {});
+  EXPECT_TRUE(model->is_training());
+  EXPECT_FALSE(model->ptr(1)->is_training()) << "a part that was frozen stays frozen";
+  EXPECT_THROW(evaluate(network(model), testing::Broken(loader), {}), std::runtime_error);
+  EXPECT_TRUE(model->is_training()) << "also where evaluation ends in an error";
 }
 
 TEST(Evaluate, FlushesSubnormalsOnACpu) {
