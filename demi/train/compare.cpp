@@ -1,6 +1,7 @@
 #include "demi/train/compare.h"
 
 #include "demi/core/error.h"
+#include "demi/train/trainer.h"
 
 namespace demi::train {
 
