@@ -40,10 +40,9 @@ class KeepBest : public Callback {
     if (!epoch.validation || (any_ && !epoch.validation->better_than(best_))) return;
     any_ = true;
     best_ = *epoch.validation;
-    trainer_.swap_average();
+    const Trainer::AverageInPlace average(trainer_);
     const Network spare = workload_.make_network(static_cast<uint64_t>(config_.seed));
     save_shipped_weights(*network_.module, *spare.module, precision_, file_, config_);
-    trainer_.swap_average();
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "demi/core/error.h"
+#include "demi/train/compare.h"
 #include "demi/train/plan.h"
 #include "demi/train/recipe.h"
 
@@ -68,6 +69,20 @@ TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
   EXPECT_EQ(result.parameters, 3 * (8 * 8 + 8));
   EXPECT_FALSE(result.test_accuracy) << "a regression has none";
   fs::remove_all(folder);
+}
+
+// 8 batches, of which 3 make a step.
+TEST(Compare, CountsAndSchedulesStepsOfAccumulatedBatches) {
+  Config config = small_mlp();
+  config.accumulate = 3;
+  config.schedule = "linear";
+  const Workload workload = load_workload(config, c10::kCPU);
+  const Comparison result = compare({.config = config, .runs = {parse_run("fp32")}}, workload);
+  const auto& steps = result.runs[0].history.steps;
+  EXPECT_EQ(result.steps_per_epoch, 3);
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_DOUBLE_EQ(steps[1].learning_rate, config.lr * 2 / 3);
+  EXPECT_DOUBLE_EQ(steps[2].learning_rate, config.lr / 3);
 }
 
 TEST(Run, BatchSizeFromTrialIsAtMostTheWholeSet) {

@@ -355,22 +355,10 @@ EvaluateOptions Trainer::evaluate_options() const {
           .flush_subnormals = options_.flush_subnormals};
 }
 
-// Swapped back also when evaluation throws: else training would go on from the averages.
-class Trainer::AverageInPlace {
- public:
-  explicit AverageInPlace(Trainer& trainer) : trainer_(trainer) { trainer_.swap_average(); }
-  ~AverageInPlace() { trainer_.swap_average(); }
-  AverageInPlace(const AverageInPlace&) = delete;
-  AverageInPlace& operator=(const AverageInPlace&) = delete;
-
- private:
-  Trainer& trainer_;
-};
-
 void Trainer::validate(Run& run, const data::Loader& validation) {
   for (const auto& callback : callbacks_) callback->on_evaluate_begin(run.epoch.epoch);
   {
-    const AverageInPlace average(*this);
+    const AverageInPlace average(*this);  // given back also where evaluation throws
     run.epoch.validation = evaluate(network_, validation, evaluate_options());
   }
   History& history = run.history;

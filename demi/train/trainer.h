@@ -106,9 +106,20 @@ class DEMI_API Trainer {
   /// ema_decay is 0.
   void swap_average();
 
+  /// The averages are in the weights' places while it lives.
+  class AverageInPlace {
+   public:
+    explicit AverageInPlace(Trainer& trainer) : trainer_(trainer) { trainer_.swap_average(); }
+    ~AverageInPlace() { trainer_.swap_average(); }
+    AverageInPlace(const AverageInPlace&) = delete;
+    AverageInPlace& operator=(const AverageInPlace&) = delete;
+
+   private:
+    Trainer& trainer_;
+  };
+
  private:
   struct Run;
-  class AverageInPlace;
   History fit_epochs(const data::Loader& training, const data::Loader* validation, int64_t epochs);
   void step(Run& run, const data::Batch& batch, bool last_of_window);
   at::Tensor backward(Run& run, const data::Batch& batch);
