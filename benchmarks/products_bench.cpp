@@ -78,11 +78,10 @@ std::vector<at::Tensor> step(const Case& one, at::ScalarType dtype) {
   return all;
 }
 
+/// And back to what the user asked for.
 void use_libtorchs(bool yes) {
-  if (yes)
-    setenv("DEMI_KERNELS", "aten", 1);
-  else
-    unsetenv("DEMI_KERNELS");
+  static const std::string given = std::getenv("DEMI_KERNELS") ? std::getenv("DEMI_KERNELS") : "";
+  setenv("DEMI_KERNELS", yes ? "aten" : given.c_str(), 1);
 }
 
 double relative_distance(const std::vector<at::Tensor>& seen,

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "demi/bench/model.h"
 #include "demi/train/compare.h"
+#include "demi/train/machine_json.h"
 
 namespace demi::cli {
 namespace {
@@ -49,7 +50,7 @@ void print_json(const Arguments& a, const bench::ModelBenchResult& result) {
   json["warmup"] = a.bench.warmup;
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
-  json["machine"] = json_of(result.rows.front().result.machine);
+  json["machine"] = train::json_of(result.rows.front().result.machine);
   json["again"] = again(a);
   std::cout << json.dump(2) << "\n" << std::flush;
 }

@@ -10,6 +10,7 @@
 #include "cli/settings.h"
 #include "demi/bench/recipe.h"
 #include "demi/train/compare.h"
+#include "demi/train/machine_json.h"
 #include "demi/train/recipe.h"
 
 namespace demi::cli {
@@ -46,7 +47,7 @@ void print_json(const Arguments& a, const bench::RecipeBenchResult& result) {
   json["warmup"] = a.bench.warmup;
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
-  json["machine"] = json_of(result.machine);
+  json["machine"] = train::json_of(result.machine);
   json["again"] = again(a);
   std::cout << json.dump(2) << "\n" << std::flush;
 }
@@ -101,7 +102,7 @@ void add_bench_recipe(CLI::App& bench) {
   add_bench_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds, a->json);
   a->settings.add_to(*command, kDefaultRecipe,
                      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
-                      "test-batch-size"});
+                      "top-k", "test-batch-size"});
   command->callback([a] { bench_recipe(*a); });
 }
 

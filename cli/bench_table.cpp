@@ -14,19 +14,8 @@ nlohmann::ordered_json json_of(const bench::RecipeTiming& timing) {
           {"speedup", timing.speedup}};
 }
 
-nlohmann::ordered_json json_of(const train::Machine& machine) {
-  return {{"device", machine.device},
-          {"device_name", machine.device_name},
-          {"instruction_set", machine.instruction_set},
-          {"threads", machine.threads},
-          {"libtorch", machine.libtorch},
-          {"demi", machine.demi}};
-}
-
 std::string where_of(const train::Machine& machine) {
-  return fmt::format("On {} ({}), {} thread{}, LibTorch {}, demi {}.", machine.device_name,
-                     machine.instruction_set, machine.threads, machine.threads == 1 ? "" : "s",
-                     machine.libtorch, machine.demi);
+  return "On " + train::describe(machine) + ".";
 }
 
 void note_slow(const std::vector<train::RunSpec>& runs, c10::Device device) {

@@ -15,7 +15,6 @@ namespace demi::cli {
 
 /// What `bench recipe` and `bench model` say in the same words.
 nlohmann::ordered_json json_of(const bench::RecipeTiming& timing);
-nlohmann::ordered_json json_of(const train::Machine& machine);
 std::string where_of(const train::Machine& machine);
 
 /// To stderr, for runs that do not pay on the device. `runs` empty: its mixed precision.

@@ -20,10 +20,12 @@ namespace demi::cli {
 namespace {
 
 constexpr const char* kDefaultRecipe = "fashion-cnn";
+constexpr const char* kInterleave = "--interleave{200}";  // CLI11: the value of a bare flag
 
 struct CompareArguments {
   std::string recipe, runs, run_dir, sweep;
   SettingOptions settings;
+  int64_t turn_steps = 0;
   bool json = false, published = false;
 };
 
@@ -41,6 +43,11 @@ void add_options(CLI::App& command, CompareArguments& a) {
       "--published", a.published,
       "Published figures of mixed precision training, with their sources: those of "
       "RECIPE with this comparison beside them; without RECIPE all, and nothing is trained");
+  command
+      .add_flag(kInterleave, a.turn_steps,
+                "The runs take turns of 200 steps (--interleave=N: of N), so that another program "
+                "on the machine meets all of them; same weights, losses and metrics")
+      ->check(CLI::PositiveNumber);
   command.add_option("--run-dir", a.run_dir, "Where run folders are made [DEMI_RUNS, or runs]");
   command.add_flag("--json", a.json, "One JSON object on stdout instead of the table");
   a.settings.add_to(command, kDefaultRecipe, {"precision", "loss-scale"});
@@ -49,6 +56,7 @@ void add_options(CLI::App& command, CompareArguments& a) {
 std::string command_line(const CompareArguments& a, const std::string& recipe) {
   std::string line = "demi compare " + recipe;
   if (!a.runs.empty()) line += " --runs " + a.runs;
+  if (a.turn_steps > 0) line += fmt::format(" --interleave={}", a.turn_steps);
   return line + a.settings.typed();
 }
 
@@ -83,7 +91,8 @@ train::Comparison compare_one(const CompareArguments& a, const std::string& reci
   const std::string line = command_line(a, recipe);
   const auto runs = a.runs.empty() ? std::vector<train::RunSpec>() : train::parse_runs(a.runs);
   RunSession session("compare", recipe, config);
-  train::Comparison result = session.compare(runs, a.run_dir, line, /*keep_best=*/false);
+  train::Comparison result =
+      session.compare(runs, a.run_dir, line, /*keep_best=*/false, a.turn_steps);
   if (a.sweep.empty()) print(result, a);
   session.finish(result, line);
   return result;
@@ -104,10 +113,7 @@ void compare(const CompareArguments& a) {
   if (recipe.empty()) recipe = kDefaultRecipe;
   const train::Config config = a.settings.resolve(train::find_recipe(recipe).config);
   if (a.published) train::published_of(recipe);  // refused before anything is trained
-  if (a.sweep.empty()) {
-    compare_one(a, recipe, config);
-    return;
-  }
+  if (a.sweep.empty()) return require_success("compare", compare_one(a, recipe, config));
   const train::Sweep sweep = train::parse_sweep(a.sweep, config);
   std::vector<train::Comparison> results;
   for (const std::string& value : sweep.values) {
@@ -120,6 +126,7 @@ void compare(const CompareArguments& a) {
   if (a.published && !a.json)
     std::cout << "\n" << report::to_text(train::published_of(recipe).table, out());
   std::cout << std::flush;
+  for (const train::Comparison& result : results) require_success("compare", result);
 }
 
 }  // namespace

@@ -102,9 +102,9 @@ CLI::App* add_one(CLI::App* data, const std::string& name, const std::string& ti
   const auto options = std::make_shared<Options>();
   if (name != "list")
     command->add_option("NAME", options->name, "a name out of `demi data list`")->required();
-  command->add_option(
-      "--data-dir", options->data_dir,
-      "the folder to use, nothing else; default: DEMI_DATA, the cache, /usr/share/datasets");
+  command->add_option("--data-dir", options->data_dir,
+                      "the folder to use, nothing else; default: DEMI_DATA_DIR, else the cache and "
+                      "/usr/share/datasets");
   command->add_flag("--json", options->json, "one JSON object instead of text");
   command->callback([options, work] { work(*options); });
   return command;

@@ -15,7 +15,7 @@ namespace {
 
 struct EvalArguments {
   std::string file, precisions, device = "auto", data_dir;
-  int64_t limit = 0;
+  int64_t limit = 0, top_k = 0;
   bool json = false;
 };
 
@@ -27,6 +27,7 @@ std::string json_of(const train::SavedResult& result, const std::string& file) {
     row["test_accuracy"] = run.evaluation.accuracy
                                ? nlohmann::ordered_json(*run.evaluation.accuracy)
                                : nlohmann::ordered_json();
+    for (const auto& [name, value] : run.evaluation.metrics) row["test_" + name] = value;
     row["difference_to_fp32"] = run.difference_to_fp32
                                     ? nlohmann::ordered_json(*run.difference_to_fp32)
                                     : nlohmann::ordered_json();
@@ -43,12 +44,20 @@ report::Table table_of(const train::SavedResult& result, const std::string& file
                    {.name = "test accuracy"},
                    {.name = "difference to fp32", .unit = "points"},
                    {.name = "time", .unit = "s"}};
+  const bool has_top_k = result.top_k > 0;
+  if (has_top_k)
+    table.columns.insert(table.columns.begin() + 3,
+                         {.name = fmt::format("top-{} accuracy", result.top_k)});
   for (const train::SavedRun& run : result.runs) {
     table.rows.push_back(
         {run.precision, report::format_fixed(run.evaluation.loss, 4),
          run.evaluation.accuracy ? report::format_percent(*run.evaluation.accuracy) : "",
          run.difference_to_fp32 ? fmt::format("{:+.2f}", 100 * *run.difference_to_fp32) : "",
          report::format_fixed(run.evaluation.seconds, 2)});
+    if (has_top_k) {
+      auto& row = table.rows.back();
+      row.insert(row.begin() + 3, report::format_percent(run.evaluation.metrics.front().second));
+    }
   }
   table.notes = {fmt::format("{} examples; trained in {}", result.runs.front().evaluation.examples,
                              result.trained_in)};
@@ -56,9 +65,11 @@ report::Table table_of(const train::SavedResult& result, const std::string& file
 }
 
 void eval(const EvalArguments& a) {
-  const train::SavedResult result = train::evaluate_saved(
-      a.file,
-      {.precisions = a.precisions, .device = a.device, .data_dir = a.data_dir, .limit = a.limit});
+  const train::SavedResult result = train::evaluate_saved(a.file, {.precisions = a.precisions,
+                                                                   .device = a.device,
+                                                                   .data_dir = a.data_dir,
+                                                                   .limit = a.limit,
+                                                                   .top_k = a.top_k});
   std::cout << (a.json ? json_of(result, a.file)
                        : report::to_text(table_of(result, a.file),
                                          report::Terminal::of(STDOUT_FILENO)))
@@ -75,9 +86,14 @@ void add_eval(CLI::App& app) {
                       "Precisions, by comma [fp32 and the one that it was trained in]");
   command->add_option("--device", a->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command->add_option("--data-dir", a->data_dir,
-                      "Folder of the data set's files [as in training, else DEMI_DATA, or where "
-                      "data sets lie]");
+                      "Folder of the data set's files [DEMI_DATA_DIR, else as in training]");
   command->add_option("--limit", a->limit, "Use that many test examples; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--top-k", a->top_k,
+                   "Also the share of examples whose class is among the k likeliest; 0: as in "
+                   "training (5 with more than 10 classes)")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--json", a->json, "One JSON object on stdout instead of the table");

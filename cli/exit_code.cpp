@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 
 #include "demi/core/error.h"
@@ -17,10 +18,16 @@ int code_of(const std::exception& error) {
   return kTrainingFailed;
 }
 
+// DEMI_DEBUG=1: for whoever looks for the place in LibTorch where an error comes from.
+bool wants_stack_trace() {
+  const char* debug = std::getenv("DEMI_DEBUG");
+  return debug != nullptr && std::string_view(debug) != "" && std::string_view(debug) != "0";
+}
+
 }  // namespace
 
 int report_failure(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  const auto* torch_error = wants_stack_trace() ? nullptr : dynamic_cast<const c10::Error*>(&error);
   const std::string_view text = torch_error ? torch_error->what_without_backtrace() : error.what();
   std::fprintf(stderr, "demi: %.*s\n", static_cast<int>(text.size()), text.data());
   return code_of(error);

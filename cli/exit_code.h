@@ -19,8 +19,8 @@ struct Exit {
   int code;
 };
 
-/// Prints what the exception says to stderr, without LibTorch's stack of C++ frames, and returns
-/// the exit code for it.
+/// Prints what the exception says to stderr, without LibTorch's stack of C++ frames unless
+/// DEMI_DEBUG is 1, and returns the exit code for it.
 int report_failure(const std::exception& error);
 
 }  // namespace demi::cli

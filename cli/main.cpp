@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/standard_streams.h"
 #include "cli/stop.h"
 #include "demi/core/nearest.h"
 
@@ -102,9 +103,10 @@ int run(int argc, char** argv) {
 }  // namespace demi::cli
 
 int main(int argc, char** argv) {
+  demi::cli::open_standard_streams();
   demi::cli::keep_large_blocks();
   demi::cli::catch_stop_signals();
   demi::cli::PlainWarnings warnings;
   const c10::WarningUtils::WarningHandlerGuard plain(&warnings);
-  return demi::cli::run(argc, argv);
+  return demi::cli::flush_results(demi::cli::run(argc, argv));
 }

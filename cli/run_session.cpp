@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/exit_code.h"
-#include "cli/stop.h"
+#include "demi/core/error.h"
 #include "demi/profile/memory.h"
 #include "demi/report/file.h"
 #include "demi/train/compare_report.h"
@@ -66,10 +66,39 @@ void RunSession::note_slow(const std::vector<train::RunSpec>& runs) {
   }
 }
 
+// After an error in the middle of training: the weights that the library has left.
+void RunSession::say_what_is_kept() const {
+  progress_->clear();
+  if (!folder_) return;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_->path()))
+    if (entry.path().filename().string().ends_with("last.safetensors"))
+      std::cerr << "kept: " << entry.path().string() << "\n";
+}
+
+train::Comparison RunSession::train(const train::CompareOptions& options) {
+  noting_.emplace();
+  train::Comparison result;
+  try {
+    result = train::compare(options, workload_);
+  } catch (const std::exception&) {
+    say_what_is_kept();
+    throw;
+  }
+  progress_->clear();
+  // Of a run that a signal met before its first step there is nothing to tell.
+  std::erase_if(result.runs, [](const train::RunResult& run) {
+    return run.history.stopped && run.history.steps.empty();
+  });
+  if (result.runs.empty()) throw Exit{kStoppedBySignal + stop_signal()};
+  return result;
+}
+
 train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, const std::string& run_dir,
-                                      const std::string& command_line, bool keep_best) {
+                                      const std::string& command_line, bool keep_best,
+                                      int64_t turn_steps) {
   train::CompareOptions options{.recipe = recipe_, .config = config_, .device = device_};
   options.runs = runs.empty() ? train::default_runs(device_) : std::move(runs);
+  options.turn_steps = turn_steps;
   note_slow(options.runs);
   options.run.should_stop = [] { return stop_signal() != 0; };
   options.run.per_class = keep_best;
@@ -90,9 +119,7 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, const st
     progress_->set_run(several ? run.label : "");
     if (files) files->set_run(run.label);
   };
-  train::Comparison result = train::compare(options, workload_);
-  progress_->clear();
-  return result;
+  return train(options);
 }
 
 void RunSession::finish(const train::Comparison& result, const std::string& command_line) {
@@ -101,7 +128,15 @@ void RunSession::finish(const train::Comparison& result, const std::string& comm
                                   report::to_html(train::to_page(result, command_line)));
     std::cerr << "report: " << folder_->file("report.html").string() << "\n";
   }
-  if (result.stopped) throw Exit{kStoppedBySignal + stop_signal()};
+  if (stop_signal() != 0) throw Exit{kStoppedBySignal + stop_signal()};
+}
+
+void require_success(const std::string& command, const train::Comparison& result) {
+  for (const train::RunResult& run : result.runs)
+    if (run.history.failed)
+      throw TrainingError(
+          {.where = command,
+           .what = (result.runs.size() > 1 ? run.spec.label + ": " : "") + *run.history.failed});
 }
 
 }  // namespace demi::cli

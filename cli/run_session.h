@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/stop.h"
 #include "demi/report/run_folder.h"
 #include "demi/train/compare.h"
 #include "demi/train/watch.h"
@@ -22,15 +23,20 @@ class RunSession {
   c10::Device device() const { return device_; }
   const train::Config& config() const { return config_; }
 
-  /// Trains. `runs` empty: the device's default runs. Nothing is kept of a dry run.
+  /// Trains. `runs` empty: the device's default runs; `turn_steps`: of CompareOptions. Nothing is
+  /// kept of a dry run. From here on a signal is noted until the step in progress has ended; throws
+  /// Exit where one came before the first step.
   train::Comparison compare(std::vector<train::RunSpec> runs, const std::string& run_dir,
-                            const std::string& command_line, bool keep_best);
+                            const std::string& command_line, bool keep_best,
+                            int64_t turn_steps = 0);
 
-  /// Writes the report and says where it is; then throws Exit where a signal ended training.
+  /// Writes the report and says where it is; then throws Exit where a signal came.
   void finish(const train::Comparison& result, const std::string& command_line);
 
  private:
   void note_slow(const std::vector<train::RunSpec>& runs);
+  train::Comparison train(const train::CompareOptions& options);
+  void say_what_is_kept() const;
 
   std::string command_, recipe_;
   train::Config config_;
@@ -38,6 +44,10 @@ class RunSession {
   train::Workload workload_;
   std::shared_ptr<train::ShowProgress> progress_;
   std::optional<report::RunFolder> folder_;
+  std::optional<NoteStopSignals> noting_;
 };
+
+/// Throws TrainingError where training failed in one of the runs.
+void require_success(const std::string& command, const train::Comparison& result);
 
 }  // namespace demi::cli

@@ -2,9 +2,19 @@
 
 namespace demi::cli {
 
-/// From now on the first SIGHUP, SIGINT or SIGTERM is only noted, so that the step in progress ends
-/// and what there is can be written; a second one leaves at once.
+/// From now on SIGHUP, SIGINT or SIGTERM ends the program at once with 128 and its number, except
+/// where one is ignored already (nohup).
 void catch_stop_signals();
+
+/// While one lives, the first such signal is only noted, so that the step in progress ends and what
+/// there is can be written; a second one ends the program at once. One at a time.
+class NoteStopSignals {
+ public:
+  NoteStopSignals();
+  ~NoteStopSignals();
+  NoteStopSignals(const NoteStopSignals&) = delete;
+  NoteStopSignals& operator=(const NoteStopSignals&) = delete;
+};
 
 /// The signal that was noted, or 0.
 int stop_signal();

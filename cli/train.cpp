@@ -70,8 +70,7 @@ void train_one(const TrainArguments& a) {
   }
   std::cout << std::flush;
   session.finish(result, line);
-  const train::History& history = result.runs.front().history;
-  if (history.failed) throw TrainingError({.where = "train", .what = *history.failed});
+  require_success("train", result);
 }
 
 }  // namespace

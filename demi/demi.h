@@ -1,11 +1,15 @@
 #pragma once
 
 // Everything that a training program needs. Each header can also be included by itself.
+#include "demi/autocast/apply.h"
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/backward.h"
+#include "demi/autocast/custom.h"
 #include "demi/autocast/policy.h"
+#include "demi/autocast/thread_state.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/safetensors.h"
+#include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
@@ -21,3 +25,4 @@
 #include "demi/profile/scoped_timer.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/train/trainer.h"
+#include "demi/weights/weights.h"

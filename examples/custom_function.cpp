@@ -4,8 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "demi/autocast/autocast.h"
-#include "demi/autocast/custom.h"
+#include "demi/demi.h"
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;

@@ -5,8 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "demi/autocast/autocast.h"
-#include "demi/autocast/custom.h"
+#include "demi/demi.h"
 
 static at::Tensor scaled_product(const at::Tensor& x, const at::Tensor& w, double scale) {
   return x.mm(w) * scale;

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "demi/autocast/autocast.h"
+#include "demi/demi.h"
 
 int main() {
   torch::nn::Linear layer(8, 8);

@@ -1,5 +1,5 @@
 // Mixed precision as Keras users write it: set a policy, build the model, call fit. The output
-// layer is a softmax that stays in FP32, as Keras advises.
+// layer is a softmax, which the policy keeps in FP32, as Keras advises.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -27,9 +27,8 @@ int main() {
 
   demi::set_global_policy("mixed_float16");  // on a CPU "mixed_bfloat16" is the faster one
 
-  torch::nn::Sequential model(
-      torch::nn::Linear(32, 64), torch::nn::ReLU(), torch::nn::Linear(64, 10),
-      torch::nn::Functional([](const torch::Tensor& x) { return x.softmax(1, torch::kFloat); }));
+  torch::nn::Sequential model(torch::nn::Linear(32, 64), torch::nn::ReLU(),
+                              torch::nn::Linear(64, 10), torch::nn::Softmax(1));
 
   demi::TrainerOptions options;  // Adam with a learning rate of 0.001 unless told otherwise
   options.loss = demi::train::Loss::cross_entropy_probabilities;

@@ -21,13 +21,12 @@ int main() {
   double first = 0, last = 0;
   for (int step = 0; step < 100; ++step) {
     optimizer.zero_grad();
-    torch::Tensor output;
+    torch::Tensor loss;
     {
-      demi::Autocast region(device.type(), torch::kBFloat16);  // *
-      output = model->forward(input);
+      demi::Autocast region(device.type(), torch::kBFloat16);       // *
+      const torch::Tensor output = model->forward(input);           // bf16
+      loss = torch::nn::functional::cross_entropy(output, target);  // FP32: losses are
     }
-    const torch::Tensor loss =
-        torch::nn::functional::cross_entropy(output.to(torch::kFloat), target);
     scaler.scale(loss).backward();  // *
     scaler.step(optimizer);         // *
     scaler.update();                // *

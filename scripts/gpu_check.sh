@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # gpu_check.sh [--libtorch DIR] [--build DIR] [--out FILE] [--jobs N] [--dry-run]
 #
-# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu, reads the kernels'
-# machine code, times the step on the device, beside Python PyTorch where there is one (PEER names its interpreter; made by
+# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (kernels, scaler, step,
+# every recipe in fp16 and bf16; one that is skipped counts as failed), reads the kernels' machine code, times the step and
+# recipes that need no data on the device, the step beside Python PyTorch where there is one (PEER names its interpreter; made by
 # benchmarks/peers/make_env.sh), and writes one results file. A measurement that this build does not have is named, not run.
 #   --libtorch  a LibTorch with CUDA (the folder with include/ and lib/); without it, the one that CMake finds
 #   --build     build folder (default build/cuda)
@@ -51,6 +52,21 @@ step() {
   fi
 }
 
+# gpu_tests: here is a GPU, so a test that finds none has something to say.
+gpu_tests() {
+  local log
+  log=$(mktemp)
+  ctest --test-dir "$build" -L gpu --no-tests=error --output-on-failure 2>&1 | tee "$log"
+  local code=${PIPESTATUS[0]}
+  if grep -q 'Skipped' "$log"; then
+    echo "skipped tests, each with its reason:"
+    ctest --test-dir "$build" -L gpu --verbose 2>&1 | grep -i -B3 'skipped' || true
+    code=1
+  fi
+  rm -f "$log"
+  return "$code"
+}
+
 # bench NAME WHAT ARGS...: `demi bench WHAT ARGS...`, where this build has it.
 bench() {
   local name=$1 what=$2
@@ -72,7 +88,7 @@ configure=(cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DDEMI_CUD
 step "device" nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv
 step "configure" "${configure[@]}"
 step "build" cmake --build "$build" -j "$jobs"
-step "tests" ctest --test-dir "$build" -L gpu --output-on-failure
+step "tests" gpu_tests
 step "machine code" scripts/check_sass.sh "$build/libdemi_cuda.so"
 step "kernels against a copy" "$build/demi_cuda_check" --bench
 peer=${PEER:-build/peer_env/bin/python}
@@ -84,7 +100,9 @@ for optimizer in sgd sgd-momentum adamw; do
     step "peer $optimizer" "$peer" benchmarks/peers/step_peer.py --optimizer "$optimizer" --device cuda
   fi
 done
-bench "recipe" recipe mlp --device cuda --json
+for recipe in mlp synthetic-resnet50; do
+  bench "recipe $recipe" recipe "$recipe" --device cuda --json
+done
 
 [ -z "$dry" ] || exit 0
 echo "results in $out, $failures failed"

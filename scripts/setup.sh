@@ -18,7 +18,7 @@ END
 
 # The compiler and the build, then the libraries, then the images that the demonstration trains on.
 packages=(
-  g++ cmake ninja-build
+  g++ cmake ninja-build ccache
   libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libcurl4-openssl-dev libarchive-dev libjpeg-dev libpng-dev
   libgloo-dev
   libgtest-dev libgmock-dev libbenchmark-dev

@@ -3,77 +3,28 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/cli_testing.h"
+
 namespace {
 
 namespace fs = std::filesystem;
+using cli_testing::Cli;
+using cli_testing::Outcome;
+using cli_testing::slurp;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string slurp(const fs::path& file) {
-  std::ostringstream text;
-  text << std::ifstream(file).rdbuf();
-  return text.str();
-}
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-class Cli : public ::testing::Test {
- protected:
-  Cli() : folder_(fs::temp_directory_path() / ("demi-cli-" + std::to_string(getpid()))) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~Cli() override { fs::remove_all(folder_); }
-
-  // Starts the program with stdout and stderr in files, so that neither is a terminal.
-  pid_t start(const std::vector<std::string>& arguments) {
-    const char* program = std::getenv("DEMI_PROGRAM");
-    if (!program) throw std::runtime_error("DEMI_PROGRAM is not set");
-    const pid_t child = fork();
-    if (child == 0) {
-      (void)!freopen((folder_ / "out").c_str(), "w", stdout);
-      (void)!freopen((folder_ / "err").c_str(), "w", stderr);
-      setenv("DEMI_RUNS", (folder_ / "runs").c_str(), 1);
-      std::vector<char*> argv{const_cast<char*>(program)};
-      for (const std::string& argument : arguments)
-        argv.push_back(const_cast<char*>(argument.c_str()));
-      argv.push_back(nullptr);
-      execv(program, argv.data());
-      _exit(127);
-    }
-    return child;
-  }
-
-  Outcome finish(pid_t child) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status),
-            slurp(folder_ / "out"), slurp(folder_ / "err")};
-  }
-
-  Outcome run(const std::vector<std::string>& arguments) { return finish(start(arguments)); }
-
-  static bool has_data() { return fs::exists("/usr/share/datasets/fashion-mnist"); }
-
-  fs::path folder_;
-};
 
 TEST_F(Cli, HelpNamesTheCommandsAndExitsWith0) {
   const Outcome help = run({"--help"});
@@ -167,6 +118,56 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
   EXPECT_EQ(scaled, 8);
 }
 
+// Lines of metrics.jsonl by run, without what is a time.
+std::map<std::string, std::string> metrics_by_run(const fs::path& folder) {
+  std::map<std::string, std::string> all;
+  std::istringstream lines(slurp(folder / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    auto json = nlohmann::ordered_json::parse(line);
+    for (auto field = json.begin(); field != json.end();)
+      field = field.key().ends_with("seconds") ? json.erase(field) : std::next(field);
+    all[json["run"].get<std::string>()] += json.dump() + "\n";
+  }
+  return all;
+}
+
+TEST_F(Cli, InterleavedRunsAreBitForBitThoseInSequence) {
+  if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
+  const std::vector<std::string> command{"compare", "--limit",      "320", "--epochs",
+                                         "2",       "--batch-size", "64",  "--json"};
+  const Outcome sequence = run(command);
+  ASSERT_EQ(sequence.code, 0) << sequence.err;
+  std::vector<std::string> in_turns = command;
+  in_turns.emplace_back("--interleave=3");
+  const Outcome turns = run(in_turns);
+  ASSERT_EQ(turns.code, 0) << turns.err;
+  const fs::path first = folder_ / "runs" / "compare-fashion-cnn-001",
+                 second = folder_ / "runs" / "compare-fashion-cnn-002";
+  for (const char* file : {"fp32-model.safetensors", "bf16-model.safetensors",
+                           "fp32-last.safetensors", "bf16-last.safetensors"}) {
+    EXPECT_TRUE(slurp(first / file) == slurp(second / file)) << file;
+  }
+  EXPECT_EQ(metrics_by_run(first), metrics_by_run(second));
+  const auto a = nlohmann::json::parse(sequence.out), b = nlohmann::json::parse(turns.out);
+  EXPECT_TRUE(a["interleave"].is_null());
+  EXPECT_EQ(b["interleave"], 3);
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (const char* key : {"test_loss", "test_accuracy", "test_accuracy_fp32_eval", "peak_bytes",
+                            "model_bytes", "checkpoint_bytes", "skipped_steps"})
+      EXPECT_EQ(a["runs"][i][key], b["runs"][i][key]) << key;
+    EXPECT_TRUE(b["runs"][i].contains("cores_share"));
+    EXPECT_GE(b["runs"][i]["involuntary_switches"], 0);
+  }
+}
+
+TEST_F(Cli, TopKThatEveryExampleWouldMeetIsRefused) {
+  const Outcome outcome = run({"train", "mlp", "--top-k", "5"});
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("[--top-k] there are no classes"));
+  EXPECT_EQ(run({"compare", "--interleave=0"}).code, 2);
+  EXPECT_EQ(run({"compare", "--interleave=-3"}).code, 2);
+}
+
 TEST_F(Cli, PublishedFiguresNeedNoTrainingAndARecipeThatHasThem) {
   const Outcome all = run({"compare", "--published"});
   EXPECT_EQ(all.code, 0) << all.err;
@@ -199,9 +200,10 @@ TEST_F(Cli, TrainListsItsRecipes) {
 TEST_F(Cli, EvalOfTheSavedFileGivesTheAccuracyOfTheRun) {
   if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
   const Outcome trained = run({"train", "fashion-cnn", "--limit", "1200", "--epochs", "1",
-                               "--batch-size", "64", "--mp", "--json"});
+                               "--batch-size", "64", "--mp", "--top-k", "3", "--json"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   const auto run_json = nlohmann::json::parse(trained.out)["runs"][0];
+  EXPECT_GE(run_json["test_top3_accuracy"], run_json["test_accuracy"]);
   const fs::path folder = folder_ / "runs" / "train-fashion-cnn-001";
   const Outcome evaluated =
       run({"eval", (folder / "model.safetensors").string(), "--limit", "200", "--json"});
@@ -210,6 +212,8 @@ TEST_F(Cli, EvalOfTheSavedFileGivesTheAccuracyOfTheRun) {
   ASSERT_EQ(eval_json["runs"].size(), 2u);
   EXPECT_EQ(eval_json["runs"][1]["precision"], run_json["precision"]);
   EXPECT_EQ(eval_json["runs"][1]["test_accuracy"], run_json["test_accuracy"]);
+  EXPECT_EQ(eval_json["runs"][1]["test_top3_accuracy"], run_json["test_top3_accuracy"]);
+  EXPECT_THAT(slurp(folder / "metrics.jsonl"), HasSubstr("\"test_top3_accuracy\":"));
   EXPECT_TRUE(fs::exists(folder / "best-model.safetensors"));
 }
 
@@ -233,6 +237,26 @@ TEST_F(Cli, OptionsAreStrongerThanTheEnvironmentAndThatThanTheFile) {
            "--json"});
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(nlohmann::json::parse(again.out)["batch_size"], 5);
+}
+
+// Both commands look in the folder that the environment names; `train` took its documented variable
+// for the name of a data set.
+TEST_F(Cli, TheFolderOfTheDataSetsIsDemiDataDir) {
+  fs::create_directories(folder_ / "sets" / "cifar10");
+  std::ofstream(folder_ / "sets" / "cifar10" / "data_batch_1.bin") << "no record";
+  setenv("DEMI_DATA_DIR", (folder_ / "sets").c_str(), 1);
+  const Outcome trained = run({"train", "cifar10-cnn"}),
+                checked = run({"data", "check", "cifar10"});
+  unsetenv("DEMI_DATA_DIR");
+  for (const Outcome& outcome : {trained, checked}) {
+    EXPECT_EQ(outcome.code, 3);
+    EXPECT_THAT(outcome.err, HasSubstr((folder_ / "sets" / "cifar10" / "data_batch_").string()));
+  }
+  setenv("DEMI_DATA", (folder_ / "sets").c_str(), 1);
+  const Outcome named = run({"train", "cifar10-cnn"});
+  unsetenv("DEMI_DATA");
+  EXPECT_EQ(named.code, 2);
+  EXPECT_THAT(named.err, HasSubstr("name the folder with --data-dir or DEMI_DATA_DIR"));
 }
 
 TEST_F(Cli, ALossThatIsNoNumberIsExplainedAndExitsWith1) {
@@ -319,6 +343,33 @@ TEST_F(Cli, DryRunKeepsNothing) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("a dry run"));
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
+}
+
+// The environment that a running program's OpenMP runtime has read.
+TEST_F(Cli, ThreadsWaitAsTheUserSaysElseByTheProgramsOwnSpinCount) {
+  struct Case {
+    const char *name, *value, *expected, *absent;
+  };
+  for (const auto& [name, value, expected, absent] :
+       {Case{"A_NAME_OF_NO_USE", "1", "GOMP_SPINCOUNT=5000", "OMP_WAIT_POLICY"},
+        Case{"GOMP_SPINCOUNT", "7", "GOMP_SPINCOUNT=7", "GOMP_SPINCOUNT=5000"},
+        Case{"OMP_WAIT_POLICY", "passive", "OMP_WAIT_POLICY=passive", "GOMP_SPINCOUNT"}}) {
+    SCOPED_TRACE(name);
+    for (const char* other : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) unsetenv(other);
+    setenv(name, value, 1);
+    const fs::path runs = folder_ / "runs";
+    fs::remove_all(runs);
+    const pid_t child = start({"train", "mlp", "--in", "8", "--out", "8", "--epochs", "1000000"});
+    unsetenv(name);
+    for (int i = 0; i < 600 && !fs::exists(runs); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const std::string environment =
+        cli_testing::slurp("/proc/" + std::to_string(child) + "/environ");
+    kill(child, SIGTERM);
+    EXPECT_EQ(finish(child).code, 143);
+    EXPECT_THAT(environment, HasSubstr(expected));
+    EXPECT_THAT(environment, Not(HasSubstr(absent)));
+  }
 }
 
 TEST_F(Cli, ASignalEndsTheStepWritesWhatThereIsAndExitsWith128AndItsNumber) {

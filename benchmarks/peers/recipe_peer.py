@@ -11,6 +11,8 @@ import time
 import torch
 from torch import nn
 
+BATCH_SIZES = {"mlp": 512, "fashion-cnn": 256, "cifar10-resnet50": 32, "imdb-lstm": 64}
+
 
 class Bottleneck(nn.Module):
     def __init__(self, inner, width, stride):
@@ -36,6 +38,20 @@ def resnet50():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 10))
 
 
+class FashionCNN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layers = []
+        for inner, width, pool in ((1, 32, False), (32, 32, True), (32, 64, False), (64, 64, True), (64, 128, False)):
+            layers += [nn.Conv2d(inner, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+            layers += [nn.MaxPool2d(2)] if pool else []
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(128, 10)
+
+    def forward(self, x):
+        return self.classifier(self.features(x).mean((2, 3)))
+
+
 class LSTMClassifier(nn.Module):
     def __init__(self, vocabulary=100683):
         super().__init__()
@@ -55,6 +71,11 @@ def workload(a):
                               nn.Linear(a.width, a.width))
         data = torch.randn(a.batch_size, a.width), torch.randn(a.batch_size, a.width)
         return model, *data, nn.functional.mse_loss, torch.optim.SGD(model.parameters(), 1e-3)
+    if a.recipe == "fashion-cnn":
+        model = FashionCNN().to(memory_format=torch.channels_last)
+        x = torch.randn(a.batch_size, 1, 28, 28).contiguous(memory_format=torch.channels_last)
+        return model, x, torch.randint(0, 10, (a.batch_size,)), nn.functional.cross_entropy, torch.optim.AdamW(
+            model.parameters(), 1e-3, weight_decay=1e-2)
     if a.recipe == "cifar10-resnet50":
         model = resnet50().to(memory_format=torch.channels_last)
         x = torch.randn(a.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
@@ -68,7 +89,7 @@ def workload(a):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", choices=["mlp", "cifar10-resnet50", "imdb-lstm"])
+    parser.add_argument("recipe", choices=list(BATCH_SIZES))
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--batch-size", type=int, default=None)
     parser.add_argument("--width", type=int, default=4096)
@@ -77,19 +98,24 @@ def main():
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--flush-denormal", action="store_true",
                         help="torch.set_flush_denormal(True), which is off in Python by default and on in demi")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     a = parser.parse_args()
     torch.set_flush_denormal(a.flush_denormal)
-    a.batch_size = a.batch_size or {"mlp": 512, "cifar10-resnet50": 32, "imdb-lstm": 64}[a.recipe]
+    a.batch_size = a.batch_size or BATCH_SIZES[a.recipe]
     model, x, y, loss_of, optimizer = workload(a)
+    model, x, y = model.to(a.device), x.to(a.device), y.to(a.device)
+    synchronize = torch.cuda.synchronize if a.device == "cuda" else lambda: None
     times = []
     for step in range(a.warmup + a.steps):
+        synchronize()
         start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=a.precision == "bf16"):
+        with torch.autocast(a.device, torch.bfloat16, enabled=a.precision == "bf16"):
             output = model(x)
         loss = loss_of(output.float(), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        synchronize()
         if step >= a.warmup:
             times.append(1e3 * (time.perf_counter() - start))
     print(json.dumps({"recipe": a.recipe, "precision": a.precision, "batch_size": a.batch_size,

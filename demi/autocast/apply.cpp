@@ -31,12 +31,22 @@ Marks& marks() {
   return *all;
 }
 
+// Under the lock.
 void forget_dead(Marks& all) {
   std::erase_if(all.by_parameter,
                 [](const auto& entry) { return entry.second.parameter.expired(); });
+  marked_parameters = static_cast<int>(all.by_parameter.size());
 }
 
 }  // namespace
+
+void forget_dead_parts() {
+  auto& all = marks();
+  const std::unique_lock lock(all.mutex);
+  forget_dead(all);
+}
+
+int count_marked_parameters() { return marked_parameters; }
 
 std::optional<c10::ScalarType> dtype_of_part(const at::Tensor& tensor) {
   auto& all = marks();
@@ -52,12 +62,11 @@ void apply(const Policy& policy, torch::nn::Module& module) {
   to_precision(module, policy.variable_dtype(), /*keep_normalisation_fp32=*/false);
   auto& all = marks();
   const std::unique_lock lock(all.mutex);
-  forget_dead(all);
   for (const auto& parameter : module.parameters())
     all.by_parameter.insert_or_assign(
         parameter.unsafeGetTensorImpl(),
         Mark{decltype(Mark::parameter)(parameter.getIntrusivePtr()), policy.compute_dtype()});
-  marked_parameters = static_cast<int>(all.by_parameter.size());
+  forget_dead(all);
 }
 
 void apply(const Policy& policy, torch::nn::Module& module, std::string_view part) {
@@ -78,7 +87,6 @@ void unapply(torch::nn::Module& module) {
   for (const auto& parameter : module.parameters())
     all.by_parameter.erase(parameter.unsafeGetTensorImpl());
   forget_dead(all);
-  marked_parameters = static_cast<int>(all.by_parameter.size());
 }
 
 }  // namespace demi

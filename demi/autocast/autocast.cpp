@@ -5,47 +5,77 @@
 
 #include <atomic>
 #include <thread>
-#include <vector>
 
 #include "demi/autocast/call.h"
 #include "demi/autocast/slow_dtype.h"
+#include "demi/autocast/thread_tables.h"
+#include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
 #include "demi/weights/weights.h"
 
 namespace demi {
 
-// What was set outside the region.
+namespace {
+
+// LibTorch's cache of casts is a static object: a region of static lifetime may be left after it.
+bool cache_is_gone = false;
+
+void watch_libtorchs_cache() {
+  struct Watch {
+    Watch() { at::autocast::clear_cache(); }  // makes the cache, so that it goes after this
+    ~Watch() { cache_is_gone = true; }
+  };
+  static const Watch watch;
+}
+
+}  // namespace
+
+// What was set outside the region. The open ones of a thread are linked, innermost first, from a
+// word of static TLS, which nothing destroys: regions of static lifetime outlive their thread.
 struct Autocast::Frame {
   c10::DeviceType device;
   c10::ScalarType dtype = at::autocast::get_autocast_dtype(device);
   bool enabled = at::autocast::is_autocast_enabled(device);
   bool cache_enabled = at::autocast::is_autocast_cache_enabled();
   const OpTable* table = thread_tables[static_cast<int>(device)];
+  std::optional<std::shared_ptr<Inherited>> inherited;  // where the region changes it
   std::thread::id thread = std::this_thread::get_id();
   std::atomic<bool> closed = false;
+  Frame* outer = nullptr;
+  std::shared_ptr<Frame> self;  // while the thread has it open
+
+  [[gnu::tls_model("initial-exec")]] static inline thread_local constinit Frame* innermost =
+      nullptr;
 
   explicit Frame(c10::DeviceType on) : device(on) {}
-};
 
-// The open regions of a thread, outermost first.
-struct Autocast::Stack {
-  std::vector<std::shared_ptr<Frame>> frames;
+  struct AtThreadsEnd {
+    ~AtThreadsEnd() {
+      for (Frame* frame = innermost; frame; frame = frame->outer) frame->closed = true;
+      unwind();
+    }
+  };
 
-  static Stack& of_this_thread() {
-    static thread_local Stack stack;
-    return stack;
+  static std::shared_ptr<Frame> open(c10::DeviceType device) {
+    static thread_local const AtThreadsEnd end_all;
+    auto frame = std::make_shared<Frame>(device);
+    frame->outer = innermost;
+    frame->self = frame;
+    innermost = frame.get();
+    return frame;
   }
 
   // Restores what the closed regions on top had found. One that is closed below an open one waits.
-  void unwind() {
-    while (!frames.empty() && frames.back()->closed) {
-      const Frame& top = *frames.back();
-      if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-      at::autocast::set_autocast_enabled(top.device, top.enabled);
-      at::autocast::set_autocast_dtype(top.device, top.dtype);
-      at::autocast::set_autocast_cache_enabled(top.cache_enabled);
-      thread_tables[static_cast<int>(top.device)] = top.table;
-      frames.pop_back();
+  static void unwind() {
+    while (innermost && innermost->closed) {
+      const auto top = std::move(innermost->self);
+      innermost = top->outer;
+      if (at::autocast::decrement_nesting() == 0 && !cache_is_gone) at::autocast::clear_cache();
+      at::autocast::set_autocast_enabled(top->device, top->enabled);
+      at::autocast::set_autocast_dtype(top->device, top->dtype);
+      at::autocast::set_autocast_cache_enabled(top->cache_enabled);
+      thread_tables[static_cast<int>(top->device)] = top->table;
+      if (top->inherited) Inherited::set(*top->inherited);
       weights::leave_region();
     }
   }
@@ -68,13 +98,19 @@ void check_device(c10::DeviceType device) {
                     .accepted = accepted});
 }
 
-void check_dtype(c10::ScalarType dtype) {
-  if (is_16_bit(dtype)) return;
+c10::ScalarType checked(std::optional<c10::ScalarType> given, c10::DeviceType device) {
+  const auto dtype = given.value_or(at::autocast::get_autocast_dtype(device));
+  if (is_16_bit(dtype)) return dtype;
+  const char* what = given ? "a region cannot run in this dtype"
+                           : "a region without a dtype takes the one that is set, and "
+                             "at::autocast::set_autocast_dtype has set one that none can run in";
   throw UsageError({.where = "autocast.Autocast",
-                    .what = "a region cannot run in this dtype",
+                    .what = what,
                     .seen = c10::toString(dtype),
                     .accepted = "fp16, bf16",
-                    .advice = "for FP32 leave the region out, or enter it with enabled = false"});
+                    .advice = given ? "for FP32 leave the region out, or enter it with enabled = "
+                                      "false"
+                                    : "name the region's dtype"});
 }
 
 AutocastOptions options_of(const Policy& policy) {
@@ -82,6 +118,12 @@ AutocastOptions options_of(const Policy& policy) {
   if (!low) return {.enabled = false};
   static const auto* fp32_softmax = new OpPolicy(OpPolicy::named("fp32_softmax"));
   return {.dtype = policy.compute_dtype(), .policy = *fp32_softmax};
+}
+
+// LibTorch asks for CUDA once a process, so it has to be there before.
+c10::DeviceType first_choice() {
+  load_cuda();
+  return at::globalContext().hasCUDA() ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
 }
 
 constexpr const char* kWrongThread =
@@ -93,24 +135,35 @@ constexpr const char* kWrongOrder =
 
 }  // namespace
 
-Autocast::Autocast(c10::DeviceType device, AutocastOptions options) {
+Autocast::Autocast(c10::DeviceType device, AutocastOptions options)
+    : Autocast(device, options, nullptr) {}
+
+// `table` comes before the policy of the options.
+Autocast::Autocast(c10::DeviceType device, const AutocastOptions& options, const OpTable* table) {
   check_device(device);
-  if (options.dtype) check_dtype(*options.dtype);
-  const auto dtype = options.dtype.value_or(at::autocast::get_autocast_dtype(device));
+  Frame::unwind();
+  std::optional<c10::ScalarType> dtype = options.dtype;
+  if (dtype || options.enabled) dtype = checked(dtype, device);
   if (options.enabled) {
-    global_table(device);  // the kernels
-    warn_where_slow(device, dtype);
+    bring_kernels(device);
+    warn_where_slow(device, *dtype);
   }
-  const OpTable*& table = thread_tables[static_cast<int>(device)];
-  const OpTable* const inner_table = options.policy ? table_of(*options.policy, device) : table;
-  Stack& stack = Stack::of_this_thread();
-  stack.unwind();
-  frame_ = std::make_shared<Frame>(device);
-  stack.frames.push_back(frame_);
-  table = inner_table;
+  if (parts_in_use()) forget_dead_parts();
+  watch_libtorchs_cache();
+  const OpTable* const outer_table = table_in_force(device);
+  const bool outer_cache = cache_is_enabled();
+  if (!table) table = options.policy ? table_of(*options.policy, device) : outer_table;
+  const bool cache = options.cache_enabled.value_or(outer_cache);
+
+  frame_ = Frame::open(device);
+  thread_tables[static_cast<int>(device)] = table;
   at::autocast::set_autocast_enabled(device, options.enabled);
-  if (options.dtype) at::autocast::set_autocast_dtype(device, *options.dtype);
-  at::autocast::set_autocast_cache_enabled(options.cache_enabled);
+  if (dtype) at::autocast::set_autocast_dtype(device, *dtype);
+  at::autocast::set_autocast_cache_enabled(cache);
+  if (table != outer_table || cache != outer_cache) {
+    frame_->inherited = Inherited::of_this_thread();
+    Inherited::set(Inherited::snapshot());
+  }
   at::autocast::increment_nesting();
   weights::enter_region();
 }
@@ -121,9 +174,7 @@ Autocast::Autocast(c10::DeviceType device, c10::ScalarType dtype)
 Autocast::Autocast(c10::DeviceType device, const Policy& policy)
     : Autocast(device, options_of(policy)) {}
 
-Autocast::Autocast()
-    : Autocast(at::globalContext().hasCUDA() ? c10::DeviceType::CUDA : c10::DeviceType::CPU,
-               global_policy()) {}
+Autocast::Autocast() : Autocast(first_choice(), global_policy()) {}
 
 Autocast::~Autocast() { close(); }
 
@@ -137,11 +188,11 @@ Autocast& Autocast::operator=(Autocast&& other) noexcept {
 }
 
 void Autocast::leave() {
+  if (frame_ && frame_->closed) frame_.reset();  // at its thread's end
   if (!frame_) return;
-  Stack& stack = Stack::of_this_thread();
   const bool here = frame_->thread == std::this_thread::get_id();
-  if (here) stack.unwind();
-  if (!here || stack.frames.back() != frame_)
+  if (here) Frame::unwind();
+  if (!here || Frame::innermost != frame_.get())
     throw UsageError(
         {.where = "autocast.leave",
          .what = "a region must be left in the thread and in the order in which it was entered",
@@ -154,15 +205,14 @@ void Autocast::leave() {
 void Autocast::close() noexcept {
   if (!frame_) return;
   const auto frame = std::move(frame_);
-  frame->closed = true;
+  if (frame->closed.exchange(true)) return;  // at its thread's end
   try {
     if (frame->thread != std::this_thread::get_id()) {
       TORCH_WARN("[autocast.Autocast] ", kWrongThread);
       return;
     }
-    Stack& stack = Stack::of_this_thread();
-    const bool in_order = !stack.frames.empty() && stack.frames.back() == frame;
-    stack.unwind();
+    const bool in_order = Frame::innermost == frame.get();
+    Frame::unwind();
     if (!in_order) TORCH_WARN("[autocast.Autocast] ", kWrongOrder);
   } catch (...) {
   }

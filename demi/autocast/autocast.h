@@ -12,11 +12,14 @@
 
 namespace demi {
 
+struct OpTable;
+
 struct AutocastOptions {
   std::optional<c10::ScalarType>
       dtype;            // fp16 or bf16; fp16 on CUDA and bf16 on CPU where not given outside either
   bool enabled = true;  // false: an FP32 sub-region inside an enabled one
-  bool cache_enabled = true;  // one cast a weight and region; false casts at every use
+  std::optional<bool> cache_enabled;  // one cast a weight and region; false casts at every use; the
+                                      // outer region's, or true, where not given
   std::optional<OpPolicy>
       policy;  // what each op runs in; the outer region's, or the global one, where not given
 };
@@ -37,9 +40,15 @@ struct AutocastOptions {
 /// at::autocast's own setters too. A dtype that the device runs slower than FP32 is warned about
 /// once (c10 warning).
 ///
-/// Throws UsageError for a device without autocast and for any other dtype. A region that is
-/// destroyed in another thread or in another order than entered warns, and the state that was set
-/// outside comes back as soon as the regions entered after it are left (by their own thread).
+/// Threads that LibTorch starts for work of this one (autograd's for each device, at::launch) run
+/// in the region as well, op policy and kept copies of weights included; your own take a
+/// ThreadState.
+///
+/// Throws UsageError for a device without autocast and for any other dtype, also for one that
+/// at::autocast::set_autocast_dtype left behind. A region that is destroyed in another thread or in
+/// another order than entered warns, and the state that was set outside comes back as soon as the
+/// regions entered after it are left (by their own thread). At the end of its thread every region
+/// ends.
 class DEMI_API Autocast {
  public:
   explicit Autocast(c10::DeviceType device, AutocastOptions options = {});
@@ -61,8 +70,9 @@ class DEMI_API Autocast {
   void leave();
 
  private:
+  friend class CustomBackward;
   struct Frame;
-  struct Stack;
+  Autocast(c10::DeviceType device, const AutocastOptions& options, const OpTable* table);
   void close() noexcept;
   std::shared_ptr<Frame> frame_;
 };

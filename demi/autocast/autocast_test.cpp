@@ -10,6 +10,7 @@
 
 #include "demi/autocast/apply.h"
 #include "demi/autocast/op_table.h"
+#include "demi/autocast/parts.h"
 #include "demi/autocast/thread_state.h"
 #include "demi/core/error.h"
 #include "demi/weights/recorded_warnings_testing.h"
@@ -271,6 +272,44 @@ TEST(Autocast, CacheDisabledKeepsNothing) {
   EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
 }
 
+// As torch.autocast: is_autocast_cache_enabled() is taken over where cache_enabled is not given.
+TEST(Autocast, ANestedRegionLeavesTheCacheOffUnlessToldOtherwise) {
+  torch::nn::Linear layer(8, 8);
+  const auto casts_kept = [&](const AutocastOptions& options) {
+    weights::reset_stats();
+    const Autocast inner(torch::kCPU, options);
+    layer->forward(torch::ones({2, 8}));
+    return weights::stats().casts;
+  };
+  const Autocast outer(torch::kCPU, AutocastOptions{.cache_enabled = false});
+  EXPECT_EQ(casts_kept({}), 0);
+  EXPECT_EQ(casts_kept({.dtype = torch::kHalf}), 0);
+  EXPECT_EQ(casts_kept({.cache_enabled = true}), 2);
+  EXPECT_FALSE(at::autocast::is_autocast_cache_enabled()) << "what was set outside is back";
+  {
+    const Autocast off(torch::kCPU, AutocastOptions{.enabled = false});
+    EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
+    EXPECT_EQ(casts_kept({}), 0);
+  }
+  EXPECT_EQ(casts_kept({}), 0);
+}
+
+TEST(Autocast, ARegionWithoutADtypeRefusesOneThatRawSettersLeft) {
+  at::autocast::set_autocast_dtype(torch::kCPU, torch::kDouble);
+  EXPECT_THAT(message_of([] { Autocast region(torch::kCPU); }),
+              testing::AllOf(HasSubstr("set_autocast_dtype"), HasSubstr("Double"),
+                             HasSubstr("fp16, bf16"), HasSubstr("name the region's dtype")));
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+  {
+    const Autocast named(torch::kCPU, torch::kHalf);
+    EXPECT_EQ(dtype_of_mm(), torch::kHalf);
+    const Autocast off(torch::kCPU, AutocastOptions{.enabled = false});
+  }
+  { const Autocast off(torch::kCPU, AutocastOptions{.enabled = false}); }
+  EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kDouble) << "the user's own";
+  at::autocast::set_autocast_dtype(torch::kCPU, torch::kBFloat16);
+}
+
 TEST(Autocast, AnActivationThatABoxedKernelCastsIsNoWeight) {
   Autocast region(torch::kCPU);
   const auto x = torch::ones({2, 2}), a = torch::ones({3, 2, 2}), b = torch::ones({3, 2, 2});
@@ -392,6 +431,19 @@ TEST(Apply, OnePartOfAModelRunsInItsOwnDtype) {
   demi::apply(Policy("bfloat16"), *model);
   EXPECT_EQ(model->parameters()[0].scalar_type(), torch::kBFloat16);
   unapply(*model);
+}
+
+// Every op of the process would go on looking its arguments up.
+TEST(Apply, OnAModelThatIsGoneIsForgottenByTheNextRegion) {
+  {
+    torch::nn::Linear model(4, 4);
+    demi::apply(Policy("float32"), *model);
+    const Autocast region(torch::kCPU);
+    EXPECT_EQ(count_marked_parameters(), 2);
+  }
+  EXPECT_EQ(count_marked_parameters(), 2);
+  const Autocast region(torch::kCPU);
+  EXPECT_EQ(count_marked_parameters(), 0);
 }
 
 TEST(Apply, NormalisationIsStoredAsThePolicySaysAndTheLastPolicyCounts) {

@@ -23,8 +23,9 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   }
 }
 
-c10::IValue cast_value(const c10::IValue& value, const Call& call) {
+c10::IValue cast_value(const c10::IValue& value, Call call) {
   if (value.isTensor()) return *call.cast(value.toTensor());
+  ++call.handles;  // the caller's array of tensors, of which the list is a copy
   if (value.isTensorList()) {
     c10::List<at::Tensor> list;
     for (const c10::IValue& element : value.toListRef())
@@ -98,7 +99,7 @@ BoxedKernel::BoxedKernel(c10::DeviceType device, int number)
 
 void BoxedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                              Stack* stack) {
-  Call call(device_, number_, /*handles=*/1);
+  Call call(device_, number_, /*handles=*/1, keys);
   Dtypes seen;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size()))
     for_each_tensor(value, [&](const at::Tensor& tensor) {

@@ -111,8 +111,8 @@ void Call::decide_rest() {
       const std::string op = short_name(op_name(number));
       const std::string advice =
           op == "binary_cross_entropy"
-              ? "use binary_cross_entropy_with_logits (and leave the sigmoid out), which is safe "
-                "to autocast; or call it "
+              ? "leave the sigmoid out and use torch::nn::BCEWithLogitsLoss "
+                "(torch::binary_cross_entropy_with_logits), which is safe to autocast; or call it "
                 "in a disabled region on FP32 tensors"
               : "call it in a disabled region on FP32 tensors, or policy.set(\"" + op +
                     "\", demi::OpCategory::fp32)";
@@ -122,8 +122,16 @@ void Call::decide_rest() {
   }
 }
 
+const OpTable* Call::inherit() {
+  const auto outer = Inherited::of_this_thread();
+  if (!outer) return follows_global();
+  keeps = outer->cache_enabled;
+  return outer->table(device);
+}
+
 at::Tensor Call::cast_now(const at::Tensor& tensor) const {
-  const bool may_keep = is_16_bit(dtype) && at::autocast::is_autocast_cache_enabled();
+  const bool may_keep =
+      plain && keeps && is_16_bit(dtype) && at::autocast::is_autocast_cache_enabled();
   return may_keep ? weights::low_precision(tensor, dtype, handles) : tensor.to(dtype);
 }
 
@@ -136,7 +144,8 @@ std::string Call::advice(c10::ArrayRef<c10::ScalarType> dtypes) const {
 }
 
 void explain(c10::Error& error, const Call& call, c10::ArrayRef<c10::ScalarType> dtypes) {
-  if (is_dtype_error(error.what())) error.add_context(call.advice(dtypes));
+  // what() holds the backtrace as well, in which frames name c10::ScalarType.
+  if (is_dtype_error(error.what_without_backtrace())) error.add_context(call.advice(dtypes));
 }
 
 }  // namespace demi

@@ -7,17 +7,12 @@
 
 #include "demi/autocast/op_table.h"
 #include "demi/autocast/parts.h"
+#include "demi/autocast/thread_tables.h"
 #include "demi/weights/weights.h"
 
 // What one op call in an autocast region does with its arguments; shared by the unboxed and the
 // boxed kernels.
 namespace demi {
-
-/// Tables of this thread's regions; null where the innermost region has no policy of its own.
-/// Static TLS (176 bytes), since every op asks: an access without a call.
-[[gnu::tls_model(
-    "initial-exec")]] inline thread_local constinit std::array<const OpTable*, kDeviceTypes>
-    thread_tables{};
 
 constexpr c10::ScalarType kAsGiven = c10::ScalarType::Undefined;
 
@@ -34,16 +29,33 @@ inline c10::ScalarType wider(c10::ScalarType a, c10::ScalarType b) {
   return c10::ScalarType::Float;
 }
 
+/// A trace, a functorch transform (vmap, grad ...), a mode of Python's or functionalization is
+/// around the call, whatever its tensors are: it has to see each cast, and no tensor that it did
+/// not see made; nor does functorch take functions that C++ differentiates. `keys` are what the
+/// kernel gets.
+inline bool is_transformed(c10::DispatchKeySet keys) {
+  using Key = c10::DispatchKey;
+  constexpr c10::DispatchKeySet kTransforms(
+      {Key::Tracer, Key::FuncTorchDynamicLayerBackMode, Key::Python, Key::Functionalize});
+  return keys.has_any(kTransforms);
+}
+
 /// One call of op `number` in this thread's region on this device.
 struct Call {
   c10::DeviceType device;
   int number;
   int handles;  // references to each argument that the kernel itself holds (weights::low_precision)
+  bool plain;   // not transformed: copies of weights and kernels of ours may serve it
+  bool keeps = true;  // copies, as far as inherited settings say
   OpCategory category;
   c10::ScalarType dtype = kAsGiven;  // to cast to
 
-  Call(c10::DeviceType on, int op, int held)
-      : device(on), number(op), handles(held), category(find_category()) {}
+  Call(c10::DeviceType on, int op, int held, c10::DispatchKeySet keys)
+      : device(on),
+        number(op),
+        handles(held),
+        plain(!is_transformed(keys)),
+        category(find_category()) {}
 
   bool eligible(const at::Tensor& tensor) const {
     return at::autocast::is_eligible(tensor, device);
@@ -83,10 +95,14 @@ struct Call {
  private:
   std::optional<c10::ScalarType> part;
 
-  OpCategory find_category() const {
+  OpCategory find_category() {
     const OpTable* table = thread_tables[static_cast<int>(device)];
-    return (table ? table : global_table(device))->category[number];
+    if (!table) [[unlikely]]
+      table = inherit();
+    if (table == follows_global()) table = global_table(device);
+    return table->category[number];
   }
+  const OpTable* inherit();
   void decide_rest();
   at::Tensor cast_now(const at::Tensor& tensor) const;
 };

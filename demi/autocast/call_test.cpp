@@ -4,6 +4,8 @@
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include <functional>
+
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/custom.h"
 
@@ -57,6 +59,29 @@ TEST_F(DtypeError, IsKnownByWhatLibTorchWrites) {
   for (const char* message : {"mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)",
                               "CUDA out of memory. Tried to allocate 2.00 GiB"})
     EXPECT_THAT(said(message), Not(HasSubstr("[autocast."))) << message;
+}
+
+// The whole text of an error names c10::ScalarType in frames of the backtrace.
+TEST(OtherErrors, OfLibTorchGetNoAdviceOnDtypes) {
+  const Autocast region(torch::kCPU, AutocastOptions{.policy = OpPolicy::named("fp32_reductions")});
+  const auto message = [](const std::function<void()>& call) -> std::string {
+    try {
+      call();
+    } catch (const c10::Error& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  const auto x = torch::ones({2, 3});
+  for (const auto& said :
+       {message([&] { torch::softmax(x, 7); }), message([&] { x.sum(7); }),
+        message([&] { torch::cumsum(x, 7); }), message([&] { torch::layer_norm(x, {7}); }),
+        message([&] { torch::mm(x, x); }), message([&] {
+          torch::cat({x, x[0]});
+        })}) {
+    EXPECT_THAT(said, Not(HasSubstr("nothing was thrown")));
+    EXPECT_THAT(said, Not(HasSubstr("[autocast.")));
+  }
 }
 
 TEST_F(DtypeError, OfAnOpWhoseArgumentsWereCastIsCuredByFp32) {

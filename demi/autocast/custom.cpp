@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "demi/autocast/op_table.h"
+#include "demi/autocast/thread_tables.h"
 #include "demi/core/error.h"
 
 namespace demi {
@@ -12,6 +13,17 @@ namespace {
 constexpr const char* kDevice = "demi.autocast.device";
 constexpr const char* kEnabled = "demi.autocast.enabled";
 constexpr const char* kDtype = "demi.autocast.dtype";
+constexpr const char* kCache = "demi.autocast.cache_enabled";
+constexpr const char* kTable = "demi.autocast.table";  // a pointer: tables are never freed
+
+// The one that forward's ops are looked up in, also where that is the global one, which may be
+// another one by the time of backward.
+const OpTable* table_now(c10::DeviceType device) {
+  const OpTable* table = table_in_force(device);
+  if (table != follows_global()) return table;
+  const OpTable* global = global_tables[static_cast<std::size_t>(device)];
+  return global ? global : table;
+}
 
 }  // namespace
 
@@ -19,13 +31,15 @@ CustomForward::CustomForward(torch::autograd::AutogradContext* ctx, c10::DeviceT
                              std::optional<c10::ScalarType> cast_inputs)
     : device_(device) {
   const bool enabled = at::autocast::is_autocast_enabled(device);
+  ctx->saved_data[kDevice] = static_cast<std::int64_t>(device);
+  ctx->saved_data[kEnabled] = enabled && !cast_inputs;
+  ctx->saved_data[kDtype] = static_cast<std::int64_t>(at::autocast::get_autocast_dtype(device));
+  ctx->saved_data[kCache] = cache_is_enabled();
+  ctx->saved_data[kTable] = reinterpret_cast<std::int64_t>(table_now(device));
   if (cast_inputs && enabled) {
     dtype_ = cast_inputs;
     disabled_.emplace(device, AutocastOptions{.enabled = false});
   }
-  ctx->saved_data[kDevice] = static_cast<std::int64_t>(device);
-  ctx->saved_data[kEnabled] = enabled && !cast_inputs;
-  ctx->saved_data[kDtype] = static_cast<std::int64_t>(at::autocast::get_autocast_dtype(device));
 }
 
 at::Tensor CustomForward::cast(const at::Tensor& tensor) const {
@@ -38,9 +52,11 @@ CustomBackward::CustomBackward(torch::autograd::AutogradContext* ctx) {
   if (device == saved.end())
     throw UsageError({.where = "autocast.CustomBackward",
                       .what = "forward of this function did not begin with a CustomForward"});
-  AutocastOptions options{.enabled = saved.at(kEnabled).toBool()};
+  AutocastOptions options{.enabled = saved.at(kEnabled).toBool(),
+                          .cache_enabled = saved.at(kCache).toBool()};
   if (options.enabled) options.dtype = static_cast<c10::ScalarType>(saved.at(kDtype).toInt());
-  region_.emplace(static_cast<c10::DeviceType>(device->second.toInt()), std::move(options));
+  region_ = Autocast(static_cast<c10::DeviceType>(device->second.toInt()), options,
+                     reinterpret_cast<const OpTable*>(saved.at(kTable).toInt()));
 }
 
 void register_autocast(std::string_view op, OpCategory category, c10::DeviceType device) {

@@ -40,7 +40,7 @@ class DEMI_API CustomForward {
 };
 
 /// torch.amp.custom_bwd: first line of backward. Until the end of the scope autocast is on or off,
-/// and in the dtype, as it was for forward's own ops.
+/// in the dtype, under the op policy and with the cache setting, as it was for forward's own ops.
 class DEMI_API CustomBackward {
  public:
   explicit CustomBackward(torch::autograd::AutogradContext* ctx);

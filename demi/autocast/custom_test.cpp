@@ -27,15 +27,31 @@ State state_now() {
           at::autocast::get_autocast_dtype(torch::kCPU)};
 }
 
+/// What decides how a recomputed forward runs.
+struct Rules {
+  torch::Dtype product, batched_product;
+  bool cache;
+  bool operator==(const Rules&) const = default;
+};
+
+Rules rules_now() {
+  const auto x = torch::ones({2, 2}), batch = torch::ones({1, 2, 2});
+  return {torch::mm(x, x).scalar_type(), torch::bmm(batch, batch).scalar_type(),
+          at::autocast::is_autocast_cache_enabled()};
+}
+
 struct Follows : torch::autograd::Function<Follows> {
   static inline State in_backward;
+  static inline Rules rules_in_forward, rules_in_backward;
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x) {
     const CustomForward autocast(ctx, torch::kCPU);
+    rules_in_forward = rules_now();
     return torch::mm(x, x);
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const CustomBackward autocast(ctx);
     in_backward = state_now();
+    rules_in_backward = rules_now();
     return {gradients[0].to(torch::kFloat)};
   }
 };
@@ -90,6 +106,37 @@ TEST(Custom, BackwardHasTheAutocastStateOfForward) {
   in_none.sum().backward();
   EXPECT_FALSE(Follows::in_backward.enabled) << "forward ran without autocast";
   EXPECT_EQ(state_now(), (State{true, torch::kBFloat16}));
+}
+
+TEST(Custom, BackwardHasThePolicyAndTheCacheSettingOfForward) {
+  OpPolicy mm, bmm;
+  mm.set("mm", OpCategory::fp32);
+  bmm.set("bmm", OpCategory::fp32);
+  const auto output = [](const AutocastOptions& options) {
+    const Autocast region(torch::kCPU, options);
+    return Follows::apply(leaf());
+  };
+  const Rules outside = rules_now();
+
+  output({.dtype = torch::kHalf, .cache_enabled = false, .policy = mm}).sum().backward();
+  EXPECT_EQ(Follows::rules_in_forward, (Rules{torch::kFloat, torch::kHalf, false}));
+  EXPECT_EQ(Follows::rules_in_backward, Follows::rules_in_forward) << "outside of any region";
+
+  const auto without_policy = output({.dtype = torch::kHalf});
+  {
+    const Autocast region(torch::kCPU, AutocastOptions{.cache_enabled = false, .policy = bmm});
+    without_policy.sum().backward();
+    EXPECT_EQ(Follows::rules_in_backward, Follows::rules_in_forward) << "in another region";
+  }
+
+  set_global_op_policy(bmm);
+  const auto under_global = output({.dtype = torch::kHalf});
+  EXPECT_EQ(Follows::rules_in_forward, (Rules{torch::kHalf, torch::kFloat, true}));
+  set_global_op_policy(OpPolicy());
+  under_global.sum().backward();
+  EXPECT_EQ(Follows::rules_in_backward, Follows::rules_in_forward) << "the global one of then";
+
+  EXPECT_EQ(rules_now(), outside);
 }
 
 TEST(Custom, CastInputsTurnsAutocastOffAndCastsFloatingPointButFp64) {

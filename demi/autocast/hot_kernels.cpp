@@ -49,6 +49,10 @@ template <c10::DeviceType device>
 constexpr c10::DispatchKey kKey =
     device == c10::DeviceType::CPU ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
 
+template <int64_t spatial, auto convolution>
+constexpr auto kOfRank =
+    [](const auto&... arguments) { return convolution(spatial, arguments...); };
+
 // On a processor without instructions for the region's dtype.
 struct NoOther {};
 template <class Op>
@@ -66,23 +70,25 @@ constexpr auto kThroughFp32<at::_ops::baddbmm> = &products::baddbmm;
 template <>
 constexpr auto kThroughFp32<at::_ops::matmul> = &products::matmul;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv1d> = &products::conv;
+constexpr auto kThroughFp32<at::_ops::conv1d> = kOfRank<1, &products::conv>;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv2d> = &products::conv;
+constexpr auto kThroughFp32<at::_ops::conv2d> = kOfRank<2, &products::conv>;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv3d> = &products::conv;
+constexpr auto kThroughFp32<at::_ops::conv3d> = kOfRank<3, &products::conv>;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv1d_padding> = &products::conv_padded;
+constexpr auto kThroughFp32<at::_ops::conv1d_padding> = kOfRank<1, &products::conv_padded>;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv2d_padding> = &products::conv_padded;
+constexpr auto kThroughFp32<at::_ops::conv2d_padding> = kOfRank<2, &products::conv_padded>;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv3d_padding> = &products::conv_padded;
+constexpr auto kThroughFp32<at::_ops::conv3d_padding> = kOfRank<3, &products::conv_padded>;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv_transpose1d> = &products::conv_transpose;
+constexpr auto kThroughFp32<at::_ops::conv_transpose1d> = kOfRank<1, &products::conv_transpose>;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv_transpose2d_input> = &products::conv_transpose;
+constexpr auto kThroughFp32<at::_ops::conv_transpose2d_input> =
+    kOfRank<2, &products::conv_transpose>;
 template <>
-constexpr auto kThroughFp32<at::_ops::conv_transpose3d_input> = &products::conv_transpose;
+constexpr auto kThroughFp32<at::_ops::conv_transpose3d_input> =
+    kOfRank<3, &products::conv_transpose>;
 
 template <c10::DeviceType device, class Op, class Signature = typename Op::schema>
 struct Hot;
@@ -95,14 +101,14 @@ struct Hot<device, Op, Result(Arguments...)> {
   static Result run(const Call& now, c10::DispatchKeySet below, const Cast&... arguments) {
     if constexpr (device == c10::DeviceType::CPU &&
                   !std::is_same_v<decltype(kThroughFp32<Op>), const NoOther>)
-      if (products::slow_in(now.dtype))
+      if (now.plain && products::slow_in(now.dtype))
         if (auto result = kThroughFp32<Op>(unwrap(arguments)...)) return *std::move(result);
     return Op::redispatch(below, unwrap(arguments)...);
   }
 
   // Flattened, the device is known wherever an argument is looked at.
   DEMI_FLATTEN static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
-    Call now(device, number, /*handles=*/0);
+    Call now(device, number, /*handles=*/0, keys);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey<device>);
     (now.see(arguments), ...);
     now.decide();

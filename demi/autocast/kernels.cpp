@@ -10,6 +10,7 @@
 #include <set>
 
 #include "demi/autocast/boxed_kernel.h"
+#include "demi/autocast/cudnn_rnn_kernel.h"
 #include "demi/autocast/hot_kernels.h"
 #include "demi/autocast/lstm_kernel.h"
 
@@ -63,7 +64,8 @@ void ensure_kernel(c10::DeviceType device, const std::string& op, int number) {
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   torch::Library& library = library_for(kernels, key, op.substr(0, op.find("::")));
   if (register_hot_kernel(library, device, op, number) ||
-      register_lstm_kernel(library, device, op, number))
+      register_lstm_kernel(library, device, op, number) ||
+      register_cudnn_rnn_kernel(library, device, op, number))
     return;
   library.impl(op.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                std::make_unique<BoxedKernel>(device, number)));

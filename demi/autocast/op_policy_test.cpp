@@ -327,5 +327,27 @@ TEST(OpPolicyInput, FromAFile) {
       << "a folder";
 }
 
+// In a process of its own, since each op gets a kernel for good.
+[[noreturn]] void exit_after_a_policy_of(std::size_t ops) {
+  OpPolicy policy;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (policy.changes().size() > ops) break;
+    try {
+      policy.set(name.name, OpCategory::unchanged);
+    } catch (const UsageError&) {  // takes no tensor, or writes to one
+    }
+  }
+  if (policy.changes().size() < ops) std::exit(2);
+  policy.set("mm", OpCategory::fp32);
+  const Autocast region(torch::kCPU, AutocastOptions{.policy = policy});
+  const auto x = torch::ones({2, 2}, torch::kBFloat16);
+  std::exit(torch::mm(x, x).scalar_type() == torch::kFloat ? 0 : 1);
+}
+
+TEST(OpPolicyProcess, APolicyMayNameMoreThanAThousandOps) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(exit_after_a_policy_of(1500), testing::ExitedWithCode(0), "");
+}
+
 }  // namespace
 }  // namespace demi

@@ -1,6 +1,6 @@
 #include "demi/autocast/op_table.h"
 
-#include <c10/util/Exception.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <deque>
 #include <map>
@@ -8,7 +8,9 @@
 #include <shared_mutex>
 
 #include "demi/autocast/kernels.h"
+#include "demi/autocast/lstm_kernel.h"
 #include "demi/autocast/op_lists.h"
+#include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
 
 namespace demi {
@@ -41,7 +43,12 @@ std::string with_namespace(std::string_view op) {
 int number_of(Registry& r, std::string_view op) {
   const std::string name = with_namespace(op);
   if (const auto found = r.numbers.find(name); found != r.numbers.end()) return found->second;
-  TORCH_INTERNAL_ASSERT(r.names.size() < kMostOps, "more ops with an autocast rule than kMostOps");
+  if (r.names.size() == kMostOps)
+    throw UsageError({.where = "autocast.OpPolicy",
+                      .what = "too many ops with a rule in this process",
+                      .seen = name,
+                      .accepted = std::to_string(kMostOps) + " ops",
+                      .advice = "give rules to fewer operators of your own"});
   r.names.push_back(name);
   return r.numbers[name] = static_cast<int>(r.names.size()) - 1;
 }
@@ -68,8 +75,8 @@ std::string fingerprint(const OpPolicy& policy, c10::DeviceType device) {
 }
 
 const OpTable* compile(Registry& r, const OpPolicy& policy, c10::DeviceType device) {
-  const OpTable*& known = r.compiled[fingerprint(policy, device)];
-  if (known) return known;
+  const std::string key = fingerprint(policy, device);
+  if (const auto known = r.compiled.find(key); known != r.compiled.end()) return known->second;
   OpTable table;
   table.category.fill(OpCategory::unchanged);
   std::vector<int> named;
@@ -81,9 +88,11 @@ const OpTable* compile(Registry& r, const OpPolicy& policy, c10::DeviceType devi
   for (const auto& rule : defaults(r, device)) put(rule);
   for (const auto& rule : policy.changes()) put(rule);
   for (const auto& op : dtype_sensitive_ops()) named.push_back(number_of(r, op));
+  if (device == c10::DeviceType::CPU)
+    for (const auto& op : lstm_ops()) named.push_back(number_of(r, op));
   const OpTable* result = intern(r, device, table);
   for (const int number : named) ensure_kernel(device, r.names[number], number);
-  return known = result;
+  return r.compiled[key] = result;
 }
 
 // Where regions, or raw at::autocast, have used the global policy.
@@ -93,7 +102,30 @@ void renew_global_table(Registry& r, int device) {
                               std::memory_order_release);
 }
 
+// Which devices' parts of LibTorch were there when kernels of ours were registered.
+std::array<std::atomic<bool>, kDeviceTypes> part_was_there{};
+
+// What was registered later stands in front.
+void renew_kernels(c10::DeviceType device) {
+  auto& r = registry();
+  const std::lock_guard lock(r.mutex);
+  std::erase_if(r.compiled, [&](const auto& entry) {
+    return entry.first.starts_with(c10::DeviceTypeName(device));
+  });
+  drop_kernels(device);
+  renew_global_table(r, index_of(device));
+}
+
 }  // namespace
+
+void bring_kernels(c10::DeviceType device) {
+  if (device == c10::DeviceType::CUDA) load_cuda();
+  auto& was_there = part_was_there[index_of(device)];
+  if (!was_there.load(std::memory_order_relaxed) && c10::impl::hasDeviceGuardImpl(device) &&
+      !was_there.exchange(true))
+    renew_kernels(device);
+  global_table(device);
+}
 
 int op_number(std::string_view op) {
   auto& r = registry();

@@ -13,7 +13,7 @@
 // The op policy in the form that a kernel reads: one byte for an op.
 namespace demi {
 
-constexpr int kMostOps = 1024;
+constexpr int kMostOps = 16384;  // LibTorch has some 4,000 that can have a rule
 constexpr int kDeviceTypes = static_cast<int>(c10::COMPILE_TIME_MAX_DEVICE_TYPES);
 
 struct OpTable {
@@ -41,6 +41,10 @@ inline const OpTable* global_table(c10::DeviceType device) {
       global_tables[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
   return table ? table : make_global_table(device);
 }
+
+/// The kernels for the global policy, in front of those that LibTorch's part for the device (loaded
+/// at run time, CUDA's by this call) registered, also where it came after an earlier region.
+void bring_kernels(c10::DeviceType device);
 
 /// An op of a user, in the global table and in all that are compiled from now on.
 void add_default_rule(c10::DeviceType device, OpRule rule);

@@ -5,12 +5,20 @@
 #include <atomic>
 #include <optional>
 
+#include "demi/core/export.h"
+
 // Parameters with a compute dtype of their own (demi::apply), looked up by the kernels.
 namespace demi {
 
 inline std::atomic<int> marked_parameters{0};
 
 inline bool parts_in_use() { return marked_parameters.load(std::memory_order_relaxed) != 0; }
+
+/// Every op looks its parameters up while there are marks. Each region that is entered removes
+/// those of parameters that are gone.
+void forget_dead_parts();
+
+DEMI_API int count_marked_parameters();
 
 /// Of this parameter, or of the parameter that it is a view of.
 std::optional<c10::ScalarType> dtype_of_part(const at::Tensor& tensor);

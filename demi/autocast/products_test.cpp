@@ -159,10 +159,19 @@ TEST(ProductsInARegion, WrongShapesGetLibTorchsMessage) {
     }
     return std::string();
   };
-  const auto a = torch::randn({32, 40}), b = torch::randn({41, 48});
+  const auto a = torch::randn({32, 40}), b = torch::randn({41, 48}),
+             x1 = torch::randn({8, 16, 640}), k1 = torch::randn({16, 16, 5}),
+             x2 = torch::randn({8, 16, 20, 20}), k2 = torch::randn({16, 16, 3, 3}),
+             last = torch::randn({4, 32, 16, 16}).contiguous(at::MemoryFormat::ChannelsLast),
+             pointwise = torch::randn({64, 32, 1, 1});
+  const std::vector<std::int64_t> one{1, 1}, none{0, 0};
   for (const Forward& wrong :
        {Forward([&] { return at::mm(a, b); }), Forward([&] { return at::linear(a, b); }),
-        Forward([&] { return at::matmul(a, b); })}) {
+        Forward([&] { return at::matmul(a, b); }), Forward([&] { return at::conv2d(x1, k1); }),
+        Forward([&] { return at::conv1d(x2, k2); }),
+        Forward([&] { return at::conv_transpose2d(x1, k1); }),
+        Forward([&] { return at::conv2d(x1, k1, {}, 1, "same"); }),
+        Forward([&] { return at::conv2d(last, pointwise, {}, one, none, one, /*groups=*/2); })}) {
     const std::string inside = message([&] { return in_region(wrong, torch::kBFloat16); });
     EXPECT_NE(inside, "");
     EXPECT_EQ(inside, message(wrong));

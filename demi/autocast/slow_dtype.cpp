@@ -1,42 +1,67 @@
 #include "demi/autocast/slow_dtype.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
 #include <array>
-#include <atomic>
 
+#include "demi/core/instruction_set.h"
 #include "demi/products/through_fp32.h"
 
 namespace demi {
 
 namespace {
 
-// 10 * major + minor of the first CUDA device, asked of the driver that LibTorch has loaded, so
-// that no CUDA header is needed; 0 where there is none.
-int cuda_compute_capability() {
-  void* driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
-  if (!driver) return 0;
+using Init = int (*)(unsigned);
+using Count = int (*)(int*);
+using Device = int (*)(int*, int);
+using Attribute = int (*)(int*, int, int);
+
+template <class F>
+F symbol(void* library, const char* name) {
+  return reinterpret_cast<F>(dlsym(library, name));
+}
+
+std::optional<std::vector<int>> ask_driver(void* driver) {
   constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
-  using Init = int (*)(unsigned);
-  using Get = int (*)(int*, int, int);
-  const auto init = reinterpret_cast<Init>(dlsym(driver, "cuInit"));
-  const auto attribute = reinterpret_cast<Get>(dlsym(driver, "cuDeviceGetAttribute"));
-  int major = 0, minor = 0;
-  constexpr int kFirstDevice = 0;
-  const bool known = init && attribute && init(0) == 0 &&
-                     attribute(&major, kMajor, kFirstDevice) == 0 &&
-                     attribute(&minor, kMinor, kFirstDevice) == 0;
+  const auto init = symbol<Init>(driver, "cuInit");
+  const auto count = symbol<Count>(driver, "cuDeviceGetCount");
+  const auto device = symbol<Device>(driver, "cuDeviceGet");
+  const auto attribute = symbol<Attribute>(driver, "cuDeviceGetAttribute");
+  int devices = 0;
+  if (!init || !count || !device || !attribute || init(0) != 0 || count(&devices) != 0)
+    return std::nullopt;
+  std::vector<int> capabilities;
+  for (int i = 0; i < devices; ++i) {
+    int handle = 0, major = 0, minor = 0;
+    if (device(&handle, i) != 0 || attribute(&major, kMajor, handle) != 0 ||
+        attribute(&minor, kMinor, handle) != 0)
+      return std::nullopt;
+    capabilities.push_back(10 * major + minor);
+  }
+  return capabilities;
+}
+
+// 10 * major + minor of each CUDA device, asked of the driver that LibTorch has loaded, so that no
+// CUDA header is needed; empty while there is none.
+std::optional<std::vector<int>> cuda_compute_capabilities() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  if (!driver) return std::nullopt;
+  const auto capabilities = ask_driver(driver);
   dlclose(driver);
-  return known ? 10 * major + minor : 0;
+  return capabilities;
 }
 
 std::string why_slow_on_cpu(c10::ScalarType dtype) {
   if (!products::slow_in(dtype)) return "";
   const bool is_half = dtype == c10::ScalarType::Half;
+  const InstructionSet& has = instruction_set();
+  const bool are_there = is_half ? has.avx512_fp16 : has.avx512_bf16 || has.amx_bf16;
   return std::string(is_half ? "fp16" : "bf16") +
          " matrix products and convolutions are computed in FP32 here, and a step takes 1.0 to "
-         "1.25 times as long as in FP32: the processor has no " +
+         "1.25 times as long as in FP32: " +
+         (are_there ? "ONEDNN_MAX_CPU_ISA leaves out the processor's " : "the processor has no ") +
          (is_half ? "FP16" : "BF16") + " instructions";
 }
 
@@ -55,20 +80,43 @@ std::string why_slow_on_cuda(int compute_capability, c10::ScalarType dtype) {
   return "";
 }
 
+std::string why_slow_on_cuda(const std::vector<int>& capabilities, c10::ScalarType dtype) {
+  std::string devices, why;
+  for (std::size_t i = 0; i < capabilities.size(); ++i) {
+    const std::string one = why_slow_on_cuda(capabilities[i], dtype);
+    if (one.empty()) continue;
+    devices += (devices.empty() ? "" : ", ") + std::to_string(i);
+    if (why.empty()) why = one;
+  }
+  return why.empty() || capabilities.size() == 1 ? why : why + " (cuda device " + devices + ")";
+}
+
 std::string why_slow(c10::DeviceType device, c10::ScalarType dtype) {
   if (device == c10::DeviceType::CPU) return why_slow_on_cpu(dtype);
   if (device != c10::DeviceType::CUDA) return "";
-  const int capability = cuda_compute_capability();
-  return capability ? why_slow_on_cuda(capability, dtype) : "";
+  return why_slow_on_cuda(cuda_compute_capabilities().value_or(std::vector<int>()), dtype);
+}
+
+std::string once_known(std::atomic<bool>& known,
+                       const std::function<std::optional<std::string>()>& ask) {
+  if (known.load(std::memory_order_relaxed)) return "";
+  const auto answer = ask();
+  if (!answer || known.exchange(true)) return "";
+  return *answer;
 }
 
 void warn_where_slow(c10::DeviceType device, c10::ScalarType dtype) {
   const bool is_cpu = device == c10::DeviceType::CPU;
   if (!is_cpu && device != c10::DeviceType::CUDA) return;
-  static std::array<std::array<std::atomic<bool>, 2>, 2> warned{};
-  auto& once = warned[is_cpu][dtype == c10::ScalarType::Half];
-  if (once.load(std::memory_order_relaxed) || once.exchange(true)) return;
-  const std::string why = why_slow(device, dtype);
+  if (!c10::impl::hasDeviceGuardImpl(device)) return;  // spares a search for the driver each time
+  static std::array<std::array<std::atomic<bool>, 2>, 2> known{};
+  const auto ask = [&]() -> std::optional<std::string> {
+    if (is_cpu) return why_slow_on_cpu(dtype);
+    const auto capabilities = cuda_compute_capabilities();
+    if (!capabilities) return std::nullopt;
+    return why_slow_on_cuda(*capabilities, dtype);
+  };
+  const std::string why = once_known(known[is_cpu][dtype == c10::ScalarType::Half], ask);
   if (!why.empty())
     TORCH_WARN("[autocast.Autocast] ", why,
                "; train in FP32 on this machine, or go on to save memory");

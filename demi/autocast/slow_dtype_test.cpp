@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "demi/autocast/autocast.h"
+#include "demi/core/instruction_set.h"
 #include "demi/weights/recorded_warnings_testing.h"
 
 namespace demi {
@@ -33,6 +34,30 @@ TEST(SlowDtype, Fp16OnCuda) {
     EXPECT_EQ(why_slow_on_cuda(capability, ScalarType::Half), "") << capability;
 }
 
+TEST(SlowDtype, OfSeveralCudaDevicesTheSlowOnesAreNamed) {
+  EXPECT_EQ(why_slow_on_cuda(std::vector<int>{90, 80}, ScalarType::BFloat16), "");
+  EXPECT_EQ(why_slow_on_cuda(std::vector<int>{}, ScalarType::BFloat16), "");
+  EXPECT_THAT(why_slow_on_cuda(std::vector<int>{90, 75, 70}, ScalarType::BFloat16),
+              HasSubstr("(cuda device 1, 2)"));
+  EXPECT_EQ(why_slow_on_cuda(std::vector<int>{75}, ScalarType::BFloat16),
+            why_slow_on_cuda(75, ScalarType::BFloat16));
+}
+
+TEST(SlowDtype, AnAnswerIsUsedUpOnceItIsKnown) {
+  std::atomic<bool> known = false;
+  int asked = 0;
+  const auto nobody_knows = [&]() -> std::optional<std::string> { return ++asked, std::nullopt; };
+  const auto slow = [&]() -> std::optional<std::string> { return ++asked, "slow"; };
+  EXPECT_EQ(once_known(known, nobody_knows), "") << "the driver is not loaded";
+  EXPECT_EQ(once_known(known, nobody_knows), "");
+  EXPECT_EQ(once_known(known, slow), "slow");
+  EXPECT_EQ(once_known(known, slow), "");
+  EXPECT_EQ(asked, 3);
+  std::atomic<bool> other = false;
+  EXPECT_EQ(once_known(other, [] { return std::optional<std::string>(""); }), "") << "not slow";
+  EXPECT_EQ(once_known(other, slow), "");
+}
+
 TEST(SlowDtype, Fp32IsNeverSlowAndOtherDevicesSayNothing) {
   EXPECT_EQ(why_slow_on_cuda(50, ScalarType::Float), "");
   EXPECT_EQ(why_slow(c10::DeviceType::CPU, ScalarType::Float), "");
@@ -47,10 +72,20 @@ bool processor_has(const std::string& flag) {
   return false;
 }
 
-TEST(SlowDtype, OnCpuByTheInstructionsThatItHas) {
-  const bool fast_bf16 = processor_has("avx512_bf16") || processor_has("amx_bf16");
-  EXPECT_EQ(why_slow(c10::DeviceType::CPU, ScalarType::BFloat16).empty(), fast_bf16);
-  EXPECT_EQ(why_slow(c10::DeviceType::CPU, ScalarType::Half).empty(), processor_has("avx512_fp16"));
+TEST(SlowDtype, OnCpuByTheInstructionsThatOneDNNMayUse) {
+  const InstructionSet here{.avx512_bf16 = processor_has("avx512_bf16"),
+                            .avx512_fp16 = processor_has("avx512_fp16"),
+                            .amx_bf16 = processor_has("amx_bf16")};
+  const char* level = std::getenv("ONEDNN_MAX_CPU_ISA");
+  const InstructionSet used = limited_to(here, level ? level : "");
+  const std::string bf16 = why_slow(c10::DeviceType::CPU, ScalarType::BFloat16),
+                    fp16 = why_slow(c10::DeviceType::CPU, ScalarType::Half);
+  EXPECT_EQ(bf16.empty(), used.avx512_bf16 || used.amx_bf16);
+  EXPECT_EQ(fp16.empty(), used.avx512_fp16);
+  if (!bf16.empty()) {
+    EXPECT_EQ(bf16.find("ONEDNN_MAX_CPU_ISA") != std::string::npos,
+              here.avx512_bf16 || here.amx_bf16);
+  }
 }
 
 // Warnings are given once a process, so each of these runs in one of its own.

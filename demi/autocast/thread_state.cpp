@@ -9,8 +9,8 @@ namespace demi {
 
 struct ThreadState::Captured {
   at::ThreadLocalState torch;
-  bool cache_enabled = at::autocast::is_autocast_cache_enabled();
-  std::array<const OpTable*, kDeviceTypes> tables = thread_tables;
+  bool cache_enabled = cache_is_enabled();
+  ThreadTables tables = thread_tables;
 
   // What at::ThreadLocalState leaves out.
   void set_rest() const {

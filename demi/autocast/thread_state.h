@@ -7,8 +7,9 @@
 namespace demi {
 
 /// The autocast state of a thread, to be taken over by a worker thread, where autocast is off and
-/// dtypes are at their defaults otherwise (std::thread, at::parallel_for; at::launch carries
-/// LibTorch's part over by itself).
+/// dtypes are at their defaults otherwise (std::thread, at::parallel_for). at::launch and
+/// autograd's threads for devices take it over by themselves, policy and kept copies of weights
+/// included.
 ///
 ///     const demi::ThreadState state;                       // in the thread that is in a region
 ///     std::thread worker([state] { demi::ThreadState::Guard guard(state); ... });

@@ -3,41 +3,31 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/safetensors_dtype.h"
+#include "demi/checkpoint/safetensors_fault.h"
+#include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/error.h"
 
 namespace demi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 constexpr uint64_t kLongestHeader = 100'000'000;  // the reference implementation's limit
 
 /// A file that is being read, and the place where something is wrong with it.
 struct Reader {
-  const fs::path& path;
+  Fault fail;
   std::ifstream stream{};
   uint64_t size = 0;
 
-  [[noreturn]] void fail(std::string_view what, uint64_t offset, std::string_view found,
-                         std::string_view expected) const {
-    throw DataError(
-        {.where = "checkpoint.load_safetensors",
-         .what = fmt::format("{}, offset {}: {}", path.string(), offset, what),
-         .seen = found,
-         .accepted = expected,
-         .advice =
-             "the file is damaged or of another kind; use another copy or an older checkpoint"});
-  }
   void read(void* to, uint64_t offset, uint64_t bytes) {
     stream.seekg(static_cast<std::streamoff>(offset));
     stream.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
@@ -48,7 +38,7 @@ struct Reader {
 };
 
 Reader open(const fs::path& path) {
-  Reader reader{.path = path};
+  Reader reader{.fail = {path}};
   errno = 0;
   std::error_code code;
   if (fs::is_regular_file(path, code)) reader.stream.open(path, std::ios::binary);
@@ -63,73 +53,25 @@ Reader open(const fs::path& path) {
   return reader;
 }
 
-/// The parsed header. JSON as such allows a key twice; here it would hide a tensor.
-json parse(const Reader& reader, const std::string& text) {
-  std::vector<std::set<std::string>> keys;
-  const auto unique = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
-      reader.fail("a name stands twice in the header", 8, parsed.get<std::string>(),
-                  "each name once");
-    return true;
-  };
-  try {
-    json parsed = json::parse(text, unique);
-    if (!parsed.is_object())
-      reader.fail("the header is not a JSON object", 8, parsed.type_name(), "an object");
-    return parsed;
-  } catch (const json::parse_error& error) {
-    reader.fail("the header is not JSON", 7 + error.byte, error.what(), "a JSON object in UTF-8");
-  }
-}
-
-Metadata metadata_of(const Reader& reader, const json& value) {
-  try {
-    return value.get<Metadata>();
-  } catch (const json::exception& error) {
-    reader.fail("__metadata__ is not made of strings", 8, error.what(), "an object of strings");
-  }
-}
-
-/// Elements x bytes each, or a complaint where that overflows.
+/// Elements x bytes each. Extents of 0 count as 1 in the bound: LibTorch's strides are their
+/// product.
 uint64_t byte_count(const Reader& reader, const TensorPlace& place) {
   const auto dtype = safetensors_dtype(place.dtype);
   if (!dtype)
-    reader.fail(fmt::format("the dtype of {} is unknown", place.name), 8, place.dtype,
+    reader.fail(fmt::format("the dtype of {} is unknown", excerpt(place.name)), 8, place.dtype,
                 "F64 F32 F16 BF16 F8_E4M3 F8_E5M2 C64 I64 I32 I16 I8 U64 U32 U16 U8 BOOL");
   uint64_t bytes = c10::elementSize(*dtype);
-  for (int64_t extent : place.shape)
-    if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes) ||
+  bool empty = false;
+  for (int64_t extent : place.shape) {
+    empty |= extent == 0;
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(std::max<int64_t>(extent, 1)),
+                               &bytes) ||
         bytes > INT64_MAX)
-      reader.fail(fmt::format("the shape of {} is impossible", place.name), 8,
+      reader.fail(fmt::format("the shape of {} is impossible", excerpt(place.name)), 8,
                   fmt::format("{}", fmt::join(place.shape, " x ")),
-                  "extents whose product fits 63 bits");
-  return bytes;
-}
-
-TensorPlace place_of(const Reader& reader, const std::string& name, const json& value) {
-  TensorPlace place{.name = name};
-  try {
-    place.dtype = value.at("dtype").get<std::string>();
-    for (const json& extent : value.at("shape")) {
-      if (!extent.is_number_unsigned() || extent.get<uint64_t>() > INT64_MAX)
-        reader.fail(fmt::format("the shape of {} is impossible", name), 8, extent.dump(),
-                    "non-negative whole numbers");
-      place.shape.push_back(extent.get<int64_t>());
-    }
-    const json& offsets = value.at("data_offsets");
-    if (offsets.size() != 2 || !offsets.at(0).is_number_unsigned() ||
-        !offsets.at(1).is_number_unsigned())
-      reader.fail(fmt::format("data_offsets of {} are impossible", name), 8, offsets.dump(),
-                  "[begin, end]");
-    place.begin = offsets.at(0).get<uint64_t>();
-    place.end = offsets.at(1).get<uint64_t>();
-  } catch (const json::exception& error) {
-    reader.fail(fmt::format("the entry of {} is not one of a tensor", name), 8, error.what(),
-                "dtype, shape and data_offsets");
+                  "extents whose product, of those above 0, fits 63 bits");
   }
-  return place;
+  return empty ? 0 : bytes;
 }
 
 /// Every byte after the header belongs to exactly one tensor.
@@ -137,12 +79,12 @@ void check_places(const Reader& reader, const SafetensorsHeader& header) {
   uint64_t next = 0;
   for (const TensorPlace& place : header.tensors) {
     if (place.begin != next || place.end < place.begin)
-      reader.fail(fmt::format("{} leaves a gap or overlaps", place.name),
+      reader.fail(fmt::format("{} leaves a gap or overlaps", excerpt(place.name)),
                   header.data_start + std::min(next, place.begin),
                   fmt::format("[{}, {}]", place.begin, place.end),
                   fmt::format("to begin at {}", next));
     if (const uint64_t bytes = byte_count(reader, place); place.end - place.begin != bytes)
-      reader.fail(fmt::format("the size of {} does not fit its shape", place.name),
+      reader.fail(fmt::format("the size of {} does not fit its shape", excerpt(place.name)),
                   header.data_start + place.begin, fmt::format("{} bytes", place.end - place.begin),
                   fmt::to_string(bytes));
     next = place.end;
@@ -163,17 +105,8 @@ SafetensorsHeader read_header(Reader& reader) {
                 fmt::format("at most {}", std::min(kLongestHeader, reader.size - 8)));
   std::string text(length, '\0');
   reader.read(text.data(), 8, length);
-  const json parsed = parse(reader, text);
-  SafetensorsHeader header{.data_start = 8 + length};
-  for (const auto& [name, value] : parsed.items()) {
-    if (name == "__metadata__") {
-      header.metadata = metadata_of(reader, value);
-    } else {
-      header.tensors.push_back(place_of(reader, name, value));
-    }
-  }
-  std::ranges::stable_sort(header.tensors, {},
-                           [](const TensorPlace& p) { return std::pair(p.begin, p.end); });
+  SafetensorsHeader header = parse_header(reader.fail, text);
+  header.data_start = 8 + length;
   check_places(reader, header);
   return header;
 }
@@ -183,7 +116,7 @@ void check_bool(const Reader& reader, const TensorPlace& place, uint64_t start,
   const auto* bytes = static_cast<const unsigned char*>(values);
   for (uint64_t i = 0; i < place.end - place.begin; ++i)
     if (bytes[i] > 1)
-      reader.fail(fmt::format("{} holds a truth value that is neither", place.name),
+      reader.fail(fmt::format("{} holds a truth value that is neither", excerpt(place.name)),
                   start + place.begin + i, fmt::to_string(bytes[i]), "0 or 1");
 }
 

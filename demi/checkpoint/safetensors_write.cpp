@@ -8,6 +8,7 @@
 
 #include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/safetensors_dtype.h"
+#include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 
@@ -27,6 +28,9 @@ void check(const std::string& name, const at::Tensor& tensor) {
     refuse("a tensor's name is taken by the format", name, "any other name");
   if (!tensor.defined()) refuse("a tensor is undefined", name, "tensors with values");
   if (tensor.layout() != at::kStrided) refuse("a tensor is not dense", name, "dense tensors");
+  if (static_cast<std::size_t>(tensor.dim()) > kMostDimensions)
+    refuse(fmt::format("{} has too many dimensions", name), fmt::to_string(tensor.dim()),
+           fmt::format("at most {}", kMostDimensions));
   if (!safetensors_name(tensor.scalar_type()))
     refuse(fmt::format("the format has no word for the dtype of {}", name),
            toString(tensor.scalar_type()),
@@ -77,6 +81,9 @@ std::array<unsigned char, 8> little_endian(uint64_t value) {
 
 void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                       const Metadata& metadata) {
+  if (metadata.size() > kMostMetadata)
+    refuse("there are too many metadata entries", fmt::to_string(metadata.size()),
+           fmt::format("at most {}", kMostMetadata));
   const std::vector<Entry> entries = in_file_order(tensors);
   const std::string text = header(entries, metadata);
   AtomicFile out(file);

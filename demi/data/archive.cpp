@@ -1,72 +1,18 @@
 #include "demi/data/archive.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <fstream>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/data/damage.h"
+#include "demi/data/tar_reader.h"
 
 namespace demi::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A tar archive that is read from front to back.
-class TarReader {
- public:
-  explicit TarReader(const fs::path& path)
-      : path_(path), archive_(archive_read_new(), archive_read_free) {
-    archive_read_support_filter_gzip(archive_.get());
-    archive_read_support_filter_xz(archive_.get());
-    archive_read_support_format_tar(archive_.get());
-    check(archive_read_open_filename(archive_.get(), path.c_str(), 1 << 18));
-  }
-
-  /// The next member, or nullptr at the end.
-  archive_entry* next() {
-    archive_entry* entry = nullptr;
-    const int code = archive_read_next_header(archive_.get(), &entry);
-    if (code == ARCHIVE_EOF) return nullptr;
-    check(code);
-    return entry;
-  }
-
-  /// Its content, piece by piece.
-  void content(const std::function<void(const void*, std::size_t)>& take) {
-    const void* block = nullptr;
-    std::size_t bytes = 0;
-    la_int64_t offset = 0;
-    for (;;) {
-      const int code = archive_read_data_block(archive_.get(), &block, &bytes, &offset);
-      if (code == ARCHIVE_EOF) return;
-      check(code);
-      take(block, bytes);
-    }
-  }
-
- private:
-  void check(int code) {
-    if (code == ARCHIVE_OK) return;
-    const char* message = archive_error_string(archive_.get());
-    report_damage({.where = "data.archive",
-                   .file = path_,
-                   .what = "the archive cannot be read",
-                   .place = fmt::format("offset {}", archive_filter_bytes(archive_.get(), -1)),
-                   .found = message == nullptr ? "an unknown error" : message,
-                   .expected = "a whole tar archive, gzip or xz",
-                   .advice = "get it again (demi data get NAME resumes and checks)"});
-  }
-
-  fs::path path_;
-  std::unique_ptr<archive, int (*)(archive*)> archive_;
-};
 
 /// What a member is called below the folder, or a complaint where that lies outside of it.
 fs::path safe_name(const fs::path& archive, const fs::path& name) {
@@ -92,31 +38,57 @@ void write_member(TarReader& reader, const fs::path& file) {
                          .advice = "free some space, or unpack to another folder"});
 }
 
+std::string file_name(archive_entry* entry) {
+  return fs::path(archive_entry_pathname(entry)).filename().string();
+}
+
+/// All of a member, at most `most` bytes. The size in its header may not be what follows.
+std::string content_of(const fs::path& archive, TarReader& reader, archive_entry* entry,
+                       uint64_t most) {
+  const auto refuse = [&](const std::string& found) {
+    report_damage({.where = "data.read_members",
+                   .file = archive,
+                   .what = "a member is longer than its kind can be",
+                   .found = fmt::format("{} in {}", found, file_name(entry)),
+                   .expected = fmt::format("at most {} bytes", most)});
+  };
+  if (const auto size = archive_entry_size(entry); static_cast<uint64_t>(size) > most)
+    refuse(fmt::format("{} bytes", size));
+  std::string content;
+  reader.content([&](const void* block, std::size_t bytes) {
+    if (bytes > most - content.size()) refuse("more bytes than its header says");
+    content.append(static_cast<const char*>(block), bytes);
+  });
+  return content;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> read_members(const fs::path& archive,
-                                                const std::set<std::string>& names) {
+                                                const std::set<std::string>& names,
+                                                uint64_t most_bytes) {
   TarReader reader(archive);
   std::map<std::string, std::string> found;
-  while (found.size() < names.size()) {
-    archive_entry* entry = reader.next();
-    if (entry == nullptr) break;
-    const std::string name = fs::path(archive_entry_pathname(entry)).filename().string();
-    if (!names.contains(name)) continue;
-    std::string& content = found[name];
-    reader.content([&](const void* block, std::size_t bytes) {
-      content.append(static_cast<const char*>(block), bytes);
-    });
+  while (archive_entry* entry = reader.next()) {
+    const std::string name = file_name(entry);
+    if (!names.contains(name) || archive_entry_filetype(entry) != AE_IFREG) continue;
+    if (found.contains(name))
+      report_damage({.where = "data.read_members",
+                     .file = archive,
+                     .what = "a file stands twice in the archive",
+                     .found = name,
+                     .expected = "each file once"});
+    found.emplace(name, content_of(archive, reader, entry, most_bytes));
   }
   return found;
 }
 
-std::set<std::string> member_names(const fs::path& archive) {
+std::set<std::string> members_among(const fs::path& archive, const std::set<std::string>& names) {
   TarReader reader(archive);
-  std::set<std::string> names;
+  std::set<std::string> found;
   while (archive_entry* entry = reader.next())
-    names.insert(fs::path(archive_entry_pathname(entry)).filename().string());
-  return names;
+    if (const std::string name = file_name(entry); names.contains(name)) found.insert(name);
+  return found;
 }
 
 void unpack(const fs::path& archive, const fs::path& folder) {

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -10,14 +11,17 @@
 
 namespace demi::data {
 
-/// The content of those members of a tar archive (gz, xz or bare) whose file name, without folders,
-/// is in `names`. Reads the archive once, to the end or to the last of them. Members that are not
-/// there are not in the result. Throws DataError for an archive that is missing or damaged.
-DEMI_API std::map<std::string, std::string> read_members(const std::filesystem::path& archive,
-                                                         const std::set<std::string>& names);
+/// The content of those files of a tar archive (gz, xz or bare) whose name, without folders, is in
+/// `names`. Reads the archive once, to its end, so that every checksum in it is compared. Members
+/// that are not there are not in the result. Throws DataError for an archive that is missing or
+/// damaged, a member of more than `most_bytes`, a name that stands twice.
+DEMI_API std::map<std::string, std::string> read_members(
+    const std::filesystem::path& archive, const std::set<std::string>& names,
+    uint64_t most_bytes = std::numeric_limits<int64_t>::max());
 
-/// The file names, without folders, of an archive's members.
-DEMI_API std::set<std::string> member_names(const std::filesystem::path& archive);
+/// Those of `names` that an archive's members have, without folders.
+DEMI_API std::set<std::string> members_among(const std::filesystem::path& archive,
+                                             const std::set<std::string>& names);
 
 /// Unpacks regular files and folders into `folder`, which is made and appears only when everything
 /// is in it. Throws DataError (damaged; a member that points out of the folder; `folder` exists),

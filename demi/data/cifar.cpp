@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kReadCifar = "data.read_cifar";
-constexpr int64_t kPixels = 3 * 32 * 32;
 
 /// Content by file name.
 using Files = std::map<std::string, std::string>;
@@ -32,12 +31,6 @@ using Files = std::map<std::string, std::string>;
                  .found = "pickled Python objects",
                  .expected = "the binary version: " + layout.train_files[0] + " and so on",
                  .advice = advice});
-}
-
-fs::path first_that_exists(const fs::path& folder, const std::vector<std::string>& names) {
-  for (const std::string& name : names)
-    if (fs::exists(folder / name)) return folder / name;
-  return {};
 }
 
 Files read_folder(const fs::path& folder, const std::vector<std::string>& names) {
@@ -55,14 +48,16 @@ Files read_folder(const fs::path& folder, const std::vector<std::string>& names)
   return files;
 }
 
-Files read_archive(const fs::path& archive, const std::vector<std::string>& names,
-                   const CifarLayout& layout) {
-  Files files = read_members(archive, {names.begin(), names.end()});
+Files read_archive(const fs::path& archive, Split split, const CifarLayout& layout) {
+  const bool train = split == Split::train;
+  const auto& names = train ? layout.train_files : layout.test_files;
+  const int64_t records = train ? layout.train_records : layout.test_records;
+  Files files = read_members(archive, {names.begin(), names.end()},
+                             static_cast<uint64_t>(records * (layout.label_bytes + kCifarPixels)));
   for (const std::string& name : names) {
     if (files.contains(name)) continue;
-    const auto members = member_names(archive);
-    for (const std::string& pickle : layout.pickles)
-      if (members.contains(pickle)) refuse_pickle(archive, layout);
+    if (!members_among(archive, {layout.pickles.begin(), layout.pickles.end()}).empty())
+      refuse_pickle(archive, layout);
     report_damage({.where = kReadCifar,
                    .file = archive,
                    .what = "the archive lacks a file",
@@ -72,13 +67,13 @@ Files read_archive(const fs::path& archive, const std::vector<std::string>& name
   return files;
 }
 
-Files read_files(const fs::path& place, const std::vector<std::string>& names,
-                 const CifarLayout& layout) {
-  if (!fs::is_directory(place)) return read_archive(place, names, layout);
+Files read_files(const fs::path& place, Split split, const CifarLayout& layout) {
+  const auto& names = split == Split::train ? layout.train_files : layout.test_files;
+  if (!fs::is_directory(place)) return read_archive(place, split, layout);
+  if (const fs::path archive = cifar_archive(place, layout); !archive.empty())
+    return read_archive(archive, split, layout);
   if (first_that_exists(place, layout.train_files).empty() &&
       first_that_exists(place, layout.test_files).empty()) {
-    if (const fs::path archive = first_that_exists(place, layout.archives); !archive.empty())
-      return read_archive(archive, names, layout);
     if (const fs::path pickle = first_that_exists(place, layout.pickles); !pickle.empty())
       refuse_pickle(pickle, layout);
   }
@@ -103,7 +98,7 @@ void check_size(const fs::path& file, const std::string& content, int64_t record
 void copy_records(const fs::path& file, const std::string& bytes, const CifarLayout& layout,
                   uint8_t*& image, int64_t*& label) {
   const auto label_bytes = static_cast<std::size_t>(layout.label_bytes);
-  for (std::size_t at = label_bytes - 1; at < bytes.size(); at += label_bytes + kPixels) {
+  for (std::size_t at = label_bytes - 1; at < bytes.size(); at += label_bytes + kCifarPixels) {
     *label = static_cast<unsigned char>(bytes[at]);
     if (*label >= static_cast<int64_t>(layout.classes.size()))
       report_damage({.where = kReadCifar,
@@ -112,8 +107,8 @@ void copy_records(const fs::path& file, const std::string& bytes, const CifarLay
                      .place = fmt::format("offset {}", at),
                      .found = fmt::to_string(*label),
                      .expected = fmt::format("0 to {}", layout.classes.size() - 1)});
-    std::memcpy(image, bytes.data() + at + 1, kPixels);
-    image += kPixels;
+    std::memcpy(image, bytes.data() + at + 1, kCifarPixels);
+    image += kCifarPixels;
     ++label;
   }
 }
@@ -122,9 +117,8 @@ void copy_records(const fs::path& file, const std::string& bytes, const CifarLay
 
 ImageSet read_cifar(const fs::path& place, Cifar kind, Split split) {
   const CifarLayout& layout = cifar_layout(kind);
-  const auto& names = split == Split::train ? layout.train_files : layout.test_files;
-  const int64_t record = layout.label_bytes + kPixels;
-  const Files files = read_files(place, names, layout);
+  const int64_t record = layout.label_bytes + kCifarPixels;
+  const Files files = read_files(place, split, layout);
   int64_t total = 0;
   for (const auto& [name, content] : files) {
     check_size(place / name, content, record, layout);

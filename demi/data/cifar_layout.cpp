@@ -9,6 +9,8 @@ const CifarLayout kTen{
     .train_files = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
                     "data_batch_5.bin"},
     .test_files = {"test_batch.bin"},
+    .train_records = 10'000,
+    .test_records = 10'000,
     .archives = {"cifar-10-binary.tar.gz", "cifar-10-batches-bin.tar.gz",
                  "cifar-10-batches-bin.tar.xz"},
     .pickles = {"data_batch_1", "test_batch", "cifar-10-python.tar.gz", "cifar-10-batches-py"},
@@ -20,6 +22,8 @@ const CifarLayout kHundred{
     .label_bytes = 2,
     .train_files = {"train.bin"},
     .test_files = {"test.bin"},
+    .train_records = 50'000,
+    .test_records = 10'000,
     .archives = {"cifar-100-binary.tar.gz", "cifar-100-binary.tar.xz"},
     .pickles = {"train", "test", "cifar-100-python.tar.gz", "cifar-100-python"},
     .classes = {
@@ -43,6 +47,19 @@ const CifarLayout kHundred{
 
 }  // namespace
 
+std::filesystem::path first_that_exists(const std::filesystem::path& folder,
+                                        const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    if (std::filesystem::exists(folder / name)) return folder / name;
+  return {};
+}
+
 const CifarLayout& cifar_layout(Cifar kind) { return kind == Cifar::ten ? kTen : kHundred; }
+
+std::filesystem::path cifar_archive(const std::filesystem::path& place, const CifarLayout& layout) {
+  for (const auto* files : {&layout.train_files, &layout.test_files})
+    if (!first_that_exists(place, *files).empty()) return {};
+  return first_that_exists(place, layout.archives);
+}
 
 }  // namespace demi::data

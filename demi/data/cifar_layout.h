@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,22 @@ struct CifarLayout {
   std::string name;  // as `demi data get` knows it
   int64_t label_bytes;
   std::vector<std::string> train_files, test_files;
-  std::vector<std::string> archives;  // names under which the whole set lies in one
-  std::vector<std::string> pickles;   // files, folders and archives of the Python version
+  int64_t train_records, test_records;  // in each of these files as published
+  std::vector<std::string> archives;    // names under which the whole set lies in one
+  std::vector<std::string> pickles;     // files, folders and archives of the Python version
   std::vector<std::string> classes;
 };
 
+constexpr int64_t kCifarPixels = 3 * 32 * 32;
+
 const CifarLayout& cifar_layout(Cifar kind);
+
+/// The first of `names` that is in the folder, else "".
+std::filesystem::path first_that_exists(const std::filesystem::path& folder,
+                                        const std::vector<std::string>& names);
+
+/// The archive that is read at `place`, a folder without files of the binary version; "" where
+/// there is none, or such files.
+std::filesystem::path cifar_archive(const std::filesystem::path& place, const CifarLayout& layout);
 
 }  // namespace demi::data

@@ -13,6 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Without the lines at the end that hold nothing or spaces alone.
+std::string without_blank_end(std::string text) {
+  const std::size_t last = text.find_last_not_of(" \r\n");
+  const std::size_t end = last == std::string::npos ? 0 : text.find('\n', last);
+  if (end != std::string::npos) text.resize(last == std::string::npos ? 0 : end + 1);
+  return text;
+}
+
 class CsvReader {
  public:
   CsvReader(const fs::path& file, std::string text, char separator)
@@ -108,7 +116,8 @@ std::vector<CsvRecord> read_csv(const fs::path& file, char separator) {
                    .what = "cannot be opened",
                    .found = "no such file or no permission",
                    .expected = "a CSV or TSV file"});
-  return CsvReader(file, {std::istreambuf_iterator<char>(in), {}}, separator).records();
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  return CsvReader(file, without_blank_end(std::move(text)), separator).records();
 }
 
 }  // namespace demi::data

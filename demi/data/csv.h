@@ -16,9 +16,9 @@ struct CsvRecord {
 
 /// A whole CSV (',') or TSV ('\t') file by RFC 4180: fields in double quotes may hold separators,
 /// line ends and doubled quotes; lines end with CRLF or LF, the last with or without. A byte order
-/// mark is skipped. Throws DataError with the line: a quote inside of an unquoted field, text after
-/// a closing quote, a quote that is never closed, another number of fields than the first record
-/// has.
+/// mark and blank lines at the end are skipped. Throws DataError with the line: a quote inside of
+/// an unquoted field, text after a closing quote, a quote that is never closed, another number of
+/// fields than the first record has.
 DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator);
 
 }  // namespace demi::data

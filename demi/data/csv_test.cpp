@@ -52,6 +52,16 @@ TEST_F(Csv, ReadsLineFeedsTabsAndAByteOrderMark) {
   EXPECT_THAT(read("a,").at(0).fields, ElementsAre("a", ""));
 }
 
+TEST_F(Csv, SkipsBlankLinesAtTheEndAlone) {
+  for (const char* end : {"\n", "\n\n", "\r\n\r\n", "\n  \n", "\n \n\n\n   "})
+    EXPECT_EQ(read(std::string("a,b\nc,d") + end).size(), 2U) << testing::PrintToString(end);
+  EXPECT_EQ(read("\n\n").size(), 0U);
+  EXPECT_EQ(read("a,b\nc, \n").at(1).fields[1], " ");
+  EXPECT_EQ(read("a\tb\n\t\n", '\t').size(), 2U) << "two empty fields";
+  EXPECT_THAT(complaint_of("a,b\n\nc,d\n"),
+              HasSubstr("line 2: another number of fields than in the first record; seen: 1"));
+}
+
 TEST_F(Csv, SaysOnWhichLineAQuoteIsBroken) {
   EXPECT_THAT(complaint_of("a,b\n\"c\nd,e\n"), HasSubstr("x.csv, line 2: a quote is never closed"));
   EXPECT_THAT(complaint_of("a,b\nc,d\"e\n"),
@@ -75,6 +85,39 @@ TEST_F(Csv, GivesTextsWithLabels) {
   const TextCorpus corpus = load_text_files(folder_ / "train.csv", folder_ / "test.csv");
   EXPECT_TRUE(at::equal(corpus.test.labels, at::tensor({1}, at::kLong)));
   EXPECT_EQ(corpus.vocabulary->id("really"), corpus.train.tokens[2].item<int>());
+}
+
+// `Label,Text` counted as a first text of a class "Label".
+TEST_F(Csv, TakesHeadingsInAnyLetters) {
+  for (const char* heading : {"Label,Text", "LABEL,TEXT", "label, text", "Sentiment,Review"}) {
+    folder_.write("x.csv", std::string(heading) + "\npos,good\nneg,bad\n");
+    EXPECT_THAT(read_labelled_texts(folder_ / "x.csv").classes, ElementsAre("neg", "pos"))
+        << heading;
+  }
+}
+
+TEST_F(Csv, RefusesAFirstLineThatMayBeAHeading) {
+  const auto said = [&](const std::string& content) {
+    folder_.write("x.csv", content);
+    return complaint([&] { read_labelled_texts(folder_ / "x.csv"); });
+  };
+  EXPECT_THAT(said("category,description\npos,good\nneg,bad\n"),
+              HasSubstr("line 1: it cannot be told whether the first line is a heading"));
+  EXPECT_EQ(said("pos,good\nneg,bad\npos,better\n"), "no DataError");
+  EXPECT_EQ(said("1,good\n0,bad\n"), "no DataError") << "no heading is a number";
+}
+
+TEST_F(Csv, NoTextsAreDamagedData) {
+  folder_.write("x.csv", "label,text\n");
+  EXPECT_THAT(complaint([&] { read_labelled_texts(folder_ / "x.csv"); }),
+              HasSubstr("there are no texts; seen: a heading alone"));
+  EXPECT_THAT(complaint([&] {
+                read_labelled_texts(folder_ / "x.csv", {"a", "b"});
+              }),
+              HasSubstr("there are no texts"));
+  folder_.write("one.csv", "label,text\npos,good\npos,better\n");
+  EXPECT_THAT(complaint([&] { load_text_files(folder_ / "one.csv", folder_ / "one.csv"); }),
+              HasSubstr("all texts have one label; seen: pos"));
 }
 
 TEST_F(Csv, OrdersNumbersByValue) {

@@ -30,6 +30,16 @@ namespace fs = std::filesystem;
                  .advice = "give a file with the columns label and text"});
 }
 
+/// As headings are compared: without spaces around it, ASCII letters in lower case.
+std::string plain(std::string_view name) {
+  const std::size_t first = name.find_first_not_of(' ');
+  if (first == std::string_view::npos) return {};
+  std::string text(name.substr(first, name.find_last_not_of(' ') - first + 1));
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
 struct Columns {
   std::size_t label = 0, text = 1;
   bool heading = false;
@@ -39,7 +49,7 @@ Columns columns(const fs::path& file, const CsvRecord& first) {
   const auto find =
       [&](std::initializer_list<std::string_view> names) -> std::optional<std::size_t> {
     for (std::size_t i = 0; i < first.fields.size(); ++i)
-      if (std::ranges::find(names, first.fields[i]) != names.end()) return i;
+      if (std::ranges::find(names, plain(first.fields[i])) != names.end()) return i;
     return std::nullopt;
   };
   const auto label = find({"label", "sentiment", "class", "target"});
@@ -69,6 +79,20 @@ std::vector<std::string> classes_of(std::span<const CsvRecord> records, std::siz
   return classes;
 }
 
+/// A heading of unknown words would be trained on as a text of a class of its own. So without a
+/// known heading the first line's label is a number or stands in another line, too.
+void require_no_heading(const fs::path& file, std::span<const CsvRecord> rows, std::size_t column) {
+  const std::string& first = rows[0].fields[column];
+  const bool again = std::ranges::any_of(
+      rows.subspan(1), [&](const CsvRecord& row) { return row.fields[column] == first; });
+  if (!again && !as_number(first))
+    fail(file,
+         "it cannot be told whether the first line is a heading: its label stands nowhere else", 1,
+         first,
+         "a heading of one of label, sentiment, class, target and one of text, review, sentence; "
+         "or two texts or more of each label");
+}
+
 }  // namespace
 
 LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string> classes) {
@@ -77,7 +101,11 @@ LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string>
   if (records.empty()) fail(file, "there are no texts", 1, "an empty file", "at least one");
   const Columns column = columns(file, records[0]);
   const std::span rows = std::span(records).subspan(column.heading ? 1 : 0);
-  if (classes.empty()) classes = classes_of(rows, column.label);
+  if (rows.empty()) fail(file, "there are no texts", 1, "a heading alone", "at least one");
+  if (classes.empty()) {
+    if (!column.heading) require_no_heading(file, rows, column.label);
+    classes = classes_of(rows, column.label);
+  }
   std::vector<TextSource> sources;
   for (CsvRecord& row : rows) {
     const auto label = std::ranges::find(classes, row.fields[column.label]);

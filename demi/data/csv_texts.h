@@ -16,9 +16,10 @@ struct LabelledTexts {
 };
 
 /// A first line that holds one of the names label, sentiment, class, target and one of text,
-/// review, sentence is a heading and says which columns are meant; otherwise there are two columns,
-/// label and text. With `classes` given (those of the training file) others are an error. Throws
-/// DataError with the line.
+/// review, sentence, in any letter case, is a heading and says which columns are meant; otherwise
+/// there are two columns, label and text, and the first line's label is a number or stands in
+/// another line, too. With `classes` given (those of the training file) others are an error. Throws
+/// DataError with the line; also where there are no texts.
 DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
                                            std::vector<std::string> classes = {});
 

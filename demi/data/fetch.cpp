@@ -82,7 +82,7 @@ void fetch(const std::string& url, const fs::path& file, const std::string& md5,
           {.where = "data.fetch",
            .what = part.string() + " cannot be written",
            .seen = std::strerror(errno),
-           .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA"});
+           .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA_DIR"});
     CURLcode code = CURLE_OK;
     std::string message;
     const long status = request(transfer, out.get(), code, message);

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "demi/core/error.h"
 #include "demi/data/archive.h"
+#include "demi/data/cifar_layout.h"
 #include "demi/data/fetch.h"
 #include "demi/data/locate.h"
 #include "demi/data/md5.h"
@@ -18,9 +17,8 @@ namespace fs = std::filesystem;
 
 fs::path target_folder(const fs::path& data_dir) {
   if (!data_dir.empty()) return data_dir;
-  if (const char* given = std::getenv("DEMI_DATA"); given != nullptr && *given != '\0')
-    return given;
-  return cache_folder() / "data";
+  const fs::path given = data_dir_of_environment();
+  return given.empty() ? cache_folder() / "data" : given;
 }
 
 void make_folder(const fs::path& folder) {
@@ -31,7 +29,25 @@ void make_folder(const fs::path& folder) {
         {.where = "data.get_data_set",
          .what = folder.string() + " cannot be made",
          .seen = code.message(),
-         .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA"});
+         .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA_DIR"});
+}
+
+/// An archive of the published name is the published archive, byte for byte: gzip's header is under
+/// no checksum of its own.
+void check_published_sum(const DataSet& set, const fs::path& folder) {
+  if (set.layout != Layout::cifar10 && set.layout != Layout::cifar100) return;
+  const fs::path archive = cifar_archive(
+      folder, cifar_layout(set.layout == Layout::cifar10 ? Cifar::ten : Cifar::hundred));
+  for (const Download& download : set.downloads) {
+    if (archive.filename() != download.file) continue;
+    if (const std::string found = md5_of_file(archive); found != download.md5)
+      throw DataError({.where = "data.check_data_set",
+                       .what = archive.string() + " is not the archive that is published",
+                       .seen = "MD5 " + found,
+                       .accepted = "MD5 " + download.md5,
+                       .advice = "it is damaged, or packed anew: remove it and " + set.advice +
+                                 ", or give an archive of yours another name"});
+  }
 }
 
 }  // namespace
@@ -60,6 +76,7 @@ DataCheck check_data_set(std::string_view name, const fs::path& data_dir) {
   const DataSet& set = data_set(name);
   DataCheck check{
       .name = set.name, .folder = find_data_set(name, data_dir), .classes = set.classes};
+  check_published_sum(set, check.folder);
   if (set.layout == Layout::imdb) {
     const TextCorpus corpus = load_texts(name, data_dir);
     check.train_examples = corpus.train.size();

@@ -15,8 +15,9 @@ namespace demi::data {
 using GetProgress = std::function<void(const std::string& file, int64_t have, int64_t total)>;
 
 /// Fetches a set from where its authors offer it, checks the MD5 and unpacks it, to the first of
-/// `data_dir`, $DEMI_DATA, cache_folder()/data that is given. Returns the folder. What is there is
-/// not fetched again; what broke off goes on. Throws UsageError, DataError, TrainingError (disk).
+/// `data_dir`, $DEMI_DATA_DIR, cache_folder()/data that is given. Returns the folder. What is there
+/// is not fetched again; what broke off goes on. Throws UsageError, DataError, TrainingError
+/// (disk).
 DEMI_API std::filesystem::path get_data_set(std::string_view name,
                                             const std::filesystem::path& data_dir = {},
                                             const GetProgress& progress = {});
@@ -29,7 +30,7 @@ struct DataCheck {
 };
 
 /// Reads a whole set, so that every check of its format is made, and compares the counts with the
-/// official ones. Throws DataError.
+/// official ones, and the MD5 of an archive that has the published one's name. Throws DataError.
 DEMI_API DataCheck check_data_set(std::string_view name,
                                   const std::filesystem::path& data_dir = {});
 

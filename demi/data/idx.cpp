@@ -3,58 +3,20 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <memory>
+#include <array>
 #include <utility>
 
-#include "demi/core/error.h"
 #include "demi/data/damage.h"
+#include "demi/data/gzip_reader.h"
 
 namespace demi::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct CloseGzip {
-  void operator()(gzFile file) const { gzclose(file); }
-};
-using Gzip = std::unique_ptr<gzFile_s, CloseGzip>;
-
-/// The whole content, decompressed where it is gzip.
-std::vector<uint8_t> read_whole(const fs::path& path) {
-  constexpr std::string_view kWhere = "data.read_idx";
-  errno = 0;
-  const Gzip file(fs::is_regular_file(path) ? gzopen(path.c_str(), "rb") : nullptr);
-  if (!file)
-    report_damage({.where = kWhere,
-                   .file = path,
-                   .what = "cannot be opened",
-                   .found = std::strerror(errno ? errno : ENOENT),
-                   .expected = "a file that can be read"});
-  gzbuffer(file.get(), 1 << 18);
-  std::vector<uint8_t> bytes;
-  constexpr unsigned kChunk = 1 << 22;
-  for (int got = 1; got > 0;) {
-    const std::size_t before = bytes.size();
-    bytes.resize(before + kChunk);
-    got = gzread(file.get(), bytes.data() + before, kChunk);
-    bytes.resize(before + static_cast<std::size_t>(std::max(got, 0)));
-  }
-  int code = Z_OK;
-  const char* message = gzerror(file.get(), &code);
-  if (code != Z_OK && code != Z_STREAM_END)
-    report_damage({.where = kWhere,
-                   .file = path,
-                   .what = "the compressed data are damaged or cut short",
-                   .place = fmt::format("offset {}", static_cast<long long>(gzoffset(file.get()))),
-                   .found = fmt::format("{} after {} decompressed bytes", message, bytes.size()),
-                   .expected = "a complete gzip stream with the right CRC-32"});
-  return bytes;
-}
+constexpr std::string_view kReadIdx = "data.read_idx";
 
 uint32_t big_endian(const uint8_t* p) {
   return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | uint32_t{p[3]};
@@ -69,53 +31,85 @@ fs::path find_file(const fs::path& folder, const std::string& stem, const std::s
   return folder / (names[0] + ".gz");
 }
 
-}  // namespace
-
-at::Tensor read_idx(const fs::path& file) {
-  constexpr std::string_view kWhere = "data.read_idx";
-  const std::vector<uint8_t> bytes = read_whole(file);
-  const auto too_short = [&](std::size_t need) {
-    if (bytes.size() < need)
-      report_damage({.where = kWhere,
+/// The sizes that the header names, 1 to 4.
+std::vector<int64_t> read_sizes(GzipReader& reader, const fs::path& file) {
+  std::array<uint8_t, 4 + 4 * 4> header{};
+  const auto read = [&](std::size_t from, std::size_t bytes) {
+    const std::size_t got = reader.read(header.data() + from, bytes);
+    if (got < bytes)
+      report_damage({.where = kReadIdx,
                      .file = file,
                      .what = "the header is cut short",
-                     .place = fmt::format("offset {}", bytes.size()),
-                     .found = fmt::format("{} bytes", bytes.size()),
-                     .expected = fmt::format("at least {}", need)});
+                     .place = fmt::format("offset {}", from + got),
+                     .found = fmt::format("{} bytes", from + got),
+                     .expected = fmt::format("at least {}", from + bytes)});
   };
-  too_short(4);
-  const uint32_t magic = big_endian(bytes.data());
+  read(0, 4);
+  const uint32_t magic = big_endian(header.data());
   const uint32_t rank = magic & 0xFF;
   if (magic >> 8 != 0x08 || rank < 1 || rank > 4)
     report_damage(
-        {.where = kWhere,
+        {.where = kReadIdx,
          .file = file,
          .what = "the magic number is wrong",
          .place = "offset 0",
          .found = fmt::format("0x{:08x}", magic),
          .expected = "0x00000801 (labels) or 0x00000803 (pictures): IDX of unsigned bytes",
          .advice = "this is another kind of file, or a damaged one; get a fresh copy"});
-  const std::size_t header = 4 + 4 * std::size_t{rank};
-  too_short(header);
+  read(4, 4 * std::size_t{rank});
   std::vector<int64_t> sizes;
-  unsigned __int128 total = 1;  // four sizes of 32 bits
-  for (std::size_t i = 0; i < rank; ++i) {
-    sizes.push_back(big_endian(bytes.data() + 4 + 4 * i));
-    total *= static_cast<unsigned __int128>(sizes.back());
+  for (std::size_t i = 0; i < rank; ++i) sizes.push_back(big_endian(header.data() + 4 + 4 * i));
+  return sizes;
+}
+
+using Block = std::vector<uint8_t>;
+
+/// At most `total` bytes and one more. The header may name far more than the file holds, and the
+/// file hold far more than the header names, so memory is taken as bytes come.
+std::vector<Block> read_values(GzipReader& reader, unsigned __int128 total) {
+  constexpr std::size_t kBlock = 1 << 22;
+  std::vector<Block> blocks;
+  for (unsigned __int128 left = total + 1; left > 0;) {
+    Block block(left < kBlock ? static_cast<std::size_t>(left) : kBlock);
+    const std::size_t wanted = block.size();
+    block.resize(reader.read(block.data(), wanted));
+    const bool over = block.size() < wanted;
+    left -= block.size();
+    blocks.push_back(std::move(block));
+    if (over) break;
   }
-  if (total != bytes.size() - header)
+  return blocks;
+}
+
+}  // namespace
+
+at::Tensor read_idx(const fs::path& file) {
+  GzipReader reader(std::string(kReadIdx), file);
+  const std::vector<int64_t> sizes = read_sizes(reader, file);
+  unsigned __int128 total = 1;  // four sizes of 32 bits
+  for (int64_t size : sizes) total *= static_cast<unsigned __int128>(size);
+  std::vector<Block> blocks = read_values(reader, total);
+  std::size_t bytes = 0;
+  for (const Block& block : blocks) bytes += block.size();
+  const bool more = bytes > total;
+  if (bytes != total)
     report_damage(
-        {.where = kWhere,
+        {.where = kReadIdx,
          .file = file,
          .what = "the file's size does not fit the sizes in its header",
-         .place = fmt::format("offset {}", bytes.size()),
-         .found = fmt::format("{} bytes after the header", bytes.size() - header),
+         .place = fmt::format("offset {}", 4 + 4 * sizes.size() + bytes - more),
+         .found =
+             fmt::format("{}{} bytes after the header", more ? "more than " : "", bytes - more),
          .expected = fmt::format(
              "{} (sizes {})",
              total > UINT64_MAX ? "far more" : fmt::to_string(static_cast<uint64_t>(total)),
              fmt::join(sizes, " x "))});
   at::Tensor tensor = at::empty(sizes, at::kByte);
-  std::memcpy(tensor.mutable_data_ptr<uint8_t>(), bytes.data() + header, bytes.size() - header);
+  auto* to = tensor.mutable_data_ptr<uint8_t>();
+  for (Block& block : blocks) {
+    to = std::ranges::copy(block, to).out;
+    block = {};
+  }
   return tensor;
 }
 

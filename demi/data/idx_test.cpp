@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "demi/core/error.h"
+#include "demi/core/memory_testing.h"
 #include "demi/data/test_folder.h"
 
 namespace demi::data {
@@ -73,7 +74,9 @@ TEST(Idx, SaysWhatIsWrongWithAFile) {
   EXPECT_THAT(said(kImages.substr(0, 9)), HasSubstr("at least 16"));
   EXPECT_THAT(said(kImages.substr(0, 27)),
               HasSubstr("11 bytes after the header; accepted: 12 (sizes 2 x 2 x 3)"));
-  EXPECT_THAT(said(kImages + "x"), HasSubstr("13 bytes after the header"));
+  EXPECT_THAT(said(kImages + "x"),
+              HasSubstr("offset 28: the file's size does not fit the sizes in its header; seen: "
+                        "more than 12 bytes after the header"));
   EXPECT_THAT(said("PK\x03\x04" + kImages),
               HasSubstr("offset 0: the magic number is wrong; seen: 0x504b0304"));
   const std::string huge = std::string("\0\0\x08\x04", 4) + std::string(16, '\xff');
@@ -95,6 +98,48 @@ TEST(Idx, SaysWhereAGzipFileBreaks) {
   folder.write("flipped.gz", flipped);
   EXPECT_THAT(complaint([&] { read_idx(folder / "flipped.gz"); }),
               HasSubstr("incorrect data check"));
+}
+
+// The header says 12 bytes, and 256 MB of zeros follow: a file of 250 kB took all of them.
+TEST(Idx, ReadsNoMoreThanTheHeaderNames) {
+  const TestFolder folder;
+  folder.write("bomb.gz", gzipped(kImages.substr(0, 16) + std::string(256 << 20, '\0')));
+  const int64_t taken = peak_kilobytes_of([&] {
+    EXPECT_THAT(complaint([&] { read_idx(folder / "bomb.gz"); }), HasSubstr("more than 12 bytes"));
+  });
+  EXPECT_LT(taken, 64 << 10);
+}
+
+// 2^32 - 1 labels by the header, 12 in the file: no memory is taken for what is only said.
+TEST(Idx, TakesNoMemoryForWhatIsNotThere) {
+  const TestFolder folder;
+  for (const char* rank : {"\x01", "\x04"}) {
+    folder.write("liar.gz", gzipped(std::string("\0\0\x08", 3) + rank + std::string(16, '\xff')));
+    EXPECT_THAT(complaint([&] { read_idx(folder / "liar.gz"); }),
+                HasSubstr("does not fit the sizes in its header"));
+  }
+}
+
+// zlib compares CRC-32 and length behind the data. The 10 bytes of gzip's header are left out: its
+// time and system are under no checksum, and no part of the data.
+TEST(Idx, RefusesEverySingleFlippedBit) {
+  const TestFolder folder;
+  std::string content("\0\0\x08\x01\0\0\x27\x10", 8);  // 10,000 labels
+  for (uint32_t i = 0; i < 10'000; ++i)
+    content.push_back(static_cast<char>(i * i * 2654435761U >> 24));
+  const std::string packed = gzipped(content);
+  int refused = 0;
+  constexpr int kFlips = 300;
+  for (int i = 0; i < kFlips; ++i) {
+    std::string flipped = packed;
+    const std::size_t byte = 10 + (packed.size() - 10) * static_cast<std::size_t>(i) / kFlips;
+    flipped[byte] = static_cast<char>(flipped[byte] ^ (1 << i % 8));
+    folder.write("x.gz", flipped);
+    refused += complaint([&] { read_idx(folder / "x.gz"); }) != "no DataError";
+  }
+  EXPECT_EQ(refused, kFlips);
+  folder.write("x.gz", packed);
+  EXPECT_EQ(read_idx(folder / "x.gz").numel(), 10'000);
 }
 
 TEST(Idx, ComparesPicturesWithLabels) {

@@ -21,19 +21,18 @@ fs::path cache_folder() {
   return from_environment("HOME") / ".cache" / "demi";
 }
 
+fs::path data_dir_of_environment() { return from_environment("DEMI_DATA_DIR"); }
+
 std::vector<fs::path> places(const fs::path& data_dir, std::span<const std::string> subfolders) {
   std::vector<fs::path> found;
   const auto below = [&](const fs::path& root) {
     for (const std::string& subfolder : subfolders) found.push_back(root / subfolder);
   };
-  if (!data_dir.empty()) {
-    below(data_dir);
-    found.push_back(data_dir);
-    return found;
-  }
-  if (const fs::path given = from_environment("DEMI_DATA"); !given.empty()) {
+  if (const fs::path given = data_dir.empty() ? data_dir_of_environment() : data_dir;
+      !given.empty()) {
     below(given);
     found.push_back(given);
+    return found;
   }
   below(cache_folder() / "data");
   below("/usr/share/datasets");

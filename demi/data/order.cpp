@@ -37,8 +37,10 @@ Order::Order(int64_t examples, const OrderOptions& options, Arrange arrange)
   const int64_t used = options.limit > 0 ? std::min(options.limit, examples) : examples;
   chosen_ = evenly_spaced(examples, used);
   rank_examples_ = used / options.world_size;
-  batches_ = options.drop_last ? rank_examples_ / options.batch_size
-                               : (rank_examples_ + options.batch_size - 1) / options.batch_size;
+  const bool rest = !options.drop_last && rank_examples_ % options.batch_size > 0;
+  batches_ = rank_examples_ / options.batch_size + (rest ? 1 : 0);
+  // A batch may be said to hold more than there is ("all"): from here on it is what it holds.
+  options_.batch_size = std::min(options.batch_size, std::max<int64_t>(rank_examples_, 1));
 }
 
 Order::~Order() = default;

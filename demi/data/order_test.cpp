@@ -101,6 +101,21 @@ TEST(Order, OfNothingHasNoBatches) {
   EXPECT_THROW(order.indices(0, 0), UsageError);
 }
 
+// (n + d - 1) / d and position x batch overflowed: 0 batches, and a run of nothing that ended well.
+TEST(Order, ABatchOfAllExamplesMayBeSaidInAnyNumber) {
+  for (const int64_t batch : {int64_t{10}, int64_t{11}, int64_t{1} << 62, INT64_MAX}) {
+    const Order order(10, {.batch_size = batch, .shuffle = true, .seed = 3});
+    ASSERT_EQ(order.batches(), 1) << batch;
+    EXPECT_EQ(order.examples(), 10) << batch;
+    EXPECT_EQ(sorted(epoch_of(order, 1)), counting(10)) << batch;
+    const Order two(10, {.batch_size = batch, .shuffle = true, .seed = 3, .world_size = 2});
+    EXPECT_EQ(two.examples(), 5) << batch;
+    const Order whole_batches(9, {.batch_size = batch, .drop_last = true});
+    EXPECT_EQ(whole_batches.batches(), 0) << batch;
+    EXPECT_EQ(whole_batches.examples(), 0) << batch;
+  }
+}
+
 TEST(Order, RefusesWhatMakesNoSense) {
   EXPECT_THROW(Order(10, {.batch_size = 0}), UsageError);
   EXPECT_THROW(Order(10, {.limit = -1}), UsageError);

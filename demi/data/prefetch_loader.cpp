@@ -22,33 +22,54 @@
 namespace demi::data {
 namespace {
 
-/// Copies batches to a device on a stream of its own.
-class DeviceCopy {
+/// A stream of the device on which batches are made and copied, beside those that compute. An event
+/// covers only what its own stream was told before, so all work of a batch is put on this one: the
+/// workers' current stream would be the default one.
+class SideStream {
  public:
-  explicit DeviceCopy(c10::Device device)
-      : guard_(device.type()),
-        stream_(guard_.getStreamFromGlobalPool(with_index(device))),
-        event_(device.type()) {}
+  explicit SideStream(c10::Device device)
+      : guard_(device.type()), stream_(guard_.getStreamFromGlobalPool(with_index(device))) {
+    // What the inner loader keeps on the device was made on the stream that is current here.
+    wait_for(current(), stream_);
+  }
+  ~SideStream() {
+    try {
+      wait_for(stream_, current());  // before the inner loader's memory is given to others
+    } catch (...) {
+      // The device is gone, and its work with it.
+    }
+  }
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
 
-  Batch operator()(const Batch& host) {
-    const c10::StreamGuard on_own_stream(stream_);
-    Batch copy{.input = send(host.input), .target = send(host.target), .lengths = host.lengths};
-    event_.record(stream_);
-    return copy;
+  /// The inner loader's batch on the device; `done` stands behind all of its work.
+  Batch make(const Loader& inner, int64_t epoch, int64_t position, c10::Event& done) const {
+    const c10::StreamGuard on_this_stream(stream_);
+    const Batch made = inner.batch(epoch, position);
+    Batch batch{.input = send(made.input), .target = send(made.target), .lengths = made.lengths};
+    done.record(stream_);
+    return batch;
   }
 
-  /// Lets the caller's stream wait for the copy, and keeps the memory until that stream is done
+  /// Lets the caller's stream wait for the batch, and keeps its memory until that stream is done
   /// with it.
-  void hand_over(const Batch& batch) {
-    const c10::Stream current = guard_.getStream(stream_.device());
-    event_.block(current);
+  void hand_over(const Batch& batch, c10::Event& done) const {
+    const c10::Stream to = current();
+    done.block(to);
     for (const at::Tensor* tensor : {&batch.input, &batch.target})
-      if (tensor->defined()) tensor->record_stream(current);
+      if (tensor->defined() && !tensor->is_cpu()) tensor->record_stream(to);
   }
 
  private:
   c10::Device with_index(c10::Device device) const {
     return device.has_index() ? device : guard_.getDevice();
+  }
+  c10::Stream current() const { return guard_.getStream(stream_.device()); }
+
+  static void wait_for(const c10::Stream& earlier, const c10::Stream& later) {
+    c10::Event event(earlier.device_type());
+    event.record(earlier);
+    event.block(later);
   }
 
   at::Tensor send(const at::Tensor& tensor) const {
@@ -58,7 +79,6 @@ class DeviceCopy {
 
   c10::impl::VirtualGuardImpl guard_;
   c10::Stream stream_;
-  c10::Event event_;
 };
 
 /// One batch on its way.
@@ -67,7 +87,7 @@ struct Slot {
   bool taken = false, ready = false;
   Batch batch{};
   std::exception_ptr error{};
-  std::optional<DeviceCopy> copy{};
+  std::optional<c10::Event> done{};  // on the side stream
 };
 
 }  // namespace
@@ -76,6 +96,7 @@ struct Slot {
 class PrefetchLoader::Pipeline {
  public:
   Pipeline(const Loader& inner, const PrefetchOptions& options) : inner_(inner), options_(options) {
+    if (!options.device.is_cpu()) side_.emplace(options.device);
     for (int64_t i = 0; i < options.workers; ++i) threads_.emplace_back([this] { work(); });
   }
 
@@ -112,7 +133,7 @@ class PrefetchLoader::Pipeline {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     lock.unlock();
     if (slot->error) std::rethrow_exception(slot->error);
-    if (slot->copy) slot->copy->hand_over(slot->batch);
+    if (side_) side_->hand_over(slot->batch, *slot->done);
     return std::move(slot->batch);
   }
 
@@ -156,8 +177,9 @@ class PrefetchLoader::Pipeline {
     std::exception_ptr error;
     try {
       const at::NoGradGuard no_grad;
-      batch = inner_.batch(slot.epoch, slot.position);
-      if (!options_.device.is_cpu()) batch = slot.copy.emplace(options_.device)(batch);
+      batch = side_ ? side_->make(inner_, slot.epoch, slot.position,
+                                  slot.done.emplace(options_.device.type()))
+                    : inner_.batch(slot.epoch, slot.position);
     } catch (...) {
       error = std::current_exception();
     }
@@ -170,6 +192,7 @@ class PrefetchLoader::Pipeline {
 
   const Loader& inner_;
   PrefetchOptions options_;
+  std::optional<SideStream> side_;  // none on a CPU
   mutable std::mutex mutex_;
   std::condition_variable wanted_, filled_;
   std::deque<std::shared_ptr<Slot>> slots_;

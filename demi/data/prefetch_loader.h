@@ -18,9 +18,10 @@ struct PrefetchOptions {
 
 /// Makes the batches of another loader ahead of time, in threads of its own (each of which works on
 /// one core). It gives the same batches; the next position is guessed to be the one after the last,
-/// then the next epoch's first. On a GPU the host's batches are pinned and copied on a stream of
-/// their own while the step before is computed; the current stream waits for the copy, the host
-/// does not. An exception of the inner loader comes out of the call that asks for that batch.
+/// then the next epoch's first. On a GPU batches are made, pinned and copied on a stream of their
+/// own while the step before is computed; the stream that is current in the call of batch() waits
+/// for them, the host does not. An exception of the inner loader comes out of the call that asks
+/// for that batch.
 class DEMI_API PrefetchLoader : public Loader {
  public:
   /// Throws UsageError for options out of range.

@@ -10,6 +10,7 @@
 #include "demi/data/cifar.h"
 #include "demi/data/corpus_cache.h"
 #include "demi/data/csv_texts.h"
+#include "demi/data/damage.h"
 #include "demi/data/idx.h"
 #include "demi/data/imdb.h"
 #include "demi/data/locate.h"
@@ -63,11 +64,12 @@ fs::path find_data_set(std::string_view name, const fs::path& data_dir) {
     if (holds_pickles(set, place)) return place;
   std::vector<std::string> looked;
   for (const fs::path& place : all) looked.push_back(place.string());
-  throw DataError({.where = "data.find_data_set",
-                   .what = fmt::format("{} is not on this machine", name),
-                   .seen = fmt::format("none of its files in {}", fmt::join(looked, ", ")),
-                   .accepted = fmt::format("{} and the like", set.marks.front()),
-                   .advice = set.advice + "; another folder is named by --data-dir or DEMI_DATA"});
+  throw DataError(
+      {.where = "data.find_data_set",
+       .what = fmt::format("{} is not on this machine", name),
+       .seen = fmt::format("none of its files in {}", fmt::join(looked, ", ")),
+       .accepted = fmt::format("{} and the like", set.marks.front()),
+       .advice = set.advice + "; another folder is named by --data-dir or DEMI_DATA_DIR"});
 }
 
 ImageSet load_images(std::string_view name, Split split, const fs::path& data_dir) {
@@ -102,6 +104,13 @@ TextCorpus load_texts(std::string_view name, const fs::path& data_dir) {
 
 TextCorpus load_text_files(const fs::path& train, const fs::path& test) {
   const LabelledTexts first = read_labelled_texts(train);
+  if (first.classes.size() < 2)
+    report_damage({.where = "data.load_text_files",
+                   .file = train,
+                   .what = "all texts have one label",
+                   .found = first.classes.front(),
+                   .expected = "two labels or more",
+                   .advice = "train on texts of several classes"});
   const LabelledTexts second = read_labelled_texts(test, first.classes);
   return tokenize(first.sources, second.sources, first.classes, train.stem().string());
 }

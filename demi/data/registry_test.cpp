@@ -44,12 +44,17 @@ TEST(Registry, FindsASetInTheFolderOrBelowIt) {
   }
 }
 
-TEST(Registry, LooksInTheEnvironmentsFolderFirst) {
-  const TestFolder folder;
+// DEMI_DATA_DIR is --data-dir, in the library as in the program: there, and nowhere else.
+TEST(Registry, LooksInTheEnvironmentsFolderAlone) {
+  const TestFolder folder, other;
   folder.write("fashion-mnist/train-images-idx3-ubyte", "");
-  ASSERT_EQ(setenv("DEMI_DATA", folder.path().c_str(), 1), 0);
+  ASSERT_EQ(setenv("DEMI_DATA_DIR", folder.path().c_str(), 1), 0);
+  const std::vector<std::string> below{"here"};
   EXPECT_EQ(find_data_set("fashion-mnist"), folder / "fashion-mnist");
-  unsetenv("DEMI_DATA");
+  EXPECT_EQ(places({}, below), places(folder.path(), below));
+  EXPECT_EQ(places(other.path(), below).front(), other / "here") << "an argument is stronger";
+  unsetenv("DEMI_DATA_DIR");
+  EXPECT_EQ(places({}, below).back(), "/usr/share/datasets/here");
 }
 
 TEST(Registry, ReadsDebiansFashionMnist) {

@@ -53,11 +53,13 @@ int64_t TextLoader::length(int64_t text) const {
 at::Tensor TextLoader::by_length(const at::Tensor& texts, int64_t epoch) const {
   const int64_t* first = texts.const_data_ptr<int64_t>();
   std::vector<int64_t> order(first, first + texts.numel());
+  if (order.empty()) return texts;
   const OrderOptions& options = options_.order;
-  const int64_t batch = options.batch_size * options.world_size;
-  const auto total = static_cast<int64_t>(order.size());
-  const int64_t bucket =
-      options.shuffle ? batch * options_.bucket_batches : std::max<int64_t>(total, 1);
+  const int64_t total = texts.numel();
+  // A factor may be said to be greater than all texts together.
+  const auto product = [total](int64_t a, int64_t b) { return a > total / b ? total : a * b; };
+  const int64_t batch = product(options.batch_size, options.world_size);
+  const int64_t bucket = options.shuffle ? product(batch, options_.bucket_batches) : total;
   for (int64_t start = 0; start < total; start += bucket)
     std::stable_sort(order.begin() + start, order.begin() + std::min(start + bucket, total),
                      [&](int64_t a, int64_t b) { return length(a) < length(b); });

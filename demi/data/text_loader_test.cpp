@@ -56,6 +56,17 @@ TEST(TextLoader, ShowsEveryTextOnceAnEpochPadded) {
   }
 }
 
+TEST(TextLoader, ABatchOfAllTextsMayBeSaidInAnyNumber) {
+  for (const int64_t batch : {int64_t{101}, int64_t{1} << 62, INT64_MAX}) {
+    const TextLoader loader(numbered(101), 2,
+                            {.order = {.batch_size = batch, .shuffle = true, .seed = 4}});
+    ASSERT_EQ(loader.batches(), 1) << batch;
+    std::multiset<int64_t> seen;
+    expect_rows_are_texts(loader.batch(2, 0), seen);
+    EXPECT_EQ(std::set<int64_t>(seen.begin(), seen.end()).size(), 101U) << batch;
+  }
+}
+
 int64_t padding(const TextLoader& loader) {
   int64_t total = 0;
   for (int64_t position = 0; position < loader.batches(); ++position) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
 #include "demi/kernels/cuda/emulation.h"
 #include "demi/kernels/testing/step_case.h"
@@ -118,6 +119,27 @@ TEST(CudaSource, WithoutTensorsOnlyTheSumsAndTheDecisionAreLaunched) {
   EXPECT_EQ(launcher.launches, 2);
   EXPECT_EQ(one.plan().state().taken, 1);
   EXPECT_EQ(one.plan().state().gradient_norm, 0.0f);
+}
+
+// The partial sums are read once, by the pass that made them: else every thread block of a long
+// tensor reads all of that tensor's.
+TEST(CudaSource, TheTrustRatioIsDecidedBeforeItsPass) {
+  CaseOptions options;
+  options.rule = Rule::lamb;
+  options.lengths = {300 * kBlock + 5, 7};
+  StepCase expected(options), seen(options);
+  expected.step(*cpu_kernels(Path::reference));
+  const StepTable table = seen.plan().table();
+  cuda::HostLauncher launcher;
+  cuda::launch_measure(launcher, table);
+  cuda::launch_decide(launcher, table);
+  cuda::launch_update(launcher, table);
+  for (std::int64_t b = 0; b < table.block_count; ++b)
+    table.trust[b] = {std::nan(""), std::nan("")};
+  for (std::int32_t t = 0; t < table.tensor_count; ++t)
+    EXPECT_EQ(table.coefficients[t].arrived, 0u);
+  cuda::launch_apply_trust(launcher, table);
+  EXPECT_EQ(expected.written() == seen.written(), true);
 }
 
 }  // namespace

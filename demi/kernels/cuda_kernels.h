@@ -25,7 +25,7 @@ struct CudaKernels {
   Pass measure;      // one launch; sums included
   Pass decide;       // one
   Pass update;       // one
-  Pass apply_trust;  // one for lamb, else none; the trust ratios are decided in it
+  Pass apply_trust;  // one for lamb, else none; `update` has decided the trust ratios
   Pass step;         // all of them: 3 launches, 4 for lamb
   Upload upload;
   bool (*capturing)(void* stream);  // a graph is being captured on it
@@ -42,7 +42,7 @@ inline constexpr std::uint64_t kStepLayout =
          1024 +
      sizeof(StepTable)) *
         64 +
-    2;
+    3;
 
 /// The kernels, or null where there are none; then `why` (if given) says so: not built, no driver,
 /// no usable device. The plugin libdemi_cuda.so is opened at the first call, where an NVIDIA driver

@@ -38,6 +38,15 @@ Path path_named(const std::string& name) {
                     .advice = did_you_mean(name, names)});
 }
 
+// LibTorch reads the variable once, too.
+Path usual_cpu_path_here() {
+  static const Path path = [] {
+    const char* capability = std::getenv("ATEN_CPU_CAPABILITY");
+    return usual_cpu_path(capability ? capability : "");
+  }();
+  return path;
+}
+
 }  // namespace
 
 std::string_view name_of(Path path) {
@@ -62,6 +71,15 @@ std::vector<PathStatus> paths() {
   return all;
 }
 
+Path usual_cpu_path(std::string_view aten_capability) {
+  for (const Path path : {Path::avx512, Path::avx2}) {
+    const bool is_above =
+        aten_capability == "default" || (aten_capability == "avx2" && path == Path::avx512);
+    if (!is_above && probe_path(path).usable) return path;
+  }
+  return Path::reference;
+}
+
 Path path_for(Device device, std::optional<std::string> forced) {
   if (forced && !forced->empty()) {
     const Path path = path_named(*forced);
@@ -75,10 +93,8 @@ Path path_for(Device device, std::optional<std::string> forced) {
     }
     if (serves(path, device)) return path;
   }
-  for (const Path path : kPreference) {
-    if (serves(path, device) && probe_path(path).usable) return path;
-  }
-  return Path::aten;
+  if (device == Device::cpu) return usual_cpu_path_here();
+  return device == Device::cuda && probe_path(Path::cuda).usable ? Path::cuda : Path::aten;
 }
 
 Path path_for(Device device) {

@@ -28,9 +28,14 @@ DEMI_API std::string_view name_of(Path path);
 /// All paths, in order of preference, with what this build and machine say to each.
 DEMI_API std::vector<PathStatus> paths();
 
+/// The best path of CPU tensors here that is not above the level that ATEN_CPU_CAPABILITY sets for
+/// LibTorch's operators ("avx2", "default"; anything else sets none): avx2 and reference at most.
+DEMI_API Path usual_cpu_path(std::string_view aten_capability);
+
 /// The path of a step on that device. `forced` is the name that DEMI_KERNELS holds: it decides for
 /// the device that it can serve (cuda: CUDA tensors; reference, avx2, avx512: CPU tensors; aten:
-/// all), the others go their usual way. Throws UsageError where the name is unknown, or the path is
+/// all), the others go their usual way (on a CPU usual_cpu_path() of the environment's
+/// ATEN_CPU_CAPABILITY). Throws UsageError where the name is unknown, or the path is
 /// not usable here.
 DEMI_API Path path_for(Device device, std::optional<std::string> forced);
 

@@ -45,4 +45,10 @@ const CpuKernels* cpu_kernels(Path path) {
   return nullptr;
 }
 
+const Bf16Product* bf16_product() {
+  return onednn_instruction_set().avx512_bf16 && path_for(Device::cpu) == Path::avx512
+             ? avx512_bf16_product()
+             : nullptr;
+}
+
 }  // namespace demi::kernels

@@ -41,6 +41,18 @@ TEST(Path, ForcingWorks) {
   EXPECT_EQ(path_for(Device::other, std::nullopt), Path::aten);
 }
 
+TEST(Path, TheUsualOneIsNotAboveLibTorchsLevel) {
+  const Path best = instruction_set().avx512 ? Path::avx512
+                    : instruction_set().avx2 ? Path::avx2
+                                             : Path::reference;
+  const Path without_avx512 = instruction_set().avx2 ? Path::avx2 : Path::reference;
+  for (const char* level : {"", "avx512", "avx5"}) EXPECT_EQ(usual_cpu_path(level), best) << level;
+  EXPECT_EQ(usual_cpu_path("avx2"), without_avx512);
+  EXPECT_EQ(usual_cpu_path("default"), Path::reference);
+  const char* level = std::getenv("ATEN_CPU_CAPABILITY");
+  EXPECT_EQ(path_for(Device::cpu, std::nullopt), usual_cpu_path(level ? level : ""));
+}
+
 TEST(Path, TheEnvironmentIsReadAtEachCall) {
   const char* before = std::getenv("DEMI_KERNELS");
   const std::string kept = before ? before : "";

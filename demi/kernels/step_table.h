@@ -138,10 +138,11 @@ struct Coefficients {
   float inverse_correction2;    // lamb: 1 / (1 - beta2^t)
   float root_bias_correction2;  // adam, adamw: sqrt(1 - beta2^t)
   float epsilon;
-  float limit;          // of the tensor
-  float factor;         // of the tensor
-  std::uint32_t flags;  // kFirst ... kMaximize
-  float unused;
+  float limit;            // of the tensor
+  float factor;           // of the tensor
+  std::uint32_t flags;    // kFirst ... kMaximize
+  std::uint32_t arrived;  // CUDA, lamb, within a launch of pass 2: thread blocks that are done; 0
+                          // before and after
 };
 
 enum CoefficientFlags : std::uint32_t {

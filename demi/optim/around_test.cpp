@@ -186,5 +186,32 @@ TEST(DecayGroups, SpareBiasesAndNormalisation) {
   EXPECT_EQ(decay(1), 0);
 }
 
+TEST(EMA, FollowsAModuleThatMovesToAWiderDtype) {
+  torch::nn::Linear module(torch::nn::LinearOptions(1, 1).bias(false));
+  const at::Tensor weight = module->weight;
+  EMA ema(*module, 0.5);
+  module->to(torch::kDouble);
+  const double third = 1.0 / 3;
+  {
+    const at::NoGradGuard no_grad;
+    weight.fill_(third);
+  }
+  for (int i = 0; i < 60; ++i) ema.update();
+  ema.swap();
+  EXPECT_NEAR(weight.item<double>(), third, 1e-12);  // fp32 holds 8 digits
+}
+
+TEST(BatchNormGuard, FollowsAModuleThatMovesToAWiderDtype) {
+  torch::nn::BatchNorm1d norm(1);
+  BatchNormGuard guard(*norm);
+  norm->to(torch::kDouble);
+  const double third = 1.0 / 3;
+  norm->running_mean.fill_(third);
+  guard.remember();
+  norm->running_mean.fill_(5);
+  guard.restore_if_skipped(StepResult(nullptr, StepResult::Numbers{.found_inf = 1}, {}));
+  EXPECT_EQ(norm->running_mean.item<double>(), third);
+}
+
 }  // namespace
 }  // namespace demi

@@ -2,7 +2,10 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 
 #include "demi/kernels/decide.h"
 #include "demi/kernels/decision.h"
@@ -35,14 +38,20 @@ Value operator*(const Value& a, const Value& b) {
   if (a.is_number()) return Value(b.tensor * a.number);
   return Value(b.is_number() ? a.tensor * b.number : a.tensor * b.tensor);
 }
-/// By a one-element tensor where the divisor is a number: LibTorch would multiply by its
-/// reciprocal.
+/// By a tensor on the device where the divisor is a number: LibTorch would multiply by its
+/// reciprocal. Of no dimensions, since one dimension would broadcast a parameter that has none.
 Value operator/(const Value& a, const Value& b) {
   if (!b.is_number()) return Value(a.tensor / b.tensor);
-  return Value(a.tensor / at::full({1}, b.number, a.tensor.options()));
+  return Value(a.tensor / at::full({}, b.number, a.tensor.options()));
 }
 Value operator-(const Value& a) { return Value(-a.tensor); }
-Value square_root(const Value& x) { return Value(x.tensor.sqrt()); }
+/// LibTorch's FP32 root is one unit off for some numbers on a CPU without AVX-512 (MKL's). The FP64
+/// root rounded to FP32 is the nearest one: x has 24 bits and a midpoint m of two FP32 numbers 25,
+/// so that sqrt(x) is 2^-51 of its size away from m at least, and FP64's error is less.
+Value square_root(const Value& x) {
+  const bool rounds_wrongly = x.tensor.is_cpu() && x.tensor.scalar_type() == at::kFloat;
+  return Value(rounds_wrongly ? x.tensor.to(at::kDouble).sqrt_().to(at::kFloat) : x.tensor.sqrt());
+}
 Value maximum(const Value& a, const Value& b) { return Value(at::maximum(a.tensor, b.tensor)); }
 Value sign(const Value& x) { return Value(x.tensor.sign()); }
 Value clamp(const Value& x, const Value& limit) {
@@ -68,6 +77,15 @@ void store(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member
   const int count = kernels::moment_count(plan.rule(), c.flags);
   for (int k = 0; k < count; ++k) member.state->moment(plan.rule(), k).copy_(e.moment[k].tensor);
   member.work.copy_(e.parameter.tensor);
+}
+
+/// The greatest gradient as the plan keeps it. FP64 holds finite numbers that FP32 does not: they
+/// stay finite.
+std::uint32_t bits_of_greatest(double greatest) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  const bool is_finite = std::isfinite(greatest);
+  const auto number = static_cast<float>(is_finite ? std::min(greatest, kLargest) : greatest);
+  return std::bit_cast<std::uint32_t>(number) & 0x7FFFFFFFU;
 }
 
 double squares(const at::Tensor& tensor) {
@@ -103,8 +121,7 @@ void measure(kernels::StepPlan& plan, const std::vector<Member>& members) {
     const float inverse_scale = kernels::inverse_scale_of(plan.inputs());
     const at::Tensor all = at::stack(numbers).cpu();  // the host read
     for (int64_t i = 0; i < all.size(0); ++i) {
-      const auto bits = std::bit_cast<std::uint32_t>(all[i][1].item<float>()) & 0x7FFFFFFFU;
-      kernels::Partial one{all[i][0].item<double>(), bits, 0};
+      kernels::Partial one{all[i][0].item<double>(), bits_of_greatest(all[i][1].item<double>()), 0};
       if (unscaled[static_cast<size_t>(i)]) one = kernels::with_scale(one, inverse_scale);
       sums.sum_of_squares += one.sum_of_squares;
       sums.greatest_bits = std::max(sums.greatest_bits, one.greatest_bits);

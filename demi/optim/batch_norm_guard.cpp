@@ -19,10 +19,16 @@ BatchNormGuard::BatchNormGuard(const torch::nn::Module& module) {
 
 void BatchNormGuard::remember() {
   const at::NoGradGuard no_grad;
-  if (kept_.empty())
-    for (const auto& buffer : buffers_) kept_.push_back(buffer.clone());
-  else
-    for (size_t i = 0; i < buffers_.size(); ++i) kept_[i].copy_(buffers_[i]);
+  kept_.resize(buffers_.size());
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    at::Tensor& kept = kept_[i];
+    const bool fits = kept.defined() && kept.device() == buffers_[i].device() &&
+                      kept.scalar_type() == buffers_[i].scalar_type();
+    if (fits)
+      kept.copy_(buffers_[i]);
+    else
+      kept = buffers_[i].clone();
+  }
 }
 
 void BatchNormGuard::restore_if_skipped(const StepResult& result) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <unordered_set>
 
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
@@ -16,9 +17,17 @@ namespace {
 /// Parameters that have a gradient, by the demi optimizer that will step them; null: none.
 using ByOwner = std::map<Optimizer*, std::vector<at::Tensor>>;
 
+/// Each parameter once, however often it is named.
 ByOwner by_owner(const std::vector<at::Tensor>& parameters, const char* where) {
   ByOwner owned;
+  std::unordered_set<const at::TensorImpl*> seen;
   for (const auto& parameter : parameters) {
+    if (!parameter.defined())
+      throw UsageError({.where = where,
+                        .what = "a parameter is undefined",
+                        .accepted = "tensors, with or without a gradient",
+                        .advice = "hand over module->parameters()"});
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (!parameter.grad().defined()) continue;
     const Owners owners = owners_of(parameter);
     const bool narrow = parameter.grad().scalar_type() != parameter.scalar_type();

@@ -18,6 +18,9 @@ namespace demi::optim {
 /// of one demi optimizer at once cost nothing besides the pass that looks for Inf and NaN; subsets,
 /// several optimizers and other norms are read once more.
 ///
+/// A parameter that is named twice counts once. What is recorded belongs to the gradients that are
+/// there: new ones (zero_grad(), another backward) are not clipped by it.
+///
 /// max_norm: 0 or more. norm_type: above 0; infinity is the greatest magnitude.
 DEMI_API at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type = 2.0, bool error_if_nonfinite = false);

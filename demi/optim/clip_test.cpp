@@ -149,5 +149,30 @@ TEST(Clip, ArgumentsOutOfRangeAndNoGradients) {
   EXPECT_EQ(clip_grad_norm_({}, 1).item<double>(), 0);
 }
 
+// Two names of p are not p and q.
+TEST(Clip, AParameterNamedTwiceCountsOnce) {
+  const at::Tensor p = torch::zeros(1).requires_grad_(), q = torch::zeros(1).requires_grad_(),
+                   foreign = torch::zeros(1).requires_grad_();
+  SGD sgd({p, q}, SGDOptions(1));
+  for (const auto& x : {p, q, foreign}) set_grad(x, torch::full({1}, 8.F));
+  EXPECT_NEAR(clip_grad_norm_({p, p}, 2).item<float>(), 8, 1e-5);
+  EXPECT_NEAR(clip_grad_norm_({foreign, foreign}, 2).item<float>(), 8, 1e-5);
+  clip_grad_value_({foreign, foreign}, 100);
+  sgd.step();
+  EXPECT_NEAR(p.item<float>(), -2, 1e-5);
+  EXPECT_EQ(q.item<float>(), -8);
+  EXPECT_NEAR(foreign.grad().item<float>(), 2, 1e-5);
+}
+
+TEST(Clip, AnUndefinedParameterIsNamed) {
+  const at::Tensor p = parameter({2});
+  EXPECT_NE(complaint([&] {
+              clip_grad_norm_({p, at::Tensor()}, 1);
+            }).find("undefined"),
+            std::string::npos);
+  EXPECT_NE(complaint([&] { clip_grad_value_({at::Tensor()}, 1); }).find("clip_grad_value_"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace demi::optim

@@ -78,9 +78,16 @@ void DevicePlan::update(const kernels::StepPlan& plan) {
   check_launch(kernels_.apply_trust(table, stream));
 }
 
+void DevicePlan::record_stream(c10::Stream stream) {
+  memory_.record_stream(stream);
+  state_.record_stream(stream);
+}
+
 void DevicePlan::end_step() {
   if (captured_) uploaded_.clear();
 }
+
+bool DevicePlan::is_captured() const { return kernels_.capturing(stream_of(memory_.device())); }
 
 at::Tensor make_state(c10::Device device) {
   return at::zeros({static_cast<int64_t>(sizeof(kernels::StepState))},

@@ -22,6 +22,11 @@ class DevicePlan {
   void measure(const kernels::StepPlan& plan);  // pass 1 and its sums
   void update(const kernels::StepPlan& plan);   // decides; pass 2, and 3 for LAMB
   void end_step();
+  /// The memory is in use on that stream too.
+  void record_stream(c10::Stream stream);
+
+  /// Whether the current stream is being captured: what is launched now is run by every replay.
+  bool is_captured() const;
 
  private:
   kernels::StepTable bring_up_to_date(const kernels::StepPlan& plan, void* stream);

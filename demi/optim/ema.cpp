@@ -27,6 +27,13 @@ bool lerp_in_one_pass(at::Tensor& average, const at::Tensor& weight, float part)
   return true;
 }
 
+/// An average goes where its tensor has gone (module->to), and is never narrower.
+void follow(at::Tensor& average, const at::Tensor& tensor) {
+  const auto dtype = at::promote_types(average.scalar_type(), tensor.scalar_type());
+  if (average.device() != tensor.device() || average.scalar_type() != dtype)
+    average = average.to(tensor.device(), dtype);
+}
+
 /// `changed` where `keep` is 0, else what was there; `keep` undefined: always changed.
 void take(at::Tensor& place, const at::Tensor& changed, const at::Tensor& keep) {
   place.copy_(keep.defined() ? at::where(keep != 0, place, changed) : changed);
@@ -65,10 +72,14 @@ void EMA::move(const at::Tensor& keep) {
   const double part = 1 - decay_;
   for (auto& [name, weight] : weights_) {
     at::Tensor& average = averages_[name];
+    follow(average, weight);
     if (!keep.defined() && lerp_in_one_pass(average, weight, static_cast<float>(part))) continue;
     take(average, at::lerp(average, weight.to(average.scalar_type()), part), keep);
   }
-  for (auto& [name, buffer] : buffers_) take(averages_[name], buffer, keep);
+  for (auto& [name, buffer] : buffers_) {
+    follow(averages_[name], buffer);
+    take(averages_[name], buffer, keep);
+  }
 }
 
 void EMA::swap() {

@@ -104,5 +104,109 @@ TEST_F(GpuStep, ACapturedStepIsReplayed) {
   }
 }
 
+TEST_F(GpuStep, LambOfALongTensorAgreesWithTheReference) {
+  Tensors numbers;
+  for (const c10::Device device : {c10::Device(c10::kCPU), c10::Device(c10::kCUDA, 0)}) {
+    const at::Tensor p = parameter({300 * 16384 + 5}).detach().to(device).requires_grad_();
+    const auto lamb = one_of_kind(kLamb, {p});
+    for (int step = 0; step < 3; ++step) {
+      set_grad(p, gradient(p, at::kBFloat16, step).to(device));
+      lamb->step();
+    }
+    numbers.push_back(p.detach().cpu());
+  }
+  EXPECT_TRUE(at::allclose(numbers[0], numbers[1], 2e-6, 1e-7));
+}
+
+TEST_F(GpuStep, AModelThatMovesToTheDeviceIsStepped) {
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const at::Tensor stays = parameter({33}), moves = parameter({33});
+    const auto here = one_of_kind(kind, {stays}), there = one_of_kind(kind, {moves});
+    for (int step = 0; step < 4; ++step) {
+      if (step == 2) {
+        there->zero_grad();
+        moves.set_data(moves.detach().cuda());
+      }
+      set_grad(stays, gradient(stays, at::kFloat, step));
+      set_grad(moves, gradient(stays, at::kFloat, step).to(moves.device()));
+      here->step();
+      there->step();
+    }
+    EXPECT_TRUE(at::allclose(stays, moves.detach().cpu(), 2e-6, 1e-7)) << kind;
+  }
+}
+
+// The device is kept busy, so that whoever does not wait reads what was there before.
+TEST_F(GpuStep, AResultCanBeReadUnderAnotherStream) {
+  const at::Tensor p = parameter({1000}).detach().cuda().requires_grad_();
+  const auto sgd = one_of_kind(0, {p});
+  const at::Tensor work = torch::randn({4096, 4096}, at::kCUDA);
+  const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+  for (int step = 0; step < 6; ++step) {
+    const bool bad = step % 2 == 1;
+    set_grad(p, gradient(p, at::kFloat, step).cuda() * (bad ? kInf : 1));
+    for (int i = 0; i < 20; ++i) at::mm(work, work);
+    sgd->step();
+    const StepResult result = sgd->last_step();
+    const c10::StreamGuard other(guard.getStreamFromGlobalPool(p.device()));
+    EXPECT_EQ(result.found_inf().item<float>() != 0, bad);
+    EXPECT_EQ(result.skipped(), bad);
+  }
+}
+
+// Tables that go while their last step has not run yet: what takes their memory, on their own
+// stream, must not be read by that step.
+TEST_F(GpuStep, TablesThatGoAreNotReusedUnderAStepOfAnotherStream) {
+  const at::Tensor p = parameter({100000}).detach().cuda().requires_grad_();
+  const at::Tensor expected = parameter({100000});
+  const at::Tensor work = torch::randn({4096, 4096}, at::kCUDA);
+  const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+  const c10::Stream first = guard.getStream(p.device());
+  {
+    auto adam = one_of_kind(2, {p}), same = one_of_kind(2, {expected});
+    for (int step = 0; step < 2; ++step) {
+      set_grad(expected, gradient(expected, at::kFloat, step));
+      same->step();
+      set_grad(p, p.grad().defined() ? p.grad().copy_(expected.grad()) : expected.grad().cuda());
+      if (step == 0) {
+        adam->step();
+        p.sum().item<float>();  // all of it is done
+        continue;
+      }
+      const c10::Stream side = guard.getStreamFromGlobalPool(p.device());
+      const c10::StreamGuard other(side);
+      for (int i = 0; i < 40; ++i) at::mm(work, work);
+      adam->step();
+    }
+  }
+  EXPECT_EQ(guard.getStream(p.device()), first);
+  for (int i = 0; i < 50; ++i) at::full({100000}, 1e30F, at::kCUDA);  // where the moments were
+  guard.synchronizeDevice(0);
+  EXPECT_TRUE(at::allclose(p.detach().cpu(), expected, 2e-6, 1e-7));
+}
+
+// In a process of its own (gpu.first_look), since the look is taken once.
+TEST(GpuFirstLook, MakesNoContextOnADeviceThatIsNotUsed) {
+  const CudaLibrary& library = load_cuda();
+  if (!library.loaded) GTEST_SKIP() << library.reason;
+  if (torch::cuda::device_count() < 2) GTEST_SKIP() << "fewer than two CUDA devices";
+  const auto context_on_first = [] {
+    static void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+    const auto ask = reinterpret_cast<int (*)(int, unsigned*, int*)>(
+        dlsym(driver, "cuDevicePrimaryCtxGetState"));
+    unsigned flags = 0;
+    int active = 0;
+    ask(0, &flags, &active);
+    return active != 0;
+  };
+  const at::Tensor p = torch::ones(8, at::TensorOptions(c10::Device(c10::kCUDA, 1)));
+  p.requires_grad_();
+  if (context_on_first()) GTEST_SKIP() << "LibTorch itself has made a context on device 0";
+  const auto sgd = one_of_kind(0, {p});
+  set_grad(p, torch::ones_like(p));
+  sgd->step();
+  EXPECT_FALSE(context_on_first());
+}
+
 }  // namespace
 }  // namespace demi::optim

@@ -61,9 +61,25 @@ StateDict Scheduler::state_dict() const {
 void Scheduler::load_state_dict(const StateDict& state) {
   constexpr auto kWhere = "optim.lr.load_state_dict";
   std::vector<double> base_lrs;
-  for (size_t i = 0; i < base_lrs_.size(); ++i)
-    base_lrs.push_back(state_value(state, "base_lrs." + std::to_string(i), kWhere));
-  step_ = static_cast<int64_t>(state_value(state, "last_epoch", kWhere));
+  for (size_t i = 0; i < base_lrs_.size(); ++i) {
+    const std::string key = "base_lrs." + std::to_string(i);
+    base_lrs.push_back(state_value(state, key, kWhere));
+    if (!(base_lrs.back() >= 0 && std::isfinite(base_lrs.back())))
+      throw UsageError({.where = kWhere,
+                        .what = key + " is no learning rate",
+                        .seen = std::to_string(base_lrs.back()),
+                        .accepted = "0 or more, finite",
+                        .advice = "load a state as state_dict() gave it"});
+  }
+  const std::string one_more = "base_lrs." + std::to_string(base_lrs_.size());
+  if (state.contains(one_more))
+    throw UsageError({.where = kWhere,
+                      .what = "the state is that of more parameter groups",
+                      .seen = one_more,
+                      .accepted = std::to_string(base_lrs_.size()) + " groups"});
+  const int64_t step = state_count(state, "last_epoch", kWhere);
+  for (const double base : base_lrs) rule_(step, base);  // throws before anything is changed
+  step_ = step;
   base_lrs_ = std::move(base_lrs);
   apply();
 }
@@ -138,16 +154,20 @@ StateDict Plateau::state_dict() const {
 }
 
 void Plateau::load_state_dict(const StateDict& state) {
-  const auto value = [&](const char* key) {
-    return state_value(state, key, "optim.lr.Plateau.load_state_dict");
-  };
-  const double best = value("best");
-  const double bad = value("num_bad_epochs"), cooldown = value("cooldown_counter"),
-               calls = value("last_epoch");
+  constexpr auto kWhere = "optim.lr.Plateau.load_state_dict";
+  const auto count = [&](const char* key) { return state_count(state, key, kWhere); };
+  const double best = state_value(state, "best", kWhere);
+  if (std::isnan(best))
+    throw UsageError({.where = kWhere,
+                      .what = "best is no metric",
+                      .seen = "nan",
+                      .accepted = "a number, or an infinity before the first call"});
+  const int64_t bad = count("num_bad_epochs"), cooldown = count("cooldown_counter"),
+                calls = count("last_epoch");
   best_ = best;
-  bad_calls_ = static_cast<int64_t>(bad);
-  cooldown_left_ = static_cast<int64_t>(cooldown);
-  calls_ = static_cast<int64_t>(calls);
+  bad_calls_ = bad;
+  cooldown_left_ = cooldown;
+  calls_ = calls;
 }
 
 namespace {

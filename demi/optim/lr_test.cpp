@@ -216,5 +216,47 @@ TEST(LearningRate, WrongArgumentsAreNamed) {
   EXPECT_THROW(set_momentum(adagrad.param_groups()[0].options(), 0.5), UsageError);
 }
 
+TEST(LearningRate, AStateThatCannotBeIsRefusedWhole) {
+  torch::optim::SGD sgd({torch::zeros(1)}, 0.1);
+  Scheduler schedule(sgd, cosine(10));
+  schedule.step();
+  const StateDict before = schedule.state_dict();
+  const double rate = schedule.get_last_lr()[0];
+  for (const char* key : {"last_epoch", "base_lrs.0"}) {
+    for (const double bad : {std::nan(""), -5.0, 1e300, 0.5}) {
+      if (key[0] == 'b' && (bad == 0.5 || bad == 1e300)) continue;  // rates
+      StateDict broken = before;
+      broken["base_lrs.0"] = 7;
+      broken[key] = bad;
+      EXPECT_THROW(schedule.load_state_dict(broken), UsageError) << key << bad;
+    }
+  }
+  StateDict more = before;
+  more["base_lrs.1"] = 0.1;
+  EXPECT_THROW(schedule.load_state_dict(more), UsageError);
+  EXPECT_EQ(schedule.state_dict(), before);
+  EXPECT_EQ(schedule.get_last_lr()[0], rate);
+  Plateau plateau(sgd);
+  plateau.step(1);
+  const StateDict known = plateau.state_dict();
+  for (const char* key : {"num_bad_epochs", "cooldown_counter", "last_epoch", "best"}) {
+    StateDict broken = known;
+    broken["last_epoch"] = 9;
+    broken[key] = std::nan("");
+    EXPECT_THROW(plateau.load_state_dict(broken), UsageError) << key;
+    EXPECT_EQ(plateau.state_dict(), known);
+  }
+}
+
+TEST(LearningRate, AStateBeyondTheCycleIsRefusedWhole) {
+  torch::optim::SGD sgd({torch::zeros(1)}, torch::optim::SGDOptions(0.1).momentum(0.9));
+  Scheduler schedule = one_cycle_scheduler(sgd, {.total_steps = 10, .max_lr = 0.5});
+  StateDict state = schedule.state_dict();
+  const StateDict before = state;
+  state["last_epoch"] = 1000;
+  EXPECT_THROW(schedule.load_state_dict(state), UsageError);
+  EXPECT_EQ(schedule.state_dict(), before);
+}
+
 }  // namespace
 }  // namespace demi::optim::lr

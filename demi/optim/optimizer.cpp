@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "demi/core/error.h"
@@ -11,7 +12,9 @@
 #include "demi/optim/ownership.h"
 #include "demi/optim/pages.h"
 #include "demi/optim/rule_optimizer.h"
+#include "demi/optim/saved_state.h"
 #include "demi/optim/stepper.h"
+#include "demi/weights/overlap.h"
 
 namespace demi::optim {
 namespace {
@@ -61,7 +64,7 @@ std::vector<at::Tensor> parameters_of(
   return all;
 }
 
-/// Each of them, and that none is there twice. Returns them as a set.
+/// Each of them, and that none is there twice, nor another in its memory. Returns them as a set.
 std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at::Tensor>& all) {
   std::unordered_set<const at::TensorImpl*> seen;
   for (const auto& parameter : all) {
@@ -70,6 +73,10 @@ std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at:
       refuse("a parameter is there twice", c10::str("shape ", parameter.sizes()),
              "each parameter once, in one group");
   }
+  if (const auto pair = weights::find_overlap(all))
+    refuse("two parameters lie in the same memory",
+           c10::str("shapes ", all[pair->first].sizes(), " and ", all[pair->second].sizes()),
+           "memory of their own; tie weights by using one parameter in both places");
   return seen;
 }
 
@@ -105,9 +112,11 @@ void place(Member& member) {
     member.storage = dense ? Storage::kMaster : Storage::kScattered;
     member.work = member.state->master;
   } else if (dense || parameter.scalar_type() == at::kDouble) {
+    member.state->master.reset();  // of the dtype before
     member.storage = Storage::kDirect;
     member.work = on_huge_pages(parameter.detach());
   } else {
+    member.state->master.reset();
     member.storage = Storage::kScattered;
     member.work = at::empty(parameter.sizes(), parameter.options().requires_grad(false));
   }
@@ -122,6 +131,8 @@ Member member_of(const at::Tensor& parameter, ParamState& state, const Stepper& 
   member.state = &state;
   member.sizes = c10::DimVector(parameter.sizes());
   member.strides = c10::DimVector(parameter.strides());
+  member.dtype = parameter.scalar_type();
+  member.device = parameter.device();
   place(member);
   const bool counted_on_device = kernels_for(member.work, stepper.options().path).device;
   const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
@@ -145,7 +156,8 @@ struct Optimizer::Impl {
   std::vector<Known> known;
   std::map<size_t, at::Tensor> rates;  // scheduled, by group: fp64, (steps), CPU
   StepResult last;
-  Groups groups;  // of this step; kept for its memory
+  std::shared_ptr<Optimizer> self;  // owns nothing; watch() sees it go
+  Groups groups;                    // of this step; kept for its memory
 };
 
 // LibTorch 2.15 merges a group's options with the defaults for the optimizers that it knows, and
@@ -157,6 +169,7 @@ Optimizer::Optimizer(kernels::Rule rule,
       impl_(std::make_unique<Impl>(rule, options)) {
   for (size_t g = 0; g < groups.size(); ++g)
     if (groups[g].has_options()) param_groups_[g].set_options(groups[g].options().clone());
+  impl_->self = std::shared_ptr<Optimizer>(this, [](Optimizer*) {});
 }
 
 Optimizer::~Optimizer() = default;
@@ -211,6 +224,9 @@ bool Optimizer::knows_all() const {
 void Optimizer::build(const Groups& groups) {
   adopt();
   std::vector<Placed> placed;
+  std::unordered_map<const at::TensorImpl*, Arrivals> arrivals;
+  for (const auto& one : impl_->owned)
+    arrivals[one->parameter().unsafeGetTensorImpl()] = one->arrivals();
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     for (const auto& parameter : param_groups_[g].params()) {
       auto* key = parameter.unsafeGetTensorImpl();
@@ -223,6 +239,7 @@ void Optimizer::build(const Groups& groups) {
       auto& state = static_cast<ParamState&>(*state_[key]);
       placed.push_back(
           {member_of(parameter, state, impl_->stepper, groups.numbers[g]), static_cast<int>(g)});
+      placed.back().member.arrivals = arrivals[key];
       impl_->known.push_back({key, &state});
     }
   }
@@ -264,9 +281,11 @@ at::Tensor Optimizer::unscaled_grad(const at::Tensor& parameter) {
   return impl_->stepper.unscaled(parameter);
 }
 
-void Optimizer::set_scale(const at::Tensor& scale) {
+void Optimizer::set_scale(const at::Tensor& scale, bool wide_unscaled) {
+  const at::NoGradGuard no_grad;
   check_scale(scale);
-  impl_->stepper.set_scale(scale);
+  if (impl_->stepper.holds()) prepare();  // lets go what was recorded for other gradients
+  impl_->stepper.set_scale(scale, wide_unscaled);
 }
 
 void Optimizer::unscale_(const at::Tensor& scale) {
@@ -275,6 +294,10 @@ void Optimizer::unscale_(const at::Tensor& scale) {
   prepare();
   impl_->stepper.unscale(scale);
 }
+
+void Optimizer::end_look() { impl_->stepper.end_look(); }
+
+std::weak_ptr<Optimizer> Optimizer::watch() const { return impl_->self; }
 
 void Optimizer::measure() {
   const at::NoGradGuard no_grad;
@@ -292,6 +315,15 @@ bool Optimizer::has_gradients() const {
 at::Tensor Optimizer::found_inf() {
   measure();
   return impl_->stepper.found_inf();
+}
+
+at::Tensor Optimizer::found_inf_under(const at::Tensor& scale, bool wide_unscaled) {
+  const at::NoGradGuard no_grad;
+  prepare();
+  Stepper& stepper = impl_->stepper;
+  if (stepper.set_scale(scale, wide_unscaled)) stepper.refresh();
+  stepper.measure();
+  return stepper.found_inf();
 }
 
 at::Tensor Optimizer::grad_norm() {
@@ -332,6 +364,7 @@ void Optimizer::multiply(const std::vector<at::Tensor>& parameters, const at::Te
 
 void Optimizer::clip_value(const std::vector<at::Tensor>& parameters, double limit) {
   check_limit("limit", limit);
+  const at::NoGradGuard no_grad;
   prepare();
   impl_->stepper.clip_value(parameters, static_cast<float>(limit));
 }
@@ -372,52 +405,24 @@ std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
   return all;
 }
 
-namespace {
-
-/// Of updates or steps taken.
-int64_t read_count(const std::string& name, const at::Tensor& count) {
-  const int64_t value = count.numel() == 1 ? count.item<int64_t>() : -1;
-  if (value < 0)
-    refuse("the state has a count that is none",
-           name + " " + (count.numel() == 1 ? std::to_string(value) : c10::str(count.sizes())),
-           "one number, 0 or more");
-  return value;
+void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tensors) {
+  const std::vector<at::Tensor> parameters = parameters_of(param_groups_);
+  LoadedState loaded = read_state(tensors, impl_->stepper.rule(), parameters);
+  state_.clear();
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (loaded.of[i]) state_[parameters[i].unsafeGetTensorImpl()] = std::move(loaded.of[i]);
+  set_taken(loaded.taken);
 }
 
-}  // namespace
-
-void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tensors) {
-  decltype(state_) loaded;
-  size_t index = 0, used = 0;
-  for (const auto& group : param_groups_) {
-    for (const auto& parameter : group.params()) {
-      const std::string prefix = std::to_string(index++) + ".";
-      auto state = std::make_unique<ParamState>();
-      bool any = false;
-      for (auto it = tensors.lower_bound(prefix);
-           it != tensors.end() && it->first.starts_with(prefix); ++it, ++used) {
-        at::Tensor* field = state->find(it->first.substr(prefix.size()));
-        if (!field)
-          refuse("the state has an entry of an unknown name", it->first, "names of ParamState");
-        const bool fits = field == &state->step ? it->second.numel() == 1
-                                                : it->second.sizes() == parameter.sizes();
-        if (!fits)
-          refuse("the state does not fit its parameter",
-                 it->first + " " + c10::str(it->second.sizes()), "the parameter's shape");
-        if (field == &state->step) read_count(it->first, it->second);
-        *field = it->second.detach().clone();
-        any = true;
-      }
-      if (any) loaded[parameter.unsafeGetTensorImpl()] = std::move(state);
-    }
-  }
-  const auto found = tensors.find("taken");
-  if (used + (found == tensors.end() ? 0 : 1) != tensors.size())
-    refuse("the state is that of more parameters", std::to_string(tensors.size()) + " entries",
-           "a state of the same model");
-  const int64_t taken = found == tensors.end() ? 0 : read_count("taken", found->second);
-  state_ = std::move(loaded);
-  set_taken(taken);
+void Optimizer::load_archive(torch::serialize::InputArchive& archive,
+                             const OptionsReader& options) {
+  std::vector<size_t> sizes;
+  for (const auto& group : param_groups_) sizes.push_back(group.params().size());
+  Archived read = read_archive(archive, impl_->stepper.rule(), sizes, options);
+  for (const auto& group : read.options) numbers_of(*group);
+  load_state_tensors(read.tensors);
+  for (size_t g = 0; g < sizes.size(); ++g)
+    options.assign(param_groups_[g].options(), *read.options[g]);
 }
 
 }  // namespace demi::optim

@@ -18,6 +18,7 @@
 namespace demi::optim {
 
 struct Groups;
+struct OptionsReader;
 
 /// How a demi optimizer steps, whatever its rule.
 struct StepOptions {
@@ -68,21 +69,32 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// Undefined without a gradient.
   at::Tensor unscaled_grad(const at::Tensor& parameter);
 
-  // What GradScaler and clip_grad_* record for the next step. None of it synchronises.
+  // What GradScaler and clip_grad_* record for the next step. None of it synchronises. It belongs
+  // to the gradients that are there: for one that is gone or replaced since (zero_grad(), another
+  // backward) nothing is recorded any more, and where all are, neither is unscale_().
 
-  /// The gradients are `scale` (fp32, (), on any device) times the true ones.
-  void set_scale(const at::Tensor& scale);
+  /// The gradients are `scale` (fp32, (), on any device) times the true ones; `wide_unscaled`: only
+  /// those of 16 bits are. What clip_norm() has measured before stays a factor of these gradients.
+  void set_scale(const at::Tensor& scale, bool wide_unscaled = false);
   /// The same, and fp32 gradients are divided by it now, in place.
   void unscale_(const at::Tensor& scale);
+  /// GradScaler::update() without a step: what is recorded holds on only for gradients that nobody
+  /// writes to from now on (a step after update() uses them; zero_grad(false) and a backward make
+  /// others of them). Synchronises nothing.
+  void end_look();
+  /// Expires with the optimizer.
+  std::weak_ptr<Optimizer> watch() const;
   /// Reads the gradients, unless that was done since they changed.
   void measure();
   bool has_gradients() const;
   at::Tensor found_inf();  // fp32, (), 0 or 1; measures
+  at::Tensor found_inf_under(const at::Tensor& scale, bool wide_unscaled);  // after set_scale()
   at::Tensor grad_norm();  // fp32, (), L2, unscaled, before clipping; measures
   at::Tensor greatest();   // fp32, (), magnitude among the unscaled gradients; measures
   /// The next step skips where this (fp32, ()) is not 0, instead of by its own gradients.
   void skip_if(const at::Tensor& found_inf);
-  /// clip_grad_norm_ over all gradients of this optimizer. False where other factors are recorded
+  /// clip_grad_norm_ over all gradients of this optimizer. A gradient written to after it keeps the
+  /// factor of this call, as if that had been multiplied in. False where other factors are recorded
   /// already: then nothing is done.
   bool clip_norm(double max_norm);
   /// One more factor (fp32, ()) on the unscaled gradients of these parameters, instead of an
@@ -106,7 +118,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// State by "PARAMETER.NAME": parameters counted through all groups, names of ParamState; and
   /// "taken", int64, ().
   std::map<std::string, at::Tensor> state_tensors() const;
-  /// Throws UsageError for an unknown name or another shape, and then changes nothing.
+  /// Throws UsageError for a name or shape that is not this optimizer's, a moment that is missing
+  /// or a count that cannot be, and then changes nothing.
   void load_state_tensors(const std::map<std::string, at::Tensor>& tensors);
 
  protected:
@@ -119,10 +132,11 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// To be called by the constructor of the last class: takes hold of the parameters.
   void adopt();
 
-  /// Steps taken, as loaded; the tables are built anew.
-  void set_taken(int64_t taken);
+  /// Options and state from what torch::save wrote; nothing is changed where that does not fit.
+  void load_archive(torch::serialize::InputArchive& archive, const OptionsReader& options);
 
  private:
+  void set_taken(int64_t taken);
   bool knows_all() const;
   void build(const Groups& groups);
   void prepare();

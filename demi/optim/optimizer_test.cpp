@@ -519,5 +519,20 @@ TEST(Optimizer, OptionsOutOfRangeAreNamed) {
   EXPECT_TRUE(at::equal(p, parameter({2})));
 }
 
+TEST(Optimizer, TheLastHoldIn16BitsClosesTheGradientsDtypeWhoeverGoesLast) {
+  for (const bool narrow_goes_first : {true, false}) {
+    const at::Tensor p = parameter({2});
+    auto narrow = std::make_unique<SGD>(std::vector<at::Tensor>{p});
+    auto wide = std::make_unique<SGD>(std::vector<at::Tensor>{p}, SGDOptions(),
+                                      StepOptions{.low_precision_grads = false});
+    set_grad(p, torch::ones(2, at::kBFloat16));
+    (narrow_goes_first ? narrow : wide).reset();
+    EXPECT_EQ(p.grad_dtype().has_value(), narrow_goes_first);
+    (narrow_goes_first ? wide : narrow).reset();
+    EXPECT_EQ(p.grad_dtype(), at::kFloat);
+    EXPECT_EQ(p.grad().scalar_type(), at::kFloat);
+  }
+}
+
 }  // namespace
 }  // namespace demi::optim

@@ -11,9 +11,14 @@
 namespace demi::optim {
 namespace {
 
+struct Holders {
+  std::vector<Optimizer*> owners;
+  int low_precision = 0;  // of them, those that leave .grad in 16 bits
+};
+
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const at::TensorImpl*, std::vector<Optimizer*>> owners;
+  std::unordered_map<const at::TensorImpl*, Holders> holders;
 };
 
 Registry& registry() {
@@ -31,11 +36,13 @@ void promote(at::Tensor& gradient) {
 
 /// Runs before AccumulateGrad adds to .grad. The hook lives in the parameter, so the parameter
 /// lives.
-unsigned promote_before_sums(const at::Tensor& parameter) {
+unsigned hook_before_sums(const at::Tensor& parameter, const Arrivals& arrivals, bool promotes) {
   at::TensorImpl* impl = parameter.unsafeGetTensorImpl();
   const bool required = parameter.requires_grad();
   if (!required) parameter.set_requires_grad(true);
-  const unsigned hook = parameter.register_hook([impl](const at::Tensor&) {
+  const unsigned hook = parameter.register_hook([impl, arrivals, promotes](const at::Tensor&) {
+    arrivals->fetch_add(1, std::memory_order_relaxed);
+    if (!promotes) return;
     const at::Tensor self(c10::intrusive_ptr<at::TensorImpl>::reclaim_copy(impl));
     const at::NoGradGuard no_grad;
     if (self.scalar_type() == at::kFloat) promote(self.mutable_grad());
@@ -53,23 +60,25 @@ Ownership::Ownership(const at::Tensor& parameter, Optimizer& owner, bool low_pre
                           parameter.scalar_type() == at::kFloat) {
   {
     const std::lock_guard lock(registry().mutex);
-    registry().owners[parameter_.unsafeGetTensorImpl()].push_back(&owner_);
+    Holders& holders = registry().holders[parameter_.unsafeGetTensorImpl()];
+    holders.owners.push_back(&owner_);
+    holders.low_precision += low_precision_grad_;
   }
   weights::own(parameter_);
-  if (!low_precision_grad_) return;
-  parameter_.set_grad_dtype(std::nullopt);
-  hook_ = promote_before_sums(parameter_);
+  if (low_precision_grad_) parameter_.set_grad_dtype(std::nullopt);
+  if (parameter_.is_leaf()) hook_ = hook_before_sums(parameter_, arrivals_, low_precision_grad_);
 }
 
 Ownership::~Ownership() {
-  if (low_precision_grad_) parameter_.remove_hook(hook_);
+  if (hook_) parameter_.remove_hook(*hook_);
   weights::disown(parameter_);
   const std::lock_guard lock(registry().mutex);
-  auto& owners = registry().owners[parameter_.unsafeGetTensorImpl()];
-  std::erase(owners, &owner_);
-  if (!owners.empty()) return;
-  registry().owners.erase(parameter_.unsafeGetTensorImpl());
-  if (!low_precision_grad_) return;
+  Holders& holders = registry().holders[parameter_.unsafeGetTensorImpl()];
+  std::erase(holders.owners, &owner_);
+  holders.low_precision -= low_precision_grad_;
+  const bool closes = low_precision_grad_ && holders.low_precision == 0;
+  if (holders.owners.empty()) registry().holders.erase(parameter_.unsafeGetTensorImpl());
+  if (!closes) return;
   const at::NoGradGuard no_grad;
   promote(parameter_.mutable_grad());
   parameter_.set_grad_dtype(parameter_.scalar_type());
@@ -77,9 +86,10 @@ Ownership::~Ownership() {
 
 Owners owners_of(const at::Tensor& parameter) {
   const std::lock_guard lock(registry().mutex);
-  const auto found = registry().owners.find(parameter.unsafeGetTensorImpl());
-  if (found == registry().owners.end()) return {};
-  return {found->second.back(), static_cast<int>(found->second.size())};
+  const auto found = registry().holders.find(parameter.unsafeGetTensorImpl());
+  if (found == registry().holders.end()) return {};
+  const std::vector<Optimizer*>& owners = found->second.owners;
+  return {owners.back(), static_cast<int>(owners.size())};
 }
 
 }  // namespace demi::optim

@@ -7,6 +7,7 @@
 
 #include "demi/optim/optimizer.h"
 #include "demi/optim/rule_options.h"
+#include "demi/optim/saved_state.h"
 
 namespace demi::optim {
 
@@ -28,12 +29,24 @@ class RuleOptimizer : public Optimizer {
   void save(torch::serialize::OutputArchive& archive) const override {
     torch::optim::serialize<ParamState, Options>(archive, *this);
     archive.write("taken", state_tensors().at("taken"), /*is_buffer=*/true);
+    write_rule(archive, kRule);
   }
+  /// Takes torch::optim's archives of SGD, Adam and AdamW too. Throws UsageError for one that does
+  /// not fit, and then changes nothing.
   void load(torch::serialize::InputArchive& archive) override {
-    torch::optim::serialize<ParamState, Options>(archive, *this);
-    at::Tensor taken;
-    archive.read("taken", taken, /*is_buffer=*/true);
-    set_taken(taken.item<int64_t>());
+    OptionsReader reader;
+    Options::each(static_cast<const Options&>(defaults()),
+                  [&](const char* name, const auto&) { reader.names.emplace_back(name); });
+    reader.read = [](torch::serialize::InputArchive& group) {
+      auto options = std::make_unique<Options>();
+      options->serialize(group);
+      return options;
+    };
+    reader.assign = [](torch::optim::OptimizerOptions& to,
+                       const torch::optim::OptimizerOptions& from) {
+      static_cast<Options&>(to) = static_cast<const Options&>(from);
+    };
+    load_archive(archive, reader);
   }
 
  protected:

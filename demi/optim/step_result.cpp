@@ -1,13 +1,17 @@
 #include "demi/optim/step_result.h"
 
+#include <c10/core/StreamGuard.h>
 #include <torch/types.h>
 
 #include <cmath>
+
+#include "demi/optim/streams.h"
 
 namespace demi {
 
 StepResult::Numbers StepResult::numbers() const {
   if (!device_.defined()) return host_;
+  const c10::OptionalStreamGuard guard(written_on_);
   const at::Tensor read = device_.cpu();
   const float* value = read.const_data_ptr<float>();
   return {.found_inf = value[0], .grad_norm = value[1], .scale = value[2]};
@@ -22,7 +26,11 @@ std::optional<double> StepResult::grad_norm() const {
 }
 
 at::Tensor StepResult::found_inf() const {
-  return device_.defined() ? device_.select(0, 0) : at::scalar_tensor(host_.found_inf);
+  if (!device_.defined()) return at::scalar_tensor(host_.found_inf);
+  if (written_on_) optim::wait_for(*written_on_);
+  at::Tensor found = device_.select(0, 0);
+  if (found.is_cuda()) found.record_stream(*optim::current_stream(found.device()));
+  return found;
 }
 
 }  // namespace demi

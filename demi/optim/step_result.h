@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <optional>
 
@@ -25,8 +26,14 @@ class DEMI_API StepResult {
   StepResult(const torch::optim::Optimizer* optimizer, Numbers numbers, at::Tensor loss)
       : optimizer_(optimizer), host_(numbers), loss_(std::move(loss)) {}
   /// `numbers`: fp32, begins with those of Numbers in their order; on the device of the step.
-  StepResult(const torch::optim::Optimizer* optimizer, at::Tensor numbers, at::Tensor loss)
-      : optimizer_(optimizer), device_(std::move(numbers)), loss_(std::move(loss)) {}
+  /// `written_on`: the stream that they were put on, so that they may be read under any other; none
+  /// for those of a graph, which the reader orders.
+  StepResult(const torch::optim::Optimizer* optimizer, at::Tensor numbers, at::Tensor loss,
+             std::optional<c10::Stream> written_on = std::nullopt)
+      : optimizer_(optimizer),
+        device_(std::move(numbers)),
+        loss_(std::move(loss)),
+        written_on_(written_on) {}
 
   /// The gradients held an Inf or NaN, and nothing was changed.
   bool skipped() const { return numbers().found_inf != 0; }
@@ -52,7 +59,8 @@ class DEMI_API StepResult {
   /// What the closure returned; undefined without one.
   const at::Tensor& loss() const { return loss_; }
 
-  /// fp32, (), 0 or 1, on the device of the step. Does not synchronise.
+  /// fp32, (), 0 or 1, on the device of the step. Does not synchronise; the current stream waits
+  /// for that of the step.
   at::Tensor found_inf() const;
 
  private:
@@ -62,6 +70,7 @@ class DEMI_API StepResult {
   Numbers host_;
   at::Tensor device_;  // (3 or more) or undefined
   at::Tensor loss_;
+  std::optional<c10::Stream> written_on_;
 };
 
 }  // namespace demi

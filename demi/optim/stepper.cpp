@@ -61,11 +61,14 @@ std::optional<c10::Device> Stepper::deciding_device() const {
 }
 
 void Stepper::build(const std::vector<Placed>& members, const Groups& groups) {
+  if (measured_ && max_norm_ != kernels::kNoLimit) freeze_clip();
   const auto before = deciding_device();
   placed_ = members;
   std::vector<TensorTable> tables = make_tables(groups);
   std::swap(tables, tables_);
+  if (holds_) bring_records(tables);
   const auto now = deciding_device();
+  if (now != before) record_.reset();  // lies on the device before
   if (before && now != before) taken_ = read_state(tables.front().state()).taken;
   if (now && now != before) set_taken(taken_);
   changed_ = true;
@@ -89,8 +92,110 @@ bool Stepper::adjust(const Groups& groups) {
   return true;
 }
 
+bool Stepper::refresh_tables() {
+  bool changed = false;
+  for (auto& table : tables_) changed |= table.refresh(wide_unscaled_);
+  return changed;
+}
+
 void Stepper::refresh() {
-  for (auto& table : tables_) changed_ |= table.refresh(wide_unscaled_);
+  bool changed = refresh_tables();
+  int64_t kept = 0, lost = 0;
+  bool narrow_written = false;
+  for (const auto& table : tables_) {
+    kept += table.kept();
+    lost += table.lost();
+    narrow_written |= table.narrow_written();
+  }
+  const bool untouched = !sealed_ || (lost == 0 && holds_all_unchanged());
+  if ((lost > 0 && kept == 0) || !untouched) {
+    forget_for_new_gradients();
+    changed = refresh_tables();
+  } else if (changed && measured_ && max_norm_ != kernels::kNoLimit) {
+    freeze_clip();
+  }
+  changed_ |= changed;
+  if (narrow_written && wide_unscaled_ && scale_.defined()) warn_of_writes();
+}
+
+bool Stepper::holds_all_unchanged() const {
+  return std::all_of(tables_.begin(), tables_.end(),
+                     [](const auto& table) { return table.holds_all_unchanged(); });
+}
+
+/// Not what is said of the step, whatever its gradients: what others have found, and a scale that
+/// none of them was divided by.
+void Stepper::forget_for_new_gradients() {
+  const at::Tensor found_inf = found_inf_, scale = wide_unscaled_ ? at::Tensor() : scale_;
+  forget_records();
+  found_inf_ = found_inf;
+  scale_ = scale;
+}
+
+void Stepper::warn_of_writes() {
+  if (warned_) return;
+  warned_ = true;
+  TORCH_WARN(
+      "[optim.step] a 16-bit gradient was written to after unscale_(): it still carries the "
+      "loss scale (unscale_ records the factor, since 16 bits would underflow), so whatever "
+      "compares it with a true magnitude is wrong, as torch::nn::utils::clip_grad_norm_ is. "
+      "Use demi::optim::clip_grad_norm_ and clip_grad_value_, which know the scale; "
+      "Optimizer::unscaled_grad() shows true gradients, and "
+      "StepOptions::low_precision_grads = false keeps them in fp32.");
+}
+
+void Stepper::end_look() {
+  if (!holds_) return;
+  if (holds_all_unchanged())
+    sealed_ = true;
+  else
+    forget_records();
+}
+
+/// The clip that is recorded becomes factors of the gradients that it was measured on, before they
+/// are measured anew: what is in .grad by then is, to the user, what was clipped. An Inf or NaN
+/// that was found with the norm stays found, since the factor comes from it.
+void Stepper::freeze_clip() {
+  const at::Tensor factor = clip_factor();
+  earlier_found_ = found_inf();
+  max_norm_ = kernels::kNoLimit;
+  for (auto& table : tables_)
+    for (Member& member : table.members())
+      if (member.held.defined()) {
+        const at::Tensor here = factor.to(member.work.device(), at::kFloat).contiguous();
+        member.factor = member.factor.defined() ? member.factor * here : here;
+      }
+  factors_ = true;
+}
+
+/// What is recorded for parameters stays with them where the tables are built anew.
+void Stepper::bring_records(std::vector<TensorTable>& from) {
+  for (auto& table : from) {
+    for (Member& old : table.members()) {
+      if (!old.held.defined()) continue;
+      for (auto& now : tables_) {
+        Member* member = now.member_of(old.parameter);
+        if (!member) continue;
+        member->held = old.held;
+        member->held_data = old.held_data;
+        member->held_version = old.held_version;
+        member->held_arrivals = old.held_arrivals;
+        if (old.factor.defined()) member->factor = old.factor.to(member->work.device());
+        now.entry_of(*member).limit = table.entry_of(old).limit;
+      }
+    }
+  }
+}
+
+void Stepper::join_earlier_found() {
+  if (!earlier_found_.defined() || !skips_nonfinite()) return;
+  const at::Tensor now = found_inf_.defined() ? found_inf_ : found_inf();
+  found_inf_ = at::maximum(earlier_found_, now.to(earlier_found_.device()));
+}
+
+void Stepper::hold() {
+  for (auto& table : tables_) table.hold();
+  holds_ = true;
 }
 
 bool Stepper::has_gradients() const {
@@ -100,15 +205,26 @@ bool Stepper::has_gradients() const {
 
 float Stepper::scale() const { return scale_.defined() ? read(scale_) : 1.0F; }
 
+bool Stepper::set_scale(const at::Tensor& scale, bool wide_unscaled) {
+  const bool same = scale.is_same(scale_) && wide_unscaled == wide_unscaled_;
+  if (!same && measured_ && max_norm_ != kernels::kNoLimit) freeze_clip();
+  scale_ = scale;
+  wide_unscaled_ = wide_unscaled;
+  sealed_ = false;
+  if (same) return false;
+  changed_ = true;  // norm and greatest are of unscaled gradients
+  if (holds_) refresh_tables();
+  return true;
+}
+
 void Stepper::unscale(const at::Tensor& scale) {
-  set_scale(scale);
-  wide_unscaled_ = true;
+  set_scale(scale, /*wide_unscaled=*/true);
   changed_ = true;
-  const auto has_wide = [](const TensorTable& table) { return table.has_wide(); };
-  if (std::none_of(tables_.begin(), tables_.end(), has_wide)) return;
   for (auto& table : tables_)
     if (table.has_wide()) table.unscale_wide(scale);
-  refresh();
+  refresh_tables();
+  hold();  // as they are now
+  for (auto& table : tables_) table.watch_narrow();
 }
 
 /// Writes what is recorded into .grad, as fp32, for what cannot be recorded on top of it.
@@ -124,7 +240,8 @@ void Stepper::settle() {
   scale_ = scale;
   wide_unscaled_ = true;
   for (auto& [parameter, gradient] : settled) parameter.mutable_grad() = gradient;
-  refresh();
+  refresh_tables();
+  hold();
 }
 
 bool Stepper::clip_norm(float max_norm) {
@@ -147,6 +264,7 @@ void Stepper::multiply(const std::vector<at::Tensor>& parameters, const at::Tens
     member->factor = factor.to(member->work.device(), at::kFloat).contiguous();
     factors_ = true;
   }
+  hold();
 }
 
 void Stepper::clip_value(const std::vector<at::Tensor>& parameters, float limit) {
@@ -157,6 +275,7 @@ void Stepper::clip_value(const std::vector<at::Tensor>& parameters, float limit)
     now = std::min(now, limit);
     factors_ = true;
   }
+  hold();
 }
 
 at::Tensor Stepper::unscaled(const at::Tensor& parameter) {
@@ -204,10 +323,11 @@ void Stepper::set_inputs() {
 void Stepper::measure() {
   if (measured_ && !changed_) return;
   measure_now();
-  for (auto& table : tables_) table.hold();
+  hold();
 }
 
 void Stepper::measure_now() {
+  if (measured_) record_.reset();  // what was handed out keeps what it shows
   set_inputs();
   for (auto& table : tables_) table.measure();
   measured_ = true;
@@ -254,6 +374,7 @@ void Stepper::update_joined() {
 
 void Stepper::step() {
   if (checks() && (!measured_ || changed_)) measure_now();
+  join_earlier_found();
   set_inputs();
   if (deciding_device()) {
     tables_.front().update();
@@ -279,7 +400,8 @@ at::Tensor Stepper::grad_norm() const { return recorded(kGradientNorm, joint_.gr
 at::Tensor Stepper::greatest() const { return recorded(kGreatest, joint_.greatest); }
 
 StepResult Stepper::result(const Optimizer* optimizer, const at::Tensor& loss) const {
-  if (deciding_device() && has_gradients()) return {optimizer, record_, loss};
+  const auto device = deciding_device();
+  if (device && has_gradients()) return {optimizer, record_, loss, ordered_stream(*device)};
   StepResult::Numbers numbers{.grad_norm = std::nanf(""), .scale = scale()};
   if (has_gradients()) {
     numbers.found_inf = joint_.skipped;
@@ -292,8 +414,9 @@ void Stepper::forget_records() {
   for (auto& table : tables_) table.end_step();
   scale_.reset();
   found_inf_.reset();
+  earlier_found_.reset();
   record_.reset();
-  wide_unscaled_ = factors_ = measured_ = false;
+  wide_unscaled_ = factors_ = measured_ = holds_ = sealed_ = false;
   changed_ = true;
   max_norm_ = kernels::kNoLimit;
 }

@@ -38,7 +38,7 @@ class Stepper {
   bool has_gradients() const;
 
   // Recorded for the next step. The tables must be fresh.
-  void set_scale(const at::Tensor& scale) { scale_ = scale; }
+  bool set_scale(const at::Tensor& scale, bool wide_unscaled);  // whether that is another one
   void unscale(const at::Tensor& scale);
   void skip_if(const at::Tensor& found_inf) { found_inf_ = found_inf; }
   bool clip_norm(float max_norm);
@@ -50,6 +50,9 @@ class Stepper {
   void measure();  // for a step to come
   void step();
   void forget_records();
+  /// No step comes of what was looked at: the records hold on only for untouched gradients.
+  void end_look();
+  bool holds() const { return holds_; }  // gradients, since something was measured or recorded
 
   // What measure() found, over all tables: fp32, ().
   at::Tensor found_inf() const;
@@ -67,6 +70,14 @@ class Stepper {
   bool skips_nonfinite() const;
   std::optional<c10::Device> deciding_device() const;
   std::vector<TensorTable> make_tables(const Groups& groups);
+  bool refresh_tables();
+  bool holds_all_unchanged() const;
+  void forget_for_new_gradients();
+  void warn_of_writes();
+  void freeze_clip();
+  void bring_records(std::vector<TensorTable>& from);
+  void join_earlier_found();
+  void hold();
   void set_inputs();
   void measure_now();
   void join();
@@ -86,8 +97,12 @@ class Stepper {
   bool wide_unscaled_ = false;  // gradients that are not of 16 bits were divided in place
   bool factors_ = false;        // a tensor has a factor or limit of its own
   bool measured_ = false, changed_ = true;
+  bool holds_ = false;
+  bool sealed_ = false;  // end_look(): a write to a held gradient takes the records along
+  bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
   float max_norm_ = kernels::kNoLimit;
-  at::Tensor found_inf_;  // fp32, (): decides instead of the gradients
+  at::Tensor found_inf_;      // fp32, (): decides instead of the gradients
+  at::Tensor earlier_found_;  // fp32, (): what was found when the clip was measured
 
   kernels::StepState joint_;  // where the host joins
   at::Tensor record_;         // fp32, (5): a kernels::StepRecord, where the device decides

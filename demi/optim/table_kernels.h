@@ -22,7 +22,7 @@ struct TableKernels {
 
 /// For a parameter or its master. `forced`: instead of DEMI_KERNELS or the best here. Throws
 /// UsageError where that path cannot serve.
-TableKernels kernels_for(const at::Tensor& work, std::optional<kernels::Path> forced);
+DEMI_API TableKernels kernels_for(const at::Tensor& work, std::optional<kernels::Path> forced);
 
 /// Whether a number of this device is better not read by the host: it would wait.
 DEMI_API bool is_asynchronous(c10::Device device);
@@ -30,5 +30,6 @@ DEMI_API bool is_asynchronous(c10::Device device);
 /// For tests without a GPU: CPU tensors count as a device's, and these kernels serve them; null: no
 /// longer. Not while an optimizer is alive.
 DEMI_API void emulate_device(const kernels::CudaKernels* kernels);
+const kernels::CudaKernels* emulated_kernels();  // of that device, or null
 
 }  // namespace demi::optim

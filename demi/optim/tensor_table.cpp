@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <string>
 
 #include "demi/core/error.h"
@@ -115,12 +116,40 @@ bool is_held(const Member& member, const at::Tensor& gradient) {
          version_of(gradient) == member.held_version;
 }
 
+c10::StorageImpl* memory_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+std::uint64_t arrivals_of(const Member& member) {
+  return member.arrivals ? member.arrivals->load(std::memory_order_relaxed) : 0;
+}
+
+/// Whether .grad is still the gradient that something was recorded for, if changed by the user.
+bool is_kept(const Member& member, const at::Tensor& gradient) {
+  if (!member.held.defined() || !gradient.is_same(member.held)) return false;
+  return arrivals_of(member) == member.held_arrivals || version_of(gradient) == member.held_version;
+}
+
+/// Neither written to nor moved since the step wrote it.
+bool is_as_written(const Member& member) {
+  return version_of(member.parameter) == member.written_version &&
+         data_of(member.parameter) == member.written_data &&
+         member.written_storage._unsafe_get_target() == memory_of(member.parameter);
+}
+
+void note_as_written(Member& member) {
+  member.written_version = version_of(member.parameter);
+  member.written_data = data_of(member.parameter);
+  c10::StorageImpl* storage = memory_of(member.parameter);
+  if (member.written_storage._unsafe_get_target() != storage)
+    member.written_storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+}
+
 /// A master follows its parameter where that was changed, and keeps its lower bits where it was
 /// not.
 void refresh_master(Member& member) {
-  if (!is_16_bit(member.parameter.scalar_type()) ||
-      version_of(member.parameter) == member.written_version)
-    return;
+  if (!is_16_bit(member.parameter.scalar_type()) || is_as_written(member)) return;
   const at::NoGradGuard no_grad;
   const at::Tensor same = member.work.to(member.parameter.scalar_type()) == member.parameter;
   member.work.copy_(at::where(same, member.work, member.parameter.to(at::kFloat)));
@@ -156,6 +185,14 @@ TensorTable::TensorTable(TableKernels kernels, kernels::Rule rule, std::vector<M
   grain_ = std::max<int64_t>(1, plan_.block_count() * kElementsPerThread / elements);
 }
 
+/// What was recorded for a gradient that is gone or replaced goes with it.
+void TensorTable::lose_gradient(Member& member, kernels::TensorEntry& entry) {
+  ++lost_;
+  member.held.reset();
+  member.factor.reset();
+  entry.limit = kernels::kNoLimit;
+}
+
 /// Returns whether there is one that was not measured yet.
 bool TensorTable::take_gradient(size_t i, bool unscaled) {
   static const float empty = 0;
@@ -165,8 +202,14 @@ bool TensorTable::take_gradient(size_t i, bool unscaled) {
   const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
   const bool was_measured = entry.gradient && member.measured;
   entry.gradient = nullptr;
+  const bool kept = is_kept(member, gradient);
+  if (kept)
+    ++kept_;
+  else if (member.held.defined())
+    lose_gradient(member, entry);
   if (!gradient.defined()) return was_measured;
   const bool narrow = is_16_bit(gradient.scalar_type());
+  narrow_written_ |= kept && narrow && version_of(gradient) != member.held_version;
   has_wide_ |= !narrow;
   ++gradients_;
   if (!member.measured || !is_held(member, gradient)) {
@@ -183,10 +226,11 @@ bool TensorTable::take_gradient(size_t i, bool unscaled) {
 }
 
 bool TensorTable::refresh(bool unscaled) {
-  gradients_ = 0;
-  has_wide_ = false;
+  gradients_ = kept_ = lost_ = 0;
+  has_wide_ = narrow_written_ = false;
   bool changed = false;
   for (size_t i = 0; i < members_.size(); ++i) changed |= take_gradient(i, unscaled);
+  narrow_written_ |= watch_.written();
   return changed;
 }
 
@@ -218,6 +262,7 @@ void TensorTable::unscale_wide(const at::Tensor& scale) {
     const bool strided = gradient.layout() == at::kStrided;
     if (strided && overlaps_itself(gradient)) {
       member.parameter.mutable_grad() = gradient.mul(inverse);
+      member.held.reset();  // the same gradient, with memory of its own
     } else if (!strided || !gradient.is_non_overlapping_and_dense() ||
                gradient.scalar_type() != at::kFloat) {
       (gradient.is_sparse() ? gradient._values() : gradient).mul_(inverse);
@@ -230,7 +275,21 @@ void TensorTable::unscale_wide(const at::Tensor& scale) {
   if (!together.empty()) at::_foreach_mul_(together, inverse);
 }
 
+/// What the optimizer allocated is in use on the current stream, whichever one that is.
+void TensorTable::note_stream() {
+  if (!device().is_cuda()) return;
+  const c10::Stream stream = *current_stream(device());
+  if (!streams_.is_new(stream)) return;
+  if (device_) device_->record_stream(stream);
+  for (Member& member : members_) {
+    if (member.storage != Storage::kDirect) member.work.record_stream(stream);
+    for (const auto& [name, tensor] : member.state->tensors())
+      if (tensor.is_cuda()) at::Tensor(tensor).record_stream(stream);
+  }
+}
+
 void TensorTable::measure() {
+  note_stream();
   if (device_) {
     device_->measure(plan_);
   } else if (kernels_.cpu) {
@@ -247,23 +306,44 @@ void TensorTable::measure() {
 
 void TensorTable::hold() {
   for (Member& member : members_) {
-    if (!member.measured) continue;
     const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
+    if (!entry_of(member).gradient || !gradient.defined()) continue;
     member.held = gradient;
     member.held_data = data_of(gradient);
     member.held_version = version_of(gradient);
+    member.held_arrivals = arrivals_of(member);
   }
+}
+
+void TensorTable::watch_narrow() {
+  for (const Member& member : members_) {
+    const at::Tensor& gradient = member.held;
+    if (!gradient.defined() || gradient.layout() != at::kStrided || gradient.numel() == 0 ||
+        !is_16_bit(gradient.scalar_type()))
+      continue;
+    return watch_.begin(gradient);
+  }
+}
+
+bool TensorTable::holds_all_unchanged() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+    const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
+    return gradient.defined() ? is_held(member, gradient) : !member.held.defined();
+  });
 }
 
 void TensorTable::begin() {
   auto entries = plan_.tensors();
-  const weights::StepTarget* target = kernels_ ? targets_.begin().data() : nullptr;
+  const bool captured = device_ && device_->is_captured();
+  const weights::StepTarget* target = kernels_ ? targets_.begin(captured).data() : nullptr;
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     kernels::TensorEntry& entry = entries[i];
     entry.factor = member.factor.defined() ? member.factor.const_data_ptr<float>() : nullptr;
     if (member.storage == Storage::kDirect) {
       if (!kernels_) continue;
+      // Parameters that moved (set_data): `work` must not keep the old memory.
+      if (entry.parameter != target->parameter) member.work = member.parameter.detach();
       entry.parameter = static_cast<float*>(target->parameter);
       for (int k = 0; k < 2; ++k) {
         const bool used = k < target->copy_count;
@@ -298,7 +378,7 @@ void TensorTable::finish() {
     } else if (!skipped && !member.parameter.is_inference()) {
       member.parameter.unsafeGetTensorImpl()->bump_version();
     }
-    member.written_version = version_of(member.parameter);
+    note_as_written(member);
   }
 }
 
@@ -317,6 +397,7 @@ void TensorTable::run_update() {
 }
 
 void TensorTable::update() {
+  note_stream();
   begin();
   if (device_)
     device_->update(plan_);
@@ -328,6 +409,7 @@ void TensorTable::update() {
 void TensorTable::end_step() {
   if (device_) device_->end_step();
   scale_ = found_inf_ = {};
+  watch_.end();
   for (Member& member : members_) {
     member.factor.reset();
     member.staged.reset();
@@ -357,24 +439,30 @@ void TensorTable::take(const Groups& groups) {
 
 bool TensorTable::fits(const Groups& groups) const {
   if (groups.numbers.size() != rates_.size()) return false;
-  for (size_t i = 0; i < members_.size(); ++i) {
-    const at::Tensor& parameter = members_[i].parameter;
-    if (!weights::same(parameter.sizes(), members_[i].sizes) ||
-        !weights::same(parameter.strides(), members_[i].strides))
+  for (const Member& member : members_) {
+    const at::Tensor& parameter = member.parameter;
+    if (parameter.scalar_type() != member.dtype || parameter.device() != member.device ||
+        !weights::same(parameter.sizes(), member.sizes) ||
+        !weights::same(parameter.strides(), member.strides))
       return false;
-    if (members_[i].storage != Storage::kDirect) continue;
-    if (parameter.scalar_type() != at::kFloat && kernels_) return false;
+    // The kernels ask for the address in every step; tensor operations write through `work`.
+    if (!kernels_ && member.storage == Storage::kDirect &&
+        parameter.const_data_ptr() != member.work.const_data_ptr())
+      return false;
   }
   for (size_t g = 0; g < moments_.size(); ++g)
     if (moments_of(plan_.rule(), groups.numbers[g]) != moments_[g]) return false;
   return true;
 }
 
-Member* TensorTable::reader_of(const at::Tensor& parameter) {
+Member* TensorTable::member_of(const at::Tensor& parameter) {
   const auto place = places_.find(parameter.unsafeGetTensorImpl());
-  if (place == places_.end()) return nullptr;
-  Member& member = members_[place->second];
-  return entry_of(member).gradient ? &member : nullptr;
+  return place == places_.end() ? nullptr : &members_[place->second];
+}
+
+Member* TensorTable::reader_of(const at::Tensor& parameter) {
+  Member* member = member_of(parameter);
+  return member && entry_of(*member).gradient ? member : nullptr;
 }
 
 }  // namespace demi::optim

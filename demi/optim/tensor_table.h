@@ -1,7 +1,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/util/DimVector.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <optional>
 #include <unordered_map>
@@ -9,8 +11,11 @@
 
 #include "demi/kernels/step_plan.h"
 #include "demi/optim/device_plan.h"
+#include "demi/optim/ownership.h"
 #include "demi/optim/param_state.h"
+#include "demi/optim/streams.h"
 #include "demi/optim/table_kernels.h"
+#include "demi/optim/write_watch.h"
 #include "demi/weights/step_targets.h"
 
 namespace demi::optim {
@@ -28,17 +33,25 @@ struct Member {
   at::Tensor parameter;
   ParamState* state = nullptr;
   Storage storage = Storage::kDirect;
-  c10::DimVector sizes, strides;  // of the parameter when the table was built
-  at::Tensor work;                // what is updated: fp32, or fp64 for an fp64 parameter; dense
-  int64_t written_version =
-      -2;  // of a 16-bit parameter, when its master was last in step with it; -2: never
+  c10::DimVector sizes, strides;                   // of the parameter when the table was built
+  c10::ScalarType dtype = c10::ScalarType::Float;  // of the parameter, likewise
+  c10::Device device = c10::kCPU;                  //
+  at::Tensor work;  // what is updated: fp32, or fp64 for an fp64 parameter; dense
+  // Of a 16-bit parameter, when its master was last in step with it; version -2: never. The memory
+  // belongs to it, since set_data() and its kin change no version.
+  int64_t written_version = -2;
+  c10::weak_intrusive_ptr<c10::StorageImpl> written_storage{c10::intrusive_ptr<c10::StorageImpl>()};
+  const void* written_data = nullptr;
   const at::Tensor* gradient = nullptr;  // what the passes read: .grad, or `staged`
   at::Tensor staged;                     // a copy of .grad in work's layout
   bool measured = false;                 // `gradient` is what was measured
-  // .grad when it was measured for a step to come, kept so that its address is not used again.
+  // .grad when something was measured or recorded for a step to come, kept so that its address is
+  // not used again.
   at::Tensor held;
   const void* held_data = nullptr;
   int64_t held_version = 0;
+  Arrivals arrivals;  // of gradients from backward; null: not known
+  std::uint64_t held_arrivals = 0;
   at::Tensor factor;  // fp32, (), on work's device, recorded for the next step; or undefined
 };
 
@@ -66,6 +79,14 @@ class TensorTable {
   /// for one that does not fit. Returns whether any is another than the one measured last.
   /// `unscaled`: those that are not of 16 bits carry no scale any more.
   bool refresh(bool unscaled);
+  /// Of the gradients held before refresh(): still there; gone, replaced or made anew by backward
+  /// (which adds to a zeroed one), which takes what was recorded for them along.
+  int64_t kept() const { return kept_; }
+  int64_t lost() const { return lost_; }
+  /// Notices a write to a gradient of 16 bits (one of them is watched; whoever clips writes all).
+  void watch_narrow();
+  /// There was one since they were held.
+  bool narrow_written() const { return narrow_written_; }
   bool has_gradients() const { return gradients_ > 0; }
   bool has_wide() const { return has_wide_; }  // a gradient that is not of 16 bits
 
@@ -75,15 +96,17 @@ class TensorTable {
   /// Divides the gradients that are not of 16 bits by it, in place.
   void unscale_wide(const at::Tensor& scale);
 
-  void measure();   // pass 1, and its sums into the state
-  void hold();      // keeps what was measured until the step ends
-  void update();    // decides; unless skipped, pass 2 (LAMB: and 3)
-  void end_step();  // lets gradients, factors and limits go
+  void measure();                    // pass 1, and its sums into the state
+  void hold();                       // keeps the gradients that are there until the step ends
+  bool holds_all_unchanged() const;  // the gradients are those that are held, untouched
+  void update();                     // decides; unless skipped, pass 2 (LAMB: and 3)
+  void end_step();                   // lets gradients, factors and limits go
 
   /// Whether parameters, groups' moments and state are still those that the table was built for.
   bool fits(const Groups& groups) const;
   void take(const Groups& groups);
 
+  Member* member_of(const at::Tensor& parameter);  // null: of another table
   /// The parameter's place, where it has a gradient in this step; else none.
   Member* reader_of(const at::Tensor& parameter);
   kernels::TensorEntry& entry_of(const Member& member) {
@@ -98,6 +121,8 @@ class TensorTable {
   };
 
   bool take_gradient(size_t i, bool unscaled);
+  void lose_gradient(Member& member, kernels::TensorEntry& entry);
+  void note_stream();
   void begin();
   void run_update();
   void finish();
@@ -110,11 +135,13 @@ class TensorTable {
   std::unordered_map<const at::TensorImpl*, size_t> places_;
   weights::StepTargets targets_;  // members of Storage::kDirect, in order
   Brought scale_, found_inf_;
+  StreamUse streams_;
+  WriteWatch watch_;
   std::vector<Brought> rates_;  // by group
   std::vector<int> moments_;    // by group
   int64_t grain_ = 1;           // blocks a thread takes at least
-  int64_t gradients_ = 0;
-  bool has_wide_ = false;
+  int64_t gradients_ = 0, kept_ = 0, lost_ = 0;
+  bool has_wide_ = false, narrow_written_ = false;
 };
 
 bool is_16_bit(c10::ScalarType dtype);

@@ -19,6 +19,25 @@ kernels::Storage storage_of(const at::Tensor& matrix) {
   return matrix.scalar_type() == at::kHalf ? kernels::Storage::fp16 : kernels::Storage::bf16;
 }
 
+bool dense_in_one_order(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_non_overlapping_and_dense() && a.strides() == b.strides();
+}
+
+void convert_run(const kernels::CpuKernels& k, const at::Tensor& to, const at::Tensor& from) {
+  const bool widens = to.scalar_type() == at::kFloat;
+  const int64_t to_size = to.element_size(), from_size = from.element_size();
+  auto* target = static_cast<char*>(to.mutable_data_ptr());
+  const auto* source = static_cast<const char*>(from.const_data_ptr());
+  at::parallel_for(0, to.numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+    void* there = target + begin * to_size;
+    const void* here = source + begin * from_size;
+    if (widens)
+      k.widen(static_cast<float*>(there), here, storage_of(from), end - begin);
+    else
+      k.narrow(there, storage_of(to), static_cast<const float*>(here), end - begin);
+  });
+}
+
 void convert_rows(const kernels::CpuKernels& k, const at::Tensor& to, const at::Tensor& from) {
   const int64_t rows = to.size(0), columns = to.size(1);
   const bool widens = to.scalar_type() == at::kFloat;
@@ -43,6 +62,10 @@ void convert_rows(const kernels::CpuKernels& k, const at::Tensor& to, const at::
 
 at::Tensor fp32_like(const at::Tensor& like) {
   const auto options = like.options().dtype(at::kFloat);
+  if (like.dim() != 2)
+    return like.is_non_overlapping_and_dense()
+               ? at::empty_strided(like.sizes(), like.strides(), options)
+               : at::empty(like.sizes(), options);
   if (dense_columns(like) && !dense_rows(like))
     return at::empty({like.size(1), like.size(0)}, options).t();
   return at::empty(like.sizes(), options);
@@ -50,12 +73,26 @@ at::Tensor fp32_like(const at::Tensor& like) {
 
 void convert(const at::Tensor& to, const at::Tensor& from) {
   const kernels::CpuKernels* k = kernels::cpu_kernels();
-  if (k && dense_rows(to) && dense_rows(from))
+  if (k && dense_in_one_order(to, from))
+    convert_run(*k, to, from);
+  else if (!k || to.dim() != 2)
+    to.copy_(from);
+  else if (dense_rows(to) && dense_rows(from))
     convert_rows(*k, to, from);
-  else if (k && dense_columns(to) && dense_columns(from))
+  else if (dense_columns(to) && dense_columns(from))
     convert_rows(*k, to.t(), from.t());
   else
     to.copy_(from);
+}
+
+const at::Tensor& Widened::operator()(const at::Tensor& piece) {
+  const auto fits = [&] {
+    return held_.defined() && held_.sizes() == piece.sizes() &&
+           (piece.dim() == 2 || held_.strides() == piece.strides());
+  };
+  if (!fits()) held_ = fp32_like(piece);
+  convert(held_, piece);
+  return held_;
 }
 
 }  // namespace demi::products

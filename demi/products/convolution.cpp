@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <array>
 
+#include "demi/products/convert.h"
 #include "demi/products/no_autocast.h"
+#include "demi/products/through_fp32.h"
 
 namespace demi::products {
 namespace {
@@ -52,6 +54,7 @@ at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const at
   const auto wide_bias = fp32_or_none(bias);
   const int64_t batch = input.size(0);
   const at::ScalarType dtype = input.scalar_type();
+  Widened widened;
   at::Tensor output;
   // An output has about as many elements as an input with the weight's channels.
   const int64_t channels = o.transposed ? weight.size(1) * o.groups : weight.size(0),
@@ -59,10 +62,10 @@ at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const at
   for_pieces(batch, std::max(elements, elements / input.size(1) * channels),
              [&](int64_t first, int64_t n) {
                const at::Tensor piece = at::convolution(
-                   fp32(input.narrow(0, first, n)), wide_weight, wide_bias, o.stride, o.padding,
+                   widened(input.narrow(0, first, n)), wide_weight, wide_bias, o.stride, o.padding,
                    o.dilation, o.transposed, o.output_padding, o.groups);
                if (!output.defined()) output = low_like(piece, batch, dtype);
-               output.narrow(0, first, n).copy_(piece);
+               convert(output.narrow(0, first, n), piece);
              });
   return output;
 }
@@ -71,14 +74,26 @@ struct Gradients {
   at::Tensor input, weight, bias;
 };
 
-/// A piece of the batch at a time, by operations that can be differentiated again.
+/// A piece of the batch at a time; by operations that can be differentiated again where a graph of
+/// them is wanted.
 Gradients convolution_gradients(const at::Tensor& gradient, const at::Tensor& input,
                                 const at::Tensor& weight, const ConvolutionOptions& o,
                                 const std::array<bool, 3>& wanted) {
-  const at::Tensor wide_weight = fp32(weight);
   const int64_t batch = input.size(0), channels = gradient.size(1);
   const at::IntArrayRef bias_sizes(channels);
+  if (!takes({&gradient, &input, &weight})) {  // a batch of gradients (vmap), say
+    auto [of_input, of_weight, of_bias] =
+        at::convolution_backward(gradient, input, weight, bias_sizes, o.stride, o.padding,
+                                 o.dilation, o.transposed, o.output_padding, o.groups, wanted);
+    return {std::move(of_input), std::move(of_weight), std::move(of_bias)};
+  }
+  const at::Tensor wide_weight = fp32(weight);
   Gradients sum;
+  Widened wide_gradient, wide_input;
+  const bool records = at::GradMode::is_enabled();
+  const auto widen = [&](Widened& into, const at::Tensor& piece) {
+    return records ? fp32(piece) : into(piece);
+  };
   const auto add = [](at::Tensor& to, const at::Tensor& piece) {
     if (!piece.defined()) return;
     if (to.defined())
@@ -89,14 +104,17 @@ Gradients convolution_gradients(const at::Tensor& gradient, const at::Tensor& in
   for_pieces(batch, std::max(elements_of_one(input), elements_of_one(gradient)),
              [&](int64_t first, int64_t n) {
                const auto [of_input, of_weight, of_bias] = at::convolution_backward(
-                   fp32(gradient.narrow(0, first, n)), fp32(input.narrow(0, first, n)), wide_weight,
-                   bias_sizes, o.stride, o.padding, o.dilation, o.transposed, o.output_padding,
-                   o.groups, wanted);
+                   widen(wide_gradient, gradient.narrow(0, first, n)),
+                   widen(wide_input, input.narrow(0, first, n)), wide_weight, bias_sizes, o.stride,
+                   o.padding, o.dilation, o.transposed, o.output_padding, o.groups, wanted);
                add(sum.weight, of_weight);
                add(sum.bias, of_bias);
                if (!of_input.defined()) return;
                if (!sum.input.defined()) sum.input = low_like(of_input, batch, input.scalar_type());
-               sum.input.narrow(0, first, n).copy_(of_input);
+               if (records)
+                 sum.input.narrow(0, first, n).copy_(of_input);
+               else
+                 convert(sum.input.narrow(0, first, n), of_input);
              });
   return sum;
 }

@@ -8,6 +8,7 @@
 
 #include "demi/products/convert.h"
 #include "demi/products/no_autocast.h"
+#include "demi/products/through_fp32.h"
 
 namespace demi::products {
 namespace {
@@ -22,19 +23,6 @@ constexpr int64_t kColumns = 64;
 
 /// How much of a long side is taken at a time beside `other`.
 int64_t at_once(int64_t other) { return std::max(kColumns, kPiece / other / kColumns * kColumns); }
-
-// FP32 numbers of one piece after another, in memory that stays in the cache.
-class Widened {
- public:
-  const at::Tensor& operator()(const at::Tensor& piece) {
-    if (!held_.defined() || held_.sizes() != piece.sizes()) held_ = fp32_like(piece);
-    convert(held_, piece);
-    return held_;
-  }
-
- private:
-  at::Tensor held_;
-};
 
 struct Scales {
   double beta, alpha;
@@ -179,10 +167,21 @@ struct ProductFunction : torch::autograd::Function<ProductFunction> {
   }
 };
 
+/// Of backward with a batch of gradients (vmap), say.
+at::Tensor libtorchs(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
+                     double beta, double alpha) {
+  const bool is_batch = a.dim() == 3;
+  if (addend.defined())
+    return is_batch ? at::baddbmm(addend, a, b, beta, alpha) : at::addmm(addend, a, b, beta, alpha);
+  const at::Tensor product = is_batch ? at::bmm(a, b) : at::mm(a, b);
+  return alpha == 1 ? product : product * alpha;
+}
+
 }  // namespace
 
 at::Tensor matrix_product(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                           double beta, double alpha) {
+  if (!takes({&addend, &a, &b})) return libtorchs(addend, a, b, beta, alpha);
   const bool differentiates =
       at::GradMode::is_enabled() &&
       (a.requires_grad() || b.requires_grad() || (addend.defined() && addend.requires_grad()));

@@ -59,11 +59,11 @@ std::optional<std::vector<int64_t>> spread(at::IntArrayRef list, int64_t spatial
   return list.vec();
 }
 
-std::optional<ConvolutionOptions> options_for(const at::Tensor& weight, c10::SymIntArrayRef stride,
-                                              at::IntArrayRef padding, c10::SymIntArrayRef dilation,
+std::optional<ConvolutionOptions> options_for(int64_t spatial, const at::Tensor& weight,
+                                              c10::SymIntArrayRef stride, at::IntArrayRef padding,
+                                              c10::SymIntArrayRef dilation,
                                               const c10::SymInt& groups) {
-  const int64_t spatial = weight.dim() - 2;
-  if (spatial < 1) return std::nullopt;
+  if (weight.dim() != spatial + 2) return std::nullopt;
   auto strides = spread(C10_AS_INTARRAYREF_SLOW(stride), spatial),
        paddings = spread(padding, spatial),
        dilations = spread(C10_AS_INTARRAYREF_SLOW(dilation), spatial);
@@ -80,7 +80,9 @@ bool is_pointwise(const at::Tensor& weight, const ConvolutionOptions& o) {
   const auto all = [](at::IntArrayRef list, int64_t value) {
     return std::ranges::all_of(list, [value](int64_t n) { return n == value; });
   };
-  return all(weight.sizes().slice(2), 1) && all(o.stride, 1) && all(o.padding, 0) && !o.transposed;
+  const bool dilates_in_range = std::ranges::all_of(o.dilation, [](int64_t n) { return n > 0; });
+  return all(weight.sizes().slice(2), 1) && all(o.stride, 1) && all(o.padding, 0) &&
+         dilates_in_range && !o.transposed;
 }
 
 /// A pointwise convolution of (batch, ..., channels) as the matrix product that it is, which is
@@ -104,7 +106,7 @@ OptionalTensor convolve(const at::Tensor& input, const at::Tensor& weight,
       !takes({&input, &weight, &given_bias}))
     return std::nullopt;
   // Not in groups, and nothing that LibTorch would refuse.
-  const bool plain = channels == weight.size(1) &&
+  const bool plain = options.groups == 1 && channels == weight.size(1) &&
                      (!bias || !bias->defined() || bias->sizes() == weight.sizes().slice(0, 1));
   if (batched && plain && is_pointwise(weight, options)) {
     const at::Tensor places = input.movedim(1, -1);
@@ -169,21 +171,22 @@ OptionalTensor matmul(const at::Tensor& a, const at::Tensor& b) {
   return matrix_product({}, flat(a), flat(b)).reshape(sizes);
 }
 
-OptionalTensor conv(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
-                    c10::SymIntArrayRef dilation, const c10::SymInt& groups) {
+OptionalTensor conv(int64_t spatial, const at::Tensor& input, const at::Tensor& weight,
+                    const OptionalTensor& bias, c10::SymIntArrayRef stride,
+                    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                    const c10::SymInt& groups) {
   if (!slow_in(input.scalar_type())) return std::nullopt;
   const auto options =
-      options_for(weight, stride, C10_AS_INTARRAYREF_SLOW(padding), dilation, groups);
+      options_for(spatial, weight, stride, C10_AS_INTARRAYREF_SLOW(padding), dilation, groups);
   return options ? convolve(input, weight, bias, *options) : std::nullopt;
 }
 
-OptionalTensor conv_padded(const at::Tensor& input, const at::Tensor& weight,
+OptionalTensor conv_padded(int64_t spatial, const at::Tensor& input, const at::Tensor& weight,
                            const OptionalTensor& bias, c10::SymIntArrayRef stride,
                            std::string_view padding, c10::SymIntArrayRef dilation,
                            const c10::SymInt& groups) {
   if (!slow_in(input.scalar_type())) return std::nullopt;
-  auto options = options_for(weight, stride, {0}, dilation, groups);
+  auto options = options_for(spatial, weight, stride, {0}, dilation, groups);
   if (!options) return std::nullopt;
   if (padding == "same") {
     for (std::size_t i = 0; i < options->padding.size(); ++i) {
@@ -199,14 +202,15 @@ OptionalTensor conv_padded(const at::Tensor& input, const at::Tensor& weight,
   return convolve(input, weight, bias, *options);
 }
 
-OptionalTensor conv_transpose(const at::Tensor& input, const at::Tensor& weight,
+OptionalTensor conv_transpose(int64_t spatial, const at::Tensor& input, const at::Tensor& weight,
                               const OptionalTensor& bias, c10::SymIntArrayRef stride,
                               c10::SymIntArrayRef padding, c10::SymIntArrayRef output_padding,
                               const c10::SymInt& groups, c10::SymIntArrayRef dilation) {
   if (!slow_in(input.scalar_type())) return std::nullopt;
-  auto options = options_for(weight, stride, C10_AS_INTARRAYREF_SLOW(padding), dilation, groups);
+  auto options =
+      options_for(spatial, weight, stride, C10_AS_INTARRAYREF_SLOW(padding), dilation, groups);
   if (!options) return std::nullopt;
-  auto outer = spread(C10_AS_INTARRAYREF_SLOW(output_padding), weight.dim() - 2);
+  auto outer = spread(C10_AS_INTARRAYREF_SLOW(output_padding), spatial);
   if (!outer) return std::nullopt;
   options->transposed = true;
   options->output_padding = std::move(*outer);

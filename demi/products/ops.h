@@ -24,19 +24,20 @@ DEMI_API OptionalTensor baddbmm(const at::Tensor& addend, const at::Tensor& a, c
                                 const at::Scalar& beta, const at::Scalar& alpha);
 DEMI_API OptionalTensor matmul(const at::Tensor& a, const at::Tensor& b);
 
-/// conv1d, conv2d, conv3d.
-DEMI_API OptionalTensor conv(const at::Tensor& input, const at::Tensor& weight,
+/// conv1d, conv2d, conv3d: the rank of the op comes first, since a weight alone does not tell which
+/// op was called.
+DEMI_API OptionalTensor conv(int64_t spatial, const at::Tensor& input, const at::Tensor& weight,
                              const OptionalTensor& bias, c10::SymIntArrayRef stride,
                              c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
                              const c10::SymInt& groups);
 /// Their overloads with padding "same" or "valid".
-DEMI_API OptionalTensor conv_padded(const at::Tensor& input, const at::Tensor& weight,
-                                    const OptionalTensor& bias, c10::SymIntArrayRef stride,
-                                    std::string_view padding, c10::SymIntArrayRef dilation,
-                                    const c10::SymInt& groups);
-DEMI_API OptionalTensor conv_transpose(const at::Tensor& input, const at::Tensor& weight,
-                                       const OptionalTensor& bias, c10::SymIntArrayRef stride,
-                                       c10::SymIntArrayRef padding,
+DEMI_API OptionalTensor conv_padded(int64_t spatial, const at::Tensor& input,
+                                    const at::Tensor& weight, const OptionalTensor& bias,
+                                    c10::SymIntArrayRef stride, std::string_view padding,
+                                    c10::SymIntArrayRef dilation, const c10::SymInt& groups);
+DEMI_API OptionalTensor conv_transpose(int64_t spatial, const at::Tensor& input,
+                                       const at::Tensor& weight, const OptionalTensor& bias,
+                                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
                                        c10::SymIntArrayRef output_padding,
                                        const c10::SymInt& groups, c10::SymIntArrayRef dilation);
 

@@ -207,8 +207,8 @@ TEST_P(Products, ConvolutionsOfAnyShape) {
     if (s.bias) inputs.push_back(values({s.weight[0]}));
     SCOPED_TRACE(testing::Message() << s.input << " " << s.weight);
     const auto ours = [&](const Tensors& t) {
-      return products::conv(t[0], t[1], bias_in(t), c10::fromIntArrayRefSlow(s.stride),
-                            c10::fromIntArrayRefSlow(s.padding),
+      return products::conv(t[1].dim() - 2, t[0], t[1], bias_in(t),
+                            c10::fromIntArrayRefSlow(s.stride), c10::fromIntArrayRefSlow(s.padding),
                             c10::fromIntArrayRefSlow(s.dilation), s.groups)
           .value();
     };
@@ -243,8 +243,8 @@ TEST_P(Products, PointwiseConvolutionsOfChannelsLast) {
     const Shape& s = shape;  // clang 14 captures no structured binding
     SCOPED_TRACE(testing::Message() << s.input << " " << s.weight << " " << s.stride);
     const auto ours = [&](const Tensors& t) {
-      return products::conv(last(t[0]), t[1], bias_in(t), c10::fromIntArrayRefSlow(s.stride),
-                            c10::fromIntArrayRefSlow(s.padding),
+      return products::conv(t[1].dim() - 2, last(t[0]), t[1], bias_in(t),
+                            c10::fromIntArrayRefSlow(s.stride), c10::fromIntArrayRefSlow(s.padding),
                             c10::fromIntArrayRefSlow(s.dilation), s.groups)
           .value();
     };
@@ -263,13 +263,13 @@ TEST_P(Products, PointwiseConvolutionsOfChannelsLast) {
   // LibTorch spreads no bias.
   const auto x = last(values({4, 32, 8, 8}).to(GetParam())),
              w = values({64, 32, 1, 1}).to(GetParam()), few = values({1}).to(GetParam());
-  EXPECT_THROW(products::conv(x, w, few, one, none, one, 1), c10::Error);
+  EXPECT_THROW(products::conv(2, x, w, few, one, none, one, 1), c10::Error);
 
   const Shape transposed{{4, 32, 8, 8}, {32, 32, 1, 1}};
   check(
       {values(transposed.input), values(transposed.weight, 32)},
       [&](const Tensors& t) {
-        return products::conv_transpose(last(t[0]), t[1], {}, one, none, none, 1, one).value();
+        return products::conv_transpose(2, last(t[0]), t[1], {}, one, none, none, 1, one).value();
       },
       [&](const Tensors& t) { return fp64_conv(t, transposed, true, {0}); });
 }
@@ -280,7 +280,7 @@ TEST_P(Products, ConvolutionsKeepChannelsLast) {
   };
   const auto x = low({4, 16, 20, 20}), w = low({32, 16, 3, 3});
   const std::vector<c10::SymInt> one{1};
-  const auto y = products::conv(x, w, std::nullopt, one, one, one, 1).value();
+  const auto y = products::conv(2, x, w, std::nullopt, one, one, one, 1).value();
   EXPECT_TRUE(y.is_contiguous(at::MemoryFormat::ChannelsLast));
   y.backward(torch::ones_like(y));
   EXPECT_TRUE(x.grad().is_contiguous(at::MemoryFormat::ChannelsLast));
@@ -293,7 +293,7 @@ TEST_P(Products, PaddingByName) {
     check(
         {values(s.input), values(s.weight, terms(s)), values({32})},
         [&](const Tensors& t) {
-          return products::conv_padded(t[0], t[1], bias_in(t), stride, padding, dilation, 1)
+          return products::conv_padded(2, t[0], t[1], bias_in(t), stride, padding, dilation, 1)
               .value();
         },
         [&](const Tensors& t) {
@@ -305,9 +305,9 @@ TEST_P(Products, PaddingByName) {
              even = values({32, 16, 4, 4}).to(GetParam()),
              odd = values({32, 16, 3, 3}).to(GetParam());
   const std::vector<c10::SymInt> one{1}, two{2};
-  EXPECT_FALSE(products::conv_padded(x, even, {}, one, "same", one, 1));
-  EXPECT_FALSE(products::conv_padded(x, odd, {}, two, "same", one, 1));
-  EXPECT_FALSE(products::conv_padded(x, odd, {}, one, "full", one, 1));
+  EXPECT_FALSE(products::conv_padded(2, x, even, {}, one, "same", one, 1));
+  EXPECT_FALSE(products::conv_padded(2, x, odd, {}, two, "same", one, 1));
+  EXPECT_FALSE(products::conv_padded(2, x, odd, {}, one, "full", one, 1));
 }
 
 TEST_P(Products, TransposedConvolutions) {
@@ -318,7 +318,8 @@ TEST_P(Products, TransposedConvolutions) {
     SCOPED_TRACE(testing::Message() << s.input << " " << s.weight);
     const auto ours = [&](const Tensors& t) {
       const std::vector<c10::SymInt> outer{1};
-      return products::conv_transpose(t[0], t[1], bias_in(t), c10::fromIntArrayRefSlow(s.stride),
+      return products::conv_transpose(t[1].dim() - 2, t[0], t[1], bias_in(t),
+                                      c10::fromIntArrayRefSlow(s.stride),
                                       c10::fromIntArrayRefSlow(s.padding), outer, s.groups,
                                       c10::fromIntArrayRefSlow(s.dilation))
           .value();
@@ -326,6 +327,34 @@ TEST_P(Products, TransposedConvolutions) {
     check({values(s.input), values(s.weight, terms(s)), values({s.weight[1] * s.groups})}, ours,
           [&](const Tensors& t) { return fp64_conv(t, s, true, {1}); });
   }
+}
+
+// A weight of another rank than the op's would say which convolution was meant, wrongly.
+TEST_P(Products, ConvolutionsOfAnotherRankAreLibTorchsToRefuse) {
+  const auto x1 = values({8, 16, 640}).to(GetParam()), k1 = values({32, 16, 5}).to(GetParam()),
+             x2 = values({4, 16, 20, 20}).to(GetParam()),
+             k2 = values({16, 16, 3, 3}).to(GetParam());
+  const std::vector<c10::SymInt> one{1}, none{0};
+  const std::tuple<int64_t, at::Tensor, at::Tensor> cases[] = {
+      {2, x1, k1}, {3, x1, k1}, {1, x2, k2}, {3, x2, k2}, {1, x1, k2}, {2, x2, k1}};
+  for (const auto& [rank, x, k] : cases) {
+    SCOPED_TRACE(testing::Message() << rank << " " << x.sizes() << " " << k.sizes());
+    EXPECT_FALSE(products::conv(rank, x, k, {}, one, none, one, 1));
+    EXPECT_FALSE(products::conv_padded(rank, x, k, {}, one, "same", one, 1));
+    EXPECT_FALSE(products::conv_transpose(rank, x, k, {}, one, none, none, 1, one));
+  }
+  EXPECT_TRUE(products::conv(1, x1, k1, {}, one, none, one, 1));
+  EXPECT_TRUE(products::conv(2, x2, k2, {}, one, none, one, 1));
+}
+
+// A pointwise convolution is a matrix product, which knows neither groups nor dilation.
+TEST_P(Products, PointwiseConvolutionsRefuseWhatLibTorchRefuses) {
+  const auto x = values({4, 32, 16, 16}).to(GetParam()).contiguous(at::MemoryFormat::ChannelsLast),
+             w = values({64, 32, 1, 1}).to(GetParam());
+  const std::vector<c10::SymInt> one{1}, none{0};
+  EXPECT_THROW(products::conv(2, x, w, {}, one, none, one, 2), c10::Error);
+  EXPECT_THROW(products::conv(2, x, w, {}, one, none, one, 0), c10::Error);
+  EXPECT_THROW(products::conv(2, x, w, {}, one, none, none, 1), c10::Error);
 }
 
 // Else a step would first copy each weight's gradient into the weight's order.
@@ -348,7 +377,9 @@ TEST_P(Products, AnyArgumentAloneMayWantAGradient) {
   const std::vector<c10::SymInt> one{1};
   const Op products_of[] = {
       [](const Tensors& t) { return products::linear(t[0], t[1], t[2]).value(); },
-      [&](const Tensors& t) { return products::conv(t[0], t[1], t[2], one, one, one, 1).value(); }};
+      [&](const Tensors& t) {
+        return products::conv(2, t[0], t[1], t[2], one, one, one, 1).value();
+      }};
   const std::vector<std::vector<int64_t>> sizes[] = {{{32, 40}, {50, 40}, {50}},
                                                      {{4, 16, 20, 20}, {32, 16, 3, 3}, {32}}};
   for (int op = 0; op < 2; ++op) {

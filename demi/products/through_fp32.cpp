@@ -25,12 +25,24 @@ bool is_ordinary(const at::Tensor& tensor) {
 
 const std::array<bool, 2>& slow_dtypes() {
 #if defined(__x86_64__)
-  static const std::array<bool, 2> result{!has_bf16_hardware(), !instruction_set().avx512_fp16};
+  static const std::array<bool, 2> result{!has_bf16_hardware(),
+                                          !onednn_instruction_set().avx512_fp16};
 #else
   static const std::array<bool, 2> result{};
 #endif
   return result;
 }
+
+namespace {
+
+// A trace has to see the ops, and functorch takes no function that C++ differentiates; both may be
+// around ordinary tensors.
+bool is_transformed() {
+  return at::tracer::impl::is_dispatch_enabled() ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerBackMode);
+}
+
+}  // namespace
 
 bool takes(std::initializer_list<const at::Tensor*> tensors) {
   at::ScalarType dtype = at::ScalarType::Undefined;
@@ -39,7 +51,7 @@ bool takes(std::initializer_list<const at::Tensor*> tensors) {
     if (dtype == at::ScalarType::Undefined) dtype = tensor->scalar_type();
     if (tensor->scalar_type() != dtype || !is_ordinary(*tensor)) return false;
   }
-  return slow_in(dtype) && kernels::cpu_kernels() && !at::tracer::impl::is_dispatch_enabled();
+  return slow_in(dtype) && kernels::cpu_kernels() && !is_transformed();
 }
 
 }  // namespace demi::products

@@ -11,10 +11,10 @@ namespace demi::products {
 /// slow_in() of bf16 and of fp16, asked once.
 DEMI_API const std::array<bool, 2>& slow_dtypes();
 
-/// Whether this processor, an x86-64 one, has no instructions for products of this 16-bit dtype, so
-/// that multiplying the same numbers in FP32 is faster than what LibTorch does (oneDNN emulates the
-/// instructions). FP32 holds every product of two 16-bit numbers exactly; only the order of the
-/// sums differs. False for other dtypes.
+/// Whether this processor, an x86-64 one, has no instructions for products of this 16-bit dtype, or
+/// oneDNN may not use them (onednn_instruction_set()), so that multiplying the same numbers in FP32
+/// is faster than what LibTorch does (oneDNN emulates the instructions). FP32 holds every product
+/// of two 16-bit numbers exactly; only the order of the sums differs. False for other dtypes.
 inline bool slow_in(at::ScalarType dtype) {
   return (dtype == at::kBFloat16 && slow_dtypes()[0]) || (dtype == at::kHalf && slow_dtypes()[1]);
 }

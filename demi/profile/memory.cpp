@@ -6,6 +6,7 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fstream>
@@ -87,6 +88,17 @@ void reset_peak_memory(c10::Device device) {
   } else {
     at::getDeviceAllocator(device.type())->resetPeakStats(device.has_index() ? device.index() : 0);
   }
+}
+
+void TurnMemory::begin() {
+  reset_peak_memory(device_);
+  before_ = memory_use(device_).current_bytes;
+}
+
+void TurnMemory::end() {
+  const MemoryUse now = memory_use(device_);
+  use_.peak_bytes = std::max(use_.peak_bytes, use_.current_bytes + now.peak_bytes - before_);
+  use_.current_bytes += now.current_bytes - before_;
 }
 
 void release_unused_memory(c10::Device device) {

@@ -27,6 +27,24 @@ DEMI_API MemoryUse memory_use(c10::Device device);
 /// Forgets the peak: from now on it is at least what is in use now.
 DEMI_API void reset_peak_memory(c10::Device device);
 
+/// Memory of one of several pieces of work that take turns on a device: what the others hold
+/// meanwhile is not counted. What was in use before any of them (`shared_bytes`) is everybody's.
+class DEMI_API TurnMemory {
+ public:
+  TurnMemory(c10::Device device, std::int64_t shared_bytes)
+      : device_(device), use_{shared_bytes, shared_bytes} {}
+
+  /// Resets the device's peak.
+  void begin();
+  void end();
+  MemoryUse use() const { return use_; }
+
+ private:
+  c10::Device device_;
+  MemoryUse use_;
+  std::int64_t before_ = 0;  // in use on the device when the turn began
+};
+
 /// Returns unused blocks: of the caching allocator to the device, of the heap to the operating
 /// system.
 DEMI_API void release_unused_memory(c10::Device device);

@@ -33,6 +33,30 @@ TEST(Memory, BlocksAreAlignedAndUsableByResizeAndRawAllocation) {
   EXPECT_EQ(torch::empty({0}).numel(), 0);
 }
 
+// Two that take turns, each with 4,000 bytes that it keeps and 8,000 for a moment, beside 2,000
+// that are everybody's.
+TEST(Memory, OfOneThatTakesTurnsIsCountedAlone) {
+  count_cpu_memory();
+  const c10::Device cpu(c10::kCPU);
+  const auto before = memory_use(cpu).current_bytes;
+  const auto shared = torch::empty({500});
+  const auto base = memory_use(cpu).current_bytes;
+  TurnMemory first(cpu, base), second(cpu, base);
+  std::vector<torch::Tensor> kept;
+  for (int turn = 0; turn < 2; ++turn) {
+    for (TurnMemory* one : {&first, &second}) {
+      one->begin();
+      if (turn == 0) kept.push_back(torch::empty({1000}));
+      torch::empty({2000});
+      one->end();
+    }
+  }
+  for (const TurnMemory& one : {first, second}) {
+    EXPECT_EQ(one.use().peak_bytes - before, 2000 + 4000 + 8000);
+    EXPECT_EQ(one.use().current_bytes - before, 2000 + 4000);
+  }
+}
+
 TEST(Memory, ResidentPeakFollowsAReset) {
   const bool can_reset = reset_peak_resident_memory();
   const auto now = resident_memory();

@@ -45,6 +45,8 @@ void Progress::end_epoch(const ProgressState& state) {
   draw(state, true);
 }
 
+void Progress::pause() { time_left_.pause(); }
+
 void Progress::message(const std::string& text) {
   clear();
   out_ << printable(text, terminal_.utf8) << '\n' << std::flush;

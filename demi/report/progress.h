@@ -85,6 +85,7 @@ class DEMI_API Progress {
   void begin_epoch(const ProgressState& state);
   void update(const ProgressState& state);
   void end_epoch(const ProgressState& state);
+  void pause();  // what passes until the next call is of another run, which may have its turn
   void message(const std::string& text);  // a line of its own, above the one that is redrawn
   void clear();  // takes the redrawn line away, before somebody else writes
 

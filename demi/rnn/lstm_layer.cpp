@@ -51,21 +51,55 @@ void* row_of_mutable(const at::Tensor& tensor, int64_t row) {
 /// The steps of a layer. Sequence n at time t is row t N + n of every array over time; arrays of h
 /// and c have one time more, for the state before the first step, so that a step goes from one row
 /// to the one N before or behind it.
+///
+/// Sequences of several lengths stand longest first, so that at each time those that have a step
+/// there are the first `running[time]` rows. Rows past a sequence's end hold finite numbers that
+/// nothing depends on.
 struct Steps {
   int64_t times, sequences, inputs, hidden;
   bool reverse;
+  std::vector<int64_t> running;  // (T), not increasing, the first one N; empty: all run to the end
+
+  /// How many of the sequences from begin to end have a step at this time.
+  int64_t rows(int64_t time, int64_t begin, int64_t end) const {
+    if (running.empty()) return end - begin;
+    return std::clamp<int64_t>(running[static_cast<size_t>(time)] - begin, 0, end - begin);
+  }
+  at::Tensor lengths() const {  // (N)
+    const at::Tensor result = at::zeros({sequences}, at::kLong);
+    for (const int64_t n : running) result.narrow(0, 0, n) += 1;
+    return result;
+  }
+  at::Tensor zeros_or_empty(at::IntArrayRef sizes, const at::TensorOptions& options) const {
+    return running.empty() ? at::empty(sizes, options) : at::zeros(sizes, options);
+  }
 
   int64_t time(int64_t step) const { return reverse ? times - 1 - step : step; }
   int64_t row(int64_t time, int64_t sequence) const { return time * sequences + sequence; }
   int64_t row_before(int64_t time, int64_t sequence) const { return row(time + reverse, sequence); }
   int64_t row_after(int64_t time, int64_t sequence) const { return row(time + !reverse, sequence); }
 
-  // Of an array over times + 1, by time: what a step came from, what it left, the very first, the
-  // very last.
+  // Of an array over times + 1, by time: what a step came from, and what it left.
   at::Tensor before(const at::Tensor& all) const { return all.narrow(0, reverse, times); }
   at::Tensor after(const at::Tensor& all) const { return all.narrow(0, !reverse, times); }
-  at::Tensor first(const at::Tensor& all) const { return all.select(0, reverse ? times : 0); }
-  at::Tensor last(const at::Tensor& all) const { return all.select(0, reverse ? 0 : times); }
+
+  /// Puts each sequence's state before its first step into such an array.
+  void set_first(const at::Tensor& all, const at::Tensor& state) const {
+    if (!reverse) {
+      all[0].copy_(state);
+    } else if (running.empty()) {
+      all[times].copy_(state);
+    } else {
+      at::Tensor to = all;
+      to.index_put_({lengths(), at::arange(sequences)}, state.to(all.scalar_type()));
+    }
+  }
+  /// Each sequence's state after its last step, in memory of its own.
+  at::Tensor last(const at::Tensor& all) const {
+    if (reverse) return all[0].clone();
+    if (running.empty()) return all[times].clone();
+    return all.index({lengths(), at::arange(sequences)});
+  }
 };
 
 /// What forward leaves: h (T + 1, N, H) 16-bit, c (T + 1, N, H) FP32, gates (T, N, 4 H) 16-bit.
@@ -74,8 +108,10 @@ struct Trace {
   at::Tensor hidden, cell, gates;
 };
 
-void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor& w_ih,
-                   const at::Tensor& w_hh, const at::Tensor& bias, const Trace& trace) {
+/// first_hidden: h before the first step, (N, H) 16-bit.
+void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor& first_hidden,
+                   const at::Tensor& w_ih, const at::Tensor& w_hh, const at::Tensor& bias,
+                   const Trace& trace) {
   const kernels::CpuKernels& k = kernels_now();
   const kernels::Storage storage = storage_of(input.scalar_type());
   const int64_t h = steps.hidden;
@@ -85,16 +121,16 @@ void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor
                    all_cell = trace.cell.view({-1, h}),
                    gates = keeps ? trace.gates.view({-1, 4 * h}) : at::Tensor();
   at::parallel_for(0, steps.sequences, kSequencesPerThread, [&](int64_t begin, int64_t end) {
-    const int64_t rows = end - begin;
-    const auto sums = scratch(rows * 4 * h);
-    const auto wide_x = from_input.reads_fp32() ? scratch(rows * steps.inputs) : nullptr;
-    const auto wide_h = from_hidden.reads_fp32() ? scratch(rows * h) : nullptr;
-    if (wide_h)
-      k.widen(wide_h.get(), row_of(all_hidden, steps.row_before(steps.time(0), begin)), storage,
-              rows * h);
+    const int64_t most = end - begin;
+    const auto sums = scratch(most * 4 * h);
+    const auto wide_x = from_input.reads_fp32() ? scratch(most * steps.inputs) : nullptr;
+    const auto wide_h = from_hidden.reads_fp32() ? scratch(most * h) : nullptr;
+    if (wide_h) k.widen(wide_h.get(), row_of(first_hidden, begin), storage, most * h);
     for (int64_t step = 0; step < steps.times; ++step) {
       const int64_t time = steps.time(step), row = steps.row(time, begin),
-                    before = steps.row_before(time, begin), after = steps.row_after(time, begin);
+                    before = steps.row_before(time, begin), after = steps.row_after(time, begin),
+                    rows = steps.rows(time, begin, end);
+      if (rows == 0) continue;
       if (wide_x) k.widen(wide_x.get(), row_of(x, row), storage, rows * steps.inputs);
       from_input(wide_x ? wide_x.get() : row_of(x, row), sums.get(), rows, /*add=*/false);
       from_hidden(wide_h ? wide_h.get() : row_of(all_hidden, before), sums.get(), rows,
@@ -125,16 +161,17 @@ at::Tensor backward_steps(const Steps& steps, const at::Tensor& of_output, const
   const int64_t h = steps.hidden;
   const StepProduct to_hidden(w_hh);
   const at::Tensor of_sums =
-      at::empty({steps.times * steps.sequences, 4 * h}, trace.hidden.options());
+      steps.zeros_or_empty({steps.times * steps.sequences, 4 * h}, trace.hidden.options());
   const at::Tensor all_cell = trace.cell.view({-1, h}), gates = trace.gates.view({-1, 4 * h}),
                    outputs = of_output.defined() ? of_output.view({-1, h}) : at::Tensor();
   at::parallel_for(0, steps.sequences, kSequencesPerThread, [&](int64_t begin, int64_t end) {
-    const int64_t rows = end - begin;
     auto* hidden_gradient = static_cast<float*>(row_of_mutable(of_hidden, begin));
     auto* cell_gradient = static_cast<float*>(row_of_mutable(of_cell, begin));
-    const auto wide = to_hidden.reads_fp32() ? scratch(rows * 4 * h) : nullptr;
+    const auto wide = to_hidden.reads_fp32() ? scratch((end - begin) * 4 * h) : nullptr;
     for (int64_t step = steps.times; step-- > 0;) {
-      const int64_t time = steps.time(step), row = steps.row(time, begin);
+      const int64_t time = steps.time(step), row = steps.row(time, begin),
+                    rows = steps.rows(time, begin, end);
+      if (rows == 0) continue;
       k.lstm_backward(
           {.rows = rows,
            .hidden = h,
@@ -191,23 +228,25 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
                                const at::Tensor& w_ih, const at::Tensor& w_hh,
                                const std::optional<at::Tensor>& b_ih,
                                const std::optional<at::Tensor>& b_hh, const at::Tensor& hidden,
-                               const at::Tensor& cell, bool reverse, bool keep) {
+                               const at::Tensor& cell, bool reverse, at::IntArrayRef running,
+                               bool keep) {
     const products::NoAutocast no_autocast;
     // Not as a view that autograd would follow: what is returned stands for itself.
     const at::AutoDispatchBelowADInplaceOrView below;
-    const Steps steps{input.size(0), input.size(1), input.size(2), w_hh.size(1), reverse};
-    const at::Tensor x = input.contiguous();
+    const Steps steps{input.size(0), input.size(1), input.size(2),
+                      w_hh.size(1),  reverse,       running.vec()};
+    const at::Tensor x = input.contiguous(), first_hidden = hidden.contiguous();
     const std::vector<int64_t> states{steps.times + 1, steps.sequences, steps.hidden};
-    Trace trace{at::empty(states, x.options()), {}, {}};
+    Trace trace{steps.zeros_or_empty(states, x.options()), {}, {}};
     if (keep) {
       trace.gates = at::empty({steps.times, steps.sequences, 4 * steps.hidden}, x.options());
       trace.cell = at::empty(states, x.options().dtype(at::kFloat));
-      steps.first(trace.cell).copy_(cell);
+      steps.set_first(trace.cell, cell);
     } else {
       trace.cell = cell.to(at::kFloat).contiguous().unsqueeze(0);
     }
-    steps.first(trace.hidden).copy_(hidden);
-    forward_steps(steps, x, w_ih, w_hh, bias_of(b_ih, b_hh, w_ih), trace);
+    steps.set_first(trace.hidden, first_hidden);
+    forward_steps(steps, x, first_hidden, w_ih, w_hh, bias_of(b_ih, b_hh, w_ih), trace);
     const at::Tensor output = steps.after(trace.hidden);
     if (keep) {
       // The output too, so that a write into it before backward is noticed.
@@ -215,8 +254,9 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
       context->saved_data["b_ih"] = b_ih.has_value();
       context->saved_data["b_hh"] = b_hh.has_value();
       context->saved_data["reverse"] = reverse;
+      context->saved_data["running"] = steps.running;
     }
-    return {output, steps.last(trace.hidden).clone(),
+    return {output, steps.last(trace.hidden),
             (keep ? steps.last(trace.cell) : trace.cell[0]).to(x.scalar_type())};
   }
 
@@ -230,8 +270,12 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &w_ih = saved[1], &w_hh = saved[2];
     const Trace trace{saved[3], saved[4], saved[5]};
-    const Steps steps{x.size(0), x.size(1), x.size(2), w_hh.size(1),
-                      context->saved_data["reverse"].toBool()};
+    const Steps steps{x.size(0),
+                      x.size(1),
+                      x.size(2),
+                      w_hh.size(1),
+                      context->saved_data["reverse"].toBool(),
+                      context->saved_data["running"].toIntVector()};
     const auto dtype = x.scalar_type();
     // Of 16-bit results, so `to` makes a tensor of its own, which the steps then write.
     const auto fp32_or_zero = [&](const at::Tensor& gradient) {
@@ -245,7 +289,7 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
     const at::Tensor of_sums =
         backward_steps(steps, of_output, w_hh.contiguous(), trace, of_hidden, of_cell);
 
-    variable_list result(9);
+    variable_list result(10);
     const ThroughSums of = gradients_through_sums(
         of_sums, x.view({-1, steps.inputs}), steps.before(trace.hidden).reshape({-1, steps.hidden}),
         w_ih.contiguous(),
@@ -282,13 +326,13 @@ bool lstm_layer_takes(const at::Tensor& input, const LstmWeights& weights, const
 }
 
 LstmResult lstm_layer(const at::Tensor& input, const LstmWeights& weights, const at::Tensor& hidden,
-                      const at::Tensor& cell, bool reverse) {
+                      const at::Tensor& cell, bool reverse, at::IntArrayRef running) {
   const auto wants = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
   const bool keep = at::GradMode::is_enabled() &&
                     (wants(input) || wants(weights.w_ih) || wants(weights.w_hh) ||
                      wants(weights.b_ih) || wants(weights.b_hh) || wants(hidden) || wants(cell));
   auto result = LstmFunction::apply(input, weights.w_ih, weights.w_hh, given(weights.b_ih),
-                                    given(weights.b_hh), hidden, cell, reverse, keep);
+                                    given(weights.b_hh), hidden, cell, reverse, running, keep);
   return {std::move(result[0]), std::move(result[1]), std::move(result[2])};
 }
 

@@ -31,7 +31,14 @@ DEMI_API bool lstm_layer_takes(const at::Tensor& input, const LstmWeights& weigh
 /// what backward needs of the gates are kept in 16 bits. `reverse` reads from the last step to the
 /// first. Threads split the N sequences among them and meet once a layer. Results are of the
 /// inputs' dtype, gradients too.
+///
+/// `running`, where sequences end at different times: how many run at each of the T times, as
+/// PackedSequence::batch_sizes() has it: longest sequences first, so not increasing, the first one
+/// N and the last one 1 or more. Each sequence then begins, reverse or not, and ends with its own
+/// steps alone. The output's rows past an end are finite and mean nothing; their gradients are
+/// taken for 0.
 DEMI_API LstmResult lstm_layer(const at::Tensor& input, const LstmWeights& weights,
-                               const at::Tensor& hidden, const at::Tensor& cell, bool reverse);
+                               const at::Tensor& hidden, const at::Tensor& cell, bool reverse,
+                               at::IntArrayRef running = {});
 
 }  // namespace demi::rnn

@@ -116,6 +116,65 @@ TEST(LstmLayer, ReadsBackwards) {
   expect_near_the_equations(one);
 }
 
+/// The equations for each sequence alone, to its own end; zeros behind it.
+Tensors equations_of_lengths(const Tensors& a, bool reverse, const std::vector<int64_t>& lengths) {
+  const int64_t times = a[0].size(0);
+  Tensors outputs, hidden, cell;
+  for (size_t n = 0; n < lengths.size(); ++n) {
+    Tensors one = a;
+    const auto sequence = static_cast<int64_t>(n);
+    one[0] = a[0].narrow(0, 0, lengths[n]).narrow(1, sequence, 1);
+    for (const size_t state : {5, 6}) one[state] = a[state].narrow(0, sequence, 1);
+    const Tensors of_one = equations(one, reverse);
+    outputs.push_back(torch::constant_pad_nd(of_one[0], {0, 0, 0, 0, 0, times - lengths[n]}));
+    hidden.push_back(of_one[1]);
+    cell.push_back(of_one[2]);
+  }
+  return {torch::cat(outputs, 1), torch::cat(hidden), torch::cat(cell)};
+}
+
+// 17 sequences are split among threads where a thread has no step left at late times.
+TEST(LstmLayer, SequencesMayEndAtDifferentTimes) {
+  const std::vector<int64_t> lengths{9, 9, 9, 8, 7, 7, 7, 5, 4, 4, 3, 3, 3, 2, 1, 1, 1};
+  const int64_t times = lengths[0], sequences = static_cast<int64_t>(lengths.size());
+  std::vector<int64_t> running(static_cast<size_t>(times), 0);
+  for (const int64_t length : lengths)
+    for (int64_t t = 0; t < length; ++t) ++running[static_cast<size_t>(t)];
+  at::Tensor runs = torch::zeros({times, sequences, 1}, at::kDouble);
+  for (int64_t t = 0; t < times; ++t) runs[t].narrow(0, 0, running[static_cast<size_t>(t)]) += 1;
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    for (const bool reverse : {false, true}) {
+      SCOPED_TRACE(testing::Message() << dtype << " " << reverse);
+      const double rounding = dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
+      Case one(times, sequences, 6, 16, dtype);
+      // Past its end a sequence holds what must not count.
+      one.arguments[0] = one.arguments[0] * runs.to(dtype) + (1 - runs).to(dtype) * 100;
+      const Tensors low = one.leaves(dtype), exact = one.leaves(at::kDouble);
+      const auto run = [&](const Tensors& a) {
+        const auto r = lstm_layer(a[0], {a[1], a[2], a[3], a[4]}, a[5], a[6], reverse, running);
+        return Tensors{r.output, r.hidden, r.cell};
+      };
+      Tensors seen = run(low);
+      const Tensors expected = equations_of_lengths(exact, reverse, lengths);
+      EXPECT_TRUE(seen[0].isfinite().all().item<bool>());
+      for (size_t i = 0; i < 3; ++i) {
+        const at::Tensor result = i == 0 ? seen[0].to(at::kDouble) * runs : seen[i];
+        EXPECT_LT(distance(result, expected[i]), rounding) << "result " << i;
+      }
+      Tensors of_results = one.of_results;
+      of_results[0] = of_results[0] * runs.to(dtype);
+      const Tensors g = gradients(seen, of_results, low),
+                    e = gradients(expected, of_results, exact);
+      for (size_t i = 0; i < g.size(); ++i)
+        EXPECT_LT(distance(g[i], e[i]), 3 * rounding) << "gradient " << i;
+
+      const torch::NoGradGuard no_grad;  // keeps one c alone
+      const Tensors again = run(low);
+      for (const size_t i : {1, 2}) EXPECT_TRUE(torch::equal(again[i], seen[i])) << i;
+    }
+  }
+}
+
 TEST(LstmLayer, AnyOfTheResultsMayGoUnused) {
   for (size_t used = 0; used < 3; ++used) {
     Case one(6, 4, 5, 8);

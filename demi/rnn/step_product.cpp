@@ -38,6 +38,14 @@ void multiply_panels(const at::BFloat16* a, const at::BFloat16* panels, float* c
                  /*is_vnni=*/true);
 }
 
+at::Tensor packed_by(const kernels::Bf16Product& own, const at::Tensor& b) {
+  const int64_t k = b.size(0), n = b.size(1);
+  at::Tensor to = at::empty({kernels::Bf16Product::packed_size(k, n)}, b.options());
+  own.pack(static_cast<uint16_t*>(to.mutable_data_ptr()),
+           static_cast<const uint16_t*>(b.const_data_ptr()), k, n, b.stride(0), b.stride(1));
+  return to;
+}
+
 // Small whole numbers: every product and sum is exact in any order.
 template <class Multiply>
 bool multiplies(Multiply multiply) {
@@ -70,7 +78,9 @@ bool StepProduct::available() {
   return result;
 }
 
-bool StepProduct::bf16_available() {
+bool StepProduct::bf16_available() { return amx_available() || kernels::bf16_product(); }
+
+bool StepProduct::amx_available() {
   static const bool result =
       blas::could_pack(at::kBFloat16) &&
       multiplies([](const auto& a, const auto& b, float* c, int64_t rows, int64_t k, int64_t n) {
@@ -86,13 +96,19 @@ bool StepProduct::bf16_available() {
 }
 
 StepProduct::StepProduct(const at::Tensor& b) : k_(b.size(0)), n_(b.size(1)) {
-  // Two rows of bf16 are packed into one.
-  if (b.scalar_type() == at::kBFloat16 && k_ % 2 == 0 && bf16_available()) panel_ = panel_of(n_);
-  b_ = panel_ ? packed(b, panel_) : b.to(at::kFloat).contiguous();
+  if (b.scalar_type() == at::kBFloat16) {
+    // Two rows of bf16 are packed into one.
+    if (k_ % 2 == 0 && amx_available()) panel_ = panel_of(n_);
+    if (!panel_) own_ = kernels::bf16_product();
+  }
+  b_ = own_ ? packed_by(*own_, b) : panel_ ? packed(b, panel_) : b.to(at::kFloat).contiguous();
 }
 
 void StepProduct::operator()(const void* a, float* c, int64_t rows, bool add) const {
-  if (panel_)
+  if (own_)
+    own_->multiply(static_cast<const uint16_t*>(a),
+                   static_cast<const uint16_t*>(b_.const_data_ptr()), c, rows, k_, n_, add);
+  else if (panel_)
     multiply_panels(static_cast<const at::BFloat16*>(a), b_.const_data_ptr<at::BFloat16>(), c, rows,
                     k_, n_, panel_, add);
   else

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "demi/optim/streams.h"
+
 namespace demi {
 
 void DeviceScale::create(c10::Device device, const ScaleState& state,
@@ -16,6 +18,12 @@ void DeviceScale::create(c10::Device device, const ScaleState& state,
   if (options.mode == ScaleMode::kAmax)
     history_ = at::zeros({options.amax_window}, at_device.dtype(at::kFloat));
   write(state);
+}
+
+void DeviceScale::keep_if_captured() const {
+  if (!on_device_ || !optim::is_capturing(scale_.device())) return;
+  for (const at::Tensor& tensor : {scale_, growth_tracker_, hysteresis_tracker_, history_})
+    optim::keep_for_graphs(tensor);
 }
 
 at::Tensor DeviceScale::inverse() const {
@@ -62,6 +70,7 @@ void DeviceScale::advance(const ScaleInput& input, const GradScalerOptions& opti
 void DeviceScale::advance(const at::Tensor& found_inf, const at::Tensor& amax,
                           const GradScalerOptions& options) {
   const at::NoGradGuard no_grad;
+  keep_if_captured();
   const at::Tensor found = found_inf != 0;
   if (options.mode == ScaleMode::kDynamic) advance_dynamic(found, options);
   if (options.mode == ScaleMode::kAmax) advance_amax(found, amax, options);
@@ -73,6 +82,11 @@ at::Tensor DeviceScale::confined(const at::Tensor& wanted, const GradScalerOptio
   const at::Tensor usable =
       next.isfinite().logical_and(next > 0).logical_and(reciprocal.isfinite());
   return at::where(usable.logical_and(reciprocal > 0), next, scale_);
+}
+
+/// 2^power, fp64, by its exponent bits: exact on every device, where pow need not be.
+at::Tensor DeviceScale::power_of_two(const at::Tensor& power) {
+  return power.to(at::kLong).clamp(-1022, 1023).add(1023).bitwise_left_shift(52).view(at::kDouble);
 }
 
 // next_state, line by line.
@@ -106,7 +120,7 @@ void DeviceScale::advance_amax(const at::Tensor& found, const at::Tensor& amax,
   const at::Tensor greatest = history_.amax().to(at::kDouble);
   const auto [fraction, exponent] = at::frexp(greatest.reciprocal() * options.amax_limit);
   const at::Tensor power = at::where(fraction == 0.5, exponent - 2, exponent - 1);
-  const at::Tensor wanted = at::ldexp(at::ones_like(greatest), power);
+  const at::Tensor wanted = power_of_two(power);
   scale_.copy_(at::where(greatest == 0, scale_, confined(wanted, options)));
 }
 

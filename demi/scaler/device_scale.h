@@ -22,6 +22,8 @@ class DEMI_API DeviceScale {
   /// fp32 of 1 / scale, divided in fp64, (): exact for powers of two.
   at::Tensor inverse() const;
   bool is_on_device() const { return on_device_; }
+  /// In a stream capture: the graph may outlive this, so its memory stays for good.
+  void keep_if_captured() const;
 
   ScaleState read() const;  // waits for the device
   void write(const ScaleState& state);
@@ -30,6 +32,8 @@ class DEMI_API DeviceScale {
   /// found_inf, amax: fp32, (), on the device; amax only for ScaleMode::kAmax.
   void advance(const at::Tensor& found_inf, const at::Tensor& amax,
                const GradScalerOptions& options);
+
+  static at::Tensor power_of_two(const at::Tensor& power);  // whole numbers; fp64
 
  private:
   at::Tensor confined(const at::Tensor& wanted, const GradScalerOptions& options) const;

@@ -10,6 +10,7 @@
 #include "demi/optim/clip.h"
 #include "demi/optim/emulated_device.h"
 #include "demi/optim/sgd.h"
+#include "demi/optim/streams.h"
 #include "demi/optim/testing.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/scaler/skip_watch.h"
@@ -208,6 +209,27 @@ TEST(SkipWatch, CountsAlikeOnHostAndDevice) {
     EXPECT_EQ(device.seen().skips_in_a_row, expected);
     EXPECT_EQ(device.seen().scale, 2);
   }
+}
+
+// A replay of the graph goes on writing the scale and the count of skips.
+TEST(DeviceScaler, WhatIsCapturedOutlivesTheScaler) {
+  EmulatedDevice device;
+  const at::Tensor p = parameter({2});
+  optim::SGD sgd({p}, optim::SGDOptions(1e-3));
+  auto scaler = std::make_unique<GradScaler>();
+  const auto step = [&] {
+    backward(*scaler, {p}, 1);
+    scaler->step(sgd);
+    scaler->update();
+  };
+  const std::size_t before = optim::kept_for_graphs();
+  step();
+  EXPECT_EQ(optim::kept_for_graphs(), before);
+  device.begin_capture();
+  step();
+  const EmulatedDevice::Graph graph = device.end_capture();
+  scaler.reset();
+  EXPECT_EQ(optim::kept_for_graphs(), before + 5);  // scale, two trackers, count, mirror
 }
 
 }  // namespace

@@ -2,13 +2,16 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <limits>
+#include <memory>
 
 #include "demi/autocast/autocast.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/gpu_testing.h"
 #include "demi/optim/testing.h"
+#include "demi/scaler/device_scale.h"
 #include "demi/scaler/grad_scaler.h"
 
 namespace demi {
@@ -63,6 +66,36 @@ TEST_F(GpuScaler, AWholeStepIsCapturedAndReplayed) {
   }
   EXPECT_TRUE(at::equal(numbers[0], numbers[2]));
   EXPECT_TRUE(at::equal(numbers[1], numbers[3]));
+}
+
+TEST_F(GpuScaler, AnAmaxScaleIsAPowerOfTwoToTheBit) {
+  for (int power = -1022; power <= 1023; ++power)
+    ASSERT_EQ(DeviceScale::power_of_two(torch::full({}, power, at::kInt).cuda()).item<double>(),
+              std::ldexp(1.0, power));
+}
+
+// The graph goes on counting skipped steps into pinned memory, and moves the scale.
+TEST_F(GpuScaler, AGraphOutlivesItsScaler) {
+  const at::Tensor w = parameter({64}).detach().cuda().requires_grad_();
+  optim::AdamW adamw({w});
+  auto scaler = std::make_unique<GradScaler>();
+  const auto step = [&] {
+    w.mutable_grad().reset();
+    scaler->scale(w.square().sum()).backward();
+    scaler->step(adamw);
+    scaler->update();
+  };
+  step();
+  const Graph graph(step);
+  scaler.reset();
+  std::vector<at::Tensor> others;  // whatever may take memory that was given back
+  for (int i = 0; i < 64; ++i) {
+    others.push_back(torch::full({2}, 7.F, at::TensorOptions().pinned_memory(true)));
+    others.push_back(torch::full({1}, 7.F, at::kCUDA));
+  }
+  for (int i = 0; i < 8; ++i) graph.replay();
+  c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(0);
+  for (const auto& other : others) EXPECT_TRUE(at::equal(other, torch::full_like(other, 7)));
 }
 
 }  // namespace

@@ -2,13 +2,16 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <limits>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
 #include "demi/core/error.h"
 #include "demi/optim/gradients.h"
 #include "demi/optim/optimizer.h"
+#include "demi/optim/streams.h"
 #include "demi/optim/table_kernels.h"
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
@@ -23,6 +26,9 @@ enum class Stage { kReady, kUnscaled, kStepped };
 /// What is known of one optimizer since the last update.
 struct Looked {
   Stage stage = Stage::kReady;
+  bool in_place = false;                // fp32 gradients were divided
+  bool is_own = false;                  // one of demi's
+  std::weak_ptr<optim::Optimizer> own;  // as long as that lives
   optim::FoundInf found = optim::no_devices();
   at::Tensor amax;       // fp32, (), of the unscaled gradients; ScaleMode::kAmax
   at::Tensor grad_norm;  // fp32, ()
@@ -70,10 +76,13 @@ struct GradScaler::Impl {
     first = state;
     if (scale.exists()) scale.write(state);
   }
+  Looked& of(torch::optim::Optimizer& optimizer);
   void require_scale(const char* where) const;
   void look(torch::optim::Optimizer& optimizer, Looked& at, bool in_place);
   void look_at_own(optim::Optimizer& optimizer, Looked& at, bool in_place);
   void look_at_foreign(torch::optim::Optimizer& optimizer, Looked& at);
+  void look_again(torch::optim::Optimizer& optimizer, Looked& at);
+  void end_looks();
   void refuse_second_division(torch::optim::Optimizer& optimizer, bool in_place) const;
   StepResult result(torch::optim::Optimizer& optimizer, const Looked& at, bool skipped,
                     at::Tensor loss) const;
@@ -81,6 +90,13 @@ struct GradScaler::Impl {
   void advance(const optim::FoundInf& found, const at::Tensor& amax);
   void warn_of_skips();
 };
+
+/// Not what was seen of a demi optimizer that has gone, and whose address this one has.
+Looked& GradScaler::Impl::of(torch::optim::Optimizer& optimizer) {
+  Looked& at = looked[&optimizer];
+  if (at.is_own && at.own.expired()) at = {};
+  return at;
+}
 
 void GradScaler::Impl::require_scale(const char* where) const {
   if (scale.exists()) return;
@@ -92,11 +108,39 @@ void GradScaler::Impl::require_scale(const char* where) const {
 /// .grad.
 void GradScaler::Impl::look_at_own(optim::Optimizer& optimizer, Looked& at, bool in_place) {
   at.stage = Stage::kUnscaled;
+  at.in_place = in_place;
+  at.is_own = true;
+  at.own = optimizer.watch();
   if (!optimizer.has_gradients()) return;
   in_place ? optimizer.unscale_(scale.tensor()) : optimizer.set_scale(scale.tensor());
   const at::Tensor found = optimizer.found_inf();
   at.found[found.device()] = found;
   if (options.mode == ScaleMode::kAmax) at.amax = optimizer.greatest();
+}
+
+/// Between unscale_() and the step gradients may have been written to. What unscale_() found stays
+/// found, as in PyTorch; what was spoiled since then counts too, for the step and for the scale.
+/// Other optimizers read their gradients once.
+void GradScaler::Impl::look_again(torch::optim::Optimizer& optimizer, Looked& at) {
+  auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
+  if (!own || at.found.empty() || !own->has_gradients()) return;
+  // The optimizer forgets the scale with gradients that were replaced.
+  const at::Tensor now = own->found_inf_under(scale.tensor(), at.in_place);
+  at::Tensor& seen = at.found[now.device()];
+  const bool waits = optim::is_asynchronous(now.device());
+  if (seen.defined() &&
+      (waits ? seen.const_data_ptr() == now.const_data_ptr() : is_set(seen) == is_set(now)))
+    return;
+  seen = seen.defined() ? at::maximum(seen, now) : now;
+  own->skip_if(seen);
+  if (options.mode == ScaleMode::kAmax) at.amax = own->greatest();
+}
+
+/// Without a step demi's optimizers still hold what was recorded for it.
+void GradScaler::Impl::end_looks() {
+  for (auto& [optimizer, at] : looked)
+    if (const auto own = at.stage == Stage::kUnscaled ? at.own.lock() : nullptr) own->end_look();
+  looked.clear();
 }
 
 /// A parameter of two optimizers, of which one divides .grad in place.
@@ -145,7 +189,8 @@ StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Lo
   const at::Tensor& s = scale.tensor();
   const at::Tensor norm =
       at.grad_norm.defined() ? at.grad_norm.to(s.device()) : at::full_like(s, kNone);
-  return {&optimizer, at::stack({at::full_like(s, skipped ? 1 : 0), norm, s}), std::move(loss)};
+  return {&optimizer, at::stack({at::full_like(s, skipped ? 1 : 0), norm, s}), std::move(loss),
+          optim::ordered_stream(s.device())};
 }
 
 /// `together`: the overflow flag of several optimizers, or undefined.
@@ -203,10 +248,14 @@ GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
 
 at::Tensor GradScaler::scale(const at::Tensor& output) {
   if (!is_enabled()) return output;
+  if (!output.defined())
+    refuse("scaler.scale", "an output is undefined",
+           "hand over the loss, or the outputs that backward starts from");
   auto& scale = impl_->scale;
   if (!scale.exists())
     scale.create(output.device(), impl_->first, impl_->options,
                  optim::is_asynchronous(output.device()));
+  scale.keep_if_captured();
   const bool narrow = output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16;
   return (narrow ? output.to(at::kFloat) : output) * scale.tensor().to(output.device());
 }
@@ -221,7 +270,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!is_enabled()) return;
   constexpr auto kWhere = "scaler.unscale_";
   impl_->require_scale(kWhere);
-  Looked& at = impl_->looked[&optimizer];
+  Looked& at = impl_->of(optimizer);
   if (at.stage == Stage::kUnscaled)
     refuse(kWhere, "unscale_() has already been called on this optimizer since the last update()",
            "call it once a step");
@@ -249,22 +298,30 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosur
 }
 
 std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimizer*>& optimizers) {
+  constexpr auto kWhere = "scaler.step";
+  for (auto one = optimizers.begin(); one != optimizers.end(); ++one) {
+    if (!*one) refuse(kWhere, "an optimizer is null", "name optimizers that are there");
+    if (std::find(optimizers.begin(), one, *one) != one)
+      refuse(kWhere, "an optimizer is there twice", "name each optimizer once");
+  }
   std::vector<StepResult> results;
   if (!is_enabled()) {
     for (auto* optimizer : optimizers) results.push_back(step(*optimizer));
     return results;
   }
-  constexpr auto kWhere = "scaler.step";
   impl_->require_scale(kWhere);
   for (auto* optimizer : optimizers) {
-    if (impl_->looked[optimizer].stage == Stage::kStepped)
+    if (impl_->of(*optimizer).stage == Stage::kStepped)
       refuse(kWhere, "step() has already been called since the last update()",
              "call update() once a step, after all optimizers");
   }
   at::Tensor together;
   for (auto* optimizer : optimizers) {
     Looked& at = impl_->looked[optimizer];
-    if (at.stage == Stage::kReady) impl_->look(*optimizer, at, /*in_place=*/false);
+    if (at.stage == Stage::kReady)
+      impl_->look(*optimizer, at, /*in_place=*/false);
+    else
+      impl_->look_again(*optimizer, at);
     if (at.found.empty())
       refuse(
           kWhere,
@@ -282,7 +339,7 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
 StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
                                          const LossClosure& closure) {
   constexpr auto kWhere = "scaler.step";
-  Looked& at = impl_->looked[&optimizer];
+  Looked& at = impl_->of(optimizer);
   if (at.stage == Stage::kStepped)
     refuse(kWhere, "step() has already been called since the last update()",
            "call update() once a step, after all optimizers");
@@ -326,7 +383,7 @@ void GradScaler::update() {
   if (found.empty())
     refuse(kWhere, "no Inf checks were recorded prior to update", "call step(optimizer) first");
   impl.advance(found, amax);
-  impl.looked.clear();
+  impl.end_looks();
 }
 
 void GradScaler::update(double new_scale) {
@@ -340,7 +397,7 @@ void GradScaler::update(double new_scale) {
   ScaleState state = impl_->state();
   state.scale = static_cast<float>(new_scale);
   impl_->set_state(state);
-  impl_->looked.clear();
+  impl_->end_looks();
 }
 
 void GradScaler::update(const at::Tensor& new_scale) {
@@ -421,7 +478,8 @@ double require_state(const StateDict& dict, const std::string& key, double great
 }
 
 int32_t count_in(const StateDict& dict, const char* key) {
-  return static_cast<int32_t>(require_state(dict, key, std::numeric_limits<int32_t>::max()));
+  return static_cast<int32_t>(
+      state_count(dict, key, "scaler.load_state_dict", std::numeric_limits<int32_t>::max()));
 }
 
 std::vector<float> history_in(const StateDict& dict) {
@@ -448,7 +506,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   change(impl_->options, [&](GradScalerOptions& options) {
     options.growth_factor = state_value(dict, "growth_factor", kWhere);
     options.backoff_factor = state_value(dict, "backoff_factor", kWhere);
-    options.growth_interval = static_cast<int64_t>(state_value(dict, "growth_interval", kWhere));
+    options.growth_interval = count_in(dict, "growth_interval");
     state.growth_tracker = count_in(dict, "_growth_tracker");
     GradScalerOptions limits = options;
     limits.init_scale = scale;

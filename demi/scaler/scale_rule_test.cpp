@@ -183,5 +183,22 @@ TEST(ScaleRule, OptionsOutOfRangeAreNamed) {
   EXPECT_NO_THROW(check({}));
 }
 
+// pow on a device may be one unit off, and then unscaling rounds.
+TEST(ScaleRule, AnAmaxScaleOfADeviceIsAPowerOfTwoToTheBit) {
+  for (int power = -1022; power <= 1023; ++power)
+    EXPECT_EQ(DeviceScale::power_of_two(at::scalar_tensor(power, at::kInt)).item<double>(),
+              std::ldexp(1.0, power));
+  const GradScalerOptions options{.init_scale = 1, .mode = ScaleMode::kAmax, .amax_window = 1};
+  for (int power = -149; power < 128; ++power) {
+    const float amax = std::ldexp(1.0F, power);
+    ScaleState host = first_state(options);
+    DeviceScale device;
+    device.create(at::kCPU, host, options, /*on_device=*/true);
+    host = next_state(host, {.found_inf = false, .amax = amax}, options);
+    device.advance(at::zeros({}), at::scalar_tensor(amax), options);
+    EXPECT_EQ(device.read().scale, host.scale) << power;
+  }
+}
+
 }  // namespace
 }  // namespace demi

@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include "demi/optim/streams.h"
+
 namespace demi {
 
 void SkipWatch::count(bool skipped, float scale) {
@@ -13,6 +15,10 @@ void SkipWatch::count(const at::Tensor& found_inf, const at::Tensor& scale) {
   if (!skips_in_a_row_.defined()) {
     skips_in_a_row_ = at::zeros_like(scale);
     mirror_ = at::zeros({2}, at::TensorOptions(at::kFloat).pinned_memory(scale.is_cuda()));
+  }
+  if (optim::is_capturing(scale.device())) {  // the graph may outlive this
+    optim::keep_for_graphs(skips_in_a_row_);
+    optim::keep_for_graphs(mirror_);
   }
   skips_in_a_row_.add_(1).mul_(found_inf);
   mirror_.copy_(at::stack({skips_in_a_row_, scale}), /*non_blocking=*/true);

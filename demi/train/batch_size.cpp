@@ -1,8 +1,10 @@
-// The batch size that fits in memory, by trial.
+#include "demi/train/batch_size.h"
+
 #include <ATen/Context.h>
 #include <ATen/ops/arange.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -108,33 +110,20 @@ bool is_out_of_memory(const std::exception& error) {
          text.find("can't allocate memory") != text.npos || text.find("out of memory") != text.npos;
 }
 
-int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workload& workload,
-                        c10::Device device) {
-  profile::count_cpu_memory();
-  const data::Batch some = widest_batch(*workload.train);
-  const int64_t most = std::max<int64_t>(workload.train->examples(), 1);
-  // A trial that runs out of memory, where a limit is set that is not seen here, needs too much.
-  const auto peak = [&](int64_t size) {
-    try {
-      return static_cast<double>(trial(config, spec, workload, some, size, device));
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-      return std::numeric_limits<double>::infinity();
-    }
-  };
-  const double room = kShare * static_cast<double>(free_bytes(device));
+int64_t largest_batch(const std::function<double(int64_t)>& peak, double room, int64_t most) {
   const int64_t small = std::min<int64_t>(8, most), large = std::min<int64_t>(32, most);
   const double at_small = peak(small), at_large = peak(large);
   if (at_small > room)
     throw TrainingError({.where = "train.find_batch_size",
                          .what = "a batch of " + std::to_string(small) + " does not fit in memory",
-                         .seen = std::to_string(static_cast<int64_t>(room)) + " bytes of room",
+                         .seen = fmt::format("{:.0f} bytes of room", room),
                          .advice = "use a smaller model or another device"});
   if (small == large) return most;
   if (at_large > room) return small;
   const double of_one = std::max((at_large - at_small) / static_cast<double>(large - small), 1.0);
   const double fixed = std::max(at_small - of_one * static_cast<double>(small), 0.0);
-  int64_t size = std::min(static_cast<int64_t>((room - fixed) / of_one), most);
+  const double reckoned = (room - fixed) / of_one;
+  int64_t size = reckoned < static_cast<double>(most) ? static_cast<int64_t>(reckoned) : most;
   // What was reckoned is tried, and made smaller until it holds.
   while (size > large) {
     const double needed = peak(size);
@@ -142,6 +131,31 @@ int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workloa
     size = std::isinf(needed) ? size / 2 : size - std::max<int64_t>(size / 10, 1);
   }
   return size;
+}
+
+int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workload& workload,
+                        c10::Device device) {
+  profile::count_cpu_memory();
+  const data::Batch some = widest_batch(*workload.train);
+  int64_t most = std::max<int64_t>(workload.train->examples(), 1);
+  // Synthetic data are made for the batch size, so memory alone sets it; they lie in the memory of
+  // the host and of the device as long as the run lasts. Those here are of a provisional size.
+  const int64_t data_of_one = (config.dry_run ? 2 : config.batches) * synthetic_bytes(config);
+  if (data_of_one > 0)
+    most = std::clamp<int64_t>(
+        static_cast<int64_t>(kShare * static_cast<double>(free_host_bytes())) / data_of_one, 1,
+        std::numeric_limits<int32_t>::max());
+  // A trial that runs out of memory, where a limit is set that is not seen here, needs too much.
+  const auto peak = [&](int64_t size) {
+    try {
+      return static_cast<double>(trial(config, spec, workload, some, size, device)) +
+             static_cast<double>(size) * static_cast<double>(data_of_one);
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      return std::numeric_limits<double>::infinity();
+    }
+  };
+  return largest_batch(peak, kShare * static_cast<double>(free_bytes(device)), most);
 }
 
 }  // namespace demi::train

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "demi/report/format.h"
+#include "demi/train/machine_json.h"
 #include "demi/train/published.h"
 #include "demi/train/table_json.h"
 
@@ -22,42 +25,107 @@ std::string percent(const std::optional<double>& share) {
   return share ? format_percent(*share) : "";
 }
 
-// A run that stopped early has no test figures; the table shows a dash for an empty cell.
-std::vector<std::string> row_of(const RunResult& run, const report::ByteUnit& memory,
-                                const report::ByteUnit& file) {
-  const bool whole = !run.history.stopped;
+// In front of the figure, so that decimals still line up.
+std::string speedup_of(const Comparison& c, const RunResult& run) {
+  return (is_disturbed(c, run) ? "* " : "") + format_factor(run.speedup);
+}
+
+// A column of the table; an empty cell shows as a dash.
+struct Field {
+  report::Column column;
+  std::function<std::string(const RunResult&)> cell;
+};
+
+// What no run has is left out: a run alone is compared with nothing, and what has no test set has
+// no accuracy. A run that stopped early has no test figures.
+std::vector<Field> fields_of(const Comparison& c) {
+  const auto largest = [&](const auto& bytes_of) {
+    int64_t most = 0;
+    for (const RunResult& run : c.runs) most = std::max(most, bytes_of(run));
+    return report::byte_unit(static_cast<double>(most));
+  };
+  const report::ByteUnit memory = largest(
+      [](const RunResult& run) { return std::max(run.peak_bytes, run.peak_resident_bytes); });
+  const report::ByteUnit file = largest([](const RunResult& run) { return run.model_bytes; });
   const auto bytes = [](int64_t value, const report::ByteUnit& unit) {
     return format_fixed(static_cast<double>(value) / unit.bytes, 2);
   };
-  return {run.spec.label,
-          seconds(run.seconds_per_epoch),
-          format_factor(run.speedup),
-          bytes(run.peak_bytes, memory),
-          bytes(run.peak_resident_bytes, memory),
-          whole && run.model_bytes > 0 ? bytes(run.model_bytes, file) : "",
-          percent(run.test_accuracy),
-          percent(run.test_accuracy_fp32_eval),
-          report::format_count(run.skipped_steps)};
+  const auto any = [&](const auto& has) { return std::ranges::any_of(c.runs, has); };
+  const bool tested =
+      c.stopped || any([](const RunResult& run) { return run.test_accuracy.has_value(); });
+
+  std::vector<Field> fields{{{.name = "precision", .align = report::Align::kLeft},
+                             [](const RunResult& run) { return run.spec.label; }},
+                            {{.name = "time per epoch", .unit = "s"},
+                             [](const RunResult& run) { return seconds(run.seconds_per_epoch); }}};
+  if (c.runs.size() > 1)
+    fields.push_back(
+        {{.name = "speedup"}, [&c](const RunResult& run) { return speedup_of(c, run); }});
+  fields.push_back({{.name = "peak memory, tensors", .unit = memory.name},
+                    [=](const RunResult& run) { return bytes(run.peak_bytes, memory); }});
+  if (any([](const RunResult& run) { return run.peak_resident_bytes > 0; }))
+    fields.push_back(
+        {{.name = "peak memory, process", .unit = memory.name},
+         [=](const RunResult& run) { return bytes(run.peak_resident_bytes, memory); }});
+  fields.push_back({{.name = "model size", .unit = file.name}, [=](const RunResult& run) {
+                      const bool has_file = !run.history.stopped && run.model_bytes > 0;
+                      return has_file ? bytes(run.model_bytes, file) : "";
+                    }});
+  if (tested)
+    fields.push_back({{.name = "test accuracy"},
+                      [](const RunResult& run) { return percent(run.test_accuracy); }});
+  for (const RunResult& run : c.runs) {
+    if (!run.test_top_k_accuracy) continue;
+    fields.push_back({{.name = fmt::format("top-{} accuracy", run.top_k)},
+                      [](const RunResult& r) { return percent(r.test_top_k_accuracy); }});
+    break;
+  }
+  if (tested)
+    fields.push_back({{.name = "evaluated in fp32"},
+                      [](const RunResult& run) { return percent(run.test_accuracy_fp32_eval); }});
+  fields.push_back({{.name = "skipped steps"},
+                    [](const RunResult& run) { return report::format_count(run.skipped_steps); }});
+  if (any([](const RunResult& run) { return run.cores_share.has_value(); }))
+    fields.push_back({{.name = "share of cores"}, [](const RunResult& run) {
+                        return run.cores_share ? format_percent(*run.cores_share, 0) : "";
+                      }});
+  return fields;
 }
 
-// A run alone is compared with nothing, and what has no test set has no accuracy.
-void drop_empty_columns(report::Table& table, const Comparison& c) {
-  const bool tested = std::any_of(c.runs.begin(), c.runs.end(), [](const RunResult& run) {
-    return run.test_accuracy.has_value();
-  });
-  std::vector<std::size_t> gone;
-  if (!tested && !c.stopped) gone = {7, 6};
-  if (c.runs.size() == 1) gone.push_back(2);
-  for (const std::size_t column : gone) {
-    table.columns.erase(table.columns.begin() + static_cast<std::ptrdiff_t>(column));
-    for (auto& row : table.rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(column));
+// Why speedups are marked.
+void note_disturbances(const Comparison& c, std::vector<std::string>& notes) {
+  for (const RunResult& run : c.runs) {
+    if (run.cores_share.value_or(1) >= kQuietShare) continue;
+    notes.push_back(fmt::format(
+        "* {} got {} of the cores that it asked for, with {} involuntary switches: another program "
+        "ran beside it, so that {}.",
+        run.spec.label, format_percent(*run.cores_share, 0),
+        report::format_count(run.involuntary_switches),
+        c.runs.size() == 1 ? "its time is not the machine's best"
+        : c.turn_steps > 0 ? "times are too long; the runs took turns, so that each met it"
+                           : "the speedups marked say nothing; compare again on a quiet machine, "
+                             "or with --interleave"));
   }
 }
 
-std::string machine_line(const Machine& machine) {
-  return fmt::format("{} ({}, {} thread{}), LibTorch {}, demi {}", machine.device_name,
-                     machine.instruction_set, machine.threads, machine.threads == 1 ? "" : "s",
-                     machine.libtorch, machine.demi);
+// What FP32 means beside TF32, which LibTorch by itself allows in convolutions on a GPU.
+void note_tf32(const Comparison& c, std::vector<std::string>& notes) {
+  const auto has = [&](bool tf32) {
+    return std::ranges::any_of(c.runs, [=](const RunResult& run) {
+      const Precision& precision = run.spec.precision;
+      return precision.weights == c10::kFloat && !precision.is_mixed() && precision.tf32 == tf32;
+    });
+  };
+  if (!c.machine.device.starts_with("cuda")) {
+    if (has(true)) notes.emplace_back("There is no tf32 on a CPU: the run computed in FP32.");
+    return;
+  }
+  if (has(false))
+    notes.emplace_back(
+        "fp32 is FP32 throughout: TF32 is off in products, convolutions and recurrent layers; "
+        "LibTorch by itself has it on in the last two.");
+  if (has(true))
+    notes.emplace_back("tf32 has TF32 on in products, convolutions and recurrent layers.");
 }
 
 std::string data_line(const Comparison& c) {
@@ -151,7 +219,7 @@ report::Highlights highlights(const Comparison& c) {
   const auto bytes = [](int64_t n) { return report::format_bytes(static_cast<double>(n)); };
   if (several) {
     result.figures.push_back(
-        {format_factor(last.speedup), "speed", last.spec.label + " against " + first.spec.label});
+        {speedup_of(c, last), "speed", last.spec.label + " against " + first.spec.label});
   } else {
     result.figures.push_back({seconds(last.seconds_per_epoch) + " s", "an epoch", ""});
   }
@@ -177,15 +245,21 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   };
   json["test_loss"] = number(run.test_accuracy ? std::optional(run.test_loss) : std::nullopt);
   json["test_accuracy"] = number(run.test_accuracy);
+  if (run.top_k > 0)
+    json[fmt::format("test_top{}_accuracy", run.top_k)] = number(run.test_top_k_accuracy);
   json["test_accuracy_fp32_eval"] = number(run.test_accuracy_fp32_eval);
   if (!run.class_accuracy.empty()) json["class_accuracy"] = run.class_accuracy;
   json["parameters"] = run.parameters;
   json["peak_bytes"] = run.peak_bytes;
-  json["peak_resident_bytes"] = run.peak_resident_bytes;
+  json["peak_resident_bytes"] = run.peak_resident_bytes > 0
+                                    ? nlohmann::ordered_json(run.peak_resident_bytes)
+                                    : nlohmann::ordered_json();
   json["model_bytes"] = run.model_bytes;
   json["checkpoint_bytes"] = run.checkpoint_bytes;
   json["skipped_steps"] = run.skipped_steps;
   json["speedup"] = run.speedup;
+  json["cores_share"] = number(run.cores_share);
+  json["involuntary_switches"] = run.involuntary_switches;
   json["stopped"] = run.history.stopped;
   json["failed"] =
       run.history.failed ? nlohmann::ordered_json(*run.history.failed) : nlohmann::ordered_json();
@@ -195,30 +269,26 @@ nlohmann::ordered_json json_of(const RunResult& run) {
 }  // namespace
 
 report::Table to_table(const Comparison& c) {
-  double memory = 0, file = 0;
+  report::Table table{.title = c.recipe + ": " + title(c.machine)};
+  const std::vector<Field> fields = fields_of(c);
+  for (const Field& field : fields) table.columns.push_back(field.column);
   for (const RunResult& run : c.runs) {
-    memory = std::max({memory, static_cast<double>(run.peak_bytes),
-                       static_cast<double>(run.peak_resident_bytes)});
-    file = std::max(file, static_cast<double>(run.model_bytes));
+    table.rows.emplace_back();
+    for (const Field& field : fields) table.rows.back().push_back(field.cell(run));
   }
-  const report::ByteUnit memory_unit = report::byte_unit(memory),
-                         file_unit = report::byte_unit(file);
-  report::Table table{.title = c.recipe + ": " + c.machine.device};
-  table.columns = {{.name = "precision", .align = report::Align::kLeft},
-                   {.name = "time per epoch", .unit = "s"},
-                   {.name = "speedup"},
-                   {.name = "peak memory, tensors", .unit = memory_unit.name},
-                   {.name = "peak memory, process", .unit = memory_unit.name},
-                   {.name = "model size", .unit = file_unit.name},
-                   {.name = "test accuracy"},
-                   {.name = "evaluated in fp32"},
-                   {.name = "skipped steps"}};
-  for (const RunResult& run : c.runs) table.rows.push_back(row_of(run, memory_unit, file_unit));
-  drop_empty_columns(table, c);
-  table.notes = {data_line(c), machine_line(c.machine)};
+  table.notes = {data_line(c), describe(c.machine)};
+  note_disturbances(c, table.notes);
+  note_tf32(c, table.notes);
+  if (c.turn_steps > 0)
+    table.notes.push_back(
+        fmt::format("The runs took turns of {} steps; the process's peak memory, of all of them "
+                    "together, is left out.",
+                    c.turn_steps));
   table.notes.insert(table.notes.end(), c.notes.begin(), c.notes.end());
-  if (c.stopped)
-    table.notes.push_back("Stopped early: " + c.runs.back().spec.label + " is not whole.");
+  std::string stopped;
+  for (const RunResult& run : c.runs)
+    if (run.history.stopped) stopped += (stopped.empty() ? "" : ", ") + run.spec.label;
+  if (!stopped.empty()) table.notes.push_back("Stopped early, not whole: " + stopped + ".");
   return table;
 }
 
@@ -260,10 +330,18 @@ report::Page to_page(const Comparison& c, const std::string& command) {
   const Machine& m = c.machine;
   report::Facts facts{"",
                       {{"device", m.device + ", " + m.device_name},
+                       {"processor", m.processor},
                        {"instruction set", m.instruction_set},
                        {"threads", std::to_string(m.threads)},
                        {"LibTorch", m.libtorch},
                        {"demi", m.demi}}};
+  if (m.gpu) {
+    const auto memory = static_cast<double>(m.gpu->memory_bytes);
+    facts.rows.insert(facts.rows.begin() + 1,
+                      {{"memory", report::format_bytes(memory)},
+                       {"compute capability", m.gpu->compute_capability},
+                       {"driver", m.gpu->driver + ", CUDA " + m.gpu->cuda}});
+  }
   page.sections = {{"", {highlights(c), to_table(c)}},
                    std::move(curves),
                    {"Where the time goes", {phase_bars(c), step_time_chart(c), wait_chart(c)}},
@@ -294,14 +372,14 @@ std::string to_json(const Comparison& c) {
   json["seed"] = c.config.seed;
   json["training_examples"] = c.training_examples;
   json["test_examples"] = c.test_examples;
-  json["machine"] = {{"device", c.machine.device},
-                     {"device_name", c.machine.device_name},
-                     {"instruction_set", c.machine.instruction_set},
-                     {"threads", c.machine.threads},
-                     {"libtorch", c.machine.libtorch},
-                     {"demi", c.machine.demi}};
+  json["machine"] = json_of(c.machine);
+  json["interleave"] =
+      c.turn_steps > 0 ? nlohmann::ordered_json(c.turn_steps) : nlohmann::ordered_json();
   json["runs"] = nlohmann::ordered_json::array();
-  for (const RunResult& run : c.runs) json["runs"].push_back(json_of(run));
+  for (const RunResult& run : c.runs) {
+    json["runs"].push_back(json_of(run));
+    json["runs"].back()["disturbed"] = is_disturbed(c, run);
+  }
   json["speedup"] =
       c.runs.size() > 1 ? nlohmann::ordered_json(c.runs[1].speedup) : nlohmann::ordered_json();
   json["stopped"] = c.stopped;

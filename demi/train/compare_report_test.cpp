@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "demi/core/error.h"
@@ -52,9 +53,84 @@ TEST(CompareReport, TableHasARowARunAndSaysWhatItRanOn) {
   const report::Table table = to_table(c);
   ASSERT_EQ(table.rows.size(), 2u);
   for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
-  EXPECT_EQ(table.rows[1][6], "92.13 %");
+  EXPECT_EQ(table.rows[1][5], "92.13 %") << "the process's memory is not known here";
   EXPECT_NE(table.notes[1].find("AVX512_BF16"), std::string::npos);
   EXPECT_EQ(table.notes.back(), "a note");
+}
+
+std::string cell_of(const report::Table& table, std::size_t row, const std::string& column) {
+  for (std::size_t i = 0; i < table.columns.size(); ++i)
+    if (table.columns[i].name == column) return table.rows[row][i];
+  return "no such column";
+}
+
+bool says(const report::Table& table, const std::string& words) {
+  return std::ranges::any_of(
+      table.notes, [&](const std::string& note) { return note.find(words) != note.npos; });
+}
+
+TEST(CompareReport, ASpeedupOfADisturbedRunIsMarkedAndTheFootSaysWhy) {
+  Comparison c = two_runs();
+  EXPECT_EQ(cell_of(to_table(c), 1, "share of cores"), "no such column") << "it is not known";
+  c.runs[0].cores_share = 0.99;
+  c.runs[1].cores_share = 0.90;
+  EXPECT_EQ(cell_of(to_table(c), 1, "speedup"), "2.00 ×");
+  EXPECT_EQ(cell_of(to_table(c), 1, "share of cores"), "90 %");
+  EXPECT_FALSE(says(to_table(c), "another program"));
+
+  c.runs[1].cores_share = 0.62;
+  c.runs[1].involuntary_switches = 1234;
+  const report::Table marked = to_table(c);
+  EXPECT_EQ(cell_of(marked, 0, "speedup"), "1.00 ×");
+  EXPECT_EQ(cell_of(marked, 1, "speedup"), "* 2.00 ×");
+  EXPECT_TRUE(
+      says(marked, "* fp16 got 62 % of the cores that it asked for, with 1,234 involuntary"));
+  EXPECT_TRUE(says(marked, "--interleave"));
+  EXPECT_NE(report::to_html(to_page(c, "")).find("* 2.00 ×"), std::string::npos);
+
+  std::swap(c.runs[0].cores_share, c.runs[1].cores_share);
+  EXPECT_EQ(cell_of(to_table(c), 0, "speedup"), "* 1.00 ×");
+  EXPECT_EQ(cell_of(to_table(c), 1, "speedup"), "* 2.00 ×") << "it is set against the first";
+  const auto json = nlohmann::json::parse(to_json(c));
+  EXPECT_EQ(json["runs"][0]["cores_share"], 0.62);
+  EXPECT_EQ(json["runs"][1]["involuntary_switches"], 1234);
+  EXPECT_EQ(json["runs"][1]["disturbed"], true);
+  c.runs[0].cores_share.reset();
+  EXPECT_TRUE(nlohmann::json::parse(to_json(c))["runs"][0]["cores_share"].is_null());
+}
+
+TEST(CompareReport, RunsThatTookTurnsSaySo) {
+  Comparison c = two_runs();
+  EXPECT_TRUE(nlohmann::json::parse(to_json(c))["interleave"].is_null());
+  c.turn_steps = 200;
+  EXPECT_EQ(nlohmann::json::parse(to_json(c))["interleave"], 200);
+  EXPECT_TRUE(says(to_table(c), "turns of 200 steps"));
+  EXPECT_EQ(cell_of(to_table(c), 0, "peak memory, process"), "no such column");
+}
+
+TEST(CompareReport, TopKAccuracyHasItsColumnAndItsWord) {
+  Comparison c = two_runs();
+  EXPECT_FALSE(nlohmann::json::parse(to_json(c))["runs"][0].contains("test_top5_accuracy"));
+  for (RunResult& run : c.runs) {
+    run.top_k = 5;
+    run.test_top_k_accuracy = 0.985;
+  }
+  EXPECT_EQ(cell_of(to_table(c), 1, "top-5 accuracy"), "98.50 %");
+  EXPECT_EQ(nlohmann::json::parse(to_json(c))["runs"][1]["test_top5_accuracy"], 0.985);
+}
+
+TEST(CompareReport, TheFootSaysWhatFp32MeansForTf32) {
+  Comparison c = two_runs();
+  c.machine.device = "cpu";
+  EXPECT_FALSE(says(to_table(c), "TF32"));
+  c.machine.device = "cuda:0";
+  EXPECT_TRUE(says(to_table(c), "TF32 is off"));
+  EXPECT_FALSE(says(to_table(c), "TF32 on"));
+  c.runs[0].spec = parse_run("tf32");
+  EXPECT_TRUE(says(to_table(c), "tf32 has TF32 on"));
+  EXPECT_FALSE(says(to_table(c), "TF32 is off")) << "the mixed run is not an FP32 run";
+  c.machine.device = "cpu";
+  EXPECT_TRUE(says(to_table(c), "no tf32 on a CPU"));
 }
 
 TEST(CompareReport, AccumulatedBatchesAreSaid) {
@@ -69,7 +145,7 @@ TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
   c.stopped = true;
   c.runs.back().history.stopped = true;
   c.runs.back().test_accuracy.reset();
-  EXPECT_EQ(to_table(c).rows[1][6], "");
+  EXPECT_EQ(to_table(c).rows[1][5], "");
   const auto json = nlohmann::json::parse(to_json(c));
   EXPECT_TRUE(json["runs"][1]["test_accuracy"].is_null());
   EXPECT_TRUE(json["stopped"]);
@@ -117,8 +193,8 @@ TEST(Published, TheRunStandsBelowItsRecipesFigures) {
   ASSERT_EQ(beside->rows.size(), published.rows.size() + 1);
   EXPECT_EQ(beside->rows.front(), published.rows.front());
   EXPECT_EQ(beside->rows.back(),
-            (std::vector<std::string>{"this run, cpu, fp16", "128", "1m32s", "1m15s", "94.3 MB",
-                                      "47.4 MB", "92.13 %", "92.13 %"}));
+            (std::vector<std::string>{"this run, cpu, fp16", "128", "1m32s", "1m15s", "89.9",
+                                      "45.2", "92.13 %", "92.13 %"}));
   EXPECT_EQ(beside->notes.front(), published.notes.front()) << "the source stays";
   EXPECT_NE(beside->notes.back().find("5 epochs of 50,000"), std::string::npos);
   const auto json = nlohmann::json::parse(to_json(of_resnet50()));

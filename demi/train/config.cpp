@@ -9,11 +9,16 @@
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
+#include "demi/train/batch_size.h"
 
 namespace demi::train {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Ceilings keep sums and products of settings within 63 bits.
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMostFeatures = int64_t{1} << 24;  // of a layer
+constexpr int64_t kMostPixels = 1 << 15;             // of a side
 
 [[noreturn]] void wrong(std::string_view source, std::string_view what, std::string_view text,
                         const std::string& accepted) {
@@ -30,8 +35,16 @@ Number parse_number(std::string_view text, std::string_view source) {
         std::is_integral_v<Number> ? "a whole number" : "a number such as 0.1 or 1e-3");
 }
 
+int64_t parse_whole(std::string_view text, std::string_view source, int64_t least, int64_t most) {
+  const auto value = parse_number<int64_t>(text, source);
+  if (value < least || value > most)
+    wrong(source, value < least ? "too small" : "too large", text,
+          fmt::format("{} to {}", least, most));
+  return value;
+}
+
 Setting whole(std::string name, std::string group, int64_t Config::*field, int64_t least,
-              std::string help) {
+              std::string help, int64_t most = kMost) {
   return {.name = std::move(name),
           .group = std::move(group),
           .help = std::move(help),
@@ -39,11 +52,8 @@ Setting whole(std::string name, std::string group, int64_t Config::*field, int64
           .is_flag = false,
           .get = [field](const Config& c) { return std::to_string(c.*field); },
           .set =
-              [field, least](Config& c, std::string_view text, std::string_view source) {
-                const auto value = parse_number<int64_t>(text, source);
-                if (value < least)
-                  wrong(source, "too small", text, fmt::format("{} or more", least));
-                c.*field = value;
+              [field, least, most](Config& c, std::string_view text, std::string_view source) {
+                c.*field = parse_whole(text, source, least, most);
               }};
 }
 
@@ -121,21 +131,41 @@ Setting batch_size() {
           .get = [](const Config& c) { return c.batch_size; },
           .set =
               [](Config& c, std::string_view text, std::string_view source) {
-                if (text != "auto" && parse_number<int64_t>(text, source) < 1)
-                  wrong(source, "too small", text, "1 or more, or auto");
+                if (text == "auto") {
+                  c.batch_size = text;
+                  return;
+                }
+                const auto value = parse_number<int64_t>(text, source);
+                if (value < 1 || value > kMost)
+                  wrong(source, value < 1 ? "too small" : "too large", text,
+                        fmt::format("1 to {}, or auto", kMost));
                 c.batch_size = text;
               }};
+}
+
+Setting data_name(std::string group) {
+  Setting setting =
+      words("data", std::move(group), &Config::data,
+            "Data set, by name (`demi data list`); csv: --train-file and --test-file; folder: of "
+            "pictures, train/class/name.jpg and val/class/name.jpg below --data-dir");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    if (text.find('/') != text.npos)
+      throw UsageError({.where = source,
+                        .what = "the data set's name is meant, and this is a path",
+                        .seen = text,
+                        .advice = "name the folder with --data-dir or DEMI_DATA_DIR"});
+    take(c, text, source);
+  };
+  return setting;
 }
 
 std::vector<Setting> data_settings() {
   const std::string g = "Model and data";
   return {
       words("model", g, &Config::model, "Network; `demi train --list` names them"),
-      words("data", g, &Config::data,
-            "Data set, by name (`demi data list`); csv: --train-file and --test-file; folder: of "
-            "pictures, train/class/name.jpg and val/class/name.jpg below --data-dir"),
+      data_name(g),
       words("data-dir", g, &Config::data_dir,
-            "Folder of the data set's files [DEMI_DATA, or where data sets lie]"),
+            "Folder of the data set's files [DEMI_DATA_DIR, or where data sets lie]"),
       words("train-file", g, &Config::train_file, "CSV or TSV with label and text, to train on"),
       words("test-file", g, &Config::test_file, "CSV or TSV with label and text, to test on"),
       whole(
@@ -144,29 +174,29 @@ std::vector<Setting> data_settings() {
       whole("overfit-batches", g, &Config::overfit_batches, 0,
             "Train and test on that many batches only, without augmentation; 0: off"),
       whole("workers", g, &Config::workers, 0,
-            "Threads that make batches ahead; 0: the training thread makes them"),
+            "Threads that make batches ahead; 0: the training thread makes them", 1024),
       words("normalize", g, &Config::normalize,
             "Pictures: data-set (mean and deviation of the set; of ImageNet for a folder), half "
             "((x/255 - 0.5) / 0.5), none",
             {"data-set", "half", "none"}),
       whole("crop-padding", g, &Config::crop_padding, 0,
-            "Pad by that many pixels and crop a random window; 0: no crop"),
+            "Pad by that many pixels and crop a random window; 0: no crop", kMostPixels),
       real("crop-area", g, &Config::crop_area, 0.001, 1,
            "Folder of pictures: trained on a random window of that share of the area up to all; 1: "
            "on the middle, as in testing"),
       flag("horizontal-flip", g, &Config::horizontal_flip, "Mirror half of the training pictures"),
-      whole("in", g, &Config::in, 1, "mlp: features"),
-      whole("out", g, &Config::out, 1, "mlp: outputs"),
-      whole("layers", g, &Config::layers, 1, "mlp: linear layers"),
+      whole("in", g, &Config::in, 1, "mlp: features", kMostFeatures),
+      whole("out", g, &Config::out, 1, "mlp: outputs", kMostFeatures),
+      whole("layers", g, &Config::layers, 1, "mlp: linear layers", 10'000),
       whole("batches", g, &Config::batches, 1, "Synthetic data: batches an epoch"),
       whole("image-size", g, &Config::image_size, 32,
-            "Synthetic pictures, or of a folder: height and width"),
-      whole("classes", g, &Config::classes, 2, "Synthetic pictures: classes"),
+            "Synthetic pictures, or of a folder: height and width", kMostPixels),
+      whole("classes", g, &Config::classes, 2, "Synthetic pictures: classes", kMostFeatures),
       words("pool", g, &Config::pool, "lstm: last, mean or max over the valid outputs",
             {"last", "mean", "max"}),
       flag("bidirectional", g, &Config::bidirectional, "lstm: a second one reads backwards"),
-      whole("embedding", g, &Config::embedding, 1, "lstm: width of the embedding"),
-      whole("hidden", g, &Config::hidden, 1, "lstm: width of the hidden state"),
+      whole("embedding", g, &Config::embedding, 1, "lstm: width of the embedding", kMostFeatures),
+      whole("hidden", g, &Config::hidden, 1, "lstm: width of the hidden state", kMostFeatures),
       whole("vocabulary-size", g, &Config::vocabulary_size, 0,
             "Texts: keep that many most frequent words; 0: all"),
       whole("max-length", g, &Config::max_length, 0,
@@ -195,7 +225,7 @@ std::vector<Setting> training_settings() {
             {"constant", "one-cycle", "linear", "cosine"}),
       whole("schedule-epochs", g, &Config::schedule_epochs, 0,
             "Epochs that the schedule is made for; 0: --epochs"),
-      real("warmup-epochs", g, &Config::warmup_epochs, 0, kInfinity,
+      real("warmup-epochs", g, &Config::warmup_epochs, 0, static_cast<double>(kMost),
            "Epochs in which the learning rate rises to --lr, before constant, linear or cosine"),
       words("loss", g, &Config::loss, "cross-entropy, bce (with logits) or mse",
             {"cross-entropy", "bce", "mse"}),
@@ -210,6 +240,10 @@ std::vector<Setting> training_settings() {
            "Decay of an average of the weights, which is what is tested; 0: none"),
       whole("early-stopping", g, &Config::early_stopping, 0,
             "End after that many epochs without a better test result; 0: never"),
+      whole(
+          "top-k", g, &Config::top_k, 0,
+          "In testing, also the share of examples whose class is among the k likeliest; 0: 5 where "
+          "there are more than 10 classes, else none"),
   };
 }
 
@@ -242,7 +276,8 @@ std::vector<Setting> place_settings() {
   const std::string g = "Run";
   return {
       words("device", g, &Config::device, "auto, cpu, cuda or cuda:N"),
-      whole("seed", g, &Config::seed, 0, "Of initial weights, data order and augmentation"),
+      whole("seed", g, &Config::seed, 0, "Of initial weights, data order and augmentation",
+            std::numeric_limits<int64_t>::max()),
       flag("deterministic", g, &Config::deterministic,
            "Only algorithms that give the same bits in every run; an error where there is none"),
       flag("dry-run", g, &Config::dry_run, "Two training steps and one test batch, nothing kept"),
@@ -286,7 +321,34 @@ int64_t scheduled_epochs(const Config& config) {
   return config.schedule_epochs > 0 ? config.schedule_epochs : config.epochs;
 }
 
+namespace {
+
+/// Synthetic data lie in memory as a whole; a number that is not one of bytes would come out as
+/// LibTorch's complaint of an overflow.
+void check_synthetic(const Config& c) {
+  if (!c.data.starts_with("synthetic-") || c.batch_size == "auto") return;
+  const double bytes = static_cast<double>(batch_size_of(c)) * static_cast<double>(c.batches) *
+                       static_cast<double>(synthetic_bytes(c));
+  constexpr double kMostBytes = 0x1p50;
+  if (bytes > kMostBytes)
+    throw UsageError(
+        {.where = "train.check",
+         .what = "the synthetic data do not fit in any memory",
+         .seen = fmt::format("{:.3g} bytes ({} batches of {})", bytes, c.batches, c.batch_size),
+         .accepted = fmt::format("at most {:.3g}", kMostBytes),
+         .advice = "fewer --batches, a smaller --batch-size or smaller examples"});
+}
+
+}  // namespace
+
+int64_t synthetic_bytes(const Config& c) {
+  if (c.data == "synthetic-rows") return 4 * (c.in + c.out);
+  if (c.data == "synthetic-images") return 3 * c.image_size * c.image_size + 8;
+  return 0;
+}
+
 void check(const Config& config) {
+  check_synthetic(config);
   const auto refuse = [](std::string_view what, std::string_view seen, std::string_view advice) {
     throw UsageError({.where = "train.check", .what = what, .seen = seen, .advice = advice});
   };
@@ -298,6 +360,11 @@ void check(const Config& config) {
     refuse("--data folder names no folder", "", "add --data-dir");
   if (config.nesterov && config.momentum == 0)
     refuse("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
+  if (config.schedule != "constant" && scheduled_epochs(config) < config.epochs)
+    refuse("the schedule ends before training does",
+           fmt::format("--schedule {} --schedule-epochs {} --epochs {}", config.schedule,
+                       config.schedule_epochs, config.epochs),
+           "as many --schedule-epochs as --epochs or more, or leave them out");
   if (config.schedule == "one-cycle" && config.warmup_epochs > 0)
     refuse("a one-cycle schedule has its own warm-up", "", "leave out --warmup-epochs");
   if (config.schedule != "constant" && config.warmup_epochs > 0 &&

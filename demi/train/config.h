@@ -41,7 +41,7 @@ struct Config {
   double warmup_epochs = 0;
   std::string loss = "cross-entropy";
   double label_smoothing = 0, clip_norm = 0, gradient_penalty = 0, ema = 0;
-  int64_t accumulate = 1, early_stopping = 0;
+  int64_t accumulate = 1, early_stopping = 0, top_k = 0;
 
   // In which precision
   std::string precision = "fp32", loss_scale = "auto";

@@ -1,13 +1,17 @@
 // A config from a file, from the environment, and back into a file.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/train/config.h"
+#include "demi/train/environment.h"
 
 namespace demi::train {
 namespace {
@@ -18,13 +22,6 @@ const std::set<std::string> kOfTheProgram{"command", "recipe", "runs"};
 std::string key_of(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
-}
-
-std::string variable_of(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(), [](char c) {
-    return c == '-' ? '_' : static_cast<char>(c - (c >= 'a' && c <= 'z' ? 32 : 0));
-  });
-  return "DEMI_" + name;
 }
 
 const Setting* setting_of_key(const std::string& key) {
@@ -51,6 +48,10 @@ const Setting* setting_of_key(const std::string& key) {
 }
 
 nlohmann::ordered_json parse(std::string_view text, const std::string& file) {
+  // An ordered object looks through all of its members at each new one.
+  constexpr std::size_t kMostBytes = 1 << 16;
+  if (text.size() > kMostBytes)
+    refuse(file + " is too long for a config", fmt::format("{} bytes", text.size()));
   try {
     auto json = nlohmann::ordered_json::parse(text);
     if (!json.is_object()) refuse(file + " holds no JSON object", json.type_name());
@@ -61,9 +62,18 @@ nlohmann::ordered_json parse(std::string_view text, const std::string& file) {
 }
 
 std::string content_of(const std::filesystem::path& file) {
+  if (std::filesystem::is_directory(file))
+    throw UsageError(
+        {.where = "train.read_config_file",
+         .what = "the config file is a folder",
+         .seen = file.string(),
+         .advice = "of a run folder name the file: " + (file / "config.json").string()});
   std::ifstream stream(file);
-  if (!stream) refuse("the config file cannot be read", file.string());
-  return {std::istreambuf_iterator<char>(stream), {}};
+  std::ostringstream content;
+  // An empty file gives an empty text, which is not JSON; `<<` alone would call that a failure.
+  if (!stream || (stream.peek() != EOF && !(content << stream.rdbuf())) || stream.bad())
+    refuse("the config file cannot be read", file.string());
+  return std::move(content).str();
 }
 
 }  // namespace
@@ -92,13 +102,29 @@ std::vector<Assignment> read_config_file(const std::filesystem::path& file) {
 }
 
 std::string recipe_of_config_file(const std::filesystem::path& file) {
-  return parse(content_of(file), file.string()).value("recipe", "");
+  const auto json = parse(content_of(file), file.string());
+  const auto recipe = json.find("recipe");
+  if (recipe == json.end()) return "";
+  if (!recipe->is_string())
+    throw UsageError({.where = "train.read_config_file",
+                      .what = "recipe in " + file.string() + " is not a name",
+                      .seen = recipe->dump(),
+                      .accepted = "a string, such as \"fashion-cnn\""});
+  return recipe->get<std::string>();
+}
+
+std::string environment_variable(std::string_view setting) {
+  std::string name(setting);
+  std::transform(name.begin(), name.end(), name.begin(), [](char c) {
+    return c == '-' ? '_' : static_cast<char>(c - (c >= 'a' && c <= 'z' ? 32 : 0));
+  });
+  return "DEMI_" + name;
 }
 
 std::vector<Assignment> read_environment() {
   std::vector<Assignment> result;
   for (const Setting& setting : settings()) {
-    const std::string variable = variable_of(setting.name);
+    const std::string variable = environment_variable(setting.name);
     if (const char* text = std::getenv(variable.c_str()))
       result.push_back({setting.name, text, variable});
   }

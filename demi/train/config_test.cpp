@@ -34,7 +34,7 @@ class ConfigFile : public ::testing::Test {
 
 TEST(Config, RefusesWhatItCannotMeanAndSaysWhatItTakes) {
   EXPECT_THAT(refusal("batch-siz", "3"), HasSubstr("did you mean batch-size?"));
-  EXPECT_THAT(refusal("batch-size", "0"), HasSubstr("1 or more, or auto"));
+  EXPECT_THAT(refusal("batch-size", "0"), HasSubstr("1 to 2147483647, or auto"));
   EXPECT_THAT(refusal("batch-size", "many"), HasSubstr("not a number"));
   EXPECT_THAT(refusal("epochs", "1.5"), HasSubstr("a whole number"));
   EXPECT_THAT(refusal("lr", "-0.1"), HasSubstr("out of range"));
@@ -43,6 +43,39 @@ TEST(Config, RefusesWhatItCannotMeanAndSaysWhatItTakes) {
   EXPECT_THAT(refusal("optimizer", "lanb"), HasSubstr("did you mean lamb?"));
   EXPECT_THAT(refusal("autocast", "perhaps"), HasSubstr("true, false"));
   EXPECT_EQ(refusal("batch-size", "auto"), "");
+}
+
+// Sums and products of settings stay within 63 bits. 2^63 - 1 made runs of 0 batches, which shipped
+// untrained weights and ended well.
+TEST(Config, EveryNumberHasACeiling) {
+  for (const Setting& setting : settings()) {
+    if (setting.type != "INT" || setting.name == "seed") continue;
+    EXPECT_THAT(refusal(setting.name, "9223372036854775807"), HasSubstr("too large"))
+        << setting.name;
+    EXPECT_THAT(refusal(setting.name, "-9223372036854775808"), HasSubstr("too small"))
+        << setting.name;
+  }
+  EXPECT_EQ(refusal("seed", "9223372036854775807"), "");
+  EXPECT_EQ(refusal("batch-size", "2147483647"), "");
+  EXPECT_THAT(refusal("batch-size", "2147483648"), HasSubstr("1 to 2147483647, or auto"));
+  EXPECT_THAT(refusal("warmup-epochs", "1e300"), HasSubstr("out of range"));
+}
+
+TEST(Config, SyntheticDataBeyondAnyMemoryAreRefused) {
+  Config config = find_recipe("mlp").config;
+  set(config, "in", "16777216", "--in");
+  set(config, "batch-size", "2147483647", "--batch-size");
+  set(config, "batches", "2147483647", "--batches");
+  EXPECT_THROW(check(config), UsageError);
+  set(config, "batches", "1", "--batches");
+  set(config, "batch-size", "512", "--batch-size");
+  EXPECT_NO_THROW(check(config));
+}
+
+// DEMI_DATA was documented as the folder; it is the setting `data`, DEMI_DATA_DIR the folder.
+TEST(Config, AFolderIsNoNameOfADataSet) {
+  EXPECT_THAT(refusal("data", "/mnt/sets"), HasSubstr("DEMI_DATA_DIR"));
+  EXPECT_EQ(refusal("data", "cifar10"), "");
 }
 
 TEST(Config, OptionsThatContradictEachOtherAreRefused) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "demi/core/flush_subnormals.h"
+#include "demi/data/to_device.h"
 #include "demi/train/forward.h"
 
 namespace demi::train {
@@ -92,11 +93,15 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
   const FlushSubnormals flush(options.flush_subnormals && options.device.is_cpu());
   Sums sums;
   sums.metrics.resize(options.metrics.size());
+  bool stopped = false;
   for (int64_t position = 0; position < loader.batches(); ++position) {
-    const data::Batch batch = loader.batch(0, position);
+    stopped = options.should_stop && options.should_stop();
+    if (stopped) break;
+    const data::Batch batch = data::to_device(loader.batch(0, position), options.device);
     add_batch(sums, options, batch, forward_in(options.precision, network, batch, options.device));
   }
   Evaluation result = read(sums, options);
+  result.stopped = stopped;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

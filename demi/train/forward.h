@@ -1,7 +1,10 @@
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+
+#include <vector>
 
 #include "demi/autocast/autocast.h"
 #include "demi/data/loader.h"
@@ -10,8 +13,10 @@
 
 namespace demi::train {
 
-/// FP32 matrix products and convolutions in tf32 or not, until the end of the scope; process-wide,
-/// CUDA only.
+/// FP32 matrix products, convolutions and recurrent layers in tf32 (CUDA) or not, until the end of
+/// the scope; process-wide. On a CPU they are FP32 in any case, also where
+/// at::Context::setFloat32MatmulPrecision allows less. At the end all is as the user had it, set by
+/// LibTorch's older functions, its newer ones, or both.
 class Tf32Mode {
  public:
   explicit Tf32Mode(bool allow);
@@ -20,7 +25,9 @@ class Tf32Mode {
   Tf32Mode& operator=(const Tf32Mode&) = delete;
 
  private:
-  bool matmul_before_, convolution_before_;
+  std::vector<at::Float32Precision> before_;  // of what newer functions set
+  at::Float32MatmulPrecision matmul_before_;  // of the older ones
+  bool convolution_before_;
 };
 
 /// The autocast region of a mixed precision on the device; a disabled one for the others. Where it

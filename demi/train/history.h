@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,9 +33,12 @@ struct Evaluation {
   std::vector<double> class_accuracy;  // 0 to 1 by class, NaN for one without examples; if asked
   int64_t examples = 0;
   double seconds = 0;
+  bool stopped = false;  // ended early because the caller asked for it: of a part of the examples
 
-  /// Whether this is a better result: by accuracy where there is one, else by loss. NaN is never.
+  /// Whether this is a better result: by accuracy where there is one, else by loss. One whose loss
+  /// is NaN never is, and every other one is better than that.
   bool better_than(const Evaluation& other) const {
+    if (std::isnan(loss) || std::isnan(other.loss)) return !std::isnan(loss);
     return accuracy && other.accuracy ? *accuracy > *other.accuracy : loss < other.loss;
   }
 };
@@ -57,7 +61,8 @@ struct History {
   bool stopped = false;               // ended early because the caller asked for it
   std::optional<int64_t> best_epoch;  // by validation; none without validation
   bool early_stopped = false;         // no better validation for early_stopping epochs
-  std::optional<std::string> failed;  // why training could not go on: the loss stayed NaN or Inf
+  std::optional<std::string>
+      failed;  // why the result is worth nothing: the loss stayed NaN or Inf, or ended so
   double seconds() const {
     double sum = 0;
     for (const EpochRecord& epoch : epochs) sum += epoch.seconds;

@@ -34,7 +34,7 @@ optim::lr::Rule after_warmup(const Config& config, int64_t steps_per_epoch, int6
   const int64_t steps = std::max<int64_t>(steps_per_epoch * scheduled_epochs(config) - warmup, 1);
   if (config.schedule == "linear") return optim::lr::polynomial(steps);
   if (config.schedule == "cosine") {
-    const int64_t epochs = (steps + steps_per_epoch - 1) / steps_per_epoch;
+    const int64_t epochs = (steps - 1) / steps_per_epoch + 1;
     return [rule = optim::lr::cosine(epochs), steps_per_epoch](int64_t step, double base) {
       return rule(step / steps_per_epoch, base);
     };
@@ -70,6 +70,7 @@ void keep_in_fp32(const Config& config, const Network& network) {
 }
 
 optim::lr::Rule make_schedule(const Config& config, int64_t steps_per_epoch) {
+  steps_per_epoch = std::max<int64_t>(steps_per_epoch, 1);  // of data without a batch
   if (config.schedule == "one-cycle")
     return optim::lr::one_cycle(one_cycle_of(config, steps_per_epoch));
   const auto warmup = static_cast<int64_t>(

@@ -15,23 +15,27 @@ namespace {
 
 using report::Align;
 
+constexpr double kMebibyte = 1024.0 * 1024.0;
+
 report::Table cifar10_resnet50() {
   report::Table table{.title = "ResNet-50 on CIFAR-10, 200 epochs, FP32 and mixed precision"};
   table.columns = {{.name = "device", .align = Align::kLeft},
                    {.name = "batch"},
                    {.name = "fp32, an epoch"},
                    {.name = "mixed, an epoch"},
-                   {.name = "fp32 size"},
-                   {.name = "mixed size"},
+                   {.name = "fp32 size", .unit = "MiB"},
+                   {.name = "mixed size", .unit = "MiB"},
                    {.name = "fp32 accuracy"},
                    {.name = "mixed accuracy"}};
-  table.rows = {
-      {"P100", "128", "1m32s", "1m15s", "90 MB", "46 MB", "94.50 %", "94.43 %"},
-      {"4 x P100", "512", "26.224 s", "23.359 s", "90 MB", "46 MB", "94.51 %", "94.78 %"},
-      {"4 x K80", "512", "1m24s", "1m17s", "90 MB", "46 MB", "94.634 %", "94.922 %"},
-      {"V100", "128", "47.112 s", "25.601 s", "90 MB", "46 MB", "94.87 %", "94.65 %"},
-      {"4 x V100", "512", "17.841 s", "12.833 s", "90 MB", "46 MB", "94.38 %", "94.60 %"}};
-  table.notes = {"Source: suvojit-0x55aa/mixed-precision-pytorch, README."};
+  table.rows = {{"P100", "128", "1m32s", "1m15s", "90", "46", "94.50 %", "94.43 %"},
+                {"4 x P100", "512", "26.224 s", "23.359 s", "90", "46", "94.51 %", "94.78 %"},
+                {"4 x K80", "512", "1m24s", "1m17s", "90", "46", "94.634 %", "94.922 %"},
+                {"V100", "128", "47.112 s", "25.601 s", "90", "46", "94.87 %", "94.65 %"},
+                {"4 x V100", "512", "17.841 s", "12.833 s", "90", "46", "94.38 %", "94.60 %"}};
+  table.notes = {"Source: suvojit-0x55aa/mixed-precision-pytorch, README.",
+                 "Sizes in MiB of 1,048,576 bytes: the source writes MB, but the network's "
+                 "23,520,842 weights of "
+                 "4 bytes are 94.1 million bytes, which are 89.7 MiB."};
   return table;
 }
 
@@ -72,12 +76,14 @@ std::vector<std::string> row_of(const RunResult& fp32, const RunResult& mixed,
     return report::format_duration(std::chrono::duration<double>(run.seconds_per_epoch));
   };
   const auto size = [](const RunResult& run) {
-    return run.model_bytes > 0 ? report::format_bytes(static_cast<double>(run.model_bytes)) : "";
+    return run.model_bytes > 0
+               ? report::format_fixed(static_cast<double>(run.model_bytes) / kMebibyte, 1)
+               : "";
   };
   const auto accuracy = [](const RunResult& run) {
     return run.test_accuracy ? report::format_percent(*run.test_accuracy) : "";
   };
-  return {fmt::format("this run, {}, {}", c.machine.device, mixed.spec.label),
+  return {fmt::format("this run, {}, {}", title(c.machine), mixed.spec.label),
           std::to_string(batch_size_of(c.config)),
           seconds(fp32),
           seconds(mixed),

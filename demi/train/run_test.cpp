@@ -85,12 +85,6 @@ TEST(Compare, CountsAndSchedulesStepsOfAccumulatedBatches) {
   EXPECT_DOUBLE_EQ(steps[2].learning_rate, config.lr / 3);
 }
 
-TEST(Run, BatchSizeFromTrialIsAtMostTheWholeSet) {
-  const Config config = small_mlp();
-  const Workload workload = load_workload(config, c10::kCPU);
-  EXPECT_EQ(find_batch_size(config, parse_run("fp32"), workload, c10::kCPU), 64);
-}
-
 TEST(Run, OutOfMemoryIsToldFromOtherErrors) {
   EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
   EXPECT_TRUE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory")));

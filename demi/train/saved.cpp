@@ -2,6 +2,7 @@
 
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
+#include "demi/data/locate.h"
 #include "demi/train/compare.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/machine.h"
@@ -28,7 +29,15 @@ Network loaded(const Workload& workload, const std::filesystem::path& file,
 SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions& options) {
   WeightsInfo info = weights_info(file);
   const c10::Device device = pick_device(options.device);
-  if (!options.data_dir.empty()) info.config.data_dir = options.data_dir;
+  const std::filesystem::path data_dir =
+      options.data_dir.empty() ? data::data_dir_of_environment() : options.data_dir;
+  if (!data_dir.empty()) info.config.data_dir = data_dir;
+  constexpr int64_t kMostExamples = INT64_MAX / 6;
+  if (options.limit < 0 || options.limit > kMostExamples)
+    throw UsageError({.where = "train.evaluate_saved",
+                      .what = "limit is out of range",
+                      .seen = std::to_string(options.limit),
+                      .accepted = "0 (all) to " + std::to_string(kMostExamples)});
   info.config.limit = 6 * options.limit;  // a sixth of it is for testing
   SavedResult result{.trained_in = std::string(info.precision.name)};
   const bool trained_in_fp32 = result.trained_in == "fp32";
@@ -40,6 +49,10 @@ SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions
     throw UsageError({.where = "train.evaluate_saved",
                       .what = "the model was trained on data without a test set",
                       .seen = info.config.data});
+  result.top_k = top_k_of(options.top_k > 0 ? options.top_k : info.config.top_k,
+                          static_cast<int64_t>(workload.classes.size()));
+  std::vector<Metric> metrics;
+  if (result.top_k > 0) metrics = {top_k(result.top_k)};
   std::optional<double> fp32;
   for (const RunSpec& run : runs) {
     const Network network = loaded(workload, file, run.precision);
@@ -47,6 +60,7 @@ SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions
                                            {.precision = run.precision,
                                             .device = device,
                                             .loss = parse_loss(info.config.loss),
+                                            .metrics = metrics,
                                             .flush_subnormals = info.config.flush_subnormals});
     if (run.label == "fp32") fp32 = evaluation.accuracy;
     result.runs.push_back({.precision = run.label, .evaluation = evaluation});

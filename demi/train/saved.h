@@ -14,8 +14,9 @@ namespace demi::train {
 struct SavedOptions {
   std::string precisions;       // by comma; empty: fp32 and the one that the model was trained in
   std::string device = "auto";  //
-  std::filesystem::path data_dir;  // empty: as in training
+  std::filesystem::path data_dir;  // empty: $DEMI_DATA_DIR, else as in training
   int64_t limit = 0;               // test examples, evenly spaced; 0: all
+  int64_t top_k = 0;               // as Config::top_k; 0: as in training
 };
 
 /// A saved model in one precision on its test set.
@@ -28,6 +29,7 @@ struct SavedRun {
 struct SavedResult {
   std::string trained_in;
   std::vector<SavedRun> runs;
+  int64_t top_k = 0;  // of the metric beside the accuracy; 0: none
 };
 
 /// Evaluates a weights file of a run on the test set of that run. A mixed precision evaluates the

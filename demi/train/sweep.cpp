@@ -22,6 +22,7 @@ Sweep parse_sweep(std::string_view text, const Config& config) {
     sweep.values.emplace_back(rest.substr(0, comma));
     Config tried = config;
     set(tried, sweep.setting, sweep.values.back(), "--sweep");
+    check(tried);  // the last value as the first, before any is trained
     if (comma == std::string_view::npos) return sweep;
     rest.remove_prefix(comma + 1);
   }
@@ -42,7 +43,12 @@ report::Table to_table(const Sweep& sweep, const std::vector<Comparison>& result
       row.push_back(report::format_fixed(1e3 * run.seconds / steps, 2));
       row.push_back(report::format_fixed(static_cast<double>(run.peak_bytes) / 1e6, 1));
     }
-    row.push_back(report::format_factor(results[i].runs.back().speedup));
+    const RunResult& last = results[i].runs.back();
+    const bool disturbed = is_disturbed(results[i], last);
+    row.push_back((disturbed ? "* " : "") + report::format_factor(last.speedup));
+    if (disturbed && table.notes.empty())
+      table.notes.emplace_back(
+          "* Another program had a part of the cores meanwhile: these speedups say nothing.");
     table.rows.push_back(std::move(row));
   }
   return table;

@@ -7,12 +7,14 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "demi/autocast/backward.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/tensor_loader.h"
+#include "demi/data/to_device.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/lr_scheduler.h"
@@ -77,20 +79,22 @@ double learning_rate(const torch::optim::Optimizer& optimizer) {
   return optimizer.param_groups().front().options().get_lr();
 }
 
-// Whether there is no point in going on after `steps` steps of which the last `bad_in_a_row` had no
-// number as their loss. `over`: there will be no more of them.
-bool is_hopeless(int64_t bad_in_a_row, int64_t steps, bool over, int64_t give_up_after) {
+// Whether there is no point in going on after `steps` steps of which the last `bad_in_a_row` were
+// bad.
+bool is_hopeless(int64_t bad_in_a_row, int64_t steps, int64_t give_up_after) {
   if (give_up_after == 0 || bad_in_a_row == 0) return false;
   const bool never_good = bad_in_a_row == steps;
-  return bad_in_a_row >= give_up_after || (never_good && (steps >= kFirstSteps || over));
+  return bad_in_a_row >= give_up_after || (never_good && steps >= kFirstSteps);
 }
 
-// Why training ended: the first of the steps in a row whose loss was no number, and what to try.
+// Why training ended: the first of the bad steps in a row, and what to try.
 std::string complaint_of(const History& history, int64_t bad_steps, const TrainerOptions& options) {
   const StepRecord& first =
       history.steps[history.steps.size() - static_cast<std::size_t>(bad_steps)];
+  const bool is_loss = !std::isfinite(first.loss);
   std::string text =
-      fmt::format("the loss is NaN or Inf from step {} on, in {} step{}; learning rate {:g}",
+      fmt::format("{} NaN or Inf from step {} on, in {} step{}; learning rate {:g}",
+                  is_loss ? "the loss is" : "the gradients hold, though the loss is sound,",
                   first.step, bad_steps, bad_steps == 1 ? "" : "s in a row", first.learning_rate);
   if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
   if (options.precision.is_mixed()) {
@@ -114,10 +118,10 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
 }  // namespace
 
 int64_t steps_of(int64_t batches, int64_t accumulate) {
-  return (batches + accumulate - 1) / accumulate;
+  return batches == 0 ? 0 : (batches - 1) / accumulate + 1;
 }
 
-// What one call of fit carries from step to step.
+// What a fit carries from step to step.
 struct Trainer::Run {
   // Not yet read from the device.
   struct Pending {
@@ -127,8 +131,14 @@ struct Trainer::Run {
     int64_t examples = 0;             // of this step
   };
 
-  Run(const GradScalerOptions& scaling, const TrainerOptions& options)
-      : scaler(scaling), timer(options.device, options.synchronise_phases) {
+  Run(const GradScalerOptions& scaling, const TrainerOptions& options,
+      const data::Loader& training_loader, const data::Loader* validation_loader,
+      int64_t number_of_epochs)
+      : training(training_loader),
+        validation(validation_loader),
+        epochs(number_of_epochs),
+        scaler(scaling),
+        timer(options.device, options.synchronise_phases) {
     for (const auto& optimizer : options.optimizers) {
       if (options.schedule)
         schedules.push_back(std::make_unique<optim::lr::Scheduler>(*optimizer, options.schedule,
@@ -136,6 +146,12 @@ struct Trainer::Run {
     }
   }
 
+  const data::Loader& training;
+  const data::Loader* validation;  // none: null
+  int64_t epochs;
+  int64_t epochs_begun = 0;
+  int64_t position = 0;   // of the next batch
+  bool in_epoch = false;  // its end is still to come
   GradScaler scaler;
   std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;  // one an optimizer
   profile::PhaseTimer timer;
@@ -144,7 +160,7 @@ struct Trainer::Run {
   History history;
   EpochRecord epoch;
   Evaluation best;
-  int64_t step = 0, correct = 0, bad_losses_in_a_row = 0;
+  int64_t step = 0, correct = 0, bad_steps_in_a_row = 0;
   double loss_sum = 0;  // over the epoch's examples
   std::chrono::steady_clock::time_point window_start;
   profile::PhaseTimer::Seconds waited_before{0};  // for data, in this epoch, at window_start
@@ -278,9 +294,16 @@ void Trainer::end_window(Run& run) {
   run.pending.push_back(std::exchange(run.window, {}));
 }
 
-void Trainer::read(Run& run) {
-  if (run.pending.empty()) return;
-  // One copy from the device for all pending steps.
+// What the callbacks are told of one step.
+struct Trainer::Told {
+  StepRecord step;
+  int64_t examples = 0;  // of the epoch so far
+};
+
+// The pending steps, with one copy from the device for all of them, put into the history.
+std::vector<Trainer::Told> Trainer::taken_from_device(Run& run) {
+  std::vector<Told> told;
+  if (run.pending.empty()) return told;
   std::vector<at::Tensor> losses, corrects;
   for (const Run::Pending& pending : run.pending) {
     losses.push_back(pending.loss);
@@ -291,52 +314,98 @@ void Trainer::read(Run& run) {
   const bool scaled = run.scaler.is_enabled();
   for (std::size_t i = 0; i < run.pending.size(); ++i) {
     Run::Pending& pending = run.pending[i];
+    StepRecord& record = pending.record;
     const double examples = static_cast<double>(pending.examples);
     const double loss_sum = loss[static_cast<int64_t>(i)].item<double>();
-    pending.record.loss = loss_sum / examples;
+    record.loss = loss_sum / examples;
     if (correct.defined()) {
       const int64_t right = correct[static_cast<int64_t>(i)].item<int64_t>();
-      pending.record.accuracy = static_cast<double>(right) / examples;
+      record.accuracy = static_cast<double>(right) / examples;
       run.correct += right;
     }
-    for (const StepResult& result : pending.results) pending.record.skipped |= result.skipped();
-    if (scaled) pending.record.loss_scale = pending.results.front().scale();
+    for (const StepResult& result : pending.results) record.skipped |= result.skipped();
+    if (scaled) record.loss_scale = pending.results.front().scale();
     run.loss_sum += loss_sum;
     run.epoch.examples += pending.examples;
-    run.history.skipped_steps += pending.record.skipped;
-    run.bad_losses_in_a_row = std::isfinite(pending.record.loss) ? 0 : run.bad_losses_in_a_row + 1;
-    run.history.steps.push_back(pending.record);
-    for (const auto& callback : callbacks_) callback->on_step(pending.record, run.epoch.examples);
+    run.history.skipped_steps += record.skipped;
+    // A scaler skips steps to find its scale; where there is none, a skipped step is a fault.
+    const bool bad = !std::isfinite(record.loss) || (record.skipped && !scaled);
+    run.bad_steps_in_a_row = bad ? run.bad_steps_in_a_row + 1 : 0;
+    run.history.steps.push_back(record);
+    told.push_back({record, run.epoch.examples});
   }
   run.pending.clear();
-  give_up_if_hopeless(run, /*over=*/false);
+  return told;
 }
 
-void Trainer::give_up_if_hopeless(Run& run, bool over) const {
-  if (is_hopeless(run.bad_losses_in_a_row, run.step, over, options_.give_up_after))
-    run.history.failed = complaint_of(run.history, run.bad_losses_in_a_row, options_);
+void Trainer::read(Run& run) {
+  for (const Told& told : taken_from_device(run))
+    for (const auto& callback : callbacks_) callback->on_step(told.step, told.examples);
+  give_up_if_hopeless(run);
 }
 
-void Trainer::train_epoch(Run& run, const data::Loader& training) {
-  const int64_t batches = training.batches();
+void Trainer::give_up_if_hopeless(Run& run) const {
+  if (!run.history.failed && is_hopeless(run.bad_steps_in_a_row, run.step, options_.give_up_after))
+    run.history.failed = complaint_of(run.history, run.bad_steps_in_a_row, options_);
+}
+
+// After the last step one loss of NaN or Inf is enough, in training or in validation: there is no
+// step to mend it.
+void Trainer::fail_if_it_ends_badly(Run& run) const {
+  History& history = run.history;
+  if (history.failed || options_.give_up_after == 0 || history.steps.empty()) return;
+  if (!std::isfinite(history.steps.back().loss)) {
+    history.failed = complaint_of(history, run.bad_steps_in_a_row, options_);
+    return;
+  }
+  const auto& validation = history.epochs.back().validation;
+  if (validation && !std::isfinite(validation->loss))
+    history.failed = fmt::format(
+        "the loss in validation is NaN or Inf after step {}, the last one; learning rate {:g}",
+        history.steps.back().step, history.steps.back().learning_rate);
+}
+
+void Trainer::begin_epoch(Run& run) {
+  if (!network_.module->is_training()) network_.module->train();
+  run.epoch = EpochRecord{.epoch = ++run.epochs_begun};
+  run.position = 0;
+  run.in_epoch = true;
+  run.correct = 0;
+  run.loss_sum = 0;
+  run.timer.reset();
+  const int64_t steps = steps_of(run.training.batches(), options_.accumulate);
+  for (const auto& callback : callbacks_)
+    callback->on_epoch_begin(run.epoch.epoch, run.epochs, steps);
+}
+
+// Goes on with the epoch until the run's step `until` is done; whether the epoch's last is.
+bool Trainer::train_epoch(Run& run, int64_t until) {
+  const int64_t batches = run.training.batches();
   const auto start = std::chrono::steady_clock::now();
   run.window_start = start;
-  run.waited_before = {};
-  for (int64_t position = 0; position < batches && !run.over(options_); ++position) {
+  run.waited_before = run.timer.spent(Phase::data);
+  for (; run.position < batches && run.step < until && !run.over(options_); ++run.position) {
     run.timer.enter(Phase::data);
-    const data::Batch batch = training.batch(run.epoch.epoch - 1, position);
-    const bool last = position + 1 == batches;
-    step(run, batch, last || (position + 1) % options_.accumulate == 0);
+    const data::Batch batch =
+        data::to_device(run.training.batch(run.epoch.epoch - 1, run.position), options_.device);
+    const bool last = run.position + 1 == batches;
+    step(run, batch, last || (run.position + 1) % options_.accumulate == 0);
     const bool first_word = run.step == kFirstSteps && options_.give_up_after > 0;
     if (last || first_word || static_cast<int64_t>(run.pending.size()) >= options_.read_every)
       read(run);
     if (options_.should_stop && options_.should_stop()) run.history.stopped = true;
   }
-  read(run);
+  const bool whole = run.position == batches || run.over(options_);
+  if (whole) read(run);
   profile::synchronize(options_.device);
   run.timer.pause();
-  run.epoch.seconds =
+  run.epoch.seconds +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return whole;
+}
+
+void Trainer::end_epoch(Run& run) {
+  run.in_epoch = false;
   for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i) {
     run.epoch.phase_seconds[i] = run.timer.spent(static_cast<Phase>(i)).count();
   }
@@ -344,6 +413,9 @@ void Trainer::train_epoch(Run& run, const data::Loader& training) {
   run.epoch.loss = run.loss_sum / examples;
   if (options_.loss.has_accuracy() && !options_.losses)
     run.epoch.accuracy = static_cast<double>(run.correct) / examples;
+  if (run.validation && !run.history.stopped && !run.history.failed) validate(run);
+  run.history.epochs.push_back(run.epoch);
+  for (const auto& callback : callbacks_) callback->on_epoch_end(run.epoch);
 }
 
 EvaluateOptions Trainer::evaluate_options() const {
@@ -352,16 +424,20 @@ EvaluateOptions Trainer::evaluate_options() const {
           .loss = options_.loss,
           .metrics = options_.metrics,
           .per_class = false,
-          .flush_subnormals = options_.flush_subnormals};
+          .flush_subnormals = options_.flush_subnormals,
+          .should_stop = options_.should_stop};
 }
 
-void Trainer::validate(Run& run, const data::Loader& validation) {
+void Trainer::validate(Run& run) {
   for (const auto& callback : callbacks_) callback->on_evaluate_begin(run.epoch.epoch);
+  History& history = run.history;
   {
     const AverageInPlace average(*this);  // given back also where evaluation throws
-    run.epoch.validation = evaluate(network_, validation, evaluate_options());
+    Evaluation evaluation = evaluate(network_, *run.validation, evaluate_options());
+    history.stopped = evaluation.stopped;
+    if (evaluation.stopped) return;
+    run.epoch.validation = std::move(evaluation);
   }
-  History& history = run.history;
   if (!history.best_epoch || run.epoch.validation->better_than(run.best)) {
     history.best_epoch = run.epoch.epoch;
     run.best = *run.epoch.validation;
@@ -376,25 +452,66 @@ History Trainer::fit(const data::Loader& training, const data::Loader* validatio
 
 History Trainer::fit_epochs(const data::Loader& training, const data::Loader* validation,
                             int64_t epochs) {
+  history_ = {};
+  Parts parts(*this, training, validation, epochs);
+  try {
+    parts.advance(std::numeric_limits<int64_t>::max());
+  } catch (...) {
+    history_ = parts.history();
+    throw;
+  }
+  history_ = parts.history();
+  return history_;
+}
+
+Trainer::Parts::Parts(Trainer& trainer, const data::Loader& training,
+                      const data::Loader* validation)
+    : Parts(trainer, training, validation, trainer.options_.epochs) {}
+
+Trainer::Parts::Parts(Trainer& trainer, const data::Loader& training,
+                      const data::Loader* validation, int64_t epochs)
+    : trainer_(trainer) {
   check_epochs(epochs);
-  Run run(scaler_options_, options_);
+  run_ = std::make_unique<Run>(trainer.scaler_options_, trainer.options_, training, validation,
+                               epochs);
+}
+
+Trainer::Parts::~Parts() = default;
+
+const History& Trainer::Parts::history() const { return run_->history; }
+
+bool Trainer::Parts::advance(int64_t steps) {
+  require(steps >= 1, "steps of a part are below 1", std::to_string(steps), "1 or more");
+  Run& run = *run_;
+  const int64_t until = run.step + std::min(steps, std::numeric_limits<int64_t>::max() - run.step);
+  try {
+    return trainer_.go_on(run, until);
+  } catch (...) {
+    // Steps that have not been read yet belong to the history, too. No callback is told, since one
+    // of them may be what has thrown.
+    try {
+      taken_from_device(run);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the device is what has failed; the first
+                     // exception says so
+    }
+    throw;
+  }
+}
+
+// Trains until the run's step `until` is done, or to the end; whether it is not there yet.
+bool Trainer::go_on(Run& run, int64_t until) {
   const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
   const Tf32Mode tf32(options_.precision.tf32);
-  const int64_t steps = steps_of(training.batches(), options_.accumulate);
-  for (int64_t epoch = 1; epoch <= epochs && !run.over(options_); ++epoch) {
-    if (!network_.module->is_training()) network_.module->train();
-    run.epoch = EpochRecord{.epoch = epoch};
-    run.correct = 0;
-    run.loss_sum = 0;
-    run.timer.reset();
-    for (const auto& callback : callbacks_) callback->on_epoch_begin(epoch, epochs, steps);
-    train_epoch(run, training);
-    if (validation && !run.history.stopped && !run.history.failed) validate(run, *validation);
-    run.history.epochs.push_back(run.epoch);
-    for (const auto& callback : callbacks_) callback->on_epoch_end(run.epoch);
+  while (run.in_epoch || (run.epochs_begun < run.epochs && !run.over(options_))) {
+    if (!run.in_epoch) {
+      if (run.step >= until) return true;
+      begin_epoch(run);
+    }
+    if (!train_epoch(run, until)) return true;
+    end_epoch(run);
   }
-  if (!run.history.failed) give_up_if_hopeless(run, /*over=*/true);
-  return run.history;
+  fail_if_it_ends_badly(run);
+  return false;
 }
 
 History Trainer::fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit) {

@@ -47,14 +47,16 @@ struct TrainerOptions {
   optim::lr::Rule schedule;  // of the learning rate by optimizer step, from 0; none: it stays
   optim::lr::Rule momentum_schedule;  // likewise, of momentum or beta1
   int64_t read_every = 10;  // steps between two reads of loss, accuracy and scale from the device
-  /// Steps in a row with a loss of NaN or Inf until training ends; 3 are enough where the first of
-  /// all is among them. 0: never.
+  /// Bad steps in a row until training ends: of a loss of NaN or Inf, or skipped where nothing
+  /// scales the loss. 3 are enough where the first of all is among them, and a loss of NaN or Inf
+  /// at the very end fails the run too. 0: never.
   int64_t give_up_after = 50;
   bool synchronise_phases =
       false;  // wait for the device between phases: slower, but their split is exact
   bool flush_subnormals = true;  // on a CPU; demi/core/flush_subnormals.h says why
-  std::function<bool()>
-      should_stop;  // asked after each step; true ends training with what there is
+  /// Asked after each step and before each batch of validation; true ends training with what there
+  /// is.
+  std::function<bool()> should_stop;
 };
 
 /// Rows and what they should give: x (N, ...), y (N, ...).
@@ -78,9 +80,12 @@ DEMI_API int64_t steps_of(int64_t batches, int64_t accumulate);
 ///     forward in an autocast region, loss in FP32, scaled, backward, unscaled and checked,
 ///     clipped, optimizer, schedule
 ///
-/// Weights must be on the device already. For a "true" 16-bit or FP64 precision the module is
-/// converted when the trainer is made. Not shared between threads.
+/// Weights must be on the device already; batches are moved there (data/to_device.h). For a "true"
+/// 16-bit or FP64 precision the module is converted when the trainer is made. Not shared between
+/// threads.
 class DEMI_API Trainer {
+  struct Run;
+
  public:
   /// Throws UsageError for options out of their range.
   Trainer(Network network, TrainerOptions options);
@@ -102,6 +107,36 @@ class DEMI_API Trainer {
   /// The same on tensors, which are shared and moved to the device.
   History fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit = {});
 
+  /// A fit that is made in parts, so that several trainers can take turns in one thread: the same
+  /// steps with the same bits as one call of `fit`. Settings of the process that a fit changes
+  /// (subnormals, TF32) hold during `advance` only. LibTorch's random numbers are the caller's to
+  /// keep apart. Trainer and loaders must outlive it.
+  class DEMI_API Parts {
+   public:
+    Parts(Trainer& trainer, const data::Loader& training, const data::Loader* validation = nullptr);
+    Parts(Trainer& trainer, const data::Loader& training, const data::Loader* validation,
+          int64_t epochs);
+    ~Parts();
+    Parts(const Parts&) = delete;
+    Parts& operator=(const Parts&) = delete;
+
+    /// That many optimizer steps more, with the validations that fall due; fewer where training
+    /// ends before. Waits for the device. False once training is over.
+    bool advance(int64_t steps);
+
+    /// Of what was trained so far. Between two parts steps since the device was last read are
+    /// missing; after an exception of `advance` none.
+    const History& history() const;
+
+   private:
+    Trainer& trainer_;
+    std::unique_ptr<Run> run_;
+  };
+
+  /// What the last call of fit recorded: also where it ended in an exception (of the loader, the
+  /// schedule, a callback), after which the weights are those of the last step.
+  const History& history() const { return history_; }
+
   /// The averages take the weights' places; called again, the weights come back. Nothing where
   /// ema_decay is 0.
   void swap_average();
@@ -119,17 +154,22 @@ class DEMI_API Trainer {
   };
 
  private:
-  struct Run;
   History fit_epochs(const data::Loader& training, const data::Loader* validation, int64_t epochs);
+  bool go_on(Run& run, int64_t until);
   void step(Run& run, const data::Batch& batch, bool last_of_window);
   at::Tensor backward(Run& run, const data::Batch& batch);
   void penalise(Run& run, std::vector<at::Tensor>& losses) const;
   std::vector<StepResult> update(Run& run);
   static void end_window(Run& run);
+  struct Told;
+  static std::vector<Told> taken_from_device(Run& run);
   void read(Run& run);
-  void give_up_if_hopeless(Run& run, bool over) const;
-  void train_epoch(Run& run, const data::Loader& training);
-  void validate(Run& run, const data::Loader& validation);
+  void give_up_if_hopeless(Run& run) const;
+  void fail_if_it_ends_badly(Run& run) const;
+  void begin_epoch(Run& run);
+  bool train_epoch(Run& run, int64_t until);
+  void end_epoch(Run& run);
+  void validate(Run& run);
   EvaluateOptions evaluate_options() const;
 
   Network network_;
@@ -137,6 +177,7 @@ class DEMI_API Trainer {
   GradScalerOptions scaler_options_;
   std::optional<EMA> average_;
   std::vector<std::shared_ptr<Callback>> callbacks_;
+  History history_;
 };
 
 }  // namespace demi::train

@@ -2,9 +2,9 @@
 
 #include <c10/core/Device.h>
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -22,8 +22,9 @@ class DEMI_API ShowProgress : public Callback {
  public:
   ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device);
 
-  /// Names the run that the next calls are about; "" where there is only one.
-  void set_run(std::string name) { state_.run = std::move(name); }
+  /// Names the run that the next calls are about; "" where there is only one. Runs that take turns
+  /// each go on where they were.
+  void set_run(const std::string& name);
 
   /// What examples are called: "images".
   void set_items(std::string items) { items_ = std::move(items); }
@@ -37,13 +38,18 @@ class DEMI_API ShowProgress : public Callback {
   void clear() { progress_.clear(); }
 
  private:
+  struct View {
+    report::ProgressState state;
+    double seconds = 0;      // of the epoch's steps
+    int64_t first_step = 0;  // of the epoch, minus one
+    double loss = 0;         // fading mean, so that the figure can be read
+  };
+
   report::Progress progress_;
-  report::ProgressState state_;
+  std::map<std::string, View> views_;  // by run
+  View* view_;                         // of the present one
   std::string items_ = "images";
   c10::Device device_;
-  std::chrono::steady_clock::time_point epoch_start_;
-  int64_t first_step_ = 0;  // of the epoch, minus one
-  double loss_ = 0;         // fading mean, so that the figure can be read
 };
 
 /// Writes each step and each epoch as a line of metrics.jsonl, and as TensorBoard scalars in a
@@ -52,18 +58,24 @@ class DEMI_API FileMetrics : public Callback {
  public:
   explicit FileMetrics(std::filesystem::path folder);
 
-  /// Begins another run: its lines carry the name, its TensorBoard events go to FOLDER/name.
+  /// Names the run that the next calls are about: its lines carry the name, its TensorBoard events
+  /// go to FOLDER/name. Runs may take turns.
   void set_run(const std::string& name);
 
   void on_step(const StepRecord& step, int64_t examples) override;
   void on_epoch_end(const EpochRecord& epoch) override;
 
  private:
+  struct Lines {
+    std::string name;
+    std::unique_ptr<report::EventFile> events;  // none where the run was not named
+    int64_t last_step = 0;
+  };
+
   std::filesystem::path folder_;
   report::MetricsLog log_;
-  std::unique_ptr<report::EventFile> events_;
-  std::string run_;
-  int64_t last_step_ = 0;
+  std::map<std::string, Lines> runs_;
+  Lines* run_;  // the present one
 };
 
 }  // namespace demi::train

@@ -1,6 +1,7 @@
 #include "demi/train/weights_file.h"
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <torch/serialize/output-archive.h>
 
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
+#include "demi/optim/optimizer.h"
 
 namespace demi::train {
 namespace {
@@ -76,7 +78,7 @@ void load_weights(torch::nn::Module& module, const std::filesystem::path& file) 
 }
 
 WeightsInfo weights_info(const std::filesystem::path& file) {
-  const auto metadata = checkpoint::load_safetensors(file).metadata;
+  const auto metadata = checkpoint::read_safetensors_header(file).metadata;
   const auto config = metadata.find("demi.config"), precision = metadata.find("demi.precision");
   if (config == metadata.end() || precision == metadata.end()) {
     throw DataError({.where = "train.weights_info",
@@ -90,19 +92,34 @@ WeightsInfo weights_info(const std::filesystem::path& file) {
   return result;
 }
 
-int64_t save_training_state(const torch::nn::Module& module,
-                            const torch::optim::Optimizer& optimizer, const History& history,
-                            const std::filesystem::path& file) {
+namespace {
+
+// demi's optimizers by tensor, so that equal runs write equal files: the archive that every other
+// torch::optim::Optimizer can write is ordered by addresses. '/' is in no name of a module.
+void add_state(checkpoint::NamedTensors& tensors, const torch::optim::Optimizer& optimizer) {
+  if (const auto* ours = dynamic_cast<const optim::Optimizer*>(&optimizer)) {
+    for (const auto& [name, tensor] : ours->state_tensors()) tensors["optimizer/" + name] = tensor;
+    std::vector<double> rates;
+    for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+    tensors["optimizer/lr"] = at::tensor(rates, at::kDouble);
+    return;
+  }
   torch::serialize::OutputArchive archive;
   optimizer.save(archive);
   std::ostringstream stream;
   archive.save_to(stream);
   std::string bytes = std::move(stream).str();
-  checkpoint::NamedTensors tensors = tensors_of(module);
-  // The optimizer's own archive as one tensor of bytes: every torch::optim::Optimizer can write
-  // one.
   tensors["optimizer"] =
-      at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte);
+      at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte).clone();
+}
+
+}  // namespace
+
+int64_t save_training_state(const torch::nn::Module& module,
+                            const torch::optim::Optimizer& optimizer, const History& history,
+                            const std::filesystem::path& file) {
+  checkpoint::NamedTensors tensors = tensors_of(module);
+  add_state(tensors, optimizer);
   checkpoint::save_safetensors(file, tensors,
                                {{"demi.epoch", std::to_string(history.epochs.size())},
                                 {"demi.step", std::to_string(history.steps.size())}});

@@ -41,8 +41,10 @@ struct WeightsInfo {
 /// Throws DataError where the file is missing, damaged or without these metadata.
 DEMI_API WeightsInfo weights_info(const std::filesystem::path& file);
 
-/// Writes what is needed to go on training: FP32 parameters, buffers, the optimizer's state and
-/// where the run stands. Returns the file's bytes.
+/// Writes what is needed to go on training: FP32 parameters, buffers, the optimizer's state
+/// ("optimizer/0.exp_avg" ...; of an optimizer that is not demi's its archive, "optimizer") and
+/// where the run stands. Equal runs write equal files with demi's optimizers. Returns the file's
+/// bytes.
 DEMI_API int64_t save_training_state(const torch::nn::Module& module,
                                      const torch::optim::Optimizer& optimizer,
                                      const History& history, const std::filesystem::path& file);

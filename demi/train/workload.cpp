@@ -1,7 +1,7 @@
 #include "demi/train/workload.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -14,6 +14,8 @@
 #include "demi/data/text_loader.h"
 #include "demi/models/registry.h"
 #include "demi/models/seeded.h"
+#include "demi/train/metric.h"
+#include "demi/train/within_memory.h"
 
 namespace demi::train {
 namespace {
@@ -86,8 +88,14 @@ std::shared_ptr<const data::Loader> with_workers(std::shared_ptr<const data::Loa
 Workload rows(const Config& config, c10::Device device) {
   const int64_t batch = batch_size_of(config);
   const int64_t batches = config.dry_run ? 2 : config.batches;
-  const auto made = data::synthetic_rows(batch * batches, config.in, config.out,
-                                         static_cast<uint64_t>(config.seed));
+  const auto made =
+      within_memory("the rows",
+                    fmt::format("--in {} --out {} --batch-size {} --batches {}", config.in,
+                                config.out, batch, batches),
+                    [&] {
+                      return data::synthetic_rows(batch * batches, config.in, config.out,
+                                                  static_cast<uint64_t>(config.seed));
+                    });
   Workload result;
   result.items = "rows";
   result.train = std::make_shared<data::TensorLoader>(made.input.to(device), made.target.to(device),
@@ -127,7 +135,10 @@ void fit_channels(data::ImageLoaderOptions& options, int64_t channels) {
 Workload images(const Config& config, c10::Device device, DataShape& shape) {
   const bool synthetic = config.data == "synthetic-images";
   data::ImageSet training =
-      synthetic ? random_images(config)
+      synthetic ? within_memory("the pictures",
+                                fmt::format("--image-size {} --batch-size {} --batches {}",
+                                            config.image_size, config.batch_size, config.batches),
+                                [&] { return random_images(config); })
                 : data::load_images(config.data, data::Split::train, config.data_dir);
   shape.channels = training.images.size(1);
   shape.size = training.images.size(2);
@@ -239,19 +250,22 @@ void to_channels_last(torch::nn::Module& module) {
 
 Network make_network(const Config& config, const DataShape& shape, uint64_t seed,
                      c10::Device device) {
-  const models::Model model = models::make_model(config.model,
-                                                 {.channels = shape.channels,
-                                                  .size = shape.size,
-                                                  .classes = shape.classes,
-                                                  .in = config.in,
-                                                  .out = config.out,
-                                                  .layers = config.layers,
-                                                  .vocabulary = shape.vocabulary,
-                                                  .embedding = config.embedding,
-                                                  .hidden = config.hidden,
-                                                  .pool = models::parse_pool(config.pool),
-                                                  .bidirectional = config.bidirectional},
-                                                 seed);
+  const models::ModelOptions options{.channels = shape.channels,
+                                     .size = shape.size,
+                                     .classes = shape.classes,
+                                     .in = config.in,
+                                     .out = config.out,
+                                     .layers = config.layers,
+                                     .vocabulary = shape.vocabulary,
+                                     .embedding = config.embedding,
+                                     .hidden = config.hidden,
+                                     .pool = models::parse_pool(config.pool),
+                                     .bidirectional = config.bidirectional};
+  const models::Model model = within_memory(
+      "the model " + config.model,
+      fmt::format("--in {} --out {} --layers {} --embedding {} --hidden {}, {} classes", config.in,
+                  config.out, config.layers, config.embedding, config.hidden, shape.classes),
+      [&] { return models::make_model(config.model, options, seed); });
   model.module->to(device);
   to_channels_last(*model.module);
   return {.module = model.module, .forward = [forward = model.forward](const data::Batch& batch) {
@@ -277,6 +291,7 @@ Workload load_workload(const Config& config, c10::Device device) {
       break;
   }
   require_loss(config, result.classes.size());
+  top_k_of(config.top_k, static_cast<int64_t>(result.classes.size()));  // refused before training
   result.make_network = [config, shape, device](uint64_t seed) {
     return make_network(config, shape, seed, device);
   };

@@ -3,13 +3,20 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "demi/weights/accumulator.h"
+#include "demi/weights/streams.h"
+
 namespace demi::weights {
 namespace {
 
 namespace autograd = torch::autograd;
 
-const autograd::AutogradMeta* meta_of(const at::TensorBase& tensor) {
-  return static_cast<const autograd::AutogradMeta*>(tensor.unsafeGetTensorImpl()->autograd_meta());
+autograd::AutogradMeta* meta_of(const c10::TensorImpl& tensor) {
+  return static_cast<autograd::AutogradMeta*>(tensor.autograd_meta());
 }
 
 at::Tensor share(const at::Tensor& low) {
@@ -18,19 +25,58 @@ at::Tensor share(const at::Tensor& low) {
                                                   /*allow_tensor_metadata_change=*/true));
 }
 
-// Where the leaf takes 16-bit gradients, the view's node must not widen them on the way.
+at::Tensor with_edge_to(const at::Tensor& low, NodePointer node, std::uint32_t input) {
+  at::Tensor alias = share(low);
+  autograd::impl::set_gradient_edge(alias, autograd::Edge(std::move(node), input));
+  return alias;
+}
+
+// Of LibTorch's own: the one input that it has must not add up in 16 bits.
+autograd::Edge widening_edge(NodePointer libtorchs, const autograd::AutogradMeta& meta) {
+  if (meta.allow_grad_dtype_mismatch_)
+    const_cast<autograd::InputMetadata&>(libtorchs->input_metadata(0)).set_grad_dtype(at::kFloat);
+  return {std::move(libtorchs), 0};
+}
+
+// The leaf's accumulator, made if there is none. LibTorch's own stays where a graph holds it, since
+// all gradients of a leaf have to meet in one; `held_here` are the references to it that do not
+// count.
+NodePointer accumulator_of(const at::Tensor& leaf, c10::ScalarType dtype,
+                           const NodePointer& held_here) {
+  auto& meta = *meta_of(*leaf.unsafeGetTensorImpl());
+  const bool opened = takes_16_bit(meta, dtype);
+  NodePointer known;  // destroyed after the lock
+  const std::lock_guard lock(meta.mutex_);
+  known = meta.grad_accumulator_.lock();
+  constexpr std::size_t kHeldHere = 3;  // accumulator_, the edge of wide_ and `known`
+  const bool replaceable =
+      opened && known && known == held_here && known.use_count() == kHeldHere && !as_ours(known);
+  // Of another shape: the leaf's data was replaced (set_data).
+  if (known && known->input_metadata(0).is_same_shape(leaf) && !replaceable) return known;
+  NodePointer made =
+      opened ? make_node<Accumulator>(leaf) : make_node<autograd::AccumulateGrad>(leaf);
+  meta.grad_accumulator_ = WeakNodePointer(made);
+  return made;
+}
+
+// Where somebody set the leaf's grad_dtype to 16 bits, the view's node need not widen the gradient
+// of the view's only use, if nothing else leads to the leaf.
 void let_gradient_through(const at::TensorBase& base, c10::ScalarType dtype,
                           const autograd::Edge& edge) {
-  const auto* meta = meta_of(base);
-  if (!meta || meta->grad_dtype_ != dtype) return;
+  const auto& meta = *meta_of(*base.unsafeGetTensorImpl());
+  if (meta.allow_grad_dtype_mismatch_ || meta.grad_dtype_ != dtype) return;
+  const auto& next = edge.function->next_edges();
+  const bool is_first_use = edge.function.use_count() == 2;  // the view's and `edge`
+  const bool alone = is_first_use && next.size() == 1 && next[0].function &&
+                     next[0].function.use_count() == 1 && !as_ours(next[0].function);
   const_cast<autograd::InputMetadata&>(edge.function->input_metadata(edge.input_nr))
-      .set_grad_dtype(dtype);
+      .set_grad_dtype(alone ? dtype : base.scalar_type());
 }
 
 }  // namespace
 
 Kind kind_of(const at::TensorBase& tensor) {
-  const auto* meta = meta_of(tensor);
+  const auto* meta = meta_of(*tensor.unsafeGetTensorImpl());
   if (!meta) return Kind::plain_leaf;
   if (meta->fw_grad_) return Kind::other;
   if (meta->requires_grad_) return Kind::trained_leaf;
@@ -39,23 +85,102 @@ Kind kind_of(const at::TensorBase& tensor) {
   return plain ? Kind::plain_leaf : Kind::other;
 }
 
+Aliases& Aliases::operator=(Aliases&& other) noexcept {
+  std::swap(wide_, other.wide_);
+  std::swap(direct_, other.direct_);
+  std::swap(by_token_, other.by_token_);
+  std::swap(accumulator_, other.accumulator_);
+  std::swap(token_, other.token_);
+  std::swap(opened_, other.opened_);
+  return *this;
+}
+
+at::Tensor Aliases::take(const c10::TensorImpl& leaf) const {
+  if (!wide_.defined()) return {};
+  const auto& meta = *meta_of(leaf);
+  if (target_of(meta.grad_accumulator_) != accumulator_.get() ||
+      takes_16_bit(meta, wide_.scalar_type()) != opened_)
+    return {};
+  if (!direct_.defined()) return wide_;
+  // An op holds the tensor until it has taken the edge, and the graph holds the edge from then on:
+  // with no other holder of either, no use is there that this one's gradient could be added to.
+  at::Tensor mine = direct_;
+  const auto& accumulator = static_cast<const Accumulator&>(*accumulator_);
+  if (mine.use_count() == 2 &&
+      static_cast<std::int64_t>(accumulator_.use_count()) == accumulator.kept)
+    return mine;
+  mine = by_token_;
+  if (mine.use_count() == 2 && token_.use_count() == 2) return mine;
+  return wide_;
+}
+
+bool Aliases::make(const at::Tensor& low, const at::Tensor& leaf,
+                   std::vector<at::Tensor>& dropped) {
+  const bool opened = takes_16_bit(*meta_of(*leaf.unsafeGetTensorImpl()), low.scalar_type());
+  NodePointer accumulator = accumulator_of(leaf, low.scalar_type(), accumulator_);
+  Accumulator* ours = as_ours(accumulator);
+  move_to(dropped);
+  if (opened && !ours) return false;
+  opened_ = opened;
+  wide_ = with_edge_to(low, accumulator, ours ? +Accumulator::kWide : 0u);
+  if (opened && !ours->is_claimed.exchange(true)) {
+    direct_ = with_edge_to(low, accumulator, Accumulator::kDirect);
+    token_ = ours->token(accumulator);
+    by_token_ = with_edge_to(low, token_, 0);
+  }
+  if (ours) ours->kept += references();
+  accumulator_ = std::move(accumulator);
+  return true;
+}
+
+// To the accumulator: accumulator_, the edges of wide_ and direct_, the token's.
+int Aliases::references() const { return direct_.defined() ? 4 : 2; }
+
+void Aliases::uncount() {
+  Accumulator* ours = accumulator_ ? as_ours(accumulator_) : nullptr;
+  if (!ours) return;
+  ours->kept -= references();
+  if (direct_.defined()) ours->is_claimed = false;
+}
+
+void Aliases::move_to(std::vector<at::Tensor>& dropped) {
+  uncount();
+  accumulator_.reset();  // never the last holders: the tensors are
+  token_.reset();
+  for (at::Tensor* alias : {&wide_, &direct_, &by_token_})
+    if (alias->defined()) dropped.push_back(std::move(*alias));
+}
+
+bool keeps_aliases(const at::TensorBase& leaf) {
+  return leaf.is_cpu() && !emulated_streams.load(std::memory_order_relaxed);
+}
+
 at::Tensor alias_of_leaf(const at::Tensor& low, const at::Tensor& leaf) {
-  at::Tensor alias = share(low);
-  autograd::impl::set_gradient_edge(alias,
-                                    autograd::Edge(autograd::impl::grad_accumulator(leaf), 0));
-  return alias;
+  const NodePointer accumulator = accumulator_of(leaf, low.scalar_type(), {});
+  const auto& meta = *meta_of(*leaf.unsafeGetTensorImpl());
+  Accumulator* ours = as_ours(accumulator);
+  autograd::Edge edge;
+  if (!ours)
+    edge = widening_edge(accumulator, meta);
+  else if (takes_16_bit(meta, low.scalar_type()))
+    edge = ours->edge_of_one_use(accumulator);
+  else
+    edge = {accumulator, Accumulator::kWide};
+  return with_edge_to(low, std::move(edge.function), edge.input_nr);
 }
 
 at::Tensor alias_of_view(const at::Tensor& low, const at::Tensor& view, bool with_edge) {
   const at::TensorBase& base = view._base();
+  autograd::Edge edge;
+  if (with_edge) {
+    edge = autograd::impl::gradient_edge(view);
+    if (!edge.is_valid()) return {};
+    let_gradient_through(base, low.scalar_type(), edge);
+  }
   at::Tensor alias = share(low);
   alias.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
                                                      view.storage_offset() - base.storage_offset());
-  if (with_edge) {
-    auto edge = autograd::impl::gradient_edge(view);
-    let_gradient_through(base, low.scalar_type(), edge);
-    autograd::impl::set_gradient_edge(alias, std::move(edge));
-  }
+  if (with_edge) autograd::impl::set_gradient_edge(alias, std::move(edge));
   return alias;
 }
 

@@ -4,8 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
 #include <unordered_map>
 
+#include "demi/weights/captured_step.h"
+#include "demi/weights/handed_on.h"
 #include "demi/weights/low_copy.h"
 #include "demi/weights/weights.h"
 
@@ -17,13 +22,15 @@ struct Owned {
   at::Tensor parameter;  // held, so that the key is never reused
   int owners = 0;
   Copies copies;
+  CapturedSteps captured;
 };
 
 using WeakLeaf = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 struct RegionEntry {
   WeakLeaf leaf;  // held weakly, so that the key is never reused
-  Copies copies;
+  Copies copies = {};
+  bool used = false;  // before: a frozen leaf has a copy from its second use on
 };
 
 /// The copies of owned parameters. Under cache_mutex(). Never destroyed, since tensors may outlive
@@ -63,19 +70,39 @@ class Memo {
   std::array<Place, kPlaces> places_;
 };
 
-/// Of this thread.
+/// Of this thread. On the heap: what stands in static TLS has to fit into the 1,664 bytes that all
+/// libraries loaded by dlopen share.
 struct Region {
   int depth = 0;
   std::unordered_map<const c10::TensorImpl*, RegionEntry> entries;
-  std::uint64_t generation = 0;  // as owned_generation
-  std::size_t sweep_at =
-      64;  // entries of leaves that died inside the region go when there are so many
+  std::uint64_t generation = 0;     // as owned_generation
+  std::shared_ptr<HandedOn> outer;  // what this thread itself inherits
   Memo memo;
   ~Region();
   void clear();
+  RegionEntry& entry(const at::Tensor& leaf);
+  /// Before a copy of so many bytes is made.
+  void make_room(std::int64_t bytes);
+
+ private:
+  /// Drops what belongs to leaves that died inside the region.
   void sweep();
+  std::size_t sweep_at_ = 64;     // entries
+  std::int64_t swept_bytes_ = 0;  // of the copies that the last sweep left
+  std::int64_t bytes_since_ = 0;  // of those made since
 };
 Region& make_region();
+
+/// The regions of the threads that work for one that is in a region: each has its own in here. They
+/// end when that region was left and the last of their work is done.
+class WorkersRegions : public HandedOn {
+ public:
+  Region& of_this_thread();
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::thread::id, Region> regions_;
+};
 
 // A word of static TLS: an access without a call.
 [[gnu::tls_model("initial-exec")]] inline thread_local constinit Region* region_of_this_thread =
@@ -83,11 +110,26 @@ Region& make_region();
 
 inline Region& region() { return region_of_this_thread ? *region_of_this_thread : make_region(); }
 
+/// The region that this thread works for where it has entered none itself; else its own.
+Region& inherited_region(Region& own);
+inline Region& region_in_force() {
+  Region& own = region();
+  return own.depth > 0 ? own : inherited_region(own);
+}
+
 /// Hooks are used for copies that live across regions, and wherever they are free.
 bool uses_hooks();
 
 /// Destroys the copies under the lock, and the tensors that they held (which may run anybody's
 /// code) outside of it.
 void discard(std::vector<LowCopy>&& copies);
+
+/// Copies that stand in no table, discarded at the end of the scope.
+struct Loose {
+  std::vector<LowCopy> copies;
+  ~Loose() {
+    if (!copies.empty()) discard(std::move(copies));
+  }
+};
 
 }  // namespace demi::weights

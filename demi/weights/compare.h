@@ -21,4 +21,18 @@ inline bool same(c10::IntArrayRef a, c10::IntArrayRef b) {
   return true;
 }
 
+/// Whether every element of `view` is one of the dense tensor `base`: a view is bound to its base
+/// by autograd alone, and set_data on either, or an offset of its own, leads it elsewhere. An empty
+/// one lies nowhere.
+inline bool lies_within(const c10::TensorImpl& view, const c10::TensorImpl& base) {
+  if (view.numel() == 0 ||
+      view.unsafe_storage().unsafeGetStorageImpl() != base.unsafe_storage().unsafeGetStorageImpl())
+    return false;
+  const auto sizes = view.sizes(), strides = view.strides();
+  std::int64_t last = view.storage_offset() - base.storage_offset();
+  if (last < 0) return false;
+  for (std::size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  return last < base.numel();
+}
+
 }  // namespace demi::weights

@@ -31,12 +31,13 @@ Footprint& Footprint::operator=(Footprint&& other) noexcept {
   return *this;
 }
 
-std::optional<LowCopy> make_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks) {
+std::optional<LowCopy> announce_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks,
+                                     const LowCopy* replaces) {
   const std::int64_t bytes = leaf.numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
   if (bytes == 0 || !leaf.is_non_overlapping_and_dense()) return std::nullopt;
-  if (counters().bytes + bytes > counters().capacity) return std::nullopt;
-  const c10::TensorImpl& impl = *leaf.unsafeGetTensorImpl();
-  const std::int64_t version = version_of(impl);
+  const std::int64_t others = counters().bytes - (replaces ? replaces->footprint.bytes() : 0);
+  if (others + bytes > counters().capacity) return std::nullopt;
+  const std::int64_t version = version_of(*leaf.unsafeGetTensorImpl());
   std::shared_ptr<StorageMark> mark;
   if (hooks) {
     mark = StorageMark::hooked(*leaf.storage().unsafeGetStorageImpl());
@@ -44,24 +45,33 @@ std::optional<LowCopy> make_copy(const at::Tensor& leaf, c10::ScalarType dtype, 
   } else if (version < 0) {
     return std::nullopt;  // nothing would tell of a write
   }
-  const c10::InferenceMode no_inference(false);
-  const at::NoGradGuard no_grad;
-  at::Tensor low = leaf.detach().to(dtype);
-  counters().casts += 1;
-  if (low.strides() != leaf.strides()) return std::nullopt;
   const std::uint64_t epoch = mark ? mark->epoch() : 0;
-  const std::int64_t low_version = version_of(*low.unsafeGetTensorImpl());
   return LowCopy{.dtype = dtype,
-                 .low = std::move(low),
-                 .alias = {},
+                 .low = {},
+                 .aliases = {},
                  .mark = std::move(mark),
                  .epoch = epoch,
                  .version = version,
-                 .low_version = low_version,
+                 .low_version = 0,
                  .data = leaf.storage().data(),
                  .storage = leaf.storage().getWeakStorageImpl(),
                  .storage_offset = leaf.storage_offset(),
+                 .ready = {},
                  .footprint = Footprint(bytes)};
+}
+
+bool fill(LowCopy& copy, const at::Tensor& leaf, const at::Tensor& memory) {
+  const c10::InferenceMode no_inference(false);
+  const at::NoGradGuard no_grad;
+  const CurrentStream current(leaf);
+  copy.low =
+      memory.defined() ? at::Tensor(memory).copy_(leaf.detach()) : leaf.detach().to(copy.dtype);
+  counters().casts += 1;
+  copy.low_version = version_of(*copy.low.unsafeGetTensorImpl());
+  copy.ready = ReadyOn(current);
+  if (current && memory.defined())
+    current.streams().recordDataPtrOnStream(memory.storage().data_ptr(), current.stream());
+  return copy.low.strides() == leaf.strides();
 }
 
 void renew(LowCopy& copy, const at::Tensor& leaf) {

@@ -7,8 +7,10 @@
 #include <optional>
 #include <vector>
 
+#include "demi/weights/alias.h"
 #include "demi/weights/compare.h"
 #include "demi/weights/mutation_hook.h"
+#include "demi/weights/streams.h"
 
 namespace demi::weights {
 
@@ -28,6 +30,7 @@ class Footprint {
   ~Footprint();
   Footprint(Footprint&& other) noexcept;
   Footprint& operator=(Footprint&& other) noexcept;
+  std::int64_t bytes() const { return bytes_; }
 
  private:
   std::int64_t bytes_;
@@ -37,8 +40,8 @@ class Footprint {
 /// changed and destroyed under the exclusive cache_mutex(), read under the shared one.
 struct LowCopy {
   c10::ScalarType dtype;
-  at::Tensor low;    // sizes and strides of the leaf; not part of any graph
-  at::Tensor alias;  // the same storage, gradient edge to the leaf; empty until a graph wants it
+  at::Tensor low;   // sizes and strides of the leaf; not part of any graph
+  Aliases aliases;  // the same storage, gradient edge to the leaf; empty until a graph wants them
   std::shared_ptr<StorageMark>
       mark;                  // empty only where hooks are not used (Mode::region on LibTorch 2.11)
   std::uint64_t epoch;       // of the mark
@@ -49,6 +52,7 @@ struct LowCopy {
       storage;  // of the leaf: while this lives, no other one gets its address
   std::int64_t storage_offset;
   bool in_step = false;  // between begin() and finish() of a StepTargets
+  ReadyOn ready;         // the streams that may use it
   Footprint footprint;
 };
 
@@ -64,9 +68,17 @@ inline bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf) {
          same(leaf.sizes(), low.sizes()) && same(leaf.strides(), low.strides());
 }
 
-/// Hooks, then casts. Empty where there can be no copy: the leaf is not dense, its storage cannot
-/// be hooked, or the capacity is used up. Exclusive lock.
-std::optional<LowCopy> make_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks);
+/// What a copy of the leaf depends on, taken down before the cast, so that a write during it is
+/// seen: hooks; `low` is still empty. Empty where there can be no copy: the leaf is not dense, its
+/// storage cannot be hooked, or the capacity is used up, in which a copy that it `replaces` (or
+/// null) does not count. Exclusive lock.
+std::optional<LowCopy> announce_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks,
+                                     const LowCopy* replaces);
+
+/// The cast that an announced copy waits for, into `memory` (sizes and strides of the leaf) where
+/// that is defined. Without any lock, since an observer of the cast may use weights itself. False
+/// where it gave other strides.
+bool fill(LowCopy& copy, const at::Tensor& leaf, const at::Tensor& memory);
 
 /// After a step wrote leaf and copy: current again. Exclusive lock.
 void renew(LowCopy& copy, const at::Tensor& leaf);

@@ -1,62 +1,129 @@
 #include "demi/weights/step_targets.h"
 
-#include <mutex>
+#include <c10/util/StringUtil.h>
 
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "demi/core/error.h"
 #include "demi/weights/cache.h"
+#include "demi/weights/overlap.h"
 
 namespace demi::weights {
-namespace {
-
-// Before any pointer is taken: parameters that share a storage must not make each other's copies
-// stale.
-void choose_copies(Copies& copies, const at::Tensor& parameter, StepTarget& target) {
-  for (auto& copy : copies) {
-    copy.in_step = static_cast<std::size_t>(target.copy_count) < target.copies.size() &&
-                   is_current(copy, *parameter.unsafeGetTensorImpl());
-    if (copy.in_step)
-      target.copies[target.copy_count++] = {copy.dtype, copy.low.mutable_data_ptr()};
-  }
-}
-
-}  // namespace
 
 StepTargets::StepTargets(std::vector<at::Tensor> parameters)
     : parameters_(std::move(parameters)),
       targets_(parameters_.size()),
-      copies_(parameters_.size()) {}
+      owned_(parameters_.size()) {}
 
 /// Under the lock: what it finds is there as long as the table does not change.
-void StepTargets::find_copies() {
+void StepTargets::find_owned() {
   if (generation_ == owned_generation) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto found = owned().find(parameters_[i].unsafeGetTensorImpl());
-    copies_[i] = found == owned().end() ? nullptr : &found->second.copies;
+    owned_[i] = found == owned().end() ? nullptr : &found->second;
   }
   generation_ = owned_generation;
 }
 
-const std::vector<StepTarget>& StepTargets::begin() {
-  const std::unique_lock lock(cache_mutex());
-  find_copies();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    targets_[i].copy_count = 0;
-    if (copies_[i]) choose_copies(*copies_[i], parameters_[i], targets_[i]);
+void StepTargets::add_copy(StepTarget& target, const at::Tensor& low) {
+  target.copies[static_cast<std::size_t>(target.copy_count++)] = {low.scalar_type(),
+                                                                  low.mutable_data_ptr()};
+  held_.push_back(low);
+}
+
+/// Before any pointer is taken: parameters that share a storage must not make each other's copies
+/// stale.
+void StepTargets::choose_copies(std::size_t i, bool captured) {
+  const at::Tensor& parameter = parameters_[i];
+  StepTarget& target = targets_[i];
+  const CurrentStream current(parameter);
+  const auto has_room = [&] { return target.copy_count < std::ssize(target.copies); };
+  for (auto& copy : owned_[i]->copies) {
+    copy.in_step = has_room() && is_current(copy, *parameter.unsafeGetTensorImpl());
+    if (!copy.in_step && !(captured && has_room() && fits(copy.low, parameter))) continue;
+    copy.ready.include(current, copy.low);
+    add_copy(target, copy.low);
   }
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    targets_[i].parameter = parameters_[i].mutable_data_ptr();
+  if (!captured) return;
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {  // of steps captured before, since dropped
+    const auto* end = target.copies.begin() + target.copy_count;
+    const auto is_there = [&](const Copy& copy) { return copy.dtype == dtype; };
+    if (!has_room() || std::any_of(target.copies.cbegin(), end, is_there)) continue;
+    const auto low = memory_for(owned_[i]->captured, parameter, dtype);
+    if (low && low->defined()) add_copy(target, *low);
+  }
+}
+
+void StepTargets::hold_for_replays(std::size_t i, std::vector<at::Tensor> copies) {
+  const auto step =
+      std::make_shared<const CapturedStep>(CapturedStep{targets_[i].parameter, std::move(copies)});
+  captured_.push_back(step);
+  owned_[i]->captured.push_back(step);
+}
+
+/// Returns whether a parameter lies elsewhere than in the step before.
+bool StepTargets::take_pointers(bool captured) {
+  bool moved = false;
+  auto low = held_.cbegin();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    void* data = parameters_[i].mutable_data_ptr();
+    moved |= std::exchange(targets_[i].parameter, data) != data;
+    const auto end = low + targets_[i].copy_count;
+    if (captured && owned_[i]) hold_for_replays(i, {low, end});
+    low = end;
+  }
+  return moved;
+}
+
+void StepTargets::refuse_overlap() const {
+  const auto pair = find_overlap(parameters_);
+  if (!pair) return;
+  throw UsageError({.where = "optim.step",
+                    .what = "two parameters of one optimizer lie in the same memory",
+                    .seen = c10::str("shapes ", parameters_[pair->first].sizes(), " and ",
+                                     parameters_[pair->second].sizes()),
+                    .accepted = "parameters with memory of their own",
+                    .advice = "tie weights by using one parameter in both places"});
+}
+
+const std::vector<StepTarget>& StepTargets::begin(bool captured) {
+  held_.clear();
+  bool moved = false;
+  {
+    const std::unique_lock lock(cache_mutex());
+    find_owned();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      targets_[i].copy_count = 0;
+      if (owned_[i]) choose_copies(i, captured);
+    }
+    moved = take_pointers(captured);
+  }
+  if (moved) {
+    try {
+      refuse_overlap();
+    } catch (...) {
+      targets_.assign(parameters_.size(), {});  // refused the next time, too
+      throw;
+    }
+  }
   return targets_;
 }
 
 void StepTargets::finish() {
-  const std::unique_lock lock(cache_mutex());
-  find_copies();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& parameter = parameters_[i];
-    if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
-    if (!copies_[i]) continue;
-    for (auto& copy : *copies_[i])
-      if (copy.in_step) renew(copy, parameter);
+  {
+    const std::unique_lock lock(cache_mutex());
+    find_owned();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor& parameter = parameters_[i];
+      if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
+      if (!owned_[i]) continue;
+      for (auto& copy : owned_[i]->copies)
+        if (copy.in_step) renew(copy, parameter);
+    }
   }
+  held_.clear();
 }
 
 }  // namespace demi::weights

@@ -3,12 +3,17 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+#include <thread>
+
+#include "demi/core/error.h"
 #include "demi/weights/testing.h"
 
 namespace demi::weights {
 namespace {
 
 using testing::expect_right;
+using testing::write_through;
 using StepTargetsTest = testing::Weights;
 
 TEST_F(StepTargetsTest, ASteadyStepCastsNothing) {
@@ -98,6 +103,72 @@ TEST_F(StepTargetsTest, TheStepTellsTheGraphThatWeightsChanged) {
   step.begin();
   step.finish();
   EXPECT_THROW(loss.backward(), c10::Error);
+}
+
+TEST_F(StepTargetsTest, MemoryOfTheCopiesLastsUntilTheStepEnds) {
+  const std::vector<std::pair<const char*, std::function<void(const at::Tensor&)>>> droppers{
+      {"drop", [](const at::Tensor&) { drop(); }},
+      {"set_mode", [](const at::Tensor&) { set_mode(Mode::keep); }},
+      {"disown", [](const at::Tensor& p) { disown(p); }},
+      {"another use", [](const at::Tensor& p) { low_precision(p, torch::kBFloat16); }},
+      {"a use beyond the capacity",
+       [](const at::Tensor& p) {
+         set_capacity(0);
+         low_precision(p, torch::kBFloat16);
+         set_capacity();
+       }},
+  };
+  for (const auto& [name, dropper] : droppers) {
+    auto p = parameter();
+    own(p);
+    const auto memory = low_precision(p, torch::kBFloat16).storage().getWeakStorageImpl();
+    StepTargets step({p});
+    const auto target = step.begin()[0];
+    ASSERT_EQ(target.copy_count, 1);
+    std::thread([&, drop_it = &dropper] { (*drop_it)(p); }).join();
+    EXPECT_FALSE(memory.expired()) << name << " freed what the step writes";
+    write_through(target, 16, 7);
+    step.finish();
+    EXPECT_TRUE(memory.expired()) << name << ": the step holds it no longer";
+    if (is_owned(p)) disown(p);
+    expect_right(p, name);
+  }
+}
+
+TEST_F(StepTargetsTest, WhatIsDroppedBesideStepsIsOnlyCastAgain) {
+  auto p = owned_parameter({64, 64});
+  std::atomic<bool> stop = false;
+  std::thread dropper([&] {
+    while (!stop) drop();
+  });
+  StepTargets step({p});
+  for (int i = 0; i < 300; ++i) {
+    const auto low = low_precision(p, torch::kBFloat16);
+    ASSERT_TRUE(low.detach().equal(p.detach().to(torch::kBFloat16))) << i;
+    const auto targets = step.begin();
+    std::this_thread::yield();
+    write_through(targets[0], p.numel(), static_cast<float>(i));
+    step.finish();
+  }
+  stop = true;
+  dropper.join();
+  expect_right(p, "afterwards");
+}
+
+TEST_F(StepTargetsTest, ParametersInTheSameMemoryAreRefused) {
+  auto p = owned_parameter(), q = owned_parameter();
+  StepTargets step({p, q});
+  expect_right(p, "before");
+  step.begin();
+  step.finish();
+  q.set_data(p.data());
+  expect_right(q, "tied");
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(step.begin(), UsageError);
+  q.set_data(torch::ones({4, 4}));
+  step.begin();
+  step.finish();
+  expect_right(p, "after");
+  expect_right(q, "after");
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <vector>
 
+#include "demi/weights/step_targets.h"
 #include "demi/weights/weights.h"
 
 namespace demi::weights::testing {
@@ -46,6 +48,17 @@ inline void expect_right(const at::Tensor& p, const char* what) {
     EXPECT_TRUE(low.detach().equal(p.detach().to(dtype))) << what << " left a stale copy";
     EXPECT_TRUE(low_precision(p.t(), dtype).detach().equal(p.detach().t().to(dtype)))
         << what << " (view)";
+  }
+}
+
+/// What a kernel of a step does.
+inline void write_through(const StepTarget& target, std::int64_t elements, float value) {
+  std::fill_n(static_cast<float*>(target.parameter), elements, value);
+  for (int c = 0; c < target.copy_count; ++c) {
+    if (target.copies[c].dtype == torch::kHalf)
+      std::fill_n(static_cast<at::Half*>(target.copies[c].data), elements, at::Half(value));
+    else
+      std::fill_n(static_cast<at::BFloat16*>(target.copies[c].data), elements, at::BFloat16(value));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
@@ -36,42 +37,35 @@ std::atomic<Mode>& current_mode() {
 }
 
 // A copy found valid, as the op shall get it. Empty: there is none, or it has no alias yet and one
-// is wanted.
-at::Tensor hand_out(const LowCopy* copy, const c10::TensorImpl& leaf, bool with_edge) {
-  if (!copy || !is_current(*copy, leaf)) return {};
-  return with_edge ? copy->alias : copy->low;
+// is wanted, or the current stream has not been ordered behind its cast yet.
+at::Tensor hand_out(const LowCopy* copy, const c10::TensorImpl& leaf, bool with_edge,
+                    const CurrentStream& current) {
+  if (!copy || !is_current(*copy, leaf) || !copy->ready.includes(current)) return {};
+  return with_edge ? copy->aliases.take(leaf) : copy->low;
 }
 
-// Under the exclusive lock. What it replaces is moved to `dropped`, to be destroyed outside of it.
-at::Tensor refill(Copies& copies, const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge,
-                  std::vector<at::Tensor>& dropped) {
-  LowCopy* copy = find(copies, dtype);
-  if (!copy || !is_current(*copy, *leaf.unsafeGetTensorImpl())) {
-    if (copy) {
-      dropped.insert(dropped.end(), {std::move(copy->alias), std::move(copy->low)});
-      copies.erase(copies.begin() + (copy - copies.data()));
-    }
-    auto made = make_copy(leaf, dtype, uses_hooks());
-    if (!made) return {};
-    copies.push_back(std::move(*made));
-    copy = &copies.back();
-  }
-  if (with_edge && !copy->alias.defined()) {
+// The data of a copy found valid, which now has all that it lacked. What it replaces is moved to
+// `dropped`, to be destroyed outside of the lock. Exclusive lock.
+at::Tensor complete(LowCopy* copy, const at::Tensor& leaf, bool with_edge,
+                    const CurrentStream& current, std::vector<at::Tensor>& dropped) {
+  if (!copy || !is_current(*copy, *leaf.unsafeGetTensorImpl())) return {};
+  copy->ready.include(current, copy->low);
+  if (with_edge && !copy->aliases.take(*leaf.unsafeGetTensorImpl()).defined()) {
     const c10::InferenceMode no_inference(false);
-    copy->alias = alias_of_leaf(copy->low, leaf);
+    copy->aliases.make(copy->low, leaf, dropped);
   }
-  return with_edge ? copy->alias : copy->low;
+  return copy->low;
 }
 
-Copies& region_copies(Region& here, const at::Tensor& leaf) {
-  if (here.entries.size() >= here.sweep_at) here.sweep();
-  auto& table = here.entries;
-  auto found = table.find(leaf.unsafeGetTensorImpl());
-  if (found == table.end())
-    found =
-        table.emplace(leaf.unsafeGetTensorImpl(), RegionEntry{WeakLeaf(leaf.getIntrusivePtr()), {}})
-            .first;
-  return found->second.copies;
+// False: no copy yet. A batch is often used once, and dies long before the region ends; so is a
+// frozen weight in a region around one forward. Takes the lock.
+bool note_in_region(Region& here, const at::Tensor& leaf, c10::ScalarType dtype) {
+  RegionEntry& entry = here.entry(leaf);
+  const bool first = !std::exchange(entry.used, true);
+  if (first && !leaf.requires_grad()) return false;
+  if (!find(entry.copies, dtype))
+    here.make_room(leaf.numel() * static_cast<std::int64_t>(c10::elementSize(dtype)));
+  return true;
 }
 
 // Under the shared lock.
@@ -88,38 +82,114 @@ LowCopy* search(Region& here, const c10::TensorImpl* leaf, c10::ScalarType dtype
   return copy;
 }
 
-at::Tensor make_one(Region& here, const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge,
-                    bool is_own) {
-  Copies* copies = is_own ? nullptr : &region_copies(here, leaf);  // may sweep: takes the lock
-  std::vector<at::Tensor> dropped;
-  const std::unique_lock lock(cache_mutex());
-  if (copies) {
-    ++here.generation;
-  } else {
-    ++owned_generation;
-    const auto found = owned().find(leaf.unsafeGetTensorImpl());
-    if (found == owned().end()) return {};
-    copies = &found->second.copies;
-  }
-  return refill(*copies, leaf, dtype, with_edge, dropped);
+// Of this leaf; null where they are not kept any more. Under the lock.
+Copies* copies_of(Region& here, const c10::TensorImpl* leaf, bool is_own) {
+  const auto look_in = [&](auto& table) {
+    const auto found = table.find(leaf);
+    return found == table.end() ? nullptr : &found->second.copies;
+  };
+  return is_own ? look_in(owned()) : look_in(here.entries);
 }
 
-// The copy of this leaf, made now where there is none; empty where there can be none.
+std::uint64_t& generation_of(Region& here, bool is_own) {
+  return is_own ? owned_generation : here.generation;
+}
+
+// Announces a copy where there may be one, in `made`; else takes away what is stale, into `gone`.
+// Gives the memory that the copy has to be in. Exclusive lock.
+at::Tensor announce(Region& here, Copies& copies, const at::Tensor& leaf, c10::ScalarType dtype,
+                    bool is_own, Loose& made, Loose& gone) {
+  LowCopy* stale = find(copies, dtype);
+  const auto owner = owned().find(leaf.unsafeGetTensorImpl());
+  std::optional<at::Tensor> memory;
+  if (owner != owned().end()) memory = memory_for(owner->second.captured, leaf, dtype);
+  std::optional<LowCopy> copy;
+  if (!memory || (memory->defined() && is_own))
+    copy = announce_copy(leaf, dtype, uses_hooks(), stale);
+  if (copy) {
+    made.copies.push_back(std::move(*copy));
+  } else if (stale) {
+    gone.copies.push_back(std::move(*stale));
+    copies.erase(copies.begin() + (stale - copies.data()));
+    ++generation_of(here, is_own);
+  }
+  return memory.value_or(at::Tensor());
+}
+
+// Puts the copy into the place of the stale one, which it leaves in `made`. Exclusive lock.
+LowCopy* put(Region& here, Copies& copies, Loose& made, bool is_own) {
+  LowCopy& copy = made.copies.front();
+  if (LowCopy* stale = find(copies, copy.dtype)) {
+    std::swap(*stale, copy);
+    return stale;
+  }
+  ++generation_of(here, is_own);
+  copies.push_back(std::move(copy));
+  made.copies.clear();
+  return &copies.back();
+}
+
+// Two threads that want one copy at once both cast, and one of the two casts is kept: waiting for
+// the other one's cast would be waiting for whatever observes it. Gives the data; aliases are made
+// where they can be.
+at::Tensor make_one(Region& here, const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge,
+                    bool is_own, const CurrentStream& current, bool captured) {
+  const c10::TensorImpl* key = leaf.unsafeGetTensorImpl();
+  if (!is_own && !note_in_region(here, leaf, dtype)) return {};
+  Loose made, gone;
+  std::vector<at::Tensor> dropped;
+  at::Tensor memory;
+  {
+    const std::unique_lock lock(cache_mutex());
+    Copies* copies = copies_of(here, key, is_own);
+    if (!copies) return {};
+    LowCopy* known = find(*copies, dtype);
+    if (captured && !(known && known->ready.includes(current))) return {};
+    if (auto low = complete(known, leaf, with_edge, current, dropped); low.defined() || captured)
+      return low;
+    memory = announce(here, *copies, leaf, dtype, is_own, made, gone);
+  }
+  if (made.copies.empty() || !fill(made.copies.front(), leaf, memory)) return {};
+  const std::unique_lock lock(cache_mutex());
+  Copies* copies = copies_of(here, key, is_own);
+  if (!copies) return {};
+  if (auto low = complete(find(*copies, dtype), leaf, with_edge, current, dropped); low.defined())
+    return low;
+  LowCopy* copy = put(here, *copies, made, is_own);
+  for (auto& stale : made.copies) stale.aliases.move_to(dropped);
+  complete(copy, leaf, with_edge, current, dropped);
+  return copy->low;  // written during the cast: as of the cast
+}
+
+// The copy of this leaf, made now where there is none; empty where there can be none. What a stream
+// records while it is captured is no copy: it is filled in a replay.
 at::Tensor kept(const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge) {
   const Mode how = current_mode().load(std::memory_order_relaxed);
   if (how == Mode::off) return {};
-  if (leaf.is_cuda() && records_cast(leaf)) return {};
+  const CurrentStream current(leaf);
+  const bool captured = current && current.is_captured();
+  if (captured && !captures_step()) return {};
   const c10::TensorImpl* key = leaf.unsafeGetTensorImpl();
-  Region& here = region();
+  Region& here = region_in_force();
   bool is_own = false;
+  const auto find_valid = [&] {
+    const LowCopy* copy = search(here, key, dtype, how == Mode::keep);
+    return hand_out(copy, *key, with_edge, current);
+  };
   {
     const Reading lock;
-    const LowCopy* copy = search(here, key, dtype, how == Mode::keep);
-    if (auto low = hand_out(copy, *key, with_edge); low.defined()) return low;
+    if (auto low = find_valid(); low.defined()) return low;
     is_own = how == Mode::keep && owned().contains(key);
   }
   if (!is_own && here.depth == 0) return {};
-  return make_one(here, leaf, dtype, with_edge, is_own);
+  const at::Tensor low = make_one(here, leaf, dtype, with_edge, is_own, current, captured);
+  if (!with_edge || !low.defined()) return low;
+  {
+    const Reading lock;  // what was replaced is gone by now, and counts as no use
+    if (auto alias = find_valid(); alias.defined()) return alias;
+  }
+  const c10::InferenceMode no_inference(false);
+  return alias_of_leaf(low, leaf);
 }
 
 // A module holds each parameter twice (its member and its dictionary); an activation or a batch has
@@ -130,15 +200,22 @@ bool is_held_by_others(const at::TensorBase& tensor, int handles) {
   return static_cast<int>(tensor.use_count()) >= kHandlesOfAParameter + handles;
 }
 
+// Nested tensors are strided by their layout, but have no strides; what Python dispatches does not
+// show what it does.
+constexpr c10::DispatchKeySet kNotPlain({c10::DispatchKey::NestedTensor, c10::DispatchKey::Python,
+                                         c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+
 bool can_have_copy(const at::TensorBase& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.layout() == at::kStrided &&
-         tensor.has_storage() && !tensor.is_neg();
+         tensor.has_storage() && !tensor.key_set().has_any(kNotPlain);
 }
 
 // The whole base is cast for a view of it: of a frozen one only if the view shows as much.
 at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
   const at::TensorBase& base = view._base();
-  if (!can_have_copy(base)) return {};
+  if (!can_have_copy(base) ||
+      !lies_within(*view.unsafeGetTensorImpl(), *base.unsafeGetTensorImpl()))
+    return {};
   const Kind kind = kind_of(base);
   const bool trained = kind == Kind::trained_leaf;
   const bool frozen = kind == Kind::plain_leaf && view.numel() >= base.numel() &&
@@ -150,10 +227,19 @@ at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
   return alias_of_view(low, view, trained && at::GradMode::is_enabled() && view.requires_grad());
 }
 
+at::Tensor copy_of_trained(const at::Tensor& leaf, c10::ScalarType dtype) {
+  const bool with_edge = c10::AutogradState::get_tls_state().get_grad_mode();
+  if (!with_edge || keeps_aliases(leaf)) return kept(leaf, dtype, with_edge);
+  const at::Tensor low = kept(leaf, dtype, false);
+  if (!low.defined()) return {};
+  const c10::InferenceMode no_inference(false);
+  return alias_of_leaf(low, leaf);
+}
+
 at::Tensor copy_of(const at::Tensor& tensor, c10::ScalarType dtype, int handles) {
   switch (kind_of(tensor)) {
     case Kind::trained_leaf:
-      return kept(tensor, dtype, c10::AutogradState::get_tls_state().get_grad_mode());
+      return copy_of_trained(tensor, dtype);
     case Kind::plain_leaf:
       return is_held_by_others(tensor, handles) ? kept(tensor, dtype, false) : at::Tensor();
     case Kind::view:
@@ -242,12 +328,6 @@ at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtype, int ha
   if (can_have_copy(tensor))
     if (auto low = copy_of(tensor, dtype, handles); low.defined()) return low;
   return tensor.to(dtype);
-}
-
-void enter_region() { ++region().depth; }
-
-void leave_region() {
-  if (--region().depth == 0) region().clear();
 }
 
 }  // namespace demi::weights

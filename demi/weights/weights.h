@@ -14,8 +14,8 @@
 /// A copy is valid while nothing wrote to the parameter's storage (mutation_hook.h), and version,
 /// sizes, strides and storage are as they were when the copy was made. All functions may be called
 /// from any thread, except that a parameter must not be written and used at the same time. Nothing
-/// here synchronises with a device: casts are put on the current stream, and a use on another
-/// stream has to be ordered by the caller, as for any tensor.
+/// here synchronises with a device: a cast is put on the current CUDA stream, and other streams are
+/// made to wait for it. Writes to a parameter are ordered by who makes them, as for any tensor.
 namespace demi::weights {
 
 /// How long copies live. The environment's DEMI_WEIGHT_CACHE=keep|region|off decides; without it
@@ -44,9 +44,9 @@ DEMI_API void disown(const at::Tensor& parameter);
 
 DEMI_API bool is_owned(const at::Tensor& parameter);
 
-/// Says that the parameter was written through a raw pointer that was taken before demi first used
-/// it. All other writes, those through `p.data()`, `p.detach()` or a tensor that shares the storage
-/// included, are seen without.
+/// Says that the parameter was written in a way that LibTorch does not notice: through a raw
+/// pointer kept from before its last use, say (docs/reference/autocast.md has the list). Writes
+/// through `p.data()`, `p.detach()` or a tensor that shares the storage are seen without.
 DEMI_API void mark_dirty(const at::Tensor& parameter);
 
 /// Counts since the process started or reset_stats(); copies and bytes are those alive now, in all
@@ -68,12 +68,13 @@ DEMI_API void drop();
 
 /// `tensor` in `dtype` for an op of an autocast region, from a copy where there may be one:
 /// `tensor` is a parameter, or a view of one (t, narrow, select, chunk, expand, permute ...).
-/// Gradients flow to the FP32 parameter. Never written to.
+/// Gradients flow to the FP32 parameter, those of several calls added up in FP32. Never written to.
 ///
 /// Copies are made for leaves that require grad, and for frozen ones that something besides the
-/// caller holds (a module holds each parameter twice); everything else is cast as by
-/// tensor.to(dtype). `handles` counts what the caller itself holds of the tensor: 1 for a boxed
-/// call, whose stack keeps a reference, else 0.
+/// caller holds (a module holds each parameter twice) from their second use in a region on;
+/// everything else is cast as by tensor.to(dtype). `handles` counts what the caller itself holds of
+/// the tensor: 1 for a boxed call, whose stack keeps a reference, 2 for an element of a list there,
+/// else 0.
 DEMI_API at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtype, int handles = 0);
 
 /// Marks a region of this thread, in which copies of parameters that nobody owns live. Nested ones

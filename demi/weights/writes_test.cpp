@@ -239,5 +239,19 @@ TEST_F(Writes, ARawPointerHeldFromBeforeNeedsMarkDirty) {
   expect_right(p, "after mark_dirty");
 }
 
+TEST_F(Writes, APointerKeptAcrossAUseAndOneHandedOutForReadingNeedMarkDirty) {
+  auto p = owned_parameter();
+  expect_right(p, "before");
+  float* kept = p.data_ptr<float>();
+  kept[0] = 1;
+  expect_right(p, "the first write");
+  kept[0] = 2;
+  mark_dirty(p);
+  expect_right(p, "the second write");
+  static_cast<float*>(p.storage().data_ptr().get())[0] = 3;
+  mark_dirty(p);
+  expect_right(p, "a pointer for reading");
+}
+
 }  // namespace
 }  // namespace demi::weights

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "demi/data/archive.h"
+#include "demi/data/cifar_testing.h"
 #include "demi/data/get.h"
 #include "demi/data/md5.h"
 #include "demi/data/registry.h"
@@ -49,6 +51,35 @@ TEST(RealData, CifarsFilesHaveThePublishedSums) {
   const auto files = read_members(packed, {"data_batch_1.bin", "test_batch.bin"});
   EXPECT_EQ(md5(files.at("data_batch_1.bin")), "5dd7e06a14cb22eb9f671a540d1b7c25");
   EXPECT_EQ(md5(files.at("test_batch.bin")), "803d5f7f4d78ea53de84dbe85f74fb6d");
+}
+
+// The short form is Archive.RefusesEverySingleFlippedBit.
+TEST(RealData, FlippedBitsOfTheWholeSetAreRefused) {
+  const fs::path published = archive("cifar-10-batches-bin.tar.xz");
+  NEEDS(published);
+  const TestFolder files, folder;
+  unpack(published, files / "set");
+  const fs::path packed = folder / "cifar-10-batches-bin.tar.gz";
+  cifar_testing::pack(files.path(), packed, "");
+  const auto bytes = fs::file_size(packed);
+  EXPECT_EQ(load_images("cifar10", Split::test, folder.path()).labels.numel(), 10'000);
+  int refused = 0;
+  constexpr int kFlips = 30;
+  for (int i = 0; i < kFlips; ++i) {
+    const auto place = static_cast<std::streamoff>(10 + (bytes - 10) / kFlips * i + i);
+    const auto flip = [&] {
+      std::fstream file(packed, std::ios::binary | std::ios::in | std::ios::out);
+      file.seekg(place);
+      const int byte = file.get() ^ (1 << i % 8);
+      file.seekp(place);
+      file.put(static_cast<char>(byte));
+    };
+    flip();
+    refused +=
+        complaint([&] { load_images("cifar10", Split::test, folder.path()); }) != "no DataError";
+    flip();
+  }
+  EXPECT_EQ(refused, kFlips);
 }
 
 TEST(RealData, ImdbHasTheKnownVocabulary) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "demi/kernels/bf16_product.h"
 #include "demi/kernels/cpu_kernels.h"
 
 namespace demi::kernels {
@@ -9,5 +10,6 @@ namespace demi::kernels {
 const CpuKernels* reference_kernels();
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
+const Bf16Product* avx512_bf16_product();
 
 }  // namespace demi::kernels

@@ -69,10 +69,11 @@ DEMI_HOST_DEVICE void add_squares(double (&sums)[kPacket], const Packet& packet)
 struct Fold {
   double lanes[kThreads];
   static constexpr int phases = 8;
-  DEMI_HOST_DEVICE void phase(int p, int t) {
+  static DEMI_HOST_DEVICE void halve(double (&lanes)[kThreads], int p, int t) {
     const int half = kThreads >> (p + 1);
     if (t < half) lanes[t] += lanes[t + half];
   }
+  DEMI_HOST_DEVICE void phase(int p, int t) { halve(lanes, p, t); }
 };
 
 /// Counts a thread block that is done with its part; true for the last of `thread_blocks`, which
@@ -95,6 +96,14 @@ DEMI_HOST_DEVICE bool arrives_last(std::uint32_t& arrived, std::int64_t thread_b
 DEMI_HOST_DEVICE Partial load_fresh(const Partial& partial) {
 #if defined(__CUDA_ARCH__)
   return {__ldcg(&partial.sum_of_squares), __ldcg(&partial.greatest_bits), 0};
+#else
+  return partial;
+#endif
+}
+
+DEMI_HOST_DEVICE TrustPartial load_fresh(const TrustPartial& partial) {
+#if defined(__CUDA_ARCH__)
+  return {__ldcg(&partial.parameter_squares), __ldcg(&partial.update_squares)};
 #else
   return partial;
 #endif
@@ -202,16 +211,26 @@ struct Factors {
   float inverse_scale, clip;
 };
 
-/// Pass 2 of a rule.
+/// Pass 2 of a rule. LAMB: the thread block of a tensor that is done last adds up what all of them
+/// left, so that each partial sum is read once, and decides the tensor's trust ratio.
 template <Rule rule>
 struct Update {
   struct Empty {};
   struct Sums {
-    SquareSum parameter, update;
+    SquareSum parameter, update;  // their lanes hold the tensor's sums afterwards
+    bool last;
   };
   static constexpr bool lamb = rule == Rule::lamb;
   using Shared = std::conditional_t<lamb, Sums, Empty>;
-  static constexpr int phases = lamb ? 1 + SquareSum::phases + 1 : 1;
+  static constexpr int kArrive = 1 + SquareSum::phases;
+  static constexpr int kGather = kArrive + 1;
+  static constexpr int phases = lamb ? kGather + 1 + Fold::phases + 1 : 1;
+
+  /// Whether this thread block has nothing to do from phase p on; the same for all its threads.
+  static DEMI_HOST_DEVICE bool ends(int p, const Shared& shared) {
+    if constexpr (lamb) return p == kGather && !shared.last;
+    return false;
+  }
 
   /// Arrays of one tensor, and whether 16-byte accesses may be used on all of them.
   static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, int moments) {
@@ -289,13 +308,51 @@ struct Update {
       return;
     }
     if constexpr (lamb) {
-      if (p < phases - 1) {
+      if (p < kArrive) {
         shared.parameter.phase(p - 1, t);
         shared.update.phase(p - 1, t);
+      } else if (p == kArrive) {
+        if (t == 0) arrive(table, b, shared);
+      } else if (p == kGather) {
+        gather(table, table.blocks[b].tensor, t, shared);
+      } else if (p < phases - 1) {
+        Fold::halve(shared.parameter.lanes, p - kGather - 1, t);
+        Fold::halve(shared.update.lanes, p - kGather - 1, t);
       } else if (t == 0) {
-        table.trust[b] = {shared.parameter.lanes[0], shared.update.lanes[0]};
+        decide_rate(table, table.blocks[b].tensor, shared);
       }
     }
+  }
+
+ private:
+  static DEMI_HOST_DEVICE void arrive(const StepTable& table, std::int64_t b, Sums& shared) {
+    const std::int32_t tensor = table.blocks[b].tensor;
+    table.trust[b] = {shared.parameter.lanes[0], shared.update.lanes[0]};
+    // Without a gradient the tensor's coefficients, with their count, were not set in this step.
+    shared.last = table.tensors[tensor].gradient &&
+                  arrives_last(table.coefficients[tensor].arrived,
+                               table.first_block[tensor + 1] - table.first_block[tensor]);
+  }
+
+  static DEMI_HOST_DEVICE void gather(const StepTable& table, std::int32_t tensor, int t,
+                                      Sums& shared) {
+    double parameter = 0, update = 0;
+    for (std::int64_t b = table.first_block[tensor] + t; b < table.first_block[tensor + 1];
+         b += kThreads) {
+      const TrustPartial partial = load_fresh(table.trust[b]);
+      parameter += partial.parameter_squares;
+      update += partial.update_squares;
+    }
+    shared.parameter.lanes[t] = parameter;
+    shared.update.lanes[t] = update;
+  }
+
+  static DEMI_HOST_DEVICE void decide_rate(const StepTable& table, std::int32_t tensor,
+                                           const Sums& shared) {
+    const Group& group = table.groups[table.tensors[tensor].group];
+    table.coefficients[tensor].negative_rate =
+        trust_rate(group, learning_rate(group, table.state->taken - 1), shared.parameter.lanes[0],
+                   shared.update.lanes[0]);
   }
 };
 
@@ -326,32 +383,16 @@ struct Decide {
   }
 };
 
-/// Pass 3 of LAMB. Each thread block adds up its tensor's partial sums itself (a few loads a
-/// thread, from cache), which saves a launch.
+/// Pass 3 of LAMB, with the rates that pass 2 has decided.
 struct ApplyTrust {
-  struct Shared {
-    Fold parameter, update;
-    float rate;
-  };
-  static constexpr int phases = 1 + Fold::phases + 2;
+  struct Shared {};
+  static constexpr int phases = 1;
 
-  static DEMI_HOST_DEVICE void gather(const StepTable& table, std::int32_t tensor, int t,
-                                      Shared& shared) {
-    double parameter = 0, update = 0;
-    for (std::int64_t b = table.first_block[tensor] + t; b < table.first_block[tensor + 1];
-         b += kThreads) {
-      parameter += table.trust[b].parameter_squares;
-      update += table.trust[b].update_squares;
-    }
-    shared.parameter.lanes[t] = parameter;
-    shared.update.lanes[t] = update;
-  }
-
-  static DEMI_HOST_DEVICE void apply(const StepTable& table, const Block& block, int t,
-                                     float rate) {
+  static DEMI_HOST_DEVICE void phase(int, const StepTable& table, std::int64_t b, int t, Shared&) {
+    const Block block = table.blocks[b];
     const TensorEntry tensor = table.tensors[block.tensor];
-    Coefficients c = table.coefficients[block.tensor];
-    c.negative_rate = rate;
+    if (table.state->skipped != 0.0f || !tensor.gradient) return;
+    const Coefficients c = table.coefficients[block.tensor];
     const std::int64_t start = block.index * kBlock, n = tensor.length;
     const bool vector = Update<Rule::lamb>::all_aligned(tensor, 2);
     for (int r = 0; r < kRows; ++r) {
@@ -366,25 +407,6 @@ struct ApplyTrust {
         parameter.v[k] = e.parameter;
       }
       Update<Rule::lamb>::store_parameter(tensor, i, vector, parameter);
-    }
-  }
-
-  static DEMI_HOST_DEVICE void phase(int p, const StepTable& table, std::int64_t b, int t,
-                                     Shared& shared) {
-    const Block& block = table.blocks[b];
-    if (table.state->skipped != 0.0f || !table.tensors[block.tensor].gradient) return;
-    if (p == 0) {
-      gather(table, block.tensor, t, shared);
-    } else if (p <= Fold::phases) {
-      shared.parameter.phase(p - 1, t);
-      shared.update.phase(p - 1, t);
-    } else if (p == phases - 2) {
-      const Group& group = table.groups[table.tensors[block.tensor].group];
-      const double rate = learning_rate(group, table.state->taken - 1);
-      if (t == 0)
-        shared.rate = trust_rate(group, rate, shared.parameter.lanes[0], shared.update.lanes[0]);
-    } else {
-      apply(table, block, t, shared.rate);
     }
   }
 };

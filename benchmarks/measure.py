@@ -1,0 +1,248 @@
+"""Runs every benchmark of demi and its peer in turn, and writes one results file for this class of machine.
+
+    benchmarks/measure.sh                                     the benchmarks that need no peer
+    benchmarks/measure.sh --peer $(benchmarks/peers/make_env.sh)    with Python PyTorch beside them
+    benchmarks/measure.sh --table                             only benchmarks/results/README.md, from all results files
+
+The program comes from ./check or ./demo (build/release). The results file is benchmarks/results/CLASS.json, where CLASS is
+x86-64-avx2, x86-64-avx512, x86-64-avx512-bf16, x86-64-amx, or sm_NN for an NVIDIA GPU. A part that was measured replaces the
+same part of an older file; the others stay.
+
+Each command's share of the machine is written beside its figures: `others` is the CPU time that other programs took while it ran,
+over the CPU time of all cores (from /proc/stat; time stolen by the host of a virtual machine counts). A part with more than a
+tenth of that is marked in the table.
+"""
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import results_table  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+PEERS = os.path.join(HERE, "peers")
+RESULTS = os.path.join(HERE, "results")
+PARTS = ["step", "autocast", "products", "mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm", "compare"]
+# What a level below the machine's own sets, so that LibTorch, oneDNN, MKL and demi all use no newer instructions.
+LEVELS = {
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+             "DEMI_KERNELS": "avx2"},
+    "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"},
+}
+STEP_PEERS = {"sgd", "sgd-momentum", "adam", "adamw"}
+WORDS, TEXTS, LENGTH = 100_681, 640, 256  # with the two marks, IMDB's vocabulary of 100,683
+
+
+def cpu_flags():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        lines = [line for line in file if line.startswith("flags")]
+    return set(lines[0].split(":")[1].split()) if lines else set()
+
+
+def cpu_class(level):
+    flags = cpu_flags()
+    if level:
+        return f"x86-64-{level}"
+    if "amx_bf16" in flags:
+        return "x86-64-amx"
+    if "avx512_bf16" in flags:
+        return "x86-64-avx512-bf16"
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+        return "x86-64-avx512"
+    return "x86-64-avx2" if "avx2" in flags else platform.machine()
+
+
+def gpu_class():
+    query = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True,
+                           check=True)
+    return "sm_" + query.stdout.split()[0].replace(".", "")
+
+
+def cpu_name():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
+    return platform.processor()
+
+
+def busy_seconds():
+    """CPU time of all programs since the start of the machine: everything but idle and waiting for a disk."""
+    with open("/proc/stat", encoding="utf-8") as file:
+        fields = [int(word) for word in file.readline().split()[1:]]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = fields[:8]
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+class Measurement:
+    """Runs commands in turn and keeps what they cost and what they met."""
+
+    def __init__(self, environment):
+        self.environment = {**os.environ, **environment}
+        self.commands = []
+
+    def run(self, command):
+        shown = " ".join(command).replace(ROOT + "/", "")
+        print(f"measure: {shown}", file=sys.stderr, flush=True)
+        before, busy, start = resource.getrusage(resource.RUSAGE_CHILDREN), busy_seconds(), time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=self.environment)
+        wall = time.monotonic() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if done.returncode != 0:
+            sys.exit(f"measure: {shown}\nended with exit code {done.returncode}\n{done.stderr}{done.stdout[-2000:]}")
+        capacity = wall * os.cpu_count()
+        self.commands.append({
+            "command": re.sub(r"(?<!\S)/\S*/", "", shown), "seconds": round(wall, 2), "cores_used": round(own / wall, 2),
+            "others": round(max(0.0, busy_seconds() - busy - own) / capacity, 3),
+            "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw})
+        return done.stdout
+
+    def json(self, command):
+        text = self.run(command)
+        return json.loads(text[text.index("{"):])
+
+
+def measure_step(m, a):
+    rows = {}
+    for optimizer in ("sgd", "sgd-momentum", "adam", "adamw", "lamb", "lion"):
+        size = ["--optimizer", optimizer, "--parameters", str(a.parameters)]
+        rows[optimizer] = m.json([a.program, "bench", "step", *size, "--json"])
+        if a.peer and optimizer in STEP_PEERS:
+            rows[optimizer]["python_ms"] = m.json([a.peer, os.path.join(PEERS, "step_peer.py"), *size])["ms"]
+    return rows
+
+
+def measure_autocast(m, a):
+    return m.json([a.program, "bench", "autocast", "--json"])
+
+
+def measure_products(m, a):
+    program = os.path.join(os.path.dirname(a.program), "benchmarks", "products_bench")
+    if not os.path.exists(program):
+        sys.exit(f"measure: {program} is missing; ./check builds it, or leave the part out with --only")
+    rows = []
+    for line in m.run([program, "--rounds", "3"]).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 7 and re.fullmatch(r"[\d.]+", cells[2]):
+            rows.append({"op": cells[0], "dtype": cells[1], "fp32_ms": float(cells[2]), "demi_ms": float(cells[3]),
+                         "libtorch_ms": float(cells[4])})
+    return rows
+
+
+def random_texts(folder):
+    """Random texts of one length that hold every word at least once."""
+    import random
+    words = [f"w{i % WORDS}" for i in range(TEXTS * LENGTH)]
+    random.Random(0).shuffle(words)
+    path = os.path.join(folder, "texts.csv")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("label,text\n")
+        for i in range(TEXTS):
+            file.write(f"{i % 2},{' '.join(words[i * LENGTH:(i + 1) * LENGTH])}\n")
+    return path
+
+
+def measure_recipe(m, a, recipe):
+    """demi and the peer in turn, FP32 and bf16 each; the median of the rounds' medians."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--warmup", "2", "--steps", "1", "--rounds", str(a.steps), "--clip-norm", "0"]
+        if recipe == "imdb-lstm":
+            path = random_texts(folder)
+            options += ["--data", "csv", "--train-file", path, "--test-file", path]
+        if recipe == "cifar10-resnet50":
+            options += ["--batch-size", "32"] + (["--data-dir", a.data_dir] if a.data_dir else [])
+        demi, python = [], []
+        for _ in range(a.rounds):
+            result = m.json([a.program, "bench", "recipe", recipe, *options, "--device", a.device, "--json"])
+            demi.append({run["precision"]: run["ms"] for run in result["runs"]})
+            if a.peer:
+                python.append({precision: m.json(
+                    [a.peer, os.path.join(PEERS, "recipe_peer.py"), recipe, "--precision", precision, "--steps", str(a.steps),
+                     "--device", a.device, "--flush-denormal"])["ms"] for precision in demi[0]})
+    median = lambda rounds, precision: statistics.median(one[precision] for one in rounds)
+    row = {precision: {"demi_ms": median(demi, precision)} for precision in demi[0]}
+    for precision in row if python else []:
+        row[precision]["python_ms"] = median(python, precision)
+    return row
+
+
+def measure_compare(m, a):
+    with tempfile.TemporaryDirectory() as folder:
+        return m.json([a.program, "compare", *a.compare_arguments, "--device", a.device, "--run-dir", folder, "--json"])
+
+
+def measured(part, m, a):
+    measures = {"step": measure_step, "autocast": measure_autocast, "products": measure_products, "compare": measure_compare}
+    return measures[part](m, a) if part in measures else measure_recipe(m, a, part)
+
+
+def commit():
+    found = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="benchmarks/measure.sh", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", default="", metavar="PYTHON", help="a Python with torch of the same version")
+    parser.add_argument("--program", default=os.path.join(ROOT, "build", "release", "demi"), help="[build/release/demi]")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)} [all]")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda [cpu]")
+    parser.add_argument("--level", choices=LEVELS, default="",
+                        help="use no newer instructions than these, and file the results under that class")
+    parser.add_argument("--data-dir", default="", help="folder with CIFAR-10's files, where demi does not find them by itself")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each program in a recipe's part, in turn [2]")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps of such a run [5]")
+    parser.add_argument("--parameters", type=int, default=33554432, help="of the step's part [33554432]")
+    parser.add_argument("--limit", type=int, default=0, help="pictures of the part compare [all]")
+    parser.add_argument("--table", action="store_true", help="only write benchmarks/results/README.md")
+    a = parser.parse_args()
+    a.only = a.only.split(",")
+    for part in a.only:
+        if part not in PARTS:
+            parser.error(f"no such part: {part}; there are {', '.join(PARTS)}")
+    if not a.table and not os.access(a.program, os.X_OK):
+        parser.error(f"{a.program} is missing: run ./check or ./demo first, or name it with --program")
+    if a.peer and not shutil.which(a.peer):
+        parser.error(f"--peer {a.peer} is no program; benchmarks/peers/make_env.sh makes one")
+    a.compare_arguments = ["--limit", str(a.limit)] if a.limit else []
+    return a
+
+
+def main():
+    a = arguments()
+    if not a.table:
+        name = gpu_class() if a.device != "cpu" else cpu_class(a.level)
+        path = os.path.join(RESULTS, name + ".json")
+        results = {"class": name, "parts": {}}
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                results = json.load(file)
+        for part in a.only:
+            m = Measurement(LEVELS.get(a.level, {}))
+            figures = measured(part, m, a)
+            results["parts"][part] = {
+                "conditions": {"date": datetime.date.today().isoformat(), "commit": commit(), "processor": cpu_name(),
+                               "cores": os.cpu_count(), "limited_to": a.level or None},
+                "commands": m.commands, "figures": figures}
+            with open(path, "w", encoding="utf-8") as file:  # after each part: an interrupted run keeps what it has
+                json.dump(results, file, indent=1)
+                file.write("\n")
+        print(f"measure: wrote {os.path.relpath(path)}", file=sys.stderr)
+    results_table.write(RESULTS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Writes benchmarks/results/README.md, the table over all classes of machines, from the results files beside it."""
+import json
+import os
+
+CLASSES = ["x86-64-avx2", "x86-64-avx512", "x86-64-avx512-bf16", "x86-64-amx", "sm_80", "sm_90", "sm_100"]
+DISTURBED = 0.1  # share of the machine that other programs took
+
+HEAD = """# Results by class of machine
+
+Written by `benchmarks/measure.sh` from the JSON files beside this page, which hold every command, its figures, the commit, the
+processor and the share of the machine that other programs took meanwhile. An empty cell has not been measured on such a machine.
+A figure with ° was measured while other programs took more than a tenth of the machine. Times of one row were taken in turn;
+compare ratios, not times, between columns.
+
+"""
+
+
+def cell(value, form):
+    return form.format(value)
+
+
+def step_rows():
+    for optimizer in ("sgd", "sgd-momentum", "adam", "adamw", "lamb", "lion"):
+        yield "step", f"{optimizer}: step over 33.5 M parameters, ms", lambda f, o=optimizer: cell(f[o]["ms"], "{:.1f}")
+        yield "step", f"{optimizer}: share of a copy's bandwidth", lambda f, o=optimizer: cell(f[o]["fraction_of_copy"], "{:.2f}")
+        if optimizer in ("sgd", "sgd-momentum", "adam", "adamw"):
+            yield ("step", f"{optimizer}: torch::optim / demi",
+                   lambda f, o=optimizer: cell(f[o]["torch_optim_ms"] / f[o]["ms"], "{:.1f} ×"))
+            yield ("step", f"{optimizer}: Python's fused step / demi",
+                   lambda f, o=optimizer: cell(f[o]["python_ms"] / f[o]["ms"], "{:.1f} ×"))
+        yield "step", f"{optimizer}: 40 small tensors, µs", lambda f, o=optimizer: cell(f[o]["host_us_40_tensors"], "{:.1f}")
+
+
+def autocast_rows():
+    for op in ("linear", "linear no_grad", "addmm no_grad", "mm no_grad", "matmul no_grad", "conv2d no_grad"):
+        find = lambda f, op=op: next(one for one in f["ops"] if one["name"] == op)
+        yield "autocast", f"{op}: demi's region / plain op", lambda f, find=find: cell(find(f)["demi_over_plain"], "{:.3f}")
+        yield ("autocast", f"{op}: LibTorch's region / plain op",
+               lambda f, find=find: cell(find(f)["libtorch_ns"] / find(f)["plain_ns"], "{:.3f}"))
+
+
+def product_rows():
+    for dtype in ("bf16", "fp16"):
+        for op in ("linear 512 x 2048 to 2048", "linear 64 x 784 to 128", "conv2d 64 x 64 x 32², 3² to 64",
+                   "conv2d 64 x 256 x 8², 1² to 1024"):
+            find = lambda f, op=op, dtype=dtype: next(one for one in f if (one["op"], one["dtype"]) == (op, dtype))
+            yield "products", f"{dtype} {op}: FP32 / demi", lambda f, find=find: cell(find(f)["fp32_ms"] / find(f)["demi_ms"], "{:.2f} ×")
+            yield ("products", f"{dtype} {op}: LibTorch / demi",
+                   lambda f, find=find: cell(find(f)["libtorch_ms"] / find(f)["demi_ms"], "{:.2f} ×"))
+
+
+def recipe_rows():
+    for recipe in ("mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm"):
+        mixed = lambda f: f.get("bf16") or f["fp16"]
+        yield recipe, f"{recipe}, a step: FP32, ms", lambda f: cell(f["fp32"]["demi_ms"], "{:.1f}")
+        yield recipe, f"{recipe}, a step: mixed, ms", lambda f: cell(mixed(f)["demi_ms"], "{:.1f}")
+        yield recipe, f"{recipe}: FP32 / mixed", lambda f: cell(f["fp32"]["demi_ms"] / mixed(f)["demi_ms"], "**{:.2f} ×**")
+        yield recipe, f"{recipe}: Python FP32 / demi FP32", lambda f: cell(f["fp32"]["python_ms"] / f["fp32"]["demi_ms"], "{:.2f} ×")
+        yield recipe, f"{recipe}: Python autocast / demi mixed", lambda f: cell(mixed(f)["python_ms"] / mixed(f)["demi_ms"], "**{:.2f} ×**")
+
+
+def compare_rows():
+    run = lambda f, i: f["runs"][i]
+    yield "compare", "fashion-cnn, 3 epochs: FP32, s an epoch", lambda f: cell(run(f, 0)["seconds_per_epoch"], "{:.1f}")
+    yield "compare", "fashion-cnn, 3 epochs: mixed, s an epoch", lambda f: cell(run(f, 1)["seconds_per_epoch"], "{:.1f}")
+    yield "compare", "fashion-cnn, 3 epochs: speedup", lambda f: cell(run(f, 0)["seconds"] / run(f, 1)["seconds"], "**{:.2f} ×**")
+    yield "compare", "fashion-cnn: peak memory of tensors, mixed / FP32", lambda f: cell(run(f, 1)["peak_bytes"] / run(f, 0)["peak_bytes"], "{:.2f}")
+    yield "compare", "fashion-cnn: model file, mixed / FP32", lambda f: cell(run(f, 1)["model_bytes"] / run(f, 0)["model_bytes"], "{:.2f}")
+    yield "compare", "fashion-cnn: test accuracy, FP32 and mixed", lambda f: cell(100 * run(f, 0)["test_accuracy"], "{:.2f}") + cell(100 * run(f, 1)["test_accuracy"], " and {:.2f} %")
+
+
+SECTIONS = [("Training step, bf16 on a CPU, fp16 on CUDA", recipe_rows), ("The main job: `demi compare`", compare_rows),
+            ("The optimizer step", step_rows), ("Host cost of an autocast op", autocast_rows),
+            ("Products on processors without instructions for 16 bits", product_rows)]
+
+
+def disturbed(part):
+    return any(command["others"] > DISTURBED for command in part["commands"])
+
+
+def table_of(rows, results):
+    lines = ["| | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
+    for part, title, figure in rows:
+        cells = []
+        for one in results.values():
+            measured = one.get("parts", {}).get(part)
+            try:
+                cells.append(figure(measured["figures"]) + ("°" if disturbed(measured) else "") if measured else "")
+            except (KeyError, IndexError, StopIteration):  # this part was measured without the peer
+                cells.append("")
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def conditions_of(results):
+    lines = ["| class | processor | cores | newest instructions allowed | measured | commits |", "|---|---|---|---|---|---|"]
+    for name, one in results.items():
+        parts = [part["conditions"] for part in one.get("parts", {}).values()]
+        show = lambda key: ", ".join(sorted({str(part[key]) for part in parts if part[key]}))
+        lines.append(f"| {name} | {show('processor')} | {show('cores')} | {show('limited_to') or ('all' if parts else '')} | "
+                     f"{show('date')} | {show('commit')} |")
+    return lines
+
+
+def write(folder):
+    results = {}
+    for name in CLASSES:
+        path = os.path.join(folder, name + ".json")
+        results[name] = {}
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                results[name] = json.load(file)
+    text = HEAD + "\n".join(conditions_of(results)) + "\n"
+    for title, rows in SECTIONS:
+        text += f"\n## {title}\n\n" + "\n".join(table_of(rows(), results)) + "\n"
+    others = sorted(name for name in os.listdir(folder) if name.endswith(".md") and name != "README.md")
+    if others:
+        text += "\n## Other measurements\n\n" + "\n".join(f"- [{name}]({name})" for name in others) + "\n"
+    with open(os.path.join(folder, "README.md"), "w", encoding="utf-8") as file:
+        file.write(text)

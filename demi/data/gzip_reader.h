@@ -1,0 +1,34 @@
+#pragma once
+
+#include <zlib.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace demi::data {
+
+/// A file's bytes from front to back: decompressed if it is gzip (told apart by content), as they
+/// are otherwise. zlib compares CRC-32 and length, which stand behind the compressed bytes: only
+/// who reads to the end knows that all was right.
+class GzipReader {
+ public:
+  /// `where` stands in front of messages. Throws DataError: no such file, no permission.
+  GzipReader(std::string where, std::filesystem::path path);
+
+  /// Up to `bytes`; fewer only at the end. Throws DataError for damaged or missing bytes.
+  std::size_t read(void* to, std::size_t bytes);
+
+ private:
+  struct Close {
+    void operator()(gzFile file) const { gzclose(file); }
+  };
+  std::string where_;
+  std::filesystem::path path_;
+  std::unique_ptr<gzFile_s, Close> file_;
+  uint64_t total_ = 0;  // bytes given so far
+};
+
+}  // namespace demi::data

@@ -1,0 +1,242 @@
+#include "demi/optim/saved_state.h"
+
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "demi/core/error.h"
+
+namespace demi::optim {
+namespace {
+
+using torch::serialize::InputArchive;
+
+[[noreturn]] void refuse_state(const std::string& what, const std::string& seen,
+                               const std::string& accepted) {
+  throw UsageError({.where = "optim.Optimizer",
+                    .what = what,
+                    .seen = seen,
+                    .accepted = accepted,
+                    .advice = "load what was saved from the same model and optimizer"});
+}
+
+const char* rule_name(kernels::Rule rule) {
+  switch (rule) {
+    case kernels::Rule::sgd:
+      return "SGD";
+    case kernels::Rule::adam:
+      return "Adam";
+    case kernels::Rule::adamw:
+      return "AdamW";
+    case kernels::Rule::lamb:
+      return "LAMB";
+    case kernels::Rule::lion:
+      return "Lion";
+    case kernels::Rule::ema:
+      break;
+  }
+  return "EMA";
+}
+
+/// What the rule keeps besides "step" and "master"; the first `needed` are there from its first
+/// step on.
+struct Moments {
+  std::vector<std::string_view> names;
+  size_t needed;
+};
+
+Moments moments_named(kernels::Rule rule) {
+  if (rule == kernels::Rule::sgd) return {{"momentum_buffer"}, 0};
+  if (rule == kernels::Rule::lion) return {{"exp_avg"}, 1};
+  if (rule == kernels::Rule::lamb) return {{"exp_avg", "exp_avg_sq"}, 2};
+  return {{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, 2};
+}
+
+/// Of updates or steps taken. Python's optimizers count in floating point.
+int64_t read_count(const std::string& name, const at::Tensor& count) {
+  if (count.numel() != 1)
+    refuse_state("the state has a count that is none", name + " " + c10::str(count.sizes()),
+                 "one number, 0 or more");
+  const double value = count.item().toDouble();
+  if (!(value >= 0 && value <= 0x1p53 && value == std::floor(value)))
+    refuse_state("the state has a count that is none", name + " " + c10::str(value),
+                 "a whole number, 0 or more");
+  return static_cast<int64_t>(value);
+}
+
+void put(ParamState& state, const std::string& key, const std::string& name,
+         const at::Tensor& tensor, const at::Tensor& parameter, kernels::Rule rule) {
+  const Moments moments = moments_named(rule);
+  const bool known = name == "step" || name == "master" ||
+                     std::count(moments.names.begin(), moments.names.end(), name) > 0;
+  if (!known)
+    refuse_state("the state has an entry that this optimizer does not know", key,
+                 std::string("the state of ") + rule_name(rule));
+  if (name == "step") {
+    state.step = at::scalar_tensor(read_count(key, tensor), at::kLong);
+    return;
+  }
+  if (tensor.sizes() != parameter.sizes() || !tensor.is_floating_point())
+    refuse_state("the state does not fit its parameter",
+                 c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
+                 c10::str("floating point numbers of the parameter's shape, ", parameter.sizes()));
+  *state.find(name) = tensor.detach().clone();
+}
+
+void require_moments(ParamState& state, const std::string& prefix, kernels::Rule rule) {
+  const Moments moments = moments_named(rule);
+  for (size_t k = 0; k < moments.needed; ++k) {
+    const std::string name(moments.names[k]);
+    if (!state.find(name)->defined())
+      refuse_state("the state has no " + name, "parameter " + prefix.substr(0, prefix.size() - 1),
+                   std::string("the state of ") + rule_name(rule));
+  }
+}
+
+}  // namespace
+
+LoadedState read_state(const NamedTensors& tensors, kernels::Rule rule,
+                       const std::vector<at::Tensor>& parameters) {
+  LoadedState loaded;
+  size_t used = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const std::string prefix = std::to_string(loaded.of.size()) + ".";
+    auto state = std::make_unique<ParamState>();
+    const size_t before = used;
+    for (auto it = tensors.lower_bound(prefix);
+         it != tensors.end() && it->first.starts_with(prefix); ++it, ++used)
+      put(*state, it->first, it->first.substr(prefix.size()), it->second, parameter, rule);
+    if (used == before) state.reset();
+    if (state) require_moments(*state, prefix, rule);
+    loaded.of.push_back(std::move(state));
+  }
+  const auto taken = tensors.find("taken");
+  if (used + (taken == tensors.end() ? 0 : 1) != tensors.size())
+    refuse_state("the state is that of more parameters",
+                 std::to_string(tensors.size()) + " entries",
+                 std::to_string(parameters.size()) + " parameters");
+  if (taken != tensors.end()) loaded.taken = read_count("taken", taken->second);
+  return loaded;
+}
+
+namespace {
+
+template <class Value>
+Value required(InputArchive& archive, const std::string& name) {
+  Value value;
+  if (!archive.try_read(name, value))
+    refuse_state("the archive is not that of an optimizer", "no \"" + name + "\"",
+                 "what torch::save wrote of one");
+  return value;
+}
+
+int64_t required_size(InputArchive& archive, const std::string& name) {
+  return read_count(name, required<c10::IValue>(archive, name).toTensor());
+}
+
+void check_rule(InputArchive& archive, kernels::Rule rule) {
+  c10::IValue written;
+  if (!archive.try_read("rule", written) || written.toStringRef() == rule_name(rule)) return;
+  refuse_state("the archive is that of another optimizer", written.toStringRef(), rule_name(rule));
+}
+
+/// torch::optim's know no `maximize`.
+void check_options(InputArchive& archive, kernels::Rule rule,
+                   const std::vector<std::string>& names) {
+  std::vector<std::string> there = archive.keys();
+  for (const std::string& name : there)
+    if (std::count(names.begin(), names.end(), name) == 0)
+      refuse_state("the archive is that of another optimizer", "option " + name, rule_name(rule));
+  for (const std::string& name : names)
+    if (name != "maximize" && std::count(there.begin(), there.end(), name) == 0)
+      refuse_state("the archive is that of another optimizer", "no option " + name,
+                   rule_name(rule));
+}
+
+at::Tensor as_tensor(const std::string& key, const c10::IValue& value) {
+  if (value.isInt()) return at::scalar_tensor(value.toInt(), at::kLong);
+  if (!value.isTensor())
+    refuse_state("the state has an entry that is no tensor", key + " " + value.tagKind(),
+                 "tensors");
+  return value.toTensor();
+}
+
+/// torch::optim::SGD counts no steps; demi's takes a buffer for that of an earlier step where the
+/// count is above 0.
+void read_parameter(InputArchive& archive, const std::string& prefix, NamedTensors& tensors) {
+  bool counted = false, any = false;
+  for (const std::string& name : archive.keys()) {
+    const at::Tensor tensor = as_tensor(prefix + name, required<c10::IValue>(archive, name));
+    if (!tensor.defined()) continue;
+    tensors[prefix + name] = tensor;
+    any = true;
+    counted |= name == "step";
+  }
+  if (any && !counted) tensors[prefix + "step"] = at::scalar_tensor(int64_t{1}, at::kLong);
+}
+
+void read_taken(InputArchive& archive, NamedTensors& tensors) {
+  c10::IValue taken;
+  if (archive.try_read("taken", taken)) {
+    tensors["taken"] = as_tensor("taken", taken);
+    return;
+  }
+  int64_t most = 0;
+  for (const auto& [key, tensor] : tensors)
+    if (key.ends_with(".step")) most = std::max(most, read_count(key, tensor));
+  tensors["taken"] = at::scalar_tensor(most, at::kLong);
+}
+
+Archived read_groups(InputArchive& archive, kernels::Rule rule,
+                     const std::vector<size_t>& group_sizes, const OptionsReader& options) {
+  auto states = required<InputArchive>(archive, "state");
+  auto groups = required<InputArchive>(archive, "param_groups");
+  const int64_t count = required_size(groups, "param_groups/size");
+  if (count != std::ssize(group_sizes))
+    refuse_state("the archive has another number of parameter groups", std::to_string(count),
+                 std::to_string(group_sizes.size()));
+  Archived read;
+  size_t parameter = 0;
+  for (size_t g = 0; g < group_sizes.size(); ++g) {
+    auto group = required<InputArchive>(groups, "param_groups/" + std::to_string(g));
+    const int64_t size = required_size(group, "params/size");
+    if (size != static_cast<int64_t>(group_sizes[g]))
+      refuse_state("the archive has another number of parameters", c10::str(size, " in group ", g),
+                   std::to_string(group_sizes[g]));
+    for (int64_t i = 0; i < size; ++i) {
+      const std::string key =
+          required<c10::IValue>(group, "params/" + std::to_string(i)).toStringRef();
+      InputArchive state;
+      const std::string prefix = std::to_string(parameter++) + ".";
+      if (states.try_read(key, state)) read_parameter(state, prefix, read.tensors);
+    }
+    auto archived = required<InputArchive>(group, "options");
+    check_options(archived, rule, options.names);
+    read.options.push_back(options.read(archived));
+  }
+  return read;
+}
+
+}  // namespace
+
+void write_rule(torch::serialize::OutputArchive& archive, kernels::Rule rule) {
+  archive.write("rule", c10::IValue(std::string(rule_name(rule))));
+}
+
+Archived read_archive(InputArchive& archive, kernels::Rule rule,
+                      const std::vector<size_t>& group_sizes, const OptionsReader& options) {
+  try {
+    check_rule(archive, rule);
+    Archived read = read_groups(archive, rule, group_sizes, options);
+    read_taken(archive, read.tensors);
+    return read;
+  } catch (const c10::Error& error) {
+    refuse_state("the archive is not that of an optimizer", error.what_without_backtrace(),
+                 "what torch::save wrote of one");
+  }
+}
+
+}  // namespace demi::optim

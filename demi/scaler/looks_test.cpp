@@ -1,0 +1,330 @@
+// What unscale_ and clip_grad_* leave behind where no step follows, and what counts where gradients
+// are written to between unscale_ and the step. Expected numbers are PyTorch's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <memory>
+
+#include "demi/core/error.h"
+#include "demi/optim/clip.h"
+#include "demi/optim/emulated_device.h"
+#include "demi/optim/sgd.h"
+#include "demi/optim/testing.h"
+#include "demi/scaler/grad_scaler.h"
+#include "demi/weights/mutation_hook.h"
+#include "demi/weights/recorded_warnings_testing.h"
+
+namespace demi {
+namespace {
+
+using optim::testing::complaint;
+using optim::testing::EmulatedDevice;
+using optim::testing::kInf;
+using optim::testing::set_grad;
+using ::testing::HasSubstr;
+using weights::testing::RecordedWarnings;
+
+/// SGD with rate 1 from 0 under a scale of 1024: after a step the weight is minus what was applied.
+struct Loop {
+  explicit Loop(at::ScalarType of_gradients = at::kFloat, GradScalerOptions options = {})
+      : dtype(of_gradients) {
+    options.init_scale = 1024;
+    scaler = GradScaler(options);
+    scaler.scale(torch::zeros({}));
+  }
+  /// The true gradient; .grad carries the scale.
+  void backward(float gradient) {
+    set_grad(p, torch::full({1}, gradient * scaler.get_scale()).to(dtype));
+  }
+  float step() {
+    {
+      const at::NoGradGuard no_grad;
+      p.zero_();
+    }
+    result = scaler.step(sgd);
+    scaler.update();
+    return -p.item<float>();
+  }
+
+  at::ScalarType dtype;
+  at::Tensor p = torch::zeros(1).requires_grad_();
+  optim::SGD sgd{{p}, optim::SGDOptions(1)};
+  GradScaler scaler;
+  StepResult result;
+};
+
+template <class Check>
+void for_host_and_device(const Check& check) {
+  check();
+  const EmulatedDevice device;
+  check();
+}
+
+TEST(Looks, WithoutAStepNothingOfThemIsLeft) {
+  for_host_and_device([] {
+    for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+      for (const bool set_to_none : {true, false}) {
+        for (const int look : {0, 1, 2}) {
+          Loop loop(dtype);
+          loop.backward(20);
+          loop.scaler.unscale_(loop.sgd);
+          if (look == 1) optim::clip_grad_norm_({loop.p}, 0.5);
+          if (look == 2) optim::clip_grad_value_({loop.p}, 0.25);
+          loop.sgd.zero_grad(set_to_none);
+          loop.scaler.update();
+          if (set_to_none)
+            loop.backward(1);
+          else
+            loop.p.mutable_grad().add_(1024);  // as a backward adds to what is there
+          loop.scaler.unscale_(loop.sgd);
+          EXPECT_NEAR(optim::clip_grad_norm_({loop.p}, 100).item<float>(), 1, 1e-6);
+          EXPECT_NEAR(loop.step(), 1, 1e-6) << dtype << set_to_none << look;
+          loop.backward(1);
+          EXPECT_NEAR(loop.step(), 1, 1e-6) << dtype << set_to_none << look;
+        }
+      }
+    }
+  });
+}
+
+TEST(Looks, UpdateToAScaleEndsThemToo) {
+  Loop loop;
+  loop.backward(1);
+  loop.scaler.unscale_(loop.sgd);
+  loop.sgd.zero_grad();
+  loop.scaler.update(2048);
+  loop.backward(1);
+  EXPECT_EQ(loop.step(), 1);
+}
+
+TEST(Looks, AnotherScalerStartsAfresh) {
+  Loop loop;
+  loop.backward(1);
+  loop.scaler.unscale_(loop.sgd);
+  loop.sgd.zero_grad(/*set_to_none=*/false);
+  loop.scaler = GradScaler(GradScalerOptions{.init_scale = 8});
+  loop.scaler.scale(torch::zeros({}));
+  loop.p.mutable_grad().add_(8);
+  EXPECT_EQ(loop.step(), 1);
+}
+
+// update() before a step that the user takes by himself: the gradients are those that were looked
+// at.
+TEST(Looks, AStepAfterUpdateUsesWhatWasRecordedForItsGradients) {
+  for (const auto dtype : {at::kFloat, at::kHalf}) {
+    Loop loop(dtype);
+    loop.backward(8);
+    loop.scaler.unscale_(loop.sgd);
+    optim::clip_grad_norm_({loop.p}, 2);
+    loop.scaler.update();
+    loop.sgd.step();
+    EXPECT_NEAR(loop.p.item<float>(), -2, 1e-5) << dtype;
+  }
+}
+
+TEST(Looks, OfAnOptimizerThatHasGoneAreLeftAlone) {
+  Loop loop;
+  auto other = std::make_unique<optim::SGD>(std::vector<at::Tensor>{loop.p}, optim::SGDOptions(1));
+  loop.backward(1);
+  loop.scaler.unscale_(*other);
+  other.reset();
+  EXPECT_NO_THROW(loop.scaler.update());
+  loop.backward(1);
+  EXPECT_EQ(loop.step(), 1);
+}
+
+// Without a scaler: what was recorded belongs to the gradients of its time.
+TEST(Looks, AClipIsForTheGradientsThatWereThere) {
+  for_host_and_device([] {
+    const at::Tensor p = torch::zeros(1).requires_grad_();
+    optim::SGD sgd({p}, optim::SGDOptions(1));
+    set_grad(p, torch::full({1}, 20.F));
+    optim::clip_grad_norm_({p}, 1);
+    optim::clip_grad_value_({p}, 0.5);
+    sgd.zero_grad();
+    set_grad(p, torch::full({1}, 20.F));
+    EXPECT_EQ(optim::clip_grad_norm_({p}, 1000).item<float>(), 20);
+    sgd.step();
+    EXPECT_EQ(p.item<float>(), -20);
+  });
+}
+
+// zero_grad(false) and a backward leave the tensor where it is.
+TEST(Looks, AClipIsNotForGradientsMadeInItsPlace) {
+  for (const bool low_precision : {true, false}) {
+    const at::Tensor p = torch::zeros(1).requires_grad_();
+    optim::SGD sgd({p}, optim::SGDOptions(1), {.low_precision_grads = low_precision});
+    for (const float gradient : {20.F, kInf}) {
+      (p * gradient).sum().backward();
+      optim::clip_grad_norm_({p}, 1);
+      sgd.zero_grad(/*set_to_none=*/false);
+    }
+    (p * 20).sum().backward();
+    sgd.step();
+    EXPECT_EQ(p.item<float>(), -20) << low_precision;
+  }
+}
+
+// As if the factor had been multiplied in: one gradient goes, another one is halved.
+TEST(Looks, AClippedGradientThatIsWrittenToKeepsItsFactor) {
+  for_host_and_device([] {
+    const at::Tensor p = torch::zeros(1).requires_grad_(), q = torch::zeros(1).requires_grad_();
+    optim::SGD sgd({p, q}, optim::SGDOptions(1));
+    set_grad(p, torch::full({1}, 3.F));
+    set_grad(q, torch::full({1}, 4.F));
+    optim::clip_grad_norm_({p, q}, 1);
+    p.mutable_grad().mul_(0.5);
+    q.mutable_grad().reset();
+    sgd.step();
+    EXPECT_NEAR(p.item<float>(), -0.3, 1e-6);
+    EXPECT_EQ(q.item<float>(), 0);
+  });
+}
+
+TEST(Looks, AnInfThatWasClippedIsNotMendedAway) {
+  for_host_and_device([] {
+    const at::Tensor p = torch::zeros(1).requires_grad_();
+    optim::SGD sgd({p}, optim::SGDOptions(1));
+    set_grad(p, torch::full({1}, kInf));
+    optim::clip_grad_norm_({p}, 1);  // the factor is 0, or NaN
+    p.mutable_grad().fill_(1);
+    sgd.step();
+    EXPECT_TRUE(sgd.last_step().skipped());
+    EXPECT_EQ(p.item<float>(), 0);
+  });
+}
+
+TEST(Looks, WhatUnscaleFoundDecidesAsInPyTorch) {
+  for_host_and_device([] {
+    for (const auto dtype : {at::kFloat, at::kHalf}) {
+      for (const bool joint : {false, true}) {
+        Loop loop(dtype);
+        const at::Tensor q = torch::zeros(1).requires_grad_();
+        optim::SGD other({q}, optim::SGDOptions(1));
+        loop.backward(std::nanf(""));
+        set_grad(q, torch::full({1}, 1024.F));
+        loop.scaler.unscale_(loop.sgd);
+        loop.p.mutable_grad().nan_to_num_();
+        if (joint) {
+          for (const StepResult& result : loop.scaler.step({&loop.sgd, &other}))
+            EXPECT_TRUE(result.skipped());
+          EXPECT_EQ(q.item<float>(), 0);
+          loop.scaler.update();
+        } else {
+          EXPECT_EQ(loop.step(), 0);
+          EXPECT_TRUE(loop.result.skipped());
+        }
+        EXPECT_EQ(loop.scaler.get_scale(), 512) << dtype << joint;
+      }
+    }
+  });
+}
+
+TEST(Looks, WhatIsSpoiledAfterwardsCountsForTheStepAndForTheScale) {
+  for_host_and_device([] {
+    for (const bool joint : {false, true}) {
+      Loop loop(at::kFloat, {.growth_interval = 1});
+      const at::Tensor q = torch::zeros(1).requires_grad_();
+      optim::SGD other({q}, optim::SGDOptions(1));
+      loop.backward(1);
+      set_grad(q, torch::full({1}, 1024.F));
+      loop.scaler.unscale_(loop.sgd);
+      loop.p.mutable_grad().fill_(kInf);
+      if (joint) {
+        for (const StepResult& result : loop.scaler.step({&loop.sgd, &other}))
+          EXPECT_TRUE(result.skipped());
+        loop.scaler.update();
+      } else {
+        EXPECT_EQ(loop.step(), 0);
+        EXPECT_TRUE(loop.result.skipped());
+      }
+      EXPECT_EQ(loop.scaler.get_scale(), 512) << joint;
+    }
+  });
+}
+
+// The user's own arithmetic puts other tensors in the gradients' place.
+TEST(Looks, AGradientReplacedAfterUnscaleKeepsItsScale) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    Loop loop(dtype);
+    loop.backward(4);
+    loop.scaler.unscale_(loop.sgd);
+    set_grad(loop.p, loop.p.grad() * 0.5);
+    EXPECT_EQ(loop.step(), 2) << dtype;
+  }
+}
+
+TEST(Looks, AmaxAndNormAreOfTrueGradientsAlsoAfterAClip) {
+  for_host_and_device([] {
+    Loop loop(at::kFloat, {.mode = ScaleMode::kAmax});
+    loop.backward(4);
+    optim::clip_grad_norm_({loop.p}, 1024);  // of the scaled one, as in PyTorch: a quarter
+    EXPECT_NEAR(loop.step(), 1, 1e-5);
+    EXPECT_NEAR(loop.result.grad_norm().value(), 4, 1e-5);
+    EXPECT_EQ(loop.scaler.get_scale(), 4096);  // 4 x 4096 < 32,752 <= 4 x 8192
+  });
+}
+
+TEST(Looks, LibTorchsOwnClipOn16BitGradientsIsNamed) {
+  if (!weights::hook_is_free())
+    GTEST_SKIP() << "LibTorch before 2.15 cannot tell of a write through .data(), as its clip does";
+  for (const auto dtype : {at::kHalf, at::kFloat}) {
+    Loop loop(dtype);
+    const RecordedWarnings heard;
+    for (int i = 0; i < 2; ++i) {
+      loop.backward(6);
+      loop.scaler.unscale_(loop.sgd);
+      torch::nn::utils::clip_grad_norm_({loop.p}, 0.5);
+      loop.step();
+    }
+    if (dtype == at::kFloat) {
+      EXPECT_TRUE(heard.messages().empty());
+      continue;
+    }
+    ASSERT_EQ(heard.messages().size(), 1U);
+    EXPECT_THAT(heard.messages()[0], HasSubstr("demi::optim::clip_grad_norm_"));
+  }
+}
+
+TEST(Looks, DemisOwnClipIsSilent) {
+  Loop loop(at::kHalf);
+  const RecordedWarnings heard;
+  loop.backward(6);
+  loop.scaler.unscale_(loop.sgd);
+  optim::clip_grad_norm_({loop.p}, 0.5);
+  EXPECT_NEAR(loop.step(), 0.5, 1e-5);
+  EXPECT_TRUE(heard.messages().empty());
+}
+
+TEST(Looks, OneOptimizerTwiceInAJointStepIsRefused) {
+  for (const bool enabled : {true, false}) {
+    Loop loop(at::kFloat, {.enabled = enabled});
+    loop.backward(1);
+    EXPECT_THAT(complaint([&] { loop.scaler.step({&loop.sgd, &loop.sgd}); }), HasSubstr("twice"));
+    EXPECT_THAT(complaint([&] { loop.scaler.step({nullptr}); }), HasSubstr("null"));
+    EXPECT_EQ(loop.p.item<float>(), 0);
+  }
+}
+
+TEST(Looks, AnUndefinedOutputIsNamed) {
+  GradScaler scaler;
+  EXPECT_THAT(complaint([&] { scaler.scale(at::Tensor()); }), HasSubstr("[scaler.scale]"));
+}
+
+TEST(Looks, CountsOfAStateThatNoIntegerHoldsAreRefused) {
+  GradScaler scaler;
+  const StateDict before = scaler.state_dict();
+  for (const double bad : {std::nan(""), 1e300, -1.0, 2.5}) {
+    StateDict broken = before;
+    broken["growth_interval"] = bad;
+    const std::string said = complaint([&] { scaler.load_state_dict(broken); });
+    EXPECT_THAT(said, HasSubstr("growth_interval"));
+    EXPECT_THAT(said, ::testing::Not(HasSubstr("9223372036854775808"))) << bad;
+    EXPECT_EQ(scaler.state_dict(), before);
+  }
+}
+
+}  // namespace
+}  // namespace demi

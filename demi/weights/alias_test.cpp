@@ -1,0 +1,332 @@
+// Gradients of a weight whose .grad may have 16 bits: never added up in 16 bits, and left in 16
+// bits where there is one.
+#include "demi/weights/alias.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "demi/weights/streams_testing.h"
+#include "demi/weights/testing.h"
+
+namespace demi::weights {
+namespace {
+
+using testing::Weights;
+
+constexpr auto kBf16 = torch::kBFloat16;
+
+class Gradients : public Weights {
+ protected:
+  void TearDown() override {
+    streams_.reset();
+    Weights::TearDown();
+  }
+  void have_streams(bool streams) {
+    streams_.reset();
+    if (streams) streams_ = std::make_unique<testing::FakeStreams>();
+  }
+  /// As a demi optimizer holds it.
+  at::Tensor opened() {
+    auto p = owned_parameter({8});
+    p.set_grad_dtype(std::nullopt);
+    return p;
+  }
+
+ private:
+  std::unique_ptr<testing::FakeStreams> streams_;
+};
+
+/// A use in bf16 whose gradient is `factor` everywhere, exact in bf16.
+at::Tensor use(const at::Tensor& p, double factor, c10::ScalarType dtype = kBf16) {
+  return (low_precision(p, dtype) * torch::full_like(p, factor).to(dtype)).sum().to(torch::kFloat);
+}
+
+/// 257 is no number of bf16.
+void expect_grad(const at::Tensor& p, double value, c10::ScalarType dtype = torch::kFloat) {
+  ASSERT_TRUE(p.grad().defined());
+  EXPECT_EQ(p.grad().scalar_type(), dtype);
+  EXPECT_TRUE(p.grad().to(torch::kDouble).equal(torch::full_like(p, value, torch::kDouble)))
+      << p.grad() << "expected " << value;
+}
+
+void forget_grad(const at::Tensor& p) { p.mutable_grad() = at::Tensor(); }
+
+void expect_16_bit_next(const at::Tensor& p) {
+  forget_grad(p);
+  use(p, 3).backward();
+  expect_grad(p, 3, kBf16);
+  forget_grad(p);
+}
+
+TEST_F(Gradients, OfOneUseStayIn16Bits) {
+  const auto p = opened();
+  for (int step = 0; step < 3; ++step) expect_16_bit_next(p);
+}
+
+TEST_F(Gradients, OfFourHundredUsesAreAddedUpInFP32) {
+  for (const bool streams : {false, true}) {
+    have_streams(streams);
+    for (const bool owned : {true, false}) {
+      auto p = owned ? opened() : parameter({8});
+      p.set_grad_dtype(std::nullopt);
+      enter_region();
+      at::Tensor loss = torch::zeros({});
+      for (int i = 0; i < 400; ++i) loss = loss + use(p, 4);
+      loss.backward();
+      leave_region();
+      expect_grad(p, 1600);
+    }
+  }
+}
+
+TEST_F(Gradients, OfTwoArgumentsOfOneOpAreAddedUpInFP32) {
+  const auto p = opened();
+  const auto factor = [&](double f) { return torch::full({8}, f).to(kBf16); };
+  {
+    const auto a = low_precision(p, kBf16), b = low_precision(p, kBf16),
+               c = low_precision(p, kBf16);
+    (a * factor(256) + b * factor(1) + c * factor(1)).sum().backward();
+  }
+  expect_grad(p, 258);
+  expect_16_bit_next(p);
+}
+
+TEST_F(Gradients, BesideUsesInFP32AndViews) {
+  using Use = std::function<at::Tensor(const at::Tensor&)>;
+  const Use in_fp32 = [](const at::Tensor& p) { return p.sum(); };
+  const Use view = [](const at::Tensor& p) {
+    return low_precision(p.view({2, 4}), kBf16).sum().to(torch::kFloat);
+  };
+  for (const auto& other : {in_fp32, view})
+    for (const bool before : {true, false}) {
+      const auto p = opened();
+      for (int step = 0; step < 3; ++step) {
+        forget_grad(p);
+        at::Tensor loss = torch::zeros({});
+        if (!before) loss = loss + use(p, 256);
+        for (int i = 0; i < 300; ++i) loss = loss + other(p);
+        if (before) loss = loss + use(p, 256);
+        loss.backward();
+        expect_grad(p, 556);
+      }
+      expect_16_bit_next(p);
+    }
+}
+
+TEST_F(Gradients, OfOneViewUsedManyTimes) {
+  const auto p = opened();
+  for (int step = 0; step < 3; ++step) {
+    forget_grad(p);
+    const auto view = p.view({2, 4});
+    at::Tensor loss = use(p, 256);
+    for (int i = 0; i < 300; ++i) loss = loss + low_precision(view, kBf16).sum().to(torch::kFloat);
+    loss.backward();
+    expect_grad(p, 556);
+  }
+  expect_16_bit_next(p);
+}
+
+TEST_F(Gradients, AGraphThatWasThrownAwayLeavesNothingBehind) {
+  const auto p = opened();
+  use(p, 1);
+  for (int i = 0; i < 3; ++i) use(p, 1) + use(p, 2);
+  expect_16_bit_next(p);
+}
+
+TEST_F(Gradients, StayIn16BitsWhereTheLossOfTheStepBeforeLives) {
+  for (const bool streams : {false, true}) {
+    have_streams(streams);
+    const auto p = opened();
+    at::Tensor loss;
+    for (int step = 0; step < 6; ++step) {
+      forget_grad(p);
+      loss = use(p, 3);
+      loss.backward();
+      expect_grad(p, 3, kBf16);
+    }
+  }
+}
+
+TEST_F(Gradients, OfSeveralLivingGraphsAreAddedUpInFP32InOneBackward) {
+  for (const bool streams : {false, true}) {
+    have_streams(streams);
+    const auto p = opened();
+    const auto a = use(p, 256), b = use(p, 1), c = use(p, 1);
+    a.backward({}, /*retain_graph=*/true);
+    expect_grad(p, 256, kBf16);
+    forget_grad(p);
+    torch::autograd::backward({a, b, c}, {});
+    expect_grad(p, 258);
+  }
+}
+
+TEST_F(Gradients, OfSecondBackwardsOverLivingGraphs) {
+  const auto p = opened();
+  std::vector<at::Tensor> losses;
+  for (int i = 0; i < 6; ++i) {
+    losses.push_back(use(p, i ? 1 : 256));
+    losses.back().backward({}, /*retain_graph=*/true);
+    forget_grad(p);
+  }
+  torch::autograd::backward(losses, {});
+  expect_grad(p, 261);
+}
+
+TEST_F(Gradients, InTwoDtypesAtOnce) {
+  const auto p = opened();
+  {
+    at::Tensor loss = torch::zeros({});
+    for (int i = 0; i < 3; ++i) {
+      loss = loss + use(p, 256);
+      loss = loss + use(p, 1, torch::kHalf);
+    }
+    loss.backward();
+  }
+  expect_grad(p, 771);
+  expect_16_bit_next(p);
+}
+
+TEST_F(Gradients, AHookSeesTheirSumOnce) {
+  const auto p = opened();
+  std::vector<double> seen;
+  p.register_hook([&](const at::Tensor& g) {
+    seen.push_back(g[0].item<double>());
+    return g * 2;
+  });
+  (use(p, 256) + use(p, 1)).backward();
+  EXPECT_EQ(seen, std::vector<double>{257});
+  expect_grad(p, 514);
+}
+
+TEST_F(Gradients, ByAutogradGradAndTwice) {
+  const auto p = opened();
+  const auto g = torch::autograd::grad({use(p, 256) + use(p, 1)}, {p})[0];
+  EXPECT_TRUE(g.equal(torch::full({8}, 257.)));
+  EXPECT_FALSE(p.grad().defined());
+
+  at::Tensor loss = torch::zeros({});
+  for (int i = 0; i < 3; ++i) loss = loss + low_precision(p, kBf16).pow(2).sum().to(torch::kFloat);
+  const auto first = torch::autograd::grad({loss}, {p}, {}, {}, /*create_graph=*/true)[0];
+  const auto second = torch::autograd::grad({first.sum()}, {p})[0];
+  EXPECT_TRUE(second.to(torch::kFloat).equal(torch::full({8}, 6.))) << second;
+}
+
+TEST_F(Gradients, AreFP32AgainWhenTheOptimizerIsGoneBeforeBackward) {
+  const auto p = opened();
+  const auto loss = use(p, 3);
+  p.set_grad_dtype(torch::kFloat);
+  loss.backward();
+  expect_grad(p, 3);
+}
+
+TEST_F(Gradients, OpenedWhileAnAliasIsKept) {
+  const auto p = owned_parameter({8});
+  use(p, 1).backward();
+  expect_grad(p, 1);
+  p.set_grad_dtype(std::nullopt);
+  expect_16_bit_next(p);
+  const auto alive = use(p, 1);
+  p.set_grad_dtype(torch::kFloat);
+  (use(p, 256) + use(p, 1) + alive).backward();
+  expect_grad(p, 258);
+}
+
+TEST_F(Gradients, ByAnAccumulatorThatLibTorchMadeFirst) {
+  const auto p = opened();
+  {
+    const auto penalty = p.sum();  // its graph holds LibTorch's accumulator
+    at::Tensor loss = penalty;
+    for (int i = 0; i < 300; ++i) loss = loss + use(p, i ? 1 : 256);
+    loss.backward();
+    expect_grad(p, 556);
+  }
+  expect_16_bit_next(p);
+}
+
+TEST_F(Gradients, OfDataOfAnotherShape) {
+  const auto p = opened();
+  use(p, 1).backward();
+  forget_grad(p);
+  p.set_data(torch::ones({3, 5}));
+  use(p, 256).backward();
+  expect_grad(p, 256, kBf16);
+  forget_grad(p);
+  (use(p, 256) + use(p, 1)).backward();
+  expect_grad(p, 257);
+}
+
+TEST_F(Gradients, OfACopyMadeAnewInEveryStep) {
+  const auto p = opened();
+  at::Tensor loss;
+  for (int step = 0; step < 4; ++step) {
+    forget_grad(p);
+    p.data().add_(1);
+    loss = use(p, 3);
+    loss.backward();
+    expect_grad(p, 3, kBf16);
+  }
+}
+
+TEST_F(Gradients, OfTwoThreadsInOneGraph) {
+  const auto p = opened();
+  for (int round = 0; round < 100; ++round) {
+    forget_grad(p);
+    at::Tensor a, b;
+    std::thread other([&] { a = use(p, 256); });
+    b = use(p, 1);
+    other.join();
+    (a + b).backward();
+    expect_grad(p, 257);
+  }
+}
+
+// What autograd takes for "no gradient" is then LibTorch's to say.
+TEST_F(Gradients, OfAViewMadeUnderNoGrad) {
+  const auto p = owned_parameter({4, 4});
+  for (const auto dtype :
+       {std::optional(kBf16), std::optional(torch::kFloat), std::optional<c10::ScalarType>()}) {
+    p.set_grad_dtype(dtype);
+    at::Tensor view;
+    {
+      torch::NoGradGuard no_grad;
+      view = p.t();
+    }
+    const auto ours = low_precision(view, kBf16), theirs = view.to(kBf16);
+    EXPECT_TRUE(ours.detach().equal(theirs.detach()));
+    EXPECT_EQ(ours.requires_grad(), theirs.requires_grad());
+    if (ours.requires_grad()) ours.sum().backward();
+    EXPECT_FALSE(p.grad().defined());
+  }
+}
+
+bool has_accumulator(const at::Tensor& p) {
+  return static_cast<bool>(torch::autograd::impl::try_get_grad_accumulator(p));
+}
+
+// An accumulator belongs to the stream that was current when it was made; one that outlives its
+// graph breaks the capture of a later one on another stream.
+TEST_F(Gradients, HoldNoAccumulatorBetweenGraphsOnDevicesWithStreams) {
+  for (const bool open : {true, false}) {
+    const auto p = open ? opened() : owned_parameter({8});
+    have_streams(true);
+    reset_stats();
+    use(p, 3).backward();
+    EXPECT_EQ(stats().copies, open ? 1 : 2) << "the copy stays";
+    EXPECT_FALSE(has_accumulator(p));
+    forget_grad(p);
+    use(p, 3).backward();
+    EXPECT_EQ(stats().casts, 1);
+    drop();  // its events are of those streams
+    have_streams(false);
+    use(p, 3).backward();
+    EXPECT_TRUE(has_accumulator(p));
+  }
+}
+
+}  // namespace
+}  // namespace demi::weights

@@ -1,0 +1,34 @@
+#include "demi/weights/handed_on.h"
+
+#include <ATen/ThreadLocalPythonObjects.h>
+
+namespace demi::weights {
+namespace {
+
+using Objects = at::impl::ThreadLocalPythonObjects;
+
+[[gnu::tls_model("initial-exec")]] thread_local constinit bool objects_are_gone = false;
+
+// LibTorch's objects are a thread_local of its own. A region of static or thread_local lifetime may
+// be left after that.
+bool has_objects() {
+  struct Watch {
+    Watch() { Objects::contains(""); }  // makes them, so that they go after this
+    ~Watch() { objects_are_gone = true; }
+  };
+  if (!objects_are_gone) static thread_local const Watch watch;
+  return !objects_are_gone;
+}
+
+}  // namespace
+
+std::shared_ptr<HandedOn> handed_on(const char* name) {
+  if (!has_objects() || !Objects::contains(name)) return nullptr;
+  return std::static_pointer_cast<HandedOn>(Objects::get(name));
+}
+
+void hand_on(const char* name, std::shared_ptr<HandedOn> object) {
+  if (has_objects()) Objects::set(name, std::move(object));
+}
+
+}  // namespace demi::weights

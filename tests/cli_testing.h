@@ -1,0 +1,78 @@
+#pragma once
+
+// Runs the built `demi` (its path is in DEMI_PROGRAM) as a user does.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace cli_testing {
+
+namespace fs = std::filesystem;
+
+inline std::string slurp(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class Cli : public ::testing::Test {
+ protected:
+  Cli() : folder_(fs::temp_directory_path() / ("demi-cli-" + std::to_string(getpid()))) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  ~Cli() override { fs::remove_all(folder_); }
+
+  // Starts the program with stdout and stderr in files, so that neither is a terminal. `before`
+  // runs in the new process, just before the program.
+  pid_t start(const std::vector<std::string>& arguments, const std::function<void()>& before = {}) {
+    const char* program = std::getenv("DEMI_PROGRAM");
+    if (!program) throw std::runtime_error("DEMI_PROGRAM is not set");
+    const pid_t child = fork();
+    if (child == 0) {
+      (void)!freopen((folder_ / "out").c_str(), "w", stdout);
+      (void)!freopen((folder_ / "err").c_str(), "w", stderr);
+      setenv("DEMI_RUNS", (folder_ / "runs").c_str(), 1);
+      if (before) before();
+      std::vector<char*> argv{const_cast<char*>(program)};
+      for (const std::string& argument : arguments)
+        argv.push_back(const_cast<char*>(argument.c_str()));
+      argv.push_back(nullptr);
+      execv(program, argv.data());
+      _exit(127);
+    }
+    return child;
+  }
+
+  Outcome finish(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status),
+            slurp(folder_ / "out"), slurp(folder_ / "err")};
+  }
+
+  Outcome run(const std::vector<std::string>& arguments, const std::function<void()>& before = {}) {
+    return finish(start(arguments, before));
+  }
+
+  static bool has_data() { return fs::exists("/usr/share/datasets/fashion-mnist"); }
+
+  fs::path folder_;
+};
+
+}  // namespace cli_testing

@@ -1,0 +1,205 @@
+// The program where something around it goes wrong: closed or full streams, readers that leave,
+// signals at bad moments, settings and files that cannot be.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/cli_testing.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using cli_testing::Cli;
+using cli_testing::Outcome;
+using cli_testing::slurp;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Trouble : public Cli {
+ protected:
+  static std::vector<std::string> small_run(std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments{"train",     "mlp", "--in",         "8", "--out",    "8",
+                                       "--batches", "4",   "--batch-size", "4", "--epochs", "2",
+                                       "--device",  "cpu"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  fs::path run_folder() const { return folder_ / "runs" / "train-mlp-001"; }
+
+  // Every line of metrics.jsonl is JSON, and weights are there.
+  void expect_whole_run() {
+    std::ifstream metrics(run_folder() / "metrics.jsonl");
+    int lines = 0;
+    for (std::string line; std::getline(metrics, line); ++lines)
+      EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+    EXPECT_EQ(lines, 2 * 4 + 2);
+    EXPECT_TRUE(fs::exists(run_folder() / "model.safetensors"));
+    EXPECT_TRUE(fs::exists(run_folder() / "last.safetensors"));
+  }
+
+  // Waits until the file is there.
+  static bool appears(const fs::path& file) {
+    for (int i = 0; i < 600 && !fs::exists(file); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return fs::exists(file);
+  }
+};
+
+TEST_F(Trouble, ClosedStreamsGetNothingIntoTheRunsFiles) {
+  const Outcome outcome = run(small_run(), [] {
+    for (const int descriptor : {0, 1, 2}) close(descriptor);
+  });
+  EXPECT_EQ(outcome.code, 0);
+  expect_whole_run();
+  for (const auto& entry : fs::recursive_directory_iterator(run_folder()))
+    if (entry.path().filename().string().starts_with("events.")) {
+      EXPECT_THAT(slurp(entry.path()), Not(HasSubstr("epoch 1"))) << entry.path();
+    }
+}
+
+TEST_F(Trouble, AClosedStderrAloneToo) {
+  const Outcome outcome = run(small_run({"--json"}), [] { close(2); });
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(nlohmann::json::accept(outcome.out)) << outcome.out;
+  expect_whole_run();
+}
+
+TEST_F(Trouble, ResultsThatCannotBeWrittenAreAFailure) {
+  const auto full = [] { dup2(open("/dev/full", O_WRONLY), 1); };
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           small_run(), small_run({"--json"}), {"train", "--list"}, {"policy"}, {"--help"}}) {
+    const Outcome outcome = run(arguments, full);
+    EXPECT_EQ(outcome.code, 1) << arguments[0];
+    EXPECT_THAT(outcome.err, HasSubstr("No space left on device")) << arguments[0];
+  }
+}
+
+// A pipe whose reader has left.
+void into_a_broken_pipe(int descriptor) {
+  int ends[2];
+  if (pipe(ends) != 0) _exit(126);
+  close(ends[0]);
+  dup2(ends[1], descriptor);
+}
+
+TEST_F(Trouble, ARunGoesOnWhereNobodyReadsItsProgress) {
+  const Outcome outcome = run(small_run(), [] { into_a_broken_pipe(2); });
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("mlp"));
+  expect_whole_run();
+}
+
+TEST_F(Trouble, AReaderOfResultsThatLeavesIsNoNews) {
+  const Outcome outcome = run({"policy"}, [] { into_a_broken_pipe(1); });
+  EXPECT_EQ(outcome.code, 128 + SIGPIPE);
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(Trouble, ConfigFilesThatAreNoneAreUsageErrors) {
+  const auto with = [&](const std::string& text) {
+    std::ofstream(folder_ / "c.json") << text;
+    return run({"train", "--config", (folder_ / "c.json").string()});
+  };
+  const Outcome folder = run({"train", "--config", folder_.string()});
+  EXPECT_EQ(folder.code, 2) << folder.err;
+  EXPECT_THAT(folder.err, HasSubstr("is a folder"));
+  for (const char* text : {R"({"recipe": 3})", R"({"recipe": ["mlp"]})", "", "[]", "{", "3"}) {
+    const Outcome outcome = with(text);
+    EXPECT_EQ(outcome.code, 2) << text << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, Not(HasSubstr("json.exception.type"))) << text;
+  }
+}
+
+TEST_F(Trouble, NumbersBeyondEveryMemoryAreUsageErrors) {
+  for (const auto& much : std::vector<std::vector<std::string>>{
+           {"train", "mlp", "--in", "9223372036854775807"},
+           {"train", "mlp", "--in", "99999999999999999999"},
+           {"train", "mlp", "--in", "2147483647", "--batches", "2147483647"}}) {
+    const Outcome outcome = run(much);
+    EXPECT_EQ(outcome.code, 2) << much[3] << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("--in")) << much[3];
+  }
+}
+
+TEST_F(Trouble, AScheduleThatEndsBeforeTrainingDoesIsRefusedBeforeDataAreRead) {
+  for (const char* schedule : {"one-cycle", "linear", "cosine"}) {
+    const Outcome outcome =
+        run({"train", "fashion-cnn", "--epochs", "3", "--schedule", schedule, "--schedule-epochs",
+             "1", "--data-dir", (folder_ / "nothing").string()});
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("--schedule-epochs"));
+  }
+  const Outcome swept = run({"compare", "fashion-cnn", "--sweep", "schedule-epochs=3,2",
+                             "--data-dir", (folder_ / "nothing").string()});
+  EXPECT_EQ(swept.code, 2) << "the last value before the first is trained: " << swept.err;
+}
+
+TEST_F(Trouble, ARunThatHasBecomeNaNFailsAlsoInItsLastSteps) {
+  for (const char* command : {"train", "compare"}) {
+    const Outcome outcome =
+        run({command, "mlp", "--in", "8", "--out", "8", "--batches", "4", "--batch-size", "4",
+             "--epochs", "1", "--lr", "1e30", "--device", "cpu"});
+    EXPECT_EQ(outcome.code, 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("NaN or Inf from step"));
+    EXPECT_THAT(outcome.out, HasSubstr("were skipped")) << "the table's note";
+  }
+}
+
+TEST_F(Trouble, OneSignalEndsTheProgramWhileItReadsData) {
+  const fs::path fifo = folder_ / "texts.csv";  // nobody writes to it: reading it never ends
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = start({"train", "imdb-lstm", "--data", "csv", "--train-file", fifo.string(),
+                               "--test-file", fifo.string()});
+    const int writer = open(fifo.c_str(), O_WRONLY);  // returns when the program has opened it
+    kill(child, number);
+    const Outcome outcome = finish(child);
+    close(writer);
+    EXPECT_EQ(outcome.code, 128 + number);
+    EXPECT_FALSE(fs::exists(folder_ / "runs"));
+  }
+}
+
+TEST_F(Trouble, OneSignalEndsARunInItsSteps) {
+  const pid_t child = start({"train", "mlp", "--in", "8", "--out", "8", "--batches", "4",
+                             "--batch-size", "4", "--epochs", "1000000", "--device", "cpu"});
+  ASSERT_TRUE(appears(run_folder() / "metrics.jsonl"));
+  kill(child, SIGINT);
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 128 + SIGINT) << outcome.err;
+  EXPECT_TRUE(fs::exists(run_folder() / "metrics.jsonl"));
+}
+
+TEST_F(Trouble, ASignalThatWasIgnoredBeforeStaysIgnored) {
+  const auto before = signal(SIGHUP, SIG_IGN);  // what nohup does; the child inherits it
+  const pid_t child = start(small_run());
+  signal(SIGHUP, before);
+  for (int i = 0; i < 20; ++i) {
+    kill(child, SIGHUP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(finish(child).code, 0);
+  expect_whole_run();
+}
+
+// BatchNorm over a single value for each channel is an error of LibTorch's.
+TEST_F(Trouble, TheStackTraceOfLibTorchIsShownWhenAskedFor) {
+  const std::vector<std::string> arguments{
+      "train", "synthetic-resnet50", "--image-size", "32", "--batch-size", "1", "--batches",
+      "1",     "--device",           "cpu"};
+  const Outcome plain = run(arguments);
+  EXPECT_EQ(plain.code, 1);
+  EXPECT_THAT(plain.err, HasSubstr("more than 1 value per channel"));
+  EXPECT_THAT(plain.err, Not(HasSubstr("frame #")));
+  const Outcome debug = run(arguments, [] { setenv("DEMI_DEBUG", "1", 1); });
+  EXPECT_EQ(debug.code, 1);
+  EXPECT_THAT(debug.err, HasSubstr("frame #"));
+}
+
+}  // namespace

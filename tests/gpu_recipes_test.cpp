@@ -1,0 +1,97 @@
+// Every recipe a few steps on a GPU, in fp16 and bf16; skipped where there is none
+// (second_device_test.cpp has the same without one).
+#include <gtest/gtest.h>
+#include <torch/cuda.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "demi/bench/recipe.h"
+#include "demi/core/cuda_library.h"
+#include "demi/train/machine.h"
+#include "demi/train/run.h"
+#include "demi/train/saved.h"
+#include "tests/small_recipes.h"
+
+namespace {
+
+using demi::train::parse_run;
+
+std::string why_no_gpu() {
+  const demi::CudaLibrary& library = demi::load_cuda();
+  if (!library.loaded) return library.reason;
+  return torch::cuda::is_available() ? "" : "LibTorch finds no CUDA device";
+}
+
+const c10::Device kGpu(c10::kCUDA, 0);
+
+class Gpu : public ::testing::Test {
+ protected:
+  Gpu() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "demi-gpu-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~Gpu() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override {
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  demi::train::RunResult train(const demi::train::Config& config, const std::string& precision,
+                               c10::Device device) {
+    return demi::train::run(config, parse_run(precision),
+                            demi::train::load_workload(config, device), device,
+                            {.folder = folder_});
+  }
+
+  std::filesystem::path folder_;
+};
+
+class GpuRecipes : public Gpu,
+                   public ::testing::WithParamInterface<std::tuple<std::string, std::string>> {};
+
+TEST_P(GpuRecipes, TrainAsOnTheCpu) {
+  const auto& [recipe, precision] = GetParam();
+  for (const int64_t workers : {0, 1}) {
+    auto config = small_recipes::of(recipe, folder_);
+    config.workers = workers;
+    const auto expected = train(config, "fp32", c10::kCPU).history.steps;
+    const auto result = train(config, precision, kGpu);
+    EXPECT_FALSE(result.history.failed) << result.history.failed.value_or("");
+    ASSERT_EQ(result.history.steps.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(result.history.steps[i].loss, expected[i].loss,
+                  0.25 * std::fabs(expected[i].loss))  // four examples: rounding shows
+          << "step " << i + 1 << ", workers " << workers;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OfTheTable, GpuRecipes,
+                         ::testing::Combine(::testing::ValuesIn(small_recipes::names()),
+                                            ::testing::Values("fp16", "bf16")),
+                         [](const auto& test) {
+                           return small_recipes::plain(std::get<0>(test.param) + "_" +
+                                                       std::get<1>(test.param));
+                         });
+
+TEST_F(Gpu, EvaluatesASavedTextModelAndTimesItsStep) {
+  const auto config = small_recipes::of("imdb-lstm", folder_);
+  train(config, "bf16", kGpu);
+  const auto saved = demi::train::evaluate_saved(folder_ / "model.safetensors", {.device = "cuda"});
+  ASSERT_EQ(saved.runs.size(), 2u);
+  EXPECT_TRUE(std::isfinite(saved.runs.back().evaluation.loss));
+  EXPECT_NO_THROW(
+      demi::bench::bench_recipe({.config = config, .warmup = 2, .steps = 1, .rounds = 1}, kGpu));
+  EXPECT_GE(demi::train::find_batch_size(config, parse_run("fp16"),
+                                         demi::train::load_workload(config, kGpu), kGpu),
+            1);
+}
+
+TEST_F(Gpu, IsCalledByItsName) {
+  const auto machine = demi::train::machine(kGpu);
+  ASSERT_TRUE(machine.gpu);
+  EXPECT_NE(machine.device_name, "cuda:0");
+  EXPECT_GT(machine.gpu->memory_bytes, int64_t{1} << 30);
+  EXPECT_FALSE(machine.gpu->driver.empty());
+}
+
+}  // namespace

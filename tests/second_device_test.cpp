@@ -1,0 +1,142 @@
+// What a GPU asks of training, evaluation and measurement, without one: every recipe on a device
+// that is not the CPU (second_device.h), where an operation on a batch that nobody has moved fails.
+#include "tests/second_device.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cmath>
+
+#include "demi/bench/recipe.h"
+#include "demi/data/to_device.h"
+#include "demi/train/run.h"
+#include "demi/train/trainer.h"
+#include "tests/small_recipes.h"
+
+namespace {
+
+using demi::data::Batch;
+using demi::train::History;
+using demi::train::parse_run;
+using second_device::kDevice;
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "demi-device-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+class Recipes : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::vector<double> losses(const demi::train::Config& config, const char* precision,
+                             c10::Device device) {
+    const auto workload = demi::train::load_workload(config, device);
+    const auto result = demi::train::run(config, parse_run(precision), workload, device,
+                                         {.folder = folder_.path()});
+    EXPECT_FALSE(result.history.failed) << result.history.failed.value_or("");
+    EXPECT_EQ(workload.test != nullptr, result.test_accuracy_fp32_eval.has_value());
+    std::vector<double> all;
+    for (const auto& step : result.history.steps) all.push_back(step.loss);
+    return all;
+  }
+
+  Folder folder_;
+};
+
+void expect_close(const std::vector<double>& losses, const std::vector<double>& expected,
+                  double tolerance) {
+  ASSERT_EQ(losses.size(), expected.size());
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    EXPECT_NEAR(losses[i], expected[i], tolerance * std::fabs(expected[i])) << "step " << i + 1;
+}
+
+TEST_P(Recipes, TrainAndTestOnASecondDeviceAsOnTheCpu) {
+  const auto config = small_recipes::of(GetParam(), folder_.path());
+  const auto expected = losses(config, "fp32", c10::kCPU);
+  ASSERT_EQ(expected.size(), 2u);
+  expect_close(losses(config, "fp32", kDevice), expected, 1e-3);
+  // Four examples through 50 normalisations: rounding shows.
+  expect_close(losses(config, "bf16", kDevice), expected, 0.25);
+}
+
+INSTANTIATE_TEST_SUITE_P(OfTheTable, Recipes, ::testing::ValuesIn(small_recipes::names()),
+                         [](const auto& test) { return small_recipes::plain(test.param); });
+
+TEST(SecondDevice, RefusesOperandsOfTwoDevices) {
+  const at::Tensor here = at::ones({2, 2}, kDevice), there = at::ones({2, 2});
+  EXPECT_THROW(at::mm(here, there), c10::Error);
+  EXPECT_THROW(here + there, c10::Error);
+  EXPECT_EQ((here + at::ones({})).sum().item<float>(), 8);
+}
+
+// A loader as users write them: tensors of the CPU, and a mask in place of lengths.
+class Masked : public demi::data::Loader {
+ public:
+  int64_t examples() const override { return 8; }
+  int64_t batches() const override { return 2; }
+  Batch batch(int64_t, int64_t position) const override {
+    const at::Tensor rows = at::arange(16, at::kFloat).view({4, 4}) * 0.1 + position;
+    return {rows, rows.sum(1, true), rows > 0.3};
+  }
+};
+
+demi::train::Network masked_network(const torch::nn::Linear& model) {
+  return {model.ptr(), [model = torch::nn::Linear(model)](const Batch& batch) mutable {
+            return model->forward(batch.input * batch.lengths);
+          }};
+}
+
+TEST(SecondDevice, TakesTheBatchesOfAUsersOwnLoaderMaskIncluded) {
+  const auto fit = [](c10::Device device) {
+    torch::manual_seed(5);
+    torch::nn::Linear model(4, 1);
+    model->to(device);
+    const Masked loader;
+    demi::TrainerOptions options{.epochs = 2, .loss = demi::train::Loss::mse, .device = device};
+    return demi::Trainer(masked_network(model), options).fit(loader, &loader);
+  };
+  const History expected = fit(c10::kCPU), history = fit(kDevice);
+  ASSERT_EQ(history.steps.size(), expected.steps.size());
+  EXPECT_NEAR(history.steps.back().loss, expected.steps.back().loss, 1e-4);
+  EXPECT_NEAR(history.epochs.back().validation->loss, expected.epochs.back().validation->loss,
+              1e-4);
+}
+
+TEST(SecondDevice, LengthsStayWhereLibTorchPacksSequences) {
+  const at::Tensor rows = at::ones({4, 3}), lengths = at::tensor({3, 2, 1, 1}, at::kLong);
+  const Batch moved = demi::data::to_device({rows, rows, lengths}, kDevice);
+  EXPECT_EQ(moved.input.device(), kDevice);
+  EXPECT_EQ(moved.target.device(), kDevice);
+  EXPECT_TRUE(moved.lengths.is_same(lengths));
+  EXPECT_EQ(demi::data::to_device({rows, rows, rows > 0}, kDevice).lengths.device(), kDevice);
+  EXPECT_FALSE(demi::data::to_device({rows, rows, {}}, kDevice).lengths.defined());
+}
+
+TEST(SecondDevice, BatchesThatAreThereAreNotCopied) {
+  const at::Tensor here = at::ones({4, 3}).to(kDevice);
+  const int64_t before = second_device::arrivals;
+  const Batch moved = demi::data::to_device({here, here, {}}, kDevice);
+  EXPECT_TRUE(moved.input.is_same(here));
+  EXPECT_EQ(second_device::arrivals, before);
+}
+
+TEST(SecondDevice, FindsABatchSizeForTextsAndTimesTheirStep) {
+  const Folder folder;
+  const auto config = small_recipes::of("imdb-lstm", folder.path());
+  const auto workload = demi::train::load_workload(config, kDevice);
+  EXPECT_EQ(demi::train::find_batch_size(config, parse_run("fp32"), workload, kDevice),
+            small_recipes::kExamples);
+  const auto timed = demi::bench::bench_recipe(
+      {.config = config, .runs = {parse_run("bf16")}, .warmup = 2, .steps = 1, .rounds = 1},
+      kDevice);
+  EXPECT_EQ(timed.runs.size(), 2u);
+}
+
+}  // namespace
