@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
-#include "demi/bench/autocast.h"
-#include "demi/bench/reductions.h"
+#include "lab/bench/autocast.h"
+#include "lab/bench/reductions.h"
 
 namespace demi::cli {
 namespace {

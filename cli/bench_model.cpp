@@ -8,9 +8,10 @@
 
 #include "cli/bench_table.h"
 #include "cli/commands.h"
-#include "demi/bench/model.h"
-#include "demi/train/compare.h"
-#include "demi/train/machine_json.h"
+#include "demi/tensor/device.h"
+#include "lab/bench/model.h"
+#include "lab/recipes/compare.h"
+#include "lab/recipes/machine_json.h"
 
 namespace demi::cli {
 namespace {
@@ -85,7 +86,7 @@ report::Table table_of(const Arguments& a, const bench::ModelBenchResult& result
 
 void bench_model(Arguments& a) {
   if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
-  const c10::Device device = train::pick_device(a.device);
+  const c10::Device device = pick_device(a.device);
   note_slow(a.bench.runs, device);
   const bench::ModelBenchResult result = bench::bench_model(a.bench, device);
   if (a.json) {

@@ -8,10 +8,11 @@
 #include "cli/bench_table.h"
 #include "cli/commands.h"
 #include "cli/settings.h"
-#include "demi/bench/recipe.h"
-#include "demi/train/compare.h"
-#include "demi/train/machine_json.h"
-#include "demi/train/recipe.h"
+#include "demi/tensor/device.h"
+#include "lab/bench/recipe.h"
+#include "lab/recipes/compare.h"
+#include "lab/recipes/machine_json.h"
+#include "lab/recipes/recipe.h"
 
 namespace demi::cli {
 namespace {
@@ -78,7 +79,7 @@ report::Table table_of(const Arguments& a, const bench::RecipeBenchResult& resul
 void bench_recipe(Arguments& a) {
   a.bench.config = a.settings.resolve(train::find_recipe(a.recipe).config);
   if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
-  const c10::Device device = train::pick_device(a.bench.config.device);
+  const c10::Device device = pick_device(a.bench.config.device);
   train::set_deterministic(a.bench.config.deterministic);
   note_slow(a.bench.runs, device);
   const bench::RecipeBenchResult result = bench::bench_recipe(a.bench, device);

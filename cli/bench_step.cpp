@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
-#include "demi/bench/step.h"
+#include "lab/bench/step.h"
 
 namespace demi::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "demi/bench/recipe.h"
-#include "demi/report/format.h"
-#include "demi/report/table.h"
+#include "lab/bench/recipe.h"
+#include "lab/report/format.h"
+#include "lab/report/table.h"
 
 namespace demi::cli {
 

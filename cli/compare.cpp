@@ -1,4 +1,4 @@
-#include "demi/train/compare.h"
+#include "lab/recipes/compare.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,10 +11,10 @@
 #include "cli/run_session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
-#include "demi/train/compare_report.h"
-#include "demi/train/published.h"
-#include "demi/train/recipe.h"
-#include "demi/train/sweep.h"
+#include "lab/recipes/compare_report.h"
+#include "lab/recipes/published.h"
+#include "lab/recipes/recipe.h"
+#include "lab/recipes/sweep.h"
 
 namespace demi::cli {
 namespace {

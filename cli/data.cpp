@@ -9,8 +9,8 @@
 
 #include "cli/commands.h"
 #include "demi/core/error.h"
-#include "demi/data/get.h"
-#include "demi/data/registry.h"
+#include "lab/data/get.h"
+#include "lab/data/registry.h"
 
 namespace demi::cli {
 namespace {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
-#include "demi/report/format.h"
-#include "demi/report/table.h"
-#include "demi/train/saved.h"
+#include "lab/recipes/saved.h"
+#include "lab/report/format.h"
+#include "lab/report/table.h"
 
 namespace demi::cli {
 namespace {

@@ -8,9 +8,10 @@
 #include "cli/exit_code.h"
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
-#include "demi/report/file.h"
-#include "demi/train/compare_report.h"
-#include "demi/train/plan.h"
+#include "demi/tensor/device.h"
+#include "lab/recipes/compare_report.h"
+#include "lab/recipes/plan.h"
+#include "lab/report/file.h"
 
 namespace demi::cli {
 namespace {
@@ -34,7 +35,7 @@ RunSession::RunSession(std::string command, std::string recipe, train::Config co
     : command_(std::move(command)),
       recipe_(std::move(recipe)),
       config_(std::move(config)),
-      device_(train::pick_device(config_.device)) {
+      device_(pick_device(config_.device)) {
   profile::count_cpu_memory();
   config_.device = device_.str();
   if (config_.dry_run) config_.epochs = 1;

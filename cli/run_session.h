@@ -6,9 +6,9 @@
 #include <string>
 
 #include "cli/stop.h"
-#include "demi/report/run_folder.h"
-#include "demi/train/compare.h"
-#include "demi/train/watch.h"
+#include "lab/recipes/compare.h"
+#include "lab/recipes/watch.h"
+#include "lab/report/run_folder.h"
 
 namespace demi::cli {
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "demi/train/recipe.h"
+#include "lab/recipes/recipe.h"
 
 namespace demi::cli {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "demi/train/config.h"
+#include "lab/recipes/config.h"
 
 namespace demi::cli {
 

@@ -10,9 +10,9 @@
 #include "cli/run_session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
-#include "demi/train/compare_report.h"
-#include "demi/train/plan.h"
-#include "demi/train/recipe.h"
+#include "lab/recipes/compare_report.h"
+#include "lab/recipes/plan.h"
+#include "lab/recipes/recipe.h"
 
 namespace demi::cli {
 namespace {

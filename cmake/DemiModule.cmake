@@ -1,16 +1,26 @@
-# One folder under demi/ is one module: header, source and unit test side by side, found by name.
+# The libraries of this tree, demi and demi_lab, are made of modules: one folder each, with header, source and unit test side by
+# side, found by name.
 #
-#   demi_module(NAME [NO_TORCH] [LINK libraries...])
+#   demi_module(NAME [NO_TORCH] [PUBLIC headers...] [LINK libraries...] [TEST_LINK libraries...] [GPU_TESTS pattern])
 #
-# NAME.cpp files go into the shared library `demi`; *_test.cpp files become the program demi_NAME_test, which ctest runs
-# under the label unit (kernel for demi/kernels). With NO_TORCH the module is compiled without a LibTorch header in reach,
-# and its test links the module's objects alone, so that it starts in milliseconds and runs under every sanitizer.
+# Every *.cpp of the folder goes into the library that DEMI_LIBRARY names; every *_test.cpp into one program, LIBRARY_NAME_test, which
+# ctest runs under the label unit. PUBLIC headers are installed. With NO_TORCH the module is compiled without a LibTorch header in
+# reach, and its test links the module's objects alone, so that it starts in milliseconds. GPU_TESTS is the gtest filter of the tests
+# that need a GPU; they run once more as gpu.NAME.
+#
+# With CMAKE_UNITY_BUILD the sources of a module are compiled as one file: the compiler pays for torch's templates once a file. Names
+# in the anonymous namespaces of a module must differ for that. `./check --libtorch VERSION` compiles each file by itself.
 
 add_library(demi_options INTERFACE)
 target_compile_features(demi_options INTERFACE cxx_std_20)
 # -ffp-contract=off: a formula written with * and + rounds twice on every path; FMA only where written.
+# -fmacro-prefix-map: messages name sources relative to the checkout, wherever the object was compiled (ccache).
 target_compile_options(demi_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
-                       -ffp-contract=off -fopenmp)
+                       -ffp-contract=off -fopenmp -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+if(CMAKE_UNITY_BUILD)
+  # Warnings that only the neighbourhood of other sources causes. Builds without CMAKE_UNITY_BUILD have them.
+  target_compile_options(demi_options INTERFACE -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
+endif()
 target_link_options(demi_options INTERFACE -fopenmp)
 if(DEMI_WERROR)
   target_compile_options(demi_options INTERFACE -Werror)
@@ -27,167 +37,75 @@ target_link_libraries(demi_fmt PRIVATE demi_options)
 add_library(demi_fmt_torch STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
 target_link_libraries(demi_fmt_torch PRIVATE demi_options demi::libtorch)
 
-# demi_reads_torch(FILE VARIABLE): how much of torch FILE reads, itself or through headers of this tree: 2 with torch/torch.h or
-# torch's layers, 1 with one of the other large headers, 0 with thin ones at most (ATen/core, ATen/ops, c10).
-function(demi_reads_torch file variable)
-  get_property(known GLOBAL PROPERTY "demi_reads_torch ${file}")
-  if("${known}" STREQUAL "")
-    set(known 0)
-    file(STRINGS ${file} lines REGEX "^#include [<\"]")
-    foreach(line ${lines})
-      set(reads 0)
-      if(line MATCHES "<torch/(torch\\.h|nn/functional|nn/modules)")
-        set(reads 2)
-      elseif(line MATCHES "<torch/" OR line MATCHES "<ATen/[A-Za-z_]+\\.h>")
-        set(reads 1)
-      elseif(line MATCHES "\"([^\"]+)\"" AND EXISTS ${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1})
-        demi_reads_torch(${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1} reads)
-      endif()
-      if(reads GREATER known)
-        set(known ${reads})
-      endif()
-    endforeach()
-    set_property(GLOBAL PROPERTY "demi_reads_torch ${file}" ${known})
-  endif()
-  set(${variable} ${known} PARENT_SCOPE)
-endfunction()
-
-# demi_merged(NAME VARIABLE SOURCES...): the sources, those that read much of torch DEMI_MERGE at a time through a file that
-# includes them, because the compiler pays for torch's templates once a file. Names in the anonymous namespaces of a module
-# must differ for that; `./check --libtorch VERSION` compiles each file by itself.
-function(demi_merged name variable)
-  set(result)
-  foreach(level 1 2)
-    set(group_${level})
-  endforeach()
-  foreach(source ${ARGN})
-    demi_reads_torch(${source} reads)
-    if(DEMI_MERGE GREATER 1 AND reads GREATER 0)
-      list(APPEND group_${reads} ${source})
-    else()
-      list(APPEND result ${source})
-    endif()
-  endforeach()
-  foreach(level 1 2)
-    list(LENGTH group_${level} count)
-    if(count EQUAL 0)
-      continue()
-    endif()
-    # Groups of like size: 5 files with DEMI_MERGE 4 are 3 and 2.
-    math(EXPR groups "(${count} + ${DEMI_MERGE} - 1) / ${DEMI_MERGE}")
-    foreach(group RANGE 1 ${groups})
-      math(EXPR begin "(${group} - 1) * ${count} / ${groups}")
-      math(EXPR size "${group} * ${count} / ${groups} - ${begin}")
-      list(SUBLIST group_${level} ${begin} ${size} sources)
-      set(lines)
-      foreach(source ${sources})
-        file(RELATIVE_PATH source ${PROJECT_SOURCE_DIR} ${source})
-        string(APPEND lines "#include \"${source}\"\n")
-      endforeach()
-      set(merged ${PROJECT_BINARY_DIR}/merged/${name}_${level}_${group}.cpp)
-      file(CONFIGURE OUTPUT ${merged} CONTENT "${lines}")
-      list(APPEND result ${merged})
-    endforeach()
-  endforeach()
-  set(${variable} ${result} PARENT_SCOPE)
-endfunction()
-
-# Files that include torch share a precompiled header, the small one where it is enough: what torch leaves pending costs each
-# file 3 s there and 5 s with all of torch/torch.h. A file without torch goes without: 0.3 s.
+# One precompiled header for all that reads torch, a target of its own, so that libraries, program, tests and examples reuse it.
 if(DEMI_PCH)
-  # Compiled as targets of their own, so that the library, the program, the tests and the examples all reuse them.
-  # Not touched where it is there: everything would be compiled again after each run of CMake.
+  # Not touched if it is there: everything would be compiled again after each run of CMake.
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/pch/pch.cpp CONTENT "")
-  foreach(pch base torch)
-    add_library(demi_pch_${pch} OBJECT ${PROJECT_BINARY_DIR}/pch/pch.cpp)
-    target_link_libraries(demi_pch_${pch} PRIVATE demi_options demi::libtorch)
-  endforeach()
-  target_precompile_headers(demi_pch_base PRIVATE <torch/types.h> <torch/nn/module.h> <torch/optim/optimizer.h>)
-  target_precompile_headers(demi_pch_torch PRIVATE <torch/torch.h>)
-  set(demi_pch_torch_header ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/demi_pch_torch.dir/cmake_pch.hxx)
+  add_library(demi_pch OBJECT ${PROJECT_BINARY_DIR}/pch/pch.cpp)
+  target_link_libraries(demi_pch PRIVATE demi_options demi::libtorch)
+  target_precompile_headers(demi_pch PRIVATE <torch/torch.h>)
 endif()
 
+# demi_use_torch(TARGET): TARGET is compiled as everything here that reads torch.
 function(demi_use_torch target)
   target_link_libraries(${target} PRIVATE demi_options demi::libtorch demi_fmt_torch)
   if(DEMI_PCH)
-    target_precompile_headers(${target} REUSE_FROM demi_pch_base)
-    add_dependencies(${target} demi_pch_torch)
-    get_target_property(sources ${target} SOURCES)
-    demi_precompiled(${target} ${sources})
+    target_precompile_headers(${target} REUSE_FROM demi_pch)
   endif()
 endfunction()
 
-# demi_precompiled(TARGET SOURCES...): gives each source the precompiled header that fits what it reads. A target has one in
-# CMake, so the other is named by hand.
-function(demi_precompiled target)
-  if(NOT DEMI_PCH)
-    return()
-  endif()
-  foreach(source ${ARGN})
-    if(source MATCHES "\\.cpp$")
-      get_filename_component(source ${source} ABSOLUTE)
-      demi_reads_torch(${source} reads)
-      if(source MATCHES "/merged/")
-        # What only the neighbourhood of other files causes, or what is inlined with them; a build with DEMI_MERGE 1 has these warnings.
-        set_property(SOURCE ${source} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS
-                     "-Wno-shadow;-Wno-subobject-linkage;-Wno-maybe-uninitialized")
-      endif()
-      if(NOT reads EQUAL 1)
-        set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-      endif()
-      if(reads EQUAL 2)
-        set_property(SOURCE ${source} TARGET_DIRECTORY ${target} APPEND PROPERTY COMPILE_OPTIONS
-                     "-Winvalid-pch;-include;${demi_pch_torch_header}")
-        set_property(SOURCE ${source} TARGET_DIRECTORY ${target} APPEND PROPERTY OBJECT_DEPENDS
-                     ${demi_pch_torch_header}.gch)
-      endif()
-    endif()
-  endforeach()
+# demi_test_program(TARGET SOURCES...): a test program that reads torch, in one piece with CMAKE_UNITY_BUILD.
+function(demi_test_program target)
+  add_executable(${target} ${ARGN})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+  demi_use_torch(${target})
+  target_compile_options(${target} PRIVATE ${DEMI_COLD_CODE})
+  target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest_main)
 endfunction()
 
 function(demi_module name)
-  cmake_parse_arguments(arg "NO_TORCH" "" "LINK;TEST_LINK" ${ARGN})
+  cmake_parse_arguments(arg "NO_TORCH" "GPU_TESTS" "PUBLIC;LINK;TEST_LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(TRANSFORM arg_PUBLIC PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  target_sources(${DEMI_LIBRARY} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${arg_PUBLIC})
 
   if(arg_NO_TORCH)
-    add_library(demi_${name} OBJECT ${sources})
-    target_link_libraries(demi_${name} PRIVATE demi_options ${CMAKE_DL_LIBS} ${arg_LINK})
-    target_sources(demi PRIVATE $<TARGET_OBJECTS:demi_${name}>)
+    add_library(${DEMI_LIBRARY}_${name} OBJECT ${sources})
+    set_target_properties(${DEMI_LIBRARY}_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+    target_link_libraries(${DEMI_LIBRARY}_${name} PRIVATE demi_options ${CMAKE_DL_LIBS} ${arg_LINK})
+    target_sources(${DEMI_LIBRARY} PRIVATE $<TARGET_OBJECTS:${DEMI_LIBRARY}_${name}>)
   else()
-    demi_merged(${name} sources ${sources})
-    target_sources(demi PRIVATE ${sources})
-    demi_precompiled(demi ${sources})
-    target_link_libraries(demi PRIVATE ${arg_LINK})
+    target_sources(${DEMI_LIBRARY} PRIVATE ${sources})
+    set_source_files_properties(${sources} TARGET_DIRECTORY ${DEMI_LIBRARY} PROPERTIES UNITY_GROUP ${name})
+    target_link_libraries(${DEMI_LIBRARY} PRIVATE ${arg_LINK})
   endif()
 
   if(NOT DEMI_BUILD_TESTS OR NOT tests)
     return()
   endif()
-  if(NOT arg_NO_TORCH)
-    demi_merged(${name}_test tests ${tests})
-  endif()
-  add_executable(demi_${name}_test ${tests})
+  set(program ${DEMI_LIBRARY}_${name}_test)
   if(arg_NO_TORCH)
-    target_sources(demi_${name}_test PRIVATE $<TARGET_OBJECTS:demi_${name}>)
-    target_link_libraries(demi_${name}_test PRIVATE demi_options ${arg_LINK} ${arg_TEST_LINK} demi_fmt GTest::gtest_main)
+    add_executable(${program} ${tests} $<TARGET_OBJECTS:${DEMI_LIBRARY}_${name}>)
+    set_target_properties(${program} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+    target_link_libraries(${program} PRIVATE demi_options ${arg_LINK} ${arg_TEST_LINK} demi_fmt GTest::gtest_main)
     foreach(below ${arg_TEST_LINK})
       if(TARGET ${below})
-        target_sources(demi_${name}_test PRIVATE $<TARGET_OBJECTS:${below}>)
+        target_sources(${program} PRIVATE $<TARGET_OBJECTS:${below}>)
       endif()
     endforeach()
   else()
-    demi_use_torch(demi_${name}_test)
-    target_compile_options(demi_${name}_test PRIVATE ${DEMI_COLD_CODE})
-    target_link_libraries(demi_${name}_test PRIVATE demi ${arg_LINK} ${arg_TEST_LINK} GTest::gmock GTest::gtest_main)
+    demi_test_program(${program} ${tests})
+    target_link_libraries(${program} PRIVATE ${DEMI_LIBRARY} ${arg_LINK} ${arg_TEST_LINK})
   endif()
-  # ccache makes __FILE__ relative to the folder that is built in; tests of pages find the sources by it.
-  add_test(NAME unit.${name} COMMAND demi_${name}_test WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
-  set(labels unit)
-  if(name STREQUAL kernels)
-    list(APPEND labels kernel)
+  string(REPLACE "demi_lab" "unit.lab" test ${DEMI_LIBRARY})
+  string(REPLACE "demi" "unit" test ${test})
+  add_test(NAME ${test}.${name} COMMAND ${program})
+  set_tests_properties(${test}.${name} PROPERTIES LABELS unit TIMEOUT 600 ENVIRONMENT DEMI_SOURCE_DIR=${PROJECT_SOURCE_DIR})
+  if(arg_GPU_TESTS)
+    add_test(NAME gpu.${name} COMMAND ${program} --gtest_filter=${arg_GPU_TESTS})
+    set_tests_properties(gpu.${name} PROPERTIES LABELS gpu SKIP_REGULAR_EXPRESSION "SKIPPED")
   endif()
-  set_tests_properties(unit.${name} PROPERTIES LABELS "${labels}" TIMEOUT 600)
 endfunction()

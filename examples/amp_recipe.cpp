@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "demi/demi.h"
-#include "demi/train/machine.h"
+#include "demi/tensor/device.h"
 
 namespace {
 
@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc && i <= 5; ++i) *fields[i - 1] = std::max(1, std::atoi(argv[i]));
 
   demi::profile::count_cpu_memory();
-  const torch::Device device = demi::train::pick_device("auto");
+  const torch::Device device = demi::pick_device("auto");
   torch::manual_seed(1);
   const auto data = torch::randn({sizes.batches, sizes.batch_size, sizes.width}).to(device);
   const auto targets = torch::randn({sizes.batches, sizes.batch_size, sizes.width}).to(device);

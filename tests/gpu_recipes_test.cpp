@@ -6,11 +6,11 @@
 #include <cmath>
 #include <tuple>
 
-#include "demi/bench/recipe.h"
 #include "demi/core/cuda_library.h"
-#include "demi/train/machine.h"
-#include "demi/train/run.h"
-#include "demi/train/saved.h"
+#include "lab/bench/recipe.h"
+#include "lab/recipes/machine.h"
+#include "lab/recipes/run.h"
+#include "lab/recipes/saved.h"
 #include "tests/small_recipes.h"
 
 namespace {

@@ -7,10 +7,10 @@
 
 #include <cmath>
 
-#include "demi/bench/recipe.h"
 #include "demi/data/to_device.h"
-#include "demi/train/run.h"
 #include "demi/train/trainer.h"
+#include "lab/bench/recipe.h"
+#include "lab/recipes/run.h"
 #include "tests/small_recipes.h"
 
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "demi/data/registry.h"
-#include "demi/train/recipe.h"
+#include "lab/data/registry.h"
+#include "lab/recipes/recipe.h"
 
 namespace small_recipes {
 

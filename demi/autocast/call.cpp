@@ -6,6 +6,7 @@
 #include <string>
 
 #include "demi/core/error.h"
+#include "demi/tensor/dtype.h"
 
 namespace demi {
 namespace {
@@ -60,24 +61,10 @@ bool is_dtype_error(const std::string& what) {
   return false;
 }
 
-std::string spelled(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Half:
-      return "fp16";
-    case c10::ScalarType::BFloat16:
-      return "bf16";
-    case c10::ScalarType::Float:
-      return "fp32";
-    case c10::ScalarType::Double:
-      return "fp64";
-    default:
-      return c10::toString(dtype);
-  }
-}
-
 std::string spelled(const std::string& op, c10::ArrayRef<c10::ScalarType> dtypes) {
   std::string text = short_name(op) + "(";
-  for (std::size_t i = 0; i < dtypes.size(); ++i) text += (i ? ", " : "") + spelled(dtypes[i]);
+  for (std::size_t i = 0; i < dtypes.size(); ++i)
+    text += (i ? ", " : "") + tensor::name_of(dtypes[i]);
   return text + ")";
 }
 

@@ -8,6 +8,7 @@
 #include "demi/autocast/op_table.h"
 #include "demi/autocast/parts.h"
 #include "demi/autocast/thread_tables.h"
+#include "demi/tensor/dtype.h"
 #include "demi/weights/weights.h"
 
 // What one op call in an autocast region does with its arguments; shared by the unboxed and the
@@ -16,9 +17,7 @@ namespace demi {
 
 constexpr c10::ScalarType kAsGiven = c10::ScalarType::Undefined;
 
-inline bool is_16_bit(c10::ScalarType dtype) {
-  return dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16;
-}
+using tensor::is_16_bit;
 
 /// The widest dtype met so far: FP32 beside anything, and where two 16-bit formats meet, since
 /// neither holds the other.

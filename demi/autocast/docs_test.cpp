@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "demi/autocast/op_policy.h"
+#include "demi/core/source_dir_testing.h"
 
 namespace demi {
 namespace {
@@ -36,8 +37,7 @@ std::string table() {
 }
 
 TEST(Docs, TheTableIsTheCodes) {
-  const auto path =
-      std::filesystem::path(__FILE__).parent_path() / "../../docs/reference/autocast.md";
+  const auto path = source_dir() / "docs/reference/autocast.md";
   std::stringstream file;
   file << std::ifstream(path).rdbuf();
   const std::string text = file.str();

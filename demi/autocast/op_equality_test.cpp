@@ -6,7 +6,7 @@
 #include <set>
 
 #include "demi/autocast/autocast.h"
-#include "demi/autocast/op_examples.h"
+#include "demi/autocast/op_examples_testing.h"
 #include "demi/core/error.h"
 #include "demi/weights/weights.h"
 

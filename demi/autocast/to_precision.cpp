@@ -7,6 +7,7 @@
 #include <torch/nn/modules/rnn.h>
 
 #include "demi/core/error.h"
+#include "demi/tensor/dtype.h"
 
 namespace demi {
 namespace {
@@ -16,9 +17,7 @@ bool is_any_of(const torch::nn::Module& module) {
   return (... || (dynamic_cast<const Layers*>(&module) != nullptr));
 }
 
-bool is_16_bit(c10::ScalarType dtype) {
-  return dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16;
-}
+using tensor::is_16_bit;
 
 void check_storage_dtype(c10::ScalarType dtype) {
   if (is_16_bit(dtype) || dtype == c10::ScalarType::Float || dtype == c10::ScalarType::Double)

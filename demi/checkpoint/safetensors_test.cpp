@@ -12,6 +12,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/memory_testing.h"
+#include "demi/core/source_dir_testing.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -59,7 +60,7 @@ class SafetensorsFile : public testing::Test {
   fs::path folder_, file_;
 };
 
-const fs::path kPython = fs::path(DEMI_FIXTURES) / "safetensors" / "python.safetensors";
+const fs::path kPython = source_dir() / "tests/fixtures/safetensors" / "python.safetensors";
 
 /// The tensors of tests/fixtures/safetensors/make.py.
 NamedTensors expected_tensors() {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "demi/kernels/host_device.h"
+#include "demi/kernels/inverse_scale.h"
 #include "demi/kernels/step_table.h"
 
 // What happens between the passes. Pure functions of the structs, run by the host for CPU tables
@@ -14,15 +15,8 @@
 namespace demi::kernels {
 namespace {
 
-/// FP32 of 1 / scale, divided in FP64, as GradScaler._unscale_grads_.
 DEMI_HOST_DEVICE float inverse_scale_of(const StepInputs& inputs) {
-  return inputs.scale ? static_cast<float>(1.0 / static_cast<double>(*inputs.scale)) : 1.0f;
-}
-
-/// False for a scale of 0, Inf, NaN or less, and one so small that its reciprocal is Inf: it gives
-/// no gradient to step with.
-DEMI_HOST_DEVICE bool is_usable(float inverse_scale) {
-  return inverse_scale > 0.0f && inverse_scale < kNoLimit;
+  return inputs.scale ? inverse_of_scale(*inputs.scale) : 1.0f;
 }
 
 /// torch.nn.utils.clip_grad_norm_: FP32 from the norm on; NaN stays NaN.

@@ -9,7 +9,7 @@
 #include "demi/optim/batch_norm_guard.h"
 #include "demi/optim/decay_groups.h"
 #include "demi/optim/ema.h"
-#include "demi/optim/emulated_device.h"
+#include "demi/step/emulated_device_testing.h"
 
 namespace demi {
 namespace {

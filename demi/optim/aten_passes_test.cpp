@@ -1,5 +1,5 @@
 // The passes by LibTorch's tensor operations: fp64, and fp32 where demi's kernels are off.
-#include "demi/optim/aten_passes.h"
+#include "demi/step/aten_passes.h"
 
 #include <gtest/gtest.h>
 

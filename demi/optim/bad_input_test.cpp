@@ -11,9 +11,9 @@
 #include "demi/core/error.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
-#include "demi/optim/emulated_device.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
+#include "demi/step/emulated_device_testing.h"
 
 namespace demi::optim {
 namespace {

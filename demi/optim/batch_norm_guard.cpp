@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "demi/optim/table_kernels.h"
+#include "demi/step/table_kernels.h"
 
 namespace demi {
 

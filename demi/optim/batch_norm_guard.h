@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/optim/step_result.h"
+#include "demi/step/step_result.h"
 
 namespace torch::nn {
 class Module;

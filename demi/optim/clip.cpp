@@ -9,7 +9,7 @@
 
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
-#include "demi/optim/ownership.h"
+#include "demi/step/ownership.h"
 
 namespace demi::optim {
 namespace {

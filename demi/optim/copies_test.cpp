@@ -6,10 +6,10 @@
 #include <atomic>
 #include <thread>
 
-#include "demi/optim/emulated_device.h"
 #include "demi/optim/kinds_testing.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
+#include "demi/step/emulated_device_testing.h"
 #include "demi/weights/weights.h"
 
 namespace demi::optim {

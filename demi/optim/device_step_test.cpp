@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "demi/optim/clip.h"
-#include "demi/optim/emulated_device.h"
 #include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
+#include "demi/step/emulated_device_testing.h"
 #include "demi/weights/weights.h"
 
 namespace demi::optim {

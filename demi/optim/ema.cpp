@@ -5,12 +5,11 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
-#include "demi/optim/table_kernels.h"
+#include "demi/step/table_kernels.h"
+#include "demi/tensor/parallel.h"
 
 namespace demi {
 namespace {
-
-constexpr int64_t kElementsPerThread = 65536;
 
 /// fp32 on the CPU: one pass, the kernels' formula.
 bool lerp_in_one_pass(at::Tensor& average, const at::Tensor& weight, float part) {
@@ -21,7 +20,7 @@ bool lerp_in_one_pass(at::Tensor& average, const at::Tensor& weight, float part)
   if (!fits) return false;
   float* to = average.mutable_data_ptr<float>();
   const float* from = weight.const_data_ptr<float>();
-  at::parallel_for(0, average.numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, average.numel(), tensor::kElementsPerThread, [&](int64_t begin, int64_t end) {
     kernels->lerp(to + begin, from + begin, part, end - begin);
   });
   return true;

@@ -8,12 +8,14 @@
 #include <unordered_set>
 
 #include "demi/core/error.h"
-#include "demi/optim/layout.h"
-#include "demi/optim/ownership.h"
-#include "demi/optim/pages.h"
+#include "demi/kernels/inverse_scale.h"
 #include "demi/optim/rule_optimizer.h"
 #include "demi/optim/saved_state.h"
-#include "demi/optim/stepper.h"
+#include "demi/step/layout.h"
+#include "demi/step/ownership.h"
+#include "demi/step/pages.h"
+#include "demi/step/stepper.h"
+#include "demi/tensor/dtype.h"
 #include "demi/weights/overlap.h"
 
 namespace demi::optim {
@@ -34,7 +36,7 @@ void check_parameter(const at::Tensor& parameter) {
   if (parameter.layout() != at::kStrided)
     refuse("a parameter is not dense", c10::str(parameter.layout()), "strided");
   const auto dtype = parameter.scalar_type();
-  if (dtype != at::kFloat && dtype != at::kDouble && !is_16_bit(dtype))
+  if (dtype != at::kFloat && dtype != at::kDouble && !tensor::is_16_bit(dtype))
     refuse("a parameter has a dtype that cannot be trained", c10::toString(dtype),
            "fp32, fp16, bf16, fp64");
   if (parameter.is_meta()) refuse("a parameter has no memory", "meta", "a device that has");
@@ -51,8 +53,7 @@ void check_scale(const at::Tensor& scale) {
            "fp32, one element");
   if (is_asynchronous(scale.device())) return;
   const double value = *scale.const_data_ptr<float>();
-  const float inverse = static_cast<float>(1 / value);
-  if (!(inverse > 0 && std::isfinite(inverse)))
+  if (!kernels::is_usable(kernels::inverse_of_scale(static_cast<float>(value))))
     refuse("a scale is out of range", std::to_string(value), "positive, finite, not tiny");
 }
 
@@ -103,7 +104,7 @@ void conform(at::Tensor& tensor, const at::Tensor& work, const char* name) {
 void place(Member& member) {
   const at::Tensor& parameter = member.parameter;
   const bool dense = parameter.is_non_overlapping_and_dense();
-  if (is_16_bit(parameter.scalar_type())) {
+  if (tensor::is_16_bit(parameter.scalar_type())) {
     const bool made = member.state->master.defined();
     const at::Tensor layout =
         at::empty_like(parameter, parameter.options().dtype(at::kFloat).requires_grad(false));

@@ -10,26 +10,15 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/kernels/path.h"
 #include "demi/kernels/step_table.h"
-#include "demi/optim/param_state.h"
-#include "demi/optim/step_result.h"
+#include "demi/step/param_state.h"
+#include "demi/step/step_options.h"
+#include "demi/step/step_result.h"
 
 namespace demi::optim {
 
 struct Groups;
 struct OptionsReader;
-
-/// How a demi optimizer steps, whatever its rule.
-struct StepOptions {
-  bool skip_nonfinite = true;       // a gradient with Inf or NaN: change nothing (costs a read of
-                                    // the gradients); false: they go through as in torch::optim,
-                                    // unless a GradScaler is in use
-  bool low_precision_grads = true;  // .grad of an fp32 parameter stays in the 16-bit dtype that
-                                    // backward made; false: always fp32, as torch::optim leaves it
-  std::optional<kernels::Path> path = std::nullopt;  // the kernels; not given: DEMI_KERNELS, or the
-                                                     // best here
-};
 
 /// Base of demi's optimizers: torch::optim::Optimizer whose step reads each gradient twice (finite?
 /// norm; then update) and writes the parameter, its moments and its low precision copies in that

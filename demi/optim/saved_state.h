@@ -10,7 +10,7 @@
 
 #include "demi/core/export.h"
 #include "demi/kernels/step_table.h"
-#include "demi/optim/param_state.h"
+#include "demi/step/param_state.h"
 
 // The state of an optimizer from outside, read and checked whole before any of it is used. All
 // throw UsageError for a state that does not fit.

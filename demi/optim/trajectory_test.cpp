@@ -9,7 +9,7 @@
 #include "demi/optim/adamw.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
-#include "demi/optim/trajectories.h"
+#include "demi/optim/trajectories_testing.h"
 
 namespace demi::optim {
 namespace {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "demi/kernels/cpu_kernels.h"
+#include "demi/tensor/dtype.h"
 
 namespace demi::products {
 namespace {
@@ -14,10 +15,6 @@ constexpr int64_t kElementsPerThread = 1 << 15;
 
 bool dense_columns(const at::Tensor& matrix) { return matrix.stride(0) == 1; }
 bool dense_rows(const at::Tensor& matrix) { return matrix.stride(1) == 1; }
-
-kernels::Storage storage_of(const at::Tensor& matrix) {
-  return matrix.scalar_type() == at::kHalf ? kernels::Storage::fp16 : kernels::Storage::bf16;
-}
 
 bool dense_in_one_order(const at::Tensor& a, const at::Tensor& b) {
   return a.is_non_overlapping_and_dense() && a.strides() == b.strides();
@@ -32,9 +29,11 @@ void convert_run(const kernels::CpuKernels& k, const at::Tensor& to, const at::T
     void* there = target + begin * to_size;
     const void* here = source + begin * from_size;
     if (widens)
-      k.widen(static_cast<float*>(there), here, storage_of(from), end - begin);
+      k.widen(static_cast<float*>(there), here, tensor::storage_of(from.scalar_type()),
+              end - begin);
     else
-      k.narrow(there, storage_of(to), static_cast<const float*>(here), end - begin);
+      k.narrow(there, tensor::storage_of(to.scalar_type()), static_cast<const float*>(here),
+               end - begin);
   });
 }
 
@@ -51,9 +50,11 @@ void convert_rows(const kernels::CpuKernels& k, const at::Tensor& to, const at::
                        void* there = target + row * to_step;
                        const void* here = source + row * from_step;
                        if (widens)
-                         k.widen(static_cast<float*>(there), here, storage_of(from), columns);
+                         k.widen(static_cast<float*>(there), here,
+                                 tensor::storage_of(from.scalar_type()), columns);
                        else
-                         k.narrow(there, storage_of(to), static_cast<const float*>(here), columns);
+                         k.narrow(there, tensor::storage_of(to.scalar_type()),
+                                  static_cast<const float*>(here), columns);
                      }
                    });
 }

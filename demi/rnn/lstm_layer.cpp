@@ -15,6 +15,7 @@
 #include "demi/products/no_autocast.h"
 #include "demi/products/through_fp32.h"
 #include "demi/rnn/step_product.h"
+#include "demi/tensor/dtype.h"
 
 namespace demi::rnn {
 namespace {
@@ -23,10 +24,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kSequencesPerThread = 8;  // a product with fewer rows waits for its weights
-
-kernels::Storage storage_of(at::ScalarType dtype) {
-  return dtype == at::kHalf ? kernels::Storage::fp16 : kernels::Storage::bf16;
-}
 
 // DEMI_KERNELS may have changed since lstm_layer_takes() was asked, before backward at that.
 const kernels::CpuKernels& kernels_now() {
@@ -113,7 +110,7 @@ void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor
                    const at::Tensor& w_ih, const at::Tensor& w_hh, const at::Tensor& bias,
                    const Trace& trace) {
   const kernels::CpuKernels& k = kernels_now();
-  const kernels::Storage storage = storage_of(input.scalar_type());
+  const kernels::Storage storage = tensor::storage_of(input.scalar_type());
   const int64_t h = steps.hidden;
   const bool keeps = trace.gates.defined();
   const StepProduct from_input(w_ih.t()), from_hidden(w_hh.t());
@@ -157,7 +154,7 @@ at::Tensor backward_steps(const Steps& steps, const at::Tensor& of_output, const
                           const Trace& trace, const at::Tensor& of_hidden,
                           const at::Tensor& of_cell) {
   const kernels::CpuKernels& k = kernels_now();
-  const kernels::Storage storage = storage_of(w_hh.scalar_type());
+  const kernels::Storage storage = tensor::storage_of(w_hh.scalar_type());
   const int64_t h = steps.hidden;
   const StepProduct to_hidden(w_hh);
   const at::Tensor of_sums =
@@ -315,8 +312,9 @@ bool lstm_layer_takes(const at::Tensor& input, const LstmWeights& weights, const
     return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
            tensor.scalar_type() == input.scalar_type() && tensor.sizes() == shape;
   };
-  const bool is_16_bit = input.scalar_type() == at::kBFloat16 || input.scalar_type() == at::kHalf;
-  if (!is_16_bit || input.dim() != 3 || input.numel() == 0 || weights.w_hh.dim() != 2) return false;
+  if (!tensor::is_16_bit(input.scalar_type()) || input.dim() != 3 || input.numel() == 0 ||
+      weights.w_hh.dim() != 2)
+    return false;
   const int64_t sequences = input.size(1), inputs = input.size(2), h = weights.w_hh.size(1);
   return h > 0 && fits(input, input.sizes()) && fits(weights.w_ih, {4 * h, inputs}) &&
          fits(weights.w_hh, {4 * h, h}) &&

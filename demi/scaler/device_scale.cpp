@@ -4,7 +4,9 @@
 
 #include <limits>
 
-#include "demi/optim/streams.h"
+#include "demi/kernels/inverse_scale.h"
+#include "demi/step/streams.h"
+#include "demi/tensor/inverse_scale.h"
 
 namespace demi {
 
@@ -27,8 +29,8 @@ void DeviceScale::keep_if_captured() const {
 }
 
 at::Tensor DeviceScale::inverse() const {
-  if (on_device_) return scale_.to(at::kDouble).reciprocal().to(at::kFloat);
-  return at::scalar_tensor(1.0 / static_cast<double>(host_.scale), at::kFloat);
+  if (on_device_) return tensor::inverse_of_scale(scale_);
+  return at::scalar_tensor(kernels::inverse_of_scale(host_.scale), at::kFloat);
 }
 
 ScaleState DeviceScale::read() const {

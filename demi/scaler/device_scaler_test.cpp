@@ -8,12 +8,12 @@
 
 #include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
-#include "demi/optim/emulated_device.h"
 #include "demi/optim/sgd.h"
-#include "demi/optim/streams.h"
 #include "demi/optim/testing.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/scaler/skip_watch.h"
+#include "demi/step/emulated_device_testing.h"
+#include "demi/step/streams.h"
 #include "demi/weights/recorded_warnings_testing.h"
 
 namespace demi {

@@ -9,14 +9,14 @@
 #include <unordered_map>
 
 #include "demi/core/error.h"
-#include "demi/optim/gradients.h"
 #include "demi/optim/optimizer.h"
-#include "demi/optim/streams.h"
-#include "demi/optim/table_kernels.h"
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
+#include "demi/scaler/gradients.h"
 #include "demi/scaler/seen_gradients.h"
 #include "demi/scaler/skip_watch.h"
+#include "demi/step/streams.h"
+#include "demi/step/table_kernels.h"
 
 namespace demi {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/optim/state_dict.h"
-#include "demi/optim/step_result.h"
+#include "demi/core/state_dict.h"
 #include "demi/scaler/scale_rule.h"
+#include "demi/step/step_result.h"
 
 namespace torch::optim {
 class Optimizer;

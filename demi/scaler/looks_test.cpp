@@ -9,10 +9,10 @@
 
 #include "demi/core/error.h"
 #include "demi/optim/clip.h"
-#include "demi/optim/emulated_device.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
 #include "demi/scaler/grad_scaler.h"
+#include "demi/step/emulated_device_testing.h"
 #include "demi/weights/mutation_hook.h"
 #include "demi/weights/recorded_warnings_testing.h"
 

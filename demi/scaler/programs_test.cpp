@@ -9,13 +9,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "demi/core/source_dir_testing.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
-#include "demi/optim/emulated_device.h"
 #include "demi/optim/sgd.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/scaler/programs_testing.h"
+#include "demi/step/emulated_device_testing.h"
 #include "demi/weights/recorded_warnings_testing.h"
 
 namespace demi {
@@ -159,8 +160,8 @@ void expect_pythons(ProgramParts& parts, const nlohmann::json& python) {
 }
 
 const nlohmann::json& pythons_programs() {
-  static const nlohmann::json all = nlohmann::json::parse(
-      std::ifstream(DEMI_SOURCE_DIR "/benchmarks/peers/scaler_programs.json"));
+  static const nlohmann::json all =
+      nlohmann::json::parse(std::ifstream(source_dir() / "benchmarks/peers/scaler_programs.json"));
   return all.at("programs");
 }
 

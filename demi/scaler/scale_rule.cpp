@@ -5,6 +5,7 @@
 #include <string>
 
 #include "demi/core/error.h"
+#include "demi/kernels/inverse_scale.h"
 
 namespace demi {
 namespace {
@@ -21,8 +22,7 @@ void require(bool accepted, const char* option, double seen, const char* range) 
 }
 
 bool usable(float scale) {
-  const float reciprocal = static_cast<float>(1.0 / static_cast<double>(scale));
-  return scale > 0 && std::isfinite(reciprocal) && reciprocal > 0;  // of Inf it is 0
+  return kernels::is_usable(kernels::inverse_of_scale(scale));  // the inverse of Inf is 0
 }
 
 /// `wanted` between floor and ceiling, or `current` where fp32 cannot hold it.

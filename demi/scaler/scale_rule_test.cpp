@@ -7,7 +7,7 @@
 #include <random>
 
 #include "demi/core/error.h"
-#include "demi/optim/trajectories.h"
+#include "demi/optim/trajectories_testing.h"
 #include "demi/scaler/device_scale.h"
 
 namespace demi {

@@ -3,7 +3,8 @@
 #include <unordered_map>
 
 #include "demi/optim/optimizer.h"
-#include "demi/weights/compare.h"
+#include "demi/tensor/dtype.h"
+#include "demi/tensor/version.h"
 
 namespace demi {
 
@@ -16,8 +17,8 @@ SeenGradients::SeenGradients(torch::optim::Optimizer& optimizer, bool in_place) 
       const at::Tensor& gradient = holder->grad();
       if (!gradient.defined()) continue;
       const at::TensorImpl* impl = gradient.unsafeGetTensorImpl();
-      const bool narrow = gradient.element_size() == 2;
-      all_.push_back({holder, impl, weights::version_of(*impl), !own || (in_place && !narrow)});
+      const bool narrow = tensor::is_16_bit(gradient.scalar_type());
+      all_.push_back({holder, impl, tensor::version_of(*impl), !own || (in_place && !narrow)});
     }
   }
 }

@@ -2,7 +2,7 @@
 
 #include <torch/types.h>
 
-#include "demi/optim/streams.h"
+#include "demi/step/streams.h"
 
 namespace demi {
 

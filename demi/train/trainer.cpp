@@ -17,10 +17,10 @@
 #include "demi/data/to_device.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/clip.h"
-#include "demi/optim/lr_scheduler.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/phase_timer.h"
 #include "demi/scaler/grad_scaler.h"
+#include "demi/schedule/lr_scheduler.h"
 #include "demi/train/forward.h"
 
 namespace demi::train {

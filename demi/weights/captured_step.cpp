@@ -1,6 +1,6 @@
 #include "demi/weights/captured_step.h"
 
-#include "demi/weights/compare.h"
+#include "demi/tensor/version.h"
 
 namespace demi::weights {
 namespace {
@@ -14,7 +14,7 @@ at::Tensor find_in(const CapturedStep& step, const at::Tensor& leaf, c10::Scalar
 }  // namespace
 
 bool fits(const at::Tensor& copy, const at::Tensor& leaf) {
-  return same(copy.sizes(), leaf.sizes()) && same(copy.strides(), leaf.strides());
+  return tensor::same(copy.sizes(), leaf.sizes()) && tensor::same(copy.strides(), leaf.strides());
 }
 
 std::optional<at::Tensor> memory_for(CapturedSteps& steps, const at::Tensor& leaf,

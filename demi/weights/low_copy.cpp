@@ -37,7 +37,7 @@ std::optional<LowCopy> announce_copy(const at::Tensor& leaf, c10::ScalarType dty
   if (bytes == 0 || !leaf.is_non_overlapping_and_dense()) return std::nullopt;
   const std::int64_t others = counters().bytes - (replaces ? replaces->footprint.bytes() : 0);
   if (others + bytes > counters().capacity) return std::nullopt;
-  const std::int64_t version = version_of(*leaf.unsafeGetTensorImpl());
+  const std::int64_t version = tensor::version_of(*leaf.unsafeGetTensorImpl());
   std::shared_ptr<StorageMark> mark;
   if (hooks) {
     mark = StorageMark::hooked(*leaf.storage().unsafeGetStorageImpl());
@@ -67,7 +67,7 @@ bool fill(LowCopy& copy, const at::Tensor& leaf, const at::Tensor& memory) {
   copy.low =
       memory.defined() ? at::Tensor(memory).copy_(leaf.detach()) : leaf.detach().to(copy.dtype);
   counters().casts += 1;
-  copy.low_version = version_of(*copy.low.unsafeGetTensorImpl());
+  copy.low_version = tensor::version_of(*copy.low.unsafeGetTensorImpl());
   copy.ready = ReadyOn(current);
   if (current && memory.defined())
     current.streams().recordDataPtrOnStream(memory.storage().data_ptr(), current.stream());
@@ -83,8 +83,8 @@ void renew(LowCopy& copy, const at::Tensor& leaf) {
       return;  // another storage since begin(), or no longer to be hooked: stays stale
     copy.epoch = copy.mark->epoch();
   }
-  copy.version = version_of(impl);
-  copy.low_version = version_of(*copy.low.unsafeGetTensorImpl());
+  copy.version = tensor::version_of(impl);
+  copy.low_version = tensor::version_of(*copy.low.unsafeGetTensorImpl());
 }
 
 }  // namespace demi::weights

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "demi/tensor/version.h"
 #include "demi/weights/alias.h"
-#include "demi/weights/compare.h"
 #include "demi/weights/mutation_hook.h"
 #include "demi/weights/streams.h"
 
@@ -63,9 +63,9 @@ inline bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf) {
   if (copy.mark && !(copy.mark->intact(storage) && copy.mark->epoch() == copy.epoch)) return false;
   if (copy.storage._unsafe_get_target() != storage) return false;
   const c10::TensorImpl& low = *copy.low.unsafeGetTensorImpl();
-  return version_of(leaf) == copy.version && version_of(low) == copy.low_version &&
+  return tensor::version_of(leaf) == copy.version && tensor::version_of(low) == copy.low_version &&
          storage->data() == copy.data && leaf.storage_offset() == copy.storage_offset &&
-         same(leaf.sizes(), low.sizes()) && same(leaf.strides(), low.strides());
+         tensor::same(leaf.sizes(), low.sizes()) && tensor::same(leaf.strides(), low.strides());
 }
 
 /// What a copy of the leaf depends on, taken down before the cast, so that a write during it is

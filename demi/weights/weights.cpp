@@ -11,6 +11,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
+#include "demi/tensor/version.h"
 #include "demi/weights/alias.h"
 #include "demi/weights/cache.h"
 #include "demi/weights/capture.h"
@@ -214,7 +215,7 @@ bool can_have_copy(const at::TensorBase& tensor) {
 at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
   const at::TensorBase& base = view._base();
   if (!can_have_copy(base) ||
-      !lies_within(*view.unsafeGetTensorImpl(), *base.unsafeGetTensorImpl()))
+      !tensor::lies_within(*view.unsafeGetTensorImpl(), *base.unsafeGetTensorImpl()))
     return {};
   const Kind kind = kind_of(base);
   const bool trained = kind == Kind::trained_leaf;

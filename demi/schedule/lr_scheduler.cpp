@@ -1,0 +1,206 @@
+#include "demi/schedule/lr_scheduler.h"
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/optim/adam.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/lamb.h"
+#include "demi/optim/lion.h"
+#include "demi/optim/sgd.h"
+
+namespace demi::optim::lr {
+
+Scheduler::Scheduler(torch::optim::Optimizer& optimizer, Rule rule, Rule momentum)
+    : optimizer_(optimizer), rule_(std::move(rule)), momentum_(std::move(momentum)) {
+  if (!rule_) throw UsageError({.where = "optim.lr.Scheduler", .what = "the rule is empty"});
+  for (const auto& group : optimizer_.param_groups()) base_lrs_.push_back(group.options().get_lr());
+  apply();
+}
+
+void Scheduler::step() {
+  ++step_;
+  apply();
+}
+
+void Scheduler::step(const StepResult& result) {
+  if (!result.skipped()) step();
+}
+
+void Scheduler::apply() {
+  auto& groups = optimizer_.param_groups();
+  // A group added later starts from the rate it came with.
+  while (base_lrs_.size() < groups.size())
+    base_lrs_.push_back(groups[base_lrs_.size()].options().get_lr());
+  std::vector<double> rates;
+  for (const double base : base_lrs_) rates.push_back(rule_(step_, base));
+  const double momentum = momentum_ ? momentum_(step_, 0) : 0;
+  last_lr_ = rates;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    groups[i].options().set_lr(rates[i]);
+    if (momentum_) set_momentum(groups[i].options(), momentum);
+  }
+}
+
+StateDict Scheduler::state_dict() const {
+  StateDict state{{"last_epoch", static_cast<double>(step_)}};
+  for (size_t i = 0; i < base_lrs_.size(); ++i)
+    state["base_lrs." + std::to_string(i)] = base_lrs_[i];
+  return state;
+}
+
+void Scheduler::load_state_dict(const StateDict& state) {
+  constexpr auto kWhere = "optim.lr.load_state_dict";
+  std::vector<double> base_lrs;
+  for (size_t i = 0; i < base_lrs_.size(); ++i) {
+    const std::string key = "base_lrs." + std::to_string(i);
+    base_lrs.push_back(state_value(state, key, kWhere));
+    if (!(base_lrs.back() >= 0 && std::isfinite(base_lrs.back())))
+      throw UsageError({.where = kWhere,
+                        .what = key + " is no learning rate",
+                        .seen = std::to_string(base_lrs.back()),
+                        .accepted = "0 or more, finite",
+                        .advice = "load a state as state_dict() gave it"});
+  }
+  const std::string one_more = "base_lrs." + std::to_string(base_lrs_.size());
+  if (state.contains(one_more))
+    throw UsageError({.where = kWhere,
+                      .what = "the state is that of more parameter groups",
+                      .seen = one_more,
+                      .accepted = std::to_string(base_lrs_.size()) + " groups"});
+  const int64_t step = state_count(state, "last_epoch", kWhere);
+  for (const double base : base_lrs) rule_(step, base);  // throws before anything is changed
+  step_ = step;
+  base_lrs_ = std::move(base_lrs);
+  apply();
+}
+
+Scheduler one_cycle_scheduler(torch::optim::Optimizer& optimizer, const OneCycleOptions& options) {
+  return {optimizer, one_cycle(options), one_cycle_momentum(options)};
+}
+
+Plateau::Plateau(torch::optim::Optimizer& optimizer, PlateauOptions options)
+    : optimizer_(optimizer),
+      options_(options),
+      best_(options.better == Better::kLower ? std::numeric_limits<double>::infinity()
+                                             : -std::numeric_limits<double>::infinity()) {
+  const auto require = [](bool accepted, const char* option, double seen, const char* range) {
+    if (accepted) return;
+    throw UsageError({.where = "optim.lr.Plateau",
+                      .what = std::string(option) + " is out of range",
+                      .seen = std::to_string(seen),
+                      .accepted = range});
+  };
+  const auto require_positive = [&](const char* option, double seen) {
+    require(seen >= 0 && std::isfinite(seen), option, seen, "0 or more, finite");
+  };
+  require(options_.factor > 0 && options_.factor < 1, "factor", options_.factor,
+          "above 0, below 1");
+  require_positive("patience", static_cast<double>(options_.patience));
+  require_positive("cooldown", static_cast<double>(options_.cooldown));
+  require_positive("threshold", options_.threshold);
+  require_positive("min_lr", options_.min_lr);
+  require_positive("eps", options_.eps);
+}
+
+bool Plateau::is_progress(double metric) const {
+  const double sign = options_.better == Better::kLower ? -1 : 1;
+  const bool relative = options_.threshold_mode == Threshold::kRelative;
+  const double bar =
+      relative ? best_ * (1 + sign * options_.threshold) : best_ + sign * options_.threshold;
+  return options_.better == Better::kLower ? metric < bar : metric > bar;
+}
+
+void Plateau::step(double metric) {
+  ++calls_;
+  if (is_progress(metric)) {
+    best_ = metric;
+    bad_calls_ = 0;
+  } else {
+    ++bad_calls_;
+  }
+  if (cooldown_left_ > 0) {
+    --cooldown_left_;
+    bad_calls_ = 0;
+  }
+  if (bad_calls_ <= options_.patience) return;
+  reduce();
+  cooldown_left_ = options_.cooldown;
+  bad_calls_ = 0;
+}
+
+void Plateau::reduce() {
+  for (auto& group : optimizer_.param_groups()) {
+    const double now = group.options().get_lr();
+    const double next = std::max(now * options_.factor, options_.min_lr);
+    if (now - next > options_.eps) group.options().set_lr(next);
+  }
+}
+
+StateDict Plateau::state_dict() const {
+  return {{"best", best_},
+          {"num_bad_epochs", static_cast<double>(bad_calls_)},
+          {"cooldown_counter", static_cast<double>(cooldown_left_)},
+          {"last_epoch", static_cast<double>(calls_)}};
+}
+
+void Plateau::load_state_dict(const StateDict& state) {
+  constexpr auto kWhere = "optim.lr.Plateau.load_state_dict";
+  const auto count = [&](const char* key) { return state_count(state, key, kWhere); };
+  const double best = state_value(state, "best", kWhere);
+  if (std::isnan(best))
+    throw UsageError({.where = kWhere,
+                      .what = "best is no metric",
+                      .seen = "nan",
+                      .accepted = "a number, or an infinity before the first call"});
+  const int64_t bad = count("num_bad_epochs"), cooldown = count("cooldown_counter"),
+                calls = count("last_epoch");
+  best_ = best;
+  bad_calls_ = bad;
+  cooldown_left_ = cooldown;
+  calls_ = calls;
+}
+
+namespace {
+
+template <typename Options>
+bool set_beta1(torch::optim::OptimizerOptions& options, double momentum) {
+  auto* adam = dynamic_cast<Options*>(&options);
+  if (adam) adam->betas({momentum, std::get<1>(adam->betas())});
+  return adam;
+}
+
+template <typename Options>
+bool set_plain(torch::optim::OptimizerOptions& options, double momentum) {
+  auto* sgd = dynamic_cast<Options*>(&options);
+  if (sgd) sgd->momentum(momentum);
+  return sgd;
+}
+
+}  // namespace
+
+void set_momentum(torch::optim::OptimizerOptions& options, double momentum) {
+  const bool done =
+      set_plain<torch::optim::SGDOptions>(options, momentum) ||
+      set_plain<torch::optim::RMSpropOptions>(options, momentum) ||
+      set_beta1<torch::optim::AdamOptions>(options, momentum) ||
+      set_beta1<torch::optim::AdamWOptions>(options, momentum) ||
+      set_plain<SGDOptions>(options, momentum) || set_beta1<AdamOptions>(options, momentum) ||
+      set_beta1<AdamWOptions>(options, momentum) || set_beta1<LAMBOptions>(options, momentum) ||
+      set_beta1<LionOptions>(options, momentum);
+  if (!done)
+    throw UsageError({.where = "optim.lr.set_momentum",
+                      .what = "this optimizer has neither momentum nor beta1",
+                      .accepted = "SGD, RMSprop, Adam, AdamW and demi's optimizers"});
+}
+
+}  // namespace demi::optim::lr

@@ -1,0 +1,147 @@
+#include "demi/step/aten_passes.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "demi/kernels/decide.h"
+#include "demi/kernels/decision.h"
+#include "demi/kernels/formulas.h"
+#include "demi/step/tensor_table.h"
+
+namespace demi::optim::aten {
+namespace {
+
+/// What the formulas take for V: a tensor, or one number for all of its elements.
+struct Value {
+  at::Tensor tensor;
+  double number = 0;
+
+  Value() = default;
+  explicit Value(float all) : number(all) {}
+  explicit Value(at::Tensor array) : tensor(std::move(array)) {}
+  bool is_number() const { return !tensor.defined(); }
+};
+
+// In the formulas at least one side is a tensor.
+Value operator+(const Value& a, const Value& b) {
+  if (a.is_number()) return Value(b.tensor + a.number);
+  return Value(b.is_number() ? a.tensor + b.number : a.tensor + b.tensor);
+}
+Value operator-(const Value& a, const Value& b) {
+  return Value(b.is_number() ? a.tensor - b.number : a.tensor - b.tensor);
+}
+Value operator*(const Value& a, const Value& b) {
+  if (a.is_number()) return Value(b.tensor * a.number);
+  return Value(b.is_number() ? a.tensor * b.number : a.tensor * b.tensor);
+}
+/// By a tensor on the device where the divisor is a number: LibTorch would multiply by its
+/// reciprocal. Of no dimensions, since one dimension would broadcast a parameter that has none.
+Value operator/(const Value& a, const Value& b) {
+  if (!b.is_number()) return Value(a.tensor / b.tensor);
+  return Value(a.tensor / at::full({}, b.number, a.tensor.options()));
+}
+Value operator-(const Value& a) { return Value(-a.tensor); }
+/// LibTorch's FP32 root is one unit off for some numbers on a CPU without AVX-512 (MKL's). The FP64
+/// root rounded to FP32 is the nearest one: x has 24 bits and a midpoint m of two FP32 numbers 25,
+/// so that sqrt(x) is 2^-51 of its size away from m at least, and FP64's error is less.
+Value square_root(const Value& x) {
+  const bool rounds_wrongly = x.tensor.is_cpu() && x.tensor.scalar_type() == at::kFloat;
+  return Value(rounds_wrongly ? x.tensor.to(at::kDouble).sqrt_().to(at::kFloat) : x.tensor.sqrt());
+}
+Value maximum(const Value& a, const Value& b) { return Value(at::maximum(a.tensor, b.tensor)); }
+Value sign(const Value& x) { return Value(x.tensor.sign()); }
+Value clamp(const Value& x, const Value& limit) {
+  return Value(x.tensor.clamp(-limit.number, limit.number));
+}
+
+using Elements = kernels::Elements<Value>;
+
+Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
+              const kernels::Coefficients& c, Member& member) {
+  Elements e;
+  e.parameter = Value(member.work);
+  const int count = kernels::moment_count(plan.rule(), c.flags);
+  for (int k = 0; k < count; ++k) e.moment[k] = Value(member.state->moment(plan.rule(), k));
+  const Value scaled(member.gradient->to(member.work.scalar_type()));
+  const float inverse_scale = entry.unscaled ? 1.0F : plan.state().inverse_scale;
+  e.gradient = kernels::true_gradient(scaled, inverse_scale, plan.state().clip_factor, c);
+  return e;
+}
+
+void store(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member& member,
+           const Elements& e) {
+  const int count = kernels::moment_count(plan.rule(), c.flags);
+  for (int k = 0; k < count; ++k) member.state->moment(plan.rule(), k).copy_(e.moment[k].tensor);
+  member.work.copy_(e.parameter.tensor);
+}
+
+/// The greatest gradient as the plan keeps it. FP64 holds finite numbers that FP32 does not: they
+/// stay finite.
+std::uint32_t bits_of_greatest(double greatest) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  const bool is_finite = std::isfinite(greatest);
+  const auto number = static_cast<float>(is_finite ? std::min(greatest, kLargest) : greatest);
+  return std::bit_cast<std::uint32_t>(number) & 0x7FFFFFFFU;
+}
+
+double squares(const at::Tensor& tensor) {
+  const double norm =
+      at::linalg_vector_norm(tensor, 2, std::nullopt, false, at::kDouble).item<double>();
+  return norm * norm;
+}
+
+void apply_trust(const kernels::StepPlan& plan, const kernels::Group& group, Elements& e,
+                 kernels::Coefficients c) {
+  const Value update = kernels::lamb_update(e, c);
+  const double rate = kernels::learning_rate(group, plan.state().taken - 1);
+  c.negative_rate =
+      kernels::trust_rate(group, rate, squares(e.parameter.tensor), squares(update.tensor));
+  kernels::lamb_apply(e, c);
+}
+
+}  // namespace
+
+void measure(kernels::StepPlan& plan, const std::vector<Member>& members) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> numbers;
+  std::vector<bool> unscaled;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!plan.tensors()[i].gradient || members[i].gradient->numel() == 0) continue;
+    const at::Tensor& gradient = *members[i].gradient;
+    const at::Tensor norm = at::linalg_vector_norm(gradient, 2, std::nullopt, false, at::kDouble);
+    numbers.push_back(at::stack({norm * norm, gradient.abs().amax().to(at::kDouble)}));
+    unscaled.push_back(plan.tensors()[i].unscaled);
+  }
+  kernels::Partial sums{};
+  if (!numbers.empty()) {
+    const float inverse_scale = kernels::inverse_scale_of(plan.inputs());
+    const at::Tensor all = at::stack(numbers).cpu();  // the host read
+    for (int64_t i = 0; i < all.size(0); ++i) {
+      kernels::Partial one{all[i][0].item<double>(), bits_of_greatest(all[i][1].item<double>()), 0};
+      if (unscaled[static_cast<size_t>(i)]) one = kernels::with_scale(one, inverse_scale);
+      sums.sum_of_squares += one.sum_of_squares;
+      sums.greatest_bits = std::max(sums.greatest_bits, one.greatest_bits);
+    }
+  }
+  kernels::record_sums(plan.inputs(), sums.sum_of_squares, sums.greatest_bits, plan.state());
+}
+
+void update(kernels::StepPlan& plan, std::vector<Member>& members) {
+  const at::NoGradGuard no_grad;
+  const kernels::StepTable table = plan.table();
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!table.tensors[i].gradient) continue;
+    const kernels::Coefficients& c = table.coefficients[i];
+    Elements e = load(plan, table.tensors[i], c, members[i]);
+    kernels::with_rule(plan.rule(), [&]<kernels::Rule rule>() { kernels::update<rule>(e, c); });
+    if (plan.rule() == kernels::Rule::lamb)
+      apply_trust(plan, table.groups[table.tensors[i].group], e, c);
+    store(plan, c, members[i], e);
+  }
+}
+
+}  // namespace demi::optim::aten

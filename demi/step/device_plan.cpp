@@ -1,0 +1,111 @@
+#include "demi/step/device_plan.h"
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "demi/core/error.h"
+
+namespace demi::optim {
+namespace {
+
+/// The native handle of the current stream, without a link to LibTorch's CUDA part.
+void* stream_of(c10::Device device) {
+  if (device.is_cpu()) return nullptr;  // emulated
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
+
+void check_launch(const char* complaint) {
+  if (!complaint) return;
+  throw DeviceError({.where = "optim.step",
+                     .what = "the device refused a launch of the step",
+                     .seen = complaint});
+}
+
+struct Change {
+  std::size_t begin, end;  // bytes, multiples of 4
+};
+
+Change change_between(const std::vector<std::byte>& before, const std::vector<std::byte>& now) {
+  if (before.size() != now.size()) return {0, now.size()};
+  const auto first = std::mismatch(now.begin(), now.end(), before.begin()).first - now.begin();
+  const auto last = std::mismatch(now.rbegin(), now.rend(), before.rbegin()).first - now.rbegin();
+  const auto end = static_cast<std::size_t>(std::ssize(now) - last);
+  return {static_cast<std::size_t>(first) / 4 * 4, (end + 3) / 4 * 4};
+}
+
+}  // namespace
+
+DevicePlan::DevicePlan(const kernels::CudaKernels& kernels, const kernels::StepPlan& plan,
+                       at::Tensor state)
+    : kernels_(kernels),
+      memory_(at::empty({static_cast<int64_t>(plan.device_bytes())}, state.options())),
+      state_(std::move(state)),
+      staging_(plan.upload_bytes()) {}
+
+kernels::StepTable DevicePlan::bring_up_to_date(const kernels::StepPlan& plan, void* stream) {
+  if (!captured_ && kernels_.capturing(stream)) {
+    captured_ = true;
+    uploaded_.clear();
+  }
+  auto* memory = static_cast<std::byte*>(memory_.mutable_data_ptr());
+  const kernels::StepTable table = plan.pack(
+      staging_.data(), memory, static_cast<kernels::StepState*>(state_.mutable_data_ptr()));
+  if (staging_ == uploaded_) return table;
+  const Change change = change_between(uploaded_, staging_);
+  check_launch(kernels_.upload(memory + change.begin, staging_.data() + change.begin,
+                               change.end - change.begin, stream));
+  uploaded_ = staging_;
+  return table;
+}
+
+void DevicePlan::measure(const kernels::StepPlan& plan) {
+  const c10::DeviceGuard guard(memory_.device());
+  void* stream = stream_of(memory_.device());
+  check_launch(kernels_.measure(bring_up_to_date(plan, stream), stream));
+}
+
+void DevicePlan::update(const kernels::StepPlan& plan) {
+  const c10::DeviceGuard guard(memory_.device());
+  void* stream = stream_of(memory_.device());
+  const kernels::StepTable table = bring_up_to_date(plan, stream);
+  check_launch(kernels_.decide(table, stream));
+  check_launch(kernels_.update(table, stream));
+  check_launch(kernels_.apply_trust(table, stream));
+}
+
+void DevicePlan::record_stream(c10::Stream stream) {
+  memory_.record_stream(stream);
+  state_.record_stream(stream);
+}
+
+void DevicePlan::end_step() {
+  if (captured_) uploaded_.clear();
+}
+
+bool DevicePlan::is_captured() const { return kernels_.capturing(stream_of(memory_.device())); }
+
+at::Tensor make_state(c10::Device device) {
+  return at::zeros({static_cast<int64_t>(sizeof(kernels::StepState))},
+                   at::TensorOptions(device).dtype(at::kByte));
+}
+
+kernels::StepState read_state(const at::Tensor& state) {
+  const at::Tensor here = state.cpu();
+  kernels::StepState value;
+  std::memcpy(&value, here.const_data_ptr(), sizeof value);
+  return value;
+}
+
+void write_state(const at::Tensor& state, const kernels::StepState& value) {
+  at::Tensor here = at::empty(state.sizes(), at::kByte);
+  std::memcpy(here.mutable_data_ptr(), &value, sizeof value);
+  const at::NoGradGuard no_grad;
+  at::Tensor(state).copy_(here);
+}
+
+}  // namespace demi::optim

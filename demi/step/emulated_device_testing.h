@@ -1,0 +1,106 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "demi/kernels/cuda/emulation.h"
+#include "demi/step/table_kernels.h"
+
+namespace demi::optim::testing {
+
+/// While it lives, CPU tensors are those of a device whose memory is the host's and whose kernels
+/// are the CUDA kernels' own source, compiled for the host. Launches run at once; or, deferred, at
+/// synchronize(), as a host that runs ahead would see them: whoever read a result before got that
+/// of an earlier step. A capture takes launches down instead, to be replayed.
+class EmulatedDevice {
+ public:
+  EmulatedDevice() {
+    queue().clear();
+    state() = {};
+    emulate_device(&kKernels);
+  }
+  ~EmulatedDevice() { emulate_device(nullptr); }
+  EmulatedDevice(const EmulatedDevice&) = delete;
+  EmulatedDevice& operator=(const EmulatedDevice&) = delete;
+
+  void defer() { state().deferred = true; }
+  void synchronize() {
+    for (const auto& work : queue()) work();
+    queue().clear();
+  }
+
+  using Graph = std::vector<std::function<void()>>;
+  void begin_capture() { state().capturing = true; }
+  Graph end_capture() {
+    state().capturing = false;
+    return std::exchange(queue(), {});
+  }
+  static void replay(const Graph& graph) {
+    for (const auto& work : graph) work();
+  }
+
+  static std::int64_t launches() { return state().launches; }  // of passes
+  static std::int64_t uploads() { return state().uploads; }
+
+ private:
+  struct State {
+    bool deferred = false, capturing = false;
+    std::int64_t launches = 0, uploads = 0;
+  };
+  static State& state() {
+    static State all;
+    return all;
+  }
+  static Graph& queue() {
+    static Graph all;
+    return all;
+  }
+  static void put(std::function<void()> work) {
+    if (state().deferred || state().capturing)
+      queue().push_back(std::move(work));
+    else
+      work();
+  }
+
+  struct Counter {
+    template <class Body>
+    void run(std::int64_t, const kernels::StepTable&) {
+      ++state().launches;
+    }
+  };
+  using Host = kernels::cuda::HostLauncher;
+
+  template <auto count, auto launch>
+  static const char* pass(const kernels::StepTable& table, void*) {
+    Counter counter;
+    count(counter, table);
+    put([table] {
+      Host launcher;
+      launch(launcher, table);
+    });
+    return nullptr;
+  }
+  static const char* upload(void* to, const void* from, std::size_t bytes, void*) {
+    ++state().uploads;
+    const auto* first = static_cast<const std::byte*>(from);
+    put([to, copy = std::vector<std::byte>(first, first + bytes)] {
+      std::memcpy(to, copy.data(), copy.size());
+    });
+    return nullptr;
+  }
+
+  static constexpr kernels::CudaKernels kKernels = {
+      pass<kernels::cuda::launch_measure<Counter>, kernels::cuda::launch_measure<Host>>,
+      pass<kernels::cuda::launch_decide<Counter>, kernels::cuda::launch_decide<Host>>,
+      pass<kernels::cuda::launch_update<Counter>, kernels::cuda::launch_update<Host>>,
+      pass<kernels::cuda::launch_apply_trust<Counter>, kernels::cuda::launch_apply_trust<Host>>,
+      pass<kernels::cuda::launch_step<Counter>, kernels::cuda::launch_step<Host>>,
+      upload,
+      [](void*) { return state().capturing; },
+      [] { return launches(); },
+      [] { return uploads(); },
+      []() -> const char* { return nullptr; },
+      kernels::kStepLayout};
+};
+
+}  // namespace demi::optim::testing

@@ -1,0 +1,464 @@
+#include "demi/step/tensor_table.h"
+
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/kernels/decide.h"
+#include "demi/kernels/formulas.h"
+#include "demi/step/aten_passes.h"
+#include "demi/step/layout.h"
+#include "demi/tensor/dtype.h"
+#include "demi/tensor/parallel.h"
+#include "demi/tensor/version.h"
+
+namespace demi::optim {
+namespace {
+
+using tensor::is_16_bit;
+using tensor::kElementsPerThread;
+using tensor::storage_of;
+
+std::vector<kernels::TensorEntry> entries_of(kernels::Rule rule, std::vector<Member>& members,
+                                             const std::vector<int>& group_of,
+                                             const std::vector<kernels::Group>& groups) {
+  std::vector<kernels::TensorEntry> entries;
+  for (size_t i = 0; i < members.size(); ++i) {
+    Member& member = members[i];
+    kernels::TensorEntry entry;
+    // begin() asks for the real one: a mutable pointer taken here would cost the parameter its
+    // copies. Never looked into by the tensor operations that serve fp64 and other devices.
+    entry.parameter = static_cast<float*>(const_cast<void*>(member.work.const_data_ptr()));
+    const kernels::Group& group = groups[group_of[i]];
+    for (int k = 0; k < moments_of(rule, group); ++k)
+      entry.moment[k] = static_cast<float*>(member.state->moment(rule, k).mutable_data_ptr());
+    entry.step = member.state->step.mutable_data_ptr<int64_t>();
+    entry.length = member.work.numel();
+    entry.group = group_of[i];
+    entries.push_back(entry);
+  }
+  return entries;
+}
+
+[[noreturn]] void refuse_gradient(const Member& member, const char* what, const std::string& seen,
+                                  const std::string& accepted) {
+  std::string where = "a gradient ";
+  where.append(what)
+      .append(" (parameter of shape ")
+      .append(c10::str(member.parameter.sizes()))
+      .append(")");
+  throw UsageError({.where = "optim.step", .what = where, .seen = seen, .accepted = accepted});
+}
+
+void check_gradient(const Member& member, const at::Tensor& gradient) {
+  if (!tensor::same(gradient.sizes(), member.parameter.sizes()))
+    refuse_gradient(member, "has another shape than its parameter", c10::str(gradient.sizes()),
+                    c10::str(member.parameter.sizes()));
+  if (gradient.device() != member.parameter.device())
+    refuse_gradient(member, "lies on another device than its parameter", gradient.device().str(),
+                    member.parameter.device().str());
+  if (!at::isFloatingType(gradient.scalar_type()))
+    refuse_gradient(member, "is not of a floating point dtype",
+                    c10::toString(gradient.scalar_type()), "fp32, fp16, bf16, fp64");
+}
+
+/// Element i of the gradient's memory belongs to element i of work's.
+bool same_layout(const at::Tensor& gradient, const at::Tensor& work) {
+  if (gradient.layout() != at::kStrided) return false;
+  if (gradient.is_contiguous() && work.is_contiguous()) return true;
+  return tensor::same(gradient.strides(), work.strides()) &&
+         gradient.is_non_overlapping_and_dense();
+}
+
+bool readable(const at::Tensor& gradient, const at::Tensor& work) {
+  const bool dtype = work.scalar_type() == at::kDouble || gradient.scalar_type() == at::kFloat ||
+                     is_16_bit(gradient.scalar_type());
+  return dtype && same_layout(gradient, work);
+}
+
+/// The gradient as a dense array like work's. Duplicates of a sparse one are summed in fp32 or
+/// wider.
+at::Tensor staged(const at::Tensor& gradient, const at::Tensor& work) {
+  const at::NoGradGuard no_grad;
+  if (gradient.layout() != at::kStrided)
+    return at::empty_like(work).copy_(gradient.to(work.scalar_type()).to_dense());
+  const bool keep = is_16_bit(gradient.scalar_type());
+  return at::empty_like(work,
+                        work.options().dtype(keep ? gradient.scalar_type() : work.scalar_type()))
+      .copy_(gradient);
+}
+
+void unscale_dense(const kernels::CpuKernels& kernels, const at::Tensor& gradient,
+                   float inverse_scale) {
+  auto* values = gradient.mutable_data_ptr<float>();
+  at::parallel_for(0, gradient.numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
+    kernels.unscale(values + begin, inverse_scale, end - begin);
+  });
+  gradient.unsafeGetTensorImpl()->bump_version();
+}
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor::version_of(*tensor.unsafeGetTensorImpl());
+}
+
+const void* data_of(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided ? tensor.const_data_ptr() : nullptr;
+}
+
+/// Whether .grad is still what was measured.
+bool is_held(const Member& member, const at::Tensor& gradient) {
+  return gradient.is_same(member.held) && data_of(gradient) == member.held_data &&
+         version_of(gradient) == member.held_version;
+}
+
+c10::StorageImpl* memory_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+std::uint64_t arrivals_of(const Member& member) {
+  return member.arrivals ? member.arrivals->load(std::memory_order_relaxed) : 0;
+}
+
+/// Whether .grad is still the gradient that something was recorded for, if changed by the user.
+bool is_kept(const Member& member, const at::Tensor& gradient) {
+  if (!member.held.defined() || !gradient.is_same(member.held)) return false;
+  return arrivals_of(member) == member.held_arrivals || version_of(gradient) == member.held_version;
+}
+
+/// Neither written to nor moved since the step wrote it.
+bool is_as_written(const Member& member) {
+  return version_of(member.parameter) == member.written_version &&
+         data_of(member.parameter) == member.written_data &&
+         member.written_storage._unsafe_get_target() == memory_of(member.parameter);
+}
+
+void note_as_written(Member& member) {
+  member.written_version = version_of(member.parameter);
+  member.written_data = data_of(member.parameter);
+  c10::StorageImpl* storage = memory_of(member.parameter);
+  if (member.written_storage._unsafe_get_target() != storage)
+    member.written_storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+}
+
+/// A master follows its parameter where that was changed, and keeps its lower bits where it was
+/// not.
+void refresh_master(Member& member) {
+  if (!is_16_bit(member.parameter.scalar_type()) || is_as_written(member)) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor same = member.work.to(member.parameter.scalar_type()) == member.parameter;
+  member.work.copy_(at::where(same, member.work, member.parameter.to(at::kFloat)));
+}
+
+}  // namespace
+
+int moments_of(kernels::Rule rule, const kernels::Group& group) {
+  const auto momentum = group.momentum != 0 ? kernels::kMomentum : 0U;
+  return kernels::moment_count(rule, momentum | (group.amsgrad ? kernels::kAmsgrad : 0U));
+}
+
+TensorTable::TensorTable(TableKernels kernels, kernels::Rule rule, std::vector<Member> members,
+                         const std::vector<int>& group_of, const Groups& groups, at::Tensor state)
+    : kernels_(kernels),
+      members_(std::move(members)),
+      plan_(rule, entries_of(rule, members_, group_of, groups.numbers), groups.numbers),
+      state_(std::move(state)),
+      rates_(groups.numbers.size()) {
+  if (kernels_.device) device_.emplace(*kernels_.device, plan_, state_);
+  for (const auto& group : groups.numbers) moments_.push_back(moments_of(rule, group));
+  take(groups);
+  int64_t elements = 1;
+  std::vector<at::Tensor> direct;
+  for (const Member& member : members_) {
+    elements += member.work.numel();
+    places_.emplace(member.parameter.unsafeGetTensorImpl(), places_.size());
+    if (member.storage == Storage::kDirect) direct.push_back(member.parameter);
+  }
+  targets_ = weights::StepTargets(std::move(direct));
+  grain_ = std::max<int64_t>(1, plan_.block_count() * kElementsPerThread / elements);
+}
+
+/// What was recorded for a gradient that is gone or replaced goes with it.
+void TensorTable::lose_gradient(Member& member, kernels::TensorEntry& entry) {
+  ++lost_;
+  member.held.reset();
+  member.factor.reset();
+  entry.limit = kernels::kNoLimit;
+}
+
+/// Returns whether there is one that was not measured yet.
+bool TensorTable::take_gradient(size_t i, bool unscaled) {
+  static const float empty = 0;
+  Member& member = members_[i];
+  kernels::TensorEntry& entry = plan_.tensors()[i];
+  // Of the implementation: at::Tensor's own grad() first asks whether this is a leaf.
+  const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
+  const bool was_measured = entry.gradient && member.measured;
+  entry.gradient = nullptr;
+  const bool kept = is_kept(member, gradient);
+  if (kept)
+    ++kept_;
+  else if (member.held.defined())
+    lose_gradient(member, entry);
+  if (!gradient.defined()) return was_measured;
+  const bool narrow = is_16_bit(gradient.scalar_type());
+  narrow_written_ |= kept && narrow && version_of(gradient) != member.held_version;
+  has_wide_ |= !narrow;
+  ++gradients_;
+  if (!member.measured || !is_held(member, gradient)) {
+    check_gradient(member, gradient);
+    member.measured = false;
+    const bool direct = readable(gradient, member.work);
+    if (!direct) member.staged = staged(gradient, member.work);
+    member.gradient = direct ? &gradient : &member.staged;
+  }
+  entry.gradient = member.gradient->numel() ? member.gradient->const_data_ptr() : &empty;
+  entry.gradient_storage = storage_of(member.gradient->scalar_type());
+  entry.unscaled = unscaled && !narrow;
+  return !member.measured;
+}
+
+bool TensorTable::refresh(bool unscaled) {
+  gradients_ = kept_ = lost_ = 0;
+  has_wide_ = narrow_written_ = false;
+  bool changed = false;
+  for (size_t i = 0; i < members_.size(); ++i) changed |= take_gradient(i, unscaled);
+  narrow_written_ |= watch_.written();
+  return changed;
+}
+
+const float* TensorTable::Brought::pointer(const at::Tensor& tensor, c10::Device device) {
+  if (!tensor.is_same(source)) {
+    source = tensor;
+    here = tensor.defined() ? tensor.to(device, at::kFloat).contiguous() : at::Tensor();
+  }
+  return here.defined() ? here.const_data_ptr<float>() : nullptr;
+}
+
+void TensorTable::set_inputs(const at::Tensor& scale, const at::Tensor& found_inf,
+                             const kernels::StepInputs& others) {
+  // The tensor operations of other devices decide on the host.
+  const c10::Device deciding = kernels_ ? device() : c10::Device(at::kCPU);
+  plan_.inputs() = others;
+  plan_.inputs().scale = scale_.pointer(scale, deciding);
+  plan_.inputs().found_inf = found_inf_.pointer(found_inf, deciding);
+}
+
+void TensorTable::unscale_wide(const at::Tensor& scale) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor inverse =
+      scale.to(device()).to(at::kDouble).reciprocal().to(at::kFloat);  // divided in fp64
+  std::vector<at::Tensor> together;  // one launch for many, on a device
+  for (Member& member : members_) {
+    at::Tensor gradient = member.parameter.grad();
+    if (!gradient.defined() || is_16_bit(gradient.scalar_type())) continue;
+    const bool strided = gradient.layout() == at::kStrided;
+    if (strided && overlaps_itself(gradient)) {
+      member.parameter.mutable_grad() = gradient.mul(inverse);
+      member.held.reset();  // the same gradient, with memory of its own
+    } else if (!strided || !gradient.is_non_overlapping_and_dense() ||
+               gradient.scalar_type() != at::kFloat) {
+      (gradient.is_sparse() ? gradient._values() : gradient).mul_(inverse);
+    } else if (kernels_.cpu) {
+      unscale_dense(*kernels_.cpu, gradient, *inverse.const_data_ptr<float>());
+    } else {
+      together.push_back(gradient);
+    }
+  }
+  if (!together.empty()) at::_foreach_mul_(together, inverse);
+}
+
+/// What the optimizer allocated is in use on the current stream, whichever one that is.
+void TensorTable::note_stream() {
+  if (!device().is_cuda()) return;
+  const c10::Stream stream = *current_stream(device());
+  if (!streams_.is_new(stream)) return;
+  if (device_) device_->record_stream(stream);
+  for (Member& member : members_) {
+    if (member.storage != Storage::kDirect) member.work.record_stream(stream);
+    for (const auto& [name, tensor] : member.state->tensors())
+      if (tensor.is_cuda()) at::Tensor(tensor).record_stream(stream);
+  }
+}
+
+void TensorTable::measure() {
+  note_stream();
+  if (device_) {
+    device_->measure(plan_);
+  } else if (kernels_.cpu) {
+    const kernels::StepTable table = plan_.table();
+    at::parallel_for(0, table.block_count, grain_,
+                     [&](int64_t begin, int64_t end) { kernels_.cpu->measure(table, begin, end); });
+    kernels::reduce(table);
+  } else {
+    aten::measure(plan_, members_);
+  }
+  for (size_t i = 0; i < members_.size(); ++i)
+    members_[i].measured = plan_.tensors()[i].gradient != nullptr;
+}
+
+void TensorTable::hold() {
+  for (Member& member : members_) {
+    const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
+    if (!entry_of(member).gradient || !gradient.defined()) continue;
+    member.held = gradient;
+    member.held_data = data_of(gradient);
+    member.held_version = version_of(gradient);
+    member.held_arrivals = arrivals_of(member);
+  }
+}
+
+void TensorTable::watch_narrow() {
+  for (const Member& member : members_) {
+    const at::Tensor& gradient = member.held;
+    if (!gradient.defined() || gradient.layout() != at::kStrided || gradient.numel() == 0 ||
+        !is_16_bit(gradient.scalar_type()))
+      continue;
+    return watch_.begin(gradient);
+  }
+}
+
+bool TensorTable::holds_all_unchanged() const {
+  return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+    const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
+    return gradient.defined() ? is_held(member, gradient) : !member.held.defined();
+  });
+}
+
+void TensorTable::begin() {
+  auto entries = plan_.tensors();
+  const bool captured = device_ && device_->is_captured();
+  const weights::StepTarget* target = kernels_ ? targets_.begin(captured).data() : nullptr;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    kernels::TensorEntry& entry = entries[i];
+    entry.factor = member.factor.defined() ? member.factor.const_data_ptr<float>() : nullptr;
+    if (member.storage == Storage::kDirect) {
+      if (!kernels_) continue;
+      // Parameters that moved (set_data): `work` must not keep the old memory.
+      if (entry.parameter != target->parameter) member.work = member.parameter.detach();
+      entry.parameter = static_cast<float*>(target->parameter);
+      for (int k = 0; k < 2; ++k) {
+        const bool used = k < target->copy_count;
+        entry.copy[k] = used ? target->copies[k].data : nullptr;
+        entry.copy_storage[k] = used ? storage_of(target->copies[k].dtype) : kernels::Storage::none;
+      }
+      ++target;
+      continue;
+    }
+    refresh_master(member);
+    if (member.storage == Storage::kScattered && !is_16_bit(member.parameter.scalar_type())) {
+      const at::NoGradGuard no_grad;
+      member.work.copy_(member.parameter);
+    }
+    if (member.storage == Storage::kMaster && kernels_) {
+      entry.copy[0] = member.parameter.mutable_data_ptr();
+      entry.copy_storage[0] = storage_of(member.parameter.scalar_type());
+    }
+  }
+}
+
+void TensorTable::finish() {
+  if (kernels_) targets_.finish();
+  // What a device decides is not known here: then as if it had written, which changes nothing.
+  const bool skipped = !device_ && plan_.state().skipped != 0;
+  for (Member& member : members_) {
+    if (member.storage == Storage::kDirect) continue;
+    if (!skipped && (member.storage == Storage::kScattered || !kernels_)) {
+      const at::NoGradGuard no_grad;
+      at::Tensor parameter = member.parameter;
+      parameter.copy_(member.work);
+    } else if (!skipped && !member.parameter.is_inference()) {
+      member.parameter.unsafeGetTensorImpl()->bump_version();
+    }
+    note_as_written(member);
+  }
+}
+
+void TensorTable::run_update() {
+  const kernels::StepTable table = plan_.table();
+  kernels::decide(table);
+  if (plan_.state().skipped != 0) return;
+  if (!kernels_.cpu) return aten::update(plan_, members_);
+  at::parallel_for(0, table.block_count, grain_,
+                   [&](int64_t begin, int64_t end) { kernels_.cpu->update(table, begin, end); });
+  if (plan_.rule() != kernels::Rule::lamb) return;
+  kernels::decide_trust(table);
+  at::parallel_for(0, table.block_count, grain_, [&](int64_t begin, int64_t end) {
+    kernels_.cpu->apply_trust(table, begin, end);
+  });
+}
+
+void TensorTable::update() {
+  note_stream();
+  begin();
+  if (device_)
+    device_->update(plan_);
+  else
+    run_update();
+  finish();
+}
+
+void TensorTable::end_step() {
+  if (device_) device_->end_step();
+  scale_ = found_inf_ = {};
+  watch_.end();
+  for (Member& member : members_) {
+    member.factor.reset();
+    member.staged.reset();
+    member.held.reset();
+    member.gradient = nullptr;
+    member.measured = false;
+  }
+  for (auto& entry : plan_.tensors()) {
+    entry.gradient = nullptr;
+    entry.factor = nullptr;
+    entry.limit = kernels::kNoLimit;
+  }
+}
+
+void TensorTable::take(const Groups& groups) {
+  auto numbers = plan_.groups();
+  for (size_t g = 0; g < numbers.size(); ++g) {
+    numbers[g] = groups.numbers[g];
+    const at::Tensor& rates = groups.rates[g];
+    if (!rates.defined()) continue;
+    const c10::Device reader = device_ ? device() : c10::Device(at::kCPU);
+    if (!rates.is_same(rates_[g].source)) rates_[g] = {rates, rates.to(reader)};
+    numbers[g].scheduled_rates = rates_[g].here.const_data_ptr<double>();
+    numbers[g].scheduled_count = rates.numel();
+  }
+}
+
+bool TensorTable::fits(const Groups& groups) const {
+  if (groups.numbers.size() != rates_.size()) return false;
+  for (const Member& member : members_) {
+    const at::Tensor& parameter = member.parameter;
+    if (parameter.scalar_type() != member.dtype || parameter.device() != member.device ||
+        !tensor::same(parameter.sizes(), member.sizes) ||
+        !tensor::same(parameter.strides(), member.strides))
+      return false;
+    // The kernels ask for the address in every step; tensor operations write through `work`.
+    if (!kernels_ && member.storage == Storage::kDirect &&
+        parameter.const_data_ptr() != member.work.const_data_ptr())
+      return false;
+  }
+  for (size_t g = 0; g < moments_.size(); ++g)
+    if (moments_of(plan_.rule(), groups.numbers[g]) != moments_[g]) return false;
+  return true;
+}
+
+Member* TensorTable::member_of(const at::Tensor& parameter) {
+  const auto place = places_.find(parameter.unsafeGetTensorImpl());
+  return place == places_.end() ? nullptr : &members_[place->second];
+}
+
+Member* TensorTable::reader_of(const at::Tensor& parameter) {
+  Member* member = member_of(parameter);
+  return member && entry_of(*member).gradient ? member : nullptr;
+}
+
+}  // namespace demi::optim

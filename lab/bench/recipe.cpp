@@ -1,0 +1,214 @@
+#include "lab/bench/recipe.h"
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/train/trainer.h"
+#include "lab/models/registry.h"
+#include "lab/recipes/plan.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::bench {
+namespace {
+
+constexpr double kFirstLoss = 0.02, kMeanLoss = 0.1;  // accepted relative differences to FP32
+
+// Some batches of a training set from a place in its order on. A smaller one at an epoch's end is
+// left out: steps of another size have another time.
+class Stretch : public data::Loader {
+ public:
+  Stretch(const data::Loader& all, int64_t batch_size, int64_t start, int64_t batches)
+      : all_(all),
+        whole_(std::max<int64_t>(all.examples() / batch_size, 1)),
+        batch_size_(std::min(batch_size, all.examples())),
+        start_(start),
+        batches_(batches) {}
+  int64_t examples() const override { return batches_ * batch_size_; }
+  int64_t batches() const override { return batches_; }
+  data::Batch batch(int64_t, int64_t position) const override {
+    return all_.batch((start_ + position) / whole_, (start_ + position) % whole_);
+  }
+
+ private:
+  const data::Loader& all_;
+  int64_t whole_, batch_size_, start_, batches_;
+};
+
+// One precision's network in training, a few steps at a time.
+class Runner {
+ public:
+  /// `steps`: of the whole measurement, for which a schedule is made where an epoch has fewer.
+  Runner(const train::Config& config, train::RunSpec spec, const train::Workload& workload,
+         int64_t steps, c10::Device device)
+      : config_(config),
+        spec_(std::move(spec)),
+        workload_(workload),
+        network_(workload.make_network(static_cast<uint64_t>(config.seed))),
+        optimizer_(train::make_optimizer(config, network_)),
+        options_(train::trainer_options(
+            config, spec_, std::max(workload.train->batches(), steps * config.accumulate), device)),
+        schedule_(std::exchange(options_.schedule, {})),
+        momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
+    options_.epochs = 1;
+    options_.max_steps = 0;
+    options_.give_up_after = 0;  // check_losses has a word of its own
+    train::keep_in_fp32(config, network_);
+  }
+
+  // Goes on where the last call ended: rate and loss scale too.
+  train::History train(int64_t steps) {
+    for (auto& group : optimizer_->param_groups()) group.options().set_lr(config_.lr);
+    options_.read_every = steps;
+    options_.schedule = from_here(schedule_);
+    options_.momentum_schedule = from_here(momentum_schedule_);
+    torch::manual_seed(static_cast<uint64_t>(config_.seed + position_));
+    train::Trainer trainer(network_, optimizer_, options_);
+    const Stretch stretch(*workload_.train, train::batch_size_of(config_), position_,
+                          steps * options_.accumulate);
+    train::History history = trainer.fit(stretch);
+    position_ += stretch.batches();
+    step_ += steps;
+    carry_scale(history.steps.back());
+    skipped_ += history.skipped_steps;
+    return history;
+  }
+
+  const train::RunSpec& spec() const { return spec_; }
+  const train::Network& network() const { return network_; }
+  int64_t skipped() const { return skipped_; }
+
+ private:
+  // A new Trainer begins with a new scaler; a fixed scale has a place of its own.
+  void carry_scale(const train::StepRecord& last) {
+    if (!last.loss_scale || options_.loss_scale.kind == train::LossScale::Kind::fixed) return;
+    options_.scaler.init_scale =
+        *last.loss_scale * (last.skipped ? options_.scaler.backoff_factor : 1);
+  }
+  optim::lr::Rule from_here(const optim::lr::Rule& rule) const {
+    if (!rule) return {};
+    return [rule, start = step_](int64_t step, double base) { return rule(start + step, base); };
+  }
+
+  const train::Config& config_;
+  train::RunSpec spec_;
+  const train::Workload& workload_;
+  train::Network network_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  train::TrainerOptions options_;
+  optim::lr::Rule schedule_, momentum_schedule_;
+  int64_t position_ = 0, step_ = 0, skipped_ = 0;
+};
+
+std::vector<double> losses_of(const train::History& history) {
+  std::vector<double> losses;
+  for (const train::StepRecord& step : history.steps) losses.push_back(step.loss);
+  return losses;
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+[[noreturn]] void refuse(const std::string& run, const std::string& seen,
+                         const std::string& accepted) {
+  throw TrainingError(
+      {.where = "bench.recipe",
+       .what = "the run " + run + " does not train as it should, so it is not timed",
+       .seen = seen,
+       .accepted = accepted,
+       .advice = "`demi compare` shows the curves of both"});
+}
+
+void check(const RecipeBenchOptions& options) {
+  if (options.config.batch_size == "auto")
+    throw UsageError({.where = "bench.recipe",
+                      .what = "the batch size must be the same for all runs",
+                      .seen = "auto",
+                      .advice = "name one: --batch-size 512"});
+  if (options.warmup >= 2 && options.steps >= 1 && options.rounds >= 1) return;
+  throw UsageError({.where = "bench.recipe",
+                    .what = "an option is out of range",
+                    .seen = fmt::format("warmup {}, steps {}, rounds {}", options.warmup,
+                                        options.steps, options.rounds),
+                    .accepted = "2 or more steps of warm-up, 1 or more of the others"});
+}
+
+std::vector<train::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Device device) {
+  std::vector<train::RunSpec> runs{train::parse_run("fp32")};
+  if (options.runs.empty())
+    runs.push_back(train::parse_run(train::mixed_precision_of(device.type()).name));
+  for (const train::RunSpec& run : options.runs)
+    if (run.label != "fp32") runs.push_back(run);
+  if (runs.size() > 1) return runs;
+  throw UsageError({.where = "bench.recipe",
+                    .what = "there is no run to set beside fp32",
+                    .seen = "fp32",
+                    .accepted = "such as bf16 or fp16"});
+}
+
+RecipeTiming timing_of(const Runner& runner, std::vector<double> ms, double loss) {
+  std::sort(ms.begin(), ms.end());
+  const std::size_t half = ms.size() / 2;
+  return {.precision = runner.spec().label,
+          .ms = ms.size() % 2 == 1 ? ms[half] : (ms[half - 1] + ms[half]) / 2,
+          .min_ms = ms.front(),
+          .max_ms = ms.back(),
+          .loss = loss,
+          .skipped_steps = runner.skipped()};
+}
+
+}  // namespace
+
+void check_losses(const std::string& run, const std::vector<double>& fp32,
+                  const std::vector<double>& losses) {
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    if (!std::isfinite(losses[i]))
+      refuse(run,
+             fmt::format("a loss of {} in step {}", std::isnan(losses[i]) ? "NaN" : "Inf", i + 1),
+             "a finite loss");
+  const auto require = [&](const char* which, double seen, double reference, double tolerance) {
+    if (std::fabs(seen - reference) <= tolerance * std::fabs(reference)) return;
+    refuse(run, fmt::format("{} loss {:.6g}", which, seen),
+           fmt::format("{:.6g} of FP32, within {:g} %", reference, 100 * tolerance));
+  };
+  require("first", losses.front(), fp32.front(), kFirstLoss);
+  require("mean", mean(losses), mean(fp32), kMeanLoss);
+}
+
+RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device) {
+  check(options);
+  const train::Workload workload = train::load_workload(options.config, device);
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (const train::RunSpec& run : runs_of(options, device))
+    runners.push_back(std::make_unique<Runner>(
+        options.config, run, workload, options.warmup + options.rounds * options.steps, device));
+
+  std::vector<std::vector<double>> warmup;
+  for (const auto& runner : runners) {
+    warmup.push_back(losses_of(runner->train(options.warmup)));
+    check_losses(runner->spec().label, warmup.front(), warmup.back());
+  }
+  std::vector<std::vector<double>> ms(runners.size());
+  for (int round = 0; round < options.rounds; ++round)
+    for (std::size_t i = 0; i < runners.size(); ++i)
+      ms[i].push_back(1e3 * runners[i]->train(options.steps).seconds() / options.steps);
+
+  RecipeBenchResult result{
+      .machine = train::machine(device),
+      .parameters = models::parameter_count(*runners.front()->network().module),
+      .batch_size = train::batch_size_of(options.config)};
+  for (std::size_t i = 0; i < runners.size(); ++i) {
+    result.runs.push_back(timing_of(*runners[i], ms[i], mean(warmup[i])));
+    result.runs.back().speedup = result.runs.front().ms / result.runs.back().ms;
+  }
+  return result;
+}
+
+}  // namespace demi::bench

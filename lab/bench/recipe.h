@@ -1,0 +1,53 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/train/precision.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/machine.h"
+
+namespace demi::bench {
+
+/// `demi bench recipe`: the training step of a recipe in several precisions, all else equal.
+struct RecipeBenchOptions {
+  train::Config config;
+  std::vector<train::RunSpec>
+      runs;        // empty: the device's mixed precision; fp32 is always timed too
+  int warmup = 5;  // steps of each run, which are also checked; 2 or more
+  int steps = 5;   // of each run in a round; 1 or more
+  int rounds = 7;  // the runs take turns in each; 1 or more
+};
+
+/// A round's time over its steps, in milliseconds, of all rounds.
+struct RecipeTiming {
+  std::string precision;          // the run's label
+  double ms = 0;                  // median
+  double min_ms = 0, max_ms = 0;  //
+  double loss = 0;                // mean over the warm-up
+  int64_t skipped_steps = 0;      // of all that were taken; a skipped step does less work
+  double speedup = 1;             // median of fp32 over this one's
+};
+
+struct RecipeBenchResult {
+  train::Machine machine;
+  int64_t parameters = 0, batch_size = 0;
+  std::vector<RecipeTiming> runs;  // fp32 first
+};
+
+/// Trains from equal initial weights on equal batches. First the warm-up steps of each run are
+/// checked: all losses finite, the first one within 2 % of FP32's and their mean within 10 %;
+/// throws TrainingError where they are not, and nothing is timed. A step is all that the Trainer
+/// does, data included, up to a device that has finished; validation and files apart. Throws as
+/// train::load_workload, and UsageError for options out of range and a batch size of auto.
+DEMI_API RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device);
+
+/// What bench_recipe asks of the losses of a warm-up, by step, before it times the run.
+DEMI_API void check_losses(const std::string& run, const std::vector<double>& fp32,
+                           const std::vector<double>& losses);
+
+}  // namespace demi::bench

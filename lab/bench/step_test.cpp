@@ -1,0 +1,36 @@
+#include "lab/bench/step.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "demi/core/error.h"
+
+namespace demi::bench {
+namespace {
+
+TEST(BenchStep, ChecksTimesAndCountsEveryOptimizer) {
+  const std::map<std::string, double> bytes{{"sgd", 14},   {"sgd-momentum", 22}, {"adam", 30},
+                                            {"adamw", 30}, {"lamb", 42},         {"lion", 22}};
+  for (const auto& name : step_bench_optimizers()) {
+    const StepBenchResult result =
+        bench_step({.optimizer = name, .parameters = 20000, .tensors = 3, .rounds = 1});
+    EXPECT_EQ(result.bytes_per_parameter, bytes.at(name)) << name;
+    EXPECT_GT(result.ms, 0);
+    EXPECT_GT(result.host_us, 0);
+    EXPECT_GT(result.host_loop_us, 0);
+    EXPECT_GT(result.copy_gb_per_s, 0);
+    EXPECT_EQ(result.torch_optim_ms > 0, name != "lamb" && name != "lion");
+  }
+}
+
+TEST(BenchStep, WrongOptionsAreNamed) {
+  EXPECT_THROW(bench_step({.optimizer = "adamv"}), UsageError);
+  EXPECT_THROW(bench_step({.parameters = 0}), UsageError);
+  EXPECT_THROW(bench_step({.parameters = 2, .tensors = 3}), UsageError);
+  EXPECT_THROW(bench_step({.rounds = 0}), UsageError);
+  EXPECT_THROW(bench_step({.device = "gpu"}), UsageError);
+}
+
+}  // namespace
+}  // namespace demi::bench

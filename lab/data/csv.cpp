@@ -1,0 +1,123 @@
+#include "lab/data/csv.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "lab/data/damage.h"
+
+namespace demi::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Without the lines at the end that hold nothing or spaces alone.
+std::string without_blank_end(std::string text) {
+  const std::size_t last = text.find_last_not_of(" \r\n");
+  const std::size_t end = last == std::string::npos ? 0 : text.find('\n', last);
+  if (end != std::string::npos) text.resize(last == std::string::npos ? 0 : end + 1);
+  return text;
+}
+
+class CsvReader {
+ public:
+  CsvReader(const fs::path& file, std::string text, char separator)
+      : file_(file), text_(std::move(text)), separator_(separator) {
+    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;
+  }
+
+  std::vector<CsvRecord> records() {
+    std::vector<CsvRecord> all;
+    while (at_ < text_.size()) {
+      all.push_back(record());
+      if (all.back().fields.size() != all.front().fields.size())
+        fail("another number of fields than in the first record", all.back().line,
+             fmt::format("{}", all.back().fields.size()),
+             fmt::to_string(all.front().fields.size()));
+    }
+    return all;
+  }
+
+ private:
+  bool at_line_end() const {
+    return at_ == text_.size() || text_[at_] == '\n' || text_.compare(at_, 2, "\r\n") == 0;
+  }
+
+  CsvRecord record() {
+    CsvRecord record{.fields = {}, .line = line_};
+    for (;;) {
+      record.fields.push_back(at_ < text_.size() && text_[at_] == '"' ? quoted() : plain());
+      if (at_line_end()) break;
+      ++at_;  // the separator
+    }
+    if (at_ < text_.size()) at_ += text_[at_] == '\r' ? 2 : 1;
+    ++line_;
+    return record;
+  }
+
+  std::string plain() {
+    const std::size_t start = at_;
+    for (; !at_line_end() && text_[at_] != separator_; ++at_)
+      if (text_[at_] == '"')
+        fail("a quote inside of an unquoted field", line_, text_.substr(start, at_ - start + 1),
+             "the whole field in quotes, quotes doubled");
+    return text_.substr(start, at_ - start);
+  }
+
+  std::string quoted() {
+    const int64_t opened = line_;
+    std::string field;
+    for (++at_;; ++at_) {
+      if (at_ >= text_.size())
+        fail("a quote is never closed", opened, "the end of the file", "a closing quote");
+      if (text_[at_] == '\n') ++line_;
+      if (text_[at_] != '"') {
+        field.push_back(text_[at_]);
+      } else if (text_.compare(at_, 2, "\"\"") == 0) {
+        field.push_back(text_[at_++]);
+      } else {
+        break;
+      }
+    }
+    ++at_;
+    if (!at_line_end() && text_[at_] != separator_)
+      fail("text after a closing quote", line_, text_.substr(at_, 1),
+           "a separator or the end of the line");
+    return field;
+  }
+
+  [[noreturn]] void fail(std::string_view what, int64_t line, std::string found,
+                         std::string expected) const {
+    report_damage({.where = "data.read_csv",
+                   .file = file_,
+                   .what = what,
+                   .place = fmt::format("line {}", line),
+                   .found = std::move(found),
+                   .expected = std::move(expected),
+                   .advice = "write the file by RFC 4180"});
+  }
+
+  const fs::path& file_;
+  std::string text_;
+  char separator_;
+  std::size_t at_ = 0;
+  int64_t line_ = 1;
+};
+
+}  // namespace
+
+std::vector<CsvRecord> read_csv(const fs::path& file, char separator) {
+  std::ifstream in(file, std::ios::binary);
+  if (!fs::is_regular_file(file) || !in)
+    report_damage({.where = "data.read_csv",
+                   .file = file,
+                   .what = "cannot be opened",
+                   .found = "no such file or no permission",
+                   .expected = "a CSV or TSV file"});
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  return CsvReader(file, without_blank_end(std::move(text)), separator).records();
+}
+
+}  // namespace demi::data

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/data/text_set.h"
+
+namespace demi::data {
+
+/// Labelled texts out of a CSV or TSV file (by its name: .tsv or .tab is TSV).
+struct LabelledTexts {
+  std::vector<TextSource> sources;   // labels are places in classes
+  std::vector<std::string> classes;  // all numbers: by value; else by their bytes
+};
+
+/// A first line that holds one of the names label, sentiment, class, target and one of text,
+/// review, sentence, in any letter case, is a heading and says which columns are meant; otherwise
+/// there are two columns, label and text, and the first line's label is a number or stands in
+/// another line, too. With `classes` given (those of the training file) others are an error. Throws
+/// DataError with the line; also where there are no texts.
+DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
+                                           std::vector<std::string> classes = {});
+
+}  // namespace demi::data

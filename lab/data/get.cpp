@@ -1,0 +1,98 @@
+#include "lab/data/get.h"
+
+#include <fmt/format.h>
+
+#include "demi/core/error.h"
+#include "lab/data/archive.h"
+#include "lab/data/cifar_layout.h"
+#include "lab/data/fetch.h"
+#include "lab/data/locate.h"
+#include "lab/data/md5.h"
+#include "lab/data/registry.h"
+
+namespace demi::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path target_folder(const fs::path& data_dir) {
+  if (!data_dir.empty()) return data_dir;
+  const fs::path given = data_dir_of_environment();
+  return given.empty() ? cache_folder() / "data" : given;
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (code)
+    throw TrainingError(
+        {.where = "data.get_data_set",
+         .what = folder.string() + " cannot be made",
+         .seen = code.message(),
+         .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA_DIR"});
+}
+
+/// An archive of the published name is the published archive, byte for byte: gzip's header is under
+/// no checksum of its own.
+void check_published_sum(const DataSet& set, const fs::path& folder) {
+  if (set.layout != Layout::cifar10 && set.layout != Layout::cifar100) return;
+  const fs::path archive = cifar_archive(
+      folder, cifar_layout(set.layout == Layout::cifar10 ? Cifar::ten : Cifar::hundred));
+  for (const Download& download : set.downloads) {
+    if (archive.filename() != download.file) continue;
+    if (const std::string found = md5_of_file(archive); found != download.md5)
+      throw DataError({.where = "data.check_data_set",
+                       .what = archive.string() + " is not the archive that is published",
+                       .seen = "MD5 " + found,
+                       .accepted = "MD5 " + download.md5,
+                       .advice = "it is damaged, or packed anew: remove it and " + set.advice +
+                                 ", or give an archive of yours another name"});
+  }
+}
+
+}  // namespace
+
+fs::path get_data_set(std::string_view name, const fs::path& data_dir,
+                      const GetProgress& progress) {
+  const DataSet& set = data_set(name);
+  const fs::path root = target_folder(data_dir);
+  const fs::path folder = root / set.subfolders.front();
+  if (set.unpacks && fs::exists(folder)) return find_data_set(name, root);
+  make_folder(set.unpacks ? root : folder);
+  for (const Download& download : set.downloads) {
+    const fs::path file = (set.unpacks ? root : folder) / download.file;
+    if (!fs::exists(file) || md5_of_file(file) != download.md5)
+      fetch(download.url, file, download.md5, [&](int64_t have, int64_t total) {
+        if (progress) progress(download.file, have, total);
+      });
+    if (!set.unpacks) continue;
+    unpack(file, folder);
+    fs::remove(file);
+  }
+  return find_data_set(name, root);
+}
+
+DataCheck check_data_set(std::string_view name, const fs::path& data_dir) {
+  const DataSet& set = data_set(name);
+  DataCheck check{
+      .name = set.name, .folder = find_data_set(name, data_dir), .classes = set.classes};
+  check_published_sum(set, check.folder);
+  if (set.layout == Layout::imdb) {
+    const TextCorpus corpus = load_texts(name, data_dir);
+    check.train_examples = corpus.train.size();
+    check.test_examples = corpus.test.size();
+  } else {
+    check.train_examples = load_images(name, Split::train, data_dir).labels.size(0);
+    check.test_examples = load_images(name, Split::test, data_dir).labels.size(0);
+  }
+  if (check.train_examples != set.train_examples || check.test_examples != set.test_examples)
+    throw DataError({.where = "data.check_data_set",
+                     .what = fmt::format("{} is not the whole set", check.folder.string()),
+                     .seen = fmt::format("{} training and {} test examples", check.train_examples,
+                                         check.test_examples),
+                     .accepted = fmt::format("{} and {}", set.train_examples, set.test_examples),
+                     .advice = set.advice});
+  return check;
+}
+
+}  // namespace demi::data

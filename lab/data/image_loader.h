@@ -1,0 +1,52 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/MemoryFormat.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/data/loader.h"
+#include "demi/data/order.h"
+#include "lab/data/image_set.h"
+#include "lab/data/normalise.h"
+
+namespace demi::data {
+
+struct ImageLoaderOptions {
+  OrderOptions order;        // batch size, shuffling, seed, limit, ranks
+  std::vector<double> mean;  // of each channel in [0, 1]; empty: 0
+  std::vector<double> std;   // of each channel; empty: 1
+  int64_t crop_padding =
+      0;  // pad by that many black pixels and crop a random window of the old size; 0: no crop
+  bool horizontal_flip = false;    // mirror each picture with probability 1/2
+  c10::Device device = c10::kCPU;  // where the pictures are kept and the batches are made
+  c10::MemoryFormat memory_format = c10::MemoryFormat::ChannelsLast;
+};
+
+/// Batches of pictures, (x / 255 - mean) / std in fp32. The whole set is kept as uint8 on the
+/// device; selection and augmentation work on whole uint8 batches, then one pass converts and one
+/// shifts. Nothing synchronises.
+class DEMI_API ImageLoader : public Loader {
+ public:
+  /// The set's tensors are shared, not copied, where they stand on the device already. Throws
+  /// UsageError.
+  ImageLoader(ImageSet set, ImageLoaderOptions options);
+
+  int64_t examples() const override { return order_.examples(); }
+  int64_t batches() const override { return order_.batches(); }
+  Batch batch(int64_t epoch, int64_t position) const override;
+
+  const ImageSet& set() const { return set_; }
+
+ private:
+  at::Tensor augmented(const at::Tensor& images, int64_t epoch, int64_t position) const;
+
+  ImageSet set_;
+  ImageLoaderOptions options_;
+  Order order_;
+  Normalise normalise_;
+};
+
+}  // namespace demi::data

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/data/loader.h"
+#include "demi/data/order.h"
+#include "lab/data/normalise.h"
+#include "lab/data/picture_folder.h"
+
+namespace demi::data {
+
+struct PictureLoaderOptions {
+  OrderOptions order;            // batch size, shuffling, seed, limit, ranks
+  int64_t size = 224;            // height and width of what comes out
+  double least_area = 1;         // above 0, up to 1. Below 1: a random window of that share of the
+                                 // picture's area up to all of it. 1: the window in the middle
+  bool horizontal_flip = false;  // mirror each picture with probability 1/2
+  std::vector<double> mean{0.485, 0.456, 0.406};  // of red, green, blue in [0, 1]; ImageNet's
+  std::vector<double> std{0.229, 0.224, 0.225};
+  c10::Device device = c10::kCPU;
+};
+
+/// A part of a picture, in pixels.
+struct Window {
+  int64_t top, left, height, width;
+};
+
+/// A window of a random share of the area, `least_area` to 1, and a ratio of width to height
+/// between 3/4 and 4/3, anywhere; where ten tries find none that fits, the largest one in the
+/// middle with such a ratio (Szegedy et al. 2015, "Going deeper with convolutions", section 6;
+/// torchvision's RandomResizedCrop). A pure function.
+DEMI_API Window random_window(int64_t height, int64_t width, double least_area, uint64_t seed,
+                              int64_t epoch, int64_t item);
+
+/// Batches of pictures that are read and decoded when they are asked for: (N, 3, size, size) fp32,
+/// channels_last, (x / 255 - mean) / std. Without a random window the short side becomes size x 256
+/// / 224 and the middle is cut out. Scaled bilinearly with antialiasing. Which window, and whether
+/// mirrored, is a function of seed, epoch and position alone. A batch's pictures are shared among
+/// the calling thread's OpenMP threads; in a PrefetchLoader each worker decodes a batch of its own.
+class DEMI_API PictureLoader : public Loader {
+ public:
+  /// Throws UsageError.
+  PictureLoader(PictureFolder folder, PictureLoaderOptions options);
+
+  int64_t examples() const override { return order_.examples(); }
+  int64_t batches() const override { return order_.batches(); }
+  /// Throws as read_picture.
+  Batch batch(int64_t epoch, int64_t position) const override;
+
+ private:
+  at::Tensor picture(int64_t file, int64_t epoch, int64_t item) const;
+
+  PictureFolder folder_;
+  PictureLoaderOptions options_;
+  Order order_;
+  Normalise normalise_;
+};
+
+}  // namespace demi::data

@@ -1,0 +1,174 @@
+#include "lab/data/picture.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "demi/core/error.h"
+#include "lab/data/folder_testing.h"
+#include "lab/data/picture_folder.h"
+#include "lab/data/picture_testing.h"
+
+namespace demi::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Left half red, right half blue, 32 x 48.
+at::Tensor red_and_blue() {
+  at::Tensor picture = at::zeros({32, 48, 3}, at::kByte);
+  picture.narrow(1, 0, 24).select(2, 0).fill_(250);
+  picture.narrow(1, 24, 24).select(2, 2).fill_(250);
+  return picture;
+}
+
+// A JPEG of quality 95 is a few levels off, most where colours meet.
+void expect_near(const at::Tensor& seen, const at::Tensor& expected, double mean, int64_t most) {
+  ASSERT_EQ(seen.sizes(), expected.sizes());
+  ASSERT_EQ(seen.scalar_type(), at::kByte);
+  const at::Tensor off = (seen.to(at::kInt) - expected.to(at::kInt)).abs();
+  EXPECT_LE(off.max().item<int64_t>(), most);
+  EXPECT_LE(off.to(at::kDouble).mean().item<double>(), mean);
+}
+
+std::string refusal(const std::filesystem::path& file) {
+  try {
+    read_picture(file);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
+}
+
+class Jpeg : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!can_write_jpeg()) GTEST_SKIP() << "built without libjpeg";
+  }
+  TestFolder folder_;
+};
+
+TEST_F(Jpeg, HasThePixelsThatWereWritten) {
+  folder_.write("a.jpg", jpeg_of(red_and_blue()));
+  expect_near(read_picture(folder_ / "a.jpg"), red_and_blue(), 1.5, 40);
+}
+
+TEST_F(Jpeg, AGradientKeepsItsPlaces) {
+  const at::Tensor ramp = at::arange(64).mul(4).to(at::kByte);
+  const at::Tensor picture = at::stack(
+      {ramp.view({1, 64}).expand({40, 64}), ramp.slice(0, 0, 40).view({40, 1}).expand({40, 64}),
+       at::full({40, 64}, 128, at::kByte)},
+      2);
+  folder_.write("ramp.JPEG", jpeg_of(picture));
+  expect_near(read_picture(folder_ / "ramp.JPEG"), picture, 3, 16);
+}
+
+TEST_F(Jpeg, GreyIsGivenThreeTimes) {
+  const at::Tensor grey = at::arange(32).mul(8).to(at::kByte).view({1, 32, 1}).expand({16, 32, 1});
+  folder_.write("grey.jpg", jpeg_of(grey));
+  expect_near(read_picture(folder_ / "grey.jpg"), grey.expand({16, 32, 3}), 2, 8);
+}
+
+// libjpeg writes Adobe's marker with CMYK, whose values are then light left over, not ink.
+TEST_F(Jpeg, CmykIsConverted) {
+  const at::Tensor ink = at::tensor({200, 100, 50, 128}, at::kByte).view({1, 1, 4});
+  folder_.write("cmyk.jpg", jpeg_of(ink.expand({16, 16, 4})));
+  const at::Tensor expected = at::tensor({100, 50, 25}, at::kByte).view({1, 1, 3});
+  expect_near(read_picture(folder_ / "cmyk.jpg"), expected.expand({16, 16, 3}), 2, 3);
+}
+
+TEST_F(Jpeg, DamageNamesTheFileAndWhatIsWrong) {
+  const std::string whole = jpeg_of(red_and_blue());
+  folder_.write("half.jpg", whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(refusal(folder_ / "half.jpg"),
+              AllOf(HasSubstr("half.jpg"), HasSubstr("damaged"), HasSubstr("remature end")));
+  folder_.write("head.jpg", whole.substr(0, 20));
+  EXPECT_THAT(refusal(folder_ / "head.jpg"), HasSubstr("head.jpg"));
+  std::string empty = whole;
+  const auto frame = empty.find("\xff\xc0");
+  empty[frame + 5] = empty[frame + 6] = '\0';  // its height
+  folder_.write("height.jpg", empty);
+  EXPECT_THAT(refusal(folder_ / "height.jpg"), AllOf(HasSubstr("height.jpg"), HasSubstr("Empty")));
+}
+
+// libjpeg warns of both and has the whole picture.
+TEST_F(Jpeg, BytesThatDoNotBelongThereAreNoDamage) {
+  const std::string whole = jpeg_of(red_and_blue());
+  folder_.write("after.jpg", whole + "something behind the end");
+  expect_near(read_picture(folder_ / "after.jpg"), red_and_blue(), 1.5, 40);
+  folder_.write("between.jpg", whole.substr(0, 20) + "\x01\x02" + whole.substr(20));
+  expect_near(read_picture(folder_ / "between.jpg"), red_and_blue(), 1.5, 40);
+}
+
+TEST(Png, HasThePixelsThatWereWritten) {
+  if (!can_write_png()) GTEST_SKIP() << "built without libpng";
+  const TestFolder folder;
+  folder.write("a.png", png_of(red_and_blue()));
+  EXPECT_TRUE(at::equal(read_picture(folder / "a.png"), red_and_blue()));
+  at::Tensor clear = at::cat({red_and_blue(), at::zeros({32, 48, 1}, at::kByte)}, 2);
+  clear.narrow(0, 0, 16).select(2, 3).fill_(255);
+  folder.write("clear.jpg", png_of(clear));  // the content tells
+  EXPECT_TRUE(at::equal(read_picture(folder / "clear.jpg"), red_and_blue())) << "alpha is left out";
+  const std::string whole = png_of(red_and_blue());
+  folder.write("half.png", whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(refusal(folder / "half.png"), AllOf(HasSubstr("half.png"), HasSubstr("damaged")));
+  std::string bad_sum = whole;
+  bad_sum[whole.size() - 20] ^= 1;
+  folder.write("sum.png", bad_sum);
+  EXPECT_THAT(refusal(folder / "sum.png"), HasSubstr("damaged"));
+}
+
+TEST(ReadPicture, WhatIsNoPictureIsRefused) {
+  const TestFolder folder;
+  folder.write("page.jpg", "<html>not found</html>");
+  EXPECT_THAT(refusal(folder / "page.jpg"),
+              AllOf(HasSubstr("page.jpg"), HasSubstr("3c 68 74 6d"), HasSubstr("JPEG")));
+  folder.write("empty.jpg", "");
+  EXPECT_THAT(refusal(folder / "empty.jpg"), HasSubstr("an empty file"));
+  EXPECT_THAT(refusal(folder / "none.jpg"), HasSubstr("No such file"));
+}
+
+std::string folder_refusal(const std::filesystem::path& folder) {
+  try {
+    find_picture_folders(folder);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no DataError";
+}
+
+TEST(PictureFolder, ClassesAndFilesStandInOrder) {
+  const TestFolder folder;
+  for (const char* file :
+       {"train/dog/b.jpg", "train/dog/a.JPEG", "train/cat/deep/c.png", "train/cat/notes.txt",
+        "train/cat/.hidden.jpg", "train/.git/x.jpg", "val/dog/v.jpg"})
+    folder.write(file, "x");
+  const PictureFolders found = find_picture_folders(folder.path());
+  EXPECT_EQ(found.train.classes, (std::vector<std::string>{"cat", "dog"}));
+  const std::filesystem::path train = folder / "train";
+  EXPECT_EQ(found.train.files,
+            (std::vector{train / "cat/deep/c.png", train / "dog/a.JPEG", train / "dog/b.jpg"}));
+  EXPECT_TRUE(at::equal(found.train.labels, at::tensor({0, 1, 1}, at::kLong)));
+  ASSERT_TRUE(found.test);
+  EXPECT_EQ(found.test->classes, found.train.classes);
+  EXPECT_TRUE(at::equal(found.test->labels, at::tensor({1}, at::kLong))) << "numbered as in train";
+  EXPECT_FALSE(find_picture_folders(train).test) << "the classes themselves";
+}
+
+TEST(PictureFolder, WhatIsMissingIsNamed) {
+  const TestFolder folder;
+  EXPECT_THAT(folder_refusal(folder / "nowhere"),
+              AllOf(HasSubstr("nowhere"), HasSubstr("No such file"), HasSubstr("--data-dir")));
+  EXPECT_THAT(folder_refusal(folder.path()), HasSubstr("there are no classes"));
+  folder.write("train/cat/a.jpg", "x");
+  folder.write("train/dog/readme", "x");
+  EXPECT_THAT(folder_refusal(folder.path()),
+              AllOf(HasSubstr("train/dog"), HasSubstr("no pictures")));
+  folder.write("train/dog/a.jpg", "x");
+  folder.write("val/bird/a.jpg", "x");
+  EXPECT_THAT(folder_refusal(folder.path()), AllOf(HasSubstr("bird"), HasSubstr("cat, dog")));
+}
+
+}  // namespace
+}  // namespace demi::data

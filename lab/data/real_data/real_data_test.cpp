@@ -1,0 +1,108 @@
+// The complete CIFAR-10 and IMDB against their published figures. Skips where the archives are not
+// at hand.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "demi/core/source_dir_testing.h"
+#include "lab/data/archive.h"
+#include "lab/data/cifar_testing.h"
+#include "lab/data/folder_testing.h"
+#include "lab/data/get.h"
+#include "lab/data/md5.h"
+#include "lab/data/registry.h"
+
+namespace demi::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path archive(const char* name) {
+  const char* given = std::getenv("DEMI_TEST_DATA");
+  return (given != nullptr ? fs::path(given) : source_dir() / "../shared/data") / name;
+}
+
+#define NEEDS(path)      \
+  if (!fs::exists(path)) \
+  GTEST_SKIP() << (path) << " is not here; DEMI_TEST_DATA names another folder"
+
+TEST(RealData, CifarIsTheOneOfItsAuthors) {
+  const fs::path packed = archive("cifar-10-batches-bin.tar.xz");
+  NEEDS(packed);
+  const ImageSet train = load_images("cifar10", Split::train, packed.parent_path());
+  const ImageSet test = load_images("cifar10", Split::test, packed.parent_path());
+  EXPECT_EQ(train.images.sizes(), (std::vector<int64_t>{50000, 3, 32, 32}));
+  EXPECT_TRUE(at::equal(at::bincount(train.labels), at::full({10}, 5000, at::kLong)));
+  EXPECT_TRUE(at::equal(at::bincount(test.labels), at::full({10}, 1000, at::kLong)));
+  // The mean that the field uses; its usual std (0.2023 ...) is the mean of single pictures' std.
+  const at::Tensor mean = train.images.to(at::kFloat).mean({0, 2, 3}) / 255;
+  for (int64_t c = 0; c < 3; ++c)
+    EXPECT_NEAR(mean[c].item<double>(), data_set("cifar10").mean[static_cast<std::size_t>(c)],
+                1e-4);
+}
+
+TEST(RealData, CifarsFilesHaveThePublishedSums) {
+  const fs::path packed = archive("cifar-10-batches-bin.tar.xz");
+  NEEDS(packed);
+  const auto files = read_members(packed, {"data_batch_1.bin", "test_batch.bin"});
+  EXPECT_EQ(md5(files.at("data_batch_1.bin")), "5dd7e06a14cb22eb9f671a540d1b7c25");
+  EXPECT_EQ(md5(files.at("test_batch.bin")), "803d5f7f4d78ea53de84dbe85f74fb6d");
+}
+
+// The short form is Archive.RefusesEverySingleFlippedBit.
+TEST(RealData, FlippedBitsOfTheWholeSetAreRefused) {
+  const fs::path published = archive("cifar-10-batches-bin.tar.xz");
+  NEEDS(published);
+  const TestFolder files, folder;
+  unpack(published, files / "set");
+  const fs::path packed = folder / "cifar-10-batches-bin.tar.gz";
+  cifar_testing::pack(files.path(), packed, "");
+  const auto bytes = fs::file_size(packed);
+  EXPECT_EQ(load_images("cifar10", Split::test, folder.path()).labels.numel(), 10'000);
+  int refused = 0;
+  constexpr int kFlips = 30;
+  for (int i = 0; i < kFlips; ++i) {
+    const auto place = static_cast<std::streamoff>(10 + (bytes - 10) / kFlips * i + i);
+    const auto flip = [&] {
+      std::fstream file(packed, std::ios::binary | std::ios::in | std::ios::out);
+      file.seekg(place);
+      const int byte = file.get() ^ (1 << i % 8);
+      file.seekp(place);
+      file.put(static_cast<char>(byte));
+    };
+    flip();
+    refused +=
+        complaint([&] { load_images("cifar10", Split::test, folder.path()); }) != "no DataError";
+    flip();
+  }
+  EXPECT_EQ(refused, kFlips);
+}
+
+TEST(RealData, ImdbHasTheKnownVocabulary) {
+  const fs::path packed = archive("aclImdb.tar.xz");
+  NEEDS(packed);
+  const TestFolder folder;
+  setenv("DEMI_CACHE", (folder / "cache").c_str(), 1);
+  unpack(packed, folder / "imdb");
+  const TextCorpus corpus = load_texts("imdb", folder.path());
+  EXPECT_EQ(corpus.vocabulary->size(), 100'683);
+  EXPECT_EQ(corpus.train.tokens.numel(), 6'767'187);
+  const at::Tensor lengths = corpus.train.offsets.diff();
+  EXPECT_EQ(lengths.median().item<int64_t>(), 202);
+  EXPECT_EQ(lengths.max().item<int64_t>(), 2'752);
+  EXPECT_TRUE(at::equal(at::bincount(corpus.train.labels), at::full({2}, 12'500, at::kLong)));
+
+  const TextCorpus again = load_texts("imdb", folder.path());
+  EXPECT_TRUE(at::equal(again.train.tokens, corpus.train.tokens));
+  EXPECT_TRUE(std::ranges::equal(again.vocabulary->words(), corpus.vocabulary->words()));
+  EXPECT_EQ(check_data_set("imdb", folder.path()).test_examples, 25'000);
+  unsetenv("DEMI_CACHE");
+}
+
+}  // namespace
+}  // namespace demi::data

@@ -1,0 +1,118 @@
+#include "lab/data/registry.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+#include "lab/data/cifar.h"
+#include "lab/data/corpus_cache.h"
+#include "lab/data/csv_texts.h"
+#include "lab/data/damage.h"
+#include "lab/data/idx.h"
+#include "lab/data/imdb.h"
+#include "lab/data/locate.h"
+
+namespace demi::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void wrong_kind(std::string_view where, std::string_view name,
+                             std::string_view accepted) {
+  throw UsageError({.where = where,
+                    .what = "the data set is of another kind",
+                    .seen = name,
+                    .accepted = accepted});
+}
+
+/// The Python version of CIFAR is no mark of a place; where nothing else is found, reading it says
+/// what to do.
+bool holds_pickles(const DataSet& set, const fs::path& place) {
+  if (set.layout != Layout::cifar10 && set.layout != Layout::cifar100) return false;
+  std::error_code unreadable;
+  for (const std::string& name :
+       cifar_layout(set.layout == Layout::cifar10 ? Cifar::ten : Cifar::hundred).pickles)
+    if (fs::exists(place / name, unreadable)) return true;
+  return false;
+}
+
+}  // namespace
+
+const DataSet& data_set(std::string_view name) {
+  std::vector<std::string> known;
+  for (const DataSet& set : data_sets()) {
+    if (set.name == name) return set;
+    known.push_back(set.name);
+  }
+  throw UsageError({.where = "data.data_set",
+                    .what = "no such data set",
+                    .seen = name,
+                    .advice = did_you_mean(name, known)});
+}
+
+fs::path find_data_set(std::string_view name, const fs::path& data_dir) {
+  const DataSet& set = data_set(name);
+  const std::vector<fs::path> all = places(data_dir, set.subfolders);
+  std::error_code unreadable;
+  for (const fs::path& place : all)
+    for (const std::string& mark : set.marks)
+      if (fs::exists(place / mark, unreadable)) return place;
+  for (const fs::path& place : all)
+    if (holds_pickles(set, place)) return place;
+  std::vector<std::string> looked;
+  for (const fs::path& place : all) looked.push_back(place.string());
+  throw DataError(
+      {.where = "data.find_data_set",
+       .what = fmt::format("{} is not on this machine", name),
+       .seen = fmt::format("none of its files in {}", fmt::join(looked, ", ")),
+       .accepted = fmt::format("{} and the like", set.marks.front()),
+       .advice = set.advice + "; another folder is named by --data-dir or DEMI_DATA_DIR"});
+}
+
+ImageSet load_images(std::string_view name, Split split, const fs::path& data_dir) {
+  const DataSet& set = data_set(name);
+  if (set.layout == Layout::imdb) wrong_kind("data.load_images", name, "a set of pictures");
+  const fs::path folder = find_data_set(name, data_dir);
+  if (set.layout == Layout::cifar10) return read_cifar(folder, Cifar::ten, split);
+  if (set.layout == Layout::cifar100) return read_cifar(folder, Cifar::hundred, split);
+  return read_mnist_layout(folder, split, set.classes,
+                           fmt::format("{} {}", name, split == Split::train ? "train" : "test"));
+}
+
+TextCorpus load_texts(std::string_view name, const fs::path& data_dir) {
+  const DataSet& set = data_set(name);
+  if (set.layout != Layout::imdb) wrong_kind("data.load_texts", name, "a set of texts: imdb");
+  const fs::path folder = find_data_set(name, data_dir);
+  const auto train = imdb_sources(folder, Split::train), test = imdb_sources(folder, Split::test);
+  const std::vector<std::string> parts{"train/neg", "train/pos", "test/neg", "test/pos"};
+  const uint64_t version = fingerprint(folder, parts);
+  const fs::path cache = cache_folder() / "texts" / fmt::format("{}-{:016x}", name, version);
+  if (auto cached = read_corpus(cache, version)) return std::move(*cached);
+  TextCorpus corpus = tokenize(train, test, imdb_classes(), std::string(name));
+  try {
+    fs::create_directories(cache.parent_path());
+    write_corpus(cache, corpus, version);
+  } catch (const std::exception& error) {
+    corpus.note =
+        fmt::format("the tokenized texts could not be kept for the next run: {}", error.what());
+  }
+  return corpus;
+}
+
+TextCorpus load_text_files(const fs::path& train, const fs::path& test) {
+  const LabelledTexts first = read_labelled_texts(train);
+  if (first.classes.size() < 2)
+    report_damage({.where = "data.load_text_files",
+                   .file = train,
+                   .what = "all texts have one label",
+                   .found = first.classes.front(),
+                   .expected = "two labels or more",
+                   .advice = "train on texts of several classes"});
+  const LabelledTexts second = read_labelled_texts(test, first.classes);
+  return tokenize(first.sources, second.sources, first.classes, train.stem().string());
+}
+
+}  // namespace demi::data

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/data/vocabulary.h"
+
+namespace demi::data {
+
+/// Texts as numbers of words. Text i is tokens[offsets[i]] to tokens[offsets[i + 1]]; an empty text
+/// is one <unk>.
+struct TextSet {
+  at::Tensor tokens;   // (all tokens) int32
+  at::Tensor offsets;  // (N + 1) int64, rising
+  at::Tensor labels;   // (N) int64
+  std::string name;
+
+  int64_t size() const { return labels.size(0); }
+};
+
+/// Two splits and what they share. The vocabulary is that of the training split.
+struct TextCorpus {
+  TextSet train, test;
+  std::vector<std::string> classes;
+  std::shared_ptr<const Vocabulary> vocabulary;
+  std::string note;  // for people: why the tokenized texts could not be cached; mostly empty
+};
+
+/// One text that is still to be read. `read` is called from several threads.
+struct TextSource {
+  std::function<std::string()> read;
+  int64_t label = 0;
+  std::string place;  // for messages: a file, or a file and a line
+};
+
+/// Reads and tokenizes (BasicEnglish) in parallel, at::get_num_threads() threads. The result does
+/// not depend on their number. Throws DataError where a text is not UTF-8: place, offset, byte.
+DEMI_API TextCorpus tokenize(const std::vector<TextSource>& train,
+                             const std::vector<TextSource>& test, std::vector<std::string> classes,
+                             const std::string& name);
+
+}  // namespace demi::data

@@ -1,0 +1,186 @@
+#include "lab/data/text_set.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "demi/core/error.h"
+#include "lab/data/corpus_cache.h"
+#include "lab/data/folder_testing.h"
+#include "lab/data/imdb.h"
+#include "lab/data/registry.h"
+
+namespace demi::data {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TextSource source(std::string text, int64_t label = 0) {
+  return {.read = [text] { return text; }, .label = label, .place = "memory"};
+}
+
+TextCorpus small() {
+  return tokenize({source("b a b", 1), source(""), source("c b a!")}, {source("a zebra", 1)},
+                  {"no", "yes"}, "small");
+}
+
+TEST(Vocabulary, GoesByFrequencyThenAlphabet) {
+  const Vocabulary vocabulary(
+      std::vector<WordCount>{{"z", 2}, {"b", 1}, {"a", 1}, {"y", 5}, {"A", 1}});
+  EXPECT_THAT(vocabulary.words(), ElementsAre("<unk>", "y", "z", "A", "a", "b"));
+  EXPECT_EQ(vocabulary.id("z"), 2);
+  EXPECT_EQ(vocabulary.id("never seen"), 0);
+  EXPECT_EQ(vocabulary.size(), 6);
+  EXPECT_EQ(Vocabulary().size(), 1);
+}
+
+TEST(Vocabulary, RefusesWordsThatStandTwice) {
+  EXPECT_THROW(Vocabulary(std::vector<std::string>{"<unk>", "a", "a"}), DataError);
+  EXPECT_THROW(Vocabulary(std::vector<std::string>{"a"}), DataError);
+}
+
+TEST(Tokenize, NumbersWordsByTheTrainingSplit) {
+  const TextCorpus corpus = small();
+  EXPECT_THAT(corpus.vocabulary->words(), ElementsAre("<unk>", "b", "a", "!", "c"));
+  EXPECT_TRUE(
+      at::equal(corpus.train.tokens, at::tensor({1, 2, 1, /* empty: */ 0, 4, 1, 2, 3}, at::kInt)));
+  EXPECT_TRUE(at::equal(corpus.train.offsets, at::tensor({0, 3, 4, 8}, at::kLong)));
+  EXPECT_TRUE(at::equal(corpus.train.labels, at::tensor({1, 0, 0}, at::kLong)));
+  EXPECT_TRUE(at::equal(corpus.test.tokens, at::tensor({2, 0}, at::kInt)));
+}
+
+TEST(Tokenize, GivesTheSameForAnyNumberOfThreads) {
+  std::vector<TextSource> sources;
+  for (int i = 0; i < 1700; ++i) sources.push_back(source(fmt::format("w{} v{}", i % 97, i)));
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const TextCorpus one = tokenize(sources, {}, {}, "x");
+  at::set_num_threads(3);
+  const TextCorpus three = tokenize(sources, {}, {}, "x");
+  at::set_num_threads(before);
+  EXPECT_TRUE(at::equal(one.train.tokens, three.train.tokens));
+  EXPECT_EQ(one.vocabulary->size(), 1 + 97 + 1700);
+  EXPECT_THAT(one.vocabulary->words()[1], "w0");  // 18 times, as w1 to w50 are
+}
+
+TEST(Tokenize, SaysWhichTextIsNotUtf8) {
+  try {
+    tokenize({source("fine"), source("na\xefve")}, {}, {}, "x");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("memory, offset 2: the text is not UTF-8; seen: byte 0xef"));
+  }
+}
+
+TEST(CorpusCache, GivesBackWhatWasWritten) {
+  const TestFolder folder;
+  const TextCorpus corpus = small();
+  write_corpus(folder / "c", corpus, 42);
+  const auto read = read_corpus(folder / "c", 42);
+  ASSERT_TRUE(read);
+  EXPECT_TRUE(at::equal(read->train.tokens, corpus.train.tokens));
+  EXPECT_TRUE(at::equal(read->train.offsets, corpus.train.offsets));
+  EXPECT_TRUE(at::equal(read->test.labels, corpus.test.labels));
+  EXPECT_EQ(read->classes, corpus.classes);
+  EXPECT_EQ(read->train.name, "small train");
+  EXPECT_EQ(read->vocabulary->id("c"), corpus.vocabulary->id("c"));
+}
+
+TEST(CorpusCache, IsNotUsedWhenASingleBitIsWrong) {
+  const TestFolder folder;
+  write_corpus(folder / "c", small(), 42);
+  const std::string whole = contents(folder / "c");
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
+    folder.write("d", damaged);
+    EXPECT_FALSE(read_corpus(folder / "d", 42)) << at;
+  }
+  for (const char* text : {"", "demitext", "something quite different that is long enough"}) {
+    folder.write("d", text);
+    EXPECT_FALSE(read_corpus(folder / "d", 42)) << text;
+  }
+  folder.write("d", whole + "x");
+  EXPECT_FALSE(read_corpus(folder / "d", 42));
+  EXPECT_FALSE(read_corpus(folder / "c", 43));
+  EXPECT_FALSE(read_corpus(folder / "absent", 42));
+}
+
+/// The official layout with file names of the given form.
+void write_imdb(const TestFolder& folder, const std::string& ending) {
+  folder.write("aclImdb/train/pos/0" + ending, "Great!");
+  folder.write("aclImdb/train/pos/10" + ending, "good good");
+  folder.write("aclImdb/train/pos/9" + ending, "fine");
+  folder.write("aclImdb/train/neg/0" + ending, "bad");
+  folder.write("aclImdb/test/pos/0" + ending, "good");
+  folder.write("aclImdb/test/neg/0" + ending, "awful, bad");
+}
+
+class Imdb : public testing::Test {
+ protected:
+  void SetUp() override { setenv("DEMI_CACHE", cache_.path().c_str(), 1); }
+  void TearDown() override { unsetenv("DEMI_CACHE"); }
+  std::string complaint() const {
+    try {
+      load_texts("imdb", folder_.path());
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no DataError";
+  }
+
+  TestFolder cache_, folder_;
+};
+
+TEST_F(Imdb, ReadsBothFormsOfFileNames) {
+  for (const char* ending : {".txt", "_9.txt"}) {
+    const TestFolder folder;
+    write_imdb(folder, ending);
+    const TextCorpus corpus = load_texts("imdb", folder.path());
+    EXPECT_TRUE(at::equal(corpus.train.labels, at::tensor({0, 1, 1, 1}, at::kLong)));
+    EXPECT_THAT(corpus.vocabulary->words(),
+                ElementsAre("<unk>", "good", "!", "bad", "fine", "great"));
+    EXPECT_TRUE(at::equal(corpus.train.tokens,
+                          at::tensor({3, 5, 2, 4, 1, 1}, at::kInt)));  // 0, 9, 10 by number
+    EXPECT_TRUE(at::equal(corpus.test.tokens, at::tensor({0, 0, 3, 1}, at::kInt)));
+  }
+}
+
+TEST_F(Imdb, CachesUntilAFileChanges) {
+  write_imdb(folder_, ".txt");
+  const TextCorpus first = load_texts("imdb", folder_.path());
+  EXPECT_EQ(first.note, "");
+  ASSERT_TRUE(std::filesystem::exists(cache_ / "texts"));
+  EXPECT_TRUE(at::equal(load_texts("imdb", folder_.path()).train.tokens, first.train.tokens));
+  folder_.write("aclImdb/train/neg/0.txt", "bad bad bad");
+  EXPECT_EQ(load_texts("imdb", folder_.path()).train.tokens.numel(),
+            first.train.tokens.numel() + 2);
+}
+
+TEST_F(Imdb, GoesOnWithoutACacheAndSaysSo) {
+  write_imdb(folder_, ".txt");
+  cache_.write("texts", "a file where the folder should be");
+  EXPECT_THAT(load_texts("imdb", folder_.path()).note, HasSubstr("could not be kept"));
+}
+
+TEST_F(Imdb, SaysWhatIsWrong) {
+  EXPECT_THAT(complaint(), HasSubstr("demi data get imdb"));
+  write_imdb(folder_, ".txt");
+  folder_.write("aclImdb/train/pos/3.txt", "caf\xe9");
+  EXPECT_THAT(complaint(), testing::AllOf(HasSubstr("3.txt, offset 3"), HasSubstr("not UTF-8")));
+  EXPECT_FALSE(std::filesystem::exists(cache_ / "texts"));  // nothing half-cached
+  folder_.write("aclImdb/train/pos/3.txt", "");
+  EXPECT_EQ(complaint(), "no DataError");
+  folder_.write("aclImdb/train/pos/readme.txt", "");
+  EXPECT_THAT(complaint(), HasSubstr("not the name of a review"));
+  std::filesystem::remove(folder_ / "aclImdb/train/pos/readme.txt");
+  std::filesystem::remove_all(folder_ / "aclImdb/test/neg");
+  EXPECT_THAT(complaint(), HasSubstr("there are no reviews"));
+}
+
+}  // namespace
+}  // namespace demi::data

@@ -1,0 +1,40 @@
+#include "lab/models/fashion_cnn.h"
+
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
+
+namespace demi::models {
+namespace {
+
+void add_block(torch::nn::Sequential& features, int64_t in, int64_t out) {
+  // BatchNorm's shift makes a bias of the convolution superfluous.
+  features->push_back(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false)));
+  features->push_back(torch::nn::BatchNorm2d(out));
+  features->push_back(torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)));
+}
+
+}  // namespace
+
+FashionCNNImpl::FashionCNNImpl(const FashionCNNOptions& options) {
+  const auto pool = [&] { features_->push_back(torch::nn::MaxPool2d(2)); };
+  add_block(features_, options.channels, 32);
+  add_block(features_, 32, 32);
+  pool();
+  add_block(features_, 32, 64);
+  add_block(features_, 64, 64);
+  pool();
+  add_block(features_, 64, 128);
+  classifier_->push_back(torch::nn::Linear(128, options.classes));
+  register_module("features", features_);
+  register_module("classifier", classifier_);
+}
+
+at::Tensor FashionCNNImpl::forward(const at::Tensor& images) {
+  return classifier_->forward(features_->forward(images).mean({2, 3}));
+}
+
+}  // namespace demi::models

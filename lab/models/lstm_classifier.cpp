@@ -1,0 +1,71 @@
+#include "lab/models/lstm_classifier.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "lab/models/check.h"
+
+namespace demi::models {
+namespace {
+
+torch::nn::LSTM lstm(const LSTMClassifierOptions& options) {
+  return torch::nn::LSTM(
+      torch::nn::LSTMOptions(options.embedding, options.hidden).batch_first(true));
+}
+
+/// (N, T, F) with the first lengths[n] steps of row n in reverse and the padding left where it is.
+/// Its own inverse.
+at::Tensor reversed(const at::Tensor& steps, const at::Tensor& lengths) {
+  const at::Tensor step = at::arange(steps.size(1), lengths.options()).unsqueeze(0);
+  const at::Tensor mirrored = lengths.unsqueeze(1) - 1 - step;
+  const at::Tensor source = at::where(mirrored >= 0, mirrored, step);
+  return steps.gather(1, source.unsqueeze(2).expand_as(steps));
+}
+
+}  // namespace
+
+LSTMClassifierImpl::LSTMClassifierImpl(const LSTMClassifierOptions& options)
+    : pool_(options.pool), embedding_(nullptr), forward_lstm_(nullptr), classifier_(nullptr) {
+  constexpr std::string_view kWhere = "models.LSTMClassifier";
+  require_positive(kWhere, "vocabulary", options.vocabulary);
+  require_positive(kWhere, "embedding", options.embedding);
+  require_positive(kWhere, "hidden", options.hidden);
+  require_positive(kWhere, "outputs", options.outputs);
+  embedding_ =
+      register_module("embedding", torch::nn::Embedding(options.vocabulary, options.embedding));
+  forward_lstm_ = register_module("lstm", lstm(options));
+  if (options.bidirectional) backward_lstm_ = register_module("backward_lstm", lstm(options));
+  const int64_t directions = options.bidirectional ? 2 : 1;
+  classifier_ = register_module("classifier",
+                                torch::nn::Linear(directions * options.hidden, options.outputs));
+}
+
+at::Tensor LSTMClassifierImpl::pooled(const at::Tensor& outputs, const at::Tensor& lengths) const {
+  if (pool_ == Pool::last) {
+    const at::Tensor last = (lengths - 1).view({-1, 1, 1}).expand({-1, 1, outputs.size(2)});
+    return outputs.gather(1, last).squeeze(1);
+  }
+  const at::Tensor step = at::arange(outputs.size(1), lengths.options()).unsqueeze(0);
+  const at::Tensor padding = (step >= lengths.unsqueeze(1)).unsqueeze(2);
+  if (pool_ == Pool::max)
+    return outputs.masked_fill(padding, -std::numeric_limits<double>::infinity()).amax(1);
+  return outputs.masked_fill(padding, 0).sum(1, false, at::kFloat) / lengths.unsqueeze(1);
+}
+
+at::Tensor LSTMClassifierImpl::forward(const at::Tensor& tokens, const at::Tensor& lengths) {
+  const at::Tensor valid =
+      lengths.defined() ? lengths.to(tokens.device(), at::kLong, /*non_blocking=*/true).clamp_min(1)
+                        : at::full({tokens.size(0)}, tokens.size(1), tokens.options());
+  const at::Tensor embedded = embedding_->forward(tokens);
+  at::Tensor result = pooled(std::get<0>(forward_lstm_->forward(embedded)), valid);
+  if (backward_lstm_) {
+    // Read backwards, the last output stands at the first token; over its own direction that is
+    // again the last step.
+    const at::Tensor outputs = std::get<0>(backward_lstm_->forward(reversed(embedded, valid)));
+    result = at::cat({result, pooled(outputs, valid)}, 1);
+  }
+  return classifier_->forward(result);
+}
+
+}  // namespace demi::models

@@ -1,0 +1,68 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "demi/core/error.h"
+#include "lab/models/registry.h"
+#include "lab/models/resnet.h"
+
+namespace demi::models {
+namespace {
+
+int64_t parameters_of(std::string_view name, const ModelOptions& options = {}) {
+  return parameter_count(*make_model(name, options, 0).module);
+}
+
+// The published counts: issue texts of the field, kuangliu/pytorch-cifar for the CIFAR forms,
+// torchvision for ImageNet's.
+TEST(Models, HaveThePublishedNumberOfParameters) {
+  EXPECT_EQ(parameters_of("simple-cnn"), 60'362);
+  EXPECT_EQ(parameters_of("resnet18"), 11'173'962);
+  EXPECT_EQ(parameters_of("resnet50"), 23'520'842);
+  EXPECT_EQ(parameters_of("vgg19"), 20'040'522);
+  EXPECT_EQ(parameters_of("resnet50-imagenet"), 25'557'032);
+  EXPECT_EQ(parameters_of("mlp"), 3 * (4096 * 4096 + 4096));
+  EXPECT_EQ(parameters_of("mlp", {.in = 8, .out = 3, .layers = 1}), 8 * 3 + 3);
+  EXPECT_EQ(parameters_of("lstm", {.vocabulary = 100'683}), 10'435'149);
+}
+
+TEST(Models, GiveOneRowOfLogitsAPicture) {
+  const at::NoGradGuard no_grad;
+  for (const char* name : {"simple-cnn", "resnet18", "resnet50", "vgg19"}) {
+    const Model model = make_model(name, {.classes = 7}, 0);
+    EXPECT_EQ(model.forward(at::randn({2, 3, 32, 32}), {}).sizes(), (std::vector<int64_t>{2, 7}))
+        << name;
+  }
+  const Model grey = make_model("simple-cnn", {.channels = 1, .size = 28}, 0);
+  EXPECT_EQ(grey.forward(at::randn({2, 1, 28, 28}), {}).sizes(), (std::vector<int64_t>{2, 10}));
+  const Model large = make_model("resnet50-imagenet", {}, 0);
+  EXPECT_EQ(large.forward(at::randn({1, 3, 64, 64}), {}).sizes(), (std::vector<int64_t>{1, 1000}));
+}
+
+TEST(Models, AreMadeFromTheSeedAlone) {
+  const auto weights = [](uint64_t seed) {
+    return make_model("simple-cnn", {}, seed).module->parameters()[0];
+  };
+  EXPECT_TRUE(at::equal(weights(3), weights(3)));
+  EXPECT_FALSE(at::equal(weights(3), weights(4)));
+}
+
+TEST(Models, RefuseWhatMakesNoSense) {
+  EXPECT_THROW(make_model("resnet8", {}, 0), UsageError);
+  EXPECT_THROW(make_model("mlp", {.layers = 0}, 0), UsageError);
+  EXPECT_THROW(make_model("simple-cnn", {.size = 30}, 0), UsageError);
+  EXPECT_THROW(make_model("resnet18", {.classes = 0}, 0), UsageError);
+  EXPECT_THROW(make_model("vgg19", {.channels = 0}, 0), UsageError);
+  EXPECT_THROW(make_model("lstm", {}, 0), UsageError);
+  EXPECT_THROW(parse_pool("first"), UsageError);
+}
+
+TEST(ResNet, TrainsEveryParameter) {
+  ResNet model(ResNetOptions{.block = ResNetBlock::bottleneck, .depths = {1, 1, 1, 1}});
+  model->forward(at::randn({2, 3, 32, 32})).square().sum().backward();
+  for (const auto& parameter : model->named_parameters())
+    EXPECT_TRUE(parameter.value().grad().defined()) << parameter.key();
+}
+
+}  // namespace
+}  // namespace demi::models

@@ -1,0 +1,119 @@
+#include "lab/models/registry.h"
+
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+#include "lab/models/fashion_cnn.h"
+#include "lab/models/mlp.h"
+#include "lab/models/resnet.h"
+#include "lab/models/seeded.h"
+#include "lab/models/simple_cnn.h"
+#include "lab/models/vgg.h"
+
+namespace demi::models {
+namespace {
+
+template <typename Holder>
+Model of_one_input(Holder model) {
+  return {.module = model.ptr(),
+          .forward = [model](const at::Tensor& input, const at::Tensor&) mutable {
+            return model->forward(input);
+          }};
+}
+
+Model make_mlp(const ModelOptions& given) {
+  MLPOptions options;
+  options.in = given.in.value_or(options.in);
+  options.out = given.out.value_or(options.out);
+  options.layers = given.layers.value_or(options.layers);
+  return of_one_input(MLP(options));
+}
+
+template <typename Holder, typename Options>
+Model make_for_pictures(const ModelOptions& given, Options options) {
+  options.channels = given.channels.value_or(options.channels);
+  options.classes = given.classes.value_or(options.classes);
+  if constexpr (requires { options.size; }) options.size = given.size.value_or(options.size);
+  return of_one_input(Holder(options));
+}
+
+Model make_imagenet_resnet50(const ModelOptions& given) {
+  ResNetOptions options = ResNetOptions::resnet50();
+  options.stem = ResNetStem::imagenet;
+  options.classes = 1000;
+  return make_for_pictures<ResNet>(given, options);
+}
+
+Model make_lstm(const ModelOptions& given) {
+  LSTMClassifierOptions options{.pool = given.pool, .bidirectional = given.bidirectional};
+  options.vocabulary = given.vocabulary.value_or(options.vocabulary);
+  options.embedding = given.embedding.value_or(options.embedding);
+  options.hidden = given.hidden.value_or(options.hidden);
+  options.outputs = given.classes.value_or(2) > 2 ? *given.classes : 1;
+  LSTMClassifier model(options);
+  return {.module = model.ptr(),
+          .forward = [model](const at::Tensor& input, const at::Tensor& lengths) mutable {
+            return model->forward(input, lengths);
+          }};
+}
+
+}  // namespace
+
+std::span<const ModelInfo> models() {
+  static const std::vector<ModelInfo> all{
+      {"fashion-cnn", "five 3 x 3 convolutions of 32, 64, 128 channels with BatchNorm",
+       [](const ModelOptions& o) { return make_for_pictures<FashionCNN>(o, FashionCNNOptions()); }},
+      {"simple-cnn", "two 3 x 3 convolutions and one linear layer",
+       [](const ModelOptions& o) { return make_for_pictures<SimpleCNN>(o, SimpleCNNOptions()); }},
+      {"resnet18", "ResNet-18 with a 3 x 3 stem",
+       [](const ModelOptions& o) {
+         return make_for_pictures<ResNet>(o, ResNetOptions::resnet18());
+       }},
+      {"resnet50", "ResNet-50 with a 3 x 3 stem",
+       [](const ModelOptions& o) {
+         return make_for_pictures<ResNet>(o, ResNetOptions::resnet50());
+       }},
+      {"resnet50-imagenet", "ResNet-50 with ImageNet's 7 x 7 stem and 1000 classes",
+       make_imagenet_resnet50},
+      {"vgg19", "VGG-19 with BatchNorm for pictures of 32 x 32",
+       [](const ModelOptions& o) { return make_for_pictures<VGG19>(o, VGG19Options()); }},
+      {"mlp", "Linear layers with ReLU between them", make_mlp},
+      {"lstm", "embedding, one LSTM layer, pooling, one linear layer", make_lstm},
+  };
+  return all;
+}
+
+Model make_model(std::string_view name, const ModelOptions& options, uint64_t seed) {
+  std::vector<std::string> known;
+  for (const ModelInfo& info : models()) {
+    known.push_back(info.name);
+    if (info.name != name) continue;
+    const Seeded seeded(seed);
+    return info.make(options);
+  }
+  throw UsageError({.where = "models.make_model",
+                    .what = "no such model",
+                    .seen = name,
+                    .advice = did_you_mean(name, known)});
+}
+
+int64_t parameter_count(const torch::nn::Module& module) {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : module.parameters())
+    if (parameter.requires_grad()) count += parameter.numel();
+  return count;
+}
+
+Pool parse_pool(std::string_view name) {
+  if (name == "last") return Pool::last;
+  if (name == "mean") return Pool::mean;
+  if (name == "max") return Pool::max;
+  const std::vector<std::string> known{"last", "mean", "max"};
+  throw UsageError({.where = "models.parse_pool",
+                    .what = "no such pooling",
+                    .seen = name,
+                    .advice = did_you_mean(name, known)});
+}
+
+}  // namespace demi::models

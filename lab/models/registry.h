@@ -1,0 +1,53 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "demi/core/export.h"
+#include "lab/models/lstm_classifier.h"
+
+namespace demi::models {
+
+/// Sizes by which a model fits its data. What a model does not have is ignored; what is not given
+/// is the model's default.
+struct ModelOptions {
+  std::optional<int64_t> channels, size, classes;        // of pictures
+  std::optional<int64_t> in, out, layers;                // of the MLP
+  std::optional<int64_t> vocabulary, embedding, hidden;  // of texts
+  Pool pool = Pool::last;                                //
+  bool bidirectional = false;                            //
+};
+
+/// A module and the call of its forward, whatever that takes: `lengths` is undefined where rows
+/// have none.
+struct Model {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<at::Tensor(const at::Tensor& input, const at::Tensor& lengths)> forward;
+};
+
+struct ModelInfo {
+  std::string name;
+  std::string title;  // one line for people
+  Model (*make)(const ModelOptions&);
+};
+
+DEMI_API std::span<const ModelInfo> models();
+
+/// The model of that name with the initial weights that belong to `seed`. Throws UsageError: no
+/// such name, sizes out of range.
+DEMI_API Model make_model(std::string_view name, const ModelOptions& options, uint64_t seed);
+
+/// Parameters that are trained, counted by element.
+DEMI_API int64_t parameter_count(const torch::nn::Module& module);
+
+/// "last", "mean" or "max". Throws UsageError.
+DEMI_API Pool parse_pool(std::string_view name);
+
+}  // namespace demi::models

@@ -1,0 +1,83 @@
+#include "lab/models/resnet.h"
+
+#include <torch/nn/init.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/pooling.h>
+
+#include "lab/models/check.h"
+
+namespace demi::models {
+namespace {
+
+using namespace torch::nn;
+
+Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) {
+  Conv2d layer(Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
+  init::kaiming_normal_(layer->weight, 0.0, torch::kFanOut, torch::kReLU);
+  return layer;
+}
+
+ReLU relu() { return ReLU(ReLUOptions(/*inplace=*/true)); }
+
+/// relu(body(x) + shortcut(x)); the shortcut is the identity where shapes agree.
+class BlockImpl : public Module {
+ public:
+  BlockImpl(ResNetBlock kind, int64_t in, int64_t width, int64_t stride) {
+    const int64_t out = kind == ResNetBlock::basic ? width : 4 * width;
+    if (kind == ResNetBlock::basic) {
+      body_ = Sequential(convolution(in, width, 3, stride), BatchNorm2d(width), relu(),
+                         convolution(width, width, 3), BatchNorm2d(width));
+    } else {
+      body_ = Sequential(convolution(in, width, 1), BatchNorm2d(width), relu(),
+                         convolution(width, width, 3, stride), BatchNorm2d(width), relu(),
+                         convolution(width, out, 1), BatchNorm2d(out));
+    }
+    register_module("body", body_);
+    if (in == out && stride == 1) return;
+    shortcut_ =
+        register_module("shortcut", Sequential(convolution(in, out, 1, stride), BatchNorm2d(out)));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    return body_->forward(x).add_(shortcut_ ? shortcut_->forward(x) : x).relu_();
+  }
+
+ private:
+  Sequential body_;
+  Sequential shortcut_{nullptr};
+};
+TORCH_MODULE(Block);
+
+}  // namespace
+
+ResNetImpl::ResNetImpl(const ResNetOptions& options)
+    : classifier_(options.block == ResNetBlock::basic ? 512 : 2048, options.classes) {
+  constexpr std::string_view kWhere = "models.ResNet";
+  require_positive(kWhere, "channels", options.channels);
+  require_positive(kWhere, "classes", options.classes);
+  const bool imagenet = options.stem == ResNetStem::imagenet;
+  stem_ = Sequential(
+      imagenet ? convolution(options.channels, 64, 7, 2) : convolution(options.channels, 64, 3),
+      BatchNorm2d(64), relu());
+  if (imagenet) stem_->push_back(MaxPool2d(MaxPool2dOptions(3).stride(2).padding(1)));
+  int64_t in = 64;
+  for (std::size_t stage = 0; stage < options.depths.size(); ++stage) {
+    require_positive(kWhere, "depths", options.depths[stage]);
+    const int64_t width = int64_t{64} << stage;
+    for (int64_t block = 0; block < options.depths[stage]; ++block) {
+      stages_->push_back(Block(options.block, in, width, stage > 0 && block == 0 ? 2 : 1));
+      in = options.block == ResNetBlock::basic ? width : 4 * width;
+    }
+  }
+  register_module("stem", stem_);
+  register_module("stages", stages_);
+  register_module("classifier", classifier_);
+}
+
+at::Tensor ResNetImpl::forward(const at::Tensor& images) {
+  return classifier_->forward(stages_->forward(stem_->forward(images)).mean({2, 3}));
+}
+
+}  // namespace demi::models

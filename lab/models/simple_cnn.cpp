@@ -1,0 +1,37 @@
+#include "lab/models/simple_cnn.h"
+
+#include <fmt/format.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
+
+#include "demi/core/error.h"
+#include "lab/models/check.h"
+
+namespace demi::models {
+
+SimpleCNNImpl::SimpleCNNImpl(const SimpleCNNOptions& options) {
+  using namespace torch::nn;
+  constexpr std::string_view kWhere = "models.SimpleCNN";
+  require_positive(kWhere, "channels", options.channels);
+  require_positive(kWhere, "size", options.size);
+  require_positive(kWhere, "classes", options.classes);
+  if (options.size % 4 != 0)
+    throw UsageError({.where = kWhere,
+                      .what = "size cannot be halved twice",
+                      .seen = fmt::to_string(options.size),
+                      .accepted = "a multiple of 4"});
+  const auto add_block = [&](int64_t in, int64_t out) {
+    layers_->push_back(Conv2d(Conv2dOptions(in, out, 3).padding(1)));
+    layers_->push_back(ReLU(ReLUOptions(/*inplace=*/true)));
+    layers_->push_back(MaxPool2d(2));
+  };
+  add_block(options.channels, 32);
+  add_block(32, 64);
+  layers_->push_back(Flatten());
+  layers_->push_back(Linear(64 * options.size / 4 * options.size / 4, options.classes));
+  register_module("layers", layers_);
+}
+
+}  // namespace demi::models

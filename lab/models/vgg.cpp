@@ -1,0 +1,45 @@
+#include "lab/models/vgg.h"
+
+#include <torch/nn/init.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
+
+#include "lab/models/check.h"
+
+namespace demi::models {
+namespace {
+
+constexpr int64_t kPool = 0;
+constexpr int64_t kConfigurationE[] = {64,  64,    kPool, 128,   128, kPool, 256,
+                                       256, 256,   256,   kPool, 512, 512,   512,
+                                       512, kPool, 512,   512,   512, 512,   kPool};
+
+}  // namespace
+
+VGG19Impl::VGG19Impl(const VGG19Options& options) {
+  using namespace torch::nn;
+  require_positive("models.VGG19", "channels", options.channels);
+  require_positive("models.VGG19", "classes", options.classes);
+  int64_t in = options.channels;
+  for (int64_t out : kConfigurationE) {
+    if (out == kPool) {
+      layers_->push_back(MaxPool2d(2));
+      continue;
+    }
+    Conv2d convolution(Conv2dOptions(in, out, 3).padding(1));
+    init::kaiming_normal_(convolution->weight, 0.0, torch::kFanOut, torch::kReLU);
+    init::zeros_(convolution->bias);
+    layers_->push_back(convolution);
+    layers_->push_back(BatchNorm2d(out));
+    layers_->push_back(ReLU(ReLUOptions(/*inplace=*/true)));
+    in = out;
+  }
+  layers_->push_back(Flatten());
+  layers_->push_back(Linear(512, options.classes));
+  register_module("layers", layers_);
+}
+
+}  // namespace demi::models

@@ -1,0 +1,161 @@
+#include "lab/recipes/batch_size.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/arange.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/profile/memory.h"
+#include "demi/profile/scoped_timer.h"
+#include "lab/recipes/plan.h"
+#include "lab/recipes/run.h"
+
+namespace demi::train {
+namespace {
+
+constexpr double kShare = 0.8;  // of what is free
+
+// One batch, made of the examples of a smaller one again and again.
+class OneBatch : public data::Loader {
+ public:
+  OneBatch(const data::Batch& some, int64_t size) {
+    const at::Tensor rows = at::arange(size, at::kLong).remainder(some.target.size(0));
+    const at::Tensor there = rows.to(some.input.device());
+    batch_ = {some.input.index_select(0, there), some.target.index_select(0, there), {}};
+    if (some.lengths.defined()) batch_.lengths = some.lengths.index_select(0, rows);
+    if (some.input.suggest_memory_format() == c10::MemoryFormat::ChannelsLast)
+      batch_.input = batch_.input.contiguous(c10::MemoryFormat::ChannelsLast);
+  }
+  int64_t examples() const override { return batch_.target.size(0); }
+  int64_t batches() const override { return 1; }
+  data::Batch batch(int64_t, int64_t) const override { return batch_; }
+
+ private:
+  data::Batch batch_;
+};
+
+int64_t read_number(const char* file) {
+  std::ifstream stream(file);
+  int64_t value = -1;
+  return stream >> value ? value : -1;
+}
+
+// What the operating system could give without swapping, and what the control group leaves.
+int64_t free_host_bytes() {
+  std::ifstream stream("/proc/meminfo");
+  int64_t free = 0;
+  for (std::string name, unit; stream >> name;) {
+    int64_t kilobytes = 0;
+    stream >> kilobytes;
+    std::getline(stream, unit);
+    if (name == "MemAvailable:") free = kilobytes * 1024;
+  }
+  const int64_t limit = read_number("/sys/fs/cgroup/memory.max");
+  const int64_t used = read_number("/sys/fs/cgroup/memory.current");
+  if (limit > 0 && used >= 0) free = std::min(free, limit - used);
+  return free;
+}
+
+int64_t free_bytes(c10::Device device) {
+  if (device.is_cpu()) return free_host_bytes();
+  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (!allocator)
+    throw DeviceError({.where = "train.find_batch_size",
+                       .what = "this device does not tell how much memory is free",
+                       .seen = device.str(),
+                       .advice = "name a batch size"});
+  return static_cast<int64_t>(allocator->getMemoryInfo(device.index()).first);
+}
+
+// Peak bytes of two training steps with a batch of that size, above what was in use before.
+int64_t trial(const Config& config, const RunSpec& spec, const Workload& workload,
+              const data::Batch& some, int64_t size, c10::Device device) {
+  profile::quiet_down(device);
+  const int64_t before = profile::memory_use(device).current_bytes;
+  const Network network = workload.make_network(0);
+  TrainerOptions options = trainer_options(config, spec, 1, device);
+  options.epochs = 2;
+  options.schedule = options.momentum_schedule = {};
+  Trainer(network, make_optimizer(config, network), std::move(options)).fit(OneBatch(some, size));
+  return profile::memory_use(device).peak_bytes - before;
+}
+
+// Of a training batch: for texts the one with the longest rows among the first fifty.
+data::Batch widest_batch(const data::Loader& loader) {
+  data::Batch widest = loader.batch(0, 0);
+  const int64_t tried = widest.lengths.defined() ? std::min<int64_t>(loader.batches(), 50) : 1;
+  for (int64_t i = 1; i < tried; ++i) {
+    data::Batch batch = loader.batch(0, i);
+    if (batch.input.size(1) > widest.input.size(1)) widest = std::move(batch);
+  }
+  return widest;
+}
+
+}  // namespace
+
+// LibTorch has a type for CUDA and a text for the CPU.
+bool is_out_of_memory(const std::exception& error) {
+  const std::string_view text = error.what();
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+         text.find("can't allocate memory") != text.npos || text.find("out of memory") != text.npos;
+}
+
+int64_t largest_batch(const std::function<double(int64_t)>& peak, double room, int64_t most) {
+  const int64_t small = std::min<int64_t>(8, most), large = std::min<int64_t>(32, most);
+  const double at_small = peak(small), at_large = peak(large);
+  if (at_small > room)
+    throw TrainingError({.where = "train.find_batch_size",
+                         .what = "a batch of " + std::to_string(small) + " does not fit in memory",
+                         .seen = fmt::format("{:.0f} bytes of room", room),
+                         .advice = "use a smaller model or another device"});
+  if (small == large) return most;
+  if (at_large > room) return small;
+  const double of_one = std::max((at_large - at_small) / static_cast<double>(large - small), 1.0);
+  const double fixed = std::max(at_small - of_one * static_cast<double>(small), 0.0);
+  const double reckoned = (room - fixed) / of_one;
+  int64_t size = reckoned < static_cast<double>(most) ? static_cast<int64_t>(reckoned) : most;
+  // What was reckoned is tried, and made smaller until it holds.
+  while (size > large) {
+    const double needed = peak(size);
+    if (needed <= room) break;
+    size = std::isinf(needed) ? size / 2 : size - std::max<int64_t>(size / 10, 1);
+  }
+  return size;
+}
+
+int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workload& workload,
+                        c10::Device device) {
+  profile::count_cpu_memory();
+  const data::Batch some = widest_batch(*workload.train);
+  int64_t most = std::max<int64_t>(workload.train->examples(), 1);
+  // Synthetic data are made for the batch size, so memory alone sets it; they lie in the memory of
+  // the host and of the device as long as the run lasts. Those here are of a provisional size.
+  const int64_t data_of_one = (config.dry_run ? 2 : config.batches) * synthetic_bytes(config);
+  if (data_of_one > 0)
+    most = std::clamp<int64_t>(
+        static_cast<int64_t>(kShare * static_cast<double>(free_host_bytes())) / data_of_one, 1,
+        std::numeric_limits<int32_t>::max());
+  // A trial that runs out of memory, where a limit is set that is not seen here, needs too much.
+  const auto peak = [&](int64_t size) {
+    try {
+      return static_cast<double>(trial(config, spec, workload, some, size, device)) +
+             static_cast<double>(size) * static_cast<double>(data_of_one);
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      return std::numeric_limits<double>::infinity();
+    }
+  };
+  return largest_batch(peak, kShare * static_cast<double>(free_bytes(device)), most);
+}
+
+}  // namespace demi::train

@@ -1,0 +1,95 @@
+#include "lab/recipes/batch_size.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/data/tensor_loader.h"
+#include "lab/recipes/recipe.h"
+#include "lab/recipes/run.h"
+
+namespace demi::train {
+namespace {
+
+double line(int64_t size) { return 1000 + 10 * static_cast<double>(size); }
+
+TEST(LargestBatch, FillsTheRoom) {
+  EXPECT_EQ(largest_batch(line, 1'000'000, 1 << 30), 99'900);
+  EXPECT_EQ(largest_batch(line, 1'000'000, 5'000), 5'000);
+  EXPECT_EQ(largest_batch(line, 1e300, 1 << 30), 1 << 30);
+  EXPECT_EQ(largest_batch(line, 1'200, 1 << 30), 8) << "32 need 1320";
+  EXPECT_EQ(largest_batch(line, 1'320, 1 << 30), 32);
+  EXPECT_EQ(largest_batch(line, 2'000, 5), 5);
+}
+
+TEST(LargestBatch, BecomesSmallerUntilItHolds) {
+  const auto steeper = [](int64_t size) { return line(size) + (size > 500 ? 1e6 : 0); };
+  const int64_t size = largest_batch(steeper, 100'000, 1 << 30);
+  EXPECT_LE(size, 500);
+  EXPECT_GT(size, 400);
+  std::vector<int64_t> tried;
+  const auto limited = [&](int64_t of) {
+    tried.push_back(of);
+    return of > 1000 ? std::numeric_limits<double>::infinity() : line(of);
+  };
+  EXPECT_EQ(largest_batch(limited, 81'000, 1 << 30), 1'000);
+  EXPECT_EQ(tried, (std::vector<int64_t>{8, 32, 8'000, 4'000, 2'000, 1'000}));
+}
+
+TEST(LargestBatch, SaysThatNothingFits) {
+  EXPECT_THROW(largest_batch(line, 1'000, 1 << 30), TrainingError);
+}
+
+/// A network of 8 features, data of 40 rows.
+Workload small_workload(const Config& config) {
+  Workload workload;
+  const auto rows = data::synthetic_rows(40, 8, 8, 0);
+  workload.train = std::make_shared<data::TensorLoader>(rows.input, rows.target);
+  workload.make_network = [config](uint64_t seed) {
+    return make_network(config, DataShape(), seed, c10::kCPU);
+  };
+  return workload;
+}
+
+Config small_config() {
+  Config config = find_recipe("mlp").config;
+  for (const char* name : {"in", "out"}) set(config, name, "8", name);
+  return config;
+}
+
+TEST(FindBatchSize, IsAtMostTheWholeSet) {
+  Config config = small_config();
+  config.data = "cifar10";  // any that is not synthetic
+  EXPECT_EQ(find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU), 40);
+}
+
+int64_t memory_bytes(const std::string& name) {
+  std::ifstream stream("/proc/meminfo");
+  for (std::string line_; std::getline(stream, line_);)
+    if (line_.starts_with(name)) return std::stoll(line_.substr(name.size())) * 1024;
+  return 0;
+}
+
+// The set is made for the batch size: a provisional one of 40 rows is no bound. 64 bytes a row and
+// 1,600,000 batches: 102 MB for each row of a batch.
+TEST(FindBatchSize, OfSyntheticDataIsSetByMemory) {
+  Config config = small_config();
+  config.batches = 1'600'000;
+  constexpr int64_t kOfOne = 1'600'000 * 64;
+  if (memory_bytes("MemAvailable:") < 100 * kOfOne) GTEST_SKIP() << "too little memory";
+  const int64_t size =
+      find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU);
+  EXPECT_GE(size, 8);
+  EXPECT_LE(size * kOfOne, memory_bytes("MemTotal:"));
+  config.batches = 16'000;
+  EXPECT_GT(find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU),
+            10 * size)
+      << "data of a hundredth";
+}
+
+}  // namespace
+}  // namespace demi::train

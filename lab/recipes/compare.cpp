@@ -1,0 +1,130 @@
+#include "lab/recipes/compare.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "demi/core/error.h"
+#include "demi/profile/memory.h"
+#include "demi/profile/scoped_timer.h"
+#include "demi/train/trainer.h"
+
+namespace demi::train {
+
+std::vector<RunSpec> default_runs(c10::Device device) {
+  return {parse_run("fp32"), parse_run(mixed_precision_of(device.type()).name)};
+}
+
+std::vector<RunSpec> parse_runs(std::string_view text) {
+  std::vector<RunSpec> runs;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    runs.push_back(parse_run(text.substr(0, comma)));
+    for (std::size_t i = 0; i + 1 < runs.size(); ++i) {
+      if (runs[i].label == runs.back().label)
+        throw UsageError(
+            {.where = "train.parse_runs", .what = "the same run twice", .seen = runs.back().label});
+    }
+    if (comma == std::string_view::npos) return runs;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::string file_name(const RunSpec& run) {
+  std::string name = run.label;
+  for (char& c : name) {
+    if (c == ':' || c == '=') c = '-';
+  }
+  return name;
+}
+
+namespace {
+
+RunOptions options_of(const CompareOptions& options, const RunSpec& spec) {
+  RunOptions one = options.run;
+  if (options.runs.size() > 1) one.prefix = file_name(spec) + "-";
+  return one;
+}
+
+void say(const CompareOptions& options, const RunSpec& spec) {
+  if (options.on_run_begin) options.on_run_begin(spec);
+}
+
+// Ends with the first run that was stopped.
+std::vector<RunResult> one_after_the_other(const CompareOptions& options,
+                                           const Workload& workload) {
+  std::vector<RunResult> results;
+  for (const RunSpec& spec : options.runs) {
+    say(options, spec);
+    results.push_back(
+        run(options.config, spec, workload, options.device, options_of(options, spec)));
+    if (results.back().history.stopped) break;
+  }
+  return results;
+}
+
+// A run that is at its end is tested at once, which frees its memory. One that is stopped ends the
+// others in their next turn.
+std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& workload) {
+  // What loaders keep for themselves from their first batch on is everybody's.
+  workload.train->batch(0, 0);
+  if (workload.test) workload.test->batch(0, 0);
+  profile::quiet_down(options.device);
+  const int64_t shared = profile::memory_use(options.device).current_bytes;
+  std::vector<std::optional<RunInParts>> going(options.runs.size());
+  std::vector<RunResult> results(options.runs.size());
+  for (std::size_t i = 0; i < going.size(); ++i)
+    going[i].emplace(options.config, options.runs[i], workload, options.device,
+                     options_of(options, options.runs[i]), shared);
+  const auto turn_of = [&](std::size_t i) {
+    say(options, options.runs[i]);
+    if (going[i]->advance(options.turn_steps)) return;
+    results[i] = going[i]->finish();
+    results[i].peak_resident_bytes = 0;  // the process held all of them
+    going[i].reset();
+  };
+  const auto is_going = [](const auto& run) { return run.has_value(); };
+  try {
+    while (std::ranges::any_of(going, is_going))
+      for (std::size_t i = 0; i < going.size(); ++i)
+        if (going[i]) turn_of(i);
+  } catch (const std::exception&) {
+    for (const auto& run : going)
+      if (run) run->keep_last();
+    throw;
+  }
+  return results;
+}
+
+}  // namespace
+
+bool is_disturbed(const Comparison& comparison, const RunResult& run) {
+  const auto low = [](const RunResult& r) { return r.cores_share.value_or(1) < kQuietShare; };
+  return low(run) || low(comparison.runs.front());
+}
+
+Comparison compare(const CompareOptions& options, const Workload& workload) {
+  Comparison result{
+      .recipe = options.recipe,
+      .config = options.config,
+      .machine = machine(options.device),
+      .training_examples = workload.train->examples(),
+      .test_examples = workload.test ? workload.test->examples() : 0,
+      .steps_per_epoch = steps_of(workload.train->batches(), options.config.accumulate),
+      .classes = workload.classes};
+  const bool turns = options.turn_steps > 0 && options.runs.size() > 1;
+  if (turns) result.turn_steps = options.turn_steps;
+  if (!workload.note.empty()) result.notes.push_back(workload.note);
+  result.runs = turns ? in_turns(options, workload) : one_after_the_other(options, workload);
+  for (RunResult& run : result.runs) {
+    const std::string& label = run.spec.label;
+    const std::string warning = slow_precision_warning(run.spec.precision, options.device);
+    if (!warning.empty()) result.notes.push_back(label + ": " + warning);
+    run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
+    if (!run.remark.empty()) result.notes.push_back(label + ": " + run.remark);
+    if (run.history.failed) result.notes.push_back(label + ": " + *run.history.failed);
+    result.stopped |= run.history.stopped;
+  }
+  return result;
+}
+
+}  // namespace demi::train

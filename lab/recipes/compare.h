@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/train/history.h"
+#include "demi/train/precision.h"
+#include "lab/recipes/machine.h"
+#include "lab/recipes/run.h"
+
+namespace demi::train {
+
+/// Everything that a comparison is told.
+struct CompareOptions {
+  std::string recipe;  // its name, for people
+  Config config;
+  std::vector<RunSpec> runs;  // in this order
+  c10::Device device = c10::kCPU;
+  RunOptions run;  // of each run; files are prefixed with the run's name where there are several
+  /// Optimizer steps after which the next run has its turn, so that another program that comes and
+  /// goes meets all of them; 0: one run after the other. Weights, losses and metrics are the same.
+  int64_t turn_steps = 0;
+  std::function<void(const RunSpec&)> on_run_begin;  // before each run, and before each turn
+};
+
+/// Below this share of the cores a run's time says more of the neighbours than of the run.
+inline constexpr double kQuietShare = 0.9;
+
+struct Comparison {
+  std::string recipe;
+  Config config;
+  Machine machine;
+  int64_t training_examples = 0, test_examples = 0, steps_per_epoch = 0;
+  std::vector<std::string> classes;
+  std::vector<RunResult> runs;
+  int64_t turn_steps = 0;  // that runs took in turn; 0: one run after the other
+  bool stopped = false;    // ended early; the last run is not whole
+  std::vector<std::string> notes;
+};
+
+/// The runs that a comparison on this device makes where none are named: fp32 and the device's
+/// mixed precision.
+DEMI_API std::vector<RunSpec> default_runs(c10::Device device);
+
+/// Runs by name, separated by commas. Throws UsageError, also for the same run twice.
+DEMI_API std::vector<RunSpec> parse_runs(std::string_view text);
+
+/// A label as part of a file name: "fp16:scale=128" becomes "fp16-scale-128".
+DEMI_API std::string file_name(const RunSpec& run);
+
+/// Whether another program took so much of the cores that the run's speedup says little: its own
+/// share is below kQuietShare, or that of the first run, which it is set against.
+DEMI_API bool is_disturbed(const Comparison& comparison, const RunResult& run);
+
+/// Trains one run after the other, or in turns, from the same initial weights and data order.
+DEMI_API Comparison compare(const CompareOptions& options, const Workload& workload);
+
+}  // namespace demi::train

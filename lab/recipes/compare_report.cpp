@@ -1,0 +1,391 @@
+#include "lab/recipes/compare_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "lab/recipes/machine_json.h"
+#include "lab/recipes/published.h"
+#include "lab/report/format.h"
+#include "lab/report/table_json.h"
+
+namespace demi::train {
+namespace {
+
+using report::format_factor;
+using report::format_fixed;
+using report::format_percent;
+
+std::string seconds(double value) { return format_fixed(value, value < 10 ? 2 : 1); }
+
+std::string percent(const std::optional<double>& share) {
+  return share ? format_percent(*share) : "";
+}
+
+// In front of the figure, so that decimals still line up.
+std::string speedup_of(const Comparison& c, const RunResult& run) {
+  return (is_disturbed(c, run) ? "* " : "") + format_factor(run.speedup);
+}
+
+// A column of the table; an empty cell shows as a dash.
+struct Field {
+  report::Column column;
+  std::function<std::string(const RunResult&)> cell;
+};
+
+// What no run has is left out: a run alone is compared with nothing, and what has no test set has
+// no accuracy. A run that stopped early has no test figures.
+std::vector<Field> fields_of(const Comparison& c) {
+  const auto largest = [&](const auto& bytes_of) {
+    int64_t most = 0;
+    for (const RunResult& run : c.runs) most = std::max(most, bytes_of(run));
+    return report::byte_unit(static_cast<double>(most));
+  };
+  const report::ByteUnit memory = largest(
+      [](const RunResult& run) { return std::max(run.peak_bytes, run.peak_resident_bytes); });
+  const report::ByteUnit file = largest([](const RunResult& run) { return run.model_bytes; });
+  const auto bytes = [](int64_t value, const report::ByteUnit& unit) {
+    return format_fixed(static_cast<double>(value) / unit.bytes, 2);
+  };
+  const auto any = [&](const auto& has) { return std::ranges::any_of(c.runs, has); };
+  const bool tested =
+      c.stopped || any([](const RunResult& run) { return run.test_accuracy.has_value(); });
+
+  std::vector<Field> fields{{{.name = "precision", .align = report::Align::kLeft},
+                             [](const RunResult& run) { return run.spec.label; }},
+                            {{.name = "time per epoch", .unit = "s"},
+                             [](const RunResult& run) { return seconds(run.seconds_per_epoch); }}};
+  if (c.runs.size() > 1)
+    fields.push_back(
+        {{.name = "speedup"}, [&c](const RunResult& run) { return speedup_of(c, run); }});
+  fields.push_back({{.name = "peak memory, tensors", .unit = memory.name},
+                    [=](const RunResult& run) { return bytes(run.peak_bytes, memory); }});
+  if (any([](const RunResult& run) { return run.peak_resident_bytes > 0; }))
+    fields.push_back(
+        {{.name = "peak memory, process", .unit = memory.name},
+         [=](const RunResult& run) { return bytes(run.peak_resident_bytes, memory); }});
+  fields.push_back({{.name = "model size", .unit = file.name}, [=](const RunResult& run) {
+                      const bool has_file = !run.history.stopped && run.model_bytes > 0;
+                      return has_file ? bytes(run.model_bytes, file) : "";
+                    }});
+  if (tested)
+    fields.push_back({{.name = "test accuracy"},
+                      [](const RunResult& run) { return percent(run.test_accuracy); }});
+  for (const RunResult& run : c.runs) {
+    if (!run.test_top_k_accuracy) continue;
+    fields.push_back({{.name = fmt::format("top-{} accuracy", run.top_k)},
+                      [](const RunResult& r) { return percent(r.test_top_k_accuracy); }});
+    break;
+  }
+  if (tested)
+    fields.push_back({{.name = "evaluated in fp32"},
+                      [](const RunResult& run) { return percent(run.test_accuracy_fp32_eval); }});
+  fields.push_back({{.name = "skipped steps"},
+                    [](const RunResult& run) { return report::format_count(run.skipped_steps); }});
+  if (any([](const RunResult& run) { return run.cores_share.has_value(); }))
+    fields.push_back({{.name = "share of cores"}, [](const RunResult& run) {
+                        return run.cores_share ? format_percent(*run.cores_share, 0) : "";
+                      }});
+  return fields;
+}
+
+// Why speedups are marked.
+void note_disturbances(const Comparison& c, std::vector<std::string>& notes) {
+  for (const RunResult& run : c.runs) {
+    if (run.cores_share.value_or(1) >= kQuietShare) continue;
+    notes.push_back(fmt::format(
+        "* {} got {} of the cores that it asked for, with {} involuntary switches: another program "
+        "ran beside it, so that {}.",
+        run.spec.label, format_percent(*run.cores_share, 0),
+        report::format_count(run.involuntary_switches),
+        c.runs.size() == 1 ? "its time is not the machine's best"
+        : c.turn_steps > 0 ? "times are too long; the runs took turns, so that each met it"
+                           : "the speedups marked say nothing; compare again on a quiet machine, "
+                             "or with --interleave"));
+  }
+}
+
+// What FP32 means beside TF32, which LibTorch by itself allows in convolutions on a GPU.
+void note_tf32(const Comparison& c, std::vector<std::string>& notes) {
+  const auto has = [&](bool tf32) {
+    return std::ranges::any_of(c.runs, [=](const RunResult& run) {
+      const Precision& precision = run.spec.precision;
+      return precision.weights == c10::kFloat && !precision.is_mixed() && precision.tf32 == tf32;
+    });
+  };
+  if (!c.machine.device.starts_with("cuda")) {
+    if (has(true)) notes.emplace_back("There is no tf32 on a CPU: the run computed in FP32.");
+    return;
+  }
+  if (has(false))
+    notes.emplace_back(
+        "fp32 is FP32 throughout: TF32 is off in products, convolutions and recurrent layers; "
+        "LibTorch by itself has it on in the last two.");
+  if (has(true))
+    notes.emplace_back("tf32 has TF32 on in products, convolutions and recurrent layers.");
+}
+
+std::string data_line(const Comparison& c) {
+  return fmt::format(
+      "{} on {}: {} training and {} test examples, {} epoch{} of {} steps, batch {}{}, seed {}",
+      c.config.model, c.config.data, report::format_count(c.training_examples),
+      report::format_count(c.test_examples), c.config.epochs, c.config.epochs == 1 ? "" : "s",
+      c.steps_per_epoch, c.config.batch_size,
+      c.config.accumulate > 1 ? fmt::format(" x {} accumulated", c.config.accumulate) : "",
+      c.config.seed);
+}
+
+using Pick = std::optional<double> (*)(const StepRecord&);
+
+report::Series steps_of(const RunResult& run, Pick pick) {
+  report::Series series{.name = run.spec.label};
+  for (const StepRecord& step : run.history.steps) {
+    if (const auto value = pick(step)) {
+      series.x.push_back(static_cast<double>(step.step));
+      series.y.push_back(*value);
+    }
+  }
+  return series;
+}
+
+report::Chart step_chart(const Comparison& c, std::string title, report::Axis y, Pick pick) {
+  report::Chart chart{.title = std::move(title), .x = {.label = "step"}, .y = std::move(y)};
+  for (const RunResult& run : c.runs) chart.series.push_back(steps_of(run, pick));
+  for (int64_t epoch = 1; epoch < c.config.epochs; ++epoch) {
+    chart.marks.push_back(
+        {static_cast<double>(epoch * c.steps_per_epoch), fmt::format("epoch {}", epoch)});
+  }
+  return chart;
+}
+
+report::Chart accuracy_chart(const Comparison& c) {
+  report::Chart chart{
+      .title = "Test accuracy", .x = {.label = "epoch"}, .y = {.label = "accuracy", .unit = "%"}};
+  for (const RunResult& run : c.runs) {
+    report::Series series{.name = run.spec.label};
+    for (const EpochRecord& epoch : run.history.epochs) {
+      if (!epoch.validation || !epoch.validation->accuracy) continue;
+      series.x.push_back(static_cast<double>(epoch.epoch));
+      series.y.push_back(100 * *epoch.validation->accuracy);
+    }
+    chart.series.push_back(std::move(series));
+  }
+  chart.note = "Of the weights as trained, after each epoch, in the run's own precision.";
+  return chart;
+}
+
+report::StackedBars phase_bars(const Comparison& c) {
+  report::StackedBars bars{.title = "Training time by phase", .unit = "s"};
+  for (const std::string_view name : profile::kPhaseNames) bars.parts.emplace_back(name);
+  for (const RunResult& run : c.runs) {
+    report::StackedBars::Bar bar{.name = run.spec.label,
+                                 .values = std::vector<double>(bars.parts.size())};
+    for (const EpochRecord& epoch : run.history.epochs) {
+      for (std::size_t i = 0; i < bar.values.size(); ++i) bar.values[i] += epoch.phase_seconds[i];
+    }
+    bars.bars.push_back(std::move(bar));
+  }
+  if (c.machine.device != "cpu") bars.note = "The host's time: the device works behind its back.";
+  return bars;
+}
+
+report::Chart step_time_chart(const Comparison& c) {
+  report::Chart chart =
+      step_chart(c, "Time of a step", {.label = "time", .unit = "ms"},
+                 [](const StepRecord& s) -> std::optional<double> { return 1e3 * s.seconds; });
+  chart.note = "From the end of the step before; every few steps the device is read in it.";
+  return chart;
+}
+
+report::Chart wait_chart(const Comparison& c) {
+  report::Chart chart =
+      step_chart(c, "Waiting for data", {.label = "time", .unit = "ms"},
+                 [](const StepRecord& s) -> std::optional<double> { return 1e3 * s.data_seconds; });
+  chart.note = "The part of a step in which it had no batch: near the whole, loading is the limit.";
+  return chart;
+}
+
+report::Highlights highlights(const Comparison& c) {
+  report::Highlights result;
+  const RunResult& first = c.runs.front();
+  const RunResult& last = c.runs.back();
+  const bool several = c.runs.size() > 1;
+  const auto beside = [&](const std::string& of_first) {
+    return several ? first.spec.label + ": " + of_first : std::string();
+  };
+  const auto bytes = [](int64_t n) { return report::format_bytes(static_cast<double>(n)); };
+  if (several) {
+    result.figures.push_back(
+        {speedup_of(c, last), "speed", last.spec.label + " against " + first.spec.label});
+  } else {
+    result.figures.push_back({seconds(last.seconds_per_epoch) + " s", "an epoch", ""});
+  }
+  if (last.history.stopped) return result;
+  if (last.test_accuracy)
+    result.figures.push_back({format_percent(*last.test_accuracy), "test accuracy",
+                              beside(percent(first.test_accuracy))});
+  if (last.model_bytes > 0)
+    result.figures.push_back(
+        {bytes(last.model_bytes), "model size", beside(bytes(first.model_bytes))});
+  result.figures.push_back(
+      {bytes(last.peak_bytes), "peak memory of tensors", beside(bytes(first.peak_bytes))});
+  return result;
+}
+
+nlohmann::ordered_json json_of(const RunResult& run) {
+  nlohmann::ordered_json json;
+  json["precision"] = run.spec.label;
+  json["seconds"] = run.seconds;
+  json["seconds_per_epoch"] = run.seconds_per_epoch;
+  const auto number = [](const std::optional<double>& value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+  };
+  json["test_loss"] = number(run.test_accuracy ? std::optional(run.test_loss) : std::nullopt);
+  json["test_accuracy"] = number(run.test_accuracy);
+  if (run.top_k > 0)
+    json[fmt::format("test_top{}_accuracy", run.top_k)] = number(run.test_top_k_accuracy);
+  json["test_accuracy_fp32_eval"] = number(run.test_accuracy_fp32_eval);
+  if (!run.class_accuracy.empty()) json["class_accuracy"] = run.class_accuracy;
+  json["parameters"] = run.parameters;
+  json["peak_bytes"] = run.peak_bytes;
+  json["peak_resident_bytes"] = run.peak_resident_bytes > 0
+                                    ? nlohmann::ordered_json(run.peak_resident_bytes)
+                                    : nlohmann::ordered_json();
+  json["model_bytes"] = run.model_bytes;
+  json["checkpoint_bytes"] = run.checkpoint_bytes;
+  json["skipped_steps"] = run.skipped_steps;
+  json["speedup"] = run.speedup;
+  json["cores_share"] = number(run.cores_share);
+  json["involuntary_switches"] = run.involuntary_switches;
+  json["stopped"] = run.history.stopped;
+  json["failed"] =
+      run.history.failed ? nlohmann::ordered_json(*run.history.failed) : nlohmann::ordered_json();
+  return json;
+}
+
+}  // namespace
+
+report::Table to_table(const Comparison& c) {
+  report::Table table{.title = c.recipe + ": " + title(c.machine)};
+  const std::vector<Field> fields = fields_of(c);
+  for (const Field& field : fields) table.columns.push_back(field.column);
+  for (const RunResult& run : c.runs) {
+    table.rows.emplace_back();
+    for (const Field& field : fields) table.rows.back().push_back(field.cell(run));
+  }
+  table.notes = {data_line(c), describe(c.machine)};
+  note_disturbances(c, table.notes);
+  note_tf32(c, table.notes);
+  if (c.turn_steps > 0)
+    table.notes.push_back(
+        fmt::format("The runs took turns of {} steps; the process's peak memory, of all of them "
+                    "together, is left out.",
+                    c.turn_steps));
+  table.notes.insert(table.notes.end(), c.notes.begin(), c.notes.end());
+  std::string stopped;
+  for (const RunResult& run : c.runs)
+    if (run.history.stopped) stopped += (stopped.empty() ? "" : ", ") + run.spec.label;
+  if (!stopped.empty()) table.notes.push_back("Stopped early, not whole: " + stopped + ".");
+  return table;
+}
+
+report::Table class_table(const Comparison& c) {
+  report::Table table{.title = "test accuracy by class"};
+  table.columns = {{.name = "class", .align = report::Align::kLeft}};
+  for (const RunResult& run : c.runs) table.columns.push_back({.name = run.spec.label});
+  for (std::size_t i = 0; i < c.classes.size(); ++i) {
+    table.rows.push_back({c.classes[i]});
+    for (const RunResult& run : c.runs) {
+      const bool known = i < run.class_accuracy.size() && std::isfinite(run.class_accuracy[i]);
+      table.rows.back().push_back(known ? format_percent(run.class_accuracy[i]) : "");
+    }
+  }
+  return table;
+}
+
+report::Page to_page(const Comparison& c, const std::string& command) {
+  report::Page page{.title = (c.runs.size() == 1 ? "demi train " : "demi compare ") + c.recipe,
+                    .subtitle = data_line(c)};
+  if (c.runs.empty()) return page;
+  report::Chart loss =
+      step_chart(c, "Training loss", {.label = "loss"},
+                 [](const StepRecord& s) -> std::optional<double> { return s.loss; });
+  loss.smoothing = 0.9;
+  report::Section curves{"Curves", {std::move(loss)}};
+  if (c.test_examples > 0) curves.blocks.emplace_back(accuracy_chart(c));
+  report::Chart scale =
+      step_chart(c, "Loss scale", {.label = "loss scale", .scale = report::Scale::kLog2},
+                 [](const StepRecord& s) { return s.loss_scale; });
+  scale.steps = true;
+  const bool scaled = std::any_of(scale.series.begin(), scale.series.end(),
+                                  [](const auto& s) { return !s.x.empty(); });
+  if (scaled) curves.blocks.emplace_back(std::move(scale));
+  curves.blocks.emplace_back(
+      step_chart(c, "Learning rate", {.label = "learning rate"},
+                 [](const StepRecord& s) -> std::optional<double> { return s.learning_rate; }));
+
+  const Machine& m = c.machine;
+  report::Facts facts{"",
+                      {{"device", m.device + ", " + m.device_name},
+                       {"processor", m.processor},
+                       {"instruction set", m.instruction_set},
+                       {"threads", std::to_string(m.threads)},
+                       {"LibTorch", m.libtorch},
+                       {"demi", m.demi}}};
+  if (m.gpu) {
+    const auto memory = static_cast<double>(m.gpu->memory_bytes);
+    facts.rows.insert(facts.rows.begin() + 1,
+                      {{"memory", report::format_bytes(memory)},
+                       {"compute capability", m.gpu->compute_capability},
+                       {"driver", m.gpu->driver + ", CUDA " + m.gpu->cuda}});
+  }
+  page.sections = {{"", {highlights(c), to_table(c)}},
+                   std::move(curves),
+                   {"Where the time goes", {phase_bars(c), step_time_chart(c), wait_chart(c)}},
+                   {"Machine", {std::move(facts)}},
+                   {"Again", {report::Code{command}}}};
+  const bool needs_no_scale = std::all_of(c.runs.begin(), c.runs.end(), [](const RunResult& run) {
+    return run.spec.precision.autocast != c10::kHalf && run.spec.precision.weights != c10::kHalf;
+  });
+  if (!scaled && needs_no_scale) {
+    page.sections[1].blocks.emplace_back(report::Paragraph{
+        "No loss is scaled here: fp32, tf32, fp64 and bf16 have the exponent range for it."});
+  }
+  if (auto beside = published_beside(c))
+    page.sections.insert(page.sections.begin() + 1, {"Published results", {std::move(*beside)}});
+  if (!c.runs.front().class_accuracy.empty())
+    page.sections.insert(page.sections.begin() + 1, {"By class", {class_table(c)}});
+  return page;
+}
+
+std::string to_json(const Comparison& c) {
+  nlohmann::ordered_json json;
+  json["recipe"] = c.recipe;
+  json["model"] = c.config.model;
+  json["data"] = c.config.data;
+  json["epochs"] = c.config.epochs;
+  json["batch_size"] = batch_size_of(c.config);
+  json["learning_rate"] = c.config.lr;
+  json["seed"] = c.config.seed;
+  json["training_examples"] = c.training_examples;
+  json["test_examples"] = c.test_examples;
+  json["machine"] = json_of(c.machine);
+  json["interleave"] =
+      c.turn_steps > 0 ? nlohmann::ordered_json(c.turn_steps) : nlohmann::ordered_json();
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const RunResult& run : c.runs) {
+    json["runs"].push_back(json_of(run));
+    json["runs"].back()["disturbed"] = is_disturbed(c, run);
+  }
+  json["speedup"] =
+      c.runs.size() > 1 ? nlohmann::ordered_json(c.runs[1].speedup) : nlohmann::ordered_json();
+  json["stopped"] = c.stopped;
+  json["notes"] = c.notes;
+  if (const auto beside = published_beside(c)) json["published"] = json_of(*beside);
+  return json.dump(2);
+}
+
+}  // namespace demi::train

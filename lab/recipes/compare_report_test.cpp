@@ -1,0 +1,239 @@
+#include "lab/recipes/compare_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "demi/core/error.h"
+#include "lab/recipes/published.h"
+#include "lab/recipes/recipe.h"
+
+namespace demi::train {
+namespace {
+
+Comparison two_runs() {
+  Comparison c{.recipe = "fashion-cnn", .config = find_recipe("fashion-cnn").config};
+  c.steps_per_epoch = 2;
+  for (const char* name : {"fp32", "fp16"}) {
+    RunResult run{.spec = parse_run(name)};
+    run.seconds = 20;
+    run.seconds_per_epoch = c.runs.empty() ? 10 : 5;
+    run.speedup = c.runs.empty() ? 1 : 2;
+    run.test_accuracy = 0.9213;
+    run.model_bytes = c.runs.empty() ? 1000000 : 500000;
+    for (int64_t step = 1; step <= 4; ++step) {
+      StepRecord record{
+          .epoch = 1, .step = step, .loss = 1.0 / static_cast<double>(step), .learning_rate = 0.1};
+      if (run.spec.label == "fp16") record.loss_scale = 65536;
+      run.history.steps.push_back(record);
+    }
+    run.history.epochs.push_back({.epoch = 1, .examples = 4, .loss = 0.5, .seconds = 10});
+    c.runs.push_back(std::move(run));
+  }
+  return c;
+}
+
+TEST(CompareReport, JsonHasTheWordsThatScriptsRelyOn) {
+  const auto json = nlohmann::json::parse(to_json(two_runs()));
+  EXPECT_EQ(json["speedup"], 2);
+  ASSERT_EQ(json["runs"].size(), 2u);
+  for (const char* key : {"precision", "seconds", "seconds_per_epoch", "test_loss", "test_accuracy",
+                          "test_accuracy_fp32_eval", "peak_bytes", "model_bytes",
+                          "checkpoint_bytes", "skipped_steps"}) {
+    EXPECT_TRUE(json["runs"][1].contains(key)) << key;
+  }
+  EXPECT_EQ(json["runs"][1]["precision"], "fp16");
+}
+
+TEST(CompareReport, TableHasARowARunAndSaysWhatItRanOn) {
+  Comparison c = two_runs();
+  c.machine.instruction_set = "AVX-512, AVX512_BF16";
+  c.notes = {"a note"};
+  const report::Table table = to_table(c);
+  ASSERT_EQ(table.rows.size(), 2u);
+  for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
+  EXPECT_EQ(table.rows[1][5], "92.13 %") << "the process's memory is not known here";
+  EXPECT_NE(table.notes[1].find("AVX512_BF16"), std::string::npos);
+  EXPECT_EQ(table.notes.back(), "a note");
+}
+
+std::string cell_of(const report::Table& table, std::size_t row, const std::string& column) {
+  for (std::size_t i = 0; i < table.columns.size(); ++i)
+    if (table.columns[i].name == column) return table.rows[row][i];
+  return "no such column";
+}
+
+bool says(const report::Table& table, const std::string& words) {
+  return std::ranges::any_of(
+      table.notes, [&](const std::string& note) { return note.find(words) != note.npos; });
+}
+
+TEST(CompareReport, ASpeedupOfADisturbedRunIsMarkedAndTheFootSaysWhy) {
+  Comparison c = two_runs();
+  EXPECT_EQ(cell_of(to_table(c), 1, "share of cores"), "no such column") << "it is not known";
+  c.runs[0].cores_share = 0.99;
+  c.runs[1].cores_share = 0.90;
+  EXPECT_EQ(cell_of(to_table(c), 1, "speedup"), "2.00 ×");
+  EXPECT_EQ(cell_of(to_table(c), 1, "share of cores"), "90 %");
+  EXPECT_FALSE(says(to_table(c), "another program"));
+
+  c.runs[1].cores_share = 0.62;
+  c.runs[1].involuntary_switches = 1234;
+  const report::Table marked = to_table(c);
+  EXPECT_EQ(cell_of(marked, 0, "speedup"), "1.00 ×");
+  EXPECT_EQ(cell_of(marked, 1, "speedup"), "* 2.00 ×");
+  EXPECT_TRUE(
+      says(marked, "* fp16 got 62 % of the cores that it asked for, with 1,234 involuntary"));
+  EXPECT_TRUE(says(marked, "--interleave"));
+  EXPECT_NE(report::to_html(to_page(c, "")).find("* 2.00 ×"), std::string::npos);
+
+  std::swap(c.runs[0].cores_share, c.runs[1].cores_share);
+  EXPECT_EQ(cell_of(to_table(c), 0, "speedup"), "* 1.00 ×");
+  EXPECT_EQ(cell_of(to_table(c), 1, "speedup"), "* 2.00 ×") << "it is set against the first";
+  const auto json = nlohmann::json::parse(to_json(c));
+  EXPECT_EQ(json["runs"][0]["cores_share"], 0.62);
+  EXPECT_EQ(json["runs"][1]["involuntary_switches"], 1234);
+  EXPECT_EQ(json["runs"][1]["disturbed"], true);
+  c.runs[0].cores_share.reset();
+  EXPECT_TRUE(nlohmann::json::parse(to_json(c))["runs"][0]["cores_share"].is_null());
+}
+
+TEST(CompareReport, RunsThatTookTurnsSaySo) {
+  Comparison c = two_runs();
+  EXPECT_TRUE(nlohmann::json::parse(to_json(c))["interleave"].is_null());
+  c.turn_steps = 200;
+  EXPECT_EQ(nlohmann::json::parse(to_json(c))["interleave"], 200);
+  EXPECT_TRUE(says(to_table(c), "turns of 200 steps"));
+  EXPECT_EQ(cell_of(to_table(c), 0, "peak memory, process"), "no such column");
+}
+
+TEST(CompareReport, TopKAccuracyHasItsColumnAndItsWord) {
+  Comparison c = two_runs();
+  EXPECT_FALSE(nlohmann::json::parse(to_json(c))["runs"][0].contains("test_top5_accuracy"));
+  for (RunResult& run : c.runs) {
+    run.top_k = 5;
+    run.test_top_k_accuracy = 0.985;
+  }
+  EXPECT_EQ(cell_of(to_table(c), 1, "top-5 accuracy"), "98.50 %");
+  EXPECT_EQ(nlohmann::json::parse(to_json(c))["runs"][1]["test_top5_accuracy"], 0.985);
+}
+
+TEST(CompareReport, TheFootSaysWhatFp32MeansForTf32) {
+  Comparison c = two_runs();
+  c.machine.device = "cpu";
+  EXPECT_FALSE(says(to_table(c), "TF32"));
+  c.machine.device = "cuda:0";
+  EXPECT_TRUE(says(to_table(c), "TF32 is off"));
+  EXPECT_FALSE(says(to_table(c), "TF32 on"));
+  c.runs[0].spec = parse_run("tf32");
+  EXPECT_TRUE(says(to_table(c), "tf32 has TF32 on"));
+  EXPECT_FALSE(says(to_table(c), "TF32 is off")) << "the mixed run is not an FP32 run";
+  c.machine.device = "cpu";
+  EXPECT_TRUE(says(to_table(c), "no tf32 on a CPU"));
+}
+
+TEST(CompareReport, AccumulatedBatchesAreSaid) {
+  Comparison c = two_runs();
+  EXPECT_EQ(to_table(c).notes[0].find("accumulated"), std::string::npos);
+  c.config.accumulate = 4;
+  EXPECT_NE(to_table(c).notes[0].find("batch 256 x 4 accumulated"), std::string::npos);
+}
+
+TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
+  Comparison c = two_runs();
+  c.stopped = true;
+  c.runs.back().history.stopped = true;
+  c.runs.back().test_accuracy.reset();
+  EXPECT_EQ(to_table(c).rows[1][5], "");
+  const auto json = nlohmann::json::parse(to_json(c));
+  EXPECT_TRUE(json["runs"][1]["test_accuracy"].is_null());
+  EXPECT_TRUE(json["stopped"]);
+}
+
+TEST(CompareReport, PageShowsHowLongStepsTookAndWaited) {
+  Comparison c = two_runs();
+  for (RunResult& run : c.runs)
+    for (StepRecord& step : run.history.steps) {
+      step.seconds = 0.4;
+      step.data_seconds = 0.1;
+    }
+  const report::Page page = to_page(c, "demi compare");
+  const std::string html = report::to_html(page);
+  EXPECT_NE(html.find("Time of a step"), std::string::npos);
+  EXPECT_NE(html.find("Waiting for data"), std::string::npos);
+}
+
+TEST(CompareReport, PageShowsTheLossScaleOnlyWhereThereIsOne) {
+  const std::string scaled = report::to_html(to_page(two_runs(), "demi compare"));
+  EXPECT_NE(scaled.find("Loss scale"), std::string::npos);
+  Comparison c = two_runs();
+  c.runs.pop_back();
+  const std::string plain = report::to_html(to_page(c, "demi compare"));
+  EXPECT_EQ(plain.find("Loss scale"), std::string::npos);
+}
+
+Comparison of_resnet50() {
+  Comparison c = two_runs();
+  c.recipe = "cifar10-resnet50";
+  c.config = find_recipe(c.recipe).config;
+  c.machine.device = "cpu";
+  c.training_examples = 50000;
+  c.runs[0].seconds_per_epoch = 92;
+  c.runs[1].seconds_per_epoch = 75.34;
+  c.runs[0].model_bytes = 94300000;
+  c.runs[1].model_bytes = 47400000;
+  return c;
+}
+
+TEST(Published, TheRunStandsBelowItsRecipesFigures) {
+  const report::Table published = published_of("cifar10-resnet50").table;
+  const auto beside = published_beside(of_resnet50());
+  ASSERT_TRUE(beside);
+  ASSERT_EQ(beside->rows.size(), published.rows.size() + 1);
+  EXPECT_EQ(beside->rows.front(), published.rows.front());
+  EXPECT_EQ(beside->rows.back(),
+            (std::vector<std::string>{"this run, cpu, fp16", "128", "1m32s", "1m15s", "89.9",
+                                      "45.2", "92.13 %", "92.13 %"}));
+  EXPECT_EQ(beside->notes.front(), published.notes.front()) << "the source stays";
+  EXPECT_NE(beside->notes.back().find("5 epochs of 50,000"), std::string::npos);
+  const auto json = nlohmann::json::parse(to_json(of_resnet50()));
+  EXPECT_EQ(json["published"]["rows"].size(), beside->rows.size());
+  EXPECT_NE(report::to_html(to_page(of_resnet50(), "")).find("this run, cpu, fp16"),
+            std::string::npos);
+}
+
+TEST(Published, NothingStandsBesideWhatIsNotTheSame) {
+  EXPECT_FALSE(published_beside(two_runs())) << "fashion-cnn has no published table";
+  EXPECT_FALSE(nlohmann::json::parse(to_json(two_runs())).contains("published"));
+  Comparison c = of_resnet50();
+  c.config.model = "resnet18";
+  EXPECT_FALSE(published_beside(c));
+  c = of_resnet50();
+  c.config.data = "cifar100";
+  EXPECT_FALSE(published_beside(c));
+  c = of_resnet50();
+  c.stopped = true;
+  EXPECT_FALSE(published_beside(c));
+  c = of_resnet50();
+  c.runs[0].spec = parse_run("tf32");
+  EXPECT_FALSE(published_beside(c)) << "no FP32 run";
+  c = of_resnet50();
+  c.runs.pop_back();
+  EXPECT_FALSE(published_beside(c)) << "no mixed run";
+  EXPECT_THROW(published_of("mlp"), UsageError);
+  EXPECT_THROW(published_of(""), UsageError);
+}
+
+TEST(Published, JsonHasEveryTableWithItsSource) {
+  const auto json = nlohmann::json::parse(to_json(published()));
+  ASSERT_EQ(json.size(), published().size());
+  EXPECT_EQ(json[0]["recipe"], "cifar10-resnet50");
+  for (const auto& table : json) {
+    for (const auto& row : table["rows"]) EXPECT_EQ(row.size(), table["columns"].size());
+    EXPECT_NE(table["notes"][0].get<std::string>().find("Source: "), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace demi::train

@@ -1,0 +1,148 @@
+// A config from a file, from the environment, and back into a file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/environment.h"
+
+namespace demi::train {
+namespace {
+
+// What a run folder's config.json holds beside the settings.
+const std::set<std::string> kOfTheProgram{"command", "recipe", "runs"};
+
+std::string key_of(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+const Setting* setting_of_key(const std::string& key) {
+  for (const Setting& setting : settings())
+    if (key_of(setting.name) == key || setting.name == key) return &setting;
+  return nullptr;
+}
+
+[[noreturn]] void unknown_key(const std::string& key, const std::string& file) {
+  std::vector<std::string> known;
+  for (const Setting& setting : settings()) known.push_back(key_of(setting.name));
+  throw UsageError({.where = "train.read_config_file",
+                    .what = "no such setting in " + file,
+                    .seen = key,
+                    .advice = did_you_mean(key, known)});
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& seen) {
+  throw UsageError({.where = "train.read_config_file",
+                    .what = what,
+                    .seen = seen,
+                    .accepted = "a JSON object such as {\"lr\": 0.1, \"batch_size\": 128}",
+                    .advice = "every run folder's config.json is one"});
+}
+
+nlohmann::ordered_json parse(std::string_view text, const std::string& file) {
+  // An ordered object looks through all of its members at each new one.
+  constexpr std::size_t kMostBytes = 1 << 16;
+  if (text.size() > kMostBytes)
+    refuse(file + " is too long for a config", fmt::format("{} bytes", text.size()));
+  try {
+    auto json = nlohmann::ordered_json::parse(text);
+    if (!json.is_object()) refuse(file + " holds no JSON object", json.type_name());
+    return json;
+  } catch (const nlohmann::json::parse_error& error) {
+    refuse(file + " is not JSON", error.what());
+  }
+}
+
+std::string content_of(const std::filesystem::path& file) {
+  if (std::filesystem::is_directory(file))
+    throw UsageError(
+        {.where = "train.read_config_file",
+         .what = "the config file is a folder",
+         .seen = file.string(),
+         .advice = "of a run folder name the file: " + (file / "config.json").string()});
+  std::ifstream stream(file);
+  std::ostringstream content;
+  // An empty file gives an empty text, which is not JSON; `<<` alone would call that a failure.
+  if (!stream || (stream.peek() != EOF && !(content << stream.rdbuf())) || stream.bad())
+    refuse("the config file cannot be read", file.string());
+  return std::move(content).str();
+}
+
+}  // namespace
+
+std::vector<Assignment> read_config_text(std::string_view text, const std::string& file) {
+  std::vector<Assignment> result;
+  const auto json = parse(text, file);
+  for (const auto& [key, value] : json.items()) {
+    if (kOfTheProgram.contains(key)) continue;
+    const Setting* setting = setting_of_key(key);
+    if (!setting) unknown_key(key, file);
+    if (value.is_structured() || value.is_null()) {
+      throw UsageError({.where = "train.read_config_file",
+                        .what = key + " in " + file + " is not a plain value",
+                        .seen = value.dump(),
+                        .accepted = "a number, a string, true or false"});
+    }
+    result.push_back({setting->name, value.is_string() ? value.get<std::string>() : value.dump(),
+                      key + " in " + file});
+  }
+  return result;
+}
+
+std::vector<Assignment> read_config_file(const std::filesystem::path& file) {
+  return read_config_text(content_of(file), file.string());
+}
+
+std::string recipe_of_config_file(const std::filesystem::path& file) {
+  const auto json = parse(content_of(file), file.string());
+  const auto recipe = json.find("recipe");
+  if (recipe == json.end()) return "";
+  if (!recipe->is_string())
+    throw UsageError({.where = "train.read_config_file",
+                      .what = "recipe in " + file.string() + " is not a name",
+                      .seen = recipe->dump(),
+                      .accepted = "a string, such as \"fashion-cnn\""});
+  return recipe->get<std::string>();
+}
+
+std::string environment_variable(std::string_view setting) {
+  std::string name(setting);
+  std::transform(name.begin(), name.end(), name.begin(), [](char c) {
+    return c == '-' ? '_' : static_cast<char>(c - (c >= 'a' && c <= 'z' ? 32 : 0));
+  });
+  return "DEMI_" + name;
+}
+
+std::vector<Assignment> read_environment() {
+  std::vector<Assignment> result;
+  for (const Setting& setting : settings()) {
+    const std::string variable = environment_variable(setting.name);
+    if (const char* text = std::getenv(variable.c_str()))
+      result.push_back({setting.name, text, variable});
+  }
+  return result;
+}
+
+std::string to_json(const Config& config) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const Setting& setting : settings()) {
+    const std::string text = setting.get(config);
+    // Numbers and flags as such: what parses as one is one, except in settings that are words.
+    const bool plain = setting.is_flag ||
+                       (!text.empty() && text.find_first_not_of("0123456789.e+-") == text.npos &&
+                        nlohmann::json::accept(text));
+    json[key_of(setting.name)] =
+        plain ? nlohmann::ordered_json::parse(text) : nlohmann::ordered_json(text);
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace demi::train

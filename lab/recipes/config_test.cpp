@@ -1,0 +1,170 @@
+#include "lab/recipes/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "demi/core/error.h"
+#include "lab/recipes/recipe.h"
+
+namespace demi::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string refusal(std::string_view name, std::string_view text) {
+  Config config;
+  try {
+    set(config, name, text, "--" + std::string(name));
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class ConfigFile : public ::testing::Test {
+ protected:
+  void write(const std::string& text) { std::ofstream(file_) << text; }
+  void TearDown() override { std::filesystem::remove(file_); }
+
+  std::filesystem::path file_ = std::filesystem::temp_directory_path() / "demi_config_test.json";
+};
+
+TEST(Config, RefusesWhatItCannotMeanAndSaysWhatItTakes) {
+  EXPECT_THAT(refusal("batch-siz", "3"), HasSubstr("did you mean batch-size?"));
+  EXPECT_THAT(refusal("batch-size", "0"), HasSubstr("1 to 2147483647, or auto"));
+  EXPECT_THAT(refusal("batch-size", "many"), HasSubstr("not a number"));
+  EXPECT_THAT(refusal("epochs", "1.5"), HasSubstr("a whole number"));
+  EXPECT_THAT(refusal("lr", "-0.1"), HasSubstr("out of range"));
+  EXPECT_THAT(refusal("lr", "nan"), HasSubstr("out of range"));
+  EXPECT_THAT(refusal("lr", "inf"), HasSubstr("finite"));
+  EXPECT_THAT(refusal("optimizer", "lanb"), HasSubstr("did you mean lamb?"));
+  EXPECT_THAT(refusal("autocast", "perhaps"), HasSubstr("true, false"));
+  EXPECT_EQ(refusal("batch-size", "auto"), "");
+}
+
+// Sums and products of settings stay within 63 bits. 2^63 - 1 made runs of 0 batches, which shipped
+// untrained weights and ended well.
+TEST(Config, EveryNumberHasACeiling) {
+  for (const Setting& setting : settings()) {
+    if (setting.type != "INT" || setting.name == "seed") continue;
+    EXPECT_THAT(refusal(setting.name, "9223372036854775807"), HasSubstr("too large"))
+        << setting.name;
+    EXPECT_THAT(refusal(setting.name, "-9223372036854775808"), HasSubstr("too small"))
+        << setting.name;
+  }
+  EXPECT_EQ(refusal("seed", "9223372036854775807"), "");
+  EXPECT_EQ(refusal("batch-size", "2147483647"), "");
+  EXPECT_THAT(refusal("batch-size", "2147483648"), HasSubstr("1 to 2147483647, or auto"));
+  EXPECT_THAT(refusal("warmup-epochs", "1e300"), HasSubstr("out of range"));
+}
+
+TEST(Config, SyntheticDataBeyondAnyMemoryAreRefused) {
+  Config config = find_recipe("mlp").config;
+  set(config, "in", "16777216", "--in");
+  set(config, "batch-size", "2147483647", "--batch-size");
+  set(config, "batches", "2147483647", "--batches");
+  EXPECT_THROW(check(config), UsageError);
+  set(config, "batches", "1", "--batches");
+  set(config, "batch-size", "512", "--batch-size");
+  EXPECT_NO_THROW(check(config));
+}
+
+// DEMI_DATA was documented as the folder; it is the setting `data`, DEMI_DATA_DIR the folder.
+TEST(Config, AFolderIsNoNameOfADataSet) {
+  EXPECT_THAT(refusal("data", "/mnt/sets"), HasSubstr("DEMI_DATA_DIR"));
+  EXPECT_EQ(refusal("data", "cifar10"), "");
+}
+
+TEST(Config, OptionsThatContradictEachOtherAreRefused) {
+  Config config;
+  config.nesterov = true;
+  EXPECT_THROW(check(config), UsageError);
+  config = {};
+  config.data = "csv";
+  EXPECT_THROW(check(config), UsageError);
+  config = {};
+  config.schedule = "one-cycle";
+  config.warmup_epochs = 1;
+  EXPECT_THROW(check(config), UsageError);
+  config.schedule = "linear";
+  config.epochs = 1;
+  EXPECT_THROW(check(config), UsageError) << "nothing is left of the schedule";
+  config.schedule_epochs = 2;
+  EXPECT_NO_THROW(check(config));
+  config.schedule_epochs = 0;
+  config.schedule = "constant";
+  EXPECT_NO_THROW(check(config));
+}
+
+// Every value of every recipe comes back from its file as it was: what a run saved can be given
+// back.
+TEST_F(ConfigFile, GivesBackWhatWasWritten) {
+  for (const Recipe& recipe : recipes()) {
+    Config odd = recipe.config;
+    odd.lr = 0.1 + 0.2;  // needs all 17 digits
+    odd.horizontal_flip = !odd.horizontal_flip;
+    odd.fp32_part = "layer4,fc";
+    odd.loss_scale = "128";
+    write(to_json(odd));
+    Config read;
+    for (const Assignment& a : read_config_file(file_)) set(read, a.name, a.text, a.source);
+    for (const Setting& setting : settings())
+      EXPECT_EQ(setting.get(read), setting.get(odd)) << recipe.name << ": " << setting.name;
+    EXPECT_EQ(read.lr, odd.lr);
+  }
+}
+
+TEST_F(ConfigFile, SaysWhatIsWrongInIt) {
+  const auto complaint = [&](const std::string& text) -> std::string {
+    write(text);
+    try {
+      read_config_file(file_);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(complaint("{\"leanring_rate\": 1}"), HasSubstr("no such setting"));
+  EXPECT_THAT(complaint("{\"epoch\": 1}"), HasSubstr("did you mean epochs?"));
+  EXPECT_THAT(complaint("{\"lr\": [1, 2]}"), HasSubstr("not a plain value"));
+  EXPECT_THAT(complaint("{\"lr\": 1"), HasSubstr("is not JSON"));
+  EXPECT_THAT(complaint("[1]"), HasSubstr("no JSON object"));
+  EXPECT_EQ(complaint("{\"recipe\": \"mlp\", \"runs\": [\"fp32\"], \"lr\": 1}"), "");
+  EXPECT_EQ(recipe_of_config_file(file_), "mlp");
+  std::filesystem::remove(file_);
+  EXPECT_THROW(read_config_file(file_), UsageError);
+}
+
+TEST(Config, EnvironmentVariablesNameTheirSetting) {
+  ASSERT_EQ(setenv("DEMI_BATCH_SIZE", "96", 1), 0);
+  const auto found = read_environment();
+  unsetenv("DEMI_BATCH_SIZE");
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].name, "batch-size");
+  EXPECT_EQ(found[0].text, "96");
+  EXPECT_EQ(found[0].source, "DEMI_BATCH_SIZE");
+}
+
+// The published values of the AMP and CIFAR recipes.
+TEST(Config, RecipesHoldThePublishedValues) {
+  const Config& mlp = find_recipe("mlp").config;
+  EXPECT_EQ(mlp.in, 4096);
+  EXPECT_EQ(mlp.layers, 3);
+  EXPECT_EQ(mlp.batch_size, "512");
+  EXPECT_EQ(mlp.batches * mlp.epochs, 150);
+  EXPECT_EQ(mlp.lr, 0.001);
+  const Config& resnet = find_recipe("cifar10-resnet50").config;
+  EXPECT_EQ(resnet.lr, 0.1);
+  EXPECT_EQ(resnet.momentum, 0.9);
+  EXPECT_EQ(resnet.weight_decay, 5e-4);
+  EXPECT_EQ(resnet.schedule_epochs, 200);
+  EXPECT_EQ(resnet.test_batch_size, 100);
+  EXPECT_EQ(find_recipe("cifar10-cnn").config.normalize, "half");
+  EXPECT_EQ(find_recipe("imdb-lstm").config.loss, "bce");
+}
+
+}  // namespace
+}  // namespace demi::train

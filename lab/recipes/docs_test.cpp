@@ -1,0 +1,142 @@
+// docs/published_results.md, docs/reference/train.md and environment.md hold the tables that the
+// code has.
+// DEMI_WRITE_DOCS=1 writes them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "demi/core/source_dir_testing.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/environment.h"
+#include "lab/recipes/published.h"
+#include "lab/recipes/recipe.h"
+
+namespace demi::train {
+namespace {
+
+std::string recipe_table() {
+  std::string text =
+      "| recipe | model | data | epochs | batch | optimizer | learning rate | schedule | loss |\n"
+      "|---|---|---|---|---|---|---|---|---|\n";
+  for (const Recipe& recipe : recipes()) {
+    const Config& c = recipe.config;
+    text += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} | {} |\n", recipe.name, c.model,
+                        c.data, c.epochs, c.batch_size, c.optimizer, c.lr, c.schedule, c.loss);
+  }
+  return text;
+}
+
+std::string setting_tables() {
+  std::string text, group;
+  for (const Setting& setting : settings()) {
+    if (setting.group != group) {
+      group = setting.group;
+      text += fmt::format("\n### {}\n\n| setting | default | |\n|---|---|---|\n", group);
+    }
+    text += fmt::format("| `{}` | {} | {} |\n", setting.name, setting.get(Config()), setting.help);
+  }
+  return text + "\n";
+}
+
+std::string variable_table() {
+  std::string text = "\n| variable | setting |\n|---|---|\n";
+  for (const Setting& setting : settings())
+    text += fmt::format("| `{}` | `{}` |\n", environment_variable(setting.name), setting.name);
+  return text + "\n";
+}
+
+std::string published_text() {
+  std::string text;
+  for (const Published& one : published()) text.append("\n").append(report::to_markdown(one.table));
+  return text + "\n";
+}
+
+const std::filesystem::path kRoot = source_dir();
+
+std::string text_of(const std::filesystem::path& path) {
+  std::stringstream file;
+  file << std::ifstream(path).rdbuf();
+  return file.str();
+}
+
+// What stands in the page between <!-- name --> and <!-- end of name --> is `text`.
+void expect_in_page(const std::string& page, const std::string& name, const std::string& text) {
+  const auto path = kRoot / "docs" / page;
+  const std::string all = text_of(path);
+  const std::string begin = "<!-- " + name + " -->\n", end = "<!-- end of " + name + " -->";
+  const auto first = all.find(begin), last = all.find(end);
+  ASSERT_NE(first, std::string::npos) << path << " has no " << begin;
+  ASSERT_NE(last, std::string::npos) << path << " has no " << end;
+  const auto start = first + begin.size();
+  const char* write = std::getenv("DEMI_WRITE_DOCS");
+  if (write && *write == '1')
+    std::ofstream(path) << all.substr(0, start) << text << all.substr(last);
+  else
+    EXPECT_EQ(all.substr(start, last - start), text)
+        << "DEMI_WRITE_DOCS=1 demi_train_test --gtest_filter='Docs.*' writes it anew";
+}
+
+TEST(Docs, TheRecipesAreTheCodes) {
+  expect_in_page("reference/train.md", "recipes", recipe_table());
+}
+
+TEST(Docs, TheSettingsAreTheCodes) {
+  expect_in_page("reference/train.md", "settings", setting_tables());
+}
+
+TEST(Docs, TheVariablesOfSettingsAreTheCodes) {
+  expect_in_page("reference/environment.md", "variables", variable_table());
+}
+
+/// All words of the form DEMI_X between `before` and `after`.
+std::set<std::string> variables_in(const std::string& text, const std::string& before,
+                                   const std::string& after) {
+  std::set<std::string> found;
+  const std::regex form(before + "(DEMI_[A-Z_0-9]+)" + after);
+  for (std::sregex_iterator it(text.begin(), text.end(), form), end; it != end; ++it)
+    found.insert((*it)[1]);
+  return found;
+}
+
+// DEMI_DATA was the folder in the docs and the setting `data` in the code.
+TEST(Docs, NoSettingsVariableMeansSomethingElse) {
+  const std::string page = text_of(kRoot / "docs/reference/environment.md");
+  const auto reserved =
+      variables_in(page.substr(0, page.find("<!-- variables -->")), "\n\\| `", "` \\|");
+  EXPECT_GE(reserved.size(), 13U) << "the page's tables are not read";
+  for (const Setting& setting : settings())
+    EXPECT_FALSE(reserved.contains(environment_variable(setting.name))) << setting.name;
+}
+
+TEST(Docs, EveryVariableThatIsReadIsInThePage) {
+  const auto in_page =
+      variables_in(text_of(kRoot / "docs/reference/environment.md"), "\n\\| `", "` \\|");
+  std::size_t read = 0;
+  for (const char* folder : {"demi", "cli", "tests"})
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(kRoot / folder)) {
+      const std::string ending = entry.path().extension().string();
+      if (ending != ".cpp" && ending != ".h" && ending != ".cu") continue;
+      const std::string code = text_of(entry.path());
+      for (const char* call : {"getenv\\(\"", "from_environment\\(\""})
+        for (const std::string& variable : variables_in(code, call, "\"")) {
+          ++read;
+          EXPECT_TRUE(in_page.contains(variable))
+              << variable << " in " << entry.path() << ": add it to docs/reference/environment.md";
+        }
+    }
+  EXPECT_GE(read, 8U) << "the sources are not read";
+}
+
+TEST(Docs, ThePublishedTablesAreTheCodes) {
+  expect_in_page("published_results.md", "tables", published_text());
+}
+
+}  // namespace
+}  // namespace demi::train

@@ -1,0 +1,91 @@
+#include "lab/recipes/machine.h"
+
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include <vector>
+
+#include "demi/autocast/slow_dtype.h"
+#include "demi/core/cuda_library.h"
+#include "demi/core/error.h"
+#include "demi/core/instruction_set.h"
+#include "demi/core/nearest.h"
+
+namespace demi::train {
+namespace {
+
+/// "AVX-512, AVX512_BF16", or "AVX2, to which ONEDNN_MAX_CPU_ISA limits it".
+std::string usable_instructions() {
+  const std::string here = describe(instruction_set()), used = describe(onednn_instruction_set());
+  return used == here ? here : used + ", to which ONEDNN_MAX_CPU_ISA limits it";
+}
+
+}  // namespace
+
+Machine machine(c10::Device device) {
+  Machine result;
+  result.device = device.str();
+  result.processor = processor_name();
+  if (device.is_cuda()) result.gpu = profile::gpu(device.has_index() ? device.index() : 0);
+  result.device_name = device.is_cpu() ? result.processor
+                       : result.gpu    ? result.gpu->name
+                                       : device.str();
+  result.instruction_set = usable_instructions();
+  result.threads = at::get_num_threads();
+  result.libtorch = TORCH_VERSION;
+  result.demi = DEMI_VERSION;
+  return result;
+}
+
+std::string describe(const Machine& m) {
+  std::string text;
+  if (m.gpu) {
+    constexpr double kGibibyte = 1U << 30U;
+    text = fmt::format("{} ({:.1f} GiB", m.gpu->name,
+                       static_cast<double>(m.gpu->memory_bytes) / kGibibyte);
+    if (!m.gpu->driver.empty()) text += ", driver " + m.gpu->driver;
+    if (!m.gpu->cuda.empty()) text += ", CUDA " + m.gpu->cuda;
+    text += "), ";
+  } else if (m.device != "cpu") {
+    text = m.device_name + ", ";
+  }
+  return text + fmt::format("{} ({}, {} thread{}), LibTorch {}, demi {}", m.processor,
+                            m.instruction_set, m.threads, m.threads == 1 ? "" : "s", m.libtorch,
+                            m.demi);
+}
+
+std::string title(const Machine& machine) {
+  return machine.gpu ? machine.gpu->name : machine.device;
+}
+
+void set_deterministic(bool deterministic) {
+  at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
+  at::globalContext().setDeterministicCuDNN(deterministic);
+}
+
+std::string slow_precision_warning(const Precision& precision, c10::Device device) {
+  if (!device.is_cpu()) return "";
+  const std::string machine = "this processor (" + usable_instructions() + ")";
+  const c10::ScalarType computed = precision.shipped();
+  if (precision.is_mixed()) {
+    const std::string why = why_slow(c10::kCPU, computed);
+    return why.empty() ? ""
+                       : machine + ": " + why + "; mixed precision saves memory here, not time";
+  }
+  if (computed == c10::kBFloat16 && !has_bf16_hardware()) {
+    return machine +
+           " has no BF16 instructions: without a region products are emulated, at 0.2 to 0.6 times "
+           "the speed of FP32 with AVX-512 and slower without; mixed bf16 runs near FP32's";
+  }
+  if (computed == c10::kHalf && !onednn_instruction_set().avx512_fp16) {
+    return machine +
+           " has no FP16 instructions: without a region products run many times slower than FP32; "
+           "mixed fp16 runs near FP32's speed";
+  }
+  return "";
+}
+
+}  // namespace demi::train

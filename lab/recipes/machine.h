@@ -1,0 +1,44 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "demi/core/export.h"
+#include "demi/profile/gpu.h"
+#include "demi/train/precision.h"
+
+namespace demi::train {
+
+/// What a run ran on.
+struct Machine {
+  std::string device;               // "cpu", "cuda:0"
+  std::string device_name;          // the processor's or the GPU's
+  std::optional<profile::Gpu> gpu;  // of a CUDA device: memory, driver
+  std::string processor;            // its name
+  std::string instruction_set;      // of the processor, what the user left to LibTorch of it
+  int threads = 0;                  // LibTorch's, for one operation
+  std::string libtorch;             // version
+  std::string demi;                 // version
+};
+
+DEMI_API Machine machine(c10::Device device);
+
+/// For people, in one line: "NVIDIA H200 (139.8 GiB, driver 570.86.15, CUDA 12.8), AMD EPYC 9654
+/// (AVX-512, 16 threads), LibTorch 2.15.0, demi 0.1.0".
+DEMI_API std::string describe(const Machine& machine);
+
+/// What a table of runs there is called after: "cpu", or the GPU's name.
+DEMI_API std::string title(const Machine& machine);
+
+/// Only deterministic algorithms from now on, or whatever is fastest; process-wide. LibTorch throws
+/// where an operation has none.
+DEMI_API void set_deterministic(bool deterministic);
+
+/// A sentence to say before training where `precision` does not pay on the device, with the known
+/// factor; "" where it does.
+DEMI_API std::string slow_precision_warning(const Precision& precision, c10::Device device);
+
+}  // namespace demi::train

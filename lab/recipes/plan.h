@@ -1,0 +1,40 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "demi/core/export.h"
+#include "demi/schedule/lr_rule.h"
+#include "demi/train/network.h"
+#include "demi/train/precision.h"
+#include "demi/train/trainer.h"
+#include "lab/recipes/config.h"
+
+namespace demi::train {
+
+/// The config's optimizer over all parameters of the network.
+DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
+                                                                 const Network& network);
+
+/// The parts of the network that the config's fp32_part names compute in FP32 from now on. Throws
+/// UsageError for a name that is not there.
+DEMI_API void keep_in_fp32(const Config& config, const Network& network);
+
+/// The learning rate by step, or an empty rule for a constant one.
+DEMI_API optim::lr::Rule make_schedule(const Config& config, int64_t steps_per_epoch);
+
+/// Momentum or beta1 by step, for a one-cycle schedule; else an empty rule.
+DEMI_API optim::lr::Rule make_momentum_schedule(const Config& config, int64_t steps_per_epoch);
+
+/// A run of the config: its precision and loss scale under the name of the precision.
+DEMI_API RunSpec run_of(const Config& config);
+
+/// What a trainer is told, for a run of the config in the precision of `run`. Schedules count
+/// steps: of `accumulate` batches one.
+DEMI_API TrainerOptions trainer_options(const Config& config, const RunSpec& run,
+                                        int64_t batches_per_epoch, c10::Device device);
+
+}  // namespace demi::train

@@ -1,0 +1,146 @@
+#include "lab/recipes/published.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "demi/core/error.h"
+#include "lab/recipes/recipe.h"
+#include "lab/report/format.h"
+#include "lab/report/table_json.h"
+
+namespace demi::train {
+namespace {
+
+using report::Align;
+
+constexpr double kMebibyte = 1024.0 * 1024.0;
+
+report::Table cifar10_resnet50() {
+  report::Table table{.title = "ResNet-50 on CIFAR-10, 200 epochs, FP32 and mixed precision"};
+  table.columns = {{.name = "device", .align = Align::kLeft},
+                   {.name = "batch"},
+                   {.name = "fp32, an epoch"},
+                   {.name = "mixed, an epoch"},
+                   {.name = "fp32 size", .unit = "MiB"},
+                   {.name = "mixed size", .unit = "MiB"},
+                   {.name = "fp32 accuracy"},
+                   {.name = "mixed accuracy"}};
+  table.rows = {{"P100", "128", "1m32s", "1m15s", "90", "46", "94.50 %", "94.43 %"},
+                {"4 x P100", "512", "26.224 s", "23.359 s", "90", "46", "94.51 %", "94.78 %"},
+                {"4 x K80", "512", "1m24s", "1m17s", "90", "46", "94.634 %", "94.922 %"},
+                {"V100", "128", "47.112 s", "25.601 s", "90", "46", "94.87 %", "94.65 %"},
+                {"4 x V100", "512", "17.841 s", "12.833 s", "90", "46", "94.38 %", "94.60 %"}};
+  table.notes = {"Source: suvojit-0x55aa/mixed-precision-pytorch, README.",
+                 "Sizes in MiB of 1,048,576 bytes: the source writes MB, but the network's "
+                 "23,520,842 weights of "
+                 "4 bytes are 94.1 million bytes, which are 89.7 MiB."};
+  return table;
+}
+
+report::Table ilsvrc() {
+  report::Table table{.title = "ILSVRC12 top-1 accuracy, FP32 and mixed precision"};
+  table.columns = {{.name = "network", .align = Align::kLeft},
+                   {.name = "fp32", .unit = "%"},
+                   {.name = "mixed", .unit = "%"}};
+  table.rows = {{"AlexNet", "56.77", "56.93"},      {"VGG-D", "65.40", "65.43"},
+                {"GoogLeNet", "68.33", "68.43"},    {"Inception v2", "70.03", "70.02"},
+                {"Inception v3", "73.85", "74.13"}, {"ResNet-50", "75.92", "76.04"}};
+  table.notes = {"Source: Micikevicius et al. 2017, \"Mixed precision training\", table 1."};
+  return table;
+}
+
+report::Table detection() {
+  report::Table table{.title = "Detection, mAP: FP32, mixed without and with loss scaling"};
+  table.columns = {{.name = "network", .align = Align::kLeft},
+                   {.name = "fp32", .unit = "%"},
+                   {.name = "no scaling", .unit = "%"},
+                   {.name = "scaling", .unit = "%"}};
+  table.rows = {{"Faster R-CNN", "69.1", "68.6", "69.7"},
+                {"Multibox SSD", "76.9", "diverges", "77.1"}};
+  table.notes = {"Source: Micikevicius et al. 2017, \"Mixed precision training\", table 2."};
+  return table;
+}
+
+const Published* find(const std::string& recipe) {
+  for (const Published& one : published())
+    if (!recipe.empty() && one.recipe == recipe) return &one;
+  return nullptr;
+}
+
+// In the columns of the published table.
+std::vector<std::string> row_of(const RunResult& fp32, const RunResult& mixed,
+                                const Comparison& c) {
+  const auto seconds = [](const RunResult& run) {
+    return report::format_duration(std::chrono::duration<double>(run.seconds_per_epoch));
+  };
+  const auto size = [](const RunResult& run) {
+    return run.model_bytes > 0
+               ? report::format_fixed(static_cast<double>(run.model_bytes) / kMebibyte, 1)
+               : "";
+  };
+  const auto accuracy = [](const RunResult& run) {
+    return run.test_accuracy ? report::format_percent(*run.test_accuracy) : "";
+  };
+  return {fmt::format("this run, {}, {}", title(c.machine), mixed.spec.label),
+          std::to_string(batch_size_of(c.config)),
+          seconds(fp32),
+          seconds(mixed),
+          size(fp32),
+          size(mixed),
+          accuracy(fp32),
+          accuracy(mixed)};
+}
+
+}  // namespace
+
+const std::vector<Published>& published() {
+  static const std::vector<Published> tables{
+      {"cifar10-resnet50", cifar10_resnet50()}, {"", ilsvrc()}, {"", detection()}};
+  return tables;
+}
+
+const Published& published_of(const std::string& recipe) {
+  if (const Published* found = find(recipe)) return *found;
+  std::string known;
+  for (const Published& one : published())
+    if (!one.recipe.empty()) known += (known.empty() ? "" : ", ") + one.recipe;
+  throw UsageError({.where = "--published",
+                    .what = "no figures of this recipe are published",
+                    .seen = recipe,
+                    .accepted = known,
+                    .advice = "without a recipe it prints all tables"});
+}
+
+std::optional<report::Table> published_beside(const Comparison& c) {
+  const Published* known = find(c.recipe);
+  if (!known || c.stopped) return std::nullopt;
+  const Config& recipe = find_recipe(c.recipe).config;
+  if (c.config.model != recipe.model || c.config.data != recipe.data) return std::nullopt;
+  const auto fp32 =
+      std::ranges::find_if(c.runs, [](const RunResult& run) { return run.spec.label == "fp32"; });
+  if (fp32 == c.runs.end()) return std::nullopt;
+  report::Table table = known->table;
+  const std::size_t rows = table.rows.size();
+  for (const RunResult& run : c.runs)
+    if (run.spec.precision.is_mixed()) table.rows.push_back(row_of(*fp32, run, c));
+  if (table.rows.size() == rows) return std::nullopt;
+  table.notes.push_back(fmt::format(
+      "This run: {} epoch{} of {} training examples, tested on {}; on {}.", c.config.epochs,
+      c.config.epochs == 1 ? "" : "s", report::format_count(c.training_examples),
+      report::format_count(c.test_examples), c.machine.device_name));
+  return table;
+}
+
+std::string to_json(const std::vector<Published>& tables) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Published& one : tables) {
+    nlohmann::ordered_json table = json_of(one.table);
+    if (!one.recipe.empty()) table["recipe"] = one.recipe;
+    json.push_back(std::move(table));
+  }
+  return json.dump(2);
+}
+
+}  // namespace demi::train

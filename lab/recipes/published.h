@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/recipes/compare.h"
+#include "lab/report/table.h"
+
+namespace demi::train {
+
+/// One table of published figures of mixed precision training (docs/published_results.md shows the
+/// same).
+struct Published {
+  std::string recipe;   // that trains the same network on the same data; "" where demi has none
+  report::Table table;  // its source in the notes
+};
+
+DEMI_API const std::vector<Published>& published();
+
+/// The table of a recipe. Throws UsageError where none is known.
+DEMI_API const Published& published_of(const std::string& recipe);
+
+/// The published table of the comparison's recipe with a row below it for each of its mixed runs
+/// beside its FP32 run, and a note on what they are of. Nothing where no figures are published,
+/// where the model or the data are others than the recipe's, where training was stopped, or where
+/// one of the two runs is missing.
+DEMI_API std::optional<report::Table> published_beside(const Comparison& comparison);
+
+/// A JSON array of the tables: title, columns, rows, notes, and the recipe of those that have one.
+DEMI_API std::string to_json(const std::vector<Published>& tables);
+
+}  // namespace demi::train

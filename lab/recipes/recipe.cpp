@@ -1,0 +1,152 @@
+#include "lab/recipes/recipe.h"
+
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+
+namespace demi::train {
+namespace {
+
+// The AMP recipe: 150 steps of a multilayer perceptron on rows from randn.
+Config mlp() {
+  Config c;
+  c.model = "mlp";
+  c.data = "synthetic-rows";
+  c.epochs = 3;
+  c.batch_size = "512";
+  c.optimizer = "sgd";
+  c.lr = 1e-3;
+  c.loss = "mse";
+  return c;
+}
+
+Config fashion_cnn() {
+  Config c;
+  c.model = "fashion-cnn";
+  c.data = "fashion-mnist";
+  c.epochs = 3;
+  c.batch_size = "256";
+  c.optimizer = "adamw";
+  c.lr = 1e-2;
+  c.weight_decay = 1e-2;
+  c.schedule = "one-cycle";
+  return c;
+}
+
+Config mnist_cnn() {
+  Config c = fashion_cnn();
+  c.data = "mnist";
+  return c;
+}
+
+Config cifar10_cnn() {
+  Config c;
+  c.model = "simple-cnn";
+  c.data = "cifar10";
+  c.epochs = 5;
+  c.batch_size = "64";
+  c.optimizer = "adam";
+  c.lr = 1e-3;
+  c.normalize = "half";
+  return c;
+}
+
+// The published CIFAR-10 recipe: 200 epochs of half a cosine, of which a run here makes 5.
+Config cifar10(std::string model) {
+  Config c;
+  c.model = std::move(model);
+  c.data = "cifar10";
+  c.epochs = 5;
+  c.batch_size = "128";
+  c.test_batch_size = 100;
+  c.optimizer = "sgd";
+  c.lr = 0.1;
+  c.momentum = 0.9;
+  c.weight_decay = 5e-4;
+  c.schedule = "cosine";
+  c.schedule_epochs = 200;
+  c.crop_padding = 4;
+  c.horizontal_flip = true;
+  return c;
+}
+
+Config synthetic_resnet50() {
+  Config c;
+  c.model = "resnet50-imagenet";
+  c.data = "synthetic-images";
+  c.batches = 10;
+  c.batch_size = "32";
+  c.optimizer = "sgd";
+  c.lr = 0.1;
+  c.momentum = 0.9;
+  c.weight_decay = 1e-4;
+  return c;
+}
+
+// Half a cosine over ImageNet's usual 90 epochs.
+Config folder_resnet50() {
+  Config c = synthetic_resnet50();
+  c.data = "folder";
+  c.batches = Config().batches;
+  c.batch_size = "256";
+  c.test_batch_size = 100;
+  c.epochs = 90;
+  c.schedule = "cosine";
+  c.horizontal_flip = true;
+  c.workers = 4;
+  return c;
+}
+
+Config imdb_lstm() {
+  Config c;
+  c.model = "lstm";
+  c.data = "imdb";
+  c.epochs = 5;
+  c.batch_size = "64";
+  c.test_batch_size = 64;
+  c.optimizer = "adam";
+  c.lr = 1e-3;
+  c.loss = "bce";
+  c.clip_norm = 1;
+  return c;
+}
+
+}  // namespace
+
+std::span<const Recipe> recipes() {
+  static const std::vector<Recipe> all{
+      {"fashion-cnn",
+       "five 3 x 3 convolutions with BatchNorm on the 60,000 pictures of Fashion-MNIST (the main "
+       "job)",
+       fashion_cnn()},
+      {"mnist-cnn", "five 3 x 3 convolutions with BatchNorm on the 60,000 digits of MNIST",
+       mnist_cnn()},
+      {"mlp", "the AMP recipe: Linear and ReLU on rows from randn, mean squared error", mlp()},
+      {"cifar10-cnn", "two convolutions and one linear layer on CIFAR-10", cifar10_cnn()},
+      {"cifar10-resnet18", "ResNet-18 on CIFAR-10", cifar10("resnet18")},
+      {"cifar10-resnet50", "ResNet-50 on CIFAR-10", cifar10("resnet50")},
+      {"cifar10-vgg19", "VGG-19 with BatchNorm on CIFAR-10", cifar10("vgg19")},
+      {"synthetic-resnet50", "ResNet-50 with ImageNet's stem on random pictures",
+       synthetic_resnet50()},
+      {"folder-resnet50", "ResNet-50 with ImageNet's stem on a folder of pictures: --data-dir",
+       folder_resnet50()},
+      {"imdb-lstm", "embedding and LSTM on the 25,000 reviews of the Large Movie Review set",
+       imdb_lstm()},
+  };
+  return all;
+}
+
+const Recipe& find_recipe(std::string_view name) {
+  std::vector<std::string> known;
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == name) return recipe;
+    known.push_back(recipe.name);
+  }
+  throw UsageError({.where = "train.find_recipe",
+                    .what = "no such recipe",
+                    .seen = name,
+                    .advice = did_you_mean(name, known)});
+}
+
+}  // namespace demi::train

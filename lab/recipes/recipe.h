@@ -1,0 +1,25 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "demi/core/export.h"
+#include "lab/recipes/config.h"
+
+namespace demi::train {
+
+/// A model, a data set and the published way to train the one on the other. Every value can be
+/// overridden.
+struct Recipe {
+  std::string name;
+  std::string title;  // one line for people
+  Config config;
+};
+
+DEMI_API std::span<const Recipe> recipes();
+
+/// Throws UsageError with the nearest right name.
+DEMI_API const Recipe& find_recipe(std::string_view name);
+
+}  // namespace demi::train

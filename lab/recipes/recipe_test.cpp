@@ -1,0 +1,60 @@
+#include "lab/recipes/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include "demi/core/error.h"
+#include "demi/tensor/device.h"
+#include "lab/recipes/machine.h"
+#include "lab/recipes/plan.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::train {
+namespace {
+
+TEST(Recipe, UnknownNamesAreAnsweredWithTheNearest) {
+  try {
+    find_recipe("fashion-cn");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean fashion-cnn?"), std::string::npos)
+        << error.what();
+  }
+  Config config = find_recipe("fashion-cnn").config;
+  config.model = "resnet-1000";
+  EXPECT_THROW(make_network(config, {}, 0, c10::kCPU), UsageError);
+}
+
+TEST(Recipe, InitialWeightsFollowTheSeedAlone) {
+  const Config& config = find_recipe("fashion-cnn").config;
+  const Network a = make_network(config, {}, 7, c10::kCPU),
+                b = make_network(config, {}, 7, c10::kCPU),
+                c = make_network(config, {}, 8, c10::kCPU);
+  const auto pa = a.module->parameters(), pb = b.module->parameters(), pc = c.module->parameters();
+  for (std::size_t i = 0; i < pa.size(); ++i) EXPECT_TRUE(torch::equal(pa[i], pb[i])) << i;
+  EXPECT_FALSE(torch::equal(pa[0], pc[0]));
+  EXPECT_TRUE(pa[3].dim() != 4 || pa[3].is_contiguous(c10::MemoryFormat::ChannelsLast));
+}
+
+TEST(Recipe, OneCycleRisesToThePeakAndFallsToNearlyNothing) {
+  Config recipe = find_recipe("fashion-cnn").config;
+  recipe.epochs = 1;
+  const auto rule = make_schedule(recipe, 100);
+  EXPECT_NEAR(rule(0, recipe.lr), recipe.lr / 25,
+              1e-12);  // Smith and Topin 2018; PyTorch's div_factor
+  double peak = 0;
+  for (int step = 0; step < 100; ++step) peak = std::max(peak, rule(step, recipe.lr));
+  EXPECT_NEAR(peak, recipe.lr, recipe.lr * 0.01);
+  EXPECT_LT(rule(99, recipe.lr), recipe.lr * 1e-4);
+}
+
+TEST(Machine, DevicesAreNamedOrRefusedWithAReason) {
+  EXPECT_EQ(pick_device("cpu"), c10::Device(c10::kCPU));
+  EXPECT_NO_THROW(pick_device("auto"));
+  EXPECT_THROW(pick_device("gpu"), UsageError);
+  EXPECT_THROW(pick_device("cuda:x"), UsageError);
+  EXPECT_THROW(pick_device("cuda:999"), DeviceError);
+  EXPECT_FALSE(machine(c10::kCPU).device_name.empty());
+}
+
+}  // namespace
+}  // namespace demi::train

@@ -1,0 +1,66 @@
+#include "lab/recipes/sweep.h"
+
+#include <nlohmann/json.hpp>
+
+#include "demi/core/error.h"
+#include "lab/recipes/compare_report.h"
+#include "lab/report/format.h"
+
+namespace demi::train {
+
+Sweep parse_sweep(std::string_view text, const Config& config) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals + 1 == text.size())
+    throw UsageError({.where = "--sweep",
+                      .what = "not a setting and its values",
+                      .seen = text,
+                      .accepted = "such as batch-size=128,256,512,513"});
+  Sweep sweep{.setting = std::string(text.substr(0, equals))};
+  std::string_view rest = text.substr(equals + 1);
+  while (true) {
+    const std::size_t comma = rest.find(',');
+    sweep.values.emplace_back(rest.substr(0, comma));
+    Config tried = config;
+    set(tried, sweep.setting, sweep.values.back(), "--sweep");
+    check(tried);  // the last value as the first, before any is trained
+    if (comma == std::string_view::npos) return sweep;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+report::Table to_table(const Sweep& sweep, const std::vector<Comparison>& results) {
+  report::Table table{.title = "sweep of " + sweep.setting};
+  table.columns = {{.name = sweep.setting}};
+  for (const RunResult& run : results.front().runs) {
+    table.columns.push_back({.name = run.spec.label, .unit = "ms a step"});
+    table.columns.push_back({.name = run.spec.label + " peak", .unit = "MB"});
+  }
+  table.columns.push_back({.name = "speedup"});
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    std::vector<std::string> row{sweep.values[i]};
+    for (const RunResult& run : results[i].runs) {
+      const double steps = static_cast<double>(std::max<std::size_t>(run.history.steps.size(), 1));
+      row.push_back(report::format_fixed(1e3 * run.seconds / steps, 2));
+      row.push_back(report::format_fixed(static_cast<double>(run.peak_bytes) / 1e6, 1));
+    }
+    const RunResult& last = results[i].runs.back();
+    const bool disturbed = is_disturbed(results[i], last);
+    row.push_back((disturbed ? "* " : "") + report::format_factor(last.speedup));
+    if (disturbed && table.notes.empty())
+      table.notes.emplace_back(
+          "* Another program had a part of the cores meanwhile: these speedups say nothing.");
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+std::string to_json(const Sweep& sweep, const std::vector<Comparison>& results) {
+  nlohmann::ordered_json json{{"setting", sweep.setting}};
+  json["rows"] = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < results.size(); ++i)
+    json["rows"].push_back({{"value", sweep.values[i]},
+                            {"comparison", nlohmann::ordered_json::parse(to_json(results[i]))}});
+  return json.dump(2);
+}
+
+}  // namespace demi::train

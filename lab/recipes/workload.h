@@ -1,0 +1,41 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/data/loader.h"
+#include "demi/train/network.h"
+#include "lab/recipes/config.h"
+
+namespace demi::train {
+
+/// A config's data, ready to be trained on, and how its network is made.
+struct Workload {
+  std::shared_ptr<const data::Loader> train;
+  std::shared_ptr<const data::Loader> test;  // none for synthetic data
+  std::vector<std::string> classes;          // empty for a regression
+  std::string items = "examples";            // for people: images, reviews, rows
+  std::string note;                          // for people; mostly empty
+  /// A new network on the device; 4-dimensional weights are channels_last. Its initial weights
+  /// depend on config, data and seed alone, not on the device.
+  std::function<Network(uint64_t seed)> make_network;
+};
+
+/// Reads and prepares both splits. Throws UsageError where model, data and loss do not fit each
+/// other, DataError where a file is missing or damaged.
+DEMI_API Workload load_workload(const Config& config, c10::Device device);
+
+/// The network of a config over data of those sizes; what a model does not have is ignored.
+struct DataShape {
+  int64_t channels = 1, size = 28, classes = 10, vocabulary = 1;
+};
+DEMI_API Network make_network(const Config& config, const DataShape& shape, uint64_t seed,
+                              c10::Device device);
+
+}  // namespace demi::train

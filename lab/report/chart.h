@@ -1,0 +1,71 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/report/scale.h"
+
+namespace demi::report {
+
+struct Axis {
+  std::string label;
+  std::string unit;  // "" for none
+  Scale scale = Scale::kLinear;
+  std::optional<double> low, high;  // fixed ends; else from the values
+};
+
+/// One curve: `y[i]` at `x[i]`. NaN, infinities and, on a logarithmic axis, values of 0 and below
+/// are gaps.
+struct Series {
+  std::string name;
+  std::vector<double> x, y;
+};
+
+/// A vertical line, such as an epoch's end.
+struct Mark {
+  double x;
+  std::string label;
+};
+
+/// Curves laid over each other. Runs keep their colour and dashes by their place in `series`, so
+/// give every chart of a page the same runs in the same order, an empty one where a run has no such
+/// curve.
+struct Chart {
+  std::string title;
+  Axis x, y;
+  std::vector<Series> series;
+  std::vector<Mark> marks;
+  bool steps =
+      false;  // a value holds until the next one (a loss scale), instead of a line between them
+  double smoothing = 0;  // 0 to 1: weight of the past in an exponential mean (TensorBoard's rule,
+                         // debiased); the values themselves stay visible, faint
+  std::string note;      // below the chart
+};
+
+/// Parts of a whole, one bar a run: time by phase.
+struct StackedBars {
+  std::string title;
+  std::string unit;                // of the values
+  std::vector<std::string> parts;  // in the order in which they stand in the bar
+  struct Bar {
+    std::string name;
+    std::vector<double> values;  // one a part; finite, 0 or more
+  };
+  std::vector<Bar> bars;
+  std::string note;
+};
+
+struct ChartSize {
+  int width = 540, height = 300;  // in CSS pixels at scale 1; text is 12 px there
+};
+
+/// An <svg> element for HTML or, with `xmlns`, for a file of its own. It carries <title> and
+/// <desc>, its colours as attributes (so it needs no style sheet) and as the classes of page.h,
+/// which make it follow light and dark. Curves with more points than pixels are drawn as first,
+/// lowest, highest and last value of each pixel, and the chart says so.
+DEMI_API std::string to_svg(const Chart& chart, ChartSize size = {});
+DEMI_API std::string to_svg(const StackedBars& bars, ChartSize size = {});
+
+}  // namespace demi::report

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/report/descriptor.h"
+
+namespace demi::report {
+
+/// Counts of values by size, as TensorBoard shows them (tensorflow/core/framework/summary.proto,
+/// HistogramProto).
+struct Histogram {
+  double min = 0, max = 0, count = 0, sum = 0, sum_squares = 0;
+  std::vector<double> limits;  // upper end of each bucket, rising
+  std::vector<double> counts;  // same length
+};
+
+/// Buckets of equal width between the smallest and the largest finite value; NaN and infinities are
+/// left out.
+DEMI_API Histogram histogram_of(std::span<const float> values, int buckets = 30);
+
+/// One record of a TFRecord file (tensorflow.org/tutorials/load_data/tfrecord): length, its masked
+/// CRC-32C, the data, its masked CRC-32C, all little-endian.
+DEMI_API std::string tfrecord(std::string_view data);
+
+/// A TensorBoard event file in `folder` (`tensorboard --logdir FOLDER`), named
+/// events.out.tfevents.SECONDS.HOST.PID.N so that TensorBoard finds it and no two writers share
+/// one. Collects in memory and writes once in `interval` and on `flush`; a record is never half
+/// written but by a crash, which TensorBoard understands. Throws TrainingError where the disk is
+/// full. Not thread-safe.
+class DEMI_API EventFile {
+ public:
+  using WallClock = std::function<double()>;  // seconds since 1970
+
+  explicit EventFile(const std::filesystem::path& folder,
+                     std::chrono::duration<double> interval = std::chrono::seconds(10),
+                     WallClock clock = {});
+  EventFile(EventFile&&) noexcept = default;
+  ~EventFile();  // flushes; what cannot be written then is lost in silence
+
+  /// Tags are paths: "loss/train", "loss/test" become one group. NaN and infinities are written as
+  /// such, and shown.
+  void scalar(std::string_view tag, std::int64_t step, double value);  // stored as fp32
+  void text(std::string_view tag, std::int64_t step, std::string_view markdown);
+  void histogram(std::string_view tag, std::int64_t step, const Histogram& histogram);
+  void flush();
+
+  const std::filesystem::path& path() const { return file_.path(); }
+
+ private:
+  void append(std::string_view event);
+
+  WallClock clock_;
+  std::chrono::duration<double> interval_;
+  Descriptor file_;
+  std::string waiting_;
+  std::chrono::steady_clock::time_point flushed_;
+};
+
+}  // namespace demi::report

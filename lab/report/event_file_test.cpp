@@ -1,0 +1,79 @@
+#include "lab/report/event_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <limits>
+
+#include "lab/report/crc32c.h"
+#include "lab/report/protobuf.h"
+
+namespace demi::report {
+namespace {
+
+using namespace std::string_literals;
+
+TEST(Crc32c, VectorsOfRfc3720B4) {
+  std::string rising, falling;
+  for (int i = 0; i < 32; ++i) rising += static_cast<char>(i);
+  for (int i = 31; i >= 0; --i) falling += static_cast<char>(i);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAU);
+  EXPECT_EQ(crc32c(std::string(32, '\xFF')), 0x62A8AB43U);
+  EXPECT_EQ(crc32c(rising), 0x46DD794EU);
+  EXPECT_EQ(crc32c(falling), 0x113FDB5CU);
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283U);  // the check value of every CRC catalogue
+  EXPECT_EQ(crc32c(""), 0U);
+}
+
+TEST(TfRecord, LengthAndChecksumsAreThoseOfEveryTensorBoardFile) {
+  // A TensorBoard file begins with a record of 24 bytes, whose length and masked checksum are these
+  // in each of them.
+  const std::string record = tfrecord(std::string(24, 'x'));
+  ASSERT_EQ(record.size(), 8U + 4 + 24 + 4);
+  EXPECT_EQ(record.substr(0, 12), "\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22"s);
+}
+
+TEST(Protobuf, ExamplesOfTheEncodingPage) {
+  EXPECT_EQ(Message().varint(1, 150).encoded(), "\x08\x96\x01");
+  EXPECT_EQ(Message().bytes(2, "testing").encoded(), "\x12\x07testing");
+  EXPECT_EQ(Message().message(3, Message().varint(1, 150)).encoded(), "\x1a\x03\x08\x96\x01");
+  EXPECT_EQ(Message().varint(1, -2).encoded(), "\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01");
+}
+
+TEST(Histogram, CountsEveryFiniteValueOnce) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {0, 1,    2,   3,
+                                     4, -inf, inf, std::numeric_limits<float>::quiet_NaN()};
+  const Histogram h = histogram_of(values, 2);
+  EXPECT_EQ(h.count, 5);
+  EXPECT_EQ(h.sum, 10);
+  EXPECT_EQ(h.sum_squares, 30);
+  EXPECT_EQ(h.limits, (std::vector<double>{2, 4}));
+  EXPECT_EQ(h.counts, (std::vector<double>{2, 3}));
+  EXPECT_EQ(histogram_of(std::vector<float>(7, 1.5F)).counts[0], 7);
+  EXPECT_TRUE(histogram_of({}).limits.empty());
+}
+
+TEST(EventFile, BeginsWithItsVersionAndIsNamedForTensorBoard) {
+  std::filesystem::path path;
+  {
+    EventFile events(testing::TempDir(), std::chrono::seconds(10), [] { return 1.0; });
+    path = events.path();
+    events.scalar("a", 1, 2);
+  }
+  EXPECT_EQ(path.filename().string().rfind("events.out.tfevents.1.", 0), 0U);
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // wall_time 1.0 as field 1 (fixed64), "brain.Event:2" as field 3: event.proto.
+  const std::string version = "\x09\0\0\0\0\0\0\xf0\x3f\x1a\x0d"s + "brain.Event:2";
+  EXPECT_EQ(text.substr(0, 40), tfrecord(version));
+  // wall_time, step 1, summary { value { tag "a", simple_value 2.0 } }.
+  EXPECT_EQ(
+      text.substr(40),
+      tfrecord("\x09\0\0\0\0\0\0\xf0\x3f\x10\x01\x2a\x0a\x0a\x08\x0a\x01\x61\x15\0\0\0\x40"s));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace demi::report

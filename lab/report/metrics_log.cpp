@@ -1,0 +1,146 @@
+#include "lab/report/metrics_log.h"
+
+#include <fcntl.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "demi/core/error.h"
+
+namespace demi::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* name_of_non_finite(double value) {
+  return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
+}
+
+Json to_json(const MetricFields& fields) {
+  Json line = Json::object();
+  Json non_finite = Json::object();
+  for (const auto& [name, value] : fields) {
+    const double* const number = std::get_if<double>(&value);
+    if (number != nullptr && !std::isfinite(*number)) {
+      line[name] = nullptr;
+      non_finite[name] = name_of_non_finite(*number);
+    } else {
+      std::visit([&line, &key = name](const auto& held) { line[key] = held; }, value);
+    }
+  }
+  if (!non_finite.empty()) line["non_finite"] = std::move(non_finite);
+  return line;
+}
+
+double non_finite_named(const Json& line, const std::string& name) {
+  const Json told = line.value("non_finite", Json());
+  const std::string text = told.is_object() && told.contains(name) ? told[name].dump() : "\"nan\"";
+  if (text == "\"nan\"") return std::numeric_limits<double>::quiet_NaN();
+  return text == "\"inf\"" ? std::numeric_limits<double>::infinity()
+                           : -std::numeric_limits<double>::infinity();
+}
+
+MetricFields from_json(const Json& line) {
+  MetricFields fields;
+  for (const auto& [name, value] : line.items()) {
+    if (name == "non_finite") continue;
+    if (value.is_boolean()) fields.emplace_back(name, value.get<bool>());
+    if (value.is_number_integer()) fields.emplace_back(name, value.get<std::int64_t>());
+    if (value.is_number_float()) fields.emplace_back(name, value.get<double>());
+    if (value.is_string()) fields.emplace_back(name, value.get<std::string>());
+    if (value.is_null()) fields.emplace_back(name, non_finite_named(line, name));
+  }
+  return fields;
+}
+
+/// Calls `use(line, offset)` for each line that ends in '\n', until it says no. Returns where the
+/// last whole line ended.
+template <typename Use>
+std::streamoff for_each_line(const std::filesystem::path& path, const Use& use) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return 0;
+  std::streamoff offset = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    if (!use(line, offset)) return offset;
+    offset += static_cast<std::streamoff>(line.size()) + 1;
+  }
+  return offset;
+}
+
+void cut_file(const std::filesystem::path& path, std::streamoff size) {
+  std::error_code error;
+  std::filesystem::resize_file(path, static_cast<std::uintmax_t>(size), error);
+  if (error) throw_file_error("report.MetricsLog", "cannot shorten", path, error.value());
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(const std::filesystem::path& path, std::chrono::milliseconds interval)
+    : file_(path, O_WRONLY | O_CREAT | O_APPEND),
+      interval_(interval),
+      flushed_(std::chrono::steady_clock::now()) {
+  const std::streamoff whole =
+      for_each_line(path, [](const std::string&, std::streamoff) { return true; });
+  if (whole < static_cast<std::streamoff>(std::filesystem::file_size(path))) cut_file(path, whole);
+}
+
+MetricsLog::~MetricsLog() {
+  try {
+    if (file_.open()) flush();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor has nobody to tell
+  }
+}
+
+void MetricsLog::write(const MetricFields& fields) {
+  waiting_ += to_json(fields).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (std::chrono::steady_clock::now() - flushed_ >= interval_) flush();
+}
+
+void MetricsLog::flush() {
+  file_.append(waiting_);
+  waiting_.clear();
+  flushed_ = std::chrono::steady_clock::now();
+}
+
+void MetricsLog::sync() {
+  flush();
+  file_.sync();
+}
+
+std::vector<MetricFields> read_metrics(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) {
+    throw DataError(
+        {.where = "report.read_metrics", .what = "no such file", .seen = path.string()});
+  }
+  std::vector<MetricFields> lines;
+  for_each_line(path, [&](const std::string& text, std::streamoff) {
+    const Json line = Json::parse(text, nullptr, false);
+    if (!line.is_object()) {
+      throw DataError({.where = "report.read_metrics",
+                       .what = "line " + std::to_string(lines.size() + 1) + " of " + path.string() +
+                               " is damaged",
+                       .seen = text.substr(0, 60),
+                       .accepted = "one JSON object a line"});
+    }
+    lines.push_back(from_json(line));
+    return true;
+  });
+  return lines;
+}
+
+void forget_metrics_after(const std::filesystem::path& path, const std::string& field,
+                          std::int64_t last) {
+  if (!std::filesystem::exists(path)) return;
+  const std::streamoff kept = for_each_line(path, [&](const std::string& text, std::streamoff) {
+    const Json line = Json::parse(text, nullptr, false);
+    const bool above =
+        line.is_object() && line.contains(field) && line[field].is_number() && line[field] > last;
+    return !above;
+  });
+  cut_file(path, kept);
+}
+
+}  // namespace demi::report

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/report/descriptor.h"
+
+namespace demi::report {
+
+using MetricValue = std::variant<bool, std::int64_t, double, std::string>;
+using MetricFields = std::vector<std::pair<std::string, MetricValue>>;
+
+/// metrics.jsonl: one JSON object a line, fields in the order given. JSON has no NaN and no
+/// infinities: such a value is written as null, which every reader takes for a gap, and told by
+/// name in a field of its own:
+///
+///     {"step":12,"loss":null,"non_finite":{"loss":"nan"}}
+///
+/// Lines collect in memory and go to the file once an interval; a crash of the process loses at
+/// most that interval. `sync` also outlives a crash of the machine. Not thread-safe.
+class DEMI_API MetricsLog {
+ public:
+  /// Opens to append. A last line that a crash cut off is removed, so that the file stays valid.
+  /// Throws TrainingError.
+  explicit MetricsLog(const std::filesystem::path& path,
+                      std::chrono::milliseconds interval = std::chrono::seconds(1));
+  MetricsLog(MetricsLog&&) noexcept = default;
+  ~MetricsLog();  // flushes; what cannot be written then is lost in silence, so call `sync` first
+
+  void write(const MetricFields& fields);
+  void flush();  // to the operating system
+  void sync();   // to the disk: after an epoch
+
+ private:
+  Descriptor file_;
+  std::string waiting_;
+  std::chrono::milliseconds interval_;
+  std::chrono::steady_clock::time_point flushed_;
+};
+
+/// All whole lines of a metrics file; what `non_finite` tells is put back as double. A last line
+/// that was cut off is left out. Throws DataError, with the line's number, for a file that is
+/// missing or not of this kind.
+DEMI_API std::vector<MetricFields> read_metrics(const std::filesystem::path& path);
+
+/// Before a run goes on from a checkpoint: removes every line from the first on whose `field` is
+/// above `last`, so that steps done again are not in the file twice. Nothing happens where there is
+/// no file.
+DEMI_API void forget_metrics_after(const std::filesystem::path& path, const std::string& field,
+                                   std::int64_t last);
+
+}  // namespace demi::report

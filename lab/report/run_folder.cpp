@@ -1,0 +1,119 @@
+#include "lab/report/run_folder.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+
+#include "demi/core/error.h"
+#include "lab/report/descriptor.h"
+#include "lab/report/file.h"
+#include "lab/report/format.h"
+
+namespace demi::report {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kWhere = "report.RunFolder";
+
+bool accepted(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) ||
+         std::string_view("._+-").find(c) != std::string_view::npos;
+}
+
+void check_name(std::string_view name) {
+  if (!name.empty() && name[0] != '.' && name.size() <= 200 &&
+      std::all_of(name.begin(), name.end(), accepted)) {
+    return;
+  }
+  throw UsageError(
+      {.where = kWhere,
+       .what = "this name cannot be a run folder's",
+       .seen = "'" + std::string(name) + "'",
+       .accepted = "letters, digits, '.', '_', '+', '-', not starting with '.', at most 200"});
+}
+
+/// NNN of `name-NNN`, 0 where `entry` is another folder.
+int number_of(const std::string& entry, std::string_view name) {
+  if (!entry.starts_with(name) || entry.size() <= name.size() + 1 || entry[name.size()] != '-')
+    return 0;
+  int number = 0;
+  const char* const first = entry.data() + name.size() + 1;
+  const char* const last = entry.data() + entry.size();
+  const auto [end, error] = std::from_chars(first, last, number);
+  return error == std::errc() && end == last ? number : 0;
+}
+
+int highest_number(const fs::path& root, std::string_view name) {
+  int highest = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(root, error), end; !error && entry != end;
+       entry.increment(error)) {
+    highest = std::max(highest, number_of(entry->path().filename().string(), name));
+  }
+  return highest;
+}
+
+fs::path make_numbered(const fs::path& root, std::string_view name) {
+  for (int number = highest_number(root, name) + 1;; ++number) {
+    fs::path folder = root / fmt::format("{}-{:03}", name, number);
+    if (::mkdir(folder.c_str(), 0777) == 0) return folder;
+    if (errno != EEXIST) throw_file_error(kWhere, "cannot make the run folder", folder, errno);
+  }
+}
+
+void check_space(const fs::path& folder, std::uint64_t needed_bytes) {
+  struct statvfs disk {};
+  if (::statvfs(folder.c_str(), &disk) != 0) return;  // unknown is not too little
+  const std::uint64_t free = std::uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (free >= needed_bytes) return;
+  throw TrainingError(
+      {.where = kWhere,
+       .what = "the disk of the run folder " + folder.string() + " is too full for this run",
+       .seen = format_bytes(static_cast<double>(free)) + " free",
+       .accepted = format_bytes(static_cast<double>(needed_bytes)) + " or more",
+       .advice = "free some space, or point DEMI_RUNS or --run-dir at another disk"});
+}
+
+}  // namespace
+
+fs::path runs_root(const fs::path& given) {
+  if (!given.empty()) return given;
+  const char* const set = std::getenv("DEMI_RUNS");
+  return set != nullptr && *set != '\0' ? set : "runs";
+}
+
+RunFolder RunFolder::create(std::string_view name, const fs::path& root,
+                            std::uint64_t needed_bytes) {
+  check_name(name);
+  std::error_code error;
+  fs::create_directories(root, error);
+  if (error) throw_file_error(kWhere, "cannot make the folder of all runs", root, error.value());
+  const fs::path folder = make_numbered(root, name);
+  try {
+    check_space(folder, needed_bytes);
+    write_file_atomically(folder / ".writable", std::string(4096, ' '));
+    fs::remove(folder / ".writable");
+  } catch (...) {
+    fs::remove_all(folder, error);
+    throw;
+  }
+  return RunFolder(folder);
+}
+
+RunFolder RunFolder::open(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw DataError({.where = kWhere,
+                     .what = "no such run folder",
+                     .seen = folder.string(),
+                     .advice = "look into " + runs_root().string() + " for the runs there are"});
+  }
+  return RunFolder(folder);
+}
+
+}  // namespace demi::report

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/report/terminal.h"
+
+namespace demi::report {
+
+enum class Align { kLeft, kRight };
+
+struct Column {
+  std::string name;
+  std::string unit;             // said once, in the header; "" for none
+  Align align = Align::kRight;  // numbers right, names left
+};
+
+/// Figures in rows and columns, told once and shown on a terminal, in a page and in Markdown. The
+/// first column names the row. All cells are text that the caller has formatted (format.h): within
+/// a column, equal decimals line up.
+struct Table {
+  std::string title;
+  std::vector<Column> columns;
+  std::vector<std::vector<std::string>> rows;  // one cell a column; a missing one shows as "–"
+  std::vector<std::string> notes;              // below the table
+};
+
+/// For a terminal, every line ended by '\n'. What is wider than the terminal is never cut off: the
+/// header's words go below each other; then rows and columns are exchanged; then each row becomes a
+/// list of its own.
+DEMI_API std::string to_text(const Table& table, const Terminal& terminal);
+
+/// A <table> with a caption and row and column headers, inside an element that scrolls on its own
+/// (page.h has the style).
+DEMI_API std::string to_html(const Table& table);
+
+/// GitHub's pipe table, the title in bold above it, the notes below.
+DEMI_API std::string to_markdown(const Table& table);
+
+/// The cell, or "–" where the row is short or the cell empty.
+DEMI_API std::string cell(const Table& table, std::size_t row, std::size_t column);
+
+}  // namespace demi::report
