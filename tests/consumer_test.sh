@@ -10,10 +10,17 @@ fail() {
 }
 configure() { "$cmake" -G Ninja "-DCMAKE_MAKE_PROGRAM=$ninja" -DCMAKE_BUILD_TYPE=Release -S "$source/tests/consumer" "$@"; }
 
+# links_nothing_else FILE: of all that it loads only LibTorch and what belongs to it is not of the C++ compiler or the system.
+links_nothing_else() {
+  ! ldd "$1" | grep -E 'lib(curl|archive|jpeg|png|z|fmt|utf8proc|md|crypto)[.-]' || fail "$1 loads libraries that only the lab needs"
+}
+
 installed() {
   "$cmake" --install "$build" --prefix "$work/prefix" >/dev/null
   [ -z "$(find "$work/prefix" -name '*_test*' -o -name '*testing*')" ] || fail "a test was installed"
   [ -e "$work/prefix/include/demi/demi.h" ] || fail "no include/demi/demi.h was installed"
+  [ ! -e "$work/prefix/include/lab" ] || fail "include/lab was installed, which is too common a name"
+  ! grep -rlE '<(fmt|nlohmann)/' "$work/prefix/include" || fail "an installed header needs fmt or nlohmann"
   if [ -e "$build/demi" ]; then
     "$work/prefix/bin/demi" --version || fail "the installed program does not start"
   fi
@@ -22,6 +29,10 @@ installed() {
   HOME=/nonexistent configure -B "$work/build" "-DCMAKE_PREFIX_PATH=$work/prefix"
   "$cmake" --build "$work/build"
   "$work/build/consumer"
+  links_nothing_else "$work/build/consumer"
+  HOME=/nonexistent configure -B "$work/build" -DLAB=ON
+  "$cmake" --build "$work/build"
+  "$work/build/lab_consumer"
 
   mkdir -p "$work/other/lib"
   ! configure -B "$work/refused" "-DCMAKE_PREFIX_PATH=$work/prefix" "-DDEMI_LIBTORCH=$work/other" >"$work/log" 2>&1 ||
@@ -30,9 +41,13 @@ installed() {
 }
 
 # Everything but demi's own objects, which would take as long as the whole build: the consumer is compiled with what the
-# target demi hands on, and linked with CMake's own link command to the library that the tests run on.
+# target demi hands on, and linked with CMake's own link command to the library that the tests run on. None of the lab's
+# development packages is found here.
 subdirectory() {
-  configure -B "$work/build" "-DDEMI_SOURCE=$source" "-DDEMI_LIBTORCH=$libtorch"
+  local package without=()
+  for package in CURL LibArchive JPEG PNG ZLIB CLI11; do without+=("-DCMAKE_DISABLE_FIND_PACKAGE_$package=ON"); done
+  configure -B "$work/build" "-DDEMI_SOURCE=$source" "-DDEMI_LIBTORCH=$libtorch" "${without[@]}" >"$work/log" 2>&1 ||
+    { cat "$work/log"; fail "the library does not configure without the lab's packages"; }
   cd "$work/build"
   "$ninja" CMakeFiles/consumer.dir/consumer.cpp.o
   local library
@@ -41,6 +56,7 @@ subdirectory() {
   cp -P "$build"/libdemi.so* "$(dirname "$library")"
   "$ninja" -t commands consumer | tail -n 1 | sh
   ./consumer
+  links_nothing_else ./consumer
 }
 
 libtorch=$(sed -n 's/^set(_demi_built_with_dir "\(.*\)")/\1/p' "$build/demiConfig.cmake")

@@ -100,7 +100,7 @@ struct Begin final : torch::autograd::FunctionPreHook {
     for (const auto& gradient : gradients)
       if (gradient.defined())
         observation->gradients +=
-            (observation->gradients.empty() ? "" : ", ") + spelled(gradient.scalar_type());
+            (observation->gradients.empty() ? "" : ", ") + tensor::name_of(gradient.scalar_type());
     observation->handle = at::addThreadLocalCallback(at::RecordFunctionCallback(&on_start, &on_end)
                                                          .needsInputs(true)
                                                          .scopes({at::RecordScope::FUNCTION}));
@@ -168,7 +168,7 @@ std::string advice(Failure& failure, c10::DeviceType device) {
   return "[autocast.backward] dtypes that do not go together in the backward of " +
          failure.function + "; seen: " + spelled(failure.call.op, failure.call.dtypes) +
          " with gradient " + failure.gradients + "; forward gave " +
-         spelled(failure.forward_dtype) + ", backward runs " +
+         tensor::name_of(failure.forward_dtype) + ", backward runs " +
          (inside ? "inside of" : "outside of") + " a region; " + cure + "; " +
          policy_line(device, failure.call.op, failure.call.dtypes);
 }

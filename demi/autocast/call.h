@@ -106,9 +106,6 @@ struct Call {
   at::Tensor cast_now(const at::Tensor& tensor) const;
 };
 
-/// "fp32", "bf16" ...
-std::string spelled(c10::ScalarType dtype);
-
 /// "dot(fp32, bf16)".
 std::string spelled(const std::string& op, c10::ArrayRef<c10::ScalarType> dtypes);
 

@@ -6,13 +6,15 @@
 #include <vector>
 
 #include "demi/core/number.h"
+#include "demi/kernels/testing/special_values.h"
 #include "demi/kernels/testing/step_case.h"
 
 namespace demi::kernels {
 namespace {
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+using testing::kInfinity;
+using testing::kNaN;
+
 constexpr int kLengths[] = {0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 100, 1023};
 
 std::vector<float> awkward(int n, std::uint64_t seed) {

@@ -6,17 +6,18 @@
 #include <string>
 
 #include "demi/kernels/decide.h"
+#include "demi/kernels/testing/special_values.h"
 #include "demi/kernels/testing/step_case.h"
 
 // Every path against the reference, bit by bit: the operations and their order are the same.
 namespace demi::kernels {
 namespace {
 
+using testing::kInfinity;
+using testing::kNaN;
+
 using testing::CaseOptions;
 using testing::StepCase;
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<CaseOptions> rules() {
   std::vector<CaseOptions> all;

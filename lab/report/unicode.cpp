@@ -5,13 +5,13 @@
 namespace demi::report {
 namespace {
 
-struct Range {
+struct CodeRange {
   char32_t first, last;
 };
 
 template <std::size_t kSize>
-bool within(const std::array<Range, kSize>& ranges, char32_t code) {
-  for (const Range& range : ranges) {
+bool within(const std::array<CodeRange, kSize>& ranges, char32_t code) {
+  for (const CodeRange& range : ranges) {
     if (code >= range.first && code <= range.last) return true;
   }
   return false;
@@ -43,21 +43,21 @@ bool is_control(char32_t code) {
 }
 
 std::size_t column_width(char32_t code) {
-  static constexpr std::array<Range, 6> kNone = {{{0x300, 0x36F},
-                                                  {0x200B, 0x200F},
-                                                  {0x1AB0, 0x1AFF},
-                                                  {0x1DC0, 0x1DFF},
-                                                  {0x20D0, 0x20FF},
-                                                  {0xFE00, 0xFE0F}}};
-  static constexpr std::array<Range, 9> kTwo = {{{0x1100, 0x115F},
-                                                 {0x2E80, 0x303E},
-                                                 {0x3041, 0xA4CF},
-                                                 {0xAC00, 0xD7A3},
-                                                 {0xF900, 0xFAFF},
-                                                 {0xFE30, 0xFE6F},
-                                                 {0xFF00, 0xFF60},
-                                                 {0x1F300, 0x1FAFF},
-                                                 {0x20000, 0x3FFFD}}};
+  static constexpr std::array<CodeRange, 6> kNone = {{{0x300, 0x36F},
+                                                      {0x200B, 0x200F},
+                                                      {0x1AB0, 0x1AFF},
+                                                      {0x1DC0, 0x1DFF},
+                                                      {0x20D0, 0x20FF},
+                                                      {0xFE00, 0xFE0F}}};
+  static constexpr std::array<CodeRange, 9> kTwo = {{{0x1100, 0x115F},
+                                                     {0x2E80, 0x303E},
+                                                     {0x3041, 0xA4CF},
+                                                     {0xAC00, 0xD7A3},
+                                                     {0xF900, 0xFAFF},
+                                                     {0xFE30, 0xFE6F},
+                                                     {0xFF00, 0xFF60},
+                                                     {0x1F300, 0x1FAFF},
+                                                     {0x20000, 0x3FFFD}}};
   if (code < 0x300) return is_control(code) ? 0 : 1;
   return within(kNone, code) ? 0 : within(kTwo, code) ? 2 : 1;
 }

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Holds the tree to its layers: scripts/check_layers.sh [ROOT]. Exit codes: 0 as it should be, 1 not.
+#   - a module includes only what scripts/layers.txt allows it, and everything that is allowed there is included somewhere;
+#   - a module may include only modules that stand above it in that file, so there is no circle;
+#   - a public header (PUBLIC of demi_module) includes only public headers, and neither fmt nor nlohmann, which are compiled in.
+set -euo pipefail
+cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
+
+public=$(for list in demi/*/CMakeLists.txt lab/*/CMakeLists.txt; do
+  tr '\n' ' ' <"$list" | sed -n 's/.*demi_module([^)]* PUBLIC \([^)]*\)).*/\1/p' | tr -s ' ' '\n' |
+    grep '\.h$' | sed "s|^|$(dirname "$list")/|" || true
+done)
+{
+  sed 's/#.*//' scripts/layers.txt | awk 'NF { print "layer", $0 }'
+  printf 'public %s\n' demi/demi.h $public
+  find demi lab cli -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort |
+    xargs grep -HE '^ *# *include *["<]((demi|lab|cli)/|fmt/|nlohmann/)' | sed -E 's/^([^:]*): *# *include *["<]([^">]*)[">].*/include \1 \2/'
+} | awk '
+  function module(path, parts, n) {
+    n = split(path, parts, "/")
+    return path == "demi/demi.h" ? path : n > 2 ? parts[1] "/" parts[2] : parts[1]
+  }
+  function library(path, parts) { split(path, parts, "/"); return parts[1] }
+  function complain(text) { print "layers: " text; bad = 1 }
+  BEGIN { rank["demi"] = 1; rank["lab"] = 2; rank["cli"] = 3 }
+  $1 == "layer" {
+    name = $2
+    sub(/:$/, "", name)
+    for (i = 3; i <= NF; ++i) {
+      if (!($i in known)) complain("scripts/layers.txt lets " name " include " $i ", which does not stand above it")
+      allowed[name, $i] = 1
+    }
+    known[name] = 1
+  }
+  $1 == "public" { is_public[$2] = 1 }
+  $1 == "include" {
+    from = module($2)
+    if ($3 ~ /^(fmt|nlohmann)\//) {
+      if ($2 in is_public) complain($2 ": a public header includes <" $3 ">, which users need not have")
+      next
+    }
+    to = module($3)
+    if (($2 in is_public) && !($3 in is_public))
+      complain($2 ": a public header includes " $3 ", which is not installed (PUBLIC of demi_module)")
+    if ($2 ~ /_test\.|testing|real_data|device_check/) {
+      if (rank[library($3)] > rank[library($2)]) complain($2 " includes " $3 ", of a library above its own")
+      next
+    }
+    if ($3 ~ /testing/) complain($2 " includes " $3 ", which is for tests")
+    if (from == to) next
+    used[from, to] = 1
+    if (!(from in known)) complain(from " is not in scripts/layers.txt (" $2 ")")
+    else if (!((from, to) in allowed)) complain($2 " includes " $3 ": " from " may not include " to)
+  }
+  END {
+    for (pair in allowed)
+      if (!(pair in used)) { split(pair, p, SUBSEP); complain("scripts/layers.txt lets " p[1] " include " p[2] ", which it does not") }
+    for (header in is_public)
+      if (system("test -e " header)) complain(header " is PUBLIC, but there is no such file")
+    exit bad
+  }'
