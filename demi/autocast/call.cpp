@@ -127,7 +127,7 @@ std::string Call::advice(c10::ArrayRef<c10::ScalarType> dtypes) const {
   return "[autocast." + op + "] dtypes that this op does not take; seen: " + spelled(op, dtypes) +
          ", run as " + std::string(name_of(category)) +
          "; region: " + lower_case(c10::DeviceTypeName(device)) + " " +
-         spelled(at::autocast::get_autocast_dtype(device)) + "; " + cure(category, op, dtypes);
+         tensor::name_of(at::autocast::get_autocast_dtype(device)) + "; " + cure(category, op, dtypes);
 }
 
 void explain(c10::Error& error, const Call& call, c10::ArrayRef<c10::ScalarType> dtypes) {
