@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Configures, only where something about it changed, and builds: scripts/build.sh PRESET FOLDER [--target=NAME] [-DNAME=VALUE...]
+# Configures, only if something about it changed, and builds: scripts/build.sh PRESET FOLDER [--target=NAME...] [-DNAME=VALUE...]
 # FOLDER stands under build/. The environment's DEMI_LIBTORCH names a LibTorch of yours; DEMI_JOBS the compilers at once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,10 +10,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=$1 dir=build/$2
 shift 2
 target=()
-if [[ ${1:-} == --target=* ]]; then
-  target=(--target "${1#--target=}")
+while [[ ${1:-} == --target=* ]]; do
+  target+=(--target "${1#--target=}")
   shift
-fi
+done
 options=("--preset" "$preset" -B "$dir" "-DDEMI_LIBTORCH=${DEMI_LIBTORCH:-}" "$@")
 
 # A torch source file takes up to 2 GB to compile.

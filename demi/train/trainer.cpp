@@ -62,10 +62,10 @@ void check(const TrainerOptions& options) {
           "0 up to, but not including, 1");
 }
 
-GradScalerOptions scaler_options(const TrainerOptions& options) {
+GradScalerOptions scaler_options(const TrainerOptions& options, const Precision& precision) {
   GradScalerOptions result = options.scaler;
   const LossScale::Kind kind = options.loss_scale.kind;
-  result.enabled = kind == LossScale::Kind::automatic ? options.precision.autocast == c10::kHalf
+  result.enabled = kind == LossScale::Kind::automatic ? precision.autocast == c10::kHalf
                                                       : kind != LossScale::Kind::off;
   if (kind == LossScale::Kind::statistics) result.mode = ScaleMode::kAmax;
   if (kind == LossScale::Kind::fixed) {
@@ -88,7 +88,7 @@ bool is_hopeless(int64_t bad_in_a_row, int64_t steps, int64_t give_up_after) {
 }
 
 // Why training ended: the first of the bad steps in a row, and what to try.
-std::string complaint_of(const History& history, int64_t bad_steps, const TrainerOptions& options) {
+std::string complaint_of(const History& history, int64_t bad_steps, const Precision& precision) {
   const StepRecord& first =
       history.steps[history.steps.size() - static_cast<std::size_t>(bad_steps)];
   const bool is_loss = !std::isfinite(first.loss);
@@ -97,7 +97,7 @@ std::string complaint_of(const History& history, int64_t bad_steps, const Traine
                   is_loss ? "the loss is" : "the gradients hold, though the loss is sound,",
                   first.step, bad_steps, bad_steps == 1 ? "" : "s in a row", first.learning_rate);
   if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
-  if (options.precision.is_mixed()) {
+  if (precision.is_mixed()) {
     text +=
         "; try it without the region (--no-autocast) and without loss scaling (--no-scaler): the "
         "one that mends it is where the NaN comes from; if neither does, the learning rate is "
@@ -174,13 +174,14 @@ struct Trainer::Run {
 Trainer::Trainer(Network network, TrainerOptions options)
     : network_(std::move(network)),
       options_(std::move(options)),
-      scaler_options_(scaler_options(options_)) {
+      precision_(options_.precision.value_or(global_precision())),
+      scaler_options_(scaler_options(options_, precision_)) {
   check(options_);
   demi::check(scaler_options_);
-  if (!options_.precision.is_mixed() && options_.precision.weights != c10::kFloat) {
-    network_.module->to(options_.precision.weights);
+  if (!precision_.is_mixed() && precision_.weights != c10::kFloat) {
+    network_.module->to(precision_.weights);
   }
-  if (!options_.autocast) options_.precision.autocast.reset();
+  if (!options_.autocast) precision_.autocast.reset();
   if (options_.optimizers.empty()) {
     options_.optimizers.push_back(
         std::make_shared<optim::Adam>(network_.module->parameters(), optim::AdamOptions(1e-3)));
@@ -204,10 +205,10 @@ at::Tensor Trainer::backward(Run& run, const data::Batch& batch) {
   run.timer.enter(Phase::forward);
   std::vector<at::Tensor> losses;
   if (options_.losses) {
-    const Autocast region = region_of(options_.precision, options_.device);
-    losses = options_.losses(network_, input_for(options_.precision, batch));
+    const Autocast region = region_of(precision_, options_.device);
+    losses = options_.losses(network_, input_for(precision_, batch));
   } else {
-    const at::Tensor output = forward_in(options_.precision, network_, batch, options_.device);
+    const at::Tensor output = forward_in(precision_, network_, batch, options_.device);
     losses = {options_.loss(output, batch.target, options_.label_smoothing)};
     const at::Tensor right = options_.loss.is_right(output, batch.target);
     if (right.defined()) {
@@ -346,7 +347,7 @@ void Trainer::read(Run& run) {
 
 void Trainer::give_up_if_hopeless(Run& run) const {
   if (!run.history.failed && is_hopeless(run.bad_steps_in_a_row, run.step, options_.give_up_after))
-    run.history.failed = complaint_of(run.history, run.bad_steps_in_a_row, options_);
+    run.history.failed = complaint_of(run.history, run.bad_steps_in_a_row, precision_);
 }
 
 // After the last step one loss of NaN or Inf is enough, in training or in validation: there is no
@@ -355,7 +356,7 @@ void Trainer::fail_if_it_ends_badly(Run& run) const {
   History& history = run.history;
   if (history.failed || options_.give_up_after == 0 || history.steps.empty()) return;
   if (!std::isfinite(history.steps.back().loss)) {
-    history.failed = complaint_of(history, run.bad_steps_in_a_row, options_);
+    history.failed = complaint_of(history, run.bad_steps_in_a_row, precision_);
     return;
   }
   const auto& validation = history.epochs.back().validation;
@@ -419,7 +420,7 @@ void Trainer::end_epoch(Run& run) {
 }
 
 EvaluateOptions Trainer::evaluate_options() const {
-  return {.precision = options_.precision,
+  return {.precision = precision_,
           .device = options_.device,
           .loss = options_.loss,
           .metrics = options_.metrics,
@@ -501,7 +502,7 @@ bool Trainer::Parts::advance(int64_t steps) {
 // Trains until the run's step `until` is done, or to the end; whether it is not there yet.
 bool Trainer::go_on(Run& run, int64_t until) {
   const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
-  const Tf32Mode tf32(options_.precision.tf32);
+  const Tf32Mode tf32(precision_.tf32);
   while (run.in_epoch || (run.epochs_begun < run.epochs && !run.over(options_))) {
     if (!run.in_epoch) {
       if (run.step >= until) return true;

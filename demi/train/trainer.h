@@ -23,39 +23,58 @@
 namespace demi::train {
 
 struct TrainerOptions {
-  int64_t epochs = 1;     // passes over the training data
-  int64_t max_steps = 0;  // end after that many optimizer steps; 0: by epochs alone
-  Precision precision = global_precision();  // of demi::set_global_policy; fp32 where none was set
-  bool autocast = true;      // false: a mixed run without its region, to tell it from the scaler
-  LossScale loss_scale;      // automatic: dynamic for fp16, none otherwise
-  GradScalerOptions scaler;  // of a scale that moves
+  /// Passes over the training data.
+  int64_t epochs = 1;
+  /// Training ends after that many optimizer steps. 0: by epochs alone.
+  int64_t max_steps = 0;
+  /// Not given: that of demi::set_global_policy when the Trainer is made, which is fp32 by default.
+  std::optional<Precision> precision = std::nullopt;
+  /// false: a mixed run keeps loss scaling but runs in FP32, to find out which of the two causes a
+  /// problem.
+  bool autocast = true;
+  /// Automatic: dynamic for fp16, none otherwise.
+  LossScale loss_scale;
+  /// Of a dynamic loss scale.
+  GradScalerOptions scaler;
   LossFunction loss = Loss::cross_entropy;
-  double label_smoothing = 0;  // 0 to 1, cross entropy only
+  /// 0 to 1, cross entropy only.
+  double label_smoothing = 0;
   /// In place of `loss`: the forward pass and all losses of a step, for models with several outputs
   /// and optimizers. Called in the region; each loss is scaled and sent back, then every optimizer
   /// steps.
   std::function<std::vector<at::Tensor>(const Network&, const data::Batch&)> losses;
-  std::vector<Metric> metrics;  // beside loss and accuracy, in validation
-  double clip_norm = 0;         // largest L2 norm of an optimizer's gradients together; 0: none
-  double gradient_penalty = 0;  // this much of the gradient's L2 norm joins the loss; 0: none
-  int64_t accumulate = 1;       // batches whose gradients are summed for one optimizer step
-  double ema_decay = 0;         // of an average of the weights, which validation uses; 0: none
-  int64_t early_stopping = 0;   // end after that many epochs without a better validation; 0: never
+  /// Computed in validation, beside loss and accuracy.
+  std::vector<Metric> metrics;
+  /// Largest L2 norm of an optimizer's gradients together. 0: no clipping.
+  double clip_norm = 0;
+  /// This much of the gradient's L2 norm is added to the loss. 0: none.
+  double gradient_penalty = 0;
+  /// Batches whose gradients are summed for one optimizer step.
+  int64_t accumulate = 1;
+  /// Decay of an average of the weights, which validation uses. 0: no average.
+  double ema_decay = 0;
+  /// Training ends after that many epochs without a better validation. 0: never.
+  int64_t early_stopping = 0;
   c10::Device device = c10::kCPU;
   /// One or more; none: demi::optim::Adam over all parameters with a learning rate of 0.001.
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
-  optim::lr::Rule schedule;  // of the learning rate by optimizer step, from 0; none: it stays
-  optim::lr::Rule momentum_schedule;  // likewise, of momentum or beta1
-  int64_t read_every = 10;  // steps between two reads of loss, accuracy and scale from the device
-  /// Bad steps in a row until training ends: of a loss of NaN or Inf, or skipped where nothing
-  /// scales the loss. 3 are enough where the first of all is among them, and a loss of NaN or Inf
-  /// at the very end fails the run too. 0: never.
+  /// Learning rate by optimizer step, counted from 0. None: it stays.
+  optim::lr::Rule schedule;
+  /// Momentum, or beta1, by optimizer step. None: it stays.
+  optim::lr::Rule momentum_schedule;
+  /// Steps between two reads of loss, accuracy and scale from the device.
+  int64_t read_every = 10;
+  /// Bad steps in a row until training ends: steps with a loss of NaN or Inf, or skipped ones if
+  /// nothing scales the loss. 3 are enough if the first step of all is among them, and a loss of
+  /// NaN or Inf at the very end fails the run too. 0: never.
   int64_t give_up_after = 50;
-  bool synchronise_phases =
-      false;  // wait for the device between phases: slower, but their split is exact
-  bool flush_subnormals = true;  // on a CPU; demi/core/flush_subnormals.h says why
-  /// Asked after each step and before each batch of validation; true ends training with what there
-  /// is.
+  /// true: the host waits for the device between phases, which is slower, but splits the time
+  /// between them exactly.
+  bool synchronise_phases = false;
+  /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
+  bool flush_subnormals = true;
+  /// Asked after each step and before each batch of validation. true: training ends with the
+  /// weights and figures so far.
   std::function<bool()> should_stop;
 };
 
@@ -97,6 +116,9 @@ class DEMI_API Trainer {
   requires requires(Holder model) { model.ptr(); }
   explicit Trainer(Holder model, TrainerOptions options = {})
       : Trainer(train::network(std::move(model)), std::move(options)) {}
+
+  /// What it trains in: that of the options, else the global one when it was made.
+  const Precision& precision() const { return precision_; }
 
   void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
@@ -174,6 +196,7 @@ class DEMI_API Trainer {
 
   Network network_;
   TrainerOptions options_;
+  Precision precision_;
   GradScalerOptions scaler_options_;
   std::optional<EMA> average_;
   std::vector<std::shared_ptr<Callback>> callbacks_;

@@ -169,11 +169,12 @@ TEST(Trainer, FitsTensorsWithALossAndMetricsOfTheUser) {
 }
 
 TEST(Trainer, ReadsTheGlobalPolicy) {
+  const TrainerOptions made_before;
   set_global_policy("mixed_bfloat16");
-  const TrainerOptions options;
+  const Trainer mixed(torch::nn::Linear(1, 1), made_before);
   set_global_policy("float32");
-  EXPECT_EQ(options.precision.name, "bf16");
-  EXPECT_EQ(TrainerOptions().precision.name, "fp32");
+  EXPECT_EQ(mixed.precision().name, "bf16") << "asked when the trainer is made";
+  EXPECT_EQ(Trainer(torch::nn::Linear(1, 1)).precision().name, "fp32");
 }
 
 // Keras holds the softmax of a mixed policy in FP32.
