@@ -36,7 +36,7 @@ double milliseconds(const Block& block, const at::Tensor& x, const OpPolicy& pol
   const auto start = std::chrono::steady_clock::now();
   {
     const Autocast region(torch::kCPU,
-                          AutocastOptions{.dtype = torch::kBFloat16, .policy = policy});
+                          ::demi::AutocastOptions{.dtype = torch::kBFloat16, .policy = policy});
     output = block.forward(x);
   }
   output.to(torch::kFloat).sum().backward();
