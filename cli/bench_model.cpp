@@ -16,13 +16,13 @@
 namespace demi::cli {
 namespace {
 
-struct Arguments {
+struct ModelArguments {
   std::string runs, device = "auto";
   bench::ModelBenchOptions bench;
   bool json = false;
 };
 
-std::string again(const Arguments& a) {
+std::string again(const ModelArguments& a) {
   std::string line = fmt::format(
       "demi bench model --width {} --batch-size {} --layers {} --device {} --warmup {} --steps {} "
       "--rounds {}",
@@ -31,7 +31,7 @@ std::string again(const Arguments& a) {
   return a.runs.empty() ? line : line + " --runs " + a.runs;
 }
 
-void print_json(const Arguments& a, const bench::ModelBenchResult& result) {
+void print_json(const ModelArguments& a, const bench::ModelBenchResult& result) {
   nlohmann::ordered_json json{{"model", "mlp"},
                               {"layers", a.bench.layers},
                               {"batch_size", a.bench.batch_size},
@@ -61,7 +61,7 @@ std::string cell(const bench::RecipeTiming& timing) {
   return fmt::format("{:.3f} ({:.3f} to {:.3f})", timing.ms, timing.min_ms, timing.max_ms);
 }
 
-report::Table table_of(const Arguments& a, const bench::ModelBenchResult& result) {
+report::Table table_of(const ModelArguments& a, const bench::ModelBenchResult& result) {
   const std::string mixed = result.rows.front().mixed().precision;
   report::Table table{.title = fmt::format("perceptron of {} layers, batch size {}, by width",
                                            a.bench.layers, a.bench.batch_size)};
@@ -84,7 +84,7 @@ report::Table table_of(const Arguments& a, const bench::ModelBenchResult& result
   return table;
 }
 
-void bench_model(Arguments& a) {
+void bench_model(ModelArguments& a) {
   if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
   const c10::Device device = pick_device(a.device);
   note_slow(a.bench.runs, device);
@@ -102,7 +102,7 @@ void bench_model(Arguments& a) {
 void add_bench_model(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "model", "From which width on mixed precision gains time, on a perceptron");
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<ModelArguments>();
   command->add_option("--width", a->bench.widths, "Widths of all layers, by comma")
       ->delimiter(',')
       ->capture_default_str();

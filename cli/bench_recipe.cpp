@@ -17,16 +17,16 @@
 namespace demi::cli {
 namespace {
 
-constexpr const char* kDefaultRecipe = "mlp";
+constexpr const char* kDefaultBenchRecipe = "mlp";
 
-struct Arguments {
-  std::string recipe = kDefaultRecipe, runs;
+struct RecipeArguments {
+  std::string recipe = kDefaultBenchRecipe, runs;
   bench::RecipeBenchOptions bench;
   SettingOptions settings;
   bool json = false;
 };
 
-std::string again(const Arguments& a) {
+std::string again(const RecipeArguments& a) {
   std::string line = "demi bench recipe " + a.recipe;
   if (!a.runs.empty()) line += " --runs " + a.runs;
   line += fmt::format(" --warmup {} --steps {} --rounds {}", a.bench.warmup, a.bench.steps,
@@ -34,7 +34,7 @@ std::string again(const Arguments& a) {
   return line + a.settings.typed();
 }
 
-void print_json(const Arguments& a, const bench::RecipeBenchResult& result) {
+void print_json(const RecipeArguments& a, const bench::RecipeBenchResult& result) {
   const bench::RecipeTiming& mixed = result.runs[1];
   nlohmann::ordered_json json{{"recipe", a.recipe},
                               {"fp32_ms", result.runs[0].ms},
@@ -53,7 +53,7 @@ void print_json(const Arguments& a, const bench::RecipeBenchResult& result) {
   std::cout << json.dump(2) << "\n" << std::flush;
 }
 
-report::Table table_of(const Arguments& a, const bench::RecipeBenchResult& result) {
+report::Table table_of(const RecipeArguments& a, const bench::RecipeBenchResult& result) {
   report::Table table{.title =
                           fmt::format("training step of {}, batch size {}, {} parameters", a.recipe,
                                       result.batch_size, report::format_count(result.parameters))};
@@ -76,7 +76,7 @@ report::Table table_of(const Arguments& a, const bench::RecipeBenchResult& resul
   return table;
 }
 
-void bench_recipe(Arguments& a) {
+void bench_recipe(RecipeArguments& a) {
   a.bench.config = a.settings.resolve(train::find_recipe(a.recipe).config);
   if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
   const c10::Device device = pick_device(a.bench.config.device);
@@ -96,12 +96,12 @@ void bench_recipe(Arguments& a) {
 void add_bench_recipe(CLI::App& bench) {
   auto* command =
       bench.add_subcommand("recipe", "The training step of a recipe, FP32 and mixed in turn");
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<RecipeArguments>();
   command->add_option("RECIPE", a->recipe, "What to train; `demi train --list` names them [mlp]");
   command->add_option("--runs", a->runs,
                       "Runs beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
   add_bench_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds, a->json);
-  a->settings.add_to(*command, kDefaultRecipe,
+  a->settings.add_to(*command, kDefaultBenchRecipe,
                      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
                       "top-k", "test-batch-size"});
   command->callback([a] { bench_recipe(*a); });

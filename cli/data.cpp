@@ -15,7 +15,7 @@
 namespace demi::cli {
 namespace {
 
-struct Options {
+struct DataOptions {
   std::string name;
   std::string data_dir;
   bool json = false;
@@ -29,7 +29,7 @@ std::string folder_of(const data::DataSet& set, const std::string& data_dir) {
   }
 }
 
-void list(const Options& options) {
+void list(const DataOptions& options) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const data::DataSet& set : data::data_sets()) {
     const std::string folder = folder_of(set, options.data_dir);
@@ -69,7 +69,7 @@ class Progress {
   int64_t step_ = -1;
 };
 
-void get(const Options& options) {
+void get(const DataOptions& options) {
   Progress progress;
   const auto folder = data::get_data_set(options.name, options.data_dir, std::ref(progress));
   if (options.json) {
@@ -80,7 +80,7 @@ void get(const Options& options) {
   }
 }
 
-void check(const Options& options) {
+void check(const DataOptions& options) {
   const data::DataCheck found = data::check_data_set(options.name, options.data_dir);
   if (options.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"name", found.name},
@@ -97,9 +97,9 @@ void check(const Options& options) {
 }
 
 CLI::App* add_one(CLI::App* data, const std::string& name, const std::string& title,
-                  void (*work)(const Options&)) {
+                  void (*work)(const DataOptions&)) {
   CLI::App* command = data->add_subcommand(name, title);
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DataOptions>();
   if (name != "list")
     command->add_option("NAME", options->name, "a name out of `demi data list`")->required();
   command->add_option("--data-dir", options->data_dir,

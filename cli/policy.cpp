@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "demi/autocast/op_lists.h"
 #include "demi/autocast/op_policy.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
@@ -15,7 +16,7 @@
 namespace demi::cli {
 namespace {
 
-struct Options {
+struct PolicyOptions {
   std::string device = "cpu";
   std::string policy = "default";
   std::optional<std::string> file;
@@ -47,7 +48,7 @@ c10::DeviceType parse_device(const std::string& name) {
                     .advice = did_you_mean(name == "gpu" ? "cuda" : name, names)});
 }
 
-std::vector<Line> lines_of(const Options& options) {
+std::vector<Line> lines_of(const PolicyOptions& options) {
   const auto device = parse_device(options.device);
   const OpPolicy policy =
       options.file ? OpPolicy::from_file(*options.file) : OpPolicy::named(options.policy);
@@ -62,7 +63,7 @@ std::vector<Line> lines_of(const Options& options) {
   return lines;
 }
 
-void print_json(const Options& options, const std::vector<Line>& lines) {
+void print_json(const PolicyOptions& options, const std::vector<Line>& lines) {
   nlohmann::ordered_json ops = nlohmann::ordered_json::array();
   for (const auto& [rule, by_default] : lines) {
     const auto dot = rule.op.find('.');
@@ -97,7 +98,7 @@ void print_table(const std::vector<Line>& lines) {
 void add_policy(CLI::App& app) {
   auto* command =
       app.add_subcommand("policy", "What each op runs in inside an autocast region, and why");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PolicyOptions>();
   command->add_option("--device", options->device, "cpu, cuda, xpu, mps ...");
   auto* policy =
       command->add_option("--policy", options->policy, "default, fp32_reductions or fp32_softmax");

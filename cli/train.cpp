@@ -23,7 +23,7 @@ struct TrainArguments {
   bool json = false, list = false;
 };
 
-report::Terminal out() { return report::Terminal::of(STDOUT_FILENO); }
+report::Terminal result_terminal() { return report::Terminal::of(STDOUT_FILENO); }
 
 void print_list(bool as_json) {
   auto json = nlohmann::ordered_json::array();
@@ -64,9 +64,9 @@ void train_one(const TrainArguments& a) {
   if (a.json) {
     std::cout << train::to_json(result) << "\n";
   } else {
-    std::cout << report::to_text(train::to_table(result), out());
+    std::cout << report::to_text(train::to_table(result), result_terminal());
     if (!result.runs.front().class_accuracy.empty())
-      std::cout << "\n" << report::to_text(train::class_table(result), out());
+      std::cout << "\n" << report::to_text(train::class_table(result), result_terminal());
   }
   std::cout << std::flush;
   session.finish(result, line);

@@ -103,10 +103,10 @@ void BoxedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet 
   Dtypes seen;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size()))
     for_each_tensor(value, [&](const at::Tensor& tensor) {
-      call.see(tensor);
+      call.add_argument(tensor);
       if (tensor.defined()) seen.push_back(tensor.scalar_type());
     });
-  call.decide();
+  call.choose_dtype();
   try {
     if (call.category == OpCategory::unchanged) {
       // As if there were no kernel of ours: what the op itself calls (bilinear is made of others)

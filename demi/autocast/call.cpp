@@ -76,7 +76,7 @@ std::string policy_line(c10::DeviceType device, const std::string& op,
   return cure(category, short_name(op), dtypes);
 }
 
-void Call::decide_rest() {
+void Call::choose_dtype_out_of_line() {
   const bool is_fp32 = category == OpCategory::fp32 || category == OpCategory::fp32_output;
   if (part && !(is_fp32 && is_16_bit(*part))) {
     category = is_16_bit(*part) ? OpCategory::lower_precision : OpCategory::fp32;
@@ -127,7 +127,8 @@ std::string Call::advice(c10::ArrayRef<c10::ScalarType> dtypes) const {
   return "[autocast." + op + "] dtypes that this op does not take; seen: " + spelled(op, dtypes) +
          ", run as " + std::string(name_of(category)) +
          "; region: " + lower_case(c10::DeviceTypeName(device)) + " " +
-         tensor::name_of(at::autocast::get_autocast_dtype(device)) + "; " + cure(category, op, dtypes);
+         tensor::name_of(at::autocast::get_autocast_dtype(device)) + "; " +
+         cure(category, op, dtypes);
 }
 
 void explain(c10::Error& error, const Call& call, c10::ArrayRef<c10::ScalarType> dtypes) {

@@ -61,24 +61,24 @@ struct Call {
   }
 
   /// Of the argument, into account for promote and for parts of a model with a policy of their own.
-  void see(const at::Tensor& tensor) {
+  void add_argument(const at::Tensor& tensor) {
     if (category == OpCategory::promote && eligible(tensor))
       dtype = wider(dtype, tensor.scalar_type());
     if (parts_in_use() && tensor.defined())
       if (const auto own = dtype_of_part(tensor)) part = own;
   }
-  void see(const std::optional<at::Tensor>& tensor) {
-    if (tensor) see(*tensor);
+  void add_argument(const std::optional<at::Tensor>& tensor) {
+    if (tensor) add_argument(*tensor);
   }
   template <class Other>
-  void see(const Other&) {}
+  void add_argument(const Other&) {}
 
   /// After all arguments were seen. Throws for a banned op.
-  void decide() {
+  void choose_dtype() {
     if (category == OpCategory::lower_precision && !part)
       dtype = at::autocast::get_autocast_dtype(device);
     else
-      decide_rest();
+      choose_dtype_out_of_line();
   }
 
   c10::MaybeOwned<at::Tensor> cast(const at::Tensor& tensor) const {
@@ -102,7 +102,7 @@ struct Call {
     return table->category[number];
   }
   const OpTable* inherit();
-  void decide_rest();
+  void choose_dtype_out_of_line();
   at::Tensor cast_now(const at::Tensor& tensor) const;
 };
 

@@ -34,14 +34,14 @@ struct CudnnRnn {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
     c10::SmallVector<c10::ScalarType, 8> dtypes;
     const auto see = [&](const at::Tensor& tensor) {
-      now.see(tensor);
+      now.add_argument(tensor);
       if (tensor.defined()) dtypes.push_back(tensor.scalar_type());
     };
     see(input);
     for (const auto& one : weight) see(one);
     see(hx);
     if (cx) see(*cx);
-    now.decide();
+    now.choose_dtype();
     try {
       std::vector<at::Tensor> weights;
       bool are_cast = false;

@@ -8,6 +8,7 @@
 #include <map>
 #include <sstream>
 
+#include "demi/autocast/op_lists.h"
 #include "demi/autocast/op_policy.h"
 #include "demi/core/source_dir_testing.h"
 

@@ -110,8 +110,8 @@ struct Hot<device, Op, Result(Arguments...)> {
   DEMI_FLATTEN static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
     Call now(device, number, /*handles=*/0, keys);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey<device>);
-    (now.see(arguments), ...);
-    now.decide();
+    (now.add_argument(arguments), ...);
+    now.choose_dtype();
     try {
       return run(now, keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey<device>),
                  cast(now, arguments)...);

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/op_lists.h"
 #include "demi/core/error.h"
 
 namespace demi {

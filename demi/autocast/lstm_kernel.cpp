@@ -27,8 +27,8 @@ c10::DispatchKeySet below(c10::DispatchKeySet keys) {
   return keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kCpuKey);
 }
 
-void see_all(Call& now, at::TensorList tensors) {
-  for (const auto& tensor : tensors) now.see(tensor);
+void add_arguments(Call& now, at::TensorList tensors) {
+  for (const auto& tensor : tensors) now.add_argument(tensor);
 }
 Tensors cast_all(const Call& now, at::TensorList tensors) {
   Tensors result;
@@ -44,8 +44,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer(
     bool batch_first, bool train) {
   Call now(c10::DeviceType::CPU, layer_number, /*handles=*/0, keys);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(kCpuKey);
-  for (const auto* tensor : {&input, &w_ih, &w_hh, &b_ih, &b_hh, &hidden, &cell}) now.see(*tensor);
-  now.decide();
+  for (const auto* tensor : {&input, &w_ih, &w_hh, &b_ih, &b_hh, &hidden, &cell})
+    now.add_argument(*tensor);
+  now.choose_dtype();
   const at::Tensor x = *now.cast(input), h = *now.cast(hidden), c = *now.cast(cell);
   const auto bias = [&](const at::Tensor& b) { return has_biases ? *now.cast(b) : at::Tensor(); };
   const rnn::LstmWeights w{*now.cast(w_ih), *now.cast(w_hh), bias(b_ih), bias(b_hh)};
@@ -86,10 +87,10 @@ Results lstm_of_input(c10::DispatchKeySet keys, const at::Tensor& input, at::Ten
     return run(in_fp32(input), states, params);
   }
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(kCpuKey);
-  now.see(input);
-  see_all(now, hx);
-  see_all(now, params);
-  now.decide();
+  now.add_argument(input);
+  add_arguments(now, hx);
+  add_arguments(now, params);
+  now.choose_dtype();
   return run(*now.cast(input), cast_all(now, hx), cast_all(now, params));
 }
 
@@ -170,10 +171,10 @@ Results lstm_of_data(c10::DispatchKeySet keys, const at::Tensor& data,
   Call named(c10::DeviceType::CPU, data_number, /*handles=*/0, keys);
   const bool is_named = named.category != OpCategory::unchanged;
   Call now = is_named ? named : Call(c10::DeviceType::CPU, layer_number, /*handles=*/0, keys);
-  now.see(data);
-  see_all(now, hx);
-  see_all(now, params);
-  now.decide();
+  now.add_argument(data);
+  add_arguments(now, hx);
+  add_arguments(now, params);
+  now.choose_dtype();
   const bool casts_here = is_named || (now.plain && is_16_bit(now.dtype) && kernels::cpu_kernels());
   if (casts_here) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kCpuKey);

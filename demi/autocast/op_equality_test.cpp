@@ -7,6 +7,7 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/op_examples_testing.h"
+#include "demi/autocast/op_lists.h"
 #include "demi/core/error.h"
 #include "demi/weights/weights.h"
 

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::string_view kMatrix =
     "matrix products and convolutions: where 16-bit units are fast, sums in FP32";
+constexpr std::string_view kActivation =
+    "one multiplication an element, between convolutions: follows their dtype";
 constexpr std::string_view kRange = "its result leaves the range of fp16 or loses its digits: FP32";
 constexpr std::string_view kSum = "sums many terms: FP32 keeps the small ones";
 constexpr std::string_view kNorm = "squares and sums: overflows in fp16, loses digits in bf16";
@@ -32,6 +34,7 @@ bool contains(std::string_view name, std::initializer_list<std::string_view> par
   });
 }
 
+// By parts of the name: the lists are LibTorch's, and ops of a newer one get a reason too.
 std::string_view fp32_reason(std::string_view op) {
   if (contains(op, {"loss", "cross_entropy", "kl_div"})) return kLoss;
   if (contains(op, {"linalg_vector_norm", "linalg_matrix_norm"})) return kNorm;
@@ -48,7 +51,7 @@ std::string_view fp32_reason(std::string_view op) {
 std::string_view reason_of(std::string_view op, OpCategory category) {
   switch (category) {
     case OpCategory::lower_precision:
-      return kMatrix;
+      return op == "prelu" ? kActivation : kMatrix;
     case OpCategory::promote:
       return kPromote;
     case OpCategory::banned:

@@ -1,11 +1,16 @@
 #pragma once
 
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "demi/autocast/op_policy.h"
+#include "demi/core/export.h"
 
 namespace demi {
+
+/// LibTorch's lists for this device, each entry with its reason. CPU, CUDA and every other autocast
+/// device of LibTorch.
+DEMI_API std::vector<OpRule> default_op_rules(c10::DeviceType device);
 
 /// The ops of AT_FORALL_FP32* in ATen/autocast_mode.h that the CPU lists do not name.
 std::vector<OpRule> cuda_only_fp32_rules();

@@ -82,8 +82,4 @@ class DEMI_API OpPolicy {
 DEMI_API OpPolicy global_op_policy();
 DEMI_API void set_global_op_policy(const OpPolicy& policy);
 
-/// LibTorch's lists for this device, each entry with its reason. CPU, CUDA and every other autocast
-/// device of LibTorch.
-DEMI_API std::vector<OpRule> default_op_rules(c10::DeviceType device);
-
 }  // namespace demi

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/op_lists.h"
 #include "demi/core/error.h"
 
 namespace demi {

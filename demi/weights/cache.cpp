@@ -132,4 +132,6 @@ void discard(std::vector<LowCopy>&& copies) {
   }
 }
 
+bool uses_hooks() { return hook_works() && (hook_is_free() || mode() == Mode::keep); }
+
 }  // namespace demi::weights

@@ -78,7 +78,7 @@ bool StorageMark::rehook(const c10::StorageImpl& storage) {
   return &storage == storage_ && (intact(&storage) || hook());
 }
 
-void StorageMark::strike(c10::StorageImpl& storage) {
+void StorageMark::invalidate(c10::StorageImpl& storage) {
   const auto found = marks().find(&storage);
   if (found == marks().end()) return;
   if (const auto mark = found->second.lock()) mark->unhook();

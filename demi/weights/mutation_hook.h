@@ -72,7 +72,7 @@ class StorageMark {
   std::uint64_t epoch() const { return epoch_; }
 
   /// Makes all copies of this storage stale, as a write does.
-  static void strike(c10::StorageImpl& storage);
+  static void invalidate(c10::StorageImpl& storage);
 
   explicit StorageMark(c10::StorageImpl& storage);  // by hooked() only
 

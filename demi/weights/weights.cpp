@@ -39,8 +39,8 @@ std::atomic<Mode>& current_mode() {
 
 // A copy found valid, as the op shall get it. Empty: there is none, or it has no alias yet and one
 // is wanted, or the current stream has not been ordered behind its cast yet.
-at::Tensor hand_out(const LowCopy* copy, const c10::TensorImpl& leaf, bool with_edge,
-                    const CurrentStream& current) {
+at::Tensor valid_view(const LowCopy* copy, const c10::TensorImpl& leaf, bool with_edge,
+                      const CurrentStream& current) {
   if (!copy || !is_current(*copy, leaf) || !copy->ready.includes(current)) return {};
   return with_edge ? copy->aliases.take(leaf) : copy->low;
 }
@@ -133,8 +133,9 @@ LowCopy* put(Region& here, Copies& copies, Loose& made, bool is_own) {
 // Two threads that want one copy at once both cast, and one of the two casts is kept: waiting for
 // the other one's cast would be waiting for whatever observes it. Gives the data; aliases are made
 // where they can be.
-at::Tensor make_one(Region& here, const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge,
-                    bool is_own, const CurrentStream& current, bool captured) {
+at::Tensor cast_into_cache(Region& here, const at::Tensor& leaf, c10::ScalarType dtype,
+                           bool with_edge, bool is_own, const CurrentStream& current,
+                           bool captured) {
   const c10::TensorImpl* key = leaf.unsafeGetTensorImpl();
   if (!is_own && !note_in_region(here, leaf, dtype)) return {};
   Loose made, gone;
@@ -164,7 +165,7 @@ at::Tensor make_one(Region& here, const at::Tensor& leaf, c10::ScalarType dtype,
 
 // The copy of this leaf, made now where there is none; empty where there can be none. What a stream
 // records while it is captured is no copy: it is filled in a replay.
-at::Tensor kept(const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge) {
+at::Tensor cached_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge) {
   const Mode how = current_mode().load(std::memory_order_relaxed);
   if (how == Mode::off) return {};
   const CurrentStream current(leaf);
@@ -175,7 +176,7 @@ at::Tensor kept(const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge) {
   bool is_own = false;
   const auto find_valid = [&] {
     const LowCopy* copy = search(here, key, dtype, how == Mode::keep);
-    return hand_out(copy, *key, with_edge, current);
+    return valid_view(copy, *key, with_edge, current);
   };
   {
     const Reading lock;
@@ -183,7 +184,7 @@ at::Tensor kept(const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge) {
     is_own = how == Mode::keep && owned().contains(key);
   }
   if (!is_own && here.depth == 0) return {};
-  const at::Tensor low = make_one(here, leaf, dtype, with_edge, is_own, current, captured);
+  const at::Tensor low = cast_into_cache(here, leaf, dtype, with_edge, is_own, current, captured);
   if (!with_edge || !low.defined()) return low;
   {
     const Reading lock;  // what was replaced is gone by now, and counts as no use
@@ -222,7 +223,7 @@ at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
   const bool frozen = kind == Kind::plain_leaf && view.numel() >= base.numel() &&
                       is_held_by_others(base, /*handles=*/1);
   if (!trained && !frozen) return {};
-  const at::Tensor low = kept(at::Tensor(base), dtype, false);
+  const at::Tensor low = cached_copy(at::Tensor(base), dtype, false);
   if (!low.defined()) return {};
   const c10::InferenceMode no_inference(false);
   return alias_of_view(low, view, trained && at::GradMode::is_enabled() && view.requires_grad());
@@ -230,8 +231,8 @@ at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
 
 at::Tensor copy_of_trained(const at::Tensor& leaf, c10::ScalarType dtype) {
   const bool with_edge = c10::AutogradState::get_tls_state().get_grad_mode();
-  if (!with_edge || keeps_aliases(leaf)) return kept(leaf, dtype, with_edge);
-  const at::Tensor low = kept(leaf, dtype, false);
+  if (!with_edge || keeps_aliases(leaf)) return cached_copy(leaf, dtype, with_edge);
+  const at::Tensor low = cached_copy(leaf, dtype, false);
   if (!low.defined()) return {};
   const c10::InferenceMode no_inference(false);
   return alias_of_leaf(low, leaf);
@@ -242,7 +243,7 @@ at::Tensor copy_of(const at::Tensor& tensor, c10::ScalarType dtype, int handles)
     case Kind::trained_leaf:
       return copy_of_trained(tensor, dtype);
     case Kind::plain_leaf:
-      return is_held_by_others(tensor, handles) ? kept(tensor, dtype, false) : at::Tensor();
+      return is_held_by_others(tensor, handles) ? cached_copy(tensor, dtype, false) : at::Tensor();
     case Kind::view:
       return copy_of_view(tensor, dtype);
     case Kind::other:
@@ -272,8 +273,6 @@ void set_mode(Mode how) {
   drop();
   current_mode() = how == Mode::keep && !hook_works() ? Mode::region : how;
 }
-
-bool uses_hooks() { return hook_works() && (hook_is_free() || mode() == Mode::keep); }
 
 void own(const at::Tensor& parameter) {
   const std::unique_lock lock(cache_mutex());
@@ -305,7 +304,7 @@ bool is_owned(const at::Tensor& parameter) {
 void mark_dirty(const at::Tensor& parameter) {
   const std::unique_lock lock(cache_mutex());
   if (uses_hooks())
-    StorageMark::strike(*parameter.storage().unsafeGetStorageImpl());
+    StorageMark::invalidate(*parameter.storage().unsafeGetStorageImpl());
   else if (!parameter.is_inference())
     parameter.unsafeGetTensorImpl()->bump_version();
 }
