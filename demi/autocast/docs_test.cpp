@@ -1,4 +1,4 @@
-// docs/reference/autocast.md holds the table that the code has. DEMI_WRITE_DOCS=1 writes it.
+// docs/reference/op_table.md holds the table that the code has. DEMI_WRITE_DOCS=1 writes it.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -38,7 +38,7 @@ std::string table() {
 }
 
 TEST(Docs, TheTableIsTheCodes) {
-  const auto path = source_dir() / "docs/reference/autocast.md";
+  const auto path = source_dir() / "docs/reference/op_table.md";
   std::stringstream file;
   file << std::ifstream(path).rdbuf();
   const std::string text = file.str();

@@ -1,6 +1,5 @@
-// docs/published_results.md, docs/reference/train.md and environment.md hold the tables that the
-// code has.
-// DEMI_WRITE_DOCS=1 writes them.
+// docs/published_results.md, docs/reference/train.md and docs/reference/environment.md hold the
+// tables that the code has. DEMI_WRITE_DOCS=1 writes them.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +79,7 @@ void expect_in_page(const std::string& page, const std::string& name, const std:
     std::ofstream(path) << all.substr(0, start) << text << all.substr(last);
   else
     EXPECT_EQ(all.substr(start, last - start), text)
-        << "DEMI_WRITE_DOCS=1 demi_train_test --gtest_filter='Docs.*' writes it anew";
+        << "DEMI_WRITE_DOCS=1 demi_lab_recipes_test --gtest_filter='Docs.*' writes it anew";
 }
 
 TEST(Docs, TheRecipesAreTheCodes) {
@@ -119,7 +118,7 @@ TEST(Docs, EveryVariableThatIsReadIsInThePage) {
   const auto in_page =
       variables_in(text_of(kRoot / "docs/reference/environment.md"), "\n\\| `", "` \\|");
   std::size_t read = 0;
-  for (const char* folder : {"demi", "cli", "tests"})
+  for (const char* folder : {"demi", "lab", "cli", "tests"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(kRoot / folder)) {
       const std::string ending = entry.path().extension().string();
       if (ending != ".cpp" && ending != ".h" && ending != ".cu") continue;
