@@ -11,24 +11,25 @@
 
 namespace demi::checkpoint {
 
-/// Names are unique and free (UTF-8), only "__metadata__" is taken by the format.
+/// Tensors by name: any UTF-8 text but "__metadata__", which the format uses itself.
 using NamedTensors = std::map<std::string, at::Tensor>;
 using Metadata = std::map<std::string, std::string>;
 
-/// What a safetensors file holds: 8 bytes little-endian header length, a JSON header with dtype,
-/// shape and place of each tensor, then the raw values (https://github.com/huggingface/safetensors,
-/// "Format").
+/// The content of a safetensors file. The file holds 8 bytes little-endian header length, a JSON
+/// header with dtype, shape and place of each tensor, then the raw values
+/// (https://github.com/huggingface/safetensors, "Format").
 struct Safetensors {
   NamedTensors tensors;  // on the CPU, contiguous
   Metadata metadata;
 };
 
-/// Writes dense tensors of any device and layout: fp64 fp32 fp16 bf16 fp8_e4m3 fp8_e5m2, complex64,
-/// signed and unsigned integers of 8 to 64 bits, bool.
-/// The values start at a multiple of 8, and each tensor at a multiple of its element size; the file
-/// is Python's safetensors byte for byte (with at most one metadata entry: Python leaves their
-/// order open). Atomic: see AtomicFile. Synchronises with the device. Throws UsageError,
-/// TrainingError (disk).
+/// Writes dense tensors of any device and strides: fp64 fp32 fp16 bf16 fp8_e4m3 fp8_e5m2,
+/// complex64, signed and unsigned integers of 8 to 64 bits, bool. The values start at a multiple of
+/// 8 bytes, and each tensor at a multiple of its element size. The file is that of Python's
+/// safetensors byte for byte, if there is at most one metadata entry (Python leaves their order
+/// open). The file is written whole or not at all (AtomicFile). Synchronises with the tensors'
+/// devices. Throws UsageError for a name or text that the format cannot hold and for other tensors,
+/// TrainingError if the disk fails.
 DEMI_API void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                                const Metadata& metadata = {});
 
@@ -37,20 +38,22 @@ struct TensorPlace {
   std::string name;
   std::string dtype;  // as the format spells it: F32, BF16, ...
   std::vector<int64_t> shape;
-  uint64_t begin, end;  // bytes after the header
+  uint64_t begin, end;  // in bytes, counted from the end of the header
 };
 
+/// What stands before the values of a file.
 struct SafetensorsHeader {
   std::vector<TensorPlace> tensors;  // in the order of their values
   Metadata metadata;
-  uint64_t data_start;  // offset of the values in the file
+  uint64_t data_start;  // offset of the first value in the file, in bytes
 };
 
-/// The header alone, checked against the file's size. Throws DataError: file, offset, found,
-/// expected.
+/// Reads the header alone and checks it against the file's size. Throws DataError, which names
+/// file, offset, what was found and what was expected.
 DEMI_API SafetensorsHeader read_safetensors_header(const std::filesystem::path& file);
 
-/// Everything. Throws DataError also for a dtype that LibTorch has no name for.
+/// Reads the whole file. Tensors are contiguous, on the CPU, and own their memory. Throws DataError
+/// as read_safetensors_header, and for a dtype that LibTorch does not have.
 DEMI_API Safetensors load_safetensors(const std::filesystem::path& file);
 
 }  // namespace demi::checkpoint

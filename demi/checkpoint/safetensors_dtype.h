@@ -7,12 +7,14 @@
 
 namespace demi::checkpoint {
 
-/// How the format spells a dtype, or nothing where it has no word for it.
+/// The format's name of a dtype ("BF16"), or nothing if the format does not have it.
 std::optional<std::string_view> safetensors_name(c10::ScalarType dtype);
 
-/// Tensors of a lower rank stand first in a file.
+/// The order of dtypes in a file: tensors of a lower rank come first, wide dtypes before narrow
+/// ones.
 int safetensors_rank(c10::ScalarType dtype);
 
+/// The dtype of that name, or nothing if LibTorch does not have it.
 std::optional<c10::ScalarType> safetensors_dtype(std::string_view name);
 
 }  // namespace demi::checkpoint

@@ -8,14 +8,15 @@
 
 namespace demi::checkpoint {
 
-constexpr std::size_t kMostDimensions = 64;  // LibTorch's operators take no more
-/// Each entry costs about 100 bytes of memory for as few as 8 in the file.
+/// LibTorch's operators accept no more.
+constexpr std::size_t kMostDimensions = 64;
+/// An entry of 8 bytes in the file costs about 100 bytes of memory.
 constexpr std::size_t kMostMetadata = 100'000;
 
-/// The entries of a JSON header, sorted by place and then by name; data_start is left to the
-/// caller. Time is that of a sort, memory less than 3 times the text: no JSON document is built.
-/// Places, dtypes and shapes are not compared with each other or with the file. Throws DataError
-/// for text that is not JSON, a name that stands twice, an entry of another form.
+/// The entries of a JSON header, sorted by place and then by name; the caller sets data_start.
+/// Takes the time of a sort and less than 3 times the text's memory, because no JSON document is
+/// built. Does not compare places, dtypes and shapes with each other or with the file. Throws
+/// DataError for text that is not JSON, a name that stands twice, and an entry of another form.
 SafetensorsHeader parse_header(const Fault& fault, std::string_view text);
 
 }  // namespace demi::checkpoint

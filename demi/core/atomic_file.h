@@ -8,23 +8,23 @@
 
 namespace demi {
 
-/// Writes a file so that its name always leads to one whole version: the bytes go to a temporary
-/// file beside it, commit() has them on the disk (fsync) and renames. Without commit(), on an
-/// exception or when the process is killed, the old file stays as it was (a killed process leaves
-/// the temporary one, NAME.PID.tmp).
+/// Writes a file whole or not at all. The bytes go to a temporary file beside it (NAME.PID.tmp);
+/// commit() writes them to the disk (fsync) and renames that file. Without commit(), for example
+/// after an exception, the old file stays as it was. A process that is killed leaves the temporary
+/// file behind.
 class DEMI_API AtomicFile {
  public:
-  /// Throws TrainingError where the file cannot be made (no permission, no folder, no space).
+  /// Throws TrainingError if the file cannot be made (no permission, no folder, no space).
   explicit AtomicFile(std::filesystem::path path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Throws TrainingError where the disk is full or fails.
+  /// Throws TrainingError if the disk is full or fails.
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
 
-  /// Once, last. Throws TrainingError; then the old file is unharmed.
+  /// Call it once, last. Throws TrainingError if the disk fails; the old file then stays as it was.
   void commit();
 
  private:
@@ -35,7 +35,7 @@ class DEMI_API AtomicFile {
   int descriptor_ = -1;
 };
 
-/// The whole file at once.
+/// Writes a whole file: AtomicFile with one write(). Throws TrainingError.
 DEMI_API void write_atomically(const std::filesystem::path& path, std::string_view content);
 
 }  // namespace demi

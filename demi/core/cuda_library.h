@@ -10,13 +10,14 @@ namespace demi {
 /// GPU.
 struct CudaLibrary {
   bool loaded = false;
-  std::string reason;  // why it is not: no driver, not part of this LibTorch, set to off
+  /// Why it is not loaded: no driver, not part of this LibTorch, switched off. "" if loaded.
+  std::string reason;
 };
 
-/// Loads libtorch_cuda.so at the first call where an NVIDIA driver (libcuda.so.1) is present, and
-/// never twice. Takes about 0.2 s where it loads, microseconds where there is no driver.
-/// DEMI_CUDA_LIBRARY=off keeps it out. Thread safe. Autocast kernels of ours must be registered
-/// after this call: libtorch_cuda registers some of its own when it loads.
+/// Loads libtorch_cuda.so at the first call, if an NVIDIA driver (libcuda.so.1) is present, and
+/// never twice. Loading takes about 0.2 s; without a driver the call takes microseconds.
+/// DEMI_CUDA_LIBRARY=off prevents loading. Any thread. demi's autocast kernels must be registered
+/// after this call, because libtorch_cuda registers some of its own when it loads.
 DEMI_API const CudaLibrary& load_cuda();
 
 }  // namespace demi

@@ -19,9 +19,9 @@ enum class Dtype { fp64, fp32, tf32, fp16, bf16, fp8_e4m3, fp8_e5m2 };
 struct Format {
   Dtype dtype;
   std::string_view name;
-  int bytes;          // of storage
-  int exponent_bits;  //
-  int fraction_bits;  // stored ones, the leading 1 not counted
+  int bytes;  // of storage
+  int exponent_bits;
+  int fraction_bits;  // those that are stored: without the leading 1
   int bias;           // of the exponent
   bool has_infinity;  // fp8_e4m3 has none: S.1111.111 is NaN and S.1111.110 is 448
 };
@@ -29,16 +29,17 @@ struct Format {
 /// All formats, widest first. Static storage.
 DEMI_API std::span<const Format> formats();
 
+/// The fields of one format.
 DEMI_API const Format& format_of(Dtype dtype);
 
-/// "fp16" and so on.
+/// The name as demi prints it: "fp16", "fp8_e4m3".
 DEMI_API std::string_view name_of(Dtype dtype);
 
-/// The format of that name, PyTorch's and C's names included (float16, half, bfloat16, float,
-/// double ...), letter case aside.
+/// The format of that name, whatever its letter case. PyTorch's and C's names are known, too
+/// (float16, half, bfloat16, float, double, ...). Empty for an unknown name.
 DEMI_API std::optional<Dtype> find_dtype(std::string_view name);
 
-/// As find_dtype. Throws UsageError with the nearest right name.
+/// As find_dtype, but throws UsageError with the nearest known name if the name is unknown.
 DEMI_API Dtype parse_dtype(std::string_view name);
 
 }  // namespace demi

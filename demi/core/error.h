@@ -8,20 +8,21 @@
 
 namespace demi {
 
-/// What an error message of this library says, in the order in which it is said. Empty parts are
-/// left out. Reads `[where] what; seen: ...; accepted: ...; advice`.
+/// The parts of an error message, in the order in which they are printed. Empty parts are left out:
+/// `[where] what; seen: ...; accepted: ...; advice`.
 struct Complaint {
   std::string_view where;     // module.function
   std::string_view what;      // what is wrong
-  std::string_view seen;      // the value met
-  std::string_view accepted;  // what would have been right
-  std::string_view advice;    // what to do
+  std::string_view seen;      // the wrong value
+  std::string_view accepted;  // the values that are right
+  std::string_view advice;    // what to do about it
 };
 
+/// The message as one line of text.
 DEMI_API std::string describe(const Complaint& complaint);
 
-/// Base of all exceptions that the library throws by itself. LibTorch's own (c10::Error) pass
-/// through unchanged.
+/// Base of all exceptions that demi throws. LibTorch's own exceptions (c10::Error) pass through
+/// unchanged.
 class DEMI_API Error : public std::runtime_error {
  public:
   explicit Error(const Complaint& complaint) : std::runtime_error(describe(complaint)) {}

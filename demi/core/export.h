@@ -1,4 +1,4 @@
 #pragma once
 
-/// Marks what the shared library offers; everything else is hidden.
+/// Marks a class or function that the shared library exports; everything else is hidden.
 #define DEMI_API __attribute__((visibility("default")))

@@ -6,9 +6,9 @@
 
 namespace demi {
 
-/// For tests: by how many kilobytes the process's resident memory rose at most while `call` ran. -1
-/// where that cannot be told: a kernel that does not let the peak be reset, a sanitizer, whose own
-/// memory would be counted, too.
+/// For tests: the most kilobytes by which the process's resident memory rose while `call` ran. -1
+/// if that cannot be measured: the kernel does not let the peak be reset, or a sanitizer is in use,
+/// whose own memory would be counted.
 template <class Call>
 int64_t peak_kilobytes_of(const Call& call) {
   const auto read = [](const std::string& name) -> int64_t {

@@ -8,12 +8,12 @@
 
 namespace demi {
 
-/// The name out of `known` with the smallest edit distance (Levenshtein 1966; a swap of neighbours
-/// counts one, Damerau 1964) to `word`, letter case aside, or "" where even that one differs in
-/// more than a third of the longer word (at least 2 edits are allowed).
+/// The name in `known` with the smallest edit distance to `word`, ignoring letter case (Levenshtein
+/// 1966; a swap of neighbours counts as one edit, Damerau 1964). "" if even that name differs in
+/// more than a third of the longer word; 2 edits are always allowed.
 DEMI_API std::string nearest(std::string_view word, std::span<const std::string> known);
 
-/// "did you mean X? known: A, B, C", without the question where nothing is near.
+/// "did you mean X? known: A, B, C", without the question if no name is near.
 DEMI_API std::string did_you_mean(std::string_view word, std::span<const std::string> known);
 
 }  // namespace demi

@@ -58,7 +58,7 @@ static constexpr float fp32_from_fp16(std::uint16_t bits) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
 }
 
-/// Exponent bits all ones: infinity or NaN.
+/// False for infinities and NaN: their exponent bits are all ones.
 static constexpr bool is_finite_fp16(std::uint16_t bits) { return (bits & 0x7C00u) != 0x7C00u; }
 static constexpr bool is_finite_bf16(std::uint16_t bits) { return (bits & 0x7F80u) != 0x7F80u; }
 static constexpr bool is_finite_fp32(float value) {

@@ -6,9 +6,9 @@
 
 namespace demi {
 
-/// The checkout that the tests read files of: DEMI_SOURCE_DIR, which ctest sets, else the nearest
-/// folder above the current one that holds demi's sources. (__FILE__ would name the checkout that
-/// the compiler's cache met first.)
+/// The checkout whose files the tests read: DEMI_SOURCE_DIR, which ctest sets, else the nearest
+/// folder above the current one that holds demi's sources. (__FILE__ may name another checkout,
+/// whose compiled file the compiler's cache reused.)
 inline std::filesystem::path source_dir() {
   if (const char* given = std::getenv("DEMI_SOURCE_DIR")) return given;
   for (auto dir = std::filesystem::current_path();; dir = dir.parent_path()) {

@@ -8,26 +8,28 @@
 
 namespace demi::data {
 
-/// What one step trains on.
+/// The examples of one step.
 struct Batch {
   at::Tensor input;  // images (N, C, H, W) fp32; texts (N, T) int64; rows (N, ...)
-  at::Tensor
-      target;  // (N) int64 classes, (N, 1) fp32 for binary classes, or whatever the loss expects
-  at::Tensor lengths;  // (N) int64 on the CPU: valid tokens a row; undefined for images and rows
+  /// (N) int64 classes, (N, 1) fp32 for binary classes, or whatever the loss expects.
+  at::Tensor target;
+  /// (N) int64 on the CPU: valid tokens of each row. Undefined for images and rows.
+  at::Tensor lengths;
 };
 
-/// A source of batches. `batch` is a pure function of the loader's seed, `epoch` and `position`: a
-/// run can go on from any step with the very bits that an uninterrupted run would have seen. Safe
-/// to call from several threads.
+/// A source of batches. `batch` is a pure function of the loader's seed, `epoch` and `position`, so
+/// a run can go on from any step with exactly the batches of an uninterrupted run. May be called
+/// from several threads.
 class DEMI_API Loader {
  public:
   virtual ~Loader() = default;
 
-  /// Examples that one epoch shows (to this rank).
+  /// Examples of one epoch, for this rank.
   virtual int64_t examples() const = 0;
+  /// Batches of one epoch, for this rank.
   virtual int64_t batches() const = 0;
 
-  /// `position` in [0, batches()). Throws UsageError outside of it.
+  /// The batch at `position` in [0, batches()) of an epoch. Throws UsageError for another position.
   virtual Batch batch(int64_t epoch, int64_t position) const = 0;
 };
 

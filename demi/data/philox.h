@@ -7,7 +7,8 @@ namespace demi::data {
 
 /// Random bits as a function of (seed, epoch, item, purpose), without a state that could be lost
 /// between two runs. Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy
-/// as 1, 2, 3", SC 2011, section 3.4.
+/// as 1, 2, 3", SC 2011, section 3.4. Written here instead of calling at::Philox4_32, so that the
+/// order of data depends on no version of LibTorch.
 namespace philox {
 
 using Block = std::array<uint32_t, 4>;
@@ -26,7 +27,7 @@ constexpr Block generate(Block counter, Key key) {
 
 }  // namespace philox
 
-/// What random bits are for; two purposes never share any.
+/// What random bits are used for. Two purposes never share any.
 enum class Purpose : uint32_t { shuffle = 1, augment = 2, bucket = 3, synthetic = 4, window = 5 };
 
 constexpr philox::Block random_bits(uint64_t seed, int64_t epoch, int64_t item, Purpose purpose) {
@@ -36,7 +37,7 @@ constexpr philox::Block random_bits(uint64_t seed, int64_t epoch, int64_t item, 
       {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
-/// Uniform in [0, below) from 32 random bits; off uniform by less than below / 2^32.
+/// A number in [0, below) from 32 random bits; uniform up to below / 2^32.
 constexpr int64_t bounded(uint32_t bits, int64_t below) {
   return static_cast<int64_t>((static_cast<uint64_t>(bits) * static_cast<uint64_t>(below)) >> 32);
 }

@@ -13,15 +13,15 @@ namespace demi::data {
 struct PrefetchOptions {
   int64_t workers = 1;             // threads that make batches, >= 1
   int64_t depth = 2;               // batches that are made ahead, >= 1
-  c10::Device device = c10::kCPU;  // where batches are wanted; lengths stay on the CPU
+  c10::Device device = c10::kCPU;  // where the batches go; lengths stay on the CPU
 };
 
-/// Makes the batches of another loader ahead of time, in threads of its own (each of which works on
-/// one core). It gives the same batches; the next position is guessed to be the one after the last,
-/// then the next epoch's first. On a GPU batches are made, pinned and copied on a stream of their
+/// Makes the batches of another loader ahead of time, in threads of its own, each of which uses one
+/// core. The batches are the same. The next position is assumed to be the one after the last, then
+/// the first of the next epoch. For a GPU, batches are made, pinned and copied on a stream of their
 /// own while the step before is computed; the stream that is current in the call of batch() waits
-/// for them, the host does not. An exception of the inner loader comes out of the call that asks
-/// for that batch.
+/// for them, and the host does not. An exception of the inner loader is thrown by the call that
+/// asks for that batch.
 class DEMI_API PrefetchLoader : public Loader {
  public:
   /// Throws UsageError for options out of range.
@@ -32,7 +32,7 @@ class DEMI_API PrefetchLoader : public Loader {
   int64_t batches() const override { return inner_->batches(); }
   Batch batch(int64_t epoch, int64_t position) const override;
 
-  /// How long calls of batch() have waited for batches that were not ready, all together.
+  /// Sum of the seconds for which calls of batch() waited for a batch that was not ready.
   double seconds_waited() const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace demi::data {
 
-/// Whole numbers that a class is given: a UsageError in its name where one is not right.
+/// Checks whole numbers that a class is given: throws UsageError with `where` if one is wrong.
 struct Require {
   std::string_view where;
 

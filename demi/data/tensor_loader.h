@@ -8,11 +8,10 @@
 
 namespace demi::data {
 
-/// Rows of two tensors that the user has: input (N, ...) and target (N, ...), kept where they are;
-/// batches too.
+/// Batches of rows of two tensors, input (N, ...) and target (N, ...), on the tensors' device.
 class DEMI_API TensorLoader : public Loader {
  public:
-  /// The tensors are shared, not copied. Throws UsageError where they differ in N.
+  /// The tensors are shared, not copied. Throws UsageError if they differ in N.
   TensorLoader(at::Tensor input, at::Tensor target, const OrderOptions& order = {});
 
   int64_t examples() const override { return order_.examples(); }
@@ -21,15 +20,15 @@ class DEMI_API TensorLoader : public Loader {
 
  private:
   at::Tensor input_, target_;
-  bool in_order_;  // batches are views
+  bool in_order_;  // not shuffled: batches are views
   Order order_;
 };
 
-/// Rows from randn, made once on the CPU in fp32 from the seed: what the AMP recipe trains on.
-/// input (N, in), target (N, out).
+/// Random rows, the data of the AMP recipe: input (N, in) and target (N, out), fp32 on the CPU.
 struct SyntheticRows {
   at::Tensor input, target;
 };
+/// Normally distributed rows, a function of the seed.
 DEMI_API SyntheticRows synthetic_rows(int64_t examples, int64_t in, int64_t out, uint64_t seed);
 
 }  // namespace demi::data

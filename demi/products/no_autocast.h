@@ -4,7 +4,8 @@
 
 namespace demi::products {
 
-/// What runs under it has its dtypes already, whatever region backward is called in.
+/// Switches autocast off until the end of the scope: the tensors have their dtypes already,
+/// whatever region backward is called in.
 struct NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };

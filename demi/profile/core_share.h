@@ -8,36 +8,39 @@
 
 namespace demi::profile {
 
-/// What the operating system counted of this process over some time.
+/// What the operating system counted for this process over a time.
 struct CoreReadings {
   double wall_seconds = 0;
-  double cpu_seconds = 0;  // of all threads, those that spin included
-  /// Sum over threads of the time in which they were ready to run and had no core; none where the
-  /// kernel does not say (Linux's /proc/self/task/TID/schedstat).
+  double cpu_seconds = 0;  // of all threads, including those that spin
+  /// Sum over threads of the time in which they were ready to run and had no core. None if the
+  /// kernel does not count it (Linux's /proc/self/task/TID/schedstat).
   std::optional<double> queued_seconds;
-  double stolen_seconds = 0;  // that a hypervisor took from this process's cores for other machines
-  double cores = 1;  // that the process may run on: affinity, and its control group's quota
-  int64_t involuntary_switches = 0;  // a thread had to leave its core before it was done
+  /// Time that a hypervisor took from this process's cores for other machines.
+  double stolen_seconds = 0;
+  /// Cores that the process may use: its affinity, limited by its control group's quota.
+  double cores = 1;
+  /// How often a thread had to leave its core before it was done.
+  int64_t involuntary_switches = 0;
 
   DEMI_API CoreReadings& operator+=(const CoreReadings& more);
 };
 
-/// Share, above 0 up to 1, of the cores that the process could use and got:
+/// The share of the cores that the process asked for and got, above 0, at most 1:
 ///
-///     cpu / (cpu + queued + stolen), or cpu / (wall x cores) where that is more
+///     cpu / (cpu + queued + stolen), or cpu / (wall x cores) if that is more
 ///
-/// A thread that sleeps (for data, for a device, for other threads without spinning) wants no core
-/// and is not in it, so that the share does not depend on OMP_WAIT_POLICY: a thread that spins
-/// counts as running, and as queued while another program has its core. The second term is for more
-/// threads than cores: they stand in each other's way, and the process still has all there is. What
-/// goes by other ways than a core is not seen: memory bandwidth, the other hyperthread, the clock.
+/// A thread that sleeps (for data, for a device, for other threads without spinning) asks for no
+/// core and does not count. A thread that spins counts as running, and as queued while another
+/// program has its core, so the share does not depend on OMP_WAIT_POLICY. The second term is for
+/// processes with more threads than cores: they queue behind each other, although the process has
+/// all cores. Memory bandwidth, the other hyperthread of a core and the clock are not measured.
 ///
-/// None where the kernel does not say how long threads queued, or nothing ran.
+/// None if the kernel does not count how long threads queued, or if nothing ran.
 DEMI_API std::optional<double> cores_share(const CoreReadings& readings);
 
-/// Reads the counters around pieces of work and adds up; what passes between `end` and the next
-/// `begin` does not count. Threads that ended in a piece of work count with their processor time
-/// only.
+/// Reads the counters before and after pieces of work and adds up the differences. The time between
+/// `end` and the next `begin` does not count. A thread that ended during a piece of work counts
+/// with its processor time only.
 class DEMI_API CoreMeter {
  public:
   void begin();
@@ -48,7 +51,7 @@ class DEMI_API CoreMeter {
   struct Counters {
     CoreReadings process;
     std::unordered_map<int, int64_t> queued_ns;   // by thread
-    double stolen_seconds = 0, busy_seconds = 0;  // of the whole machine
+    double stolen_seconds = 0, busy_seconds = 0;  // of the whole machine, all cores
   };
   static Counters now();
 

@@ -16,15 +16,16 @@ inline constexpr std::array<std::string_view, 5> kPhaseNames{"data", "forward", 
                                                              "optimizer", "other"};
 
 /// Wall-clock seconds by phase: `enter` ends the phase before. On a CPU the phases are exact. On a
-/// device that works behind the host's back they are the host's time, unless `synchronise` is true:
-/// then each `enter` waits for the device, which makes the step slower and the split true.
+/// device that works asynchronously they are the host's time, unless `synchronise` is true: then
+/// each `enter` waits for the device, which makes the step slower and the phases exact. One
+/// thread.
 class DEMI_API PhaseTimer {
  public:
   using Seconds = std::chrono::duration<double>;
 
   explicit PhaseTimer(c10::Device device, bool synchronise = false);
   void enter(Phase phase);
-  /// Ends the phase in progress; time until the next `enter` counts nowhere.
+  /// Ends the current phase. Time until the next `enter` counts for none.
   void pause();
   Seconds spent(Phase phase) const { return spent_[static_cast<std::size_t>(phase)]; }
   Seconds total() const;
@@ -40,7 +41,7 @@ class DEMI_API PhaseTimer {
   std::array<Seconds, kPhaseNames.size()> spent_{};
 };
 
-/// Waits for everything that was queued on the device; returns at once for the CPU.
+/// Waits for all work that was queued on the device. Returns at once for a CPU.
 DEMI_API void synchronize(c10::Device device);
 
 }  // namespace demi::profile

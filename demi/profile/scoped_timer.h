@@ -9,20 +9,19 @@
 
 namespace demi::profile {
 
-/// What a ScopedTimer saw.
+/// What a ScopedTimer measured.
 struct Measured {
-  double seconds = 0;                    // of wall-clock time, the device's work included
+  double seconds = 0;                    // wall-clock time, including the device's work
   std::int64_t peak_bytes = 0;           // of tensors; 0 on a CPU without count_cpu_memory
-  std::int64_t peak_resident_bytes = 0;  // of the process, where its peak can be reset
+  std::int64_t peak_resident_bytes = 0;  // of the process, if its peak can be reset
 };
 
-/// Waits for the device, gives back unused blocks and resets the peaks: a quiet start for what is
-/// to be measured.
+/// Prepares a measurement: waits for the device, returns unused memory and resets the peaks.
 DEMI_API void quiet_down(c10::Device device);
 
-/// Time and memory of a part of a program, from a quiet start to a finished end, as the AMP recipe
-/// measures it. The constructor quiets down and then starts the clock; the end of the scope waits
-/// for the device and then reads both.
+/// Time and memory of a part of a program, as the AMP recipe measures it. The constructor calls
+/// quiet_down() and then starts the clock; the end of the scope waits for the device and then reads
+/// time and peaks.
 ///
 ///     demi::profile::Measured measured;
 ///     {
@@ -30,20 +29,21 @@ DEMI_API void quiet_down(c10::Device device);
 ///       train();
 ///     }
 ///
-/// Peaks belong to the device and the process, not to the timer: one at a time. The first steps
-/// after the start allocate again, so a few milliseconds need a warm-up and a timer of their own.
+/// Peaks belong to the device and the process, so only one timer may run at a time. The first steps
+/// after the start allocate memory again: to measure a few milliseconds, warm up first and use a
+/// timer of your own.
 class DEMI_API ScopedTimer {
  public:
   explicit ScopedTimer(c10::Device device);
-  /// `into` is filled by stop() or the end of the scope; where the device failed meanwhile, not. It
-  /// must outlive the timer.
+  /// stop(), or the end of the scope, fills `into`, unless the device failed meanwhile. `into` must
+  /// outlive the timer.
   ScopedTimer(c10::Device device, Measured& into);
   ~ScopedTimer();
   ScopedTimer(const ScopedTimer&) = delete;
   ScopedTimer& operator=(const ScopedTimer&) = delete;
 
-  /// Ends the measurement before the scope does. A second call gives the same. Throws what the
-  /// device reports.
+  /// Ends the measurement before the scope does. A second call returns the same. Throws the error
+  /// that the device reports.
   const Measured& stop();
 
  private:

@@ -7,36 +7,37 @@
 
 namespace demi::rnn {
 
-/// Products with one matrix b of shape (k, n), 16-bit, CPU, for steps too small for a call of
-/// at::mm each: packed once, then c = a b or c += a b with sums in FP32. On a processor with bf16
-/// products a bf16 matrix is multiplied as it is, by AMX through LibTorch's block products or by
-/// AVX512_BF16 through a kernel of our own (LibTorch has none for it); elsewhere as FP32, which
-/// holds its values exactly, so that only the order of the sums differs. Calls from several threads
-/// may overlap.
+/// Products with one 16-bit CPU matrix b of shape (k, n), for steps that are too small for a call
+/// of at::mm each. The matrix is packed once; then c = a b or c += a b with FP32 sums. If the
+/// processor has bf16 products, a bf16 matrix is multiplied as it is: by AMX through LibTorch's
+/// block products, or by AVX512_BF16 through a kernel of demi's (LibTorch has none). Otherwise it
+/// is multiplied in FP32, which holds its values exactly, so only the order of the sums differs.
+/// Any number of threads at once.
 class DEMI_API StepProduct {
  public:
   explicit StepProduct(const at::Tensor& b);
 
-  /// Whether `a` is wanted in FP32 (with values rounded to b's dtype) and not in b's dtype.
+  /// Whether `a` must be FP32 (with values rounded to b's dtype) instead of b's dtype.
   bool reads_fp32() const { return !own_ && panel_ == 0; }
 
-  /// a (rows, k), c (rows, n), both dense. When a thread has made its last call: release().
+  /// c = a b, or c += a b with `add`: a (rows, k), c (rows, n), both dense. Each thread calls
+  /// release() after its last product.
   void operator()(const void* a, float* c, int64_t rows, bool add) const;
   static void release();
 
-  /// Whether LibTorch multiplies blocks of FP32 on this machine, tried once.
+  /// Whether LibTorch multiplies blocks of FP32 on this machine. Tried once.
   static bool available();
 
-  /// Whether products of bf16 are done by the processor.
+  /// Whether the processor multiplies bf16 numbers itself.
   static bool bf16_available();
 
  private:
-  static bool amx_available();  // LibTorch's block products of bf16, tried once
+  static bool amx_available();  // whether LibTorch's block products of bf16 work; tried once
 
   int64_t k_, n_;
-  const kernels::Bf16Product* own_ = nullptr;  // multiplies b_ as it packed it
-  int64_t panel_ = 0;                          // columns of a panel that LibTorch packed
-  at::Tensor b_;                               // neither: (k, n) in FP32
+  const kernels::Bf16Product* own_ = nullptr;  // demi's kernel, if it packed b_; else null
+  int64_t panel_ = 0;                          // columns of a panel if LibTorch packed b_; else 0
+  at::Tensor b_;                               // packed; or (k, n) in FP32
 };
 
 }  // namespace demi::rnn
