@@ -20,14 +20,17 @@ struct EvaluateOptions {
   c10::Device device = c10::kCPU;
   LossFunction loss = Loss::cross_entropy;
   std::vector<Metric> metrics;
-  bool per_class = false;             // accuracy of each class, for classifications
-  bool flush_subnormals = true;       // on a CPU (core/flush_subnormals.h)
-  std::function<bool()> should_stop;  // asked before each batch; true ends it with what there is
+  /// true: also the accuracy of each class. For classifications.
+  bool per_class = false;
+  /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
+  bool flush_subnormals = true;
+  /// Asked before each batch. true: the evaluation ends with the batches so far.
+  std::function<bool()> should_stop;
 };
 
-/// Loss, accuracy and metrics over all of `loader`, in evaluation mode, without gradients. Batches
-/// are moved to the device (data/to_device.h); the weights must be there already. Leaves the
-/// module's mode as it was. Synchronises once, at the end.
+/// Loss, accuracy and metrics over all batches of `loader`, in evaluation mode, without gradients.
+/// The weights must be on the device already; batches are moved there (data/to_device.h). Puts the
+/// module's mode back. Synchronises once, at the end. Throws what the loader throws.
 DEMI_API Evaluation evaluate(const Network& network, const data::Loader& loader,
                              const EvaluateOptions& options);
 

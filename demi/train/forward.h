@@ -13,10 +13,10 @@
 
 namespace demi::train {
 
-/// FP32 matrix products, convolutions and recurrent layers in tf32 (CUDA) or not, until the end of
-/// the scope; process-wide. On a CPU they are FP32 in any case, also where
-/// at::Context::setFloat32MatmulPrecision allows less. At the end all is as the user had it, set by
-/// LibTorch's older functions, its newer ones, or both.
+/// Whether FP32 matrix products, convolutions and recurrent layers may use tf32 on CUDA, until the
+/// end of the scope, in the whole process. On a CPU they are FP32 in any case, even if
+/// at::Context::setFloat32MatmulPrecision allows less. The destructor puts the user's settings
+/// back, whether they were made by LibTorch's older functions, its newer ones, or both.
 class Tf32Mode {
  public:
   explicit Tf32Mode(bool allow);
@@ -25,20 +25,21 @@ class Tf32Mode {
   Tf32Mode& operator=(const Tf32Mode&) = delete;
 
  private:
-  std::vector<at::Float32Precision> before_;  // of what newer functions set
-  at::Float32MatmulPrecision matmul_before_;  // of the older ones
+  std::vector<at::Float32Precision> before_;  // settings of the newer functions
+  at::Float32MatmulPrecision matmul_before_;  // settings of the older ones
   bool convolution_before_;
 };
 
-/// The autocast region of a mixed precision on the device; a disabled one for the others. Where it
-/// is that of demi::global_policy(), the policy's region, whose softmax is FP32.
+/// The autocast region of a mixed precision on the device; a disabled region for other precisions.
+/// If the precision is that of demi::global_policy(), this is the policy's region, which runs
+/// softmax in FP32.
 Autocast region_of(const Precision& precision, c10::Device device);
 
-/// The batch with floating point inputs in the weights' dtype where the precision is not mixed.
+/// The batch. If the precision is not mixed, floating point inputs have the weights' dtype.
 data::Batch input_for(const Precision& precision, const data::Batch& batch);
 
-/// The batch through the network in `precision`: inside an autocast region where it is mixed, with
-/// floating point inputs in the weights' dtype where it is not.
+/// The network's output for the batch: in an autocast region if the precision is mixed, otherwise
+/// with floating point inputs in the weights' dtype.
 at::Tensor forward_in(const Precision& precision, const Network& network, const data::Batch& batch,
                       c10::Device device);
 

@@ -16,53 +16,63 @@ namespace demi::train {
 struct StepRecord {
   int64_t epoch = 1;               // from 1
   int64_t step = 0;                // of the whole run, from 1
-  double loss = 0;                 // mean over the batch; NaN where it was not a number
+  double loss = 0;                 // mean over the batch; may be NaN or Inf
   std::optional<double> accuracy;  // of the batch, 0 to 1
   double learning_rate = 0;        // of the first parameter group, used in this step
-  std::optional<double>
-      loss_scale;           // that this step's loss was multiplied by; none without a scaler
-  bool skipped = false;     // Inf or NaN among the gradients: nothing was changed
-  double seconds = 0;       // from the end of the step before, reading and callbacks included
-  double data_seconds = 0;  // of these, waited for data. Both of the host
+  /// Factor of this step's loss; none without a scaler.
+  std::optional<double> loss_scale;
+  /// The gradients held an Inf or NaN, and nothing was changed.
+  bool skipped = false;
+  /// The host's time since the end of the step before, including reads and callbacks.
+  double seconds = 0;
+  /// The part of `seconds` in which the host waited for data.
+  double data_seconds = 0;
 };
 
+/// Results of one evaluation.
 struct Evaluation {
   double loss = 0;                                      // mean over all examples
   std::optional<double> accuracy;                       // 0 to 1
   std::vector<std::pair<std::string, double>> metrics;  // by name; means over all examples
-  std::vector<double> class_accuracy;  // 0 to 1 by class, NaN for one without examples; if asked
+  /// 0 to 1 by class, NaN for a class without examples. Empty unless asked for.
+  std::vector<double> class_accuracy;
   int64_t examples = 0;
   double seconds = 0;
-  bool stopped = false;  // ended early because the caller asked for it: of a part of the examples
+  /// The caller ended it early: the results are those of a part of the examples.
+  bool stopped = false;
 
-  /// Whether this is a better result: by accuracy where there is one, else by loss. One whose loss
-  /// is NaN never is, and every other one is better than that.
+  /// Whether this result is better than the other: by accuracy if both have one, else by loss. A
+  /// result whose loss is NaN is never better, and every other result is better than it.
   bool better_than(const Evaluation& other) const {
     if (std::isnan(loss) || std::isnan(other.loss)) return !std::isnan(loss);
     return accuracy && other.accuracy ? *accuracy > *other.accuracy : loss < other.loss;
   }
 };
 
+/// One pass over the training data.
 struct EpochRecord {
   int64_t epoch = 1;
   int64_t examples = 0;
-  double loss = 0;                 // mean over the epoch's examples, as they were met
-  std::optional<double> accuracy;  // likewise
-  double seconds = 0;              // of training; evaluation apart
-  std::array<double, profile::kPhaseNames.size()>
-      phase_seconds{};  // their split, in the order of kPhaseNames
+  double loss = 0;                 // mean over the epoch's examples, each at its own step
+  std::optional<double> accuracy;  // likewise, 0 to 1
+  double seconds = 0;              // of training, without evaluation
+  /// `seconds` by phase, in the order of kPhaseNames.
+  std::array<double, profile::kPhaseNames.size()> phase_seconds{};
   std::optional<Evaluation> validation;
 };
 
+/// Everything that a fit recorded.
 struct History {
   std::vector<StepRecord> steps;
   std::vector<EpochRecord> epochs;
   int64_t skipped_steps = 0;
-  bool stopped = false;               // ended early because the caller asked for it
+  bool stopped = false;               // the caller ended training early
   std::optional<int64_t> best_epoch;  // by validation; none without validation
   bool early_stopped = false;         // no better validation for early_stopping epochs
-  std::optional<std::string>
-      failed;  // why the result is worth nothing: the loss stayed NaN or Inf, or ended so
+  /// Why the result is worthless: the loss stayed NaN or Inf, or ended so. None if training
+  /// succeeded.
+  std::optional<std::string> failed;
+  /// Training time of all epochs.
   double seconds() const {
     double sum = 0;
     for (const EpochRecord& epoch : epochs) sum += epoch.seconds;
@@ -70,8 +80,8 @@ struct History {
   }
 };
 
-/// Told of everything that happens in a run, in the thread that trains. Steps are told of a few at
-/// a time, when the device has been read anyway.
+/// Is called in the training thread when something happens in a run. on_step is called for several
+/// steps in a row, in order, after the device was read (TrainerOptions::read_every).
 class Callback {
  public:
   virtual ~Callback() = default;

@@ -11,28 +11,29 @@
 
 namespace demi::train {
 
+/// Losses by name, with the shapes of output and target.
 enum class Loss {
   cross_entropy,                // logits (N, C), classes (N) int64
-  cross_entropy_probabilities,  // probabilities (N, C), as a softmax gives them; classes (N) int64
+  cross_entropy_probabilities,  // probabilities (N, C), the output of a softmax; classes (N) int64
   bce_with_logits,              // logits (N) or (N, 1), labels 0 or 1 of the same shape
-  mse,                          // any shape, equal on both sides
+  mse,                          // output and target of one shape
 };
 
 /// "cross-entropy", "bce", "mse". Throws UsageError with the nearest right name.
 DEMI_API Loss parse_loss(std::string_view name);
 
-/// Mean over the batch, FP32 (FP64 for FP64 outputs), whatever the output's dtype: Micikevicius et
-/// al. 2017, section 3.3, "prediction to FP32". `label_smoothing` in [0, 1), cross entropy on
-/// logits only. Probabilities are held above 1e-7, as in Keras.
+/// The mean over the batch, a scalar in FP32, or FP64 for FP64 outputs (Micikevicius et al. 2017,
+/// section 3.3). `label_smoothing` is in [0, 1), for cross entropy on logits only. Probabilities
+/// are kept above 1e-7, as in Keras. Does not synchronise.
 DEMI_API at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tensor& target,
                             double label_smoothing = 0);
 
-/// Which examples of the batch are right, bool (N) on the output's device; undefined for mse. Does
-/// not synchronise.
+/// Which examples of the batch are classified correctly: bool (N) on the output's device. Undefined
+/// for mse. Does not synchronise.
 DEMI_API at::Tensor right_ones(Loss loss, const at::Tensor& output, const at::Tensor& target);
 
-/// A loss by name, or one of the user's own: a function of output and target that gives the mean
-/// over the batch as a scalar. With one of the user's own there is no accuracy; give a Metric.
+/// A loss by name, or a function of yours: of output and target, returning the mean over the batch
+/// as a scalar. With a function there is no accuracy: give a Metric.
 class DEMI_API LossFunction {
  public:
   using Function = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;

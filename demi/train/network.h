@@ -11,15 +11,17 @@
 
 namespace demi::train {
 
-/// A model of any type as the trainer sees it: its module, and how a batch goes through it.
+/// A model of any type, as the trainer uses it: its module, and a function that computes its output
+/// for a batch.
 struct Network {
   std::shared_ptr<torch::nn::Module> module;
-  std::function<at::Tensor(const data::Batch&)>
-      forward;  // to logits or predictions, in the dtype they come in
+  /// Logits or predictions, in any dtype.
+  std::function<at::Tensor(const data::Batch&)> forward;
 };
 
-/// From a module holder (torch::nn::Linear, demi::models::FashionCNN, one of yours). `forward` is
-/// called with the batch's input, and with its lengths too where the model takes two tensors.
+/// The network of a module holder (torch::nn::Linear, torch::nn::Sequential, one of yours). Its
+/// forward is called with the batch's input, and with the lengths, too, if it takes two tensors and
+/// the batch has lengths.
 template <class Holder>
 Network network(Holder model) {
   Network result;

@@ -8,7 +8,7 @@
 
 namespace demi::train::testing {
 
-/// Batches in the order in which the rows stand.
+/// Batches of rows in their own order.
 class Rows : public data::Loader {
  public:
   Rows(at::Tensor input, at::Tensor target, int64_t batch_size)
@@ -25,7 +25,7 @@ class Rows : public data::Loader {
   int64_t batch_size_;
 };
 
-/// Ends in an error instead of its last batch.
+/// Throws instead of returning its last batch.
 class Broken : public Rows {
  public:
   explicit Broken(const Rows& rows) : Rows(rows) {}

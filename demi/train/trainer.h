@@ -78,20 +78,22 @@ struct TrainerOptions {
   std::function<bool()> should_stop;
 };
 
-/// Rows and what they should give: x (N, ...), y (N, ...).
+/// Inputs x (N, ...) and targets y (N, ...).
 struct TensorPair {
   at::Tensor x, y;
 };
 
+/// How `fit` makes batches of tensors.
 struct FitOptions {
   int64_t epochs = 1;
-  int64_t batch_size = 32;
-  bool shuffle = true;  // another order every epoch
-  uint64_t seed = 0;    // of the order
-  TensorPair validation;
+  int64_t batch_size = 32;  // 1 or more
+  bool shuffle = true;      // another order every epoch
+  uint64_t seed = 0;        // of the order
+  TensorPair validation;    // undefined: no validation
 };
 
-/// Optimizer steps of so many batches, the last of which may be of fewer than `accumulate`.
+/// The number of optimizer steps of so many batches. The last step may have fewer than `accumulate`
+/// batches.
 DEMI_API int64_t steps_of(int64_t batches, int64_t accumulate);
 
 /// An ordinary training loop, in any precision:
@@ -99,9 +101,8 @@ DEMI_API int64_t steps_of(int64_t batches, int64_t accumulate);
 ///     forward in an autocast region, loss in FP32, scaled, backward, unscaled and checked,
 ///     clipped, optimizer, schedule
 ///
-/// Weights must be on the device already; batches are moved there (data/to_device.h). For a "true"
-/// 16-bit or FP64 precision the module is converted when the trainer is made. Not shared between
-/// threads.
+/// Weights must be on the device already; batches are moved there (data/to_device.h). With a "true"
+/// 16-bit or FP64 precision the constructor converts the module. One thread at a time.
 class DEMI_API Trainer {
   struct Run;
 
@@ -111,28 +112,30 @@ class DEMI_API Trainer {
   Trainer(Network network, std::shared_ptr<torch::optim::Optimizer> optimizer,
           TrainerOptions options);
 
-  /// Of a module holder (torch::nn::Sequential, demi::models::MLP, one of yours).
+  /// A trainer of a module holder (torch::nn::Sequential, torch::nn::Linear, one of yours).
   template <class Holder>
   requires requires(Holder model) { model.ptr(); }
   explicit Trainer(Holder model, TrainerOptions options = {})
       : Trainer(train::network(std::move(model)), std::move(options)) {}
 
-  /// What it trains in: that of the options, else the global one when it was made.
+  /// The precision in which it trains: that of the options, else the global one at construction.
   const Precision& precision() const { return precision_; }
 
+  /// The callback hears of all fits from now on.
   void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  /// Trains, and evaluates on `validation` after each epoch where one is given. Reads the device
-  /// every `read_every` steps and not otherwise.
+  /// Trains, and evaluates on `validation` after each epoch if it is given. Reads the device every
+  /// `read_every` steps and not otherwise. Throws what loaders, callbacks and schedules throw;
+  /// history() then has the steps that were taken.
   History fit(const data::Loader& training, const data::Loader* validation = nullptr);
 
-  /// The same on tensors, which are shared and moved to the device.
+  /// The same on tensors. They are copied to the device, or shared if they are there already.
   History fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit = {});
 
-  /// A fit that is made in parts, so that several trainers can take turns in one thread: the same
-  /// steps with the same bits as one call of `fit`. Settings of the process that a fit changes
-  /// (subnormals, TF32) hold during `advance` only. LibTorch's random numbers are the caller's to
-  /// keep apart. Trainer and loaders must outlive it.
+  /// A fit in parts, so that several trainers can take turns in one thread. The steps are those of
+  /// one call of `fit`, bit for bit. Settings of the process that a fit changes (subnormals, TF32)
+  /// hold during `advance` only. The caller keeps LibTorch's random numbers of the trainers apart.
+  /// Trainer and loaders must outlive this object.
   class DEMI_API Parts {
    public:
     Parts(Trainer& trainer, const data::Loader& training, const data::Loader* validation = nullptr);
@@ -142,12 +145,12 @@ class DEMI_API Trainer {
     Parts(const Parts&) = delete;
     Parts& operator=(const Parts&) = delete;
 
-    /// That many optimizer steps more, with the validations that fall due; fewer where training
+    /// Takes that many optimizer steps more, with the validations between them; fewer if training
     /// ends before. Waits for the device. False once training is over.
     bool advance(int64_t steps);
 
-    /// Of what was trained so far. Between two parts steps since the device was last read are
-    /// missing; after an exception of `advance` none.
+    /// The history so far. Between two parts, steps since the last read of the device are missing;
+    /// after an exception of `advance`, none are.
     const History& history() const;
 
    private:
@@ -155,15 +158,15 @@ class DEMI_API Trainer {
     std::unique_ptr<Run> run_;
   };
 
-  /// What the last call of fit recorded: also where it ended in an exception (of the loader, the
-  /// schedule, a callback), after which the weights are those of the last step.
+  /// The history of the last call of fit, also if it ended in an exception (of the loader, the
+  /// schedule, a callback). The weights are then those of the last step.
   const History& history() const { return history_; }
 
-  /// The averages take the weights' places; called again, the weights come back. Nothing where
-  /// ema_decay is 0.
+  /// Exchanges weights and averages; a second call exchanges them back. Does nothing if ema_decay
+  /// is 0.
   void swap_average();
 
-  /// The averages are in the weights' places while it lives.
+  /// While this object lives, the averages are in the weights' places.
   class AverageInPlace {
    public:
     explicit AverageInPlace(Trainer& trainer) : trainer_(trainer) { trainer_.swap_average(); }
