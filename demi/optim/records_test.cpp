@@ -82,6 +82,47 @@ TEST(Records, AFlagOfAnotherDtypeIsReadAsItStandsInEachStep) {
   }
 }
 
+TEST(Records, AFlagOfOthersOutlivesTheGradients) {
+  One one;
+  one.gradient(8);
+  clip_grad_norm_({one.p}, 4);
+  one.sgd.skip_if(torch::ones({}));
+  one.gradient(2);
+  EXPECT_EQ(one.applied(), 0);
+}
+
+// autograd::grad runs the hooks of a parameter and leaves its .grad alone.
+TEST(Records, AGradientTakenBesideLeavesTheClip) {
+  One one;
+  one.gradient(8);
+  clip_grad_norm_({one.p}, 4);
+  torch::autograd::grad({(one.p * 3).sum()}, {one.p});
+  EXPECT_NEAR(one.applied(), 4, 1e-5);
+}
+
+TEST(Records, ANewGradientIsNotClippedWithThoseOfBefore) {
+  const at::Tensor p = torch::zeros(1).requires_grad_(), q = torch::zeros(1).requires_grad_();
+  SGD sgd({p, q}, SGDOptions(1));
+  for (const auto& each : {p, q}) set_grad(each, torch::full({1}, 8.F));
+  clip_grad_norm_({p, q}, 4, /*norm_type=*/1);
+  clip_grad_value_({p, q}, 1);
+  set_grad(p, torch::full({1}, 8.F));
+  sgd.step();
+  EXPECT_EQ(p.item<float>(), -8);
+  EXPECT_EQ(q.item<float>(), -1);
+}
+
+// unscale_ gives it memory of its own before it divides.
+TEST(Records, AClippedGradientThatOverlapsItselfKeepsItsFactor) {
+  const at::Tensor p = torch::zeros({4}).requires_grad_();
+  SGD sgd({p}, SGDOptions(1));
+  set_grad(p, torch::full({1}, 1024.F).expand({4}));
+  clip_grad_norm_({p}, 1024);  // of 2048
+  sgd.unscale_(at::scalar_tensor(1024.F));
+  sgd.step();
+  EXPECT_TRUE(at::allclose(p, torch::full({4}, -0.5F)));
+}
+
 // Between the look and the step: another tensor on the same memory, other memory in the same
 // tensor, no gradient any more.
 TEST(Records, WhatTakesAGradientsPlaceIsLookedAtAgain) {

@@ -131,6 +131,35 @@ TEST_F(Gradients, OfOneViewUsedManyTimes) {
   expect_16_bit_next(p);
 }
 
+TEST_F(Gradients, OfOneViewUsedManyTimesWhereTheLeafAsksFor16Bits) {
+  const auto p = owned_parameter({8});
+  p.set_grad_dtype(kBf16);
+  const auto view = p.view({2, 4});
+  at::Tensor loss = torch::zeros({});
+  for (int i = 0; i < 400; ++i) loss = loss + use(view, 4);
+  loss.backward();
+  expect_grad(p, 1600, kBf16);
+}
+
+/// An op on FP32 whose gradient has 16 bits all the same.
+struct BackwardIn16Bits : torch::autograd::Function<BackwardIn16Bits> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0].to(kBf16)};
+  }
+};
+
+TEST_F(Gradients, Of16BitsFromUsesInFP32AreAddedUpInFP32) {
+  const auto p = opened();
+  at::Tensor loss = use(p, 256);
+  for (int i = 0; i < 300; ++i) loss = loss + BackwardIn16Bits::apply(p).sum();
+  loss.backward();
+  expect_grad(p, 556);
+}
+
 TEST_F(Gradients, AGraphThatWasThrownAwayLeavesNothingBehind) {
   const auto p = opened();
   use(p, 1);

@@ -165,6 +165,21 @@ TEST_F(CapturedStepTest, OtherDataAreNotTheGraphs) {
   EXPECT_EQ(stats().copies, 0);
 }
 
+TEST_F(CapturedStepTest, MemoryOfAnotherShapeIsNotRefilled) {
+  auto p = owned_parameter();
+  low_precision(p, torch::kBFloat16);
+  StepTargets step({p});
+  const Replay replay = capture(step, p);
+  ASSERT_EQ(replay.target.copy_count, 1);
+  const auto data = p.data();
+  for (const auto& reshaped : {data.view({2, 8}), data.view({16}), data.t()}) {
+    p.set_data(reshaped);
+    expect_right(p, "the graph's data in another shape");
+    replay(next());
+    expect_right(p, "replayed");
+  }
+}
+
 TEST_F(CapturedStepTest, TheEndOfTheStepFreesItsMemory) {
   auto p = owned_parameter();
   const auto memory = low_precision(p, torch::kBFloat16).storage().getWeakStorageImpl();

@@ -77,6 +77,27 @@ TEST_F(Observer, MayDropWriteOrDisownDuringACast) {
   EXPECT_EQ(stats().copies, 0) << "disowned";
 }
 
+// The alias of its copy may be the last that holds a leaf, and a leaf's hooks go with it. Under a
+// lock what they hold would wait here for ever.
+TEST_F(Observer, WhatGoesWithALeafMayAskAndUseWeights) {
+  auto q = owned_parameter();
+  bool has_gone = false;
+  enter_region();
+  {
+    auto p = parameter();
+    const std::shared_ptr<void> held(nullptr, [&](void*) {
+      EXPECT_TRUE(is_owned(q));
+      expect_right(q, "another weight");
+      has_gone = true;
+    });
+    p.register_hook([held](const at::Tensor&) {});
+    low_precision(p, torch::kBFloat16);
+  }
+  EXPECT_FALSE(has_gone);
+  leave_region();
+  EXPECT_TRUE(has_gone);
+}
+
 TEST_F(Observer, ACastThatThrowsLeavesNoCopyBehind) {
   auto p = owned_parameter();
   EXPECT_THROW(low_precision(p, torch::kQInt8), c10::Error);

@@ -100,6 +100,17 @@ TEST_F(StreamsTest, AStepOnAnotherStreamWritesAfterTheCast) {
   EXPECT_EQ(streams.waits(), Waits()) << "who uses a weight after a step orders that himself";
 }
 
+TEST_F(StreamsTest, AStreamThatRefillsAGraphsMemoryIsOneOfItsUsers) {
+  auto p = owned_parameter();
+  const void* memory = use_on(1, p);
+  StepTargets step({p});
+  step.begin(/*captured=*/true);
+  step.finish();
+  drop();
+  EXPECT_EQ(use_on(2, p), memory);
+  EXPECT_EQ(streams.users_of(memory), Ids{2});
+}
+
 TEST_F(StreamsTest, NobodyAsksWhetherTheDefaultStreamIsCaptured) {
   auto p = owned_parameter();
   for (int i = 0; i < 3; ++i) use_on(0, p);
