@@ -14,32 +14,33 @@
 namespace demi::weights {
 
 using torch::autograd::Node;
-using NodePointer =
-    decltype(torch::autograd::Edge::function);  // of LibTorch's kind: 2.15 made it intrusive
+/// LibTorch's own kind of pointer: std::shared_ptr before 2.15, intrusive since.
+using NodePointer = decltype(torch::autograd::Edge::function);
 using WeakNodePointer = decltype(torch::autograd::AutogradMeta::grad_accumulator_);
 
-/// Whether the leaf's .grad may have this 16-bit dtype: a demi optimizer opened grad_dtype, or
-/// somebody set it to `dtype`.
+/// Whether the leaf's .grad may have this 16-bit dtype: a demi optimizer allowed any grad_dtype, or
+/// the user set grad_dtype to `dtype`.
 inline bool takes_16_bit(const torch::autograd::AutogradMeta& meta, c10::ScalarType dtype) {
   return meta.allow_grad_dtype_mismatch_ || meta.grad_dtype_ == dtype;
 }
 
 /// LibTorch's accumulator of a leaf's gradient, with several inputs.
 ///
-/// The engine adds up what arrives at one input of a node, in the dtype in which it arrives: 400
-/// gradients of 4 in bf16 come to 1024, for 1600. So each 16-bit input here is for one use of the
-/// leaf, and the inputs are added up in FP32. A single gradient in 16 bits stays as it is.
+/// The autograd engine adds up the gradients that arrive at one input of a node in their own dtype:
+/// 400 gradients of 4 in bf16 add up to 1024 instead of 1600. So each 16-bit input of this node
+/// serves one use of the leaf, and the node adds up its inputs in FP32. A single 16-bit gradient
+/// keeps its dtype.
 class Accumulator final : public torch::autograd::AccumulateGrad {
  public:
   enum Input : std::uint32_t {
-    kLibTorch,  // what LibTorch itself connects with the leaf: FP32
-    kWide,      // any number of uses; the engine widens each gradient before it adds it
+    kLibTorch,  // FP32 gradients of LibTorch's own edges to the leaf
+    kWide,      // any number of uses; the engine widens each gradient to FP32 before it adds it
     kDirect,    // one use, in 16 bits
-    kByToken,   // one more, through a Token
-    kInputs,
+    kByToken,   // a second use in 16 bits, through a Token
+    kInputs,    // their number
   };
 
-  /// The leaf has FP32.
+  /// The leaf is FP32.
   explicit Accumulator(const at::Tensor& leaf);
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
@@ -51,14 +52,14 @@ class Accumulator final : public torch::autograd::AccumulateGrad {
     return hooks_;
   }
 
-  /// The edge for one use of the leaf: 16-bit if no other use has it. `self` is the caller's only
-  /// reference.
+  /// The edge for one use of the leaf: 16-bit if no other use has that edge, else wide. `self` is
+  /// the caller's only reference to this node.
   torch::autograd::Edge edge_of_one_use(const NodePointer& self);
 
-  /// The token, made if there is none.
+  /// The token; makes it if there is none.
   NodePointer token(const NodePointer& self);
 
-  // Of kept aliases: how many references they hold, and whether some of them have the 16-bit edges.
+  // Kept aliases: how many references they hold, and whether one of them has the 16-bit edges.
   std::atomic<std::int64_t> kept{0};
   std::atomic<bool> is_claimed{false};
 
@@ -66,15 +67,15 @@ class Accumulator final : public torch::autograd::AccumulateGrad {
   at::Tensor sum_of(const torch::autograd::variable_list& gradients) const;
   class AddUp;
 
-  std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>
-      hooks_;         // one, which calls the leaf's
-  std::mutex mutex_;  // of token_
+  /// One hook, which calls the leaf's hooks.
+  std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>> hooks_;
+  std::mutex mutex_;  // guards token_
   WeakNodePointer token_{NodePointer()};
 };
 
-/// Hands a gradient on to an Accumulator's kByToken. An accumulator lives as long as any graph that
-/// uses the leaf; a token tells, by its count of references, whether one certain use still does.
-/// Loops that keep the loss of the step before need it: there two graphs live at once.
+/// Passes a gradient on to an Accumulator's kByToken. An accumulator lives as long as any graph
+/// that uses the leaf; a token's reference count tells whether one certain use is still alive.
+/// Loops that keep the loss of the previous step need this, because two graphs are alive there.
 class Token final : public Node {
  public:
   Token(const NodePointer& accumulator, const at::Tensor& leaf);
@@ -83,11 +84,12 @@ class Token final : public Node {
   }
 };
 
-/// `known` as our own; null where it is LibTorch's.
+/// `known` as an Accumulator; null if it is LibTorch's own.
 inline Accumulator* as_ours(const NodePointer& known) {
   return dynamic_cast<Accumulator*>(known.get());
 }
 
+/// A new node, held by LibTorch's kind of pointer.
 template <class N, class... Arguments>
 NodePointer make_node(const Arguments&... arguments) {
   if constexpr (std::is_same_v<NodePointer, std::shared_ptr<Node>>)
@@ -96,7 +98,7 @@ NodePointer make_node(const Arguments&... arguments) {
     return c10::make_intrusive<N>(arguments...);
 }
 
-/// What `weak` points to, without a look whether it is alive.
+/// The target of `weak`, without checking whether it is alive.
 template <class Weak>
 const Node* target_of(const Weak& weak) {
   if constexpr (requires { weak._unsafe_get_target(); })

@@ -14,38 +14,41 @@
 #include "demi/weights/low_copy.h"
 #include "demi/weights/weights.h"
 
-// Where copies live: in one table for the process (owned parameters), and in one table for each
-// thread (its region).
+// The tables of copies: one for the process (owned parameters), and one for each thread (its
+// region).
 namespace demi::weights {
 
+/// A parameter that is owned, with its copies.
 struct Owned {
-  at::Tensor parameter;  // held, so that the key is never reused
-  int owners = 0;
+  at::Tensor parameter;  // held, so that its address is never reused as a key
+  int owners = 0;        // calls of own() less those of disown()
   Copies copies;
   CapturedSteps captured;
 };
 
 using WeakLeaf = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
+/// A leaf that was used in a region, with its copies.
 struct RegionEntry {
-  WeakLeaf leaf;  // held weakly, so that the key is never reused
+  WeakLeaf leaf;  // weak, but keeps its address from being reused as a key
   Copies copies = {};
-  bool used = false;  // before: a frozen leaf has a copy from its second use on
+  bool used = false;  // in this region: a frozen leaf gets a copy at its second use
 };
 
-/// The copies of owned parameters. Under cache_mutex(). Never destroyed, since tensors may outlive
-/// static objects.
+/// The copies of owned parameters, by leaf. Call with cache_mutex() locked. Never destroyed,
+/// because tensors may outlive static objects.
 std::unordered_map<const c10::TensorImpl*, Owned>& owned();
 
-/// Of the places where those copies stand; a step changes none of them. Under cache_mutex().
+/// Changes whenever a copy of an owned parameter gets another address; a step changes none. Guarded
+/// by cache_mutex().
 inline constinit std::uint64_t owned_generation = 0;
 
-/// Where a thread found copies last: spares it the search of the tables, and nothing of the
-/// validity test. A place is trusted while no table changed, so what it points to is alive, and the
-/// leaf is the one that the table holds.
+/// The addresses at which a thread found copies last. Saves the search of the tables; the validity
+/// test is made all the same. An address is used only while the table's generation is unchanged, so
+/// the copy there is alive and belongs to the leaf.
 class Memo {
  public:
-  /// Null where it does not know. Under the shared lock.
+  /// The copy, or null if this memo does not know it. Call with the shared lock.
   LowCopy* find(const c10::TensorImpl* leaf, c10::ScalarType dtype, std::uint64_t generation) {
     const Place& place = places_[slot(leaf, dtype)];
     const bool known = place.leaf == leaf && place.dtype == dtype && place.generation == generation;
@@ -70,31 +73,31 @@ class Memo {
   std::array<Place, kPlaces> places_;
 };
 
-/// Of this thread. On the heap: what stands in static TLS has to fit into the 1,664 bytes that all
-/// libraries loaded by dlopen share.
+/// The copies of a thread's region. On the heap, because static TLS has to fit into the 1,664 bytes
+/// that all libraries loaded by dlopen share.
 struct Region {
   int depth = 0;
   std::unordered_map<const c10::TensorImpl*, RegionEntry> entries;
-  std::uint64_t generation = 0;     // as owned_generation
-  std::shared_ptr<HandedOn> outer;  // what this thread itself inherits
+  std::uint64_t generation = 0;     // of `entries`, as owned_generation
+  std::shared_ptr<HandedOn> outer;  // the regions that this thread itself inherits
   Memo memo;
   ~Region();
   void clear();
   RegionEntry& entry(const at::Tensor& leaf);
-  /// Before a copy of so many bytes is made.
+  /// Call before a copy of so many bytes is made: drops copies of dead leaves from time to time.
   void make_room(std::int64_t bytes);
 
  private:
-  /// Drops what belongs to leaves that died inside the region.
+  /// Drops the copies of leaves that died inside the region.
   void sweep();
-  std::size_t sweep_at_ = 64;     // entries
-  std::int64_t swept_bytes_ = 0;  // of the copies that the last sweep left
-  std::int64_t bytes_since_ = 0;  // of those made since
+  std::size_t sweep_at_ = 64;     // number of entries at which to sweep
+  std::int64_t swept_bytes_ = 0;  // of copies that the last sweep left
+  std::int64_t bytes_since_ = 0;  // of copies made since
 };
 Region& make_region();
 
-/// The regions of the threads that work for one that is in a region: each has its own in here. They
-/// end when that region was left and the last of their work is done.
+/// The regions of the threads that work for a thread in a region, one for each. They end when that
+/// region has been left and their last work is done.
 class WorkersRegions : public HandedOn {
  public:
   Region& of_this_thread();
@@ -104,27 +107,28 @@ class WorkersRegions : public HandedOn {
   std::unordered_map<std::thread::id, Region> regions_;
 };
 
-// A word of static TLS: an access without a call.
+// One word of static TLS, which is read without a call.
 [[gnu::tls_model("initial-exec")]] inline thread_local constinit Region* region_of_this_thread =
     nullptr;
 
 inline Region& region() { return region_of_this_thread ? *region_of_this_thread : make_region(); }
 
-/// The region that this thread works for where it has entered none itself; else its own.
+/// The region that this thread works for; `own` if it works for none.
 Region& inherited_region(Region& own);
 inline Region& region_in_force() {
   Region& own = region();
   return own.depth > 0 ? own : inherited_region(own);
 }
 
-/// Hooks are used for copies that live across regions, and wherever they are free.
+/// Whether copies are hooked: if they live across regions, and if a hook costs foreign code
+/// nothing.
 bool uses_hooks();
 
-/// Destroys the copies under the lock, and the tensors that they held (which may run anybody's
-/// code) outside of it.
+/// Destroys the copies with the lock held, and the tensors that they held, whose destructors may
+/// run any code, without it.
 void discard(std::vector<LowCopy>&& copies);
 
-/// Copies that stand in no table, discarded at the end of the scope.
+/// Copies that are in no table; discards them at the end of the scope.
 struct Loose {
   std::vector<LowCopy> copies;
   ~Loose() {

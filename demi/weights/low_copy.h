@@ -14,7 +14,7 @@
 
 namespace demi::weights {
 
-/// What stats() reads.
+/// The counters that stats() reads.
 struct Counters {
   std::atomic<std::int64_t> casts{0};
   std::atomic<std::int64_t> copies{0};
@@ -36,28 +36,28 @@ class Footprint {
   std::int64_t bytes_;
 };
 
-/// One low precision copy of one FP32 leaf, and what has to be unchanged for it to be right. Made,
-/// changed and destroyed under the exclusive cache_mutex(), read under the shared one.
+/// One low precision copy of one FP32 leaf, and the state of the leaf for which it is valid. Made,
+/// changed and destroyed with the exclusive lock of cache_mutex(), read with the shared one.
 struct LowCopy {
   c10::ScalarType dtype;
   at::Tensor low;   // sizes and strides of the leaf; not part of any graph
-  Aliases aliases;  // the same storage, gradient edge to the leaf; empty until a graph wants them
-  std::shared_ptr<StorageMark>
-      mark;                  // empty only where hooks are not used (Mode::region on LibTorch 2.11)
+  Aliases aliases;  // same storage, gradient edge to the leaf; empty until a graph needs them
+  /// Empty only if hooks are not used (Mode::region on LibTorch 2.11).
+  std::shared_ptr<StorageMark> mark;
   std::uint64_t epoch;       // of the mark
   std::int64_t version;      // of the leaf; -1 for an inference tensor, which has none
-  std::int64_t low_version;  // of low: somebody wrote to a view that an op returned
+  std::int64_t low_version;  // of low: changes if a view of it that an op returned is written to
   const void* data;          // of the leaf's storage
-  c10::weak_intrusive_ptr<c10::StorageImpl>
-      storage;  // of the leaf: while this lives, no other one gets its address
+  /// The leaf's storage. While this weak pointer lives, no other storage gets its address.
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
   std::int64_t storage_offset;
   bool in_step = false;  // between begin() and finish() of a StepTargets
   ReadyOn ready;         // the streams that may use it
   Footprint footprint;
 };
 
-/// The pure rule: nothing that the copy depends on has changed. Shared lock. Here, since every op
-/// on a weight asks.
+/// The rule of validity: nothing that the copy depends on has changed. Call with the shared lock.
+/// Inline, because every op on a weight calls it.
 inline bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf) {
   const c10::StorageImpl* storage = leaf.unsafe_storage().unsafeGetStorageImpl();
   if (copy.mark && !(copy.mark->intact(storage) && copy.mark->epoch() == copy.epoch)) return false;
@@ -68,22 +68,22 @@ inline bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf) {
          tensor::same(leaf.sizes(), low.sizes()) && tensor::same(leaf.strides(), low.strides());
 }
 
-/// What a copy of the leaf depends on, taken down before the cast, so that a write during it is
-/// seen: hooks; `low` is still empty. Empty where there can be no copy: the leaf is not dense, its
-/// storage cannot be hooked, or the capacity is used up, in which a copy that it `replaces` (or
-/// null) does not count. Exclusive lock.
+/// A copy of the leaf without its values: hooks the storage and records the leaf's state before the
+/// cast, so that a write during the cast is noticed. Empty if there can be no copy: the leaf is not
+/// dense, its storage cannot be hooked, or the capacity is used up. The copy that it `replaces`
+/// (may be null) does not count towards the capacity. Call with the exclusive lock.
 std::optional<LowCopy> announce_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks,
                                      const LowCopy* replaces);
 
-/// The cast that an announced copy waits for, into `memory` (sizes and strides of the leaf) where
-/// that is defined. Without any lock, since an observer of the cast may use weights itself. False
-/// where it gave other strides.
+/// Casts the leaf for an announced copy, into `memory` (sizes and strides of the leaf) if that is
+/// defined. Call without any lock, because an observer of the cast may use weights itself. False if
+/// the cast gave other strides.
 bool fill(LowCopy& copy, const at::Tensor& leaf, const at::Tensor& memory);
 
-/// After a step wrote leaf and copy: current again. Exclusive lock.
+/// Makes the copy valid again after a step wrote leaf and copy. Call with the exclusive lock.
 void renew(LowCopy& copy, const at::Tensor& leaf);
 
-/// Copies of one leaf; two low precision dtypes at most in practice.
+/// The copies of one leaf, by dtype; two at most in practice.
 using Copies = std::vector<LowCopy>;
 inline LowCopy* find(Copies& copies, c10::ScalarType dtype) {
   for (auto& copy : copies)

@@ -10,15 +10,14 @@
 #include "demi/core/export.h"
 #include "demi/weights/cache_mutex.h"
 
-/// Notices every write that LibTorch makes to a storage. The version counter alone misses those
-/// through `.data()`,
-/// `_fused_sgd_`, raw pointers and other tensors on the storage; every mutable access passes a
-/// check in StorageImpl.
+/// Notices every write that LibTorch makes to a storage. The version counter alone misses writes
+/// through `.data()`, `_fused_sgd_`, raw pointers and other tensors on the storage; but every
+/// mutable access passes a check in StorageImpl.
 ///
-/// Two generations, chosen by what the headers offer: a one-shot materializer (LibTorch 2.15), and
-/// a copy-on-write context with one reference around the data pointer (2.11), under which
-/// concurrent mutable access aborts and `data_ptr()` inside at::parallel_for throws, so that it is
-/// used only where somebody asked for it.
+/// There are two forms, chosen by what LibTorch's headers offer. LibTorch 2.15: a one-shot
+/// materializer. LibTorch 2.11: a copy-on-write context with one reference around the data pointer.
+/// With the latter, concurrent mutable access aborts and `data_ptr()` inside at::parallel_for
+/// throws, so it is used only if the user asks for it.
 namespace demi::weights {
 
 template <class S>
@@ -28,7 +27,7 @@ concept HasMaterializer = requires(S& s) {
   s.has_materializer();
 };
 
-/// Whether the hook that left `identity` behind is still in place.
+/// Whether the hook that returned `identity` is still in place.
 template <class S>
 bool is_hooked(const S& storage, const void* identity) {
   const at::DataPtr& pointer = storage.data_ptr();
@@ -39,34 +38,34 @@ bool is_hooked(const S& storage, const void* identity) {
     return is_cow && pointer.get_context() == identity;
 }
 
-/// True where the hook costs foreign code nothing (the materializer).
+/// Whether the hook costs foreign code nothing: true for the materializer.
 DEMI_API bool hook_is_free();
 
-/// The start-up self-test: a write through `.data()` on a scratch tensor fires the hook, and
-/// reading does not.
+/// The result of the start-up test: a write through `.data()` on a scratch tensor fires the hook,
+/// and reading does not.
 DEMI_API bool hook_works();
 
-/// The hook on one storage, shared by all copies made from it. Taken off when the last of them
-/// goes.
+/// The hook on one storage, shared by all copies made from it. The destructor of the last reference
+/// removes the hook.
 class StorageMark {
  public:
-  /// The mark of this storage, hooked. Empty where the storage cannot be hooked: it is
-  /// copy-on-write, or (2.11) its memory is foreign. A storage found written since it was last
-  /// hooked starts a new epoch, which makes every copy of an earlier one stale, also those of other
-  /// tensors on the same storage.
+  /// The mark of this storage, hooked. Empty if the storage cannot be hooked: it is copy-on-write,
+  /// or (2.11) its memory is foreign. If the storage was written since it was last hooked, a new
+  /// epoch begins, which makes all copies of earlier epochs stale, also those of other tensors on
+  /// the storage.
   static std::shared_ptr<StorageMark> hooked(c10::StorageImpl& storage);
 
   ~StorageMark();
   StorageMark(const StorageMark&) = delete;
   StorageMark& operator=(const StorageMark&) = delete;
 
-  /// Nothing wrote since hooked(), and `storage` is the one that was hooked.
+  /// Whether nothing wrote since hooked(), and `storage` is the one that was hooked.
   bool intact(const c10::StorageImpl* storage) const {
     return storage == storage_ && identity_ && is_hooked(*storage_, identity_);
   }
 
-  /// As hooked(), for a storage that may be the one that this mark is of. False where it is
-  /// another, or cannot be hooked any more.
+  /// Hooks this mark's storage again. False if `storage` is another one, or cannot be hooked any
+  /// more.
   bool rehook(const c10::StorageImpl& storage);
 
   std::uint64_t epoch() const { return epoch_; }
@@ -74,16 +73,16 @@ class StorageMark {
   /// Makes all copies of this storage stale, as a write does.
   static void invalidate(c10::StorageImpl& storage);
 
-  explicit StorageMark(c10::StorageImpl& storage);  // by hooked() only
+  explicit StorageMark(c10::StorageImpl& storage);  // for hooked() only
 
  private:
   bool hook();
   void unhook();
 
-  c10::StorageImpl* storage_;  // never reused by another while weak_ is held
+  c10::StorageImpl* storage_;  // its address is not reused while weak_ is held
   c10::weak_intrusive_ptr<c10::StorageImpl> weak_;
-  const void* identity_ =
-      nullptr;  // of what was hooked: the data address, or the copy-on-write context (2.11)
+  /// The hooked data address, or the copy-on-write context (2.11).
+  const void* identity_ = nullptr;
   std::uint64_t epoch_ = 0;
 };
 

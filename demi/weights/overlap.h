@@ -10,9 +10,9 @@
 
 namespace demi::weights {
 
-/// The places in `tensors` (strided, defined) of two that have a byte of memory in common; empty
-/// where no two do. Tensors that interleave without meeting have none. Memory that is copied at its
-/// next write (at::_lazy_clone) counts as nobody's.
+/// The indices of two tensors that share a byte of memory; empty if no two do. All are strided and
+/// defined. Tensors that interleave without sharing a byte do not overlap. Memory that is copied at
+/// its next write (at::_lazy_clone) is ignored.
 DEMI_API std::optional<std::pair<std::size_t, std::size_t>> find_overlap(
     const std::vector<at::Tensor>& tensors);
 

@@ -8,7 +8,7 @@
 
 namespace demi::weights::testing {
 
-/// LibTorch's warnings in a scope, in place of the terminal.
+/// Records LibTorch's warnings in a scope instead of printing them.
 class RecordedWarnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override { messages_.push_back(warning.msg()); }

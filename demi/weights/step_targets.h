@@ -16,45 +16,44 @@ namespace demi::weights {
 struct CapturedStep;
 struct Owned;
 
-/// A low precision copy that a step has to write together with its FP32 parameter. Element i behind
-/// `data` belongs to element i behind the parameter's own data pointer: copies have the parameter's
-/// strides, and both are dense.
+/// A low precision copy that a step writes together with its FP32 parameter. Element i of `data`
+/// belongs to element i of the parameter's data: both are dense and have the same strides.
 struct Copy {
   c10::ScalarType dtype;
   void* data;
 };
 
-/// What a step writes for one parameter.
+/// The memory that a step writes for one parameter.
 struct StepTarget {
   void* parameter = nullptr;     // mutable data pointer
-  std::array<Copy, 2> copies{};  // the first copy_count are filled
+  std::array<Copy, 2> copies{};  // the first copy_count are used
   int copy_count = 0;
 };
 
-/// What the steps over some parameters write: the parameters and their copies. One for all steps,
-/// since it remembers where the copies stand (a search of the table costs as much as a small
-/// tensor's update). Used by one thread at a time.
+/// Finds the memory that the steps over some parameters write: the parameters and their copies.
+/// Make one object for all steps: it remembers where the copies are, because searching the table
+/// costs as much as a small tensor's update. One thread at a time.
 class DEMI_API StepTargets {
  public:
   StepTargets() = default;
   explicit StepTargets(std::vector<at::Tensor> parameters);  // holds them
 
   /// Call before a step, on the thread that called the optimizer and outside at::parallel_for.
-  /// Gives for each parameter the pointers that the step writes: the parameter, and those of its
-  /// copies that are valid now. From here until finish() the copies count as stale, so a step that
-  /// throws in between leaves none behind that is wrong; their memory is held, whoever drops them
-  /// meanwhile. A parameter that is not owned, not dense or has no copy yet gets copy_count 0.
-  /// Valid until the next call. Throws UsageError where two parameters lie in the same memory.
+  /// Returns the pointers that the step writes for each parameter: the parameter, and its copies
+  /// that are valid now. Until finish() these copies count as stale, so a step that throws leaves
+  /// no wrong copy behind; their memory is held even if they are dropped meanwhile. A parameter
+  /// that is not owned, not dense or has no copy gets copy_count 0. The result is valid until the
+  /// next call. Throws UsageError if two parameters share memory.
   ///
-  /// `captured`: the step is being recorded for replays. Then copies that are stale are written,
-  /// too, all are held for as long as this object lives, and no others are made of these parameters
-  /// while their data stay where they are, since a replay would not refresh them.
+  /// `captured`: the step is recorded for replays. Stale copies are then written, too, and all are
+  /// held for as long as this object lives. No other copies are made of these parameters while
+  /// their data stay where they are, because a replay would not refresh them.
   const std::vector<StepTarget>& begin(bool captured = false);
 
-  /// Call after the step (on a device: after its kernels were launched). The parameters' and the
-  /// copies' version counters are bumped and the copies named by begin() are valid again: the step
-  /// promises that each holds its parameter, rounded to nearest even. That is also so where the
-  /// device decided to skip and nothing was written.
+  /// Call after the step (on a device: after its kernels were launched). Increments the version
+  /// counters of parameters and copies, and makes the copies of begin() valid again. The step
+  /// guarantees that each copy holds its parameter, rounded to nearest, ties to even; this also
+  /// holds if the device decided to skip and nothing was written.
   void finish();
 
  private:
@@ -68,8 +67,9 @@ class DEMI_API StepTargets {
   std::vector<at::Tensor> parameters_;
   std::vector<StepTarget> targets_;
   std::vector<at::Tensor> held_;  // the targets' copies, in order, from begin() to finish()
-  std::vector<Owned*> owned_;     // of each parameter; null: not owned
-  std::uint64_t generation_ = std::numeric_limits<std::uint64_t>::max();  // of the table, then
+  std::vector<Owned*> owned_;     // for each parameter; null if not owned
+  /// The table's generation when owned_ was filled.
+  std::uint64_t generation_ = std::numeric_limits<std::uint64_t>::max();
   std::vector<std::shared_ptr<const CapturedStep>> captured_;
 };
 

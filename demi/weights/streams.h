@@ -9,19 +9,20 @@
 
 #include "demi/core/export.h"
 
-/// Streams of a device, as far as copies depend on them: a copy is cast on the stream of whoever
-/// needs it first, which no other thread can know of, so that the copy itself has to order every
-/// other stream behind its cast.
+/// Orders the uses of copies on a device's streams. A copy is cast on the current stream of its
+/// first user, which other threads do not know, so the copy itself makes every other stream wait
+/// for its cast.
 namespace demi::weights {
 
-/// What hands out a device's streams and events, and knows whether a stream is being captured.
+/// LibTorch's interface to a device's streams and events; it knows whether a stream is captured.
 using Streams = c10::impl::DeviceGuardImplInterface;
 
-/// For tests without a GPU: CPU tensors count as a device's, with these streams. Null: no longer.
+/// For tests without a GPU: CPU tensors count as tensors of a device with these streams. Null ends
+/// that.
 DEMI_API void emulate_streams(const Streams* streams);
 extern std::atomic<const Streams*> emulated_streams;
 
-/// The stream on which this thread's work for a tensor is put. None on a CPU, where work is done at
+/// The stream that this thread's work for a tensor goes to. None on a CPU, where work is done at
 /// once.
 class CurrentStream {
  public:
@@ -35,8 +36,8 @@ class CurrentStream {
   const Streams& streams() const { return *streams_; }
   const c10::Stream& stream() const { return stream_; }
 
-  /// Asks the driver, but not for the default stream, which cannot be captured. False where
-  /// LibTorch cannot tell (before 2.15).
+  /// Whether the stream is being captured. Asks the driver, except for the default stream, which
+  /// cannot be captured. Always false before LibTorch 2.15, which cannot tell.
   bool is_captured() const;
 
  private:
@@ -46,7 +47,7 @@ class CurrentStream {
 
 inline bool is_default(const c10::Stream& stream) { return stream.id() == 0; }
 
-/// A place in a stream that another stream can wait for.
+/// A point in a stream's work that another stream can wait for.
 class Event {
  public:
   Event() = default;  // nothing to wait for
@@ -64,13 +65,13 @@ class Event {
   c10::DeviceIndex device_ = -1;
 };
 
-/// The streams on which a copy may be used: the one that it was cast on, and those that wait for
-/// that. Changed under the exclusive cache_mutex(), read under the shared one.
+/// The streams on which a copy may be used: the one on which it was cast, and those that wait for
+/// that cast. Changed with the exclusive lock of cache_mutex(), read with the shared one.
 class ReadyOn {
  public:
-  ReadyOn() = default;  // on a CPU: everywhere
-  /// After the cast was put on `current`. The event is made at once only where it may be too late
-  /// later: a stream other than the default one may be captured or destroyed by then.
+  ReadyOn() = default;  // on a CPU: any
+  /// Call after the cast was put on `current`. Makes the event at once only if that may be
+  /// impossible later: a stream other than the default one may be captured or destroyed by then.
   explicit ReadyOn(const CurrentStream& current);
 
   bool includes(const CurrentStream& current) const {
@@ -80,13 +81,13 @@ class ReadyOn {
     return false;
   }
 
-  /// Orders what `current` does from now on behind the cast, and keeps the allocator from handing
-  /// out `memory` again before that is done. A stream that is being captured cannot wait for what
-  /// lies outside of its graph: there the caller orders the replays, as for the parameter.
+  /// Makes further work of `current` wait for the cast, and keeps the allocator from reusing
+  /// `memory` before that work is done. A captured stream cannot wait for work outside of its
+  /// graph: the caller orders the replays after it, as for the parameter.
   void include(const CurrentStream& current, const at::TensorBase& memory);
 
  private:
-  std::vector<c10::Stream> streams_;  // the first is the one that it was cast on
+  std::vector<c10::Stream> streams_;  // the first is the stream of the cast
   Event cast_;
 };
 

@@ -11,8 +11,8 @@
 
 namespace demi::weights::testing {
 
-/// While it lives, CPU tensors are those of a device with streams; what is asked of it is taken
-/// down. Stream 0 is the default one.
+/// While this object lives, CPU tensors count as tensors of a device with streams, and every
+/// request is recorded. Stream 0 is the default one.
 class FakeStreams final : public c10::impl::DeviceGuardImplInterface {
  public:
   using Id = c10::StreamId;
@@ -22,12 +22,12 @@ class FakeStreams final : public c10::impl::DeviceGuardImplInterface {
   void use(Id stream) { current_ = stream; }
   void capture(Id stream) { captured_ = stream; }  // -1: none
 
-  /// (waiting stream, the one it waits for), in order; forgotten once asked for.
+  /// Pairs of a waiting stream and the one it waits for, in order. Each call forgets them.
   std::vector<std::pair<Id, Id>> waits() const { return std::exchange(waits_, {}); }
   int events_made() const { return made_; }
   int events_alive() const { return static_cast<int>(events_.size()); }
   int questions() const { return questions_; }  // whether a stream is captured
-  /// Streams that the allocator waits for before it hands this memory out again.
+  /// Streams that the allocator waits for before it reuses this memory.
   std::set<Id> users_of(const void* memory) const { return users_[memory]; }
 
   c10::DeviceType type() const override { return c10::kCPU; }

@@ -11,7 +11,7 @@
 
 namespace demi::weights::testing {
 
-/// Copies that live across regions, and none left at the end.
+/// A test in Mode::keep, at the end of which no copy must be left.
 class Weights : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -40,7 +40,7 @@ class Weights : public ::testing::Test {
   Mode before_;
 };
 
-/// What an op must see: the parameter's value now, rounded.
+/// An op must get the parameter's present value, rounded.
 inline void expect_right(const at::Tensor& p, const char* what) {
   for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
     const auto low = low_precision(p, dtype);
@@ -51,7 +51,7 @@ inline void expect_right(const at::Tensor& p, const char* what) {
   }
 }
 
-/// What a kernel of a step does.
+/// Writes a target as a kernel of a step does.
 inline void write_through(const StepTarget& target, std::int64_t elements, float value) {
   std::fill_n(static_cast<float*>(target.parameter), elements, value);
   for (int c = 0; c < target.copy_count; ++c) {

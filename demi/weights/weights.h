@@ -8,49 +8,53 @@
 
 #include "demi/core/export.h"
 
-/// Low precision copies of FP32 parameters: one cast per parameter and per change of that
+/// Low precision copies of FP32 parameters: one cast for each parameter and each change of that
 /// parameter.
 ///
-/// A copy is valid while nothing wrote to the parameter's storage (mutation_hook.h), and version,
-/// sizes, strides and storage are as they were when the copy was made. All functions may be called
-/// from any thread, except that a parameter must not be written and used at the same time. Nothing
-/// here synchronises with a device: a cast is put on the current CUDA stream, and other streams are
-/// made to wait for it. Writes to a parameter are ordered by who makes them, as for any tensor.
+/// A copy is valid as long as nothing wrote to the parameter's storage (mutation_hook.h), and
+/// version, sizes, strides and storage are as they were when the copy was made. All functions may
+/// be called from any thread, but a parameter must not be written and used at the same time.
+/// Nothing here synchronises with a device: a cast goes to the current CUDA stream, and other
+/// streams wait for it. The caller orders writes to a parameter, as for any tensor.
 namespace demi::weights {
 
-/// How long copies live. The environment's DEMI_WEIGHT_CACHE=keep|region|off decides; without it
-/// keep where the mutation hook costs foreign code nothing (LibTorch 2.15 and newer), else region.
+/// How long copies live. The environment's DEMI_WEIGHT_CACHE=keep|region|off sets it. The default
+/// is keep on LibTorch 2.15 and newer, where the mutation hook costs foreign code nothing, else
+/// region.
 enum class Mode {
-  keep,    // copies of owned parameters live until the parameter changes, of all others until the
-           // region ends
-  region,  // all copies live until the outermost autocast region of their thread ends
-  off,     // every use casts
+  /// Copies of owned parameters live until the parameter changes, all others until the region ends.
+  keep,
+  /// All copies live until the outermost autocast region of their thread ends.
+  region,
+  /// Every use casts.
+  off,
 };
 
 DEMI_API Mode mode();
 
-/// Drops all copies first. Not while another thread is in a region.
+/// Drops all copies and sets the mode. Must not be called while another thread is in a region.
 DEMI_API void set_mode(Mode mode);
 
-/// Copies of this parameter are kept across regions from now on (Mode::keep). Counted: each call
-/// wants its disown(). Optimizers call it for their parameters; a user may for a frozen weight.
-/// Holds the parameter until disowned. Any dtype is accepted; only floating point ones ever have
-/// copies.
+/// Keeps copies of this parameter across regions from now on (Mode::keep). Reference counted: call
+/// disown() once for each own(). demi's optimizers call it for their parameters; you may call it
+/// for a frozen weight. Holds the parameter until it is disowned. Any dtype is accepted; only FP32
+/// parameters ever have copies.
 DEMI_API void own(const at::Tensor& parameter);
 
-/// Undoes one own(); the last one drops the copies. Nothing happens for a parameter that is not
+/// Undoes one own(); the last call drops the copies. Does nothing for a parameter that is not
 /// owned.
 DEMI_API void disown(const at::Tensor& parameter);
 
 DEMI_API bool is_owned(const at::Tensor& parameter);
 
-/// Says that the parameter was written in a way that LibTorch does not notice: through a raw
-/// pointer kept from before its last use, say (docs/reference/autocast.md has the list). Writes
-/// through `p.data()`, `p.detach()` or a tensor that shares the storage are seen without.
+/// Invalidates the parameter's copies. Call it after a write that LibTorch does not notice, for
+/// example through a raw pointer from before the parameter's last use; docs/reference/weights.md
+/// has the list. Writes through `p.data()`, `p.detach()` or a tensor that shares the storage are
+/// noticed without it.
 DEMI_API void mark_dirty(const at::Tensor& parameter);
 
-/// Counts since the process started or reset_stats(); copies and bytes are those alive now, in all
-/// threads.
+/// `casts` counts since the process started or reset_stats(); `copies` and `bytes` are those alive
+/// now, in all threads.
 struct Stats {
   std::int64_t casts = 0;   // of parameters, to any low precision dtype
   std::int64_t copies = 0;  // alive
@@ -59,26 +63,26 @@ struct Stats {
 DEMI_API Stats stats();
 DEMI_API void reset_stats();
 
-/// Where more than `bytes` of copies would be alive, further weights are cast at every use. No
-/// limit by default.
+/// Limits the bytes of copies that are alive; further weights are cast at every use. No limit by
+/// default.
 DEMI_API void set_capacity(std::int64_t bytes = std::numeric_limits<std::int64_t>::max());
 
 /// Drops the copies of owned parameters and of this thread's region. Parameters stay owned.
 DEMI_API void drop();
 
-/// `tensor` in `dtype` for an op of an autocast region, from a copy where there may be one:
-/// `tensor` is a parameter, or a view of one (t, narrow, select, chunk, expand, permute ...).
-/// Gradients flow to the FP32 parameter, those of several calls added up in FP32. Never written to.
+/// `tensor` in `dtype` for an op of an autocast region; from a copy if `tensor` is a parameter, or
+/// a view of one (t, narrow, select, chunk, expand, permute, ...). Gradients flow to the FP32
+/// parameter; those of several calls are added up in FP32. The result must not be written to.
 ///
-/// Copies are made for leaves that require grad, and for frozen ones that something besides the
-/// caller holds (a module holds each parameter twice) from their second use in a region on;
-/// everything else is cast as by tensor.to(dtype). `handles` counts what the caller itself holds of
-/// the tensor: 1 for a boxed call, whose stack keeps a reference, 2 for an element of a list there,
-/// else 0.
+/// Copies are made of leaves that require grad, and of frozen leaves from their second use in a
+/// region on, if they are held by others than the caller (a module holds each parameter twice). All
+/// other tensors are cast as by tensor.to(dtype). `handles` is the number of references to the
+/// tensor that the caller itself holds: 1 for a boxed call, whose stack keeps one, 2 for an element
+/// of a list there, else 0.
 DEMI_API at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtype, int handles = 0);
 
-/// Marks a region of this thread, in which copies of parameters that nobody owns live. Nested ones
-/// count.
+/// Enters and leaves a region of this thread, which keeps copies of parameters that nobody owns
+/// until the outermost region is left. Autocast calls them.
 DEMI_API void enter_region();
 DEMI_API void leave_region();
 
