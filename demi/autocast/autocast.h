@@ -14,49 +14,51 @@ namespace demi {
 
 struct OpTable;
 
+/// Options of a region. What is not given comes from the outer region, if there is one.
 struct AutocastOptions {
-  std::optional<c10::ScalarType>
-      dtype;            // fp16 or bf16; fp16 on CUDA and bf16 on CPU where not given outside either
-  bool enabled = true;  // false: an FP32 sub-region inside an enabled one
-  std::optional<bool> cache_enabled;  // one cast a weight and region; false casts at every use; the
-                                      // outer region's, or true, where not given
-  std::optional<OpPolicy>
-      policy;  // what each op runs in; the outer region's, or the global one, where not given
+  /// fp16 or bf16. Default: the outer region's, else fp16 on CUDA and bf16 on CPU.
+  std::optional<c10::ScalarType> dtype;
+  /// false: an FP32 sub-region of an enabled region.
+  bool enabled = true;
+  /// true: one cast for each weight and region. false: one for each use. Default: the outer
+  /// region's, else true.
+  std::optional<bool> cache_enabled;
+  /// Which op runs in what. Default: the outer region's, else global_op_policy().
+  std::optional<OpPolicy> policy;
 };
 
-/// A region of automatic mixed precision on one device type, in this thread, until the end of the
+/// A region of automatic mixed precision for one device type and this thread, until the end of the
 /// scope.
 ///
 ///     demi::Autocast region(torch::kCPU, torch::kBFloat16);
 ///     auto output = model->forward(input);
 ///
-/// Regions nest: the innermost decides, and leaving one (also by an exception) restores what was
-/// set outside of it. A disabled region runs ops as given; FP32 ops inside it want FP32 inputs
-/// (`x.to(torch::kFloat)`). Outputs of ops keep the dtype that they ran in. Backward belongs
-/// outside the region and runs in the dtype of the forward op; called inside, autocast stays on.
-/// Moved freely, not copied. Does not synchronise.
+/// Regions nest: the innermost decides, and leaving one (also by an exception) restores the state
+/// outside of it. In a disabled region ops run with the dtypes that they are given; cast its inputs
+/// yourself (`x.to(torch::kFloat)`). An op's output has the dtype that the op ran in. Backward
+/// belongs outside the region and runs in the dtype of the forward op; if it is called inside,
+/// autocast stays on. Can be moved, not copied. Does not synchronise.
 ///
-/// The first enabled region on a device brings demi's kernels onto its autocast key: they serve
-/// at::autocast's own setters too. A dtype that the device runs slower than FP32 is warned about
-/// once (c10 warning).
+/// The first enabled region on a device registers demi's kernels for its autocast key, which serve
+/// at::autocast's own setters, too. If the device runs the dtype slower than FP32, the first region
+/// warns once (c10 warning).
 ///
-/// Threads that LibTorch starts for work of this one (autograd's for each device, at::launch) run
-/// in the region as well, op policy and kept copies of weights included; your own take a
-/// ThreadState.
+/// Threads that LibTorch starts for the work of this thread (autograd's for each device,
+/// at::launch) run in the region, too, with its op policy and kept copies of weights. Your own
+/// threads need a ThreadState.
 ///
-/// Throws UsageError for a device without autocast and for any other dtype, also for one that
-/// at::autocast::set_autocast_dtype left behind. A region that is destroyed in another thread or in
-/// another order than entered warns, and the state that was set outside comes back as soon as the
-/// regions entered after it are left (by their own thread). At the end of its thread every region
-/// ends.
+/// Throws UsageError for a device without autocast and for a dtype other than fp16 and bf16, also
+/// if at::autocast::set_autocast_dtype has set it. A region that is destroyed in another thread or
+/// order than it was entered warns; the state outside comes back when the regions entered after it
+/// have been left by their own thread. Every region ends with its thread.
 class DEMI_API Autocast {
  public:
   explicit Autocast(c10::DeviceType device, AutocastOptions options = {});
   Autocast(c10::DeviceType device, c10::ScalarType dtype);
 
-  /// The region that a Keras policy wants: enabled in its compute dtype with FP32 softmax where
-  /// that is a 16-bit one, disabled else. Without arguments: global_policy(), on CUDA where there
-  /// is a device, else on CPU.
+  /// The region of a Keras policy. If the policy's compute dtype is a 16-bit one, the region is
+  /// enabled in it, with softmax in FP32; otherwise it is disabled. Without arguments:
+  /// global_policy(), on CUDA if there is a device, else on the CPU.
   Autocast(c10::DeviceType device, const Policy& policy);
   Autocast();
 
@@ -64,9 +66,8 @@ class DEMI_API Autocast {
   Autocast(Autocast&&) noexcept;
   Autocast& operator=(Autocast&&) noexcept;
 
-  /// Ends the region before the scope does. Throws UsageError, and leaves everything as it is, in
-  /// another thread than the one that entered it, and while a region entered later is still open. A
-  /// second call does nothing.
+  /// Ends the region before the scope does. Throws UsageError, and changes nothing, if another
+  /// thread entered the region or a region entered later is still open. A second call does nothing.
   void leave();
 
  private:

@@ -5,9 +5,9 @@
 
 namespace demi {
 
-/// The kernel for every op that has no unboxed one: finds tensors among its arguments by type,
-/// casts them as the table says, and calls the op again below autocast. One object for each op and
-/// device.
+/// The kernel of every op that has no unboxed one. It finds the tensors among the arguments by
+/// type, casts them as the op table says, and calls the op again below autocast. One object for
+/// each op and device.
 class BoxedKernel final : public c10::OperatorKernel {
  public:
   BoxedKernel(c10::DeviceType device, int number);

@@ -11,16 +11,16 @@
 #include "demi/tensor/dtype.h"
 #include "demi/weights/weights.h"
 
-// What one op call in an autocast region does with its arguments; shared by the unboxed and the
-// boxed kernels.
+// Casts the arguments of one op call in an autocast region. Used by the unboxed and the boxed
+// kernels.
 namespace demi {
 
 constexpr c10::ScalarType kAsGiven = c10::ScalarType::Undefined;
 
 using tensor::is_16_bit;
 
-/// The widest dtype met so far: FP32 beside anything, and where two 16-bit formats meet, since
-/// neither holds the other.
+/// The wider of two dtypes. FP32 is wider than the others; of fp16 and bf16 neither holds the
+/// other, so the result is FP32.
 inline c10::ScalarType wider(c10::ScalarType a, c10::ScalarType b) {
   if (a == kAsGiven || a == b) return b;
   if (is_16_bit(a) != is_16_bit(b) && a != c10::ScalarType::Float && b != c10::ScalarType::Float)
@@ -28,10 +28,10 @@ inline c10::ScalarType wider(c10::ScalarType a, c10::ScalarType b) {
   return c10::ScalarType::Float;
 }
 
-/// A trace, a functorch transform (vmap, grad ...), a mode of Python's or functionalization is
-/// around the call, whatever its tensors are: it has to see each cast, and no tensor that it did
-/// not see made; nor does functorch take functions that C++ differentiates. `keys` are what the
-/// kernel gets.
+/// Whether the call runs inside a trace, a functorch transform (vmap, grad, ...), a mode of
+/// Python's or functionalization. These must see each cast and must not get tensors whose making
+/// they did not see; functorch does not accept functions that C++ differentiates either. `keys` are
+/// the dispatch keys that the kernel gets.
 inline bool is_transformed(c10::DispatchKeySet keys) {
   using Key = c10::DispatchKey;
   constexpr c10::DispatchKeySet kTransforms(
@@ -44,10 +44,10 @@ struct Call {
   c10::DeviceType device;
   int number;
   int handles;  // references to each argument that the kernel itself holds (weights::low_precision)
-  bool plain;   // not transformed: copies of weights and kernels of ours may serve it
-  bool keeps = true;  // copies, as far as inherited settings say
+  bool plain;   // not transformed: copies of weights and demi's kernels may be used
+  bool keeps = true;  // copies of weights may be used, by inherited settings
   OpCategory category;
-  c10::ScalarType dtype = kAsGiven;  // to cast to
+  c10::ScalarType dtype = kAsGiven;  // the dtype to cast to
 
   Call(c10::DeviceType on, int op, int held, c10::DispatchKeySet keys)
       : device(on),
@@ -60,7 +60,8 @@ struct Call {
     return at::autocast::is_eligible(tensor, device);
   }
 
-  /// Of the argument, into account for promote and for parts of a model with a policy of their own.
+  /// Takes one argument into account: its dtype for `promote`, and its own dtype if it belongs to a
+  /// part that demi::apply marked.
   void add_argument(const at::Tensor& tensor) {
     if (category == OpCategory::promote && eligible(tensor))
       dtype = wider(dtype, tensor.scalar_type());
@@ -73,7 +74,7 @@ struct Call {
   template <class Other>
   void add_argument(const Other&) {}
 
-  /// After all arguments were seen. Throws for a banned op.
+  /// Sets `dtype`. Call after add_argument() for all arguments. Throws UsageError for a banned op.
   void choose_dtype() {
     if (category == OpCategory::lower_precision && !part)
       dtype = at::autocast::get_autocast_dtype(device);
@@ -88,7 +89,8 @@ struct Call {
     return Maybe::owned(cast_now(tensor));
   }
 
-  /// "[autocast] aten::dot(fp32, bf16) ... region ... policy line", for a dtype error.
+  /// The text that is added to a dtype error: "[autocast] aten::dot(fp32, bf16) ... region ...
+  /// policy line".
   std::string advice(c10::ArrayRef<c10::ScalarType> dtypes) const;
 
  private:
@@ -106,19 +108,18 @@ struct Call {
   at::Tensor cast_now(const at::Tensor& tensor) const;
 };
 
-/// "dot(fp32, bf16)".
+/// An op with its arguments' dtypes: "dot(fp32, bf16)".
 std::string spelled(const std::string& op, c10::ArrayRef<c10::ScalarType> dtypes);
 
-/// Whether a message of LibTorch's is about dtypes (also CUDNN_STATUS_BAD_PARAM).
+/// Whether a message of LibTorch's is about dtypes. CUDNN_STATUS_BAD_PARAM counts, too.
 bool is_dtype_error(const std::string& what);
 
-/// What the global policy says of an op ("aten::dot") that was called where no kernel of ours
-/// casts, or the line that makes it say something.
+/// The rule of the global policy for an op ("aten::dot") that was called outside of demi's kernels,
+/// or the policy line that would add a rule.
 std::string policy_line(c10::DeviceType device, const std::string& op,
                         c10::ArrayRef<c10::ScalarType> dtypes);
 
-/// Adds the advice to a dtype error of LibTorch (also CUDNN_STATUS_BAD_PARAM); others stay as they
-/// are.
+/// Adds the advice to a dtype error of LibTorch (is_dtype_error()). Does not change other errors.
 void explain(c10::Error& error, const Call& call, c10::ArrayRef<c10::ScalarType> dtypes);
 
 }  // namespace demi

@@ -17,20 +17,23 @@ struct AutogradContext;
 
 namespace demi {
 
-/// torch.amp.custom_fwd for a torch::autograd::Function: first line of forward.
+/// torch.amp.custom_fwd for a torch::autograd::Function: the first line of forward.
 ///
-///     static at::Tensor forward(AutogradContext* ctx, at::Tensor x, at::Tensor w) {
-///       demi::CustomForward autocast(ctx, torch::kCPU, torch::kFloat);   // cast_inputs; leave out
-///       to follow the region x = autocast.cast(x); ...
+///     static at::Tensor forward(AutogradContext* ctx, at::Tensor x) {
+///       demi::CustomForward autocast(ctx, torch::kCPU, torch::kFloat);
+///       x = autocast.cast(x);
 ///
-/// Remembers the region's state in ctx for CustomBackward. With `cast_inputs`, inside a region,
-/// forward runs with autocast disabled and cast() gives floating point tensors of the device in
-/// that dtype; outside a region it changes nothing.
+/// Saves the region's state in ctx for CustomBackward. `cast_inputs` is the third argument; leave
+/// it out to follow the region. If it is given, inside a region, forward runs with autocast
+/// disabled and cast() returns floating point tensors of the device in that dtype. Outside a region
+/// it has no effect.
 class DEMI_API CustomForward {
  public:
   CustomForward(torch::autograd::AutogradContext* ctx, c10::DeviceType device,
                 std::optional<c10::ScalarType> cast_inputs = std::nullopt);
 
+  /// The tensor in the dtype of `cast_inputs`; itself if that was not given, outside a region, and
+  /// if it is not a floating point tensor of the device.
   at::Tensor cast(const at::Tensor& tensor) const;
 
  private:
@@ -39,8 +42,9 @@ class DEMI_API CustomForward {
   std::optional<Autocast> disabled_;
 };
 
-/// torch.amp.custom_bwd: first line of backward. Until the end of the scope autocast is on or off,
-/// in the dtype, under the op policy and with the cache setting, as it was for forward's own ops.
+/// torch.amp.custom_bwd: the first line of backward. Until the end of the scope autocast has the
+/// state that it had for forward's own ops: on or off, dtype, op policy and cache setting. Throws
+/// UsageError if forward did not begin with a CustomForward.
 class DEMI_API CustomBackward {
  public:
   explicit CustomBackward(torch::autograd::AutogradContext* ctx);
@@ -49,10 +53,10 @@ class DEMI_API CustomBackward {
   std::optional<Autocast> region_;
 };
 
-/// Gives an operator of your own ("myops::scale", registered with TORCH_LIBRARY) an autocast rule
-/// on this device, for all policies that do not name it, in regions that are entered from now
-/// on. Call it once, before threads run the operator. Throws UsageError for an operator that the
-/// dispatcher does not know or that writes to its arguments.
+/// Gives an operator of yours ("myops::scale", registered with TORCH_LIBRARY) an autocast rule on
+/// this device. It applies to all policies that do not name the operator, in regions that are
+/// entered from now on. Call it once, before threads run the operator. Throws UsageError for an
+/// operator that the dispatcher does not know or that writes to its arguments.
 DEMI_API void register_autocast(std::string_view op, OpCategory category, c10::DeviceType device);
 
 }  // namespace demi

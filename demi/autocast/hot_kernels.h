@@ -6,8 +6,8 @@
 
 namespace demi {
 
-/// Registers an unboxed kernel for the ops that networks spend their calls in. False: the op is
-/// none of them.
+/// Registers an unboxed kernel if the op is one of those that networks call most. False if it is
+/// not.
 bool register_hot_kernel(torch::Library& library, c10::DeviceType device, const std::string& op,
                          int number);
 

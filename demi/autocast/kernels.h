@@ -4,13 +4,15 @@
 
 #include <string>
 
-// Kernels of ours on LibTorch's Autocast dispatch keys. They replace LibTorch's for the process, so
-// raw at::autocast setters get them too; removing them brings LibTorch's back exactly.
+// demi's kernels on LibTorch's Autocast dispatch keys. They replace LibTorch's for the process, so
+// at::autocast's own setters use them, too. Removing them brings LibTorch's back exactly.
 namespace demi {
 
-/// Registers a kernel for the op ("aten::softmax.int") on this device, once. The caller serialises.
+/// Registers a kernel for the op ("aten::softmax.int") on this device, once. Not thread-safe: the
+/// caller holds the lock of the op table.
 void ensure_kernel(c10::DeviceType device, const std::string& op, int number);
 
+/// Removes all kernels of this device. The same holds for threads.
 void drop_kernels(c10::DeviceType device);
 
 }  // namespace demi

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-// One call for every op of the lists: its arguments without those that the schema gives a default,
-// FP32 throughout.
+// One call for every op of the lists: FP32 arguments, without those that have a default in the
+// schema.
 namespace demi {
 
 using Arguments = std::vector<c10::IValue>;
 using Example = std::function<Arguments()>;
 
-// Arguments made anew, from the seed, for every call.
+// Makes the arguments anew, from the seed, at every call.
 #define CALL(...) [] { return Arguments{__VA_ARGS__}; }
 
 inline at::Tensor r(at::IntArrayRef sizes) { return torch::randn(sizes); }
@@ -258,7 +258,7 @@ inline const std::map<std::string, Example>& op_examples() {
 
 #undef CALL
 
-/// Why an op of the lists has no example.
+/// Ops of the lists without an example, with the reason.
 inline const std::map<std::string, std::string>& ops_without_example() {
   static const std::map<std::string, std::string> table{
       {"mkldnn_rnn_layer", "its packed weights come from LSTM only: Recurrent.* test it"},

@@ -8,15 +8,15 @@
 
 namespace demi {
 
-/// LibTorch's lists for this device, each entry with its reason. CPU, CUDA and every other autocast
-/// device of LibTorch.
+/// LibTorch's lists for this device, each entry with its reason. For CPU, CUDA and every other
+/// autocast device of LibTorch.
 DEMI_API std::vector<OpRule> default_op_rules(c10::DeviceType device);
 
 /// The ops of AT_FORALL_FP32* in ATen/autocast_mode.h that the CPU lists do not name.
 std::vector<OpRule> cuda_only_fp32_rules();
 
-/// Ops outside LibTorch's lists for the CPU that throw when their arguments' dtypes differ. They
-/// get a kernel of ours that changes nothing and explains that error.
+/// Ops outside LibTorch's lists for the CPU that throw if their arguments' dtypes differ. They get
+/// a kernel that changes nothing and explains that error.
 std::vector<std::string> dtype_sensitive_ops();
 
 }  // namespace demi

@@ -10,21 +10,21 @@
 
 namespace demi {
 
-/// A dtype policy as Keras defines it (tf.keras.mixed_precision.Policy): what a layer computes in
-/// and what its variables are stored in.
+/// A dtype policy as Keras defines it (tf.keras.mixed_precision.Policy): the dtype in which a layer
+/// computes and the dtype in which its variables are stored.
 ///
 ///     name             compute_dtype  variable_dtype
 ///     mixed_float16    fp16           fp32
 ///     mixed_bfloat16   bf16           fp32
 ///     float64, float32, float16, bfloat16: both as named
 ///
-/// A value; copying is free of charge. Softmax runs and is handed out in FP32 under the mixed
-/// policies, as Keras advises.
+/// A value type, cheap to copy. Under the mixed policies softmax runs in FP32 and returns FP32, as
+/// Keras advises.
 class DEMI_API Policy {
  public:
   Policy() = default;  // float32
 
-  /// Throws UsageError with the nearest right name and the list.
+  /// Throws UsageError, with the nearest known name and the list, for an unknown name.
   explicit Policy(std::string_view name);
 
   std::string_view name() const;
@@ -41,8 +41,8 @@ class DEMI_API Policy {
   int row_ = 3;
 };
 
-/// The policy that demi::Trainer, and an Autocast without arguments, read. float32 until set. One
-/// for the process; may be called from any thread.
+/// The policy of the process, which demi::Trainer and an Autocast without arguments use. float32 by
+/// default. Any thread. The last form throws as Policy(name).
 DEMI_API Policy global_policy();
 DEMI_API void set_global_policy(const Policy& policy);
 DEMI_API void set_global_policy(std::string_view name);

@@ -6,22 +6,22 @@
 
 namespace demi {
 
-/// The autocast state of a thread, to be taken over by a worker thread, where autocast is off and
-/// dtypes are at their defaults otherwise (std::thread, at::parallel_for). at::launch and
-/// autograd's threads for devices take it over by themselves, policy and kept copies of weights
-/// included.
+/// The autocast state of a thread, for worker threads (std::thread, at::parallel_for). Without it,
+/// autocast is off there and dtypes are at their defaults. Threads of at::launch and autograd's
+/// threads for devices get the state by themselves, with policy and kept copies of weights.
 ///
 ///     const demi::ThreadState state;                       // in the thread that is in a region
 ///     std::thread worker([state] { demi::ThreadState::Guard guard(state); ... });
 ///
-/// A value; may be used in any number of threads, also after the region was left. Carries what
-/// at::ThreadLocalState does (grad mode, inference mode ... too), and the region's op policy.
+/// A value type. May be used in any number of threads, also after the region was left. Holds all
+/// that at::ThreadLocalState holds (grad mode, inference mode, ...), and the region's op policy.
 class DEMI_API ThreadState {
  public:
+  /// Captures the state of the calling thread.
   ThreadState();
 
-  /// This thread runs as the captured one did, until the end of the scope. Weights are cast once in
-  /// it.
+  /// Gives the calling thread the captured state until the end of the scope. Each weight is cast
+  /// once in that scope.
   class DEMI_API Guard {
    public:
     explicit Guard(const ThreadState& state);

@@ -6,32 +6,32 @@
 #include "demi/autocast/op_table.h"
 #include "demi/weights/handed_on.h"
 
-// Which table an op of this thread is looked up in.
+// The op table in which an op of this thread is looked up.
 namespace demi {
 
 inline char follows_global_marker = 0;
 
-/// In place of a table: the global one, as it is at each op.
+/// Stands for the global table as it is at the time of each op.
 inline const OpTable* follows_global() {
   return reinterpret_cast<const OpTable*>(&follows_global_marker);
 }
 
 using ThreadTables = std::array<const OpTable*, kDeviceTypes>;
 
-/// Of this thread's regions; null outside of any. Static TLS (176 bytes), since every op asks: an
-/// access without a call.
+/// The table of this thread's region for each device type; null outside of a region. Static TLS
+/// (176 bytes), which is read without a call, because every op reads it.
 [[gnu::tls_model("initial-exec")]] inline thread_local constinit ThreadTables thread_tables{};
 
-/// What the regions of a thread mean for the threads that work for it (autograd's for each device,
-/// those of at::launch), wherever that is not the default.
+/// The state of a thread's regions for the threads that work for it (autograd's for each device,
+/// those of at::launch). Made only if it differs from the defaults.
 struct Inherited : weights::HandedOn {
   ThreadTables tables{};
   bool cache_enabled = true;
 
-  /// As this thread's regions have set them now.
+  /// The present state of this thread's regions.
   static std::shared_ptr<Inherited> snapshot();
 
-  /// Null where the defaults do. Also what this thread itself hands on.
+  /// The state that this thread inherits, and passes on itself. Null for the defaults.
   static std::shared_ptr<Inherited> of_this_thread();
   static void set(std::shared_ptr<Inherited> state);
 
@@ -40,11 +40,12 @@ struct Inherited : weights::HandedOn {
   }
 };
 
-/// What a region without a policy takes over: of this thread's regions, or of those that it
-/// inherits, or follows_global().
+/// The table of a region without a policy: that of this thread's region, else the inherited one,
+/// else follows_global().
 const OpTable* table_in_force(c10::DeviceType device);
 
-/// LibTorch's setting, unless the thread inherits that there is no cache.
+/// Whether copies of weights may be used: LibTorch's setting, unless this thread inherits that they
+/// may not.
 bool cache_is_enabled();
 
 }  // namespace demi
