@@ -28,15 +28,9 @@ bool is_decided(char** environment) {
   return false;
 }
 
-extern "C" const char __ehdr_start;  // of this program, from the linker
-
 /// False where the loader was started by hand with this program as its argument: what could be
-/// started again is then the loader.
-bool was_started_by_the_kernel() {
-  const auto header = reinterpret_cast<unsigned long>(&__ehdr_start);
-  const unsigned long seen = getauxval(AT_PHDR);
-  return seen > header && seen - header < 4096;
-}
+/// started again is then the loader. The kernel gives the address of a loader that it has started.
+bool was_started_by_the_kernel() { return getauxval(AT_BASE) != 0; }
 
 // No memory is allocated and no variable written: the C library is not set up yet. Where anything
 // fails, the program goes on as it is.

@@ -1,15 +1,19 @@
 // The AMP recipe: one training loop, one switch. Linear and ReLU on rows from randn, mean squared
 // error, SGD: in FP32, then in mixed precision, without a branch. Prints time and memory of both.
 //
-//     amp_recipe [BATCH_SIZE [WIDTH [LAYERS [BATCHES [EPOCHS]]]]]    published: 512 4096 3 50 3
+//     amp_recipe [DEVICE [DTYPE [BATCH_SIZE [WIDTH [LAYERS [BATCHES [EPOCHS]]]]]]]
+//
+// By default a GPU where there is one, and the device's own 16-bit format. Published sizes:
+// amp_recipe cuda fp16 512 4096 3 50 3
 #include <torch/torch.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "demi/demi.h"
-#include "demi/tensor/device.h"
+#include "examples/arguments.h"
 
 namespace {
 
@@ -30,7 +34,7 @@ torch::nn::Sequential make_model(const Sizes& sizes) {
 }
 
 double train(const Sizes& sizes, const torch::Tensor& data, const torch::Tensor& targets,
-             bool use_amp) {
+             bool use_amp, std::optional<torch::Dtype> dtype) {
   const torch::Device device = data.device();
   auto model = make_model(sizes);
   model->to(device);
@@ -42,7 +46,8 @@ double train(const Sizes& sizes, const torch::Tensor& data, const torch::Tensor&
   for (int64_t epoch = 0; epoch < sizes.epochs; ++epoch) {
     for (int64_t i = 0; i < sizes.batches; ++i) {
       {
-        demi::Autocast region(device.type(), demi::AutocastOptions{.enabled = use_amp});
+        demi::Autocast region(device.type(),
+                              demi::AutocastOptions{.dtype = dtype, .enabled = use_amp});
         const torch::Tensor output = model->forward(data[i]);
         loss = torch::mse_loss(output, targets[i]);
       }
@@ -63,18 +68,20 @@ double train(const Sizes& sizes, const torch::Tensor& data, const torch::Tensor&
 }  // namespace
 
 int main(int argc, char** argv) {
+  const torch::Device device = device_named(argc > 1 ? argv[1] : "auto");
+  std::optional<torch::Dtype> dtype;  // fp16 on CUDA, bf16 on a CPU
+  if (argc > 2) dtype = dtype_named(argv[2]);
   Sizes sizes;
   int64_t* fields[] = {&sizes.batch_size, &sizes.width, &sizes.layers, &sizes.batches,
                        &sizes.epochs};
-  for (int i = 1; i < argc && i <= 5; ++i) *fields[i - 1] = std::max(1, std::atoi(argv[i]));
+  for (int i = 3; i < argc && i < 8; ++i) *fields[i - 3] = std::max(1, std::atoi(argv[i]));
 
   demi::profile::count_cpu_memory();
-  const torch::Device device = demi::pick_device("auto");
   torch::manual_seed(1);
   const auto data = torch::randn({sizes.batches, sizes.batch_size, sizes.width}).to(device);
   const auto targets = torch::randn({sizes.batches, sizes.batch_size, sizes.width}).to(device);
-  const double fp32 = train(sizes, data, targets, false);
-  const double mixed = train(sizes, data, targets, true);
+  const double fp32 = train(sizes, data, targets, false, dtype);
+  const double mixed = train(sizes, data, targets, true, dtype);
   std::printf("last loss: fp32 %.4f, mixed %.4f\n", fp32, mixed);
   return std::fabs(mixed - fp32) < 0.01 * fp32 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -6,11 +6,14 @@
 #include <cstdlib>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kHalf);
   torch::manual_seed(0);
-  const auto x = torch::randn({64, 8}), y = x.sum(1, true);
+  const auto x = torch::randn({64, 8}).to(device), y = x.sum(1, true);
   torch::nn::Linear model(8, 1);
+  model->to(device);
   torch::optim::LBFGS optimizer(model->parameters(), torch::optim::LBFGSOptions(0.5));
   demi::GradScaler scaler(demi::GradScalerOptions{.init_scale = 1024});
 
@@ -20,7 +23,7 @@ int main() {
       optimizer.zero_grad();
       torch::Tensor loss;
       {
-        demi::Autocast region(torch::kCPU, torch::kHalf);
+        demi::Autocast region(device.type(), dtype);
         loss = torch::mse_loss(model->forward(x), y);
       }
       scaler.scale(loss).backward();

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -13,7 +14,7 @@ using torch::autograd::variable_list;
 // region.
 struct Product : torch::autograd::Function<Product> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w) {
-    demi::CustomForward autocast(ctx, torch::kCPU);
+    demi::CustomForward autocast(ctx, x.device().type());
     ctx->save_for_backward({x, w});
     return x.mm(w);
   }
@@ -27,7 +28,7 @@ struct Product : torch::autograd::Function<Product> {
 // The same with cast_inputs = FP32: a kernel that takes nothing else.
 struct Fp32Product : torch::autograd::Function<Fp32Product> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& w) {
-    demi::CustomForward autocast(ctx, torch::kCPU, torch::kFloat);
+    demi::CustomForward autocast(ctx, x.device().type(), torch::kFloat);
     const auto a = autocast.cast(x), b = autocast.cast(w);
     ctx->save_for_backward({a, b});
     return a.mm(b);
@@ -39,18 +40,19 @@ struct Fp32Product : torch::autograd::Function<Fp32Product> {
   }
 };
 
-int main() {
-  const auto x = torch::randn({4, 8}), w = torch::randn({8, 2}).set_requires_grad(true);
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kBFloat16);
+  const auto x = torch::randn({4, 8}, device);
+  const auto w = torch::randn({8, 2}, device).set_requires_grad(true);
   at::Tensor low, exact;
   {
-    demi::Autocast region(torch::kCPU, torch::kBFloat16);
+    demi::Autocast region(device.type(), dtype);
     low = Product::apply(x, w);
-    exact = Fp32Product::apply(x.to(torch::kBFloat16), w);
+    exact = Fp32Product::apply(x.to(dtype), w);
   }
   (low.to(torch::kFloat).sum() + exact.sum()).backward();
   std::cout << low.dtype() << " and " << exact.dtype() << ", gradient " << w.grad().dtype() << "\n";
-  const bool right = low.scalar_type() == torch::kBFloat16 &&
-                     exact.scalar_type() == torch::kFloat &&
+  const bool right = low.scalar_type() == dtype && exact.scalar_type() == torch::kFloat &&
                      w.grad().scalar_type() == torch::kFloat;
   return right ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -6,25 +6,28 @@
 #include <iostream>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kBFloat16);
   torch::nn::Linear layer(8, 8);
-  const auto x = torch::randn({4, 8});
+  layer->to(device);
+  const auto x = torch::randn({4, 8}, device);
 
-  demi::Autocast region(torch::kCPU, torch::kBFloat16);
-  const auto hidden = layer->forward(x);  // bf16
+  demi::Autocast region(device.type(), dtype);
+  const auto hidden = layer->forward(x);  // 16 bits
 
   at::Tensor gram;
   {
-    demi::Autocast fp32(torch::kCPU, demi::AutocastOptions{.enabled = false});
+    demi::Autocast fp32(device.type(), demi::AutocastOptions{.enabled = false});
     const auto exact =
         hidden.to(torch::kFloat);  // ops in a disabled region run as given: cast what comes in
     gram = torch::mm(exact, exact.t());  // fp32
   }
-  const auto after = torch::mm(gram, gram);  // bf16 again
+  const auto after = torch::mm(gram, gram);  // 16 bits again
 
   std::cout << hidden.dtype() << " -> " << gram.dtype() << " -> " << after.dtype() << "\n";
-  const bool right = hidden.scalar_type() == torch::kBFloat16 &&
-                     gram.scalar_type() == torch::kFloat && after.scalar_type() == torch::kBFloat16;
+  const bool right = hidden.scalar_type() == dtype && gram.scalar_type() == torch::kFloat &&
+                     after.scalar_type() == dtype;
   return right ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -9,13 +9,16 @@
 #include <cstdlib>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kHalf);
   constexpr double kMaxNorm = 0.1;
   torch::manual_seed(0);
-  const auto x = torch::randn({64, 8}), y = 3 * x.sum(1, true);
+  const auto x = torch::randn({64, 8}).to(device), y = 3 * x.sum(1, true);
   torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::ReLU(),
                               torch::nn::Linear(32, 1));
+  model->to(device);
   const auto parameters = model->parameters();
   demi::optim::SGD optimizer(parameters, demi::optim::SGDOptions(1.0));
   demi::GradScaler scaler;
@@ -26,7 +29,7 @@ int main() {
     optimizer.zero_grad();
     torch::Tensor loss;
     {
-      demi::Autocast region(torch::kCPU, torch::kHalf);
+      demi::Autocast region(device.type(), dtype);
       loss = torch::mse_loss(model->forward(x), y);
     }
     scaler.scale(loss).backward();

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
 namespace {
 
@@ -27,25 +28,28 @@ int64_t bytes_of(const torch::nn::Sequential& model) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kBFloat16);
   auto model = make_model(), shipped = make_model();
-  demi::to_precision(*shipped, torch::kBFloat16);
+  demi::to_precision(*shipped, dtype);
+  model->to(device);
+  shipped->to(device);
 
-  const auto x = torch::randn({1000, 16});
+  const auto x = torch::randn({1000, 16}).to(device);
   const torch::NoGradGuard no_grad;
   const auto exact = model->forward(x);
   torch::Tensor mixed, converted;
   {
-    demi::Autocast region(torch::kCPU, torch::kBFloat16);
-    mixed = model->forward(x);        // bf16
-    converted = shipped->forward(x);  // bf16; no weight is cast
+    demi::Autocast region(device.type(), dtype);
+    mixed = model->forward(x);        // 16 bits
+    converted = shipped->forward(x);  // likewise; no weight is cast
   }
 
   const double agree = mixed.argmax(1).eq(exact.argmax(1)).to(torch::kFloat).mean().item<double>();
   std::printf("%lld bytes in FP32, %lld shipped; same class as FP32 in %.1f %% of the rows\n",
               static_cast<long long>(bytes_of(model)), static_cast<long long>(bytes_of(shipped)),
               100 * agree);
-  const bool right = mixed.scalar_type() == torch::kBFloat16 && torch::equal(mixed, converted) &&
+  const bool right = mixed.scalar_type() == dtype && torch::equal(mixed, converted) &&
                      agree > 0.97 && bytes_of(shipped) < 0.6 * bytes_of(model);
   return right ? EXIT_SUCCESS : EXIT_FAILURE;
 }

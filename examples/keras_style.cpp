@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
 namespace {
 
@@ -20,17 +21,21 @@ struct Points {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kHalf);
+  const bool is_half = dtype == torch::kHalf;
   torch::manual_seed(0);
   const torch::Tensor centres = 2 * torch::randn({10, 32});
   const Points train(centres, 1024), val(centres, 256);
 
-  demi::set_global_policy("mixed_float16");  // on a CPU "mixed_bfloat16" is the faster one
+  demi::set_global_policy(is_half ? "mixed_float16" : "mixed_bfloat16");
 
   torch::nn::Sequential model(torch::nn::Linear(32, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, 10), torch::nn::Softmax(1));
+  model->to(device);
 
   demi::TrainerOptions options;  // Adam with a learning rate of 0.001 unless told otherwise
+  options.device = device;
   options.loss = demi::train::Loss::cross_entropy_probabilities;
   options.metrics = {demi::train::top_k(2)};
 
@@ -43,12 +48,12 @@ int main() {
                 static_cast<long long>(epoch.epoch), epoch.loss, *epoch.accuracy,
                 epoch.validation->loss, *epoch.validation->accuracy);
 
-  // What the policy means: variables in FP32, computation in fp16 with the loss scaled by itself,
-  // probabilities in FP32.
-  const demi::Autocast region;
+  // What the policy means: variables in FP32, computation in 16 bits, the loss scaled by itself if
+  // they are fp16, probabilities in FP32.
+  const demi::Autocast region(device.type(), demi::global_policy());
   const bool fp32_weights = model->parameters().front().scalar_type() == torch::kFloat;
-  const bool fp32_softmax = model->forward(val.x).scalar_type() == torch::kFloat;
-  const bool scaled = history.steps.front().loss_scale.has_value();
+  const bool fp32_softmax = model->forward(val.x.to(device)).scalar_type() == torch::kFloat;
+  const bool scaled = history.steps.front().loss_scale.has_value() == is_half;
   const double accuracy = *history.epochs.back().validation->accuracy;
   const bool right = fp32_weights && fp32_softmax && scaled && accuracy > 0.95;
   return right ? EXIT_SUCCESS : EXIT_FAILURE;

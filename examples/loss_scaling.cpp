@@ -4,36 +4,40 @@
 // three times from the same weights: in FP32; in fp16, where every gradient is rounded to zero and
 // nothing is learned; and in fp16 with the loss multiplied by 65536 before backward and the
 // gradients divided by it after. Prints the three losses and exits with 1 unless scaling, and only
-// scaling, brings fp16 to where FP32 goes. Micikevicius et al. 2017, section 3.2.
+// scaling, brings fp16 to where FP32 goes. Micikevicius et al. 2017, section 3.2. bf16 has FP32's
+// range and needs no scaling: with bf16 asked for, all three must learn.
 #include <torch/torch.h>
 
 #include <cmath>
 #include <cstdio>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
 namespace {
 
 struct Problem {
-  torch::Tensor input = torch::randn({256, 16});
-  torch::Tensor target = input.matmul(torch::randn({16, 1}) / 4);
+  torch::Tensor input, target;
+  torch::Dtype dtype;
 };
 
-enum class Mode { fp32, fp16, fp16_scaled };
+enum class Mode { fp32, unscaled, scaled };
 
 // Mean squared error after the last step, without the factor of 1e-6.
 double train(const Problem& problem, Mode mode) {
   torch::manual_seed(1);
   torch::nn::Sequential model(torch::nn::Linear(16, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, 1));
+  model->to(problem.input.device());
   torch::optim::SGD optimizer(model->parameters(), 1e5);
-  demi::GradScaler scaler(demi::GradScalerOptions{.enabled = mode == Mode::fp16_scaled});
+  demi::GradScaler scaler(demi::GradScalerOptions{.enabled = mode == Mode::scaled});
   double error = 0;
   for (int step = 0; step < 300; ++step) {
     optimizer.zero_grad();
     torch::Tensor mse;
     {
-      demi::Autocast region(torch::kCPU, {.dtype = torch::kHalf, .enabled = mode != Mode::fp32});
+      demi::Autocast region(problem.input.device().type(),
+                            {.dtype = problem.dtype, .enabled = mode != Mode::fp32});
       mse = torch::mse_loss(model->forward(problem.input), problem.target);  // FP32: losses are
     }
     scaler.scale(mse * 1e-6).backward();
@@ -46,17 +50,20 @@ double train(const Problem& problem, Mode mode) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kHalf);
   torch::manual_seed(0);
-  const Problem problem;
+  const auto input = torch::randn({256, 16}), target = input.matmul(torch::randn({16, 1}) / 4);
+  const Problem problem{input.to(device), target.to(device), dtype};
   const double fp32 = train(problem, Mode::fp32);
-  const double fp16 = train(problem, Mode::fp16);
-  const double scaled = train(problem, Mode::fp16_scaled);
+  const double unscaled = train(problem, Mode::unscaled);
+  const double scaled = train(problem, Mode::scaled);
+  const bool is_half = dtype == torch::kHalf;
   std::printf("mean squared error after 300 steps\n");
   std::printf("  fp32                  %.4f\n", fp32);
-  std::printf("  fp16, loss unscaled   %.4f\n", fp16);
-  std::printf("  fp16, loss × 65536    %.4f\n", scaled);
-  const bool scaling_learns = std::fabs(scaled - fp32) < 0.25 * fp32;
-  const bool unscaled_stands_still = fp16 > 5 * fp32;
-  return scaling_learns && unscaled_stands_still ? 0 : 1;
+  std::printf("  %s, loss unscaled   %.4f\n", is_half ? "fp16" : "bf16", unscaled);
+  std::printf("  %s, loss × 65536    %.4f\n", is_half ? "fp16" : "bf16", scaled);
+  const auto as_fp32 = [&](double error) { return std::fabs(error - fp32) < 0.25 * fp32; };
+  const bool unscaled_is_right = is_half ? unscaled > 5 * fp32 : as_fp32(unscaled);
+  return as_fp32(scaled) && unscaled_is_right ? 0 : 1;
 }

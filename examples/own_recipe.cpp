@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
 namespace train = demi::train;
 
@@ -60,10 +61,13 @@ struct Print : train::Callback {
   }
 };
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kBFloat16);
   torch::manual_seed(0);
   SpiralNet model;
-  train::TrainerOptions options{.epochs = 5, .precision = train::parse_precision("bf16")};
+  model->to(device);
+  train::TrainerOptions options{.epochs = 5, .device = device};
+  options.precision = train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.loss = hinge;
   options.metrics = {{"right side", [](const torch::Tensor& output, const torch::Tensor& label) {
                         return output.sign().eq(label).sum();

@@ -5,10 +5,11 @@
 #include <cstdio>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kBFloat16);
   torch::manual_seed(0);
-  const torch::Device device = torch::kCPU;
   torch::nn::Sequential model(torch::nn::Linear(64, 256), torch::nn::ReLU(),
                               torch::nn::Linear(256, 10));
   model->to(device);
@@ -23,8 +24,8 @@ int main() {
     optimizer.zero_grad();
     torch::Tensor loss;
     {
-      demi::Autocast region(device.type(), torch::kBFloat16);       // *
-      const torch::Tensor output = model->forward(input);           // bf16
+      demi::Autocast region(device.type(), dtype);                  // *
+      const torch::Tensor output = model->forward(input);           // 16 bits
       loss = torch::nn::functional::cross_entropy(output, target);  // FP32: losses are
     }
     scaler.scale(loss).backward();  // *

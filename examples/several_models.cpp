@@ -8,11 +8,15 @@
 #include <limits>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kHalf);
   torch::manual_seed(0);
-  const auto x = torch::randn({64, 8}), y = x.sum(1, true);
+  const auto x = torch::randn({64, 8}).to(device), y = x.sum(1, true);
   torch::nn::Linear model0(8, 1), model1(8, 1);
+  model0->to(device);
+  model1->to(device);
   demi::optim::SGD optimizer0(model0->parameters(), demi::optim::SGDOptions(1e-2));
   demi::optim::AdamW optimizer1(model1->parameters(), demi::optim::AdamWOptions(1e-2));
   demi::GradScaler scaler;
@@ -24,7 +28,7 @@ int main() {
     optimizer1.zero_grad();
     torch::Tensor loss0, loss1;
     {
-      demi::Autocast region(torch::kCPU, torch::kHalf);
+      demi::Autocast region(device.type(), dtype);
       const auto output0 = model0->forward(x), output1 = model1->forward(x);
       loss0 = torch::mse_loss(2 * output0 + 3 * output1, y);
       loss1 = torch::mse_loss(3 * output0 - 5 * output1, y);

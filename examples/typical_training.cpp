@@ -6,12 +6,15 @@
 #include <cstdlib>
 
 #include "demi/demi.h"
+#include "examples/arguments.h"
 
-int main() {
+int main(int argc, char** argv) {
+  const auto [device, dtype] = read_arguments(argc, argv, torch::kHalf);
   torch::manual_seed(0);
-  const auto x = torch::randn({64, 8}), y = x.sum(1, true).tanh();
+  const auto x = torch::randn({64, 8}).to(device), y = x.sum(1, true).tanh();
   torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::ReLU(),
                               torch::nn::Linear(32, 1));
+  model->to(device);
   demi::optim::AdamW optimizer(model->parameters(), demi::optim::AdamWOptions(1e-2));
   demi::GradScaler scaler;  // one for the whole run
 
@@ -21,8 +24,8 @@ int main() {
     optimizer.zero_grad();
     torch::Tensor loss;
     {
-      demi::Autocast region(torch::kCPU, torch::kHalf);
-      const auto output = model->forward(x);  // fp16
+      demi::Autocast region(device.type(), dtype);
+      const auto output = model->forward(x);  // 16 bits
       loss = torch::mse_loss(output, y);      // FP32: losses are
     }
     scaler.scale(loss).backward();

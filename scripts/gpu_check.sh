@@ -2,9 +2,10 @@
 # gpu_check.sh [--libtorch DIR] [--build DIR] [--out FILE] [--jobs N] [--dry-run]
 #
 # For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (kernels, scaler, step,
-# every recipe in fp16 and bf16; one that is skipped counts as failed), reads the kernels' machine code, times the step and
-# recipes that need no data on the device, the step beside Python PyTorch where there is one (PEER names its interpreter; made by
-# benchmarks/peers/make_env.sh), and writes one results file. A measurement that this build does not have is named, not run.
+# every recipe and every example in fp16 and bf16; one that is skipped counts as failed), reads the kernels' machine code, times
+# the step and recipes that need no data on the device, the step beside Python PyTorch where there is one (PEER names its
+# interpreter; made by benchmarks/peers/make_env.sh), and writes one results file. A measurement that this build does not have
+# is named, not run.
 #   --libtorch  a LibTorch with CUDA (the folder with include/ and lib/); without it, the one that CMake finds
 #   --build     build folder (default build/cuda)
 #   --out       results (default results/gpu.txt)
@@ -12,7 +13,7 @@
 set -euo pipefail
 
 libtorch="" build=build/cuda out=results/gpu.txt jobs=$(nproc) dry=""
-usage() { sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; }
 while [ $# -gt 0 ]; do
   case "$1" in
     --libtorch | --build | --out | --jobs)

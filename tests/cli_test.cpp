@@ -372,6 +372,18 @@ TEST_F(Cli, ThreadsWaitAsTheUserSaysElseByTheProgramsOwnSpinCount) {
   }
 }
 
+// Some tools start programs so. The program would start the loader again, with its own arguments.
+TEST_F(Cli, StartsUnderALoaderThatWasStartedByHand) {
+  constexpr auto kLoader = "/lib64/ld-linux-x86-64.so.2";
+  if (!fs::exists(kLoader)) GTEST_SKIP() << "there is no " << kLoader;
+  const Outcome outcome = run({}, [] {
+    for (const char* decided : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) unsetenv(decided);
+    execl(kLoader, kLoader, std::getenv("DEMI_PROGRAM"), "--version", nullptr);
+  });
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, ::testing::StartsWith("demi "));
+}
+
 TEST_F(Cli, ASignalEndsTheStepWritesWhatThereIsAndExitsWith128AndItsNumber) {
   if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
   const pid_t child = start(

@@ -1,12 +1,21 @@
 // Regions on a real GPU; skipped where there is none.
 #include <ATen/autocast_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/cuda.h>
+#include <torch/library.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
+
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/custom.h"
 #include "demi/autocast/slow_dtype.h"
 #include "demi/core/cuda_library.h"
+#include "demi/weights/recorded_warnings_testing.h"
 #include "demi/weights/weights.h"
 
 namespace demi {
@@ -114,6 +123,147 @@ TEST_F(GpuAutocast, BinaryCrossEntropyIsRefused) {
   EXPECT_EQ(torch::binary_cross_entropy_with_logits(p.to(torch::kHalf), torch::ones_like(p))
                 .scalar_type(),
             torch::kFloat);
+}
+
+// What comes first in a process, each in one of its own: it ends with 0 if all is right, with 77 if
+// there is nothing to see here.
+class FirstOnCuda : public testing::Test {
+ protected:
+  static constexpr int kNothingToSee = 77;
+
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+
+  static void expect_right(void (*statement)()) {
+    int code = -1;
+    const auto note = [&](int status) {
+      code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+      return code == 0 || code == kNothingToSee;
+    };
+    EXPECT_EXIT(statement(), note, "");
+    if (code == kNothingToSee) GTEST_SKIP() << "no CUDA device with bf16, or no LibTorch for it";
+  }
+  [[noreturn]] static void end_as(bool right) { std::exit(right ? 0 : 1); }
+};
+
+// cuDNN's kernel of LibTorch's own, registered when its CUDA part is loaded, is for fp16 alone.
+class GpuLateLoading : public FirstOnCuda {
+ protected:
+  static bool lstm_runs_in_bf16() {
+    torch::nn::LSTM rnn(4, 4);
+    rnn->to(torch::kCUDA);
+    const Autocast region(torch::kCUDA, torch::kBFloat16);
+    const auto output = std::get<0>(rnn->forward(torch::randn({3, 2, 4}, torch::kCUDA)));
+    return output.scalar_type() == torch::kBFloat16;
+  }
+  static bool has_bf16() {
+    return torch::cuda::is_available() && why_slow(torch::kCUDA, torch::kBFloat16).empty();
+  }
+};
+
+TEST_F(GpuLateLoading, TheFirstRegionLoadsLibTorchsPart) {
+  expect_right(+[] {
+    { const Autocast early(torch::kCUDA, torch::kBFloat16); }
+    if (!has_bf16()) std::exit(kNothingToSee);
+    end_as(lstm_runs_in_bf16());
+  });
+}
+
+TEST_F(GpuLateLoading, LibTorchsPartThatIsLoadedAfterTheFirstRegionStaysBehindDemis) {
+  expect_right(+[] {
+    setenv("DEMI_CUDA_LIBRARY", "off", 1);
+    { const Autocast early(torch::kCUDA, torch::kBFloat16); }
+    if (!dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL) || !has_bf16())
+      std::exit(kNothingToSee);
+    end_as(lstm_runs_in_bf16());
+  });
+}
+
+torch::Dtype seen_by_late_library;
+at::Tensor late_library_kernel(const at::Tensor& x) {
+  seen_by_late_library = x.scalar_type();
+  return x.clone();
+}
+at::Tensor late_library_autocast(const at::Tensor& x) { return x.to(torch::kDouble); }
+
+TEST_F(GpuLateLoading, KernelsOfAnOpLibraryFollowARuleAndKeepTheirOwn) {
+  if (!load_cuda().loaded || !torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  { const Autocast early(torch::kCUDA, torch::kHalf); }  // makes the tables
+  static torch::Library ops(torch::Library::DEF, "demi_gpu_late", std::nullopt, __FILE__, __LINE__);
+  ops.def("with_rule(Tensor x) -> Tensor");
+  ops.def("with_kernel(Tensor x) -> Tensor");
+  static torch::Library kernels(torch::Library::IMPL, "demi_gpu_late", c10::DispatchKey::CUDA,
+                                __FILE__, __LINE__);
+  kernels.impl("with_rule", TORCH_FN(late_library_kernel));
+  static torch::Library autocast(torch::Library::IMPL, "demi_gpu_late",
+                                 c10::DispatchKey::AutocastCUDA, __FILE__, __LINE__);
+  autocast.impl("with_kernel", TORCH_FN(late_library_autocast));
+
+  const auto in_region = [x = torch::ones({4}, torch::kCUDA)](const char* op) {
+    const Autocast region(torch::kCUDA, torch::kHalf);
+    return c10::Dispatcher::singleton()
+        .findSchemaOrThrow(op, "")
+        .typed<at::Tensor(const at::Tensor&)>()
+        .call(x);
+  };
+  in_region("demi_gpu_late::with_rule");
+  EXPECT_EQ(seen_by_late_library, torch::kFloat) << "no rule yet";
+  register_autocast("demi_gpu_late::with_rule", OpCategory::lower_precision, torch::kCUDA);
+  in_region("demi_gpu_late::with_rule");
+  EXPECT_EQ(seen_by_late_library, torch::kHalf);
+  EXPECT_EQ(in_region("demi_gpu_late::with_kernel").scalar_type(), torch::kDouble);
+}
+
+class GpuSlowDtype : public FirstOnCuda {
+ protected:
+  // By LibTorch's answer for cuDNN, which asks the CUDA runtime where demi asks the driver.
+  static std::vector<int> devices_without_bf16() {
+    std::vector<int> devices;
+    for (int i = 0; i < torch::cuda::device_count(); ++i) {
+      const c10::DeviceGuard guard(c10::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(i)));
+      if (!at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8())
+        devices.push_back(i);
+    }
+    return devices;
+  }
+
+  static bool warnings_are(const weights::testing::RecordedWarnings& warnings) {
+    std::int64_t expected = 0;
+    for (const auto dtype : {torch::kHalf, torch::kBFloat16}) {
+      const std::string why = why_slow(torch::kCUDA, dtype);
+      if (why.empty()) continue;
+      ++expected;
+      if (warnings.holding(why) != 1) return false;
+    }
+    return warnings.holding("[autocast.Autocast]") == expected;
+  }
+};
+
+TEST_F(GpuSlowDtype, OnEachDeviceIsNamed) {
+  if (!load_cuda().loaded || !torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  if (!torch::cuda::cudnn_is_available()) GTEST_SKIP() << "LibTorch answers for cuDNN alone";
+  std::string devices;
+  for (const int i : devices_without_bf16())
+    devices += (devices.empty() ? "" : ", ") + std::to_string(i);
+  const std::string why = why_slow(torch::kCUDA, torch::kBFloat16);
+  EXPECT_EQ(why.empty(), devices.empty()) << why;
+  if (torch::cuda::device_count() > 1 && !devices.empty()) {
+    EXPECT_THAT(why, testing::HasSubstr("(cuda device " + devices + ")"));
+  }
+}
+
+TEST_F(GpuSlowDtype, IsWarnedOfByTheFirstRegionAndNoOther) {
+  expect_right(+[] {
+    const weights::testing::RecordedWarnings warnings;
+    const auto enter_both = [] {
+      for (const auto dtype : {torch::kHalf, torch::kBFloat16})
+        const Autocast region(torch::kCUDA, dtype);
+    };
+    enter_both();
+    if (!torch::cuda::is_available()) std::exit(kNothingToSee);
+    const bool right = warnings_are(warnings);
+    enter_both();
+    end_as(right && warnings_are(warnings));
+  });
 }
 
 }  // namespace
