@@ -55,6 +55,7 @@ class DEMI_API OpPolicy {
   /// device. "fp32_softmax": softmax and log_softmax run in FP32, as in Keras's mixed policies.
   /// Throws UsageError with the nearest known name.
   static OpPolicy named(std::string_view name);
+  /// The names that named() knows.
   static std::vector<std::string> names();
 
   /// Reads a file with a line for each op: `softmax fp32` or `softmax.int = fp32`. A line

@@ -27,9 +27,10 @@ class DEMI_API Policy {
   /// Throws UsageError, with the nearest known name and the list, for an unknown name.
   explicit Policy(std::string_view name);
 
-  std::string_view name() const;
-  c10::ScalarType compute_dtype() const;
-  c10::ScalarType variable_dtype() const;
+  std::string_view name() const;           // as in the table above
+  c10::ScalarType compute_dtype() const;   // in which a layer computes
+  c10::ScalarType variable_dtype() const;  // in which its variables are stored
+  /// Whether the two differ.
   bool is_mixed() const { return compute_dtype() != variable_dtype(); }
 
   /// All names, in the order of the table above.

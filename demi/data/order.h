@@ -10,6 +10,7 @@
 
 namespace demi::data {
 
+/// How a set is cut into batches.
 struct OrderOptions {
   int64_t batch_size = 64;  // examples a batch and rank, 1 or more
   bool shuffle = false;     // true: a new permutation every epoch

@@ -36,6 +36,7 @@ class DEMI_API TurnMemory {
 
   /// Resets the device's peak.
   void begin();
+  /// Ends the turn and adds its memory.
   void end();
   MemoryUse use() const { return use_; }
 

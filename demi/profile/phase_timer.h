@@ -24,11 +24,14 @@ class DEMI_API PhaseTimer {
   using Seconds = std::chrono::duration<double>;
 
   explicit PhaseTimer(c10::Device device, bool synchronise = false);
+  /// Begins a phase, which ends the one before.
   void enter(Phase phase);
   /// Ends the current phase. Time until the next `enter` counts for none.
   void pause();
   Seconds spent(Phase phase) const { return spent_[static_cast<std::size_t>(phase)]; }
+  /// Sum over all phases.
   Seconds total() const;
+  /// Ends the current phase and sets all to 0.
   void reset();
 
  private:

@@ -15,6 +15,7 @@
 
 namespace demi::train {
 
+/// How a model is evaluated.
 struct EvaluateOptions {
   Precision precision = parse_precision("fp32");
   c10::Device device = c10::kCPU;

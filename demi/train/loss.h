@@ -46,6 +46,7 @@ class DEMI_API LossFunction {
 
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target,
                         double label_smoothing = 0) const;
+  /// As right_ones(); undefined for a function of yours.
   at::Tensor is_right(const at::Tensor& output, const at::Tensor& target) const;
   bool has_accuracy() const { return !function_ && loss_ != Loss::mse; }
 

@@ -30,6 +30,7 @@ enum class Mode {
   off,
 };
 
+/// The mode in use.
 DEMI_API Mode mode();
 
 /// Drops all copies and sets the mode. Must not be called while another thread is in a region.
@@ -45,6 +46,7 @@ DEMI_API void own(const at::Tensor& parameter);
 /// owned.
 DEMI_API void disown(const at::Tensor& parameter);
 
+/// Whether own() was called more often than disown().
 DEMI_API bool is_owned(const at::Tensor& parameter);
 
 /// Invalidates the parameter's copies. Call it after a write that LibTorch does not notice, for
@@ -61,6 +63,7 @@ struct Stats {
   std::int64_t bytes = 0;   // of the copies alive
 };
 DEMI_API Stats stats();
+/// Sets `casts` to 0.
 DEMI_API void reset_stats();
 
 /// Limits the bytes of copies that are alive; further weights are cast at every use. No limit by
