@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-// Eight floats in one register, for formulas.h and body.h. Included by avx2.cpp alone. vcvtps2ph
+// Eight floats in one register, for formulas.h. Included by vector.h alone. vcvtps2ph
 // and vcvtph2ps (F16C) are IEEE 754, subnormals included; bf16 is rounded with integer
 // instructions.
 namespace demi::kernels {
