@@ -17,9 +17,10 @@ target_compile_features(demi_options INTERFACE cxx_std_20)
 # -fmacro-prefix-map: messages name sources relative to the checkout, wherever the object was compiled (ccache).
 target_compile_options(demi_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
                        -ffp-contract=off -fopenmp -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+# Warnings that only the neighbourhood of other sources causes. Builds without CMAKE_UNITY_BUILD have them.
+set(DEMI_UNITY_WARNINGS -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
 if(CMAKE_UNITY_BUILD)
-  # Warnings that only the neighbourhood of other sources causes. Builds without CMAKE_UNITY_BUILD have them.
-  target_compile_options(demi_options INTERFACE -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
+  target_compile_options(demi_options INTERFACE ${DEMI_UNITY_WARNINGS})
 endif()
 target_link_options(demi_options INTERFACE -fopenmp)
 if(DEMI_WERROR)
@@ -54,10 +55,19 @@ function(demi_use_torch target)
   endif()
 endfunction()
 
-# demi_test_program(TARGET SOURCES...): a test program that reads torch, in one piece with CMAKE_UNITY_BUILD.
+# demi_merge_tests(TARGET): the sources of a test program as one, also with DEMI_UNITY_TESTS alone.
+function(demi_merge_tests target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+  if(DEMI_UNITY_TESTS AND NOT CMAKE_UNITY_BUILD)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    target_compile_options(${target} PRIVATE ${DEMI_UNITY_WARNINGS})
+  endif()
+endfunction()
+
+# demi_test_program(TARGET SOURCES...): a test program that reads torch.
 function(demi_test_program target)
   add_executable(${target} ${ARGN})
-  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+  demi_merge_tests(${target})
   demi_use_torch(${target})
   target_compile_options(${target} PRIVATE ${DEMI_COLD_CODE})
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest_main)
@@ -89,7 +99,7 @@ function(demi_module name)
   set(program ${DEMI_LIBRARY}_${name}_test)
   if(arg_NO_TORCH)
     add_executable(${program} ${tests} $<TARGET_OBJECTS:${DEMI_LIBRARY}_${name}>)
-    set_target_properties(${program} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+    demi_merge_tests(${program})
     target_link_libraries(${program} PRIVATE demi_options ${arg_LINK} ${arg_TEST_LINK} demi_fmt GTest::gtest_main)
     foreach(below ${arg_TEST_LINK})
       if(TARGET ${below})
