@@ -23,18 +23,18 @@ struct CpuKernels {
   void (*apply_trust)(const StepTable& table, std::int64_t begin, std::int64_t end);
 
   // Arrays of n elements, n >= 0. 16-bit arrays are fp16 or bf16 as `storage` says. Rounding: to
-  // nearest, ties to even, subnormals kept. `to` may be `from` where the element sizes are equal,
-  // else arrays do not overlap.
-  void (*narrow)(void* to, Storage storage, const float* from, std::int64_t n);  // to = round(from)
-  void (*widen)(float* to, const void* from, Storage storage,
-                std::int64_t n);  // to = from, exactly
-  void (*accumulate)(float* sum, const void* from, Storage storage, std::int64_t n);  // sum += from
-  /// values *= factor; returns the FP32 bits of the greatest magnitude before (0x7F800000 and more:
+  // nearest, ties to even, subnormals kept. `to` may be `from` if the element sizes are equal;
+  // otherwise arrays do not overlap.
+
+  /// to = from, rounded.
+  void (*narrow)(void* to, Storage storage, const float* from, std::int64_t n);
+  /// to = from, exactly.
+  void (*widen)(float* to, const void* from, Storage storage, std::int64_t n);
+  /// values *= factor. Returns the FP32 bits of the greatest magnitude before (0x7F800000 and more:
   /// an Inf or NaN).
   std::uint32_t (*unscale)(float* values, float factor, std::int64_t n);
-  void (*clamp)(float* values, float limit, std::int64_t n);  // to [-limit, limit]; NaN stays
-  void (*lerp)(float* start, const float* end, float weight,
-               std::int64_t n);  // start += weight (end - start)
+  /// start += weight (end - start).
+  void (*lerp)(float* start, const float* end, float weight, std::int64_t n);
 
   // A time step of an LSTM (lstm.h). Rows are independent of each other.
   void (*lstm_forward)(const LstmForward& step);

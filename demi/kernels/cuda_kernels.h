@@ -22,27 +22,30 @@ struct CudaKernels {
   /// holds the bytes themselves. `to` and `bytes` are multiples of 4.
   using Upload = const char* (*)(void* to, const void* from, std::size_t bytes, void* stream);
 
+  /// kStepLayout of the plugin's build. The first field, so that a plugin of any build has it here.
+  std::uint64_t layout;
+
   Pass measure;      // one launch; sums included
   Pass decide;       // one
   Pass update;       // one
   Pass apply_trust;  // one for lamb, else none; `update` has decided the trust ratios
   Pass step;         // all of them: 3 launches, 4 for lamb
   Upload upload;
-  bool (*capturing)(void* stream);  // a graph is being captured on it
-  std::int64_t (*launches)();       // of passes so far, in this process
+  bool (*capturing)(void* stream);  // whether a graph is being captured on the stream
+  std::int64_t (*launches)();       // launches of passes so far, in this process
   std::int64_t (*uploads)();        // launches that carried tables
-  const char* (*decline)();         // why the present device cannot run them, or null
-  std::uint64_t layout;             // kStepLayout of the plugin's build
+  const char* (*decline)();         // why the current device cannot run them, or null
 };
 
-/// Changes when a struct of step_table.h does: a plugin of another build is not used.
+/// Changes when a struct of step_table.h or CudaKernels does: a plugin of another build is not
+/// used.
 inline constexpr std::uint64_t kStepLayout =
     ((((sizeof(TensorEntry) * 1024 + sizeof(Group)) * 1024 + sizeof(Coefficients)) * 1024 +
       sizeof(StepState)) *
          1024 +
      sizeof(StepTable)) *
         64 +
-    3;
+    4;
 
 /// The kernels, or null where there are none; then `why` (if given) says so: not built, no driver,
 /// no usable device. The plugin libdemi_cuda.so is opened at the first call, where an NVIDIA driver

@@ -90,17 +90,18 @@ class EmulatedDevice {
   }
 
   static constexpr kernels::CudaKernels kKernels = {
-      pass<kernels::cuda::launch_measure<Counter>, kernels::cuda::launch_measure<Host>>,
-      pass<kernels::cuda::launch_decide<Counter>, kernels::cuda::launch_decide<Host>>,
-      pass<kernels::cuda::launch_update<Counter>, kernels::cuda::launch_update<Host>>,
-      pass<kernels::cuda::launch_apply_trust<Counter>, kernels::cuda::launch_apply_trust<Host>>,
-      pass<kernels::cuda::launch_step<Counter>, kernels::cuda::launch_step<Host>>,
-      upload,
-      [](void*) { return state().capturing; },
-      [] { return launches(); },
-      [] { return uploads(); },
-      []() -> const char* { return nullptr; },
-      kernels::kStepLayout};
+      .layout = kernels::kStepLayout,
+      .measure = pass<kernels::cuda::launch_measure<Counter>, kernels::cuda::launch_measure<Host>>,
+      .decide = pass<kernels::cuda::launch_decide<Counter>, kernels::cuda::launch_decide<Host>>,
+      .update = pass<kernels::cuda::launch_update<Counter>, kernels::cuda::launch_update<Host>>,
+      .apply_trust =
+          pass<kernels::cuda::launch_apply_trust<Counter>, kernels::cuda::launch_apply_trust<Host>>,
+      .step = pass<kernels::cuda::launch_step<Counter>, kernels::cuda::launch_step<Host>>,
+      .upload = upload,
+      .capturing = [](void*) { return state().capturing; },
+      .launches = [] { return launches(); },
+      .uploads = [] { return uploads(); },
+      .decline = []() -> const char* { return nullptr; }};
 };
 
 }  // namespace demi::optim::testing

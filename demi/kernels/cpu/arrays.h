@@ -5,8 +5,7 @@
 #include "demi/kernels/cpu/memory.h"
 #include "demi/kernels/formulas.h"
 
-// The array kernels of CpuKernels with vectors. Included after the file that defines Vector;
-// internal linkage.
+// The array kernels of CpuKernels with vectors. Internal linkage.
 namespace demi::kernels {
 namespace {
 
@@ -16,13 +15,6 @@ inline __attribute__((always_inline)) void for_each_vector(std::int64_t n, Body 
   std::int64_t i = 0;
   for (; i + Vector::width <= n; i += Vector::width) body(i);
   if (i < n) body(i, static_cast<int>(n - i));
-}
-
-template <Storage storage>
-void accumulate_from(float* sum, const void* from, std::int64_t n) {
-  for_each_vector(n, [&](std::int64_t i, auto... some) {
-    store(sum + i, load(sum + i, some...) + load_elements<storage>(from, i, some...), some...);
-  });
 }
 
 template <Storage storage>
@@ -49,17 +41,6 @@ void widen_array(float* to, const void* from, Storage storage, std::int64_t n) {
   }
 }
 
-void accumulate_array(float* sum, const void* from, Storage storage, std::int64_t n) {
-  switch (storage) {
-    case Storage::bf16:
-      return accumulate_from<Storage::bf16>(sum, from, n);
-    case Storage::fp16:
-      return accumulate_from<Storage::fp16>(sum, from, n);
-    default:
-      return accumulate_from<Storage::fp32>(sum, from, n);
-  }
-}
-
 std::uint32_t unscale_array(float* values, float factor, std::int64_t n) {
   Vector::Bits bits = no_bits();
   for_each_vector(n, [&](std::int64_t i, auto... some) {
@@ -68,12 +49,6 @@ std::uint32_t unscale_array(float* values, float factor, std::int64_t n) {
     store(values + i, x * Vector(factor), some...);
   });
   return greatest(bits);
-}
-
-void clamp_array(float* values, float limit, std::int64_t n) {
-  for_each_vector(n, [&](std::int64_t i, auto... some) {
-    store(values + i, clamp(load(values + i, some...), Vector(limit)), some...);
-  });
 }
 
 void lerp_array(float* start, const float* end, float weight, std::int64_t n) {

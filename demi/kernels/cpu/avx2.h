@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
-// Eight floats in one register, for formulas.h. Included by vector.h alone. vcvtps2ph
-// and vcvtph2ps (F16C) are IEEE 754, subnormals included; bf16 is rounded with integer
+// Eight floats in one register, for formulas.h and the passes. Included through vector.h. vcvtps2ph
+// and vcvtph2ps (F16C) are IEEE 754, subnormals included. bf16 is rounded with integer
 // instructions.
 namespace demi::kernels {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-// Sixteen floats in one register, for formulas.h. Included by vector.h alone.
+// Sixteen floats in one register, for formulas.h and the passes. Included through vector.h.
 // The BF16 conversion instruction (vcvtneps2bf16) is not used anywhere: it flushes subnormals, and
 // integer rounding is not what a memory-bound pass waits for. vcvtps2ph and vcvtph2ps are IEEE 754,
 // subnormals included.

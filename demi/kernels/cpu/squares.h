@@ -58,6 +58,8 @@ inline __attribute__((always_inline)) void add_chunk(Lanes& block, int n, Get ge
   block += chunk;
 }
 
+/// add_chunk of kChunk elements without its bounds: nearly all work is such, and loops of a fixed
+/// length unroll.
 template <class Get, class GetFirst, class See>
 inline __attribute__((always_inline)) void add_full_chunk(Lanes& block, Get get, GetFirst,
                                                           See see) {

@@ -120,17 +120,17 @@ const char* decline() {
   return nullptr;
 }
 
-constexpr CudaKernels kKernels = {pass<launch_measure<DeviceLauncher>>,
-                                  pass<launch_decide<DeviceLauncher>>,
-                                  pass<launch_update<DeviceLauncher>>,
-                                  pass<launch_apply_trust<DeviceLauncher>>,
-                                  pass<launch_step<DeviceLauncher>>,
-                                  upload,
-                                  capturing,
-                                  [] { return launches.load(); },
-                                  [] { return uploads.load(); },
-                                  decline,
-                                  kStepLayout};
+constexpr CudaKernels kKernels = {.layout = kStepLayout,
+                                  .measure = pass<launch_measure<DeviceLauncher>>,
+                                  .decide = pass<launch_decide<DeviceLauncher>>,
+                                  .update = pass<launch_update<DeviceLauncher>>,
+                                  .apply_trust = pass<launch_apply_trust<DeviceLauncher>>,
+                                  .step = pass<launch_step<DeviceLauncher>>,
+                                  .upload = upload,
+                                  .capturing = capturing,
+                                  .launches = [] { return launches.load(); },
+                                  .uploads = [] { return uploads.load(); },
+                                  .decline = decline};
 
 }  // namespace
 }  // namespace demi::kernels::cuda

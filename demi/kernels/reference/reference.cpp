@@ -18,10 +18,6 @@ void widen_array(float* to, const void* from, Storage storage, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = load_element(from, storage, i);
 }
 
-void accumulate_array(float* sum, const void* from, Storage storage, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) sum[i] = sum[i] + load_element(from, storage, i);
-}
-
 std::uint32_t unscale_array(float* values, float factor, std::int64_t n) {
   std::uint32_t greatest = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -29,10 +25,6 @@ std::uint32_t unscale_array(float* values, float factor, std::int64_t n) {
     values[i] = values[i] * factor;
   }
   return greatest;
-}
-
-void clamp_array(float* values, float limit, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) values[i] = clamp(values[i], limit);
 }
 
 void lerp_array(float* start, const float* end, float weight, std::int64_t n) {
@@ -86,10 +78,16 @@ void lstm_backward_step(const LstmBackward& step) {
   }
 }
 
-constexpr CpuKernels kReference = {
-    Path::reference, reference::measure, reference::update, reference::apply_trust,
-    narrow_array,    widen_array,        accumulate_array,  unscale_array,
-    clamp_array,     lerp_array,         lstm_forward_step, lstm_backward_step};
+constexpr CpuKernels kReference = {.path = Path::reference,
+                                   .measure = reference::measure,
+                                   .update = reference::update,
+                                   .apply_trust = reference::apply_trust,
+                                   .narrow = narrow_array,
+                                   .widen = widen_array,
+                                   .unscale = unscale_array,
+                                   .lerp = lerp_array,
+                                   .lstm_forward = lstm_forward_step,
+                                   .lstm_backward = lstm_backward_step};
 
 }  // namespace
 

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "demi/kernels/cpu/arrays.h"
+#include "demi/kernels/cpu/lstm.h"
+#include "demi/kernels/cpu/passes.h"
+#include "demi/kernels/cpu_kernels.h"
+
+namespace demi::kernels {
+namespace {
+
+/// The functions of the instruction set that the including file is compiled for. Internal linkage.
+constexpr CpuKernels vector_kernels(Path path) {
+  return {.path = path,
+          .measure = measure_pass,
+          .update = update_pass,
+          .apply_trust = apply_trust_pass,
+          .narrow = narrow_array,
+          .widen = widen_array,
+          .unscale = unscale_array,
+          .lerp = lerp_array,
+          .lstm_forward = lstm_forward_step,
+          .lstm_backward = lstm_backward_step};
+}
+
+}  // namespace
+}  // namespace demi::kernels
