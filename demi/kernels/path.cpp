@@ -5,15 +5,50 @@
 #include <cstdlib>
 
 #include "demi/core/error.h"
+#include "demi/core/instruction_set.h"
 #include "demi/core/nearest.h"
-#include "demi/kernels/cpu_kernels.h"
-#include "demi/kernels/path_probe.h"
+#include "demi/kernels/cpu/tables.h"
+#include "demi/kernels/cuda_kernels.h"
 
 namespace demi::kernels {
 namespace {
 
 constexpr std::array kPreference = {Path::cuda, Path::avx512, Path::avx2, Path::reference,
                                     Path::aten};
+
+struct Probe {
+  bool usable;
+  std::string reason;  // why not, or what it runs on
+};
+
+Probe probe_simd(const CpuKernels* built, bool machine_has, std::string needs) {
+  if (!built) return {false, "not built: the compiler or the processor family has no " + needs};
+  if (!machine_has) return {false, "this processor has no " + needs};
+  return {true, describe(instruction_set())};
+}
+
+Probe probe_cuda() {
+  std::string why;
+  const bool usable = cuda_kernels(&why) != nullptr;
+  return {usable, why};
+}
+
+/// Asks the build and the machine.
+Probe probe_path(Path path) {
+  switch (path) {
+    case Path::reference:
+      return {true, "plain C++"};
+    case Path::avx2:
+      return probe_simd(avx2_kernels(), instruction_set().avx2, "AVX2 with F16C");
+    case Path::avx512:
+      return probe_simd(avx512_kernels(), instruction_set().avx512, "AVX-512 (F, BW, DQ, VL)");
+    case Path::cuda:
+      return probe_cuda();
+    case Path::aten:
+      return {true, "LibTorch's operators"};
+  }
+  return {false, "unknown path"};
+}
 
 PathStatus status_of(Path path) {
   const Probe probe = probe_path(path);
@@ -87,8 +122,7 @@ Path path_for(Device device, std::optional<std::string> forced) {
     if (!probe.usable) {
       throw UsageError({.where = "kernels.path_for",
                         .what = "the path that DEMI_KERNELS asks for cannot be used here",
-                        .seen = *forced,
-                        .accepted = probe.reason,
+                        .seen = *forced + ": " + probe.reason,
                         .advice = "unset DEMI_KERNELS, or name another path"});
     }
     if (serves(path, device)) return path;
@@ -101,7 +135,5 @@ Path path_for(Device device) {
   const char* forced = std::getenv("DEMI_KERNELS");
   return path_for(device, forced ? std::optional<std::string>(forced) : std::nullopt);
 }
-
-const CpuKernels* cpu_kernels() { return cpu_kernels(path_for(Device::cpu)); }
 
 }  // namespace demi::kernels

@@ -10,7 +10,7 @@
 namespace demi::kernels {
 
 /// Ways to compute a step. Order of preference: cuda for CUDA tensors; avx512, avx2, reference for
-/// CPU tensors; aten (LibTorch's own operators, in demi/optim) for any other device, or when asked
+/// CPU tensors; aten (LibTorch's own operators, in demi/step) for any other device, or if asked
 /// for.
 enum class Path { reference, avx2, avx512, cuda, aten };
 
@@ -20,12 +20,12 @@ struct PathStatus {
   Path path;
   std::string_view name;
   bool usable;
-  std::string reason;  // why not, or what it runs on; for people
+  std::string reason;  // why not, or what it runs on; to be printed
 };
 
 DEMI_API std::string_view name_of(Path path);
 
-/// All paths, in order of preference, with what this build and machine say to each.
+/// All paths in order of preference, each with whether this build and machine can use it.
 DEMI_API std::vector<PathStatus> paths();
 
 /// The best path of CPU tensors here that is not above the level that ATEN_CPU_CAPABILITY sets for

@@ -5,8 +5,8 @@
 
 namespace demi::kernels {
 
-/// Each path's table of functions; null where the build has no such instructions. What the machine
-/// has, path_probe.h asks.
+/// Each path's table of functions; null if the build has no such instructions. cpu_kernels() and
+/// bf16_product() ask what the machine has.
 const CpuKernels* reference_kernels();
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
