@@ -37,7 +37,7 @@ struct Settings {
 
 struct Workload {
   const char* name;
-  Rule rule;
+  UpdateRule rule;
   Group group;
 };
 
@@ -101,7 +101,7 @@ void step(const CpuKernels& kernels, const StepTable& table, int threads) {
   reduce(table);
   decide(table);
   pass(kernels.update);
-  if (table.rule == Rule::lamb) {
+  if (table.rule == UpdateRule::lamb) {
     decide_trust(table);
     pass(kernels.apply_trust);
   }
@@ -132,11 +132,11 @@ bool agrees(const CpuKernels& kernels, const Workload& workload) {
 }
 
 std::vector<Workload> workloads() {
-  std::vector<Workload> all = {{"sgd", Rule::sgd, {}},
-                               {"sgd-momentum", Rule::sgd, {}},
-                               {"adamw", Rule::adamw, {}},
-                               {"lamb", Rule::lamb, {}},
-                               {"lion", Rule::lion, {}}};
+  std::vector<Workload> all = {{"sgd", UpdateRule::sgd, {}},
+                               {"sgd-momentum", UpdateRule::sgd, {}},
+                               {"adamw", UpdateRule::adamw, {}},
+                               {"lamb", UpdateRule::lamb, {}},
+                               {"lion", UpdateRule::lion, {}}};
   for (Workload& workload : all) workload.group.learning_rate = 1e-6;
   all[1].group.momentum = 0.9;
   for (std::size_t i = 2; i < all.size(); ++i) all[i].group.weight_decay = 0.01;

@@ -51,7 +51,7 @@ struct Work {
   int moments;
 };
 
-template <Rule rule>
+template <UpdateRule rule>
 inline Work work_of(const StepTable& table, std::int64_t b) {
   const TensorEntry& tensor = table.tensors[table.blocks[b].tensor];
   const Coefficients& c = table.coefficients[table.blocks[b].tensor];

@@ -27,12 +27,13 @@ void expect_same_steps(const CaseOptions& options) {
     EXPECT_EQ(std::bit_cast<std::uint64_t>(expected.plan().state().sum_of_squares),
               std::bit_cast<std::uint64_t>(seen.plan().state().sum_of_squares));
     EXPECT_EQ(expected.plan().state().greatest, seen.plan().state().greatest);
-    EXPECT_EQ(launcher.launches, options.rule == Rule::lamb ? 4 : 3);
+    EXPECT_EQ(launcher.launches, options.rule == UpdateRule::lamb ? 4 : 3);
   }
 }
 
 TEST(CudaSource, GivesTheBitsOfTheReference) {
-  for (const Rule rule : {Rule::sgd, Rule::adam, Rule::adamw, Rule::lamb, Rule::lion, Rule::ema}) {
+  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::adam, UpdateRule::adamw,
+                                UpdateRule::lamb, UpdateRule::lion, UpdateRule::ema}) {
     for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
       CaseOptions options;
       options.rule = rule;
@@ -57,12 +58,12 @@ TEST(CudaSource, LaunchesDoNotGrowWithTheNumberOfTensors) {
   for (const std::size_t tensors : {1u, 40u, 161u}) {
     CaseOptions options;
     options.lengths.assign(tensors, 33);
-    for (const Rule rule : {Rule::sgd, Rule::adamw, Rule::lamb}) {
+    for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::adamw, UpdateRule::lamb}) {
       options.rule = rule;
       StepCase one(options);
       cuda::HostLauncher launcher;
       cuda::launch_step(launcher, one.plan().table());
-      EXPECT_EQ(launcher.launches, rule == Rule::lamb ? 4 : 3);
+      EXPECT_EQ(launcher.launches, rule == UpdateRule::lamb ? 4 : 3);
       EXPECT_EQ(one.step_count(tensors - 1), 1);
     }
   }
@@ -70,7 +71,7 @@ TEST(CudaSource, LaunchesDoNotGrowWithTheNumberOfTensors) {
 
 TEST(CudaSource, ASkippedStepChangesNothing) {
   CaseOptions options;
-  options.rule = Rule::lamb;
+  options.rule = UpdateRule::lamb;
   options.lengths = {5, 20003};
   StepCase one(options);
   one.set_gradient(1, 20002, -INFINITY);
@@ -84,7 +85,7 @@ TEST(CudaSource, ASkippedStepChangesNothing) {
 
 TEST(CudaSource, GradientsWithoutAScaleStandBesideScaledOnes) {
   CaseOptions options;
-  options.rule = Rule::sgd;
+  options.rule = UpdateRule::sgd;
   options.scale = 8.0f;
   options.lengths = {5000, 300, 20000};
   StepCase expected(options), seen(options);
@@ -125,7 +126,7 @@ TEST(CudaSource, WithoutTensorsOnlyTheSumsAndTheDecisionAreLaunched) {
 // tensor reads all of that tensor's.
 TEST(CudaSource, TheTrustRatioIsDecidedBeforeItsPass) {
   CaseOptions options;
-  options.rule = Rule::lamb;
+  options.rule = UpdateRule::lamb;
   options.lengths = {300 * kBlock + 5, 7};
   StepCase expected(options), seen(options);
   expected.step(*cpu_kernels(Path::reference));

@@ -134,7 +134,7 @@ TEST(Decide, ScheduledRatesFollowTheStepsTaken) {
 TEST(Decide, ASkipDoesNotAdvanceTheSchedule) {
   const double rates[] = {1.0, 2.0};
   CaseOptions options;
-  options.rule = Rule::sgd;
+  options.rule = UpdateRule::sgd;
   options.group.scheduled_rates = rates;
   options.group.scheduled_count = 2;
   options.gradient = Storage::fp32;
@@ -157,20 +157,20 @@ TEST(Decide, ASkipDoesNotAdvanceTheSchedule) {
 TEST(Decide, CoefficientsAreRoundedOnceFromFp64) {
   Group group;
   group.learning_rate = 0.001;
-  const Coefficients c = group_coefficients(Rule::adam, group, 0.001, 3);
+  const Coefficients c = group_coefficients(UpdateRule::adam, group, 0.001, 3);
   EXPECT_EQ(c.inverse_correction1, static_cast<float>(1 / 0.2709999999999999));
   EXPECT_EQ(c.inverse_correction2, static_cast<float>(1 / 0.0029970009999999983));
   EXPECT_EQ(c.root_bias_correction2, static_cast<float>(std::sqrt(0.0029970009999999983)));
   EXPECT_EQ(c.negative_rate, static_cast<float>(-0.0036900369003690045));
   EXPECT_EQ(c.one_minus_beta2, static_cast<float>(0.0010000000000000009));
   EXPECT_EQ(c.flags & kFirst, 0u);
-  EXPECT_EQ(group_coefficients(Rule::adam, group, 0.001, 1).flags & kFirst,
+  EXPECT_EQ(group_coefficients(UpdateRule::adam, group, 0.001, 1).flags & kFirst,
             static_cast<std::uint32_t>(kFirst));
 }
 
 TEST(Decide, GroupsAndStepCountsOfTensorsAreTheirOwn) {
   CaseOptions options;
-  options.rule = Rule::adam;
+  options.rule = UpdateRule::adam;
   options.lengths = {4, 4, 4};
   StepCase one(options);
   one.plan().tensors()[1].gradient = nullptr;
@@ -196,7 +196,7 @@ TEST(Decide, GroupsAtOneStepHaveNumbersOfTheirOwn) {
     tensors[t].length = 1;
     tensors[t].group = t % 2;
   }
-  StepPlan plan(Rule::sgd, tensors, {{.learning_rate = 0.5}, {.learning_rate = 0.25}});
+  StepPlan plan(UpdateRule::sgd, tensors, {{.learning_rate = 0.5}, {.learning_rate = 0.25}});
   decide(plan.table());
   const Coefficients* c = plan.table().coefficients;
   EXPECT_EQ(c[0].negative_rate, -0.5f);
@@ -232,7 +232,7 @@ TEST(Decide, AScheduleWithoutEntriesIsNone) {
 TEST(Decide, FactorsAndLimitsAreOfTheTensor) {
   const float factor = 0.25f;
   TensorEntry tensor;
-  const Coefficients group = group_coefficients(Rule::sgd, Group{}, 1.0, 1);
+  const Coefficients group = group_coefficients(UpdateRule::sgd, Group{}, 1.0, 1);
   const Coefficients plain = tensor_coefficients(group, tensor);
   EXPECT_EQ(plain.factor, 1.0f);
   EXPECT_EQ(plain.limit, kNoLimit);
@@ -250,34 +250,35 @@ TEST(Decide, FactorsAndLimitsAreOfTheTensor) {
 TEST(Decide, DecayIsDecoupledForAdamWAndLionOnly) {
   Group group;
   group.weight_decay = 0.5;
-  for (const Rule rule : {Rule::sgd, Rule::adam, Rule::adamw, Rule::lamb, Rule::lion}) {
-    const bool decoupled = rule == Rule::adamw || rule == Rule::lion;
+  for (const UpdateRule rule :
+       {UpdateRule::sgd, UpdateRule::adam, UpdateRule::adamw, UpdateRule::lamb, UpdateRule::lion}) {
+    const bool decoupled = rule == UpdateRule::adamw || rule == UpdateRule::lion;
     const Coefficients c = group_coefficients(rule, group, 0.25, 2);
     EXPECT_EQ(c.decay, decoupled ? 0.875f : 0.5f);
     EXPECT_NE(c.flags & kDecay, 0u);
   }
-  EXPECT_EQ(group_coefficients(Rule::adam, Group{}, 0.25, 2).flags & kDecay, 0u);
+  EXPECT_EQ(group_coefficients(UpdateRule::adam, Group{}, 0.25, 2).flags & kDecay, 0u);
 }
 
 TEST(Decide, EachFlagSaysWhatTheGroupAsksFor) {
-  const auto flags = [](Rule rule, Group group) {
+  const auto flags = [](UpdateRule rule, Group group) {
     return group_coefficients(rule, group, 0.25, 2).flags;
   };
-  EXPECT_EQ(flags(Rule::sgd, {}), 0u);
-  EXPECT_EQ(flags(Rule::sgd, {.momentum = 0.5}), static_cast<std::uint32_t>(kMomentum));
-  EXPECT_EQ(flags(Rule::lion, {.momentum = 0.5}), 0u);
-  EXPECT_EQ(flags(Rule::sgd, {.momentum = 0.5, .nesterov = true}), kMomentum | kNesterov);
-  EXPECT_EQ(flags(Rule::adam, {.amsgrad = true}), static_cast<std::uint32_t>(kAmsgrad));
-  EXPECT_EQ(flags(Rule::lamb, {.maximize = true}), static_cast<std::uint32_t>(kMaximize));
-  EXPECT_EQ(flags(Rule::ema, {.maximize = true}), 0u);
-  EXPECT_EQ(group_coefficients(Rule::ema, {}, 0.25, 2).negative_rate, 0.25f);
-  EXPECT_EQ(group_coefficients(Rule::lion, {}, 0.25, 2).negative_rate, -0.25f);
+  EXPECT_EQ(flags(UpdateRule::sgd, {}), 0u);
+  EXPECT_EQ(flags(UpdateRule::sgd, {.momentum = 0.5}), static_cast<std::uint32_t>(kMomentum));
+  EXPECT_EQ(flags(UpdateRule::lion, {.momentum = 0.5}), 0u);
+  EXPECT_EQ(flags(UpdateRule::sgd, {.momentum = 0.5, .nesterov = true}), kMomentum | kNesterov);
+  EXPECT_EQ(flags(UpdateRule::adam, {.amsgrad = true}), static_cast<std::uint32_t>(kAmsgrad));
+  EXPECT_EQ(flags(UpdateRule::lamb, {.maximize = true}), static_cast<std::uint32_t>(kMaximize));
+  EXPECT_EQ(flags(UpdateRule::ema, {.maximize = true}), 0u);
+  EXPECT_EQ(group_coefficients(UpdateRule::ema, {}, 0.25, 2).negative_rate, 0.25f);
+  EXPECT_EQ(group_coefficients(UpdateRule::lion, {}, 0.25, 2).negative_rate, -0.25f);
 }
 
 TEST(Decide, TrustIsOfTheStepTakenAndOfTensorsWithGradients) {
   const double rates[] = {1.0, 0.5, 8.0};
   CaseOptions options;
-  options.rule = Rule::lamb;
+  options.rule = UpdateRule::lamb;
   options.lengths = {1, 1};
   options.group.scheduled_rates = rates;
   options.group.scheduled_count = 3;

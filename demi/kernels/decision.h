@@ -81,14 +81,14 @@ DEMI_HOST_DEVICE double learning_rate(const Group& group, std::int64_t taken) {
 
 /// Numbers of one group at its t-th step (1 is the first), computed in FP64 and rounded once, as
 /// Python does. rate: learning rate. LAMB's negative_rate is completed by trust_rate below.
-DEMI_HOST_DEVICE Coefficients group_coefficients(Rule rule, const Group& group, double rate,
+DEMI_HOST_DEVICE Coefficients group_coefficients(UpdateRule rule, const Group& group, double rate,
                                                  std::int64_t t) {
   Coefficients c{};
   c.factor = 1.0f;
   c.limit = kNoLimit;
-  const bool decoupled = rule == Rule::adamw || rule == Rule::lion;
+  const bool decoupled = rule == UpdateRule::adamw || rule == UpdateRule::lion;
   c.decay = static_cast<float>(decoupled ? 1.0 - rate * group.weight_decay : group.weight_decay);
-  c.negative_rate = static_cast<float>(rule == Rule::ema ? rate : -rate);
+  c.negative_rate = static_cast<float>(rule == UpdateRule::ema ? rate : -rate);
   c.momentum = static_cast<float>(group.momentum);
   c.one_minus_dampening = static_cast<float>(1.0 - group.dampening);
   c.beta1 = static_cast<float>(group.beta1);
@@ -96,18 +96,18 @@ DEMI_HOST_DEVICE Coefficients group_coefficients(Rule rule, const Group& group, 
   c.beta2 = static_cast<float>(group.beta2);
   c.one_minus_beta2 = static_cast<float>(1.0 - group.beta2);
   c.epsilon = static_cast<float>(group.epsilon);
-  if (rule == Rule::adam || rule == Rule::adamw || rule == Rule::lamb) {
+  if (rule == UpdateRule::adam || rule == UpdateRule::adamw || rule == UpdateRule::lamb) {
     const double correction1 = 1.0 - pow(group.beta1, static_cast<double>(t));
     const double correction2 = 1.0 - pow(group.beta2, static_cast<double>(t));
     c.inverse_correction1 = static_cast<float>(1.0 / correction1);
     c.inverse_correction2 = static_cast<float>(1.0 / correction2);
     c.root_bias_correction2 = static_cast<float>(sqrt(correction2));
-    if (rule != Rule::lamb) c.negative_rate = static_cast<float>(-(rate / correction1));
+    if (rule != UpdateRule::lamb) c.negative_rate = static_cast<float>(-(rate / correction1));
   }
   c.flags = (t == 1 ? kFirst : 0u) | (group.weight_decay != 0.0 ? kDecay : 0u) |
-            (rule == Rule::sgd && group.momentum != 0.0 ? kMomentum : 0u) |
+            (rule == UpdateRule::sgd && group.momentum != 0.0 ? kMomentum : 0u) |
             (group.nesterov ? kNesterov : 0u) | (group.amsgrad ? kAmsgrad : 0u) |
-            (group.maximize && rule != Rule::ema ? kMaximize : 0u);
+            (group.maximize && rule != UpdateRule::ema ? kMaximize : 0u);
   return c;
 }
 

@@ -146,48 +146,48 @@ DEMI_HOST_DEVICE void ema(Elements<V>& e, const Coefficients& c) {
 }
 
 /// Pass 2 of any rule. LAMB moves no parameter in it.
-template <Rule rule, class V>
+template <UpdateRule rule, class V>
 DEMI_HOST_DEVICE void update(Elements<V>& e, const Coefficients& c) {
-  if constexpr (rule == Rule::sgd) sgd(e, c);
-  if constexpr (rule == Rule::adam) adam(e, c);
-  if constexpr (rule == Rule::adamw) adamw(e, c);
-  if constexpr (rule == Rule::lamb) lamb_moments(e, c);
-  if constexpr (rule == Rule::lion) lion(e, c);
-  if constexpr (rule == Rule::ema) ema(e, c);
+  if constexpr (rule == UpdateRule::sgd) sgd(e, c);
+  if constexpr (rule == UpdateRule::adam) adam(e, c);
+  if constexpr (rule == UpdateRule::adamw) adamw(e, c);
+  if constexpr (rule == UpdateRule::lamb) lamb_moments(e, c);
+  if constexpr (rule == UpdateRule::lion) lion(e, c);
+  if constexpr (rule == UpdateRule::ema) ema(e, c);
 }
 
 /// call.template operator()<rule>(), with the rule as a constant.
 template <class Call>
-inline void with_rule(Rule rule, Call call) {
+inline void with_rule(UpdateRule rule, Call call) {
   switch (rule) {
-    case Rule::sgd:
-      return call.template operator()<Rule::sgd>();
-    case Rule::adam:
-      return call.template operator()<Rule::adam>();
-    case Rule::adamw:
-      return call.template operator()<Rule::adamw>();
-    case Rule::lamb:
-      return call.template operator()<Rule::lamb>();
-    case Rule::lion:
-      return call.template operator()<Rule::lion>();
-    case Rule::ema:
-      return call.template operator()<Rule::ema>();
+    case UpdateRule::sgd:
+      return call.template operator()<UpdateRule::sgd>();
+    case UpdateRule::adam:
+      return call.template operator()<UpdateRule::adam>();
+    case UpdateRule::adamw:
+      return call.template operator()<UpdateRule::adamw>();
+    case UpdateRule::lamb:
+      return call.template operator()<UpdateRule::lamb>();
+    case UpdateRule::lion:
+      return call.template operator()<UpdateRule::lion>();
+    case UpdateRule::ema:
+      return call.template operator()<UpdateRule::ema>();
   }
 }
 
 /// Moments that a tensor under this rule reads and writes.
-DEMI_HOST_DEVICE int moment_count(Rule rule, std::uint32_t flags) {
+DEMI_HOST_DEVICE int moment_count(UpdateRule rule, std::uint32_t flags) {
   switch (rule) {
-    case Rule::sgd:
+    case UpdateRule::sgd:
       return (flags & kMomentum) ? 1 : 0;
-    case Rule::adam:
-    case Rule::adamw:
+    case UpdateRule::adam:
+    case UpdateRule::adamw:
       return (flags & kAmsgrad) ? 3 : 2;
-    case Rule::lamb:
+    case UpdateRule::lamb:
       return 2;
-    case Rule::lion:
+    case UpdateRule::lion:
       return 1;
-    case Rule::ema:
+    case UpdateRule::ema:
       return 0;
   }
   return 0;

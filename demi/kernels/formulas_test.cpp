@@ -23,10 +23,10 @@ struct State {
 
 /// Torch's own documentation of SGD, Adam and AdamW ("Algorithm" boxes of torch.optim), You et al.
 /// 2020 and Chen et al. 2023.
-State restated(Rule rule, const Group& h, State s, Real g, int t) {
+State restated(UpdateRule rule, const Group& h, State s, Real g, int t) {
   const Real lr = h.learning_rate, wd = h.weight_decay, b1 = h.beta1, b2 = h.beta2, eps = h.epsilon;
   if (h.maximize) g = -g;
-  if (rule == Rule::sgd) {
+  if (rule == UpdateRule::sgd) {
     g += wd * s.p;
     if (h.momentum != 0) {
       s.m = t == 1 ? g : h.momentum * s.m + (1 - Real(h.dampening)) * g;
@@ -35,14 +35,14 @@ State restated(Rule rule, const Group& h, State s, Real g, int t) {
     s.p -= lr * g;
     return s;
   }
-  if (rule == Rule::lion) {
+  if (rule == UpdateRule::lion) {
     const Real c = b1 * s.m + (1 - b1) * g;
     s.p = s.p - lr * wd * s.p - lr * (c > 0 ? 1 : c < 0 ? -1 : 0);
     s.m = b2 * s.m + (1 - b2) * g;
     return s;
   }
-  if (rule == Rule::adam) g += wd * s.p;
-  if (rule == Rule::adamw) s.p -= lr * wd * s.p;
+  if (rule == UpdateRule::adam) g += wd * s.p;
+  if (rule == UpdateRule::adamw) s.p -= lr * wd * s.p;
   s.m = b1 * s.m + (1 - b1) * g;
   s.v = b2 * s.v + (1 - b2) * g * g;
   if (h.amsgrad) s.vmax = std::max(s.vmax, s.v);
@@ -57,7 +57,7 @@ Real ulp(Real x) {
   return std::nextafterf(f, INFINITY) - f;
 }
 
-void expect_formula(Rule rule, const Group& group, Real allowed_ulp) {
+void expect_formula(UpdateRule rule, const Group& group, Real allowed_ulp) {
   CaseOptions options;
   options.rule = rule;
   options.group = group;
@@ -84,7 +84,7 @@ void expect_formula(Rule rule, const Group& group, Real allowed_ulp) {
       if (moment_count(rule, group.momentum != 0 ? kMomentum : 0u) > 0) {
         ASSERT_NEAR(tensor.moment[0][i], e.m, room * std::max<Real>(1, std::fabs(e.m)));
       }
-      if (rule == Rule::adam || rule == Rule::adamw) {
+      if (rule == UpdateRule::adam || rule == UpdateRule::adamw) {
         ASSERT_NEAR(tensor.moment[1][i], e.v, room);
       }
     }
@@ -100,37 +100,37 @@ Group with(double lr, double wd) {
 
 TEST(Formulas, Sgd) {
   Group group = with(0.1, 0.01);
-  expect_formula(Rule::sgd, group, 2);
+  expect_formula(UpdateRule::sgd, group, 2);
   group.momentum = 0.9;
-  expect_formula(Rule::sgd, group, 3);
+  expect_formula(UpdateRule::sgd, group, 3);
   group.dampening = 0.25;
-  expect_formula(Rule::sgd, group, 3);
+  expect_formula(UpdateRule::sgd, group, 3);
   group.dampening = 0;
   group.nesterov = true;
-  expect_formula(Rule::sgd, group, 3);
+  expect_formula(UpdateRule::sgd, group, 3);
   group.maximize = true;
-  expect_formula(Rule::sgd, group, 3);
+  expect_formula(UpdateRule::sgd, group, 3);
 }
 
 TEST(Formulas, Adam) {
   Group group = with(0.01, 0.1);
-  expect_formula(Rule::adam, group, 2);
+  expect_formula(UpdateRule::adam, group, 2);
   group.amsgrad = true;
-  expect_formula(Rule::adam, group, 2);
+  expect_formula(UpdateRule::adam, group, 2);
   group.maximize = true;
   group.beta1 = 0.3;
-  expect_formula(Rule::adam, group, 2);
+  expect_formula(UpdateRule::adam, group, 2);
 }
 
 TEST(Formulas, AdamW) {
   Group group = with(0.01, 0.1);
-  expect_formula(Rule::adamw, group, 2);
+  expect_formula(UpdateRule::adamw, group, 2);
   group.amsgrad = true;
   group.maximize = true;
-  expect_formula(Rule::adamw, group, 2);
+  expect_formula(UpdateRule::adamw, group, 2);
 }
 
-TEST(Formulas, Lion) { expect_formula(Rule::lion, with(0.01, 0.1), 2); }
+TEST(Formulas, Lion) { expect_formula(UpdateRule::lion, with(0.01, 0.1), 2); }
 
 // You et al. 2020, algorithm 2, over a whole tensor.
 TEST(Formulas, Lamb) {
@@ -139,7 +139,7 @@ TEST(Formulas, Lamb) {
     group.epsilon = 1e-6;
     group.trust_limit = trust_limit;
     CaseOptions options;
-    options.rule = Rule::lamb;
+    options.rule = UpdateRule::lamb;
     options.group = group;
     options.gradient = Storage::fp32;
     options.scale = 1.0f;
@@ -176,7 +176,7 @@ TEST(Formulas, Lamb) {
 TEST(Formulas, LambTrustRatioIsOneWhereANormIsZero) {
   Group group = with(0.5, 0.0);
   CaseOptions options;
-  options.rule = Rule::lamb;
+  options.rule = UpdateRule::lamb;
   options.group = group;
   options.gradient = Storage::fp32;
   options.lengths = {3};

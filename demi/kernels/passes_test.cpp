@@ -21,7 +21,7 @@ using testing::StepCase;
 
 std::vector<CaseOptions> rules() {
   std::vector<CaseOptions> all;
-  const auto add = [&](Rule rule, auto change) {
+  const auto add = [&](UpdateRule rule, auto change) {
     CaseOptions options;
     options.rule = rule;
     options.group.weight_decay = 0.01;
@@ -29,19 +29,19 @@ std::vector<CaseOptions> rules() {
     all.push_back(options);
   };
   const auto nothing = [](Group&) {};
-  add(Rule::sgd, [](Group& g) { g.weight_decay = 0; });
-  add(Rule::sgd, nothing);
-  add(Rule::sgd, [](Group& g) { g.momentum = 0.9; });
-  add(Rule::sgd, [](Group& g) { g.momentum = 0.9, g.nesterov = true; });
-  add(Rule::sgd, [](Group& g) { g.momentum = 0.9, g.dampening = 0.3, g.maximize = true; });
-  add(Rule::adam, nothing);
-  add(Rule::adam, [](Group& g) { g.amsgrad = true, g.beta1 = 0.3; });
-  add(Rule::adamw, nothing);
-  add(Rule::adamw, [](Group& g) { g.amsgrad = true, g.maximize = true; });
-  add(Rule::lamb, nothing);
-  add(Rule::lamb, [](Group& g) { g.weight_decay = 0, g.trust_limit = 0.5, g.epsilon = 0; });
-  add(Rule::lion, nothing);
-  add(Rule::ema, [](Group& g) { g.learning_rate = 0.001; });
+  add(UpdateRule::sgd, [](Group& g) { g.weight_decay = 0; });
+  add(UpdateRule::sgd, nothing);
+  add(UpdateRule::sgd, [](Group& g) { g.momentum = 0.9; });
+  add(UpdateRule::sgd, [](Group& g) { g.momentum = 0.9, g.nesterov = true; });
+  add(UpdateRule::sgd, [](Group& g) { g.momentum = 0.9, g.dampening = 0.3, g.maximize = true; });
+  add(UpdateRule::adam, nothing);
+  add(UpdateRule::adam, [](Group& g) { g.amsgrad = true, g.beta1 = 0.3; });
+  add(UpdateRule::adamw, nothing);
+  add(UpdateRule::adamw, [](Group& g) { g.amsgrad = true, g.maximize = true; });
+  add(UpdateRule::lamb, nothing);
+  add(UpdateRule::lamb, [](Group& g) { g.weight_decay = 0, g.trust_limit = 0.5, g.epsilon = 0; });
+  add(UpdateRule::lion, nothing);
+  add(UpdateRule::ema, [](Group& g) { g.learning_rate = 0.001; });
   return all;
 }
 
@@ -95,7 +95,7 @@ TEST(Passes, HowTheWorkIsSplitChangesNoBit) {
   std::vector<const CpuKernels*> all = testing::simd_paths();
   all.push_back(cpu_kernels(Path::reference));
   for (const CpuKernels* kernels : all) {
-    for (const Rule rule : {Rule::adamw, Rule::lamb}) {
+    for (const UpdateRule rule : {UpdateRule::adamw, UpdateRule::lamb}) {
       CaseOptions options;
       options.rule = rule;
       options.lengths = {100, 40000, 3, 70000, 16384};
@@ -118,7 +118,7 @@ TEST(Passes, AnInfOrNaNAnywhereChangesNothingAtAll) {
       for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
         for (const std::int64_t place : {0, 17, 20000, 20002}) {
           CaseOptions options;
-          options.rule = Rule::lamb;
+          options.rule = UpdateRule::lamb;
           options.gradient = storage;
           options.lengths = {5, 20003};
           StepCase one(options);
@@ -193,7 +193,7 @@ TEST(Passes, ATensorWithoutGradientIsLeftAlone) {
 TEST(Passes, FactorAndLimitOfATensor) {
   for (const CpuKernels* kernels : testing::simd_paths()) {
     CaseOptions options;
-    options.rule = Rule::sgd;
+    options.rule = UpdateRule::sgd;
     options.group.learning_rate = 1.0;
     options.gradient = Storage::fp32;
     options.lengths = {40};

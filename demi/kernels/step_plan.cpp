@@ -16,7 +16,7 @@ namespace {
                     .accepted = accepted});
 }
 
-int moments_of(Rule rule, const Group& group) {
+int moments_of(UpdateRule rule, const Group& group) {
   return moment_count(rule,
                       (group.momentum != 0.0 ? kMomentum : 0u) | (group.amsgrad ? kAmsgrad : 0u));
 }
@@ -29,7 +29,8 @@ void check_copies(std::size_t t, const TensorEntry& tensor) {
   }
 }
 
-void check(std::size_t t, const TensorEntry& tensor, Rule rule, const std::vector<Group>& groups) {
+void check(std::size_t t, const TensorEntry& tensor, UpdateRule rule,
+           const std::vector<Group>& groups) {
   if (tensor.length < 0) refuse(t, "the length is negative", "0 or more");
   if (tensor.group < 0 || tensor.group >= static_cast<std::int32_t>(groups.size())) {
     refuse(t, "the parameter group does not exist",
@@ -57,7 +58,7 @@ std::size_t bytes_in(const std::vector<T>& values) {
 
 }  // namespace
 
-StepPlan::StepPlan(Rule rule, std::vector<TensorEntry> tensors, std::vector<Group> groups)
+StepPlan::StepPlan(UpdateRule rule, std::vector<TensorEntry> tensors, std::vector<Group> groups)
     : rule_(rule), tensors_(std::move(tensors)), groups_(std::move(groups)) {
   first_block_.push_back(0);
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
@@ -70,24 +71,29 @@ StepPlan::StepPlan(Rule rule, std::vector<TensorEntry> tensors, std::vector<Grou
   }
   coefficients_.resize(tensors_.size());
   partials_.resize(blocks_.size());
-  if (rule_ == Rule::lamb) trust_.resize(blocks_.size());
+  if (rule_ == UpdateRule::lamb) trust_.resize(blocks_.size());
+}
+
+StepTable StepPlan::without_arrays() const {
+  StepTable table;
+  table.inputs = inputs_;
+  table.block_count = block_count();
+  table.tensor_count = static_cast<std::int32_t>(tensors_.size());
+  table.group_count = static_cast<std::int32_t>(groups_.size());
+  table.rule = rule_;
+  return table;
 }
 
 StepTable StepPlan::table() {
-  StepTable table;
+  StepTable table = without_arrays();
   table.tensors = tensors_.data();
   table.blocks = blocks_.data();
   table.first_block = first_block_.data();
   table.groups = groups_.data();
   table.coefficients = coefficients_.data();
   table.partials = partials_.data();
-  table.trust = rule_ == Rule::lamb ? trust_.data() : nullptr;
+  table.trust = rule_ == UpdateRule::lamb ? trust_.data() : nullptr;
   table.state = &state_;
-  table.inputs = inputs_;
-  table.block_count = block_count();
-  table.tensor_count = static_cast<std::int32_t>(tensors_.size());
-  table.group_count = static_cast<std::int32_t>(groups_.size());
-  table.rule = rule_;
   return table;
 }
 
@@ -114,20 +120,15 @@ StepTable StepPlan::pack(std::byte* staging, std::byte* device, StepState* state
     at += bytes_in(values);
     return place;
   };
-  StepTable table;
+  StepTable table = without_arrays();
   table.tensors = upload(tensors_);  // these two change from step to step
   table.groups = upload(groups_);
   table.blocks = upload(blocks_);
   table.first_block = upload(first_block_);
   table.coefficients = reserve(coefficients_);
   table.partials = reserve(partials_);
-  table.trust = rule_ == Rule::lamb ? reserve(trust_) : nullptr;
+  table.trust = rule_ == UpdateRule::lamb ? reserve(trust_) : nullptr;
   table.state = state;
-  table.inputs = inputs_;
-  table.block_count = block_count();
-  table.tensor_count = static_cast<std::int32_t>(tensors_.size());
-  table.group_count = static_cast<std::int32_t>(groups_.size());
-  table.rule = rule_;
   return table;
 }
 

@@ -18,9 +18,9 @@ class DEMI_API StepPlan {
   /// Throws UsageError for an entry that no pass could work on: an array missing for its rule, no
   /// step counter, a copy without storage, a negative length, a group that does not exist.
   /// Gradients may be missing.
-  StepPlan(Rule rule, std::vector<TensorEntry> tensors, std::vector<Group> groups);
+  StepPlan(UpdateRule rule, std::vector<TensorEntry> tensors, std::vector<Group> groups);
 
-  Rule rule() const { return rule_; }
+  UpdateRule rule() const { return rule_; }
   /// Pointers, factor, limit and gradient_storage may be changed; length and group may not.
   std::span<TensorEntry> tensors() { return tensors_; }
   std::span<const TensorEntry> tensors() const { return tensors_; }
@@ -37,15 +37,18 @@ class DEMI_API StepPlan {
   /// For the CUDA passes the table lies in one piece of device memory of device_bytes (aligned to
   /// 16), whose first upload_bytes come from the host. pack writes these to `staging` (host,
   /// 16-aligned) and returns a table whose pointers are into `device`; the caller copies staging to
-  /// device before the next pass. `state` is device memory, kept from step to step (all zero bytes
-  /// at first is a right start). inputs and all pointers in the entries, groups' scheduled_rates
-  /// too, must be device pointers. Repacking is needed only where something changed.
+  /// device before the next pass. `state` is device memory, kept from step to step (zero bytes are
+  /// a valid start). inputs and all pointers in the entries, groups' scheduled_rates too, must be
+  /// device pointers. Repacking is needed only if something changed.
   std::size_t upload_bytes() const;
   std::size_t device_bytes() const;
   StepTable pack(std::byte* staging, std::byte* device, StepState* state) const;
 
  private:
-  Rule rule_;
+  /// A table with everything but its pointers to arrays.
+  StepTable without_arrays() const;
+
+  UpdateRule rule_;
   std::vector<TensorEntry> tensors_;
   std::vector<Group> groups_;
   std::vector<Block> blocks_;

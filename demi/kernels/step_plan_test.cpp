@@ -29,7 +29,7 @@ struct Arrays {
 
 TEST(StepPlan, CutsTensorsIntoBlocks) {
   Arrays arrays;
-  StepPlan plan(Rule::sgd,
+  StepPlan plan(UpdateRule::sgd,
                 {arrays.entry(0, Storage::fp32, Storage::none),
                  arrays.entry(kBlock, Storage::fp32, Storage::none),
                  arrays.entry(kBlock + 1, Storage::fp32, Storage::none)},
@@ -48,12 +48,12 @@ TEST(StepPlan, CutsTensorsIntoBlocks) {
 TEST(StepPlan, RefusesWhatNoPassCouldWorkOn) {
   Arrays arrays;
   const TensorEntry good = arrays.entry(7, Storage::bf16, Storage::bf16);
-  const auto expect_refused = [&](auto spoil, Rule rule = Rule::adamw) {
+  const auto expect_refused = [&](auto spoil, UpdateRule rule = UpdateRule::adamw) {
     TensorEntry bad = good;
     spoil(bad);
     EXPECT_THROW(StepPlan(rule, {bad}, {Group{}}), UsageError);
   };
-  EXPECT_NO_THROW(StepPlan(Rule::adamw, {good}, {Group{}}));
+  EXPECT_NO_THROW(StepPlan(UpdateRule::adamw, {good}, {Group{}}));
   expect_refused([](TensorEntry& t) { t.length = -1; });
   expect_refused([](TensorEntry& t) { t.group = 1; });
   expect_refused([](TensorEntry& t) { t.group = -1; });
@@ -70,25 +70,25 @@ TEST(Traffic, BytesPerParameter) {
   Arrays arrays;
   Group plain, momentum;
   momentum.momentum = 0.9;
-  const auto bytes = [&](Rule rule, const Group& group, Storage gradient) {
+  const auto bytes = [&](UpdateRule rule, const Group& group, Storage gradient) {
     StepPlan plan(
         rule,
         {arrays.entry(1000, gradient, Storage::bf16), arrays.entry(17000, gradient, Storage::fp16)},
         {group});
     return traffic_of(plan.table()).bytes_per_element();
   };
-  EXPECT_EQ(bytes(Rule::sgd, plain, Storage::bf16), 14);
-  EXPECT_EQ(bytes(Rule::sgd, momentum, Storage::fp16), 22);
-  EXPECT_EQ(bytes(Rule::adamw, plain, Storage::bf16), 30);
-  EXPECT_EQ(bytes(Rule::lamb, plain, Storage::bf16), 42);
-  EXPECT_EQ(bytes(Rule::sgd, plain, Storage::fp32), 18);
-  EXPECT_EQ(bytes(Rule::sgd, momentum, Storage::fp32), 26);
-  EXPECT_EQ(bytes(Rule::adamw, plain, Storage::fp32), 34);
+  EXPECT_EQ(bytes(UpdateRule::sgd, plain, Storage::bf16), 14);
+  EXPECT_EQ(bytes(UpdateRule::sgd, momentum, Storage::fp16), 22);
+  EXPECT_EQ(bytes(UpdateRule::adamw, plain, Storage::bf16), 30);
+  EXPECT_EQ(bytes(UpdateRule::lamb, plain, Storage::bf16), 42);
+  EXPECT_EQ(bytes(UpdateRule::sgd, plain, Storage::fp32), 18);
+  EXPECT_EQ(bytes(UpdateRule::sgd, momentum, Storage::fp32), 26);
+  EXPECT_EQ(bytes(UpdateRule::adamw, plain, Storage::fp32), 34);
 }
 
 TEST(StepPlan, PackedTableHoldsTheSame) {
   Arrays arrays;
-  StepPlan plan(Rule::lamb, {arrays.entry(20000, Storage::bf16, Storage::bf16)}, {Group{}});
+  StepPlan plan(UpdateRule::lamb, {arrays.entry(20000, Storage::bf16, Storage::bf16)}, {Group{}});
   std::vector<double> staging((plan.upload_bytes() + 7) / 8), device((plan.device_bytes() + 7) / 8);
   StepState state;
   auto* base = reinterpret_cast<std::byte*>(device.data());

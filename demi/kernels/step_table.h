@@ -23,28 +23,31 @@ inline constexpr float kNoLimit = std::numeric_limits<float>::infinity();
 
 /// The update formula of a table (formulas.h). ema moves `parameter` towards `gradient` by the
 /// learning rate.
-enum class Rule : std::uint8_t { sgd, adam, adamw, lamb, lion, ema };
+enum class UpdateRule : std::uint8_t { sgd, adam, adamw, lamb, lion, ema };
 
-/// One dense parameter. Arrays of one tensor have `length` elements and do not overlap each other;
-/// any alignment that its element type allows is accepted.
+/// One dense parameter. Arrays of one tensor have `length` elements and do not overlap each other.
+/// Any alignment that the element type allows is accepted.
 struct TensorEntry {
-  float* parameter = nullptr;  // FP32 parameter or master weights; read and written
-  const void* gradient =
-      nullptr;         // gradient_storage; null: no gradient this step, the tensor is left alone
-  void* copy[2] = {};  // copy_storage; written with the rounded new parameter, or null
-  float* moment[3] =
-      {};  // sgd: momentum; lion: exp_avg; adam, lamb: exp_avg, exp_avg_sq, [max_exp_avg_sq]
-  std::int64_t* step =
-      nullptr;  // count of updates taken; never null (a skipped step leaves it alone)
-  const float* factor =
-      nullptr;  // one more factor on the unscaled gradient (a clip over other tensors), or null
+  /// The FP32 parameter or its master weights; read and written.
+  float* parameter = nullptr;
+  /// In gradient_storage. Null: no gradient in this step, the tensor is left alone.
+  const void* gradient = nullptr;
+  /// In copy_storage; written with the rounded new parameter, or null.
+  void* copy[2] = {};
+  /// sgd: momentum; lion: exp_avg; adam, lamb: exp_avg, exp_avg_sq, [max_exp_avg_sq].
+  float* moment[3] = {};
+  /// Updates taken so far. Never null. A skipped step does not count.
+  std::int64_t* step = nullptr;
+  /// One more factor on the unscaled gradient (of a clip over other tensors), or null.
+  const float* factor = nullptr;
   std::int64_t length = 0;
-  float limit =
-      kNoLimit;  // clip_grad_value_: gradients are clamped to [-limit, limit], after all factors
+  /// clip_grad_value_: gradients are clamped to [-limit, limit], after all factors.
+  float limit = kNoLimit;
   std::int32_t group = 0;
   Storage gradient_storage = Storage::fp32;
   Storage copy_storage[2] = {Storage::none, Storage::none};
-  bool unscaled = false;  // the gradient carries no scale any more (GradScaler.unscale_ did it)
+  /// The gradient carries no scale any more (GradScaler.unscale_ has divided it).
+  bool unscaled = false;
 };
 
 struct Block {
@@ -53,50 +56,57 @@ struct Block {
 };
 
 /// Hyper-parameters of one parameter group, as given by the user (doubles, so that FP32 rounding
-/// happens where PyTorch's does). Fields that a rule does not know are ignored.
+/// happens where PyTorch's does). A rule ignores the fields that it does not know.
 struct Group {
   double learning_rate = 1e-3;
-  const double* scheduled_rates =
-      nullptr;  // learning rate by count of steps taken (StepState::taken), or null
-  std::int64_t scheduled_count = 0;  // entries there; counts beyond read the last
-  double momentum = 0;               // sgd
-  double dampening = 0;              // sgd
-  double beta1 = 0.9;                // adam, adamw, lamb, lion
-  double beta2 = 0.999;              //
-  double epsilon = 1e-8;             // adam, adamw, lamb
-  double weight_decay =
-      0;  // sgd, adam: added to the gradient; adamw, lion: decoupled; lamb: in the update
-  double trust_limit = std::numeric_limits<double>::infinity();  // lamb: greatest trust ratio
-  bool nesterov = false;                                         // sgd
-  bool amsgrad = false;                                          // adam, adamw
-  bool maximize = false;                                         // all but ema
-  bool adapt = true;  // lamb: false sets the trust ratio to 1
+  /// Learning rates by the count of steps taken (StepState::taken), or null.
+  const double* scheduled_rates = nullptr;
+  /// Length of scheduled_rates. Later steps use the last rate.
+  std::int64_t scheduled_count = 0;
+  double momentum = 0;    // sgd
+  double dampening = 0;   // sgd
+  double beta1 = 0.9;     // adam, adamw, lamb, lion
+  double beta2 = 0.999;   // adam, adamw, lamb, lion
+  double epsilon = 1e-8;  // adam, adamw, lamb
+  /// sgd, adam: added to the gradient; adamw, lion: decoupled; lamb: part of the update.
+  double weight_decay = 0;
+  /// lamb: greatest trust ratio.
+  double trust_limit = std::numeric_limits<double>::infinity();
+  bool nesterov = false;  // sgd
+  bool amsgrad = false;   // adam, adamw
+  bool maximize = false;  // all but ema
+  bool adapt = true;      // lamb: false sets the trust ratio to 1
 };
 
-/// What a step tells whoever asks later: one of these a step, on the table's device.
+/// The result of a step, one for each step, on the table's device.
 struct StepRecord {
   float skipped;        // 0 or 1
   float gradient_norm;  // NaN: not measured
-  float scale;          // that the gradients carried
+  float scale;          // the loss scale of the gradients
   float found_inf;      // 0 or 1, in the table's own gradients
   float greatest;       // magnitude among the unscaled gradients
 };
 
-/// What a whole step is told. Pointers are of the table's device; they are read when the step
-/// decides, not before.
+/// Inputs of a whole step. Pointers are of the table's device; they are read when the step decides,
+/// not before.
 struct StepInputs {
-  const float* scale = nullptr;  // loss scale: gradients are scale × the true ones; null: 1
-  const float* found_inf =
-      nullptr;  // decide by this (0 or not) instead of the table's own gradients; null: own
-  float max_norm = kNoLimit;     // clip_grad_norm_ over all gradients of the table
-  StepRecord* record = nullptr;  // written by reduce (norm, found_inf, greatest), then by decide
-  bool skip_nonfinite = true;    // an Inf or NaN makes the step change nothing; false: it goes
-                                 // through, as in PyTorch without a scaler
-  bool measured = true;          // false: no pass 1 went before
+  /// The loss scale: gradients are scale × the true ones. Null: 1.
+  const float* scale = nullptr;
+  /// Decides (0 or not) instead of the table's own gradients. Null: those decide.
+  const float* found_inf = nullptr;
+  /// clip_grad_norm_ over all gradients of the table.
+  float max_norm = kNoLimit;
+  /// Written by reduce (norm, found_inf, greatest), then by decide.
+  StepRecord* record = nullptr;
+  /// true: an Inf or NaN makes the step change nothing. false: it is applied, as in PyTorch without
+  /// a scaler.
+  bool skip_nonfinite = true;
+  /// Whether pass 1 has run for these gradients.
+  bool measured = true;
 };
 
-/// What a step found and decided. Lives on the table's device from step to step; the host need
-/// never read it.
+/// What a step found and decided. Stays on the table's device from step to step; the host need not
+/// read it.
 struct StepState {
   float found_inf = 0;        // 0 or 1: an Inf or NaN in the table's own gradients
   float skipped = 0;          // 0 or 1
@@ -106,20 +116,20 @@ struct StepState {
   float greatest = 0;         // magnitude among the scaled gradients
   double sum_of_squares = 0;  // of the scaled gradients
   std::int64_t taken = 0;     // steps that were not skipped
-  std::int64_t skips = 0;     // steps that were
+  std::int64_t skips = 0;     // steps that were skipped
   std::uint32_t arrived = 0;  // CUDA, within a launch of pass 1: thread blocks that are done
   std::uint32_t unused = 0;
 };
 
-/// What one block's read pass leaves.
+/// The sums of one block from pass 1.
 struct Partial {
   double sum_of_squares;
-  std::uint32_t
-      greatest_bits;  // FP32 bits of the greatest magnitude; 0x7F800000 and more: an Inf or NaN
+  /// FP32 bits of the greatest magnitude; 0x7F800000 and more: an Inf or NaN.
+  std::uint32_t greatest_bits;
   std::uint32_t unused;
 };
 
-/// LAMB: what one block leaves for its tensor's trust ratio.
+/// LAMB: the sums of one block for its tensor's trust ratio.
 struct TrustPartial {
   double parameter_squares;
   double update_squares;
@@ -128,38 +138,39 @@ struct TrustPartial {
 /// A group's numbers for one tensor and step, rounded to FP32 where PyTorch rounds; written by
 /// decide.
 struct Coefficients {
-  float negative_rate;  // -lr; adam, adamw: -lr / (1 - beta1^t); lamb: -lr × trust ratio; ema: lr
-  float decay;          // weight decay; adamw, lion: 1 - lr × weight_decay
-  float momentum;       //
-  float one_minus_dampening;  //
+  /// -lr; adam, adamw: -lr / (1 - beta1^t); lamb: -lr × trust ratio; ema: lr.
+  float negative_rate;
+  float decay;  // weight decay; adamw, lion: 1 - lr × weight_decay
+  float momentum;
+  float one_minus_dampening;
   float beta1, one_minus_beta1;
   float beta2, one_minus_beta2;
   float inverse_correction1;    // lamb: 1 / (1 - beta1^t)
   float inverse_correction2;    // lamb: 1 / (1 - beta2^t)
   float root_bias_correction2;  // adam, adamw: sqrt(1 - beta2^t)
   float epsilon;
-  float limit;            // of the tensor
-  float factor;           // of the tensor
-  std::uint32_t flags;    // kFirst ... kMaximize
-  std::uint32_t arrived;  // CUDA, lamb, within a launch of pass 2: thread blocks that are done; 0
-                          // before and after
+  float limit;          // TensorEntry::limit
+  float factor;         // *TensorEntry::factor
+  std::uint32_t flags;  // kFirst ... kLimited
+  /// CUDA, lamb, within a launch of pass 2: thread blocks that are done; 0 before and after.
+  std::uint32_t arrived;
 };
 
 enum CoefficientFlags : std::uint32_t {
-  kFirst = 1,      // no step has been taken for this tensor
-  kMomentum = 2,   // sgd keeps a momentum buffer
-  kNesterov = 4,   //
-  kAmsgrad = 8,    //
-  kMaximize = 16,  //
-  kDecay = 32,     // weight_decay is not 0
-  kLimited = 64,   // limit is finite
+  kFirst = 1,     // no step has been taken for this tensor
+  kMomentum = 2,  // sgd keeps a momentum buffer
+  kNesterov = 4,
+  kAmsgrad = 8,
+  kMaximize = 16,
+  kDecay = 32,    // weight_decay is not 0
+  kLimited = 64,  // limit is finite
 };
 
 struct StepTable {
   const TensorEntry* tensors = nullptr;  // [tensor_count]
   const Block* blocks = nullptr;         // [block_count]
-  const std::int64_t* first_block =
-      nullptr;  // [tensor_count + 1]: tensor t has blocks first_block[t] .. first_block[t + 1]
+  /// [tensor_count + 1]: tensor t has blocks first_block[t] .. first_block[t + 1].
+  const std::int64_t* first_block = nullptr;
   const Group* groups = nullptr;         // [group_count]
   Coefficients* coefficients = nullptr;  // [tensor_count]
   Partial* partials = nullptr;           // [block_count]
@@ -169,7 +180,7 @@ struct StepTable {
   std::int64_t block_count = 0;
   std::int32_t tensor_count = 0;
   std::int32_t group_count = 0;
-  Rule rule = Rule::sgd;
+  UpdateRule rule = UpdateRule::sgd;
 };
 
 }  // namespace demi::kernels

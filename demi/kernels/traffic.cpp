@@ -25,7 +25,7 @@ Traffic traffic_of(const StepTable& table) {
     const int moments = moment_count(
         table.rule, (group.momentum != 0.0 ? kMomentum : 0u) | (group.amsgrad ? kAmsgrad : 0u));
     const int gradient = bytes_of(tensor.gradient_storage);
-    const bool lamb = table.rule == Rule::lamb;
+    const bool lamb = table.rule == UpdateRule::lamb;
     traffic.elements += tensor.length;
     traffic.measure += gradient * tensor.length;
     if (lamb) {

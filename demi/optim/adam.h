@@ -32,7 +32,7 @@ struct DEMI_API AdamOptions : public RuleOptions<AdamOptions> {
 
 /// torch.optim.Adam: Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1.
 /// 30 bytes a parameter and step with 16-bit gradients and one copy, 38 with amsgrad.
-class DEMI_API Adam : public RuleOptimizer<AdamOptions, kernels::Rule::adam> {
+class DEMI_API Adam : public RuleOptimizer<AdamOptions, kernels::UpdateRule::adam> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

@@ -32,7 +32,7 @@ struct DEMI_API AdamWOptions : public RuleOptions<AdamWOptions> {
 
 /// torch.optim.AdamW: Loshchilov and Hutter 2019, "Decoupled weight decay regularization",
 /// algorithm 2. 30 bytes a parameter and step with 16-bit gradients and one copy, 38 with amsgrad.
-class DEMI_API AdamW : public RuleOptimizer<AdamWOptions, kernels::Rule::adamw> {
+class DEMI_API AdamW : public RuleOptimizer<AdamWOptions, kernels::UpdateRule::adamw> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

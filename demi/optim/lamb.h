@@ -37,7 +37,7 @@ struct DEMI_API LAMBOptions : public RuleOptions<LAMBOptions> {
 /// You et al. 2020, "Large batch optimization for deep learning: training BERT in 76 minutes",
 /// algorithm 2. The trust ratio needs norms of each tensor, and so a third pass: 42 bytes a
 /// parameter and step with 16-bit gradients and one copy.
-class DEMI_API LAMB : public RuleOptimizer<LAMBOptions, kernels::Rule::lamb> {
+class DEMI_API LAMB : public RuleOptimizer<LAMBOptions, kernels::UpdateRule::lamb> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

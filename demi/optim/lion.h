@@ -30,7 +30,7 @@ struct DEMI_API LionOptions : public RuleOptions<LionOptions> {
 /// Chen et al. 2023, "Symbolic discovery of optimization algorithms", algorithm 2. Wants a learning
 /// rate 3 to 10 times lower and a weight decay as much higher than AdamW (section 5 there). 22
 /// bytes a parameter and step with 16-bit gradients and one copy.
-class DEMI_API Lion : public RuleOptimizer<LionOptions, kernels::Rule::lion> {
+class DEMI_API Lion : public RuleOptimizer<LionOptions, kernels::UpdateRule::lion> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

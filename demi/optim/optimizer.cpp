@@ -125,7 +125,7 @@ void place(Member& member) {
 
 Member member_of(const at::Tensor& parameter, ParamState& state, const Stepper& stepper,
                  const kernels::Group& group) {
-  const kernels::Rule rule = stepper.rule();
+  const kernels::UpdateRule rule = stepper.rule();
   const at::NoGradGuard no_grad;
   Member member;
   member.parameter = parameter;
@@ -141,7 +141,7 @@ Member member_of(const at::Tensor& parameter, ParamState& state, const Stepper& 
                                     : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
   for (int k = 0; k < moments_of(rule, group); ++k) {
     // SGD's buffer starts as the first gradient it sees, also where momentum is switched on late.
-    if (rule == kernels::Rule::sgd && !state.moment(rule, k).defined()) state.step.zero_();
+    if (rule == kernels::UpdateRule::sgd && !state.moment(rule, k).defined()) state.step.zero_();
     conform(state.moment(rule, k), member.work, "a moment");
   }
   return member;
@@ -150,7 +150,7 @@ Member member_of(const at::Tensor& parameter, ParamState& state, const Stepper& 
 }  // namespace
 
 struct Optimizer::Impl {
-  Impl(kernels::Rule rule, StepOptions options) : stepper(rule, options) {}
+  Impl(kernels::UpdateRule rule, StepOptions options) : stepper(rule, options) {}
 
   Stepper stepper;
   std::vector<std::unique_ptr<Ownership>> owned;
@@ -163,7 +163,7 @@ struct Optimizer::Impl {
 
 // LibTorch 2.15 merges a group's options with the defaults for the optimizers that it knows, and
 // puts the defaults in the place of those that it does not know: give the group its own back.
-Optimizer::Optimizer(kernels::Rule rule,
+Optimizer::Optimizer(kernels::UpdateRule rule,
                      const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options)
     : torch::optim::Optimizer(groups, std::move(defaults)),

@@ -112,7 +112,7 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   void load_state_tensors(const std::map<std::string, at::Tensor>& tensors);
 
  protected:
-  Optimizer(kernels::Rule rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+  Optimizer(kernels::UpdateRule rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
             std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options);
 
   /// The group's numbers for the kernels. Throws UsageError for one that is out of its range.

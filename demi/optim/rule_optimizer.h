@@ -13,7 +13,7 @@ namespace demi::optim {
 
 /// What the optimizers share besides their step: construction and torch::save. `Options` holds a
 /// group's hyper-parameters and gives them, checked, as numbers().
-template <class Options, kernels::Rule kRule>
+template <class Options, kernels::UpdateRule kRule>
 class RuleOptimizer : public Optimizer {
  public:
   explicit RuleOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,

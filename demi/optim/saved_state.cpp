@@ -23,19 +23,19 @@ using torch::serialize::InputArchive;
                     .advice = "load what was saved from the same model and optimizer"});
 }
 
-const char* rule_name(kernels::Rule rule) {
+const char* rule_name(kernels::UpdateRule rule) {
   switch (rule) {
-    case kernels::Rule::sgd:
+    case kernels::UpdateRule::sgd:
       return "SGD";
-    case kernels::Rule::adam:
+    case kernels::UpdateRule::adam:
       return "Adam";
-    case kernels::Rule::adamw:
+    case kernels::UpdateRule::adamw:
       return "AdamW";
-    case kernels::Rule::lamb:
+    case kernels::UpdateRule::lamb:
       return "LAMB";
-    case kernels::Rule::lion:
+    case kernels::UpdateRule::lion:
       return "Lion";
-    case kernels::Rule::ema:
+    case kernels::UpdateRule::ema:
       break;
   }
   return "EMA";
@@ -48,10 +48,10 @@ struct Moments {
   size_t needed;
 };
 
-Moments moments_named(kernels::Rule rule) {
-  if (rule == kernels::Rule::sgd) return {{"momentum_buffer"}, 0};
-  if (rule == kernels::Rule::lion) return {{"exp_avg"}, 1};
-  if (rule == kernels::Rule::lamb) return {{"exp_avg", "exp_avg_sq"}, 2};
+Moments moments_named(kernels::UpdateRule rule) {
+  if (rule == kernels::UpdateRule::sgd) return {{"momentum_buffer"}, 0};
+  if (rule == kernels::UpdateRule::lion) return {{"exp_avg"}, 1};
+  if (rule == kernels::UpdateRule::lamb) return {{"exp_avg", "exp_avg_sq"}, 2};
   return {{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, 2};
 }
 
@@ -68,7 +68,7 @@ int64_t read_count(const std::string& name, const at::Tensor& count) {
 }
 
 void put(ParamState& state, const std::string& key, const std::string& name,
-         const at::Tensor& tensor, const at::Tensor& parameter, kernels::Rule rule) {
+         const at::Tensor& tensor, const at::Tensor& parameter, kernels::UpdateRule rule) {
   const Moments moments = moments_named(rule);
   const bool known = name == "step" || name == "master" ||
                      std::count(moments.names.begin(), moments.names.end(), name) > 0;
@@ -86,7 +86,7 @@ void put(ParamState& state, const std::string& key, const std::string& name,
   *state.find(name) = tensor.detach().clone();
 }
 
-void require_moments(ParamState& state, const std::string& prefix, kernels::Rule rule) {
+void require_moments(ParamState& state, const std::string& prefix, kernels::UpdateRule rule) {
   const Moments moments = moments_named(rule);
   for (size_t k = 0; k < moments.needed; ++k) {
     const std::string name(moments.names[k]);
@@ -98,7 +98,7 @@ void require_moments(ParamState& state, const std::string& prefix, kernels::Rule
 
 }  // namespace
 
-LoadedState read_state(const NamedTensors& tensors, kernels::Rule rule,
+LoadedState read_state(const NamedTensors& tensors, kernels::UpdateRule rule,
                        const std::vector<at::Tensor>& parameters) {
   LoadedState loaded;
   size_t used = 0;
@@ -137,14 +137,14 @@ int64_t required_size(InputArchive& archive, const std::string& name) {
   return read_count(name, required<c10::IValue>(archive, name).toTensor());
 }
 
-void check_rule(InputArchive& archive, kernels::Rule rule) {
+void check_rule(InputArchive& archive, kernels::UpdateRule rule) {
   c10::IValue written;
   if (!archive.try_read("rule", written) || written.toStringRef() == rule_name(rule)) return;
   refuse_state("the archive is that of another optimizer", written.toStringRef(), rule_name(rule));
 }
 
 /// torch::optim's know no `maximize`.
-void check_options(InputArchive& archive, kernels::Rule rule,
+void check_options(InputArchive& archive, kernels::UpdateRule rule,
                    const std::vector<std::string>& names) {
   std::vector<std::string> there = archive.keys();
   for (const std::string& name : there)
@@ -190,7 +190,7 @@ void read_taken(InputArchive& archive, NamedTensors& tensors) {
   tensors["taken"] = at::scalar_tensor(most, at::kLong);
 }
 
-Archived read_groups(InputArchive& archive, kernels::Rule rule,
+Archived read_groups(InputArchive& archive, kernels::UpdateRule rule,
                      const std::vector<size_t>& group_sizes, const OptionsReader& options) {
   auto states = required<InputArchive>(archive, "state");
   auto groups = required<InputArchive>(archive, "param_groups");
@@ -222,11 +222,11 @@ Archived read_groups(InputArchive& archive, kernels::Rule rule,
 
 }  // namespace
 
-void write_rule(torch::serialize::OutputArchive& archive, kernels::Rule rule) {
+void write_rule(torch::serialize::OutputArchive& archive, kernels::UpdateRule rule) {
   archive.write("rule", c10::IValue(std::string(rule_name(rule))));
 }
 
-Archived read_archive(InputArchive& archive, kernels::Rule rule,
+Archived read_archive(InputArchive& archive, kernels::UpdateRule rule,
                       const std::vector<size_t>& group_sizes, const OptionsReader& options) {
   try {
     check_rule(archive, rule);

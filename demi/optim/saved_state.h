@@ -34,12 +34,12 @@ struct OptionsReader {
       assign;  // in place: users hold references
 };
 
-DEMI_API void write_rule(torch::serialize::OutputArchive& archive, kernels::Rule rule);
+DEMI_API void write_rule(torch::serialize::OutputArchive& archive, kernels::UpdateRule rule);
 
 /// Of demi's own, and of torch::optim's SGD, Adam and AdamW (which count steps as a number, or not
 /// at all, and do not say of which class they are: options and names of the state tell).
 /// `group_sizes`: parameters of each group.
-Archived read_archive(torch::serialize::InputArchive& archive, kernels::Rule rule,
+Archived read_archive(torch::serialize::InputArchive& archive, kernels::UpdateRule rule,
                       const std::vector<size_t>& group_sizes, const OptionsReader& options);
 
 struct LoadedState {
@@ -48,7 +48,7 @@ struct LoadedState {
 };
 
 /// `tensors` as the state of these parameters under the rule; copies.
-LoadedState read_state(const NamedTensors& tensors, kernels::Rule rule,
+LoadedState read_state(const NamedTensors& tensors, kernels::UpdateRule rule,
                        const std::vector<at::Tensor>& parameters);
 
 }  // namespace demi::optim

@@ -29,7 +29,7 @@ struct DEMI_API SGDOptions : public RuleOptions<SGDOptions> {
 /// torch.optim.SGD: stochastic gradient descent with momentum (Sutskever et al. 2013, "On the
 /// importance of initialization and momentum in deep learning"). 14 bytes a parameter and step with
 /// 16-bit gradients and one copy, 22 with momentum.
-class DEMI_API SGD : public RuleOptimizer<SGDOptions, kernels::Rule::sgd> {
+class DEMI_API SGD : public RuleOptimizer<SGDOptions, kernels::UpdateRule::sgd> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

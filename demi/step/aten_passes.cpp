@@ -137,8 +137,9 @@ void update(kernels::StepPlan& plan, std::vector<Member>& members) {
     if (!table.tensors[i].gradient) continue;
     const kernels::Coefficients& c = table.coefficients[i];
     Elements e = load(plan, table.tensors[i], c, members[i]);
-    kernels::with_rule(plan.rule(), [&]<kernels::Rule rule>() { kernels::update<rule>(e, c); });
-    if (plan.rule() == kernels::Rule::lamb)
+    kernels::with_rule(plan.rule(),
+                       [&]<kernels::UpdateRule rule>() { kernels::update<rule>(e, c); });
+    if (plan.rule() == kernels::UpdateRule::lamb)
       apply_trust(plan, table.groups[table.tensors[i].group], e, c);
     store(plan, c, members[i], e);
   }

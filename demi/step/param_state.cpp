@@ -19,8 +19,8 @@ constexpr Field kFields[] = {{"step", &ParamState::step},
 
 }  // namespace
 
-at::Tensor& ParamState::moment(kernels::Rule rule, int k) {
-  if (rule == kernels::Rule::sgd) return momentum_buffer;
+at::Tensor& ParamState::moment(kernels::UpdateRule rule, int k) {
+  if (rule == kernels::UpdateRule::sgd) return momentum_buffer;
   return k == 0 ? exp_avg : k == 1 ? exp_avg_sq : max_exp_avg_sq;
 }
 

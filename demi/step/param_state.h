@@ -23,7 +23,7 @@ struct DEMI_API ParamState : public torch::optim::OptimizerCloneableParamState<P
   at::Tensor master;           // of a 16-bit parameter: the weights that are updated
 
   /// The k-th moment of the rule, in the order of kernels::TensorEntry::moment.
-  at::Tensor& moment(kernels::Rule rule, int k);
+  at::Tensor& moment(kernels::UpdateRule rule, int k);
 
   /// Those that are defined, by their names above.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;

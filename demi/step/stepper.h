@@ -27,9 +27,9 @@ struct Placed {
 /// which waits for each device once a step.
 class Stepper {
  public:
-  Stepper(kernels::Rule rule, StepOptions options) : rule_(rule), options_(options) {}
+  Stepper(kernels::UpdateRule rule, StepOptions options) : rule_(rule), options_(options) {}
 
-  kernels::Rule rule() const { return rule_; }
+  kernels::UpdateRule rule() const { return rule_; }
   const StepOptions& options() const { return options_; }
 
   void build(const std::vector<Placed>& members, const Groups& groups);
@@ -88,7 +88,7 @@ class Stepper {
   float scale() const;
   std::pair<TensorTable*, Member*> reader_of(const at::Tensor& parameter);
 
-  kernels::Rule rule_;
+  kernels::UpdateRule rule_;
   StepOptions options_;
   std::vector<Placed> placed_;
   std::vector<TensorTable> tables_;

@@ -22,7 +22,7 @@ using tensor::is_16_bit;
 using tensor::kElementsPerThread;
 using tensor::storage_of;
 
-std::vector<kernels::TensorEntry> entries_of(kernels::Rule rule, std::vector<Member>& members,
+std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vector<Member>& members,
                                              const std::vector<int>& group_of,
                                              const std::vector<kernels::Group>& groups) {
   std::vector<kernels::TensorEntry> entries;
@@ -155,13 +155,14 @@ void refresh_master(Member& member) {
 
 }  // namespace
 
-int moments_of(kernels::Rule rule, const kernels::Group& group) {
+int moments_of(kernels::UpdateRule rule, const kernels::Group& group) {
   const auto momentum = group.momentum != 0 ? kernels::kMomentum : 0U;
   return kernels::moment_count(rule, momentum | (group.amsgrad ? kernels::kAmsgrad : 0U));
 }
 
-TensorTable::TensorTable(TableKernels kernels, kernels::Rule rule, std::vector<Member> members,
-                         const std::vector<int>& group_of, const Groups& groups, at::Tensor state)
+TensorTable::TensorTable(TableKernels kernels, kernels::UpdateRule rule,
+                         std::vector<Member> members, const std::vector<int>& group_of,
+                         const Groups& groups, at::Tensor state)
     : kernels_(kernels),
       members_(std::move(members)),
       plan_(rule, entries_of(rule, members_, group_of, groups.numbers), groups.numbers),
@@ -385,7 +386,7 @@ void TensorTable::run_update() {
   if (!kernels_.cpu) return aten::update(plan_, members_);
   at::parallel_for(0, table.block_count, grain_,
                    [&](int64_t begin, int64_t end) { kernels_.cpu->update(table, begin, end); });
-  if (plan_.rule() != kernels::Rule::lamb) return;
+  if (plan_.rule() != kernels::UpdateRule::lamb) return;
   kernels::decide_trust(table);
   at::parallel_for(0, table.block_count, grain_, [&](int64_t begin, int64_t end) {
     kernels_.cpu->apply_trust(table, begin, end);

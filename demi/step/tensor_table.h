@@ -65,7 +65,7 @@ struct Groups {
 class TensorTable {
  public:
   /// `state`: on the device where the kernels are a device's (make_state), else undefined.
-  TensorTable(TableKernels kernels, kernels::Rule rule, std::vector<Member> members,
+  TensorTable(TableKernels kernels, kernels::UpdateRule rule, std::vector<Member> members,
               const std::vector<int>& group_of, const Groups& groups, at::Tensor state);
 
   kernels::StepPlan& plan() { return plan_; }
@@ -145,6 +145,6 @@ class TensorTable {
 };
 
 /// Moments that the rule keeps for a parameter of that group.
-int moments_of(kernels::Rule rule, const kernels::Group& group);
+int moments_of(kernels::UpdateRule rule, const kernels::Group& group);
 
 }  // namespace demi::optim

@@ -73,7 +73,7 @@ inline void store_copies(const Work& work, std::int64_t i, Vector x, int n) {
 
 /// One vector of pass 2; gives what it has become. `some` is nothing, or the number of elements,
 /// less than the width.
-template <Rule rule, Storage storage, class... Some>
+template <UpdateRule rule, Storage storage, class... Some>
 inline __attribute__((always_inline)) Elements<Vector> update_vector(const Work& work,
                                                                      std::int64_t i, Some... some) {
   Elements<Vector> e{};
@@ -87,14 +87,14 @@ inline __attribute__((always_inline)) Elements<Vector> update_vector(const Work&
   for (int m = 0; m < 3; ++m) {
     if (m < work.moments) store(work.tensor.moment[m] + i, e.moment[m], some...);
   }
-  if constexpr (rule != Rule::lamb) {
+  if constexpr (rule != UpdateRule::lamb) {
     store(work.tensor.parameter + i, e.parameter, some...);
     store_copies(work, i, e.parameter, some...);
   }
   return e;
 }
 
-template <Rule rule, Storage storage>
+template <UpdateRule rule, Storage storage>
 void update_range(const Work& work, Range range) {
   std::int64_t i = range.begin;
   for (; i + Vector::width <= range.end; i += Vector::width) update_vector<rule, storage>(work, i);
@@ -128,7 +128,7 @@ TrustPartial update_lamb(const Work& work, Range range) {
   Lanes parameter, update;
   float updates[kChunk];
   const auto move = [&](std::int64_t at, std::int64_t i, auto... some) {
-    const Elements<Vector> e = update_vector<Rule::lamb, storage>(work, i, some...);
+    const Elements<Vector> e = update_vector<UpdateRule::lamb, storage>(work, i, some...);
     store(updates + (i - at), lamb_update(e, work.c), some...);
   };
   for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
@@ -144,11 +144,11 @@ TrustPartial update_lamb(const Work& work, Range range) {
 
 void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
-  with_rule(table.rule, [&]<Rule rule>() {
+  with_rule(table.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
       const Work work = work_of<rule>(table, b);
       with_storage(tensor.gradient_storage, [&]<Storage storage>() {
-        if constexpr (rule == Rule::lamb) {
+        if constexpr (rule == UpdateRule::lamb) {
           table.trust[b] = update_lamb<storage>(work, range);
         } else {
           update_range<rule, storage>(work, range);
@@ -167,9 +167,9 @@ inline void apply_vector(const Work& work, std::int64_t i, Some... some) {
 }
 
 void apply_trust_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
-  if (table.state->skipped != 0.0f || table.rule != Rule::lamb) return;
+  if (table.state->skipped != 0.0f || table.rule != UpdateRule::lamb) return;
   each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
-    const Work work = work_of<Rule::lamb>(table, b);
+    const Work work = work_of<UpdateRule::lamb>(table, b);
     std::int64_t i = range.begin;
     for (; i + Vector::width <= range.end; i += Vector::width) apply_vector(work, i);
     if (i < range.end) apply_vector(work, i, static_cast<int>(range.end - i));

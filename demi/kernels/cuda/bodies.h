@@ -213,14 +213,14 @@ struct Factors {
 
 /// Pass 2 of a rule. LAMB: the thread block of a tensor that is done last adds up what all of them
 /// left, so that each partial sum is read once, and decides the tensor's trust ratio.
-template <Rule rule>
+template <UpdateRule rule>
 struct Update {
   struct Empty {};
   struct Sums {
     SquareSum parameter, update;  // their lanes hold the tensor's sums afterwards
     bool last;
   };
-  static constexpr bool lamb = rule == Rule::lamb;
+  static constexpr bool lamb = rule == UpdateRule::lamb;
   using Shared = std::conditional_t<lamb, Sums, Empty>;
   static constexpr int kArrive = 1 + SquareSum::phases;
   static constexpr int kGather = kArrive + 1;
@@ -252,10 +252,10 @@ struct Update {
   static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
                                           Factors factors, std::int64_t i, bool vector,
                                           double (&squares)[2][kPacket]) {
-    constexpr int kMost = rule == Rule::ema                         ? 0
-                          : rule == Rule::sgd || rule == Rule::lion ? 1
-                          : lamb                                    ? 2
-                                                                    : 3;
+    constexpr int kMost = rule == UpdateRule::ema                               ? 0
+                          : rule == UpdateRule::sgd || rule == UpdateRule::lion ? 1
+                          : lamb                                                ? 2
+                                                                                : 3;
     const int moments = moment_count(rule, c.flags);
     const std::int64_t n = tensor.length;
     Packet gradient = load_packet(tensor.gradient, tensor.gradient_storage, i, n, vector);
@@ -394,7 +394,7 @@ struct ApplyTrust {
     if (table.state->skipped != 0.0f || !tensor.gradient) return;
     const Coefficients c = table.coefficients[block.tensor];
     const std::int64_t start = block.index * kBlock, n = tensor.length;
-    const bool vector = Update<Rule::lamb>::all_aligned(tensor, 2);
+    const bool vector = Update<UpdateRule::lamb>::all_aligned(tensor, 2);
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t i = start + packet_at(t, r);
       if (i >= n) break;
@@ -406,7 +406,7 @@ struct ApplyTrust {
         lamb_apply(e, c);
         parameter.v[k] = e.parameter;
       }
-      Update<Rule::lamb>::store_parameter(tensor, i, vector, parameter);
+      Update<UpdateRule::lamb>::store_parameter(tensor, i, vector, parameter);
     }
   }
 };

@@ -139,7 +139,8 @@ bool agrees(const CudaKernels& kernels, const CaseOptions& options) {
 
 bool agrees_everywhere(const CudaKernels& kernels) {
   bool all = true;
-  for (const Rule rule : {Rule::sgd, Rule::adam, Rule::adamw, Rule::lamb, Rule::lion, Rule::ema}) {
+  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::adam, UpdateRule::adamw,
+                                UpdateRule::lamb, UpdateRule::lion, UpdateRule::ema}) {
     for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
       for (const int offset : {0, 3}) {
         CaseOptions options;
@@ -161,7 +162,7 @@ bool agrees_everywhere(const CudaKernels& kernels) {
 /// The steps of a captured graph are those of as many launches.
 bool agrees_when_captured(const CudaKernels& kernels) {
   CaseOptions options;
-  options.rule = Rule::lamb;
+  options.rule = UpdateRule::lamb;
   StepCase expected(options), seen(options);
   DeviceCase device(kernels, seen, options);
   cudaStream_t stream;
@@ -209,7 +210,8 @@ void bench(const CudaKernels& kernels) {
       2.0 * kBytes / milliseconds([&] {
         check(cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice), "copy");
       });
-  for (const Rule rule : {Rule::sgd, Rule::adamw, Rule::lamb, Rule::lion}) {
+  for (const UpdateRule rule :
+       {UpdateRule::sgd, UpdateRule::adamw, UpdateRule::lamb, UpdateRule::lion}) {
     CaseOptions options;
     options.rule = rule;
     options.group.learning_rate = 1e-6;

@@ -24,12 +24,12 @@ void launch_decide(Launcher& launcher, const StepTable& table) {
 
 template <class Launcher>
 void launch_update(Launcher& launcher, const StepTable& table) {
-  with_rule(table.rule, [&]<Rule rule>() { launch_blocks<Update<rule>>(launcher, table); });
+  with_rule(table.rule, [&]<UpdateRule rule>() { launch_blocks<Update<rule>>(launcher, table); });
 }
 
 template <class Launcher>
 void launch_apply_trust(Launcher& launcher, const StepTable& table) {
-  if (table.rule == Rule::lamb) launch_blocks<ApplyTrust>(launcher, table);
+  if (table.rule == UpdateRule::lamb) launch_blocks<ApplyTrust>(launcher, table);
 }
 
 /// A whole step: three launches, four for LAMB, whatever the number of tensors.

@@ -48,14 +48,14 @@ void store_parameter(const TensorEntry& tensor, std::int64_t i, float value) {
   }
 }
 
-template <Rule rule>
+template <UpdateRule rule>
 void update_element(const Work& work, std::int64_t i) {
   Elements<float> e = load_state(work, i);
   const float scaled = load_element(work.tensor.gradient, work.tensor.gradient_storage, i);
   e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
   kernels::update<rule>(e, work.c);
   for (int m = 0; m < work.moments; ++m) work.tensor.moment[m][i] = e.moment[m];
-  if constexpr (rule != Rule::lamb) store_parameter(work.tensor, i, e.parameter);
+  if constexpr (rule != UpdateRule::lamb) store_parameter(work.tensor, i, e.parameter);
 }
 
 TrustPartial trust_of(const Work& work, Range range) {
@@ -86,19 +86,19 @@ void measure(const StepTable& table, std::int64_t begin, std::int64_t end) {
 
 void update(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
-  with_rule(table.rule, [&]<Rule rule>() {
+  with_rule(table.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
       const Work work = work_of<rule>(table, b);
       for (std::int64_t i = range.begin; i < range.end; ++i) update_element<rule>(work, i);
-      if constexpr (rule == Rule::lamb) table.trust[b] = trust_of(work, range);
+      if constexpr (rule == UpdateRule::lamb) table.trust[b] = trust_of(work, range);
     });
   });
 }
 
 void apply_trust(const StepTable& table, std::int64_t begin, std::int64_t end) {
-  if (table.state->skipped != 0.0f || table.rule != Rule::lamb) return;
+  if (table.state->skipped != 0.0f || table.rule != UpdateRule::lamb) return;
   each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
-    const Work work = work_of<Rule::lamb>(table, b);
+    const Work work = work_of<UpdateRule::lamb>(table, b);
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       Elements<float> e = load_state(work, i);
       lamb_apply(e, work.c);

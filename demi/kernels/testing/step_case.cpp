@@ -122,7 +122,7 @@ void StepCase::step(const CpuKernels& kernels, std::int64_t cut) {
   reduce(table);
   decide(table);
   pass(kernels.update);
-  if (table.rule == Rule::lamb) {
+  if (table.rule == UpdateRule::lamb) {
     decide_trust(table);
     pass(kernels.apply_trust);
   }

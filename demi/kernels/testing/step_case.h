@@ -13,15 +13,15 @@
 namespace demi::kernels::testing {
 
 struct CaseOptions {
-  Rule rule = Rule::adamw;
+  UpdateRule rule = UpdateRule::adamw;
   Group group;
   Storage gradient = Storage::bf16;
   Storage copies[2] = {Storage::bf16, Storage::none};
   std::vector<std::int64_t> lengths = {0,   1,   2,   7,    8,    15,   16,    17,    31,    33,
                                        255, 256, 257, 2047, 2048, 2049, 16383, 16384, 16385, 40001};
   int offset = 0;  // elements by which every array is off a 64-byte boundary
-  bool awkward =
-      false;  // zeros of both signs, denormals, huge values among the gradients and parameters
+  /// Zeros of both signs, denormals and huge values among the gradients and parameters.
+  bool awkward = false;
   float gradient_range = 8.0f;
   float scale = 65536.0f;
   std::uint64_t seed = 1;
