@@ -20,9 +20,10 @@
 
 namespace demi::optim::lr {
 
-Scheduler::Scheduler(torch::optim::Optimizer& optimizer, Rule rule, Rule momentum)
-    : optimizer_(optimizer), rule_(std::move(rule)), momentum_(std::move(momentum)) {
-  if (!rule_) throw UsageError({.where = "optim.lr.Scheduler", .what = "the rule is empty"});
+Scheduler::Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum)
+    : optimizer_(optimizer), schedule_(std::move(schedule)), momentum_(std::move(momentum)) {
+  if (!schedule_)
+    throw UsageError({.where = "optim.lr.Scheduler", .what = "the schedule is empty"});
   for (const auto& group : optimizer_.param_groups()) base_lrs_.push_back(group.options().get_lr());
   apply();
 }
@@ -42,7 +43,7 @@ void Scheduler::apply() {
   while (base_lrs_.size() < groups.size())
     base_lrs_.push_back(groups[base_lrs_.size()].options().get_lr());
   std::vector<double> rates;
-  for (const double base : base_lrs_) rates.push_back(rule_(step_, base));
+  for (const double base : base_lrs_) rates.push_back(schedule_(step_, base));
   const double momentum = momentum_ ? momentum_(step_, 0) : 0;
   last_lr_ = rates;
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -78,7 +79,7 @@ void Scheduler::load_state_dict(const StateDict& state) {
                       .seen = one_more,
                       .accepted = std::to_string(base_lrs_.size()) + " groups"});
   const int64_t step = state_count(state, "last_epoch", kWhere);
-  for (const double base : base_lrs) rule_(step, base);  // throws before anything is changed
+  for (const double base : base_lrs) schedule_(step, base);  // throws before anything is changed
   step_ = step;
   base_lrs_ = std::move(base_lrs);
   apply();

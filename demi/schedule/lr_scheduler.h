@@ -7,30 +7,31 @@
 
 #include "demi/core/export.h"
 #include "demi/core/state_dict.h"
-#include "demi/schedule/lr_rule.h"
+#include "demi/schedule/lr_schedule.h"
 #include "demi/step/step_result.h"
 
 namespace demi::optim::lr {
 
-/// Applies a rule to the learning rates of an optimizer, which must outlive it; works with every
-/// torch::optim::Optimizer.
+/// Applies a schedule to the learning rates of an optimizer, which must outlive it; works with
+/// every torch::optim::Optimizer.
 ///
 ///     lr::Scheduler schedule(optimizer, lr::cosine(1000));
 ///     for (...) { scaler.step(optimizer); scaler.update(); schedule.step(); }
 ///
-/// The rate of step 0 is set at once. The base rates are those that the groups have at that moment.
+/// The constructor sets the rate of step 0. The base rates are the groups' rates at that moment.
 class DEMI_API Scheduler {
  public:
-  Scheduler(torch::optim::Optimizer& optimizer, Rule rule, Rule momentum = nullptr);
+  Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum = nullptr);
 
   /// The next step's rate.
   void step();
 
-  /// The same, except that a skipped step does not advance the schedule. Reads the result: where
-  /// the optimizer stepped on a device, that waits for it.
+  /// The same, except that a skipped step does not advance the schedule. Waits for the device that
+  /// stepped.
   void step(const StepResult& result);
 
-  const std::vector<double>& get_last_lr() const { return last_lr_; }  // a parameter group each
+  /// One rate a parameter group.
+  const std::vector<double>& get_last_lr() const { return last_lr_; }
 
   /// "last_epoch", "base_lrs.0", ...: PyTorch's names. Loading sets the rates of that moment again.
   StateDict state_dict() const;
@@ -40,7 +41,7 @@ class DEMI_API Scheduler {
   void apply();
 
   torch::optim::Optimizer& optimizer_;
-  Rule rule_, momentum_;
+  Schedule schedule_, momentum_;
   int64_t step_ = 0;
   std::vector<double> base_lrs_, last_lr_;
 };
@@ -54,14 +55,21 @@ enum class Threshold { kRelative, kAbsolute };
 
 /// ReduceLROnPlateau, with PyTorch's names and defaults.
 struct PlateauOptions {
-  Better better = Better::kLower;  // which metric is the better one
-  double factor = 0.1;             // the rate is multiplied by it; below 1
-  int64_t patience = 10;           // calls without progress that are borne
-  double threshold = 1e-4;         // what counts as progress
+  /// Which metrics are better.
+  Better better = Better::kLower;
+  /// Multiplies the rate. Below 1.
+  double factor = 0.1;
+  /// Calls without progress before the rate is lowered.
+  int64_t patience = 10;
+  /// Least change that counts as progress.
+  double threshold = 1e-4;
   Threshold threshold_mode = Threshold::kRelative;
-  int64_t cooldown = 0;  // calls after a reduction in which nothing is counted
-  double min_lr = 0;     // floor of the rate
-  double eps = 1e-8;     // a smaller change of the rate is not made
+  /// Calls after a reduction in which nothing is counted.
+  int64_t cooldown = 0;
+  /// Floor of the rate.
+  double min_lr = 0;
+  /// Smaller changes of the rate are not made.
+  double eps = 1e-8;
 };
 
 /// Lowers the learning rates when a metric has stopped getting better.
@@ -85,7 +93,8 @@ class DEMI_API Plateau {
   int64_t bad_calls_ = 0, cooldown_left_ = 0, calls_ = 0;
 };
 
-/// SGD's momentum, or Adam's and its kin's beta1. Throws UsageError for options that have neither.
+/// Sets SGD's momentum or the beta1 of Adam and its kin. Throws UsageError for options that have
+/// neither.
 DEMI_API void set_momentum(torch::optim::OptimizerOptions& options, double momentum);
 
 }  // namespace demi::optim::lr

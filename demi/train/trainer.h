@@ -12,7 +12,7 @@
 #include "demi/data/loader.h"
 #include "demi/optim/ema.h"
 #include "demi/scaler/scale_rule.h"
-#include "demi/schedule/lr_rule.h"
+#include "demi/schedule/lr_schedule.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/history.h"
 #include "demi/train/loss.h"
@@ -59,9 +59,9 @@ struct TrainerOptions {
   /// One or more; none: demi::optim::Adam over all parameters with a learning rate of 0.001.
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
   /// Learning rate by optimizer step, counted from 0. None: it stays.
-  optim::lr::Rule schedule;
+  optim::lr::Schedule schedule;
   /// Momentum, or beta1, by optimizer step. None: it stays.
-  optim::lr::Rule momentum_schedule;
+  optim::lr::Schedule momentum_schedule;
   /// Steps between two reads of loss, accuracy and scale from the device.
   int64_t read_every = 10;
   /// Bad steps in a row until training ends: steps with a loss of NaN or Inf, or skipped ones if

@@ -91,7 +91,7 @@ class Runner {
     options_.scaler.init_scale =
         *last.loss_scale * (last.skipped ? options_.scaler.backoff_factor : 1);
   }
-  optim::lr::Rule from_here(const optim::lr::Rule& rule) const {
+  optim::lr::Schedule from_here(const optim::lr::Schedule& rule) const {
     if (!rule) return {};
     return [rule, start = step_](int64_t step, double base) { return rule(start + step, base); };
   }
@@ -102,7 +102,7 @@ class Runner {
   train::Network network_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   train::TrainerOptions options_;
-  optim::lr::Rule schedule_, momentum_schedule_;
+  optim::lr::Schedule schedule_, momentum_schedule_;
   int64_t position_ = 0, step_ = 0, skipped_ = 0;
 };
 

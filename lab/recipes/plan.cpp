@@ -30,7 +30,7 @@ optim::lr::OneCycleOptions one_cycle_of(const Config& config, int64_t steps_per_
 }
 
 // From the full rate on, after that many steps of warm-up, to 0 at the end of the schedule.
-optim::lr::Rule after_warmup(const Config& config, int64_t steps_per_epoch, int64_t warmup) {
+optim::lr::Schedule after_warmup(const Config& config, int64_t steps_per_epoch, int64_t warmup) {
   const int64_t steps = std::max<int64_t>(steps_per_epoch * scheduled_epochs(config) - warmup, 1);
   if (config.schedule == "linear") return optim::lr::polynomial(steps);
   if (config.schedule == "cosine") {
@@ -69,21 +69,21 @@ void keep_in_fp32(const Config& config, const Network& network) {
   }
 }
 
-optim::lr::Rule make_schedule(const Config& config, int64_t steps_per_epoch) {
+optim::lr::Schedule make_schedule(const Config& config, int64_t steps_per_epoch) {
   steps_per_epoch = std::max<int64_t>(steps_per_epoch, 1);  // of data without a batch
   if (config.schedule == "one-cycle")
     return optim::lr::one_cycle(one_cycle_of(config, steps_per_epoch));
   const auto warmup = static_cast<int64_t>(
       std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch)));
   if (config.schedule == "constant" && warmup == 0) return {};
-  const optim::lr::Rule rule = after_warmup(config, steps_per_epoch, warmup);
+  const optim::lr::Schedule rule = after_warmup(config, steps_per_epoch, warmup);
   return [rule, warmup](int64_t step, double base) {
     return step < warmup ? base * static_cast<double>(step + 1) / static_cast<double>(warmup)
                          : rule(step - warmup, base);
   };
 }
 
-optim::lr::Rule make_momentum_schedule(const Config& config, int64_t steps_per_epoch) {
+optim::lr::Schedule make_momentum_schedule(const Config& config, int64_t steps_per_epoch) {
   if (config.schedule != "one-cycle") return {};
   if (config.optimizer == "sgd" && config.momentum == 0) return {};
   return optim::lr::one_cycle_momentum(one_cycle_of(config, steps_per_epoch));

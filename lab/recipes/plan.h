@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "demi/core/export.h"
-#include "demi/schedule/lr_rule.h"
+#include "demi/schedule/lr_schedule.h"
 #include "demi/train/network.h"
 #include "demi/train/precision.h"
 #include "demi/train/trainer.h"
@@ -24,10 +24,10 @@ DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& c
 DEMI_API void keep_in_fp32(const Config& config, const Network& network);
 
 /// The learning rate by step, or an empty rule for a constant one.
-DEMI_API optim::lr::Rule make_schedule(const Config& config, int64_t steps_per_epoch);
+DEMI_API optim::lr::Schedule make_schedule(const Config& config, int64_t steps_per_epoch);
 
 /// Momentum or beta1 by step, for a one-cycle schedule; else an empty rule.
-DEMI_API optim::lr::Rule make_momentum_schedule(const Config& config, int64_t steps_per_epoch);
+DEMI_API optim::lr::Schedule make_momentum_schedule(const Config& config, int64_t steps_per_epoch);
 
 /// A run of the config: its precision and loss scale under the name of the precision.
 DEMI_API RunSpec run_of(const Config& config);

@@ -1,4 +1,4 @@
-#include "demi/schedule/lr_rule.h"
+#include "demi/schedule/lr_schedule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -34,14 +34,14 @@ double half_cosine(double start, double end, double part) {
 
 }  // namespace
 
-Rule step(int64_t step_size, double gamma) {
+Schedule step(int64_t step_size, double gamma) {
   require_steps(step_size, "optim.lr.step", "step_size");
   return [=](int64_t t, double base) {
     return base * std::pow(gamma, static_cast<double>(t / step_size));
   };
 }
 
-Rule multi_step(std::vector<int64_t> milestones, double gamma) {
+Schedule multi_step(std::vector<int64_t> milestones, double gamma) {
   require_ascending(milestones, "optim.lr.multi_step");
   return [milestones = std::move(milestones), gamma](int64_t t, double base) {
     const auto reached =
@@ -50,18 +50,18 @@ Rule multi_step(std::vector<int64_t> milestones, double gamma) {
   };
 }
 
-Rule exponential(double gamma) {
+Schedule exponential(double gamma) {
   return [=](int64_t t, double base) { return base * std::pow(gamma, static_cast<double>(t)); };
 }
 
-Rule cosine(int64_t t_max, double eta_min) {
+Schedule cosine(int64_t t_max, double eta_min) {
   require_steps(t_max, "optim.lr.cosine", "t_max");
   return [=](int64_t t, double base) {
     return half_cosine(base, eta_min, static_cast<double>(t) / static_cast<double>(t_max));
   };
 }
 
-Rule cosine_warm_restarts(int64_t t_0, int64_t t_mult, double eta_min) {
+Schedule cosine_warm_restarts(int64_t t_0, int64_t t_mult, double eta_min) {
   require_steps(t_0, "optim.lr.cosine_warm_restarts", "t_0");
   require_steps(t_mult, "optim.lr.cosine_warm_restarts", "t_mult");
   return [=](int64_t t, double base) {
@@ -75,7 +75,7 @@ Rule cosine_warm_restarts(int64_t t_0, int64_t t_mult, double eta_min) {
   };
 }
 
-Rule linear(double start_factor, double end_factor, int64_t total_steps) {
+Schedule linear(double start_factor, double end_factor, int64_t total_steps) {
   require(start_factor > 0 && start_factor <= 1, "optim.lr.linear", "start_factor", start_factor,
           "above 0, up to 1");
   require(end_factor >= 0 && end_factor <= 1, "optim.lr.linear", "end_factor", end_factor,
@@ -88,7 +88,7 @@ Rule linear(double start_factor, double end_factor, int64_t total_steps) {
   };
 }
 
-Rule polynomial(int64_t total_steps, double power) {
+Schedule polynomial(int64_t total_steps, double power) {
   require_steps(total_steps, "optim.lr.polynomial", "total_steps");
   return [=](int64_t t, double base) {
     const double part =
@@ -97,19 +97,20 @@ Rule polynomial(int64_t total_steps, double power) {
   };
 }
 
-Rule lambda(std::function<double(int64_t step)> factor) {
+Schedule lambda(std::function<double(int64_t step)> factor) {
   require(factor != nullptr, "optim.lr.lambda", "the function", 0, "a callable");
   return [factor = std::move(factor)](int64_t t, double base) { return base * factor(t); };
 }
 
-Rule sequential(std::vector<Rule> rules, std::vector<int64_t> milestones) {
-  require(!rules.empty() && milestones.size() + 1 == rules.size(), "optim.lr.sequential",
+Schedule sequential(std::vector<Schedule> schedules, std::vector<int64_t> milestones) {
+  require(!schedules.empty() && milestones.size() + 1 == schedules.size(), "optim.lr.sequential",
           "the number of milestones", static_cast<double>(milestones.size()),
-          "one less than rules");
+          "one less than schedules");
   require_ascending(milestones, "optim.lr.sequential");
-  return [rules = std::move(rules), milestones = std::move(milestones)](int64_t t, double base) {
+  return [schedules = std::move(schedules), milestones = std::move(milestones)](int64_t t,
+                                                                                double base) {
     const auto at = std::upper_bound(milestones.begin(), milestones.end(), t) - milestones.begin();
-    return rules[at](at == 0 ? t : t - milestones[at - 1], base);
+    return schedules[at](at == 0 ? t : t - milestones[at - 1], base);
   };
 }
 
@@ -165,7 +166,7 @@ void check(const OneCycleOptions& options) {
 
 }  // namespace
 
-Rule one_cycle(OneCycleOptions options) {
+Schedule one_cycle(OneCycleOptions options) {
   check(options);
   return [options](int64_t t, double base) {
     check(options, t);
@@ -176,7 +177,7 @@ Rule one_cycle(OneCycleOptions options) {
   };
 }
 
-Rule one_cycle_momentum(OneCycleOptions options) {
+Schedule one_cycle_momentum(OneCycleOptions options) {
   check(options);
   return [options](int64_t t, double) {
     check(options, t);
