@@ -8,17 +8,23 @@ namespace demi::optim {
 
 struct DEMI_API AdamOptions : public RuleOptions<AdamOptions> {
   AdamOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
-  TORCH_ARG(double, lr) = 1e-3;   // learning rate; 0 or more
+  /// Learning rate. 0 or more.
+  TORCH_ARG(double, lr) = 1e-3;
   typedef std::tuple<double, double> betas_t;
-  TORCH_ARG(betas_t, betas) = std::make_tuple(0.9,
-                                              0.999);  // decay of the first and the second moment
-  TORCH_ARG(double, eps) = 1e-8;                       // added to the root of the second moment
-  TORCH_ARG(double, weight_decay) = 0;                 // L2 penalty, added to the gradient
-  TORCH_ARG(bool, amsgrad) = false;   // Reddi et al. 2018: the greatest second moment so far
-  TORCH_ARG(bool, maximize) = false;  // climb instead
+  /// Decay of the first and the second moment. 0 or more, under 1.
+  TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.999);
+  /// Added to the root of the second moment.
+  TORCH_ARG(double, eps) = 1e-8;
+  /// L2 penalty, added to the gradient.
+  TORCH_ARG(double, weight_decay) = 0;
+  /// Divide by the greatest second moment so far (Reddi et al. 2018).
+  TORCH_ARG(bool, amsgrad) = false;
+  /// Maximise instead of minimise.
+  TORCH_ARG(bool, maximize) = false;
 
  public:
-  kernels::Group numbers() const;  // checked
+  /// For the kernels. Throws UsageError for an option out of its range.
+  kernels::Group numbers() const;
   template <class Options, class Visit>
   static void each(Options& self, Visit visit) {
     visit("lr", self.lr());

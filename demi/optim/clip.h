@@ -13,13 +13,14 @@ namespace demi::optim {
 /// synchronise (error_if_nonfinite does, and throws TrainingError for an Inf or NaN).
 ///
 /// For parameters of a demi optimizer the factor is recorded and applied within its next step, to
-/// the unscaled gradients: .grad itself stays as it is (Optimizer::unscaled_grad shows what the
-/// step will use). With a GradScaler call unscale_(optimizer) first, as in PyTorch. All parameters
-/// of one demi optimizer at once cost nothing besides the pass that looks for Inf and NaN; subsets,
-/// several optimizers and other norms are read once more.
+/// the unscaled gradients. .grad itself stays as it is; Optimizer::unscaled_grad() returns the
+/// gradient that the step will use. With a GradScaler call unscale_(optimizer) first, as in
+/// PyTorch. All parameters of one demi optimizer at once cost nothing besides the pass that looks
+/// for Inf and NaN. For subsets, several optimizers and other norms the gradients are read once
+/// more.
 ///
-/// A parameter that is named twice counts once. What is recorded belongs to the gradients that are
-/// there: new ones (zero_grad(), another backward) are not clipped by it.
+/// A parameter that is named twice counts once. The clip belongs to the present gradients: it does
+/// not apply to new ones (zero_grad(), another backward).
 ///
 /// max_norm: 0 or more. norm_type: above 0; infinity is the greatest magnitude.
 DEMI_API at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,

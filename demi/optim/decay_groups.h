@@ -13,10 +13,10 @@ class Module;
 
 namespace demi::optim {
 
-/// A module's parameters by whether weight decay makes sense for them. Biases, scales and shifts of
-/// normalisation layers (everything of one dimension or none, and whatever a LayerNorm owns) have
-/// none: decay there pulls at the layer's mean and spread instead of at the size of a map (Goyal et
-/// al. 2017, "Accurate, large minibatch SGD", section 5.3).
+/// A module's parameters with and without weight decay. Biases, scales and shifts of normalisation
+/// layers (all parameters of at most one dimension, and those of a LayerNorm) have none: decay
+/// would change a layer's mean and spread instead of the size of a map (Goyal et al. 2017,
+/// "Accurate, large minibatch SGD", section 5.3).
 struct DecayGroups {
   std::vector<at::Tensor> decay, no_decay;
 };

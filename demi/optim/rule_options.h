@@ -10,20 +10,22 @@
 
 namespace demi::optim {
 
-/// The group, where every number of it is in its range; else throws UsageError that names the
-/// optimizer and the option. A rule leaves what it does not know at its default.
+/// Returns the group if all of its numbers are in range; else throws UsageError that names the
+/// optimizer and the option. A rule leaves options that it does not have at their defaults.
 DEMI_API kernels::Group checked(kernels::Group group, const char* optimizer);
 
 DEMI_API void write_option(torch::serialize::OutputArchive& archive, const char* name,
                            const c10::IValue& value);
-/// Leave `value` as it is where the archive has none of that name.
+/// These leave `value` as it is if the archive has no option of that name.
 DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name, double& value);
 DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name, bool& value);
 DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name,
                           std::tuple<double, double>& value);
 
-/// What the options of all rules share: torch::save, torch::load, the learning rate. `Self` says
-/// which options it has: each(self, [](const char* name, auto& value) { ... }).
+/// What the options of all rules share: torch::save, torch::load, the learning rate. `Self` visits
+/// its options: each(self, [](const char* name, auto& value) { ... }). So an option is named in
+/// TORCH_ARG (LibTorch's accessors), in each() and in numbers(): a macro that makes all three from
+/// one list would hide what users read first.
 template <class Self>
 struct DEMI_API RuleOptions : public torch::optim::OptimizerCloneableOptions<Self> {
   void serialize(torch::serialize::OutputArchive& archive) const override {

@@ -41,8 +41,7 @@ const char* rule_name(kernels::UpdateRule rule) {
   return "EMA";
 }
 
-/// What the rule keeps besides "step" and "master"; the first `needed` are there from its first
-/// step on.
+/// State of the rule besides "step" and "master". The first `needed` exist from its first step on.
 struct Moments {
   std::vector<std::string_view> names;
   size_t needed;
@@ -58,12 +57,12 @@ Moments moments_named(kernels::UpdateRule rule) {
 /// Of updates or steps taken. Python's optimizers count in floating point.
 int64_t read_count(const std::string& name, const at::Tensor& count) {
   if (count.numel() != 1)
-    refuse_state("the state has a count that is none", name + " " + c10::str(count.sizes()),
-                 "one number, 0 or more");
+    refuse_state("a step count in the state is not a whole number of 0 or more",
+                 name + " " + c10::str(count.sizes()), "one number, 0 or more");
   const double value = count.item().toDouble();
   if (!(value >= 0 && value <= 0x1p53 && value == std::floor(value)))
-    refuse_state("the state has a count that is none", name + " " + c10::str(value),
-                 "a whole number, 0 or more");
+    refuse_state("a step count in the state is not a whole number of 0 or more",
+                 name + " " + c10::str(value), "a whole number, 0 or more");
   return static_cast<int64_t>(value);
 }
 
@@ -143,7 +142,7 @@ void check_rule(InputArchive& archive, kernels::UpdateRule rule) {
   refuse_state("the archive is that of another optimizer", written.toStringRef(), rule_name(rule));
 }
 
-/// torch::optim's know no `maximize`.
+/// torch::optim's optimizers have no `maximize`.
 void check_options(InputArchive& archive, kernels::UpdateRule rule,
                    const std::vector<std::string>& names) {
   std::vector<std::string> there = archive.keys();
@@ -164,8 +163,7 @@ at::Tensor as_tensor(const std::string& key, const c10::IValue& value) {
   return value.toTensor();
 }
 
-/// torch::optim::SGD counts no steps; demi's takes a buffer for that of an earlier step where the
-/// count is above 0.
+/// torch::optim::SGD counts no steps. demi's SGD uses a saved buffer only if the count is above 0.
 void read_parameter(InputArchive& archive, const std::string& prefix, NamedTensors& tensors) {
   bool counted = false, any = false;
   for (const std::string& name : archive.keys()) {

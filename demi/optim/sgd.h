@@ -5,16 +5,23 @@
 namespace demi::optim {
 
 struct DEMI_API SGDOptions : public RuleOptions<SGDOptions> {
-  SGDOptions(double lr = 1e-3);         // NOLINT(google-explicit-constructor): as torch::optim's
-  TORCH_ARG(double, lr) = 1e-3;         // learning rate; 0 or more
-  TORCH_ARG(double, momentum) = 0;      // of the velocity; 0: none
-  TORCH_ARG(double, dampening) = 0;     // share of the gradient that is kept out of the velocity
-  TORCH_ARG(double, weight_decay) = 0;  // L2 penalty, added to the gradient
-  TORCH_ARG(bool, nesterov) = false;    // needs momentum and no dampening
-  TORCH_ARG(bool, maximize) = false;    // climb instead
+  SGDOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
+  /// Learning rate. 0 or more.
+  TORCH_ARG(double, lr) = 1e-3;
+  /// Decay of the momentum buffer. 0: none is kept.
+  TORCH_ARG(double, momentum) = 0;
+  /// Share of the gradient that is kept out of the momentum buffer.
+  TORCH_ARG(double, dampening) = 0;
+  /// L2 penalty, added to the gradient.
+  TORCH_ARG(double, weight_decay) = 0;
+  /// Nesterov momentum. Needs momentum, and a dampening of 0.
+  TORCH_ARG(bool, nesterov) = false;
+  /// Maximise instead of minimise.
+  TORCH_ARG(bool, maximize) = false;
 
  public:
-  kernels::Group numbers() const;  // checked
+  /// For the kernels. Throws UsageError for an option out of its range.
+  kernels::Group numbers() const;
   template <class Options, class Visit>
   static void each(Options& self, Visit visit) {
     visit("lr", self.lr());
