@@ -27,33 +27,34 @@ std::vector<at::Tensor> after_steps(Optimizer& optimizer, const at::Tensor& p, i
 // LibTorch's FP32 root is one unit off for 17 % of all numbers on some processors; the reference
 // takes the processor's, which is the nearest number.
 TEST(AtenPasses, RootsAreTheNearestNumbers) {
-  for (const int kind : {2, 3}) {  // Adam, AdamW with amsgrad
+  for (const KindId kind : {KindId::kAdam, KindId::kAmsgrad}) {
     std::vector<std::vector<at::Tensor>> seen;
     for (const char* path : {"reference", "aten"}) {
       const ScopedEnvironment forced("DEMI_KERNELS", path);
       const at::Tensor p = parameter({100003});
-      const auto optimizer = one_of_kind(kind, {p});
+      const auto optimizer = make(kind, {p});
       seen.push_back(after_steps(*optimizer, p, 3));
     }
     for (size_t i = 0; i < seen[0].size(); ++i)
-      EXPECT_TRUE(at::equal(seen[0][i], seen[1][i])) << kind << " " << i;
+      EXPECT_TRUE(at::equal(seen[0][i], seen[1][i])) << static_cast<int>(kind) << " " << i;
   }
 }
 
 // As a parameter of one element, which has the same numbers.
 TEST(AtenPasses, ParametersWithoutDimensionsAreStepped) {
   const ScopedEnvironment forced("DEMI_KERNELS", "aten");
-  for (int kind = 0; kind < kKinds; ++kind) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
     for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
       const at::Tensor none = parameter({}, dtype), one = parameter({1}, dtype);
-      const auto a = one_of_kind(kind, {none}), b = one_of_kind(kind, {one});
+      const auto a = kind.make({none}), b = kind.make({one});
       const auto seen = after_steps(*a, none, 3), expected = after_steps(*b, one, 3);
       ASSERT_EQ(seen.size(), expected.size());
       for (size_t i = 0; i < seen.size(); ++i)
         EXPECT_TRUE(at::equal(seen[i].reshape({-1}), expected[i].reshape({-1})))
-            << kind << " " << dtype << " " << i;
+            << dtype << " " << i;
       EXPECT_EQ(none.dim(), 0);
-      EXPECT_FALSE(at::equal(none, parameter({}, dtype))) << kind << " " << dtype;
+      EXPECT_FALSE(at::equal(none, parameter({}, dtype))) << dtype;
     }
   }
 }

@@ -10,10 +10,12 @@
 
 #include "demi/core/error.h"
 #include "demi/optim/adamw.h"
+#include "demi/optim/backend_testing.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
 #include "demi/step/emulated_device_testing.h"
+#include "demi/step/pending_step.h"
 
 namespace demi::optim {
 namespace {
@@ -99,7 +101,7 @@ TEST(BadInput, EmptyTensorsAreStepped) {
     for (int step = 1; step < 3; ++step) {
       set_grad(p, torch::zeros({0, 3}));
       set_grad(q, torch::zeros({0}, at::kHalf));
-      adamw.unscale_(at::scalar_tensor(2.F));
+      adamw.pending().unscale_(at::scalar_tensor(2.F));
       EXPECT_EQ(clip_grad_norm_({p, q}, 1).item<float>(), 0);
       adamw.step();
       EXPECT_FALSE(adamw.last_step().skipped());
@@ -132,7 +134,8 @@ TEST(BadInput, GradientsThatDoNotFitAreNamedBeforeAnythingChanges) {
     set_grad(p, torch::ones(2));
     set_grad(q, gradient);
     EXPECT_THAT(complaint([&] { adamw.step(); }), HasSubstr(why));
-    EXPECT_THAT(complaint([&] { adamw.unscale_(at::scalar_tensor(2.F)); }), HasSubstr(why));
+    EXPECT_THAT(complaint([&] { adamw.pending().unscale_(at::scalar_tensor(2.F)); }),
+                HasSubstr(why));
     EXPECT_TRUE(at::equal(p, parameter({2})));
     EXPECT_TRUE(at::equal(p.grad(), torch::ones(2)));
   };
@@ -162,7 +165,7 @@ TEST(BadInput, AnExpandedGradientIsTheDenseOneThatItStandsFor) {
       const at::Tensor row = torch::tensor({2.F, 4.F, 6.F}).to(dtype);
       set_grad(p, row.expand({2, 3}));
       const at::Tensor scale = at::scalar_tensor(2.F);
-      unscaled ? sgd.unscale_(scale) : sgd.set_scale(scale);
+      unscaled ? sgd.pending().unscale_(scale) : sgd.pending().set_scale(scale);
       sgd.step();
       EXPECT_TRUE(at::equal(p.detach(), torch::tensor({-1.F, -2.F, -3.F}).expand({2, 3})));
       EXPECT_EQ(row[2].item<float>(), 6);  // not divided behind its owner's back
@@ -224,11 +227,11 @@ TEST(BadInput, AScaleThatIsNoneIsRefused) {
   SGD sgd({p}, SGDOptions(1));
   set_grad(p, torch::ones(1));
   for (const float bad : {0.F, -1.F, kInf, std::nanf(""), 1e-45F}) {
-    EXPECT_THROW(sgd.set_scale(at::scalar_tensor(bad)), UsageError) << bad;
-    EXPECT_THROW(sgd.unscale_(at::scalar_tensor(bad)), UsageError) << bad;
+    EXPECT_THROW(sgd.pending().set_scale(at::scalar_tensor(bad)), UsageError) << bad;
+    EXPECT_THROW(sgd.pending().unscale_(at::scalar_tensor(bad)), UsageError) << bad;
   }
-  EXPECT_THROW(sgd.set_scale(torch::ones(2)), UsageError);
-  EXPECT_THROW(sgd.set_scale(torch::ones(1, at::kDouble)), UsageError);
+  EXPECT_THROW(sgd.pending().set_scale(torch::ones(2)), UsageError);
+  EXPECT_THROW(sgd.pending().set_scale(torch::ones(1, at::kDouble)), UsageError);
   EXPECT_EQ(p.grad().item<float>(), 1);
   sgd.step();  // without a scale
   EXPECT_EQ(p.item<float>(), -1);
@@ -240,11 +243,11 @@ TEST(BadInput, AScaleThatIsNoneSkipsTheStepOfADevice) {
     const EmulatedDevice device;
     const at::Tensor p = torch::zeros(1).requires_grad_();
     const at::Tensor q = torch::zeros(1, at::kDouble).requires_grad_();
-    SGD sgd({p, q}, SGDOptions(1), {.skip_nonfinite = false});
+    On<SGD> sgd(device, {p, q}, SGDOptions(1), {.skip_nonfinite = false});
     for (const float bad : {0.F, -1.F, kInf, std::nanf("")}) {
       set_grad(p, torch::ones(1));
       if (joined) set_grad(q, torch::ones(1, at::kDouble));
-      sgd.set_scale(at::scalar_tensor(bad));
+      sgd.pending().set_scale(at::scalar_tensor(bad));
       sgd.step();
       EXPECT_TRUE(sgd.last_step().skipped()) << joined << bad;
       EXPECT_EQ(p.item<float>(), 0) << joined << bad;
@@ -270,8 +273,8 @@ TEST(BadInput, LimitsOutOfRangeAreRefused) {
   SGD sgd({p}, SGDOptions(1));
   set_grad(p, torch::ones(1));
   for (const double bad : {-1.0, std::nan("")}) {
-    EXPECT_THROW(sgd.clip_norm(bad), UsageError) << bad;
-    EXPECT_THROW(sgd.clip_value({p}, bad), UsageError) << bad;
+    EXPECT_THROW(sgd.pending().clip_norm(bad), UsageError) << bad;
+    EXPECT_THROW(sgd.pending().clip_value({p}, bad), UsageError) << bad;
   }
   sgd.step();
   EXPECT_EQ(p.item<float>(), -1);

@@ -4,8 +4,6 @@
 
 #include <string_view>
 
-#include "demi/step/table_kernels.h"
-
 namespace demi {
 
 BatchNormGuard::BatchNormGuard(const torch::nn::Module& module) {
@@ -33,11 +31,11 @@ void BatchNormGuard::remember() {
 
 void BatchNormGuard::restore_if_skipped(const StepResult& result) {
   const at::NoGradGuard no_grad;
+  const bool on_device = result.is_on_device();
+  if (!on_device && !result.skipped()) return;
   const at::Tensor found_inf = result.found_inf();
-  const bool decided_here = !optim::is_asynchronous(found_inf.device());
-  if (decided_here && !result.skipped()) return;
   for (size_t i = 0; i < buffers_.size(); ++i)
-    buffers_[i].copy_(decided_here ? kept_[i] : at::where(found_inf != 0, kept_[i], buffers_[i]));
+    buffers_[i].copy_(on_device ? at::where(found_inf != 0, kept_[i], buffers_[i]) : kept_[i]);
 }
 
 }  // namespace demi

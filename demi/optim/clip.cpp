@@ -10,11 +10,12 @@
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
 #include "demi/step/ownership.h"
+#include "demi/step/pending_step.h"
 
 namespace demi::optim {
 namespace {
 
-/// Parameters that have a gradient, by the demi optimizer that will step them; null: none.
+/// Parameters that have a gradient, by the demi optimizer that will step them. Null: no such one.
 using ByOwner = std::map<Optimizer*, std::vector<at::Tensor>>;
 
 /// Each parameter once, however often it is named.
@@ -91,19 +92,19 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
   if (owned.size() == 1 && norm_type == 2) {
     const auto& [owner, theirs] = *owned.begin();
     if (owner && theirs.size() == gradient_count(*owner)) {
-      const at::Tensor norm = owner->grad_norm();
+      const at::Tensor norm = owner->pending().grad_norm();
       check_norm(norm, error_if_nonfinite);
-      if (owner->clip_norm(max_norm)) return norm;
+      if (owner->pending().clip_norm(max_norm)) return norm;
     }
   }
   for (const auto& [owner, theirs] : owned)
-    if (owner) owner->settle();
+    if (owner) owner->pending().apply_recorded_factors();
   const at::Tensor norm = total_norm(owned, norm_type).to(at::kFloat);
   check_norm(norm, error_if_nonfinite);
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
   for (const auto& [owner, theirs] : owned) {
     if (owner)
-      owner->multiply(theirs, factor);
+      owner->pending().multiply(theirs, factor);
     else
       for (const auto& parameter : theirs) parameter.grad().mul_(factor.to(parameter.device()));
   }
@@ -120,7 +121,7 @@ void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_val
   const at::NoGradGuard no_grad;
   for (const auto& [owner, theirs] : by_owner(parameters, kWhere)) {
     if (owner) {
-      owner->clip_value(theirs, clip_value);
+      owner->pending().clip_value(theirs, clip_value);
     } else {
       for (const auto& parameter : theirs) parameter.grad().clamp_(-clip_value, clip_value);
     }

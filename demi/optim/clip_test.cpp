@@ -9,6 +9,7 @@
 #include "demi/optim/adamw.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
+#include "demi/step/pending_step.h"
 
 namespace demi::optim {
 namespace {
@@ -24,7 +25,7 @@ struct Pair {
       set_grad(y, gradient(y, dtype, 1).to(at::kFloat));
       set_grad(x, (y.grad() * kScale).to(dtype));
     }
-    mine.unscale_(at::scalar_tensor(kScale, at::kFloat));
+    mine.pending().unscale_(at::scalar_tensor(kScale, at::kFloat));
   }
   void expect_same_step(double tolerance) {
     mine.step();
@@ -63,8 +64,8 @@ TEST(Clip, BeforeTheScaleIsKnownTheScaledGradientsAreClipped) {
   const double expected = torch::nn::utils::clip_grad_norm_({q}, 0.5);
   EXPECT_NEAR(clip_grad_norm_({p}, 0.5).item<double>(), expected, 1e-3);
   q.grad().div_(kScale);
-  mine.set_scale(at::scalar_tensor(kScale, at::kFloat));
-  EXPECT_EQ(mine.found_inf().item<float>(), 0);
+  mine.pending().set_scale(at::scalar_tensor(kScale, at::kFloat));
+  EXPECT_EQ(mine.pending().found_inf().item<float>(), 0);
   mine.step();
   theirs.step();
   EXPECT_TRUE(at::allclose(p - parameter({5}), q - parameter({5}), 1e-5, 0));

@@ -37,7 +37,7 @@ void expect_right(const at::Tensor& p, const std::string& what) {
 
 TEST_F(StepAndCopies, CopiesDroppedBesideStepsAreOnlyCastAgain) {
   const at::Tensor p = parameter({400, 401}), q = parameter({3});
-  const auto optimizer = one_of_kind(0, {p, q});
+  const auto optimizer = make(KindId::kSgd, {p, q});
   std::atomic<bool> stop = false;
   std::thread dropper([&] {
     while (!stop) {
@@ -130,10 +130,11 @@ TEST_F(StepAndCopies, AreRightAfterEveryReplayWhateverHappensBetween) {
        }},
       {"written", [](const at::Tensor& p) { p.data().mul_(0.5); }},
   };
-  for (int kind = 0; kind < kKinds; ++kind) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
     EmulatedDevice device;
     const at::Tensor p = parameter({300});
-    const auto optimizer = one_of_kind(kind, {p});
+    const auto optimizer = kind.make({p}, {}, device);
     const at::Tensor fixed = gradient(p, at::kBFloat16, 1);
     const auto step = [&] {
       set_grad(p, fixed);

@@ -1,4 +1,4 @@
-// The step on a device, without one: emulated_device.h. What runs on a GPU is in gpu_step_test.cpp.
+// The step on an emulated device. Tests on a GPU are in gpu_step_test.cpp.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -9,6 +9,7 @@
 #include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
 #include "demi/step/emulated_device_testing.h"
+#include "demi/step/pending_step.h"
 #include "demi/weights/weights.h"
 
 namespace demi::optim {
@@ -55,10 +56,10 @@ struct Run {
 };
 
 /// Some steps, one of them with an Inf; `prepare` does what stands between backward() and step().
-Run run(int kind, const std::function<void(Optimizer&, const Tensors&, int step)>& prepare,
-        StepOptions options = {}) {
+Run run(KindId kind, const std::function<void(Optimizer&, const Tensors&, int step)>& prepare,
+        StepOptions options, const Backend& backend = machine_backend()) {
   const Tensors p = parameters();
-  const auto optimizer = one_of_kind(kind, p, options);
+  const auto optimizer = make(kind, p, options, backend);
   for (const auto& x : p) weights::low_precision(x, at::kBFloat16);
   Run run;
   for (int step = 0; step < 6; ++step) {
@@ -76,11 +77,12 @@ Run run(int kind, const std::function<void(Optimizer&, const Tensors&, int step)
 
 void expect_bits_of_the_reference(
     const std::function<void(Optimizer&, const Tensors&, int step)>& prepare) {
-  for (int kind = 0; kind < kKinds; ++kind) {
-    const Run expected = run(kind, prepare, {.path = kernels::Path::reference});
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    const Run expected = run(kind.id, prepare, {.path = kernels::Path::reference});
     const EmulatedDevice device;
-    const Run seen = run(kind, prepare);
-    expect_same(expected.numbers, seen.numbers, "kind " + std::to_string(kind));
+    const Run seen = run(kind.id, prepare, {}, device);
+    expect_same(expected.numbers, seen.numbers, "numbers");
     EXPECT_EQ(expected.skipped, seen.skipped);
     EXPECT_EQ(seen.skipped, (std::vector<bool>{false, false, false, true, false, false}));
     EXPECT_EQ(expected.norms, seen.norms);
@@ -94,39 +96,39 @@ const at::Tensor& eight() {
 
 TEST(DeviceStep, GivesTheBitsOfTheReference) {
   expect_bits_of_the_reference(
-      [](Optimizer& optimizer, const Tensors&, int) { optimizer.set_scale(eight()); });
+      [](Optimizer& optimizer, const Tensors&, int) { optimizer.pending().set_scale(eight()); });
 }
 
 TEST(DeviceStep, ClippedAndUnscaledToo) {
   expect_bits_of_the_reference([](Optimizer& optimizer, const Tensors& p, int step) {
-    step % 2 ? optimizer.unscale_(eight()) : optimizer.set_scale(eight());
+    step % 2 ? optimizer.pending().unscale_(eight()) : optimizer.pending().set_scale(eight());
     const at::Tensor norm = clip_grad_norm_(p, 0.5);
-    EXPECT_EQ(norm.item<float>(), optimizer.grad_norm().item<float>());
+    EXPECT_EQ(norm.item<float>(), optimizer.pending().grad_norm().item<float>());
   });
 }
 
 TEST(DeviceStep, FactorsAndLimitsOfSomeTensorsToo) {
   expect_bits_of_the_reference([](Optimizer& optimizer, const Tensors& p, int step) {
-    optimizer.set_scale(eight());
+    optimizer.pending().set_scale(eight());
     clip_grad_norm_({p[0], p[3]}, 0.5);
     if (step % 2) clip_grad_value_({p[1], p[3]}, 0.01);
   });
 }
 
-TEST(DeviceStep, WhatTheStepWillUseCanBeLookedAt) {
+TEST(DeviceStep, TheGradientsThatTheStepWillUseAreShown) {
   const auto prepare = [](Tensors& seen) {
     return [&seen](Optimizer& optimizer, const Tensors& p, int step) {
-      step % 2 ? optimizer.unscale_(eight()) : optimizer.set_scale(eight());
+      step % 2 ? optimizer.pending().unscale_(eight()) : optimizer.pending().set_scale(eight());
       clip_grad_norm_(p, 0.5);
       for (const auto& x : p) seen.push_back(optimizer.unscaled_grad(x));
-      seen.push_back(optimizer.greatest());
-      seen.push_back(optimizer.found_inf());
+      seen.push_back(optimizer.pending().greatest());
+      seen.push_back(optimizer.pending().found_inf());
     };
   };
   Tensors expected, seen;
-  run(0, prepare(expected), {.path = kernels::Path::reference});
+  run(KindId::kSgd, prepare(expected), {.path = kernels::Path::reference});
   const EmulatedDevice device;
-  run(0, prepare(seen));
+  run(KindId::kSgd, prepare(seen), {}, device);
   for (size_t i = 0; i < seen.size(); ++i)
     EXPECT_TRUE(at::allclose(expected[i], seen[i], 0, 0, /*equal_nan=*/true)) << i;
 }
@@ -134,19 +136,20 @@ TEST(DeviceStep, WhatTheStepWillUseCanBeLookedAt) {
 // The promise, counted by the launcher.
 TEST(DeviceStep, LaunchesDoNotGrowWithTheNumberOfTensors) {
   for (const int tensors : {1, 40, 161}) {
-    for (int kind = 0; kind < kKinds; ++kind) {
+    for (const Kind& kind : kKinds) {
+      SCOPED_TRACE(kind.name);
       const EmulatedDevice device;
       Tensors p;
       for (int i = 0; i < tensors; ++i) p.push_back(parameter({9}, at::kFloat, i));
-      const auto optimizer = one_of_kind(kind, p);
+      const auto optimizer = kind.make(p, {}, device);
       for (const auto& x : p) set_grad(x, gradient(x, at::kBFloat16, 0) * 8);
       for (int step = 0; step < 3; ++step) {
         const auto launches = device.launches(), uploads = device.uploads();
-        optimizer->set_scale(eight());
-        optimizer->found_inf();  // as GradScaler does
+        optimizer->pending().set_scale(eight());
+        optimizer->pending().found_inf();  // as GradScaler does
         clip_grad_norm_(p, 1.0);
         optimizer->step();
-        EXPECT_EQ(device.launches() - launches, kind == kLamb ? 4 : 3);
+        EXPECT_EQ(device.launches() - launches, kind.id == KindId::kLamb ? 4 : 3);
         EXPECT_EQ(device.uploads() - uploads > 0, step == 0);  // then nothing moves
       }
     }
@@ -156,7 +159,7 @@ TEST(DeviceStep, LaunchesDoNotGrowWithTheNumberOfTensors) {
 TEST(DeviceStep, OnlyTablesThatChangedTravel) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({9});
-  SGD sgd({p}, SGDOptions(1));
+  On<SGD> sgd(device, {p}, SGDOptions(1));
   const auto uploads_of = [&](const at::Tensor& g) {
     const auto before = device.uploads();
     set_grad(p, g);
@@ -176,7 +179,7 @@ TEST(DeviceStep, OnlyTablesThatChangedTravel) {
 TEST(DeviceStep, WithoutTheCheckOnlyTheUpdateReadsGradients) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({2});
-  SGD sgd({p}, SGDOptions(0.1), {.skip_nonfinite = false});
+  On<SGD> sgd(device, {p}, SGDOptions(0.1), {.skip_nonfinite = false});
   set_grad(p, torch::tensor({1.F, kInf}));
   const auto before = device.launches();
   sgd.step();
@@ -189,14 +192,14 @@ TEST(DeviceStep, WithoutTheCheckOnlyTheUpdateReadsGradients) {
 // The host runs ahead of the device by a whole training run, and so cannot have read anything.
 TEST(DeviceStep, TheHostWaitsForNothing) {
   constexpr int kSteps = 8;
-  for (int kind = 0; kind < kKinds; ++kind) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
     std::vector<Tensors> numbers;
     for (const bool deferred : {false, true}) {
-      std::optional<EmulatedDevice> device;
-      if (deferred) device.emplace();
+      EmulatedDevice device;
       const Tensors p{parameter({300}), parameter({20000})};
-      const auto optimizer = one_of_kind(
-          kind, p, deferred ? StepOptions{} : StepOptions{.path = kernels::Path::reference});
+      const auto optimizer =
+          deferred ? kind.make(p, {}, device) : kind.make(p, {.path = kernels::Path::reference});
       optimizer->set_scheduled_rates(0, {0.1, 0.2, 0.3, 0.4, 0.5});
       std::vector<Tensors> gradients(kSteps);
       std::vector<StepResult> results;
@@ -206,14 +209,14 @@ TEST(DeviceStep, TheHostWaitsForNothing) {
         if (step == 2 || step == 5) gradients[step][1][7] = kInf;
       }
       for (int step = 0; step < kSteps; ++step) {
-        if (step == 1 && deferred) device->defer();  // tables are made at the first gradient
+        if (step == 1 && deferred) device.defer();  // tables are made at the first gradient
         for (size_t i = 0; i < p.size(); ++i) set_grad(p[i], gradients[step][i]);
-        optimizer->set_scale(eight());
+        optimizer->pending().set_scale(eight());
         norms.push_back(clip_grad_norm_(p, 0.25));
         optimizer->step();
         results.push_back(optimizer->last_step());
       }
-      if (deferred) device->synchronize();
+      if (deferred) device.synchronize();
       for (int step = 0; step < kSteps; ++step) {
         EXPECT_EQ(results[step].skipped(), step == 2 || step == 5) << step;
         const bool same = results[step].grad_norm() == norms[step].item<float>();
@@ -221,23 +224,24 @@ TEST(DeviceStep, TheHostWaitsForNothing) {
       }
       numbers.push_back(everything(p, *optimizer));
     }
-    expect_same(numbers[0], numbers[1], "kind " + std::to_string(kind));
+    expect_same(numbers[0], numbers[1], "numbers");
   }
 }
 
 // As a CUDA graph does: launches and their arguments are taken down once, and run again.
 TEST(DeviceStep, ACapturedStepIsReplayed) {
-  for (int kind = 0; kind < kKinds; ++kind) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
     std::vector<Tensors> numbers;
     for (const bool captured : {false, true}) {
       EmulatedDevice device;
       const Tensors p{parameter({300}), parameter({20000})};
-      const auto optimizer = one_of_kind(kind, p);
+      const auto optimizer = kind.make(p, {}, device);
       Tensors fixed;  // .grad in the graph: always the same memory
       for (const auto& x : p) fixed.push_back(at::empty_like(x, at::kBFloat16));
       const auto step = [&](const Tensors& gradients) {
         for (size_t i = 0; i < p.size(); ++i) set_grad(p[i], gradients[i]);
-        optimizer->set_scale(eight());
+        optimizer->pending().set_scale(eight());
         clip_grad_norm_(p, 0.25);
         optimizer->step();
       };
@@ -264,12 +268,12 @@ TEST(DeviceStep, ACapturedStepIsReplayed) {
         load(s);
         captured ? EmulatedDevice::replay(graph) : step(fixed);
         if (!captured) result = optimizer->last_step();
-        EXPECT_EQ(result.skipped(), s == 3) << kind << " " << s;
+        EXPECT_EQ(result.skipped(), s == 3) << s;
         if (s % 2) eager(s + 10);  // a step outside of the graph does not disturb it
       }
       numbers.push_back(everything(p, *optimizer));
     }
-    expect_same(numbers[0], numbers[1], "kind " + std::to_string(kind));
+    expect_same(numbers[0], numbers[1], "numbers");
   }
 }
 
@@ -277,7 +281,7 @@ TEST(DeviceStep, ACapturedStepIsReplayed) {
 TEST(DeviceStep, StepsBetweenReplaysBringTheirTablesAlong) {
   EmulatedDevice device;
   const at::Tensor p = torch::zeros(4).requires_grad_();
-  SGD sgd({p}, SGDOptions(1));
+  On<SGD> sgd(device, {p}, SGDOptions(1));
   const at::Tensor captured = torch::ones(4), eager = torch::full({4}, 100.F);
   const auto step = [&](const at::Tensor& gradient) {
     set_grad(p, gradient);
@@ -297,10 +301,10 @@ TEST(DeviceStep, StepsBetweenReplaysBringTheirTablesAlong) {
 
 TEST(DeviceStep, ALoadedCountReachesTablesThatAreThere) {
   for (const bool emulated : {false, true}) {
-    std::optional<EmulatedDevice> device;
-    if (emulated) device.emplace();
+    const EmulatedDevice device;
+    const Backend& backend = emulated ? device : machine_backend();
     const at::Tensor p = torch::zeros(1).requires_grad_();
-    SGD sgd({p}, SGDOptions(7));
+    On<SGD> sgd(backend, {p}, SGDOptions(7));
     sgd.set_scheduled_rates(0, {1, 10, 100});
     const auto step = [&] {
       set_grad(p, torch::ones(1));
@@ -320,10 +324,10 @@ TEST(DeviceStep, ALoadedCountReachesTablesThatAreThere) {
 
 TEST(DeviceStep, RatesAndScalesAreThoseSetLast) {
   for (const bool emulated : {false, true}) {
-    std::optional<EmulatedDevice> device;
-    if (emulated) device.emplace();
+    const EmulatedDevice device;
+    const Backend& backend = emulated ? device : machine_backend();
     const at::Tensor p = torch::zeros(1).requires_grad_();
-    SGD sgd({p}, SGDOptions(7));
+    On<SGD> sgd(backend, {p}, SGDOptions(7));
     const auto applied = [&] {
       const at::NoGradGuard no_grad;
       p.zero_();
@@ -338,9 +342,9 @@ TEST(DeviceStep, RatesAndScalesAreThoseSetLast) {
     sgd.set_scheduled_rates(0, {});
     EXPECT_EQ(applied(), 8 * 7) << emulated;
     set_grad(p, torch::full({1}, 8.F));
-    sgd.set_scale(at::scalar_tensor(2.F));
-    EXPECT_EQ(sgd.grad_norm().item<float>(), 4);
-    sgd.set_scale(at::scalar_tensor(4.F));
+    sgd.pending().set_scale(at::scalar_tensor(2.F));
+    EXPECT_EQ(sgd.pending().grad_norm().item<float>(), 4);
+    sgd.pending().set_scale(at::scalar_tensor(4.F));
     EXPECT_EQ(applied(), 8 * 7 / 4) << emulated;
     EXPECT_EQ(sgd.last_step().scale(), 4);
     EXPECT_EQ(applied(), 8 * 7) << emulated;  // and none for the step after
@@ -351,7 +355,7 @@ TEST(DeviceStep, RatesAndScalesAreThoseSetLast) {
 TEST(DeviceStep, StateGoesThroughAFileAndTheCountWithIt) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({6}), q = parameter({6});
-  AdamW whole({p}), broken({q});
+  On<AdamW> whole(device, {p}, AdamWOptions()), broken(device, {q}, AdamWOptions());
   for (int step = 0; step < 6; ++step) {
     set_grad(p, gradient(p, at::kBFloat16, step) * (step == 2 ? kInf : 1));
     set_grad(q, gradient(q, at::kBFloat16, step) * (step == 2 ? kInf : 1));
@@ -361,7 +365,7 @@ TEST(DeviceStep, StateGoesThroughAFileAndTheCountWithIt) {
     const auto state = broken.state_tensors();
     EXPECT_EQ(state.at("taken").item<int64_t>(), 3);
     EXPECT_EQ(state.at("0.step").item<int64_t>(), 3);
-    AdamW other({q});
+    On<AdamW> other(device, {q}, AdamWOptions());
     other.load_state_tensors(state);
     broken.load_state_tensors(other.state_tensors());
   }
@@ -372,7 +376,7 @@ TEST(DeviceStep, StateGoesThroughAFileAndTheCountWithIt) {
 TEST(DeviceStep, AParameterThatComesLaterKeepsTheCount) {
   const EmulatedDevice device;
   const at::Tensor p = torch::zeros(1).requires_grad_(), q = torch::zeros(1).requires_grad_();
-  SGD sgd({p, q}, SGDOptions(100));
+  On<SGD> sgd(device, {p, q}, SGDOptions(100));
   sgd.set_scheduled_rates(0, {1, 10, 100});
   set_grad(p, torch::ones(1));
   sgd.step();
@@ -387,7 +391,7 @@ TEST(DeviceStep, TheCountOfStepsMovesBetweenHostAndDevice) {
   const EmulatedDevice device;
   const at::Tensor p = torch::zeros(1).requires_grad_();
   const at::Tensor q = torch::zeros(1, at::kDouble).requires_grad_();
-  SGD sgd({p, q}, SGDOptions(1));
+  On<SGD> sgd(device, {p, q}, SGDOptions(1));
   const auto step_with = [](SGD& optimizer, const at::Tensor& x) {
     set_grad(x, torch::ones(1, x.scalar_type()));
     optimizer.step();
@@ -397,7 +401,7 @@ TEST(DeviceStep, TheCountOfStepsMovesBetweenHostAndDevice) {
   EXPECT_EQ(step_with(sgd, p), 2);
   EXPECT_EQ(step_with(sgd, q), 3);  // from now on there are two tables
   const auto state = sgd.state_tensors();
-  SGD loaded({p}, SGDOptions(1));
+  On<SGD> loaded(device, {p}, SGDOptions(1));
   loaded.load_state_tensors({{"0.step", state.at("0.step")}, {"taken", state.at("taken")}});
   EXPECT_EQ(step_with(loaded, p), 4);  // counted on the device again
 }
@@ -406,18 +410,18 @@ TEST(DeviceStep, TheCountOfStepsMovesBetweenHostAndDevice) {
 TEST(DeviceStep, TablesOfTwoKindsDecideTogether) {
   std::vector<Tensors> numbers;
   for (const bool emulated : {false, true}) {
-    std::optional<EmulatedDevice> device;
-    if (emulated) device.emplace();
+    const EmulatedDevice device;
+    const Backend& backend = emulated ? device : machine_backend();
     const at::Tensor p = parameter({9}), q = parameter({5}, at::kDouble);
-    SGD sgd({p, q}, SGDOptions(1).momentum(0.5),
-            emulated ? StepOptions{} : StepOptions{.path = kernels::Path::reference});
+    On<SGD> sgd(backend, {p, q}, SGDOptions(1).momentum(0.5),
+                emulated ? StepOptions{} : StepOptions{.path = kernels::Path::reference});
     for (int step = 0; step < 5; ++step) {
       set_grad(p, gradient(p, at::kBFloat16, step) * 8);
       set_grad(q, gradient(q, at::kDouble, step) * 8);
       if (step == 1) q.grad()[2] = kInf;
       if (step == 3) p.grad()[2] = kInf;
       const at::Tensor before = p.detach().clone(), other = q.detach().clone();
-      step % 2 ? sgd.set_scale(eight()) : sgd.unscale_(eight());
+      step % 2 ? sgd.pending().set_scale(eight()) : sgd.pending().unscale_(eight());
       clip_grad_norm_({p, q}, 0.5);
       sgd.step();
       EXPECT_EQ(sgd.last_step().skipped(), step == 1 || step == 3);

@@ -5,7 +5,6 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
-#include "demi/step/table_kernels.h"
 #include "demi/tensor/parallel.h"
 
 namespace demi {
@@ -26,16 +25,16 @@ bool lerp_in_one_pass(at::Tensor& average, const at::Tensor& weight, float part)
   return true;
 }
 
-/// An average goes where its tensor has gone (module->to), and is never narrower.
+/// Moves an average to the device of its tensor (after module->to), never to a narrower dtype.
 void follow(at::Tensor& average, const at::Tensor& tensor) {
   const auto dtype = at::promote_types(average.scalar_type(), tensor.scalar_type());
   if (average.device() != tensor.device() || average.scalar_type() != dtype)
     average = average.to(tensor.device(), dtype);
 }
 
-/// `changed` where `keep` is 0, else what was there; `keep` undefined: always changed.
-void take(at::Tensor& place, const at::Tensor& changed, const at::Tensor& keep) {
-  place.copy_(keep.defined() ? at::where(keep != 0, place, changed) : changed);
+/// Assigns unless `skipped` is defined and not 0.
+void assign_unless(const at::Tensor& skipped, at::Tensor& place, const at::Tensor& value) {
+  place.copy_(skipped.defined() ? at::where(skipped != 0, place, value) : value);
 }
 
 }  // namespace
@@ -58,26 +57,27 @@ EMA::EMA(torch::nn::Module& module, double decay) : decay_(decay) {
   }
 }
 
-void EMA::update() { move({}); }
+void EMA::update() { update_unless({}); }
 
 void EMA::update(const StepResult& result) {
-  const at::Tensor found_inf = result.found_inf();
-  if (optim::is_asynchronous(found_inf.device())) return move(found_inf);
-  if (!result.skipped()) move({});
+  if (result.is_on_device())
+    update_unless(result.found_inf());
+  else if (!result.skipped())
+    update();
 }
 
-void EMA::move(const at::Tensor& keep) {
+void EMA::update_unless(const at::Tensor& skipped) {
   const at::NoGradGuard no_grad;
   const double part = 1 - decay_;
   for (auto& [name, weight] : weights_) {
     at::Tensor& average = averages_[name];
     follow(average, weight);
-    if (!keep.defined() && lerp_in_one_pass(average, weight, static_cast<float>(part))) continue;
-    take(average, at::lerp(average, weight.to(average.scalar_type()), part), keep);
+    if (!skipped.defined() && lerp_in_one_pass(average, weight, static_cast<float>(part))) continue;
+    assign_unless(skipped, average, at::lerp(average, weight.to(average.scalar_type()), part));
   }
   for (auto& [name, buffer] : buffers_) {
     follow(averages_[name], buffer);
-    take(averages_[name], buffer, keep);
+    assign_unless(skipped, averages_[name], buffer);
   }
 }
 

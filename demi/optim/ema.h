@@ -28,27 +28,28 @@ class DEMI_API EMA {
   explicit EMA(torch::nn::Module& module, double decay = 0.999);
 
   void update();
-  /// The same, unless the step was skipped. On a device this is decided there and nothing waits.
+  /// The same, unless the step was skipped. A device decides that itself, and nothing waits.
   void update(const StepResult& result);
 
-  /// The averages take the weights' places, to evaluate with them; called again, the weights come
-  /// back bit for bit. Not to be updated or trained in between. 16-bit weights get rounded
+  /// Puts the averages in the place of the weights, to evaluate with them. A second call brings the
+  /// weights back bit for bit. Do not update or train in between. 16-bit weights get rounded
   /// averages.
   void swap();
 
-  /// By parameter or buffer name, as it stands in the module.
+  /// By the module's parameter or buffer name.
   const std::map<std::string, at::Tensor>& averages() const { return averages_; }
-  /// Throws UsageError where names or shapes differ, and then changes nothing.
+  /// Throws UsageError if names or shapes differ, and then changes nothing.
   void load(const std::map<std::string, at::Tensor>& averages);
 
  private:
-  void move(const at::Tensor& keep);
+  /// `skipped`: fp32, (), decides on its device; undefined: not skipped.
+  void update_unless(const at::Tensor& skipped);
 
   double decay_;
   std::map<std::string, at::Tensor> weights_, buffers_;
   std::map<std::string, at::Tensor> averages_;
-  std::map<std::string, at::Tensor>
-      parked_;  // the weights, while the averages stand in their place
+  /// Weights and buffers during swap(); else undefined.
+  std::map<std::string, at::Tensor> parked_;
 };
 
 }  // namespace demi

@@ -6,29 +6,29 @@
 
 namespace demi::optim::testing {
 
-/// One parameter under the optimizers of one_of_kind(), by their papers' formulas in fp64. Flat.
+/// One parameter under an optimizer of kKinds, by its paper's formula in fp64. Flat.
 struct Formula {
-  Formula(int which, at::Tensor start) : kind(which), weight(std::move(start)) {}
+  Formula(KindId which, at::Tensor start) : kind(which), weight(std::move(start)) {}
 
   void step(at::Tensor g) {
     constexpr double rate = 0.1, decay = 0.1, eps = 1e-8;
     ++t;
-    if (kind == 0) {  // SGD
+    if (kind == KindId::kSgd) {
       weight = weight - rate * g;
-    } else if (kind == 1) {  // momentum 0.9
+    } else if (kind == KindId::kMomentum) {
       g = g + decay * weight;
       first = t == 1 ? g : 0.9 * first + g;
       weight = weight - rate * first;
-    } else if (kind == 2) {  // Adam
+    } else if (kind == KindId::kAdam) {
       g = g + decay * weight;
       average(g, 0.999);
       weight = weight - rate * hat(first, 0.9) / (hat(second, 0.999).sqrt() + eps);
-    } else if (kind == 3) {  // AdamW, amsgrad
+    } else if (kind == KindId::kAmsgrad) {
       weight = weight * (1 - rate * 1e-2);
       average(g, 0.999);
       most = t == 1 ? second : at::maximum(most, second);
       weight = weight - rate * hat(first, 0.9) / (hat(most, 0.999).sqrt() + eps);
-    } else if (kind == kLamb) {
+    } else if (kind == KindId::kLamb) {
       average(g, 0.999);
       const at::Tensor update =
           hat(first, 0.9) / (hat(second, 0.999).sqrt() + 1e-6) + decay * weight;
@@ -42,7 +42,7 @@ struct Formula {
     }
   }
 
-  int kind;
+  KindId kind;
   at::Tensor weight;
   int t = 0;
 

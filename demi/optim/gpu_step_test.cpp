@@ -8,6 +8,7 @@
 #include "demi/optim/gpu_testing.h"
 #include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
+#include "demi/step/pending_step.h"
 
 namespace demi::optim {
 namespace {
@@ -17,11 +18,11 @@ using namespace testing;
 class GpuStep : public GpuTest {};
 
 /// Steps with a scale and clipping; the fourth has an Inf.
-Tensors run(int kind, c10::Device device, StepOptions options) {
+Tensors run(const Kind& kind, c10::Device device, StepOptions options) {
   Tensors p;
   for (const auto& x : {parameter({33, 600}), parameter({7}), parameter({100}, at::kHalf)})
     p.push_back(x.detach().to(device).requires_grad_());
-  const auto optimizer = one_of_kind(kind, p, options);
+  const auto optimizer = kind.make(p, options);
   const at::Tensor scale = at::scalar_tensor(8, at::kFloat).to(device);
   std::vector<StepResult> results;
   for (int step = 0; step < 8; ++step) {
@@ -29,7 +30,7 @@ Tensors run(int kind, c10::Device device, StepOptions options) {
       const auto dtype = x.scalar_type() == at::kHalf ? at::kHalf : at::kBFloat16;
       set_grad(x, (gradient(x, dtype, step) * (step == 3 ? kInf : 8)).to(device));
     }
-    optimizer->set_scale(scale);
+    optimizer->pending().set_scale(scale);
     clip_grad_norm_(p, 0.5);
     optimizer->step();
     results.push_back(optimizer->last_step());
@@ -42,42 +43,45 @@ Tensors run(int kind, c10::Device device, StepOptions options) {
 }
 
 TEST_F(GpuStep, AgreesWithTheReference) {
-  for (int kind = 0; kind < kKinds; ++kind) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
     const Tensors expected = run(kind, c10::kCPU, {.path = kernels::Path::reference});
     const Tensors seen = run(kind, c10::Device(c10::kCUDA, 0), {});
     ASSERT_EQ(expected.size(), seen.size());
     // The device's pow may differ in its last bit, once a step.
     for (size_t i = 0; i < seen.size(); ++i)
       EXPECT_TRUE(at::allclose(expected[i].to(at::kDouble), seen[i].to(at::kDouble), 2e-6, 1e-7))
-          << kind << " " << i;
+          << i;
   }
 }
 
 TEST_F(GpuStep, ThreeLaunchesWhateverTheNumberOfTensors) {
   const kernels::CudaKernels* kernels = kernels::cuda_kernels();
   for (const int tensors : {1, 40, 161}) {
-    for (int kind = 0; kind < kKinds; ++kind) {
+    for (const Kind& kind : kKinds) {
+      SCOPED_TRACE(kind.name);
       Tensors p;
       for (int i = 0; i < tensors; ++i)
         p.push_back(parameter({9}, at::kFloat, i).detach().cuda().requires_grad_());
-      const auto optimizer = one_of_kind(kind, p);
+      const auto optimizer = kind.make(p);
       for (const auto& x : p) set_grad(x, gradient(x, at::kBFloat16, 0).cuda());
       for (int step = 0; step < 2; ++step) {
         const auto before = kernels->launches();
         clip_grad_norm_(p, 1.0);
         optimizer->step();
-        EXPECT_EQ(kernels->launches() - before, kind == kLamb ? 4 : 3);
+        EXPECT_EQ(kernels->launches() - before, kind.id == KindId::kLamb ? 4 : 3);
       }
     }
   }
 }
 
 TEST_F(GpuStep, ACapturedStepIsReplayed) {
-  for (int kind = 0; kind < kKinds; ++kind) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
     Tensors numbers;
     for (const bool captured : {false, true}) {
       const at::Tensor p = parameter({20000}).detach().cuda().requires_grad_();
-      const auto optimizer = one_of_kind(kind, {p});
+      const auto optimizer = kind.make({p});
       const at::Tensor fixed = at::empty_like(p, at::kBFloat16);
       const auto step = [&] {
         set_grad(p, fixed);
@@ -100,7 +104,7 @@ TEST_F(GpuStep, ACapturedStepIsReplayed) {
       EXPECT_EQ(optimizer->state_tensors().at("taken").item<int64_t>(), 5);
       numbers.push_back(p.detach().cpu());
     }
-    EXPECT_TRUE(at::equal(numbers[0], numbers[1])) << kind;
+    EXPECT_TRUE(at::equal(numbers[0], numbers[1]));
   }
 }
 
@@ -108,7 +112,7 @@ TEST_F(GpuStep, LambOfALongTensorAgreesWithTheReference) {
   Tensors numbers;
   for (const c10::Device device : {c10::Device(c10::kCPU), c10::Device(c10::kCUDA, 0)}) {
     const at::Tensor p = parameter({300 * 16384 + 5}).detach().to(device).requires_grad_();
-    const auto lamb = one_of_kind(kLamb, {p});
+    const auto lamb = make(KindId::kLamb, {p});
     for (int step = 0; step < 3; ++step) {
       set_grad(p, gradient(p, at::kBFloat16, step).to(device));
       lamb->step();
@@ -119,9 +123,10 @@ TEST_F(GpuStep, LambOfALongTensorAgreesWithTheReference) {
 }
 
 TEST_F(GpuStep, AModelThatMovesToTheDeviceIsStepped) {
-  for (int kind = 0; kind < kKinds; ++kind) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
     const at::Tensor stays = parameter({33}), moves = parameter({33});
-    const auto here = one_of_kind(kind, {stays}), there = one_of_kind(kind, {moves});
+    const auto here = kind.make({stays}), there = kind.make({moves});
     for (int step = 0; step < 4; ++step) {
       if (step == 2) {
         there->zero_grad();
@@ -132,14 +137,14 @@ TEST_F(GpuStep, AModelThatMovesToTheDeviceIsStepped) {
       here->step();
       there->step();
     }
-    EXPECT_TRUE(at::allclose(stays, moves.detach().cpu(), 2e-6, 1e-7)) << kind;
+    EXPECT_TRUE(at::allclose(stays, moves.detach().cpu(), 2e-6, 1e-7));
   }
 }
 
 // The device is kept busy, so that whoever does not wait reads what was there before.
 TEST_F(GpuStep, AResultCanBeReadUnderAnotherStream) {
   const at::Tensor p = parameter({1000}).detach().cuda().requires_grad_();
-  const auto sgd = one_of_kind(0, {p});
+  const auto sgd = make(KindId::kSgd, {p});
   const at::Tensor work = torch::randn({4096, 4096}, at::kCUDA);
   const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
   for (int step = 0; step < 6; ++step) {
@@ -163,7 +168,7 @@ TEST_F(GpuStep, TablesThatGoAreNotReusedUnderAStepOfAnotherStream) {
   const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
   const c10::Stream first = guard.getStream(p.device());
   {
-    auto adam = one_of_kind(2, {p}), same = one_of_kind(2, {expected});
+    auto adam = make(KindId::kAdam, {p}), same = make(KindId::kAdam, {expected});
     for (int step = 0; step < 2; ++step) {
       set_grad(expected, gradient(expected, at::kFloat, step));
       same->step();
@@ -202,7 +207,7 @@ TEST(GpuFirstLook, MakesNoContextOnADeviceThatIsNotUsed) {
   const at::Tensor p = torch::ones(8, at::TensorOptions(c10::Device(c10::kCUDA, 1)));
   p.requires_grad_();
   if (context_on_first()) GTEST_SKIP() << "LibTorch itself has made a context on device 0";
-  const auto sgd = one_of_kind(0, {p});
+  const auto sgd = make(KindId::kSgd, {p});
   set_grad(p, torch::ones_like(p));
   sgd->step();
   EXPECT_FALSE(context_on_first());

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
+#include "demi/optim/backend_testing.h"
 #include "demi/optim/lamb.h"
 #include "demi/optim/lion.h"
 #include "demi/optim/sgd.h"
@@ -13,24 +15,42 @@ namespace demi::optim::testing {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// Optimizers with every kind of state, by number.
-inline constexpr int kKinds = 6, kLamb = 4;
+/// An optimizer for each kind of state.
+enum class KindId { kSgd, kMomentum, kAdam, kAmsgrad, kLamb, kLion };
 
-inline std::unique_ptr<Optimizer> one_of_kind(int kind, const Tensors& p, StepOptions step = {}) {
+inline std::unique_ptr<Optimizer> make(KindId kind, const Tensors& p, StepOptions step = {},
+                                       const Backend& backend = machine_backend()) {
   switch (kind) {
-    case 0:
-      return std::make_unique<SGD>(p, SGDOptions(0.1), step);
-    case 1:
-      return std::make_unique<SGD>(p, SGDOptions(0.1).momentum(0.9).weight_decay(0.1), step);
-    case 2:
-      return std::make_unique<Adam>(p, AdamOptions(0.1).weight_decay(0.1), step);
-    case 3:
-      return std::make_unique<AdamW>(p, AdamWOptions(0.1).amsgrad(true), step);
-    case kLamb:
-      return std::make_unique<LAMB>(p, LAMBOptions(0.1).weight_decay(0.1), step);
-    default:
-      return std::make_unique<Lion>(p, LionOptions(0.1).weight_decay(0.1), step);
+    case KindId::kSgd:
+      return std::make_unique<On<SGD>>(backend, p, SGDOptions(0.1), step);
+    case KindId::kMomentum:
+      return std::make_unique<On<SGD>>(backend, p, SGDOptions(0.1).momentum(0.9).weight_decay(0.1),
+                                       step);
+    case KindId::kAdam:
+      return std::make_unique<On<Adam>>(backend, p, AdamOptions(0.1).weight_decay(0.1), step);
+    case KindId::kAmsgrad:
+      return std::make_unique<On<AdamW>>(backend, p, AdamWOptions(0.1).amsgrad(true), step);
+    case KindId::kLamb:
+      return std::make_unique<On<LAMB>>(backend, p, LAMBOptions(0.1).weight_decay(0.1), step);
+    case KindId::kLion:
+      break;
   }
+  return std::make_unique<On<Lion>>(backend, p, LionOptions(0.1).weight_decay(0.1), step);
 }
+
+struct Kind {
+  const char* name;
+  KindId id;
+
+  std::unique_ptr<Optimizer> make(const Tensors& p, StepOptions step = {},
+                                  const Backend& backend = machine_backend()) const {
+    return testing::make(id, p, step, backend);
+  }
+};
+
+inline constexpr std::array kKinds{
+    Kind{"SGD", KindId::kSgd},   Kind{"SGD with momentum", KindId::kMomentum},
+    Kind{"Adam", KindId::kAdam}, Kind{"AdamW with amsgrad", KindId::kAmsgrad},
+    Kind{"LAMB", KindId::kLamb}, Kind{"Lion", KindId::kLion}};
 
 }  // namespace demi::optim::testing

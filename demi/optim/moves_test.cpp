@@ -13,6 +13,7 @@
 #include "demi/optim/formula_testing.h"
 #include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
+#include "demi/step/pending_step.h"
 
 namespace demi::optim {
 namespace {
@@ -39,12 +40,12 @@ struct Network : torch::nn::Module {
 /// A training run that is moved about, and what the formula says of each parameter.
 class Walk {
  public:
-  Walk(unsigned seed, int kind, StepOptions options)
+  Walk(unsigned seed, const Kind& kind, StepOptions options)
       : random_(seed), kind_(kind), options_(options) {
     dtype_ = kDtypes[random_() % std::size(kDtypes)];
     network_ = std::make_shared<Network>(dtype_);
     make_optimizer();
-    for (int i = 0; i < 2; ++i) truth_.emplace_back(kind, now(i));
+    for (int i = 0; i < 2; ++i) truth_.emplace_back(kind.id, now(i));
   }
 
   void go(int actions) {
@@ -55,7 +56,7 @@ class Walk {
   at::Tensor at(int i) const { return i == 0 ? network_->a : network_->b; }
   at::Tensor now(int i) const { return at(i).detach().to(at::kDouble).flatten().clone(); }
 
-  void make_optimizer() { optimizer_ = one_of_kind(kind_, {network_->a, network_->b}, options_); }
+  void make_optimizer() { optimizer_ = kind_.make({network_->a, network_->b}, options_); }
 
   at::Tensor values(at::IntArrayRef shape) {
     at::Tensor drawn = torch::empty(shape, at::kDouble);
@@ -136,7 +137,7 @@ class Walk {
       truth_[i].step(at(i).grad().to(at::kDouble).flatten());
       const double slack = std::max(tolerance(dtype_), slack_);
       EXPECT_TRUE(at::allclose(now(i), truth_[i].weight, slack, slack))
-          << "kind " << kind_ << ", " << c10::toString(dtype_) << ", parameter " << i << trace_
+          << kind_.name << ", " << c10::toString(dtype_) << ", parameter " << i << trace_
           << ", off by\n"
           << (now(i) - truth_[i].weight) * 1e6 << "* 1e-6, of\n"
           << truth_[i].weight;
@@ -146,7 +147,7 @@ class Walk {
   }
 
   std::mt19937 random_;
-  int kind_;
+  Kind kind_;
   StepOptions options_;
   at::ScalarType dtype_;
   double slack_ = 0;
@@ -165,7 +166,8 @@ unsigned from_environment(const char* name, unsigned otherwise) {
 TEST(Moves, EveryOptimizerFollowsItsParametersOnEveryPath) {
   const unsigned walks = from_environment("DEMI_MOVES", 4), seed = from_environment("DEMI_SEED", 1);
   for (const auto path : {kernels::Path::reference, kernels::Path::aten}) {
-    for (int kind = 0; kind < kKinds; ++kind) {
+    for (const Kind& kind : kKinds) {
+      SCOPED_TRACE(kind.name);
       for (unsigned w = 0; w < walks; ++w) {
         Walk(seed + w, kind, {.path = path}).go(24);
         ASSERT_FALSE(HasFailure()) << "path " << kernels::name_of(path) << ", seed " << seed + w;
@@ -176,7 +178,7 @@ TEST(Moves, EveryOptimizerFollowsItsParametersOnEveryPath) {
 
 TEST(Moves, TheKernelsOfThisProcessorToo) {
   const unsigned walks = from_environment("DEMI_MOVES", 4), seed = from_environment("DEMI_SEED", 1);
-  for (int kind = 0; kind < kKinds; ++kind)
+  for (const Kind& kind : kKinds)
     for (unsigned w = 0; w < walks; ++w) Walk(seed + w, kind, {}).go(24);
 }
 
@@ -221,7 +223,7 @@ TEST(Moves, WhatIsRecordedStaysWithAMovedParameter) {
     const at::Tensor late = torch::zeros(1).requires_grad_();
     SGD sgd({p, late}, SGDOptions(1), {.path = path});
     set_grad(p, torch::full({1}, 8, at::kDouble));
-    EXPECT_TRUE(sgd.clip_norm(2));
+    EXPECT_TRUE(sgd.pending().clip_norm(2));
     p.set_data(torch::full({1}, 4, at::kDouble));  // the table is built anew
     set_grad(late, torch::full({1}, 8.F));         // and grows
     sgd.step();

@@ -11,8 +11,8 @@
 
 namespace demi::optim {
 
-/// What the optimizers share besides their step: construction and torch::save. `Options` holds a
-/// group's hyper-parameters and gives them, checked, as numbers().
+/// What the optimizers share besides their step: construction and torch::save. `Options` holds the
+/// hyper-parameters of a group; numbers() checks them and returns them for the kernels.
 template <class Options, kernels::UpdateRule kRule>
 class RuleOptimizer : public Optimizer {
  public:
@@ -31,8 +31,8 @@ class RuleOptimizer : public Optimizer {
     archive.write("taken", state_tensors().at("taken"), /*is_buffer=*/true);
     write_rule(archive, kRule);
   }
-  /// Takes torch::optim's archives of SGD, Adam and AdamW too. Throws UsageError for one that does
-  /// not fit, and then changes nothing.
+  /// Reads torch::optim's archives of SGD, Adam and AdamW too. Throws UsageError for an archive
+  /// that does not fit, and then changes nothing.
   void load(torch::serialize::InputArchive& archive) override {
     OptionsReader reader;
     Options::each(static_cast<const Options&>(defaults()),
@@ -50,6 +50,14 @@ class RuleOptimizer : public Optimizer {
   }
 
  protected:
+  /// On another backend than the machine's, for tests.
+  RuleOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults,
+                StepOptions step, const Backend& backend)
+      : Optimizer(kRule, groups, std::make_unique<Options>(defaults), step, backend) {
+    defaults.numbers();
+    adopt();
+  }
+
   kernels::Group numbers_of(const torch::optim::OptimizerOptions& options) const final {
     return static_cast<const Options&>(options).numbers();
   }

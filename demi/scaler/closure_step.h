@@ -8,8 +8,8 @@
 
 namespace demi {
 
-/// Parameters and optimizer state as they were, for a step that turns out to be one that must
-/// change nothing.
+/// Parameters and optimizer state from before a step, which are restored if the step must change
+/// nothing.
 class OptimizerSnapshot {
  public:
   explicit OptimizerSnapshot(torch::optim::Optimizer& optimizer);
@@ -20,8 +20,8 @@ class OptimizerSnapshot {
 
   torch::optim::Optimizer& optimizer_;
   std::vector<at::Tensor> parameters_;  // copies, in the order of groups and parameters
-  States lbfgs_states_;        // LBFGS: its state holds undefined tensors, which no archive takes
-  std::stringstream archive_;  // all others: as torch::save writes it
+  States lbfgs_states_;                 // of LBFGS, whose undefined tensors no archive can hold
+  std::stringstream archive_;           // of any other optimizer, as torch::save writes it
 };
 
 }  // namespace demi

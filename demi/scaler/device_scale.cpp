@@ -22,8 +22,7 @@ void DeviceScale::create(c10::Device device, const ScaleState& state,
   write(state);
 }
 
-void DeviceScale::keep_if_captured() const {
-  if (!on_device_ || !optim::is_capturing(scale_.device())) return;
+void DeviceScale::keep_for_graphs() const {
   for (const at::Tensor& tensor : {scale_, growth_tracker_, hysteresis_tracker_, history_})
     optim::keep_for_graphs(tensor);
 }
@@ -72,7 +71,6 @@ void DeviceScale::advance(const ScaleInput& input, const GradScalerOptions& opti
 void DeviceScale::advance(const at::Tensor& found_inf, const at::Tensor& amax,
                           const GradScalerOptions& options) {
   const at::NoGradGuard no_grad;
-  keep_if_captured();
   const at::Tensor found = found_inf != 0;
   if (options.mode == ScaleMode::kDynamic) advance_dynamic(found, options);
   if (options.mode == ScaleMode::kAmax) advance_amax(found, amax, options);

@@ -7,23 +7,23 @@
 
 namespace demi {
 
-/// The scale, and what its rule remembers, on the device of the run. On the CPU the rule is
-/// next_state itself; on a device the same rule runs as tensor operations, so that nothing is read
-/// back.
+/// The scale and the state of its rule, on the device of the run. On the CPU the rule is next_state
+/// itself. On a device the same rule runs as tensor operations, so that nothing is read back.
 class DEMI_API DeviceScale {
  public:
   bool exists() const { return scale_.defined(); }
-  /// `on_device`: the tensor operations, whatever the device.
+  /// `on_device`: use the tensor operations, whatever the device is.
   void create(c10::Device device, const ScaleState& state, const GradScalerOptions& options,
               bool on_device);
 
-  /// fp32, (). On the CPU a new tensor for each value: what autograd saved keeps the one it saw.
+  /// fp32, (). On the CPU a new tensor for each value: a tensor that autograd saved keeps its
+  /// value.
   const at::Tensor& tensor() const { return scale_; }
   /// fp32 of 1 / scale, divided in fp64, (): exact for powers of two.
   at::Tensor inverse() const;
   bool is_on_device() const { return on_device_; }
-  /// In a stream capture: the graph may outlive this, so its memory stays for good.
-  void keep_if_captured() const;
+  /// For a stream capture: the graph may outlive this, so its memory is never given back.
+  void keep_for_graphs() const;
 
   ScaleState read() const;  // waits for the device
   void write(const ScaleState& state);
@@ -46,7 +46,8 @@ class DEMI_API DeviceScale {
   at::Tensor scale_;               // fp32, ()
   at::Tensor growth_tracker_;      // int32, (), on a device
   at::Tensor hysteresis_tracker_;  // int32, (), on a device
-  at::Tensor history_;  // fp32, (amax_window), zeros where no step has been yet; kAmax on a device
+  /// kAmax on a device: fp32, (amax_window), zeros for steps that have not been yet.
+  at::Tensor history_;
 };
 
 }  // namespace demi

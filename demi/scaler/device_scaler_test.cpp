@@ -1,4 +1,4 @@
-// GradScaler where the step and the scale are a device's, without one (optim/emulated_device.h).
+// GradScaler with the step and the scale on an emulated device.
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -7,11 +7,12 @@
 #include <string_view>
 
 #include "demi/optim/adamw.h"
+#include "demi/optim/backend_testing.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
+#include "demi/scaler/backend_testing.h"
 #include "demi/scaler/grad_scaler.h"
-#include "demi/scaler/skip_watch.h"
 #include "demi/step/emulated_device_testing.h"
 #include "demi/step/streams.h"
 #include "demi/weights/recorded_warnings_testing.h"
@@ -21,8 +22,10 @@ namespace {
 
 using optim::testing::EmulatedDevice;
 using optim::testing::kInf;
+using optim::testing::On;
 using optim::testing::parameter;
 using optim::testing::set_grad;
+using testing::ScalerOn;
 using weights::testing::RecordedWarnings;
 
 /// Counts numbers that the host reads from tensors in this thread: on a device each would wait.
@@ -66,11 +69,11 @@ struct Outcome {
 
 constexpr int kSteps = 24;
 
-Outcome run_adamw(optim::StepOptions options, bool clipped) {
+Outcome run_adamw(const optim::Backend& backend, optim::StepOptions options, bool clipped) {
   Outcome run;
   run.parameters = {parameter({40}), parameter({20000})};
-  optim::AdamW adamw(run.parameters, optim::AdamWOptions(0.01), options);
-  GradScaler scaler(GradScalerOptions{.growth_interval = 3});
+  On<optim::AdamW> adamw(backend, run.parameters, optim::AdamWOptions(0.01), options);
+  ScalerOn scaler(backend, {.growth_interval = 3});
   std::vector<StepResult> results;
   std::vector<at::Tensor> scales;
   backward(scaler, run.parameters, 1);  // state and tables are made at the first gradient
@@ -97,9 +100,10 @@ Outcome run_adamw(optim::StepOptions options, bool clipped) {
 
 TEST(DeviceScaler, TheLoopIsThatOfTheHostAndReadsNothing) {
   for (const bool clipped : {false, true}) {
-    const Outcome expected = run_adamw({.path = kernels::Path::reference}, clipped);
+    const Outcome expected =
+        run_adamw(optim::machine_backend(), {.path = kernels::Path::reference}, clipped);
     const EmulatedDevice device;
-    const Outcome seen = run_adamw({}, clipped);
+    const Outcome seen = run_adamw(device, {}, clipped);
     EXPECT_TRUE(at::equal(expected.scales, seen.scales));
     EXPECT_EQ(expected.skipped, seen.skipped);
     EXPECT_EQ(seen.skipped[4], true);
@@ -113,9 +117,10 @@ TEST(DeviceScaler, TheLoopIsThatOfTheHostAndReadsNothing) {
 TEST(DeviceScaler, SeveralOptimizersSkipTogether) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({2}), q = parameter({3}), r = parameter({2});
-  optim::SGD first({p}, optim::SGDOptions(1)), second({q}, optim::SGDOptions(1));
+  On<optim::SGD> first(device, {p}, optim::SGDOptions(1)),
+      second(device, {q}, optim::SGDOptions(1));
   torch::optim::SGD foreign({r}, torch::optim::SGDOptions(1));
-  GradScaler scaler;
+  ScalerOn scaler(device);
   backward(scaler, {p, r, q}, kInf);
   for (const auto& result : scaler.step({&first, &second, &foreign})) EXPECT_TRUE(result.skipped());
   scaler.update();
@@ -135,7 +140,7 @@ TEST(DeviceScaler, AForeignOptimizerCostsOneReadAStep) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({2}), q = parameter({3});
   torch::optim::SGD sgd({p, q}, torch::optim::SGDOptions(0.1));
-  GradScaler scaler(GradScalerOptions{.record_grad_norm = true});
+  ScalerOn scaler(device, {.record_grad_norm = true});
   const HostReads reads;
   backward(scaler, {p, q}, 1);
   const StepResult taken = scaler.step(sgd);
@@ -154,8 +159,8 @@ TEST(DeviceScaler, AForeignOptimizerCostsOneReadAStep) {
 TEST(DeviceScaler, ManySkipsInARowGiveOneWarningAndNobodyWaits) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({2});
-  optim::SGD sgd({p}, optim::SGDOptions(1e-3));
-  GradScaler scaler(GradScalerOptions{.warn_after_skips = 3});
+  On<optim::SGD> sgd(device, {p}, optim::SGDOptions(1e-3));
+  ScalerOn scaler(device, {.warn_after_skips = 3});
   const RecordedWarnings heard;
   const auto step = [&](float spoiled) {
     backward(scaler, {p}, spoiled);
@@ -179,8 +184,8 @@ TEST(DeviceScaler, ManySkipsInARowGiveOneWarningAndNobodyWaits) {
 TEST(DeviceScaler, AmaxComesFromTheStepsRecord) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({2});
-  optim::SGD sgd({p}, optim::SGDOptions(0));
-  GradScaler scaler(GradScalerOptions{.init_scale = 4, .mode = ScaleMode::kAmax});
+  On<optim::SGD> sgd(device, {p}, optim::SGDOptions(0));
+  ScalerOn scaler(device, {.init_scale = 4, .mode = ScaleMode::kAmax});
   scaler.scale(torch::zeros({}));
   set_grad(p, torch::tensor({4.F, -2.F}));
   scaler.step(sgd);
@@ -198,25 +203,12 @@ TEST(DeviceScaler, ADisabledOneHandsTheStepsOwnResultOn) {
   EXPECT_TRUE(scaler.step(sgd).skipped());
 }
 
-TEST(SkipWatch, CountsAlikeOnHostAndDevice) {
-  SkipWatch host, device;
-  int64_t expected = 0;
-  for (const float skipped : {1.F, 1.F, 0.F, 1.F, 1.F, 1.F}) {
-    expected = skipped != 0 ? expected + 1 : 0;
-    host.count(skipped != 0, 2);
-    device.count(at::scalar_tensor(skipped), at::scalar_tensor(2.F));
-    EXPECT_EQ(host.seen().skips_in_a_row, expected);
-    EXPECT_EQ(device.seen().skips_in_a_row, expected);
-    EXPECT_EQ(device.seen().scale, 2);
-  }
-}
-
 // A replay of the graph goes on writing the scale and the count of skips.
 TEST(DeviceScaler, WhatIsCapturedOutlivesTheScaler) {
   EmulatedDevice device;
   const at::Tensor p = parameter({2});
-  optim::SGD sgd({p}, optim::SGDOptions(1e-3));
-  auto scaler = std::make_unique<GradScaler>();
+  On<optim::SGD> sgd(device, {p}, optim::SGDOptions(1e-3));
+  auto scaler = std::make_unique<ScalerOn>(device);
   const auto step = [&] {
     backward(*scaler, {p}, 1);
     scaler->step(sgd);

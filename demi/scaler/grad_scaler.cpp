@@ -13,44 +13,34 @@
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
 #include "demi/scaler/gradients.h"
-#include "demi/scaler/seen_gradients.h"
+#include "demi/scaler/inspected_gradients.h"
 #include "demi/scaler/skip_watch.h"
+#include "demi/step/backend.h"
+#include "demi/step/pending_step.h"
 #include "demi/step/streams.h"
-#include "demi/step/table_kernels.h"
+#include "demi/tensor/dtype.h"
 
 namespace demi {
 namespace {
 
 enum class Stage { kReady, kUnscaled, kStepped };
 
-/// What is known of one optimizer since the last update.
-struct Looked {
+/// What was found of one optimizer since the last update.
+struct Inspection {
   Stage stage = Stage::kReady;
-  bool in_place = false;                // fp32 gradients were divided
-  bool is_own = false;                  // one of demi's
-  std::weak_ptr<optim::Optimizer> own;  // as long as that lives
-  optim::FoundInf found = optim::no_devices();
+  bool in_place = false;                  // fp32 gradients were divided
+  bool is_own = false;                    // an optimizer of demi's
+  std::weak_ptr<optim::PendingStep> own;  // expires with that optimizer
+  scaler::FoundInf found = scaler::no_devices();
   at::Tensor amax;       // fp32, (), of the unscaled gradients; ScaleMode::kAmax
   at::Tensor grad_norm;  // fp32, ()
-  SeenGradients gradients;
+  InspectedGradients gradients;
 };
 
 /// Ends a closure step from inside the optimizer.
 struct Overflow {};
 
-/// Waits for the flag's device.
-bool is_set(const at::Tensor& flag) {
-  const bool here = !optim::is_asynchronous(flag.device());
-  return (here ? *flag.const_data_ptr<float>() : flag.item<float>()) != 0;
-}
-
-bool any(const optim::FoundInf& found) {
-  bool overflow = false;
-  for (const auto& [device, flag] : found) overflow |= is_set(flag);
-  return overflow;
-}
-
-at::Tensor joined(const optim::FoundInf& found, c10::Device device) {
+at::Tensor joined(const scaler::FoundInf& found, c10::Device device) {
   at::Tensor all;
   for (const auto& [from, flag] : found)
     all = all.defined() ? at::maximum(all, flag.to(device)) : flag.to(device);
@@ -64,10 +54,13 @@ at::Tensor joined(const optim::FoundInf& found, c10::Device device) {
 }  // namespace
 
 struct GradScaler::Impl {
+  explicit Impl(const optim::Backend& its_backend) : backend(&its_backend) {}
+
+  const optim::Backend* backend;
   GradScalerOptions options;
   ScaleState first;  // until the device is known
   DeviceScale scale;
-  std::unordered_map<torch::optim::Optimizer*, Looked> looked;
+  std::unordered_map<torch::optim::Optimizer*, Inspection> inspections;
   SkipWatch watch;
   bool warned = false;
 
@@ -76,24 +69,44 @@ struct GradScaler::Impl {
     first = state;
     if (scale.exists()) scale.write(state);
   }
-  Looked& of(torch::optim::Optimizer& optimizer);
+  bool is_set(const at::Tensor& flag) const;
+  bool any(const scaler::FoundInf& found) const;
+  bool is_captured() const;
+  Inspection& inspection_of(torch::optim::Optimizer& optimizer);
   void require_scale(const char* where) const;
-  void look(torch::optim::Optimizer& optimizer, Looked& at, bool in_place);
-  void look_at_own(optim::Optimizer& optimizer, Looked& at, bool in_place);
-  void look_at_foreign(torch::optim::Optimizer& optimizer, Looked& at);
-  void look_again(torch::optim::Optimizer& optimizer, Looked& at);
-  void end_looks();
+  void inspect(torch::optim::Optimizer& optimizer, Inspection& at, bool in_place);
+  void inspect_own(optim::Optimizer& optimizer, Inspection& at, bool in_place);
+  void inspect_foreign(torch::optim::Optimizer& optimizer, Inspection& at);
+  void inspect_again(torch::optim::Optimizer& optimizer, Inspection& at);
+  void end_inspections();
   void refuse_second_division(torch::optim::Optimizer& optimizer, bool in_place) const;
-  StepResult result(torch::optim::Optimizer& optimizer, const Looked& at, bool skipped,
+  StepResult result(torch::optim::Optimizer& optimizer, const Inspection& at, bool skipped,
                     at::Tensor loss) const;
-  StepResult finish(torch::optim::Optimizer& optimizer, Looked& at, const at::Tensor& together);
-  void advance(const optim::FoundInf& found, const at::Tensor& amax);
+  StepResult finish(torch::optim::Optimizer& optimizer, Inspection& at, const at::Tensor& together);
+  void advance(const scaler::FoundInf& found, const at::Tensor& amax);
   void warn_of_skips();
 };
 
-/// Not what was seen of a demi optimizer that has gone, and whose address this one has.
-Looked& GradScaler::Impl::of(torch::optim::Optimizer& optimizer) {
-  Looked& at = looked[&optimizer];
+/// Waits for the flag's device.
+bool GradScaler::Impl::is_set(const at::Tensor& flag) const {
+  const bool here = !backend->is_asynchronous(flag.device());
+  return (here ? *flag.const_data_ptr<float>() : flag.item<float>()) != 0;
+}
+
+bool GradScaler::Impl::any(const scaler::FoundInf& found) const {
+  bool overflow = false;
+  for (const auto& [device, flag] : found) overflow |= is_set(flag);
+  return overflow;
+}
+
+/// Whether the present work becomes part of a graph, which may outlive the scaler.
+bool GradScaler::Impl::is_captured() const {
+  return scale.is_on_device() && backend->is_capturing(scale.tensor().device());
+}
+
+/// A new one for an optimizer at the address of a demi optimizer that has gone.
+Inspection& GradScaler::Impl::inspection_of(torch::optim::Optimizer& optimizer) {
+  Inspection& at = inspections[&optimizer];
   if (at.is_own && at.own.expired()) at = {};
   return at;
 }
@@ -106,49 +119,52 @@ void GradScaler::Impl::require_scale(const char* where) const {
 
 /// A demi optimizer's step unscales by itself; only an unscale_ that the user asks for shows in
 /// .grad.
-void GradScaler::Impl::look_at_own(optim::Optimizer& optimizer, Looked& at, bool in_place) {
+void GradScaler::Impl::inspect_own(optim::Optimizer& optimizer, Inspection& at, bool in_place) {
+  optim::PendingStep& pending = optimizer.pending();
   at.stage = Stage::kUnscaled;
   at.in_place = in_place;
   at.is_own = true;
-  at.own = optimizer.watch();
-  if (!optimizer.has_gradients()) return;
-  in_place ? optimizer.unscale_(scale.tensor()) : optimizer.set_scale(scale.tensor());
-  const at::Tensor found = optimizer.found_inf();
+  at.own = pending.weak_from_this();
+  if (!pending.has_gradients()) return;
+  in_place ? pending.unscale_(scale.tensor()) : pending.set_scale(scale.tensor());
+  const at::Tensor found = pending.found_inf();
   at.found[found.device()] = found;
-  if (options.mode == ScaleMode::kAmax) at.amax = optimizer.greatest();
+  if (options.mode == ScaleMode::kAmax) at.amax = pending.greatest();
 }
 
-/// Between unscale_() and the step gradients may have been written to. What unscale_() found stays
+/// Gradients may have been written to between unscale_() and the step. What unscale_() found stays
 /// found, as in PyTorch; what was spoiled since then counts too, for the step and for the scale.
-/// Other optimizers read their gradients once.
-void GradScaler::Impl::look_again(torch::optim::Optimizer& optimizer, Looked& at) {
+/// The gradients of other optimizers are read once.
+void GradScaler::Impl::inspect_again(torch::optim::Optimizer& optimizer, Inspection& at) {
   auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
-  if (!own || at.found.empty() || !own->has_gradients()) return;
-  // The optimizer forgets the scale with gradients that were replaced.
-  const at::Tensor now = own->found_inf_under(scale.tensor(), at.in_place);
+  if (!own || at.found.empty() || !own->pending().has_gradients()) return;
+  optim::PendingStep& pending = own->pending();
+  // The optimizer has forgotten the scale if its gradients were replaced.
+  const at::Tensor now = pending.found_inf_under(scale.tensor(), at.in_place);
   at::Tensor& seen = at.found[now.device()];
-  const bool waits = optim::is_asynchronous(now.device());
+  const bool waits = backend->is_asynchronous(now.device());
   if (seen.defined() &&
       (waits ? seen.const_data_ptr() == now.const_data_ptr() : is_set(seen) == is_set(now)))
     return;
   seen = seen.defined() ? at::maximum(seen, now) : now;
-  own->skip_if(seen);
-  if (options.mode == ScaleMode::kAmax) at.amax = own->greatest();
+  pending.skip_if(seen);
+  if (options.mode == ScaleMode::kAmax) at.amax = pending.greatest();
 }
 
 /// Without a step demi's optimizers still hold what was recorded for it.
-void GradScaler::Impl::end_looks() {
-  for (auto& [optimizer, at] : looked)
-    if (const auto own = at.stage == Stage::kUnscaled ? at.own.lock() : nullptr) own->end_look();
-  looked.clear();
+void GradScaler::Impl::end_inspections() {
+  for (auto& [optimizer, at] : inspections)
+    if (const auto own = at.stage == Stage::kUnscaled ? at.own.lock() : nullptr)
+      own->end_inspection();
+  inspections.clear();
 }
 
 /// A parameter of two optimizers, of which one divides .grad in place.
 void GradScaler::Impl::refuse_second_division(torch::optim::Optimizer& optimizer,
                                               bool in_place) const {
-  if (looked.size() < 2) return;
-  const SeenGradients now(optimizer, in_place);
-  for (const auto& [other, at] : looked)
+  if (inspections.size() < 2) return;
+  const InspectedGradients now(optimizer, in_place);
+  for (const auto& [other, at] : inspections)
     if (other != &optimizer &&
         at.gradients.would_be_divided_again(now, at.stage == Stage::kUnscaled))
       refuse(
@@ -158,25 +174,25 @@ void GradScaler::Impl::refuse_second_division(torch::optim::Optimizer& optimizer
           "give each parameter to one optimizer, or compute new gradients before the second");
 }
 
-void GradScaler::Impl::look(torch::optim::Optimizer& optimizer, Looked& at, bool in_place) {
+void GradScaler::Impl::inspect(torch::optim::Optimizer& optimizer, Inspection& at, bool in_place) {
   refuse_second_division(optimizer, in_place);
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer))
-    look_at_own(*own, at, in_place);
+    inspect_own(*own, at, in_place);
   else
-    look_at_foreign(optimizer, at);
-  at.gradients = SeenGradients(optimizer, in_place);
+    inspect_foreign(optimizer, at);
+  at.gradients = InspectedGradients(optimizer, in_place);
 }
 
-void GradScaler::Impl::look_at_foreign(torch::optim::Optimizer& optimizer, Looked& at) {
-  const auto gradients = optim::gradient_values(optimizer);
+void GradScaler::Impl::inspect_foreign(torch::optim::Optimizer& optimizer, Inspection& at) {
+  const auto gradients = scaler::gradient_values(optimizer);
   const at::Tensor inverse = scale.inverse();
-  if (options.mode == ScaleMode::kAmax) at.amax = optim::greatest_magnitude(gradients) * inverse;
-  at.found = optim::unscale_and_check(gradients, inverse);
-  if (options.record_grad_norm) at.grad_norm = optim::total_norm(gradients);
+  if (options.mode == ScaleMode::kAmax) at.amax = scaler::greatest_magnitude(gradients) * inverse;
+  at.found = scaler::unscale_and_check(gradients, inverse);
+  if (options.record_grad_norm) at.grad_norm = scaler::total_norm(gradients);
   at.stage = Stage::kUnscaled;
 }
 
-StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Looked& at,
+StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Inspection& at,
                                     bool skipped, at::Tensor loss) const {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
   if (!scale.is_on_device()) {
@@ -194,11 +210,11 @@ StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Lo
 }
 
 /// `together`: the overflow flag of several optimizers, or undefined.
-StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Looked& at,
+StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Inspection& at,
                                     const at::Tensor& together) {
   at.stage = Stage::kStepped;
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer)) {
-    if (together.defined()) own->skip_if(together);
+    if (together.defined()) own->pending().skip_if(together);
     own->step();
     return own->last_step();
   }
@@ -208,11 +224,15 @@ StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Looked& 
 }
 
 /// The scale rule, wherever the scale is.
-void GradScaler::Impl::advance(const optim::FoundInf& found, const at::Tensor& amax) {
+void GradScaler::Impl::advance(const scaler::FoundInf& found, const at::Tensor& amax) {
   if (scale.is_on_device()) {
     const at::Tensor flag = joined(found, scale.tensor().device());
     scale.advance(flag, amax, options);
     watch.count(flag, scale.tensor());
+    if (is_captured()) {
+      scale.keep_for_graphs();
+      watch.keep_for_graphs();
+    }
   } else {
     const bool overflow = any(found);
     const float greatest = amax.defined() ? amax.item<float>() : 0;
@@ -224,7 +244,7 @@ void GradScaler::Impl::advance(const optim::FoundInf& found, const at::Tensor& a
 
 /// One warning for each run of skipped steps; where a device decides, some steps late.
 void GradScaler::Impl::warn_of_skips() {
-  const SkipWatch::Seen seen = watch.seen();
+  const SkipWatch::Count seen = watch.latest();
   const bool many = options.warn_after_skips > 0 && seen.skips_in_a_row >= options.warn_after_skips;
   if (many && !warned)
     TORCH_WARN("[scaler.GradScaler] ", seen.skips_in_a_row,
@@ -237,7 +257,10 @@ void GradScaler::Impl::warn_of_skips() {
   warned = many;
 }
 
-GradScaler::GradScaler(GradScalerOptions options) : impl_(std::make_unique<Impl>()) {
+GradScaler::GradScaler(GradScalerOptions options) : GradScaler(options, optim::machine_backend()) {}
+
+GradScaler::GradScaler(GradScalerOptions options, const optim::Backend& backend)
+    : impl_(std::make_unique<Impl>(backend)) {
   if (options.enabled) check(options);
   impl_->options = options;
   impl_->first = first_state(options);
@@ -254,9 +277,9 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
   auto& scale = impl_->scale;
   if (!scale.exists())
     scale.create(output.device(), impl_->first, impl_->options,
-                 optim::is_asynchronous(output.device()));
-  scale.keep_if_captured();
-  const bool narrow = output.scalar_type() == at::kHalf || output.scalar_type() == at::kBFloat16;
+                 impl_->backend->is_asynchronous(output.device()));
+  if (impl_->is_captured()) scale.keep_for_graphs();
+  const bool narrow = tensor::is_16_bit(output.scalar_type());
   return (narrow ? output.to(at::kFloat) : output) * scale.tensor().to(output.device());
 }
 
@@ -270,14 +293,14 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!is_enabled()) return;
   constexpr auto kWhere = "scaler.unscale_";
   impl_->require_scale(kWhere);
-  Looked& at = impl_->of(optimizer);
+  Inspection& at = impl_->inspection_of(optimizer);
   if (at.stage == Stage::kUnscaled)
     refuse(kWhere, "unscale_() has already been called on this optimizer since the last update()",
            "call it once a step");
   if (at.stage == Stage::kStepped)
     refuse(kWhere, "unscale_() is being called after step()",
            "call it between backward() and step()");
-  impl_->look(optimizer, at, /*in_place=*/true);
+  impl_->inspect(optimizer, at, /*in_place=*/true);
 }
 
 StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosure& closure) {
@@ -300,7 +323,7 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosur
 std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimizer*>& optimizers) {
   constexpr auto kWhere = "scaler.step";
   for (auto one = optimizers.begin(); one != optimizers.end(); ++one) {
-    if (!*one) refuse(kWhere, "an optimizer is null", "name optimizers that are there");
+    if (!*one) refuse(kWhere, "an optimizer is null", "name optimizers that exist");
     if (std::find(optimizers.begin(), one, *one) != one)
       refuse(kWhere, "an optimizer is there twice", "name each optimizer once");
   }
@@ -311,17 +334,17 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
   }
   impl_->require_scale(kWhere);
   for (auto* optimizer : optimizers) {
-    if (impl_->of(*optimizer).stage == Stage::kStepped)
+    if (impl_->inspection_of(*optimizer).stage == Stage::kStepped)
       refuse(kWhere, "step() has already been called since the last update()",
              "call update() once a step, after all optimizers");
   }
   at::Tensor together;
   for (auto* optimizer : optimizers) {
-    Looked& at = impl_->looked[optimizer];
+    Inspection& at = impl_->inspections[optimizer];
     if (at.stage == Stage::kReady)
-      impl_->look(*optimizer, at, /*in_place=*/false);
+      impl_->inspect(*optimizer, at, /*in_place=*/false);
     else
-      impl_->look_again(*optimizer, at);
+      impl_->inspect_again(*optimizer, at);
     if (at.found.empty())
       refuse(
           kWhere,
@@ -332,14 +355,14 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
     together = together.defined() ? at::maximum(together, found) : found;
   }
   for (auto* optimizer : optimizers)
-    results.push_back(impl_->finish(*optimizer, impl_->looked[optimizer], together));
+    results.push_back(impl_->finish(*optimizer, impl_->inspections[optimizer], together));
   return results;
 }
 
 StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
                                          const LossClosure& closure) {
   constexpr auto kWhere = "scaler.step";
-  Looked& at = impl_->of(optimizer);
+  Inspection& at = impl_->inspection_of(optimizer);
   if (at.stage == Stage::kStepped)
     refuse(kWhere, "step() has already been called since the last update()",
            "call update() once a step, after all optimizers");
@@ -350,8 +373,8 @@ StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
     at.stage = Stage::kReady;  // each call makes new gradients
     at::Tensor value = closure();
     impl_->require_scale(kWhere);
-    if (at.stage == Stage::kReady) impl_->look(optimizer, at, /*in_place=*/true);
-    if (any(at.found)) throw Overflow{};
+    if (at.stage == Stage::kReady) impl_->inspect(optimizer, at, /*in_place=*/true);
+    if (impl_->any(at.found)) throw Overflow{};
     return value;
   };
   try {
@@ -369,10 +392,10 @@ void GradScaler::update() {
   constexpr auto kWhere = "scaler.update";
   auto& impl = *impl_;
   impl.require_scale(kWhere);
-  optim::FoundInf found = optim::no_devices();
+  scaler::FoundInf found = scaler::no_devices();
   at::Tensor amax;
   const auto device = impl.scale.tensor().device();
-  for (auto& [optimizer, at] : impl.looked) {
+  for (auto& [optimizer, at] : impl.inspections) {
     for (const auto& [from, flag] : at.found) {
       auto& all = found[from];
       all = all.defined() ? at::maximum(all, flag) : flag;
@@ -383,7 +406,7 @@ void GradScaler::update() {
   if (found.empty())
     refuse(kWhere, "no Inf checks were recorded prior to update", "call step(optimizer) first");
   impl.advance(found, amax);
-  impl.end_looks();
+  impl.end_inspections();
 }
 
 void GradScaler::update(double new_scale) {
@@ -397,7 +420,7 @@ void GradScaler::update(double new_scale) {
   ScaleState state = impl_->state();
   state.scale = static_cast<float>(new_scale);
   impl_->set_state(state);
-  impl_->end_looks();
+  impl_->end_inspections();
 }
 
 void GradScaler::update(const at::Tensor& new_scale) {

@@ -17,6 +17,10 @@ class Optimizer;
 
 namespace demi {
 
+namespace optim {
+class Backend;
+}
+
 /// Dynamic loss scaling (Micikevicius et al. 2018, "Mixed precision training", section 3.2) with
 /// the interface and the numbers of torch.amp.GradScaler. One scaler a run; not for use from
 /// several threads at once.
@@ -47,18 +51,18 @@ class DEMI_API GradScaler {
 
   /// Divides the gradients of this optimizer by the scale and looks for Inf and NaN. In place; the
   /// 16-bit gradients of a demi optimizer stay as they are and the factor is recorded, since fp16
-  /// would underflow again. At most once an optimizer and step, after all of its gradients are
-  /// there; throws UsageError otherwise.
+  /// would underflow again. At most once an optimizer and step, after its last backward; throws
+  /// UsageError otherwise.
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  /// unscale_ where that was not done, then the optimizer's step unless a gradient is Inf or NaN: a
-  /// skipped step changes nothing at all. Throws UsageError after step() without update(), and
-  /// where no gradient was found.
+  /// unscale_ if that was not done, then the optimizer's step unless a gradient is Inf or NaN: a
+  /// skipped step changes nothing at all. Throws UsageError after step() without update(), and if
+  /// there is no gradient.
   ///
   /// With a closure (LBFGS and others that evaluate the model several times) the closure zeroes the
   /// gradients, computes the loss, calls scale(loss).backward() and returns the loss; gradients are
-  /// unscaled after each call. The first Inf or NaN ends the step and gives parameters and
-  /// optimizer state back as they were before it.
+  /// unscaled after each call. The first Inf or NaN ends the step and restores parameters and
+  /// optimizer state.
   StepResult step(torch::optim::Optimizer& optimizer, const LossClosure& closure = nullptr);
 
   /// The same for several optimizers that skip together: an Inf or NaN in the gradients of one
@@ -66,7 +70,7 @@ class DEMI_API GradScaler {
   std::vector<StepResult> step(const std::vector<torch::optim::Optimizer*>& optimizers);
 
   /// The scale for the next step, from what the optimizers found since the last update. Once a
-  /// step, after all optimizers. Throws UsageError where none was looked at.
+  /// step, after all optimizers. Throws UsageError if none was checked.
   void update();
 
   /// Sets the scale: positive, finite in fp32. The tensor form takes one fp32 element that needs no
@@ -74,7 +78,8 @@ class DEMI_API GradScaler {
   void update(double new_scale);
   void update(const at::Tensor& new_scale);
 
-  float get_scale() const;  // 1 where disabled; waits for the device
+  /// 1 if disabled. Waits for the device.
+  float get_scale() const;
   int64_t get_growth_tracker() const;
   double get_growth_factor() const;
   double get_backoff_factor() const;
@@ -86,12 +91,15 @@ class DEMI_API GradScaler {
   const GradScalerOptions& options() const;
 
   /// "scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker" as in
-  /// PyTorch, and
-  /// "_hysteresis_tracker" and "_amax_history.N" where those options are in use. Empty where
+  /// PyTorch, and "_hysteresis_tracker" and "_amax_history.N" if those options are in use. Empty if
   /// disabled. Call after update(). Loading throws UsageError for an empty or incomplete dict and
   /// then changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
+
+ protected:
+  /// On another backend than the machine's, for tests. It outlives the scaler.
+  GradScaler(GradScalerOptions options, const optim::Backend& backend);
 
  private:
   StepResult step_with_closure(torch::optim::Optimizer& optimizer, const LossClosure& closure);

@@ -105,7 +105,7 @@ TEST(GradScaler, UnscaleShowsTheTrueGradientsOfAnyDtype) {
   }
 }
 
-TEST(GradScaler, SparseGradientsAreLookedAtAfterTheirDuplicatesAreSummed) {
+TEST(GradScaler, SparseGradientsAreCheckedAfterTheirDuplicatesAreSummed) {
   const auto sparse = [](at::ScalarType dtype, float value) {
     return at::sparse_coo_tensor(torch::tensor({{1, 1}}), torch::full({2}, value, dtype), {3});
   };

@@ -6,7 +6,7 @@
 
 #include "demi/step/layout.h"
 
-namespace demi::optim {
+namespace demi::scaler {
 namespace {
 
 bool before(const c10::Device& a, const c10::Device& b) {
@@ -39,7 +39,7 @@ std::vector<at::Tensor> gradient_values(torch::optim::Optimizer& optimizer) {
       if (!gradient.defined()) continue;
       if (!gradient.is_sparse()) {
         // An expanded one cannot be written to element by element.
-        if (gradient.layout() == at::kStrided && overlaps_itself(gradient))
+        if (gradient.layout() == at::kStrided && optim::overlaps_itself(gradient))
           gradient = gradient.contiguous();
         values.push_back(gradient.is_complex() ? at::view_as_real(gradient) : gradient);
         continue;
@@ -100,4 +100,4 @@ at::Tensor total_norm(const std::vector<at::Tensor>& gradients) {
   return squares.defined() ? squares.sqrt().to(at::kFloat) : at::zeros({});
 }
 
-}  // namespace demi::optim
+}  // namespace demi::scaler

@@ -11,9 +11,9 @@ namespace torch::optim {
 class Optimizer;
 }
 
-// What the loss scaler does to the gradients of a torch::optim optimizer, by LibTorch's tensor
+// Unscaling and checks of the gradients of a torch::optim optimizer by LibTorch's tensor
 // operations: any device, any dtype, dense or sparse.
-namespace demi::optim {
+namespace demi::scaler {
 
 /// The gradients of all parameters that have one, as dense tensors that share the gradients'
 /// memory. A sparse gradient gives its values; one of fp16 is coalesced first, since the sum of its
@@ -31,11 +31,11 @@ DEMI_API FoundInf no_devices();
 DEMI_API FoundInf unscale_and_check(const std::vector<at::Tensor>& gradients,
                                     const at::Tensor& inverse_scale);
 
-/// Greatest magnitude, fp32 (), on the device of the first gradient. NaN goes through.
+/// Greatest magnitude, fp32 (), on the device of the first gradient. NaN if any gradient is.
 DEMI_API at::Tensor greatest_magnitude(const std::vector<at::Tensor>& gradients);
 
 /// L2 norm over all, fp32 (), on the device of the first gradient; summed in fp64, so that no
 /// square overflows.
 DEMI_API at::Tensor total_norm(const std::vector<at::Tensor>& gradients);
 
-}  // namespace demi::optim
+}  // namespace demi::scaler

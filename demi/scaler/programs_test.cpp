@@ -12,8 +12,10 @@
 #include "demi/core/source_dir_testing.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
+#include "demi/optim/backend_testing.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/sgd.h"
+#include "demi/scaler/backend_testing.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/scaler/programs_testing.h"
 #include "demi/step/emulated_device_testing.h"
@@ -94,18 +96,22 @@ class TorchParts : public ProgramParts {
 /// demi's; gradients in fp32 from a backward, or in bf16 as backward in a region leaves them.
 class DemiParts : public ProgramParts {
  public:
-  explicit DemiParts(at::ScalarType gradients, optim::StepOptions options = {})
-      : dtype_(gradients), options_(options) {}
+  explicit DemiParts(at::ScalarType gradients, optim::StepOptions options = {},
+                     const optim::Backend& backend = optim::machine_backend())
+      : dtype_(gradients), options_(options), backend_(backend) {}
 
   std::unique_ptr<torch::optim::Optimizer> optimizer(int kind, const Parameters& p) override {
     using namespace optim;
-    if (kind == 0) return std::make_unique<SGD>(p, SGDOptions(0.125), options_);
-    if (kind == 1) return std::make_unique<SGD>(p, SGDOptions(0.125).momentum(0.875), options_);
-    if (kind == 2) return std::make_unique<Adam>(p, AdamOptions(0.01), options_);
-    return std::make_unique<AdamW>(p, AdamWOptions(0.01).weight_decay(0.1), options_);
+    using optim::testing::On;
+    if (kind == 0) return std::make_unique<On<SGD>>(backend_, p, SGDOptions(0.125), options_);
+    if (kind == 1)
+      return std::make_unique<On<SGD>>(backend_, p, SGDOptions(0.125).momentum(0.875), options_);
+    if (kind == 2) return std::make_unique<On<Adam>>(backend_, p, AdamOptions(0.01), options_);
+    return std::make_unique<On<AdamW>>(backend_, p, AdamWOptions(0.01).weight_decay(0.1), options_);
   }
   void start(double init_scale, std::int64_t growth_interval) override {
-    scaler_ = GradScaler({.init_scale = init_scale, .growth_interval = growth_interval});
+    scaler_ =
+        testing::ScalerOn(backend_, {.init_scale = init_scale, .growth_interval = growth_interval});
     scaler_.scale(torch::zeros({}));
   }
   void backward(const Parameters& parameters, const Parameters& gradients) override {
@@ -135,6 +141,7 @@ class DemiParts : public ProgramParts {
  private:
   at::ScalarType dtype_;
   optim::StepOptions options_;
+  const optim::Backend& backend_;
   GradScaler scaler_{};
 };
 
@@ -199,7 +206,7 @@ TEST(Programs, GoAsInPythonByTensorOperations) {
 TEST(Programs, GoAsInPythonOnADevice) {
   const optim::testing::EmulatedDevice device;
   for (const auto& python : pythons_programs()) {
-    DemiParts parts(at::kFloat);
+    DemiParts parts(at::kFloat, {}, device);
     expect_pythons(parts, python);
   }
 }

@@ -17,52 +17,58 @@ enum class ScaleMode {
 
 /// All options of a GradScaler. Names and defaults of the first five: torch.amp.GradScaler.
 struct GradScalerOptions {
-  double init_scale = 65536.0;  // first scale; a positive number that fp32 holds
-  double growth_factor =
-      2.0;  // the scale is multiplied by it after growth_interval clean steps; above 1
-  double backoff_factor =
-      0.5;  // the scale is multiplied by it when a gradient is Inf or NaN; between 0 and 1
-  int64_t growth_interval =
-      2000;  // clean steps in a row before the scale grows; 1 doubles on every clean step
-  bool enabled = true;  // false: scale, unscale_ and update do nothing and step is the optimizer's
+  /// First scale. Positive, finite in fp32.
+  double init_scale = 65536.0;
+  /// Multiplies the scale after growth_interval clean steps. Above 1.
+  double growth_factor = 2.0;
+  /// Multiplies the scale when a gradient is Inf or NaN. Between 0 and 1.
+  double backoff_factor = 0.5;
+  /// Clean steps in a row before the scale grows. 1: doubles on every clean step.
+  int64_t growth_interval = 2000;
+  /// false: scale, unscale_ and update do nothing, and step is the optimizer's.
+  bool enabled = true;
 
-  double min_scale =
-      0.0;  // floor of the scale; 0: as low as fp32 holds the scale and its reciprocal
-  double max_scale = std::numeric_limits<double>::infinity();  // ceiling; Inf: as high as fp32 does
+  /// Floor of the scale. 0: as low as fp32 holds the scale and its reciprocal.
+  double min_scale = 0.0;
+  /// Ceiling of the scale. Inf: as high as fp32 holds the scale and its reciprocal.
+  double max_scale = std::numeric_limits<double>::infinity();
 
-  int64_t hysteresis =
-      1;  // overflows that are borne before the scale backs off; 1: the first one backs off
-  bool refill_hysteresis =
-      false;  // true: a clean step forgives the overflows before it (DeepSpeed's
-              // consecutive_hysteresis); false: only growth does (Megatron, DeepSpeed's default)
+  /// Overflows that are tolerated before the scale backs off. 1: the first one backs off.
+  int64_t hysteresis = 1;
+  /// true: a clean step forgives the overflows before it (DeepSpeed's consecutive_hysteresis).
+  /// false: only growth does (Megatron, DeepSpeed's default).
+  bool refill_hysteresis = false;
   ScaleMode mode = ScaleMode::kDynamic;
-  int64_t amax_window = 100;  // kAmax: steps that are looked back on
-  double amax_limit =
-      65504.0 / 2;  // kAmax: the greatest scaled gradient stays under it; fp16's greatest number is
-                    // 65,504, and half of it leaves room to grow between two steps
-  int64_t warn_after_skips = 20;  // one warning after so many skipped steps in a row; 0: never
-  bool record_grad_norm = false;  // StepResult::grad_norm for torch::optim optimizers too, at one
-                                  // more read of the gradients (demi's optimizers always have it)
+  /// kAmax: number of steps whose gradients count.
+  int64_t amax_window = 100;
+  /// kAmax: the greatest scaled gradient stays below it. fp16's greatest number is 65,504; half of
+  /// it leaves room to grow between two steps.
+  double amax_limit = 65504.0 / 2;
+  /// Warn once after that many skipped steps in a row. 0: never.
+  int64_t warn_after_skips = 20;
+  /// Computes StepResult::grad_norm for torch::optim optimizers too, at one more read of the
+  /// gradients. demi's optimizers always have it.
+  bool record_grad_norm = false;
 };
 
 /// Throws UsageError for the first option that is out of its range.
 DEMI_API void check(const GradScalerOptions& options);
 
-/// What the rule remembers between steps.
+/// State of the rule between steps.
 struct ScaleState {
   float scale = 65536.0F;
   int32_t growth_tracker = 0;      // clean steps since the scale last moved
   int32_t hysteresis_tracker = 1;  // overflows left before the scale backs off
-  std::vector<float>
-      amax_history;  // greatest unscaled gradient of each step, newest last; kAmax only
+  /// kAmax: greatest unscaled gradient of each step, newest last.
+  std::vector<float> amax_history;
 
   bool operator==(const ScaleState&) const = default;
 };
 
-/// What one step showed.
+/// What one step found.
 struct ScaleInput {
   bool found_inf = false;
-  float amax = 0;  // greatest magnitude among the unscaled gradients; kAmax only
+  float amax = 0;  // kAmax: greatest magnitude among the unscaled gradients
 };
 
 /// The state before the first step.

@@ -16,17 +16,18 @@ void SkipWatch::count(const at::Tensor& found_inf, const at::Tensor& scale) {
     skips_in_a_row_ = at::zeros_like(scale);
     mirror_ = at::zeros({2}, at::TensorOptions(at::kFloat).pinned_memory(scale.is_cuda()));
   }
-  if (optim::is_capturing(scale.device())) {  // the graph may outlive this
-    optim::keep_for_graphs(skips_in_a_row_);
-    optim::keep_for_graphs(mirror_);
-  }
   skips_in_a_row_.add_(1).mul_(found_inf);
   mirror_.copy_(at::stack({skips_in_a_row_, scale}), /*non_blocking=*/true);
 }
 
-SkipWatch::Seen SkipWatch::seen() const {
+void SkipWatch::keep_for_graphs() const {
+  optim::keep_for_graphs(skips_in_a_row_);
+  optim::keep_for_graphs(mirror_);
+}
+
+SkipWatch::Count SkipWatch::latest() const {
   if (!mirror_.defined()) return host_;
-  // Written by the device at any time: each number is an old or a new one, never half of both.
+  // The device may write at any time: each number is an old or a new one, never half of both.
   const volatile float* numbers = mirror_.const_data_ptr<float>();
   return {.skips_in_a_row = static_cast<int64_t>(numbers[0]), .scale = numbers[1]};
 }

@@ -6,25 +6,28 @@
 
 namespace demi {
 
-/// Counts skipped steps in a row, and lets the host see the count without waiting for a device:
-/// there the count is kept on the device and copied to pinned memory after each step, and seen()
-/// shows the count of some steps ago. A captured copy is replayed with the rest of the step.
+/// Counts skipped steps in a row. The host reads the count without waiting for a device: a device
+/// keeps its own count and copies it to pinned memory after each step, and latest() returns the
+/// count of some steps ago. A captured copy is replayed with the rest of the step.
 class DEMI_API SkipWatch {
  public:
-  struct Seen {
+  struct Count {
     int64_t skips_in_a_row = 0;
-    float scale = 0;  // that the next step was to use
+    float scale = 0;  // for the next step
   };
 
   void count(bool skipped, float scale);
   /// fp32, (), both on one device. Does not synchronise.
   void count(const at::Tensor& found_inf, const at::Tensor& scale);
 
-  /// As far as it is known on the host.
-  Seen seen() const;
+  /// The latest count that the host has.
+  Count latest() const;
+
+  /// For a stream capture: the graph may outlive this, so its memory is never given back.
+  void keep_for_graphs() const;
 
  private:
-  Seen host_;
+  Count host_;
   at::Tensor skips_in_a_row_;  // fp32, (), on the device
   at::Tensor mirror_;          // fp32, (2), pinned: skips in a row and scale
 };

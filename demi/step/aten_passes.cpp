@@ -10,12 +10,12 @@
 #include "demi/kernels/decide.h"
 #include "demi/kernels/decision.h"
 #include "demi/kernels/formulas.h"
-#include "demi/step/tensor_table.h"
+#include "demi/step/member.h"
 
 namespace demi::optim::aten {
 namespace {
 
-/// What the formulas take for V: a tensor, or one number for all of its elements.
+/// V of the formulas: a tensor, or one number for all of its elements.
 struct Value {
   at::Tensor tensor;
   double number = 0;

@@ -10,13 +10,13 @@
 
 namespace demi::optim {
 
-/// A step plan's tables in device memory, and the launches over them on the current stream of that
-/// device. Nothing waits for the device but read(). Tables travel only where they changed since the
-/// last time; in a stream capture all of them do, and from then on in every step, since a replay
-/// puts the captured ones back.
+/// A step plan's tables in device memory, and the launches over them on the device's current
+/// stream. Nothing waits for the device. A step uploads the part of the tables that has changed. A
+/// step in a stream capture uploads all of them, and so does every step after it, since a replay
+/// puts the captured tables back.
 class DevicePlan {
  public:
-  /// `state`: uint8, (sizeof StepState), on the device; kept by the caller from plan to plan.
+  /// `state`: uint8, (sizeof StepState), on the device. The caller keeps it from plan to plan.
   DevicePlan(const kernels::CudaKernels& kernels, const kernels::StepPlan& plan, at::Tensor state);
 
   void measure(const kernels::StepPlan& plan);  // pass 1 and its sums
@@ -25,15 +25,16 @@ class DevicePlan {
   /// The memory is in use on that stream too.
   void record_stream(c10::Stream stream);
 
-  /// Whether the current stream is being captured: what is launched now is run by every replay.
+  /// Whether the current stream is being captured, so that every replay runs the present launches.
   bool is_captured() const;
 
  private:
   kernels::StepTable bring_up_to_date(const kernels::StepPlan& plan, void* stream);
 
   const kernels::CudaKernels& kernels_;
-  at::Tensor memory_, state_;                  // uint8, on the device
-  std::vector<std::byte> staging_, uploaded_;  // what should be there; what is (empty: unknown)
+  at::Tensor memory_, state_;  // uint8, on the device
+  /// The tables as they should be on the device, and as they are (empty: unknown).
+  std::vector<std::byte> staging_, uploaded_;
   bool captured_ = false;
 };
 

@@ -4,24 +4,31 @@
 #include <vector>
 
 #include "demi/kernels/cuda/emulation.h"
-#include "demi/step/table_kernels.h"
+#include "demi/step/backend.h"
 
 namespace demi::optim::testing {
 
-/// While it lives, CPU tensors are those of a device whose memory is the host's and whose kernels
+/// A backend for which CPU tensors are those of a device whose memory is the host's. Its kernels
 /// are the CUDA kernels' own source, compiled for the host. Launches run at once; or, deferred, at
-/// synchronize(), as a host that runs ahead would see them: whoever read a result before got that
-/// of an earlier step. A capture takes launches down instead, to be replayed.
-class EmulatedDevice {
+/// synchronize(), as with a host that runs ahead: who reads a result earlier gets that of an
+/// earlier step. A capture records launches instead, to be replayed. One at a time: a kernel is a
+/// plain function and has no other place for its state than a static one.
+class EmulatedDevice : public Backend {
  public:
   EmulatedDevice() {
     queue().clear();
     state() = {};
-    emulate_device(&kKernels);
   }
-  ~EmulatedDevice() { emulate_device(nullptr); }
   EmulatedDevice(const EmulatedDevice&) = delete;
   EmulatedDevice& operator=(const EmulatedDevice&) = delete;
+
+  TableKernels kernels_for(const at::Tensor& work,
+                           std::optional<kernels::Path> forced) const override {
+    const bool emulated = work.is_cpu() && work.scalar_type() == at::kFloat;
+    return emulated ? TableKernels{.device = &kKernels} : Backend::kernels_for(work, forced);
+  }
+  bool is_asynchronous(c10::Device) const override { return true; }
+  bool is_capturing(c10::Device) const override { return state().capturing; }
 
   void defer() { state().deferred = true; }
   void synchronize() {

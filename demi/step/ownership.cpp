@@ -14,7 +14,7 @@ namespace {
 
 struct Holders {
   std::vector<Optimizer*> owners;
-  int low_precision = 0;  // of them, those that leave .grad in 16 bits
+  int low_precision = 0;  // number of owners that leave .grad in 16 bits
 };
 
 struct Registry {
@@ -32,8 +32,8 @@ void promote(at::Tensor& gradient) {
     gradient = gradient.to(at::kFloat);
 }
 
-/// Runs before AccumulateGrad adds to .grad. The hook lives in the parameter, so the parameter
-/// lives.
+/// The hook runs before AccumulateGrad adds to .grad. It belongs to the parameter, which is alive
+/// then.
 unsigned hook_before_sums(const at::Tensor& parameter, const Arrivals& arrivals, bool promotes) {
   at::TensorImpl* impl = parameter.unsafeGetTensorImpl();
   const bool required = parameter.requires_grad();

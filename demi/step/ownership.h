@@ -16,11 +16,11 @@ class Optimizer;
 /// Gradients that backward has brought to a parameter so far.
 using Arrivals = std::shared_ptr<std::atomic<std::uint64_t>>;
 
-/// One optimizer's hold on one parameter: its low precision copies are kept across regions, and its
-/// .grad has the dtype that backward gives it: 16-bit where the weight was used in 16 bits. A
-/// second backward before the step first promotes such a .grad to fp32, so that sums are made in
-/// fp32. Undone when the last such hold goes; a 16-bit .grad of an fp32 parameter is fp32 from then
-/// on.
+/// One optimizer's ownership of one parameter. While it lasts, low precision copies of the
+/// parameter are kept across regions, and .grad has the dtype that backward gives it: 16 bits if
+/// the weight was used in 16 bits. A second backward before the step promotes such a .grad to fp32
+/// first, so that sums are made in fp32. When the last owner goes, a 16-bit .grad of an fp32
+/// parameter becomes fp32.
 class Ownership {
  public:
   Ownership(const at::Tensor& parameter, Optimizer& owner, bool low_precision_grad);
@@ -40,11 +40,11 @@ class Ownership {
 };
 
 struct Owners {
-  Optimizer* last = nullptr;  // the one made last
+  Optimizer* last = nullptr;  // made last
   int count = 0;
 };
 
-/// demi optimizers that hold the parameter. From any thread.
+/// demi optimizers that own the parameter. From any thread.
 DEMI_API Owners owners_of(const at::Tensor& parameter);
 
 }  // namespace demi::optim

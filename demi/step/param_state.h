@@ -12,8 +12,8 @@
 
 namespace demi::optim {
 
-/// What an optimizer keeps for one parameter. Undefined: not used by its rule. All fp32 with the
-/// parameter's shape and strides, but for `step`.
+/// An optimizer's state of one parameter. All fp32 with the parameter's shape and strides, except
+/// `step`. Undefined: not used by the update rule.
 struct DEMI_API ParamState : public torch::optim::OptimizerCloneableParamState<ParamState> {
   at::Tensor step;             // int64, (): updates taken
   at::Tensor momentum_buffer;  // SGD
@@ -25,7 +25,7 @@ struct DEMI_API ParamState : public torch::optim::OptimizerCloneableParamState<P
   /// The k-th moment of the rule, in the order of kernels::TensorEntry::moment.
   at::Tensor& moment(kernels::UpdateRule rule, int k);
 
-  /// Those that are defined, by their names above.
+  /// The defined tensors with their names.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
   /// The field of that name, or null.
   at::Tensor* find(const std::string& name);

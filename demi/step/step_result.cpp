@@ -19,8 +19,7 @@ StepResult::Numbers StepResult::numbers() const {
 
 std::optional<double> StepResult::grad_norm() const {
   const float norm = numbers().grad_norm;
-  // A step without a norm says NaN; a norm that is itself NaN belongs to a skipped step and is
-  // worth saying.
+  // NaN means "not measured", unless the step was skipped: then the norm really was NaN.
   if (std::isnan(norm) && !skipped()) return std::nullopt;
   return norm;
 }

@@ -13,8 +13,8 @@ class Optimizer;
 
 namespace demi {
 
-/// What one optimizer step did. Where the step ran on a device, each of skipped(), grad_norm() and
-/// scale() waits for it and reads one number; on the CPU they cost nothing.
+/// What one optimizer step did. If the device decided (is_on_device()), each of skipped(),
+/// grad_norm() and scale() waits for it and reads one number; otherwise they cost nothing.
 class DEMI_API StepResult {
  public:
   /// NaN in grad_norm: no pass computed it.
@@ -26,8 +26,8 @@ class DEMI_API StepResult {
   StepResult(const torch::optim::Optimizer* optimizer, Numbers numbers, at::Tensor loss)
       : optimizer_(optimizer), host_(numbers), loss_(std::move(loss)) {}
   /// `numbers`: fp32, begins with those of Numbers in their order; on the device of the step.
-  /// `written_on`: the stream that they were put on, so that they may be read under any other; none
-  /// for those of a graph, which the reader orders.
+  /// `written_on`: the stream that writes them, so that any other stream can read them. None for
+  /// the numbers of a graph, which the reader orders.
   StepResult(const torch::optim::Optimizer* optimizer, at::Tensor numbers, at::Tensor loss,
              std::optional<c10::Stream> written_on = std::nullopt)
       : optimizer_(optimizer),
@@ -35,14 +35,17 @@ class DEMI_API StepResult {
         loss_(std::move(loss)),
         written_on_(written_on) {}
 
+  /// Whether the numbers are on a device, so that reading them waits for it.
+  bool is_on_device() const { return device_.defined(); }
+
   /// The gradients held an Inf or NaN, and nothing was changed.
   bool skipped() const { return numbers().found_inf != 0; }
 
   /// The optimizer that stepped or was held back.
   const torch::optim::Optimizer* optimizer() const { return optimizer_; }
 
-  /// L2 norm of all gradients of this optimizer, unscaled, before clipping; not finite where the
-  /// step was skipped. Nothing where no pass computed it: a torch::optim optimizer without
+  /// L2 norm of all gradients of this optimizer, unscaled, before clipping; not finite if the step
+  /// was skipped. Nothing if no pass computed it: a torch::optim optimizer without
   /// GradScalerOptions::record_grad_norm.
   std::optional<double> grad_norm() const;
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "demi/step/table_kernels.h"
+#include "demi/kernels/cuda_kernels.h"
 
 namespace demi::optim {
 namespace {
@@ -41,7 +41,6 @@ std::optional<c10::Stream> current_stream(c10::Device device) {
 }
 
 bool is_capturing(c10::Device device) {
-  if (const auto* emulated = emulated_kernels()) return emulated->capturing(nullptr);
   if (!device.is_cuda()) return false;
   const c10::Stream stream = *current_stream(device);
   if (const auto* ours = kernels::cuda_kernels()) return ours->capturing(stream.native_handle());

@@ -8,22 +8,22 @@
 
 #include "demi/core/export.h"
 
-// Streams of a device, and what must hold where there are several: memory goes back to LibTorch's
-// allocator only when every stream that works on it is done, and what one stream writes another
-// must not read before.
+// Streams of a device. If there are several, memory goes back to LibTorch's allocator only when
+// every stream that works on it is done, and a stream reads what another one writes only after
+// that.
 namespace demi::optim {
 
-/// The device's current stream; none on the CPU, also where tests emulate a device on it.
+/// The device's current stream; none on the CPU.
 DEMI_API std::optional<c10::Stream> current_stream(c10::Device device);
 
 /// Whether the device's current stream is being captured into a graph.
 DEMI_API bool is_capturing(c10::Device device);
 
-/// The stream on which what is launched now can be read later on. None where order is the reader's
-/// own: on the CPU, and of a graph, which may be replayed on any stream.
+/// The stream on which the results of present launches can be read later. None if the reader
+/// orders: on the CPU, and for a graph, which may be replayed on any stream.
 DEMI_API std::optional<c10::Stream> ordered_stream(c10::Device device);
 
-/// Makes the device's current stream wait for what `written_on` holds so far.
+/// Makes the device's current stream wait for the work that `written_on` holds so far.
 DEMI_API void wait_for(c10::Stream written_on);
 
 /// The streams that work on some memory of ours.
@@ -37,9 +37,10 @@ class DEMI_API StreamUse {
   std::vector<c10::Stream> seen_;
 };
 
-/// A captured graph goes on writing to this memory when its owner has gone, so it is never given
-/// back: for the few bytes of a loss scale. Any thread.
+/// Never gives this memory back, since a captured graph writes to it when its owner has gone. Meant
+/// for the few bytes of a loss scale. Any thread.
 DEMI_API void keep_for_graphs(const at::Tensor& tensor);
-DEMI_API std::size_t kept_for_graphs();  // tensors so far
+/// Number of tensors kept so far.
+DEMI_API std::size_t kept_for_graphs();
 
 }  // namespace demi::optim

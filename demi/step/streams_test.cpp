@@ -9,9 +9,9 @@
 
 #include <string>
 
+#include "demi/step/backend.h"
 #include "demi/step/emulated_device_testing.h"
 #include "demi/step/step_result.h"
-#include "demi/step/table_kernels.h"
 
 namespace demi::optim {
 namespace {
@@ -112,7 +112,7 @@ TEST(Streams, TheKernelsAreLookedForOnTheParametersDevice) {
   const at::Tensor there = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(c10::Storage::use_byte_size_t(), 16, c10::DataPtr(memory.data_ptr(), second)),
       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), caffe2::TypeMeta::Make<float>());
-  EXPECT_FALSE(kernels_for(there, std::nullopt));
+  EXPECT_FALSE(machine_backend().kernels_for(there, std::nullopt));
   EXPECT_EQ(fake().asked, "device 1;");
   EXPECT_EQ(fake().device, 0);
 }
@@ -131,7 +131,7 @@ TEST(Streams, OnTheCpuThereAreNone) {
   EXPECT_FALSE(is_capturing(at::kCPU));
   testing::EmulatedDevice device;
   device.begin_capture();
-  EXPECT_TRUE(is_capturing(at::kCPU));
+  EXPECT_TRUE(device.is_capturing(at::kCPU));
   device.end_capture();
 }
 

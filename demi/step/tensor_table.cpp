@@ -29,8 +29,8 @@ std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vect
   for (size_t i = 0; i < members.size(); ++i) {
     Member& member = members[i];
     kernels::TensorEntry entry;
-    // begin() asks for the real one: a mutable pointer taken here would cost the parameter its
-    // copies. Never looked into by the tensor operations that serve fp64 and other devices.
+    // begin() sets the real pointer: a mutable one taken here would cost the parameter its copies.
+    // The tensor operations that serve fp64 and other devices do not use it.
     entry.parameter = static_cast<float*>(const_cast<void*>(member.work.const_data_ptr()));
     const kernels::Group& group = groups[group_of[i]];
     for (int k = 0; k < moments_of(rule, group); ++k)
@@ -100,65 +100,7 @@ void unscale_dense(const kernels::CpuKernels& kernels, const at::Tensor& gradien
   gradient.unsafeGetTensorImpl()->bump_version();
 }
 
-int64_t version_of(const at::Tensor& tensor) {
-  return tensor::version_of(*tensor.unsafeGetTensorImpl());
-}
-
-const void* data_of(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided ? tensor.const_data_ptr() : nullptr;
-}
-
-/// Whether .grad is still what was measured.
-bool is_held(const Member& member, const at::Tensor& gradient) {
-  return gradient.is_same(member.held) && data_of(gradient) == member.held_data &&
-         version_of(gradient) == member.held_version;
-}
-
-c10::StorageImpl* memory_of(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
-std::uint64_t arrivals_of(const Member& member) {
-  return member.arrivals ? member.arrivals->load(std::memory_order_relaxed) : 0;
-}
-
-/// Whether .grad is still the gradient that something was recorded for, if changed by the user.
-bool is_kept(const Member& member, const at::Tensor& gradient) {
-  if (!member.held.defined() || !gradient.is_same(member.held)) return false;
-  return arrivals_of(member) == member.held_arrivals || version_of(gradient) == member.held_version;
-}
-
-/// Neither written to nor moved since the step wrote it.
-bool is_as_written(const Member& member) {
-  return version_of(member.parameter) == member.written_version &&
-         data_of(member.parameter) == member.written_data &&
-         member.written_storage._unsafe_get_target() == memory_of(member.parameter);
-}
-
-void note_as_written(Member& member) {
-  member.written_version = version_of(member.parameter);
-  member.written_data = data_of(member.parameter);
-  c10::StorageImpl* storage = memory_of(member.parameter);
-  if (member.written_storage._unsafe_get_target() != storage)
-    member.written_storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
-        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
-}
-
-/// A master follows its parameter where that was changed, and keeps its lower bits where it was
-/// not.
-void refresh_master(Member& member) {
-  if (!is_16_bit(member.parameter.scalar_type()) || is_as_written(member)) return;
-  const at::NoGradGuard no_grad;
-  const at::Tensor same = member.work.to(member.parameter.scalar_type()) == member.parameter;
-  member.work.copy_(at::where(same, member.work, member.parameter.to(at::kFloat)));
-}
-
 }  // namespace
-
-int moments_of(kernels::UpdateRule rule, const kernels::Group& group) {
-  const auto momentum = group.momentum != 0 ? kernels::kMomentum : 0U;
-  return kernels::moment_count(rule, momentum | (group.amsgrad ? kernels::kAmsgrad : 0U));
-}
 
 TensorTable::TensorTable(TableKernels kernels, kernels::UpdateRule rule,
                          std::vector<Member> members, const std::vector<int>& group_of,
@@ -170,28 +112,29 @@ TensorTable::TensorTable(TableKernels kernels, kernels::UpdateRule rule,
       rates_(groups.numbers.size()) {
   if (kernels_.device) device_.emplace(*kernels_.device, plan_, state_);
   for (const auto& group : groups.numbers) moments_.push_back(moments_of(rule, group));
-  take(groups);
+  update_groups(groups);
   int64_t elements = 1;
   std::vector<at::Tensor> direct;
   for (const Member& member : members_) {
     elements += member.work.numel();
     places_.emplace(member.parameter.unsafeGetTensorImpl(), places_.size());
-    if (member.storage == Storage::kDirect) direct.push_back(member.parameter);
+    if (member.target == Target::kParameter) direct.push_back(member.parameter);
   }
   targets_ = weights::StepTargets(std::move(direct));
   grain_ = std::max<int64_t>(1, plan_.block_count() * kElementsPerThread / elements);
 }
 
-/// What was recorded for a gradient that is gone or replaced goes with it.
+/// What was recorded for a gradient that is gone or replaced is forgotten with it.
 void TensorTable::lose_gradient(Member& member, kernels::TensorEntry& entry) {
   ++lost_;
-  member.held.reset();
+  member.held = {};
   member.factor.reset();
   entry.limit = kernels::kNoLimit;
 }
 
-/// Returns whether there is one that was not measured yet.
-bool TensorTable::take_gradient(size_t i, bool unscaled) {
+/// Returns whether pass 1 has to run: for a gradient that it has not read, or without one that it
+/// has.
+bool TensorTable::read_gradient(size_t i, bool unscaled) {
   static const float empty = 0;
   Member& member = members_[i];
   kernels::TensorEntry& entry = plan_.tensors()[i];
@@ -199,17 +142,17 @@ bool TensorTable::take_gradient(size_t i, bool unscaled) {
   const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
   const bool was_measured = entry.gradient && member.measured;
   entry.gradient = nullptr;
-  const bool kept = is_kept(member, gradient);
+  const bool kept = is_still_there(member, gradient);
   if (kept)
     ++kept_;
-  else if (member.held.defined())
+  else if (member.held.gradient.defined())
     lose_gradient(member, entry);
   if (!gradient.defined()) return was_measured;
   const bool narrow = is_16_bit(gradient.scalar_type());
-  narrow_written_ |= kept && narrow && version_of(gradient) != member.held_version;
+  narrow_written_ |= kept && narrow && version_of(gradient) != member.held.version;
   has_wide_ |= !narrow;
   ++gradients_;
-  if (!member.measured || !is_held(member, gradient)) {
+  if (!member.measured || !is_unchanged(member.held, gradient)) {
     check_gradient(member, gradient);
     member.measured = false;
     const bool direct = readable(gradient, member.work);
@@ -226,17 +169,17 @@ bool TensorTable::refresh(bool unscaled) {
   gradients_ = kept_ = lost_ = 0;
   has_wide_ = narrow_written_ = false;
   bool changed = false;
-  for (size_t i = 0; i < members_.size(); ++i) changed |= take_gradient(i, unscaled);
+  for (size_t i = 0; i < members_.size(); ++i) changed |= read_gradient(i, unscaled);
   narrow_written_ |= watch_.written();
   return changed;
 }
 
-const float* TensorTable::Brought::pointer(const at::Tensor& tensor, c10::Device device) {
+const float* TensorTable::DeviceCopy::pointer(const at::Tensor& tensor, c10::Device device) {
   if (!tensor.is_same(source)) {
     source = tensor;
-    here = tensor.defined() ? tensor.to(device, at::kFloat).contiguous() : at::Tensor();
+    copy = tensor.defined() ? tensor.to(device, at::kFloat).contiguous() : at::Tensor();
   }
-  return here.defined() ? here.const_data_ptr<float>() : nullptr;
+  return copy.defined() ? copy.const_data_ptr<float>() : nullptr;
 }
 
 void TensorTable::set_inputs(const at::Tensor& scale, const at::Tensor& found_inf,
@@ -259,7 +202,7 @@ void TensorTable::unscale_wide(const at::Tensor& scale) {
     const bool strided = gradient.layout() == at::kStrided;
     if (strided && overlaps_itself(gradient)) {
       member.parameter.mutable_grad() = gradient.mul(inverse);
-      member.held.reset();  // the same gradient, with memory of its own
+      member.held.gradient.reset();  // the same gradient, with memory of its own
     } else if (!strided || !gradient.is_non_overlapping_and_dense() ||
                gradient.scalar_type() != at::kFloat) {
       (gradient.is_sparse() ? gradient._values() : gradient).mul_(inverse);
@@ -272,14 +215,14 @@ void TensorTable::unscale_wide(const at::Tensor& scale) {
   if (!together.empty()) at::_foreach_mul_(together, inverse);
 }
 
-/// What the optimizer allocated is in use on the current stream, whichever one that is.
+/// Tells the allocator that the optimizer's memory is in use on the current stream.
 void TensorTable::note_stream() {
   if (!device().is_cuda()) return;
   const c10::Stream stream = *current_stream(device());
   if (!streams_.is_new(stream)) return;
   if (device_) device_->record_stream(stream);
   for (Member& member : members_) {
-    if (member.storage != Storage::kDirect) member.work.record_stream(stream);
+    if (member.target != Target::kParameter) member.work.record_stream(stream);
     for (const auto& [name, tensor] : member.state->tensors())
       if (tensor.is_cuda()) at::Tensor(tensor).record_stream(stream);
   }
@@ -301,20 +244,20 @@ void TensorTable::measure() {
     members_[i].measured = plan_.tensors()[i].gradient != nullptr;
 }
 
-void TensorTable::hold() {
+void TensorTable::keep_gradients() {
   for (Member& member : members_) {
     const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
     if (!entry_of(member).gradient || !gradient.defined()) continue;
-    member.held = gradient;
-    member.held_data = data_of(gradient);
-    member.held_version = version_of(gradient);
-    member.held_arrivals = arrivals_of(member);
+    member.held = {.gradient = gradient,
+                   .data = data_of(gradient),
+                   .version = version_of(gradient),
+                   .arrivals = arrivals_of(member)};
   }
 }
 
 void TensorTable::watch_narrow() {
   for (const Member& member : members_) {
-    const at::Tensor& gradient = member.held;
+    const at::Tensor& gradient = member.held.gradient;
     if (!gradient.defined() || gradient.layout() != at::kStrided || gradient.numel() == 0 ||
         !is_16_bit(gradient.scalar_type()))
       continue;
@@ -325,7 +268,8 @@ void TensorTable::watch_narrow() {
 bool TensorTable::holds_all_unchanged() const {
   return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
     const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
-    return gradient.defined() ? is_held(member, gradient) : !member.held.defined();
+    return gradient.defined() ? is_unchanged(member.held, gradient)
+                              : !member.held.gradient.defined();
   });
 }
 
@@ -337,9 +281,9 @@ void TensorTable::begin() {
     Member& member = members_[i];
     kernels::TensorEntry& entry = entries[i];
     entry.factor = member.factor.defined() ? member.factor.const_data_ptr<float>() : nullptr;
-    if (member.storage == Storage::kDirect) {
+    if (member.target == Target::kParameter) {
       if (!kernels_) continue;
-      // Parameters that moved (set_data): `work` must not keep the old memory.
+      // After set_data() `work` must not keep the old memory alive.
       if (entry.parameter != target->parameter) member.work = member.parameter.detach();
       entry.parameter = static_cast<float*>(target->parameter);
       for (int k = 0; k < 2; ++k) {
@@ -351,11 +295,11 @@ void TensorTable::begin() {
       continue;
     }
     refresh_master(member);
-    if (member.storage == Storage::kScattered && !is_16_bit(member.parameter.scalar_type())) {
+    if (member.target == Target::kStaging && !is_16_bit(member.parameter.scalar_type())) {
       const at::NoGradGuard no_grad;
       member.work.copy_(member.parameter);
     }
-    if (member.storage == Storage::kMaster && kernels_) {
+    if (member.target == Target::kMaster && kernels_) {
       entry.copy[0] = member.parameter.mutable_data_ptr();
       entry.copy_storage[0] = storage_of(member.parameter.scalar_type());
     }
@@ -364,11 +308,12 @@ void TensorTable::begin() {
 
 void TensorTable::finish() {
   if (kernels_) targets_.finish();
-  // What a device decides is not known here: then as if it had written, which changes nothing.
+  // The host does not know what a device decides. It acts as if the step was taken, which is
+  // harmless.
   const bool skipped = !device_ && plan_.state().skipped != 0;
   for (Member& member : members_) {
-    if (member.storage == Storage::kDirect) continue;
-    if (!skipped && (member.storage == Storage::kScattered || !kernels_)) {
+    if (member.target == Target::kParameter) continue;
+    if (!skipped && (member.target == Target::kStaging || !kernels_)) {
       const at::NoGradGuard no_grad;
       at::Tensor parameter = member.parameter;
       parameter.copy_(member.work);
@@ -410,7 +355,7 @@ void TensorTable::end_step() {
   for (Member& member : members_) {
     member.factor.reset();
     member.staged.reset();
-    member.held.reset();
+    member.held = {};
     member.gradient = nullptr;
     member.measured = false;
   }
@@ -421,7 +366,7 @@ void TensorTable::end_step() {
   }
 }
 
-void TensorTable::take(const Groups& groups) {
+void TensorTable::update_groups(const Groups& groups) {
   auto numbers = plan_.groups();
   for (size_t g = 0; g < numbers.size(); ++g) {
     numbers[g] = groups.numbers[g];
@@ -429,12 +374,12 @@ void TensorTable::take(const Groups& groups) {
     if (!rates.defined()) continue;
     const c10::Device reader = device_ ? device() : c10::Device(at::kCPU);
     if (!rates.is_same(rates_[g].source)) rates_[g] = {rates, rates.to(reader)};
-    numbers[g].scheduled_rates = rates_[g].here.const_data_ptr<double>();
+    numbers[g].scheduled_rates = rates_[g].copy.const_data_ptr<double>();
     numbers[g].scheduled_count = rates.numel();
   }
 }
 
-bool TensorTable::fits(const Groups& groups) const {
+bool TensorTable::matches(const Groups& groups) const {
   if (groups.numbers.size() != rates_.size()) return false;
   for (const Member& member : members_) {
     const at::Tensor& parameter = member.parameter;
@@ -443,7 +388,7 @@ bool TensorTable::fits(const Groups& groups) const {
         !tensor::same(parameter.strides(), member.strides))
       return false;
     // The kernels ask for the address in every step; tensor operations write through `work`.
-    if (!kernels_ && member.storage == Storage::kDirect &&
+    if (!kernels_ && member.target == Target::kParameter &&
         parameter.const_data_ptr() != member.work.const_data_ptr())
       return false;
   }

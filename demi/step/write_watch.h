@@ -8,8 +8,8 @@
 
 namespace demi::optim {
 
-/// Notices writes to a tensor's memory that change no version, as `.data().mul_()`. LibTorch 2.15
-/// on; before, and on memory that somebody else watches, it notices none.
+/// Notices writes to a tensor's memory that change no version, as `.data().mul_()` does. It notices
+/// none before LibTorch 2.15, and none if something else watches the memory.
 class WriteWatch {
  public:
   WriteWatch() = default;

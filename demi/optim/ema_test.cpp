@@ -1,25 +1,19 @@
-// EMA, BatchNormGuard, decay_groups: what goes along with a step.
+#include "demi/optim/ema.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 
 #include "demi/core/error.h"
-#include "demi/optim/adamw.h"
-#include "demi/optim/batch_norm_guard.h"
-#include "demi/optim/decay_groups.h"
-#include "demi/optim/ema.h"
-#include "demi/step/emulated_device_testing.h"
+#include "demi/optim/step_result_testing.h"
 
 namespace demi {
 namespace {
 
-const StepResult kTaken(nullptr, StepResult::Numbers{.found_inf = 0}, {});
-const StepResult kSkipped(nullptr, StepResult::Numbers{.found_inf = 1}, {});
-/// As from a device: the flag is a tensor that nobody has read.
-StepResult on_device(float found_inf) {
-  return {nullptr, torch::tensor({found_inf, 1.F, 1.F}), {}};
-}
+using optim::testing::kSkipped;
+using optim::testing::kTaken;
+using optim::testing::on_device;
 
 TEST(EMA, FollowsTheFormulaAndTheSkip) {
   torch::nn::Linear model(3, 2);
@@ -94,7 +88,6 @@ TEST(EMA, FollowsTheSkipOfADevice) {
   torch::nn::BatchNorm1d model(1);
   const at::NoGradGuard no_grad;
   EMA ema(*model, 0.5);
-  const optim::testing::EmulatedDevice device;
   model->weight.fill_(3);
   model->running_mean.fill_(3);
   ema.update(on_device(1));
@@ -122,18 +115,6 @@ TEST(EMA, AveragesOfMoreOrFewerTensorsAreRefusedWhole) {
   EXPECT_TRUE(at::equal(ema.averages().at("bias"), model->bias));
 }
 
-TEST(BatchNormGuard, ADevicesFlagIsNotRead) {
-  torch::nn::BatchNorm1d model(2);
-  BatchNormGuard guard(*model);
-  const optim::testing::EmulatedDevice device;
-  for (const float skipped : {1.F, 0.F}) {
-    model->forward(torch::ones({4, 2}));
-    guard.restore_if_skipped(on_device(skipped));
-    EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), skipped != 0 ? 0 : 1);
-    EXPECT_EQ(model->running_mean[0].item<float>() == 0, skipped != 0);
-  }
-}
-
 TEST(EMA, LoadsOnlyWhatFits) {
   torch::nn::BatchNorm1d model(2), other(3);
   EMA ema(*model), wrong(*other);
@@ -150,42 +131,6 @@ TEST(EMA, LoadsOnlyWhatFits) {
   EXPECT_TRUE(at::equal(ema.averages().at("weight"), torch::ones(2)));
 }
 
-TEST(BatchNormGuard, GivesTheStatisticsOfASkippedStepBack) {
-  torch::nn::BatchNorm1d model(2);
-  BatchNormGuard guard(*model);
-  model->forward(torch::randn({4, 2}));
-  guard.restore_if_skipped(kTaken);
-  EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), 1);
-  guard.remember();
-  const at::Tensor mean = model->running_mean.clone(), variance = model->running_var.clone();
-  for (const auto& skipped : {kSkipped, on_device(1)}) {
-    model->forward(torch::full({4, 2}, std::numeric_limits<float>::infinity()));
-    guard.restore_if_skipped(skipped);
-    EXPECT_TRUE(at::equal(model->running_mean, mean));
-    EXPECT_TRUE(at::equal(model->running_var, variance));
-    EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), 1);
-  }
-  model->forward(torch::ones({4, 2}));
-  guard.restore_if_skipped(on_device(0));
-  EXPECT_EQ(model->num_batches_tracked.item<int64_t>(), 2);
-}
-
-TEST(DecayGroups, SpareBiasesAndNormalisation) {
-  torch::nn::Sequential model(torch::nn::Linear(3, 4),
-                              torch::nn::LayerNorm(torch::nn::LayerNormOptions({2, 4})),
-                              torch::nn::Conv2d(1, 2, 3), torch::nn::BatchNorm2d(2));
-  const auto groups = optim::decay_groups(*model);
-  EXPECT_EQ(groups.decay.size(), 2U);     // the weights of Linear and Conv2d
-  EXPECT_EQ(groups.no_decay.size(), 6U);  // two biases, weight and bias of both norms
-  optim::AdamW optimizer(
-      optim::with_decay_by_rule(*model, optim::AdamWOptions(1e-3).weight_decay(0.5)));
-  const auto decay = [&](size_t g) {
-    return static_cast<optim::AdamWOptions&>(optimizer.param_groups()[g].options()).weight_decay();
-  };
-  EXPECT_EQ(decay(0), 0.5);
-  EXPECT_EQ(decay(1), 0);
-}
-
 TEST(EMA, FollowsAModuleThatMovesToAWiderDtype) {
   torch::nn::Linear module(torch::nn::LinearOptions(1, 1).bias(false));
   const at::Tensor weight = module->weight;
@@ -199,18 +144,6 @@ TEST(EMA, FollowsAModuleThatMovesToAWiderDtype) {
   for (int i = 0; i < 60; ++i) ema.update();
   ema.swap();
   EXPECT_NEAR(weight.item<double>(), third, 1e-12);  // fp32 holds 8 digits
-}
-
-TEST(BatchNormGuard, FollowsAModuleThatMovesToAWiderDtype) {
-  torch::nn::BatchNorm1d norm(1);
-  BatchNormGuard guard(*norm);
-  norm->to(torch::kDouble);
-  const double third = 1.0 / 3;
-  norm->running_mean.fill_(third);
-  guard.remember();
-  norm->running_mean.fill_(5);
-  guard.restore_if_skipped(StepResult(nullptr, StepResult::Numbers{.found_inf = 1}, {}));
-  EXPECT_EQ(norm->running_mean.item<double>(), third);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What unscale_ and clip_grad_* leave behind where no step follows, and what counts where gradients
-// are written to between unscale_ and the step. Expected numbers are PyTorch's.
+// What unscale_ and clip_grad_* leave behind if no step follows, and what counts if gradients are
+// written to between unscale_ and the step. Expected numbers are PyTorch's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,9 +8,11 @@
 #include <memory>
 
 #include "demi/core/error.h"
+#include "demi/optim/backend_testing.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
+#include "demi/scaler/backend_testing.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/step/emulated_device_testing.h"
 #include "demi/weights/mutation_hook.h"
@@ -22,16 +24,19 @@ namespace {
 using optim::testing::complaint;
 using optim::testing::EmulatedDevice;
 using optim::testing::kInf;
+using optim::testing::On;
 using optim::testing::set_grad;
 using ::testing::HasSubstr;
+using testing::ScalerOn;
 using weights::testing::RecordedWarnings;
 
 /// SGD with rate 1 from 0 under a scale of 1024: after a step the weight is minus what was applied.
 struct Loop {
-  explicit Loop(at::ScalarType of_gradients = at::kFloat, GradScalerOptions options = {})
-      : dtype(of_gradients) {
+  explicit Loop(at::ScalarType of_gradients = at::kFloat, GradScalerOptions options = {},
+                const optim::Backend& backend = optim::machine_backend())
+      : dtype(of_gradients), sgd(backend, {p}, optim::SGDOptions(1)) {
     options.init_scale = 1024;
-    scaler = GradScaler(options);
+    scaler = ScalerOn(backend, options);
     scaler.scale(torch::zeros({}));
   }
   /// The true gradient; .grad carries the scale.
@@ -50,24 +55,23 @@ struct Loop {
 
   at::ScalarType dtype;
   at::Tensor p = torch::zeros(1).requires_grad_();
-  optim::SGD sgd{{p}, optim::SGDOptions(1)};
+  On<optim::SGD> sgd;
   GradScaler scaler;
   StepResult result;
 };
 
 template <class Check>
 void for_host_and_device(const Check& check) {
-  check();
-  const EmulatedDevice device;
-  check();
+  check(optim::machine_backend());
+  check(EmulatedDevice());
 }
 
-TEST(Looks, WithoutAStepNothingOfThemIsLeft) {
-  for_host_and_device([] {
+TEST(Inspection, WithoutAStepNothingOfThemIsLeft) {
+  for_host_and_device([](const optim::Backend& backend) {
     for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
       for (const bool set_to_none : {true, false}) {
         for (const int look : {0, 1, 2}) {
-          Loop loop(dtype);
+          Loop loop(dtype, {}, backend);
           loop.backward(20);
           loop.scaler.unscale_(loop.sgd);
           if (look == 1) optim::clip_grad_norm_({loop.p}, 0.5);
@@ -89,7 +93,7 @@ TEST(Looks, WithoutAStepNothingOfThemIsLeft) {
   });
 }
 
-TEST(Looks, UpdateToAScaleEndsThemToo) {
+TEST(Inspection, UpdateToAScaleEndsThemToo) {
   Loop loop;
   loop.backward(1);
   loop.scaler.unscale_(loop.sgd);
@@ -99,7 +103,7 @@ TEST(Looks, UpdateToAScaleEndsThemToo) {
   EXPECT_EQ(loop.step(), 1);
 }
 
-TEST(Looks, AnotherScalerStartsAfresh) {
+TEST(Inspection, AnotherScalerStartsAfresh) {
   Loop loop;
   loop.backward(1);
   loop.scaler.unscale_(loop.sgd);
@@ -112,7 +116,7 @@ TEST(Looks, AnotherScalerStartsAfresh) {
 
 // update() before a step that the user takes by himself: the gradients are those that were looked
 // at.
-TEST(Looks, AStepAfterUpdateUsesWhatWasRecordedForItsGradients) {
+TEST(Inspection, AStepAfterUpdateUsesWhatWasRecordedForItsGradients) {
   for (const auto dtype : {at::kFloat, at::kHalf}) {
     Loop loop(dtype);
     loop.backward(8);
@@ -124,7 +128,7 @@ TEST(Looks, AStepAfterUpdateUsesWhatWasRecordedForItsGradients) {
   }
 }
 
-TEST(Looks, OfAnOptimizerThatHasGoneAreLeftAlone) {
+TEST(Inspection, OfAnOptimizerThatHasGoneAreLeftAlone) {
   Loop loop;
   auto other = std::make_unique<optim::SGD>(std::vector<at::Tensor>{loop.p}, optim::SGDOptions(1));
   loop.backward(1);
@@ -136,10 +140,10 @@ TEST(Looks, OfAnOptimizerThatHasGoneAreLeftAlone) {
 }
 
 // Without a scaler: what was recorded belongs to the gradients of its time.
-TEST(Looks, AClipIsForTheGradientsThatWereThere) {
-  for_host_and_device([] {
+TEST(Inspection, AClipIsForTheGradientsThatWereThere) {
+  for_host_and_device([](const optim::Backend& backend) {
     const at::Tensor p = torch::zeros(1).requires_grad_();
-    optim::SGD sgd({p}, optim::SGDOptions(1));
+    On<optim::SGD> sgd(backend, {p}, optim::SGDOptions(1));
     set_grad(p, torch::full({1}, 20.F));
     optim::clip_grad_norm_({p}, 1);
     optim::clip_grad_value_({p}, 0.5);
@@ -152,7 +156,7 @@ TEST(Looks, AClipIsForTheGradientsThatWereThere) {
 }
 
 // zero_grad(false) and a backward leave the tensor where it is.
-TEST(Looks, AClipIsNotForGradientsMadeInItsPlace) {
+TEST(Inspection, AClipIsNotForGradientsMadeInItsPlace) {
   for (const bool low_precision : {true, false}) {
     const at::Tensor p = torch::zeros(1).requires_grad_();
     optim::SGD sgd({p}, optim::SGDOptions(1), {.low_precision_grads = low_precision});
@@ -168,10 +172,10 @@ TEST(Looks, AClipIsNotForGradientsMadeInItsPlace) {
 }
 
 // As if the factor had been multiplied in: one gradient goes, another one is halved.
-TEST(Looks, AClippedGradientThatIsWrittenToKeepsItsFactor) {
-  for_host_and_device([] {
+TEST(Inspection, AClippedGradientThatIsWrittenToKeepsItsFactor) {
+  for_host_and_device([](const optim::Backend& backend) {
     const at::Tensor p = torch::zeros(1).requires_grad_(), q = torch::zeros(1).requires_grad_();
-    optim::SGD sgd({p, q}, optim::SGDOptions(1));
+    On<optim::SGD> sgd(backend, {p, q}, optim::SGDOptions(1));
     set_grad(p, torch::full({1}, 3.F));
     set_grad(q, torch::full({1}, 4.F));
     optim::clip_grad_norm_({p, q}, 1);
@@ -183,10 +187,10 @@ TEST(Looks, AClippedGradientThatIsWrittenToKeepsItsFactor) {
   });
 }
 
-TEST(Looks, AnInfThatWasClippedIsNotMendedAway) {
-  for_host_and_device([] {
+TEST(Inspection, AnInfThatWasClippedIsNotMendedAway) {
+  for_host_and_device([](const optim::Backend& backend) {
     const at::Tensor p = torch::zeros(1).requires_grad_();
-    optim::SGD sgd({p}, optim::SGDOptions(1));
+    On<optim::SGD> sgd(backend, {p}, optim::SGDOptions(1));
     set_grad(p, torch::full({1}, kInf));
     optim::clip_grad_norm_({p}, 1);  // the factor is 0, or NaN
     p.mutable_grad().fill_(1);
@@ -196,13 +200,13 @@ TEST(Looks, AnInfThatWasClippedIsNotMendedAway) {
   });
 }
 
-TEST(Looks, WhatUnscaleFoundDecidesAsInPyTorch) {
-  for_host_and_device([] {
+TEST(Inspection, WhatUnscaleFoundDecidesAsInPyTorch) {
+  for_host_and_device([](const optim::Backend& backend) {
     for (const auto dtype : {at::kFloat, at::kHalf}) {
       for (const bool joint : {false, true}) {
-        Loop loop(dtype);
+        Loop loop(dtype, {}, backend);
         const at::Tensor q = torch::zeros(1).requires_grad_();
-        optim::SGD other({q}, optim::SGDOptions(1));
+        On<optim::SGD> other(backend, {q}, optim::SGDOptions(1));
         loop.backward(std::nanf(""));
         set_grad(q, torch::full({1}, 1024.F));
         loop.scaler.unscale_(loop.sgd);
@@ -222,12 +226,12 @@ TEST(Looks, WhatUnscaleFoundDecidesAsInPyTorch) {
   });
 }
 
-TEST(Looks, WhatIsSpoiledAfterwardsCountsForTheStepAndForTheScale) {
-  for_host_and_device([] {
+TEST(Inspection, WhatIsSpoiledAfterwardsCountsForTheStepAndForTheScale) {
+  for_host_and_device([](const optim::Backend& backend) {
     for (const bool joint : {false, true}) {
-      Loop loop(at::kFloat, {.growth_interval = 1});
+      Loop loop(at::kFloat, {.growth_interval = 1}, backend);
       const at::Tensor q = torch::zeros(1).requires_grad_();
-      optim::SGD other({q}, optim::SGDOptions(1));
+      On<optim::SGD> other(backend, {q}, optim::SGDOptions(1));
       loop.backward(1);
       set_grad(q, torch::full({1}, 1024.F));
       loop.scaler.unscale_(loop.sgd);
@@ -246,7 +250,7 @@ TEST(Looks, WhatIsSpoiledAfterwardsCountsForTheStepAndForTheScale) {
 }
 
 // The user's own arithmetic puts other tensors in the gradients' place.
-TEST(Looks, AGradientReplacedAfterUnscaleKeepsItsScale) {
+TEST(Inspection, AGradientReplacedAfterUnscaleKeepsItsScale) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Loop loop(dtype);
     loop.backward(4);
@@ -256,9 +260,9 @@ TEST(Looks, AGradientReplacedAfterUnscaleKeepsItsScale) {
   }
 }
 
-TEST(Looks, AmaxAndNormAreOfTrueGradientsAlsoAfterAClip) {
-  for_host_and_device([] {
-    Loop loop(at::kFloat, {.mode = ScaleMode::kAmax});
+TEST(Inspection, AmaxAndNormAreOfTrueGradientsAlsoAfterAClip) {
+  for_host_and_device([](const optim::Backend& backend) {
+    Loop loop(at::kFloat, {.mode = ScaleMode::kAmax}, backend);
     loop.backward(4);
     optim::clip_grad_norm_({loop.p}, 1024);  // of the scaled one, as in PyTorch: a quarter
     EXPECT_NEAR(loop.step(), 1, 1e-5);
@@ -267,7 +271,7 @@ TEST(Looks, AmaxAndNormAreOfTrueGradientsAlsoAfterAClip) {
   });
 }
 
-TEST(Looks, LibTorchsOwnClipOn16BitGradientsIsNamed) {
+TEST(Inspection, LibTorchsOwnClipOn16BitGradientsIsNamed) {
   if (!weights::hook_is_free())
     GTEST_SKIP() << "LibTorch before 2.15 cannot tell of a write through .data(), as its clip does";
   for (const auto dtype : {at::kHalf, at::kFloat}) {
@@ -288,7 +292,7 @@ TEST(Looks, LibTorchsOwnClipOn16BitGradientsIsNamed) {
   }
 }
 
-TEST(Looks, DemisOwnClipIsSilent) {
+TEST(Inspection, DemisOwnClipIsSilent) {
   Loop loop(at::kHalf);
   const RecordedWarnings heard;
   loop.backward(6);
@@ -298,7 +302,7 @@ TEST(Looks, DemisOwnClipIsSilent) {
   EXPECT_TRUE(heard.messages().empty());
 }
 
-TEST(Looks, OneOptimizerTwiceInAJointStepIsRefused) {
+TEST(Inspection, OneOptimizerTwiceInAJointStepIsRefused) {
   for (const bool enabled : {true, false}) {
     Loop loop(at::kFloat, {.enabled = enabled});
     loop.backward(1);
@@ -308,12 +312,12 @@ TEST(Looks, OneOptimizerTwiceInAJointStepIsRefused) {
   }
 }
 
-TEST(Looks, AnUndefinedOutputIsNamed) {
+TEST(Inspection, AnUndefinedOutputIsNamed) {
   GradScaler scaler;
   EXPECT_THAT(complaint([&] { scaler.scale(at::Tensor()); }), HasSubstr("[scaler.scale]"));
 }
 
-TEST(Looks, CountsOfAStateThatNoIntegerHoldsAreRefused) {
+TEST(Inspection, CountsOfAStateThatNoIntegerHoldsAreRefused) {
   GradScaler scaler;
   const StateDict before = scaler.state_dict();
   for (const double bad : {std::nan(""), 1e300, -1.0, 2.5}) {

@@ -1,4 +1,4 @@
-#include "demi/scaler/seen_gradients.h"
+#include "demi/scaler/inspected_gradients.h"
 
 #include <unordered_map>
 
@@ -8,7 +8,7 @@
 
 namespace demi {
 
-SeenGradients::SeenGradients(torch::optim::Optimizer& optimizer, bool in_place) {
+InspectedGradients::InspectedGradients(torch::optim::Optimizer& optimizer, bool in_place) {
   const bool own = dynamic_cast<optim::Optimizer*>(&optimizer) != nullptr;
   for (const auto& group : optimizer.param_groups()) {
     all_.reserve(all_.size() + group.params().size());
@@ -23,7 +23,8 @@ SeenGradients::SeenGradients(torch::optim::Optimizer& optimizer, bool in_place) 
   }
 }
 
-bool SeenGradients::would_be_divided_again(const SeenGradients& later, bool pending) const {
+bool InspectedGradients::would_be_divided_again(const InspectedGradients& later,
+                                                bool pending) const {
   std::unordered_map<const at::TensorImpl*, const Seen*> here;
   for (const Seen& seen : all_) here[seen.parameter] = &seen;
   for (const Seen& next : later.all_) {

@@ -1,4 +1,4 @@
-#include "demi/step/stepper.h"
+#include "demi/step/pending_step.h"
 
 #include <torch/types.h>
 
@@ -8,9 +8,14 @@
 #include <string>
 #include <tuple>
 
+#include "demi/core/error.h"
 #include "demi/kernels/decision.h"
 #include "demi/kernels/inverse_scale.h"
 #include "demi/kernels/traffic.h"
+#include "demi/step/backend.h"
+#include "demi/step/member_source.h"
+#include "demi/step/streams.h"
+#include "demi/step/tensor_table.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/inverse_scale.h"
 
@@ -24,14 +29,40 @@ float read(const at::Tensor& number) {
   return number.is_cpu() ? *number.const_data_ptr<float>() : number.item<float>();
 }
 
+[[noreturn]] void refuse_argument(const char* what, const std::string& seen, const char* accepted) {
+  throw UsageError(
+      {.where = "optim.PendingStep", .what = what, .seen = seen, .accepted = accepted});
+}
+
+void check_limit(const char* name, double limit) {
+  if (!(limit >= 0))
+    refuse_argument((std::string(name) + " is out of range").c_str(), std::to_string(limit),
+                    "0 or more");
+}
+
 }  // namespace
 
-std::vector<TensorTable> Stepper::make_tables(const Groups& groups) {
+PendingStep::PendingStep(kernels::UpdateRule rule, StepOptions options, const Backend& backend,
+                         MemberSource& source)
+    : rule_(rule), options_(options), backend_(backend), source_(source) {}
+
+PendingStep::~PendingStep() = default;
+
+// The tables
+
+void PendingStep::prepare() {
+  const Groups& groups = source_.groups();
+  if (!source_.is_unchanged() || !update_groups(groups)) build(source_.members(groups), groups);
+  refresh();
+}
+
+std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMember>& grouped,
+                                                  const Groups& groups) {
   using Key = std::tuple<int, int, bool>;  // device type and index, kernels of ours
   std::map<Key, std::pair<std::vector<Member>, std::vector<int>>> parts;
-  for (const auto& [member, group] : placed_) {
+  for (const auto& [member, group] : grouped) {
     const auto device = member.work.device();
-    const bool ours = static_cast<bool>(kernels_for(member.work, options_.path));
+    const bool ours = static_cast<bool>(backend_.kernels_for(member.work, options_.path));
     auto& [members, group_of] = parts[{static_cast<int>(device.type()), device.index(), ours}];
     members.push_back(member);
     group_of.push_back(group);
@@ -40,7 +71,7 @@ std::vector<TensorTable> Stepper::make_tables(const Groups& groups) {
   for (auto& [key, part] : parts) {
     auto& [members, group_of] = part;
     const at::Tensor work = members.front().work;
-    const TableKernels kernels = kernels_for(work, options_.path);
+    const TableKernels kernels = backend_.kernels_for(work, options_.path);
     at::Tensor state;
     if (kernels.device) {
       state = states_[{std::get<0>(key), std::get<1>(key)}];
@@ -52,19 +83,18 @@ std::vector<TensorTable> Stepper::make_tables(const Groups& groups) {
   return tables;
 }
 
-/// Where all is decided; none: on the host.
-std::optional<c10::Device> Stepper::deciding_device() const {
+/// None: the host decides.
+std::optional<c10::Device> PendingStep::deciding_device() const {
   if (tables_.size() != 1 || !tables_.front().is_on_device()) return std::nullopt;
   return tables_.front().device();
 }
 
-void Stepper::build(const std::vector<Placed>& members, const Groups& groups) {
+void PendingStep::build(std::vector<GroupedMember> members, const Groups& groups) {
   if (measured_ && max_norm_ != kernels::kNoLimit) freeze_clip();
   const auto before = deciding_device();
-  placed_ = members;
-  std::vector<TensorTable> tables = make_tables(groups);
+  std::vector<TensorTable> tables = make_tables(members, groups);
   std::swap(tables, tables_);
-  if (holds_) bring_records(tables);
+  if (holds_) move_records(tables);
   const auto now = deciding_device();
   if (now != before) record_.reset();  // lies on the device before
   if (before && now != before) taken_ = read_state(tables.front().state()).taken;
@@ -72,31 +102,31 @@ void Stepper::build(const std::vector<Placed>& members, const Groups& groups) {
   changed_ = true;
 }
 
-int64_t Stepper::taken() const {
+int64_t PendingStep::taken() const {
   return deciding_device() ? read_state(tables_.front().state()).taken : taken_;
 }
 
-void Stepper::set_taken(int64_t taken) {
+void PendingStep::set_taken(int64_t taken) {
   taken_ = taken;
   kernels::StepState state;
   state.taken = taken;
   for (auto& [device, tensor] : states_) write_state(tensor, state);
 }
 
-bool Stepper::adjust(const Groups& groups) {
+bool PendingStep::update_groups(const Groups& groups) {
   for (const auto& table : tables_)
-    if (!table.fits(groups)) return false;
-  for (auto& table : tables_) table.take(groups);
+    if (!table.matches(groups)) return false;
+  for (auto& table : tables_) table.update_groups(groups);
   return true;
 }
 
-bool Stepper::refresh_tables() {
+bool PendingStep::refresh_tables() {
   bool changed = false;
   for (auto& table : tables_) changed |= table.refresh(wide_unscaled_);
   return changed;
 }
 
-void Stepper::refresh() {
+void PendingStep::refresh() {
   bool changed = refresh_tables();
   int64_t kept = 0, lost = 0;
   bool narrow_written = false;
@@ -116,21 +146,21 @@ void Stepper::refresh() {
   if (narrow_written && wide_unscaled_ && scale_.defined()) warn_of_writes();
 }
 
-bool Stepper::holds_all_unchanged() const {
+bool PendingStep::holds_all_unchanged() const {
   return std::all_of(tables_.begin(), tables_.end(),
                      [](const auto& table) { return table.holds_all_unchanged(); });
 }
 
-/// Not what is said of the step, whatever its gradients: what others have found, and a scale that
-/// none of them was divided by.
-void Stepper::forget_for_new_gradients() {
+/// Keeps what was said of the step whatever its gradients are: skip_if(), and a scale that no
+/// gradient was divided by.
+void PendingStep::forget_for_new_gradients() {
   const at::Tensor found_inf = found_inf_, scale = wide_unscaled_ ? at::Tensor() : scale_;
   forget_records();
   found_inf_ = found_inf;
   scale_ = scale;
 }
 
-void Stepper::warn_of_writes() {
+void PendingStep::warn_of_writes() {
   if (warned_) return;
   warned_ = true;
   TORCH_WARN(
@@ -142,42 +172,31 @@ void Stepper::warn_of_writes() {
       "StepOptions::low_precision_grads = false keeps them in fp32.");
 }
 
-void Stepper::end_look() {
-  if (!holds_) return;
-  if (holds_all_unchanged())
-    sealed_ = true;
-  else
-    forget_records();
-}
-
-/// The clip that is recorded becomes factors of the gradients that it was measured on, before they
-/// are measured anew: what is in .grad by then is, to the user, what was clipped. An Inf or NaN
-/// that was found with the norm stays found, since the factor comes from it.
-void Stepper::freeze_clip() {
+/// Makes the recorded clip a factor of each gradient that it was measured on, before these are
+/// measured anew: to the user, .grad holds what was clipped. An Inf or NaN that was found with the
+/// norm stays found, since the factor comes from it.
+void PendingStep::freeze_clip() {
   const at::Tensor factor = clip_factor();
-  earlier_found_ = found_inf();
+  earlier_found_ = recorded(kFoundInf, joint_.found_inf);
   max_norm_ = kernels::kNoLimit;
   for (auto& table : tables_)
     for (Member& member : table.members())
-      if (member.held.defined()) {
+      if (member.held.gradient.defined()) {
         const at::Tensor here = factor.to(member.work.device(), at::kFloat).contiguous();
         member.factor = member.factor.defined() ? member.factor * here : here;
       }
   factors_ = true;
 }
 
-/// What is recorded for parameters stays with them where the tables are built anew.
-void Stepper::bring_records(std::vector<TensorTable>& from) {
+/// What is recorded for a parameter stays with it if the tables are built anew.
+void PendingStep::move_records(std::vector<TensorTable>& from) {
   for (auto& table : from) {
     for (Member& old : table.members()) {
-      if (!old.held.defined()) continue;
+      if (!old.held.gradient.defined()) continue;
       for (auto& now : tables_) {
         Member* member = now.member_of(old.parameter);
         if (!member) continue;
         member->held = old.held;
-        member->held_data = old.held_data;
-        member->held_version = old.held_version;
-        member->held_arrivals = old.held_arrivals;
         if (old.factor.defined()) member->factor = old.factor.to(member->work.device());
         now.entry_of(*member).limit = table.entry_of(old).limit;
       }
@@ -185,25 +204,42 @@ void Stepper::bring_records(std::vector<TensorTable>& from) {
   }
 }
 
-void Stepper::join_earlier_found() {
+void PendingStep::join_earlier_found() {
   if (!earlier_found_.defined() || !skips_nonfinite()) return;
-  const at::Tensor now = found_inf_.defined() ? found_inf_ : found_inf();
+  const at::Tensor now = found_inf_.defined() ? found_inf_ : recorded(kFoundInf, joint_.found_inf);
   found_inf_ = at::maximum(earlier_found_, now.to(earlier_found_.device()));
 }
 
-void Stepper::hold() {
-  for (auto& table : tables_) table.hold();
+void PendingStep::keep_gradients() {
+  for (auto& table : tables_) table.keep_gradients();
   holds_ = true;
 }
 
-bool Stepper::has_gradients() const {
+bool PendingStep::has_gradients() const { return source_.has_gradients(); }
+
+bool PendingStep::any_reads() const {
   return std::any_of(tables_.begin(), tables_.end(),
                      [](const auto& table) { return table.has_gradients(); });
 }
 
-float Stepper::scale() const { return scale_.defined() ? read(scale_) : 1.0F; }
+float PendingStep::scale() const { return scale_.defined() ? read(scale_) : 1.0F; }
 
-bool Stepper::set_scale(const at::Tensor& scale, bool wide_unscaled) {
+// The records
+
+/// A device's scale is not read here: the step is skipped there (kernels/decision.h).
+void PendingStep::check_scale(const at::Tensor& scale) const {
+  if (!scale.defined()) return;
+  if (scale.numel() != 1 || scale.scalar_type() != at::kFloat)
+    refuse_argument("a scale is not one number", scale.toString() + " " + c10::str(scale.sizes()),
+                    "fp32, one element");
+  if (backend_.is_asynchronous(scale.device())) return;
+  const float value = *scale.const_data_ptr<float>();
+  if (!kernels::is_usable(kernels::inverse_of_scale(value)))
+    refuse_argument("a scale is out of range", std::to_string(value), "positive, finite, not tiny");
+}
+
+/// Returns whether that is another scale.
+bool PendingStep::record_scale(const at::Tensor& scale, bool wide_unscaled) {
   const bool same = scale.is_same(scale_) && wide_unscaled == wide_unscaled_;
   if (!same && measured_ && max_norm_ != kernels::kNoLimit) freeze_clip();
   scale_ = scale;
@@ -215,71 +251,107 @@ bool Stepper::set_scale(const at::Tensor& scale, bool wide_unscaled) {
   return true;
 }
 
-void Stepper::unscale(const at::Tensor& scale) {
-  set_scale(scale, /*wide_unscaled=*/true);
+void PendingStep::set_scale(const at::Tensor& scale, bool wide_unscaled) {
+  const at::NoGradGuard no_grad;
+  check_scale(scale);
+  if (holds_) prepare();  // forgets what was recorded for other gradients
+  record_scale(scale, wide_unscaled);
+}
+
+void PendingStep::unscale_(const at::Tensor& scale) {
+  const at::NoGradGuard no_grad;
+  check_scale(scale);
+  prepare();
+  record_scale(scale, /*wide_unscaled=*/true);
   changed_ = true;
   for (auto& table : tables_)
     if (table.has_wide()) table.unscale_wide(scale);
   refresh_tables();
-  hold();  // as they are now
+  keep_gradients();  // as they are now
   for (auto& table : tables_) table.watch_narrow();
 }
 
-/// Writes what is recorded into .grad, as fp32, for what cannot be recorded on top of it.
-void Stepper::settle() {
+void PendingStep::end_inspection() {
+  if (!holds_) return;
+  if (holds_all_unchanged())
+    sealed_ = true;
+  else
+    forget_records();
+}
+
+void PendingStep::skip_if(const at::Tensor& found_inf) {
+  found_inf_ = found_inf.defined() ? found_inf.to(at::kFloat) : found_inf;
+}
+
+void PendingStep::apply_recorded_factors() {
+  const at::NoGradGuard no_grad;
+  prepare();
   if (max_norm_ == kernels::kNoLimit && !factors_) return;
-  std::vector<std::pair<at::Tensor, at::Tensor>> settled;
+  std::vector<std::pair<at::Tensor, at::Tensor>> applied;
   for (auto& table : tables_)
     for (Member& member : table.members())
       if (table.entry_of(member).gradient)
-        settled.emplace_back(member.parameter, unscaled(member.parameter));
+        applied.emplace_back(member.parameter, used_gradient(member.parameter));
   const at::Tensor scale = scale_;
   forget_records();
   scale_ = scale;
   wide_unscaled_ = true;
-  for (auto& [parameter, gradient] : settled) parameter.mutable_grad() = gradient;
+  for (auto& [parameter, gradient] : applied) parameter.mutable_grad() = gradient;
   refresh_tables();
-  hold();
+  keep_gradients();
 }
 
-bool Stepper::clip_norm(float max_norm) {
+bool PendingStep::clip_norm(double max_norm) {
+  check_limit("max_norm", max_norm);
+  const at::NoGradGuard no_grad;
+  prepare();
   if (max_norm_ != kernels::kNoLimit || factors_) return false;
-  max_norm_ = max_norm;
-  measure();
+  max_norm_ = static_cast<float>(max_norm);
+  measure_if_changed();
   return true;
 }
 
-std::pair<TensorTable*, Member*> Stepper::reader_of(const at::Tensor& parameter) {
+std::pair<TensorTable*, Member*> PendingStep::reader_of(const at::Tensor& parameter) {
   for (auto& table : tables_)
     if (Member* member = table.reader_of(parameter)) return {&table, member};
   return {};
 }
 
-void Stepper::multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& factor) {
+void PendingStep::multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& factor) {
+  const at::NoGradGuard no_grad;
+  prepare();
   for (const auto& parameter : parameters) {
     Member* member = reader_of(parameter).second;
     if (!member) continue;
     member->factor = factor.to(member->work.device(), at::kFloat).contiguous();
     factors_ = true;
   }
-  hold();
+  keep_gradients();
 }
 
-void Stepper::clip_value(const std::vector<at::Tensor>& parameters, float limit) {
+void PendingStep::clip_value(const std::vector<at::Tensor>& parameters, double limit) {
+  check_limit("limit", limit);
+  const at::NoGradGuard no_grad;
+  prepare();
   for (const auto& parameter : parameters) {
     const auto [table, member] = reader_of(parameter);
     if (!member) continue;
     float& now = table->entry_of(*member).limit;
-    now = std::min(now, limit);
+    now = std::min(now, static_cast<float>(limit));
     factors_ = true;
   }
-  hold();
+  keep_gradients();
 }
 
-at::Tensor Stepper::unscaled(const at::Tensor& parameter) {
+at::Tensor PendingStep::unscaled_grad(const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  prepare();
+  return used_gradient(parameter);
+}
+
+at::Tensor PendingStep::used_gradient(const at::Tensor& parameter) {
   const auto [table, member] = reader_of(parameter);
   if (!member) return {};
-  const at::NoGradGuard no_grad;
   const auto device = member->work.device();
   const bool wide = !tensor::is_16_bit(member->gradient->scalar_type());
   at::Tensor gradient =
@@ -292,21 +364,24 @@ at::Tensor Stepper::unscaled(const at::Tensor& parameter) {
   return limit == kernels::kNoLimit ? gradient : gradient.clamp_(-limit, limit);
 }
 
-/// kernels::clip_factor_of the norm, where that is.
-at::Tensor Stepper::clip_factor() const {
-  const at::Tensor norm = grad_norm() + 1e-6;
+/// kernels::clip_factor_of the norm, on the norm's device.
+at::Tensor PendingStep::clip_factor() const {
+  const at::Tensor norm = recorded(kGradientNorm, joint_.gradient_norm) + 1e-6;
   return (at::full_like(norm, max_norm_) / norm).clamp_max(1);
 }
 
-bool Stepper::checks() const {
+// The step
+
+/// Whether this step reads the gradients before it updates.
+bool PendingStep::checks() const {
   return options_.skip_nonfinite || scale_.defined() || max_norm_ != kernels::kNoLimit;
 }
 
-bool Stepper::skips_nonfinite() const {
+bool PendingStep::skips_nonfinite() const {
   return options_.skip_nonfinite || scale_.defined() || found_inf_.defined();
 }
 
-void Stepper::set_inputs() {
+void PendingStep::set_inputs() {
   kernels::StepInputs inputs;
   inputs.max_norm = max_norm_;
   inputs.skip_nonfinite = skips_nonfinite();
@@ -319,14 +394,20 @@ void Stepper::set_inputs() {
   for (auto& table : tables_) table.set_inputs(scale_, found_inf_, inputs);
 }
 
-void Stepper::measure() {
-  if (measured_ && !changed_) return;
-  measure_now();
-  hold();
+void PendingStep::measure() {
+  const at::NoGradGuard no_grad;
+  prepare();
+  measure_if_changed();
 }
 
-void Stepper::measure_now() {
-  if (measured_) record_.reset();  // what was handed out keeps what it shows
+void PendingStep::measure_if_changed() {
+  if (measured_ && !changed_) return;
+  measure_now();
+  keep_gradients();
+}
+
+void PendingStep::measure_now() {
+  if (measured_) record_.reset();  // tensors that were handed out keep their numbers
   set_inputs();
   for (auto& table : tables_) table.measure();
   measured_ = true;
@@ -335,7 +416,7 @@ void Stepper::measure_now() {
 }
 
 /// Norm and found_inf over all tables, and back into each of them.
-void Stepper::join() {
+void PendingStep::join() {
   double squares = 0;
   float greatest = 0;
   for (auto& table : tables_) {
@@ -356,8 +437,8 @@ void Stepper::join() {
   }
 }
 
-/// The host has joined what the tables found: all of them decide alike.
-void Stepper::update_joined() {
+/// After join(): all tables decide alike.
+void PendingStep::update_joined() {
   for (auto& table : tables_) {
     kernels::StepState& state = table.plan().state();
     state.taken = taken_;
@@ -371,7 +452,7 @@ void Stepper::update_joined() {
   if (joint_.skipped == 0) ++taken_;
 }
 
-void Stepper::step() {
+void PendingStep::step() {
   if (checks() && (!measured_ || changed_)) measure_now();
   join_earlier_found();
   set_inputs();
@@ -390,26 +471,56 @@ void Stepper::step() {
   bytes_ = elements > 0 ? bytes_ / elements : 0;
 }
 
-/// A number of measure(), from wherever it is.
-at::Tensor Stepper::recorded(int field, float joint) const {
+/// A number of measure(), on the device that decides.
+at::Tensor PendingStep::recorded(int field, float joint) const {
   return deciding_device() ? record_.select(0, field) : at::scalar_tensor(joint, at::kFloat);
 }
-at::Tensor Stepper::found_inf() const { return recorded(kFoundInf, joint_.found_inf); }
-at::Tensor Stepper::grad_norm() const { return recorded(kGradientNorm, joint_.gradient_norm); }
-at::Tensor Stepper::greatest() const { return recorded(kGreatest, joint_.greatest); }
 
-StepResult Stepper::result(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) const {
+at::Tensor PendingStep::found_inf() {
+  measure();
+  return recorded(kFoundInf, joint_.found_inf);
+}
+
+at::Tensor PendingStep::grad_norm() {
+  measure();
+  return recorded(kGradientNorm, joint_.gradient_norm);
+}
+
+at::Tensor PendingStep::greatest() {
+  measure();
+  return recorded(kGreatest, joint_.greatest);
+}
+
+at::Tensor PendingStep::found_inf_under(const at::Tensor& scale, bool wide_unscaled) {
+  const at::NoGradGuard no_grad;
+  prepare();
+  if (record_scale(scale, wide_unscaled)) refresh();
+  measure_if_changed();
+  return recorded(kFoundInf, joint_.found_inf);
+}
+
+StepResult PendingStep::run(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) {
+  const at::NoGradGuard no_grad;
+  prepare();
+  if (any_reads()) step();
+  const StepResult done = result(optimizer, loss);
+  forget_records();
+  return done;
+}
+
+StepResult PendingStep::result(const torch::optim::Optimizer* optimizer,
+                               const at::Tensor& loss) const {
   const auto device = deciding_device();
-  if (device && has_gradients()) return {optimizer, record_, loss, ordered_stream(*device)};
+  if (device && any_reads()) return {optimizer, record_, loss, ordered_stream(*device)};
   StepResult::Numbers numbers{.grad_norm = std::nanf(""), .scale = scale()};
-  if (has_gradients()) {
+  if (any_reads()) {
     numbers.found_inf = joint_.skipped;
     numbers.grad_norm = joint_.gradient_norm;
   }
   return {optimizer, numbers, loss};
 }
 
-void Stepper::forget_records() {
+void PendingStep::forget_records() {
   for (auto& table : tables_) table.end_step();
   scale_.reset();
   found_inf_.reset();

@@ -1,4 +1,5 @@
-// What is recorded for the next step, and what is forgotten after it.
+#include "demi/step/pending_step.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -28,7 +29,7 @@ struct One {
   SGD sgd;
 };
 
-TEST(Records, ASecondClipIsOnTopOfTheFirst) {
+TEST(PendingStep, ASecondClipIsOnTopOfTheFirst) {
   One one;
   one.gradient(8);
   clip_grad_norm_({one.p}, 4);
@@ -36,18 +37,18 @@ TEST(Records, ASecondClipIsOnTopOfTheFirst) {
   EXPECT_NEAR(one.applied(), 4, 1e-5);
 }
 
-TEST(Records, TheScaleOutlivesWhatIsSettled) {
+TEST(PendingStep, TheScaleOutlivesAppliedFactors) {
   One one;
   set_grad(one.p, torch::full({1}, 64.F, at::kBFloat16));
-  one.sgd.set_scale(at::scalar_tensor(8.F));
-  one.sgd.clip_norm(4);
-  one.sgd.settle();
+  one.sgd.pending().set_scale(at::scalar_tensor(8.F));
+  one.sgd.pending().clip_norm(4);
+  one.sgd.pending().apply_recorded_factors();
   EXPECT_NEAR(one.p.grad().item<float>(), 4, 1e-5);
   EXPECT_NEAR(one.applied(), 4, 1e-5);
   EXPECT_EQ(one.sgd.last_step().scale(), 8);
 }
 
-TEST(Records, TheLeastLimitCounts) {
+TEST(PendingStep, TheLeastLimitCounts) {
   One one;
   one.gradient(8);
   clip_grad_value_({one.p}, 2);
@@ -55,7 +56,7 @@ TEST(Records, TheLeastLimitCounts) {
   EXPECT_EQ(one.applied(), 2);
 }
 
-TEST(Records, ClippingReadsTheGradientsAlsoWithoutTheCheck) {
+TEST(PendingStep, ClippingReadsTheGradientsEvenWithoutTheCheck) {
   One one({.skip_nonfinite = false});
   one.gradient(8);
   clip_grad_norm_({one.p}, 4);
@@ -63,36 +64,36 @@ TEST(Records, ClippingReadsTheGradientsAlsoWithoutTheCheck) {
   EXPECT_EQ(one.sgd.last_step().grad_norm(), 8);
 }
 
-TEST(Records, AFlagOfOthersSkipsAlsoWithoutTheCheck) {
+TEST(PendingStep, AFlagOfOthersSkipsEvenWithoutTheCheck) {
   One one({.skip_nonfinite = false});
   one.gradient(8);
-  one.sgd.skip_if(torch::ones({}));
+  one.sgd.pending().skip_if(torch::ones({}));
   EXPECT_EQ(one.applied(), 0);
   EXPECT_TRUE(one.sgd.last_step().skipped());
 }
 
-TEST(Records, AFlagOfAnotherDtypeIsReadAsItStandsInEachStep) {
+TEST(PendingStep, AFlagOfAnotherDtypeIsReadInEachStep) {
   One one;
   const at::Tensor flag = torch::zeros({}, at::kDouble);
   for (const double found : {0.0, 1.0, 0.0}) {
     flag.fill_(found);
     one.gradient(8);
-    one.sgd.skip_if(flag);
+    one.sgd.pending().skip_if(flag);
     EXPECT_EQ(one.applied(), found != 0 ? 0 : 8);
   }
 }
 
-TEST(Records, AFlagOfOthersOutlivesTheGradients) {
+TEST(PendingStep, AFlagOfOthersOutlivesTheGradients) {
   One one;
   one.gradient(8);
   clip_grad_norm_({one.p}, 4);
-  one.sgd.skip_if(torch::ones({}));
+  one.sgd.pending().skip_if(torch::ones({}));
   one.gradient(2);
   EXPECT_EQ(one.applied(), 0);
 }
 
 // autograd::grad runs the hooks of a parameter and leaves its .grad alone.
-TEST(Records, AGradientTakenBesideLeavesTheClip) {
+TEST(PendingStep, AGradientTakenBesideLeavesTheClip) {
   One one;
   one.gradient(8);
   clip_grad_norm_({one.p}, 4);
@@ -100,7 +101,7 @@ TEST(Records, AGradientTakenBesideLeavesTheClip) {
   EXPECT_NEAR(one.applied(), 4, 1e-5);
 }
 
-TEST(Records, ANewGradientIsNotClippedWithThoseOfBefore) {
+TEST(PendingStep, ANewGradientIsNotClippedWithThoseOfBefore) {
   const at::Tensor p = torch::zeros(1).requires_grad_(), q = torch::zeros(1).requires_grad_();
   SGD sgd({p, q}, SGDOptions(1));
   for (const auto& each : {p, q}) set_grad(each, torch::full({1}, 8.F));
@@ -113,60 +114,60 @@ TEST(Records, ANewGradientIsNotClippedWithThoseOfBefore) {
 }
 
 // unscale_ gives it memory of its own before it divides.
-TEST(Records, AClippedGradientThatOverlapsItselfKeepsItsFactor) {
+TEST(PendingStep, AClippedGradientThatOverlapsItselfKeepsItsFactor) {
   const at::Tensor p = torch::zeros({4}).requires_grad_();
   SGD sgd({p}, SGDOptions(1));
   set_grad(p, torch::full({1}, 1024.F).expand({4}));
   clip_grad_norm_({p}, 1024);  // of 2048
-  sgd.unscale_(at::scalar_tensor(1024.F));
+  sgd.pending().unscale_(at::scalar_tensor(1024.F));
   sgd.step();
   EXPECT_TRUE(at::allclose(p, torch::full({4}, -0.5F)));
 }
 
 // Between the look and the step: another tensor on the same memory, other memory in the same
 // tensor, no gradient any more.
-TEST(Records, WhatTakesAGradientsPlaceIsLookedAtAgain) {
+TEST(PendingStep, AReplacedGradientIsMeasuredAgain) {
   const at::Tensor p = torch::zeros({2, 2}).requires_grad_();
   SGD sgd({p}, SGDOptions(1));
   const at::Tensor g = torch::tensor({{1.F, 2.F}, {3.F, 4.F}});
   set_grad(p, g);
-  sgd.measure();
+  sgd.pending().measure();
   set_grad(p, g.t());
   sgd.step();
   EXPECT_TRUE(at::equal(p.detach(), -g.t()));
   set_grad(p, g.clone());
-  sgd.measure();
+  sgd.pending().measure();
   p.grad().set_data(torch::full({2, 2}, std::numeric_limits<float>::infinity()));
   sgd.step();
   EXPECT_TRUE(sgd.last_step().skipped());
 }
 
-TEST(Records, AGradientThatGoesLeavesTheNorm) {
+TEST(PendingStep, AGradientThatIsGoneIsNotInTheNorm) {
   const at::Tensor p = torch::zeros(1).requires_grad_(), q = torch::zeros(1).requires_grad_();
   SGD sgd({p, q}, SGDOptions(1));
   set_grad(p, torch::full({1}, 3.F));
   set_grad(q, torch::full({1}, 4.F));
-  EXPECT_EQ(sgd.grad_norm().item<float>(), 5);
+  EXPECT_EQ(sgd.pending().grad_norm().item<float>(), 5);
   set_grad(q, {});
-  EXPECT_EQ(sgd.grad_norm().item<float>(), 3);
+  EXPECT_EQ(sgd.pending().grad_norm().item<float>(), 3);
 }
 
-TEST(Records, NothingIsLeftForTheStepAfter) {
+TEST(PendingStep, RecordsAreForOneStep) {
   One one;
   one.gradient(8);
-  one.sgd.set_scale(at::scalar_tensor(2.F));
-  one.sgd.skip_if(torch::zeros({}));
+  one.sgd.pending().set_scale(at::scalar_tensor(2.F));
+  one.sgd.pending().skip_if(torch::zeros({}));
   clip_grad_value_({one.p}, 1);
   EXPECT_EQ(one.applied(), 1);
   one.gradient(8);
   EXPECT_EQ(one.applied(), 8);
   EXPECT_EQ(one.sgd.last_step().scale(), 1);
   one.gradient(8);
-  EXPECT_TRUE(one.sgd.clip_norm(4));  // no factor of the first step stands in the way
+  EXPECT_TRUE(one.sgd.pending().clip_norm(4));  // no factor of the first step stands in the way
   EXPECT_NEAR(one.applied(), 4, 1e-5);
 }
 
-TEST(Records, TablesOfTwoKindsAreClippedByTheirJointNorm) {
+TEST(PendingStep, TablesOfTwoKindsAreClippedByTheirJointNorm) {
   const at::Tensor p = torch::zeros(1).requires_grad_();
   const at::Tensor q = torch::zeros(1, at::kDouble).requires_grad_();
   SGD sgd({p, q}, SGDOptions(1));
@@ -178,9 +179,9 @@ TEST(Records, TablesOfTwoKindsAreClippedByTheirJointNorm) {
   EXPECT_NEAR(q.item<double>(), -0.8, 1e-6);
   set_grad(p, torch::full({1}, 3e38F));
   set_grad(q, torch::ones(1, at::kDouble));
-  sgd.set_scale(at::scalar_tensor(0.5F));  // doubled, the first would be Inf
-  EXPECT_TRUE(std::isfinite(sgd.greatest().item<float>()));
-  EXPECT_EQ(sgd.found_inf().item<float>(), 0);
+  sgd.pending().set_scale(at::scalar_tensor(0.5F));  // doubled, the first would be Inf
+  EXPECT_TRUE(std::isfinite(sgd.pending().greatest().item<float>()));
+  EXPECT_EQ(sgd.pending().found_inf().item<float>(), 0);
 }
 
 }  // namespace

@@ -1,0 +1,140 @@
+#include "demi/step/member.h"
+
+#include <torch/types.h>
+
+#include <atomic>
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/kernels/formulas.h"
+#include "demi/step/pages.h"
+#include "demi/tensor/dtype.h"
+#include "demi/tensor/version.h"
+
+namespace demi::optim {
+namespace {
+
+at::Tensor on_huge_pages(at::Tensor tensor) {
+  ask_for_huge_pages(tensor);
+  return tensor;
+}
+
+/// `tensor` in the layout, dtype and device of `work`; zeros if it is undefined.
+void conform(at::Tensor& tensor, const at::Tensor& work, const char* name) {
+  if (!tensor.defined()) {
+    tensor = on_huge_pages(at::empty_like(work)).zero_();
+    return;
+  }
+  if (tensor.sizes() != work.sizes())
+    throw UsageError({.where = "optim.Optimizer",
+                      .what = "loaded state does not fit its parameter",
+                      .seen = std::string(name) + " of shape " + c10::str(tensor.sizes()),
+                      .accepted = "the parameter's shape"});
+  const bool fits = tensor.strides() == work.strides() &&
+                    tensor.scalar_type() == work.scalar_type() && tensor.device() == work.device();
+  if (!fits) tensor = on_huge_pages(at::empty_like(work)).copy_(tensor);
+}
+
+/// Chooses the dense fp32 (or fp64) array that is updated for the parameter.
+void choose_target(Member& member) {
+  const at::Tensor& parameter = member.parameter;
+  const bool dense = parameter.is_non_overlapping_and_dense();
+  if (tensor::is_16_bit(parameter.scalar_type())) {
+    const bool made = member.state->master.defined();
+    const at::Tensor layout =
+        at::empty_like(parameter, parameter.options().dtype(at::kFloat).requires_grad(false));
+    conform(member.state->master, layout, "master");
+    if (!made) member.state->master.copy_(parameter);
+    member.target = dense ? Target::kMaster : Target::kStaging;
+    member.work = member.state->master;
+    return;
+  }
+  member.state->master.reset();  // of an earlier dtype
+  const bool direct = dense || parameter.scalar_type() == at::kDouble;
+  member.target = direct ? Target::kParameter : Target::kStaging;
+  member.work = direct ? on_huge_pages(parameter.detach())
+                       : at::empty(parameter.sizes(), parameter.options().requires_grad(false));
+}
+
+c10::StorageImpl* memory_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+/// Neither written to nor moved since the step wrote it.
+bool is_as_written(const Member& member) {
+  return version_of(member.parameter) == member.written.version &&
+         data_of(member.parameter) == member.written.data &&
+         member.written.storage._unsafe_get_target() == memory_of(member.parameter);
+}
+
+}  // namespace
+
+int moments_of(kernels::UpdateRule rule, const kernels::Group& group) {
+  const auto momentum = group.momentum != 0 ? kernels::kMomentum : 0U;
+  return kernels::moment_count(rule, momentum | (group.amsgrad ? kernels::kAmsgrad : 0U));
+}
+
+Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
+                   const kernels::Group& group, const Backend& backend,
+                   std::optional<kernels::Path> path) {
+  const at::NoGradGuard no_grad;
+  Member member;
+  member.parameter = parameter;
+  member.state = &state;
+  member.sizes = c10::DimVector(parameter.sizes());
+  member.strides = c10::DimVector(parameter.strides());
+  member.dtype = parameter.scalar_type();
+  member.device = parameter.device();
+  choose_target(member);
+  const bool counted_on_device = backend.kernels_for(member.work, path).device;
+  const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
+  state.step = state.step.defined() ? state.step.to(counter, at::kLong)
+                                    : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
+  for (int k = 0; k < moments_of(rule, group); ++k) {
+    // SGD's buffer starts as the first gradient it gets, even if momentum is switched on late.
+    if (rule == kernels::UpdateRule::sgd && !state.moment(rule, k).defined()) state.step.zero_();
+    conform(state.moment(rule, k), member.work, "a moment");
+  }
+  return member;
+}
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor::version_of(*tensor.unsafeGetTensorImpl());
+}
+
+const void* data_of(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided ? tensor.const_data_ptr() : nullptr;
+}
+
+std::uint64_t arrivals_of(const Member& member) {
+  return member.arrivals ? member.arrivals->load(std::memory_order_relaxed) : 0;
+}
+
+bool is_unchanged(const HeldGradient& held, const at::Tensor& gradient) {
+  return gradient.is_same(held.gradient) && data_of(gradient) == held.data &&
+         version_of(gradient) == held.version;
+}
+
+bool is_still_there(const Member& member, const at::Tensor& gradient) {
+  const HeldGradient& held = member.held;
+  if (!held.gradient.defined() || !gradient.is_same(held.gradient)) return false;
+  return arrivals_of(member) == held.arrivals || version_of(gradient) == held.version;
+}
+
+void refresh_master(Member& member) {
+  if (!tensor::is_16_bit(member.parameter.scalar_type()) || is_as_written(member)) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor same = member.work.to(member.parameter.scalar_type()) == member.parameter;
+  member.work.copy_(at::where(same, member.work, member.parameter.to(at::kFloat)));
+}
+
+void note_as_written(Member& member) {
+  member.written.version = version_of(member.parameter);
+  member.written.data = data_of(member.parameter);
+  c10::StorageImpl* storage = memory_of(member.parameter);
+  if (member.written.storage._unsafe_get_target() != storage)
+    member.written.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+}
+
+}  // namespace demi::optim

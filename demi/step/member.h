@@ -1,0 +1,104 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/DimVector.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <optional>
+#include <vector>
+
+#include "demi/kernels/step_table.h"
+#include "demi/step/backend.h"
+#include "demi/step/ownership.h"
+#include "demi/step/param_state.h"
+
+namespace demi::optim {
+
+/// The array that the update rule works on.
+enum class Target {
+  kParameter,  // the parameter itself
+  kMaster,     // the fp32 master of a dense 16-bit parameter; kernels write the parameter too
+  kStaging,    // a dense array, copied to the parameter after the step
+};
+
+/// A gradient for which something was measured or recorded. It is kept alive, so that its address
+/// is not used again.
+struct HeldGradient {
+  at::Tensor gradient;
+  const void* data = nullptr;
+  int64_t version = 0;
+  std::uint64_t arrivals = 0;
+};
+
+/// A 16-bit parameter as the step last wrote it. The memory is part of it, since set_data() and
+/// .data() writes change no version.
+struct WrittenParameter {
+  int64_t version = -2;  // -2: not yet
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
+  const void* data = nullptr;
+};
+
+/// One parameter of a table.
+struct Member {
+  at::Tensor parameter;
+  ParamState* state = nullptr;
+  Target target = Target::kParameter;
+  // The parameter's form when the table was built.
+  c10::DimVector sizes, strides;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  c10::Device device = c10::kCPU;
+  /// The array that is updated: dense; fp32, or fp64 for an fp64 parameter.
+  at::Tensor work;
+  WrittenParameter written;
+  /// The gradient that the passes read: .grad, or `staged`.
+  const at::Tensor* gradient = nullptr;
+  /// A copy of .grad in the layout of `work`.
+  at::Tensor staged;
+  /// Whether pass 1 has read `gradient`.
+  bool measured = false;
+  HeldGradient held;
+  /// Counts gradients from backward; null: not known.
+  Arrivals arrivals;
+  /// Recorded for the next step: fp32, (), on the device of `work`; or undefined.
+  at::Tensor factor;
+};
+
+/// A member and the index of its parameter group.
+struct GroupedMember {
+  Member member;
+  int group;
+};
+
+/// Hyper-parameters of all parameter groups.
+struct Groups {
+  std::vector<kernels::Group> numbers;
+  /// Learning rates by the count of steps taken: fp64, CPU. Undefined: no schedule.
+  std::vector<at::Tensor> rates;
+};
+
+/// Moments that the rule keeps for a parameter of that group.
+int moments_of(kernels::UpdateRule rule, const kernels::Group& group);
+
+/// The parameter with its state: what is missing of the state is made, the rest is put into the
+/// layout, dtype and device of the array that is updated.
+Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
+                   const kernels::Group& group, const Backend& backend,
+                   std::optional<kernels::Path> path);
+
+int64_t version_of(const at::Tensor& tensor);
+const void* data_of(const at::Tensor& tensor);
+std::uint64_t arrivals_of(const Member& member);
+
+/// Whether the gradient is the held one, with no write to it since.
+bool is_unchanged(const HeldGradient& held, const at::Tensor& gradient);
+/// Whether the gradient is the held one, written to by nobody but the user: backward makes another
+/// gradient of it.
+bool is_still_there(const Member& member, const at::Tensor& gradient);
+
+/// Where the user has changed a 16-bit parameter, its master follows; elsewhere the master keeps
+/// its lower bits.
+void refresh_master(Member& member);
+void note_as_written(Member& member);
+
+}  // namespace demi::optim

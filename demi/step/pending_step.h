@@ -1,0 +1,162 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/kernels/step_table.h"
+#include "demi/step/step_options.h"
+#include "demi/step/step_result.h"
+
+namespace demi::optim {
+
+class Backend;
+class MemberSource;
+class TensorTable;
+struct GroupedMember;
+struct Groups;
+struct Member;
+
+/// The next step of one of demi's optimizers (Optimizer::pending()): what GradScaler and
+/// clip_grad_* record for it, and what it has measured of the gradients. Recording synchronises
+/// nothing.
+///
+/// What is recorded belongs to the present gradients. It is forgotten for a gradient that is gone
+/// or replaced (zero_grad(), another backward); if all are, unscale_() is forgotten too.
+///
+/// The parameters lie in one table a device, and one for fp64. If the only table is served by a
+/// device's kernels, the device decides, and the host reads nothing. The host joins what several
+/// tables found, which waits for each device once a step.
+class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
+ public:
+  ~PendingStep();
+  PendingStep(const PendingStep&) = delete;
+  PendingStep& operator=(const PendingStep&) = delete;
+
+  /// The gradients are `scale` (fp32, (), on any device) times the true ones; `wide_unscaled`: only
+  /// those of 16 bits are. A clip that was measured before stays a factor of these gradients.
+  /// Throws UsageError for a scale that is out of range, if that is known without waiting for a
+  /// device.
+  void set_scale(const at::Tensor& scale, bool wide_unscaled = false);
+  /// The same, and fp32 gradients are divided by the scale now, in place.
+  void unscale_(const at::Tensor& scale);
+  /// GradScaler::update() without a step: what is recorded now holds only for gradients that nobody
+  /// writes to from here on. A step after update() uses them; after zero_grad(false) and a backward
+  /// they are others.
+  void end_inspection();
+
+  bool has_gradients() const;
+  /// Reads the gradients, unless that was done since they changed.
+  void measure();
+  // These measure first. fp32, (), on the device that decides.
+  at::Tensor found_inf();  // 0 or 1
+  at::Tensor grad_norm();  // L2, of the unscaled gradients before clipping
+  at::Tensor greatest();   // magnitude among the unscaled gradients
+  /// found_inf() after set_scale().
+  at::Tensor found_inf_under(const at::Tensor& scale, bool wide_unscaled);
+
+  /// The step is skipped if this (fp32, ()) is not 0, whatever its own gradients are.
+  void skip_if(const at::Tensor& found_inf);
+  /// clip_grad_norm_ over all gradients of the optimizer. A gradient that is written to later keeps
+  /// the factor of this call. Returns false, and does nothing, if other factors are recorded.
+  bool clip_norm(double max_norm);
+  /// One more factor (fp32, ()) on the unscaled gradients of these parameters. It replaces an
+  /// earlier one.
+  void multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& factor);
+  /// Clamps the gradients of these parameters to [-limit, limit], after all factors.
+  void clip_value(const std::vector<at::Tensor>& parameters, double limit);
+  /// Writes scale, factors and limits into .grad, as fp32, so that more can be recorded.
+  void apply_recorded_factors();
+
+  /// The gradient as the step will use it: fp32, unscaled and clipped. Undefined without a
+  /// gradient.
+  at::Tensor unscaled_grad(const at::Tensor& parameter);
+
+ private:
+  friend class Optimizer;
+
+  /// `source` and `backend` outlive it.
+  PendingStep(kernels::UpdateRule rule, StepOptions options, const Backend& backend,
+              MemberSource& source);
+
+  // For the optimizer.
+  kernels::UpdateRule rule() const { return rule_; }
+  const StepOptions& options() const { return options_; }
+  const Backend& backend() const { return backend_; }
+  /// Takes the step or skips it, and forgets what was recorded.
+  StepResult run(const torch::optim::Optimizer* optimizer, const at::Tensor& loss);
+  /// Steps taken. Waits for the device.
+  int64_t taken() const;
+  void set_taken(int64_t taken);
+  double bytes_per_parameter() const { return bytes_; }
+
+  // The tables.
+  void prepare();
+  bool update_groups(const Groups& groups);
+  void build(std::vector<GroupedMember> members, const Groups& groups);
+  std::vector<TensorTable> make_tables(const std::vector<GroupedMember>& members,
+                                       const Groups& groups);
+  void refresh();
+  bool refresh_tables();
+  void move_records(std::vector<TensorTable>& from);
+  std::pair<TensorTable*, Member*> reader_of(const at::Tensor& parameter);
+
+  // The records.
+  void check_scale(const at::Tensor& scale) const;
+  bool record_scale(const at::Tensor& scale, bool wide_unscaled);
+  void freeze_clip();
+  void keep_gradients();
+  bool holds_all_unchanged() const;
+  void forget_records();
+  void forget_for_new_gradients();
+  void warn_of_writes();
+  at::Tensor used_gradient(const at::Tensor& parameter);
+
+  // The step.
+  bool any_reads() const;
+  bool checks() const;
+  bool skips_nonfinite() const;
+  std::optional<c10::Device> deciding_device() const;
+  void set_inputs();
+  void measure_if_changed();
+  void measure_now();
+  void join();
+  void join_earlier_found();
+  void step();
+  void update_joined();
+  StepResult result(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) const;
+  at::Tensor recorded(int field, float joint) const;
+  at::Tensor clip_factor() const;
+  float scale() const;
+
+  kernels::UpdateRule rule_;
+  StepOptions options_;
+  const Backend& backend_;
+  MemberSource& source_;
+  std::vector<TensorTable> tables_;
+  std::map<std::pair<int, int>, at::Tensor> states_;  // by device type and index
+
+  at::Tensor scale_;            // fp32, (); undefined: 1
+  bool wide_unscaled_ = false;  // gradients that are not of 16 bits were divided in place
+  bool factors_ = false;        // a tensor has a factor or limit of its own
+  bool measured_ = false, changed_ = true;
+  bool holds_ = false;   // tables hold gradients that were measured or recorded for
+  bool sealed_ = false;  // end_inspection(): a write to a held gradient ends its records
+  bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
+  float max_norm_ = kernels::kNoLimit;
+  at::Tensor found_inf_;      // fp32, (): decides instead of the gradients
+  at::Tensor earlier_found_;  // fp32, (): what was found when the clip was measured
+
+  kernels::StepState joint_;  // if the host joins
+  at::Tensor record_;         // fp32, (5): a kernels::StepRecord, if the device decides
+  int64_t taken_ = 0;         // if the host joins
+  double bytes_ = 0;
+};
+
+}  // namespace demi::optim
