@@ -10,8 +10,9 @@ namespace demi::kernels {
 /// instructions, for matrices too small for a call of LibTorch's each. b is packed once and stays
 /// in the cache; a and c are used where they lie. One thread; calls may overlap.
 ///
-/// Storage bf16, products exact, sums FP32 in an order of their own: pairs of neighbouring k are
-/// added first. VDPBF16PS rounds to nearest and treats subnormal numbers as 0 (Intel SDM).
+/// Storage bf16, products exact, sums FP32. Pairs of neighbouring k are added first, so the order
+/// of the sums is not LibTorch's. VDPBF16PS rounds to nearest and treats subnormal numbers as 0
+/// (Intel SDM).
 struct Bf16Product {
   /// b (k, n): element (i, j) is from[i row_stride + j column_stride]. `to` has packed_size(k, n)
   /// elements.
@@ -29,7 +30,7 @@ struct Bf16Product {
 };
 
 /// Null if the compiler or the processor has no AVX512_BF16, if DEMI_KERNELS or ATEN_CPU_CAPABILITY
-/// asks for an older path, or ONEDNN_MAX_CPU_ISA for products without it (the user's word on BF16).
+/// asks for an older path, or if ONEDNN_MAX_CPU_ISA rules the instructions out.
 DEMI_API const Bf16Product* bf16_product();
 
 }  // namespace demi::kernels

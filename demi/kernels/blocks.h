@@ -41,8 +41,8 @@ inline void measure_blocks(const StepTable& table, std::int64_t begin, std::int6
   });
 }
 
-/// What a loop over the elements of a tensor needs of the tables, copied so that no store can be
-/// suspected to change it.
+/// The numbers of the tables for a loop over the elements of a tensor: a copy, so that the compiler
+/// knows that no store changes them.
 struct Work {
   TensorEntry tensor;
   Coefficients c;

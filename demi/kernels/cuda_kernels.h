@@ -47,9 +47,9 @@ inline constexpr std::uint64_t kStepLayout =
         64 +
     4;
 
-/// The kernels, or null where there are none; then `why` (if given) says so: not built, no driver,
-/// no usable device. The plugin libdemi_cuda.so is opened at the first call, where an NVIDIA driver
-/// is found; libdemi itself needs no CUDA. Thread-safe.
+/// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, no usable
+/// device. The first call opens the plugin libdemi_cuda.so if there is an NVIDIA driver; libdemi
+/// itself needs no CUDA. Thread-safe.
 DEMI_API const CudaKernels* cuda_kernels(std::string* why = nullptr);
 
 }  // namespace demi::kernels

@@ -19,8 +19,8 @@ void reduce(const StepTable& table) {
 void decide(const StepTable& table) {
   const std::int64_t taken = table.state->taken;
   if (!record_decision(table.inputs, *table.state)) return;
-  // Tensors of one group mostly stand at the same step: their numbers (two calls of pow) are
-  // computed once.
+  // Tensors of one group are mostly at the same step: their numbers (two calls of pow) are computed
+  // once.
   std::int32_t group = -1;
   std::int64_t step = -1;
   Coefficients shared{};

@@ -11,9 +11,9 @@ namespace demi::kernels {
 /// and sum_of_squares of the state. Changes nothing else.
 DEMI_API void reduce(const StepTable& table);
 
-/// After reduce: takes the step or skips it. Taken: `taken`, each *step and the coefficients move
-/// on. Skipped: `skips` alone does. Reads table.inputs (max_norm and scale, which may have been set
-/// since pass 1, and found_inf) and the scheduled rates. Once a step.
+/// After reduce: takes the step or skips it. Taken: `taken`, each *step and the coefficients are
+/// updated. Skipped: only `skips` is. Reads table.inputs (max_norm and scale, which may have been
+/// set since pass 1, and found_inf) and the scheduled rates. Once a step.
 DEMI_API void decide(const StepTable& table);
 
 /// LAMB, between update and apply_trust: each tensor's trust ratio into its coefficients.

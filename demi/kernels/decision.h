@@ -9,8 +9,8 @@
 #include "demi/kernels/inverse_scale.h"
 #include "demi/kernels/step_table.h"
 
-// What happens between the passes. Pure functions of the structs, run by the host for CPU tables
-// and by a kernel for CUDA ones, so that nothing has to be read back. decide.h offers them for the
+// The decisions between the passes. Pure functions of the structs, which the host runs for CPU
+// tables and a kernel for CUDA tables, so that nothing is read back. decide.h offers them for the
 // host.
 namespace demi::kernels {
 namespace {
@@ -25,8 +25,8 @@ DEMI_HOST_DEVICE float clip_factor_of(float max_norm, float gradient_norm) {
   return max_norm == kNoLimit || factor > 1.0f ? 1.0f : factor;
 }
 
-/// A block's sums of gradients that carry no scale any more, in the units of those that do. What is
-/// finite stays so.
+/// Converts a block's sums of unscaled gradients to the units of scaled ones. Finite numbers stay
+/// finite.
 DEMI_HOST_DEVICE Partial with_scale(Partial sums, float inverse_scale) {
   const double inverse = inverse_scale;
   sums.sum_of_squares /= inverse * inverse;
@@ -55,7 +55,7 @@ DEMI_HOST_DEVICE void record_sums(const StepInputs& inputs, double sum_of_square
   inputs.record->greatest = state.found_inf == 0.0f && greatest > kGreatest ? kGreatest : greatest;
 }
 
-/// Skip or take, and by what to multiply: counts the step. Returns whether it is taken.
+/// Decides whether to skip, and the clip factor; counts the step. Returns whether it is taken.
 DEMI_HOST_DEVICE bool record_decision(const StepInputs& inputs, StepState& state) {
   const float found = inputs.found_inf ? *inputs.found_inf : state.found_inf;
   state.inverse_scale = inverse_scale_of(inputs);

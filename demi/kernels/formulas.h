@@ -17,8 +17,8 @@
 namespace demi::kernels {
 namespace {
 
-// What the formulas need of V, for float. Vector types bring their own; operators are + - * / and
-// unary minus.
+// The operations that the formulas need of V besides + - * / and unary minus, for float. Vector
+// types bring their own.
 DEMI_HOST_DEVICE float square_root(float x) { return sqrtf(x); }
 DEMI_HOST_DEVICE float maximum(float a, float b) {
   return (b != b || a < b) ? b : a;
@@ -47,7 +47,7 @@ DEMI_HOST_DEVICE V lerp(V start, V end, float weight) {
 
 /// The true gradient from the one that backward left: GradScaler's unscaling, then clip_grad_norm_,
 /// then clip_grad_value_, each rounded as when written out. Multiplication by 1 is exact, so
-/// nothing is asked.
+/// there are no branches for it.
 template <class V>
 DEMI_HOST_DEVICE V true_gradient(V scaled, float inverse_scale, float clip_factor,
                                  const Coefficients& c) {

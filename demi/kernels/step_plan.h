@@ -24,7 +24,7 @@ class DEMI_API StepPlan {
   /// Pointers, factor, limit and gradient_storage may be changed; length and group may not.
   std::span<TensorEntry> tensors() { return tensors_; }
   std::span<const TensorEntry> tensors() const { return tensors_; }
-  /// All but what says which moments exist (momentum 0 or not, amsgrad) may be changed.
+  /// May be changed, except for what decides which moments exist (momentum 0 or not, amsgrad).
   std::span<Group> groups() { return groups_; }
   StepInputs& inputs() { return inputs_; }
   StepState& state() { return state_; }

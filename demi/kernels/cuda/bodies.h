@@ -127,7 +127,7 @@ struct Measure {
     return p == kGather && !shared.last;
   }
 
-  /// One thread block even where there is no block of elements: the sums are wanted all the same.
+  /// One thread block even if there is no block of elements: the sums are still needed.
   static DEMI_HOST_DEVICE std::int64_t thread_blocks(const StepTable& table) {
     return table.block_count > 0 ? table.block_count : 1;
   }

@@ -4,8 +4,8 @@
 
 #include "demi/kernels/cuda_kernels.h"
 
-// Opens libdemi_cuda.so where there is a driver. Only its name is known at build time
-// (DEMI_CUDA_BUILT): it lies beside the library that this code is in.
+// Opens libdemi_cuda.so if there is a driver. Only its name is known at build time
+// (DEMI_CUDA_BUILT): it is installed in the folder of the library that contains this code.
 namespace demi::kernels {
 namespace {
 
