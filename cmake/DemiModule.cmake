@@ -18,10 +18,8 @@ target_compile_features(demi_options INTERFACE cxx_std_20)
 target_compile_options(demi_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
                        -ffp-contract=off -fopenmp -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 # Warnings that only the neighbourhood of other sources causes. Builds without CMAKE_UNITY_BUILD have them.
-set(DEMI_UNITY_WARNINGS -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
-if(CMAKE_UNITY_BUILD)
-  target_compile_options(demi_options INTERFACE ${DEMI_UNITY_WARNINGS})
-endif()
+target_compile_options(demi_options INTERFACE
+                       "$<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-Wno-shadow;-Wno-subobject-linkage;-Wno-maybe-uninitialized>")
 target_link_options(demi_options INTERFACE -fopenmp)
 if(DEMI_WERROR)
   target_compile_options(demi_options INTERFACE -Werror)
@@ -58,9 +56,8 @@ endfunction()
 # demi_merge_tests(TARGET): the sources of a test program as one, also with DEMI_UNITY_TESTS alone.
 function(demi_merge_tests target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
-  if(DEMI_UNITY_TESTS AND NOT CMAKE_UNITY_BUILD)
+  if(DEMI_UNITY_TESTS)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
-    target_compile_options(${target} PRIVATE ${DEMI_UNITY_WARNINGS})
   endif()
 endfunction()
 
