@@ -30,8 +30,9 @@ void watch_libtorchs_cache() {
 
 }  // namespace
 
-// What was set outside the region. The open ones of a thread are linked, innermost first, from a
-// word of static TLS, which nothing destroys: regions of static lifetime outlive their thread.
+// The thread's settings outside a region. The open regions of a thread are linked, innermost first,
+// from a word of static TLS, which nothing destroys: regions of static lifetime outlive their
+// thread.
 struct Autocast::Frame {
   c10::DeviceType device;
   c10::ScalarType dtype = at::autocast::get_autocast_dtype(device);

@@ -24,7 +24,7 @@ struct OpCall {
   std::vector<c10::ScalarType> dtypes;
 };
 
-// What failed in one backward pass; written by the thread that the engine ran the function in.
+// The failure of one backward pass, written by the thread that the engine ran the function in.
 struct Failure {
   std::mutex mutex;
   std::string function, gradients;

@@ -111,8 +111,8 @@ struct Packed {
             has_biases ? first[3] : at::Tensor()};
   }
 
-  /// Of the shapes that layers of demi's can be made of: no projections, nothing that LibTorch
-  /// refuses.
+  /// Whether the weights have the shapes that layers of demi's can be made of: no projections,
+  /// nothing that LibTorch refuses.
   bool is_plain() const {
     const bool is_cast = data.scalar_type() == at::kFloat || is_16_bit(data.scalar_type());
     return is_cast && data.dim() == 2 && batch_sizes.dim() == 1 &&

@@ -196,8 +196,8 @@ inline std::map<std::string, Example> other_examples() {
   };
 }
 
-// Of the named policy fp32_reductions, and other ops that CUDA lists and the CPU runs when a policy
-// names them.
+// Ops of the named policy fp32_reductions, and other ops that CUDA lists and the CPU runs when a
+// policy names them.
 inline std::map<std::string, Example> reduction_examples() {
   const Example one = CALL(positive({3, 4}));
   std::map<std::string, Example> table{

@@ -12,8 +12,8 @@
 
 namespace demi {
 
-/// What an autocast region does with the floating point arguments of an op. FP64 arguments are
-/// never cast.
+/// The treatment, by an autocast region, of the floating point arguments of an op. FP64 arguments
+/// are never cast.
 enum class OpCategory : std::uint8_t {
   lower_precision,  // cast to the region's dtype
   fp32,             // cast to FP32

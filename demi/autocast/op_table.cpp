@@ -95,7 +95,7 @@ const OpTable* compile(Registry& r, const OpPolicy& policy, c10::DeviceType devi
   return r.compiled[key] = result;
 }
 
-// Where regions, or raw at::autocast, have used the global policy.
+// Makes the device's global table again, if a region or raw at::autocast has used it.
 void renew_global_table(Registry& r, int device) {
   if (!global_tables[device].load()) return;
   global_tables[device].store(compile(r, r.global, static_cast<c10::DeviceType>(device)),
@@ -105,7 +105,7 @@ void renew_global_table(Registry& r, int device) {
 // Which devices' parts of LibTorch were there when kernels of ours were registered.
 std::array<std::atomic<bool>, kDeviceTypes> part_was_there{};
 
-// What was registered later stands in front.
+// Registers our kernels again: the dispatcher calls those registered last.
 void renew_kernels(c10::DeviceType device) {
   auto& r = registry();
   const std::lock_guard lock(r.mutex);

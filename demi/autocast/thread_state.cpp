@@ -12,7 +12,7 @@ struct ThreadState::Captured {
   bool cache_enabled = cache_is_enabled();
   ThreadTables tables = thread_tables;
 
-  // What at::ThreadLocalState leaves out.
+  // The settings of autocast that at::ThreadLocalState leaves out.
   void set_rest() const {
     at::autocast::set_autocast_cache_enabled(cache_enabled);
     thread_tables = tables;

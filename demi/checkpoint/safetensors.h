@@ -33,7 +33,7 @@ struct Safetensors {
 DEMI_API void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                                const Metadata& metadata = {});
 
-/// Where one tensor lies in a file.
+/// The place of one tensor in a file.
 struct TensorPlace {
   std::string name;
   std::string dtype;  // as the format spells it: F32, BF16, ...
@@ -41,7 +41,7 @@ struct TensorPlace {
   uint64_t begin, end;  // in bytes, counted from the end of the header
 };
 
-/// What stands before the values of a file.
+/// The header of a file, which stands before the values.
 struct SafetensorsHeader {
   std::vector<TensorPlace> tensors;  // in the order of their values
   Metadata metadata;

@@ -29,7 +29,8 @@ class SideStream {
  public:
   explicit SideStream(c10::Device device)
       : guard_(device.type()), stream_(guard_.getStreamFromGlobalPool(with_index(device))) {
-    // What the inner loader keeps on the device was made on the stream that is current here.
+    // The tensors that the inner loader keeps on the device were made on the stream that is current
+    // here.
     wait_for(current(), stream_);
   }
   ~SideStream() {

@@ -167,7 +167,7 @@ struct ProductFunction : torch::autograd::Function<ProductFunction> {
   }
 };
 
-/// Of backward with a batch of gradients (vmap), say.
+/// For example in backward with a batch of gradients (vmap).
 at::Tensor libtorchs(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                      double beta, double alpha) {
   const bool is_batch = a.dim() == 3;

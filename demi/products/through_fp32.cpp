@@ -9,8 +9,8 @@
 namespace demi::products {
 namespace {
 
-// What an ordinary CPU tensor has; one that is sparse, conjugate, wrapped by a transform or a
-// subclass from Python has others.
+// The dispatch keys of an ordinary CPU tensor; one that is sparse, conjugate, wrapped by a
+// transform or a subclass from Python has others.
 constexpr c10::DispatchKeySet kOrdinary =
     c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU,
                          c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutocastCPU});

@@ -129,7 +129,8 @@ void CoreMeter::end() {
     }
     piece.queued_seconds = 1e-9 * static_cast<double>(std::max<int64_t>(queued, 0));
   }
-  // Of what was stolen, the part that this process's work was of the machine's.
+  // The stolen time that counts for this process: as large a part of it as the process's work is of
+  // the machine's.
   const double busy = after.busy_seconds - before_.busy_seconds;
   const double part = busy > 0 ? std::min(1.0, piece.cpu_seconds / busy) : 0;
   piece.stolen_seconds = part * std::max(0.0, after.stolen_seconds - before_.stolen_seconds);

@@ -8,7 +8,7 @@
 
 namespace demi::profile {
 
-/// What the operating system counted for this process over a time.
+/// The readings that the operating system counted for this process over a time.
 struct CoreReadings {
   double wall_seconds = 0;
   double cpu_seconds = 0;  // of all threads, including those that spin

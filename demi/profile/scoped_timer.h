@@ -9,7 +9,7 @@
 
 namespace demi::profile {
 
-/// What a ScopedTimer measured.
+/// The measurement of a ScopedTimer.
 struct Measured {
   double seconds = 0;                    // wall-clock time, including the device's work
   std::int64_t peak_bytes = 0;           // of tensors; 0 on a CPU without count_cpu_memory

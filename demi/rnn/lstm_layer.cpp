@@ -99,8 +99,8 @@ struct Steps {
   }
 };
 
-/// What forward leaves: h (T + 1, N, H) 16-bit, c (T + 1, N, H) FP32, gates (T, N, 4 H) 16-bit.
-/// Where there will be no backward, gates is undefined and c (1, N, H), which each step overwrites.
+/// The results of forward: h (T + 1, N, H) 16-bit, c (T + 1, N, H) FP32, gates (T, N, 4 H) 16-bit.
+/// If there will be no backward, gates is undefined and c (1, N, H), which each step overwrites.
 struct Trace {
   at::Tensor hidden, cell, gates;
 };

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-// What every op on a weight and every step asks of each tensor, without a call.
+// Questions that every op on a weight and every step asks of each tensor, answered inline.
 namespace demi::tensor {
 
 /// -1 for an inference tensor.

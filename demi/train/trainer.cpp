@@ -121,7 +121,7 @@ int64_t steps_of(int64_t batches, int64_t accumulate) {
   return batches == 0 ? 0 : (batches - 1) / accumulate + 1;
 }
 
-// What a fit carries from step to step.
+// The state that a fit carries from step to step.
 struct Trainer::Run {
   // Not yet read from the device.
   struct Pending {
@@ -295,7 +295,7 @@ void Trainer::end_window(Run& run) {
   run.pending.push_back(std::exchange(run.window, {}));
 }
 
-// What the callbacks are told of one step.
+// The record of one step for the callbacks.
 struct Trainer::Told {
   StepRecord step;
   int64_t examples = 0;  // of the epoch so far

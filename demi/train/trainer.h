@@ -34,7 +34,7 @@ struct TrainerOptions {
   bool autocast = true;
   /// Automatic: dynamic for fp16, none otherwise.
   LossScale loss_scale;
-  /// Of a dynamic loss scale.
+  /// The rule of a dynamic loss scale.
   GradScalerOptions scaler;
   LossFunction loss = Loss::cross_entropy;
   /// 0 to 1, cross entropy only.

@@ -51,7 +51,7 @@ NodePointer accumulator_of(const at::Tensor& leaf, c10::ScalarType dtype,
   constexpr std::size_t kHeldHere = 3;  // accumulator_, the edge of wide_ and `known`
   const bool replaceable =
       opened && known && known == held_here && known.use_count() == kHeldHere && !as_ours(known);
-  // Of another shape: the leaf's data was replaced (set_data).
+  // Another shape: the leaf's data was replaced (set_data).
   if (known && known->input_metadata(0).is_same_shape(leaf) && !replaceable) return known;
   NodePointer made =
       opened ? make_node<Accumulator>(leaf) : make_node<autograd::AccumulateGrad>(leaf);
@@ -59,7 +59,7 @@ NodePointer accumulator_of(const at::Tensor& leaf, c10::ScalarType dtype,
   return made;
 }
 
-// Where somebody set the leaf's grad_dtype to 16 bits, the view's node need not widen the gradient
+// If somebody set the leaf's grad_dtype to 16 bits, the view's node need not widen the gradient
 // of the view's only use, if nothing else leads to the leaf.
 void let_gradient_through(const at::TensorBase& base, c10::ScalarType dtype,
                           const autograd::Edge& edge) {

@@ -13,7 +13,7 @@ namespace cow = c10::impl::cow;
 
 void on_write(c10::StorageImpl*) {}  // its absence afterwards is the message
 
-// What hooking leaves behind, to be compared later; null where the storage cannot be hooked.
+// The mark that hooking leaves behind, to be compared later; null if the storage cannot be hooked.
 template <class S>
 const void* hook_storage(S& storage) {
   if constexpr (HasMaterializer<S>) {

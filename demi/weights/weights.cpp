@@ -83,7 +83,7 @@ LowCopy* search(Region& here, const c10::TensorImpl* leaf, c10::ScalarType dtype
   return copy;
 }
 
-// Of this leaf; null where they are not kept any more. Under the lock.
+// The copies of this leaf; null if they are not kept any more. Under the lock.
 Copies* copies_of(Region& here, const c10::TensorImpl* leaf, bool is_own) {
   const auto look_in = [&](auto& table) {
     const auto found = table.find(leaf);
