@@ -133,7 +133,6 @@ void GradScaler::Impl::look_again(torch::optim::Optimizer& optimizer, Looked& at
     return;
   seen = seen.defined() ? at::maximum(seen, now) : now;
   own->skip_if(seen);
-  if (options.mode == ScaleMode::kAmax) at.amax = own->greatest();
 }
 
 /// Without a step demi's optimizers still hold what was recorded for it.
