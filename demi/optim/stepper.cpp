@@ -28,10 +28,11 @@ float read(const at::Tensor& number) {
 
 }  // namespace
 
-std::vector<TensorTable> Stepper::make_tables(const Groups& groups) {
+std::vector<TensorTable> Stepper::make_tables(const std::vector<Placed>& placed,
+                                              const Groups& groups) {
   using Key = std::tuple<int, int, bool>;  // device type and index, kernels of ours
   std::map<Key, std::pair<std::vector<Member>, std::vector<int>>> parts;
-  for (const auto& [member, group] : placed_) {
+  for (const auto& [member, group] : placed) {
     const auto device = member.work.device();
     const bool ours = static_cast<bool>(kernels_for(member.work, options_.path));
     auto& [members, group_of] = parts[{static_cast<int>(device.type()), device.index(), ours}];
@@ -63,8 +64,7 @@ std::optional<c10::Device> Stepper::deciding_device() const {
 void Stepper::build(const std::vector<Placed>& members, const Groups& groups) {
   if (measured_ && max_norm_ != kernels::kNoLimit) freeze_clip();
   const auto before = deciding_device();
-  placed_ = members;
-  std::vector<TensorTable> tables = make_tables(groups);
+  std::vector<TensorTable> tables = make_tables(members, groups);
   std::swap(tables, tables_);
   if (holds_) bring_records(tables);
   const auto now = deciding_device();

@@ -69,7 +69,7 @@ class Stepper {
   bool checks() const;  // this step reads the gradients first
   bool skips_nonfinite() const;
   std::optional<c10::Device> deciding_device() const;
-  std::vector<TensorTable> make_tables(const Groups& groups);
+  std::vector<TensorTable> make_tables(const std::vector<Placed>& placed, const Groups& groups);
   bool refresh_tables();
   bool holds_all_unchanged() const;
   void forget_for_new_gradients();
@@ -89,7 +89,6 @@ class Stepper {
 
   kernels::Rule rule_;
   StepOptions options_;
-  std::vector<Placed> placed_;
   std::vector<TensorTable> tables_;
   std::map<std::pair<int, int>, at::Tensor> states_;  // by device type and index
 
