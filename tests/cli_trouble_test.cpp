@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -41,6 +42,12 @@ class Trouble : public Cli {
     EXPECT_EQ(lines, 2 * 4 + 2);
     EXPECT_TRUE(fs::exists(run_folder() / "model.safetensors"));
     EXPECT_TRUE(fs::exists(run_folder() / "last.safetensors"));
+  }
+
+  static bool has_ended(pid_t child) {
+    siginfo_t info{};
+    waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
+    return info.si_pid == child;
   }
 
   // Waits until the file is there.
@@ -99,6 +106,17 @@ TEST_F(Trouble, AReaderOfResultsThatLeavesIsNoNews) {
   const Outcome outcome = run({"policy"}, [] { into_a_broken_pipe(1); });
   EXPECT_EQ(outcome.code, 128 + SIGPIPE);
   EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(Trouble, ResultsThatCannotBeWrittenDoNotHideAFailure) {
+  const auto nan = small_run({"--lr", "1e30"});
+  EXPECT_EQ(run(nan, [] { into_a_broken_pipe(1); }).code, 1);
+  auto endless = small_run();
+  *std::ranges::find(endless, "2") = "1000000";  // epochs
+  const pid_t child = start(endless, [] { dup2(open("/dev/full", O_WRONLY), 1); });
+  ASSERT_TRUE(appears(run_folder().parent_path() / "train-mlp-002" / "metrics.jsonl"));
+  kill(child, SIGINT);
+  EXPECT_EQ(finish(child).code, 128 + SIGINT);
 }
 
 TEST_F(Trouble, ConfigFilesThatAreNoneAreUsageErrors) {
@@ -180,7 +198,7 @@ TEST_F(Trouble, ASignalThatWasIgnoredBeforeStaysIgnored) {
   const auto before = signal(SIGHUP, SIG_IGN);  // what nohup does; the child inherits it
   const pid_t child = start(small_run());
   signal(SIGHUP, before);
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 6000 && !has_ended(child); ++i) {
     kill(child, SIGHUP);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

@@ -135,6 +135,16 @@ TEST_P(CudnnRnn, IsGivenTheBufferThatIsThereWhereNoWeightIsCast) {
   EXPECT_EQ(received.input.scalar_type(), GetParam());
 }
 
+TEST_P(CudnnRnn, HasItLaidOutAnewWhereSomeWeightsAreCast) {
+  Lstm lstm;
+  lstm.buffer = torch::zeros({1});
+  for (const int given : {2, 3}) lstm.weights[given] = lstm.weights[given].detach().to(GetParam());
+  const auto in_region = region();
+  lstm();
+  EXPECT_EQ(received.flattened, 1);
+  EXPECT_EQ(received.buffer.scalar_type(), GetParam());
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, CudnnRnn, testing::Values(torch::kHalf, torch::kBFloat16));
 
 }  // namespace

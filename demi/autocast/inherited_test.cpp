@@ -106,6 +106,15 @@ TEST_P(Inherits, ThatNoCopyIsToBeKept) {
   EXPECT_EQ(seen().casts, 0) << "copies are counted, and there were none";
 }
 
+TEST_P(Inherits, ThatNoCopyIsToBeKeptAlsoByARegionOfItsOwn) {
+  const Autocast region(torch::kCPU,
+                        AutocastOptions{.dtype = torch::kHalf, .cache_enabled = false});
+  GetParam()([&] {
+    const Autocast inner(torch::kCPU, torch::kHalf);
+    EXPECT_EQ(look(layer_).casts, 0);
+  });
+}
+
 // A region of its own in that thread, as demi::CustomBackward makes one.
 TEST_P(Inherits, ARegionOfItsOwnTakesOverWhatItDoesNotName) {
   OpPolicy policy;

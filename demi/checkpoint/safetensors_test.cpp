@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/error.h"
 #include "demi/core/memory_testing.h"
 #include "demi/core/source_dir_testing.h"
@@ -234,6 +235,10 @@ TEST_F(SafetensorsFile, RefusesOtherFormsOfMetadata) {
     EXPECT_THAT(complaint(std::string(R"({"__metadata__":)") + value + "}", 0),
                 HasSubstr("not made of strings"))
         << value;
+  std::string many = R"({"__metadata__":{)";
+  for (std::size_t i = 0; i <= kMostMetadata; ++i)
+    many += (i ? ",\"" : "\"") + std::to_string(i) + R"(":"")";
+  EXPECT_THAT(complaint(many + "}}", 0), HasSubstr("too many metadata"));
   EXPECT_THAT(complaint(R"({"__metadata__":{},"__metadata__":{}})", 0), HasSubstr("twice"));
   EXPECT_EQ(complaint(R"({"__metadata__":null})", 0), "no DataError");
   EXPECT_THAT(complaint(R"({"__metadata__":{"a":"1","a":"2"}})", 0), HasSubstr("twice"));

@@ -4,9 +4,12 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "demi/data/prefetch_loader.h"
@@ -93,8 +96,18 @@ class Enqueues : public Loader {
   Batch batch(int64_t epoch, int64_t position) const override {
     EXPECT_TRUE(books().stands_before(current_stream, kUpload));
     books().enqueue(current_stream, 8 * epoch + position);
+    ++made_;
     return {};
   }
+  /// For the workers: what they have not begun is made by the thread that asks for it.
+  void wait_for(int64_t batches) const {
+    for (int i = 0; i < 10'000 && made_ < batches; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_GE(made_, batches);
+  }
+
+ private:
+  mutable std::atomic<int64_t> made_ = 0;
 };
 
 c10::StreamGuard on(c10::StreamId id) { return c10::StreamGuard(BookGuard().stream(id)); }
@@ -111,11 +124,12 @@ TEST_F(PrefetchStream, ABatchIsThereForTheStreamThatAskedForIt) {
     books().before.clear();
     const c10::StreamGuard here = on(consumer);
     books().enqueue(consumer, kUpload);
-    const PrefetchLoader loader(std::make_shared<Enqueues>(),
-                                {.workers = 2, .depth = 3, .device = {kBooks, 0}});
+    const auto inner = std::make_shared<Enqueues>();
+    const PrefetchLoader loader(inner, {.workers = 2, .depth = 3, .device = {kBooks, 0}});
     for (int64_t epoch = 0; epoch < 2; ++epoch)
       for (int64_t position = 0; position < 8; ++position) {
         loader.batch(epoch, position);
+        inner->wait_for(8 * epoch + position + 1 + 3);
         EXPECT_TRUE(books().stands_before(consumer, 8 * epoch + position))
             << "stream " << consumer << ", batch " << position;
       }
@@ -138,7 +152,12 @@ TEST_F(PrefetchStream, BatchesAreMadeBesideTheStepsOfOtherStreams) {
 TEST_F(PrefetchStream, WorkOfBatchesThatNobodyTookStandsBeforeTheEnd) {
   const c10::StreamGuard here = on(9);
   books().enqueue(9, kUpload);
-  { PrefetchLoader(std::make_shared<Enqueues>(), {.depth = 4, .device = {kBooks, 0}}).batch(0, 0); }
+  {
+    const auto inner = std::make_shared<Enqueues>();
+    const PrefetchLoader loader(inner, {.depth = 4, .device = {kBooks, 0}});
+    loader.batch(0, 0);
+    inner->wait_for(1 + 4);
+  }
   Work all;
   for (const auto& [stream, work] : books().before) all.insert(work.begin(), work.end());
   EXPECT_EQ(books().before[9], all);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "demi/kernels/path.h"
+#include "demi/optim/clip.h"
 #include "demi/optim/formula_testing.h"
 #include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
@@ -217,11 +218,40 @@ TEST(Moves, AMasterGoesWithItsDtype) {
   EXPECT_EQ(p.item<double>(), 1.5);
 }
 
+TEST(Moves, AMasterFollowsItsParameterWithinOneMemory) {
+  const at::Tensor both = torch::tensor({0.F, 8.F}).to(at::kBFloat16);
+  const at::Tensor p = both.narrow(0, 0, 1).detach().requires_grad_();
+  SGD sgd({p}, SGDOptions(0.5));
+  set_grad(p, torch::ones(1));
+  sgd.step();
+  p.set_data(both.narrow(0, 1, 1));
+  sgd.step();
+  EXPECT_EQ(p.item<float>(), 7.5);
+}
+
+TEST(Moves, TheMemoryOfBeforeIsFreed) {
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    const at::Tensor p = torch::zeros(1, dtype).requires_grad_();
+    SGD sgd({p}, SGDOptions(0.5));
+    set_grad(p, torch::ones(1, dtype));
+    sgd.step();
+    const auto before = p.storage().getWeakStorageImpl();
+    p.set_data(torch::ones(1, dtype));
+    sgd.step();
+    EXPECT_TRUE(before.expired()) << dtype;
+  }
+}
+
 TEST(Moves, WhatIsRecordedStaysWithAMovedParameter) {
   for (const auto path : {kernels::Path::reference, kernels::Path::aten}) {
     const at::Tensor p = torch::zeros(1, at::kDouble).requires_grad_();
     const at::Tensor late = torch::zeros(1).requires_grad_();
     SGD sgd({p, late}, SGDOptions(1), {.path = path});
+    set_grad(p, torch::full({1}, 8, at::kDouble));
+    clip_grad_value_({p}, 1);
+    p.set_data(torch::full({1}, 4, at::kDouble));
+    sgd.step();
+    EXPECT_EQ(p.item<double>(), 3);
     set_grad(p, torch::full({1}, 8, at::kDouble));
     EXPECT_TRUE(sgd.pending().clip_norm(2));
     p.set_data(torch::full({1}, 4, at::kDouble));  // the table is built anew

@@ -121,7 +121,8 @@ void expect_to_go_on(const TheirOptions& options) {
     set_grad(b, gradient(b, at::kFloat, i));
     optimizer.step();
   };
-  for (int i = 0; i < 3; ++i) step(theirs, q, s, i);
+  constexpr int kSteps = 3;
+  for (int i = 0; i < kSteps; ++i) step(theirs, q, s, i);
   {
     const at::NoGradGuard no_grad;
     p.copy_(q);
@@ -130,7 +131,11 @@ void expect_to_go_on(const TheirOptions& options) {
   Mine mine({p, r, unused});
   read_into(mine, archive_of(theirs));
   EXPECT_EQ(mine.param_groups()[0].options().get_lr(), options.lr());
-  for (int i = 3; i < 8; ++i) {
+  const auto state = mine.state_tensors();  // SGD's has no counts
+  const auto count = state.find("0.step");
+  EXPECT_EQ(state.at("taken").template item<int64_t>(),
+            count == state.end() ? 0 : count->second.template item<int64_t>());
+  for (int i = kSteps; i < 8; ++i) {
     step(theirs, q, s, i);
     step(mine, p, r, i);
   }

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <future>
+#include <thread>
 #include <vector>
 
 namespace demi::profile {
@@ -91,26 +93,63 @@ class Neighbour {
   pid_t process_;
 };
 
+cpu_set_t own_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof cores, &cores);
+  return cores;
+}
+
+/// While it lives, this thread and those that it starts have one core.
+class OnOneCore {
+ public:
+  OnOneCore() {
+    int core = 0;
+    while (!CPU_ISSET(core, &before_)) ++core;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    sched_setaffinity(0, sizeof one, &one);
+  }
+  ~OnOneCore() { sched_setaffinity(0, sizeof before_, &before_); }
+  OnOneCore(const OnOneCore&) = delete;
+  OnOneCore& operator=(const OnOneCore&) = delete;
+
+ private:
+  cpu_set_t before_ = own_cores();
+};
+
 TEST(CoreMeter, SeesAProgramThatHoldsTheCore) {
-  cpu_set_t before, one;
-  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
-  int core = 0;
-  while (!CPU_ISSET(core, &before)) ++core;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);  // the neighbours inherit it
   CoreMeter meter;
   {
-    const Neighbour first, second, third;
+    const OnOneCore pinned;
+    const Neighbour first, second, third;  // which inherit it
     meter.begin();
     spin(0.1);
     meter.end();
   }
-  ASSERT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
   EXPECT_GT(meter.readings().cpu_seconds, 0);
   if (!meter.readings().queued_seconds) GTEST_SKIP() << "this kernel counts no queues";
   EXPECT_LT(*cores_share(meter.readings()), 0.9) << "a quarter, where the scheduler is fair";
   EXPECT_GT(meter.readings().involuntary_switches, 0);
+}
+
+TEST(CoreMeter, CountsTheCoresOfAllThreads) {
+  const auto cores = [] {
+    CoreMeter meter;
+    meter.begin();
+    meter.end();
+    return meter.readings().cores;
+  };
+  std::promise<void> done;
+  std::thread elsewhere([future = done.get_future()] { future.wait(); });
+  const double all = cores();
+  {
+    const OnOneCore pinned;
+    EXPECT_EQ(cores(), all);
+  }
+  done.set_value();
+  elsewhere.join();
 }
 
 TEST(CoreMeter, CountsNothingBetweenTheEndAndTheNextBegin) {

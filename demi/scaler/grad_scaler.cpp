@@ -148,7 +148,6 @@ void GradScaler::Impl::inspect_again(torch::optim::Optimizer& optimizer, Inspect
     return;
   seen = seen.defined() ? at::maximum(seen, now) : now;
   pending.skip_if(seen);
-  if (options.mode == ScaleMode::kAmax) at.amax = pending.greatest();
 }
 
 /// Without a step demi's optimizers still hold what was recorded for it.

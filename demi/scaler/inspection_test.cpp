@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "demi/core/error.h"
 #include "demi/optim/backend_testing.h"
@@ -94,13 +95,32 @@ TEST(Inspection, WithoutAStepNothingOfThemIsLeft) {
 }
 
 TEST(Inspection, UpdateToAScaleEndsThemToo) {
-  Loop loop;
-  loop.backward(1);
-  loop.scaler.unscale_(loop.sgd);
-  loop.sgd.zero_grad();
-  loop.scaler.update(2048);
-  loop.backward(1);
-  EXPECT_EQ(loop.step(), 1);
+  for (const bool set_to_none : {true, false}) {
+    Loop loop;
+    loop.backward(20);
+    loop.scaler.unscale_(loop.sgd);
+    optim::clip_grad_norm_({loop.p}, 0.5);
+    loop.sgd.zero_grad(set_to_none);
+    loop.scaler.update(2048);
+    if (set_to_none)
+      loop.backward(1);
+    else
+      loop.p.mutable_grad().add_(2048);
+    EXPECT_EQ(loop.step(), 1) << set_to_none;
+  }
+}
+
+TEST(Inspection, WhatIsWrittenAfterUpdateIsANewGradient) {
+  for_host_and_device([](const optim::Backend& backend) {
+    Loop loop(at::kFloat, {}, backend);
+    loop.backward(20);
+    loop.scaler.unscale_(loop.sgd);
+    optim::clip_grad_norm_({loop.p}, 0.5);
+    loop.scaler.update();
+    loop.sgd.zero_grad(/*set_to_none=*/false);
+    loop.p.mutable_grad().add_(1024);
+    EXPECT_EQ(loop.step(), 1);
+  });
 }
 
 TEST(Inspection, AnotherScalerStartsAfresh) {
@@ -137,6 +157,18 @@ TEST(Inspection, OfAnOptimizerThatHasGoneAreLeftAlone) {
   EXPECT_NO_THROW(loop.scaler.update());
   loop.backward(1);
   EXPECT_EQ(loop.step(), 1);
+}
+
+TEST(Inspection, OfAnOptimizerThatHasGoneAreNotAnothersAtItsAddress) {
+  Loop loop;
+  std::optional<optim::SGD> other;
+  for (int i = 0; i < 2; ++i) {
+    other.emplace(std::vector<at::Tensor>{loop.p}, optim::SGDOptions(1));
+    loop.backward(1);
+    EXPECT_NO_THROW(loop.scaler.unscale_(*other));
+  }
+  loop.scaler.step(*other);
+  EXPECT_EQ(loop.p.item<float>(), -1);
 }
 
 // Without a scaler: what was recorded belongs to the gradients of its time.
@@ -268,6 +300,18 @@ TEST(Inspection, AmaxAndNormAreOfTrueGradientsAlsoAfterAClip) {
     EXPECT_NEAR(loop.step(), 1, 1e-5);
     EXPECT_NEAR(loop.result.grad_norm().value(), 4, 1e-5);
     EXPECT_EQ(loop.scaler.get_scale(), 4096);  // 4 x 4096 < 32,752 <= 4 x 8192
+  });
+}
+
+// What may overflow is what backward gives, not what the user makes of it.
+TEST(Inspection, AmaxIsThatOfUnscale) {
+  for_host_and_device([](const optim::Backend& backend) {
+    Loop loop(at::kFloat, {.mode = ScaleMode::kAmax}, backend);
+    loop.backward(4);
+    loop.scaler.unscale_(loop.sgd);
+    loop.p.mutable_grad().mul_(0.25);
+    EXPECT_EQ(loop.step(), 1);
+    EXPECT_EQ(loop.scaler.get_scale(), 4096);
   });
 }
 

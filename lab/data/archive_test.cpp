@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <cstdint>
 #include <string>
@@ -60,6 +61,55 @@ TEST(Archive, RefusesEverySingleFlippedBit) {
     folder.write(file.filename().string(), packed.substr(0, packed.size() - 4));
     EXPECT_NE(complaint([&] { read_cifar(file, Cifar::ten, Split::train); }), "no DataError");
   }
+}
+
+/// What stands in `file`'s gzip and zeros up to `bytes`, in a gzip of its own.
+void fill_up(const std::filesystem::path& file, std::size_t bytes) {
+  std::string tar(bytes, '\0');
+  gzFile in = gzopen(file.c_str(), "rb");
+  gzread(in, tar.data(), static_cast<unsigned>(bytes));
+  gzclose(in);
+  gzFile out = gzopen(file.c_str(), "wb1");
+  gzwrite(out, tar.data(), static_cast<unsigned>(bytes));
+  gzclose(out);
+}
+
+// The sums of a stream stand behind all of it, and tapes fill it up with zeros.
+TEST(Archive, IsReadToItsEndButNotWithoutEnd) {
+  const TestFolder files, folder;
+  const auto file = folder / "x.tar.gz";
+  files.write("a", "1");
+  pack(files.path(), file, "");
+  const auto read = [&] { read_members(file, {"a"}); };
+  fill_up(file, 4 << 20);
+  EXPECT_EQ(complaint(read), "no DataError");
+  std::string bytes = contents(file);
+  bytes[bytes.size() - 8] = static_cast<char>(bytes[bytes.size() - 8] ^ 1);  // of the CRC-32
+  folder.write("x.tar.gz", bytes);
+  EXPECT_THAT(complaint(read), HasSubstr("damaged or cut short"));
+  pack(files.path(), file, "");
+  fill_up(file, 66 << 20);
+  EXPECT_THAT(complaint(read), HasSubstr("goes on behind the end of the archive"));
+}
+
+TEST(Archive, RefusesMembersWithHoles) {
+  const TestFolder folder;
+  const auto file = folder / "x.tar.gz";
+  archive* out = archive_write_new();
+  archive_write_add_filter_gzip(out);
+  archive_write_set_format_pax(out);
+  archive_write_open_filename(out, file.c_str());
+  archive_entry* entry = archive_entry_new();
+  archive_entry_set_pathname(entry, "a");
+  archive_entry_set_size(entry, 8192);
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_sparse_add_entry(entry, 4096, 4096);
+  archive_write_header(out, entry);
+  const std::string content(8192, 'x');
+  archive_write_data(out, content.data(), content.size());
+  archive_entry_free(entry);
+  archive_write_free(out);
+  EXPECT_THAT(complaint([&] { read_members(file, {"a"}); }), HasSubstr("has holes"));
 }
 
 // A record file of 256 MB in 250 kB: what is longer than a published one is not read.

@@ -1,9 +1,13 @@
 #include "lab/recipes/batch_size.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
 #include <fstream>
 #include <limits>
+#include <new>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -11,6 +15,7 @@
 #include "demi/data/tensor_loader.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/run.h"
+#include "lab/recipes/within_memory.h"
 
 namespace demi::train {
 namespace {
@@ -65,6 +70,59 @@ TEST(FindBatchSize, IsAtMostTheWholeSet) {
   Config config = small_config();
   config.data = "cifar10";  // any that is not synthetic
   EXPECT_EQ(find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU), 40);
+}
+
+// An error that is not of memory would else pass for a batch that is too large.
+TEST(FindBatchSize, AnErrorOfTheModelIsNotOneOfMemory) {
+  const Config config = small_config();
+  Workload workload = small_workload(config);
+  workload.make_network = [](uint64_t) -> Network { throw std::domain_error("no model"); };
+  EXPECT_THROW(find_batch_size(config, parse_run("fp32"), workload, c10::kCPU), std::domain_error);
+}
+
+/// Rows of several widths, as texts have them.
+class Texts : public data::Loader {
+ public:
+  int64_t examples() const override { return 12; }
+  int64_t batches() const override { return 3; }
+  data::Batch batch(int64_t, int64_t position) const override {
+    const int64_t width = position == 1 ? 8 : 5;
+    return {torch::ones({4, width}), torch::ones({4, 8}), torch::full({4}, width, torch::kLong)};
+  }
+};
+
+TEST(FindBatchSize, TriesTheLongestTextsWithTheirLengths) {
+  Config config = small_config();
+  config.data = "imdb";
+  Workload workload = small_workload(config);
+  workload.train = std::make_shared<Texts>();
+  std::set<int64_t> widths, lengths;
+  workload.make_network = [&](uint64_t) {
+    torch::nn::Linear model(8, 8);
+    return Network{model.ptr(), [&, model](const data::Batch& batch) mutable {
+                     widths.insert(batch.input.size(1));
+                     lengths.insert(batch.lengths.defined() ? batch.lengths.size(0) : 0);
+                     return model(batch.input);
+                   }};
+  };
+  EXPECT_EQ(find_batch_size(config, parse_run("fp32"), workload, c10::kCPU), 12);
+  EXPECT_EQ(widths, std::set<int64_t>{8});
+  EXPECT_EQ(lengths, (std::set<int64_t>{8, 12}));
+}
+
+template <class Error>
+auto throws(Error error) {
+  return [error]() -> int { throw error; };
+}
+
+TEST(WithinMemory, SizesThatNoMemoryHoldsAreUsageErrors) {
+  const auto held = [](const auto& make) { return within_memory("data", "--in 9", make); };
+  EXPECT_THROW(held(throws(std::bad_alloc())), UsageError);
+  EXPECT_THROW(held(throws(std::length_error("vector::_M_default_append"))), UsageError);
+  EXPECT_THROW(held([]() -> int { TORCH_CHECK(false, "Storage size calculation overflowed"); }),
+               UsageError);
+  EXPECT_THROW(held(throws(std::domain_error("no such shape"))), std::domain_error);
+  EXPECT_EQ(held([] { return 7; }), 7);
 }
 
 int64_t memory_bytes(const std::string& name) {

@@ -181,6 +181,52 @@ TEST_F(RunFailure, StepsThatAreSkippedWithoutAScalerAreNamed) {
   EXPECT_TRUE(result.history.failed);
   EXPECT_NE(result.remark.find(" of 8 steps were skipped"), std::string::npos) << result.remark;
   EXPECT_EQ(run_now(config_, "").remark, "");
+  const RunResult scaled = run(config, parse_run("fp16"), workload_, c10::kCPU, {});
+  EXPECT_GT(scaled.skipped_steps, 0);
+  EXPECT_EQ(scaled.remark, "") << "a scaler skips steps to find its scale";
+}
+
+/// From the second pass on its targets are others.
+class Changes : public Rows {
+ public:
+  Changes(const Rows& rows, double by) : Rows(rows), by_(by) {}
+  data::Batch batch(int64_t epoch, int64_t position) const override {
+    data::Batch batch = Rows::batch(epoch, position);
+    if (asked_++ >= batches()) batch.target = batch.target + by_;
+    return batch;
+  }
+
+ private:
+  double by_;
+  mutable int64_t asked_ = 0;
+};
+
+TEST_F(RunFailure, IsALossThatIsNaNWithTheWeightsAsShipped) {
+  workload_.test = std::make_shared<Changes>(rows(), kNoNumber);
+  const RunResult result = run_now(config_, "");
+  ASSERT_TRUE(result.history.failed);
+  EXPECT_NE(result.history.failed->find("as shipped"), std::string::npos);
+  EXPECT_TRUE(std::isfinite(result.history.epochs.back().validation->loss));
+}
+
+// Of three epochs the first is the best: its weights, or their average, are those of a run of one.
+TEST_F(RunFailure, TheBestModelIsThatOfTheBestEpoch) {
+  config_.schedule = "constant";
+  for (const double ema : {0.0, 0.9}) {
+    config_.ema = ema;
+    workload_.test = std::make_shared<Rows>(rows());
+    config_.epochs = 1;
+    run_now(config_, "one-");
+    workload_.test = std::make_shared<Changes>(rows(), 100);
+    config_.epochs = 3;
+    run(config_, parse_run("bf16"), workload_, c10::kCPU,
+        {.folder = folder_, .prefix = "three-", .keep_best = true});
+    const auto expected = checkpoint::load_safetensors(folder_ / "one-model.safetensors");
+    const auto best = checkpoint::load_safetensors(folder_ / "three-best-model.safetensors");
+    ASSERT_EQ(best.tensors.size(), expected.tensors.size());
+    for (const auto& [name, tensor] : expected.tensors)
+      EXPECT_TRUE(at::equal(best.tensors.at(name), tensor)) << name << " ema " << ema;
+  }
 }
 
 TEST_F(RunFailure, AskedToStopBeforeTheFirstStepItTakesNone) {
