@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
+#include "demi/core/descriptor.h"
 #include "demi/core/export.h"
 
 namespace demi {
@@ -14,28 +16,29 @@ namespace demi {
 /// file behind.
 class DEMI_API AtomicFile {
  public:
-  /// Throws TrainingError if the file cannot be made (no permission, no folder, no space).
-  explicit AtomicFile(std::filesystem::path path);
+  /// `elsewhere`: as in Descriptor. Throws TrainingError if the file cannot be made (no permission,
+  /// no folder, no space).
+  explicit AtomicFile(std::filesystem::path path, std::string_view elsewhere = kWriteElsewhere);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   /// Throws TrainingError if the disk is full or fails.
-  void write(const void* data, std::size_t bytes);
+  void write(const void* data, std::size_t bytes) { file_.write_all(data, bytes); }
   void write(std::string_view text) { write(text.data(), text.size()); }
 
   /// Call it once, last. Throws TrainingError if the disk fails; the old file then stays as it was.
   void commit();
 
  private:
-  [[noreturn]] void fail(std::string_view what) const;
-
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  int descriptor_ = -1;
+  std::string elsewhere_;
+  Descriptor file_;  // of the temporary file
+  bool committed_ = false;
 };
 
 /// Writes a whole file: AtomicFile with one write(). Throws TrainingError.
-DEMI_API void write_atomically(const std::filesystem::path& path, std::string_view content);
+DEMI_API void write_atomically(const std::filesystem::path& path, std::string_view content,
+                               std::string_view elsewhere = kWriteElsewhere);
 
 }  // namespace demi

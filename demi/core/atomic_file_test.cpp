@@ -65,6 +65,18 @@ TEST_F(AtomicFileTest, ThrowsWhereNoFileCanBe) {
   EXPECT_EQ(files(), 1);
 }
 
+TEST_F(AtomicFileTest, NamesTheFileAndTheAdviceOfItsWriter) {
+  try {
+    write_atomically(folder_ / "no" / "x", "new", "point DEMI_RUNS elsewhere");
+    FAIL();
+  } catch (const TrainingError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find((folder_ / "no" / "x").string() + " cannot be opened"), std::string::npos)
+        << text;
+    EXPECT_NE(text.find("point DEMI_RUNS elsewhere"), std::string::npos) << text;
+  }
+}
+
 // A limit on the file's size makes write() fail in the middle, as a full disk does.
 TEST_F(AtomicFileTest, KeepsTheOldFileWhenTheDiskIsFull) {
   write_atomically(file_, "old");

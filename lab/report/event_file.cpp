@@ -11,6 +11,7 @@
 
 #include "lab/report/crc32c.h"
 #include "lab/report/protobuf.h"
+#include "lab/report/run_folder.h"
 
 namespace demi::report {
 namespace {
@@ -98,7 +99,7 @@ EventFile::EventFile(const std::filesystem::path& folder, std::chrono::duration<
                      WallClock clock)
     : clock_(clock ? std::move(clock) : seconds_since_1970),
       interval_(interval),
-      file_(name_in(folder, clock_()), O_WRONLY | O_CREAT | O_EXCL | O_APPEND),
+      file_(name_in(folder, clock_()), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, kOtherRunsFolder),
       flushed_(std::chrono::steady_clock::now()) {
   append(Message()
              .fixed64(event::kWallTime, clock_())

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "demi/core/descriptor.h"
 #include "demi/core/export.h"
-#include "lab/report/descriptor.h"
 
 namespace demi::report {
 
@@ -33,7 +33,7 @@ DEMI_API std::string tfrecord(std::string_view data);
 /// A TensorBoard event file in `folder` (`tensorboard --logdir FOLDER`), named
 /// events.out.tfevents.SECONDS.HOST.PID.N so that TensorBoard finds it and no two writers share
 /// one. Collects in memory and writes once in `interval` and on `flush`; a record is never half
-/// written but by a crash, which TensorBoard understands. Throws TrainingError where the disk is
+/// written but by a crash, which TensorBoard understands. Throws TrainingError if the disk is
 /// full. Not thread-safe.
 class DEMI_API EventFile {
  public:

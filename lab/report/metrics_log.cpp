@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "demi/core/error.h"
+#include "lab/report/run_folder.h"
 
 namespace demi::report {
 namespace {
@@ -73,13 +74,15 @@ std::streamoff for_each_line(const std::filesystem::path& path, const Use& use) 
 void cut_file(const std::filesystem::path& path, std::streamoff size) {
   std::error_code error;
   std::filesystem::resize_file(path, static_cast<std::uintmax_t>(size), error);
-  if (error) throw_file_error("report.MetricsLog", "cannot shorten", path, error.value());
+  if (error)
+    throw_file_error("report.MetricsLog", path, "cannot be shortened", error.value(),
+                     kOtherRunsFolder);
 }
 
 }  // namespace
 
 MetricsLog::MetricsLog(const std::filesystem::path& path, std::chrono::milliseconds interval)
-    : file_(path, O_WRONLY | O_CREAT | O_APPEND),
+    : file_(path, O_WRONLY | O_CREAT | O_APPEND, kOtherRunsFolder),
       interval_(interval),
       flushed_(std::chrono::steady_clock::now()) {
   const std::streamoff whole =

@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "demi/core/descriptor.h"
 #include "demi/core/export.h"
-#include "lab/report/descriptor.h"
 
 namespace demi::report {
 
@@ -50,7 +50,7 @@ class DEMI_API MetricsLog {
 DEMI_API std::vector<MetricFields> read_metrics(const std::filesystem::path& path);
 
 /// Before a run goes on from a checkpoint: removes every line from the first on whose `field` is
-/// above `last`, so that steps done again are not in the file twice. Nothing happens where there is
+/// above `last`, so that steps done again are not in the file twice. Nothing happens if there is
 /// no file.
 DEMI_API void forget_metrics_after(const std::filesystem::path& path, const std::string& field,
                                    std::int64_t last);

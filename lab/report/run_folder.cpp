@@ -10,9 +10,9 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "demi/core/atomic_file.h"
+#include "demi/core/descriptor.h"
 #include "demi/core/error.h"
-#include "lab/report/descriptor.h"
-#include "lab/report/file.h"
 #include "lab/report/format.h"
 
 namespace demi::report {
@@ -63,7 +63,8 @@ fs::path make_numbered(const fs::path& root, std::string_view name) {
   for (int number = highest_number(root, name) + 1;; ++number) {
     fs::path folder = root / fmt::format("{}-{:03}", name, number);
     if (::mkdir(folder.c_str(), 0777) == 0) return folder;
-    if (errno != EEXIST) throw_file_error(kWhere, "cannot make the run folder", folder, errno);
+    if (errno != EEXIST)
+      throw_file_error(kWhere, folder, "cannot be made", errno, kOtherRunsFolder);
   }
 }
 
@@ -77,7 +78,7 @@ void check_space(const fs::path& folder, std::uint64_t needed_bytes) {
        .what = "the disk of the run folder " + folder.string() + " is too full for this run",
        .seen = format_bytes(static_cast<double>(free)) + " free",
        .accepted = format_bytes(static_cast<double>(needed_bytes)) + " or more",
-       .advice = "free some space, or point DEMI_RUNS or --run-dir at another disk"});
+       .advice = "free some space, or " + std::string(kOtherRunsFolder)});
 }
 
 }  // namespace
@@ -93,11 +94,11 @@ RunFolder RunFolder::create(std::string_view name, const fs::path& root,
   check_name(name);
   std::error_code error;
   fs::create_directories(root, error);
-  if (error) throw_file_error(kWhere, "cannot make the folder of all runs", root, error.value());
+  if (error) throw_file_error(kWhere, root, "cannot be made", error.value(), kOtherRunsFolder);
   const fs::path folder = make_numbered(root, name);
   try {
     check_space(folder, needed_bytes);
-    write_file_atomically(folder / ".writable", std::string(4096, ' '));
+    write_atomically(folder / ".writable", std::string(4096, ' '), kOtherRunsFolder);
     fs::remove(folder / ".writable");
   } catch (...) {
     fs::remove_all(folder, error);

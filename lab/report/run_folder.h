@@ -9,6 +9,9 @@
 
 namespace demi::report {
 
+/// How a user names another place for a run's files: the advice of their messages.
+inline constexpr std::string_view kOtherRunsFolder = "point DEMI_RUNS or --run-dir elsewhere";
+
 /// Where run folders lie: what is `given` (--run-dir), else DEMI_RUNS, else "runs" in the current
 /// folder.
 DEMI_API std::filesystem::path runs_root(const std::filesystem::path& given = {});
@@ -22,11 +25,11 @@ class DEMI_API RunFolder {
   /// started together get two folders. Tries that a file can be written, and that `needed_bytes`
   /// are free, so that what cannot be saved is said before training. Throws UsageError for a name
   /// with other characters than letters, digits, '.', '_', '+', '-' (or that starts with
-  /// '.'), TrainingError where the folder cannot be made, written to, or is too small.
+  /// '.'), TrainingError if the folder cannot be made, written to, or is too small.
   static RunFolder create(std::string_view name, const std::filesystem::path& root = runs_root(),
                           std::uint64_t needed_bytes = 0);
 
-  /// An existing folder, to go on with a run. Throws DataError where there is none.
+  /// An existing folder, to go on with a run. Throws DataError if there is none.
   static RunFolder open(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }

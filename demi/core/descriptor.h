@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "demi/core/export.h"
+
+namespace demi {
+
+/// Advice for a file that cannot be written, if its writer knows nothing better.
+inline constexpr std::string_view kWriteElsewhere =
+    "write to a folder that exists and that you may write to";
+
+/// Owns a file descriptor. Every failing call throws TrainingError with the file, the system's
+/// words and advice. Not thread-safe.
+class DEMI_API Descriptor {
+ public:
+  Descriptor() = default;
+  /// Opens the file, with mode 0666 if it is created. `elsewhere` says how the user names another
+  /// place ("point DEMI_RUNS elsewhere"); messages name `shown`, or `path` if that is empty.
+  Descriptor(std::filesystem::path path, int flags, std::string_view elsewhere = kWriteElsewhere,
+             std::filesystem::path shown = {});
+  Descriptor(Descriptor&& other) noexcept
+      : path_(std::move(other.path_)),
+        shown_(std::move(other.shown_)),
+        elsewhere_(std::move(other.elsewhere_)),
+        fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor();
+
+  bool open() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+  const std::filesystem::path& path() const { return path_; }
+
+  void write_all(const void* data, std::size_t bytes) const;
+  void write_all(std::string_view text) const { write_all(text.data(), text.size()); }
+  void append(std::string_view text) const;  // all of it, or the file stays as long as it was
+  void sync() const;
+  void close();  // reports what the kernel kept back until now; the destructor cannot
+
+ private:
+  [[noreturn]] void fail(std::string_view what, int error) const;
+
+  std::filesystem::path path_, shown_;
+  std::string elsewhere_;
+  int fd_ = -1;
+};
+
+/// Throws TrainingError: the path, `what` ("cannot be written"), errno in words, and what to do
+/// about it.
+[[noreturn]] DEMI_API void throw_file_error(std::string_view where,
+                                            const std::filesystem::path& path,
+                                            std::string_view what, int error,
+                                            std::string_view elsewhere = kWriteElsewhere);
+
+}  // namespace demi

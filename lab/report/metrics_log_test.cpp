@@ -1,0 +1,78 @@
+#include "lab/report/metrics_log.h"
+
+#include <cmath>
+#include <limits>
+
+#include "demi/core/error.h"
+#include "lab/report/files_testing.h"
+
+namespace demi::report {
+namespace {
+
+using MetricsLogTest = Files;
+
+TEST_F(MetricsLogTest, MetricsComeBackAsTheyWereWritten) {
+  const fs::path path = folder / "metrics.jsonl";
+  const double inf = std::numeric_limits<double>::infinity();
+  MetricsLog log(path);
+  log.write({{"step", std::int64_t{1}},
+             {"loss", 0.5},
+             {"run", std::string("b\"16")},
+             {"skipped", false}});
+  log.write({{"step", std::int64_t{2}}, {"loss", std::nan("")}, {"norm", -inf}});
+  log.sync();
+  EXPECT_EQ(content(path),
+            "{\"step\":1,\"loss\":0.5,\"run\":\"b\\\"16\",\"skipped\":false}\n"
+            "{\"step\":2,\"loss\":null,\"norm\":null,\"non_finite\":{\"loss\":\"nan\",\"norm\":\"-"
+            "inf\"}}\n");
+  const std::vector<MetricFields> lines = read_metrics(path);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(std::get<std::string>(lines[0][2].second), "b\"16");
+  EXPECT_TRUE(std::isnan(std::get<double>(lines[1][1].second)));
+  EXPECT_EQ(std::get<double>(lines[1][2].second), -inf);
+}
+
+TEST_F(MetricsLogTest, ALineCutOffByACrashIsRemovedBeforeTheNext) {
+  const fs::path path = folder / "metrics.jsonl";
+  put(path, "{\"step\":1}\n{\"st");
+  EXPECT_EQ(read_metrics(path).size(), 1U);
+  MetricsLog(path).write({{"step", std::int64_t{2}}});
+  EXPECT_EQ(content(path), "{\"step\":1}\n{\"step\":2}\n");
+}
+
+TEST_F(MetricsLogTest, AFullDiskLeavesWholeLinesAndLosesNothing) {
+  const fs::path path = folder / "metrics.jsonl";
+  MetricsLog log(path, std::chrono::hours(1));
+  log.write({{"step", std::int64_t{1}}});
+  log.flush();
+  log.write({{"text", std::string(5000, 'x')}});
+  {
+    FileSizeLimit limit(4096);
+    EXPECT_THROW(log.flush(), TrainingError);
+  }
+  EXPECT_EQ(content(path), "{\"step\":1}\n");
+  log.flush();
+  EXPECT_EQ(read_metrics(path).size(), 2U);
+}
+
+TEST_F(MetricsLogTest, ARunThatGoesOnForgetsWhatItWillDoAgain) {
+  const fs::path path = folder / "metrics.jsonl";
+  put(path, "{\"step\":1}\n{\"epoch\":1}\n{\"step\":2}\n{\"step\":3}\n");
+  forget_metrics_after(path, "step", 2);
+  EXPECT_EQ(content(path), "{\"step\":1}\n{\"epoch\":1}\n{\"step\":2}\n");
+  forget_metrics_after(folder / "none", "step", 2);
+}
+
+TEST_F(MetricsLogTest, DamagedMetricsNameTheirLine) {
+  put(folder / "metrics.jsonl", "{\"step\":1}\nnot json\n");
+  try {
+    read_metrics(folder / "metrics.jsonl");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("line 2"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(read_metrics(folder / "none"), DataError);
+}
+
+}  // namespace
+}  // namespace demi::report
