@@ -54,7 +54,7 @@ torch::Tensor hinge(const torch::Tensor& output, const torch::Tensor& label) {
 
 struct Print : train::Callback {
   int steps = 0;
-  void on_step(const train::StepRecord&, int64_t) override { ++steps; }
+  void on_step(const train::StepMetrics&, int64_t) override { ++steps; }
   void on_epoch_end(const train::EpochRecord& e) override {
     std::printf("epoch %lld  hinge %.3f  right side %.3f\n", static_cast<long long>(e.epoch),
                 e.loss, e.validation->metrics.front().second);

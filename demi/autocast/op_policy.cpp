@@ -79,7 +79,7 @@ std::string nearest_op(std::string_view op) {
   const std::string near = nearest(op, known);
   if (!near.empty()) return "did you mean " + near + "?";
   return op.find("::") == std::string_view::npos
-             ? "`demi policy` prints the ops that have a rule"
+             ? "default_op_rules() lists the ops that have a rule"
              : "an operator of yours is known once the library that registers it is loaded";
 }
 

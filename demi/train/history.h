@@ -13,7 +13,7 @@
 namespace demi::train {
 
 /// One optimizer step.
-struct StepRecord {
+struct StepMetrics {
   int64_t epoch = 1;               // from 1
   int64_t step = 0;                // of the whole run, from 1
   double loss = 0;                 // mean over the batch; may be NaN or Inf
@@ -63,7 +63,7 @@ struct EpochRecord {
 
 /// Everything that a fit recorded.
 struct History {
-  std::vector<StepRecord> steps;
+  std::vector<StepMetrics> steps;
   std::vector<EpochRecord> epochs;
   int64_t skipped_steps = 0;
   bool stopped = false;               // the caller ended training early
@@ -86,7 +86,7 @@ class Callback {
  public:
   virtual ~Callback() = default;
   virtual void on_epoch_begin(int64_t /*epoch*/, int64_t /*epochs*/, int64_t /*steps*/) {}
-  virtual void on_step(const StepRecord&, int64_t /*examples_so_far_in_epoch*/) {}
+  virtual void on_step(const StepMetrics&, int64_t /*examples_so_far_in_epoch*/) {}
   virtual void on_evaluate_begin(int64_t /*epoch*/) {}
   virtual void on_epoch_end(const EpochRecord&) {}
 };

@@ -25,7 +25,7 @@ int64_t top_k_of(int64_t asked, int64_t classes) {
   if (asked == 0) return classes > 10 ? 5 : 0;
   if (asked < classes) return asked;
   throw UsageError(
-      {.where = "--top-k",
+      {.where = "train.top_k_of",
        .what = classes < 2 ? "there are no classes" : "every example would be among them",
        .seen = std::to_string(asked) + " of " + std::to_string(classes) + " classes",
        .accepted = classes < 2 ? "0" : "0 to " + std::to_string(classes - 1)});

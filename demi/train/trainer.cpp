@@ -89,7 +89,7 @@ bool is_hopeless(int64_t bad_in_a_row, int64_t steps, int64_t give_up_after) {
 
 // Why training ended: the first of the bad steps in a row, and what to try.
 std::string complaint_of(const History& history, int64_t bad_steps, const Precision& precision) {
-  const StepRecord& first =
+  const StepMetrics& first =
       history.steps[history.steps.size() - static_cast<std::size_t>(bad_steps)];
   const bool is_loss = !std::isfinite(first.loss);
   std::string text =
@@ -99,9 +99,9 @@ std::string complaint_of(const History& history, int64_t bad_steps, const Precis
   if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
   if (precision.is_mixed()) {
     text +=
-        "; try it without the region (--no-autocast) and without loss scaling (--no-scaler): the "
-        "one that mends it is where the NaN comes from; if neither does, the learning rate is "
-        "too high or the data holds NaN";
+        "; train once without the region (TrainerOptions::autocast = false) and once without loss "
+        "scaling (TrainerOptions::loss_scale off): the one that mends it is where the NaN comes "
+        "from; if neither does, the learning rate is too high or the data hold NaN";
   } else {
     text += "; try a lower learning rate, and look for NaN in the data";
   }
@@ -125,7 +125,7 @@ int64_t steps_of(int64_t batches, int64_t accumulate) {
 struct Trainer::Run {
   // Not yet read from the device.
   struct Pending {
-    StepRecord record;
+    StepMetrics record;
     at::Tensor loss, correct;         // scalars
     std::vector<StepResult> results;  // one an optimizer
     int64_t examples = 0;             // of this step
@@ -297,7 +297,7 @@ void Trainer::end_window(Run& run) {
 
 // The record of one step for the callbacks.
 struct Trainer::Told {
-  StepRecord step;
+  StepMetrics step;
   int64_t examples = 0;  // of the epoch so far
 };
 
@@ -315,7 +315,7 @@ std::vector<Trainer::Told> Trainer::taken_from_device(Run& run) {
   const bool scaled = run.scaler.is_enabled();
   for (std::size_t i = 0; i < run.pending.size(); ++i) {
     Run::Pending& pending = run.pending[i];
-    StepRecord& record = pending.record;
+    StepMetrics& record = pending.record;
     const double examples = static_cast<double>(pending.examples);
     const double loss_sum = loss[static_cast<int64_t>(i)].item<double>();
     record.loss = loss_sum / examples;

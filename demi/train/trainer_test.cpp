@@ -131,11 +131,11 @@ TEST(Trainer, LossScaleIsAChoiceOfItsOwn) {
   const History scaled =
       fixed.trainer({.precision = precision, .loss_scale = {LossScale::Kind::fixed, 128}})
           .fit(fixed.loader());
-  for (const StepRecord& step : scaled.steps) EXPECT_EQ(step.loss_scale, 128);
+  for (const StepMetrics& step : scaled.steps) EXPECT_EQ(step.loss_scale, 128);
   const History unscaled =
       off.trainer({.precision = precision, .loss_scale = {LossScale::Kind::off, 0}})
           .fit(off.loader());
-  for (const StepRecord& step : unscaled.steps) EXPECT_FALSE(step.loss_scale);
+  for (const StepMetrics& step : unscaled.steps) EXPECT_FALSE(step.loss_scale);
 }
 
 // Losses of 1, with NaN in the steps from `first` to `last`.
@@ -163,8 +163,8 @@ TEST(Trainer, AnswersALossThatIsNaNFromTheFirstStepAtOnce) {
       with_nan(1, 1000, {.epochs = 100, .precision = parse_precision("fp16"), .read_every = 100});
   ASSERT_TRUE(history.failed);
   EXPECT_EQ(history.steps.size(), 3u);
-  for (const char* said :
-       {"step 1", "learning rate 0.1", "loss scale 65536", "--no-autocast", "--no-scaler"})
+  for (const char* said : {"step 1", "learning rate 0.1", "loss scale 65536",
+                           "TrainerOptions::autocast", "TrainerOptions::loss_scale"})
     EXPECT_NE(history.failed->find(said), std::string::npos) << said << ": " << *history.failed;
   EXPECT_FALSE(with_nan(1, 2, {.epochs = 10}).failed) << "the third is a number";
   EXPECT_TRUE(with_nan(1, 9, {.max_steps = 2}).failed) << "a dry run has no third";
@@ -195,7 +195,7 @@ TEST(Trainer, EachStepSaysHowLongItTookAndHowLongItWaitedForData) {
       s.trainer({.epochs = 2, .accumulate = 2}).fit(Slow(s.input, s.target, 3));  // 4 batches
   ASSERT_EQ(history.steps.size(), 4u);
   double steps = 0, waited = 0;
-  for (const StepRecord& step : history.steps) {
+  for (const StepMetrics& step : history.steps) {
     EXPECT_GE(step.data_seconds, 0.04) << "of both batches";
     EXPECT_GE(step.seconds, step.data_seconds);
     steps += step.seconds;
