@@ -20,6 +20,7 @@ END
 packages=(
   g++ cmake ninja-build ccache
   libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libcurl4-openssl-dev libarchive-dev libjpeg-dev libpng-dev
+  libutf8proc-dev libmd-dev
   libgtest-dev libgmock-dev
   dataset-fashion-mnist
 )

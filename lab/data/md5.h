@@ -12,7 +12,7 @@ namespace demi::data {
 /// no protection against malice.
 DEMI_API std::string md5(std::string_view bytes);
 
-/// Throws DataError where the file cannot be read.
+/// Throws DataError if the file cannot be read.
 DEMI_API std::string md5_of_file(const std::filesystem::path& file);
 
 }  // namespace demi::data

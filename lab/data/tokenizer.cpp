@@ -1,46 +1,57 @@
 #include "lab/data/tokenizer.h"
 
-#include <locale.h>
-#include <wctype.h>
+#include <utf8proc.h>
 
+#include <array>
+#include <cstdint>
 #include <string>
-
-#include "demi/core/error.h"
-#include "lab/data/utf8.h"
 
 namespace demi::data {
 namespace {
 
 constexpr std::string_view kBreak = "<br />";
 
-}  // namespace
-
-BasicEnglish::BasicEnglish() : locale_(newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr)) {
-  if (locale_ == nullptr)
-    throw DeviceError(
-        {.where = "data.BasicEnglish",
-         .what = "the C library has no locale C.UTF-8, which tells lower from upper case",
-         .advice = "install the package libc-bin, or a glibc of 2.35 or newer"});
+// What Python's str.split() splits at: Unicode's White_Space and the four ASCII separators.
+constexpr bool is_space(int32_t code) {
+  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 ||
+         code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
+         code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
-BasicEnglish::~BasicEnglish() { freelocale(static_cast<locale_t>(locale_)); }
+// Most of a text is ASCII, for which no table is needed.
+void append_lower(std::string& text, int32_t code) {
+  if (code < 0x80) {
+    text.push_back(static_cast<char>(code >= 'A' && code <= 'Z' ? code + 32 : code));
+    return;
+  }
+  std::array<utf8proc_uint8_t, 4> bytes;
+  const utf8proc_ssize_t count = utf8proc_encode_char(utf8proc_tolower(code), bytes.data());
+  text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(count));
+}
+
+}  // namespace
 
 std::size_t BasicEnglish::operator()(std::string_view text,
                                      const std::function<void(std::string_view)>& token) const {
-  const auto locale = static_cast<locale_t>(locale_);
   // First lower case without double quotes: they go before "<br />" is looked for.
   std::string lower;
   lower.reserve(text.size());
+  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
   for (std::size_t at = 0; at < text.size();) {
-    const Character c = next_character(text.substr(at));
-    if (c.bytes == 0) return at;
-    at += c.bytes;
-    if (c.code == '"') continue;
-    if (is_space(c.code)) {
-      lower.push_back(c.code == ' ' ? ' ' : '\n');  // only a plain space completes "<br />"
+    int32_t code = bytes[at];
+    if (code < 0x80) {
+      ++at;
     } else {
-      append_character(lower,
-                       static_cast<uint32_t>(towlower_l(static_cast<wint_t>(c.code), locale)));
+      const auto taken =
+          utf8proc_iterate(bytes + at, static_cast<utf8proc_ssize_t>(text.size() - at), &code);
+      if (taken <= 0) return at;
+      at += static_cast<std::size_t>(taken);
+    }
+    if (code == '"') continue;
+    if (is_space(code)) {
+      lower.push_back(code == ' ' ? ' ' : '\n');  // only a plain space completes "<br />"
+    } else {
+      append_lower(lower, code);
     }
   }
   const std::string_view all = lower;
