@@ -74,14 +74,16 @@ std::optional<std::chrono::duration<double>> Progress::time_left(const ProgressS
 void Progress::draw(const ProgressState& state, bool keep) {
   drawn_at_ = options_.clock();
   if (!terminal_.interactive) {
-    out_ << line(state, time_left(state), 0, terminal_.utf8, false, false) << '\n' << std::flush;
+    out_ << progress_line(state, time_left(state), 0, terminal_.utf8, false, false) << '\n'
+         << std::flush;
     return;
   }
   // One column stays free: a full row would wrap on some terminals.
   const std::size_t width = std::max<std::size_t>(terminal_.current_width(), 2) - 1;
   const std::string text =
-      line(state, time_left(state), width, terminal_.utf8, terminal_.colour, true);
-  const std::string plain = line(state, time_left(state), width, terminal_.utf8, false, true);
+      progress_line(state, time_left(state), width, terminal_.utf8, terminal_.colour, true);
+  const std::string plain =
+      progress_line(state, time_left(state), width, terminal_.utf8, false, true);
   out_ << erased() << text << (keep ? "\n" : "") << std::flush;  // in one piece: nothing flickers
   drawn_width_ = keep ? 0 : display_width(plain);
 }

@@ -8,58 +8,11 @@
 #include <string>
 
 #include "demi/core/export.h"
+#include "lab/report/progress_line.h"
 #include "lab/report/terminal.h"
+#include "lab/report/time_left.h"
 
 namespace demi::report {
-
-/// Where a run stands. What is not known is left empty and not shown.
-struct ProgressState {
-  std::string run;    // "bf16"; "" where there is only one
-  std::string phase;  // "evaluating"; "" while training
-  int epoch = 1;      // from 1
-  int epochs = 1;
-  std::int64_t step = 0;                 // done in this epoch
-  std::int64_t steps = 0;                // of this epoch; 0: not known
-  std::optional<double> loss, accuracy;  // accuracy: 0 to 1
-  std::optional<std::int64_t> correct;   // of `examples`
-  std::int64_t examples = 0;             // that loss and accuracy are of
-  std::optional<double> learning_rate;
-  std::optional<double> loss_scale;  // a scaler's; empty without one
-  std::optional<double> items_per_second;
-  std::string items = "images";
-  std::optional<double> memory_bytes;  // peak
-};
-
-/// The time that is left, from an exponential mean of the seconds of a step: what happened more
-/// than `memory` ago counts for less than a third. Pauses between epochs are left out by `pause`.
-/// Steps that are told of at once, after the wait for the last of them, share that wait.
-class DEMI_API TimeLeft {
- public:
-  using Seconds = std::chrono::duration<double>;
-  explicit TimeLeft(Seconds memory = std::chrono::seconds(20)) : memory_(memory) {}
-  void pause();
-  void at(std::int64_t steps_done, Seconds now);
-  std::optional<Seconds> left(std::int64_t steps_to_go) const;
-
- private:
-  struct Point {
-    std::int64_t steps;
-    Seconds time;
-  };
-  /// A wait and what was told of after it; counted when the next wait is over.
-  struct Burst {
-    Point before, first, last;
-  };
-  struct Rate {
-    double seconds = 0, steps = 0;  // fading sums
-  };
-  Rate with(const Burst& burst) const;
-
-  Seconds memory_;
-  std::optional<Point> last_;
-  std::optional<Burst> open_;
-  Rate rate_;
-};
 
 struct ProgressOptions {
   std::chrono::duration<double> redraw =
@@ -88,11 +41,6 @@ class DEMI_API Progress {
   void pause();  // what passes until the next call is of another run, which may have its turn
   void message(const std::string& text);  // a line of its own, above the one that is redrawn
   void clear();  // takes the redrawn line away, before somebody else writes
-
-  /// The line itself, at most `width` columns wide (0: no limit): what matters least goes first.
-  static std::string line(const ProgressState& state,
-                          std::optional<std::chrono::duration<double>> left, std::size_t width,
-                          bool utf8, bool colour, bool bar);
 
  private:
   void draw(const ProgressState& state, bool keep);

@@ -1,3 +1,5 @@
+#include "lab/report/progress_line.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,7 +7,7 @@
 #include <vector>
 
 #include "lab/report/format.h"
-#include "lab/report/progress.h"
+#include "lab/report/terminal.h"
 
 namespace demi::report {
 namespace {
@@ -78,9 +80,9 @@ void drop_until_fits(std::vector<Part>& parts, std::size_t width) {
 
 }  // namespace
 
-std::string Progress::line(const ProgressState& state,
-                           std::optional<std::chrono::duration<double>> left, std::size_t width,
-                           bool utf8, bool colour, bool with_bar) {
+std::string progress_line(const ProgressState& state,
+                          std::optional<std::chrono::duration<double>> left, std::size_t width,
+                          bool utf8, bool colour, bool with_bar) {
   constexpr std::size_t kShortestBar = 8, kLongestBar = 30;
   std::vector<Part> parts = parts_of(state, left, width, utf8);
   drop_until_fits(parts, width);

@@ -8,8 +8,8 @@
 namespace demi::report {
 
 /// One protobuf message, field by field, in protobuf's wire format
-/// (protobuf.dev/programming-guides/encoding): no schema, no library. LibTorch carries a protobuf
-/// of its own, beside which no other can be linked.
+/// (protobuf.dev/programming-guides/encoding): no schema, no library. Five message types need less
+/// code than a dependency, and libprotobuf would clash with the one inside LibTorch.
 class Message {
  public:
   Message& varint(int field, std::int64_t value);  // int32, int64, bool, enum

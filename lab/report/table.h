@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/report/terminal.h"
 
 namespace demi::report {
 
@@ -26,11 +25,6 @@ struct Table {
   std::vector<std::vector<std::string>> rows;  // one cell a column; a missing one shows as "–"
   std::vector<std::string> notes;              // below the table
 };
-
-/// For a terminal, every line ended by '\n'. What is wider than the terminal is never cut off: the
-/// header's words go below each other; then rows and columns are exchanged; then each row becomes a
-/// list of its own.
-DEMI_API std::string to_text(const Table& table, const Terminal& terminal);
 
 /// A <table> with a caption and row and column headers, inside an element that scrolls on its own
 /// (page.h has the style).

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lab/report/markup.h"
+#include "lab/report/table_text.h"
 
 namespace demi::report {
 namespace {

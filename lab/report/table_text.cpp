@@ -1,7 +1,7 @@
+#include "lab/report/table_text.h"
+
 #include <algorithm>
 #include <numeric>
-
-#include "lab/report/table.h"
 
 namespace demi::report {
 namespace {

@@ -1,6 +1,6 @@
-#include <cmath>
+#include "lab/report/time_left.h"
 
-#include "lab/report/progress.h"
+#include <cmath>
 
 namespace demi::report {
 namespace {

@@ -1,6 +1,8 @@
 // A page and an event file as a comparison of three runs would leave them, with curves from a
 // formula. The folder named by DEMI_REPORT_SAMPLE keeps them, for eyes, for check_page.py and for
 // check_events.py.
+#include "lab/report/page.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,10 +10,9 @@
 #include <numeric>
 #include <random>
 
+#include "demi/core/atomic_file.h"
 #include "lab/report/event_file.h"
-#include "lab/report/file.h"
 #include "lab/report/format.h"
-#include "lab/report/page.h"
 
 namespace demi::report {
 namespace {
@@ -139,7 +140,7 @@ TEST(Sample, PageAndEventsCanBeWritten) {
   const std::filesystem::path folder =
       kept != nullptr ? kept : testing::TempDir() + "/demi_report_sample";
   std::filesystem::create_directories(folder);
-  write_file_atomically(folder / "report.html", to_html(sample_page()));
+  write_atomically(folder / "report.html", to_html(sample_page()));
   write_sample_events(folder);
   EXPECT_GT(std::filesystem::file_size(folder / "report.html"), 10'000);
   EXPECT_LT(std::filesystem::file_size(folder / "report.html"), 400'000);
