@@ -134,8 +134,12 @@ inline void write_pictures(const fs::path& folder) {
 
 inline void write_data(const std::string& name, const fs::path& folder) {
   using demi::data::Layout;
-  if (name == "folder") return write_pictures(folder);
   switch (demi::data::data_set(name).layout) {
+    case Layout::synthetic:
+    case Layout::csv:
+      return;
+    case Layout::picture_folder:
+      return write_pictures(folder);
     case Layout::mnist:
       return write_mnist(folder);
     case Layout::cifar10:

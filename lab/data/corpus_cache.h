@@ -17,8 +17,8 @@ namespace demi::data {
 DEMI_API void write_corpus(const std::filesystem::path& file, const TextCorpus& corpus,
                            uint64_t fingerprint);
 
-/// Nothing where there is no such file, where it was made from other files or by another version,
-/// or where a single bit of it is wrong: then the texts are read again.
+/// Nothing if there is no such file, if it was made from other files or by another version,
+/// or if a single bit of it is wrong: then the texts are read again.
 DEMI_API std::optional<TextCorpus> read_corpus(const std::filesystem::path& file,
                                                uint64_t fingerprint);
 

@@ -19,7 +19,7 @@ struct LabelledTexts {
 /// review, sentence, in any letter case, is a heading and says which columns are meant; otherwise
 /// there are two columns, label and text, and the first line's label is a number or stands in
 /// another line, too. With `classes` given (those of the training file) others are an error. Throws
-/// DataError with the line; also where there are no texts.
+/// DataError with the line; also if there are no texts.
 DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
                                            std::vector<std::string> classes = {});
 

@@ -1,9 +1,10 @@
-// The list of the data sets that demi knows by name.
+#include "lab/data/data_sets.h"
+
 #include <fmt/format.h>
 
+#include "demi/core/find_by_name.h"
 #include "lab/data/cifar_layout.h"
 #include "lab/data/imdb.h"
-#include "lab/data/registry.h"
 
 namespace demi::data {
 namespace {
@@ -45,6 +46,7 @@ DataSet fashion_mnist() {
   return {
       .name = "fashion-mnist",
       .title = "70,000 pictures of clothes, 28 x 28 grey, 10 classes (Xiao, Rasul, Vollgraf 2017)",
+      .kind = Kind::pictures,
       .layout = Layout::mnist,
       .train_examples = 60'000,
       .test_examples = 10'000,
@@ -66,6 +68,7 @@ DataSet fashion_mnist() {
 DataSet mnist() {
   return {.name = "mnist",
           .title = "70,000 hand-written digits, 28 x 28 grey, 10 classes (LeCun, Cortes, Burges)",
+          .kind = Kind::pictures,
           .layout = Layout::mnist,
           .train_examples = 60'000,
           .test_examples = 10'000,
@@ -85,6 +88,7 @@ DataSet mnist() {
 DataSet cifar10() {
   return {.name = "cifar10",
           .title = "60,000 photographs, 32 x 32 RGB, 10 classes (Krizhevsky 2009)",
+          .kind = Kind::pictures,
           .layout = Layout::cifar10,
           .train_examples = 50'000,
           .test_examples = 10'000,
@@ -102,6 +106,7 @@ DataSet cifar10() {
 DataSet cifar100() {
   return {.name = "cifar100",
           .title = "60,000 photographs, 32 x 32 RGB, 100 classes (Krizhevsky 2009)",
+          .kind = Kind::pictures,
           .layout = Layout::cifar100,
           .train_examples = 50'000,
           .test_examples = 10'000,
@@ -119,6 +124,7 @@ DataSet cifar100() {
 DataSet imdb() {
   return {.name = "imdb",
           .title = "50,000 film reviews, positive or negative (Maas et al. 2011)",
+          .kind = Kind::texts,
           .layout = Layout::imdb,
           .train_examples = 25'000,
           .test_examples = 25'000,
@@ -133,11 +139,38 @@ DataSet imdb() {
           .advice = "run `demi data get imdb`"};
 }
 
+// Data without files of their own: made in memory, or the user's.
+DataSet unpublished(std::string name, std::string title, Kind kind, Layout layout) {
+  DataSet set;
+  set.name = std::move(name);
+  set.title = std::move(title);
+  set.kind = kind;
+  set.layout = layout;
+  return set;
+}
+
+std::vector<DataSet> all_sets() {
+  return {fashion_mnist(),
+          mnist(),
+          cifar10(),
+          cifar100(),
+          imdb(),
+          unpublished("csv", "texts with labels in two CSV or TSV files", Kind::texts, Layout::csv),
+          unpublished("folder", "pictures in a folder for each class", Kind::pictures,
+                      Layout::picture_folder),
+          unpublished("synthetic-rows", "random rows", Kind::rows, Layout::synthetic),
+          unpublished("synthetic-images", "random pictures", Kind::pictures, Layout::synthetic)};
+}
+
 }  // namespace
 
 std::span<const DataSet> data_sets() {
-  static const std::vector<DataSet> sets{fashion_mnist(), mnist(), cifar10(), cifar100(), imdb()};
+  static const std::vector<DataSet> sets = all_sets();
   return sets;
+}
+
+const DataSet& data_set(std::string_view name) {
+  return find_by_name(data_sets(), name, "data.data_set", "no such data set");
 }
 
 }  // namespace demi::data

@@ -9,7 +9,7 @@
 
 namespace demi::data {
 
-/// Bytes that are there, bytes in all (0: unknown).
+/// Bytes received, bytes in all (0: unknown).
 using FetchProgress = std::function<void(int64_t have, int64_t total)>;
 
 /// Fetches `url` (https, http, file) to `file`. What arrives is kept in file.part, and a later call

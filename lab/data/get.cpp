@@ -54,7 +54,7 @@ void check_published_sum(const DataSet& set, const fs::path& folder) {
 
 fs::path get_data_set(std::string_view name, const fs::path& data_dir,
                       const GetProgress& progress) {
-  const DataSet& set = data_set(name);
+  const DataSet& set = published_set(name);
   const fs::path root = target_folder(data_dir);
   const fs::path folder = root / set.subfolders.front();
   if (set.unpacks && fs::exists(folder)) return find_data_set(name, root);
@@ -73,11 +73,11 @@ fs::path get_data_set(std::string_view name, const fs::path& data_dir,
 }
 
 DataCheck check_data_set(std::string_view name, const fs::path& data_dir) {
-  const DataSet& set = data_set(name);
+  const DataSet& set = published_set(name);
   DataCheck check{
       .name = set.name, .folder = find_data_set(name, data_dir), .classes = set.classes};
   check_published_sum(set, check.folder);
-  if (set.layout == Layout::imdb) {
+  if (set.kind == Kind::texts) {
     const TextCorpus corpus = load_texts(name, data_dir);
     check.train_examples = corpus.train.size();
     check.test_examples = corpus.test.size();

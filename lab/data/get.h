@@ -11,7 +11,7 @@
 
 namespace demi::data {
 
-/// What is being done, and how far it is: bytes there, bytes in all (0: unknown).
+/// Progress of a download: the file, bytes received, bytes in all (0: unknown).
 using GetProgress = std::function<void(const std::string& file, int64_t have, int64_t total)>;
 
 /// Fetches a set from where its authors offer it, checks the MD5 and unpacks it, to the first of

@@ -13,7 +13,7 @@ namespace demi::data {
 /// A JPEG or PNG file as (H, W, 3) uint8 RGB: grey is given three times, CMYK and YCCK are
 /// converted as Adobe writes them, transparency is left out, EXIF's orientation is not applied. The
 /// content tells the format, not the name. Throws DataError with the path for a file that cannot be
-/// opened, is truncated, damaged or no picture, and UsageError where this build has no decoder for
+/// opened, is truncated, damaged or no picture, and UsageError if this build has no decoder for
 /// it.
 DEMI_API at::Tensor read_picture(const std::filesystem::path& file);
 

@@ -31,7 +31,7 @@ struct PictureFolders {
   std::optional<PictureFolder> test;
 };
 
-/// FOLDER/train and FOLDER/val (or valid, validation, test); where there is no FOLDER/train, FOLDER
+/// FOLDER/train and FOLDER/val (or valid, validation, test); if there is no FOLDER/train, FOLDER
 /// itself holds the classes and there is nothing to test on. Throws as read_picture_folder.
 DEMI_API PictureFolders find_picture_folders(const std::filesystem::path& folder);
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "demi/core/error.h"
-#include "demi/core/nearest.h"
 #include "lab/data/cifar.h"
 #include "lab/data/corpus_cache.h"
 #include "lab/data/csv_texts.h"
@@ -41,20 +40,14 @@ bool holds_pickles(const DataSet& set, const fs::path& place) {
 
 }  // namespace
 
-const DataSet& data_set(std::string_view name) {
-  std::vector<std::string> known;
-  for (const DataSet& set : data_sets()) {
-    if (set.name == name) return set;
-    known.push_back(set.name);
-  }
-  throw UsageError({.where = "data.data_set",
-                    .what = "no such data set",
-                    .seen = name,
-                    .advice = did_you_mean(name, known)});
+const DataSet& published_set(std::string_view name) {
+  const DataSet& set = data_set(name);
+  if (!set.is_published()) wrong_kind("data.published_set", name, "a published set");
+  return set;
 }
 
 fs::path find_data_set(std::string_view name, const fs::path& data_dir) {
-  const DataSet& set = data_set(name);
+  const DataSet& set = published_set(name);
   const std::vector<fs::path> all = places(data_dir, set.subfolders);
   std::error_code unreadable;
   for (const fs::path& place : all)
@@ -73,8 +66,8 @@ fs::path find_data_set(std::string_view name, const fs::path& data_dir) {
 }
 
 ImageSet load_images(std::string_view name, Split split, const fs::path& data_dir) {
-  const DataSet& set = data_set(name);
-  if (set.layout == Layout::imdb) wrong_kind("data.load_images", name, "a set of pictures");
+  const DataSet& set = published_set(name);
+  if (set.kind != Kind::pictures) wrong_kind("data.load_images", name, "a set of pictures");
   const fs::path folder = find_data_set(name, data_dir);
   if (set.layout == Layout::cifar10) return read_cifar(folder, Cifar::ten, split);
   if (set.layout == Layout::cifar100) return read_cifar(folder, Cifar::hundred, split);
@@ -83,8 +76,8 @@ ImageSet load_images(std::string_view name, Split split, const fs::path& data_di
 }
 
 TextCorpus load_texts(std::string_view name, const fs::path& data_dir) {
-  const DataSet& set = data_set(name);
-  if (set.layout != Layout::imdb) wrong_kind("data.load_texts", name, "a set of texts: imdb");
+  const DataSet& set = published_set(name);
+  if (set.kind != Kind::texts) wrong_kind("data.load_texts", name, "a set of texts: imdb");
   const fs::path folder = find_data_set(name, data_dir);
   const auto train = imdb_sources(folder, Split::train), test = imdb_sources(folder, Split::test);
   const std::vector<std::string> parts{"train/neg", "train/pos", "test/neg", "test/pos"};

@@ -1,47 +1,18 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "demi/core/export.h"
+#include "lab/data/data_sets.h"
 #include "lab/data/image_set.h"
 #include "lab/data/text_set.h"
 
 namespace demi::data {
 
-/// What the files of a set are like.
-enum class Layout { mnist, cifar10, cifar100, imdb };
-
-struct Download {
-  std::string url;
-  std::string file;  // the name that it gets
-  std::string md5;
-};
-
-/// A data set that demi knows by name.
-struct DataSet {
-  std::string name;
-  std::string title;  // one line for people
-  Layout layout;
-  int64_t train_examples, test_examples;
-  std::vector<std::string>
-      subfolders;  // where it may lie below a data folder; the first is where it is put
-  std::vector<std::string> marks;  // any of these files or folders tells the place apart
-  std::vector<std::string> classes;
-  std::vector<double> mean, std;  // of the training pictures' channels in [0, 1]; empty for texts
-  std::vector<Download> downloads;
-  bool unpacks;        // the download is an archive
-  std::string advice;  // how to get it
-};
-
-DEMI_API std::span<const DataSet> data_sets();
-
-/// The set of that name. Throws UsageError with the nearest right name.
-DEMI_API const DataSet& data_set(std::string_view name);
+/// The published set of that name. Throws UsageError with the nearest right name, also for data
+/// that are made in memory or are the user's own files.
+DEMI_API const DataSet& published_set(std::string_view name);
 
 /// The folder in which a set lies (see places()). Throws DataError that says where it was looked
 /// for and how to get it.

@@ -24,6 +24,22 @@ TEST(Registry, NamesTheNearestSet) {
   }
 }
 
+// Data that have no files of their own stand in the same list.
+TEST(Registry, MadeAndOwnDataAreKnownButNotLookedFor) {
+  for (const char* name : {"csv", "folder", "synthetic-rows", "synthetic-images"}) {
+    EXPECT_FALSE(data_set(name).is_published()) << name;
+    EXPECT_THROW(find_data_set(name), UsageError) << name;
+    EXPECT_THROW(load_images(name, Split::train), UsageError) << name;
+    EXPECT_THROW(load_texts(name), UsageError) << name;
+  }
+  EXPECT_EQ(data_set("synthetic-rows").kind, Kind::rows);
+  EXPECT_EQ(data_set("imdb").kind, Kind::texts);
+  for (const DataSet& set : data_sets()) {
+    EXPECT_EQ(set.is_published(), !set.downloads.empty()) << set.name;
+    EXPECT_EQ(set.is_published(), set.train_examples > 0) << set.name;
+  }
+}
+
 TEST(Registry, SaysHowToGetAMissingSet) {
   const TestFolder empty;
   try {

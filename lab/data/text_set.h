@@ -40,7 +40,7 @@ struct TextSource {
 };
 
 /// Reads and tokenizes (BasicEnglish) in parallel, at::get_num_threads() threads. The result does
-/// not depend on their number. Throws DataError where a text is not UTF-8: place, offset, byte.
+/// not depend on their number. Throws DataError if a text is not UTF-8: place, offset, byte.
 DEMI_API TextCorpus tokenize(const std::vector<TextSource>& train,
                              const std::vector<TextSource>& test, std::vector<std::string> classes,
                              const std::string& name);

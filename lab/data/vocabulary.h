@@ -25,7 +25,7 @@ class DEMI_API Vocabulary {
 
   /// Distinct words in any order.
   explicit Vocabulary(std::vector<WordCount> counts);
-  /// Words in their final order, "<unk>" first (as words() gives them). Throws DataError where one
+  /// Words in their final order, "<unk>" first (as words() gives them). Throws DataError if one
   /// stands twice.
   explicit Vocabulary(std::vector<std::string> words);
 

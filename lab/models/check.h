@@ -5,7 +5,7 @@
 
 namespace demi::models {
 
-/// Throws UsageError where a size is below 1.
+/// Throws UsageError if a size is below 1.
 void require_positive(std::string_view where, std::string_view option, int64_t value);
 
 }  // namespace demi::models

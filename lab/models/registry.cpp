@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/core/find_by_name.h"
 #include "demi/core/nearest.h"
 #include "lab/models/fashion_cnn.h"
 #include "lab/models/mlp.h"
@@ -63,39 +64,37 @@ Model make_lstm(const ModelOptions& given) {
 std::span<const ModelInfo> models() {
   static const std::vector<ModelInfo> all{
       {"fashion-cnn", "five 3 x 3 convolutions of 32, 64, 128 channels with BatchNorm",
+       data::Kind::pictures,
        [](const ModelOptions& o) { return make_for_pictures<FashionCNN>(o, FashionCNNOptions()); }},
-      {"simple-cnn", "two 3 x 3 convolutions and one linear layer",
+      {"simple-cnn", "two 3 x 3 convolutions and one linear layer", data::Kind::pictures,
        [](const ModelOptions& o) { return make_for_pictures<SimpleCNN>(o, SimpleCNNOptions()); }},
-      {"resnet18", "ResNet-18 with a 3 x 3 stem",
+      {"resnet18", "ResNet-18 with a 3 x 3 stem", data::Kind::pictures,
        [](const ModelOptions& o) {
          return make_for_pictures<ResNet>(o, ResNetOptions::resnet18());
        }},
-      {"resnet50", "ResNet-50 with a 3 x 3 stem",
+      {"resnet50", "ResNet-50 with a 3 x 3 stem", data::Kind::pictures,
        [](const ModelOptions& o) {
          return make_for_pictures<ResNet>(o, ResNetOptions::resnet50());
        }},
       {"resnet50-imagenet", "ResNet-50 with ImageNet's 7 x 7 stem and 1000 classes",
-       make_imagenet_resnet50},
-      {"vgg19", "VGG-19 with BatchNorm for pictures of 32 x 32",
+       data::Kind::pictures, make_imagenet_resnet50},
+      {"vgg19", "VGG-19 with BatchNorm for pictures of 32 x 32", data::Kind::pictures,
        [](const ModelOptions& o) { return make_for_pictures<VGG19>(o, VGG19Options()); }},
-      {"mlp", "Linear layers with ReLU between them", make_mlp},
-      {"lstm", "embedding, one LSTM layer, pooling, one linear layer", make_lstm},
+      {"mlp", "Linear layers with ReLU between them", data::Kind::rows, make_mlp},
+      {"lstm", "embedding, one LSTM layer, pooling, one linear layer", data::Kind::texts, make_lstm,
+       /*one_logit_for_two_classes=*/true},
   };
   return all;
 }
 
+const ModelInfo& find_model(std::string_view name) {
+  return find_by_name(models(), name, "models.find_model", "no such model");
+}
+
 Model make_model(std::string_view name, const ModelOptions& options, uint64_t seed) {
-  std::vector<std::string> known;
-  for (const ModelInfo& info : models()) {
-    known.push_back(info.name);
-    if (info.name != name) continue;
-    const Seeded seeded(seed);
-    return info.make(options);
-  }
-  throw UsageError({.where = "models.make_model",
-                    .what = "no such model",
-                    .seen = name,
-                    .advice = did_you_mean(name, known)});
+  const ModelInfo& info = find_model(name);
+  const Seeded seeded(seed);
+  return info.make(options);
 }
 
 int64_t parameter_count(const torch::nn::Module& module) {

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "demi/core/export.h"
+#include "lab/data/kind.h"
 #include "lab/models/lstm_classifier.h"
 
 namespace demi::models {
@@ -35,10 +36,15 @@ struct Model {
 struct ModelInfo {
   std::string name;
   std::string title;  // one line for people
+  data::Kind reads;
   Model (*make)(const ModelOptions&);
+  bool one_logit_for_two_classes = false;  // which wants binary cross entropy
 };
 
 DEMI_API std::span<const ModelInfo> models();
+
+/// Throws UsageError with the nearest right name.
+DEMI_API const ModelInfo& find_model(std::string_view name);
 
 /// The model of that name with the initial weights that belong to `seed`. Throws UsageError: no
 /// such name, sizes out of range.

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/data/kind.h"
+
+namespace demi::data {
+
+/// Where a set comes from: made in memory, two files or a folder of the user's, or published files.
+enum class Layout { synthetic, csv, picture_folder, mnist, cifar10, cifar100, imdb };
+
+struct Download {
+  std::string url;
+  std::string file;  // the name that it gets
+  std::string md5;
+};
+
+/// Data that demi knows by name. What a set does not have is empty.
+struct DataSet {
+  std::string name;
+  std::string title;  // one line for people
+  Kind kind = Kind::rows;
+  Layout layout = Layout::synthetic;
+  int64_t train_examples = 0, test_examples = 0;  // as published
+  /// Where it may lie below a data folder; the first is where it is put.
+  std::vector<std::string> subfolders;
+  std::vector<std::string> marks;  // any of these files or folders tells the place apart
+  std::vector<std::string> classes;
+  std::vector<double> mean, std;  // of the training pictures' channels in [0, 1]; empty for texts
+  std::vector<Download> downloads;
+  bool unpacks = false;  // the download is an archive
+  std::string advice;    // how to get it
+
+  /// Has files of its own, which are looked for and can be fetched.
+  bool is_published() const { return !marks.empty(); }
+};
+
+DEMI_API std::span<const DataSet> data_sets();
+
+/// The set of that name. Throws UsageError with the nearest right name.
+DEMI_API const DataSet& data_set(std::string_view name);
+
+}  // namespace demi::data
