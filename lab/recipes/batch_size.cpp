@@ -16,8 +16,9 @@
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
+#include "demi/train/trainer.h"
+#include "lab/data/data_sets.h"
 #include "lab/recipes/plan.h"
-#include "lab/recipes/run.h"
 
 namespace demi::train {
 namespace {
@@ -101,6 +102,13 @@ data::Batch widest_batch(const data::Loader& loader) {
 }
 
 }  // namespace
+
+int64_t synthetic_bytes(const Config& c) {
+  if (c.data.empty()) return 0;
+  const data::DataSet& set = data::data_set(c.data);
+  if (set.layout != data::Layout::synthetic) return 0;
+  return set.kind == data::Kind::rows ? 4 * (c.in + c.out) : 3 * c.image_size * c.image_size + 8;
+}
 
 // LibTorch has a type for CUDA and a text for the CPU.
 bool is_out_of_memory(const std::exception& error) {

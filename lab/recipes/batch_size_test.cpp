@@ -14,7 +14,6 @@
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
 #include "lab/recipes/recipe.h"
-#include "lab/recipes/run.h"
 #include "lab/recipes/within_memory.h"
 
 namespace demi::train {

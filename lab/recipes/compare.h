@@ -13,7 +13,7 @@
 
 namespace demi::train {
 
-/// Everything that a comparison is told.
+/// Options of a comparison.
 struct CompareOptions {
   std::string recipe;  // its name, for people
   Config config;
@@ -41,7 +41,7 @@ struct Comparison {
   std::vector<std::string> notes;
 };
 
-/// The runs that a comparison on this device makes where none are named: fp32 and the device's
+/// The runs that a comparison on this device makes if none are named: fp32 and the device's
 /// mixed precision.
 DEMI_API std::vector<RunSpec> default_runs(c10::Device device);
 

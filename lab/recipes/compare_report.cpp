@@ -138,11 +138,11 @@ std::string data_line(const Comparison& c) {
       c.config.seed);
 }
 
-using Pick = std::optional<double> (*)(const StepRecord&);
+using Pick = std::optional<double> (*)(const StepMetrics&);
 
 report::Series steps_of(const RunResult& run, Pick pick) {
   report::Series series{.name = run.spec.label};
-  for (const StepRecord& step : run.history.steps) {
+  for (const StepMetrics& step : run.history.steps) {
     if (const auto value = pick(step)) {
       series.x.push_back(static_cast<double>(step.step));
       series.y.push_back(*value);
@@ -195,15 +195,15 @@ report::StackedBars phase_bars(const Comparison& c) {
 report::Chart step_time_chart(const Comparison& c) {
   report::Chart chart =
       step_chart(c, "Time of a step", {.label = "time", .unit = "ms"},
-                 [](const StepRecord& s) -> std::optional<double> { return 1e3 * s.seconds; });
+                 [](const StepMetrics& s) -> std::optional<double> { return 1e3 * s.seconds; });
   chart.note = "From the end of the step before; every few steps the device is read in it.";
   return chart;
 }
 
 report::Chart wait_chart(const Comparison& c) {
-  report::Chart chart =
-      step_chart(c, "Waiting for data", {.label = "time", .unit = "ms"},
-                 [](const StepRecord& s) -> std::optional<double> { return 1e3 * s.data_seconds; });
+  report::Chart chart = step_chart(
+      c, "Waiting for data", {.label = "time", .unit = "ms"},
+      [](const StepMetrics& s) -> std::optional<double> { return 1e3 * s.data_seconds; });
   chart.note = "The part of a step in which it had no batch: near the whole, loading is the limit.";
   return chart;
 }
@@ -312,20 +312,20 @@ report::Page to_page(const Comparison& c, const std::string& command) {
   if (c.runs.empty()) return page;
   report::Chart loss =
       step_chart(c, "Training loss", {.label = "loss"},
-                 [](const StepRecord& s) -> std::optional<double> { return s.loss; });
+                 [](const StepMetrics& s) -> std::optional<double> { return s.loss; });
   loss.smoothing = 0.9;
   report::Section curves{"Curves", {std::move(loss)}};
   if (c.test_examples > 0) curves.blocks.emplace_back(accuracy_chart(c));
   report::Chart scale =
       step_chart(c, "Loss scale", {.label = "loss scale", .scale = report::Scale::kLog2},
-                 [](const StepRecord& s) { return s.loss_scale; });
+                 [](const StepMetrics& s) { return s.loss_scale; });
   scale.steps = true;
   const bool scaled = std::any_of(scale.series.begin(), scale.series.end(),
                                   [](const auto& s) { return !s.x.empty(); });
   if (scaled) curves.blocks.emplace_back(std::move(scale));
   curves.blocks.emplace_back(
       step_chart(c, "Learning rate", {.label = "learning rate"},
-                 [](const StepRecord& s) -> std::optional<double> { return s.learning_rate; }));
+                 [](const StepMetrics& s) -> std::optional<double> { return s.learning_rate; }));
 
   const Machine& m = c.machine;
   report::Facts facts{"",

@@ -23,7 +23,7 @@ Comparison two_runs() {
     run.test_accuracy = 0.9213;
     run.model_bytes = c.runs.empty() ? 1000000 : 500000;
     for (int64_t step = 1; step <= 4; ++step) {
-      StepRecord record{
+      StepMetrics record{
           .epoch = 1, .step = step, .loss = 1.0 / static_cast<double>(step), .learning_rate = 0.1};
       if (run.spec.label == "fp16") record.loss_scale = 65536;
       run.history.steps.push_back(record);
@@ -154,7 +154,7 @@ TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
 TEST(CompareReport, PageShowsHowLongStepsTookAndWaited) {
   Comparison c = two_runs();
   for (RunResult& run : c.runs)
-    for (StepRecord& step : run.history.steps) {
+    for (StepMetrics& step : run.history.steps) {
       step.seconds = 0.4;
       step.data_seconds = 0.1;
     }

@@ -8,8 +8,13 @@
 #include <limits>
 
 #include "demi/core/error.h"
+#include "demi/core/find_by_name.h"
 #include "demi/core/nearest.h"
+#include "lab/data/data_sets.h"
+#include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
+#include "lab/recipes/optimizers.h"
+#include "lab/recipes/schedules.h"
 
 namespace demi::train {
 namespace {
@@ -80,6 +85,7 @@ Setting real(std::string name, std::string group, double Config::*field, double 
 
 Setting words(std::string name, std::string group, std::string Config::*field, std::string help,
               std::vector<std::string> accepted = {}) {
+  const bool has_list = !accepted.empty();
   return {.name = std::move(name),
           .group = std::move(group),
           .help = std::move(help),
@@ -89,15 +95,29 @@ Setting words(std::string name, std::string group, std::string Config::*field, s
           .set =
               [field, accepted = std::move(accepted)](Config& c, std::string_view text,
                                                       std::string_view source) {
-                if (!accepted.empty() &&
-                    std::find(accepted.begin(), accepted.end(), text) == accepted.end()) {
+                if (!accepted.empty() && std::ranges::find(accepted, text) == accepted.end())
                   throw UsageError({.where = source,
                                     .what = "not accepted",
                                     .seen = text,
                                     .advice = did_you_mean(text, accepted)});
-                }
                 c.*field = text;
-              }};
+              },
+          .has_list = has_list};
+}
+
+// "a, b or c"
+std::string either(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+  return text;
+}
+
+std::string schedules_with_effects() {
+  std::vector<std::string> texts;
+  for (const ScheduleKind& kind : schedule_kinds())
+    texts.push_back(kind.effect.empty() ? kind.name : kind.name + " (" + kind.effect + ")");
+  return either(texts);
 }
 
 Setting flag(std::string name, std::string group, bool Config::*field, std::string help) {
@@ -124,8 +144,8 @@ Setting batch_size() {
   return {.name = "batch-size",
           .group = "Training",
           .help =
-              "Examples per step and device, or auto: the largest that fits in 80 % of the "
-              "memory that is free, found by trial",
+              "Examples per step and device, or auto: the largest number that fits in 80 % of the "
+              "free memory, found by trial",
           .type = "INT",
           .is_flag = false,
           .get = [](const Config& c) { return c.batch_size; },
@@ -146,8 +166,9 @@ Setting batch_size() {
 Setting data_name(std::string group) {
   Setting setting =
       words("data", std::move(group), &Config::data,
-            "Data set, by name (`demi data list`); csv: --train-file and --test-file; folder: of "
-            "pictures, train/class/name.jpg and val/class/name.jpg below --data-dir");
+            "Data set: a name from `demi data list`; csv (--train-file and --test-file); folder "
+            "(pictures train/class/name.jpg and val/class/name.jpg below --data-dir); "
+            "synthetic-rows or synthetic-images (made in memory)");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
     if (text.find('/') != text.npos)
       throw UsageError({.where = source,
@@ -162,45 +183,51 @@ Setting data_name(std::string group) {
 std::vector<Setting> data_settings() {
   const std::string g = "Model and data";
   return {
-      words("model", g, &Config::model, "Network; `demi train --list` names them"),
+      words("model", g, &Config::model, "Network: " + either(names_of(models::models()))),
       data_name(g),
       words("data-dir", g, &Config::data_dir,
-            "Folder of the data set's files [DEMI_DATA_DIR, or where data sets lie]"),
-      words("train-file", g, &Config::train_file, "CSV or TSV with label and text, to train on"),
-      words("test-file", g, &Config::test_file, "CSV or TSV with label and text, to test on"),
-      whole(
-          "limit", g, &Config::limit, 0,
-          "Use that many training examples, evenly spaced, and a sixth of it for testing; 0: all"),
+            "Folder that holds the data set's files [DEMI_DATA_DIR, else the cache and "
+            "/usr/share/datasets]"),
+      words("train-file", g, &Config::train_file,
+            "CSV or TSV file with label and text, to train on"),
+      words("test-file", g, &Config::test_file, "CSV or TSV file with label and text, to test on"),
+      whole("limit", g, &Config::limit, 0,
+            "Number of training examples to use, evenly spaced, with a sixth as many for testing; "
+            "0: all"),
+      whole("test-limit", g, &Config::test_limit, 0,
+            "Number of test examples to use, evenly spaced; 0: a sixth of --limit"),
       whole("overfit-batches", g, &Config::overfit_batches, 0,
-            "Train and test on that many batches only, without augmentation; 0: off"),
+            "Number of batches to both train and test on, without augmentation; 0: off"),
       whole("workers", g, &Config::workers, 0,
-            "Threads that make batches ahead; 0: the training thread makes them", 1024),
+            "Threads that prepare batches ahead; 0: the training thread prepares them", 1024),
       words("normalize", g, &Config::normalize,
-            "Pictures: data-set (mean and deviation of the set; of ImageNet for a folder), half "
-            "((x/255 - 0.5) / 0.5), none",
+            "Normalization of pictures: data-set (mean and deviation of the set; ImageNet's for a "
+            "folder), half ((x/255 - 0.5) / 0.5), none",
             {"data-set", "half", "none"}),
       whole("crop-padding", g, &Config::crop_padding, 0,
-            "Pad by that many pixels and crop a random window; 0: no crop", kMostPixels),
+            "Pixels of padding before a random crop; 0: no crop", kMostPixels),
       real("crop-area", g, &Config::crop_area, 0.001, 1,
-           "Folder of pictures: trained on a random window of that share of the area up to all; 1: "
-           "on the middle, as in testing"),
+           "Random crop of a folder's pictures: least share of the picture's area; 1: centre crop"),
       flag("horizontal-flip", g, &Config::horizontal_flip, "Mirror half of the training pictures"),
-      whole("in", g, &Config::in, 1, "mlp: features", kMostFeatures),
-      whole("out", g, &Config::out, 1, "mlp: outputs", kMostFeatures),
-      whole("layers", g, &Config::layers, 1, "mlp: linear layers", 10'000),
-      whole("batches", g, &Config::batches, 1, "Synthetic data: batches an epoch"),
+      whole("in", g, &Config::in, 1, "mlp: number of input features", kMostFeatures),
+      whole("out", g, &Config::out, 1, "mlp: number of outputs", kMostFeatures),
+      whole("layers", g, &Config::layers, 1, "mlp: number of linear layers", 10'000),
+      whole("batches", g, &Config::batches, 1, "Synthetic data: batches per epoch"),
       whole("image-size", g, &Config::image_size, 32,
-            "Synthetic pictures, or of a folder: height and width", kMostPixels),
-      whole("classes", g, &Config::classes, 2, "Synthetic pictures: classes", kMostFeatures),
-      words("pool", g, &Config::pool, "lstm: last, mean or max over the valid outputs",
+            "Height and width of synthetic pictures and of a folder's pictures", kMostPixels),
+      whole("classes", g, &Config::classes, 2, "Synthetic pictures: number of classes",
+            kMostFeatures),
+      words("pool", g, &Config::pool, "lstm: pooling of the outputs over a text: last, mean or max",
             {"last", "mean", "max"}),
-      flag("bidirectional", g, &Config::bidirectional, "lstm: a second one reads backwards"),
-      whole("embedding", g, &Config::embedding, 1, "lstm: width of the embedding", kMostFeatures),
+      flag("bidirectional", g, &Config::bidirectional,
+           "lstm: a second LSTM reads the text backwards"),
+      whole("embedding", g, &Config::embedding, 1, "lstm: width of the word embedding",
+            kMostFeatures),
       whole("hidden", g, &Config::hidden, 1, "lstm: width of the hidden state", kMostFeatures),
       whole("vocabulary-size", g, &Config::vocabulary_size, 0,
-            "Texts: keep that many most frequent words; 0: all"),
+            "Texts: number of most frequent words to keep; 0: all"),
       whole("max-length", g, &Config::max_length, 0,
-            "Texts: keep the first that many words of each; 0: all"),
+            "Texts: number of words to keep of each text, from its start; 0: all"),
   };
 }
 
@@ -208,42 +235,45 @@ std::vector<Setting> training_settings() {
   const std::string g = "Training";
   return {
       whole("epochs", g, &Config::epochs, 1, "Passes over the training data"),
-      whole("steps", g, &Config::steps, 0, "End after that many steps; 0: by --epochs alone"),
+      whole("steps", g, &Config::steps, 0,
+            "Optimizer steps after which training ends; 0: --epochs alone decide"),
       batch_size(),
       whole("test-batch-size", g, &Config::test_batch_size, 1, "Examples per batch in evaluation"),
-      words("optimizer", g, &Config::optimizer, "sgd, adam, adamw, lamb or lion",
-            {"sgd", "adam", "adamw", "lamb", "lion"}),
-      real("lr", g, &Config::lr, 0, kInfinity,
-           "Learning rate; the peak of a schedule that has one"),
+      words("optimizer", g, &Config::optimizer,
+            "Update rule: " + either(names_of(optimizer_kinds())), names_of(optimizer_kinds())),
+      real("lr", g, &Config::lr, 0, kInfinity, "Learning rate; the peak, if the schedule has one"),
       real("momentum", g, &Config::momentum, 0, kInfinity, "sgd: momentum"),
       flag("nesterov", g, &Config::nesterov, "sgd: Nesterov's form of momentum"),
       real("weight-decay", g, &Config::weight_decay, 0, kInfinity, "Weight decay"),
       flag("decay-by-rule", g, &Config::decay_by_rule,
-           "No weight decay for biases and normalisation"),
+           "Exempt biases and normalization layers from weight decay"),
       words("schedule", g, &Config::schedule,
-            "constant, one-cycle, linear (to 0) by step, or cosine (to 0) by epoch",
-            {"constant", "one-cycle", "linear", "cosine"}),
+            "Course of the learning rate: " + schedules_with_effects(), names_of(schedule_kinds())),
       whole("schedule-epochs", g, &Config::schedule_epochs, 0,
-            "Epochs that the schedule is made for; 0: --epochs"),
+            "Epochs that the schedule is made for; 0: as --epochs"),
       real("warmup-epochs", g, &Config::warmup_epochs, 0, static_cast<double>(kMost),
-           "Epochs in which the learning rate rises to --lr, before constant, linear or cosine"),
-      words("loss", g, &Config::loss, "cross-entropy, bce (with logits) or mse",
+           "Epochs in which the learning rate rises to --lr, before a constant, linear or cosine "
+           "schedule"),
+      words("loss", g, &Config::loss,
+            "Loss function: cross-entropy, bce (binary cross entropy with logits) or mse (mean "
+            "squared error)",
             {"cross-entropy", "bce", "mse"}),
       real("label-smoothing", g, &Config::label_smoothing, 0, 0.999,
-           "Cross entropy: share of the target spread over all classes"),
+           "Cross entropy: share of the target that is spread over all classes"),
       real("clip-norm", g, &Config::clip_norm, 0, kInfinity,
            "Largest L2 norm of all gradients together; 0: no clipping"),
       real("gradient-penalty", g, &Config::gradient_penalty, 0, kInfinity,
-           "Weight of the gradient's L2 norm in the loss; 0: none"),
-      whole("accumulate", g, &Config::accumulate, 1, "Batches whose gradients make one step"),
+           "Weight of the gradients' L2 norm in the loss; 0: no penalty"),
+      whole("accumulate", g, &Config::accumulate, 1,
+            "Batches whose gradients are added up for one step"),
       real("ema", g, &Config::ema, 0, 0.999999,
-           "Decay of an average of the weights, which is what is tested; 0: none"),
+           "Decay of a moving average of the weights, which is tested and saved in their place; 0: "
+           "no average"),
       whole("early-stopping", g, &Config::early_stopping, 0,
-            "End after that many epochs without a better test result; 0: never"),
-      whole(
-          "top-k", g, &Config::top_k, 0,
-          "In testing, also the share of examples whose class is among the k likeliest; 0: 5 where "
-          "there are more than 10 classes, else none"),
+            "Epochs without a better test result after which training ends; 0: never"),
+      whole("top-k", g, &Config::top_k, 0,
+            "Also report the share of test examples whose class is among the k likeliest; 0: 5 "
+            "with more than 10 classes, else off"),
   };
 }
 
@@ -251,36 +281,43 @@ std::vector<Setting> precision_settings() {
   const std::string g = "Precision";
   return {
       words("precision", g, &Config::precision,
-            "fp32, tf32, fp16, bf16, fp64, fp16-true or bf16-true; fp16 and bf16 are mixed"),
+            "Precision of training: fp32, tf32, fp16, bf16, fp64, fp16-true or bf16-true; fp16 and "
+            "bf16 are mixed precision"),
       words("loss-scale", g, &Config::loss_scale,
-            "auto (dynamic for fp16, off otherwise), dynamic, statistics, off, or a number"),
+            "Loss scaling: auto (dynamic for fp16, off otherwise), dynamic, statistics, off, or a "
+            "fixed scale"),
       real("init-scale", g, &Config::init_scale, std::numeric_limits<float>::min(),
            std::numeric_limits<float>::max(), "First loss scale"),
       real("growth-factor", g, &Config::growth_factor, 1, kInfinity,
-           "Of the loss scale after --growth-interval clean steps; above 1"),
+           "Factor by which the loss scale grows after --growth-interval steps without Inf or NaN; "
+           "above 1"),
       real("backoff-factor", g, &Config::backoff_factor, 0, 1,
-           "Of the loss scale after an Inf or NaN; between 0 and 1"),
+           "Factor by which the loss scale shrinks after an Inf or NaN; between 0 and 1"),
       whole("growth-interval", g, &Config::growth_interval, 1,
-            "Clean steps until the loss scale grows"),
+            "Steps without Inf or NaN after which the loss scale grows"),
       flag("autocast", g, &Config::autocast,
-           "The autocast region; without it a mixed run computes in FP32, loss scaling stays"),
-      flag("scaler", g, &Config::scaler, "Loss scaling; without it the region stays"),
+           "Autocast region; without it a mixed run computes in FP32 but keeps loss scaling"),
+      flag("scaler", g, &Config::scaler,
+           "Loss scaling; without it a mixed run keeps its autocast region"),
       words("fp32-part", g, &Config::fp32_part,
-            "Parts of the model, by comma, that run in FP32 (names as in the module: layer4,fc)"),
+            "Parts of the model that run in FP32, by comma (module names: layer4,fc)"),
       flag("flush-subnormals", g, &Config::flush_subnormals,
-           "On a CPU FP32 numbers below 1.2e-38 count as 0: Intel's processors are slow with them"),
+           "Count FP32 numbers below 1.2e-38 as 0 on a CPU: Intel's processors are slow with them"),
   };
 }
 
 std::vector<Setting> place_settings() {
   const std::string g = "Run";
   return {
-      words("device", g, &Config::device, "auto, cpu, cuda or cuda:N"),
-      whole("seed", g, &Config::seed, 0, "Of initial weights, data order and augmentation",
+      words("device", g, &Config::device, "Device: auto, cpu, cuda or cuda:N"),
+      whole("seed", g, &Config::seed, 0,
+            "Seed of the initial weights, the data order and the augmentation",
             std::numeric_limits<int64_t>::max()),
       flag("deterministic", g, &Config::deterministic,
-           "Only algorithms that give the same bits in every run; an error where there is none"),
-      flag("dry-run", g, &Config::dry_run, "Two training steps and one test batch, nothing kept"),
+           "Use only algorithms that give the same bits in every run; an error if an operation has "
+           "none"),
+      flag("dry-run", g, &Config::dry_run,
+           "Two training steps and one test batch; nothing is kept"),
   };
 }
 
@@ -323,10 +360,22 @@ int64_t scheduled_epochs(const Config& config) {
 
 namespace {
 
+/// A Config that no settings() have filled may hold any word.
+void check_words(const Config& config) {
+  Config copy;
+  for (const Setting& setting : settings())
+    if (setting.has_list) setting.set(copy, setting.get(config), setting.name);
+}
+
+// Of Config::data; a config without a name has the data of nothing.
+data::DataSet data_of(const Config& config) {
+  return config.data.empty() ? data::DataSet() : data::data_set(config.data);
+}
+
 /// Synthetic data lie in memory as a whole; a number that is not one of bytes would come out as
 /// LibTorch's complaint of an overflow.
 void check_synthetic(const Config& c) {
-  if (!c.data.starts_with("synthetic-") || c.batch_size == "auto") return;
+  if (c.batch_size == "auto") return;
   const double bytes = static_cast<double>(batch_size_of(c)) * static_cast<double>(c.batches) *
                        static_cast<double>(synthetic_bytes(c));
   constexpr double kMostBytes = 0x1p50;
@@ -339,40 +388,50 @@ void check_synthetic(const Config& c) {
          .advice = "fewer --batches, a smaller --batch-size or smaller examples"});
 }
 
-}  // namespace
-
-int64_t synthetic_bytes(const Config& c) {
-  if (c.data == "synthetic-rows") return 4 * (c.in + c.out);
-  if (c.data == "synthetic-images") return 3 * c.image_size * c.image_size + 8;
-  return 0;
+[[noreturn]] void refuse_together(std::string_view what, std::string_view seen,
+                                  std::string_view advice) {
+  throw UsageError({.where = "train.check", .what = what, .seen = seen, .advice = advice});
 }
 
-void check(const Config& config) {
-  check_synthetic(config);
-  const auto refuse = [](std::string_view what, std::string_view seen, std::string_view advice) {
-    throw UsageError({.where = "train.check", .what = what, .seen = seen, .advice = advice});
-  };
-  if (config.data == "csv" && (config.train_file.empty() || config.test_file.empty()))
-    refuse("--data csv names no files", "", "add --train-file and --test-file");
-  if (config.data != "csv" && !(config.train_file.empty() && config.test_file.empty()))
-    refuse("--train-file and --test-file belong to --data csv", config.data, "add --data csv");
-  if (config.data == "folder" && config.data_dir.empty())
-    refuse("--data folder names no folder", "", "add --data-dir");
-  if (config.nesterov && config.momentum == 0)
-    refuse("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
-  if (config.schedule != "constant" && scheduled_epochs(config) < config.epochs)
-    refuse("the schedule ends before training does",
-           fmt::format("--schedule {} --schedule-epochs {} --epochs {}", config.schedule,
-                       config.schedule_epochs, config.epochs),
-           "as many --schedule-epochs as --epochs or more, or leave them out");
-  if (config.schedule == "one-cycle" && config.warmup_epochs > 0)
-    refuse("a one-cycle schedule has its own warm-up", "", "leave out --warmup-epochs");
-  if (config.schedule != "constant" && config.warmup_epochs > 0 &&
+void check_files(const Config& config) {
+  const data::Layout layout = data_of(config).layout;
+  const bool is_csv = layout == data::Layout::csv;
+  if (is_csv && (config.train_file.empty() || config.test_file.empty()))
+    refuse_together("--data csv names no files", "", "add --train-file and --test-file");
+  if (!is_csv && !(config.train_file.empty() && config.test_file.empty()))
+    refuse_together("--train-file and --test-file belong to --data csv", config.data,
+                    "add --data csv");
+  if (layout == data::Layout::picture_folder && config.data_dir.empty())
+    refuse_together("--data folder names no folder", "", "add --data-dir");
+}
+
+void check_schedule(const Config& config) {
+  const ScheduleKind& schedule = find_schedule(config.schedule);
+  if (schedule.ends && scheduled_epochs(config) < config.epochs)
+    refuse_together("the schedule ends before training does",
+                    fmt::format("--schedule {} --schedule-epochs {} --epochs {}", config.schedule,
+                                config.schedule_epochs, config.epochs),
+                    "as many --schedule-epochs as --epochs or more, or leave them out");
+  if (schedule.has_warmup && config.warmup_epochs > 0)
+    refuse_together("a " + schedule.name + " schedule has its own warm-up", "",
+                    "leave out --warmup-epochs");
+  if (schedule.ends && config.warmup_epochs > 0 &&
       config.warmup_epochs >= static_cast<double>(scheduled_epochs(config)))
-    refuse(
+    refuse_together(
         "the warm-up takes the whole schedule",
         fmt::format("--warmup-epochs {:g} of {}", config.warmup_epochs, scheduled_epochs(config)),
         "fewer --warmup-epochs, or more --schedule-epochs");
+}
+
+}  // namespace
+
+void check(const Config& config) {
+  check_words(config);
+  check_synthetic(config);
+  check_files(config);
+  if (config.nesterov && config.momentum == 0)
+    refuse_together("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
+  check_schedule(config);
 }
 
 }  // namespace demi::train

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -12,8 +11,8 @@
 
 namespace demi::train {
 
-/// Everything that one training run is told: a recipe is a config with its published values filled
-/// in. Flat, so that each value is one option of the program, one entry of a config file and one
+/// All settings of one training run. A recipe is a config with its published values filled in.
+/// Flat, so that each value is one option of the program, one entry of a config file and one
 /// environment variable; settings() is the one table of them, with their help.
 struct Config {
   // What is trained, on what
@@ -27,7 +26,7 @@ struct Config {
   int64_t crop_padding = 0;
   double crop_area = 0.08;
   bool horizontal_flip = false;
-  int64_t limit = 0, overfit_batches = 0, workers = 0;
+  int64_t limit = 0, test_limit = 0, overfit_batches = 0, workers = 0;
 
   // How
   int64_t epochs = 1, steps = 0;
@@ -67,6 +66,7 @@ struct Setting {
   bool is_flag;       // a bool: --name and --no-name
   std::function<std::string(const Config&)> get;
   std::function<void(Config&, std::string_view text, std::string_view source)> set;
+  bool has_list = false;  // a word out of a list; set() refuses every other one
 };
 
 /// In the order of --help.
@@ -78,32 +78,11 @@ DEMI_API std::span<const Setting> settings();
 DEMI_API void set(Config& config, std::string_view name, std::string_view text,
                   std::string_view source);
 
-/// The values that stand in a JSON file, by name in the order of the file. Throws UsageError: no
-/// such file, not JSON, not an object of plain values, an unknown name. A run's own config.json is
-/// such a file: what belongs to the program and not to the run in it ("command", ...) is passed
-/// over.
-struct Assignment {
-  std::string name, text, source;
-};
-DEMI_API std::vector<Assignment> read_config_file(const std::filesystem::path& file);
-
-/// The recipe that a run's config.json names, or "". Throws as read_config_file.
-DEMI_API std::string recipe_of_config_file(const std::filesystem::path& file);
-
-/// The same as read_config_file from the text of such a file; `file` names it in messages.
-DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const std::string& file);
-
-/// The values that the environment sets (DEMI_LR=0.1, ...).
-DEMI_API std::vector<Assignment> read_environment();
-
-/// All values as a JSON object of plain values, each on its own line: read_config_file takes it
-/// back.
-DEMI_API std::string to_json(const Config& config);
-
-/// What two options together cannot mean. Throws UsageError.
+/// Throws UsageError for values that cannot mean anything together, and for a word that is not in
+/// its setting's list.
 DEMI_API void check(const Config& config);
 
-/// batch_size as a number. Throws UsageError where it is still "auto".
+/// batch_size as a number. Throws UsageError if it is still "auto".
 DEMI_API int64_t batch_size_of(const Config& config);
 
 /// The epochs that the schedule is made for.

@@ -1,4 +1,5 @@
-// A config from a file, from the environment, and back into a file.
+#include "lab/recipes/config_source.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +11,6 @@
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
-#include "lab/recipes/config.h"
-#include "lab/recipes/environment.h"
 
 namespace demi::train {
 namespace {

@@ -3,9 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-
 #include "demi/core/error.h"
 #include "lab/recipes/recipe.h"
 
@@ -23,14 +20,6 @@ std::string refusal(std::string_view name, std::string_view text) {
   }
   return "";
 }
-
-class ConfigFile : public ::testing::Test {
- protected:
-  void write(const std::string& text) { std::ofstream(file_) << text; }
-  void TearDown() override { std::filesystem::remove(file_); }
-
-  std::filesystem::path file_ = std::filesystem::temp_directory_path() / "demi_config_test.json";
-};
 
 TEST(Config, RefusesWhatItCannotMeanAndSaysWhatItTakes) {
   EXPECT_THAT(refusal("batch-siz", "3"), HasSubstr("did you mean batch-size?"));
@@ -99,53 +88,25 @@ TEST(Config, OptionsThatContradictEachOtherAreRefused) {
   EXPECT_NO_THROW(check(config));
 }
 
-// Every value of every recipe comes back from its file as it was: what a run saved can be given
-// back.
-TEST_F(ConfigFile, GivesBackWhatWasWritten) {
-  for (const Recipe& recipe : recipes()) {
-    Config odd = recipe.config;
-    odd.lr = 0.1 + 0.2;  // needs all 17 digits
-    odd.horizontal_flip = !odd.horizontal_flip;
-    odd.fp32_part = "layer4,fc";
-    odd.loss_scale = "128";
-    write(to_json(odd));
-    Config read;
-    for (const Assignment& a : read_config_file(file_)) set(read, a.name, a.text, a.source);
-    for (const Setting& setting : settings())
-      EXPECT_EQ(setting.get(read), setting.get(odd)) << recipe.name << ": " << setting.name;
-    EXPECT_EQ(read.lr, odd.lr);
+TEST(Config, AScheduleMustNotEndBeforeTrainingDoes) {
+  Config config = find_recipe("fashion-cnn").config;  // one-cycle over its 3 epochs
+  EXPECT_NO_THROW(check(config));
+  config.schedule_epochs = 3;
+  EXPECT_NO_THROW(check(config));
+  config.schedule_epochs = 2;
+  try {
+    check(config);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--schedule one-cycle --schedule-epochs 2 --epochs 3"));
   }
-}
-
-TEST_F(ConfigFile, SaysWhatIsWrongInIt) {
-  const auto complaint = [&](const std::string& text) -> std::string {
-    write(text);
-    try {
-      read_config_file(file_);
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_THAT(complaint("{\"leanring_rate\": 1}"), HasSubstr("no such setting"));
-  EXPECT_THAT(complaint("{\"epoch\": 1}"), HasSubstr("did you mean epochs?"));
-  EXPECT_THAT(complaint("{\"lr\": [1, 2]}"), HasSubstr("not a plain value"));
-  EXPECT_THAT(complaint("{\"lr\": 1"), HasSubstr("is not JSON"));
-  EXPECT_THAT(complaint("[1]"), HasSubstr("no JSON object"));
-  EXPECT_EQ(complaint("{\"recipe\": \"mlp\", \"runs\": [\"fp32\"], \"lr\": 1}"), "");
-  EXPECT_EQ(recipe_of_config_file(file_), "mlp");
-  std::filesystem::remove(file_);
-  EXPECT_THROW(read_config_file(file_), UsageError);
-}
-
-TEST(Config, EnvironmentVariablesNameTheirSetting) {
-  ASSERT_EQ(setenv("DEMI_BATCH_SIZE", "96", 1), 0);
-  const auto found = read_environment();
-  unsetenv("DEMI_BATCH_SIZE");
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].name, "batch-size");
-  EXPECT_EQ(found[0].text, "96");
-  EXPECT_EQ(found[0].source, "DEMI_BATCH_SIZE");
+  config.schedule = "constant";
+  EXPECT_NO_THROW(check(config));
+  for (const Recipe& recipe : recipes()) {
+    Config own = recipe.config;
+    if (own.data == "folder") own.data_dir = "somewhere";
+    EXPECT_NO_THROW(check(own)) << recipe.name;
+  }
 }
 
 // The published values of the AMP and CIFAR recipes.

@@ -12,8 +12,7 @@
 #include <string>
 
 #include "demi/core/source_dir_testing.h"
-#include "lab/recipes/config.h"
-#include "lab/recipes/environment.h"
+#include "lab/recipes/config_source.h"
 #include "lab/recipes/published.h"
 #include "lab/recipes/recipe.h"
 

@@ -106,7 +106,7 @@ TEST(Failure, AnExceptionLeavesTheHistoryOfTheStepsThatWereTaken) {
   EXPECT_EQ(trainer.history().epochs.size(), 0u);
 
   struct Full : Callback {
-    void on_step(const StepRecord& step, int64_t) override {
+    void on_step(const StepMetrics& step, int64_t) override {
       if (step.step == 5) throw std::runtime_error("disk full");
     }
   };

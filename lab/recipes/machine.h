@@ -12,7 +12,7 @@
 
 namespace demi::train {
 
-/// What a run ran on.
+/// The machine of a run.
 struct Machine {
   std::string device;               // "cpu", "cuda:0"
   std::string device_name;          // the processor's or the GPU's
@@ -34,11 +34,11 @@ DEMI_API std::string describe(const Machine& machine);
 DEMI_API std::string title(const Machine& machine);
 
 /// Only deterministic algorithms from now on, or whatever is fastest; process-wide. LibTorch throws
-/// where an operation has none.
+/// if an operation has none.
 DEMI_API void set_deterministic(bool deterministic);
 
 /// A sentence to say before training where `precision` does not pay on the device, with the known
-/// factor; "" where it does.
+/// factor; "" if it does.
 DEMI_API std::string slow_precision_warning(const Precision& precision, c10::Device device);
 
 }  // namespace demi::train

@@ -4,60 +4,27 @@
 #include <cmath>
 
 #include "demi/autocast/apply.h"
-#include "demi/core/error.h"
-#include "demi/optim/adam.h"
-#include "demi/optim/adamw.h"
 #include "demi/optim/decay_groups.h"
-#include "demi/optim/lamb.h"
-#include "demi/optim/lion.h"
-#include "demi/optim/sgd.h"
+#include "lab/recipes/optimizers.h"
+#include "lab/recipes/schedules.h"
 
 namespace demi::train {
 namespace {
 
-template <class Optimizer, class Options>
-std::shared_ptr<torch::optim::Optimizer> make(const Config& config, const Network& network,
-                                              const Options& options) {
-  if (config.decay_by_rule)
-    return std::make_shared<Optimizer>(optim::with_decay_by_rule(*network.module, options),
-                                       options);
-  return std::make_shared<Optimizer>(network.module->parameters(), options);
-}
-
-optim::lr::OneCycleOptions one_cycle_of(const Config& config, int64_t steps_per_epoch) {
-  return {.total_steps = std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1),
-          .max_lr = config.lr};
-}
-
-// From the full rate on, after that many steps of warm-up, to 0 at the end of the schedule.
-optim::lr::Schedule after_warmup(const Config& config, int64_t steps_per_epoch, int64_t warmup) {
-  const int64_t steps = std::max<int64_t>(steps_per_epoch * scheduled_epochs(config) - warmup, 1);
-  if (config.schedule == "linear") return optim::lr::polynomial(steps);
-  if (config.schedule == "cosine") {
-    const int64_t epochs = (steps - 1) / steps_per_epoch + 1;
-    return [rule = optim::lr::cosine(epochs), steps_per_epoch](int64_t step, double base) {
-      return rule(step / steps_per_epoch, base);
-    };
-  }
-  return [](int64_t, double base) { return base; };
+int64_t steps_of_schedule(const Config& config, int64_t steps_per_epoch) {
+  return std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1);
 }
 
 }  // namespace
 
-std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& c, const Network& network) {
-  if (c.optimizer == "sgd")
-    return make<optim::SGD>(c, network,
-                            optim::SGDOptions(c.lr)
-                                .momentum(c.momentum)
-                                .nesterov(c.nesterov)
-                                .weight_decay(c.weight_decay));
-  if (c.optimizer == "adam")
-    return make<optim::Adam>(c, network, optim::AdamOptions(c.lr).weight_decay(c.weight_decay));
-  if (c.optimizer == "lamb")
-    return make<optim::LAMB>(c, network, optim::LAMBOptions(c.lr).weight_decay(c.weight_decay));
-  if (c.optimizer == "lion")
-    return make<optim::Lion>(c, network, optim::LionOptions(c.lr).weight_decay(c.weight_decay));
-  return make<optim::AdamW>(c, network, optim::AdamWOptions(c.lr).weight_decay(c.weight_decay));
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
+                                                        const Network& network) {
+  optim::DecayGroups groups;
+  if (config.decay_by_rule)
+    groups = optim::decay_groups(*network.module);
+  else
+    groups.decay = network.module->parameters();
+  return find_optimizer(config.optimizer).make(config, groups, {});
 }
 
 void keep_in_fp32(const Config& config, const Network& network) {
@@ -70,23 +37,27 @@ void keep_in_fp32(const Config& config, const Network& network) {
 }
 
 optim::lr::Schedule make_schedule(const Config& config, int64_t steps_per_epoch) {
+  const ScheduleKind& kind = find_schedule(config.schedule);
   steps_per_epoch = std::max<int64_t>(steps_per_epoch, 1);  // of data without a batch
-  if (config.schedule == "one-cycle")
-    return optim::lr::one_cycle(one_cycle_of(config, steps_per_epoch));
-  const auto warmup = static_cast<int64_t>(
-      std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch)));
-  if (config.schedule == "constant" && warmup == 0) return {};
-  const optim::lr::Schedule rule = after_warmup(config, steps_per_epoch, warmup);
+  const int64_t warmup =
+      kind.has_warmup ? 0
+                      : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch));
+  const int64_t steps = std::max<int64_t>(steps_of_schedule(config, steps_per_epoch) - warmup, 1);
+  const optim::lr::Schedule rule =
+      kind.rate ? kind.rate(config, steps, steps_per_epoch) : optim::lr::Schedule();
+  if (warmup == 0) return rule;
   return [rule, warmup](int64_t step, double base) {
-    return step < warmup ? base * static_cast<double>(step + 1) / static_cast<double>(warmup)
-                         : rule(step - warmup, base);
+    if (step < warmup) return base * static_cast<double>(step + 1) / static_cast<double>(warmup);
+    return rule ? rule(step - warmup, base) : base;
   };
 }
 
 optim::lr::Schedule make_momentum_schedule(const Config& config, int64_t steps_per_epoch) {
-  if (config.schedule != "one-cycle") return {};
-  if (config.optimizer == "sgd" && config.momentum == 0) return {};
-  return optim::lr::one_cycle_momentum(one_cycle_of(config, steps_per_epoch));
+  const ScheduleKind& kind = find_schedule(config.schedule);
+  const bool has_momentum =
+      config.momentum != 0 || !find_optimizer(config.optimizer).momentum_is_optional;
+  if (!kind.momentum || !has_momentum) return {};
+  return kind.momentum(config, steps_of_schedule(config, steps_per_epoch));
 }
 
 RunSpec run_of(const Config& config) {

@@ -15,7 +15,8 @@
 
 namespace demi::train {
 
-/// The config's optimizer over all parameters of the network.
+/// The config's optimizer over all parameters of the network. Throws UsageError for an unknown
+/// name.
 DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
                                                                  const Network& network);
 
@@ -23,7 +24,8 @@ DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& c
 /// UsageError for a name that is not there.
 DEMI_API void keep_in_fp32(const Config& config, const Network& network);
 
-/// The learning rate by step, or an empty rule for a constant one.
+/// The learning rate by step, or an empty rule for a constant one. Throws UsageError for an unknown
+/// name.
 DEMI_API optim::lr::Schedule make_schedule(const Config& config, int64_t steps_per_epoch);
 
 /// Momentum or beta1 by step, for a one-cycle schedule; else an empty rule.

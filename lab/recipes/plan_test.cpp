@@ -1,13 +1,19 @@
 #include "lab/recipes/plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cmath>
 
+#include "demi/core/error.h"
+#include "lab/recipes/optimizers.h"
 #include "lab/recipes/recipe.h"
 
 namespace demi::train {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Loshchilov and Hutter 2017, equation 5, stepped per epoch: 0.1 / 2 (1 + cos(pi epoch / 200)).
 TEST(Schedule, CosineOfThePublishedRecipeMovesPerEpoch) {
@@ -57,6 +63,50 @@ TEST(Schedule, CountsStepsOfAccumulatedBatches) {
   const auto options = trainer_options(config, run_of(config), /*batches_per_epoch=*/10, c10::kCPU);
   EXPECT_DOUBLE_EQ(options.schedule(3, 1.0), 0.5) << "3 steps an epoch, 6 in all";
   EXPECT_DOUBLE_EQ(options.schedule(6, 1.0), 0);
+}
+
+std::string refusal(const Config& config) {
+  try {
+    const torch::nn::Linear layer(2, 2);
+    make_optimizer(config, {.module = layer.ptr(), .forward = {}});
+    make_schedule(config, 10);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no UsageError";
+}
+
+// A public struct holds any word: what is not in the list must not train with something else.
+TEST(Plan, AnUnknownWordIsRefusedAndNeverTrainsWithAnother) {
+  Config config;
+  config.optimizer = "Adam";
+  EXPECT_THAT(refusal(config), HasSubstr("did you mean adam?"));
+  EXPECT_THROW(check(config), UsageError);
+  config = {};
+  config.schedule = "Cosine";
+  EXPECT_THAT(refusal(config), HasSubstr("did you mean cosine?"));
+  EXPECT_THROW(check(config), UsageError);
+  config = {};
+  config.normalize = "Half";
+  EXPECT_THROW(check(config), UsageError) << "which meant no normalization";
+}
+
+TEST(Plan, EveryOptimizerOfTheListIsMadeWithTheConfigsNumbers) {
+  const torch::nn::Linear layer(2, 2);
+  for (const OptimizerKind& kind : optimizer_kinds()) {
+    SCOPED_TRACE(kind.name);
+    Config config;
+    config.optimizer = kind.name;
+    config.lr = 0.125;
+    const auto one = make_optimizer(config, {.module = layer.ptr(), .forward = {}});
+    ASSERT_EQ(one->param_groups().size(), 1u);
+    EXPECT_EQ(one->param_groups()[0].params().size(), 2u);
+    EXPECT_EQ(one->param_groups()[0].options().get_lr(), 0.125);
+    config.decay_by_rule = true;
+    const auto two = make_optimizer(config, {.module = layer.ptr(), .forward = {}});
+    ASSERT_EQ(two->param_groups().size(), 2u);
+    EXPECT_EQ(two->param_groups()[1].params().size(), 1u) << "the bias";
+  }
 }
 
 TEST(Plan, SwitchesTellAutocastAndScalerApart) {

@@ -19,12 +19,12 @@ struct Published {
 
 DEMI_API const std::vector<Published>& published();
 
-/// The table of a recipe. Throws UsageError where none is known.
+/// The table of a recipe. Throws UsageError if none is known.
 DEMI_API const Published& published_of(const std::string& recipe);
 
 /// The published table of the comparison's recipe with a row below it for each of its mixed runs
-/// beside its FP32 run, and a note on what they are of. Nothing where no figures are published,
-/// where the model or the data are others than the recipe's, where training was stopped, or where
+/// beside its FP32 run, and a note on what they are of. Nothing if no figures are published,
+/// if the model or the data are others than the recipe's, if training was stopped, or if
 /// one of the two runs is missing.
 DEMI_API std::optional<report::Table> published_beside(const Comparison& comparison);
 

@@ -2,8 +2,7 @@
 
 #include <vector>
 
-#include "demi/core/error.h"
-#include "demi/core/nearest.h"
+#include "demi/core/find_by_name.h"
 
 namespace demi::train {
 namespace {
@@ -122,7 +121,8 @@ std::span<const Recipe> recipes() {
        fashion_cnn()},
       {"mnist-cnn", "five 3 x 3 convolutions with BatchNorm on the 60,000 digits of MNIST",
        mnist_cnn()},
-      {"mlp", "the AMP recipe: Linear and ReLU on rows from randn, mean squared error", mlp()},
+      {"mlp", "the AMP recipe: Linear and ReLU on rows from randn, mean squared error", mlp(),
+       /*prints_totals=*/true},
       {"cifar10-cnn", "two convolutions and one linear layer on CIFAR-10", cifar10_cnn()},
       {"cifar10-resnet18", "ResNet-18 on CIFAR-10", cifar10("resnet18")},
       {"cifar10-resnet50", "ResNet-50 on CIFAR-10", cifar10("resnet50")},
@@ -138,15 +138,7 @@ std::span<const Recipe> recipes() {
 }
 
 const Recipe& find_recipe(std::string_view name) {
-  std::vector<std::string> known;
-  for (const Recipe& recipe : recipes()) {
-    if (recipe.name == name) return recipe;
-    known.push_back(recipe.name);
-  }
-  throw UsageError({.where = "train.find_recipe",
-                    .what = "no such recipe",
-                    .seen = name,
-                    .advice = did_you_mean(name, known)});
+  return find_by_name(recipes(), name, "train.find_recipe", "no such recipe");
 }
 
 }  // namespace demi::train

@@ -15,6 +15,9 @@ struct Recipe {
   std::string name;
   std::string title;  // one line for people
   Config config;
+  /// `demi compare` prints total time and greatest memory of each run too, in the AMP recipe's
+  /// words.
+  bool prints_totals = false;
 };
 
 DEMI_API std::span<const Recipe> recipes();

@@ -4,6 +4,8 @@
 
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
+#include "lab/data/data_sets.h"
+#include "lab/models/registry.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/workload.h"
@@ -22,6 +24,43 @@ TEST(Recipe, UnknownNamesAreAnsweredWithTheNearest) {
   Config config = find_recipe("fashion-cnn").config;
   config.model = "resnet-1000";
   EXPECT_THROW(make_network(config, {}, 0, c10::kCPU), UsageError);
+}
+
+TEST(Recipe, AModelThatCannotReadTheDataIsNamedWithThoseThatCan) {
+  Config config = find_recipe("mlp").config;
+  config.data = "imdb";
+  try {
+    load_workload(config, c10::kCPU);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("the model mlp reads rows, the data imdb are texts"),
+              std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("for imdb: lstm"), std::string::npos) << error.what();
+  }
+}
+
+// Each recipe's model reads its data; nothing is read from disk for that.
+TEST(Recipe, EveryModelReadsItsData) {
+  for (const Recipe& recipe : recipes())
+    EXPECT_EQ(models::find_model(recipe.config.model).reads,
+              data::data_set(recipe.config.data).kind)
+        << recipe.name;
+}
+
+// One reading of the data gives loaders of every batch size; synthetic data follow it.
+TEST(Recipe, AMakerOfWorkloadsGivesEveryBatchSize) {
+  Config config = find_recipe("mlp").config;
+  config.in = config.out = 8;
+  config.batches = 3;
+  config.batch_size = "auto";
+  const WorkloadMaker workload_of = read_data(config, c10::kCPU);
+  for (const char* size : {"4", "7"}) {
+    config.batch_size = size;
+    const Workload workload = workload_of(config);
+    EXPECT_EQ(workload.train->examples(), 3 * batch_size_of(config));
+    EXPECT_EQ(workload.train->batches(), 3);
+  }
 }
 
 TEST(Recipe, InitialWeightsFollowTheSeedAlone) {

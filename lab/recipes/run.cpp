@@ -19,6 +19,7 @@
 #include "demi/train/evaluate.h"
 #include "demi/train/trainer.h"
 #include "lab/models/registry.h"
+#include "lab/recipes/batch_size.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/weights_file.h"
 
@@ -121,7 +122,7 @@ void keep_last(const Network& network, const torch::optim::Optimizer& optimizer,
 std::string remark_on(const History& history) {
   const bool scaled =
       std::any_of(history.steps.begin(), history.steps.end(),
-                  [](const StepRecord& step) { return step.loss_scale.has_value(); });
+                  [](const StepMetrics& step) { return step.loss_scale.has_value(); });
   if (scaled || history.skipped_steps == 0) return "";
   return fmt::format(
       "{} of {} steps were skipped, with Inf or NaN among their gradients, though no loss is "

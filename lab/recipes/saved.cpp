@@ -33,13 +33,13 @@ SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions
   const std::filesystem::path data_dir =
       options.data_dir.empty() ? data::data_dir_of_environment() : options.data_dir;
   if (!data_dir.empty()) info.config.data_dir = data_dir;
-  constexpr int64_t kMostExamples = INT64_MAX / 6;
-  if (options.limit < 0 || options.limit > kMostExamples)
+  if (options.limit < 0)
     throw UsageError({.where = "train.evaluate_saved",
                       .what = "limit is out of range",
                       .seen = std::to_string(options.limit),
-                      .accepted = "0 (all) to " + std::to_string(kMostExamples)});
-  info.config.limit = 6 * options.limit;  // a sixth of it is for testing
+                      .accepted = "0 (all) or more"});
+  info.config.limit = 0;
+  info.config.test_limit = options.limit;
   SavedResult result{.trained_in = std::string(info.precision.name)};
   const bool trained_in_fp32 = result.trained_in == "fp32";
   const auto runs = !options.precisions.empty() ? parse_runs(options.precisions)

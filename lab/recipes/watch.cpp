@@ -35,7 +35,7 @@ void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) 
   progress_.begin_epoch(view.state);
 }
 
-void ShowProgress::on_step(const StepRecord& step, int64_t examples) {
+void ShowProgress::on_step(const StepMetrics& step, int64_t examples) {
   View& view = *view_;
   report::ProgressState& state = view.state;
   if (state.step == 0) view.first_step = step.step - 1;
@@ -90,7 +90,7 @@ void FileMetrics::set_run(const std::string& name) {
   run_->events = std::make_unique<report::EventFile>(folder_ / events);
 }
 
-void FileMetrics::on_step(const StepRecord& step, int64_t) {
+void FileMetrics::on_step(const StepMetrics& step, int64_t) {
   run_->last_step = step.step;
   report::MetricFields fields{
       {"run", run_->name}, {"epoch", step.epoch}, {"step", step.step}, {"loss", step.loss}};

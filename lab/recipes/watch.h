@@ -22,7 +22,7 @@ class DEMI_API ShowProgress : public Callback {
  public:
   ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device);
 
-  /// Names the run that the next calls are about; "" where there is only one. Runs that take turns
+  /// Names the run that the next calls are about; "" if there is only one. Runs that take turns
   /// each go on where they were.
   void set_run(const std::string& name);
 
@@ -30,7 +30,7 @@ class DEMI_API ShowProgress : public Callback {
   void set_items(std::string items) { items_ = std::move(items); }
 
   void on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) override;
-  void on_step(const StepRecord& step, int64_t examples) override;
+  void on_step(const StepMetrics& step, int64_t examples) override;
   void on_evaluate_begin(int64_t epoch) override;
   void on_epoch_end(const EpochRecord& epoch) override;
 
@@ -62,7 +62,7 @@ class DEMI_API FileMetrics : public Callback {
   /// go to FOLDER/name. Runs may take turns.
   void set_run(const std::string& name);
 
-  void on_step(const StepRecord& step, int64_t examples) override;
+  void on_step(const StepMetrics& step, int64_t examples) override;
   void on_epoch_end(const EpochRecord& epoch) override;
 
  private:

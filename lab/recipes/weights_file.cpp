@@ -10,6 +10,7 @@
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
+#include "lab/recipes/config_source.h"
 
 namespace demi::train {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "demi/core/error.h"
-#include "lab/recipes/run.h"
+#include "lab/recipes/batch_size.h"
 
 namespace demi::train {
 
@@ -28,7 +28,7 @@ auto within_memory(std::string_view what, const std::string& settings, const Mak
   } catch (const std::exception& error) {
     if (!is_too_large(error)) throw;
   }
-  throw UsageError({.where = "train.load_workload",
+  throw UsageError({.where = "train.read_data",
                     .what = std::string(what) + " of these settings would not fit in memory",
                     .seen = settings,
                     .advice = "choose smaller numbers"});

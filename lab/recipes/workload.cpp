@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "demi/core/error.h"
 #include "demi/data/prefetch_loader.h"
@@ -20,34 +21,22 @@
 namespace demi::train {
 namespace {
 
-enum class Kind { rows, images, texts };
-
-Kind kind_of_data(const Config& config) {
-  if (config.data == "synthetic-rows") return Kind::rows;
-  if (config.data == "synthetic-images" || config.data == "folder") return Kind::images;
-  if (config.data == "csv") return Kind::texts;
-  return data::data_set(config.data).layout == data::Layout::imdb ? Kind::texts : Kind::images;
-}
-
-Kind kind_of_model(const std::string& model) {
-  if (model == "mlp") return Kind::rows;
-  if (model == "lstm") return Kind::texts;
-  return Kind::images;
-}
+// The words of Config::normalize.
+constexpr std::string_view kDataSet = "data-set", kHalf = "half", kNone = "none";
+const std::vector<double> kHalves{0.5, 0.5, 0.5};
 
 void require_fit(const Config& config) {
-  // Unknown names are answered as such before anything is said about their fit.
-  const auto known = models::models();
-  if (std::none_of(known.begin(), known.end(),
-                   [&](const auto& m) { return m.name == config.model; }))
-    models::make_model(config.model, {}, 0);
-  if (kind_of_data(config) == kind_of_model(config.model)) return;
-  throw UsageError({.where = "train.load_workload",
-                    .what = "the model " + config.model + " cannot read the data " + config.data,
+  const models::ModelInfo& model = models::find_model(config.model);
+  const data::DataSet& set = data::data_set(config.data);
+  if (model.reads == set.kind) return;
+  std::string fitting;
+  for (const models::ModelInfo& other : models::models())
+    if (other.reads == set.kind) fitting += (fitting.empty() ? "" : ", ") + other.name;
+  throw UsageError({.where = "train.read_data",
+                    .what = fmt::format("the model {} reads {}, the data {} are {}", config.model,
+                                        name_of(model.reads), config.data, name_of(set.kind)),
                     .seen = "--model " + config.model + " --data " + config.data,
-                    .accepted =
-                        "mlp reads synthetic-rows; lstm reads imdb and csv; the other models "
-                        "read pictures"});
+                    .accepted = fmt::format("for {}: {}", config.data, fitting)});
 }
 
 // `examples` of the split, the order that the config asks for.
@@ -65,6 +54,7 @@ data::OrderOptions training_order(const Config& config) {
 data::OrderOptions test_order(const Config& config) {
   data::OrderOptions order{.batch_size = config.test_batch_size};
   if (config.limit > 0) order.limit = std::max<int64_t>(1, config.limit / 6);
+  if (config.test_limit > 0) order.limit = config.test_limit;
   if (config.dry_run) order.limit = config.test_batch_size;
   return order;
 }
@@ -85,22 +75,27 @@ std::shared_ptr<const data::Loader> with_workers(std::shared_ptr<const data::Loa
           .workers = config.workers, .depth = 2 * config.workers, .device = device});
 }
 
-Workload rows(const Config& config, c10::Device device) {
-  const int64_t batch = batch_size_of(config);
-  const int64_t batches = config.dry_run ? 2 : config.batches;
-  const auto made =
-      within_memory("the rows",
-                    fmt::format("--in {} --out {} --batch-size {} --batches {}", config.in,
-                                config.out, batch, batches),
-                    [&] {
-                      return data::synthetic_rows(batch * batches, config.in, config.out,
-                                                  static_cast<uint64_t>(config.seed));
-                    });
-  Workload result;
-  result.items = "rows";
-  result.train = std::make_shared<data::TensorLoader>(made.input.to(device), made.target.to(device),
-                                                      data::OrderOptions{.batch_size = batch});
-  return result;
+// What a reader gives: the workload of a config without its network, for which it fills in `shape`.
+using Loaders = std::function<Workload(const Config& config, DataShape& shape)>;
+
+Loaders random_rows(c10::Device device) {
+  return [device](const Config& config, DataShape&) {
+    const int64_t batch = batch_size_of(config);
+    const int64_t batches = config.dry_run ? 2 : config.batches;
+    const auto made =
+        within_memory("the rows",
+                      fmt::format("--in {} --out {} --batch-size {} --batches {}", config.in,
+                                  config.out, batch, batches),
+                      [&] {
+                        return data::synthetic_rows(batch * batches, config.in, config.out,
+                                                    static_cast<uint64_t>(config.seed));
+                      });
+    Workload result;
+    result.items = "rows";
+    result.train = std::make_shared<data::TensorLoader>(
+        made.input.to(device), made.target.to(device), data::OrderOptions{.batch_size = batch});
+    return result;
+  };
 }
 
 data::ImageSet random_images(const Config& config) {
@@ -116,13 +111,11 @@ data::ImageSet random_images(const Config& config) {
 
 data::ImageLoaderOptions image_options(const Config& config, c10::Device device) {
   data::ImageLoaderOptions options{.device = device};
-  if (config.normalize == "half") {
-    options.mean = options.std = {0.5, 0.5, 0.5};
-  } else if (config.normalize == "data-set" && config.data != "synthetic-images") {
-    const data::DataSet& known = data::data_set(config.data);
-    options.mean = known.mean;
-    options.std = known.std;
-  }
+  if (config.normalize == kHalf) options.mean = options.std = kHalves;
+  if (config.normalize != kDataSet) return options;
+  const data::DataSet& set = data::data_set(config.data);  // random pictures have no mean
+  options.mean = set.mean;
+  options.std = set.std;
   return options;
 }
 
@@ -132,31 +125,23 @@ void fit_channels(data::ImageLoaderOptions& options, int64_t channels) {
   options.std.resize(static_cast<std::size_t>(channels), options.std.back());
 }
 
-Workload images(const Config& config, c10::Device device, DataShape& shape) {
-  const bool synthetic = config.data == "synthetic-images";
-  data::ImageSet training =
-      synthetic ? within_memory("the pictures",
-                                fmt::format("--image-size {} --batch-size {} --batches {}",
-                                            config.image_size, config.batch_size, config.batches),
-                                [&] { return random_images(config); })
-                : data::load_images(config.data, data::Split::train, config.data_dir);
+Workload image_loaders(const Config& config, c10::Device device, DataShape& shape,
+                       data::ImageSet training, const std::optional<data::ImageSet>& test) {
   shape.channels = training.images.size(1);
   shape.size = training.images.size(2);
   shape.classes = static_cast<int64_t>(training.classes.size());
   Workload result;
   result.items = "images";
   result.classes = training.classes;
-
   data::ImageLoaderOptions options = image_options(config, device);
   fit_channels(options, shape.channels);
   const bool overfit = config.overfit_batches > 0;
   if (overfit) {
     options.order = overfit_order(config);
     result.test = std::make_shared<data::ImageLoader>(training, options);
-  } else if (!synthetic) {
+  } else if (test) {
     options.order = test_order(config);
-    result.test = std::make_shared<data::ImageLoader>(
-        data::load_images(config.data, data::Split::test, config.data_dir), options);
+    result.test = std::make_shared<data::ImageLoader>(*test, options);
   }
   options.order = training_order(config);
   options.crop_padding = overfit ? 0 : config.crop_padding;
@@ -166,74 +151,113 @@ Workload images(const Config& config, c10::Device device, DataShape& shape) {
   return result;
 }
 
+Loaders random_pictures(c10::Device device) {
+  return [device](const Config& config, DataShape& shape) {
+    data::ImageSet made =
+        within_memory("the pictures",
+                      fmt::format("--image-size {} --batch-size {} --batches {}", config.image_size,
+                                  config.batch_size, config.batches),
+                      [&] { return random_images(config); });
+    return image_loaders(config, device, shape, std::move(made), std::nullopt);
+  };
+}
+
+Loaders read_images(const Config& read, c10::Device device) {
+  data::ImageSet training = data::load_images(read.data, data::Split::train, read.data_dir);
+  std::optional<data::ImageSet> test;
+  if (read.overfit_batches == 0)
+    test = data::load_images(read.data, data::Split::test, read.data_dir);
+  return [device, training = std::move(training), test = std::move(test)](const Config& config,
+                                                                          DataShape& shape) {
+    return image_loaders(config, device, shape, training, test);
+  };
+}
+
 data::PictureLoaderOptions picture_options(const Config& config, c10::Device device) {
   data::PictureLoaderOptions options{.size = config.image_size, .device = device};
-  if (config.normalize == "half") options.mean = options.std = {0.5, 0.5, 0.5};
-  if (config.normalize == "none") options.mean = options.std = {};
+  if (config.normalize == kHalf) options.mean = options.std = kHalves;
+  if (config.normalize == kNone) options.mean = options.std = {};
   return options;
 }
 
-// Read and decoded when they are asked for, by the workers where there are some.
-Workload pictures(const Config& config, c10::Device device, DataShape& shape) {
-  data::PictureFolders folders = data::find_picture_folders(config.data_dir);
-  shape = {.channels = 3,
-           .size = config.image_size,
-           .classes = static_cast<int64_t>(folders.train.classes.size())};
-  Workload result;
-  result.items = "images";
-  result.classes = folders.train.classes;
-  data::PictureLoaderOptions options = picture_options(config, device);
-  const bool overfit = config.overfit_batches > 0;
-  if (overfit) {
-    options.order = overfit_order(config);
-    result.test = std::make_shared<data::PictureLoader>(folders.train, options);
-  } else if (folders.test) {
-    options.order = test_order(config);
-    result.test = std::make_shared<data::PictureLoader>(std::move(*folders.test), options);
-  }
-  options.order = training_order(config);
-  options.least_area = overfit ? 1 : config.crop_area;
-  options.horizontal_flip = !overfit && config.horizontal_flip;
-  result.train = with_workers(
-      std::make_shared<data::PictureLoader>(std::move(folders.train), options), config, device);
-  return result;
+// The pictures themselves are read and decoded when they are asked for, by the workers if there are
+// any.
+Loaders list_pictures(const Config& listed, c10::Device device) {
+  return [device, folders = data::find_picture_folders(listed.data_dir)](const Config& config,
+                                                                         DataShape& shape) {
+    shape = {.channels = 3,
+             .size = config.image_size,
+             .classes = static_cast<int64_t>(folders.train.classes.size())};
+    Workload result;
+    result.items = "images";
+    result.classes = folders.train.classes;
+    data::PictureLoaderOptions options = picture_options(config, device);
+    const bool overfit = config.overfit_batches > 0;
+    if (overfit) {
+      options.order = overfit_order(config);
+      result.test = std::make_shared<data::PictureLoader>(folders.train, options);
+    } else if (folders.test) {
+      options.order = test_order(config);
+      result.test = std::make_shared<data::PictureLoader>(*folders.test, options);
+    }
+    options.order = training_order(config);
+    options.least_area = overfit ? 1 : config.crop_area;
+    options.horizontal_flip = !overfit && config.horizontal_flip;
+    result.train =
+        with_workers(std::make_shared<data::PictureLoader>(folders.train, options), config, device);
+    return result;
+  };
 }
 
-Workload texts(const Config& config, c10::Device device, DataShape& shape) {
-  data::TextCorpus corpus = config.data == "csv"
-                                ? data::load_text_files(config.train_file, config.test_file)
-                                : data::load_texts(config.data, config.data_dir);
-  shape.classes = static_cast<int64_t>(corpus.classes.size());
-  shape.vocabulary = corpus.vocabulary->size();
-  if (config.vocabulary_size > 0)
-    shape.vocabulary = std::min(shape.vocabulary, config.vocabulary_size);
-  Workload result;
-  result.items = "texts";
-  result.classes = corpus.classes;
-  result.note = corpus.note;
+Loaders text_loaders(data::TextCorpus read, c10::Device device) {
+  return [device, corpus = std::move(read)](const Config& config, DataShape& shape) {
+    shape.classes = static_cast<int64_t>(corpus.classes.size());
+    shape.vocabulary = corpus.vocabulary->size();
+    if (config.vocabulary_size > 0)
+      shape.vocabulary = std::min(shape.vocabulary, config.vocabulary_size);
+    Workload result;
+    result.items = "texts";
+    result.classes = corpus.classes;
+    result.note = corpus.note;
+    data::TextLoaderOptions options{.max_length = config.max_length,
+                                    .vocabulary_size = config.vocabulary_size};
+    const bool overfit = config.overfit_batches > 0;
+    options.order = overfit ? overfit_order(config) : test_order(config);
+    result.test = std::make_shared<data::TextLoader>(overfit ? corpus.train : corpus.test,
+                                                     shape.classes, options);
+    options.order = training_order(config);
+    result.train = with_workers(
+        std::make_shared<data::TextLoader>(corpus.train, shape.classes, options), config, device);
+    return result;
+  };
+}
 
-  data::TextLoaderOptions options{.max_length = config.max_length,
-                                  .vocabulary_size = config.vocabulary_size};
-  const bool overfit = config.overfit_batches > 0;
-  options.order = overfit ? overfit_order(config) : test_order(config);
-  result.test = std::make_shared<data::TextLoader>(overfit ? corpus.train : corpus.test,
-                                                   shape.classes, options);
-  options.order = training_order(config);
-  result.train = with_workers(
-      std::make_shared<data::TextLoader>(std::move(corpus.train), shape.classes, options), config,
-      device);
-  return result;
+Loaders loaders_of(const Config& config, c10::Device device) {
+  const data::DataSet& set = data::data_set(config.data);
+  switch (set.layout) {
+    case data::Layout::synthetic:
+      return set.kind == data::Kind::rows ? random_rows(device) : random_pictures(device);
+    case data::Layout::csv:
+      return text_loaders(data::load_text_files(config.train_file, config.test_file), device);
+    case data::Layout::picture_folder:
+      return list_pictures(config, device);
+    default:
+      return set.kind == data::Kind::texts
+                 ? text_loaders(data::load_texts(config.data, config.data_dir), device)
+                 : read_images(config, device);
+  }
 }
 
 void require_loss(const Config& config, std::size_t classes) {
   const auto refuse = [&](std::string_view accepted) {
-    throw UsageError({.where = "train.load_workload",
+    throw UsageError({.where = "train.read_data",
                       .what = "the loss does not fit the data " + config.data,
                       .seen = config.loss,
                       .accepted = accepted});
   };
   if (classes == 0 && config.loss != "mse") refuse("mse");
-  if (classes == 2 && config.model == "lstm" && config.loss != "bce")
+  if (classes == 2 && models::find_model(config.model).one_logit_for_two_classes &&
+      config.loss != "bce")
     refuse("bce: there are two classes");
   if (classes > 2 && config.loss != "cross-entropy") refuse("cross-entropy");
 }
@@ -273,29 +297,24 @@ Network make_network(const Config& config, const DataShape& shape, uint64_t seed
           }};
 }
 
-Workload load_workload(const Config& config, c10::Device device) {
-  check(config);
-  require_fit(config);
-  DataShape shape;
-  Workload result;
-  switch (kind_of_data(config)) {
-    case Kind::rows:
-      result = rows(config, device);
-      break;
-    case Kind::images:
-      result =
-          config.data == "folder" ? pictures(config, device, shape) : images(config, device, shape);
-      break;
-    case Kind::texts:
-      result = texts(config, device, shape);
-      break;
-  }
-  require_loss(config, result.classes.size());
-  top_k_of(config.top_k, static_cast<int64_t>(result.classes.size()));  // refused before training
-  result.make_network = [config, shape, device](uint64_t seed) {
-    return make_network(config, shape, seed, device);
+WorkloadMaker read_data(const Config& read, c10::Device device) {
+  check(read);
+  require_fit(read);
+  return [loaders = loaders_of(read, device), device](const Config& config) {
+    DataShape shape;
+    Workload result = loaders(config, shape);
+    const auto classes = static_cast<int64_t>(result.classes.size());
+    require_loss(config, result.classes.size());
+    top_k_of(config.top_k, classes);  // refused before training
+    result.make_network = [config, shape, device](uint64_t seed) {
+      return make_network(config, shape, seed, device);
+    };
+    return result;
   };
-  return result;
+}
+
+Workload load_workload(const Config& config, c10::Device device) {
+  return read_data(config, device)(config);
 }
 
 }  // namespace demi::train

@@ -27,8 +27,15 @@ struct Workload {
   std::function<Network(uint64_t seed)> make_network;
 };
 
-/// Reads and prepares both splits. Throws UsageError where model, data and loss do not fit each
-/// other, DataError where a file is missing or damaged.
+/// Makes a workload for a config that differs from the one that was read in its batch size alone.
+using WorkloadMaker = std::function<Workload(const Config&)>;
+
+/// Reads both splits once. The maker holds them; synthetic data depend on the batch size and are
+/// made for each workload. Throws UsageError if model and data do not fit each other, DataError if
+/// a file is missing or damaged; the maker throws UsageError if the loss does not fit the data.
+DEMI_API WorkloadMaker read_data(const Config& config, c10::Device device);
+
+/// read_data and one call of its maker.
 DEMI_API Workload load_workload(const Config& config, c10::Device device);
 
 /// The network of a config over data of those sizes; what a model does not have is ignored.

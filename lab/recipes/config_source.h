@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/recipes/config.h"
+
+namespace demi::train {
+
+/// A value for a setting, and where it was found ("lr in file.json", "DEMI_LR").
+struct Assignment {
+  std::string name, text, source;
+};
+
+/// The values in a JSON file, in the order of the file. A run's own config.json is such a file:
+/// what belongs to the program in it ("command", ...) is passed over. Throws UsageError: no such
+/// file, not JSON, not an object of plain values, an unknown name.
+DEMI_API std::vector<Assignment> read_config_file(const std::filesystem::path& file);
+
+/// The recipe that a run's config.json names, or "". Throws as read_config_file.
+DEMI_API std::string recipe_of_config_file(const std::filesystem::path& file);
+
+/// The same as read_config_file from the text of such a file; `file` names it in messages.
+DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const std::string& file);
+
+/// The values that the environment sets (DEMI_LR=0.1, ...).
+DEMI_API std::vector<Assignment> read_environment();
+
+/// All values as a JSON object of plain values, each on its own line: read_config_file takes it
+/// back.
+DEMI_API std::string to_json(const Config& config);
+
+/// The environment variable of a setting: DEMI_BATCH_SIZE of batch-size.
+DEMI_API std::string environment_variable(std::string_view setting);
+
+}  // namespace demi::train

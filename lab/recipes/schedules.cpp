@@ -1,0 +1,55 @@
+#include "lab/recipes/schedules.h"
+
+#include <vector>
+
+#include "demi/core/find_by_name.h"
+
+namespace demi::train {
+namespace {
+
+optim::lr::OneCycleOptions cycle(const Config& config, int64_t steps) {
+  return {.total_steps = steps, .max_lr = config.lr};
+}
+
+optim::lr::Schedule one_cycle_rate(const Config& config, int64_t steps, int64_t) {
+  return optim::lr::one_cycle(cycle(config, steps));
+}
+
+optim::lr::Schedule one_cycle_momentum(const Config& config, int64_t steps) {
+  return optim::lr::one_cycle_momentum(cycle(config, steps));
+}
+
+optim::lr::Schedule linear_rate(const Config&, int64_t steps, int64_t) {
+  return optim::lr::polynomial(steps);
+}
+
+// The same rate for a whole epoch.
+optim::lr::Schedule cosine_rate(const Config&, int64_t steps, int64_t steps_per_epoch) {
+  const int64_t epochs = (steps - 1) / steps_per_epoch + 1;
+  return [rule = optim::lr::cosine(epochs), steps_per_epoch](int64_t step, double base) {
+    return rule(step / steps_per_epoch, base);
+  };
+}
+
+}  // namespace
+
+std::span<const ScheduleKind> schedule_kinds() {
+  static const std::vector<ScheduleKind> all{
+      {.name = "constant", .effect = "", .ends = false},
+      {.name = "one-cycle",
+       .effect = "",
+       .ends = true,
+       .has_warmup = true,
+       .rate = one_cycle_rate,
+       .momentum = one_cycle_momentum},
+      {.name = "linear", .effect = "to 0 by step", .ends = true, .rate = linear_rate},
+      {.name = "cosine", .effect = "to 0 by epoch", .ends = true, .rate = cosine_rate},
+  };
+  return all;
+}
+
+const ScheduleKind& find_schedule(std::string_view name) {
+  return find_by_name(schedule_kinds(), name, "train.find_schedule", "no such schedule");
+}
+
+}  // namespace demi::train
