@@ -9,7 +9,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -20,10 +19,9 @@
 #include "demi/autocast/autocast.h"
 #include "demi/products/through_fp32.h"
 #include "demi/weights/weights.h"
+#include "lab/bench/timing.h"
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Case {
   std::string name;
@@ -93,18 +91,6 @@ double relative_distance(const std::vector<at::Tensor>& seen,
   return worst;
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
-double milliseconds(const Case& one, at::ScalarType dtype) {
-  const auto start = Clock::now();
-  step(one, dtype);
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
 int option(int count, char** words, const std::string& name, int otherwise) {
   for (int i = 1; i + 1 < count; ++i)
     if (words[i] == name) return std::max(1, std::atoi(words[i + 1]));
@@ -131,18 +117,22 @@ int main(int count, char** words) {
                      allowed);
         return 1;
       }
-      std::vector<double> fp32, demi, libtorch;
+      const auto time_of = [&](at::ScalarType type) {
+        return demi::bench::milliseconds(c10::kCPU, [&] { step(one, type); });
+      };
+      demi::bench::Times fp32, demi, libtorch;
       for (int round = 0; round < rounds; ++round) {
-        fp32.push_back(milliseconds(one, at::kFloat));
-        demi.push_back(milliseconds(one, dtype));
-        if (!libtorch.empty() && libtorch.back() > kOnceIsEnough) continue;
+        fp32.add(time_of(at::kFloat));
+        demi.add(time_of(dtype));
+        if (!libtorch.empty() && libtorch.most() > kOnceIsEnough) continue;
         use_libtorchs(true);
-        libtorch.push_back(milliseconds(one, dtype));
+        libtorch.add(time_of(dtype));
         use_libtorchs(false);
       }
       std::printf("| %s | %s | %.3f | %.3f | %.3f | %.2f | %.2f |\n", one.name.c_str(),
-                  dtype == at::kHalf ? "fp16" : "bf16", median(fp32), median(demi),
-                  median(libtorch), median(fp32) / median(demi), median(libtorch) / median(demi));
+                  dtype == at::kHalf ? "fp16" : "bf16", fp32.median(), demi.median(),
+                  libtorch.median(), fp32.median() / demi.median(),
+                  libtorch.median() / demi.median());
       std::fflush(stdout);
       for (const auto& t : one.leaves) demi::weights::disown(t);
     }

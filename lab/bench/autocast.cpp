@@ -5,15 +5,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
-#include <limits>
 
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/op_table.h"
 #include "demi/core/error.h"
 #include "demi/weights/weights.h"
 #include "lab/bench/autocast_step.h"
+#include "lab/bench/timing.h"
 
 namespace demi::bench {
 namespace {
@@ -66,14 +65,6 @@ class LibTorchAutocast {
   }
 };
 
-double nanoseconds(int iterations, const std::function<void()>& call) {
-  for (int i = 0; i < iterations / 10 + 1; ++i) call();
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < iterations; ++i) call();
-  const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - start;
-  return taken.count() / iterations;
-}
-
 void check(const std::string& name, const at::Tensor& plain, const at::Tensor& ours) {
   if (plain.scalar_type() == ours.scalar_type() && plain.equal(ours)) return;
   throw TrainingError({.where = "bench.autocast",
@@ -81,7 +72,7 @@ void check(const std::string& name, const at::Tensor& plain, const at::Tensor& o
                        .seen = name});
 }
 
-AutocastOp measure(const Case& one, bool with_grad, const AutocastOptions& options) {
+AutocastOp measure(const Case& one, bool with_grad, const AutocastBenchOptions& options) {
   const at::AutoGradMode grad(with_grad);
   const auto x = torch::randn(one.x).to(torch::kBFloat16);
   const auto w = torch::randn(one.w).set_requires_grad(true),
@@ -94,26 +85,29 @@ AutocastOp measure(const Case& one, bool with_grad, const AutocastOptions& optio
   const auto cast = [&] { one.op(x, w, b); };
   const int iterations = std::max(1, options.iterations / one.slower);
   const Owned owned({w, b});
-  constexpr double most = std::numeric_limits<double>::max();
-  AutocastOp best{one.name + (with_grad ? "" : " no_grad"), most, most, most, 0, 0};
+  const std::string name = one.name + (with_grad ? "" : " no_grad");
+  Times plain_ns, demi_ns, libtorch_ns;
   for (int round = 0; round < options.rounds; ++round) {
-    best.plain_ns = std::min(best.plain_ns, nanoseconds(iterations, plain));
+    plain_ns.add(nanoseconds(iterations, plain));
     {
       const Autocast region(torch::kCPU, torch::kBFloat16);
-      if (round == 0) check(best.name, one.op(x, low_w, low_b), one.op(x, w, b));
-      best.demi_ns = std::min(best.demi_ns, nanoseconds(iterations, cast));
+      if (round == 0) check(name, one.op(x, low_w, low_b), one.op(x, w, b));
+      demi_ns.add(nanoseconds(iterations, cast));
     }
     const LibTorchAutocast theirs;
-    best.libtorch_ns = std::min(best.libtorch_ns, nanoseconds(iterations, cast));
+    libtorch_ns.add(nanoseconds(iterations, cast));
   }
-  best.demi_over_plain = best.demi_ns / best.plain_ns;
-  best.libtorch_over_plain = best.libtorch_ns / best.plain_ns;
-  return best;
+  return {.name = name,
+          .plain_ns = plain_ns.least(),
+          .demi_ns = demi_ns.least(),
+          .libtorch_ns = libtorch_ns.least(),
+          .demi_over_plain = demi_ns.least() / plain_ns.least(),
+          .libtorch_over_plain = libtorch_ns.least() / plain_ns.least()};
 }
 
 }  // namespace
 
-AutocastReport measure_autocast(const AutocastOptions& options) {
+AutocastReport measure_autocast(const AutocastBenchOptions& options) {
   const OneThread one_thread;
   torch::manual_seed(1);
   AutocastReport report{};

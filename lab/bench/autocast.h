@@ -8,7 +8,7 @@
 
 namespace demi::bench {
 
-struct AutocastOptions {
+struct AutocastBenchOptions {
   int rounds = 9;         // of each way, in turn; the smallest counts
   int iterations = 2000;  // of an op in a round (conv2d takes a tenth)
   int width = 1024;       // of the perceptron (3 x Linear) whose step is counted, and timed 9 times
@@ -44,6 +44,6 @@ struct AutocastReport {
 
 /// Host cost of an autocast op. Results are compared with the plain op's first; a wrong one throws.
 /// Sets the number of threads to 1 for the time of the measurement. CPU.
-DEMI_API AutocastReport measure_autocast(const AutocastOptions& options = {});
+DEMI_API AutocastReport measure_autocast(const AutocastBenchOptions& options = {});
 
 }  // namespace demi::bench

@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <limits>
 
 #include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
 #include "demi/products/through_fp32.h"
 #include "demi/weights/step_targets.h"
+#include "lab/bench/timing.h"
 
 namespace demi::bench {
 namespace {
@@ -125,17 +124,9 @@ void check_step(Perceptron& model, Perceptron& low, const Batch& batch) {
   plain_sgd_step(model);
 }
 
-template <class F>
-double milliseconds(F&& call) {
-  const auto start = std::chrono::steady_clock::now();
-  call();
-  const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
-  return taken.count();
-}
-
 }  // namespace
 
-void measure_step(const AutocastOptions& options, AutocastReport& report) {
+void measure_step(const AutocastBenchOptions& options, AutocastReport& report) {
   Perceptron model(options.width), low(options.width);
   const Batch batch{torch::randn({options.batch, options.width}),
                     torch::randn({options.batch, options.width})};
@@ -150,18 +141,20 @@ void measure_step(const AutocastOptions& options, AutocastReport& report) {
     report.casts_per_step = CastCounter::count();
     report.weight_casts_per_step = weights::stats().casts - before;
   }
-  constexpr double most = std::numeric_limits<double>::max();
-  AutocastStep best{options.width, options.batch, most, most, 0};
-  for (int round = 0; round < std::min(options.rounds, 9); ++round) {
-    plain_sgd_step(model);
-    best.demi_ms = std::min(best.demi_ms, milliseconds([&] { in_a_region(model, batch); }));
-    round_into(low, model);
-    best.bf16_parameters_ms =
-        std::min(best.bf16_parameters_ms, milliseconds([&] { with_bf16_parameters(low, batch); }));
-    forget_gradients(low);
-  }
-  best.demi_over_bf16_parameters = best.demi_ms / best.bf16_parameters_ms;
-  report.step = best;
+  const std::vector<Times> times = take_turns(
+      c10::kCPU, /*warmup=*/0, std::min(options.rounds, 9),
+      {{.work = [&] { in_a_region(model, batch); }, .before = [&] { plain_sgd_step(model); }},
+       {.work = [&] { with_bf16_parameters(low, batch); },
+        .before =
+            [&] {
+              forget_gradients(low);
+              round_into(low, model);
+            }}});
+  report.step = {.width = options.width,
+                 .batch = options.batch,
+                 .demi_ms = times[0].least(),
+                 .bf16_parameters_ms = times[1].least(),
+                 .demi_over_bf16_parameters = times[0].least() / times[1].least()};
 }
 
 }  // namespace demi::bench

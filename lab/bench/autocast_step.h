@@ -26,6 +26,6 @@ class Owned {
 
 /// Counts the casts of a steady step and times its forward and backward. Results are compared with
 /// the model of bf16 parameters first; a wrong one throws.
-void measure_step(const AutocastOptions& options, AutocastReport& report);
+void measure_step(const AutocastBenchOptions& options, AutocastReport& report);
 
 }  // namespace demi::bench

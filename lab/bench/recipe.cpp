@@ -11,6 +11,7 @@
 
 #include "demi/core/error.h"
 #include "demi/train/trainer.h"
+#include "lab/bench/timing.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/workload.h"
@@ -86,7 +87,7 @@ class Runner {
 
  private:
   // A new Trainer begins with a new scaler; a fixed scale has a place of its own.
-  void carry_scale(const train::StepRecord& last) {
+  void carry_scale(const train::StepMetrics& last) {
     if (!last.loss_scale || options_.loss_scale.kind == train::LossScale::Kind::fixed) return;
     options_.scaler.init_scale =
         *last.loss_scale * (last.skipped ? options_.scaler.backoff_factor : 1);
@@ -108,7 +109,7 @@ class Runner {
 
 std::vector<double> losses_of(const train::History& history) {
   std::vector<double> losses;
-  for (const train::StepRecord& step : history.steps) losses.push_back(step.loss);
+  for (const train::StepMetrics& step : history.steps) losses.push_back(step.loss);
   return losses;
 }
 
@@ -153,13 +154,11 @@ std::vector<train::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Devi
                     .accepted = "such as bf16 or fp16"});
 }
 
-RecipeTiming timing_of(const Runner& runner, std::vector<double> ms, double loss) {
-  std::sort(ms.begin(), ms.end());
-  const std::size_t half = ms.size() / 2;
+RecipeTiming timing_of(const Runner& runner, const Times& ms, double loss) {
   return {.precision = runner.spec().label,
-          .ms = ms.size() % 2 == 1 ? ms[half] : (ms[half - 1] + ms[half]) / 2,
-          .min_ms = ms.front(),
-          .max_ms = ms.back(),
+          .ms = ms.median(),
+          .min_ms = ms.least(),
+          .max_ms = ms.most(),
           .loss = loss,
           .skipped_steps = runner.skipped()};
 }
@@ -195,10 +194,10 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
     warmup.push_back(losses_of(runner->train(options.warmup)));
     check_losses(runner->spec().label, warmup.front(), warmup.back());
   }
-  std::vector<std::vector<double>> ms(runners.size());
+  std::vector<Times> ms(runners.size());
   for (int round = 0; round < options.rounds; ++round)
     for (std::size_t i = 0; i < runners.size(); ++i)
-      ms[i].push_back(1e3 * runners[i]->train(options.steps).seconds() / options.steps);
+      ms[i].add(1e3 * runners[i]->train(options.steps).seconds() / options.steps);
 
   RecipeBenchResult result{
       .machine = train::machine(device),

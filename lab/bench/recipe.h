@@ -41,7 +41,7 @@ struct RecipeBenchResult {
 
 /// Trains from equal initial weights on equal batches. First the warm-up steps of each run are
 /// checked: all losses finite, the first one within 2 % of FP32's and their mean within 10 %;
-/// throws TrainingError where they are not, and nothing is timed. A step is all that the Trainer
+/// throws TrainingError if they are not, and nothing is timed. A step is all that the Trainer
 /// does, data included, up to a device that has finished; validation and files apart. Throws as
 /// train::load_workload, and UsageError for options out of range and a batch size of auto.
 DEMI_API RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device);

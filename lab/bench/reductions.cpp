@@ -2,10 +2,10 @@
 
 #include <torch/types.h>
 
-#include <algorithm>
-#include <chrono>
+#include <vector>
 
 #include "demi/autocast/autocast.h"
+#include "lab/bench/timing.h"
 
 namespace demi::bench {
 namespace {
@@ -31,18 +31,19 @@ double error_of(const at::Tensor& got, const at::Tensor& exact) {
   return ((got.to(torch::kDouble) - exact).norm() / exact.norm()).item<double>();
 }
 
-double milliseconds(const Block& block, const at::Tensor& x, const OpPolicy& policy,
-                    at::Tensor& output) {
-  const auto start = std::chrono::steady_clock::now();
+at::Tensor pass(const Block& block, const at::Tensor& x, const OpPolicy& policy) {
+  at::Tensor output;
   {
     const Autocast region(torch::kCPU,
-                          ::demi::AutocastOptions{.dtype = torch::kBFloat16, .policy = policy});
+                          demi::AutocastOptions{.dtype = torch::kBFloat16, .policy = policy});
     output = block.forward(x);
   }
   output.to(torch::kFloat).sum().backward();
-  const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
+  return output;
+}
+
+void forget_gradients(const Block& block) {
   for (const auto& p : block.parameters()) p.mutable_grad() = at::Tensor();
-  return taken.count();
 }
 
 }  // namespace
@@ -54,16 +55,17 @@ ReductionsReport measure_fp32_reductions(int rounds) {
   const auto wide = [](const at::Tensor& t) { return t.detach().to(torch::kDouble); };
   const Block exact{wide(block.query), wide(block.key), wide(block.value), wide(block.out)};
   const auto truth = exact.forward(wide(x));
-  ReductionsReport report{1e9, 1e9, 0, 0};
   at::Tensor by_default, by_policy;
-  for (int round = 0; round < rounds; ++round) {
-    report.default_ms = std::min(report.default_ms, milliseconds(block, x, OpPolicy(), by_default));
-    report.policy_ms = std::min(
-        report.policy_ms, milliseconds(block, x, OpPolicy::named("fp32_reductions"), by_policy));
-  }
-  report.default_error = error_of(by_default, truth);
-  report.policy_error = error_of(by_policy, truth);
-  return report;
+  const auto forget = [&] { forget_gradients(block); };
+  const std::vector<Times> times =
+      take_turns(c10::kCPU, /*warmup=*/0, rounds,
+                 {{.work = [&] { by_default = pass(block, x, OpPolicy()); }, .before = forget},
+                  {.work = [&] { by_policy = pass(block, x, OpPolicy::named("fp32_reductions")); },
+                   .before = forget}});
+  return {.default_ms = times[0].least(),
+          .policy_ms = times[1].least(),
+          .default_error = error_of(by_default, truth),
+          .policy_error = error_of(by_policy, truth)};
 }
 
 }  // namespace demi::bench

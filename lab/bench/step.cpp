@@ -4,24 +4,20 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
-#include <map>
+#include <span>
 
 #include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
-#include "demi/core/nearest.h"
+#include "demi/core/find_by_name.h"
 #include "demi/kernels/path.h"
-#include "demi/optim/adam.h"
-#include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
-#include "demi/optim/lamb.h"
-#include "demi/optim/lion.h"
-#include "demi/optim/sgd.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/step/pages.h"
 #include "demi/tensor/device.h"
 #include "demi/weights/weights.h"
+#include "lab/bench/timing.h"
+#include "lab/recipes/optimizers.h"
 
 namespace demi::bench {
 namespace {
@@ -29,40 +25,38 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 constexpr double kMaxNorm = 1.0;
 
+// An optimizer of the one list, with the hyper-parameters that it is timed with.
 struct Contender {
-  std::function<std::unique_ptr<optim::Optimizer>(Tensors, optim::StepOptions)> demi;
-  std::function<std::unique_ptr<torch::optim::Optimizer>(Tensors)>
-      torch;  // null: LibTorch has none
+  std::string name;
+  const train::OptimizerKind* kind;
+  train::Config config;
+
+  std::unique_ptr<optim::Optimizer> demi(const Tensors& parameters, optim::StepOptions step) const {
+    return kind->make(config, {.decay = parameters, .no_decay = {}}, step);
+  }
+  bool has_torch() const { return kind->make_torch != nullptr; }
+  std::unique_ptr<torch::optim::Optimizer> torch(const Tensors& parameters) const {
+    return kind->make_torch(config, parameters);
+  }
 };
 
-template <class Mine, class Options>
-auto mine(const Options& options) {
-  return
-      [options](Tensors parameters, optim::StepOptions step) -> std::unique_ptr<optim::Optimizer> {
-        return std::make_unique<Mine>(std::move(parameters), options, step);
-      };
+// Each optimizer once; where momentum is a choice, with and without.
+std::vector<Contender> all_contenders() {
+  std::vector<Contender> all;
+  for (const train::OptimizerKind& kind : train::optimizer_kinds()) {
+    train::Config config;
+    config.lr = 1e-3;
+    config.weight_decay = kind.usual_weight_decay;
+    all.push_back({kind.name, &kind, config});
+    if (!kind.momentum_is_optional) continue;
+    config.momentum = 0.9;
+    all.push_back({kind.name + "-momentum", &kind, config});
+  }
+  return all;
 }
 
-template <class Theirs, class Options>
-auto theirs(const Options& options) {
-  return [options](Tensors parameters) -> std::unique_ptr<torch::optim::Optimizer> {
-    return std::make_unique<Theirs>(std::move(parameters), options);
-  };
-}
-
-const std::map<std::string, Contender>& contenders() {
-  namespace t = torch::optim;
-  static const std::map<std::string, Contender> all{
-      {"sgd", {mine<optim::SGD>(optim::SGDOptions(1e-3)), theirs<t::SGD>(t::SGDOptions(1e-3))}},
-      {"sgd-momentum",
-       {mine<optim::SGD>(optim::SGDOptions(1e-3).momentum(0.9)),
-        theirs<t::SGD>(t::SGDOptions(1e-3).momentum(0.9))}},
-      {"adam",
-       {mine<optim::Adam>(optim::AdamOptions(1e-3)), theirs<t::Adam>(t::AdamOptions(1e-3))}},
-      {"adamw",
-       {mine<optim::AdamW>(optim::AdamWOptions(1e-3)), theirs<t::AdamW>(t::AdamWOptions(1e-3))}},
-      {"lamb", {mine<optim::LAMB>(optim::LAMBOptions(1e-3)), nullptr}},
-      {"lion", {mine<optim::Lion>(optim::LionOptions(1e-4)), nullptr}}};
+std::span<const Contender> contenders() {
+  static const std::vector<Contender> all = all_contenders();
   return all;
 }
 
@@ -95,29 +89,6 @@ void make_copies(const Tensors& parameters) {
   for (const auto& p : parameters) weights::low_precision(p, at::kBFloat16);
 }
 
-/// Until the device is done, its work included that was asked for before.
-double milliseconds(const c10::Device& device, const std::function<void()>& work) {
-  const auto wait = [&] {
-    if (device.is_cuda()) torch::cuda::synchronize(device.index());
-  };
-  wait();
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  wait();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-struct Times {
-  std::vector<double> ms;
-  double least() const { return *std::min_element(ms.begin(), ms.end()); }
-  double spread() const {
-    std::vector<double> sorted = ms;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2] / sorted.front() - 1;
-  }
-};
-
 /// What a training loop calls after backward().
 void demi_step(GradScaler& scaler, optim::Optimizer& optimizer, const Tensors& parameters) {
   scaler.unscale_(optimizer);
@@ -148,8 +119,7 @@ std::string kernels_on(const c10::Device& device) {
   return std::string(kernels::name_of(kernels::path_for(kind)));
 }
 
-void check_against_reference(const Contender& contender, const std::string& name,
-                             const c10::Device& device) {
+void check_against_reference(const Contender& contender, const c10::Device& device) {
   const int64_t elements = 100003;  // no multiple of a vector or a block
   const Tensors reference = parameters_of(elements, 3, at::kCPU);
   Tensors mine;
@@ -183,7 +153,7 @@ void check_against_reference(const Contender& contender, const std::string& name
   throw TrainingError(
       {.where = "bench.step",
        .what = "the kernels in use do not give what the reference gives, so they are not timed",
-       .seen = name + " on " + kernels_on(device),
+       .seen = contender.name + " on " + kernels_on(device),
        .accepted = "equal bits",
        .advice = "force another path with DEMI_KERNELS and report this"});
 }
@@ -193,15 +163,16 @@ void check_against_reference(const Contender& contender, const std::string& name
 double host_cost(const c10::Device& device, const std::function<void()>& step) {
   constexpr int kSteps = 50, kRounds = 5;
   constexpr double kAllMs = 50;
-  double least = std::numeric_limits<double>::infinity(), all = 0;
+  Times times;
+  double all = 0;
   for (int round = 0; round < kRounds || all < kAllMs; ++round) {
     const double ms = milliseconds(device, [&] {
       for (int i = 0; i < kSteps; ++i) step();
     });
-    least = std::min(least, ms * 1000 / kSteps);
+    times.add(ms * 1000 / kSteps);
     all += ms;
   }
-  return least;
+  return times.least();
 }
 
 void time_host_cost(const Contender& contender, const c10::Device& device,
@@ -249,14 +220,13 @@ Times time_demi(const Contender& contender, const StepBenchOptions& options,
   GradScaler scaler;
   scaler.scale(at::zeros({}, device));
   demi_step(scaler, *optimizer, parameters);
-  Times step, copy;
-  for (int round = 0; round < options.rounds; ++round) {
-    step.ms.push_back(milliseconds(device, [&] { demi_step(scaler, *optimizer, parameters); }));
-    copy.ms.push_back(milliseconds(device, [&] { to.copy_(from); }));
-  }
+  const std::vector<Times> times =
+      take_turns(device, /*warmup=*/0, options.rounds,
+                 {{.work = [&] { demi_step(scaler, *optimizer, parameters); }},
+                  {.work = [&] { to.copy_(from); }}});
   result.bytes_per_parameter = optimizer->bytes_per_parameter();
-  result.copy_gb_per_s = static_cast<double>(copy_elements) * 8 / copy.least() * 1e-6;
-  return step;
+  result.copy_gb_per_s = static_cast<double>(copy_elements) * 8 / times[1].least() * 1e-6;
+  return times[0];
 }
 
 Times time_torch(const Contender& contender, const StepBenchOptions& options,
@@ -267,23 +237,17 @@ Times time_torch(const Contender& contender, const StepBenchOptions& options,
   for (size_t i = 0; i < parameters.size(); ++i)
     parameters[i].mutable_grad() = scaled[i].to(at::kFloat);
   const at::Tensor inverse_scale = at::full({}, 1.0 / 65536, at::TensorOptions(device));
-  Times times;
-  for (int round = 0; round <= options.rounds; ++round) {
-    // LibTorch unscales and clips in place: every round starts from the scaled gradients.
+  // LibTorch unscales and clips in place: every round starts from the scaled gradients.
+  const auto set_scaled = [&] {
     for (size_t i = 0; i < parameters.size(); ++i) parameters[i].grad().copy_(scaled[i]);
-    const double ms =
-        milliseconds(device, [&] { torch_step(*optimizer, parameters, inverse_scale); });
-    if (round > 0) times.ms.push_back(ms);
-  }
-  return times;
+  };
+  return take_turns(device, /*warmup=*/1, options.rounds,
+                    {{.work = [&] { torch_step(*optimizer, parameters, inverse_scale); },
+                      .before = set_scaled}})
+      .front();
 }
 
 void check(const StepBenchOptions& options) {
-  if (!contenders().contains(options.optimizer))
-    throw UsageError({.where = "bench.step",
-                      .what = "there is no such optimizer",
-                      .seen = options.optimizer,
-                      .advice = did_you_mean(options.optimizer, step_bench_optimizers())});
   if (options.parameters >= 1 && options.tensors >= 1 && options.tensors <= options.parameters &&
       options.rounds >= 1)
     return;
@@ -297,20 +261,17 @@ void check(const StepBenchOptions& options) {
 }  // namespace
 
 const std::vector<std::string>& step_bench_optimizers() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const auto& [name, contender] : contenders()) all.push_back(name);
-    return all;
-  }();
+  static const std::vector<std::string> names = names_of(contenders());
   return names;
 }
 
 StepBenchResult bench_step(const StepBenchOptions& options) {
+  const Contender& contender =
+      find_by_name(contenders(), options.optimizer, "bench.step", "there is no such optimizer");
   check(options);
   const KeptCopies kept;
-  const Contender& contender = contenders().at(options.optimizer);
   const c10::Device device = pick_device(options.device);
-  check_against_reference(contender, options.optimizer, device);
+  check_against_reference(contender, device);
 
   StepBenchResult result;
   result.optimizer = options.optimizer;
@@ -325,7 +286,7 @@ StepBenchResult bench_step(const StepBenchOptions& options) {
   result.gb_per_s =
       result.bytes_per_parameter * static_cast<double>(options.parameters) / result.ms * 1e-6;
   result.fraction_of_copy = result.gb_per_s / result.copy_gb_per_s;
-  if (options.peer && contender.torch) {
+  if (options.peer && contender.has_torch()) {
     result.torch_optim_ms = time_torch(contender, options, device).least();
     result.torch_optim_over_demi = result.torch_optim_ms / result.ms;
   }

@@ -39,7 +39,7 @@ struct StepBenchResult {
 DEMI_API const std::vector<std::string>& step_bench_optimizers();
 
 /// First checks that the kernels in use give bit for bit what the reference gives over some steps;
-/// throws TrainingError where they do not, and nothing is timed. Throws UsageError for options out
+/// throws TrainingError if they do not, and nothing is timed. Throws UsageError for options out
 /// of range.
 DEMI_API StepBenchResult bench_step(const StepBenchOptions& options);
 
