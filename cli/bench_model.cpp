@@ -1,17 +1,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_table.h"
+#include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/slow_precision.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/model.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine_json.h"
+#include "lab/report/format.h"
 
 namespace demi::cli {
 namespace {
@@ -19,10 +19,10 @@ namespace {
 struct ModelArguments {
   std::string runs, device = "auto";
   bench::ModelBenchOptions bench;
-  bool json = false;
+  Output output;
 };
 
-std::string again(const ModelArguments& a) {
+std::string model_again(const ModelArguments& a) {
   std::string line = fmt::format(
       "demi bench model --width {} --batch-size {} --layers {} --device {} --warmup {} --steps {} "
       "--rounds {}",
@@ -31,7 +31,7 @@ std::string again(const ModelArguments& a) {
   return a.runs.empty() ? line : line + " --runs " + a.runs;
 }
 
-void print_json(const ModelArguments& a, const bench::ModelBenchResult& result) {
+nlohmann::ordered_json model_json(const ModelArguments& a, const bench::ModelBenchResult& result) {
   nlohmann::ordered_json json{{"model", "mlp"},
                               {"layers", a.bench.layers},
                               {"batch_size", a.bench.batch_size},
@@ -43,7 +43,7 @@ void print_json(const ModelArguments& a, const bench::ModelBenchResult& result) 
                                {"fp32_ms", row.fp32().ms},
                                {"mixed_ms", row.mixed().ms},
                                {"speedup", row.mixed().speedup}};
-    for (const bench::RecipeTiming& run : row.result.runs) one["runs"].push_back(json_of(run));
+    for (const bench::RecipeTiming& run : row.result.runs) one["runs"].push_back(timing_json(run));
     json["rows"].push_back(one);
   }
   json["gain_from_width"] = result.gain_from_width ? nlohmann::ordered_json(*result.gain_from_width)
@@ -52,16 +52,15 @@ void print_json(const ModelArguments& a, const bench::ModelBenchResult& result) 
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
   json["machine"] = train::json_of(result.rows.front().result.machine);
-  json["again"] = again(a);
-  std::cout << json.dump(2) << "\n" << std::flush;
+  return json;
 }
 
 // "12.34 (12.11 to 13.02)"
-std::string cell(const bench::RecipeTiming& timing) {
+std::string cell_of(const bench::RecipeTiming& timing) {
   return fmt::format("{:.3f} ({:.3f} to {:.3f})", timing.ms, timing.min_ms, timing.max_ms);
 }
 
-report::Table table_of(const ModelArguments& a, const bench::ModelBenchResult& result) {
+report::Table model_table(const ModelArguments& a, const bench::ModelBenchResult& result) {
   const std::string mixed = result.rows.front().mixed().precision;
   report::Table table{.title = fmt::format("perceptron of {} layers, batch size {}, by width",
                                            a.bench.layers, a.bench.batch_size)};
@@ -72,7 +71,7 @@ report::Table table_of(const ModelArguments& a, const bench::ModelBenchResult& r
                    {.name = "speedup"}};
   for (const bench::ModelBenchRow& row : result.rows)
     table.rows.push_back({std::to_string(row.width), report::format_count(row.result.parameters),
-                          cell(row.fp32()), cell(row.mixed()),
+                          cell_of(row.fp32()), cell_of(row.mixed()),
                           report::format_factor(row.mixed().speedup)});
   table.notes = {
       result.gain_from_width
@@ -80,21 +79,16 @@ report::Table table_of(const ModelArguments& a, const bench::ModelBenchResult& r
           : fmt::format("{} gains no time at the largest of these widths.", mixed),
       fmt::format("Median, least and most of {} rounds of {} steps, after {} that were checked.",
                   a.bench.rounds, a.bench.steps, a.bench.warmup),
-      where_of(result.rows.front().result.machine), "again: " + again(a)};
+      where_of(result.rows.front().result.machine)};
   return table;
 }
 
 void bench_model(ModelArguments& a) {
   if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
   const c10::Device device = pick_device(a.device);
-  note_slow(a.bench.runs, device);
+  note_slow_precisions(a.bench.runs, device);
   const bench::ModelBenchResult result = bench::bench_model(a.bench, device);
-  if (a.json) {
-    print_json(a, result);
-  } else {
-    std::cout << report::to_text(table_of(a, result), report::Terminal::of(STDOUT_FILENO))
-              << std::flush;
-  }
+  show_measurement(a.output, model_table(a, result), model_json(a, result), model_again(a));
 }
 
 }  // namespace
@@ -103,14 +97,18 @@ void add_bench_model(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "model", "From which width on mixed precision gains time, on a perceptron");
   const auto a = std::make_shared<ModelArguments>();
-  command->add_option("--width", a->bench.widths, "Widths of all layers, by comma")
+  command->add_option("--width", a->bench.widths, "Widths of the perceptron's layers, by comma")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--batch-size", a->bench.batch_size, "Rows a step")->capture_default_str();
-  command->add_option("--layers", a->bench.layers, "Linear layers")->capture_default_str();
-  command->add_option("--runs", a->runs, "What is set beside fp32 [bf16 on a CPU, fp16 on CUDA]");
-  command->add_option("--device", a->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  add_bench_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds, a->json);
+  command->add_option("--batch-size", a->bench.batch_size, "Rows per step")->capture_default_str();
+  command->add_option("--layers", a->bench.layers, "Number of linear layers")
+      ->capture_default_str();
+  command->add_option("--runs", a->runs,
+                      "Runs to set beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
+  command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
+      ->capture_default_str();
+  add_round_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds);
+  a->output.add_to(*command);
   command->callback([a] { bench_model(*a); });
 }
 

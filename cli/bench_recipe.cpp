@@ -1,32 +1,32 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_table.h"
+#include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/settings.h"
+#include "cli/slow_precision.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/recipe.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine_json.h"
 #include "lab/recipes/recipe.h"
+#include "lab/report/format.h"
 
 namespace demi::cli {
 namespace {
 
-constexpr const char* kDefaultBenchRecipe = "mlp";
+constexpr const char* kTimedRecipe = "mlp";
 
 struct RecipeArguments {
-  std::string recipe = kDefaultBenchRecipe, runs;
+  std::string recipe = kTimedRecipe, runs;
   bench::RecipeBenchOptions bench;
   SettingOptions settings;
-  bool json = false;
+  Output output;
 };
 
-std::string again(const RecipeArguments& a) {
+std::string recipe_again(const RecipeArguments& a) {
   std::string line = "demi bench recipe " + a.recipe;
   if (!a.runs.empty()) line += " --runs " + a.runs;
   line += fmt::format(" --warmup {} --steps {} --rounds {}", a.bench.warmup, a.bench.steps,
@@ -34,7 +34,8 @@ std::string again(const RecipeArguments& a) {
   return line + a.settings.typed();
 }
 
-void print_json(const RecipeArguments& a, const bench::RecipeBenchResult& result) {
+nlohmann::ordered_json recipe_json(const RecipeArguments& a,
+                                   const bench::RecipeBenchResult& result) {
   const bench::RecipeTiming& mixed = result.runs[1];
   nlohmann::ordered_json json{{"recipe", a.recipe},
                               {"fp32_ms", result.runs[0].ms},
@@ -44,16 +45,15 @@ void print_json(const RecipeArguments& a, const bench::RecipeBenchResult& result
                               {"batch_size", result.batch_size},
                               {"parameters", result.parameters}};
   json["runs"] = nlohmann::ordered_json::array();
-  for (const bench::RecipeTiming& run : result.runs) json["runs"].push_back(json_of(run));
+  for (const bench::RecipeTiming& run : result.runs) json["runs"].push_back(timing_json(run));
   json["warmup"] = a.bench.warmup;
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
   json["machine"] = train::json_of(result.machine);
-  json["again"] = again(a);
-  std::cout << json.dump(2) << "\n" << std::flush;
+  return json;
 }
 
-report::Table table_of(const RecipeArguments& a, const bench::RecipeBenchResult& result) {
+report::Table recipe_table(const RecipeArguments& a, const bench::RecipeBenchResult& result) {
   report::Table table{.title =
                           fmt::format("training step of {}, batch size {}, {} parameters", a.recipe,
                                       result.batch_size, report::format_count(result.parameters))};
@@ -72,7 +72,7 @@ report::Table table_of(const RecipeArguments& a, const bench::RecipeBenchResult&
       fmt::format("{} rounds of {} steps, the runs in turn, after {} steps each whose losses were "
                   "checked against FP32's.",
                   a.bench.rounds, a.bench.steps, a.bench.warmup),
-      where_of(result.machine), "again: " + again(a)};
+      where_of(result.machine)};
   return table;
 }
 
@@ -81,14 +81,9 @@ void bench_recipe(RecipeArguments& a) {
   if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
   const c10::Device device = pick_device(a.bench.config.device);
   train::set_deterministic(a.bench.config.deterministic);
-  note_slow(a.bench.runs, device);
+  note_slow_precisions(a.bench.runs, device);
   const bench::RecipeBenchResult result = bench::bench_recipe(a.bench, device);
-  if (a.json) {
-    print_json(a, result);
-  } else {
-    std::cout << report::to_text(table_of(a, result), report::Terminal::of(STDOUT_FILENO))
-              << std::flush;
-  }
+  show_measurement(a.output, recipe_table(a, result), recipe_json(a, result), recipe_again(a));
 }
 
 }  // namespace
@@ -97,13 +92,14 @@ void add_bench_recipe(CLI::App& bench) {
   auto* command =
       bench.add_subcommand("recipe", "The training step of a recipe, FP32 and mixed in turn");
   const auto a = std::make_shared<RecipeArguments>();
-  command->add_option("RECIPE", a->recipe, "What to train; `demi train --list` names them [mlp]");
+  command->add_option("RECIPE", a->recipe, "Recipe to time; `demi train --list` names them [mlp]");
   command->add_option("--runs", a->runs,
-                      "Runs beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
-  add_bench_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds, a->json);
-  a->settings.add_to(*command, kDefaultBenchRecipe,
+                      "Runs to set beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
+  add_round_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds);
+  a->output.add_to(*command);
+  a->settings.add_to(*command, kTimedRecipe,
                      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
-                      "top-k", "test-batch-size"});
+                      "top-k", "test-batch-size", "test-limit"});
   command->callback([a] { bench_recipe(*a); });
 }
 

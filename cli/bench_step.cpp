@@ -1,14 +1,33 @@
-#include <cstdio>
+#include <fmt/format.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench.h"
 #include "cli/commands.h"
+#include "demi/tensor/device.h"
 #include "lab/bench/step.h"
+#include "lab/report/format.h"
 
 namespace demi::cli {
 namespace {
 
-nlohmann::ordered_json json_of(const bench::StepBenchResult& r) {
+using report::format_count;
+using report::format_fixed;
+
+struct StepArguments {
+  bench::StepBenchOptions bench;
+  Output output;
+};
+
+std::string step_again(const bench::StepBenchOptions& options) {
+  return fmt::format(
+      "demi bench step --optimizer {} --parameters {} --tensors {} --rounds {} --device {}{}",
+      options.optimizer, options.parameters, options.tensors, options.rounds, options.device,
+      options.peer ? "" : " --no-peer");
+}
+
+nlohmann::ordered_json step_json(const bench::StepBenchResult& r) {
   nlohmann::ordered_json json{{"optimizer", r.optimizer},
                               {"parameters", r.parameters},
                               {"tensors", r.tensors},
@@ -31,21 +50,48 @@ nlohmann::ordered_json json_of(const bench::StepBenchResult& r) {
   return json;
 }
 
-void print(const bench::StepBenchResult& r) {
-  std::printf("%-30s %s, %lld parameters in %lld tensors, %d threads, %s kernels\n", "step",
-              r.optimizer.c_str(), static_cast<long long>(r.parameters),
-              static_cast<long long>(r.tensors), r.threads, r.kernels.c_str());
-  std::printf("%-30s equal bits\n", "checked against the reference");
-  std::printf("%-30s %.2f ms (median + %.0f %%)\n", "clipped, scaled, checked step", r.ms,
-              100 * r.ms_spread);
-  std::printf("%-30s %.0f\n", "bytes per parameter", r.bytes_per_parameter);
-  std::printf("%-30s %.1f GB/s, %.0f %% of a plain copy's %.1f GB/s\n", "bandwidth", r.gb_per_s,
-              100 * r.fraction_of_copy, r.copy_gb_per_s);
-  std::printf("%-30s %.1f us, with scaler and clipping %.1f us\n", "host cost of 40 small tensors",
-              r.host_us, r.host_loop_us);
-  if (r.torch_optim_ms == 0) return;
-  std::printf("%-30s %.2f ms, %.1f x demi's; 40 small tensors %.1f us\n", "torch::optim, same work",
-              r.torch_optim_ms, r.torch_optim_over_demi, r.torch_optim_host_us);
+report::Table step_table(const bench::StepBenchResult& r, int rounds) {
+  report::Table table{.title = fmt::format("{} step, {} parameters in {} tensors", r.optimizer,
+                                           format_count(r.parameters), format_count(r.tensors))};
+  table.columns = {{.name = "optimizer", .align = report::Align::kLeft},
+                   {.name = "step", .unit = "ms"},
+                   {.name = "median above it", .unit = "%"},
+                   {.name = "bytes per parameter"},
+                   {.name = "bandwidth", .unit = "GB/s"},
+                   {.name = "of a plain copy's", .unit = "%"},
+                   {.name = "40 small tensors", .unit = "us"},
+                   {.name = "with scaler and clipping", .unit = "us"}};
+  table.rows = {{"demi", format_fixed(r.ms, 2), format_fixed(100 * r.ms_spread, 0),
+                 format_fixed(r.bytes_per_parameter, 0), format_fixed(r.gb_per_s, 1),
+                 format_fixed(100 * r.fraction_of_copy, 0), format_fixed(r.host_us, 1),
+                 format_fixed(r.host_loop_us, 1)}};
+  if (r.torch_optim_ms > 0)
+    table.rows.push_back({"torch::optim", format_fixed(r.torch_optim_ms, 2), "", "", "", "",
+                          format_fixed(r.torch_optim_host_us, 1), ""});
+  table.notes = {
+      fmt::format("Least of {} rounds; each step unscales, clips, checks for Inf and NaN, "
+                  "and updates. A plain copy reaches {} GB/s.",
+                  rounds, format_fixed(r.copy_gb_per_s, 1))};
+  if (r.torch_optim_ms > 0)
+    table.notes.push_back(fmt::format("torch::optim takes {} x demi's time for the same work.",
+                                      format_fixed(r.torch_optim_over_demi, 1)));
+  table.notes.push_back(fmt::format(
+      "The {} kernels were checked against the reference before: equal bits.", r.kernels));
+  return table;
+}
+
+void bench_step(const StepArguments& a) {
+  const bench::StepBenchResult result = bench::bench_step(a.bench);
+  report::Table table = step_table(result, a.bench.rounds);
+  table.notes.push_back(where_of(train::machine(pick_device(a.bench.device))));
+  show_measurement(a.output, std::move(table), step_json(result), step_again(a.bench));
+}
+
+std::string optimizer_names() {
+  std::string text;
+  for (const std::string& name : bench::step_bench_optimizers())
+    text += (text.empty() ? "" : ", ") + name;
+  return text;
 }
 
 }  // namespace
@@ -53,35 +99,21 @@ void print(const bench::StepBenchResult& r) {
 void add_bench_step(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "step", "The optimizer step: time, bytes and bandwidth against LibTorch's");
-  auto options = std::make_shared<bench::StepBenchOptions>();
-  auto json = std::make_shared<bool>(false);
+  const auto a = std::make_shared<StepArguments>();
+  command->add_option("--optimizer", a->bench.optimizer, "Optimizer to time: " + optimizer_names())
+      ->capture_default_str();
+  command->add_option("--parameters", a->bench.parameters, "Number of parameters in all")
+      ->capture_default_str();
   command
-      ->add_option("--optimizer", options->optimizer,
-                   "sgd, sgd-momentum, adam, adamw, lamb or lion")
+      ->add_option("--tensors", a->bench.tensors, "Number of tensors the parameters are split into")
       ->capture_default_str();
-  command->add_option("--parameters", options->parameters, "elements in all")
+  command->add_option("--rounds", a->bench.rounds, "Timed rounds; the fastest is reported")
       ->capture_default_str();
-  command->add_option("--tensors", options->tensors, "that they are spread over")
+  command->add_option("--device", a->bench.device, "Device: auto, cpu, cuda or cuda:N")
       ->capture_default_str();
-  command->add_option("--rounds", options->rounds, "the least time of them counts")
-      ->capture_default_str();
-  command->add_option("--device", options->device, "cpu, cuda or cuda:N")->capture_default_str();
-  command->add_flag("!--no-peer", options->peer, "without LibTorch's optimizer beside it");
-  command->add_flag("--json", *json, "one JSON object");
-  command->callback([options, json] {
-    const bench::StepBenchResult result = bench::bench_step(*options);
-    if (*json) {
-      std::printf("%s\n", json_of(result).dump().c_str());
-      return;
-    }
-    print(result);
-    std::printf(
-        "again: demi bench step --optimizer %s --parameters %lld --tensors %lld --rounds %d "
-        "--device "
-        "%s\n",
-        options->optimizer.c_str(), static_cast<long long>(options->parameters),
-        static_cast<long long>(options->tensors), options->rounds, options->device.c_str());
-  });
+  command->add_flag("!--no-peer", a->bench.peer, "Leave out LibTorch's optimizer");
+  a->output.add_to(*command);
+  command->callback([a] { bench_step(*a); });
 }
 
 }  // namespace demi::cli

@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-// One function a command, each in a file of its own name. It adds the subcommand with its options;
+// One function per command, each in a file of that name. It adds the subcommand with its options;
 // its callback calls the library and prints: results to stdout (a table, or one JSON object with
 // --json), progress and notes to stderr. A failure is an exception (demi/core/error.h);
 // cli/exit_code.h is the one table that turns it into an exit code.
@@ -12,7 +12,7 @@ namespace demi::cli {
 /// commands.cpp.
 void add_commands(CLI::App& app);
 
-/// As CLI11's require_subcommand, except that a misspelt name is answered as such.
+/// Requires a subcommand. Unlike CLI11's require_subcommand it says so if a name is misspelt.
 void require_one_of(CLI::App& app);
 
 void add_compare(CLI::App& app);

@@ -1,13 +1,12 @@
 #include "lab/recipes/compare.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/run_session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
@@ -19,19 +18,20 @@
 namespace demi::cli {
 namespace {
 
-constexpr const char* kDefaultRecipe = "fashion-cnn";
+constexpr const char* kComparedRecipe = "fashion-cnn";
 constexpr const char* kInterleave = "--interleave{200}";  // CLI11: the value of a bare flag
 
 struct CompareArguments {
   std::string recipe, runs, run_dir, sweep;
   SettingOptions settings;
   int64_t turn_steps = 0;
-  bool json = false, published = false;
+  bool published = false;
+  Output output;
 };
 
 void add_options(CLI::App& command, CompareArguments& a) {
   command.add_option("RECIPE", a.recipe,
-                     "What to train; `demi train --list` names them [fashion-cnn]");
+                     "Recipe to train; `demi train --list` names them [fashion-cnn]");
   command.add_option(
       "--runs", a.runs,
       "Runs, by comma: fp32, tf32, bf16, fp16, bf16-true, fp16-true, fp64, each with a variant "
@@ -48,69 +48,64 @@ void add_options(CLI::App& command, CompareArguments& a) {
                 "The runs take turns of 200 steps (--interleave=N: of N), so that another program "
                 "on the machine meets all of them; same weights, losses and metrics")
       ->check(CLI::PositiveNumber);
-  command.add_option("--run-dir", a.run_dir, "Where run folders are made [DEMI_RUNS, or runs]");
-  command.add_flag("--json", a.json, "One JSON object on stdout instead of the table");
-  a.settings.add_to(command, kDefaultRecipe, {"precision", "loss-scale"});
+  command.add_option("--run-dir", a.run_dir,
+                     "Folder in which run folders are made [DEMI_RUNS, or runs]");
+  a.output.add_to(command);
+  a.settings.add_to(command, kComparedRecipe, {"precision", "loss-scale"});
 }
 
-std::string command_line(const CompareArguments& a, const std::string& recipe) {
+std::string line_of(const CompareArguments& a, const std::string& recipe) {
   std::string line = "demi compare " + recipe;
   if (!a.runs.empty()) line += " --runs " + a.runs;
   if (a.turn_steps > 0) line += fmt::format(" --interleave={}", a.turn_steps);
   return line + a.settings.typed();
 }
 
-report::Terminal out() { return report::Terminal::of(STDOUT_FILENO); }
-
 // The words of the AMP recipe.
-void print_totals(const train::Comparison& c) {
-  for (const train::RunResult& run : c.runs) {
-    std::cout << run.spec.label << "\n"
-              << fmt::format("Total execution time = {:.3f} sec\n", run.seconds)
-              << fmt::format("Max memory used by tensors = {} bytes\n", run.peak_bytes);
-  }
+std::string totals(const train::Comparison& c) {
+  std::string text;
+  for (const train::RunResult& run : c.runs)
+    text += fmt::format(
+        "{}\nTotal execution time = {:.3f} sec\nMax memory used by tensors = {} bytes\n",
+        run.spec.label, run.seconds, run.peak_bytes);
+  return text;
 }
 
-void print(const train::Comparison& result, const CompareArguments& a) {
-  if (a.json) {
-    std::cout << train::to_json(result) << "\n" << std::flush;
-    return;
-  }
-  if (result.recipe == "mlp") print_totals(result);
-  std::cout << report::to_text(train::to_table(result), out());
-  if (a.published) {
-    const auto beside = train::published_beside(result);
-    std::cout << "\n"
-              << report::to_text(beside.value_or(train::published_of(result.recipe).table), out());
-  }
-  std::cout << std::flush;
+// Figures that others published, with this comparison beside them if it can be.
+report::Table published_table(const train::Comparison& result) {
+  return train::published_beside(result).value_or(train::published_of(result.recipe).table);
+}
+
+void show(const train::Comparison& result, const CompareArguments& a) {
+  if (!a.output.is_json() && train::find_recipe(result.recipe).prints_totals)
+    Output::print_lines(totals(result));
+  std::vector<report::Table> tables{train::to_table(result)};
+  if (a.published) tables.push_back(published_table(result));
+  a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(result)));
 }
 
 train::Comparison compare_one(const CompareArguments& a, const std::string& recipe,
                               const train::Config& config) {
-  const std::string line = command_line(a, recipe);
+  const std::string line = line_of(a, recipe);
   const auto runs = a.runs.empty() ? std::vector<train::RunSpec>() : train::parse_runs(a.runs);
   RunSession session("compare", recipe, config);
   train::Comparison result =
       session.compare(runs, a.run_dir, line, /*keep_best=*/false, a.turn_steps);
-  if (a.sweep.empty()) print(result, a);
+  if (a.sweep.empty()) show(result, a);
   session.finish(result, line);
   return result;
 }
 
-void print_published(bool json) {
-  if (json) {
-    std::cout << train::to_json(train::published()) << "\n";
-    return;
-  }
-  for (const train::Published& one : train::published())
-    std::cout << report::to_text(one.table, out()) << "\n";
+void show_published(const Output& output) {
+  std::vector<report::Table> tables;
+  for (const train::Published& one : train::published()) tables.push_back(one.table);
+  output.show(tables, nlohmann::ordered_json::parse(train::to_json(train::published())));
 }
 
-void compare(const CompareArguments& a) {
+void compare_all(const CompareArguments& a) {
   std::string recipe = a.recipe.empty() ? a.settings.recipe_of_file() : a.recipe;
-  if (a.published && recipe.empty()) return print_published(a.json);
-  if (recipe.empty()) recipe = kDefaultRecipe;
+  if (a.published && recipe.empty()) return show_published(a.output);
+  if (recipe.empty()) recipe = kComparedRecipe;
   const train::Config config = a.settings.resolve(train::find_recipe(recipe).config);
   if (a.published) train::published_of(recipe);  // refused before anything is trained
   if (a.sweep.empty()) return require_success("compare", compare_one(a, recipe, config));
@@ -121,11 +116,9 @@ void compare(const CompareArguments& a) {
     train::set(one, sweep.setting, value, "--sweep");
     results.push_back(compare_one(a, recipe, one));
   }
-  std::cout << (a.json ? train::to_json(sweep, results) + "\n"
-                       : report::to_text(train::to_table(sweep, results), out()));
-  if (a.published && !a.json)
-    std::cout << "\n" << report::to_text(train::published_of(recipe).table, out());
-  std::cout << std::flush;
+  std::vector<report::Table> tables{train::to_table(sweep, results)};
+  if (a.published) tables.push_back(train::published_of(recipe).table);
+  a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(sweep, results)));
   for (const train::Comparison& result : results) require_success("compare", result);
 }
 
@@ -136,7 +129,7 @@ void add_compare(CLI::App& app) {
       "compare", "Train the same model in FP32 and in mixed precision, side by side");
   const auto arguments = std::make_shared<CompareArguments>();
   add_options(*command, *arguments);
-  command->callback([arguments] { compare(*arguments); });
+  command->callback([arguments] { compare_all(*arguments); });
 }
 
 }  // namespace demi::cli

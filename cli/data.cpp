@@ -2,15 +2,18 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <functional>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "demi/core/error.h"
 #include "lab/data/get.h"
 #include "lab/data/registry.h"
+#include "lab/report/terminal.h"
 
 namespace demi::cli {
 namespace {
@@ -18,7 +21,7 @@ namespace {
 struct DataOptions {
   std::string name;
   std::string data_dir;
-  bool json = false;
+  Output output;
 };
 
 std::string folder_of(const data::DataSet& set, const std::string& data_dir) {
@@ -29,71 +32,71 @@ std::string folder_of(const data::DataSet& set, const std::string& data_dir) {
   }
 }
 
-void list(const DataOptions& options) {
+void list_sets(const DataOptions& options) {
+  std::vector<Entry> entries;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const data::DataSet& set : data::data_sets()) {
+    if (!set.is_published()) continue;
     const std::string folder = folder_of(set, options.data_dir);
-    if (options.json) {
-      all.push_back(
-          {{"name", set.name},
-           {"title", set.title},
-           {"train_examples", set.train_examples},
-           {"test_examples", set.test_examples},
-           {"classes", set.classes.size()},
-           {"folder", folder.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(folder)}});
-    } else {
-      fmt::print("{:<14} {}\n{:<14} {}\n", set.name, set.title, "",
-                 folder.empty() ? "not here: " + set.advice : folder);
-    }
+    entries.push_back({set.name, {set.title, folder.empty() ? "not here: " + set.advice : folder}});
+    all.push_back(
+        {{"name", set.name},
+         {"title", set.title},
+         {"train_examples", set.train_examples},
+         {"test_examples", set.test_examples},
+         {"classes", set.classes.size()},
+         {"folder", folder.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(folder)}});
   }
-  if (options.json) fmt::print("{}\n", nlohmann::ordered_json{{"data_sets", all}}.dump(2));
+  options.output.show(entries, nlohmann::ordered_json{{"data_sets", all}});
 }
 
-/// On a terminal one line that is written over; elsewhere a line for each tenth.
-class Progress {
+/// How far a download is. On a terminal one line that is written over; elsewhere a line for each
+/// tenth.
+class DownloadProgress {
  public:
   void operator()(const std::string& file, int64_t have, int64_t total) {
     if (total == 0) return;
-    const int64_t step = have * (terminal_ ? 1000 : 10) / total;
+    const int64_t step = have * (terminal_.interactive ? 1000 : 10) / total;
     if (file == file_ && step == step_) return;
     file_ = file;
     step_ = step;
-    fmt::print(stderr, "{}{}  {:.1f} of {:.1f} MB{}", terminal_ ? "\r" : "", file, have / 1e6,
-               total / 1e6, terminal_ && have < total ? "" : "\n");
-    std::fflush(stderr);
+    const std::string text = report::printable(
+        fmt::format("{}  {:.1f} of {:.1f} MB", file, static_cast<double>(have) / 1e6,
+                    static_cast<double>(total) / 1e6),
+        terminal_.utf8);
+    if (!terminal_.interactive) {
+      std::cerr << text << "\n" << std::flush;
+      return;
+    }
+    // One column stays free: a full row would wrap on some terminals.
+    const std::size_t width = std::max<std::size_t>(terminal_.current_width(), 2) - 1;
+    std::cerr << "\r" << report::cut_to_width(text, width) << "\x1b[K" << (have < total ? "" : "\n")
+              << std::flush;
   }
 
  private:
-  bool terminal_ = isatty(STDERR_FILENO) != 0;
+  report::Terminal terminal_ = report::Terminal::of(STDERR_FILENO);
   std::string file_;
   int64_t step_ = -1;
 };
 
-void get(const DataOptions& options) {
-  Progress progress;
+void get_set(const DataOptions& options) {
+  DownloadProgress progress;
   const auto folder = data::get_data_set(options.name, options.data_dir, std::ref(progress));
-  if (options.json) {
-    fmt::print("{}\n",
-               nlohmann::ordered_json{{"name", options.name}, {"folder", folder.string()}}.dump(2));
-  } else {
-    fmt::print("{} is in {}\n", options.name, folder.string());
-  }
+  options.output.show(fmt::format("{} is in {}", options.name, folder.string()),
+                      {{"name", options.name}, {"folder", folder.string()}});
 }
 
-void check(const DataOptions& options) {
+void check_set(const DataOptions& options) {
   const data::DataCheck found = data::check_data_set(options.name, options.data_dir);
-  if (options.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"name", found.name},
-                                              {"folder", found.folder.string()},
-                                              {"train_examples", found.train_examples},
-                                              {"test_examples", found.test_examples},
-                                              {"classes", found.classes}}
-                           .dump(2));
-  } else {
-    fmt::print("{} in {} is whole: {} training and {} test examples, {} classes\n", found.name,
-               found.folder.string(), found.train_examples, found.test_examples,
-               found.classes.size());
-  }
+  options.output.show(fmt::format("{} in {} is whole: {} training and {} test examples, {} classes",
+                                  found.name, found.folder.string(), found.train_examples,
+                                  found.test_examples, found.classes.size()),
+                      {{"name", found.name},
+                       {"folder", found.folder.string()},
+                       {"train_examples", found.train_examples},
+                       {"test_examples", found.test_examples},
+                       {"classes", found.classes}});
 }
 
 CLI::App* add_one(CLI::App* data, const std::string& name, const std::string& title,
@@ -101,11 +104,13 @@ CLI::App* add_one(CLI::App* data, const std::string& name, const std::string& ti
   CLI::App* command = data->add_subcommand(name, title);
   const auto options = std::make_shared<DataOptions>();
   if (name != "list")
-    command->add_option("NAME", options->name, "a name out of `demi data list`")->required();
-  command->add_option("--data-dir", options->data_dir,
-                      "the folder to use, nothing else; default: DEMI_DATA_DIR, else the cache and "
-                      "/usr/share/datasets");
-  command->add_flag("--json", options->json, "one JSON object instead of text");
+    command->add_option("NAME", options->name, "Data set: a name from `demi data list`")
+        ->required();
+  command->add_option(
+      "--data-dir", options->data_dir,
+      "Folder of data sets, the only one that is used [DEMI_DATA_DIR, else the cache "
+      "and /usr/share/datasets]");
+  options->output.add_to(*command);
   command->callback([options, work] { work(*options); });
   return command;
 }
@@ -116,9 +121,9 @@ void add_data(CLI::App& app) {
   CLI::App* data =
       app.add_subcommand("data", "Data sets: where they are, fetched only when asked, checked");
   require_one_of(*data);
-  add_one(data, "list", "Every set that demi knows, and where it lies on this machine", list);
-  add_one(data, "get", "Fetch a set from its authors, check its sum, unpack it", get);
-  add_one(data, "check", "Read a whole set and check every file of it", check);
+  add_one(data, "list", "Every set that demi knows, and where it lies on this machine", list_sets);
+  add_one(data, "get", "Fetch a set from its authors, check its sum, unpack it", get_set);
+  add_one(data, "check", "Read a whole set and check every file of it", check_set);
 }
 
 }  // namespace demi::cli

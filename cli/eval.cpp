@@ -1,11 +1,10 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "lab/recipes/saved.h"
 #include "lab/report/format.h"
 #include "lab/report/table.h"
@@ -16,10 +15,10 @@ namespace {
 struct EvalArguments {
   std::string file, precisions, device = "auto", data_dir;
   int64_t limit = 0, top_k = 0;
-  bool json = false;
+  Output output;
 };
 
-std::string json_of(const train::SavedResult& result, const std::string& file) {
+nlohmann::ordered_json eval_json(const train::SavedResult& result, const std::string& file) {
   nlohmann::ordered_json json{{"file", file}, {"trained_in", result.trained_in}};
   json["runs"] = nlohmann::ordered_json::array();
   for (const train::SavedRun& run : result.runs) {
@@ -34,10 +33,10 @@ std::string json_of(const train::SavedResult& result, const std::string& file) {
     row["seconds"] = run.evaluation.seconds;
     json["runs"].push_back(row);
   }
-  return json.dump(2) + "\n";
+  return json;
 }
 
-report::Table table_of(const train::SavedResult& result, const std::string& file) {
+report::Table eval_table(const train::SavedResult& result, const std::string& file) {
   report::Table table{.title = file};
   table.columns = {{.name = "precision", .align = report::Align::kLeft},
                    {.name = "test loss"},
@@ -64,16 +63,13 @@ report::Table table_of(const train::SavedResult& result, const std::string& file
   return table;
 }
 
-void eval(const EvalArguments& a) {
+void evaluate(const EvalArguments& a) {
   const train::SavedResult result = train::evaluate_saved(a.file, {.precisions = a.precisions,
                                                                    .device = a.device,
                                                                    .data_dir = a.data_dir,
                                                                    .limit = a.limit,
                                                                    .top_k = a.top_k});
-  std::cout << (a.json ? json_of(result, a.file)
-                       : report::to_text(table_of(result, a.file),
-                                         report::Terminal::of(STDOUT_FILENO)))
-            << std::flush;
+  a.output.show({eval_table(result, a.file)}, eval_json(result, a.file));
 }
 
 }  // namespace
@@ -81,23 +77,28 @@ void eval(const EvalArguments& a) {
 void add_eval(CLI::App& app) {
   auto* command = app.add_subcommand("eval", "A saved model on its test set, in any precision");
   const auto a = std::make_shared<EvalArguments>();
-  command->add_option("FILE", a->file, "A run folder's ...model.safetensors")->required();
-  command->add_option("--precision", a->precisions,
-                      "Precisions, by comma [fp32 and the one that it was trained in]");
-  command->add_option("--device", a->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command->add_option("--data-dir", a->data_dir,
-                      "Folder of the data set's files [DEMI_DATA_DIR, else as in training]");
-  command->add_option("--limit", a->limit, "Use that many test examples; 0: all")
+  command->add_option("FILE", a->file, "Weights file: a run folder's ...model.safetensors")
+      ->required();
+  command->add_option(
+      "--precision", a->precisions,
+      "Precisions to evaluate in, by comma [fp32 and the one that it was trained in]");
+  command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
+      ->capture_default_str();
+  command->add_option(
+      "--data-dir", a->data_dir,
+      "Folder that holds the data set's files [DEMI_DATA_DIR, else as in training]");
+  command->add_option("--limit", a->limit, "Number of test examples to use, evenly spaced; 0: all")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   command
-      ->add_option("--top-k", a->top_k,
-                   "Also the share of examples whose class is among the k likeliest; 0: as in "
-                   "training (5 with more than 10 classes)")
+      ->add_option(
+          "--top-k", a->top_k,
+          "Also report the share of examples whose class is among the k likeliest; 0: as in "
+          "training (5 with more than 10 classes)")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_flag("--json", a->json, "One JSON object on stdout instead of the table");
-  command->callback([a] { eval(*a); });
+  a->output.add_to(*command);
+  command->callback([a] { evaluate(*a); });
 }
 
 }  // namespace demi::cli

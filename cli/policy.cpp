@@ -1,5 +1,6 @@
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "demi/autocast/op_lists.h"
 #include "demi/autocast/op_policy.h"
 #include "demi/core/error.h"
@@ -20,12 +22,14 @@ struct PolicyOptions {
   std::string device = "cpu";
   std::string policy = "default";
   std::optional<std::string> file;
-  bool json = false;
+  Output output;
 };
 
-struct Line {
+struct OpLine {
   OpRule rule;
   std::string by_default;  // the category without the policy
+
+  bool differs() const { return by_default != name_of(rule.category); }
 };
 
 const std::map<std::string, c10::DeviceType>& devices() {
@@ -48,13 +52,13 @@ c10::DeviceType parse_device(const std::string& name) {
                     .advice = did_you_mean(name == "gpu" ? "cuda" : name, names)});
 }
 
-std::vector<Line> lines_of(const PolicyOptions& options) {
+std::vector<OpLine> lines_of(const PolicyOptions& options) {
   const auto device = parse_device(options.device);
   const OpPolicy policy =
       options.file ? OpPolicy::from_file(*options.file) : OpPolicy::named(options.policy);
   std::map<std::string, std::string> defaults;
   for (const auto& rule : default_op_rules(device)) defaults[rule.op] = name_of(rule.category);
-  std::vector<Line> lines;
+  std::vector<OpLine> lines;
   for (const auto& rule : policy.rules(device)) {
     const auto found = defaults.find(rule.op);
     lines.push_back({rule, found == defaults.end() ? std::string(name_of(OpCategory::unchanged))
@@ -63,34 +67,34 @@ std::vector<Line> lines_of(const PolicyOptions& options) {
   return lines;
 }
 
-void print_json(const PolicyOptions& options, const std::vector<Line>& lines) {
+nlohmann::ordered_json policy_json(const PolicyOptions& options, const std::vector<OpLine>& lines) {
   nlohmann::ordered_json ops = nlohmann::ordered_json::array();
-  for (const auto& [rule, by_default] : lines) {
-    const auto dot = rule.op.find('.');
-    ops.push_back({{"name", rule.op.substr(0, dot)},
-                   {"overload", dot == std::string::npos ? "" : rule.op.substr(dot + 1)},
-                   {"policy", name_of(rule.category)},
-                   {"default", by_default},
-                   {"differs", by_default != name_of(rule.category)},
-                   {"reason", rule.reason}});
+  for (const OpLine& line : lines) {
+    const std::string& op = line.rule.op;
+    const auto dot = op.find('.');
+    ops.push_back({{"name", op.substr(0, dot)},
+                   {"overload", dot == std::string::npos ? "" : op.substr(dot + 1)},
+                   {"policy", name_of(line.rule.category)},
+                   {"default", line.by_default},
+                   {"differs", line.differs()},
+                   {"reason", line.rule.reason}});
   }
-  const nlohmann::ordered_json all{{"device", options.device}, {"ops", ops}};
-  std::printf("%s\n", all.dump(2).c_str());
+  return {{"device", options.device}, {"ops", ops}};
 }
 
-void print_table(const std::vector<Line>& lines) {
-  std::printf("%-40s %-16s %s\n", "op", "runs in", "reason");
-  for (const auto& [rule, by_default] : lines) {
-    const bool differs = by_default != name_of(rule.category);
-    std::printf("%-40s %-16s %s%s\n", rule.op.c_str(), std::string(name_of(rule.category)).c_str(),
-                rule.reason.c_str(), differs ? (" (default: " + by_default + ")").c_str() : "");
-  }
-  const auto changed = std::count_if(lines.begin(), lines.end(), [](const Line& line) {
-    return line.by_default != name_of(line.rule.category);
-  });
-  std::printf(
-      "\n%zu ops, %lld of them not as LibTorch lists them; ops that are not listed run as given\n",
-      lines.size(), static_cast<long long>(changed));
+report::Table policy_table(const PolicyOptions& options, const std::vector<OpLine>& lines) {
+  report::Table table{.title = "ops in an autocast region on " + options.device};
+  for (const char* name : {"op", "runs in", "reason"})
+    table.columns.push_back({.name = name, .align = report::Align::kLeft});
+  for (const OpLine& line : lines)
+    table.rows.push_back({line.rule.op, std::string(name_of(line.rule.category)),
+                          line.differs() ? line.rule.reason + " (default: " + line.by_default + ")"
+                                         : line.rule.reason});
+  table.notes = {
+      fmt::format("{} ops, {} of them not as LibTorch lists them. Ops that are not listed "
+                  "run in the dtype of their inputs.",
+                  lines.size(), std::ranges::count_if(lines, &OpLine::differs))};
+  return table;
 }
 
 }  // namespace
@@ -99,18 +103,23 @@ void add_policy(CLI::App& app) {
   auto* command =
       app.add_subcommand("policy", "What each op runs in inside an autocast region, and why");
   const auto options = std::make_shared<PolicyOptions>();
-  command->add_option("--device", options->device, "cpu, cuda, xpu, mps ...");
-  auto* policy =
-      command->add_option("--policy", options->policy, "default, fp32_reductions or fp32_softmax");
+  command
+      ->add_option("--device", options->device,
+                   "Device type whose ops are listed: cpu, cuda, xpu ...")
+      ->capture_default_str();
+  auto* policy = command
+                     ->add_option("--policy", options->policy,
+                                  "Op policy: default, fp32_reductions or fp32_softmax")
+                     ->capture_default_str();
   command
       ->add_option("--file", options->file,
-                   "A policy file, a line for each op: `softmax fp32`; the categories are "
+                   "Policy file with a line for each op: `softmax fp32`; the categories are "
                    "lower_precision, fp32, fp32_output, promote, banned and unchanged")
       ->excludes(policy);
-  command->add_flag("--json", options->json, "One JSON object to stdout");
+  options->output.add_to(*command);
   command->callback([options] {
     const auto lines = lines_of(*options);
-    options->json ? print_json(*options, lines) : print_table(lines);
+    options->output.show({policy_table(*options, lines)}, policy_json(*options, lines));
   });
 }
 

@@ -6,12 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/exit_code.h"
+#include "cli/output.h"
+#include "cli/slow_precision.h"
+#include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
 #include "demi/tensor/device.h"
+#include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
+#include "lab/recipes/config_source.h"
 #include "lab/recipes/plan.h"
-#include "lab/report/file.h"
 
 namespace demi::cli {
 namespace {
@@ -35,36 +39,40 @@ RunSession::RunSession(std::string command, std::string recipe, train::Config co
     : command_(std::move(command)),
       recipe_(std::move(recipe)),
       config_(std::move(config)),
-      device_(pick_device(config_.device)) {
+      device_(pick_device(config_.device)),
+      progress_(std::make_shared<train::ShowProgress>(
+          std::cerr, report::Terminal::of(STDERR_FILENO), device_)) {
   profile::count_cpu_memory();
+  train::set_deterministic(config_.deterministic);
+  resolve_config();
+  load_data();
+  if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
+}
+
+// What the device and a dry run make of the settings.
+void RunSession::resolve_config() {
   config_.device = device_.str();
   if (config_.dry_run) config_.epochs = 1;
   if (config_.precision == "mixed")
     config_.precision = train::mixed_precision_of(device_.type()).name;
-  progress_ = std::make_shared<train::ShowProgress>(std::cerr, report::Terminal::of(STDERR_FILENO),
-                                                    device_);
-  train::set_deterministic(config_.deterministic);
-  const bool find = config_.batch_size == "auto";
-  if (find) config_.batch_size = "32";
-  workload_ = train::load_workload(config_, device_);
-  if (find) {
-    const int64_t size =
-        train::find_batch_size(config_, train::run_of(config_), workload_, device_);
-    config_.batch_size = std::to_string(size);
-    progress_->message("note: batch size " + config_.batch_size +
-                       " fits in 80 % of the free memory");
-    workload_ = train::load_workload(config_, device_);
-  }
-  progress_->set_items(workload_.items);
-  if (config_.dry_run)
-    progress_->message("note: a dry run: two training steps and one test batch, nothing is kept");
 }
 
-void RunSession::note_slow(const std::vector<train::RunSpec>& runs) {
-  for (const train::RunSpec& run : runs) {
-    const std::string warning = train::slow_precision_warning(run.precision, device_);
-    if (!warning.empty()) progress_->message("note: " + warning);
-  }
+void RunSession::load_data() {
+  const train::WorkloadMaker workload_of = train::read_data(config_, device_);
+  if (config_.batch_size == "auto") find_batch_size(workload_of);
+  workload_ = workload_of(config_);
+  progress_->set_items(workload_.items);
+}
+
+void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
+  train::Config provisional = config_;
+  provisional.batch_size = "32";
+  const train::Workload workload = workload_of(provisional);
+  const int64_t size =
+      train::find_batch_size(provisional, train::run_of(provisional), workload, device_);
+  config_.batch_size = std::to_string(size);
+  train::check(config_);
+  note("batch size " + config_.batch_size + " fits in 80 % of the free memory");
 }
 
 // After an error in the middle of training: the weights that the library has left.
@@ -100,7 +108,7 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, const st
   train::CompareOptions options{.recipe = recipe_, .config = config_, .device = device_};
   options.runs = runs.empty() ? train::default_runs(device_) : std::move(runs);
   options.turn_steps = turn_steps;
-  note_slow(options.runs);
+  note_slow_precisions(options.runs, device_);
   options.run.should_stop = [] { return stop_signal() != 0; };
   options.run.per_class = keep_best;
   options.run.callbacks = {progress_};
@@ -110,8 +118,9 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, const st
                                         kNeededBytes);
     options.run.folder = folder_->path();
     options.run.keep_best = keep_best;
-    report::write_file_atomically(folder_->file("config.json"),
-                                  config_file(config_, recipe_, options.runs, command_line));
+    write_atomically(folder_->file("config.json"),
+                     config_file(config_, recipe_, options.runs, command_line),
+                     report::kOtherRunsFolder);
     files = std::make_shared<train::FileMetrics>(folder_->path());
     options.run.callbacks.push_back(files);
   }
@@ -125,19 +134,25 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, const st
 
 void RunSession::finish(const train::Comparison& result, const std::string& command_line) {
   if (folder_) {
-    report::write_file_atomically(folder_->file("report.html"),
-                                  report::to_html(train::to_page(result, command_line)));
+    write_atomically(folder_->file("report.html"),
+                     report::to_html(train::to_page(result, command_line)),
+                     report::kOtherRunsFolder);
     std::cerr << "report: " << folder_->file("report.html").string() << "\n";
   }
   if (stop_signal() != 0) throw Exit{kStoppedBySignal + stop_signal()};
 }
 
 void require_success(const std::string& command, const train::Comparison& result) {
-  for (const train::RunResult& run : result.runs)
-    if (run.history.failed)
-      throw TrainingError(
-          {.where = command,
-           .what = (result.runs.size() > 1 ? run.spec.label + ": " : "") + *run.history.failed});
+  for (const train::RunResult& run : result.runs) {
+    if (!run.history.failed) continue;
+    const bool is_mixed = run.spec.precision.is_mixed();
+    throw TrainingError(
+        {.where = command,
+         .what = (result.runs.size() > 1 ? run.spec.label + ": " : "") + *run.history.failed,
+         .advice = is_mixed ? "--no-autocast trains without the region, --no-scaler without loss "
+                              "scaling"
+                            : ""});
+  }
 }
 
 }  // namespace demi::cli

@@ -25,16 +25,18 @@ class RunSession {
 
   /// Trains. `runs` empty: the device's default runs; `turn_steps`: of CompareOptions. Nothing is
   /// kept of a dry run. From here on a signal is noted until the step in progress has ended; throws
-  /// Exit where one came before the first step.
+  /// Exit if one came before the first step.
   train::Comparison compare(std::vector<train::RunSpec> runs, const std::string& run_dir,
                             const std::string& command_line, bool keep_best,
                             int64_t turn_steps = 0);
 
-  /// Writes the report and says where it is; then throws Exit where a signal came.
+  /// Writes the report and says where it is; then throws Exit if a signal came.
   void finish(const train::Comparison& result, const std::string& command_line);
 
  private:
-  void note_slow(const std::vector<train::RunSpec>& runs);
+  void resolve_config();
+  void load_data();
+  void find_batch_size(const train::WorkloadMaker& workload_of);
   train::Comparison train(const train::CompareOptions& options);
   void say_what_is_kept() const;
 
@@ -47,7 +49,7 @@ class RunSession {
   std::optional<NoteStopSignals> noting_;
 };
 
-/// Throws TrainingError where training failed in one of the runs.
+/// Throws TrainingError if training failed in one of the runs.
 void require_success(const std::string& command, const train::Comparison& result);
 
 }  // namespace demi::cli

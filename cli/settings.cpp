@@ -5,6 +5,16 @@
 #include "lab/recipes/recipe.h"
 
 namespace demi::cli {
+namespace {
+
+// "Autocast region" as the end of a sentence; "FP32 ..." stays.
+std::string lower_first(std::string text) {
+  const bool is_word = text.size() > 1 && text[1] >= 'a' && text[1] <= 'z';
+  if (is_word && text[0] >= 'A' && text[0] <= 'Z') text[0] = static_cast<char>(text[0] + 32);
+  return text;
+}
+
+}  // namespace
 
 void SettingOptions::add(CLI::App& command, const train::Setting& setting,
                          const train::Config& shown) {
@@ -30,7 +40,7 @@ void SettingOptions::add(CLI::App& command, const train::Setting& setting,
     command
         .add_flag_callback(
             option, [note, option, text] { note(text, option); },
-            visible && on ? "Turn off: " + setting.help : setting.help)
+            visible && on ? "Turn off: " + lower_first(setting.help) : setting.help)
         ->group(visible ? setting.group : "");
   };
   flag(yes, "true", !on);

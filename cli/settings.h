@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/recipes/config.h"
+#include "lab/recipes/config_source.h"
 
 namespace demi::cli {
 
@@ -15,7 +15,7 @@ namespace demi::cli {
 class SettingOptions {
  public:
   /// The command has an option RECIPE, whose own settings --help shows below the options. These
-  /// show the values of `default_recipe`, which is trained where none is named; "": there is none.
+  /// show the values of `default_recipe`, which is trained if none is named; "": there is none.
   /// `without` are settings that the command has no use for.
   void add_to(CLI::App& command, const std::string& default_recipe,
               const std::set<std::string>& without);

@@ -2,7 +2,7 @@
 
 namespace demi::cli {
 
-/// The first thing in main. Where stdin, stdout or stderr is closed, /dev/null takes its place:
+/// The first thing in main. If stdin, stdout or stderr is closed, /dev/null takes its place:
 /// else the next file that is opened gets its number, and what is printed goes into that file. A
 /// reader of stdout or stderr that goes away ends nothing: a run without anybody to watch it is
 /// still a run.

@@ -3,7 +3,7 @@
 namespace demi::cli {
 
 /// From now on SIGHUP, SIGINT or SIGTERM ends the program at once with 128 and its number, except
-/// where one is ignored already (nohup).
+/// if one is ignored already (nohup).
 void catch_stop_signals();
 
 /// While one lives, the first such signal is only noted, so that the step in progress ends and what

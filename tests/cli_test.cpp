@@ -163,7 +163,7 @@ TEST_F(Cli, InterleavedRunsAreBitForBitThoseInSequence) {
 TEST_F(Cli, TopKThatEveryExampleWouldMeetIsRefused) {
   const Outcome outcome = run({"train", "mlp", "--top-k", "5"});
   EXPECT_EQ(outcome.code, 2) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("[--top-k] there are no classes"));
+  EXPECT_THAT(outcome.err, HasSubstr("there are no classes"));
   EXPECT_EQ(run({"compare", "--interleave=0"}).code, 2);
   EXPECT_EQ(run({"compare", "--interleave=-3"}).code, 2);
 }
@@ -179,6 +179,53 @@ TEST_F(Cli, PublishedFiguresNeedNoTrainingAndARecipeThatHasThem) {
   EXPECT_EQ(none.code, 2) << none.err;
   EXPECT_THAT(none.err, HasSubstr("cifar10-resnet50"));
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
+}
+
+// What is printed has one form: a table that knows the terminal's width and character set.
+TEST_F(Cli, EveryMeasurementNamesTheLineThatRepeatsIt) {
+  const std::vector<std::vector<std::string>> benches{
+      {"bench", "step", "--parameters", "1000", "--tensors", "2", "--rounds", "1", "--device",
+       "cpu"},
+      {"bench", "autocast", "--rounds", "1", "--iterations", "10", "--width", "16", "--batch", "2"},
+      {"bench", "model", "--width", "8", "--batch-size", "4", "--device", "cpu", "--warmup", "2",
+       "--steps", "1", "--rounds", "1"},
+      {"bench", "recipe", "mlp", "--in", "8", "--out", "8", "--batch-size", "4", "--batches", "2",
+       "--device", "cpu", "--warmup", "2", "--steps", "1", "--rounds", "1"}};
+  for (std::vector<std::string> bench : benches) {
+    SCOPED_TRACE(bench[1]);
+    const Outcome text = run(bench);
+    ASSERT_EQ(text.code, 0) << text.err;
+    EXPECT_THAT(text.out, HasSubstr("again: demi bench " + bench[1]));
+    EXPECT_THAT(text.out, Not(HasSubstr("\x1b")));
+    bench.emplace_back("--json");
+    const Outcome json = run(bench);
+    ASSERT_EQ(json.code, 0) << json.err;
+    EXPECT_THAT(nlohmann::json::parse(json.out)["again"].get<std::string>(),
+                ::testing::StartsWith("demi bench " + bench[1]));
+  }
+}
+
+TEST_F(Cli, PolicyIsATableAndTheSameAsItsJson) {
+  const Outcome text = run({"policy", "--policy", "fp32_softmax"});
+  const Outcome json = run({"policy", "--policy", "fp32_softmax", "--json"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  const auto ops = nlohmann::json::parse(json.out)["ops"];
+  EXPECT_GT(ops.size(), 100u);
+  EXPECT_THAT(text.out, HasSubstr(std::to_string(ops.size()) + " ops"));
+  EXPECT_THAT(text.out, HasSubstr("default: "));
+  EXPECT_EQ(run({"policy", "--device", "gpu"}).code, 2);
+}
+
+TEST_F(Cli, DataAreListedWithTheirFolders) {
+  const Outcome text = run({"data", "list", "--data-dir", (folder_ / "none").string()});
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, ContainsRegex("cifar10 +60,000 photographs"));
+  EXPECT_THAT(text.out, HasSubstr("not here: "));
+  const Outcome json = run({"data", "list", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(json.out)["data_sets"].size(), 5u);
+  const Outcome made = run({"data", "get", "synthetic-rows"});
+  EXPECT_EQ(made.code, 2) << made.err;
+  EXPECT_THAT(made.err, HasSubstr("a published set"));
 }
 
 TEST_F(Cli, TrainListsItsRecipes) {

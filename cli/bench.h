@@ -1,0 +1,28 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "cli/output.h"
+#include "lab/bench/recipe.h"
+#include "lab/recipes/machine.h"
+
+namespace demi::cli {
+
+// What the four commands of `demi bench` have in common.
+
+nlohmann::ordered_json timing_json(const bench::RecipeTiming& timing);
+
+/// "On PROCESSOR (...), LibTorch ..., demi ...."
+std::string where_of(const train::Machine& machine);
+
+/// Prints the measurement, with `again`, the line that repeats it, as last note and last JSON
+/// field.
+void show_measurement(const Output& output, report::Table table, nlohmann::ordered_json json,
+                      const std::string& again);
+
+/// --warmup, --steps, --rounds.
+void add_round_options(CLI::App& command, int& warmup, int& steps, int& rounds);
+
+}  // namespace demi::cli

@@ -1,0 +1,88 @@
+#include "cli/output.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lab/report/table_text.h"
+#include "lab/report/terminal.h"
+
+namespace demi::cli {
+namespace {
+
+report::Terminal out() { return report::Terminal::of(STDOUT_FILENO); }
+
+// Lines of the sentence, `indent` columns from the left.
+std::string wrapped(std::string_view sentence, std::size_t indent,
+                    const report::Terminal& terminal) {
+  constexpr std::size_t kNarrowest = 20;
+  const std::string text = report::printable(sentence, terminal.utf8);
+  if (terminal.width == 0) return text + "\n";
+  const std::size_t room = std::max(terminal.width, indent + kNarrowest) - indent;
+  std::string lines;
+  for (const std::string& line : report::wrap_words(text, room))
+    lines += (lines.empty() ? "" : std::string(indent, ' ')) + line + "\n";
+  return lines;
+}
+
+void print_entries(const std::vector<Entry>& entries) {
+  const report::Terminal terminal = out();
+  std::size_t widest = 0;
+  for (const Entry& entry : entries) widest = std::max(widest, report::display_width(entry.name));
+  const std::size_t indent = widest + 2;
+  for (const Entry& entry : entries) {
+    std::string left = report::printable(entry.name, terminal.utf8);
+    left += std::string(indent - report::display_width(left), ' ');
+    for (const std::string& line : entry.lines) {
+      std::cout << left << wrapped(line, indent, terminal);
+      left = std::string(indent, ' ');
+    }
+  }
+  std::cout << std::flush;
+}
+
+}  // namespace
+
+void Output::add_to(CLI::App& command) {
+  command.add_flag("--json", json_, "Print JSON on stdout instead of text");
+}
+
+void Output::show(const std::vector<report::Table>& tables,
+                  const nlohmann::ordered_json& json) const {
+  json_ ? print(json) : print(tables);
+}
+
+void Output::show(const std::vector<Entry>& entries, const nlohmann::ordered_json& json) const {
+  json_ ? print(json) : print_entries(entries);
+}
+
+void Output::show(std::string_view sentence, const nlohmann::ordered_json& json) const {
+  json_ ? print(json) : print(sentence);
+}
+
+void Output::print(const nlohmann::ordered_json& json) {
+  // A path need not be UTF-8.
+  std::cout << json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n"
+            << std::flush;
+}
+
+void Output::print(const std::vector<report::Table>& tables) {
+  for (std::size_t i = 0; i < tables.size(); ++i)
+    std::cout << (i == 0 ? "" : "\n") << report::to_text(tables[i], out());
+  std::cout << std::flush;
+}
+
+void Output::print(std::string_view sentence) {
+  std::cout << wrapped(sentence, 0, out()) << std::flush;
+}
+
+void Output::print_lines(std::string_view lines) { std::cout << lines << std::flush; }
+
+void note(std::string_view text) {
+  const report::Terminal terminal = report::Terminal::of(STDERR_FILENO);
+  std::cerr << "note: " << report::printable(text, terminal.utf8) << "\n" << std::flush;
+}
+
+}  // namespace demi::cli
