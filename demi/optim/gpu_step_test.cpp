@@ -1,4 +1,4 @@
-// The step on a real GPU; skipped where there is none (device_step_test.cpp then has to do).
+// The step on a real GPU; skipped if there is none (device_step_test.cpp covers the rest).
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -141,7 +141,7 @@ TEST_F(GpuStep, AModelThatMovesToTheDeviceIsStepped) {
   }
 }
 
-// The device is kept busy, so that whoever does not wait reads what was there before.
+// The device is kept busy, so that a reader that does not wait gets the old numbers.
 TEST_F(GpuStep, AResultCanBeReadUnderAnotherStream) {
   const at::Tensor p = parameter({1000}).detach().cuda().requires_grad_();
   const auto sgd = make(KindId::kSgd, {p});
@@ -190,7 +190,7 @@ TEST_F(GpuStep, TablesThatGoAreNotReusedUnderAStepOfAnotherStream) {
   EXPECT_TRUE(at::allclose(p.detach().cpu(), expected, 2e-6, 1e-7));
 }
 
-// In a process of its own (gpu.first_look), since the look is taken once.
+// In a process of its own (gpu.first_look), since a context is made once.
 TEST(GpuFirstLook, MakesNoContextOnADeviceThatIsNotUsed) {
   const CudaLibrary& library = load_cuda();
   if (!library.loaded) GTEST_SKIP() << library.reason;

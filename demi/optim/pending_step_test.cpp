@@ -124,7 +124,7 @@ TEST(PendingStep, AClippedGradientThatOverlapsItselfKeepsItsFactor) {
   EXPECT_TRUE(at::allclose(p, torch::full({4}, -0.5F)));
 }
 
-// Between the look and the step: another tensor on the same memory, other memory in the same
+// Between measuring and the step: another tensor on the same memory, other memory in the same
 // tensor, no gradient any more.
 TEST(PendingStep, AReplacedGradientIsMeasuredAgain) {
   const at::Tensor p = torch::zeros({2, 2}).requires_grad_();
@@ -163,7 +163,7 @@ TEST(PendingStep, RecordsAreForOneStep) {
   EXPECT_EQ(one.applied(), 8);
   EXPECT_EQ(one.sgd.last_step().scale(), 1);
   one.gradient(8);
-  EXPECT_TRUE(one.sgd.pending().clip_norm(4));  // no factor of the first step stands in the way
+  EXPECT_TRUE(one.sgd.pending().clip_norm(4));  // the factor of the first step is gone
   EXPECT_NEAR(one.applied(), 4, 1e-5);
 }
 

@@ -1,4 +1,4 @@
-// A whole training step on a real GPU; skipped where there is none.
+// A whole training step on a real GPU; skipped if there is none.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -71,23 +71,23 @@ TEST(Inspection, WithoutAStepNothingOfThemIsLeft) {
   for_host_and_device([](const optim::Backend& backend) {
     for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
       for (const bool set_to_none : {true, false}) {
-        for (const int look : {0, 1, 2}) {
+        for (const int clip : {0, 1, 2}) {
           Loop loop(dtype, {}, backend);
           loop.backward(20);
           loop.scaler.unscale_(loop.sgd);
-          if (look == 1) optim::clip_grad_norm_({loop.p}, 0.5);
-          if (look == 2) optim::clip_grad_value_({loop.p}, 0.25);
+          if (clip == 1) optim::clip_grad_norm_({loop.p}, 0.5);
+          if (clip == 2) optim::clip_grad_value_({loop.p}, 0.25);
           loop.sgd.zero_grad(set_to_none);
           loop.scaler.update();
           if (set_to_none)
             loop.backward(1);
           else
-            loop.p.mutable_grad().add_(1024);  // as a backward adds to what is there
+            loop.p.mutable_grad().add_(1024);  // as a backward adds to a gradient
           loop.scaler.unscale_(loop.sgd);
           EXPECT_NEAR(optim::clip_grad_norm_({loop.p}, 100).item<float>(), 1, 1e-6);
-          EXPECT_NEAR(loop.step(), 1, 1e-6) << dtype << set_to_none << look;
+          EXPECT_NEAR(loop.step(), 1, 1e-6) << dtype << set_to_none << clip;
           loop.backward(1);
-          EXPECT_NEAR(loop.step(), 1, 1e-6) << dtype << set_to_none << look;
+          EXPECT_NEAR(loop.step(), 1, 1e-6) << dtype << set_to_none << clip;
         }
       }
     }
@@ -134,8 +134,8 @@ TEST(Inspection, AnotherScalerStartsAfresh) {
   EXPECT_EQ(loop.step(), 1);
 }
 
-// update() before a step that the user takes by himself: the gradients are those that were looked
-// at.
+// update() before a step that the user takes without the scaler: the gradients are the inspected
+// ones.
 TEST(Inspection, AStepAfterUpdateUsesWhatWasRecordedForItsGradients) {
   for (const auto dtype : {at::kFloat, at::kHalf}) {
     Loop loop(dtype);

@@ -1,4 +1,4 @@
-// Random programs with a scaler and 1 to 3 optimizers, in which some are looked at and not stepped:
+// Random programs with a scaler and 1 to 3 optimizers, in which some are unscaled and not stepped:
 // against Python PyTorch (benchmarks/peers/scaler_programs.py), and against torch.amp.GradScaler's
 // rules over torch::optim, for as many programs as one likes.
 #include <gtest/gtest.h>

@@ -81,16 +81,16 @@ class Program {
   }
 
   ProgramState step() {
-    bool looked = false;
+    bool inspected = false;
     for (size_t i = 0; i < kinds_.size(); ++i) {
       if (random_.pick(8) == 0) continue;
       optimizers_[i]->zero_grad(/*set_to_none=*/random_.pick(3) > 0);
       backward(groups_[i]);
-      looked |= act(*optimizers_[i], groups_[i]);
+      inspected |= act(*optimizers_[i], groups_[i]);
     }
-    if (looked && random_.pick(12) == 0)
+    if (inspected && random_.pick(12) == 0)
       parts_.update(std::ldexp(1.0, static_cast<int>(random_.pick(12))));
-    else if (looked)
+    else if (inspected)
       parts_.update();
     ProgramState state{parts_.scale(), parts_.growth_tracker(), {}};
     for (const auto& group : groups_)

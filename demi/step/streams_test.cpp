@@ -1,4 +1,4 @@
-// What holds where there are several streams, on a device type that stands for a GPU: its streams
+// The rules for several streams, on a device type that stands for a GPU: its streams
 // are numbers, its memory is the host's, and what is asked of it is written down.
 #include "demi/step/streams.h"
 

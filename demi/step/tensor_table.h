@@ -40,7 +40,7 @@ class TensorTable {
   /// lost ones is forgotten.
   int64_t kept() const { return kept_; }
   int64_t lost() const { return lost_; }
-  /// Notices a write to a 16-bit gradient from now on. One of them is watched, since whoever clips
+  /// Notices a write to a 16-bit gradient from now on. One of them is watched, since clipping
   /// writes all.
   void watch_narrow();
   /// Whether a 16-bit gradient was written to since it was held.
