@@ -10,6 +10,7 @@
 #include "demi/data/to_device.h"
 #include "demi/train/trainer.h"
 #include "lab/bench/recipe.h"
+#include "lab/recipes/batch_size.h"
 #include "lab/recipes/run.h"
 #include "tests/small_recipes.h"
 
