@@ -1,4 +1,4 @@
-// demi data list|get|check: data sets, where they are looked for, fetched only when asked, checked.
+// demi data list|get|check: lists data sets and their folders, fetches them, checks them.
 #include <fmt/format.h>
 #include <unistd.h>
 

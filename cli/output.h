@@ -10,13 +10,13 @@
 
 namespace demi::cli {
 
-/// A name and what there is to say about it, each line wrapped to the terminal.
+/// A name and lines about it, each wrapped to the terminal.
 struct Entry {
   std::string name;
   std::vector<std::string> lines;
 };
 
-/// Where a command's results go: text for people, or with --json one value for scripts, to stdout.
+/// Prints a command's results on stdout: text for people, or with --json one value for scripts.
 /// Text knows the terminal's width, colours and character set (report::Terminal).
 class Output {
  public:
@@ -30,7 +30,7 @@ class Output {
   void show(const std::vector<Entry>& entries, const nlohmann::ordered_json& json) const;
   void show(std::string_view sentence, const nlohmann::ordered_json& json) const;
 
-  /// One half of `show`, for what has only that half.
+  /// The parts of `show`, for results that have only one form.
   static void print(const nlohmann::ordered_json& json);
   static void print(const std::vector<report::Table>& tables);
   static void print(std::string_view sentence);

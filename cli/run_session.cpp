@@ -75,7 +75,7 @@ void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
   note("batch size " + config_.batch_size + " fits in 80 % of the free memory");
 }
 
-// After an error in the middle of training: the weights that the library has left.
+// Names the weights that were saved when training ended in an error.
 void RunSession::say_what_is_kept() const {
   progress_->clear();
   if (!folder_) return;
@@ -94,7 +94,7 @@ train::Comparison RunSession::train(const train::CompareOptions& options) {
     throw;
   }
   progress_->clear();
-  // Of a run that a signal met before its first step there is nothing to tell.
+  // A run that a signal stopped before its first step has no results.
   std::erase_if(result.runs, [](const train::RunResult& run) {
     return run.history.stopped && run.history.steps.empty();
   });

@@ -8,7 +8,7 @@ namespace demi::cli {
 /// still a run.
 void open_standard_streams();
 
-/// The last thing: what was printed to stdout gets there now, or it is said that it cannot. Returns
+/// The last thing in main. Flushes stdout, and says so if that fails. Returns
 /// `code`, or another one than 0 where results are missing.
 int flush_results(int code);
 

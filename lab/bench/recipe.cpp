@@ -86,7 +86,8 @@ class Runner {
   int64_t skipped() const { return skipped_; }
 
  private:
-  // A new Trainer begins with a new scaler; a fixed scale has a place of its own.
+  // A new Trainer begins with a new scaler, so the scale is carried over; a fixed scale need not
+  // be.
   void carry_scale(const train::StepMetrics& last) {
     if (!last.loss_scale || options_.loss_scale.kind == train::LossScale::Kind::fixed) return;
     options_.scaler.init_scale =

@@ -84,7 +84,7 @@ void set_gradients(const Tensors& parameters, const Tensors& gradients) {
   for (size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients[i];
 }
 
-/// As a forward pass leaves them.
+/// Makes the 16-bit copies that a forward pass leaves behind.
 void make_copies(const Tensors& parameters) {
   for (const auto& p : parameters) weights::low_precision(p, at::kBFloat16);
 }
@@ -215,7 +215,7 @@ Times time_demi(const Contender& contender, const StepBenchOptions& options,
   const int64_t copy_elements = std::max<int64_t>(options.parameters, 1 << 22);
   const at::Tensor from = at::ones({copy_elements}, device);
   const at::Tensor to = at::zeros({copy_elements}, device);
-  // As the step asks for its arrays: a copy that waits for address translation is no yardstick.
+  // The step asks for huge pages too; a copy that waits for address translation is no yardstick.
   for (const at::Tensor& array : {from, to}) optim::ask_for_huge_pages(array);
   GradScaler scaler;
   scaler.scale(at::zeros({}, device));

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a member is called below the folder, or a complaint where that lies outside of it.
+/// A member's name below the folder. Throws DataError if it points out of the folder.
 fs::path safe_name(const fs::path& archive, const fs::path& name) {
   const fs::path normal = name.lexically_normal();
   if (normal.is_absolute() || (!normal.empty() && *normal.begin() == ".."))

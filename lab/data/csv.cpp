@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Without the lines at the end that hold nothing or spaces alone.
+/// The text without blank lines at its end.
 std::string without_blank_end(std::string text) {
   const std::size_t last = text.find_last_not_of(" \r\n");
   const std::size_t end = last == std::string::npos ? 0 : text.find('\n', last);

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
                  .advice = "give a file with the columns label and text"});
 }
 
-/// As headings are compared: without spaces around it, ASCII letters in lower case.
+/// The form in which headings are compared: no spaces around, ASCII letters in lower case.
 std::string plain(std::string_view name) {
   const std::size_t first = name.find_first_not_of(' ');
   if (first == std::string_view::npos) return {};

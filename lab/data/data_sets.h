@@ -11,7 +11,7 @@
 
 namespace demi::data {
 
-/// Where a set comes from: made in memory, two files or a folder of the user's, or published files.
+/// Origin of a set: made in memory, two files or a folder of the user, or published files.
 enum class Layout { synthetic, csv, picture_folder, mnist, cifar10, cifar100, imdb };
 
 struct Download {
@@ -27,7 +27,7 @@ struct DataSet {
   Kind kind = Kind::rows;
   Layout layout = Layout::synthetic;
   int64_t train_examples = 0, test_examples = 0;  // as published
-  /// Where it may lie below a data folder; the first is where it is put.
+  /// Places below a data folder; a fetched set goes to the first.
   std::vector<std::string> subfolders;
   std::vector<std::string> marks;  // any of these files or folders tells the place apart
   std::vector<std::string> classes;
@@ -36,7 +36,7 @@ struct DataSet {
   bool unpacks = false;  // the download is an archive
   std::string advice;    // how to get it
 
-  /// Has files of its own, which are looked for and can be fetched.
+  /// Whether the set has published files, which are looked for and can be fetched.
   bool is_published() const { return !marks.empty(); }
 };
 

@@ -1,4 +1,4 @@
-// JPEG by libjpeg (libjpeg-turbo is its fast form), where it was there at the build.
+// JPEG by libjpeg (libjpeg-turbo is its fast form), if it was there at the build.
 #include "lab/data/picture_decoder.h"
 
 #ifdef DEMI_HAVE_JPEG
@@ -8,7 +8,7 @@
 
 #include <csetjmp>
 #include <cstdio>
-// libjpeg's headers want <cstdio> before them, and this order.
+// libjpeg's headers need <cstdio> before them, and this order.
 // clang-format off
 #include <jpeglib.h>
 #include <jerror.h>

@@ -56,7 +56,7 @@ at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width) {
   return at::_upsample_bilinear2d_aa(planes, {height, width}, /*align_corners=*/false);
 }
 
-// As ImageNet is tested: the short side to 256 for a window of 224.
+// The usual test on ImageNet: the short side is scaled to 256 for a window of 224.
 at::Tensor middle_of(const at::Tensor& picture, int64_t size) {
   const auto height = static_cast<double>(picture.size(0)),
              width = static_cast<double>(picture.size(1));

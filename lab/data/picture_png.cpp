@@ -1,4 +1,4 @@
-// PNG by libpng's simplified interface, where it was there at the build.
+// PNG by libpng's simplified interface, if it was there at the build.
 #include "lab/data/picture_decoder.h"
 
 #ifdef DEMI_HAVE_PNG

@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
                     .accepted = accepted});
 }
 
-/// The Python version of CIFAR is no mark of a place; where nothing else is found, reading it says
-/// what to do.
+/// The Python version of CIFAR does not mark a place. If nothing else is found, its place is read
+/// all the same, and the error says what to do.
 bool holds_pickles(const DataSet& set, const fs::path& place) {
   if (set.layout != Layout::cifar10 && set.layout != Layout::cifar100) return false;
   std::error_code unreadable;

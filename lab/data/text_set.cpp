@@ -16,7 +16,7 @@
 namespace demi::data {
 namespace {
 
-/// The texts of one stretch of sources, as numbers of words in an order of its own.
+/// The texts of one range of sources, as numbers of words in the order of their first use.
 struct Chunk {
   std::deque<std::string> words;  // a deque never moves what it holds
   std::vector<int64_t> counts;

@@ -1,9 +1,10 @@
+#include "lab/models/registry.h"
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "demi/core/error.h"
-#include "lab/models/registry.h"
 #include "lab/models/resnet.h"
 
 namespace demi::models {

@@ -77,7 +77,7 @@ int64_t free_bytes(c10::Device device) {
   return static_cast<int64_t>(allocator->getMemoryInfo(device.index()).first);
 }
 
-// Peak bytes of two training steps with a batch of that size, above what was in use before.
+// Peak bytes of two training steps with a batch of that size, above the memory in use before.
 int64_t trial(const Config& config, const RunSpec& spec, const Workload& workload,
               const data::Batch& some, int64_t size, c10::Device device) {
   profile::quiet_down(device);
@@ -90,7 +90,7 @@ int64_t trial(const Config& config, const RunSpec& spec, const Workload& workloa
   return profile::memory_use(device).peak_bytes - before;
 }
 
-// Of a training batch: for texts the one with the longest rows among the first fifty.
+// A training batch to try; of texts the one with the longest rows among the first fifty.
 data::Batch widest_batch(const data::Loader& loader) {
   data::Batch widest = loader.batch(0, 0);
   const int64_t tried = widest.lengths.defined() ? std::min<int64_t>(loader.batches(), 50) : 1;

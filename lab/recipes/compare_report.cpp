@@ -25,7 +25,7 @@ std::string percent(const std::optional<double>& share) {
   return share ? format_percent(*share) : "";
 }
 
-// In front of the figure, so that decimals still line up.
+// The mark stands in front of the figure, so that decimals still line up.
 std::string speedup_of(const Comparison& c, const RunResult& run) {
   return (is_disturbed(c, run) ? "* " : "") + format_factor(run.speedup);
 }
@@ -36,8 +36,8 @@ struct Field {
   std::function<std::string(const RunResult&)> cell;
 };
 
-// What no run has is left out: a run alone is compared with nothing, and what has no test set has
-// no accuracy. A run that stopped early has no test figures.
+// The columns that at least one run has a value for: a single run has no speedup, a run without a
+// test set no accuracy. A run that stopped early has no test figures.
 std::vector<Field> fields_of(const Comparison& c) {
   const auto largest = [&](const auto& bytes_of) {
     int64_t most = 0;

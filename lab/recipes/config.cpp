@@ -367,7 +367,7 @@ void check_words(const Config& config) {
     if (setting.has_list) setting.set(copy, setting.get(config), setting.name);
 }
 
-// Of Config::data; a config without a name has the data of nothing.
+// The entry of Config::data; an empty one for a config without data.
 data::DataSet data_of(const Config& config) {
   return config.data.empty() ? data::DataSet() : data::data_set(config.data);
 }

@@ -69,7 +69,7 @@ const Published* find(const std::string& recipe) {
   return nullptr;
 }
 
-// In the columns of the published table.
+// A run as a row of the published table.
 std::vector<std::string> row_of(const RunResult& fp32, const RunResult& mixed,
                                 const Comparison& c) {
   const auto seconds = [](const RunResult& run) {

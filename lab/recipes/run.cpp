@@ -26,7 +26,7 @@
 namespace demi::train {
 namespace {
 
-// The mean over whole epochs, or over what there was where not even one was finished.
+// The mean over whole epochs; of a run without a whole epoch, its time until it ended.
 double mean_epoch_seconds(const History& history) {
   const std::size_t cut = history.stopped || history.failed ? 1 : 0;
   if (history.epochs.size() <= cut) return history.seconds();
@@ -36,7 +36,7 @@ double mean_epoch_seconds(const History& history) {
   return sum / static_cast<double>(whole);
 }
 
-// Writes what one would ship whenever validation is better than ever.
+// Writes the weights to ship whenever validation gives a new best result.
 class KeepBest : public Callback {
  public:
   KeepBest(Trainer& trainer, const Network& network, const Workload& workload, const Config& config,
@@ -118,7 +118,7 @@ void keep_last(const Network& network, const torch::optim::Optimizer& optimizer,
   }
 }
 
-// Without a scaler a skipped step has no other sign.
+// A remark on skipped steps of a run without a scaler, which nothing else reports.
 std::string remark_on(const History& history) {
   const bool scaled =
       std::any_of(history.steps.begin(), history.steps.end(),

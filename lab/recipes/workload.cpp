@@ -59,7 +59,7 @@ data::OrderOptions test_order(const Config& config) {
   return order;
 }
 
-// What overfits is tested on what it was trained on.
+// A run that overfits is tested on its training batches.
 data::OrderOptions overfit_order(const Config& config) {
   data::OrderOptions order = training_order(config);
   order.shuffle = false;

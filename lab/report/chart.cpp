@@ -76,7 +76,7 @@ bool has_values(const Series& series, const Chart& chart) {
   return false;
 }
 
-/// By place; "" for a series that has nothing to show here.
+/// Values of the series at one place; "" for a series without one.
 std::vector<std::string> names_of(const Chart& chart) {
   std::vector<std::string> names;
   for (const Series& series : chart.series)
@@ -213,7 +213,7 @@ void draw_curve(Svg& svg, std::size_t run, const std::vector<Point>& points, boo
   svg.close_group();
 }
 
-/// Where each curve ends, for its label.
+/// The end of each curve, for its label.
 double end_of(const std::vector<Point>& points, const Frame& frame) {
   for (auto point = points.rbegin(); point != points.rend(); ++point) {
     if (std::isnan(point->y)) continue;

@@ -6,7 +6,7 @@
 namespace demi::report {
 namespace {
 
-/// Appends what is seen of points[first, last), which share a column and hold no gap.
+/// Appends the visible part of points[first, last), which share a column and have no gap.
 void append_column(const std::vector<Point>& points, std::size_t first, std::size_t last,
                    std::vector<Point>& out) {
   const auto lower = [&](std::size_t a, std::size_t b) { return points[a].y < points[b].y; };

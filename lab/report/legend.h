@@ -12,7 +12,7 @@ namespace demi::report {
 inline constexpr int kLegendRow = 16;     // pixels from one name to the next
 inline constexpr int kLegendSample = 24;  // length of the piece of curve before a name
 
-/// Where a curve leaves the plot.
+/// The end of a curve at the edge of the plot.
 struct CurveEnd {
   std::size_t run = 0;
   std::string name;

@@ -49,8 +49,8 @@ class DEMI_API MetricsLog {
 /// missing or not of this kind.
 DEMI_API std::vector<MetricFields> read_metrics(const std::filesystem::path& path);
 
-/// Before a run goes on from a checkpoint: removes every line from the first on whose `field` is
-/// above `last`, so that steps done again are not in the file twice. Nothing happens if there is
+/// Removes the lines of steps that a resumed run will repeat: the first line whose `field` is above
+/// `last`, and all after it. Nothing happens if there is
 /// no file.
 DEMI_API void forget_metrics_after(const std::filesystem::path& path, const std::string& field,
                                    std::int64_t last);

@@ -37,7 +37,7 @@ std::string joined(const std::vector<Part>& parts) {
   return out;
 }
 
-/// In the order in which they are read. The bar's place is marked by rank 0 and an empty text.
+/// The parts of the line in reading order. A part of rank 0 without text marks the bar's place.
 std::vector<Part> parts_of(const ProgressState& state,
                            std::optional<std::chrono::duration<double>> left, std::size_t width,
                            bool utf8) {

@@ -10,7 +10,7 @@
 
 namespace demi::report {
 
-/// Where a run stands. What is not known is left empty and not shown.
+/// Progress of a run. Empty fields are unknown and not shown.
 struct ProgressState {
   std::string run;    // "bf16"; "" if there is only one
   std::string phase;  // "evaluating"; "" while training

@@ -19,7 +19,7 @@ double nice_step(double raw) {
   return 10 * power;
 }
 
-/// As many decimals as the step needs, so that all labels of an axis have the same.
+/// The decimals that the step needs; all labels of an axis have the same number of them.
 std::string label_of(double value, double step, double largest) {
   if (largest >= 1e7 || (largest < 1e-4 && largest > 0)) return format_number(value, 4);
   const int decimals = std::max(0, static_cast<int>(std::ceil(-std::log10(step) - 1e-9)));

@@ -117,7 +117,7 @@ std::string draw(const Grid& grid, const Style& style) {
   return out;
 }
 
-/// The last resort: every row a block of its own, `name  value` a line.
+/// The narrowest form: a block for each row, with a line `name  value` for each cell.
 std::string draw_list(const Table& table, const Style& style, std::size_t width) {
   std::string out;
   for (std::size_t r = 0; r < table.rows.size(); ++r) {

@@ -8,9 +8,9 @@
 
 namespace demi::report {
 
-/// For a terminal, every line ended by '\n'. What is wider than the terminal is never cut off: the
-/// header's words go below each other; then rows and columns are exchanged; then each row becomes a
-/// list of its own.
+/// The table for a terminal, every line ended by '\n'. A table that is too wide is never cut off:
+/// the words of its header go below each other; if that is not enough, rows and columns are
+/// exchanged; at last each row becomes a list.
 DEMI_API std::string to_text(const Table& table, const Terminal& terminal);
 
 }  // namespace demi::report

@@ -5,7 +5,7 @@
 namespace demi::report {
 namespace {
 
-// Of the wait before it, what a burst may take.
+// Share of the preceding wait that a burst may take.
 constexpr double kAtOnce = 0.05;
 
 }  // namespace

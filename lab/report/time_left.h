@@ -10,7 +10,7 @@ namespace demi::report {
 
 /// The time that is left, from an exponential mean of the seconds of a step: steps older than
 /// `memory` have less than a third of the weight. Pauses between epochs are left out by `pause`.
-/// Steps that are told of at once, after the wait for the last of them, share that wait.
+/// Steps that are reported at once, after a wait for the last of them, share that wait.
 class DEMI_API TimeLeft {
  public:
   using Seconds = std::chrono::duration<double>;
@@ -24,7 +24,7 @@ class DEMI_API TimeLeft {
     std::int64_t steps;
     Seconds time;
   };
-  /// A wait and what was told of after it; counted when the next wait is over.
+  /// A wait and the steps reported right after it; counted at the end of the next wait.
   struct Burst {
     Point before, first, last;
   };
