@@ -8,20 +8,12 @@
 #include <unordered_map>
 
 #include "demi/kernels/cuda_kernels.h"
+#include "demi/tensor/capture.h"
 
 namespace demi::optim {
 namespace {
 
 using Guard = c10::impl::VirtualGuardImpl;
-
-/// LibTorch before 2.15 cannot tell; demi's own kernels can.
-template <class Guard>
-bool guard_says_capturing(const Guard& guard, const c10::Stream& stream) {
-  if constexpr (requires { guard.isStreamCapturing(stream); })
-    return guard.isStreamCapturing(stream);
-  else
-    return false;
-}
 
 struct Kept {
   std::mutex mutex;
@@ -43,8 +35,9 @@ std::optional<c10::Stream> current_stream(c10::Device device) {
 bool is_capturing(c10::Device device) {
   if (!device.is_cuda()) return false;
   const c10::Stream stream = *current_stream(device);
+  // demi's kernels can tell with any LibTorch.
   if (const auto* ours = kernels::cuda_kernels()) return ours->capturing(stream.native_handle());
-  return guard_says_capturing(Guard(device.type()), stream);
+  return tensor::is_capturing(Guard(device.type()), stream);
 }
 
 std::optional<c10::Stream> ordered_stream(c10::Device device) {

@@ -2,26 +2,16 @@
 
 #include <utility>
 
+#include "demi/tensor/capture.h"
+
 namespace demi::weights {
-namespace {
-
-// A member of LibTorch 2.15's interface, and of no older one's.
-template <class S>
-bool is_capturing(const S& streams, const c10::Stream& stream) {
-  if constexpr (requires { streams.isStreamCapturing(stream); })
-    return streams.isStreamCapturing(stream);
-  else
-    return false;
-}
-
-}  // namespace
 
 constinit std::atomic<const Streams*> emulated_streams = nullptr;
 
 void emulate_streams(const Streams* streams) { emulated_streams = streams; }
 
 bool CurrentStream::is_captured() const {
-  return streams_ && !is_default(stream_) && is_capturing(*streams_, stream_);
+  return streams_ && !is_default(stream_) && tensor::is_capturing(*streams_, stream_);
 }
 
 Event::Event(const Streams& streams, const c10::Stream& on)
