@@ -11,11 +11,23 @@ namespace {
 
 namespace blas = at::native::cpublas;
 
-// The widths that oneDNN packs, widest first; 0 where none divides n.
+// The widths that oneDNN packs, widest first; 0 if none divides n.
 int64_t panel_of(int64_t n) {
   for (const int64_t width : {64, 48, 32, 16})
     if (n % width == 0) return width;
   return 0;
+}
+
+// The widest of these panels, or one panel of all n columns.
+int64_t fp32_panel_of(int64_t n) {
+  const int64_t width = panel_of(n);
+  return width ? width : n;
+}
+
+// (k, n) as (n / width, k, width) in FP32. A whole matrix with 1,024 columns would have its rows a
+// page apart, which all fall into the same few sets of a cache.
+at::Tensor fp32_panels(const at::Tensor& b, int64_t width) {
+  return b.to(at::kFloat).reshape({b.size(0), -1, width}).transpose(0, 1).contiguous();
 }
 
 // Panels of `width` columns, one after the other, each packed as the product wants it.
@@ -36,6 +48,13 @@ void multiply_panels(const at::BFloat16* a, const at::BFloat16* panels, float* c
   for (int64_t column = 0; column < n; column += width)
     blas::brgemm(rows, width, k, k, width, n, add, a, panels + column * k, c + column,
                  /*is_vnni=*/true);
+}
+
+void multiply_fp32_panels(const float* a, const float* panels, float* c, int64_t rows, int64_t k,
+                          int64_t n, int64_t width, bool add) {
+  for (int64_t column = 0; column < n; column += width)
+    blas::brgemm(rows, width, k, k, width, n, add, a, panels + column * k, c + column,
+                 /*is_vnni=*/false);
 }
 
 at::Tensor packed_by(const kernels::Bf16Product& own, const at::Tensor& b) {
@@ -101,7 +120,7 @@ StepProduct::StepProduct(const at::Tensor& b) : k_(b.size(0)), n_(b.size(1)) {
     if (k_ % 2 == 0 && amx_available()) panel_ = panel_of(n_);
     if (!panel_) own_ = kernels::bf16_product();
   }
-  b_ = own_ ? packed_by(*own_, b) : panel_ ? packed(b, panel_) : b.to(at::kFloat).contiguous();
+  b_ = own_ ? packed_by(*own_, b) : panel_ ? packed(b, panel_) : fp32_panels(b, fp32_panel_of(n_));
 }
 
 void StepProduct::operator()(const void* a, float* c, int64_t rows, bool add) const {
@@ -112,8 +131,8 @@ void StepProduct::operator()(const void* a, float* c, int64_t rows, bool add) co
     multiply_panels(static_cast<const at::BFloat16*>(a), b_.const_data_ptr<at::BFloat16>(), c, rows,
                     k_, n_, panel_, add);
   else
-    blas::brgemm(rows, n_, k_, k_, n_, n_, add, static_cast<const float*>(a),
-                 b_.const_data_ptr<float>(), c, /*is_vnni=*/false);
+    multiply_fp32_panels(static_cast<const float*>(a), b_.const_data_ptr<float>(), c, rows, k_, n_,
+                         fp32_panel_of(n_), add);
 }
 
 void StepProduct::release() { blas::brgemm_release(); }

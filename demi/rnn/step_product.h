@@ -37,7 +37,7 @@ class DEMI_API StepProduct {
   int64_t k_, n_;
   const kernels::Bf16Product* own_ = nullptr;  // demi's kernel, if it packed b_; else null
   int64_t panel_ = 0;                          // columns of a panel if LibTorch packed b_; else 0
-  at::Tensor b_;                               // packed; or (k, n) in FP32
+  at::Tensor b_;                               // packed; or panels of FP32
 };
 
 }  // namespace demi::rnn
