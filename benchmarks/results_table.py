@@ -23,6 +23,7 @@ def step_rows():
     for optimizer in ("sgd", "sgd-momentum", "adam", "adamw", "lamb", "lion"):
         yield "step", f"{optimizer}: step over 33.5 M parameters, ms", lambda f, o=optimizer: cell(f[o]["ms"], "{:.1f}")
         yield "step", f"{optimizer}: share of a copy's bandwidth", lambda f, o=optimizer: cell(f[o]["fraction_of_copy"], "{:.2f}")
+        yield "step", f"{optimizer}: share of a pass in place", lambda f, o=optimizer: cell(f[o]["fraction_of_in_place"], "{:.2f}")
         if optimizer in ("sgd", "sgd-momentum", "adam", "adamw"):
             yield ("step", f"{optimizer}: torch::optim / demi",
                    lambda f, o=optimizer: cell(f[o]["torch_optim_ms"] / f[o]["ms"], "{:.1f} ×"))

@@ -40,6 +40,8 @@ nlohmann::ordered_json step_json(const bench::StepBenchResult& r) {
                               {"gb_per_s", r.gb_per_s},
                               {"copy_gb_per_s", r.copy_gb_per_s},
                               {"fraction_of_copy", r.fraction_of_copy},
+                              {"in_place_gb_per_s", r.in_place_gb_per_s},
+                              {"fraction_of_in_place", r.fraction_of_in_place},
                               {"host_us_40_tensors", r.host_us},
                               {"host_loop_us_40_tensors", r.host_loop_us}};
   if (r.torch_optim_ms > 0) {
@@ -59,19 +61,22 @@ report::Table step_table(const bench::StepBenchResult& r, int rounds) {
                    {.name = "bytes per parameter"},
                    {.name = "bandwidth", .unit = "GB/s"},
                    {.name = "of a plain copy's", .unit = "%"},
+                   {.name = "of a pass in place", .unit = "%"},
                    {.name = "40 small tensors", .unit = "us"},
                    {.name = "with scaler and clipping", .unit = "us"}};
   table.rows = {{"demi", format_fixed(r.ms, 2), format_fixed(100 * r.ms_spread, 0),
                  format_fixed(r.bytes_per_parameter, 0), format_fixed(r.gb_per_s, 1),
-                 format_fixed(100 * r.fraction_of_copy, 0), format_fixed(r.host_us, 1),
+                 format_fixed(100 * r.fraction_of_copy, 0),
+                 format_fixed(100 * r.fraction_of_in_place, 0), format_fixed(r.host_us, 1),
                  format_fixed(r.host_loop_us, 1)}};
   if (r.torch_optim_ms > 0)
-    table.rows.push_back({"torch::optim", format_fixed(r.torch_optim_ms, 2), "", "", "", "",
+    table.rows.push_back({"torch::optim", format_fixed(r.torch_optim_ms, 2), "", "", "", "", "",
                           format_fixed(r.torch_optim_host_us, 1), ""});
   table.notes = {
       fmt::format("Least of {} rounds; each step unscales, clips, checks for Inf and NaN, "
-                  "and updates. A plain copy reaches {} GB/s.",
-                  rounds, format_fixed(r.copy_gb_per_s, 1))};
+                  "and updates. A plain copy reaches {} GB/s, a pass that negates an array in "
+                  "place {} GB/s.",
+                  rounds, format_fixed(r.copy_gb_per_s, 1), format_fixed(r.in_place_gb_per_s, 1))};
   if (r.torch_optim_ms > 0)
     table.notes.push_back(fmt::format("torch::optim takes {} x demi's time for the same work.",
                                       format_fixed(r.torch_optim_over_demi, 1)));

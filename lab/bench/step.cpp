@@ -223,9 +223,12 @@ Times time_demi(const Contender& contender, const StepBenchOptions& options,
   const std::vector<Times> times =
       take_turns(device, /*warmup=*/0, options.rounds,
                  {{.work = [&] { demi_step(scaler, *optimizer, parameters); }},
-                  {.work = [&] { to.copy_(from); }}});
+                  {.work = [&] { to.copy_(from); }},
+                  {.work = [&] { to.neg_(); }}});
   result.bytes_per_parameter = optimizer->bytes_per_parameter();
-  result.copy_gb_per_s = static_cast<double>(copy_elements) * 8 / times[1].least() * 1e-6;
+  const double gigabytes = static_cast<double>(copy_elements) * 8 * 1e-6;
+  result.copy_gb_per_s = gigabytes / times[1].least();
+  result.in_place_gb_per_s = gigabytes / times[2].least();
   return times[0];
 }
 
@@ -286,6 +289,7 @@ StepBenchResult bench_step(const StepBenchOptions& options) {
   result.gb_per_s =
       result.bytes_per_parameter * static_cast<double>(options.parameters) / result.ms * 1e-6;
   result.fraction_of_copy = result.gb_per_s / result.copy_gb_per_s;
+  result.fraction_of_in_place = result.gb_per_s / result.in_place_gb_per_s;
   if (options.peer && contender.has_torch()) {
     result.torch_optim_ms = time_torch(contender, options, device).least();
     result.torch_optim_over_demi = result.torch_optim_ms / result.ms;

@@ -10,18 +10,24 @@ namespace demi::bench {
 
 /// `demi bench step`: the clipped, scaled and checked step of one optimizer over fp32 parameters
 /// with bf16 copies and bf16 gradients, against LibTorch's optimizer with LibTorch's clipping and
-/// unscaling, and a plain copy.
+/// unscaling, and two yardsticks of the machine's memory: a plain copy, and a pass that
+/// negates an array in place.
 struct StepBenchOptions {
   std::string optimizer = "adamw";  // one of step_bench_optimizers()
   int64_t parameters = 33554432;    // elements in all; 1 or more
   int64_t tensors = 8;              // that they are spread over evenly; 1 to parameters
-  int rounds = 7;                   // each of one step and one copy, then one step of LibTorch's
+  int rounds = 7;                   // each of step, copy and pass in place, then of LibTorch's step
   bool peer = true;                 // false: without LibTorch's optimizer
   std::string device = "cpu";       // cpu, cuda or cuda:N
 };
 
 /// Times are the least of all rounds; ms_spread is by how much the median is above it (0.1: 10 %).
 /// Bytes are counted from the tables of the step. gb are 10^9 bytes.
+///
+/// A copy of n bytes counts 2 n, though most processors also read the destination before they write
+/// it. The step writes where it has just read, so it can be above a copy (1.5 at most, if the
+/// destination is read). The pass in place writes where it has read, too: it is the machine's
+/// limit.
 struct StepBenchResult {
   std::string optimizer, kernels, device;
   int64_t parameters = 0, tensors = 0;
@@ -29,6 +35,7 @@ struct StepBenchResult {
   double ms = 0, ms_spread = 0;
   double bytes_per_parameter = 0;
   double gb_per_s = 0, copy_gb_per_s = 0, fraction_of_copy = 0;
+  double in_place_gb_per_s = 0, fraction_of_in_place = 0;
   double torch_optim_ms = 0;  // 0: LibTorch has no such optimizer, or it was not asked for
   double torch_optim_over_demi = 0;
   double host_us = 0;       // one step over 40 tensors of 64 elements
