@@ -18,7 +18,7 @@ std::string excerpt(std::string_view text) {
 void Fault::operator()(std::string_view what, uint64_t offset, std::string_view found,
                        std::string_view expected) const {
   throw DataError(
-      {.where = "checkpoint.load_safetensors",
+      {.where = where,
        .what = fmt::format("{}, offset {}: {}", path.string(), offset, what),
        .seen = excerpt(found),
        .accepted = expected,

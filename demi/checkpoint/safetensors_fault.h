@@ -5,18 +5,21 @@
 #include <string>
 #include <string_view>
 
+#include "demi/core/export.h"
+
 namespace demi::checkpoint {
 
 /// The text, shortened for an error message; a shortened text says how long it was.
-std::string excerpt(std::string_view text);
+DEMI_API std::string excerpt(std::string_view text);
 
-/// Throws errors about one safetensors file.
+/// Throws errors about one file.
 struct Fault {
-  const std::filesystem::path& path;
+  std::filesystem::path path;
+  std::string_view where = "checkpoint.load_safetensors";
 
   /// Throws DataError. `found` is shortened, because it may be all of a damaged header.
-  [[noreturn]] void operator()(std::string_view what, uint64_t offset, std::string_view found,
-                               std::string_view expected) const;
+  [[noreturn]] DEMI_API void operator()(std::string_view what, uint64_t offset,
+                                        std::string_view found, std::string_view expected) const;
 };
 
 }  // namespace demi::checkpoint

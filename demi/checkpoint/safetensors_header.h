@@ -1,13 +1,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/safetensors_fault.h"
+#include "demi/core/export.h"
 
 namespace demi::checkpoint {
 
+/// In bytes; the reference implementation's limit.
+constexpr uint64_t kLongestHeader = 100'000'000;
 /// LibTorch's operators accept no more.
 constexpr std::size_t kMostDimensions = 64;
 /// An entry of 8 bytes in the file costs about 100 bytes of memory.
@@ -17,6 +21,6 @@ constexpr std::size_t kMostMetadata = 100'000;
 /// Takes the time of a sort and less than 3 times the text's memory, because no JSON document is
 /// built. Does not compare places, dtypes and shapes with each other or with the file. Throws
 /// DataError for text that is not JSON, a name that stands twice, and an entry of another form.
-SafetensorsHeader parse_header(const Fault& fault, std::string_view text);
+DEMI_API SafetensorsHeader parse_header(const Fault& fault, std::string_view text);
 
 }  // namespace demi::checkpoint

@@ -11,16 +11,6 @@
 namespace demi {
 namespace {
 
-// The new name itself reaches the disk with its folder; a file system that cannot do that still has
-// whole files.
-void sync_folder_of(const std::filesystem::path& path) {
-  const std::filesystem::path folder = path.parent_path().empty() ? "." : path.parent_path();
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  ::fsync(descriptor);
-  ::close(descriptor);
-}
-
 // One name for each process: two that write the same file cannot mix their halves.
 std::filesystem::path temporary_of(const std::filesystem::path& path) {
   return fmt::format("{}.{}.tmp", path.string(), getpid());
@@ -46,7 +36,7 @@ void AtomicFile::commit() {
     throw_file_error("core.AtomicFile", path_, "cannot be replaced", error, elsewhere_);
   }
   committed_ = true;
-  sync_folder_of(path_);
+  sync_folder(path_.parent_path(), elsewhere_);
 }
 
 void write_atomically(const std::filesystem::path& path, std::string_view content,

@@ -11,9 +11,9 @@
 namespace demi {
 
 /// Writes a file whole or not at all. The bytes go to a temporary file beside it (NAME.PID.tmp);
-/// commit() writes them to the disk (fsync) and renames that file. Without commit(), for example
-/// after an exception, the old file stays as it was. A process that is killed leaves the temporary
-/// file behind.
+/// commit() writes them to the disk (fsync), renames that file and synchronises its folder. Without
+/// commit(), for example after an exception, the old file stays as it was. A process that is killed
+/// leaves the temporary file behind.
 class DEMI_API AtomicFile {
  public:
   /// `elsewhere`: as in Descriptor. Throws TrainingError if the file cannot be made (no permission,
@@ -26,8 +26,11 @@ class DEMI_API AtomicFile {
   /// Throws TrainingError if the disk is full or fails.
   void write(const void* data, std::size_t bytes) { file_.write_all(data, bytes); }
   void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Of the temporary file, for what writes by itself.
+  const Descriptor& descriptor() const { return file_; }
 
-  /// Call it once, last. Throws TrainingError if the disk fails; the old file then stays as it was.
+  /// Call it once, last. Throws TrainingError if the disk fails; the old file then stays as it was,
+  /// or the new one is in its place, if only the folder could not be synchronised.
   void commit();
 
  private:

@@ -69,6 +69,7 @@ void Descriptor::write_all(const void* data, std::size_t bytes) const {
     const ssize_t written = ::write(fd_, next, bytes);  // at most 2 GiB at once
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail("cannot be written", errno);
+    if (written == 0) fail("cannot be written", EIO);
     next += written;
     bytes -= static_cast<std::size_t>(written);
   }
@@ -87,14 +88,25 @@ void Descriptor::append(std::string_view text) const {
 }
 
 void Descriptor::sync() const {
+  int result = 0;
+  do result = ::fsync(fd_);
+  while (result != 0 && errno == EINTR);
   // Pipes and some network file systems cannot sync: there is nothing there to keep.
-  if (::fsync(fd_) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS)
+  if (result != 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS)
     fail("cannot be written", errno);
 }
 
 void Descriptor::close() {
   if (fd_ >= 0 && ::close(std::exchange(fd_, -1)) != 0 && errno != EINTR)
     fail("cannot be written", errno);
+}
+
+void sync_folder(const std::filesystem::path& folder, std::string_view elsewhere) {
+  const std::filesystem::path path = folder.empty() ? "." : folder;
+  if (::access(path.c_str(), R_OK) != 0 && errno == EACCES) return;
+  Descriptor descriptor(path, O_RDONLY | O_DIRECTORY, elsewhere);
+  descriptor.sync();
+  descriptor.close();
 }
 
 }  // namespace demi

@@ -49,6 +49,12 @@ class DEMI_API Descriptor {
   int fd_ = -1;
 };
 
+/// Writes a folder's names to the disk, so that a file that was made or renamed in it stays there
+/// if the machine stops. Does nothing on a file system that cannot do that, and for a folder that
+/// may not be read. Throws TrainingError if the disk fails.
+DEMI_API void sync_folder(const std::filesystem::path& folder,
+                          std::string_view elsewhere = kWriteElsewhere);
+
 /// Throws TrainingError: the path, `what` ("cannot be written"), errno in words, and what to do
 /// about it.
 [[noreturn]] DEMI_API void throw_file_error(std::string_view where,

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "lab/report/crc32c.h"
+#include "demi/core/crc32c.h"
 #include "lab/report/protobuf.h"
 #include "lab/report/run_folder.h"
 
@@ -62,6 +62,13 @@ std::string little_endian(std::uint64_t number, int bytes) {
   std::string out;
   for (int i = 0; i < bytes; ++i) out += static_cast<char>(number >> (8 * i));
   return out;
+}
+
+/// As TFRecord stores it, so that the checksum of a file that holds checksums is not degenerate:
+/// rotated right by 15 bits, plus 0xa282ead8 (tensorflow/core/lib/hash/crc32c.h).
+std::uint32_t masked_crc32c(std::string_view bytes) {
+  const std::uint32_t crc = crc32c(bytes);
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8U;
 }
 
 }  // namespace

@@ -6,25 +6,12 @@
 #include <iterator>
 #include <limits>
 
-#include "lab/report/crc32c.h"
 #include "lab/report/protobuf.h"
 
 namespace demi::report {
 namespace {
 
 using namespace std::string_literals;
-
-TEST(Crc32c, VectorsOfRfc3720B4) {
-  std::string rising, falling;
-  for (int i = 0; i < 32; ++i) rising += static_cast<char>(i);
-  for (int i = 31; i >= 0; --i) falling += static_cast<char>(i);
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAU);
-  EXPECT_EQ(crc32c(std::string(32, '\xFF')), 0x62A8AB43U);
-  EXPECT_EQ(crc32c(rising), 0x46DD794EU);
-  EXPECT_EQ(crc32c(falling), 0x113FDB5CU);
-  EXPECT_EQ(crc32c("123456789"), 0xE3069283U);  // the check value of every CRC catalogue
-  EXPECT_EQ(crc32c(""), 0U);
-}
 
 TEST(TfRecord, LengthAndChecksumsAreThoseOfEveryTensorBoardFile) {
   // A TensorBoard file begins with a record of 24 bytes, whose length and masked checksum are these

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "demi/checkpoint/safetensors.h"
+#include "demi/core/export.h"
+#include "demi/core/state_dict.h"
+
+namespace demi::checkpoint {
+
+/// What a training run needs to go on, as plain data. On the disk it is a folder of three files:
+///   model.safetensors   `model`; short texts are its metadata. Python's safetensors reads it
+///   state.safetensors   `state`
+///   manifest.json       `numbers`, `text`, versions, checksums (manifest.h)
+struct Checkpoint {
+  NamedTensors model;  // parameters and buffers under their modules' names
+  NamedTensors state;  // every other tensor: "optimizer/0.exp_avg", "random/cpu", ...
+  std::map<std::string, StateDict> numbers;  // by part: "scaler", "schedule", ...; kept bit by bit
+  Metadata text;                             // UTF-8: "demi.precision", "demi.config", ...
+};
+
+struct SaveOptions {
+  int64_t keep_last = 1;  // how many checkpoints stay, counted in the order of saving; 0: all
+  bool is_best = false;   // FOLDER/best names this one, which stays until another is best
+};
+
+/// Saves FOLDER/step-00000400 and returns its path. Makes the folder if there is none.
+///
+/// What holds if the process is killed, the machine stops or any system call fails:
+///   - FOLDER holds the checkpoints that it held before, and perhaps the new one, each of them
+///   whole;
+///   - FOLDER/last names the old one or the new one. It names the new one once this returns;
+///   - the process lives: a failure is a TrainingError that names the file and the system's cause.
+///     The checkpoint may be there in spite of it, for example if only an old one cannot be removed.
+/// How: the files are written to a temporary folder beside (step-00000400.PID.tmp), files and
+/// folder are synchronised with the disk (fsync), one rename publishes it, and FOLDER is
+/// synchronised. Then FOLDER/last is replaced in the same way, and FOLDER/best if `is_best`. Only
+/// then are old ones removed. What a killed save left behind is removed by the next one. A step
+/// that stands already is not overwritten: the new one is called step-00000400-2, and the old one
+/// is an old one.
+///
+/// Tensors of any device; those of devices are copied one by one, so memory grows by at most one
+/// tensor. Synchronises with the tensors' devices. Threads of one process take turns; another
+/// process that saves to this folder, or holds its FolderLock, is refused with UsageError. Throws
+/// UsageError for tensors, names and texts that the files cannot hold and for options out of range,
+/// before anything is written.
+DEMI_API std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
+                                    const Checkpoint& checkpoint, const SaveOptions& options = {});
+
+/// The folder of the checkpoint that a path stands for:
+///   - the folder of a checkpoint: itself;
+///   - a folder of checkpoints: the one that its file `last` names; without that file, the one of
+///     the highest step;
+///   - the file `last` or `best` of such a folder: the one that it names;
+///   - the folder of a run: as its folder checkpoints/. If that holds a folder for each of several
+///     runs, DataError lists them.
+/// Throws DataError if there is none, if `last` is damaged or if it names one that is gone.
+DEMI_API std::filesystem::path find(const std::filesystem::path& path);
+
+/// Reads the checkpoint that `path` stands for (find), or a single safetensors file, whose tensors
+/// are `model` and whose metadata is `text`. Verifies everything before it returns: checksums of
+/// the manifest, both files and every tensor, all names, the format's version. A file that stands
+/// beside its manifest.json is verified with it.
+///
+/// Tensors are contiguous, on the CPU, and own their memory: no tensor aliases the file. The values
+/// are read into their memory at once, so memory grows by the checkpoint's size and no more. Throws
+/// DataError, which names file and place, for what is missing, damaged, of another kind or of a
+/// newer format.
+DEMI_API Checkpoint load(const std::filesystem::path& path);
+
+/// As load, but the tensors' memory is the mapped files (copy on write: writing to a tensor changes
+/// no file). For copying from it into objects that hold memory already: that takes no second copy
+/// of the values. A tensor's pages are given back once the tensor is gone, so erase each one after
+/// its copy to hold at most one in memory. Everything is read and verified before the files are
+/// mapped. Nobody may shorten the files while tensors live: the system would end the process.
+DEMI_API Checkpoint map(const std::filesystem::path& path);
+
+}  // namespace demi::checkpoint

@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/folder.h"
+#include "demi/checkpoint/manifest.h"
+#include "demi/checkpoint/safetensors_input.h"
+#include "demi/core/error.h"
+
+namespace demi::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kLoadCheckpoint = "checkpoint.load";
+
+enum class Memory { own, mapped };
+
+[[noreturn]] void no_checkpoint(const fs::path& path, std::string_view seen,
+                                std::string_view advice = {}) {
+  throw DataError({.where = "checkpoint.find",
+                   .what = path.string() + " stands for no checkpoint",
+                   .seen = seen,
+                   .accepted = "a checkpoint's folder, a folder of checkpoints, or a run's folder",
+                   .advice = advice});
+}
+
+bool is_checkpoint(const fs::path& folder) {
+  std::error_code code;
+  return fs::exists(folder / kManifestFile, code);
+}
+
+/// The checkpoint that FOLDER/last or FOLDER/best names; nothing if there is no such file.
+std::optional<fs::path> named_in(const fs::path& file) {
+  const std::vector<std::string> names = read_names(file);
+  if (names.empty()) return std::nullopt;
+  fs::path named = file.parent_path() / names.front();
+  if (std::error_code code; !fs::is_directory(named, code))
+    no_checkpoint(file, fmt::format("it names {}, which is not there", names.front()),
+                  "name another checkpoint's folder");
+  return named;
+}
+
+/// The last of a folder of checkpoints; nothing if it holds none.
+std::optional<fs::path> last_in(const fs::path& folder) {
+  if (auto named = named_in(folder / "last")) return named;
+  std::error_code code;
+  const std::vector<std::string> names = checkpoints_in(folder, code);
+  if (code) no_checkpoint(folder, code.message());
+  if (names.empty()) return std::nullopt;
+  return folder / names.back();
+}
+
+/// The checkpoint of a run's folder CHECKPOINTS: its last, or that of the one run that has a folder
+/// in it.
+fs::path last_of_run(const fs::path& run, const fs::path& checkpoints) {
+  if (auto last = last_in(checkpoints)) return *last;
+  std::vector<fs::path> found;
+  std::error_code code;
+  for (const fs::path& entry : entries_of(checkpoints, code))
+    if (std::error_code ignored; fs::is_directory(entry, ignored))
+      if (auto last = last_in(entry)) found.push_back(*last);
+  if (code) no_checkpoint(run, code.message());
+  if (found.empty()) no_checkpoint(run, "a run's folder without checkpoints");
+  if (found.size() == 1) return found.front();
+  std::vector<std::string> names;
+  for (const fs::path& path : found) names.push_back(path.parent_path().string());
+  std::ranges::sort(names);
+  no_checkpoint(run, "the folder of several runs",
+                fmt::format("name one of {}", fmt::join(names, ", ")));
+}
+
+/// Reads one of the checkpoint's two files, or verifies and maps it.
+NamedTensors tensors_of(const SafetensorsInput& input, const FileRecord& record, Memory memory) {
+  input.expect(record);
+  if (memory == Memory::own) return input.load(&record);
+  input.verify(record);
+  return input.map();
+}
+
+const FileRecord& record_of(const Manifest& manifest, const fs::path& folder, const char* name) {
+  const auto found = manifest.files.find(name);
+  if (found == manifest.files.end())
+    throw DataError({.where = kLoadCheckpoint,
+                     .what = (folder / kManifestFile).string() + " does not name a file",
+                     .seen = fmt::format("{} files", manifest.files.size()),
+                     .accepted = name});
+  return found->second;
+}
+
+Checkpoint read_checkpoint(const fs::path& folder, Memory memory) {
+  Manifest manifest = read_manifest(folder);
+  const FileRecord& model = record_of(manifest, folder, kModelFile);
+  const FileRecord& state = record_of(manifest, folder, kStateFile);
+  // Headers and sizes of both first: what is cut short is refused before values are read.
+  const SafetensorsInput model_file(folder / kModelFile, kLoadCheckpoint);
+  const SafetensorsInput state_file(folder / kStateFile, kLoadCheckpoint);
+  return {.model = tensors_of(model_file, model, memory),
+          .state = tensors_of(state_file, state, memory),
+          .numbers = std::move(manifest.numbers),
+          .text = std::move(manifest.text)};
+}
+
+/// A safetensors file alone; with its manifest, if that stands beside it.
+Checkpoint read_file(const fs::path& path, Memory memory) {
+  const SafetensorsInput input(path, kLoadCheckpoint);
+  Checkpoint result{.model = {}, .state = {}, .numbers = {}, .text = input.header().metadata};
+  const fs::path folder = path.parent_path();
+  if (is_checkpoint(folder)) {
+    const Manifest manifest = read_manifest(folder);
+    if (const auto record = manifest.files.find(path.filename()); record != manifest.files.end()) {
+      result.model = tensors_of(input, record->second, memory);
+      return result;
+    }
+  }
+  result.model = memory == Memory::own ? input.load(nullptr) : input.map();
+  return result;
+}
+
+Checkpoint read(const fs::path& path, Memory memory) {
+  std::error_code code;
+  const bool names_one = path.filename() == "last" || path.filename() == "best";
+  return fs::is_regular_file(path, code) && !names_one ? read_file(path, memory)
+                                                       : read_checkpoint(find(path), memory);
+}
+
+}  // namespace
+
+fs::path find(const fs::path& path) {
+  std::error_code code;
+  const fs::file_status status = fs::status(path, code);
+  if (!fs::exists(status)) no_checkpoint(path, code ? code.message() : "nothing of that name");
+  if (fs::is_regular_file(status) && (path.filename() == "last" || path.filename() == "best"))
+    if (auto named = named_in(path)) return *named;
+  if (!fs::is_directory(status)) no_checkpoint(path, "a file");
+  if (is_checkpoint(path)) return path;
+  if (auto last = last_in(path)) return *last;
+  if (const fs::path inside = path / "checkpoints"; fs::is_directory(inside, code))
+    return last_of_run(path, inside);
+  no_checkpoint(path, "a folder without checkpoints");
+}
+
+Checkpoint load(const fs::path& path) { return read(path, Memory::own); }
+
+Checkpoint map(const fs::path& path) { return read(path, Memory::mapped); }
+
+}  // namespace demi::checkpoint

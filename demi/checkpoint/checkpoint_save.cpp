@@ -1,0 +1,151 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/folder.h"
+#include "demi/checkpoint/held_folder.h"
+#include "demi/checkpoint/layouts.h"
+#include "demi/checkpoint/manifest.h"
+#include "demi/core/atomic_file.h"
+#include "demi/core/error.h"
+#include "demi/core/version.h"
+
+namespace demi::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSave = "checkpoint.save";
+
+/// A folder that is removed again unless it is published.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(fs::path path) : path_(std::move(path)) {
+    if (::mkdir(path_.c_str(), 0777) != 0) throw_file_error(kSave, path_, "cannot be made", errno);
+  }
+  ~TemporaryFolder() {
+    std::error_code code;
+    if (!published_) fs::remove_all(path_, code);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+  void publish(const fs::path& name) {
+    if (std::rename(path_.c_str(), name.c_str()) != 0)
+      throw_file_error(kSave, name, "cannot be made", errno);
+    published_ = true;
+  }
+
+ private:
+  fs::path path_;
+  bool published_ = false;
+};
+
+template <class Write>
+void write_synced(const fs::path& path, const Write& write) {
+  Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  write(file);
+  file.sync();
+  file.close();
+}
+
+void write_files(const fs::path& folder, int64_t step, const Checkpoint& checkpoint,
+                 const Layouts& layouts) {
+  Manifest manifest{.step = step,
+                    .demi = std::string(version()),
+                    .libtorch = TORCH_VERSION,
+                    .numbers = checkpoint.numbers,
+                    .text = checkpoint.text,
+                    .files = {}};
+  write_synced(folder / kModelFile, [&](const Descriptor& file) {
+    manifest.files[kModelFile] = layouts.model.write(file);
+  });
+  write_synced(folder / kStateFile, [&](const Descriptor& file) {
+    manifest.files[kStateFile] = layouts.state.write(file);
+  });
+  write_synced(folder / kManifestFile,
+               [&](const Descriptor& file) { file.write_all(to_text(manifest)); });
+  sync_folder(folder);
+}
+
+std::vector<std::string> standing_in(const fs::path& folder) {
+  std::error_code code;
+  std::vector<std::string> names = checkpoints_in(folder, code);
+  if (code) throw_file_error(kSave, folder, "cannot be read", code.value());
+  return names;
+}
+
+/// The first name of the step that is free.
+std::string free_name(const std::vector<std::string>& standing, int64_t step) {
+  for (int64_t copy = 1;; ++copy)
+    if (std::string name = checkpoint_name(step, copy);
+        std::ranges::find(standing, name) == standing.end())
+      return name;
+}
+
+/// The names in `last`. A damaged one is no reason not to save: it is replaced.
+std::vector<std::string> saved_before(const fs::path& folder) {
+  try {
+    return read_names(folder / "last");
+  } catch (const DataError&) {
+    return {};
+  }
+}
+
+void require_removed(const std::optional<NotRemoved>& failure) {
+  if (failure)
+    throw_file_error(kSave, failure->path, "cannot be removed (the new checkpoint is saved)",
+                     failure->error, "remove it by hand");
+}
+
+/// Removes the checkpoints that neither are kept nor the best.
+void prune(const fs::path& folder, const std::vector<std::string>& standing,
+           const std::vector<std::string>& kept) {
+  const std::vector<std::string> best = read_names(folder / "best");
+  for (const std::string& name : standing)
+    if (std::ranges::find(kept, name) == kept.end() && std::ranges::find(best, name) == best.end())
+      require_removed(remove_checkpoint(folder / name));
+}
+
+}  // namespace
+
+fs::path save(const fs::path& folder, int64_t step, const Checkpoint& checkpoint,
+              const SaveOptions& options) {
+  check_options(step, options);
+  const Layouts layouts(checkpoint);
+  const std::shared_ptr<HeldFolder> held = hold_folder(folder, /*for_a_run=*/false);
+  const std::lock_guard saving(held->saving);
+  if (held->locked) remove_leftovers(folder);  // first, for the sake of their space on the disk
+
+  const std::vector<std::string> standing = standing_in(folder);
+  const std::string name = free_name(standing, step);
+  TemporaryFolder temporary(temporary_name(folder / checkpoint_name(step, 1)));
+  write_files(temporary.path(), step, checkpoint, layouts);
+  temporary.publish(folder / name);
+  sync_folder(folder);
+
+  const std::vector<std::string> kept =
+      kept_names(name, saved_before(folder), standing, options.keep_last);
+  write_atomically(folder / "last", names_to_text(kept));
+  if (options.is_best) write_atomically(folder / "best", names_to_text({name}));
+  prune(folder, standing, kept);
+  if (held->locked) require_removed(remove_leftovers(folder));
+  return folder / name;
+}
+
+}  // namespace demi::checkpoint

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::checkpoint {
+
+/// Names of one checkpoint's files.
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kStateFile = "state.safetensors";
+inline constexpr const char* kManifestFile = "manifest.json";
+
+/// "step-00000400", and "step-00000400-2" for the second one of that step.
+DEMI_API std::string checkpoint_name(int64_t step, int64_t copy);
+
+/// Step and copy of such a name; nothing for any other text.
+struct StepName {
+  int64_t step, copy;
+  auto operator<=>(const StepName&) const = default;
+};
+DEMI_API std::optional<StepName> parse_checkpoint_name(std::string_view name);
+
+/// What stands in a folder, in any order. On failure `error` is set and the result incomplete.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder,
+                                              std::error_code& error);
+
+/// Names of the checkpoints that stand in a folder, by step and copy; errors as entries_of.
+std::vector<std::string> checkpoints_in(const std::filesystem::path& folder,
+                                        std::error_code& error);
+
+/// The text of FOLDER/last and FOLDER/best: a name a line, and the checksum of these lines in the
+/// last line. The first name counts; `last` goes on with those saved before it, the newest first.
+DEMI_API std::string names_to_text(const std::vector<std::string>& names);
+
+/// The names of such a file; none if there is no such file. Throws DataError for a damaged one.
+DEMI_API std::vector<std::string> read_names(const std::filesystem::path& file);
+
+/// Which checkpoints stay after `saved` was saved, in the order of saving, newest first.
+/// `before`: the names in `last`; `standing`: those in the folder, by step.
+DEMI_API std::vector<std::string> kept_names(const std::string& saved,
+                                             const std::vector<std::string>& before,
+                                             const std::vector<std::string>& standing,
+                                             int64_t keep_last);
+
+/// Removes what killed saves left in the folder. Only whoever holds the folder may call it. Returns
+/// the path that could not be removed and the system's cause, if any.
+struct NotRemoved {
+  std::filesystem::path path;
+  int error;
+};
+std::optional<NotRemoved> remove_leftovers(const std::filesystem::path& folder);
+
+/// Removes one checkpoint: renames it first, so that no part of it is ever taken for a checkpoint.
+std::optional<NotRemoved> remove_checkpoint(const std::filesystem::path& checkpoint);
+
+/// The name under which something is made before it is renamed to `path`.
+std::filesystem::path temporary_name(const std::filesystem::path& path);
+
+}  // namespace demi::checkpoint

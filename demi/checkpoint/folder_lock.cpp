@@ -1,0 +1,130 @@
+#include "demi/checkpoint/folder_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "demi/checkpoint/held_folder.h"
+#include "demi/core/error.h"
+
+namespace demi::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+using FolderId = std::pair<dev_t, ino_t>;
+
+/// The folders that this process holds. Never destroyed: threads may outlive static objects.
+struct Registry {
+  std::mutex mutex;
+  std::map<FolderId, std::weak_ptr<HeldFolder>> folders;
+
+  static Registry& get() {
+    static auto* const registry = new Registry;
+    return *registry;
+  }
+};
+
+/// Makes the folder and those above it, and writes their names to the disk.
+void make_folder(const fs::path& folder) {
+  const fs::path above = folder.parent_path();
+  int result = ::mkdir(folder.c_str(), 0777);
+  if (result != 0 && errno == ENOENT && !above.empty()) {
+    make_folder(above);
+    result = ::mkdir(folder.c_str(), 0777);
+  }
+  if (result == 0) return sync_folder(above);
+  const int error = errno;
+  std::error_code code;
+  if (error != EEXIST || !fs::is_directory(folder, code))
+    throw_file_error("checkpoint.save", folder, "cannot be made a folder", error);
+}
+
+FolderId id_of(const fs::path& folder) {
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) != 0)
+    throw_file_error("checkpoint.save", folder, "cannot be read", errno);
+  return {status.st_dev, status.st_ino};
+}
+
+[[noreturn]] void refuse_second_run(const fs::path& folder, const std::string& holder) {
+  throw UsageError({.where = "checkpoint.FolderLock",
+                    .what = "another run saves to the folder " + folder.string(),
+                    .seen = holder,
+                    .accepted = "one run at a time",
+                    .advice = "end that run, or name another folder"});
+}
+
+std::string holder_named_in(const Descriptor& lock) {
+  std::array<char, 200> text{};
+  const ssize_t bytes = ::pread(lock.get(), text.data(), text.size(), 0);
+  if (bytes <= 0) return "a process that has not named itself yet";
+  const std::string_view line(text.data(), static_cast<std::size_t>(bytes));
+  return "process " + std::string(line.substr(0, line.find('\n')));
+}
+
+std::string name_of_this_process() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  return fmt::format("{} on {}\n", getpid(), host.data());
+}
+
+/// False where the file system has no locks.
+bool lock(const Descriptor& file, const fs::path& folder) {
+  int result = 0;
+  do result = ::flock(file.get(), LOCK_EX | LOCK_NB);
+  while (result != 0 && errno == EINTR);
+  if (result == 0) return true;
+  if (errno == EWOULDBLOCK) refuse_second_run(folder, holder_named_in(file));
+  if (errno == ENOTSUP || errno == ENOLCK || errno == ENOSYS) return false;
+  throw_file_error("checkpoint.FolderLock", file.path(), "cannot be locked", errno);
+}
+
+std::shared_ptr<HeldFolder> acquire(const fs::path& folder) {
+  auto held = std::make_shared<HeldFolder>();
+  held->file = Descriptor(folder / "lock", O_RDWR | O_CREAT);
+  held->locked = lock(held->file, folder);
+  if (::ftruncate(held->file.get(), 0) != 0)
+    throw_file_error("checkpoint.FolderLock", held->file.path(), "cannot be written", errno);
+  held->file.write_all(name_of_this_process());
+  return held;
+}
+
+}  // namespace
+
+std::shared_ptr<HeldFolder> hold_folder(const fs::path& folder, bool for_a_run) {
+  make_folder((folder / "").parent_path());  // without a slash at its end
+  Registry& registry = Registry::get();
+  const std::lock_guard guard(registry.mutex);
+  std::erase_if(registry.folders, [](const auto& entry) { return entry.second.expired(); });
+  auto& entry = registry.folders[id_of(folder)];
+  std::shared_ptr<HeldFolder> held = entry.lock();
+  if (!held) entry = held = acquire(folder);
+  if (for_a_run && held->has_run.exchange(true))
+    refuse_second_run(folder, "this process, " + name_of_this_process());
+  return held;
+}
+
+FolderLock::FolderLock(const fs::path& folder) : held_(hold_folder(folder, /*for_a_run=*/true)) {}
+
+FolderLock::~FolderLock() {
+  if (held_) held_->has_run = false;
+}
+
+FolderLock::FolderLock(FolderLock&& other) noexcept = default;
+
+FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
+  std::swap(held_, other.held_);
+  return *this;
+}
+
+}  // namespace demi::checkpoint

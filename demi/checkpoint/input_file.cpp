@@ -1,0 +1,81 @@
+#include "demi/checkpoint/input_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "demi/core/error.h"
+
+namespace demi::checkpoint {
+namespace {
+
+std::string_view kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+}  // namespace
+
+Mapping::~Mapping() {
+  if (bytes_ > 0) ::munmap(data_, bytes_);
+}
+
+void Mapping::release(uint64_t begin, uint64_t end) const {
+  const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  begin = (begin + page - 1) / page * page;
+  end = end / page * page;
+  if (begin < end) ::madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
+InputFile::InputFile(const std::filesystem::path& path, std::string_view where,
+                     std::string_view expected)
+    : fault_{path, where} {
+  const auto refuse = [&](std::string_view seen) {
+    throw DataError({.where = where,
+                     .what = fmt::format("{} cannot be opened", path.string()),
+                     .seen = seen,
+                     .accepted = expected});
+  };
+  struct stat status {};
+  // Before it is opened: opening a pipe would wait for its writer.
+  if (::stat(path.c_str(), &status) != 0) refuse(std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) refuse(kind_of(status.st_mode));
+  do fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  while (fd_ < 0 && errno == EINTR);
+  if (fd_ < 0) refuse(std::strerror(errno));
+  bytes_ = static_cast<uint64_t>(status.st_size);
+}
+
+InputFile::~InputFile() { ::close(fd_); }
+
+void InputFile::read(void* to, uint64_t offset, uint64_t bytes) const {
+  char* next = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(fd_, next, bytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      fault_("the disk fails", offset, std::strerror(errno), fmt::format("{} more bytes", bytes));
+    if (got == 0)
+      fault_("the file ends too early", offset, "no bytes", fmt::format("{} more", bytes));
+    next += got;
+    offset += static_cast<uint64_t>(got);
+    bytes -= static_cast<uint64_t>(got);
+  }
+}
+
+std::shared_ptr<const Mapping> InputFile::map() const {
+  if (bytes_ == 0) return std::make_shared<const Mapping>(nullptr, 0);
+  void* data = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, 0);
+  if (data == MAP_FAILED)
+    fault_("the file cannot be mapped", 0, std::strerror(errno), fmt::format("{} bytes", bytes_));
+  return std::make_shared<const Mapping>(data, bytes_);
+}
+
+}  // namespace demi::checkpoint

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+
+#include "demi/checkpoint/safetensors_fault.h"
+
+namespace demi::checkpoint {
+
+/// A file's bytes in memory: private pages, so that writing to them changes no file.
+class Mapping {
+ public:
+  Mapping(void* data, uint64_t bytes) : data_(static_cast<char*>(data)), bytes_(bytes) {}
+  ~Mapping();
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  char* data() const { return data_; }
+  /// Gives the whole pages of these bytes back to the system, which reads them again if they are
+  /// needed.
+  void release(uint64_t begin, uint64_t end) const;
+
+ private:
+  char* data_;
+  uint64_t bytes_;
+};
+
+/// A regular file that is being read. Everything throws DataError, which names the file, where it
+/// is not possible.
+class InputFile {
+ public:
+  /// `expected`: what kind of file it should be, for messages.
+  InputFile(const std::filesystem::path& path, std::string_view where, std::string_view expected);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const Fault& fault() const { return fault_; }
+  uint64_t bytes() const { return bytes_; }
+  void read(void* to, uint64_t offset, uint64_t bytes) const;
+  std::shared_ptr<const Mapping> map() const;
+
+ private:
+  Fault fault_;
+  int fd_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace demi::checkpoint

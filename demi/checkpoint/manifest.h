@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "demi/checkpoint/safetensors.h"
+#include "demi/core/export.h"
+#include "demi/core/state_dict.h"
+
+namespace demi::checkpoint {
+
+/// The version of manifest.json's format that is written here, and the newest that can be read.
+inline constexpr int64_t kFormatVersion = 1;
+
+/// Checksums of one safetensors file: CRC-32C (demi/core/crc32c.h).
+struct FileRecord {
+  uint64_t bytes = 0;
+  uint32_t checksum = 0;                    // of the whole file
+  std::map<std::string, uint32_t> tensors;  // of each tensor's values as they stand in the file
+};
+
+/// The content of manifest.json. As text it is a JSON object with the members format ("demi
+/// checkpoint"), format_version, demi, libtorch, step, text, numbers, files and, last, crc32c: the
+/// checksum of the file's bytes before the comma that precedes it. Checksums are 8 lower-case
+/// hexadecimal digits. Numbers are JSON numbers in the fewest digits that give the same bits, and
+/// the strings "inf", "-inf" and "nan"; a NaN of other bits is "nan:" and 16 hexadecimal digits.
+struct Manifest {
+  int64_t step = 0;
+  std::string demi, libtorch;  // versions of those that wrote it
+  std::map<std::string, StateDict> numbers;
+  Metadata text;
+  std::map<std::string, FileRecord> files;  // by file name
+};
+
+/// The text of manifest.json. Throws UsageError for names and texts that are not UTF-8.
+DEMI_API std::string to_text(const Manifest& manifest);
+
+/// Reads such a text; `file` is named in messages. Throws DataError for a damaged text, one of
+/// another kind, and one of a newer format version.
+DEMI_API Manifest parse_manifest(const std::filesystem::path& file, std::string_view text);
+
+/// The manifest of a checkpoint's folder. Throws DataError as parse_manifest, and if there is no
+/// such file or it cannot be read.
+DEMI_API Manifest read_manifest(const std::filesystem::path& checkpoint);
+
+}  // namespace demi::checkpoint

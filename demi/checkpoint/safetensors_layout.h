@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/checkpoint/manifest.h"
+#include "demi/checkpoint/safetensors.h"
+#include "demi/core/descriptor.h"
+
+namespace demi::checkpoint {
+
+/// A safetensors file before it is written: its header and the order of its tensors, which have to
+/// outlive it.
+class SafetensorsLayout {
+ public:
+  /// Throws UsageError, which names `where`, for what the format cannot hold.
+  SafetensorsLayout(const NamedTensors& tensors, const Metadata& metadata, std::string_view where);
+
+  /// Writes the whole file. Tensors of devices are copied to the CPU one by one.
+  FileRecord write(const Descriptor& file) const;
+
+ private:
+  std::vector<const NamedTensors::value_type*> entries_;
+  std::string header_;  // with its length before it
+};
+
+}  // namespace demi::checkpoint

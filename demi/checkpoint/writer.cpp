@@ -1,0 +1,37 @@
+#include "demi/checkpoint/writer.h"
+
+#include <memory>
+#include <utility>
+
+#include "demi/checkpoint/layouts.h"
+#include "demi/checkpoint/snapshot.h"
+
+namespace demi::checkpoint {
+
+Writer::Writer(std::filesystem::path folder) : folder_(std::move(folder)), lock_(folder_) {}
+
+Writer::~Writer() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Writer::save(int64_t step, const Checkpoint& checkpoint, const SaveOptions& options) {
+  wait();
+  check_options(step, options);
+  const Layouts refuses_now(checkpoint);
+  auto snapshot = std::make_shared<const Snapshot>(checkpoint);
+  thread_ = std::thread([this, step, options, snapshot = std::move(snapshot)]() mutable {
+    try {
+      checkpoint::save(folder_, step, snapshot->finish(), options);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+    snapshot.reset();
+  });
+}
+
+void Writer::wait() {
+  if (thread_.joinable()) thread_.join();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+}  // namespace demi::checkpoint
