@@ -1,6 +1,9 @@
 #include "lab/recipes/watch.h"
 
 #include <cmath>
+#include <limits>
+#include <string_view>
+#include <variant>
 
 #include "demi/profile/memory.h"
 
@@ -8,6 +11,15 @@ namespace demi::train {
 namespace {
 
 constexpr double kFade = 0.95;  // weight of the past in the shown loss
+constexpr const char* kMetricsFile = "metrics.jsonl";
+
+// The value of that name and type, or null.
+template <class Value>
+const Value* find(const report::MetricFields& line, std::string_view name) {
+  for (const auto& [key, value] : line)
+    if (key == name) return std::get_if<Value>(&value);
+  return nullptr;
+}
 
 }  // namespace
 
@@ -20,9 +32,7 @@ void ShowProgress::set_run(const std::string& name) {
   progress_.pause();
 }
 
-void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) {
-  View& view = *view_;
-  if (epoch == 1) view.first_step = 0;
+void ShowProgress::begin(View& view, int64_t epoch, int64_t epochs, int64_t steps) const {
   report::ProgressState state;
   state.run = view.state.run;
   state.items = items_;
@@ -32,7 +42,32 @@ void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) 
   view.state = std::move(state);
   view.seconds = 0;
   view.loss = std::nan("");
-  progress_.begin_epoch(view.state);
+}
+
+void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) {
+  begin(*view_, epoch, epochs, steps);
+  progress_.begin_epoch(view_->state);
+}
+
+void ShowProgress::resume(const History& history, int64_t epochs, int64_t steps,
+                          int64_t step_examples) {
+  const auto ended = static_cast<int64_t>(history.epochs.size());
+  if (history.steps.empty() || history.steps.back().epoch <= ended) return;
+  View& view = *view_;
+  begin(view, ended + 1, epochs, steps);
+  report::ProgressState& state = view.state;
+  for (const StepMetrics& step : history.steps) {
+    if (step.epoch <= ended) continue;
+    if (state.step++ == 0) view.first_step = step.step - 1;
+    state.examples += step_examples;
+    view.seconds += step.seconds;
+    view.loss = std::isfinite(view.loss) ? kFade * view.loss + (1 - kFade) * step.loss : step.loss;
+    if (step.accuracy)
+      state.correct = state.correct.value_or(0) +
+                      std::llround(*step.accuracy * static_cast<double>(step_examples));
+  }
+  state.loss = view.loss;
+  progress_.begin_epoch(state);
 }
 
 void ShowProgress::on_step(const StepMetrics& step, int64_t examples) {
@@ -76,22 +111,96 @@ void ShowProgress::on_epoch_end(const EpochRecord& epoch) {
 }
 
 FileMetrics::FileMetrics(std::filesystem::path folder)
-    : folder_(std::move(folder)), log_(folder_ / "metrics.jsonl"), run_(&runs_[""]) {}
+    : folder_(std::move(folder)), run_(&runs_[""]) {
+  log_.emplace(folder_ / kMetricsFile);
+}
 
 void FileMetrics::set_run(const std::string& name) {
   run_ = &runs_[name];
-  if (run_->events) return;  // another turn
+  if (!run_->folder.empty()) return;  // another turn
   run_->name = name;
   std::string events = name;
   for (char& c : events) {
     if (c == ':' || c == '=') c = '-';
   }
-  std::filesystem::create_directories(folder_ / events);
-  run_->events = std::make_unique<report::EventFile>(folder_ / events);
+  run_->folder = folder_ / events;
+  std::filesystem::create_directories(run_->folder);
+}
+
+// The file of the present run's events; none where it was not named.
+report::EventFile* FileMetrics::events() {
+  if (!run_->events && !run_->folder.empty())
+    run_->events = std::make_unique<report::EventFile>(run_->folder, run_->last_step);
+  return run_->events.get();
+}
+
+// Removes the lines that the run will write again, and says what is there of the others. The file
+// has its run's lines in order and lacks those at the end, if any.
+FileMetrics::Written FileMetrics::keep_lines(const History& history) {
+  const int64_t last_step = history.steps.empty() ? 0 : history.steps.back().step;
+  const auto last_epoch = static_cast<int64_t>(history.epochs.size());
+  Written written;
+  log_->sync();
+  log_.reset();
+  report::keep_metrics(folder_ / kMetricsFile, [&](const report::MetricFields& line) {
+    const std::string* run = find<std::string>(line, "run");
+    const int64_t *step = find<int64_t>(line, "step"), *epoch = find<int64_t>(line, "epoch");
+    if (!run || *run != run_->name || !step || !epoch) return true;
+    const bool of_epoch = find<double>(line, "epoch_loss") != nullptr;
+    if (of_epoch ? *epoch > last_epoch : *step > last_step) return false;
+    (of_epoch ? written.epoch : written.step) = of_epoch ? *epoch : *step;
+    return true;
+  });
+  log_.emplace(folder_ / kMetricsFile);
+  return written;
+}
+
+void FileMetrics::resume(const History& history) {
+  const Written written = keep_lines(history);
+  // Events of the last step are told again, since those of its epoch's end may follow.
+  const bool has_events = !run_->folder.empty() && !std::filesystem::is_empty(run_->folder);
+  const int64_t last_step = history.steps.empty() ? 0 : history.steps.back().step;
+  const int64_t first_event = has_events ? last_step : 0;
+  run_->events.reset();
+  run_->last_step = last_step;
+  auto epoch = history.epochs.begin();
+  const auto end_epochs_before = [&](int64_t number) {
+    for (; epoch != history.epochs.end() && epoch->epoch < number; ++epoch) {
+      if (epoch->epoch > written.epoch) write(*epoch);
+      if (run_->last_step >= first_event) tell(*epoch);
+    }
+  };
+  events();  // begins at last_step
+  for (const StepMetrics& step : history.steps) {
+    end_epochs_before(step.epoch);
+    run_->last_step = step.step;
+    if (step.step > written.step) write(step);
+    if (step.step >= first_event) tell(step);
+  }
+  end_epochs_before(std::numeric_limits<int64_t>::max());
+  flush();
 }
 
 void FileMetrics::on_step(const StepMetrics& step, int64_t) {
   run_->last_step = step.step;
+  write(step);
+  tell(step);
+}
+
+void FileMetrics::on_epoch_end(const EpochRecord& epoch) {
+  write(epoch);
+  log_->sync();
+  tell(epoch);
+  if (run_->events) run_->events->flush();
+}
+
+void FileMetrics::flush() {
+  log_->flush();
+  for (auto& [name, run] : runs_)
+    if (run.events) run.events->flush();
+}
+
+void FileMetrics::write(const StepMetrics& step) {
   report::MetricFields fields{
       {"run", run_->name}, {"epoch", step.epoch}, {"step", step.step}, {"loss", step.loss}};
   if (step.accuracy) fields.emplace_back("accuracy", *step.accuracy);
@@ -100,17 +209,21 @@ void FileMetrics::on_step(const StepMetrics& step, int64_t) {
   fields.emplace_back("skipped", step.skipped);
   fields.emplace_back("seconds", step.seconds);
   fields.emplace_back("data_seconds", step.data_seconds);
-  log_.write(fields);
-  if (!run_->events) return;
-  run_->events->scalar("loss/train", step.step, step.loss);
-  run_->events->scalar("learning_rate", step.step, step.learning_rate);
-  if (step.accuracy) run_->events->scalar("accuracy/train", step.step, *step.accuracy);
-  if (step.loss_scale) run_->events->scalar("loss_scale", step.step, *step.loss_scale);
-  run_->events->scalar("seconds/step", step.step, step.seconds);
-  run_->events->scalar("seconds/data", step.step, step.data_seconds);
+  log_->write(fields);
 }
 
-void FileMetrics::on_epoch_end(const EpochRecord& epoch) {
+void FileMetrics::tell(const StepMetrics& step) {
+  report::EventFile* file = events();
+  if (!file) return;
+  file->scalar("loss/train", step.step, step.loss);
+  file->scalar("learning_rate", step.step, step.learning_rate);
+  if (step.accuracy) file->scalar("accuracy/train", step.step, *step.accuracy);
+  if (step.loss_scale) file->scalar("loss_scale", step.step, *step.loss_scale);
+  file->scalar("seconds/step", step.step, step.seconds);
+  file->scalar("seconds/data", step.step, step.data_seconds);
+}
+
+void FileMetrics::write(const EpochRecord& epoch) {
   report::MetricFields fields{
       {"run", run_->name},        {"epoch", epoch.epoch},           {"step", run_->last_step},
       {"epoch_loss", epoch.loss}, {"epoch_seconds", epoch.seconds}, {"examples", epoch.examples}};
@@ -126,17 +239,17 @@ void FileMetrics::on_epoch_end(const EpochRecord& epoch) {
       fields.emplace_back("test_" + name, value);
     fields.emplace_back("test_seconds", epoch.validation->seconds);
   }
-  log_.write(fields);
-  log_.sync();
-  if (!run_->events) return;
-  if (epoch.validation) {
-    run_->events->scalar("loss/test", run_->last_step, epoch.validation->loss);
-    if (epoch.validation->accuracy)
-      run_->events->scalar("accuracy/test", run_->last_step, *epoch.validation->accuracy);
-    for (const auto& [name, value] : epoch.validation->metrics)
-      run_->events->scalar(name + "/test", run_->last_step, value);
-  }
-  run_->events->flush();
+  log_->write(fields);
+}
+
+void FileMetrics::tell(const EpochRecord& epoch) {
+  report::EventFile* file = events();
+  if (!file || !epoch.validation) return;
+  file->scalar("loss/test", run_->last_step, epoch.validation->loss);
+  if (epoch.validation->accuracy)
+    file->scalar("accuracy/test", run_->last_step, *epoch.validation->accuracy);
+  for (const auto& [name, value] : epoch.validation->metrics)
+    file->scalar(name + "/test", run_->last_step, value);
 }
 
 }  // namespace demi::train

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 
@@ -26,6 +27,10 @@ class DEMI_API ShowProgress : public Callback {
   /// each go on where they were.
   void set_run(const std::string& name);
 
+  /// The present run goes on after what `history` holds, in an epoch of that many steps of so many
+  /// examples.
+  void resume(const History& history, int64_t epochs, int64_t steps, int64_t step_examples);
+
   /// What examples are called: "images".
   void set_items(std::string items) { items_ = std::move(items); }
 
@@ -45,6 +50,8 @@ class DEMI_API ShowProgress : public Callback {
     double loss = 0;         // fading mean, so that the figure can be read
   };
 
+  void begin(View& view, int64_t epoch, int64_t epochs, int64_t steps) const;
+
   report::Progress progress_;
   std::map<std::string, View> views_;  // by run
   View* view_;                         // of the present one
@@ -62,18 +69,35 @@ class DEMI_API FileMetrics : public Callback {
   /// go to FOLDER/name. Runs may take turns.
   void set_run(const std::string& name);
 
+  /// The present run goes on after what `history` holds: its lines of later steps and epochs are
+  /// removed, and those that a crash lost of the earlier ones are written again. Lines of other
+  /// runs stay. TensorBoard shows each step once.
+  void resume(const History& history);
+
   void on_step(const StepMetrics& step, int64_t examples) override;
   void on_epoch_end(const EpochRecord& epoch) override;
+  void flush();  // all lines and events to the operating system
 
  private:
   struct Lines {
     std::string name;
-    std::unique_ptr<report::EventFile> events;  // none where the run was not named
+    std::filesystem::path folder;               // of its events; empty where it was not named
+    std::unique_ptr<report::EventFile> events;  // from the first of them on
     int64_t last_step = 0;
   };
+  struct Written {  // the last in metrics.jsonl of the present run
+    int64_t step = 0, epoch = 0;
+  };
+
+  Written keep_lines(const History& history);
+  void write(const StepMetrics& step);
+  void write(const EpochRecord& epoch);
+  report::EventFile* events();
+  void tell(const StepMetrics& step);
+  void tell(const EpochRecord& epoch);
 
   std::filesystem::path folder_;
-  report::MetricsLog log_;
+  std::optional<report::MetricsLog> log_;
   std::map<std::string, Lines> runs_;
   Lines* run_;  // the present one
 };

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <sstream>
 #include <thread>
@@ -97,6 +98,125 @@ TEST(FileMetrics, RunsThatTakeTurnsHaveLinesAndEventsOfTheirOwn) {
     EXPECT_EQ(std::distance(begin(events), end(events)), 1) << "one file of events a run";
   }
   std::filesystem::remove_all(folder);
+}
+
+TEST(ShowProgress, ARunThatGoesOnBeginsAtItsStep) {
+  std::ostringstream out;
+  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
+  History history;
+  for (int64_t step = 1; step <= 7; ++step)  // epochs of 5 steps
+    history.steps.push_back(
+        {.epoch = step <= 5 ? 1 : 2, .step = step, .loss = 1, .accuracy = 0.5, .seconds = 2});
+  history.epochs.push_back({.epoch = 1});
+  show.resume(history, 3, 5, 4);
+  EXPECT_THAT(out.str(), HasSubstr("epoch 2/3"));
+  EXPECT_THAT(out.str(), HasSubstr(" 40 %"));
+  out.str("");
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));
+  show.on_step({.epoch = 2, .step = 8, .loss = 1, .accuracy = 1, .seconds = 2}, 12);
+  EXPECT_THAT(out.str(), HasSubstr(" 60 %"));
+  EXPECT_THAT(out.str(), HasSubstr("accuracy 66.67 %  (8/12)"));
+  EXPECT_THAT(out.str(), HasSubstr("2.00 images/s"));
+}
+
+class ResumedMetrics : public ::testing::Test {
+ protected:
+  ResumedMetrics()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("demi-resumed-" + std::to_string(getpid()))) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~ResumedMetrics() override { std::filesystem::remove_all(folder_); }
+
+  static StepMetrics step(int64_t number) {
+    return {.epoch = (number + 1) / 2, .step = number, .loss = 1.0 / static_cast<double>(number)};
+  }
+  static EpochRecord epoch(int64_t number) { return {.epoch = number, .examples = 8, .loss = 0.5}; }
+
+  // The steps up to `steps`, two an epoch, and the ends of the first `epochs`.
+  static History history(int64_t steps, int64_t epochs) {
+    History history;
+    for (int64_t i = 1; i <= steps; ++i) history.steps.push_back(step(i));
+    for (int64_t i = 1; i <= epochs; ++i) history.epochs.push_back(epoch(i));
+    return history;
+  }
+
+  static void tell(FileMetrics& metrics, int64_t first, int64_t last) {
+    for (int64_t i = first; i <= last; ++i) {
+      metrics.on_step(step(i), 4);
+      if (i % 2 == 0) metrics.on_epoch_end(epoch(i / 2));
+    }
+  }
+
+  std::string lines(const std::string& run) const {
+    std::ifstream file(folder_ / "metrics.jsonl");
+    std::string all;
+    for (std::string line; std::getline(file, line);)
+      if (line.find("\"" + run + "\"") != std::string::npos) all += line + "\n";
+    return all;
+  }
+
+  std::filesystem::path folder_;
+};
+
+// Killed after 7 steps, with a checkpoint of an earlier step: from before the end of its epoch, or
+// from after it.
+TEST_F(ResumedMetrics, AreThoseOfAnUnbrokenRun) {
+  {
+    FileMetrics metrics(folder_);
+    metrics.set_run("unbroken");
+    tell(metrics, 1, 8);
+  }
+  std::string expected = lines("unbroken");
+  struct Case {
+    int64_t steps, epochs;
+  };
+  for (const auto& [steps, epochs] : {Case{5, 2}, Case{6, 2}, Case{6, 3}, Case{0, 0}, Case{7, 3}}) {
+    const std::string run = "run" + std::to_string(steps) + std::to_string(epochs),
+                      other = "other" + run;
+    {
+      FileMetrics metrics(folder_);
+      for (int64_t i = 1; i <= 7; ++i)
+        for (const std::string& name : {run, other}) {
+          metrics.set_run(name);
+          tell(metrics, i, i);
+        }
+    }
+    const std::string of_other = lines(other);
+    {
+      FileMetrics metrics(folder_);
+      metrics.set_run(run);
+      metrics.resume(history(steps, epochs));
+      if (steps == 6 && epochs == 2) metrics.on_epoch_end(epoch(3));
+      tell(metrics, steps + 1, 8);
+    }
+    std::string seen = lines(run);
+    for (std::size_t at = 0; (at = seen.find(run, at)) != std::string::npos;)
+      seen.replace(at, run.size(), "unbroken");
+    EXPECT_EQ(seen, expected) << run;
+    EXPECT_EQ(lines(other), of_other) << "another run's lines stay";
+  }
+}
+
+// What was told in the second before a kill had not reached the file, or the file is lost.
+TEST_F(ResumedMetrics, ThatACrashLostAreWrittenFromTheHistory) {
+  {
+    FileMetrics metrics(folder_);
+    metrics.set_run("unbroken");
+    tell(metrics, 1, 8);
+  }
+  const std::string expected = lines("unbroken");
+  for (const std::size_t kept : {expected.size(), expected.size() / 2, std::size_t{0}}) {
+    std::ofstream(folder_ / "metrics.jsonl") << expected.substr(0, kept);
+    {
+      FileMetrics metrics(folder_);
+      metrics.set_run("unbroken");
+      metrics.resume(history(6, 3));
+      tell(metrics, 7, 8);
+    }
+    EXPECT_EQ(lines("unbroken"), expected) << kept << " bytes";
+  }
 }
 
 }  // namespace

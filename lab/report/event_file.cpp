@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 
 #include "demi/core/crc32c.h"
 #include "lab/report/protobuf.h"
@@ -19,8 +20,12 @@ namespace {
 // Field numbers of tensorflow/core/util/event.proto and
 // tensorflow/core/framework/{summary,tensor,tensor_shape}.proto.
 namespace event {
-constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5;
+constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
 }
+namespace session_log {
+constexpr int kStatus = 1;
+constexpr int kStart = 1;  // SessionStatus
+}  // namespace session_log
 namespace summary {
 constexpr int kValue = 1;
 }
@@ -40,11 +45,25 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+// TensorBoard reads the files of a folder in the order of their names.
+long long seconds_after_those_in(const std::filesystem::path& folder, double wall_time) {
+  auto seconds = static_cast<long long>(std::floor(wall_time));
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kPrefix))
+      seconds = std::max(seconds, 1 + std::strtoll(name.c_str() + kPrefix.size(), nullptr, 10));
+  }
+  return seconds;
+}
+
 std::filesystem::path name_in(const std::filesystem::path& folder, double wall_time) {
   static std::atomic<int> made{0};
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0 || host[0] == '\0') host = {"localhost"};
-  return folder / fmt::format("events.out.tfevents.{:.0f}.{}.{}.{}", std::floor(wall_time),
+  return folder / fmt::format("{}{}.{}.{}.{}", kPrefix, seconds_after_those_in(folder, wall_time),
                               host.data(), ::getpid(), made++);
 }
 
@@ -102,8 +121,9 @@ Histogram histogram_of(std::span<const float> values, int buckets) {
   return out;
 }
 
-EventFile::EventFile(const std::filesystem::path& folder, std::chrono::duration<double> interval,
-                     WallClock clock)
+// TensorBoard drops nothing at the first START of a folder, so every file has one.
+EventFile::EventFile(const std::filesystem::path& folder, std::int64_t first_step,
+                     std::chrono::duration<double> interval, WallClock clock)
     : clock_(clock ? std::move(clock) : seconds_since_1970),
       interval_(interval),
       file_(name_in(folder, clock_()), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, kOtherRunsFolder),
@@ -112,6 +132,10 @@ EventFile::EventFile(const std::filesystem::path& folder, std::chrono::duration<
              .fixed64(event::kWallTime, clock_())
              .bytes(event::kFileVersion, "brain.Event:2")
              .encoded());
+  append(
+      event_at(clock_(), first_step)
+          .message(event::kSessionLog, Message().varint(session_log::kStatus, session_log::kStart))
+          .encoded());
   flush();
 }
 

@@ -31,15 +31,17 @@ DEMI_API Histogram histogram_of(std::span<const float> values, int buckets = 30)
 DEMI_API std::string tfrecord(std::string_view data);
 
 /// A TensorBoard event file in `folder` (`tensorboard --logdir FOLDER`), named
-/// events.out.tfevents.SECONDS.HOST.PID.N so that TensorBoard finds it and no two writers share
-/// one. Collects in memory and writes once in `interval` and on `flush`; a record is never half
-/// written but by a crash, which TensorBoard understands. Throws TrainingError if the disk is
-/// full. Not thread-safe.
+/// events.out.tfevents.SECONDS.HOST.PID.N so that TensorBoard finds it, reads it after those that
+/// are in the folder already, and no two writers share one. Collects in memory and writes once in
+/// `interval` and on `flush`; a record is never half written but by a crash, which TensorBoard
+/// understands. Throws TrainingError if the disk is full. Not thread-safe.
 class DEMI_API EventFile {
  public:
   using WallClock = std::function<double()>;  // seconds since 1970
 
-  explicit EventFile(const std::filesystem::path& folder,
+  /// `first_step`: TensorBoard drops what older files of the folder tell of this step and of later
+  /// ones, so that a run that goes on does not show its steps twice.
+  explicit EventFile(const std::filesystem::path& folder, std::int64_t first_step = 0,
                      std::chrono::duration<double> interval = std::chrono::seconds(10),
                      WallClock clock = {});
   EventFile(EventFile&&) noexcept = default;

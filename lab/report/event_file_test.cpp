@@ -45,7 +45,7 @@ TEST(Histogram, CountsEveryFiniteValueOnce) {
 TEST(EventFile, BeginsWithItsVersionAndIsNamedForTensorBoard) {
   std::filesystem::path path;
   {
-    EventFile events(testing::TempDir(), std::chrono::seconds(10), [] { return 1.0; });
+    EventFile events(testing::TempDir(), 0, std::chrono::seconds(10), [] { return 1.0; });
     path = events.path();
     events.scalar("a", 1, 2);
   }
@@ -55,11 +55,31 @@ TEST(EventFile, BeginsWithItsVersionAndIsNamedForTensorBoard) {
   // wall_time 1.0 as field 1 (fixed64), "brain.Event:2" as field 3: event.proto.
   const std::string version = "\x09\0\0\0\0\0\0\xf0\x3f\x1a\x0d"s + "brain.Event:2";
   EXPECT_EQ(text.substr(0, 40), tfrecord(version));
+  // wall_time, step 0, session_log (field 7) { status START (field 1, value 1) }.
+  const std::string start = "\x09\0\0\0\0\0\0\xf0\x3f\x10\0\x3a\x02\x08\x01"s;
+  EXPECT_EQ(text.substr(40, 31), tfrecord(start));
   // wall_time, step 1, summary { value { tag "a", simple_value 2.0 } }.
   EXPECT_EQ(
-      text.substr(40),
+      text.substr(71),
       tfrecord("\x09\0\0\0\0\0\0\xf0\x3f\x10\x01\x2a\x0a\x0a\x08\x0a\x01\x61\x15\0\0\0\x40"s));
   std::filesystem::remove(path);
+}
+
+// TensorBoard reads the files of a folder in the order of their names, whatever process and second
+// they are of.
+TEST(EventFile, IsReadAfterTheOlderOnesOfItsFolder) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "demi_event_files";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "events.out.tfevents.1700000007.10.0.0.1.999999.3") << "";
+  std::string last = "events.out.tfevents.1700000007.10.0.0.1.999999.3";
+  for (const double now : {1700000007.9, 1700000007.9, 1600000000.0, 1700000100.0}) {
+    const EventFile events(folder, 5, std::chrono::seconds(10), [=] { return now; });
+    EXPECT_GT(events.path().filename().string(), last);
+    last = events.path().filename().string();
+  }
+  EXPECT_TRUE(last.starts_with("events.out.tfevents.1700000100.")) << last;
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

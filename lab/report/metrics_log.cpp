@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "lab/report/run_folder.h"
 
@@ -57,15 +58,14 @@ MetricFields from_json(const Json& line) {
   return fields;
 }
 
-/// Calls `use(line, offset)` for each line that ends in '\n', until it says no. Returns where the
-/// last whole line ended.
+/// Calls `use(line)` for each line that ends in '\n'. Returns where the last of them ended.
 template <typename Use>
 std::streamoff for_each_line(const std::filesystem::path& path, const Use& use) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return 0;
   std::streamoff offset = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
-    if (!use(line, offset)) return offset;
+    use(line);
     offset += static_cast<std::streamoff>(line.size()) + 1;
   }
   return offset;
@@ -85,8 +85,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::chrono::milliseco
     : file_(path, O_WRONLY | O_CREAT | O_APPEND, kOtherRunsFolder),
       interval_(interval),
       flushed_(std::chrono::steady_clock::now()) {
-  const std::streamoff whole =
-      for_each_line(path, [](const std::string&, std::streamoff) { return true; });
+  const std::streamoff whole = for_each_line(path, [](const std::string&) {});
   if (whole < static_cast<std::streamoff>(std::filesystem::file_size(path))) cut_file(path, whole);
 }
 
@@ -119,7 +118,7 @@ std::vector<MetricFields> read_metrics(const std::filesystem::path& path) {
         {.where = "report.read_metrics", .what = "no such file", .seen = path.string()});
   }
   std::vector<MetricFields> lines;
-  for_each_line(path, [&](const std::string& text, std::streamoff) {
+  for_each_line(path, [&](const std::string& text) {
     const Json line = Json::parse(text, nullptr, false);
     if (!line.is_object()) {
       throw DataError({.where = "report.read_metrics",
@@ -129,21 +128,19 @@ std::vector<MetricFields> read_metrics(const std::filesystem::path& path) {
                        .accepted = "one JSON object a line"});
     }
     lines.push_back(from_json(line));
-    return true;
   });
   return lines;
 }
 
-void forget_metrics_after(const std::filesystem::path& path, const std::string& field,
-                          std::int64_t last) {
+void keep_metrics(const std::filesystem::path& path,
+                  const std::function<bool(const MetricFields&)>& keep) {
   if (!std::filesystem::exists(path)) return;
-  const std::streamoff kept = for_each_line(path, [&](const std::string& text, std::streamoff) {
+  AtomicFile file(path, kOtherRunsFolder);
+  for_each_line(path, [&](const std::string& text) {
     const Json line = Json::parse(text, nullptr, false);
-    const bool above =
-        line.is_object() && line.contains(field) && line[field].is_number() && line[field] > last;
-    return !above;
+    if (!line.is_object() || keep(from_json(line))) file.write(text + "\n");
   });
-  cut_file(path, kept);
+  file.commit();
 }
 
 }  // namespace demi::report

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -49,10 +50,10 @@ class DEMI_API MetricsLog {
 /// missing or not of this kind.
 DEMI_API std::vector<MetricFields> read_metrics(const std::filesystem::path& path);
 
-/// Removes the lines of steps that a resumed run will repeat: the first line whose `field` is above
-/// `last`, and all after it. Nothing happens if there is
-/// no file.
-DEMI_API void forget_metrics_after(const std::filesystem::path& path, const std::string& field,
-                                   std::int64_t last);
+/// Removes the lines for which `keep` says no, and a last line that was cut off. The other lines
+/// keep their bytes and their order; one that is damaged is kept. The file is replaced as a whole
+/// or not at all. Nothing happens if there is no file. Throws TrainingError.
+DEMI_API void keep_metrics(const std::filesystem::path& path,
+                           const std::function<bool(const MetricFields&)>& keep);
 
 }  // namespace demi::report

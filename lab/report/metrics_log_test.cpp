@@ -55,12 +55,38 @@ TEST_F(MetricsLogTest, AFullDiskLeavesWholeLinesAndLosesNothing) {
   EXPECT_EQ(read_metrics(path).size(), 2U);
 }
 
-TEST_F(MetricsLogTest, ARunThatGoesOnForgetsWhatItWillDoAgain) {
+// Of a comparison whose runs take turns, one goes on from an earlier step.
+TEST_F(MetricsLogTest, LinesOfOneRunCanBeRemovedFromAmongThoseOfOthers) {
   const fs::path path = folder / "metrics.jsonl";
-  put(path, "{\"step\":1}\n{\"epoch\":1}\n{\"step\":2}\n{\"step\":3}\n");
-  forget_metrics_after(path, "step", 2);
-  EXPECT_EQ(content(path), "{\"step\":1}\n{\"epoch\":1}\n{\"step\":2}\n");
-  forget_metrics_after(folder / "none", "step", 2);
+  put(path,
+      "{\"run\":\"fp32\",\"step\":1}\n{\"run\":\"bf16\",\"step\":1}\n"
+      "{\"run\":\"fp32\",\"step\":2,\"loss\":0.30}\n{\"run\":\"bf16\",\"step\":2}\nnot json\n"
+      "{\"run\":\"fp32\",\"st");
+  const auto keep = [](const MetricFields& line) {
+    return std::get<std::string>(line[0].second) != "bf16" ||
+           std::get<std::int64_t>(line[1].second) < 2;
+  };
+  keep_metrics(path, keep);
+  EXPECT_EQ(content(path),
+            "{\"run\":\"fp32\",\"step\":1}\n{\"run\":\"bf16\",\"step\":1}\n"
+            "{\"run\":\"fp32\",\"step\":2,\"loss\":0.30}\nnot json\n")
+      << "the lines that stay keep their bytes";
+  keep_metrics(folder / "none", keep);
+  EXPECT_FALSE(fs::exists(folder / "none"));
+}
+
+TEST_F(MetricsLogTest, AFullDiskLeavesTheMetricsAsTheyWere) {
+  const fs::path path = folder / "metrics.jsonl";
+  put(path, "{\"text\":\"" + std::string(5000, 'x') + "\"}\n{\"step\":1}\n");
+  const std::string before = content(path);
+  {
+    FileSizeLimit limit(4096);
+    EXPECT_THROW(
+        keep_metrics(path, [](const MetricFields& line) { return line[0].first != "step"; }),
+        TrainingError);
+  }
+  EXPECT_EQ(content(path), before);
+  EXPECT_EQ(entries(folder), 1U);
 }
 
 TEST_F(MetricsLogTest, DamagedMetricsNameTheirLine) {

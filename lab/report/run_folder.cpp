@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <functional>
+#include <map>
 
 #include "demi/core/atomic_file.h"
 #include "demi/core/descriptor.h"
@@ -49,13 +51,21 @@ int number_of(const std::string& entry, std::string_view name) {
   return error == std::errc() && end == last ? number : 0;
 }
 
-int highest_number(const fs::path& root, std::string_view name) {
-  int highest = 0;
+/// Calls `use(number, folder)` for each folder ROOT/NAME-NNN.
+template <class Use>
+void for_each_folder(const fs::path& root, std::string_view name, const Use& use) {
   std::error_code error;
   for (fs::directory_iterator entry(root, error), end; !error && entry != end;
        entry.increment(error)) {
-    highest = std::max(highest, number_of(entry->path().filename().string(), name));
+    const int number = number_of(entry->path().filename().string(), name);
+    if (number > 0) use(number, entry->path());
   }
+}
+
+int highest_number(const fs::path& root, std::string_view name) {
+  int highest = 0;
+  for_each_folder(root, name,
+                  [&](int number, const fs::path&) { highest = std::max(highest, number); });
   return highest;
 }
 
@@ -87,6 +97,14 @@ fs::path runs_root(const fs::path& given) {
   if (!given.empty()) return given;
   const char* const set = std::getenv("DEMI_RUNS");
   return set != nullptr && *set != '\0' ? set : "runs";
+}
+
+std::vector<fs::path> run_folders(std::string_view name, const fs::path& root) {
+  std::map<int, fs::path, std::greater<>> found;
+  for_each_folder(root, name, [&](int number, const fs::path& folder) { found[number] = folder; });
+  std::vector<fs::path> folders;
+  for (const auto& [number, folder] : found) folders.push_back(folder);
+  return folders;
 }
 
 RunFolder RunFolder::create(std::string_view name, const fs::path& root,

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "demi/core/export.h"
 
@@ -16,9 +17,13 @@ inline constexpr std::string_view kOtherRunsFolder = "point DEMI_RUNS or --run-d
 /// folder.
 DEMI_API std::filesystem::path runs_root(const std::filesystem::path& given = {});
 
+/// The folders ROOT/NAME-NNN, the highest number first.
+DEMI_API std::vector<std::filesystem::path> run_folders(
+    std::string_view name, const std::filesystem::path& root = runs_root());
+
 /// One run's folder, ROOT/NAME-NNN, where everything that a run leaves is filed:
 ///
-///     config.json  metrics.jsonl  events.out.tfevents.*  report.html  last.*, best.* (checkpoints)
+///     config.json  metrics.jsonl  events.out.tfevents.*  report.html  checkpoints/  result.json
 class DEMI_API RunFolder {
  public:
   /// Makes the folder with the number after the highest one there, and by nobody else: two runs

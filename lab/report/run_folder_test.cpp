@@ -24,6 +24,14 @@ TEST_F(RunFolderTest, RunsAreNumberedAfterTheHighest) {
   EXPECT_EQ(RunFolder::open(last.path()).path(), last.path());
 }
 
+TEST_F(RunFolderTest, TheNewestIsTheOneOfTheHighestNumber) {
+  for (const char* name : {"mlp-009", "mlp-010", "mlp-1000", "mlp-x", "mlp-cnn-2000", "other-3000"})
+    fs::create_directory(folder / name);
+  EXPECT_EQ(run_folders("mlp", folder),
+            (std::vector<fs::path>{folder / "mlp-1000", folder / "mlp-010", folder / "mlp-009"}));
+  EXPECT_TRUE(run_folders("mlp", folder / "none").empty());
+}
+
 TEST_F(RunFolderTest, ARunThatCannotBeSavedIsRefusedBeforeTraining) {
   EXPECT_THROW(RunFolder::create("mlp", folder, std::numeric_limits<std::uint64_t>::max()),
                TrainingError);
