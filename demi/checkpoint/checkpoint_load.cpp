@@ -32,17 +32,22 @@ enum class Memory { own, mapped };
                    .advice = advice});
 }
 
-bool is_checkpoint(const fs::path& folder) {
+/// Whether something stands there. Throws DataError if the system cannot tell.
+bool stands(const fs::path& path) {
   std::error_code code;
-  return fs::exists(folder / kManifestFile, code);
+  const fs::file_status status = fs::status(path, code);
+  if (status.type() == fs::file_type::none) no_checkpoint(path, code.message());
+  return fs::exists(status);
 }
+
+bool is_checkpoint(const fs::path& folder) { return stands(folder / kManifestFile); }
 
 /// The checkpoint that FOLDER/last or FOLDER/best names; nothing if there is no such file.
 std::optional<fs::path> named_in(const fs::path& file) {
   const std::vector<std::string> names = read_names(file);
   if (names.empty()) return std::nullopt;
   fs::path named = file.parent_path() / names.front();
-  if (std::error_code code; !fs::is_directory(named, code))
+  if (!stands(named))
     no_checkpoint(file, fmt::format("it names {}, which is not there", names.front()),
                   "name another checkpoint's folder");
   return named;

@@ -113,10 +113,24 @@ void require_removed(const std::optional<NotRemoved>& failure) {
                      failure->error, "remove it by hand");
 }
 
+/// The names in `best`. Without them nothing may be removed: it might be the best.
+std::vector<std::string> best_in(const fs::path& folder) {
+  try {
+    return read_names(folder / "best");
+  } catch (const DataError& error) {
+    throw TrainingError(
+        {.where = kSave,
+         .what = "the new checkpoint is saved, but no old one could be removed",
+         .seen = error.what(),
+         .advice = fmt::format("remove {} or replace it by a copy of {}",
+                               (folder / "best").string(), (folder / "last").string())});
+  }
+}
+
 /// Removes the checkpoints that neither are kept nor the best.
 void prune(const fs::path& folder, const std::vector<std::string>& standing,
            const std::vector<std::string>& kept) {
-  const std::vector<std::string> best = read_names(folder / "best");
+  const std::vector<std::string> best = best_in(folder);
   for (const std::string& name : standing)
     if (std::ranges::find(kept, name) == kept.end() && std::ranges::find(best, name) == best.end())
       require_removed(remove_checkpoint(folder / name));

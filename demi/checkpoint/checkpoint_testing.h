@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
@@ -16,6 +17,15 @@
 #include "demi/checkpoint/checkpoint.h"
 
 namespace demi::checkpoint {
+
+/// Names of all that stands in the folder, sorted.
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
 
 /// A test with a folder of its own. In memory where there is /dev/shm: what these tests look at
 /// does not depend on the disk, and thousands of saves would wait for it.
@@ -32,14 +42,7 @@ class CheckpointFolder : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  /// Names of all that stands in the folder, sorted.
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_))
-      names.push_back(entry.path().filename());
-    std::ranges::sort(names);
-    return names;
-  }
+  std::vector<std::string> names() const { return names_in(folder_); }
 
   std::filesystem::path folder_;
 };

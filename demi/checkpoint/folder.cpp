@@ -101,9 +101,15 @@ std::string names_to_text(const std::vector<std::string>& names) {
 }
 
 std::vector<std::string> read_names(const fs::path& file) {
-  std::error_code code;
-  if (fs::symlink_status(file, code).type() == fs::file_type::not_found) return {};
   constexpr std::string_view kExpected = "names of checkpoints, one a line, then their checksum";
+  std::error_code code;
+  const fs::file_status status = fs::symlink_status(file, code);
+  if (status.type() == fs::file_type::not_found) return {};
+  if (code)
+    throw DataError({.where = "checkpoint.find",
+                     .what = file.string() + " cannot be read",
+                     .seen = code.message(),
+                     .accepted = kExpected});
   const InputFile input(file, "checkpoint.find", kExpected);
   if (input.bytes() > kLongestNames)
     input.fault()("the file is too long", 0, fmt::format("{} bytes", input.bytes()), kExpected);

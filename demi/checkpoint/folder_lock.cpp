@@ -45,8 +45,9 @@ void make_folder(const fs::path& folder) {
   if (result == 0) return sync_folder(above);
   const int error = errno;
   std::error_code code;
-  if (error != EEXIST || !fs::is_directory(folder, code))
-    throw_file_error("checkpoint.save", folder, "cannot be made a folder", error);
+  if (error == EEXIST && fs::is_directory(folder, code)) return;
+  throw_file_error("checkpoint.save", folder, "cannot be made a folder",
+                   code ? code.value() : error);
 }
 
 FolderId id_of(const fs::path& folder) {

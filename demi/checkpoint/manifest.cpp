@@ -27,10 +27,6 @@ constexpr uint64_t kLongestManifest = uint64_t{1} << 30;
 
 std::string checksum_text(uint32_t checksum) { return fmt::format("{:08x}", checksum); }
 
-/// What follows the text that it sums up.
-std::string closing(std::string_view body) {
-  return fmt::format(",\n  \"crc32c\": \"{}\"\n}}\n", checksum_text(crc32c(body)));
-}
 constexpr std::size_t kClosingBytes = sizeof(",\n  \"crc32c\": \"01234567\"\n}\n") - 1;
 
 template <class Number>
@@ -120,6 +116,10 @@ std::optional<std::string> newer_version(const json& document) {
 
 }  // namespace
 
+std::string closing_of_manifest(std::string_view body) {
+  return fmt::format(",\n  \"crc32c\": \"{}\"\n}}\n", checksum_text(crc32c(body)));
+}
+
 std::string to_text(const Manifest& manifest) {
   ordered_json document{{"format", kKind},
                         {"format_version", kFormatVersion},
@@ -150,7 +150,7 @@ std::string to_text(const Manifest& manifest) {
                       .accepted = "UTF-8"});
   }
   text.resize(text.rfind('\n'));  // without the closing brace
-  return text + closing(text);
+  return text + closing_of_manifest(text);
 }
 
 Manifest parse_manifest(const std::filesystem::path& file, std::string_view text) {
@@ -163,7 +163,8 @@ Manifest parse_manifest(const std::filesystem::path& file, std::string_view text
                      .accepted = fmt::format("at most {}", kFormatVersion),
                      .advice = "load it with that demi, or update this one"});
   const std::size_t body = text.size() - std::min(text.size(), kClosingBytes);
-  if (const std::string expected = closing(text.substr(0, body)); text.substr(body) != expected)
+  if (const std::string expected = closing_of_manifest(text.substr(0, body));
+      text.substr(body) != expected)
     fail("the file does not end with its checksum", body, text.substr(body), expected);
   try {
     if (document.at("format") != json(kKind))

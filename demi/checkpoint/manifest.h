@@ -38,6 +38,9 @@ struct Manifest {
 /// The text of manifest.json. Throws UsageError for names and texts that are not UTF-8.
 DEMI_API std::string to_text(const Manifest& manifest);
 
+/// What ends a text of this body: its checksum.
+DEMI_API std::string closing_of_manifest(std::string_view body);
+
 /// Reads such a text; `file` is named in messages. Throws DataError for a damaged text, one of
 /// another kind, and one of a newer format version.
 DEMI_API Manifest parse_manifest(const std::filesystem::path& file, std::string_view text);

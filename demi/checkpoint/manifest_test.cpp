@@ -13,12 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The text with the checksum that its body has now.
-std::string summed_up(const std::string& body) {
-  std::array<char, 9> digits{};
-  std::snprintf(digits.data(), digits.size(), "%08x", crc32c(body));
-  return body + ",\n  \"crc32c\": \"" + digits.data() + "\"\n}\n";
-}
+std::string summed_up(const std::string& body) { return body + closing_of_manifest(body); }
 
 std::string refusal(const std::string& text) {
   try {
