@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -68,6 +69,13 @@ void InputFile::read(void* to, uint64_t offset, uint64_t bytes) const {
     offset += static_cast<uint64_t>(got);
     bytes -= static_cast<uint64_t>(got);
   }
+}
+
+void InputFile::read_ahead(uint64_t offset) const {
+  constexpr uint64_t kStep = uint64_t{2} << 20, kAhead = 4 * kStep;
+  for (ahead_ = std::max(ahead_, offset); ahead_ < std::min(bytes_, offset + kAhead);
+       ahead_ += kStep)
+    ::posix_fadvise(fd_, static_cast<off_t>(ahead_), kStep, POSIX_FADV_WILLNEED);
 }
 
 std::shared_ptr<const Mapping> InputFile::map() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "demi/checkpoint/huge_pages.h"
 #include "demi/checkpoint/safetensors_dtype.h"
 #include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/crc32c.h"
@@ -104,6 +105,7 @@ void SafetensorsInput::read_values(const TensorPlace& place, char* to, Sums* sum
   for (uint64_t at = place.begin; at < place.end; at += piece) {
     piece = std::min(place.end - at, kPieceBytes);
     char* values = to == nullptr ? spare.data() : to + (at - place.begin);
+    file_.read_ahead(header_.data_start + at);
     file_.read(values, header_.data_start + at, piece);
     if (sums != nullptr) sums->tensor = crc32c(values, piece, sums->tensor);
     if (place.dtype == "BOOL")
@@ -145,6 +147,7 @@ void SafetensorsInput::expect_file(const FileRecord& record, const Sums& sums) c
 at::Tensor SafetensorsInput::read_tensor(const TensorPlace& place, Sums* sums) const {
   at::Tensor tensor =
       at::empty(place.shape, at::TensorOptions().dtype(*safetensors_dtype(place.dtype)));
+  prefer_huge_pages(tensor.mutable_data_ptr(), tensor.nbytes());
   read_values(place, static_cast<char*>(tensor.mutable_data_ptr()), sums);
   return tensor;
 }

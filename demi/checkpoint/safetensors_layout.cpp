@@ -90,10 +90,16 @@ uint32_t write_and_sum(const Descriptor& file, const void* data, uint64_t bytes)
   constexpr uint64_t kPiece = uint64_t{256} << 10;
   const char* next = static_cast<const char*>(data);
   uint32_t sum = 0;
+  constexpr uint64_t kStart = uint64_t{8} << 20;
+  uint64_t written = 0;
   for (uint64_t piece = 0; bytes > 0; bytes -= piece, next += piece) {
     piece = std::min(bytes, kPiece);
     sum = crc32c(next, piece, sum);
     file.write_all(next, piece);
+    if ((written += piece) >= kStart) {
+      file.start_sync();
+      written = 0;
+    }
   }
   return sum;
 }

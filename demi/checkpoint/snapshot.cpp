@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "demi/checkpoint/huge_pages.h"
+
 namespace demi::checkpoint {
 namespace {
 
@@ -12,6 +14,7 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   const bool pinned = tensor.is_cuda();
   at::Tensor copy = at::empty(
       tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).pinned_memory(pinned));
+  if (!pinned) prefer_huge_pages(copy.mutable_data_ptr(), copy.nbytes());
   return copy.copy_(tensor.detach(), /*non_blocking=*/pinned);
 }
 

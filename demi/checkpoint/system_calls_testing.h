@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <functional>
-#include <string>
+#include <iterator>
+#include <vector>
 
 namespace demi::checkpoint {
 
@@ -31,10 +33,10 @@ struct Intervention {
 };
 
 struct Ended {
-  bool supported = true;  // false where processes may not be traced, and on other processors
-  int64_t calls = 0;      // system calls of the work
-  int64_t number = -1;    // of the call that was meddled with
-  int status = 0;         // as of waitpid
+  bool supported = true;       // false where processes may not be traced, on other processors
+  std::vector<int64_t> calls;  // numbers of the work's system calls, SYS_...
+  int64_t number = -1;         // of the call that was meddled with
+  int status = 0;              // as of waitpid
 };
 
 #if defined(__linux__) && defined(__x86_64__)
@@ -98,6 +100,16 @@ class TracedProcess {
   int status_ = 0;
 };
 
+/// Sanitizers end the process if the system refuses them memory, so their calls are left alone.
+inline bool is_left_alone(int64_t number) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr std::array kMemory = {SYS_mmap, SYS_munmap, SYS_mprotect, SYS_madvise, SYS_brk};
+  return std::ranges::find(kMemory, number) != kMemory.end();
+#else
+  return number < 0;
+#endif
+}
+
 /// Runs `work` in a process of its own (fork), which exits with its result, and meddles with one of
 /// its system calls. `work` must not start threads.
 inline Ended run_traced(const std::function<int()>& work, const Intervention& what) {
@@ -108,14 +120,17 @@ inline Ended run_traced(const std::function<int()>& work, const Intervention& wh
   for (process.go_on(); !process.ended(); process.go_on()) {
     user_regs_struct call = process.registers();
     const bool mark = TracedProcess::is_mark(call);
-    const bool meddle = inside && !mark && ++result.calls == what.at;
+    const auto number = static_cast<int64_t>(call.orig_rax);
+    const bool counts = inside && !mark && !is_left_alone(number);
+    if (counts) result.calls.push_back(number);
+    const bool meddle = counts && std::ssize(result.calls) == what.at;
     if (mark) inside = !inside;
     if (meddle) {
-      result.number = static_cast<int64_t>(call.orig_rax);
+      result.number = number;
       if (what.kind == Kind::kill_before) process.kill();
       if (what.kind == Kind::fail) call.orig_rax = static_cast<unsigned long long>(-1);
-      const bool moves_bytes = result.number == SYS_write || result.number == SYS_read ||
-                               result.number == SYS_pread64 || result.number == SYS_pwrite64;
+      const bool moves_bytes = number == SYS_write || number == SYS_read || number == SYS_pread64 ||
+                               number == SYS_pwrite64;
       if (what.kind == Kind::shorten && moves_bytes) call.rdx = (call.rdx + 1) / 2;
       if (what.kind == Kind::fail || what.kind == Kind::shorten) process.set(call);
     }

@@ -87,6 +87,12 @@ void Descriptor::append(std::string_view text) const {
   }
 }
 
+void Descriptor::start_sync() const {
+#if defined(SYNC_FILE_RANGE_WRITE)
+  ::sync_file_range(fd_, 0, 0, SYNC_FILE_RANGE_WRITE);  // a hint: sync() reports what fails
+#endif
+}
+
 void Descriptor::sync() const {
   int result = 0;
   do result = ::fsync(fd_);

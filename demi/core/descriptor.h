@@ -38,6 +38,8 @@ class DEMI_API Descriptor {
   void write_all(const void* data, std::size_t bytes) const;
   void write_all(std::string_view text) const { write_all(text.data(), text.size()); }
   void append(std::string_view text) const;  // all of it, or the file stays as long as it was
+  /// Starts to write what was written since to the disk, which is then busy before sync().
+  void start_sync() const;
   void sync() const;
   void close();  // reports what the kernel kept back until now; the destructor cannot
 
