@@ -24,15 +24,22 @@ constexpr std::array<Format, 7> kFormats{{
 constexpr std::pair<std::string_view, Dtype> kOtherNames[] = {
     {"double", Dtype::fp64},
     {"float64", Dtype::fp64},
+    {"binary64", Dtype::fp64},
+    {"single", Dtype::fp32},
     {"float", Dtype::fp32},
     {"float32", Dtype::fp32},
+    {"binary32", Dtype::fp32},
     {"tensorfloat32", Dtype::tf32},
     {"half", Dtype::fp16},
     {"float16", Dtype::fp16},
+    {"binary16", Dtype::fp16},
     {"bfloat16", Dtype::bf16},
     {"float8_e4m3fn", Dtype::fp8_e4m3},
     {"fp8_e4m3fn", Dtype::fp8_e4m3},
+    {"e4m3fn", Dtype::fp8_e4m3},
+    {"e4m3", Dtype::fp8_e4m3},
     {"float8_e5m2", Dtype::fp8_e5m2},
+    {"e5m2", Dtype::fp8_e5m2},
 };
 
 }  // namespace

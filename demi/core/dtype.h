@@ -23,7 +23,8 @@ struct Format {
   int exponent_bits;
   int fraction_bits;  // those that are stored: without the leading 1
   int bias;           // of the exponent
-  bool has_infinity;  // fp8_e4m3 has none: S.1111.111 is NaN and S.1111.110 is 448
+  bool has_infinity;  // fp8_e4m3 (PyTorch's float8_e4m3fn) has none: S.1111.111 is NaN, S.1111.110
+                      // is 448
 };
 
 /// All formats, widest first. Static storage.
@@ -36,7 +37,7 @@ DEMI_API const Format& format_of(Dtype dtype);
 DEMI_API std::string_view name_of(Dtype dtype);
 
 /// The format of that name, whatever its letter case. PyTorch's and C's names are known, too
-/// (float16, half, bfloat16, float, double, ...). Empty for an unknown name.
+/// (float16, half, bfloat16, float, single, double, e4m3, ...). Empty for an unknown name.
 DEMI_API std::optional<Dtype> find_dtype(std::string_view name);
 
 /// As find_dtype, but throws UsageError with the nearest known name if the name is unknown.

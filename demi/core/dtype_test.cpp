@@ -25,6 +25,18 @@ TEST(Dtype, KnowsPyTorchsNames) {
   EXPECT_FALSE(find_dtype("int8"));
 }
 
+TEST(Dtype, KnowsTheNamesOfCAndOfTheStandards) {
+  EXPECT_EQ(parse_dtype("double"), Dtype::fp64);
+  EXPECT_EQ(parse_dtype("single"), Dtype::fp32);
+  EXPECT_EQ(parse_dtype("half"), Dtype::fp16);
+  EXPECT_EQ(parse_dtype("binary64"), Dtype::fp64);
+  EXPECT_EQ(parse_dtype("binary32"), Dtype::fp32);
+  EXPECT_EQ(parse_dtype("binary16"), Dtype::fp16);
+  EXPECT_EQ(parse_dtype("E4M3"), Dtype::fp8_e4m3);
+  EXPECT_EQ(parse_dtype("e4m3fn"), Dtype::fp8_e4m3);
+  EXPECT_EQ(parse_dtype("e5m2"), Dtype::fp8_e5m2);
+}
+
 TEST(Dtype, AWrongNameIsAnsweredWithTheNearest) {
   try {
     parse_dtype("pf16");

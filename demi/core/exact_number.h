@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/core/big_unsigned.h"
+#include "demi/core/export.h"
+
+namespace demi::number {
+
+/// A finite number without any rounding: ± numerator / denominator × 2^exponent. Zero has a sign,
+/// as in IEEE 754-2019.
+struct ExactNumber {
+  bool negative = false;
+  BigUnsigned numerator;
+  BigUnsigned denominator{1};  // never 0
+  std::int64_t exponent = 0;
+
+  bool is_zero() const { return numerator.is_zero(); }
+};
+
+DEMI_API ExactNumber power_of_two(std::int64_t exponent);
+
+/// x + y; a sum that is 0 is +0 unless both are -0 (IEEE 754-2019, section 6.3).
+DEMI_API ExactNumber sum(const ExactNumber& x, const ExactNumber& y);
+DEMI_API ExactNumber product(const ExactNumber& x, const ExactNumber& y);
+/// x / y; y is not 0.
+DEMI_API ExactNumber quotient(const ExactNumber& x, const ExactNumber& y);
+DEMI_API ExactNumber negated(ExactNumber x);
+
+__extension__ using Bits128 = unsigned __int128;
+
+/// |x| = (bits + rest) × 2^exponent with 0 <= rest < 1. The highest of the 128 bits is 1.
+struct LeadingBits {
+  Bits128 bits = 0;
+  std::int64_t exponent = 0;
+  bool has_rest = false;  // rest is not 0
+
+  /// floor(log2 |x|): |x| is at least 2^magnitude, and under 2^(magnitude + 1).
+  std::int64_t magnitude() const { return exponent + 127; }
+};
+
+/// The 128 leading bits of a number that is not 0.
+DEMI_API LeadingBits leading_bits(const ExactNumber& x);
+
+struct RoundedInteger {
+  std::uint64_t value;
+  bool is_exact;
+};
+/// |x| / 2^exponent to the nearest integer, ties to even. The result is under 2^64.
+DEMI_API RoundedInteger nearest_integer(const LeadingBits& x, std::int64_t exponent);
+
+}  // namespace demi::number
