@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "demi/core/exact_number.h"
+#include "demi/core/float_bits.h"
+
+namespace demi::number {
+
+// Numbers that are not 0 in base 2, without their sign.
+
+/// "100111010.101". "" if that takes many digits.
+std::string positional_text(const ExactNumber& x);
+
+/// "1.00111010101 × 2^8", with "..." after some digits more than `digits` if there are more.
+std::string normalised_text(const ExactNumber& x, int digits);
+
+/// How much of a unit of the last kept digit was cut off.
+enum class Rest { kNone, kLess, kHalf, kMore };
+
+/// A normalised number cut after some digits.
+struct CutNumber {
+  std::int64_t magnitude;  // the exponent: 8
+  std::string kept;        // "1.0011"
+  std::string dropped;     // "1010101", or some of its digits and "..."
+  Rest rest;
+};
+CutNumber cut_after(const ExactNumber& x, int digits);
+
+}  // namespace demi::number
