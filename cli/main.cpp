@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/leading_minus.h"
 #include "cli/standard_streams.h"
 #include "cli/stop.h"
 #include "demi/core/nearest.h"
@@ -86,7 +87,7 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(36);
   add_commands(app);
   try {
-    app.parse(argc, argv);
+    app.parse(arguments_for_parser(argc, argv));
     return kDone;
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);

@@ -22,8 +22,19 @@ std::string wrapped(std::string_view sentence, std::size_t indent,
   if (terminal.width == 0) return text + "\n";
   const std::size_t room = std::max(terminal.width, indent + kNarrowest) - indent;
   std::string lines;
-  for (const std::string& line : report::wrap_words(text, room))
-    lines += (lines.empty() ? "" : std::string(indent, ' ')) + line + "\n";
+  const auto add = [&](std::string_view line) {
+    lines.append(lines.empty() ? 0 : indent, ' ').append(line).append("\n");
+  };
+  for (const std::string& words : report::wrap_words(text, room)) {
+    std::string_view line = words;
+    // A word longer than a line, such as the bits of a number.
+    while (report::display_width(line) > room) {
+      const std::string piece = report::cut_to_width(line, room);
+      add(piece);
+      line.remove_prefix(piece.size());
+    }
+    add(line);
+  }
   return lines;
 }
 

@@ -1,0 +1,182 @@
+// `demi number` as a user meets it.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/cli_testing.h"
+
+namespace {
+
+using cli_testing::Cli;
+using cli_testing::Outcome;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Number : public Cli {
+ protected:
+  nlohmann::json json_of(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "number");
+    arguments.push_back("--json");
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return nlohmann::json::parse(outcome.out);
+  }
+
+  // What a terminal of that many columns gets. At most 4 kB, which a terminal holds.
+  std::string on_terminal(unsigned short columns, const std::vector<std::string>& arguments,
+                          bool colour) {
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    EXPECT_EQ(grantpt(terminal) + unlockpt(terminal), 0);
+    const std::string name = ptsname(terminal);
+    const int other_end = open(name.c_str(), O_RDWR | O_NOCTTY);
+    const winsize size{.ws_row = 50, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    ioctl(other_end, TIOCSWINSZ, &size);
+    const Outcome outcome = run(arguments, [&] {
+      dup2(other_end, STDOUT_FILENO);
+      setenv("LC_ALL", "C.UTF-8", 1);
+      setenv("TERM", "xterm", 1);
+      colour ? unsetenv("NO_COLOR") : setenv("NO_COLOR", "1", 1);
+    });
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::string text(1 << 16, '\0');
+    const ssize_t length = read(terminal, text.data(), text.size());
+    text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+    close(other_end);
+    close(terminal);
+    return text;
+  }
+};
+
+TEST_F(Number, JsonHasTheBitsTheValueAndTheError) {
+  const auto json = json_of({"-314.625"});
+  ASSERT_EQ(json["values"].size(), 1U);
+  EXPECT_EQ(json["values"][0]["input"], "-314.625");
+  const auto& formats = json["values"][0]["formats"];
+  ASSERT_EQ(formats.size(), 7U);
+  const auto& fp32 = formats["fp32"];
+  EXPECT_EQ(fp32["hex"], "0xC39D5000");
+  EXPECT_EQ(fp32["sign"], 1);
+  EXPECT_EQ(fp32["exponent"], "10000111");
+  EXPECT_EQ(fp32["fraction"], "00111010101000000000000");
+  EXPECT_EQ(fp32["value"], -314.625);
+  EXPECT_EQ(fp32["error_ulp"], 0);
+  EXPECT_EQ(fp32["below"], -314.625 - 0x1p-15);
+  EXPECT_EQ(fp32["above"], -314.625 + 0x1p-15);
+  EXPECT_EQ(formats["fp16"]["value"], -314.5);
+  EXPECT_EQ(formats["fp16"]["error_ulp"], 0.5);
+  EXPECT_EQ(formats["bf16"]["value"], -314);
+  EXPECT_EQ(formats["fp64"]["hex"], "0xC073AA0000000000");
+  EXPECT_EQ(formats["fp64"]["fraction"].get<std::string>().size(), 52U);
+  EXPECT_EQ(formats["fp8_e4m3"]["hex"], "0xFA");
+  EXPECT_EQ(formats["fp8_e5m2"]["hex"], "0xDD");
+  EXPECT_EQ(formats["tf32"]["hex"], "0xC39D4000");
+}
+
+TEST_F(Number, TheCourseExamplesInFp16) {
+  const auto json =
+      json_of({"2049+1", "0.0001*0.0001", "65520", "65519", "1e-8", "0.1", "--format", "half"});
+  const auto fp16 = [&](int i) { return json["values"][i]["formats"]["fp16"]; };
+  EXPECT_EQ(fp16(0)["value"], 2048);
+  EXPECT_EQ(fp16(0)["error_ulp"], 1);
+  EXPECT_EQ(fp16(0)["steps"].size(), 3U) << "2049, 1, and their sum";
+  EXPECT_EQ(fp16(0)["steps"][2]["text"], "2048 + 1");
+  EXPECT_EQ(fp16(0)["steps"][2]["outcome"], "rounded");
+  EXPECT_EQ(fp16(1)["value"], 0);
+  EXPECT_EQ(fp16(1)["outcome"], "underflow");
+  EXPECT_EQ(fp16(2)["value"], "inf");
+  EXPECT_EQ(fp16(2)["outcome"], "overflow");
+  EXPECT_TRUE(fp16(2)["error_ulp"].is_null());
+  EXPECT_TRUE(fp16(2)["above"].is_null());
+  EXPECT_EQ(fp16(2)["below"], 65504);
+  EXPECT_EQ(fp16(3)["value"], 65504);
+  EXPECT_EQ(fp16(3)["above"], "inf");
+  EXPECT_EQ(fp16(4)["value"], 0);
+  EXPECT_EQ(fp16(5)["decimal"], "0.0999755859375");
+}
+
+TEST_F(Number, SpecialValuesAreWordsInJson) {
+  const auto json = json_of({"nan", "-inf", "-0", "--format", "fp16,e4m3"});
+  const auto value = [&](int i) { return json["values"][i]["formats"]["fp16"]["value"]; };
+  EXPECT_EQ(value(0), "nan");
+  EXPECT_EQ(value(1), "-inf");
+  EXPECT_EQ(value(2).dump(), "-0.0");
+  EXPECT_EQ(json["values"][1]["formats"]["fp8_e4m3"]["value"], "nan");
+}
+
+TEST_F(Number, ALeadingMinusIsNoOption) {
+  for (const char* value :
+       {"-314.625", "-.5", "-1e-8", "-inf", "-nan", "-0x1p3", "-(1+2)", "--5"}) {
+    const Outcome outcome = run({"number", value, "--format", "fp16"});
+    EXPECT_EQ(outcome.code, 0) << value << outcome.err;
+  }
+  for (const char* value : {"-i", "-1+x"}) {
+    const Outcome outcome = run({"number", value});
+    EXPECT_EQ(outcome.code, 2) << value;
+    EXPECT_THAT(outcome.err, HasSubstr("a number is expected at position"));
+  }
+  EXPECT_EQ(json_of({"-314.625", "--format", "fp16"})["values"][0]["input"], "-314.625");
+  EXPECT_THAT(run({"number", "--json", "--", "-1"}).out, HasSubstr(R"("input": "-1")"));
+  EXPECT_THAT(run({"number", "-h"}).out, HasSubstr("Usage: demi number"));
+  EXPECT_THAT(run({"number", "1", "--jsn"}).err, HasSubstr("did you mean --json?"));
+}
+
+TEST_F(Number, WhatCannotBeReadExitsWith2AndPrintsNothing) {
+  const auto expect = [&](std::vector<std::string> arguments, const char* words) {
+    arguments.insert(arguments.begin(), "number");
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+    EXPECT_EQ(outcome.out, "");
+  };
+  expect({}, "demi number -314.625");
+  expect({""}, "at position 1");
+  expect({"1", "2", "1+x"}, "a number is expected at position 3; seen: '1+x'; accepted: numbers");
+  expect({"2049", "+", "1"}, "at position 2; seen: '+'");
+  expect({"1", "--format", "fp17"}, "did you mean fp16?");
+  expect({"--range", "--fixed", "8"}, "8.8 or 1.15");
+}
+
+TEST_F(Number, RangesStandSideBySide) {
+  const auto ranges = json_of({"--range", "--fixed", "1.15"})["ranges"];
+  ASSERT_EQ(ranges.size(), 11U);
+  EXPECT_EQ(ranges[3]["name"], "fp16");
+  EXPECT_EQ(ranges[3]["bytes"], 2);
+  EXPECT_EQ(ranges[3]["largest"], 65504);
+  EXPECT_EQ(ranges[3]["smallest_normal"], 0x1p-14);
+  EXPECT_EQ(ranges[3]["smallest_denormal"], 0x1p-24);
+  EXPECT_EQ(ranges[3]["epsilon"], 0x1p-10);
+  EXPECT_TRUE(ranges[3]["step"].is_null());
+  EXPECT_EQ(ranges[7]["name"], "int8");
+  EXPECT_EQ(ranges[7]["lowest"], -128);
+  EXPECT_EQ(ranges[10]["name"], "fixed 1.15");
+  EXPECT_EQ(ranges[10]["largest"], 1 - 0x1p-15);
+  EXPECT_TRUE(ranges[10]["epsilon"].is_null());
+  const Outcome text = run({"number", "--range"});
+  EXPECT_THAT(text.out, HasSubstr("2147483647"));
+  EXPECT_THAT(text.out, Not(HasSubstr("\x1b")));
+}
+
+TEST_F(Number, ANarrowTerminalIsHonoured) {
+  const std::string text =
+      on_terminal(40, {"number", "0.1", "--format", "fp64", "--range"}, /*colour=*/false);
+  EXPECT_THAT(text, HasSubstr("1023 = 1019 = 01111111011"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::size_t columns = 0;
+    for (const char c : line) columns += c != '\r' && (c & 0xC0) != 0x80;
+    EXPECT_LE(columns, 40U) << line;
+  }
+  EXPECT_THAT(on_terminal(80, {"number", "1"}, /*colour=*/true), HasSubstr("\x1b[1m1\x1b[0m"));
+}
+
+}  // namespace
