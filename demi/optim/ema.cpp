@@ -99,7 +99,7 @@ void EMA::swap() {
   }
 }
 
-void EMA::load(const std::map<std::string, at::Tensor>& averages) {
+void EMA::check(const std::map<std::string, at::Tensor>& averages) const {
   for (const auto& [name, average] : averages_) {
     const auto found = averages.find(name);
     if (found == averages.end() || found->second.sizes() != average.sizes() ||
@@ -109,6 +109,10 @@ void EMA::load(const std::map<std::string, at::Tensor>& averages) {
                         .seen = name,
                         .accepted = "names and shapes of this module"});
   }
+}
+
+void EMA::load(const std::map<std::string, at::Tensor>& averages) {
+  check(averages);
   const at::NoGradGuard no_grad;
   for (auto& [name, average] : averages_) average.copy_(averages.at(name));
 }

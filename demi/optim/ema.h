@@ -36,10 +36,15 @@ class DEMI_API EMA {
   /// averages.
   void swap();
 
+  /// Whether the averages are in the place of the weights now.
+  bool is_swapped() const { return !parked_.empty() && parked_.begin()->second.defined(); }
+
   /// By the module's parameter or buffer name.
   const std::map<std::string, at::Tensor>& averages() const { return averages_; }
   /// Throws UsageError if names or shapes differ, and then changes nothing.
   void load(const std::map<std::string, at::Tensor>& averages);
+  /// Throws what load() would throw, and changes nothing.
+  void check(const std::map<std::string, at::Tensor>& averages) const;
 
  private:
   /// `skipped`: fp32, (), decides on its device; undefined: not skipped.

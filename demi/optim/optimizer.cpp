@@ -247,20 +247,52 @@ std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
         all[prefix + name] = tensor;
     }
   }
+  for (const auto& [group, rates] : impl_->rates)
+    all["scheduled_rates." + std::to_string(group)] = rates;
   return all;
 }
 
 void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tensors) {
-  const std::vector<at::Tensor> parameters = parameters_of(param_groups_);
-  LoadedState loaded = read_state(tensors, impl_->pending->rule(), parameters);
-  state_.clear();
-  for (size_t i = 0; i < parameters.size(); ++i)
-    if (loaded.of[i]) state_[parameters[i].unsafeGetTensorImpl()] = std::move(loaded.of[i]);
-  set_taken(loaded.taken);
+  prepare_state(tensors)();
 }
 
-void Optimizer::load_archive(torch::serialize::InputArchive& archive,
-                             const OptionsReader& options) {
+std::vector<StateDict> Optimizer::group_numbers() const {
+  const OptionsAccess access = options_access();
+  std::vector<StateDict> all;
+  for (const auto& group : param_groups_) all.push_back(access.numbers(group.options()));
+  return all;
+}
+
+std::function<void()> Optimizer::prepare_state(const std::map<std::string, at::Tensor>& tensors,
+                                               const std::vector<StateDict>& groups) {
+  const std::vector<at::Tensor> parameters = parameters_of(param_groups_);
+  NamedTensors rest = tensors;
+  auto rates = take_scheduled_rates(rest, param_groups_.size());
+  auto loaded = std::make_shared<LoadedState>(read_state(rest, impl_->pending->rule(), parameters));
+  if (!groups.empty() && groups.size() != param_groups_.size())
+    refuse("the state has another number of parameter groups", std::to_string(groups.size()),
+           std::to_string(param_groups_.size()).c_str());
+  const OptionsAccess access = options_access();
+  std::vector<std::shared_ptr<torch::optim::OptimizerOptions>> options;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    options.push_back(access.with_numbers(param_groups_[g].options(), groups[g]));
+    numbers_of(*options.back());
+  }
+  return [=, this] {
+    state_.clear();
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if (loaded->of[i]) state_[parameters[i].unsafeGetTensorImpl()] = std::move(loaded->of[i]);
+    set_taken(loaded->taken);
+    for (const auto& [group, values] : rates) impl_->rates[group] = values;
+    for (size_t g = 0; g < options.size(); ++g)
+      access.assign(param_groups_[g].options(), *options[g]);
+  };
+}
+
+const char* Optimizer::rule_name() const { return optim::rule_name(impl_->pending->rule()); }
+
+void Optimizer::load_archive(torch::serialize::InputArchive& archive) {
+  const OptionsAccess options = options_access();
   std::vector<size_t> sizes;
   for (const auto& group : param_groups_) sizes.push_back(group.params().size());
   Archived read = read_archive(archive, impl_->pending->rule(), sizes, options);

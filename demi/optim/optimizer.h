@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "demi/core/state_dict.h"
 #include "demi/kernels/step_table.h"
 #include "demi/step/param_state.h"
 #include "demi/step/step_options.h"
@@ -19,7 +21,7 @@ namespace demi::optim {
 
 class Backend;
 class PendingStep;
-struct OptionsReader;
+struct OptionsAccess;
 
 /// Base of demi's optimizers: torch::optim::Optimizer whose step reads each gradient twice (finite?
 /// norm; then update) and writes the parameter, its moments and its low precision copies in that
@@ -71,12 +73,28 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// Tensor bytes that the last step's passes read and wrote, for each element with a gradient.
   double bytes_per_parameter() const;
 
-  /// State by "PARAMETER.NAME": parameters counted through all groups, names of ParamState; and
-  /// "taken", int64, ().
+  /// State by "PARAMETER.NAME": parameters counted through all groups, names of ParamState;
+  /// "taken", int64, (); "scheduled_rates.GROUP", fp64, (steps), of groups that have such rates.
+  /// The tensors are those of the state itself, which the next step writes to.
   std::map<std::string, at::Tensor> state_tensors() const;
   /// Throws UsageError for a name or shape that is not this optimizer's, a moment that is missing
-  /// or a count that cannot be, and then changes nothing.
+  /// or a count that cannot be, and then changes nothing. Rates that are missing stay as they are.
   void load_state_tensors(const std::map<std::string, at::Tensor>& tensors);
+
+  /// The options of each parameter group as numbers, under torch.optim's names: "lr", "betas.0",
+  /// "betas.1", ..., flags as 0 or 1.
+  std::vector<StateDict> group_numbers() const;
+
+  /// Checks the state and copies it. The function that it returns puts the state in place and
+  /// throws nothing, so that several objects can be loaded all or none; the optimizer must be alive
+  /// then. `groups`: as group_numbers(); an option that is missing keeps its value, and if there
+  /// are no groups, all options do. Throws UsageError as load_state_tensors(), for another number
+  /// of groups, and for an option that is unknown or out of its range.
+  std::function<void()> prepare_state(const std::map<std::string, at::Tensor>& tensors,
+                                      const std::vector<StateDict>& groups = {});
+
+  /// The name of the update rule: "SGD", "Adam", "AdamW", "LAMB" or "Lion".
+  const char* rule_name() const;
 
  protected:
   Optimizer(kernels::UpdateRule rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
@@ -93,8 +111,11 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// and gradients.
   void adopt();
 
+  /// The type of the groups' options belongs to the last class.
+  virtual OptionsAccess options_access() const = 0;
+
   /// Options and state from what torch::save wrote. Nothing is changed if that does not fit.
-  void load_archive(torch::serialize::InputArchive& archive, const OptionsReader& options);
+  void load_archive(torch::serialize::InputArchive& archive);
 
  private:
   void set_taken(int64_t taken);

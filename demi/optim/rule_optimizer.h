@@ -33,21 +33,7 @@ class RuleOptimizer : public Optimizer {
   }
   /// Reads torch::optim's archives of SGD, Adam and AdamW too. Throws UsageError for an archive
   /// that does not fit, and then changes nothing.
-  void load(torch::serialize::InputArchive& archive) override {
-    OptionsReader reader;
-    Options::each(static_cast<const Options&>(defaults()),
-                  [&](const char* name, const auto&) { reader.names.emplace_back(name); });
-    reader.read = [](torch::serialize::InputArchive& group) {
-      auto options = std::make_unique<Options>();
-      options->serialize(group);
-      return options;
-    };
-    reader.assign = [](torch::optim::OptimizerOptions& to,
-                       const torch::optim::OptimizerOptions& from) {
-      static_cast<Options&>(to) = static_cast<const Options&>(from);
-    };
-    load_archive(archive, reader);
-  }
+  void load(torch::serialize::InputArchive& archive) override { load_archive(archive); }
 
  protected:
   /// On another backend than the machine's, for tests.
@@ -60,6 +46,37 @@ class RuleOptimizer : public Optimizer {
 
   kernels::Group numbers_of(const torch::optim::OptimizerOptions& options) const final {
     return static_cast<const Options&>(options).numbers();
+  }
+
+  OptionsAccess options_access() const final {
+    using Base = torch::optim::OptimizerOptions;
+    OptionsAccess access;
+    Options::each(static_cast<const Options&>(defaults()),
+                  [&](const char* name, const auto&) { access.names.emplace_back(name); });
+    access.read = [](torch::serialize::InputArchive& group) {
+      auto options = std::make_unique<Options>();
+      options->serialize(group);
+      return options;
+    };
+    access.numbers = [](const Base& options) {
+      StateDict numbers;
+      Options::each(static_cast<const Options&>(options), [&](const char* name, const auto& value) {
+        write_number(numbers, name, value);
+      });
+      return numbers;
+    };
+    access.with_numbers = [names = access.names](const Base& base, const StateDict& numbers) {
+      auto options = std::make_unique<Options>(static_cast<const Options&>(base));
+      StateDict left = numbers;
+      Options::each(*options,
+                    [&](const char* name, auto& value) { take_number(left, name, value); });
+      require_no_option(left, names);
+      return options;
+    };
+    access.assign = [](Base& to, const Base& from) {
+      static_cast<Options&>(to) = static_cast<const Options&>(from);
+    };
+    return access;
   }
 };
 

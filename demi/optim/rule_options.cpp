@@ -61,4 +61,31 @@ void read_option(torch::serialize::InputArchive& archive, const char* name,
   read_as(archive, name, value);
 }
 
+void write_number(StateDict& numbers, const std::string& name, double value) {
+  numbers[name] = value;
+}
+void write_number(StateDict& numbers, const std::string& name,
+                  const std::tuple<double, double>& value) {
+  numbers[name + ".0"] = std::get<0>(value);
+  numbers[name + ".1"] = std::get<1>(value);
+}
+
+void take_number(StateDict& numbers, const std::string& name, double& value) {
+  if (const auto taken = numbers.extract(name)) value = taken.mapped();
+}
+void take_number(StateDict& numbers, const std::string& name, bool& value) {
+  double number = value ? 1 : 0;
+  take_number(numbers, name, number);
+  if (number != 0 && number != 1)
+    throw UsageError({.where = "optim.Optimizer",
+                      .what = "the option " + name + " is a flag",
+                      .seen = std::to_string(number),
+                      .accepted = "0 or 1"});
+  value = number != 0;
+}
+void take_number(StateDict& numbers, const std::string& name, std::tuple<double, double>& value) {
+  take_number(numbers, name + ".0", std::get<0>(value));
+  take_number(numbers, name + ".1", std::get<1>(value));
+}
+
 }  // namespace demi::optim

@@ -3,9 +3,11 @@
 #include <ATen/core/ivalue.h>
 #include <torch/optim/optimizer.h>
 
+#include <string>
 #include <tuple>
 
 #include "demi/core/export.h"
+#include "demi/core/state_dict.h"
 #include "demi/kernels/step_table.h"
 
 namespace demi::optim {
@@ -20,6 +22,17 @@ DEMI_API void write_option(torch::serialize::OutputArchive& archive, const char*
 DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name, double& value);
 DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name, bool& value);
 DEMI_API void read_option(torch::serialize::InputArchive& archive, const char* name,
+                          std::tuple<double, double>& value);
+
+/// An option as plain numbers: a pair as "betas.0" and "betas.1", a flag as 0 or 1.
+DEMI_API void write_number(StateDict& numbers, const std::string& name, double value);
+DEMI_API void write_number(StateDict& numbers, const std::string& name,
+                           const std::tuple<double, double>& value);
+/// Takes the option out of `numbers`. Leaves `value` as it is if there is no such number. Throws
+/// UsageError for a flag that is neither 0 nor 1.
+DEMI_API void take_number(StateDict& numbers, const std::string& name, double& value);
+DEMI_API void take_number(StateDict& numbers, const std::string& name, bool& value);
+DEMI_API void take_number(StateDict& numbers, const std::string& name,
                           std::tuple<double, double>& value);
 
 /// What the options of all rules share: torch::save, torch::load, the learning rate. `Self` visits

@@ -10,18 +10,6 @@
 #include "demi/core/error.h"
 
 namespace demi::optim {
-namespace {
-
-using torch::serialize::InputArchive;
-
-[[noreturn]] void refuse_state(const std::string& what, const std::string& seen,
-                               const std::string& accepted) {
-  throw UsageError({.where = "optim.Optimizer",
-                    .what = what,
-                    .seen = seen,
-                    .accepted = accepted,
-                    .advice = "load what was saved from the same model and optimizer"});
-}
 
 const char* rule_name(kernels::UpdateRule rule) {
   switch (rule) {
@@ -39,6 +27,19 @@ const char* rule_name(kernels::UpdateRule rule) {
       break;
   }
   return "EMA";
+}
+
+namespace {
+
+using torch::serialize::InputArchive;
+
+[[noreturn]] void refuse_state(const std::string& what, const std::string& seen,
+                               const std::string& accepted) {
+  throw UsageError({.where = "optim.Optimizer",
+                    .what = what,
+                    .seen = seen,
+                    .accepted = accepted,
+                    .advice = "load what was saved from the same model and optimizer"});
 }
 
 /// State of the rule besides "step" and "master". The first `needed` exist from its first step on.
@@ -121,6 +122,30 @@ LoadedState read_state(const NamedTensors& tensors, kernels::UpdateRule rule,
   return loaded;
 }
 
+std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups) {
+  std::map<size_t, at::Tensor> rates;
+  for (size_t g = 0; g < groups; ++g) {
+    const std::string name = "scheduled_rates." + std::to_string(g);
+    const auto taken = tensors.extract(name);
+    if (!taken) continue;
+    const at::Tensor& found = taken.mapped();
+    const bool fits = found.dim() == 1 && found.numel() > 0 && found.scalar_type() == at::kDouble;
+    const at::Tensor values = fits ? found.detach().cpu().clone() : found;
+    if (!fits || !(values.isfinite() & (values >= 0)).all().item<bool>())
+      refuse_state("scheduled learning rates in the state are out of range",
+                   c10::str(name, " ", found.toString(), " ", found.sizes()),
+                   "one fp64 number a step, 0 or more, finite");
+    rates[g] = values;
+  }
+  return rates;
+}
+
+void require_no_option(const StateDict& left, const std::vector<std::string>& known) {
+  if (left.empty()) return;
+  refuse_state("the state has an option that this optimizer does not know", left.begin()->first,
+               c10::Join(", ", known));
+}
+
 namespace {
 
 template <class Value>
@@ -189,7 +214,7 @@ void read_taken(InputArchive& archive, NamedTensors& tensors) {
 }
 
 Archived read_groups(InputArchive& archive, kernels::UpdateRule rule,
-                     const std::vector<size_t>& group_sizes, const OptionsReader& options) {
+                     const std::vector<size_t>& group_sizes, const OptionsAccess& options) {
   auto states = required<InputArchive>(archive, "state");
   auto groups = required<InputArchive>(archive, "param_groups");
   const int64_t count = required_size(groups, "param_groups/size");
@@ -225,7 +250,7 @@ void write_rule(torch::serialize::OutputArchive& archive, kernels::UpdateRule ru
 }
 
 Archived read_archive(InputArchive& archive, kernels::UpdateRule rule,
-                      const std::vector<size_t>& group_sizes, const OptionsReader& options) {
+                      const std::vector<size_t>& group_sizes, const OptionsAccess& options) {
   try {
     check_rule(archive, rule);
     Archived read = read_groups(archive, rule, group_sizes, options);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "demi/core/state_dict.h"
 #include "demi/kernels/step_table.h"
 #include "demi/step/param_state.h"
 
@@ -24,17 +25,29 @@ struct Archived {
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // by group
 };
 
-/// Reads the options of one group from its archive.
-struct OptionsReader {
+/// The options of one optimizer's groups, whatever their type is.
+struct OptionsAccess {
   /// Names of the options.
   std::vector<std::string> names;
+  /// Reads the options of one group from its archive.
   std::function<std::unique_ptr<torch::optim::OptimizerOptions>(torch::serialize::InputArchive&)>
       read;
+  std::function<StateDict(const torch::optim::OptimizerOptions&)> numbers;
+  /// A copy with these numbers in place of its own. Throws UsageError for an unknown name.
+  std::function<std::unique_ptr<torch::optim::OptimizerOptions>(
+      const torch::optim::OptimizerOptions&, const StateDict&)>
+      with_numbers;
   /// In place, since users hold references.
   std::function<void(torch::optim::OptimizerOptions& to,
                      const torch::optim::OptimizerOptions& from)>
       assign;
 };
+
+/// Throws UsageError if an option of a saved group is none of this optimizer's.
+DEMI_API void require_no_option(const StateDict& left, const std::vector<std::string>& known);
+
+/// "SGD", "AdamW", ...
+const char* rule_name(kernels::UpdateRule rule);
 
 DEMI_API void write_rule(torch::serialize::OutputArchive& archive, kernels::UpdateRule rule);
 
@@ -42,7 +55,7 @@ DEMI_API void write_rule(torch::serialize::OutputArchive& archive, kernels::Upda
 /// torch::optim count steps as a number, or not at all, and do not name their class: it is known by
 /// the names of options and state. `group_sizes`: number of parameters of each group.
 Archived read_archive(torch::serialize::InputArchive& archive, kernels::UpdateRule rule,
-                      const std::vector<size_t>& group_sizes, const OptionsReader& options);
+                      const std::vector<size_t>& group_sizes, const OptionsAccess& options);
 
 struct LoadedState {
   /// By parameter, through all groups. Null: no state.
@@ -53,5 +66,9 @@ struct LoadedState {
 /// Copies `tensors` into states of these parameters.
 LoadedState read_state(const NamedTensors& tensors, kernels::UpdateRule rule,
                        const std::vector<at::Tensor>& parameters);
+
+/// Scheduled rates by group, fp64, (steps), on the CPU: what stands in `tensors` as
+/// "scheduled_rates.GROUP", and is taken out.
+std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups);
 
 }  // namespace demi::optim

@@ -55,11 +55,11 @@ void DeviceScale::write(const ScaleState& state) {
   scale_.fill_(state.scale);
   growth_tracker_.fill_(state.growth_tracker);
   hysteresis_tracker_.fill_(state.hysteresis_tracker);
-  if (!history_.defined() || state.amax_history.empty()) return;
+  if (!history_.defined()) return;
+  history_.zero_();
   const auto kept = std::min<int64_t>(std::ssize(state.amax_history), history_.numel());
   const std::vector<float> newest(state.amax_history.end() - kept, state.amax_history.end());
-  history_.zero_();
-  history_.narrow(0, history_.numel() - kept, kept).copy_(at::tensor(newest));
+  if (kept > 0) history_.narrow(0, history_.numel() - kept, kept).copy_(at::tensor(newest));
 }
 
 void DeviceScale::advance(const ScaleInput& input, const GradScalerOptions& options) {

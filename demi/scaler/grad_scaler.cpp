@@ -541,6 +541,7 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   });
   state.scale = static_cast<float>(scale);
   impl_->set_state(state);
+  impl_->end_inspections();
 }
 
 }  // namespace demi

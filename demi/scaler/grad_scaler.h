@@ -92,8 +92,8 @@ class DEMI_API GradScaler {
 
   /// "scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker" as in
   /// PyTorch, and "_hysteresis_tracker" and "_amax_history.N" if those options are in use. Empty if
-  /// disabled. Call after update(). Loading throws UsageError for an empty or incomplete dict and
-  /// then changes nothing.
+  /// disabled. Call after update(). Loading forgets what was found of gradients since then; it
+  /// throws UsageError for an empty or incomplete dict and then changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 

@@ -59,10 +59,17 @@ StateDict Scheduler::state_dict() const {
   return state;
 }
 
-void Scheduler::load_state_dict(const StateDict& state) {
+namespace {
+
+struct ReadState {
+  int64_t step;
+  std::vector<double> base_lrs;
+};
+
+ReadState read_scheduler(const StateDict& state, size_t groups) {
   constexpr auto kWhere = "optim.lr.load_state_dict";
   std::vector<double> base_lrs;
-  for (size_t i = 0; i < base_lrs_.size(); ++i) {
+  for (size_t i = 0; i < groups; ++i) {
     const std::string key = "base_lrs." + std::to_string(i);
     base_lrs.push_back(state_value(state, key, kWhere));
     if (!(base_lrs.back() >= 0 && std::isfinite(base_lrs.back())))
@@ -72,16 +79,33 @@ void Scheduler::load_state_dict(const StateDict& state) {
                         .accepted = "0 or more, finite",
                         .advice = "load a state as state_dict() gave it"});
   }
-  const std::string one_more = "base_lrs." + std::to_string(base_lrs_.size());
+  const std::string one_more = "base_lrs." + std::to_string(groups);
   if (state.contains(one_more))
     throw UsageError({.where = kWhere,
                       .what = "the state is that of more parameter groups",
                       .seen = one_more,
-                      .accepted = std::to_string(base_lrs_.size()) + " groups"});
-  const int64_t step = state_count(state, "last_epoch", kWhere);
-  for (const double base : base_lrs) schedule_(step, base);  // throws before anything is changed
-  step_ = step;
-  base_lrs_ = std::move(base_lrs);
+                      .accepted = std::to_string(groups) + " groups"});
+  return {state_count(state, "last_epoch", kWhere), std::move(base_lrs)};
+}
+
+}  // namespace
+
+void Scheduler::check_state_dict(const StateDict& state, size_t groups, const Schedule& schedule,
+                                 const Schedule& momentum) {
+  const ReadState read = read_scheduler(state, groups);
+  for (const double base : read.base_lrs) schedule(read.step, base);  // may throw
+  if (momentum) momentum(read.step, 0);
+}
+
+void Scheduler::check_state_dict(const StateDict& state) const {
+  check_state_dict(state, base_lrs_.size(), schedule_, momentum_);
+}
+
+void Scheduler::load_state_dict(const StateDict& state) {
+  check_state_dict(state);
+  ReadState read = read_scheduler(state, base_lrs_.size());
+  step_ = read.step;
+  base_lrs_ = std::move(read.base_lrs);
   apply();
 }
 

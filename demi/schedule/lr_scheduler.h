@@ -36,6 +36,12 @@ class DEMI_API Scheduler {
   /// "last_epoch", "base_lrs.0", ...: PyTorch's names. Loading sets the rates of that moment again.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
+  /// Throws UsageError if a scheduler with these schedules of an optimizer with so many parameter
+  /// groups could not load the state.
+  static void check_state_dict(const StateDict& state, size_t groups, const Schedule& schedule,
+                               const Schedule& momentum = nullptr);
+  /// The same for this scheduler.
+  void check_state_dict(const StateDict& state) const;
 
  private:
   void apply();
