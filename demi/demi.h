@@ -12,6 +12,7 @@
 #include "demi/checkpoint/folder_lock.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/safetensors.h"
+#include "demi/checkpoint/training_state.h"
 #include "demi/checkpoint/writer.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"

@@ -1,0 +1,77 @@
+#include "demi/checkpoint/model_state.h"
+
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+#include "demi/checkpoint/prepared_state.h"
+#include "demi/core/error.h"
+
+namespace demi::checkpoint {
+namespace {
+
+constexpr auto kModelAdvice = "load what was saved from the same model";
+
+// The first names, and how many there are.
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > kShown ? text + " and " + std::to_string(names.size() - kShown) + " more"
+                               : text;
+}
+
+std::string form_of(const at::Tensor& tensor) {
+  return c10::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes());
+}
+
+}  // namespace
+
+NamedTensors tensors_of(const torch::nn::Module& module) {
+  NamedTensors all;
+  for (const auto& parameter : module.named_parameters())
+    if (parameter.value().defined()) all[parameter.key()] = parameter.value().detach();
+  for (const auto& buffer : module.named_buffers())
+    if (buffer.value().defined()) all[buffer.key()] = buffer.value().detach();
+  return all;
+}
+
+void check_fits(const NamedTensors& values, const NamedTensors& module, const char* what) {
+  std::vector<std::string> missing, unknown;
+  for (const auto& [name, tensor] : module)
+    if (!values.contains(name)) missing.push_back(name);
+  for (const auto& [name, tensor] : values)
+    if (!module.contains(name)) unknown.push_back(name);
+  if (!missing.empty() || !unknown.empty()) {
+    std::string seen = std::to_string(values.size()) + " tensors";
+    if (!missing.empty()) seen += ", missing " + some_of(missing);
+    if (!unknown.empty()) seen += ", unknown " + some_of(unknown);
+    throw UsageError({.where = kRestore,
+                      .what = std::string("the checkpoint does not fit ") + what,
+                      .seen = seen,
+                      .accepted = "the " + std::to_string(module.size()) + " tensors of the module",
+                      .advice = kModelAdvice});
+  }
+  for (const auto& [name, tensor] : module) {
+    const at::Tensor& value = values.at(name);
+    // Module::to makes counts of batches floating point numbers, too.
+    const bool same_kind =
+        value.is_complex() == tensor.is_complex() &&
+        (value.scalar_type() == at::kBool) == (tensor.scalar_type() == at::kBool);
+    if (value.sizes() == tensor.sizes() && same_kind) continue;
+    throw UsageError({.where = kRestore,
+                      .what = "the tensor " + name + " does not fit " + what,
+                      .seen = form_of(value),
+                      .accepted = form_of(tensor),
+                      .advice = kModelAdvice});
+  }
+}
+
+void assign(const NamedTensors& module, const NamedTensors& values) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : module) at::Tensor(tensor).copy_(values.at(name));
+}
+
+}  // namespace demi::checkpoint

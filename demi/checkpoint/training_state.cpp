@@ -1,0 +1,183 @@
+#include "demi/checkpoint/training_state.h"
+
+#include <torch/types.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "demi/checkpoint/model_state.h"
+#include "demi/checkpoint/optimizer_state.h"
+#include "demi/checkpoint/prepared_state.h"
+#include "demi/checkpoint/random_state.h"
+#include "demi/core/error.h"
+
+namespace demi::checkpoint {
+namespace {
+
+constexpr std::string_view kAveragePrefix = "average/";
+
+using Actions = std::vector<std::function<void()>>;
+
+void require_model(const TrainingObjects& objects, const char* where) {
+  if (!objects.model)
+    throw UsageError({.where = where, .what = "there is no model", .accepted = "a module"});
+  if (objects.average && objects.average->is_swapped())
+    throw UsageError({.where = where,
+                      .what = "the averages are in the place of the weights",
+                      .advice = "call EMA::swap() first, which brings the weights back"});
+}
+
+void require_parameters_of_model(const TrainingObjects& objects) {
+  std::unordered_set<const at::TensorImpl*> known;
+  for (const at::Tensor& parameter : objects.model->parameters())
+    known.insert(parameter.unsafeGetTensorImpl());
+  for (std::size_t i = 0; i < objects.optimizers.size(); ++i)
+    for (const auto& group : objects.optimizers[i]->param_groups())
+      for (const at::Tensor& parameter : group.params())
+        if (!known.contains(parameter.unsafeGetTensorImpl()))
+          throw UsageError({.where = kCapture,
+                            .what = "a parameter of the optimizer is none of the model's",
+                            .seen = c10::str("optimizer ", i, ", shape ", parameter.sizes()),
+                            .accepted = "one module that holds all parameters",
+                            .advice = "register the parameter in the module, or several modules "
+                                      "in one"});
+}
+
+NamedTensors averages_in(const Checkpoint& checkpoint) {
+  NamedTensors averages;
+  for (auto it = checkpoint.state.lower_bound(std::string(kAveragePrefix));
+       it != checkpoint.state.end() && it->first.starts_with(kAveragePrefix); ++it)
+    averages[it->first.substr(kAveragePrefix.size())] = it->second;
+  return averages;
+}
+
+void prepare_optimizers(const Checkpoint& checkpoint, const TrainingObjects& objects,
+                        Actions& actions) {
+  if (objects.optimizers.empty()) return;
+  std::size_t saved = 0;
+  while (has_optimizer(checkpoint, part_name("optimizer", saved))) ++saved;
+  if (saved != objects.optimizers.size())
+    throw UsageError({.where = kRestore,
+                      .what = "the checkpoint holds the state of another number of optimizers",
+                      .seen = std::to_string(saved),
+                      .accepted = std::to_string(objects.optimizers.size()),
+                      .advice = saved == 0 ? "weights alone are loaded by load(path, model, device)"
+                                           : "make the optimizers that it was saved with"});
+  for (std::size_t i = 0; i < saved; ++i)
+    actions.push_back(
+        prepare_optimizer(checkpoint, part_name("optimizer", i), *objects.optimizers[i]));
+}
+
+void prepare_scaler(const Checkpoint& checkpoint, GradScaler* scaler, Actions& actions) {
+  if (!scaler || !scaler->is_enabled()) return;
+  const auto saved = checkpoint.numbers.find("scaler");
+  GradScaler trial(scaler->options());  // with the state that a new one has
+  if (saved != checkpoint.numbers.end()) trial.load_state_dict(saved->second);
+  actions.push_back([scaler, state = trial.state_dict()] { scaler->load_state_dict(state); });
+}
+
+// An average that was not saved starts as the loaded weights do.
+void prepare_average(const Checkpoint& checkpoint, EMA* average, Actions& actions) {
+  if (!average) return;
+  NamedTensors averages = averages_in(checkpoint);
+  if (averages.empty()) averages = checkpoint.model;
+  average->check(averages);
+  actions.push_back([average, averages] { average->load(averages); });
+}
+
+void check_schedules(const Checkpoint& checkpoint,
+                     const std::vector<optim::lr::Scheduler*>& schedules) {
+  for (std::size_t i = 0; i < schedules.size(); ++i)
+    if (const auto saved = checkpoint.numbers.find(part_name("schedule", i));
+        saved != checkpoint.numbers.end())
+      schedules[i]->check_state_dict(saved->second);
+}
+
+std::function<void()> one_after_another(Actions actions) {
+  return [actions = std::move(actions)] {
+    for (const auto& action : actions) action();
+  };
+}
+
+}  // namespace
+
+std::string part_name(const char* kind, std::size_t index) {
+  return index == 0 ? kind : std::string(kind) + "." + std::to_string(index);
+}
+
+void load_schedules(const Checkpoint& checkpoint,
+                    const std::vector<optim::lr::Scheduler*>& schedules) {
+  check_schedules(checkpoint, schedules);
+  for (std::size_t i = 0; i < schedules.size(); ++i)
+    if (const auto saved = checkpoint.numbers.find(part_name("schedule", i));
+        saved != checkpoint.numbers.end())
+      schedules[i]->load_state_dict(saved->second);
+}
+
+Checkpoint capture(const TrainingObjects& objects) {
+  require_model(objects, kCapture);
+  require_parameters_of_model(objects);
+  Checkpoint checkpoint;
+  checkpoint.model = tensors_of(*objects.model);
+  for (std::size_t i = 0; i < objects.optimizers.size(); ++i)
+    capture_optimizer(*objects.optimizers[i], part_name("optimizer", i), checkpoint);
+  if (objects.scaler && objects.scaler->is_enabled())
+    checkpoint.numbers["scaler"] = objects.scaler->state_dict();
+  for (std::size_t i = 0; i < objects.schedules.size(); ++i)
+    checkpoint.numbers[part_name("schedule", i)] = objects.schedules[i]->state_dict();
+  if (objects.average)
+    for (const auto& [name, average] : objects.average->averages())
+      checkpoint.state[std::string(kAveragePrefix) + name] = average;
+  if (objects.random) checkpoint.state.merge(random_states());
+  return checkpoint;
+}
+
+PreparedState prepare(const Checkpoint& checkpoint, const TrainingObjects& objects) {
+  require_model(objects, kRestore);
+  const NamedTensors module = tensors_of(*objects.model);
+  check_fits(checkpoint.model, module, "the model");
+  check_schedules(checkpoint, objects.schedules);
+  Actions actions;
+  actions.push_back(
+      [&checkpoint, schedules = objects.schedules] { load_schedules(checkpoint, schedules); });
+  prepare_optimizers(checkpoint, objects, actions);
+  prepare_scaler(checkpoint, objects.scaler, actions);
+  prepare_average(checkpoint, objects.average, actions);
+  actions.push_back([module, values = checkpoint.model] { assign(module, values); });
+  for (torch::optim::Optimizer* optimizer : objects.optimizers)
+    actions.push_back([optimizer] { optimizer->zero_grad(); });
+  PreparedState prepared{.objects = one_after_another(std::move(actions)), .random = {}};
+  if (objects.random) prepared.random = prepare_random(checkpoint.state);
+  return prepared;
+}
+
+void restore(const Checkpoint& checkpoint, const TrainingObjects& objects) {
+  const PreparedState prepared = prepare(checkpoint, objects);
+  prepared.objects();
+  if (prepared.random) prepared.random();
+}
+
+std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
+                           const TrainingObjects& objects, const SaveOptions& options) {
+  return save(folder, step, capture(objects), options);
+}
+
+Checkpoint load(const std::filesystem::path& path, const TrainingObjects& objects) {
+  Checkpoint checkpoint = load(path);
+  restore(checkpoint, objects);
+  return checkpoint;
+}
+
+Checkpoint load(const std::filesystem::path& path, torch::nn::Module& model, c10::Device device) {
+  Checkpoint checkpoint = load(path);
+  check_fits(checkpoint.model, tensors_of(model), "the model");
+  model.to(device);
+  assign(tensors_of(model), checkpoint.model);
+  return checkpoint;
+}
+
+}  // namespace demi::checkpoint

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/core/export.h"
+#include "demi/optim/ema.h"
+#include "demi/scaler/grad_scaler.h"
+#include "demi/schedule/lr_scheduler.h"
+
+namespace demi::checkpoint {
+
+/// The objects of a training loop, which a checkpoint is made of and loaded into. Those that a loop
+/// does not have stay null or empty; the model is needed.
+struct TrainingObjects {
+  torch::nn::Module* model = nullptr;
+  /// demi's or any of LibTorch's. All of their parameters belong to the model.
+  std::vector<torch::optim::Optimizer*> optimizers;
+  GradScaler* scaler = nullptr;
+  std::vector<optim::lr::Scheduler*> schedules;
+  EMA* average = nullptr;
+  /// Whether the states of LibTorch's random generators belong to it: of the CPU and of every CUDA
+  /// device that this machine has.
+  bool random = true;
+};
+
+/// The state of these objects, to be taken after GradScaler::update() or before the next iteration.
+/// Gradients are not part of it. The tensors are those of the objects themselves, detached, so that
+/// nothing is copied: training that goes on changes them (Writer takes a copy). Waits for the
+/// device of the scaler and of the optimizers' counts.
+///
+/// | in                 | names                                                                  |
+/// |--------------------|------------------------------------------------------------------------|
+/// | `model`            | parameters and buffers, as the module names them                       |
+/// | `state`            | `optimizer/0.exp_avg`: parameter's number and name of the state        |
+/// |                    | (Optimizer::state_tensors); `optimizer/archive`: what torch::save      |
+/// |                    | writes of an optimizer of LibTorch's, in bytes; `average/NAME`;        |
+/// |                    | `random/cpu`, `random/cuda:0`                                          |
+/// | `numbers`          | `optimizer/group.0`: options of a parameter group; `scaler`;           |
+/// |                    | `schedule`                                                             |
+/// | `text`             | `demi.optimizer`: the optimizer's rule or class                        |
+///
+/// The second optimizer's names begin with `optimizer.1`, the second schedule's with `schedule.1`.
+/// Throws UsageError if the model is missing, if an optimizer has a parameter that is none of the
+/// model's, and while averages are in the weights' place (EMA::swap).
+DEMI_API Checkpoint capture(const TrainingObjects& objects);
+
+/// Puts a checkpoint into these objects: all of it, or nothing if any part does not fit. Parameters
+/// and buffers are written in place, on their own device and in their own dtype, and the weight
+/// cache notices it. Gradients are dropped.
+///
+///   - FP32 weights may be loaded into 16-bit modules, and the other way round. Masters that the
+///     checkpoint does not hold are made from the weights.
+///   - A scaler or an average that the checkpoint does not hold starts anew; a schedule stays as it
+///     is. What the checkpoint holds of objects that are not there is left alone.
+///   - The state of a random generator whose device this machine does not have is left alone, with
+///     one warning (TORCH_WARN) that names the devices.
+///
+/// Throws UsageError for names or shapes that are not the model's, for another number of
+/// optimizers, for the state of another update rule, for numbers out of range.
+DEMI_API void restore(const Checkpoint& checkpoint, const TrainingObjects& objects);
+
+/// checkpoint::save of what capture() returns.
+DEMI_API std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
+                                    const TrainingObjects& objects,
+                                    const SaveOptions& options = {});
+
+/// checkpoint::load and restore(). Returns what was loaded, for numbers and texts of the caller's
+/// own. Throws what the two throw, and then nothing is changed.
+DEMI_API Checkpoint load(const std::filesystem::path& path, const TrainingObjects& objects);
+
+/// The model of a checkpoint, or the tensors of a single safetensors file, put into `model`, which
+/// is moved to `device` first. A file that was written on CUDA loads on any machine. Throws
+/// DataError as checkpoint::load and UsageError for names or shapes that are not the model's, and
+/// then nothing is changed.
+DEMI_API Checkpoint load(const std::filesystem::path& path, torch::nn::Module& model,
+                         c10::Device device = c10::kCPU);
+
+}  // namespace demi::checkpoint

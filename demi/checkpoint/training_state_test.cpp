@@ -1,0 +1,448 @@
+// Loops of one's own: what is captured after a step and restored into new objects goes on as the
+// unbroken loop, bit for bit.
+#include "demi/checkpoint/training_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "demi/autocast/autocast.h"
+#include "demi/autocast/backward.h"
+#include "demi/core/error.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/backend_testing.h"
+#include "demi/optim/lion.h"
+#include "demi/optim/sgd.h"
+#include "demi/step/emulated_device_testing.h"
+#include "demi/weights/weights.h"
+
+namespace demi::checkpoint {
+namespace {
+
+using optim::testing::EmulatedDevice;
+using optim::testing::On;
+using ::testing::HasSubstr;
+
+class ScalerOn : public GradScaler {
+ public:
+  ScalerOn(const optim::Backend& backend, GradScalerOptions options)
+      : GradScaler(options, backend) {}
+};
+
+bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  const at::Tensor x = a.contiguous(), y = b.contiguous();
+  return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+Checkpoint own_copy(Checkpoint original) {
+  for (auto* tensors : {&original.model, &original.state})
+    for (auto& [name, tensor] : *tensors) tensor = tensor.clone();
+  return original;
+}
+
+void expect_equal(const Checkpoint& a, const Checkpoint& b) {
+  EXPECT_EQ(a.numbers, b.numbers);
+  for (const auto& [one, other] : {std::pair(&a.model, &b.model), std::pair(&a.state, &b.state)}) {
+    ASSERT_EQ(one->size(), other->size());
+    for (const auto& [name, tensor] : *one) {
+      ASSERT_TRUE(other->contains(name)) << name;
+      if (name.ends_with("/archive")) continue;  // its bytes hold addresses
+      EXPECT_TRUE(equal_bits(tensor, other->at(name))) << name;
+    }
+  }
+}
+
+/// A loop of one's own with everything that it may have.
+struct Loop {
+  torch::nn::Sequential model;
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
+  std::optional<GradScaler> scaler;
+  std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;
+  std::optional<EMA> average;
+  c10::ScalarType low = at::kHalf;
+
+  explicit Loop(uint64_t seed, c10::ScalarType weights = at::kFloat)
+      : model((torch::manual_seed(seed), torch::nn::Linear(4, 8)), torch::nn::BatchNorm1d(8),
+              torch::nn::ReLU(), torch::nn::Dropout(0.4), torch::nn::Linear(8, 2)) {
+    model->to(weights);
+  }
+  std::vector<at::Tensor> parameters() const { return model->parameters(); }
+
+  TrainingObjects objects() {
+    TrainingObjects all{.model = model.ptr().get()};
+    for (const auto& optimizer : optimizers) all.optimizers.push_back(optimizer.get());
+    for (const auto& schedule : schedules) all.schedules.push_back(schedule.get());
+    if (scaler) all.scaler = &*scaler;
+    if (average) all.average = &*average;
+    return all;
+  }
+
+  void step(int64_t number) {
+    const at::Tensor x =
+        (torch::arange(24, at::kDouble) * 0.9 + number).sin().reshape({6, 4}).to(at::kFloat);
+    const at::Tensor y = torch::arange(6) % 2;
+    at::Tensor output;
+    {
+      const bool mixed = model->parameters().front().scalar_type() == at::kFloat;
+      const Autocast region(at::kCPU, AutocastOptions{.dtype = low, .enabled = mixed});
+      output = model->forward(x.to(model->parameters().front().scalar_type()));
+    }
+    const at::Tensor loss = torch::nn::functional::cross_entropy(output.to(at::kFloat), y);
+    backward(scaler ? scaler->scale(loss) : loss);
+    StepResult last;
+    for (const auto& optimizer : optimizers) {
+      if (scaler)
+        last = scaler->step(*optimizer);
+      else
+        optimizer->step();
+    }
+    if (average) scaler ? average->update(last) : average->update();
+    if (scaler) scaler->update();
+    for (const auto& schedule : schedules) schedule->step();
+    model->zero_grad();
+  }
+};
+
+/// After each of the steps: captured, put into a new loop, gone on with.
+void expect_loop_to_go_on(const std::function<std::unique_ptr<Loop>(uint64_t seed)>& make,
+                          bool expects_skips = false) {
+  constexpr int64_t kSteps = 6;
+  const auto whole = make(1);
+  torch::manual_seed(42);
+  std::vector<Checkpoint> states;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    states.push_back(own_copy(capture(whole->objects())));
+    whole->step(step);
+  }
+  const Checkpoint end = capture(whole->objects());
+  if (expects_skips) {
+    EXPECT_LT(end.state.at("optimizer/taken").item<int64_t>(), kSteps);
+  }
+  const at::Tensor drawn = torch::rand({4});
+  for (int64_t k = 0; k < kSteps; ++k) {
+    SCOPED_TRACE(k);
+    const auto rest = make(static_cast<uint64_t>(k + 2));
+    torch::manual_seed(k);
+    restore(states[static_cast<size_t>(k)], rest->objects());
+    for (int64_t step = k; step < kSteps; ++step) rest->step(step);
+    expect_equal(end, capture(rest->objects()));
+    EXPECT_TRUE(torch::equal(torch::rand({4}), drawn));
+  }
+}
+
+TEST(TrainingState, GoesOnWithScalerScheduleAndAverage) {
+  expect_loop_to_go_on(
+      [](uint64_t seed) {
+        auto loop = std::make_unique<Loop>(seed);
+        loop->optimizers.push_back(
+            std::make_shared<optim::AdamW>(loop->parameters(), optim::AdamWOptions(0.05)));
+        loop->scaler.emplace(GradScalerOptions{.init_scale = 0x1p22, .growth_interval = 2});
+        loop->schedules.push_back(std::make_unique<optim::lr::Scheduler>(*loop->optimizers.front(),
+                                                                         optim::lr::cosine(10)));
+        loop->average.emplace(*loop->model, 0.7);
+        return loop;
+      },
+      /*expects_skips=*/true);
+}
+
+TEST(TrainingState, GoesOnWithSeveralOptimizersOfBothLibraries) {
+  expect_loop_to_go_on([](uint64_t seed) {
+    auto loop = std::make_unique<Loop>(seed);
+    const auto all = loop->parameters();
+    const std::vector<at::Tensor> some(all.begin(), all.begin() + 3),
+        rest(all.begin() + 3, all.end());
+    loop->optimizers.push_back(
+        std::make_shared<torch::optim::SGD>(some, torch::optim::SGDOptions(0.1).momentum(0.9)));
+    loop->optimizers.push_back(std::make_shared<optim::Lion>(rest, optim::LionOptions(0.01)));
+    for (const auto& optimizer : loop->optimizers)
+      loop->schedules.push_back(
+          std::make_unique<optim::lr::Scheduler>(*optimizer, optim::lr::exponential(0.8)));
+    return loop;
+  });
+}
+
+TEST(TrainingState, GoesOnIn16BitsWithMasters) {
+  expect_loop_to_go_on([](uint64_t seed) {
+    auto loop = std::make_unique<Loop>(seed, at::kBFloat16);
+    loop->optimizers.push_back(
+        std::make_shared<optim::AdamW>(loop->parameters(), optim::AdamWOptions(0.01)));
+    return loop;
+  });
+}
+
+// The device decides whether a step is taken, and counts the steps.
+TEST(TrainingState, GoesOnOnAnEmulatedDevice) {
+  for (const ScaleMode mode : {ScaleMode::kDynamic, ScaleMode::kAmax}) {
+    EmulatedDevice device;
+    expect_loop_to_go_on(
+        [&](uint64_t seed) {
+          auto loop = std::make_unique<Loop>(seed);
+          auto adamw = std::make_shared<On<optim::AdamW>>(device, loop->parameters(),
+                                                          optim::AdamWOptions(0.05));
+          adamw->set_scheduled_rates(0, {0.05, 0.04, 0.03, 0.02, 0.01});
+          loop->optimizers.push_back(adamw);
+          loop->scaler.emplace(ScalerOn(device, {.init_scale = 0x1p22,
+                                                 .growth_interval = 2,
+                                                 .hysteresis = 2,
+                                                 .mode = mode,
+                                                 .amax_window = 3}));
+          loop->average.emplace(*loop->model, 0.7);
+          return loop;
+        },
+        /*expects_skips=*/true);
+  }
+}
+
+TEST(TrainingState, KeepsOptionsThatWereChangedByHand) {
+  Loop loop(1), other(2);
+  for (Loop* one : {&loop, &other})
+    one->optimizers.push_back(
+        std::make_shared<optim::AdamW>(one->parameters(), optim::AdamWOptions(0.05)));
+  auto& options =
+      static_cast<optim::AdamWOptions&>(loop.optimizers.front()->param_groups()[0].options());
+  options.lr(0.1 + 0.2).betas({0.8, 0.9}).weight_decay(0.125).maximize(true);
+  auto& others =
+      static_cast<optim::AdamWOptions&>(other.optimizers.front()->param_groups()[0].options());
+  restore(capture(loop.objects()), other.objects());
+  EXPECT_EQ(others.lr(), 0.1 + 0.2);
+  EXPECT_EQ(others.betas(), std::make_tuple(0.8, 0.9));
+  EXPECT_EQ(others.weight_decay(), 0.125);
+  EXPECT_TRUE(others.maximize());
+  EXPECT_FALSE(others.amsgrad());
+}
+
+// A rate that the user set after the schedule did stays.
+TEST(TrainingState, KeepsARateThatIsNotTheSchedules) {
+  Loop loop(1), other(2);
+  for (Loop* one : {&loop, &other}) {
+    one->optimizers.push_back(
+        std::make_shared<optim::SGD>(one->parameters(), optim::SGDOptions(0.5)));
+    one->schedules.push_back(std::make_unique<optim::lr::Scheduler>(*one->optimizers.front(),
+                                                                    optim::lr::exponential(0.5)));
+  }
+  loop.step(0);
+  loop.optimizers.front()->param_groups()[0].options().set_lr(0.375);
+  restore(capture(loop.objects()), other.objects());
+  EXPECT_EQ(other.optimizers.front()->param_groups()[0].options().get_lr(), 0.375);
+  other.schedules.front()->step();
+  EXPECT_EQ(other.optimizers.front()->param_groups()[0].options().get_lr(), 0.125);
+}
+
+TEST(TrainingState, IsSeenByTheWeightCache) {
+  torch::nn::Linear model(3, 2);
+  optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));  // owns the weights' copies
+  const auto in_region = [&] {
+    const Autocast region(at::kCPU, at::kBFloat16);
+    return model->forward(torch::ones({1, 3})).to(at::kFloat);
+  };
+  const at::Tensor before = in_region();
+  Checkpoint checkpoint = own_copy(capture({.model = model.ptr().get()}));
+  for (auto& [name, tensor] : checkpoint.model) tensor.fill_(2);
+  restore(checkpoint, {.model = model.ptr().get()});
+  EXPECT_FALSE(torch::equal(in_region(), before));
+  EXPECT_TRUE(torch::equal(in_region(), torch::full({1, 2}, 8.0)));  // 3 x 2 + 2
+}
+
+// Everything that a restore may touch.
+Checkpoint everything(Loop& loop) { return own_copy(capture(loop.objects())); }
+
+struct Full : Loop {
+  explicit Full(uint64_t seed) : Loop(seed) {
+    optimizers.push_back(std::make_shared<optim::AdamW>(parameters(), optim::AdamWOptions(0.05)));
+    scaler.emplace(GradScalerOptions{.init_scale = 1024});
+    schedules.push_back(
+        std::make_unique<optim::lr::Scheduler>(*optimizers.front(), optim::lr::cosine(10)));
+    average.emplace(*model, 0.7);
+    step(0);
+  }
+};
+
+TEST(TrainingState, IsRestoredWholeOrNotAtAll) {
+  Full loop(1), other(2);
+  loop.step(1);
+  const Checkpoint good = everything(loop);
+  const auto expect_refused = [&](const char* words, const auto& spoil) {
+    Checkpoint bad = own_copy(good);
+    spoil(bad);
+    const Checkpoint before = everything(other);
+    try {
+      restore(bad, other.objects());
+      ADD_FAILURE() << words;
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(words));
+    }
+    expect_equal(before, everything(other));
+  };
+  expect_refused("missing 0.weight", [](Checkpoint& bad) { bad.model.erase("0.weight"); });
+  expect_refused("unknown more", [](Checkpoint& bad) { bad.model["more"] = torch::zeros(1); });
+  expect_refused("4.bias", [](Checkpoint& bad) { bad.model["4.bias"] = torch::zeros(3); });
+  expect_refused("1.num_batches_tracked", [](Checkpoint& bad) {
+    bad.model["1.num_batches_tracked"] = torch::zeros({}, at::kBool);
+  });
+  expect_refused("does not fit its parameter",
+                 [](Checkpoint& bad) { bad.state["optimizer/0.exp_avg"] = torch::zeros(3); });
+  expect_refused("exp_avg_sq", [](Checkpoint& bad) { bad.state.erase("optimizer/0.exp_avg_sq"); });
+  expect_refused("number of optimizers", [](Checkpoint& bad) {
+    std::erase_if(bad.state, [](const auto& one) { return one.first.starts_with("optimizer/"); });
+  });
+  expect_refused("number of optimizers", [](Checkpoint& bad) {
+    bad.state["optimizer.1/taken"] = torch::zeros({}, at::kLong);
+  });
+  expect_refused("another optimizer", [](Checkpoint& bad) { bad.text["demi.optimizer"] = "Adam"; });
+  expect_refused("lr", [](Checkpoint& bad) { bad.numbers["optimizer/group.0"]["lr"] = -1; });
+  expect_refused("foreach",
+                 [](Checkpoint& bad) { bad.numbers["optimizer/group.0"]["foreach"] = 1; });
+  expect_refused("flag", [](Checkpoint& bad) { bad.numbers["optimizer/group.0"]["amsgrad"] = 2; });
+  expect_refused("parameter groups",
+                 [](Checkpoint& bad) { bad.numbers["optimizer/group.1"]["lr"] = 1; });
+  expect_refused("scale", [](Checkpoint& bad) { bad.numbers["scaler"].erase("scale"); });
+  expect_refused("init_scale", [](Checkpoint& bad) { bad.numbers["scaler"]["scale"] = 0; });
+  expect_refused("last_epoch", [](Checkpoint& bad) { bad.numbers["schedule"]["last_epoch"] = -1; });
+  expect_refused("averages",
+                 [](Checkpoint& bad) { bad.state["average/0.weight"] = torch::zeros(1); });
+  expect_refused("random/cpu",
+                 [](Checkpoint& bad) { bad.state["random/cpu"] = torch::zeros(7, at::kByte); });
+  expect_refused("random/cpu", [](Checkpoint& bad) { bad.state["random/cpu"] = torch::zeros(7); });
+  restore(good, other.objects());
+  expect_equal(good, everything(other));
+}
+
+TEST(TrainingState, OfLibTorchsOptimizersIsCheckedFirst) {
+  const auto with = [](uint64_t seed, auto make) {
+    auto loop = std::make_unique<Loop>(seed);
+    loop->optimizers.push_back(make(loop->parameters()));
+    loop->step(0);
+    return loop;
+  };
+  const auto sgd = [](std::vector<at::Tensor> p) {
+    return std::make_shared<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9));
+  };
+  const auto adam = [](std::vector<at::Tensor> p) {
+    return std::make_shared<torch::optim::Adam>(p, torch::optim::AdamOptions(0.1));
+  };
+  const auto ours = [](std::vector<at::Tensor> p) {
+    return std::make_shared<optim::SGD>(p, optim::SGDOptions(0.1));
+  };
+  const auto source = with(1, sgd), target = with(2, sgd), other = with(3, adam),
+             demis = with(4, ours);
+  const auto fewer = with(5, [&](std::vector<at::Tensor> p) {
+    p.pop_back();
+    return sgd(p);
+  });
+  const auto expect_refused = [&](Checkpoint bad, Loop& into, const char* words) {
+    bad.text.clear();  // without the name of the class
+    const Checkpoint before = everything(into);
+    try {
+      restore(bad, into.objects());
+      ADD_FAILURE() << words;
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(words));
+    }
+    expect_equal(before, everything(into));
+  };
+  expect_refused(everything(*source), *other, "another optimizer");
+  expect_refused(everything(*source), *demis, "another optimizer");
+  expect_refused(everything(*demis), *source, "another optimizer");
+  expect_refused(everything(*source), *fewer, "number of parameters");
+  Checkpoint broken = everything(*source);
+  at::Tensor& archive = broken.state.at("optimizer/archive");
+  archive = archive.slice(0, 0, archive.numel() / 2);
+  expect_refused(broken, *target, "archive");
+  archive = torch::zeros({3});
+  expect_refused(broken, *target, "archive");
+}
+
+TEST(TrainingState, AcrossPrecisions) {
+  Full scaled(1);
+  scaled.step(1);
+  const Checkpoint with_scaler = everything(scaled);
+  ASSERT_TRUE(with_scaler.numbers.contains("scaler"));
+  // A run without scaling goes on from one with it.
+  Full plain(2);
+  plain.scaler.reset();
+  restore(with_scaler, plain.objects());
+  plain.step(2);
+  // And one with scaling from one without: the scale that a new scaler has.
+  Full fresh(3);
+  fresh.scaler->update(4096);
+  restore(everything(plain), fresh.objects());
+  EXPECT_EQ(fresh.scaler->get_scale(), 1024);
+  EXPECT_EQ(fresh.scaler->get_growth_tracker(), 0);
+  // FP32 weights in a bf16 module: rounded, and the masters are made from them.
+  Loop low(4, at::kBFloat16);
+  low.optimizers.push_back(
+      std::make_shared<optim::AdamW>(low.parameters(), optim::AdamWOptions(0.05)));
+  const Checkpoint fp32 = everything(plain);
+  restore(fp32, low.objects());
+  for (const auto& item : low.model->named_parameters())
+    EXPECT_TRUE(torch::equal(item.value(), fp32.model.at(item.key()).to(at::kBFloat16)));
+  low.step(3);
+  const Checkpoint bf16 = everything(low);
+  EXPECT_EQ(bf16.state.at("optimizer/0.master").scalar_type(), at::kFloat);
+  EXPECT_TRUE(torch::equal(bf16.state.at("optimizer/0.master").to(at::kBFloat16),
+                           bf16.model.at("0.weight")));
+  EXPECT_FALSE(
+      torch::equal(bf16.state.at("optimizer/0.exp_avg"), fp32.state.at("optimizer/0.exp_avg")))
+      << "its moments go on";
+  // And back: bf16 weights are FP32 numbers. An average that was not saved starts as they are.
+  Full wide(5);
+  restore(bf16, wide.objects());
+  for (const auto& item : wide.model->named_parameters()) {
+    EXPECT_TRUE(torch::equal(item.value(), bf16.model.at(item.key()).to(at::kFloat)));
+    EXPECT_TRUE(torch::equal(wide.average->averages().at(item.key()), item.value()));
+  }
+  wide.step(4);
+}
+
+TEST(TrainingState, LeavesRandomStatesOfAbsentDevices) {
+  torch::nn::Linear model(1, 1);
+  Checkpoint checkpoint = own_copy(capture({.model = model.ptr().get()}));
+  checkpoint.state["random/cuda:99"] = torch::zeros(16, at::kByte);
+  const at::Tensor drawn = torch::rand({3});
+  restore(checkpoint, {.model = model.ptr().get()});
+  EXPECT_TRUE(torch::equal(torch::rand({3}), drawn));
+  const at::Tensor next = torch::rand({3});
+  restore(checkpoint, {.model = model.ptr().get()});
+  torch::rand({3});
+  EXPECT_TRUE(torch::equal(torch::rand({3}), next));
+  torch::manual_seed(1);
+  const at::Tensor own = torch::rand({3});
+  torch::manual_seed(1);
+  restore(checkpoint, {.model = model.ptr().get(), .random = false});
+  EXPECT_TRUE(torch::equal(torch::rand({3}), own)) << "random = false leaves them alone";
+}
+
+TEST(TrainingState, NeverHoldsAveragesInTheWeightsPlace) {
+  Full loop(1);
+  const Checkpoint good = everything(loop);
+  loop.average->swap();
+  EXPECT_THROW(capture(loop.objects()), UsageError);
+  EXPECT_THROW(restore(good, loop.objects()), UsageError);
+  loop.average->swap();
+  expect_equal(good, everything(loop));
+}
+
+TEST(TrainingState, NeedsAModelThatHoldsAllParameters) {
+  EXPECT_THROW(capture({}), UsageError);
+  torch::nn::Linear model(2, 2), other(2, 2);
+  optim::SGD sgd(other->parameters(), optim::SGDOptions(0.1));
+  EXPECT_THROW(capture({.model = model.ptr().get(), .optimizers = {&sgd}}), UsageError);
+}
+
+TEST(TrainingState, DropsGradients) {
+  Full loop(1);
+  const Checkpoint good = everything(loop);
+  for (at::Tensor& parameter : loop.model->parameters())
+    parameter.mutable_grad() = torch::ones_like(parameter);
+  restore(good, loop.objects());
+  for (const at::Tensor& parameter : loop.model->parameters())
+    EXPECT_FALSE(parameter.grad().defined());
+}
+
+}  // namespace
+}  // namespace demi::checkpoint
