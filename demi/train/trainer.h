@@ -3,16 +3,19 @@
 #include <c10/core/Device.h>
 #include <torch/optim/optimizer.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "demi/checkpoint/checkpoint.h"
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
 #include "demi/optim/ema.h"
 #include "demi/scaler/scale_rule.h"
 #include "demi/schedule/lr_schedule.h"
+#include "demi/train/checkpoint_options.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/history.h"
 #include "demi/train/loss.h"
@@ -21,6 +24,10 @@
 #include "demi/train/precision.h"
 
 namespace demi::train {
+
+struct Beginning;
+class Run;
+struct Setup;
 
 struct TrainerOptions {
   /// Passes over the training data.
@@ -73,9 +80,14 @@ struct TrainerOptions {
   bool synchronise_phases = false;
   /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
   bool flush_subnormals = true;
-  /// Asked after each step and before each batch of validation. true: training ends with the
+  /// Asked after each batch and before each batch of validation. true: training ends with the
   /// weights and figures so far.
   std::function<bool()> should_stop;
+  /// Checkpoints of the run, to go on from (Trainer::resume). None without a folder.
+  CheckpointOptions checkpoints;
+  /// Asked after each batch, if there is a folder of checkpoints. true: one is saved now, and
+  /// training goes on.
+  std::function<bool()> should_save;
 };
 
 /// Inputs x (N, ...) and targets y (N, ...).
@@ -104,13 +116,15 @@ DEMI_API int64_t steps_of(int64_t batches, int64_t accumulate);
 /// Weights must be on the device already; batches are moved there (data/to_device.h). With a "true"
 /// 16-bit or FP64 precision the constructor converts the module. One thread at a time.
 class DEMI_API Trainer {
-  struct Run;
-
  public:
   /// Throws UsageError for options out of their range.
   Trainer(Network network, TrainerOptions options);
   Trainer(Network network, std::shared_ptr<torch::optim::Optimizer> optimizer,
           TrainerOptions options);
+
+  ~Trainer();
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) noexcept;
 
   /// A trainer of a module holder (torch::nn::Sequential, torch::nn::Linear, one of yours).
   template <class Holder>
@@ -119,14 +133,28 @@ class DEMI_API Trainer {
       : Trainer(train::network(std::move(model)), std::move(options)) {}
 
   /// The precision in which it trains: that of the options, else the global one at construction.
-  const Precision& precision() const { return precision_; }
+  const Precision& precision() const;
 
   /// The callback hears of all fits from now on.
-  void add(std::shared_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
+  void add(std::shared_ptr<Callback> callback);
+
+  /// Loads a checkpoint of another Trainer's run, as checkpoint::load finds it: weights,
+  /// optimizers, scaler, averages and schedules now. The next `fit` or Parts begins where that run
+  /// stood, with its random numbers, and takes the steps that it would have taken, bit for bit,
+  /// with the same model, options, data, number of threads, instruction set and LibTorch. Its
+  /// history begins with what that run recorded, and its callbacks are told of what comes after.
+  /// Options may differ as checkpoint::restore describes; `epochs` and `max_steps` count from the
+  /// start of that run. Throws DataError as checkpoint::load, UsageError for what does not fit, and
+  /// then nothing is changed.
+  void resume(const std::filesystem::path& path);
+  /// The same of a checkpoint in memory. Its tensors are copied.
+  void resume(const checkpoint::Checkpoint& from);
 
   /// Trains, and evaluates on `validation` after each epoch if it is given. Reads the device every
-  /// `read_every` steps and not otherwise. Throws what loaders, callbacks and schedules throw;
-  /// history() then has the steps that were taken.
+  /// `read_every` steps and for a checkpoint, and not otherwise. Loss scale, moments and averages
+  /// go on from an earlier fit; schedules begin anew. Throws what loaders, callbacks and schedules
+  /// throw, and UsageError or TrainingError as checkpoint::Writer does; history() then has the
+  /// steps that were taken.
   History fit(const data::Loader& training, const data::Loader* validation = nullptr);
 
   /// The same on tensors. They are copied to the device, or shared if they are there already.
@@ -153,8 +181,13 @@ class DEMI_API Trainer {
     /// after an exception of `advance`, none are.
     const History& history() const;
 
+    /// The state between two parts, to go on from (Trainer::resume). Its tensors are those of model
+    /// and optimizers: the next part changes them. If training has been stopped within an epoch, it
+    /// is the state from which that epoch goes on. Waits for the device and tells callbacks of
+    /// every step.
+    checkpoint::Checkpoint checkpoint();
+
    private:
-    Trainer& trainer_;
     std::unique_ptr<Run> run_;
   };
 
@@ -180,29 +213,9 @@ class DEMI_API Trainer {
 
  private:
   History fit_epochs(const data::Loader& training, const data::Loader* validation, int64_t epochs);
-  bool go_on(Run& run, int64_t until);
-  void step(Run& run, const data::Batch& batch, bool last_of_window);
-  at::Tensor backward(Run& run, const data::Batch& batch);
-  void penalise(Run& run, std::vector<at::Tensor>& losses) const;
-  std::vector<StepResult> update(Run& run);
-  static void end_window(Run& run);
-  struct Told;
-  static std::vector<Told> taken_from_device(Run& run);
-  void read(Run& run);
-  void give_up_if_hopeless(Run& run) const;
-  void fail_if_it_ends_badly(Run& run) const;
-  void begin_epoch(Run& run);
-  bool train_epoch(Run& run, int64_t until);
-  void end_epoch(Run& run);
-  void validate(Run& run);
-  EvaluateOptions evaluate_options() const;
 
-  Network network_;
-  TrainerOptions options_;
-  Precision precision_;
-  GradScalerOptions scaler_options_;
-  std::optional<EMA> average_;
-  std::vector<std::shared_ptr<Callback>> callbacks_;
+  std::unique_ptr<Setup> setup_;
+  std::unique_ptr<Beginning> beginning_;  // of the next fit
   History history_;
 };
 

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/train/every.h"
+
+namespace demi::train {
+
+/// Which checkpoints a Trainer keeps of its run, and where.
+struct CheckpointOptions {
+  /// Holds the checkpoints, as checkpoint::save writes them; one run at a time. Empty: none are
+  /// saved, whatever else is set.
+  std::filesystem::path folder;
+  /// How often one is saved. In any case the last state is: when training ends, is stopped, or is
+  /// ended by an exception between two steps.
+  Every every;
+  /// How many of the last are kept. 0: all.
+  int64_t keep_last = 1;
+  /// true: FOLDER/best names the checkpoint of the epoch with the best validation, which is kept
+  /// beside the last.
+  bool keep_best = false;
+  /// true: a thread writes the files while training goes on; the step that saves waits for a copy
+  /// in memory. false: it waits for the disk.
+  bool in_background = true;
+  /// Further texts of each checkpoint, such as the configuration of the run.
+  checkpoint::Metadata text;
+};
+
+}  // namespace demi::train

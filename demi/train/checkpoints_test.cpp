@@ -1,0 +1,364 @@
+// The checkpoints that a Trainer writes: when, what they say, and that a run goes on from them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "demi/checkpoint/training_state.h"
+#include "demi/core/error.h"
+#include "demi/optim/adamw.h"
+#include "demi/optim/sgd.h"
+#include "demi/train/resume_testing.h"
+
+namespace demi::train {
+namespace {
+
+using namespace testing;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+/// A folder that is gone at the end.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string name = (fs::temp_directory_path() / "demi-checkpoints-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~ScratchFolder() { fs::remove_all(path_); }
+  fs::path path() const { return path_ / "checkpoints"; }
+
+  /// Names of the checkpoints, in order.
+  std::vector<std::string> steps() const {
+    std::vector<std::string> names;
+    if (!fs::exists(path())) return names;
+    for (const auto& entry : fs::directory_iterator(path()))
+      if (entry.path().filename().string().starts_with("step-"))
+        names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  fs::path path_;
+};
+
+std::string step_name(int64_t step) {
+  std::string digits = std::to_string(step);
+  return "step-" + std::string(8 - digits.size(), '0') + digits;
+}
+
+// 3 epochs of 4 batches, in the same weights each time.
+Job plain_job(const fs::path& folder, CheckpointOptions checkpoints = {}) {
+  torch::manual_seed(5);
+  Job one;
+  torch::nn::Sequential model(torch::nn::Linear(6, 8), torch::nn::Dropout(0.3),
+                              torch::nn::Linear(8, 3));
+  one.network = network(model);
+  one.options.epochs = 3;
+  one.options.optimizers = {
+      std::make_shared<optim::AdamW>(model->parameters(), optim::AdamWOptions(0.05))};
+  one.options.checkpoints = std::move(checkpoints);
+  one.options.checkpoints.folder = folder;
+  one.training = rows(16, 4, 7);
+  one.validation = rows(7, 4, 8);
+  return one;
+}
+
+Outcome from_disk(Job one, const fs::path& path) {
+  const checkpoint::Checkpoint state = checkpoint::load(path);
+  return train(std::move(one), &state);
+}
+
+// Without the texts and folders that a run without checkpoints lacks.
+void expect_same_run(const Outcome& a, const Outcome& b) {
+  expect_same(a.state, b.state);
+  EXPECT_EQ(a.history.steps.size(), b.history.steps.size());
+}
+
+TEST(Checkpoints, AreWrittenEverySoManySteps) {
+  for (const bool in_background : {true, false}) {
+    ScratchFolder folder;
+    train(plain_job(folder.path(),
+                    {.every = {.steps = 5}, .keep_last = 0, .in_background = in_background}));
+    EXPECT_EQ(folder.steps(),
+              (std::vector<std::string>{step_name(5), step_name(10), step_name(12)}))
+        << "and the last state, at the end";
+  }
+}
+
+TEST(Checkpoints, AreWrittenAtTheEndOfEpochsAndOnlyTheLastAreKept) {
+  ScratchFolder folder;
+  train(plain_job(folder.path(), {.every = {.epochs = 1}, .keep_last = 2}));
+  EXPECT_EQ(folder.steps(), (std::vector<std::string>{step_name(8), step_name(12)}));
+}
+
+TEST(Checkpoints, AreWrittenByTheClock) {
+  ScratchFolder folder;
+  train(plain_job(folder.path(), {.every = {.minutes = 1e-9}, .keep_last = 0}));
+  EXPECT_EQ(folder.steps().size(), 12U) << "each step";
+  EXPECT_EQ(folder.steps().back(), step_name(12) + "-2") << "the end, with its validation";
+  ScratchFolder never;
+  train(plain_job(never.path(), {.every = {.minutes = 60}, .keep_last = 0}));
+  EXPECT_EQ(never.steps(), std::vector<std::string>{step_name(12)});
+}
+
+TEST(Checkpoints, AreWrittenWhenAskedFor) {
+  ScratchFolder folder;
+  Job one = plain_job(folder.path(), {.keep_last = 0});
+  one.options.should_save = [batches = 0]() mutable { return ++batches == 7; };
+  const Outcome whole = train(plain_job({}));
+  const Outcome saved = train(std::move(one));
+  EXPECT_EQ(folder.steps(), (std::vector<std::string>{step_name(7), step_name(12)}));
+  expect_same_run(whole, saved);  // saving changes nothing of the run
+  expect_same_run(whole, from_disk(plain_job({}), folder.path() / step_name(7)));
+}
+
+TEST(Checkpoints, AreNotWrittenWithoutAFolder) {
+  Job one = plain_job({}, {.every = {.steps = 1}});
+  one.options.should_save = [] {
+    ADD_FAILURE() << "asked";
+    return true;
+  };
+  train(std::move(one));
+}
+
+TEST(Checkpoints, ResumeFindsTheLastOfAFolder) {
+  ScratchFolder folder;
+  const Outcome whole = train(plain_job({}));
+  for (int64_t k = 1; k <= 17; k += 3) {
+    Job one = plain_job(folder.path());
+    one.options.accumulate = 1;
+    stopped_after(std::move(one), k);
+    Job next = plain_job({});
+    Trainer trainer(next.network, next.options);
+    trainer.resume(folder.path());
+    Trainer::Parts parts(trainer, *next.training, next.validation.get());
+    while (parts.advance(2)) {
+    }
+    SCOPED_TRACE(k);
+    expect_same(whole.state, copy_of(parts.checkpoint()));
+    EXPECT_EQ(folder.steps().size(), 1U);
+  }
+}
+
+TEST(Checkpoints, SayWhatTheyAre) {
+  ScratchFolder folder;
+  Job one = plain_job(folder.path(), {.text = {{"demi.config", "{}"}, {"who", "me"}}});
+  one.options.precision = parse_precision("bf16");
+  const Outcome outcome = train(std::move(one));
+  const checkpoint::Checkpoint saved = checkpoint::load(folder.path());
+  EXPECT_EQ(saved.text.at("demi.precision"), "bf16");
+  EXPECT_EQ(saved.text.at("demi.epoch"), "3");
+  EXPECT_EQ(saved.text.at("demi.step"), "12");
+  EXPECT_EQ(saved.text.at("demi.config"), "{}");
+  EXPECT_EQ(saved.text.at("who"), "me");
+  EXPECT_EQ(saved.text.at("demi.optimizer"), "AdamW");
+  EXPECT_THAT(saved.text.at("demi.libtorch"), HasSubstr("2."));
+  EXPECT_FALSE(saved.text.at("demi.version").empty());
+  const History& history = outcome.history;
+  EXPECT_DOUBLE_EQ(std::stod(saved.text.at("demi.test_accuracy")),
+                   *history.epochs.back().validation->accuracy);
+  double best = 0;
+  for (const EpochRecord& epoch : history.epochs)
+    best = std::max(best, *epoch.validation->accuracy);
+  EXPECT_DOUBLE_EQ(std::stod(saved.text.at("demi.best_accuracy")), best);
+}
+
+// The first epochs are the best: the rate is too high after them.
+TEST(Checkpoints, KeepTheBestInFp32AcrossARestart) {
+  ScratchFolder folder;
+  const auto make = [&] {
+    Job one = plain_job(folder.path(), {.every = {.steps = 1}, .keep_best = true});
+    one.options.precision = parse_precision("bf16");
+    one.options.epochs = 4;
+    one.options.loss = LossFunction([](const at::Tensor& output, const at::Tensor& target) {
+      return loss_of(Loss::cross_entropy, output, target);
+    });
+    one.options.schedule = [](int64_t step, double base) { return step < 8 ? base : 100 * base; };
+    return one;
+  };
+  const Outcome part = stopped_after(make(), 14);  // within the third epoch
+  const Outcome rest = from_disk(make(), folder.path());
+  ASSERT_TRUE(rest.history.best_epoch);
+  const int64_t epoch = *rest.history.best_epoch;
+  ASSERT_LE(epoch, 2) << "before the restart";
+  const checkpoint::Checkpoint best = checkpoint::load(folder.path() / "best");
+  EXPECT_EQ(best.text.at("demi.epoch"), std::to_string(epoch));
+  EXPECT_EQ(best.text.at("demi.step"), std::to_string(4 * epoch));
+  for (const auto& [name, tensor] : best.model) EXPECT_EQ(tensor.scalar_type(), at::kFloat) << name;
+  EXPECT_EQ(checkpoint::load(folder.path()).text.at("demi.step"), "16");
+}
+
+// Throws from a place of the loop, once.
+enum class Place { kLoader, kForward, kCallback, kValidation, kUpdate };
+
+struct ThrowsIn : Callback {
+  explicit ThrowsIn(Place where) : place(where) {}
+  void on_step(const StepMetrics& step, int64_t) override {
+    if (place == Place::kCallback && step.step == 6) throw std::runtime_error("callback");
+  }
+  void on_evaluate_begin(int64_t epoch) override {
+    if (place == Place::kValidation && epoch == 2) throw std::runtime_error("validation");
+  }
+  Place place;
+};
+
+class ThrowingLoader : public data::Loader {
+ public:
+  explicit ThrowingLoader(std::shared_ptr<const data::Loader> inner) : inner_(std::move(inner)) {}
+  int64_t examples() const override { return inner_->examples(); }
+  int64_t batches() const override { return inner_->batches(); }
+  data::Batch batch(int64_t epoch, int64_t position) const override {
+    if (epoch == 1 && position == 3) throw std::runtime_error("loader");
+    return inner_->batch(epoch, position);
+  }
+
+ private:
+  std::shared_ptr<const data::Loader> inner_;
+};
+
+TEST(Checkpoints, HoldTheLastWholeStateAfterAnException) {
+  for (const int64_t accumulate : {1, 3}) {
+    const auto make = [&](const fs::path& folder) {
+      Job one = plain_job(folder);
+      one.options.accumulate = accumulate;
+      one.options.read_every = 1;
+      return one;
+    };
+    const Outcome whole = train(make({}));
+    for (const Place place :
+         {Place::kLoader, Place::kForward, Place::kCallback, Place::kValidation}) {
+      if (place == Place::kCallback && accumulate == 3) continue;  // that step is the last batch's
+      SCOPED_TRACE(std::to_string(static_cast<int>(place)) + " " + std::to_string(accumulate));
+      ScratchFolder folder;
+      Job broken = make(folder.path());
+      if (place == Place::kLoader)
+        broken.training = std::make_shared<ThrowingLoader>(broken.training);
+      if (place == Place::kForward) {
+        const auto forward = broken.network.forward;
+        broken.network.forward = [forward, calls = 0](const data::Batch& batch) mutable {
+          at::Tensor output = forward(batch);
+          if (++calls == 8) throw std::runtime_error("forward");
+          return output;
+        };
+      }
+      EXPECT_THROW(train(std::move(broken), nullptr, std::make_shared<ThrowsIn>(place)),
+                   std::runtime_error);
+      ASSERT_EQ(folder.steps().size(), 1U);
+      expect_same_run(whole, from_disk(make({}), folder.path()));
+    }
+  }
+}
+
+TEST(Checkpoints, AreNotWrittenOfAHalfDoneUpdate) {
+  ScratchFolder folder;
+  Job one = plain_job(folder.path(), {.every = {.steps = 4}});
+  one.options.schedule = [](int64_t step, double base) {
+    if (step > 5) throw std::runtime_error("schedule");
+    return base;
+  };
+  EXPECT_THROW(train(std::move(one)), std::runtime_error);
+  EXPECT_EQ(folder.steps(), std::vector<std::string>{step_name(4)});
+}
+
+TEST(Checkpoints, OfARunThatFailedStayThoseFromBefore) {
+  ScratchFolder folder;
+  Job one = plain_job(folder.path(), {.every = {.steps = 2}});
+  one.options.give_up_after = 1;
+  one.options.read_every = 1;
+  one.options.loss =
+      LossFunction([calls = 0](const at::Tensor& output, const at::Tensor& target) mutable {
+        const at::Tensor loss = loss_of(Loss::cross_entropy, output, target);
+        return ++calls > 5 ? loss * NAN : loss;
+      });
+  const Outcome outcome = train(std::move(one));
+  ASSERT_TRUE(outcome.history.failed);
+  EXPECT_EQ(folder.steps(), std::vector<std::string>{step_name(4)});
+}
+
+TEST(Trainer, ASecondFitGoesOnWithTheScale) {
+  Job one = plain_job({});
+  one.options.precision = parse_precision("fp16");
+  one.options.epochs = 1;
+  one.options.scaler = {.init_scale = 1024, .growth_interval = 3};
+  Trainer trainer(one.network, one.options);
+  const History first = trainer.fit(*one.training), second = trainer.fit(*one.training);
+  EXPECT_EQ(first.steps.back().loss_scale, 2048);
+  EXPECT_EQ(second.steps.front().loss_scale, 2048) << "1 of 3 clean steps are counted";
+  EXPECT_EQ(second.steps[2].loss_scale, 4096);
+}
+
+// What an exception between unscale_ and update leaves behind does not reach the next fit.
+TEST(Trainer, ASecondFitStartsCleanAfterAnException) {
+  Job one = plain_job({});
+  one.options.precision = parse_precision("fp16");
+  one.options.epochs = 1;
+  one.options.clip_norm = 1;
+  bool throws = true;
+  one.options.schedule = [&](int64_t step, double base) {
+    if (step == 2 && throws) throw std::runtime_error("schedule");
+    return base;
+  };
+  Trainer trainer(one.network, one.options);
+  EXPECT_THROW(trainer.fit(*one.training), std::runtime_error);
+  throws = false;
+  EXPECT_EQ(trainer.fit(*one.training).steps.size(), 4U);
+}
+
+TEST(Trainer, ResumeRefusesWhatDoesNotFitAndChangesNothing) {
+  const Outcome part = stopped_after(plain_job({}), 6);
+  const auto expect_refused = [](Job one, const checkpoint::Checkpoint& from, const char* words) {
+    Trainer trainer(one.network, one.options);
+    const auto before = copy_of(checkpoint::capture({.model = one.network.module.get()}));
+    try {
+      trainer.resume(from);
+      Trainer::Parts parts(trainer, *one.training, one.validation.get());
+      ADD_FAILURE() << words;
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(words));
+    }
+    if (std::string(words).find("other batches") == std::string::npos)
+      expect_same(before, copy_of(checkpoint::capture({.model = one.network.module.get()})));
+  };
+  checkpoint::Checkpoint weights{.model = part.state.model, .state = {}, .numbers = {}, .text = {}};
+  expect_refused(plain_job({}), weights, "weights alone");
+  checkpoint::Checkpoint broken = part.state;
+  broken.state.erase("history/steps.loss");
+  expect_refused(plain_job({}), broken, "history/steps.loss");
+  broken = part.state;
+  broken.numbers["progress"]["position"] = -1;
+  expect_refused(plain_job({}), broken, "position");
+  broken = part.state;
+  broken.state["gradient/nobody"] = torch::zeros(3);
+  expect_refused(plain_job({}), broken, "nobody");
+  Job other = plain_job({});
+  other.options.optimizers = {std::make_shared<optim::SGD>(other.network.module->parameters())};
+  expect_refused(std::move(other), part.state, "another optimizer");
+  Job more = plain_job({});
+  more.training = rows(20, 4, 7);
+  expect_refused(std::move(more), part.state, "other batches");
+  Job slower = plain_job({});
+  slower.options.accumulate = 2;
+  expect_refused(std::move(slower), part.state, "other batches");
+  Job scheduled = plain_job({});
+  scheduled.options.schedule = optim::lr::exponential(0.5);
+  broken = part.state;
+  broken.numbers["schedule"]["last_epoch"] = 1;
+  expect_refused(std::move(scheduled), broken, "base_lrs");
+  Job lost = plain_job({});
+  EXPECT_THROW(Trainer(lost.network, lost.options).resume("/nowhere/at/all"), DataError);
+}
+
+TEST(Trainer, TwoRunsInOneFolderAreRefused) {
+  ScratchFolder folder;
+  Job one = plain_job(folder.path()), two = plain_job(folder.path());
+  Trainer first(one.network, one.options), second(two.network, two.options);
+  const Trainer::Parts parts(first, *one.training);
+  EXPECT_THROW(second.fit(*two.training), UsageError);
+}
+
+}  // namespace
+}  // namespace demi::train

@@ -1,0 +1,45 @@
+#include "demi/train/every.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "demi/core/error.h"
+
+namespace demi::train {
+namespace {
+
+TEST(Every, ReadsStepsEpochsAndTime) {
+  EXPECT_EQ(Every::parse("400"), Every{.steps = 400});
+  EXPECT_EQ(Every::parse("1epoch"), Every{.epochs = 1});
+  EXPECT_EQ(Every::parse("12epochs"), Every{.epochs = 12});
+  EXPECT_EQ(Every::parse("10min"), Every{.minutes = 10});
+  EXPECT_EQ(Every::parse("0.5min"), Every{.minutes = 0.5});
+  EXPECT_EQ(Every::parse("1.5h"), Every{.minutes = 90});
+  EXPECT_EQ(Every::parse("9223372036854775807").steps, std::numeric_limits<int64_t>::max());
+  for (const char* never : {"0", "0epochs", "0min"}) EXPECT_TRUE(Every::parse(never).is_never());
+  EXPECT_FALSE(Every::parse("1").is_never());
+}
+
+TEST(Every, WritesWhatItReads) {
+  for (const char* text : {"400", "1epoch", "2epochs", "10min", "0.25min", "0"})
+    EXPECT_EQ(Every::parse(text).to_string(), text);
+}
+
+TEST(Every, RefusesOtherTextAndSaysWhatItAccepts) {
+  for (const char* bad :
+       {"", "epoch", "1.5epochs", "1.5", "-1", "1 epoch", "1e3min", "nan", "inf", "10 minutes", "h",
+        ".", "1..5h", "9223372036854775808", "400x", "min10"}) {
+    try {
+      Every::parse(bad);
+      ADD_FAILURE() << bad;
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("10min")) << bad;
+      EXPECT_THAT(error.what(), ::testing::HasSubstr(bad));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace demi::train

@@ -1,0 +1,111 @@
+#include "demi/train/progress.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/train/history_columns.h"
+
+namespace demi::train {
+namespace {
+
+constexpr auto kResume = "train.Trainer.resume";
+constexpr auto kProgress = "progress";
+constexpr auto kWindowLoss = "window/loss", kWindowCorrect = "window/correct";
+
+std::string phase_key(std::size_t phase) {
+  return "epoch_seconds." + std::string(profile::kPhaseNames[phase]);
+}
+
+// Calls visit(name, number) for each of them, so that writing and reading cannot differ.
+template <class Any, class Visit>
+void each_count(Any& progress, const Visit& visit) {
+  visit("epoch", progress.epochs_begun);
+  visit("position", progress.position);
+  visit("step", progress.step);
+  visit("steps_since_read", progress.steps_since_read);
+  visit("bad_steps_in_a_row", progress.bad_steps_in_a_row);
+  visit("correct", progress.correct);
+  visit("skipped_steps", progress.history.skipped_steps);
+  visit("epoch_examples", progress.epoch.examples);
+  visit("window_examples", progress.window.examples);
+  visit("batches", progress.cut.batches);
+  visit("examples", progress.cut.examples);
+  visit("accumulate", progress.cut.accumulate);
+}
+
+template <class Any, class Visit>
+void each_number(Any& progress, const Visit& visit) {
+  visit("loss_sum", progress.loss_sum);
+  visit("epoch_seconds", progress.epoch.seconds);
+  for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i)
+    visit(phase_key(i), progress.epoch.phase_seconds[i]);
+  visit("window_seconds", progress.window.record.seconds);
+  visit("window_data_seconds", progress.window.record.data_seconds);
+}
+
+at::Tensor optional_tensor(const checkpoint::NamedTensors& tensors, const char* name) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) return {};
+  if (found->second.numel() != 1)
+    throw UsageError({.where = kResume,
+                      .what = "a sum in the checkpoint is no number",
+                      .seen = c10::str(name, " ", found->second.sizes()),
+                      .accepted = "one number"});
+  return found->second.reshape({}).clone();
+}
+
+}  // namespace
+
+const Evaluation* Progress::best() const {
+  if (!history.best_epoch) return nullptr;
+  const auto it = std::find_if(
+      history.epochs.begin(), history.epochs.end(),
+      [&](const EpochRecord& one) { return one.epoch == *history.best_epoch && one.validation; });
+  return it == history.epochs.end() ? nullptr : &*it->validation;
+}
+
+void write(const Progress& progress, checkpoint::Checkpoint& to) {
+  StateDict& numbers = to.numbers[kProgress];
+  each_count(progress, [&](const std::string& name, int64_t count) {
+    numbers[name] = static_cast<double>(count);
+  });
+  each_number(progress, [&](const std::string& name, double number) { numbers[name] = number; });
+  numbers["in_epoch"] = progress.in_epoch ? 1 : 0;
+  if (progress.history.best_epoch)
+    numbers["best_epoch"] = static_cast<double>(*progress.history.best_epoch);
+  if (progress.window.loss.defined()) to.state[kWindowLoss] = progress.window.loss;
+  if (progress.window.correct.defined()) to.state[kWindowCorrect] = progress.window.correct;
+  write_columns(progress.history, to.state);
+}
+
+Progress read_progress(const checkpoint::Checkpoint& from) {
+  const auto part = from.numbers.find(kProgress);
+  if (part == from.numbers.end())
+    throw UsageError(
+        {.where = kResume,
+         .what = "the checkpoint does not say where a run stands",
+         .seen = from.numbers.empty() ? "weights alone" : "that of a loop of one's own",
+         .accepted = "a checkpoint that a Trainer saved",
+         .advice = "load weights by checkpoint::load(path, model, device)"});
+  const StateDict& numbers = part->second;
+  Progress progress;
+  each_count(progress, [&](const std::string& name, int64_t& count) {
+    count = state_count(numbers, name, kResume);
+  });
+  each_number(progress, [&](const std::string& name, double& number) {
+    number = state_value(numbers, name, kResume);
+  });
+  progress.in_epoch = state_count(numbers, "in_epoch", kResume, 1) == 1;
+  if (numbers.contains("best_epoch"))
+    progress.history.best_epoch = state_count(numbers, "best_epoch", kResume);
+  progress.epoch.epoch = std::max<int64_t>(progress.epochs_begun, 1);
+  progress.window.loss = optional_tensor(from.state, kWindowLoss);
+  progress.window.correct = optional_tensor(from.state, kWindowCorrect);
+  read_columns(from.state, progress.history);
+  return progress;
+}
+
+}  // namespace demi::train

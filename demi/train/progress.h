@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/train/history.h"
+#include "demi/train/training_step.h"
+
+namespace demi::train {
+
+/// How a run's epochs are cut into batches and steps.
+struct Cut {
+  int64_t batches = 0, examples = 0, accumulate = 1;
+  bool operator==(const Cut&) const = default;
+};
+
+/// Where a run stands, between two batches. With the objects that it trains this is all that the
+/// rest of the run depends on.
+struct Progress {
+  int64_t epochs_begun = 0;
+  int64_t position = 0;   // of the next batch in the epoch
+  bool in_epoch = false;  // its end, with the validation, is still to come
+  int64_t step = 0;       // taken so far
+  /// Steps since the device was read because it was time to. A read for a checkpoint changes
+  /// nothing of when the next one is.
+  int64_t steps_since_read = 0;
+  int64_t bad_steps_in_a_row = 0;
+  int64_t correct = 0;  // of the epoch's examples
+  double loss_sum = 0;  // over the epoch's examples
+  EpochRecord epoch;    // the present one, as far as it goes
+  History history;
+  /// The step whose batches are being accumulated; its seconds are those before `advance`.
+  UnreadStep window;
+  Cut cut;
+
+  /// The best validation so far; none without one.
+  const Evaluation* best() const;
+};
+
+/// Writes everything but parameters' gradients: `numbers` "progress", `state` "history/..." and
+/// "window/...". Whether training was stopped or failed is not part of it: it goes on.
+void write(const Progress& progress, checkpoint::Checkpoint& to);
+
+/// Reads it back. Throws UsageError if the checkpoint is not that of a Trainer, or holds numbers
+/// that cannot be.
+Progress read_progress(const checkpoint::Checkpoint& from);
+
+}  // namespace demi::train

@@ -1,0 +1,470 @@
+#include "demi/train/run.h"
+
+#include <ATen/ops/stack.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "demi/checkpoint/random_state.h"
+#include "demi/core/error.h"
+#include "demi/core/flush_subnormals.h"
+#include "demi/core/version.h"
+#include "demi/data/to_device.h"
+#include "demi/train/evaluate.h"
+#include "demi/train/forward.h"
+#include "demi/train/verdict.h"
+
+namespace demi::train {
+namespace {
+
+using profile::Phase;
+
+constexpr std::string_view kGradient = "gradient/";
+
+double learning_rate(const torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups().front().options().get_lr();
+}
+
+std::map<std::string, at::Tensor> parameters_of(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& parameter : module.named_parameters()) all[parameter.key()] = parameter.value();
+  return all;
+}
+
+// In the parameter's layout, as backward makes gradients: sums over them keep their order.
+at::Tensor gradient_like(const at::Tensor& parameter, const at::Tensor& value) {
+  return at::empty_like(parameter,
+                        parameter.options().dtype(value.scalar_type()).requires_grad(false))
+      .copy_(value);
+}
+
+EvaluateOptions evaluate_options(const Setup& setup) {
+  const TrainerOptions& options = setup.options;
+  return {.precision = setup.precision,
+          .device = options.device,
+          .loss = options.loss,
+          .metrics = options.metrics,
+          .per_class = false,
+          .flush_subnormals = options.flush_subnormals,
+          .should_stop = options.should_stop};
+}
+
+// The averages are in the weights' places while this lives.
+class SwappedAverage {
+ public:
+  explicit SwappedAverage(std::optional<EMA>& average) : average_(average) { swap(); }
+  ~SwappedAverage() { swap(); }
+  SwappedAverage(const SwappedAverage&) = delete;
+  SwappedAverage& operator=(const SwappedAverage&) = delete;
+
+ private:
+  void swap() {
+    if (average_) average_->swap();
+  }
+  std::optional<EMA>& average_;
+};
+
+Cut cut_of(const data::Loader& training, const TrainerOptions& options) {
+  return {training.batches(), training.examples(), options.accumulate};
+}
+
+void check_cut(const Progress& progress, const Cut& now) {
+  const Cut& then = progress.cut;
+  if (!progress.in_epoch || then == now) return;
+  const auto text = [](const Cut& cut) {
+    return fmt::format("{} batches, {} examples, {} batches a step", cut.batches, cut.examples,
+                       cut.accumulate);
+  };
+  throw UsageError({.where = "train.Trainer.resume",
+                    .what = "the checkpoint stands in the middle of an epoch of other batches",
+                    .seen = text(now),
+                    .accepted = text(then),
+                    .advice = "use the data, batch size and accumulation that it was saved with"});
+}
+
+}  // namespace
+
+Beginning read_beginning(const checkpoint::Checkpoint& from, Setup& setup) {
+  Beginning beginning{.progress = read_progress(from), .gradients = {}, .random = {}};
+  const auto parameters = parameters_of(*setup.network.module);
+  for (auto it = from.state.lower_bound(std::string(kGradient));
+       it != from.state.end() && it->first.starts_with(kGradient); ++it) {
+    const std::string name = it->first.substr(kGradient.size());
+    const auto parameter = parameters.find(name);
+    if (parameter == parameters.end() || parameter->second.sizes() != it->second.sizes() ||
+        !it->second.is_floating_point())
+      throw UsageError({.where = "train.Trainer.resume",
+                        .what = "a gradient in the checkpoint is that of another model",
+                        .seen = c10::str(name, " ", it->second.sizes()),
+                        .accepted = "names and shapes of this module's parameters"});
+    beginning.gradients[name] = it->second;
+  }
+  return beginning;
+}
+
+Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validation, int64_t epochs,
+         std::optional<Beginning> beginning)
+    : setup_(setup),
+      options_(setup.options),
+      training_(training),
+      validation_(validation),
+      epochs_(epochs),
+      beginning_(std::move(beginning)),
+      timer_(setup.options.device, setup.options.synchronise_phases),
+      saves_(setup.options.checkpoints, setup.options.should_save) {
+  const Cut cut = cut_of(training, options_);
+  if (beginning_) {
+    check_cut(beginning_->progress, cut);
+    progress_ = std::move(beginning_->progress);
+    phases_before_ = progress_.epoch.phase_seconds;
+    judge_early_stopping();
+  }
+  progress_.cut = cut;
+  for (const auto& optimizer : options_.optimizers) optimizer->zero_grad();
+}
+
+void Run::judge_early_stopping() {
+  History& history = progress_.history;
+  history.early_stopped =
+      options_.early_stopping > 0 && history.best_epoch && !history.epochs.empty() &&
+      history.epochs.back().epoch - *history.best_epoch >= options_.early_stopping;
+}
+
+bool Run::is_over() const {
+  const History& history = progress_.history;
+  return history.stopped || history.failed || history.early_stopped ||
+         (options_.max_steps > 0 && progress_.step >= options_.max_steps);
+}
+
+// The step's sums, gradients and random numbers of a run that goes on; they are not loaded before,
+// since whoever made the loaders may have drawn random numbers.
+void Run::begin() {
+  if (!beginning_) return;
+  if (progress_.in_epoch) {
+    if (!setup_.network.module->is_training()) setup_.network.module->train();
+    tell_epoch_begin();
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& [name, parameter] : parameters_of(*setup_.network.module)) {
+    const auto saved = beginning_->gradients.find(name);
+    if (saved != beginning_->gradients.end())
+      parameter.mutable_grad() = gradient_like(parameter, saved->second);
+  }
+  for (at::Tensor* sum : {&progress_.window.loss, &progress_.window.correct})
+    if (sum->defined()) *sum = sum->to(options_.device);
+  if (beginning_->random) beginning_->random();
+  beginning_.reset();
+  if (progress_.steps_since_read == 0) read();  // a run that had to be given up is given up again
+}
+
+bool Run::advance(int64_t steps) {
+  const int64_t most = std::numeric_limits<int64_t>::max() - progress_.step;
+  try {
+    return go_on(progress_.step + std::min(steps, most));
+  } catch (...) {
+    // Steps that have not been read yet belong to the history, too. No callback is told, since one
+    // of them may be what has thrown.
+    try {
+      taken_from_device();
+      save_after_exception();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the device or the disk is what has failed; the
+                     // first exception says so
+    }
+    throw;
+  }
+}
+
+bool Run::go_on(int64_t until) {
+  const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
+  const Tf32Mode tf32(setup_.precision.tf32);
+  begin();
+  while (progress_.in_epoch || (progress_.epochs_begun < epochs_ && !is_over())) {
+    if (!progress_.in_epoch) {
+      if (progress_.step >= until) return true;
+      begin_epoch();
+    }
+    if (!train_epoch(until)) return true;
+    end_epoch();
+  }
+  if (!std::exchange(ended_, true)) {
+    History& history = progress_.history;
+    if (!history.failed)
+      history.failed = ended_badly(history, progress_.bad_steps_in_a_row, options_.give_up_after,
+                                   setup_.precision);
+    if (saves_.is_on() && !saved_ && !history.failed && !history.steps.empty()) save();
+  }
+  saves_.finish();
+  return false;
+}
+
+void Run::begin_epoch() {
+  if (!setup_.network.module->is_training()) setup_.network.module->train();
+  progress_.epoch = EpochRecord{.epoch = ++progress_.epochs_begun};
+  progress_.position = 0;
+  progress_.in_epoch = true;
+  progress_.correct = 0;
+  progress_.loss_sum = 0;
+  phases_before_ = {};
+  timer_.reset();
+  tell_epoch_begin();
+}
+
+void Run::tell_epoch_begin() {
+  const int64_t steps = steps_of(training_.batches(), options_.accumulate);
+  for (const auto& callback : setup_.callbacks)
+    callback->on_epoch_begin(progress_.epoch.epoch, epochs_, steps);
+}
+
+// Goes on with the epoch until the run's step `until` is done; whether the epoch's last is.
+bool Run::train_epoch(int64_t until) {
+  const int64_t batches = training_.batches();
+  is_counting_ = true;
+  counted_ = window_start_ = Clock::now();
+  waited_before_ = timer_.spent(Phase::data);
+  while (progress_.position < batches && progress_.step < until && !is_over()) {
+    const bool step_done = train_batch();
+    const bool last = progress_.position == batches;
+    const bool first_word = progress_.step == kFirstSteps && options_.give_up_after > 0;
+    if (last || first_word || progress_.steps_since_read >= options_.read_every) read();
+    const bool due = saves_.is_due_after_batch(progress_.step, step_done);
+    if (due && !progress_.history.failed) save();
+    if (options_.should_stop && options_.should_stop()) progress_.history.stopped = true;
+  }
+  const bool whole = progress_.position == batches || is_over();
+  if (whole) {
+    const History& history = progress_.history;
+    if (history.stopped || history.failed || progress_.position < batches) keep_open_epoch();
+    read();
+  }
+  profile::synchronize(options_.device);
+  timer_.pause();
+  count_seconds();
+  is_counting_ = false;
+  return whole;
+}
+
+// One batch; whether a step was taken after it.
+bool Run::train_batch() {
+  const bool opens_window = !progress_.window.loss.defined();
+  if (opens_window && saves_.is_on()) window_random_ = checkpoint::random_states();
+  timer_.enter(Phase::data);
+  const data::Batch batch = data::to_device(
+      training_.batch(progress_.epoch.epoch - 1, progress_.position), options_.device);
+  stage_ = Stage::kInBatch;
+  saved_ = false;
+  add_batch(setup_, progress_.window, batch, timer_);
+  const int64_t next = progress_.position + 1;
+  const bool ends_step = next == training_.batches() || next % options_.accumulate == 0;
+  if (ends_step) take_step();
+  progress_.position = next;
+  stage_ = Stage::kBetweenBatches;
+  return ends_step;
+}
+
+void Run::take_step() {
+  stage_ = Stage::kInUpdate;
+  timer_.enter(Phase::optimizer);
+  UnreadStep& window = progress_.window;
+  window.record.epoch = progress_.epoch.epoch;
+  window.record.step = ++progress_.step;
+  window.record.learning_rate = learning_rate(*options_.optimizers.front());
+  window.results = update(setup_);
+  timer_.enter(Phase::other);
+  count_window_seconds();
+  unread_.push_back(std::exchange(window, {}));
+  ++progress_.steps_since_read;
+}
+
+void Run::count_window_seconds() {
+  const auto now = Clock::now();
+  const auto waited = timer_.spent(Phase::data);
+  StepMetrics& record = progress_.window.record;
+  record.seconds += std::chrono::duration<double>(now - window_start_).count();
+  record.data_seconds += (waited - waited_before_).count();
+  window_start_ = now;
+  waited_before_ = waited;
+}
+
+// Until now, for the epoch and for an open window.
+void Run::count_seconds() {
+  const auto now = Clock::now();
+  if (progress_.window.loss.defined()) count_window_seconds();
+  progress_.epoch.seconds += std::chrono::duration<double>(now - counted_).count();
+  counted_ = now;
+  for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i)
+    progress_.epoch.phase_seconds[i] =
+        phases_before_[i] + timer_.spent(static_cast<Phase>(i)).count();
+}
+
+// The record of one step for the callbacks.
+struct Run::Told {
+  StepMetrics step;
+  int64_t examples = 0;  // of the epoch so far
+};
+
+// The steps that were not read, with one copy from the device for all of them, put into the
+// history.
+std::vector<Run::Told> Run::taken_from_device() {
+  std::vector<Told> told;
+  if (unread_.empty()) return told;
+  std::vector<at::Tensor> losses, corrects;
+  for (const UnreadStep& step : unread_) {
+    losses.push_back(step.loss);
+    if (step.correct.defined()) corrects.push_back(step.correct);
+  }
+  const at::Tensor loss = at::stack(losses).to(c10::kCPU, c10::kDouble);
+  const at::Tensor correct = corrects.empty() ? at::Tensor() : at::stack(corrects).to(c10::kCPU);
+  const bool scaled = setup_.scaler.is_enabled();
+  History& history = progress_.history;
+  for (std::size_t i = 0; i < unread_.size(); ++i) {
+    UnreadStep& step = unread_[i];
+    StepMetrics& record = step.record;
+    const double examples = static_cast<double>(step.examples);
+    const double loss_sum = loss[static_cast<int64_t>(i)].item<double>();
+    record.loss = loss_sum / examples;
+    if (correct.defined()) {
+      const int64_t right = correct[static_cast<int64_t>(i)].item<int64_t>();
+      record.accuracy = static_cast<double>(right) / examples;
+      progress_.correct += right;
+    }
+    for (const StepResult& result : step.results) record.skipped |= result.skipped();
+    if (scaled) record.loss_scale = step.results.front().scale();
+    progress_.loss_sum += loss_sum;
+    progress_.epoch.examples += step.examples;
+    history.skipped_steps += record.skipped;
+    // A scaler skips steps to find its scale; where there is none, a skipped step is a fault.
+    const bool bad = !std::isfinite(record.loss) || (record.skipped && !scaled);
+    progress_.bad_steps_in_a_row = bad ? progress_.bad_steps_in_a_row + 1 : 0;
+    history.steps.push_back(record);
+    told.push_back({record, progress_.epoch.examples});
+  }
+  unread_.clear();
+  return told;
+}
+
+// The history and the callbacks have every step after this.
+void Run::tell() {
+  for (const Told& told : taken_from_device())
+    for (const auto& callback : setup_.callbacks) callback->on_step(told.step, told.examples);
+}
+
+void Run::read() {
+  tell();
+  progress_.steps_since_read = 0;
+  History& history = progress_.history;
+  if (!history.failed)
+    history.failed =
+        hopeless(history, progress_.bad_steps_in_a_row, options_.give_up_after, setup_.precision);
+}
+
+void Run::end_epoch() {
+  EpochRecord& epoch = progress_.epoch;
+  const double examples = static_cast<double>(std::max<int64_t>(epoch.examples, 1));
+  epoch.loss = progress_.loss_sum / examples;
+  if (options_.loss.has_accuracy() && !options_.losses)
+    epoch.accuracy = static_cast<double>(progress_.correct) / examples;
+  const bool was_stopped = progress_.history.stopped;
+  if (validation_ && !was_stopped && !progress_.history.failed) validate();
+  if (progress_.history.stopped && !was_stopped && !kept_) keep_open_epoch();
+  close_epoch();
+}
+
+void Run::close_epoch() {
+  History& history = progress_.history;
+  const EpochRecord& epoch = progress_.epoch;
+  const Evaluation* best = progress_.best();
+  const bool is_best = epoch.validation && (!best || epoch.validation->better_than(*best));
+  if (is_best) history.best_epoch = epoch.epoch;
+  history.epochs.push_back(epoch);
+  if (epoch.validation) judge_early_stopping();
+  progress_.in_epoch = false;
+  if (!kept_) saved_ = false;
+  for (const auto& callback : setup_.callbacks) callback->on_epoch_end(epoch);
+  const bool best_due = saves_.is_on() && saves_.keeps_best() && is_best;
+  if (best_due || (!kept_ && saves_.is_due_after_epoch(epoch.epoch))) save(best_due);
+}
+
+void Run::validate() {
+  for (const auto& callback : setup_.callbacks) callback->on_evaluate_begin(progress_.epoch.epoch);
+  const SwappedAverage average(setup_.average);  // given back also where evaluation throws
+  Evaluation evaluation = evaluate(setup_.network, *validation_, evaluate_options(setup_));
+  progress_.history.stopped = evaluation.stopped;
+  if (!evaluation.stopped) progress_.epoch.validation = std::move(evaluation);
+}
+
+checkpoint::Checkpoint Run::checkpoint() {
+  if (kept_) return *kept_;
+  tell();
+  return captured();
+}
+
+// Steps that were not read are not in it: tell() before.
+checkpoint::Checkpoint Run::captured() {
+  if (is_counting_) count_seconds();
+  checkpoint::Checkpoint state = checkpoint::capture(setup_.objects());
+  if (progress_.window.loss.defined())
+    for (const auto& [name, parameter] : parameters_of(*setup_.network.module))
+      if (parameter.grad().defined())
+        state.state[std::string(kGradient) + name] = parameter.grad().detach();
+  write(progress_, state);
+  add_texts(state.text);
+  return state;
+}
+
+void Run::add_texts(checkpoint::Metadata& text) const {
+  const History& history = progress_.history;
+  text["demi.precision"] = setup_.precision.name;
+  text["demi.epoch"] = std::to_string(progress_.epochs_begun);
+  text["demi.step"] = std::to_string(progress_.step);
+  text["demi.libtorch"] = TORCH_VERSION;
+  text["demi.version"] = version();
+  const auto add_accuracy = [&](const char* name, const Evaluation& evaluation) {
+    if (evaluation.accuracy) text[name] = fmt::format("{}", *evaluation.accuracy);
+  };
+  for (const EpochRecord& epoch : history.epochs)
+    if (epoch.validation) add_accuracy("demi.test_accuracy", *epoch.validation);
+  if (const Evaluation* best = progress_.best()) add_accuracy("demi.best_accuracy", *best);
+  for (const auto& [name, words] : options_.checkpoints.text) text[name] = words;
+}
+
+void Run::save(bool is_best) {
+  tell();
+  saves_.save(progress_.step, captured(), is_best);
+  saved_ = true;
+}
+
+// Training ends within the epoch: what would go on is the state from before the epoch is closed.
+void Run::keep_open_epoch() {
+  tell();
+  kept_ = captured();
+  if (!saves_.is_on() || saved_ || progress_.history.failed) return;
+  saves_.save(progress_.step, *kept_, /*is_best=*/false);
+  saved_ = true;
+}
+
+// A batch that was interrupted is repeated, with the whole step that it belongs to. An interrupted
+// update is not saved, since it may have changed some of the weights.
+void Run::save_after_exception() {
+  if (!saves_.is_on() || saved_ || progress_.step == 0 || stage_ == Stage::kInUpdate) return;
+  checkpoint::Checkpoint state = captured();
+  if (stage_ == Stage::kInBatch) {
+    Progress start = progress_;
+    start.position -= start.position % options_.accumulate;
+    start.window = {};
+    std::erase_if(state.state, [](const auto& item) {
+      return item.first.starts_with(kGradient) || item.first.starts_with("window/");
+    });
+    write(start, state);
+    for (const auto& [name, value] : window_random_) state.state[name] = value;
+  }
+  saves_.save(progress_.step, state, /*is_best=*/false);
+  saves_.finish();
+}
+
+}  // namespace demi::train

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "demi/checkpoint/training_state.h"
+#include "demi/optim/ema.h"
+#include "demi/scaler/grad_scaler.h"
+#include "demi/schedule/lr_scheduler.h"
+#include "demi/train/trainer.h"
+
+namespace demi::train {
+
+/// What a Trainer trains, and with what. It outlives each fit, so a second one goes on with the
+/// scale and the moments of the first.
+struct Setup {
+  Network network;
+  TrainerOptions options;
+  Precision precision;
+  GradScaler scaler;
+  std::optional<EMA> average;
+  /// One an optimizer, or none; each fit has its own.
+  std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;
+  std::vector<std::shared_ptr<Callback>> callbacks;
+
+  /// Makes the schedules anew, at step 0.
+  void make_schedules() {
+    schedules.clear();
+    if (!options.schedule) return;
+    for (const auto& optimizer : options.optimizers)
+      schedules.push_back(std::make_unique<optim::lr::Scheduler>(*optimizer, options.schedule,
+                                                                 options.momentum_schedule));
+  }
+
+  /// As a checkpoint sees them.
+  checkpoint::TrainingObjects objects() {
+    checkpoint::TrainingObjects all{.model = network.module.get(), .scaler = &scaler};
+    for (const auto& optimizer : options.optimizers) all.optimizers.push_back(optimizer.get());
+    for (const auto& schedule : schedules) all.schedules.push_back(schedule.get());
+    if (average) all.average = &*average;
+    return all;
+  }
+};
+
+}  // namespace demi::train

@@ -1,0 +1,96 @@
+#include "demi/train/training_step.h"
+
+#include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "demi/autocast/backward.h"
+#include "demi/optim/clip.h"
+#include "demi/train/forward.h"
+
+namespace demi::train {
+namespace {
+
+using profile::Phase;
+
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return parameters;
+}
+
+void add_up(at::Tensor& sum, const at::Tensor& more) { sum = sum.defined() ? sum + more : more; }
+
+// loss + weight x |d loss / d parameters|. The gradient is taken of the scaled loss, so that it
+// does not underflow, and unscaled before its norm.
+void penalise(Setup& setup, std::vector<at::Tensor>& losses) {
+  const auto parameters = setup.network.module->parameters();
+  GradScaler& scaler = setup.scaler;
+  for (at::Tensor& loss : losses) {
+    const at::Tensor scale = scaler.scale(at::ones({}, loss.options().requires_grad(false)));
+    const auto gradients = torch::autograd::grad({scaler.scale(loss)}, parameters, {},
+                                                 /*retain_graph=*/true, /*create_graph=*/true,
+                                                 /*allow_unused=*/true);
+    at::Tensor squares;
+    for (const at::Tensor& gradient : gradients) {
+      if (!gradient.defined()) continue;
+      add_up(squares, (gradient.to(loss.scalar_type()) / scale).square().sum());
+    }
+    if (squares.defined()) loss = loss + setup.options.gradient_penalty * squares.sqrt();
+  }
+}
+
+// The losses of the batch, on a graph. Right answers are added to the step's.
+std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Batch& batch) {
+  const TrainerOptions& options = setup.options;
+  if (options.losses) {
+    const Autocast region = region_of(setup.precision, options.device);
+    return options.losses(setup.network, input_for(setup.precision, batch));
+  }
+  const at::Tensor output = forward_in(setup.precision, setup.network, batch, options.device);
+  const at::Tensor loss = options.loss(output, batch.target, options.label_smoothing);
+  const at::Tensor right = options.loss.is_right(output, batch.target);
+  if (right.defined()) add_up(step.correct, right.sum());
+  return {loss};
+}
+
+}  // namespace
+
+void add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
+               profile::PhaseTimer& timer) {
+  const TrainerOptions& options = setup.options;
+  timer.enter(Phase::forward);
+  std::vector<at::Tensor> losses = losses_of(setup, step, batch);
+  timer.enter(Phase::backward);
+  if (options.gradient_penalty > 0) penalise(setup, losses);
+  at::Tensor sum;  // of several losses, detached
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const at::Tensor share =
+        options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
+    demi::backward(setup.scaler.scale(share), {}, /*retain_graph=*/i + 1 < losses.size());
+    add_up(sum, losses[i].detach());
+  }
+  timer.enter(Phase::other);
+  const int64_t examples = batch.target.size(0);
+  add_up(step.loss, sum * static_cast<double>(examples));
+  step.examples += examples;
+}
+
+std::vector<StepResult> update(Setup& setup) {
+  const TrainerOptions& options = setup.options;
+  std::vector<StepResult> results;
+  for (const auto& optimizer : options.optimizers) {
+    if (options.clip_norm > 0) {
+      setup.scaler.unscale_(*optimizer);
+      optim::clip_grad_norm_(parameters_of(*optimizer), options.clip_norm);
+    }
+    results.push_back(setup.scaler.step(*optimizer));
+  }
+  if (setup.average) setup.average->update(results.back());
+  setup.scaler.update();
+  for (const auto& optimizer : options.optimizers) optimizer->zero_grad();
+  for (const auto& schedule : setup.schedules) schedule->step();
+  return results;
+}
+
+}  // namespace demi::train

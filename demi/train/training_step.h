@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "demi/data/loader.h"
+#include "demi/profile/phase_timer.h"
+#include "demi/step/step_result.h"
+#include "demi/train/history.h"
+#include "demi/train/setup.h"
+
+namespace demi::train {
+
+/// A step whose results the host has not read from the device.
+struct UnreadStep {
+  StepMetrics record;
+  at::Tensor loss, correct;         // scalars: sums over the step's examples
+  std::vector<StepResult> results;  // one an optimizer
+  int64_t examples = 0;
+};
+
+/// Forward and backward of one batch, whose sums are added to the step's.
+void add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
+               profile::PhaseTimer& timer);
+
+/// Unscale, clip, step, average, schedule. Gradients are gone after it.
+std::vector<StepResult> update(Setup& setup);
+
+}  // namespace demi::train

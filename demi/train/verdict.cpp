@@ -1,0 +1,54 @@
+#include "demi/train/verdict.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace demi::train {
+namespace {
+
+std::string complaint_of(const History& history, int64_t bad_steps, const Precision& precision) {
+  const StepMetrics& first =
+      history.steps[history.steps.size() - static_cast<std::size_t>(bad_steps)];
+  const bool is_loss = !std::isfinite(first.loss);
+  std::string text =
+      fmt::format("{} NaN or Inf from step {} on, in {} step{}; learning rate {:g}",
+                  is_loss ? "the loss is" : "the gradients hold, though the loss is sound,",
+                  first.step, bad_steps, bad_steps == 1 ? "" : "s in a row", first.learning_rate);
+  if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
+  if (precision.is_mixed()) {
+    text +=
+        "; train once without the region (TrainerOptions::autocast = false) and once without loss "
+        "scaling (TrainerOptions::loss_scale off): the one that mends it is where the NaN comes "
+        "from; if neither does, the learning rate is too high or the data hold NaN";
+  } else {
+    text += "; try a lower learning rate, and look for NaN in the data";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<std::string> hopeless(const History& history, int64_t bad_in_a_row,
+                                    int64_t give_up_after, const Precision& precision) {
+  if (give_up_after == 0 || bad_in_a_row == 0) return std::nullopt;
+  const int64_t steps = history.steps.back().step;
+  const bool never_good = bad_in_a_row == steps && steps >= kFirstSteps;
+  if (bad_in_a_row < give_up_after && !never_good) return std::nullopt;
+  return complaint_of(history, bad_in_a_row, precision);
+}
+
+std::optional<std::string> ended_badly(const History& history, int64_t bad_in_a_row,
+                                       int64_t give_up_after, const Precision& precision) {
+  if (give_up_after == 0 || history.steps.empty()) return std::nullopt;
+  const StepMetrics& last = history.steps.back();
+  if (!std::isfinite(last.loss)) return complaint_of(history, bad_in_a_row, precision);
+  if (history.epochs.empty()) return std::nullopt;
+  const auto& validation = history.epochs.back().validation;
+  if (!validation || std::isfinite(validation->loss)) return std::nullopt;
+  return fmt::format(
+      "the loss in validation is NaN or Inf after step {}, the last one; learning rate {:g}",
+      last.step, last.learning_rate);
+}
+
+}  // namespace demi::train

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "demi/train/history.h"
+#include "demi/train/precision.h"
+
+namespace demi::train {
+
+/// A loss that is NaN or Inf from the first step on is answered after this many: a loss scale that
+/// is still too high overflows the gradients, never the loss, which is read before it is scaled.
+inline constexpr int64_t kFirstSteps = 3;
+
+/// Why there is no point in going on after the last of the history's steps, of which the last
+/// `bad_in_a_row` were bad: the first of them, and what to try. None if there is.
+std::optional<std::string> hopeless(const History& history, int64_t bad_in_a_row,
+                                    int64_t give_up_after, const Precision& precision);
+
+/// The same at the end of training, where one bad step or validation is enough: there is no step to
+/// mend it.
+std::optional<std::string> ended_badly(const History& history, int64_t bad_in_a_row,
+                                       int64_t give_up_after, const Precision& precision);
+
+}  // namespace demi::train
