@@ -344,6 +344,36 @@ TEST_F(CheckpointTest, RefusesAMixOfTwoCheckpoints) {
   EXPECT_THAT(message_of<DataError>([&] { load(one); }), HasSubstr("state.safetensors"));
 }
 
+// Manifests with right checksums of their own, that do not fit the files beside them.
+TEST_F(CheckpointTest, RefusesAManifestOfOtherFiles) {
+  const fs::path saved = save(folder_, 1, ten_tensors(1));
+  const Manifest whole = read_manifest(saved);
+  const auto said = [&](const std::function<void(Manifest&)>& change) {
+    Manifest manifest = whole;
+    change(manifest);
+    write_bytes(saved / "manifest.json", to_text(manifest));
+    return message_of<DataError>([&] { load(saved); });
+  };
+  EXPECT_EQ(said([](Manifest&) {}), "no such error");
+  const auto model = [](Manifest& manifest) -> FileRecord& {
+    return manifest.files.at("model.safetensors");
+  };
+  EXPECT_THAT(said([&](Manifest& m) { ++model(m).bytes; }),
+              HasSubstr("another size than its manifest says"));
+  EXPECT_THAT(said([&](Manifest& m) { model(m).bytes = uint64_t{1} << 60; }),
+              HasSubstr("another size than its manifest says"));
+  EXPECT_THAT(said([&](Manifest& m) { model(m).tensors["more"] = 0; }),
+              HasSubstr("tensors of the manifest are missing"));
+  EXPECT_THAT(said([&](Manifest& m) { model(m).tensors.erase("layer.0"); }),
+              HasSubstr("the manifest knows no such tensor; seen: layer.0"));
+  EXPECT_THAT(said([&](Manifest& m) { model(m).checksum ^= 1; }),
+              HasSubstr("the header is damaged"));
+  EXPECT_THAT(said([&](Manifest& m) { model(m).tensors.at("layer.0") ^= 1; }),
+              HasSubstr("the values of layer.0 are damaged"));
+  EXPECT_THAT(said([&](Manifest& m) { m.files.erase("state.safetensors"); }),
+              HasSubstr("accepted: state.safetensors"));
+}
+
 // Root may read everything, so a process without its rights tries.
 TEST_F(CheckpointTest, SaysThatAFileMayNotBeReadOrWritten) {
   const fs::path saved = save(folder_, 1, ten_tensors(1));
