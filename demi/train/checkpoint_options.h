@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/train/every.h"
@@ -26,6 +27,9 @@ struct CheckpointOptions {
   bool in_background = true;
   /// Further texts of each checkpoint, such as the configuration of the run.
   checkpoint::Metadata text;
+  /// Called with each checkpoint before it is saved: adds what the caller keeps beside the state,
+  /// and flushes what was told of its steps.
+  std::function<void(checkpoint::Checkpoint&)> before_save;
 };
 
 }  // namespace demi::train

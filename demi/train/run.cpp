@@ -433,10 +433,16 @@ void Run::add_texts(checkpoint::Metadata& text) const {
   for (const auto& [name, words] : options_.checkpoints.text) text[name] = words;
 }
 
+// The time that it takes is not the training's.
 void Run::save(bool is_best) {
   tell();
-  saves_.save(progress_.step, captured(), is_best);
+  timer_.pause();
+  const checkpoint::Checkpoint state = captured();  // counts until here
+  saves_.save(progress_.step, state, is_best);
   saved_ = true;
+  const auto saving = Clock::now() - counted_;
+  counted_ += saving;
+  window_start_ += saving;
 }
 
 // Training ends within the epoch: what would go on is the state from before the epoch is closed.

@@ -24,9 +24,13 @@ bool SavePlan::is_due_after_epoch(int64_t epoch) const {
   return is_on() && options_.every.epochs > 0 && epoch % options_.every.epochs == 0;
 }
 
-void SavePlan::save(int64_t step, const checkpoint::Checkpoint& state, bool is_best) {
-  writer_->save(step, state, {.keep_last = options_.keep_last, .is_best = is_best});
-  if (!options_.in_background) writer_->wait();
+void SavePlan::save(int64_t step, checkpoint::Checkpoint state, bool is_best) {
+  if (options_.before_save) options_.before_save(state);
+  const checkpoint::SaveOptions how{.keep_last = options_.keep_last, .is_best = is_best};
+  if (options_.in_background)
+    writer_->save(step, state, how);
+  else
+    checkpoint::save(writer_->folder(), step, state, how);  // without a copy in memory
   last_ = Clock::now();
 }
 

@@ -29,7 +29,7 @@ class SavePlan {
   bool is_due_after_epoch(int64_t epoch) const;
 
   /// `step` names the folder.
-  void save(int64_t step, const checkpoint::Checkpoint& state, bool is_best);
+  void save(int64_t step, checkpoint::Checkpoint state, bool is_best);
 
   /// Waits until everything is on the disk. Throws what writing it threw.
   void finish();
