@@ -54,11 +54,12 @@ void add_options(CLI::App& command, CompareArguments& a) {
   a.settings.add_to(command, kComparedRecipe, {"precision", "loss-scale"});
 }
 
-std::string line_of(const CompareArguments& a, const std::string& recipe) {
-  std::string line = "demi compare " + recipe;
+// The command's own options, as typed.
+std::string own_options(const CompareArguments& a) {
+  std::string line;
   if (!a.runs.empty()) line += " --runs " + a.runs;
   if (a.turn_steps > 0) line += fmt::format(" --interleave={}", a.turn_steps);
-  return line + a.settings.typed();
+  return line;
 }
 
 // The words of the AMP recipe.
@@ -84,15 +85,38 @@ void show(const train::Comparison& result, const CompareArguments& a) {
   a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(result)));
 }
 
-train::Comparison compare_one(const CompareArguments& a, const std::string& recipe,
-                              const train::Config& config) {
-  const std::string line = line_of(a, recipe);
-  const auto runs = a.runs.empty() ? std::vector<train::RunSpec>() : train::parse_runs(a.runs);
-  RunSession session("compare", recipe, config);
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ",") + word;
+  return text;
+}
+
+// Those named, or those of the comparison that goes on, which must be the same.
+std::vector<train::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
+  if (!start.record)
+    return a.runs.empty() ? std::vector<train::RunSpec>() : train::parse_runs(a.runs);
+  const std::string begun = joined(start.record->runs);
+  std::vector<train::RunSpec> runs = train::parse_runs(begun);
+  if (a.runs.empty()) return runs;
+  std::vector<std::string> named;
+  for (const train::RunSpec& run : train::parse_runs(a.runs)) named.push_back(run.label);
+  if (named != start.record->runs)
+    throw UsageError({.where = "--runs",
+                      .what = "other runs than those of " + start.folder.string(),
+                      .seen = a.runs,
+                      .accepted = "it was begun with " + begun,
+                      .advice = "leave it out, or begin a new comparison without --resume"});
+  return runs;
+}
+
+train::Comparison compare_one(const CompareArguments& a, Start start) {
+  const std::vector<train::RunSpec> runs = runs_of(a, start);
+  const int64_t begun_with = start.record ? start.record->turn_steps : 0;
+  RunSession session(std::move(start));
   train::Comparison result =
-      session.compare(runs, a.run_dir, line, /*keep_best=*/false, a.turn_steps);
+      session.compare(runs, /*alone=*/false, a.turn_steps > 0 ? a.turn_steps : begun_with);
   if (a.sweep.empty()) show(result, a);
-  session.finish(result, line);
+  session.finish(result);
   return result;
 }
 
@@ -102,24 +126,37 @@ void show_published(const Output& output) {
   output.show(tables, nlohmann::ordered_json::parse(train::to_json(train::published())));
 }
 
-void compare_all(const CompareArguments& a) {
-  std::string recipe = a.recipe.empty() ? a.settings.recipe_of_file() : a.recipe;
-  if (a.published && recipe.empty()) return show_published(a.output);
-  if (recipe.empty()) recipe = kComparedRecipe;
-  const train::Config config = a.settings.resolve(train::find_recipe(recipe).config);
-  if (a.published) train::published_of(recipe);  // refused before anything is trained
-  if (a.sweep.empty()) return require_success("compare", compare_one(a, recipe, config));
-  const train::Sweep sweep = train::parse_sweep(a.sweep, config);
+void compare_each(const CompareArguments& a, const Start& start) {
+  if (!start.folder.empty())
+    throw UsageError({.where = "--sweep",
+                      .what = "a sweep makes a comparison for each value, and one goes on",
+                      .seen = a.sweep,
+                      .advice = "leave out --sweep, or --resume"});
+  const train::Sweep sweep = train::parse_sweep(a.sweep, start.config);
   std::vector<train::Comparison> results;
   for (const std::string& value : sweep.values) {
-    train::Config one = config;
-    train::set(one, sweep.setting, value, "--sweep");
-    results.push_back(compare_one(a, recipe, one));
+    Start one = start;
+    train::set(one.config, sweep.setting, value, "--sweep");
+    results.push_back(compare_one(a, std::move(one)));
   }
   std::vector<report::Table> tables{train::to_table(sweep, results)};
-  if (a.published) tables.push_back(train::published_of(recipe).table);
+  if (a.published) tables.push_back(train::published_of(start.recipe).table);
   a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(sweep, results)));
   for (const train::Comparison& result : results) require_success("compare", result);
+}
+
+void compare_all(const CompareArguments& a) {
+  if (a.published && a.recipe.empty() && a.settings.recipe_of_file().empty())
+    return show_published(a.output);
+  Start start = start_of({.command = "compare",
+                          .recipe = a.recipe,
+                          .default_recipe = kComparedRecipe,
+                          .run_dir = a.run_dir,
+                          .more = own_options(a)},
+                         a.settings);
+  if (a.published) train::published_of(start.recipe);  // refused before anything is trained
+  if (!a.sweep.empty()) return compare_each(a, start);
+  require_success("compare", compare_one(a, std::move(start)));
 }
 
 }  // namespace

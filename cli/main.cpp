@@ -106,7 +106,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   demi::cli::open_standard_streams();
   demi::cli::keep_large_blocks();
-  demi::cli::catch_stop_signals();
+  demi::cli::catch_signals();
   demi::cli::PlainWarnings warnings;
   const c10::WarningUtils::WarningHandlerGuard plain(&warnings);
   return demi::cli::flush_results(demi::cli::run(argc, argv));

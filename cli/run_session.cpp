@@ -1,47 +1,52 @@
 #include "cli/run_session.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <iostream>
-#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/exit_code.h"
 #include "cli/output.h"
 #include "cli/slow_precision.h"
+#include "demi/checkpoint/checkpoint.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
 #include "demi/tensor/device.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
-#include "lab/recipes/config_source.h"
 #include "lab/recipes/plan.h"
+#include "lab/recipes/run_record.h"
 
 namespace demi::cli {
 namespace {
 
-// Weights, state and report of the recipes here.
+namespace fs = std::filesystem;
+
+// Weights, checkpoints and report of the recipes here.
 constexpr std::uint64_t kNeededBytes = 64U << 20U;
 
-// What was resolved, which `--config` takes back.
-std::string config_file(const train::Config& config, const std::string& recipe,
-                        const std::vector<train::RunSpec>& runs, const std::string& command_line) {
-  auto json = nlohmann::ordered_json{{"command", command_line}, {"recipe", recipe}};
-  json["runs"] = nlohmann::ordered_json::array();
-  for (const train::RunSpec& run : runs) json["runs"].push_back(run.label);
-  json.update(nlohmann::ordered_json::parse(train::to_json(config)));
-  return json.dump(2) + "\n";
+// The folders of checkpoints in a run's folder checkpoints/: itself, or one for each of its runs.
+std::vector<fs::path> checkpoint_folders(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code none;
+  if (fs::exists(folder / "last")) found.push_back(folder);
+  for (fs::directory_iterator entry(folder, none), end; !none && entry != end;
+       entry.increment(none))
+    if (fs::exists(entry->path() / "last")) found.push_back(entry->path());
+  return found;
 }
 
 }  // namespace
 
-RunSession::RunSession(std::string command, std::string recipe, train::Config config)
-    : command_(std::move(command)),
-      recipe_(std::move(recipe)),
-      config_(std::move(config)),
+RunSession::RunSession(Start start)
+    : start_(std::move(start)),
+      config_(start_.config),
       device_(pick_device(config_.device)),
       progress_(std::make_shared<train::ShowProgress>(
           std::cerr, report::Terminal::of(STDERR_FILENO), device_)) {
+  if (!start_.folder.empty()) lock_.emplace(start_.folder);
   profile::count_cpu_memory();
   train::set_deterministic(config_.deterministic);
   resolve_config();
@@ -75,13 +80,20 @@ void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
   note("batch size " + config_.batch_size + " fits in 80 % of the free memory");
 }
 
-// Names the weights that were saved when training ended in an error.
-void RunSession::say_what_is_kept() const {
+// Names the checkpoints there are, and the line that goes on from them.
+void RunSession::say_how_to_go_on() const {
   progress_->clear();
   if (!folder_) return;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_->path()))
-    if (entry.path().filename().string().ends_with("last.safetensors"))
-      std::cerr << "kept: " << entry.path().string() << "\n";
+  const auto folders = checkpoint_folders(folder_->file(train::kCheckpoints));
+  if (folders.empty()) return;
+  for (const fs::path& folder : folders) {
+    try {
+      std::cerr << "kept: " << checkpoint::find(folder).string() << "\n";
+    } catch (const DataError& damaged) {
+      note(damaged.what());
+    }
+  }
+  std::cerr << "go on: demi " << start_.command << " --resume " << folder_->path().string() << "\n";
 }
 
 train::Comparison RunSession::train(const train::CompareOptions& options) {
@@ -90,7 +102,7 @@ train::Comparison RunSession::train(const train::CompareOptions& options) {
   try {
     result = train::compare(options, workload_);
   } catch (const std::exception&) {
-    say_what_is_kept();
+    say_how_to_go_on();
     throw;
   }
   progress_->clear();
@@ -102,44 +114,100 @@ train::Comparison RunSession::train(const train::CompareOptions& options) {
   return result;
 }
 
-train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, const std::string& run_dir,
-                                      const std::string& command_line, bool keep_best,
+// Makes the run's folder, or opens that of the run that goes on, and writes config.json.
+void RunSession::open_folder(const train::CompareOptions& options) {
+  if (start_.folder.empty()) {
+    folder_ = report::RunFolder::create(start_.command + "-" + start_.recipe,
+                                        report::runs_root(start_.run_dir), kNeededBytes);
+    lock_.emplace(folder_->path());
+  } else {
+    folder_ = report::RunFolder::open(start_.folder);
+    fs::remove(folder_->file(train::kResultFile));
+  }
+  train::RunRecord record{.command = start_.command,
+                          .line = start_.line,
+                          .recipe = start_.recipe,
+                          .turn_steps = options.turn_steps,
+                          .config = config_};
+  for (const train::RunSpec& run : options.runs) record.runs.push_back(run.label);
+  write_atomically(folder_->file("config.json"), train::to_json(record), report::kOtherRunsFolder);
+}
+
+// What a run leaves in its folder while it trains.
+void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
+  open_folder(options);
+  files_ = std::make_shared<train::FileMetrics>(folder_->path());
+  train::RunOptions& run = options.run;
+  run.folder = folder_->path();
+  run.checkpoints = folder_->file(train::kCheckpoints);
+  run.keep_best = run.save_in_background = alone;
+  run.resume = !start_.folder.empty();
+  run.begin_from = start_.begin_from;
+  run.callbacks.push_back(files_);
+  run.save_requests = save_requests;
+  saves_ = save_requests();
+  run.before_save = [this] {
+    files_->flush();
+    if (std::exchange(saves_, save_requests()) != save_requests())
+      progress_->message("saving a checkpoint, as SIGUSR1 asks");
+  };
+  run.on_resume = [this](const train::RunSpec& spec, const train::History& history) {
+    files_->set_run(spec.label);
+    files_->resume(history);
+    say_that_it_goes_on(spec, history);
+  };
+}
+
+void RunSession::say_that_it_goes_on(const train::RunSpec& run, const train::History& history) {
+  progress_->set_run(several_ ? run.label : "");
+  const std::string name = several_ ? run.label + ": " : "";
+  if (history.steps.empty()) {
+    progress_->message(name + "begins: no checkpoint has been saved yet");
+    return;
+  }
+  const train::StepMetrics& last = history.steps.back();
+  if (static_cast<int64_t>(history.epochs.size()) >= config_.epochs ||
+      (config_.steps > 0 && last.step >= config_.steps)) {
+    progress_->message(fmt::format("{}is trained already, in {} steps", name, last.step));
+    return;
+  }
+  progress_->message(
+      fmt::format("{}goes on after step {} in epoch {}", name, last.step, last.epoch));
+  progress_->resume(history, train::batch_size_of(config_) * config_.accumulate);
+}
+
+train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alone,
                                       int64_t turn_steps) {
-  train::CompareOptions options{.recipe = recipe_, .config = config_, .device = device_};
+  train::CompareOptions options{.recipe = start_.recipe, .config = config_, .device = device_};
   options.runs = runs.empty() ? train::default_runs(device_) : std::move(runs);
   options.turn_steps = turn_steps;
+  several_ = options.runs.size() > 1;
   note_slow_precisions(options.runs, device_);
   options.run.should_stop = [] { return stop_signal() != 0; };
-  options.run.per_class = keep_best;
+  options.run.per_class = alone;
   options.run.callbacks = {progress_};
-  std::shared_ptr<train::FileMetrics> files;
-  if (!config_.dry_run) {
-    folder_ = report::RunFolder::create(command_ + "-" + recipe_, report::runs_root(run_dir),
-                                        kNeededBytes);
-    options.run.folder = folder_->path();
-    options.run.keep_best = keep_best;
-    write_atomically(folder_->file("config.json"),
-                     config_file(config_, recipe_, options.runs, command_line),
-                     report::kOtherRunsFolder);
-    files = std::make_shared<train::FileMetrics>(folder_->path());
-    options.run.callbacks.push_back(files);
-  }
-  const bool several = options.runs.size() > 1;
+  if (!config_.dry_run) keep_in_folder(options, alone);
   options.on_run_begin = [&](const train::RunSpec& run) {
-    progress_->set_run(several ? run.label : "");
-    if (files) files->set_run(run.label);
+    progress_->set_run(several_ ? run.label : "");
+    if (files_) files_->set_run(run.label);
   };
   return train(options);
 }
 
-void RunSession::finish(const train::Comparison& result, const std::string& command_line) {
+void RunSession::finish(const train::Comparison& result) {
+  const bool stopped = stop_signal() != 0;
   if (folder_) {
     write_atomically(folder_->file("report.html"),
-                     report::to_html(train::to_page(result, command_line)),
+                     report::to_html(train::to_page(result, start_.line)),
                      report::kOtherRunsFolder);
+    if (!stopped)
+      write_atomically(folder_->file(train::kResultFile), train::to_json(result),
+                       report::kOtherRunsFolder);
     std::cerr << "report: " << folder_->file("report.html").string() << "\n";
   }
-  if (stop_signal() != 0) throw Exit{kStoppedBySignal + stop_signal()};
+  if (!stopped) return;
+  say_how_to_go_on();
+  throw Exit{kStoppedBySignal + stop_signal()};
 }
 
 void require_success(const std::string& command, const train::Comparison& result) {

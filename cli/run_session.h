@@ -1,11 +1,13 @@
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "cli/start.h"
 #include "cli/stop.h"
+#include "demi/checkpoint/folder_lock.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/watch.h"
 #include "lab/report/run_folder.h"
@@ -16,36 +18,45 @@ namespace demi::cli {
 /// while it trains, the report at the end.
 class RunSession {
  public:
-  /// Throws what load_workload does. `items` of the progress line come from the data. A batch size
-  /// of auto is found here.
-  RunSession(std::string command, std::string recipe, train::Config config);
+  /// Throws what load_workload does, and UsageError if another process holds the folder of the run
+  /// that goes on. `items` of the progress line come from the data. A batch size of auto is found
+  /// here.
+  explicit RunSession(Start start);
 
   c10::Device device() const { return device_; }
   const train::Config& config() const { return config_; }
 
   /// Trains. `runs` empty: the device's default runs; `turn_steps`: of CompareOptions. Nothing is
-  /// kept of a dry run. From here on a signal is noted until the step in progress has ended; throws
-  /// Exit if one came before the first step.
-  train::Comparison compare(std::vector<train::RunSpec> runs, const std::string& run_dir,
-                            const std::string& command_line, bool keep_best,
-                            int64_t turn_steps = 0);
+  /// kept of a dry run. From here on a signal is noted until the step in progress has ended, and
+  /// SIGUSR1 saves a checkpoint; throws Exit if a signal came before the first step.
+  /// `alone`: the one run of `demi train`, which keeps its best checkpoint, writes checkpoints
+  /// while it trains and is tested by class.
+  train::Comparison compare(std::vector<train::RunSpec> runs, bool alone, int64_t turn_steps = 0);
 
-  /// Writes the report and says where it is; then throws Exit if a signal came.
-  void finish(const train::Comparison& result, const std::string& command_line);
+  /// Writes the report and the result, and says where the report is. If a signal came, says how the
+  /// run goes on instead, and throws Exit.
+  void finish(const train::Comparison& result);
 
  private:
   void resolve_config();
   void load_data();
   void find_batch_size(const train::WorkloadMaker& workload_of);
+  void open_folder(const train::CompareOptions& options);
+  void keep_in_folder(train::CompareOptions& options, bool alone);
+  void say_that_it_goes_on(const train::RunSpec& run, const train::History& history);
   train::Comparison train(const train::CompareOptions& options);
-  void say_what_is_kept() const;
+  void say_how_to_go_on() const;
 
-  std::string command_, recipe_;
+  Start start_;
   train::Config config_;
   c10::Device device_;
   train::Workload workload_;
   std::shared_ptr<train::ShowProgress> progress_;
   std::optional<report::RunFolder> folder_;
+  std::optional<checkpoint::FolderLock> lock_;
+  std::shared_ptr<train::FileMetrics> files_;
+  bool several_ = false;  // runs
+  int saves_ = 0;         // that were asked for and begun
   std::optional<NoteStopSignals> noting_;
 };
 

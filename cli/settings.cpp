@@ -110,13 +110,17 @@ void SettingOptions::add_mixed_flag(CLI::App& command) {
       ->group("Precision");
 }
 
+std::vector<train::Assignment> SettingOptions::given() const {
+  std::vector<train::Assignment> all;
+  if (!file_.empty()) all = train::read_config_file(file_);
+  const std::vector<train::Assignment> environment = train::read_environment();
+  all.insert(all.end(), environment.begin(), environment.end());
+  all.insert(all.end(), typed_.begin(), typed_.end());
+  return all;
+}
+
 train::Config SettingOptions::resolve(train::Config config) const {
-  const auto apply = [&](const std::vector<train::Assignment>& assignments) {
-    for (const train::Assignment& a : assignments) train::set(config, a.name, a.text, a.source);
-  };
-  if (!file_.empty()) apply(train::read_config_file(file_));
-  apply(train::read_environment());
-  apply(typed_);
+  for (const train::Assignment& a : given()) train::set(config, a.name, a.text, a.source);
   train::check(config);
   return config;
 }

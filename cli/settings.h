@@ -23,7 +23,10 @@ class SettingOptions {
   /// --mp and --mixed-precision: the device's mixed precision.
   void add_mixed_flag(CLI::App& command);
 
-  /// Throws UsageError.
+  /// What file, environment and options set, from the weakest to the strongest. Throws UsageError.
+  std::vector<train::Assignment> given() const;
+
+  /// The recipe's settings with what is given. Throws UsageError.
   train::Config resolve(train::Config recipe) const;
 
   /// The recipe that the config file names, or "".

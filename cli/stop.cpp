@@ -12,6 +12,7 @@ namespace {
 
 std::atomic<bool> noting{false};
 std::atomic<int> noted{0};
+std::atomic<int> saves_asked{0};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "a signal handler may only touch lock-free atomics");
 
@@ -21,18 +22,24 @@ void stop(int number) {
     _exit(kStoppedBySignal + number);
 }
 
-}  // namespace
+void ask_for_save(int) { ++saves_asked; }
 
-void catch_stop_signals() {
+// Except if it is ignored already (nohup).
+void handle(int number, void (*handler)(int)) {
   struct sigaction action {};
-  action.sa_handler = stop;
+  action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int number : {SIGHUP, SIGINT, SIGTERM}) {
-    struct sigaction before {};
-    sigaction(number, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
-  }
+  struct sigaction before {};
+  sigaction(number, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
+}
+
+}  // namespace
+
+void catch_signals() {
+  for (const int number : {SIGHUP, SIGINT, SIGTERM}) handle(number, stop);
+  handle(SIGUSR1, ask_for_save);
 }
 
 NoteStopSignals::NoteStopSignals() { noting = true; }
@@ -40,5 +47,7 @@ NoteStopSignals::NoteStopSignals() { noting = true; }
 NoteStopSignals::~NoteStopSignals() { noting = false; }
 
 int stop_signal() { return noted.load(); }
+
+int save_requests() { return saves_asked.load(); }
 
 }  // namespace demi::cli

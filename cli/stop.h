@@ -2,9 +2,9 @@
 
 namespace demi::cli {
 
-/// From now on SIGHUP, SIGINT or SIGTERM ends the program at once with 128 and its number, except
-/// if one is ignored already (nohup).
-void catch_stop_signals();
+/// From now on SIGHUP, SIGINT or SIGTERM ends the program at once with 128 and its number, and
+/// SIGUSR1 is counted; except if one is ignored already (nohup).
+void catch_signals();
 
 /// While one lives, the first such signal is only noted, so that the step in progress ends and what
 /// there is can be written; a second one ends the program at once. One at a time.
@@ -18,5 +18,8 @@ class NoteStopSignals {
 
 /// The signal that was noted, or 0.
 int stop_signal();
+
+/// How often SIGUSR1 came: a run that sees the number rise saves a checkpoint and goes on.
+int save_requests();
 
 }  // namespace demi::cli

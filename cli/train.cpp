@@ -49,22 +49,17 @@ void show_recipes(const Output& output) {
 
 void train_one(const TrainArguments& a) {
   if (a.list) return show_recipes(a.output);
-  const std::string recipe = a.recipe.empty() ? a.settings.recipe_of_file() : a.recipe;
-  if (recipe.empty())
-    throw UsageError({.where = "train",
-                      .what = "which recipe?",
-                      .advice = "`demi train --list` names them: demi train fashion-cnn"});
-  const std::string line = "demi train " + recipe + a.settings.typed();
-  train::Config config = a.settings.resolve(train::find_recipe(recipe).config);
-  if (config.precision != "mixed")
-    train::run_of(config);  // a wrong name is said before data is read
-  RunSession session("train", recipe, std::move(config));
+  Start start =
+      start_of({.command = "train", .recipe = a.recipe, .run_dir = a.run_dir}, a.settings);
+  if (start.config.precision != "mixed")
+    train::run_of(start.config);  // a wrong name is said before data is read
+  RunSession session(std::move(start));
   const train::Comparison result =
-      session.compare({train::run_of(session.config())}, a.run_dir, line, /*keep_best=*/true);
+      session.compare({train::run_of(session.config())}, /*alone=*/true);
   std::vector<report::Table> tables{train::to_table(result)};
   if (!result.runs.front().class_accuracy.empty()) tables.push_back(train::class_table(result));
   a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(result)));
-  session.finish(result, line);
+  session.finish(result);
   require_success("train", result);
 }
 

@@ -8,12 +8,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lab/recipes/same_run_testing.h"
 #include "tests/cli_testing.h"
 
 namespace {
@@ -102,8 +102,11 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
   // The table says what the file is.
   EXPECT_EQ(fs::file_size(run_folder / "bf16-model.safetensors"),
             bf16["model_bytes"].get<std::uintmax_t>());
-  EXPECT_EQ(fs::file_size(run_folder / "fp32-last.safetensors"),
-            fp32["checkpoint_bytes"].get<std::uintmax_t>());
+  std::uintmax_t checkpoint = 0;
+  for (const auto& entry :
+       fs::directory_iterator(demi::checkpoint::find(run_folder / "checkpoints" / "fp32")))
+    checkpoint += entry.file_size();
+  EXPECT_EQ(checkpoint, fp32["checkpoint_bytes"].get<std::uintmax_t>());
   int steps = 0, scaled = 0;
   std::ifstream metrics(run_folder / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
@@ -118,19 +121,6 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
   EXPECT_EQ(scaled, 8);
 }
 
-// Lines of metrics.jsonl by run, without what is a time.
-std::map<std::string, std::string> metrics_by_run(const fs::path& folder) {
-  std::map<std::string, std::string> all;
-  std::istringstream lines(slurp(folder / "metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    auto json = nlohmann::ordered_json::parse(line);
-    for (auto field = json.begin(); field != json.end();)
-      field = field.key().ends_with("seconds") ? json.erase(field) : std::next(field);
-    all[json["run"].get<std::string>()] += json.dump() + "\n";
-  }
-  return all;
-}
-
 TEST_F(Cli, InterleavedRunsAreBitForBitThoseInSequence) {
   if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
   const std::vector<std::string> command{"compare", "--limit",      "320", "--epochs",
@@ -143,17 +133,18 @@ TEST_F(Cli, InterleavedRunsAreBitForBitThoseInSequence) {
   ASSERT_EQ(turns.code, 0) << turns.err;
   const fs::path first = folder_ / "runs" / "compare-fashion-cnn-001",
                  second = folder_ / "runs" / "compare-fashion-cnn-002";
-  for (const char* file : {"fp32-model.safetensors", "bf16-model.safetensors",
-                           "fp32-last.safetensors", "bf16-last.safetensors"}) {
+  for (const std::string run : {"fp32", "bf16"}) {
+    const std::string file = run + "-model.safetensors";
     EXPECT_TRUE(slurp(first / file) == slurp(second / file)) << file;
+    same_run::expect_same_checkpoint(first / "checkpoints" / run, second / "checkpoints" / run);
   }
-  EXPECT_EQ(metrics_by_run(first), metrics_by_run(second));
+  EXPECT_EQ(same_run::metrics_by_run(first), same_run::metrics_by_run(second));
   const auto a = nlohmann::json::parse(sequence.out), b = nlohmann::json::parse(turns.out);
   EXPECT_TRUE(a["interleave"].is_null());
   EXPECT_EQ(b["interleave"], 3);
   for (std::size_t i = 0; i < 2; ++i) {
     for (const char* key : {"test_loss", "test_accuracy", "test_accuracy_fp32_eval", "peak_bytes",
-                            "model_bytes", "checkpoint_bytes", "skipped_steps"})
+                            "model_bytes", "skipped_steps"})
       EXPECT_EQ(a["runs"][i][key], b["runs"][i][key]) << key;
     EXPECT_TRUE(b["runs"][i].contains("cores_share"));
     EXPECT_GE(b["runs"][i]["involuntary_switches"], 0);
@@ -261,7 +252,7 @@ TEST_F(Cli, EvalOfTheSavedFileGivesTheAccuracyOfTheRun) {
   EXPECT_EQ(eval_json["runs"][1]["test_accuracy"], run_json["test_accuracy"]);
   EXPECT_EQ(eval_json["runs"][1]["test_top3_accuracy"], run_json["test_top3_accuracy"]);
   EXPECT_THAT(slurp(folder / "metrics.jsonl"), HasSubstr("\"test_top3_accuracy\":"));
-  EXPECT_TRUE(fs::exists(folder / "best-model.safetensors"));
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / "best"));
 }
 
 TEST_F(Cli, OptionsAreStrongerThanTheEnvironmentAndThatThanTheFile) {

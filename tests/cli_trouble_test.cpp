@@ -41,7 +41,7 @@ class Trouble : public Cli {
       EXPECT_TRUE(nlohmann::json::accept(line)) << line;
     EXPECT_EQ(lines, 2 * 4 + 2);
     EXPECT_TRUE(fs::exists(run_folder() / "model.safetensors"));
-    EXPECT_TRUE(fs::exists(run_folder() / "last.safetensors"));
+    EXPECT_TRUE(fs::exists(run_folder() / "checkpoints" / "last"));
   }
 
   static bool has_ended(pid_t child) {

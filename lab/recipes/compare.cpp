@@ -41,7 +41,9 @@ namespace {
 
 RunOptions options_of(const CompareOptions& options, const RunSpec& spec) {
   RunOptions one = options.run;
-  if (options.runs.size() > 1) one.prefix = file_name(spec) + "-";
+  if (options.runs.size() == 1) return one;
+  one.prefix = file_name(spec) + "-";
+  if (!one.checkpoints.empty()) one.checkpoints /= file_name(spec);
   return one;
 }
 
@@ -88,7 +90,7 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& w
       for (std::size_t i = 0; i < going.size(); ++i)
         if (going[i]) turn_of(i);
   } catch (const std::exception&) {
-    for (const auto& run : going)
+    for (auto& run : going)
       if (run) run->keep_last();
     throw;
   }

@@ -5,15 +5,14 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <map>
-#include <sstream>
 
+#include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/profile/memory.h"
 #include "demi/train/metric.h"
 #include "lab/models/seeded.h"
+#include "lab/recipes/same_run_testing.h"
 
 namespace demi::train {
 namespace {
@@ -50,14 +49,13 @@ Config config() {
   return c;
 }
 
-std::map<std::string, std::string> files_in(const fs::path& folder) {
-  std::map<std::string, std::string> all;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    std::ostringstream text;
-    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-    all[entry.path().filename().string()] = text.str();
+// What two comparisons left of those runs.
+void expect_same_files(const fs::path& a, const fs::path& b, const std::vector<RunSpec>& runs) {
+  for (const RunSpec& run : runs) {
+    const std::string name = file_name(run), model = name + "-model.safetensors";
+    EXPECT_TRUE(same_run::content(a / model) == same_run::content(b / model)) << model;
+    same_run::expect_same_checkpoint(a / "checkpoints" / name, b / "checkpoints" / name);
   }
-  return all;
 }
 
 class CompareRuns : public ::testing::Test {
@@ -73,6 +71,7 @@ class CompareRuns : public ::testing::Test {
                       std::function<bool()> should_stop = {}) {
     CompareOptions options{.config = told, .runs = parse_runs(runs), .turn_steps = turn_steps};
     options.run.folder = folder_ / std::to_string(turn_steps);
+    options.run.checkpoints = options.run.folder / "checkpoints";
     options.run.should_stop = std::move(should_stop);
     fs::create_directories(options.run.folder);
     options.on_run_begin = [&](const RunSpec& run) { turns_ += run.label + " "; };
@@ -87,12 +86,11 @@ class CompareRuns : public ::testing::Test {
 TEST_F(CompareRuns, TurnsChangeNoBit) {
   const std::string runs = "fp32,bf16,fp16:scale=128";
   const Comparison sequence = compared(runs, 0, config());
-  const auto expected = files_in(folder_ / "0");
-  ASSERT_EQ(expected.size(), 6u);
   for (const int64_t turn : {1, 5, 12, 100}) {
     const Comparison turns = compared(runs, turn, config());
     EXPECT_EQ(turns.turn_steps, turn);
-    EXPECT_TRUE(files_in(folder_ / std::to_string(turn)) == expected) << "turns of " << turn;
+    SCOPED_TRACE("turns of " + std::to_string(turn));
+    expect_same_files(folder_ / std::to_string(turn), folder_ / "0", parse_runs(runs));
     ASSERT_EQ(turns.runs.size(), sequence.runs.size());
     for (std::size_t i = 0; i < turns.runs.size(); ++i) {
       const RunResult &a = turns.runs[i], &b = sequence.runs[i];
@@ -121,7 +119,7 @@ TEST_F(CompareRuns, AccumulatedBatchesEndATurnOnlyAfterTheirStep) {
   told.accumulate = 5;  // 12 batches: steps of 5, 5 and 2
   const Comparison sequence = compared("fp32,bf16", 0, told);
   const Comparison turns = compared("fp32,bf16", 1, told);
-  EXPECT_TRUE(files_in(folder_ / "1") == files_in(folder_ / "0"));
+  expect_same_files(folder_ / "1", folder_ / "0", parse_runs("fp32,bf16"));
   EXPECT_EQ(turns.runs[1].history.steps.size(), 6u);
   EXPECT_EQ(turns.runs[1].history.steps[5].loss, sequence.runs[1].history.steps[5].loss);
 }
@@ -143,7 +141,7 @@ TEST_F(CompareRuns, ASignalStopsAllOfThemAndLeavesWhatThereIs) {
   for (const RunResult& run : result.runs) {
     EXPECT_TRUE(run.history.stopped) << run.spec.label;
     EXPECT_FALSE(run.test_accuracy);
-    EXPECT_TRUE(fs::exists(folder_ / "4" / (run.spec.label + "-last.safetensors")));
+    EXPECT_TRUE(fs::exists(folder_ / "4" / "checkpoints" / run.spec.label / "last"));
   }
   EXPECT_LT(result.runs[0].history.steps.size(), 9u);
 }
@@ -167,10 +165,11 @@ TEST_F(CompareRuns, AnErrorInOneRunLeavesTheLastWeightsOfAll) {
   broken.train = std::make_shared<Ending>(broken.train);
   CompareOptions options{.config = config(), .runs = parse_runs("fp32,bf16"), .turn_steps = 4};
   options.run.folder = folder_;
+  options.run.checkpoints = folder_ / "checkpoints";
   fs::create_directories(folder_);
   EXPECT_THROW(compare(options, broken), std::runtime_error);
-  EXPECT_TRUE(fs::exists(folder_ / "fp32-last.safetensors"));
-  EXPECT_TRUE(fs::exists(folder_ / "bf16-last.safetensors"));
+  EXPECT_EQ(checkpoint::load(folder_ / "checkpoints" / "fp32").text.at("demi.step"), "11");
+  EXPECT_EQ(checkpoint::load(folder_ / "checkpoints" / "bf16").text.at("demi.step"), "8");
 }
 
 TEST_F(CompareRuns, KnowTheirShareOfTheCores) {

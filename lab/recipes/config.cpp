@@ -10,6 +10,7 @@
 #include "demi/core/error.h"
 #include "demi/core/find_by_name.h"
 #include "demi/core/nearest.h"
+#include "demi/train/every.h"
 #include "lab/data/data_sets.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
@@ -161,6 +162,23 @@ Setting batch_size() {
                         fmt::format("1 to {}, or auto", kMost));
                 c.batch_size = text;
               }};
+}
+
+Setting checkpoint_every(std::string group) {
+  Setting setting = words(
+      "checkpoint-every", std::move(group), &Config::checkpoint_every,
+      "How often a checkpoint is saved in training: every so many steps (400), epochs (1epoch) or "
+      "minutes and hours (10min, 1.5h); 0: at the end alone, and when a signal asks for it");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    try {
+      Every::parse(text);
+    } catch (const UsageError&) {
+      wrong(source, "not a number of steps, epochs, minutes or hours", text,
+            "400, 1epoch, 2epochs, 10min, 1.5h, or 0");
+    }
+    take(c, text, source);
+  };
+  return setting;
 }
 
 Setting data_name(std::string group) {
@@ -318,6 +336,12 @@ std::vector<Setting> place_settings() {
            "none"),
       flag("dry-run", g, &Config::dry_run,
            "Two training steps and one test batch; nothing is kept"),
+      checkpoint_every(g),
+      whole("keep-last", g, &Config::keep_last, 0,
+            "Number of checkpoints to keep, beside the best; 0: all"),
+      words("resume", g, &Config::resume,
+            "Go on with a run: its folder; a checkpoint, from which a new run begins; or auto: the "
+            "newest unfinished run of this command and recipe, and a new one if there is none"),
   };
 }
 

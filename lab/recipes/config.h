@@ -54,6 +54,11 @@ struct Config {
   std::string device = "auto";
   int64_t seed = 0;
   bool deterministic = false, dry_run = false;
+
+  // Going on
+  std::string checkpoint_every = "10min";  // as train::Every reads it
+  int64_t keep_last = 1;
+  std::string resume;  // "": a new run; auto, or a path
 };
 
 /// One value of a Config by name.

@@ -16,7 +16,7 @@ namespace demi::train {
 namespace {
 
 // What a run folder's config.json holds beside the settings.
-const std::set<std::string> kOfTheProgram{"command", "recipe", "runs"};
+const std::set<std::string> kOfTheProgram{"command", "recipe", "runs", "interleave"};
 
 std::string key_of(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "demi/checkpoint/safetensors.h"
+#include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
 #include "demi/optim/sgd.h"
 #include "demi/train/testing.h"
@@ -16,6 +16,7 @@
 #include "lab/recipes/compare.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/run.h"
+#include "lab/recipes/weights_file.h"
 
 namespace demi::train {
 namespace {
@@ -133,7 +134,7 @@ class RunFailure : public ::testing::Test {
 
   RunResult run_now(const Config& config, const std::string& prefix) {
     return run(config, parse_run("bf16"), workload_, c10::kCPU,
-               {.folder = folder_, .prefix = prefix});
+               {.folder = folder_, .prefix = prefix, .checkpoints = folder_ / (prefix + "kept")});
   }
 
   // The batches of `workload_` as rows of their own.
@@ -158,20 +159,18 @@ TEST_F(RunFailure, AnExceptionInTrainingLeavesTheLastWeightsAndTheState) {
   run_now(seven, "seven-");
   workload_.train = std::make_shared<Broken>(rows());
   EXPECT_THROW(run_now(config_, "broken-"), std::runtime_error);
-  const auto expected = checkpoint::load_safetensors(folder_ / "seven-last.safetensors");
-  const auto kept = checkpoint::load_safetensors(folder_ / "broken-last.safetensors");
-  EXPECT_EQ(kept.metadata.at("demi.step"), "7");
-  EXPECT_EQ(kept.metadata.at("demi.epoch"), "0");
-  for (const auto& [name, tensor] : expected.tensors)
-    if (name.ends_with("weight")) {
-      EXPECT_TRUE(at::equal(kept.tensors.at(name), tensor)) << name;
-    }
+  const auto expected = checkpoint::load(folder_ / "seven-kept");
+  const auto kept = checkpoint::load(folder_ / "broken-kept");
+  EXPECT_EQ(kept.text.at("demi.step"), "7");
+  EXPECT_EQ(expected.model.size(), 6u);
+  for (const auto& [name, tensor] : expected.model)
+    EXPECT_TRUE(at::equal(kept.model.at(name), tensor)) << name;
 }
 
 TEST_F(RunFailure, WithoutAStepThereIsNothingToKeep) {
   workload_.train = std::make_shared<Broken>(Rows(torch::ones({8, 8}), torch::ones({8, 8}), 8));
   EXPECT_THROW(run_now(config_, ""), std::runtime_error);
-  EXPECT_TRUE(fs::is_empty(folder_));
+  EXPECT_FALSE(fs::exists(folder_ / "kept" / "last"));
 }
 
 TEST_F(RunFailure, StepsThatAreSkippedWithoutAScalerAreNamed) {
@@ -220,18 +219,23 @@ TEST_F(RunFailure, TheBestModelIsThatOfTheBestEpoch) {
     workload_.test = std::make_shared<Changes>(rows(), 100);
     config_.epochs = 3;
     run(config_, parse_run("bf16"), workload_, c10::kCPU,
-        {.folder = folder_, .prefix = "three-", .keep_best = true});
-    const auto expected = checkpoint::load_safetensors(folder_ / "one-model.safetensors");
-    const auto best = checkpoint::load_safetensors(folder_ / "three-best-model.safetensors");
-    ASSERT_EQ(best.tensors.size(), expected.tensors.size());
-    for (const auto& [name, tensor] : expected.tensors)
-      EXPECT_TRUE(at::equal(best.tensors.at(name), tensor)) << name << " ema " << ema;
+        {.checkpoints = folder_ / "three", .keep_best = true});
+    const auto expected = read_weights(folder_ / "one-kept");
+    const auto best = read_weights(folder_ / "three" / "best");
+    ASSERT_EQ(best.size(), expected.size());
+    for (const auto& [name, tensor] : expected)
+      EXPECT_TRUE(at::equal(best.at(name), tensor)) << name << " ema " << ema;
+    const auto text = checkpoint::load(folder_ / "three" / "best").text;
+    EXPECT_EQ(text.at("demi.epoch"), "1");
+    fs::remove_all(folder_ / "one-kept");
+    fs::remove_all(folder_ / "three");
   }
 }
 
 TEST_F(RunFailure, AskedToStopBeforeTheFirstStepItTakesNone) {
-  const RunResult result = run(config_, parse_run("fp32"), workload_, c10::kCPU,
-                               {.folder = folder_, .should_stop = [] { return true; }});
+  const RunResult result =
+      run(config_, parse_run("fp32"), workload_, c10::kCPU,
+          {.folder = folder_, .checkpoints = folder_ / "kept", .should_stop = [] { return true; }});
   EXPECT_TRUE(result.history.stopped);
   EXPECT_TRUE(result.history.steps.empty());
   EXPECT_TRUE(fs::is_empty(folder_));
@@ -259,14 +263,14 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
   int64_t asked = 0;
   workload_.test = std::make_shared<Counted>(rows(), asked);
   const auto begun = std::make_shared<Begun>();
-  RunOptions options{.folder = folder_, .callbacks = {begun}};
+  RunOptions options{.folder = folder_, .checkpoints = folder_ / "kept", .callbacks = {begun}};
   options.should_stop = [&] { return begun->validation && asked == 3; };
   const RunResult validated = run(config_, parse_run("fp32"), workload_, c10::kCPU, options);
   EXPECT_EQ(asked, 3);
   EXPECT_TRUE(validated.history.stopped);
   ASSERT_EQ(validated.history.epochs.size(), 1u);
   EXPECT_FALSE(validated.history.epochs[0].validation);
-  EXPECT_TRUE(fs::exists(folder_ / "last.safetensors"));
+  EXPECT_TRUE(fs::exists(folder_ / "kept" / "last"));
 
   asked = 0;
   options.should_stop = [&] { return asked == 8 + 5; };  // 8 of validation

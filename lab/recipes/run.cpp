@@ -12,7 +12,10 @@
 #include <mutex>
 #include <utility>
 
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
+#include "demi/core/state_dict.h"
 #include "demi/profile/core_share.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
@@ -20,6 +23,7 @@
 #include "demi/train/trainer.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
+#include "lab/recipes/config_source.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/weights_file.h"
 
@@ -35,38 +39,6 @@ double mean_epoch_seconds(const History& history) {
   for (std::size_t i = 0; i < whole; ++i) sum += history.epochs[i].seconds;
   return sum / static_cast<double>(whole);
 }
-
-// Writes the weights to ship whenever validation gives a new best result.
-class KeepBest : public Callback {
- public:
-  KeepBest(Trainer& trainer, const Network& network, const Workload& workload, const Config& config,
-           const Precision& precision, std::filesystem::path file)
-      : trainer_(trainer),
-        network_(network),
-        workload_(workload),
-        config_(config),
-        precision_(precision),
-        file_(std::move(file)) {}
-
-  void on_epoch_end(const EpochRecord& epoch) override {
-    if (!epoch.validation || (any_ && !epoch.validation->better_than(best_))) return;
-    any_ = true;
-    best_ = *epoch.validation;
-    const Trainer::AverageInPlace average(trainer_);
-    const Network spare = workload_.make_network(static_cast<uint64_t>(config_.seed));
-    save_shipped_weights(*network_.module, *spare.module, precision_, file_, config_);
-  }
-
- private:
-  Trainer& trainer_;
-  const Network& network_;
-  const Workload& workload_;
-  const Config& config_;
-  const Precision& precision_;
-  std::filesystem::path file_;
-  Evaluation best_;
-  bool any_ = false;
-};
 
 // The accuracy is that of the file, so the file is what is evaluated: written from one module, read
 // into another.
@@ -106,16 +78,6 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
   const Evaluation exact = evaluate(network, *workload.test, test);
   history.stopped = exact.stopped;
   if (!exact.stopped) result.test_accuracy_fp32_eval = exact.accuracy;
-}
-
-// The weights and the state after the last step of a run that an exception ended. What cannot be
-// saved either is not said: the exception is.
-void keep_last(const Network& network, const torch::optim::Optimizer& optimizer,
-               const History& history, const std::filesystem::path& file) {
-  try {
-    save_training_state(*network.module, optimizer, history, file);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
-  }
 }
 
 // A remark on skipped steps of a run without a scaler, which nothing else reports.
@@ -158,6 +120,84 @@ class RandomNumbers {
   std::vector<at::Tensor> states_;
 };
 
+// What was measured of a run while it trained. A checkpoint holds it, since a run that goes on has
+// only a part of its training before it.
+struct Measured {
+  int64_t peak_bytes = 0, peak_resident_bytes = 0;
+  profile::CoreReadings cores;
+};
+
+constexpr const char* kMeasured = "measured";  // the part of a checkpoint's numbers
+
+StateDict numbers_of(const Measured& measured) {
+  const profile::CoreReadings& cores = measured.cores;
+  StateDict numbers{{"peak_bytes", static_cast<double>(measured.peak_bytes)},
+                    {"peak_resident_bytes", static_cast<double>(measured.peak_resident_bytes)},
+                    {"wall_seconds", cores.wall_seconds},
+                    {"cpu_seconds", cores.cpu_seconds},
+                    {"stolen_seconds", cores.stolen_seconds},
+                    {"cores", cores.cores},
+                    {"involuntary_switches", static_cast<double>(cores.involuntary_switches)}};
+  if (cores.queued_seconds) numbers["queued_seconds"] = *cores.queued_seconds;
+  return numbers;
+}
+
+Measured measured_of(const StateDict& numbers) {
+  const auto number = [&](const char* name) { return state_value(numbers, name, "train.run"); };
+  Measured measured{
+      .peak_bytes = static_cast<int64_t>(number("peak_bytes")),
+      .peak_resident_bytes = static_cast<int64_t>(number("peak_resident_bytes")),
+      .cores = {.wall_seconds = number("wall_seconds"),
+                .cpu_seconds = number("cpu_seconds"),
+                .stolen_seconds = number("stolen_seconds"),
+                .cores = number("cores"),
+                .involuntary_switches = static_cast<int64_t>(number("involuntary_switches"))}};
+  if (numbers.contains("queued_seconds")) measured.cores.queued_seconds = number("queued_seconds");
+  return measured;
+}
+
+// As parse_loss_scale reads it.
+std::string text_of(const LossScale& scale) {
+  switch (scale.kind) {
+    case LossScale::Kind::automatic:
+      return "auto";
+    case LossScale::Kind::dynamic:
+      return "dynamic";
+    case LossScale::Kind::statistics:
+      return "statistics";
+    case LossScale::Kind::off:
+      return "off";
+    case LossScale::Kind::fixed:
+      break;
+  }
+  return fmt::format("{}", scale.value);
+}
+
+// The settings with which this run alone would be trained.
+Config config_of(Config config, const RunSpec& spec) {
+  config.precision = spec.precision.name;
+  config.loss_scale = text_of(spec.loss_scale);
+  return config;
+}
+
+// A folder of checkpoints that a killed process made may be without one.
+bool has_checkpoint(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder)) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "last" || (name.starts_with("step-") && !name.ends_with(".tmp"))) return true;
+  }
+  return false;
+}
+
+// Of a checkpoint's folder.
+int64_t bytes_of(const std::filesystem::path& folder) {
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    bytes += static_cast<int64_t>(entry.file_size());
+  return bytes;
+}
+
 // Runs `part`. Where memory runs out in it, `free_all` gives back what the run holds, and the error
 // says which batch size would fit.
 template <class Part, class Free>
@@ -194,12 +234,12 @@ struct RunInParts::Work {
         memory(device, shared_bytes) {}
 
   void begin();
+  TrainerOptions told();
+  void go_on_from(const std::filesystem::path& checkpoint);
   bool advance(int64_t steps);
-  void keep() const;
+  Measured measured();
+  void keep();
   RunResult finish();
-  std::filesystem::path last() const {
-    return options.folder / (options.prefix + "last.safetensors");
-  }
 
   const Config config;
   const Workload& workload;
@@ -207,13 +247,48 @@ struct RunInParts::Work {
   const RunOptions options;
   RunResult result;
   Network network;
-  std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::optional<Trainer> trainer;
   std::optional<Trainer::Parts> parts;  // none where it was stopped before its first step
   std::optional<RandomNumbers> random;
   profile::TurnMemory memory;
   profile::CoreMeter cores;
+  Measured before;  // of the run's training in other processes
+  int64_t peak_resident_bytes = 0;
+  bool measures = false;  // between begin() and end() of memory and cores
 };
+
+// What the trainer is told of checkpoints and signals, beside the plan.
+TrainerOptions RunInParts::Work::told() {
+  TrainerOptions told = trainer_options(config, result.spec, workload.train->batches(), device);
+  told.should_stop = options.should_stop;
+  if (options.save_requests) {
+    told.should_save = [requests = options.save_requests, seen = 0]() mutable {
+      const int now = requests();
+      return std::exchange(seen, now) != now;
+    };
+  }
+  if (options.checkpoints.empty()) return told;
+  CheckpointOptions& checkpoints = told.checkpoints;
+  checkpoints.folder = options.checkpoints;
+  checkpoints.every = Every::parse(config.checkpoint_every);
+  checkpoints.keep_last = config.keep_last;
+  checkpoints.keep_best = options.keep_best && workload.test;
+  checkpoints.in_background = options.save_in_background;
+  checkpoints.text = {{"demi.config", to_json(config_of(config, result.spec))}};
+  checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
+    checkpoint.numbers[kMeasured] = numbers_of(measured());
+    if (options.before_save) options.before_save();
+  };
+  return told;
+}
+
+// The memory that reading takes is none of the training's.
+void RunInParts::Work::go_on_from(const std::filesystem::path& checkpoint) {
+  trainer->resume(checkpoint);
+  const auto numbers = checkpoint::read_manifest(checkpoint).numbers;
+  const auto found = numbers.find(kMeasured);
+  if (found != numbers.end()) before = measured_of(found->second);
+}
 
 void RunInParts::Work::begin() {
   profile::quiet_down(device);
@@ -227,20 +302,24 @@ void RunInParts::Work::begin() {
     result.history.stopped = true;
     return;
   }
-  TrainerOptions told = trainer_options(config, result.spec, workload.train->batches(), device);
-  told.should_stop = options.should_stop;
+  TrainerOptions trainer_told = told();
   result.top_k = top_k_of(config.top_k, static_cast<int64_t>(workload.classes.size()));
-  if (result.top_k > 0) told.metrics = {top_k(result.top_k)};
-  optimizer = make_optimizer(config, network);
-  trainer.emplace(network, optimizer, std::move(told));
-  if (options.keep_best && workload.test) {
-    trainer->add(
-        std::make_shared<KeepBest>(*trainer, network, workload, config, result.spec.precision,
-                                   options.folder / (options.prefix + "best-model.safetensors")));
-  }
+  if (result.top_k > 0) trainer_told.metrics = {top_k(result.top_k)};
+  trainer.emplace(network, make_optimizer(config, network), std::move(trainer_told));
   for (const auto& callback : options.callbacks) trainer->add(callback);
-  parts.emplace(*trainer, *workload.train, workload.test.get());
   memory.end();
+
+  memory.begin();
+  std::filesystem::path from = options.begin_from;
+  if (options.resume && has_checkpoint(options.checkpoints))
+    from = checkpoint::find(options.checkpoints);
+  if (!from.empty()) go_on_from(from);
+  parts.emplace(*trainer, *workload.train, workload.test.get());
+  profile::reset_peak_memory(device);
+  memory.end();
+  random->keep();
+  const bool goes_on = options.resume || !from.empty();
+  if (goes_on && options.on_resume) options.on_resume(result.spec, parts->history());
 }
 
 bool RunInParts::Work::advance(int64_t steps) {
@@ -249,39 +328,56 @@ bool RunInParts::Work::advance(int64_t steps) {
   profile::reset_peak_resident_memory();
   memory.begin();
   cores.begin();
-  bool goes_on = false;
-  try {
-    goes_on = parts->advance(steps);
-  } catch (const std::exception&) {
-    keep();
-    throw;
-  }
-  cores.end();
-  memory.end();
+  measures = true;
+  const bool goes_on = parts->advance(steps);
+  measured();
+  measures = false;
   random->keep();
-  result.peak_resident_bytes =
-      std::max(result.peak_resident_bytes, profile::resident_memory().peak_bytes);
   return goes_on;
 }
 
-void RunInParts::Work::keep() const {
-  if (parts && !options.folder.empty() && !parts->history().steps.empty())
-    train::keep_last(network, *optimizer, parts->history(), last());
+// Until now, of the whole run. In the middle of a part it begins another one.
+Measured RunInParts::Work::measured() {
+  if (measures) {
+    cores.end();
+    memory.end();
+    peak_resident_bytes = std::max(peak_resident_bytes, profile::resident_memory().peak_bytes);
+    memory.begin();
+    cores.begin();
+  }
+  Measured all{.peak_bytes = std::max(before.peak_bytes, memory.use().peak_bytes),
+               .peak_resident_bytes = std::max(before.peak_resident_bytes, peak_resident_bytes),
+               .cores = before.cores};
+  all.cores += cores.readings();
+  return all;
+}
+
+// What cannot be saved either is not said: the exception that ended the other run is.
+void RunInParts::Work::keep() {
+  if (!parts || options.checkpoints.empty() || parts->history().steps.empty()) return;
+  try {
+    checkpoint::Checkpoint state = parts->checkpoint();
+    state.numbers[kMeasured] = numbers_of(measured());
+    checkpoint::save(options.checkpoints, parts->history().steps.back().step, state,
+                     {.keep_last = config.keep_last});
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+  }
 }
 
 RunResult RunInParts::Work::finish() {
   if (!parts) return std::move(result);
   result.history = parts->history();
-  result.peak_bytes = memory.use().peak_bytes;
-  result.cores_share = profile::cores_share(cores.readings());
-  result.involuntary_switches = cores.readings().involuntary_switches;
+  const Measured all = measured();
+  result.peak_bytes = all.peak_bytes;
+  result.peak_resident_bytes = all.peak_resident_bytes;
+  result.cores_share = profile::cores_share(all.cores);
+  result.involuntary_switches = all.cores.involuntary_switches;
   result.seconds = result.history.seconds();
   result.seconds_per_epoch = mean_epoch_seconds(result.history);
   result.skipped_steps = result.history.skipped_steps;
   result.remark = remark_on(result.history);
-  if (!options.folder.empty())
-    result.checkpoint_bytes =
-        save_training_state(*network.module, *optimizer, result.history, last());
+  if (has_checkpoint(options.checkpoints))
+    result.checkpoint_bytes = bytes_of(checkpoint::find(options.checkpoints));
   if (result.history.stopped) return std::move(result);
   trainer->swap_average();  // what is shipped, and tested, is the average where there is one
   test_shipped(result, config, workload, network, device, options);
@@ -306,7 +402,7 @@ bool RunInParts::advance(int64_t steps) {
       [&] { work_.reset(); });
 }
 
-void RunInParts::keep_last() const {
+void RunInParts::keep_last() {
   if (work_) work_->keep();
 }
 

@@ -19,12 +19,27 @@ namespace demi::train {
 
 /// What a training run does beside training.
 struct RunOptions {
-  std::filesystem::path folder;  // of the weights files; empty: nothing is kept
-  std::string prefix;            // of their names: "fp16-"
-  bool keep_best = false;        // best-model.safetensors, written when validation gets better
-  bool per_class = false;        // test accuracy of each class
+  std::filesystem::path folder;       // of the weights file; empty: nothing is kept
+  std::string prefix;                 // of its name: "fp16-"
+  std::filesystem::path checkpoints;  // folder of them; empty: none
+  bool keep_best = false;             // checkpoints/best: the state after the best epoch
+  /// A thread writes checkpoints while training goes on. Its memory and processor time count as the
+  /// run's.
+  bool save_in_background = false;
+  bool per_class = false;  // test accuracy of each class
+  /// Goes on from the last checkpoint in `checkpoints`; from the beginning if there is none.
+  bool resume = false;
+  /// Begins from this checkpoint, which stays as it is. Empty: from the beginning.
+  std::filesystem::path begin_from;
+  /// Called before the first step of a run that goes on, with what it has done so far.
+  std::function<void(const RunSpec&, const History&)> on_resume;
+  /// Called before a checkpoint is saved, so that what has been told of its steps reaches the disk
+  /// with it.
+  std::function<void()> before_save;
   /// Asked before the first step, after each, and before each batch of an evaluation.
   std::function<bool()> should_stop;
+  /// A number that rises from 0 whenever somebody asks for a checkpoint; training goes on.
+  std::function<int()> save_requests;
   std::vector<std::shared_ptr<Callback>> callbacks;
 };
 
@@ -44,7 +59,7 @@ struct RunResult {
   int64_t peak_bytes = 0;           // of tensors while training
   int64_t peak_resident_bytes = 0;  // of the process while training
   int64_t model_bytes = 0;          // of the weights file that one would ship
-  int64_t checkpoint_bytes = 0;     // of the file to go on training from
+  int64_t checkpoint_bytes = 0;     // of the folder to go on training from
   int64_t skipped_steps = 0;
   /// Share of the requested cores that the run got while training (profile::cores_share); none: not
   /// known.
@@ -54,11 +69,12 @@ struct RunResult {
   double speedup = 0;                // the first run's seconds_per_epoch over this one's
 };
 
-/// Trains the config's model in the precision of `spec`, writes FOLDER/PREFIXmodel.safetensors (the
-/// weights to ship) and FOLDER/PREFIXlast.safetensors (the training state), and tests the first
-/// file. If training ends in an exception, PREFIXlast.safetensors holds the state after the last
-/// step. Caches are emptied and peaks reset before. Throws TrainingError if memory does not
-/// suffice, with the batch size that would fit.
+/// Trains the config's model in the precision of `spec`, saves checkpoints as the config says and
+/// one at the end, writes FOLDER/PREFIXmodel.safetensors (the weights to ship), and tests that
+/// file. If training ends in an exception, the last checkpoint holds the state after the last step.
+/// A run that goes on gives the bits of the unbroken one. Caches are emptied and peaks reset
+/// before. Throws TrainingError if memory does not suffice, with the batch size that would fit;
+/// DataError for a damaged checkpoint.
 DEMI_API RunResult run(const Config& config, const RunSpec& spec, const Workload& workload,
                        c10::Device device, const RunOptions& options);
 
@@ -77,9 +93,8 @@ class DEMI_API RunInParts {
   /// That many optimizer steps more; false once training is over.
   bool advance(int64_t steps);
 
-  /// Writes FOLDER/PREFIXlast.safetensors after another run has thrown. If `advance` throws, it has
-  /// written the file itself.
-  void keep_last() const;
+  /// Saves a checkpoint after another run has thrown. If `advance` throws, it has saved one itself.
+  void keep_last();
 
   /// Writes the files, tests, and gives the memory back.
   RunResult finish();

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/plan.h"
@@ -61,11 +62,14 @@ TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
   const fs::path folder = fs::temp_directory_path() / "demi_run_test";
   fs::create_directories(folder);
   const Workload workload = load_workload(config, c10::kCPU);
-  const RunResult result = run(config, parse_run("bf16"), workload, c10::kCPU, {.folder = folder});
+  const RunResult result = run(config, parse_run("bf16"), workload, c10::kCPU,
+                               {.folder = folder, .checkpoints = folder / "checkpoints"});
   EXPECT_EQ(result.history.steps.size(), 8u);
   EXPECT_EQ(result.model_bytes, static_cast<int64_t>(fs::file_size(folder / "model.safetensors")));
-  EXPECT_EQ(result.checkpoint_bytes,
-            static_cast<int64_t>(fs::file_size(folder / "last.safetensors")));
+  int64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(checkpoint::find(folder)))
+    bytes += static_cast<int64_t>(entry.file_size());
+  EXPECT_EQ(result.checkpoint_bytes, bytes);
   EXPECT_EQ(result.parameters, 3 * (8 * 8 + 8));
   EXPECT_FALSE(result.test_accuracy) << "a regression has none";
   fs::remove_all(folder);

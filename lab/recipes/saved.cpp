@@ -13,10 +13,10 @@
 namespace demi::train {
 namespace {
 
-Network loaded(const Workload& workload, const std::filesystem::path& file,
+Network loaded(const Workload& workload, const checkpoint::NamedTensors& weights,
                const Precision& precision) {
   Network network = workload.make_network(0);
-  load_weights(*network.module, file);
+  load_weights(*network.module, weights);
   if (precision.is_mixed()) {
     to_precision(*network.module, precision.shipped());
   } else {
@@ -27,8 +27,8 @@ Network loaded(const Workload& workload, const std::filesystem::path& file,
 
 }  // namespace
 
-SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions& options) {
-  WeightsInfo info = weights_info(file);
+SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions& options) {
+  WeightsInfo info = weights_info(path);
   const c10::Device device = pick_device(options.device);
   const std::filesystem::path data_dir =
       options.data_dir.empty() ? data::data_dir_of_environment() : options.data_dir;
@@ -55,8 +55,9 @@ SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions
   std::vector<Metric> metrics;
   if (result.top_k > 0) metrics = {top_k(result.top_k)};
   std::optional<double> fp32;
+  const checkpoint::NamedTensors weights = read_weights(path);
   for (const RunSpec& run : runs) {
-    const Network network = loaded(workload, file, run.precision);
+    const Network network = loaded(workload, weights, run.precision);
     const Evaluation evaluation = evaluate(network, *workload.test,
                                            {.precision = run.precision,
                                             .device = device,

@@ -32,10 +32,11 @@ struct SavedResult {
   int64_t top_k = 0;  // of the metric beside the accuracy; 0: none
 };
 
-/// Evaluates a weights file of a run on the test set of that run. A mixed precision evaluates the
+/// Evaluates a weights file of a run, a checkpoint, or a run folder, which stands for its last
+/// checkpoint, on the test set of that run. A mixed precision evaluates the
 /// weights in its 16-bit format with normalisation in FP32, in an autocast region, as they are
 /// shipped; a "true" one everything in the one format. Throws DataError (file, data), UsageError
 /// (precision, device, a run without test data), DeviceError.
-DEMI_API SavedResult evaluate_saved(const std::filesystem::path& file, const SavedOptions& options);
+DEMI_API SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions& options);
 
 }  // namespace demi::train

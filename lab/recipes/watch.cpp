@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "demi/profile/memory.h"
@@ -32,29 +33,30 @@ void ShowProgress::set_run(const std::string& name) {
   progress_.pause();
 }
 
-void ShowProgress::begin(View& view, int64_t epoch, int64_t epochs, int64_t steps) const {
+void ShowProgress::begin(View& view) const {
   report::ProgressState state;
   state.run = view.state.run;
   state.items = items_;
-  state.epoch = static_cast<int>(epoch);
-  state.epochs = static_cast<int>(epochs);
-  state.steps = steps;
   view.state = std::move(state);
   view.seconds = 0;
   view.loss = std::nan("");
 }
 
 void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) {
-  begin(*view_, epoch, epochs, steps);
-  progress_.begin_epoch(view_->state);
+  if (!std::exchange(view_->goes_on, false)) begin(*view_);
+  report::ProgressState& state = view_->state;
+  state.epoch = static_cast<int>(epoch);
+  state.epochs = static_cast<int>(epochs);
+  state.steps = steps;
+  progress_.begin_epoch(state);
 }
 
-void ShowProgress::resume(const History& history, int64_t epochs, int64_t steps,
-                          int64_t step_examples) {
+void ShowProgress::resume(const History& history, int64_t step_examples) {
   const auto ended = static_cast<int64_t>(history.epochs.size());
   if (history.steps.empty() || history.steps.back().epoch <= ended) return;
   View& view = *view_;
-  begin(view, ended + 1, epochs, steps);
+  begin(view);
+  view.goes_on = true;
   report::ProgressState& state = view.state;
   for (const StepMetrics& step : history.steps) {
     if (step.epoch <= ended) continue;
@@ -67,7 +69,6 @@ void ShowProgress::resume(const History& history, int64_t epochs, int64_t steps,
                       std::llround(*step.accuracy * static_cast<double>(step_examples));
   }
   state.loss = view.loss;
-  progress_.begin_epoch(state);
 }
 
 void ShowProgress::on_step(const StepMetrics& step, int64_t examples) {

@@ -27,9 +27,9 @@ class DEMI_API ShowProgress : public Callback {
   /// each go on where they were.
   void set_run(const std::string& name);
 
-  /// The present run goes on after what `history` holds, in an epoch of that many steps of so many
-  /// examples.
-  void resume(const History& history, int64_t epochs, int64_t steps, int64_t step_examples);
+  /// The present run goes on after what `history` holds, in steps of so many examples. The next
+  /// call is on_epoch_begin, of the epoch in which it stands or of the next one.
+  void resume(const History& history, int64_t step_examples);
 
   /// What examples are called: "images".
   void set_items(std::string items) { items_ = std::move(items); }
@@ -48,9 +48,10 @@ class DEMI_API ShowProgress : public Callback {
     double seconds = 0;      // of the epoch's steps
     int64_t first_step = 0;  // of the epoch, minus one
     double loss = 0;         // fading mean, so that the figure can be read
+    bool goes_on = false;    // within the epoch of `state`, which on_epoch_begin is to come for
   };
 
-  void begin(View& view, int64_t epoch, int64_t epochs, int64_t steps) const;
+  void begin(View& view) const;
 
   report::Progress progress_;
   std::map<std::string, View> views_;  // by run

@@ -108,7 +108,8 @@ TEST(ShowProgress, ARunThatGoesOnBeginsAtItsStep) {
     history.steps.push_back(
         {.epoch = step <= 5 ? 1 : 2, .step = step, .loss = 1, .accuracy = 0.5, .seconds = 2});
   history.epochs.push_back({.epoch = 1});
-  show.resume(history, 3, 5, 4);
+  show.resume(history, 4);
+  show.on_epoch_begin(2, 3, 5);
   EXPECT_THAT(out.str(), HasSubstr("epoch 2/3"));
   EXPECT_THAT(out.str(), HasSubstr(" 40 %"));
   out.str("");
@@ -117,6 +118,10 @@ TEST(ShowProgress, ARunThatGoesOnBeginsAtItsStep) {
   EXPECT_THAT(out.str(), HasSubstr(" 60 %"));
   EXPECT_THAT(out.str(), HasSubstr("accuracy 66.67 %  (8/12)"));
   EXPECT_THAT(out.str(), HasSubstr("2.00 images/s"));
+  out.str("");
+  show.on_epoch_begin(3, 3, 5);
+  EXPECT_THAT(out.str(), HasSubstr("epoch 3/3"));
+  EXPECT_THAT(out.str(), HasSubstr("  0 %")) << "the next one begins anew";
 }
 
 class ResumedMetrics : public ::testing::Test {

@@ -1,14 +1,12 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
 
+#include "demi/checkpoint/safetensors.h"
 #include "demi/core/export.h"
-#include "demi/train/history.h"
 #include "demi/train/precision.h"
 #include "lab/recipes/config.h"
 
@@ -23,30 +21,28 @@ DEMI_API int64_t save_shipped_weights(const torch::nn::Module& trained, torch::n
                                       const Precision& precision, const std::filesystem::path& file,
                                       const Config& config = {});
 
-/// Reads such a file back into `spare`. Throws DataError if names or shapes do not fit.
+/// Reads such a file back into `spare`, bit for bit, or changes nothing but its dtypes. Throws
+/// DataError if names, shapes or dtypes do not fit.
 DEMI_API void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
                                    const std::filesystem::path& file);
 
-/// Reads a weights file into a module of any floating point dtype, rounding where need be. Throws
-/// DataError if names or shapes do not fit.
-DEMI_API void load_weights(torch::nn::Module& module, const std::filesystem::path& file);
-
-/// What a weights file says about the run that made it.
+/// What a weights file or a checkpoint says about the run that made it.
 struct WeightsInfo {
   Config config;
   Precision precision;
-  int64_t bytes = 0;
 };
 
-/// Throws DataError if the file is missing, damaged or without these metadata.
-DEMI_API WeightsInfo weights_info(const std::filesystem::path& file);
+/// Of a weights file, of a checkpoint, or of whatever stands for one (checkpoint::find): a run
+/// folder stands for its last checkpoint. Reads no tensor. Throws DataError if it is missing,
+/// damaged or without these texts.
+DEMI_API WeightsInfo weights_info(const std::filesystem::path& path);
 
-/// Writes what is needed to go on training: FP32 parameters, buffers, the optimizer's state
-/// ("optimizer/0.exp_avg" ...; of an optimizer that is not demi's its archive, "optimizer") and
-/// where the run stands. Equal runs write equal files with demi's optimizers. Returns the file's
-/// bytes.
-DEMI_API int64_t save_training_state(const torch::nn::Module& module,
-                                     const torch::optim::Optimizer& optimizer,
-                                     const History& history, const std::filesystem::path& file);
+/// The weights that training would ship: those of a weights file, or of a checkpoint, where the
+/// moving average stands in for the weights that have one. Throws DataError as checkpoint::load.
+DEMI_API checkpoint::NamedTensors read_weights(const std::filesystem::path& path);
+
+/// Puts such weights into a module of any floating point dtype, rounding where need be; all of them
+/// or none. Throws DataError if names or shapes do not fit.
+DEMI_API void load_weights(torch::nn::Module& module, checkpoint::NamedTensors weights);
 
 }  // namespace demi::train

@@ -4,17 +4,13 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/utils.h>
 #include <unistd.h>
 
 #include <fstream>
-#include <iterator>
 #include <string>
-#include <vector>
 
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
-#include "demi/optim/adamw.h"
 
 namespace demi::train {
 namespace {
@@ -53,38 +49,6 @@ TEST_F(WeightsFile, MixedRunShipsSixteenBitWeightsAndFp32Normalisation) {
   EXPECT_GT(whole, half + 64 * 64 * 2 - 200);
 }
 
-// Bytes of the file after three steps from one seed.
-std::string state_of_a_run(const fs::path& file, int64_t spare) {
-  torch::manual_seed(3);
-  std::vector<at::Tensor> elsewhere;  // other addresses
-  for (int64_t i = 0; i < spare; ++i) elsewhere.push_back(at::empty({64 + i}));
-  torch::nn::Sequential model;
-  for (int i = 0; i < 12; ++i) {
-    model->push_back(torch::nn::Linear(8, 8));
-    elsewhere.push_back(at::empty({spare}));
-  }
-  optim::AdamW optimizer(model->parameters(), optim::AdamWOptions(1e-3));
-  for (int step = 0; step < 3; ++step) {
-    optimizer.zero_grad();
-    model->forward(torch::ones({4, 8})).square().sum().backward();
-    optimizer.step();
-  }
-  save_training_state(*model, optimizer, History(), file);
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-// The optimizer's archive is ordered by addresses.
-TEST_F(WeightsFile, StatesOfEqualRunsAreEqual) {
-  const std::string first = state_of_a_run(folder_ / "s.safetensors", 1);
-  for (const int64_t spare : {7, 100, 3000})
-    EXPECT_TRUE(state_of_a_run(folder_ / "s.safetensors", spare) == first) << spare;
-  const auto saved = checkpoint::load_safetensors(folder_ / "s.safetensors").tensors;
-  EXPECT_EQ(saved.at("optimizer/taken").item<int64_t>(), 3);
-  EXPECT_EQ(saved.at("optimizer/0.exp_avg").sizes(), (std::vector<int64_t>{8, 8}));
-  EXPECT_EQ(saved.at("optimizer/lr").item<double>(), 1e-3);
-}
-
 // What the metadata say does not need the tensors: they may be gigabytes.
 TEST_F(WeightsFile, InfoReadsTheHeaderAlone) {
   auto trained = model(), spare = model();
@@ -108,6 +72,25 @@ TEST_F(WeightsFile, OfAnotherModelIsRefused) {
   auto same = model();
   EXPECT_THROW(load_shipped_weights(*same, parse_precision("fp32"), file), DataError)
       << "another dtype";
+}
+
+// All of it or nothing: the last tensor is what does not fit.
+TEST_F(WeightsFile, ThatDoNotFitChangeNothing) {
+  auto module = model();
+  checkpoint::NamedTensors weights;
+  for (const auto& item : module->named_parameters())
+    weights[item.key()] = torch::ones_like(item.value());
+  for (const auto& item : module->named_buffers())
+    weights[item.key()] = torch::ones_like(item.value());
+  const at::Tensor before = module[0]->parameters()[0].detach().clone();
+  checkpoint::NamedTensors missing = weights, reshaped = weights;
+  missing.erase("1.weight");
+  reshaped["1.weight"] = torch::ones({63});
+  EXPECT_THROW(load_weights(*module, missing), DataError);
+  EXPECT_THROW(load_weights(*module, reshaped), DataError);
+  EXPECT_TRUE(torch::equal(module[0]->parameters()[0], before));
+  load_weights(*module, weights);
+  EXPECT_TRUE(module[0]->parameters()[0].eq(1).all().item<bool>());
 }
 
 }  // namespace

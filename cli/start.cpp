@@ -1,0 +1,143 @@
+#include "cli/start.h"
+
+#include <vector>
+
+#include "cli/output.h"
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/core/error.h"
+#include "lab/recipes/recipe.h"
+#include "lab/recipes/resume.h"
+#include "lab/recipes/weights_file.h"
+#include "lab/report/run_folder.h"
+
+namespace demi::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string named_recipe(const StartWords& words, const SettingOptions& settings) {
+  std::string recipe = words.recipe.empty() ? settings.recipe_of_file() : words.recipe;
+  if (recipe.empty()) recipe = words.default_recipe;
+  return recipe;
+}
+
+[[noreturn]] void which_recipe(const StartWords& words) {
+  throw UsageError({.where = words.command,
+                    .what = "which recipe?",
+                    .advice = "`demi train --list` names them: demi train fashion-cnn"});
+}
+
+// What --resume says; empty: nothing.
+std::string asked_to_resume(const std::vector<train::Assignment>& given) {
+  std::string text;
+  for (const train::Assignment& a : given)
+    if (a.name == "resume") text = a.text;
+  return text;
+}
+
+Start new_run(const StartWords& words, const SettingOptions& settings) {
+  const std::string recipe = named_recipe(words, settings);
+  if (recipe.empty()) which_recipe(words);
+  return {.command = words.command,
+          .recipe = recipe,
+          .config = settings.resolve(train::find_recipe(recipe).config),
+          .line = "demi " + words.command + " " + recipe + words.more + settings.typed(),
+          .run_dir = words.run_dir};
+}
+
+[[noreturn]] void refuse(const fs::path& folder, const std::string& what, const std::string& seen,
+                         const std::string& advice) {
+  throw UsageError(
+      {.where = "--resume", .what = what + " " + folder.string(), .seen = seen, .advice = advice});
+}
+
+// The settings that differ from those that it was begun with, as options.
+std::string changed(const train::Config& begun, const train::Config& now) {
+  std::string text;
+  for (const train::Setting& setting : train::settings())
+    if (setting.name != "resume" && setting.get(now) != setting.get(begun))
+      text += " --" + setting.name + " " + setting.get(now);
+  return text;
+}
+
+Start go_on(const StartWords& words, const SettingOptions& settings, const fs::path& folder) {
+  train::RunRecord record = train::read_run_record(folder);
+  if (!train::can_go_on(folder))
+    throw DataError({.where = "--resume",
+                     .what = "the run has come to its end and left no checkpoint",
+                     .seen = folder.string(),
+                     .advice = "begin a new run"});
+  if (record.command != words.command)
+    refuse(folder, "another command began the run", "demi " + record.command,
+           "demi " + record.command + " --resume " + folder.string());
+  const std::string recipe = words.recipe.empty() ? settings.recipe_of_file() : words.recipe;
+  if (!recipe.empty() && recipe != record.recipe)
+    refuse(folder, "another recipe is that of the run", recipe,
+           "leave it out, or name " + record.recipe);
+  Start start{.command = words.command, .recipe = record.recipe, .run_dir = words.run_dir};
+  start.config = train::resumed_config(record.config, settings.given(), folder);
+  start.line = record.line + changed(record.config, start.config);
+  start.folder = folder;
+  start.record = std::move(record);
+  return start;
+}
+
+// The recipe of the run folder around a checkpoint; empty: there is none.
+std::string recipe_around(fs::path checkpoint) {
+  constexpr int kDeepest = 3;  // RUN/checkpoints/fp32/step-00000400
+  for (int i = 0; i < kDeepest && checkpoint.has_parent_path(); ++i) {
+    checkpoint = checkpoint.parent_path();
+    if (fs::exists(checkpoint / "config.json")) return train::read_run_record(checkpoint).recipe;
+  }
+  return "";
+}
+
+Start begin_from(const StartWords& words, const SettingOptions& settings, const fs::path& path) {
+  const fs::path checkpoint = checkpoint::find(path);
+  if (words.command != "train")
+    refuse(path, "a comparison goes on with its run folder, and this is a checkpoint",
+           checkpoint.string(), "demi train --resume begins a run from it");
+  std::string recipe = words.recipe.empty() ? settings.recipe_of_file() : words.recipe;
+  if (recipe.empty()) recipe = recipe_around(fs::absolute(checkpoint));
+  if (recipe.empty()) which_recipe(words);
+  train::find_recipe(recipe);
+  Start start{.command = words.command, .recipe = recipe, .run_dir = words.run_dir};
+  start.config =
+      train::resumed_config(train::weights_info(checkpoint).config, settings.given(), checkpoint);
+  start.line = "demi " + words.command + " " + recipe + words.more + settings.typed();
+  start.begin_from = checkpoint;
+  return start;
+}
+
+Start find_and_start(const StartWords& words, const SettingOptions& settings) {
+  const std::string resume = asked_to_resume(settings.given());
+  if (resume.empty()) return new_run(words, settings);
+  if (resume != "auto") {
+    if (!fs::exists(resume))
+      throw DataError({.where = "--resume",
+                       .what = "no such run folder",
+                       .seen = resume,
+                       .advice = "look into " + report::runs_root(words.run_dir).string() +
+                                 " for the runs there are, or say --resume auto"});
+    const bool is_run = fs::exists(fs::path(resume) / "config.json");
+    return is_run ? go_on(words, settings, resume) : begin_from(words, settings, resume);
+  }
+  const std::string recipe = named_recipe(words, settings);
+  if (recipe.empty()) which_recipe(words);
+  const fs::path root = report::runs_root(words.run_dir);
+  const fs::path folder = train::newest_unfinished(words.command, recipe, root);
+  if (!folder.empty()) return go_on(words, settings, folder);
+  note("no unfinished run of " + words.command + "-" + recipe + " in " + root.string() +
+       ": a new one begins");
+  return new_run(words, settings);
+}
+
+}  // namespace
+
+Start start_of(const StartWords& words, const SettingOptions& settings) {
+  Start start = find_and_start(words, settings);
+  start.config.resume.clear();  // --config with the run's config.json would go on with another run
+  return start;
+}
+
+}  // namespace demi::cli

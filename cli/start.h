@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "cli/settings.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/run_record.h"
+
+namespace demi::cli {
+
+/// What a command is to train: a new run, or one that goes on (--resume).
+struct Start {
+  std::string command, recipe;
+  train::Config config;
+  std::string line;                        // to be typed again
+  std::filesystem::path run_dir;           // of --run-dir; may be empty
+  std::filesystem::path folder;            // of the run that goes on; empty: a new run
+  std::optional<train::RunRecord> record;  // likewise
+  std::filesystem::path begin_from;        // a checkpoint that a new run begins from; mostly empty
+};
+
+/// The words of a command line beside its settings.
+struct StartWords {
+  std::string command;         // "train"
+  std::string recipe;          // empty: not named
+  std::string default_recipe;  // empty: one has to be named, or be found
+  std::string run_dir;
+  std::string more;  // options of the command itself, for the line: " --runs fp32,bf16"
+};
+
+/// Resolves recipe and settings, and finds the run that goes on. Settings of a run that goes on
+/// come from its folder. Throws UsageError for a setting that would change its training, for a
+/// recipe or command that is not its own, and if no recipe is named; DataError if there is no such
+/// run.
+Start start_of(const StartWords& words, const SettingOptions& settings);
+
+}  // namespace demi::cli

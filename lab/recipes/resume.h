@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "demi/core/export.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/config_source.h"
+
+namespace demi::train {
+
+/// How a setting may differ if a run goes on.
+enum class OnResume {
+  kSame,    // it decides the bits of the weights or what is measured
+  kLonger,  // it says when training ends: may be raised, where no schedule is made for it
+  kAny,     // where and how it runs: device, places of files, workers, checkpoints
+};
+
+/// Of the setting of that name.
+DEMI_API OnResume on_resume(std::string_view setting);
+
+/// The settings of a run that goes on: those that it was begun with, and of `given` those that may
+/// differ; of several with one name the last counts. Settings in `given` with the value that they
+/// had are accepted; so are batch-size auto and precision mixed, which were found when it began.
+/// `run` names it in messages. Throws UsageError for a setting that may not differ, with the old
+/// and the new value.
+DEMI_API Config resumed_config(const Config& begun, std::span<const Assignment> given,
+                               const std::filesystem::path& run);
+
+}  // namespace demi::train

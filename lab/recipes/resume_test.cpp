@@ -1,0 +1,90 @@
+#include "lab/recipes/resume.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "demi/core/error.h"
+#include "lab/recipes/recipe.h"
+
+namespace demi::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+Config begun() {
+  Config config = find_recipe("mlp").config;
+  config.device = "cpu";
+  config.precision = "bf16";
+  config.batch_size = "96";
+  return config;
+}
+
+Config resumed(const std::vector<Assignment>& given, const Config& from = begun()) {
+  return resumed_config(from, given, "runs/train-mlp-001");
+}
+
+std::string refusal(const std::vector<Assignment>& given, const Config& from = begun()) {
+  try {
+    resumed(given, from);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Resume, NamesTheSettingWithItsOldAndItsNewValue) {
+  const std::string said = refusal({{"lr", "0.5", "--lr"}});
+  for (const char* words : {"[--lr]", "seen: 0.5", "begun with 0.001", "runs/train-mlp-001"})
+    EXPECT_THAT(said, HasSubstr(words));
+  EXPECT_EQ(refusal({{"lr", "1e-3", "--lr"}}), "") << "the same number";
+  EXPECT_EQ(refusal({{"lr", "0.5", "DEMI_LR"}, {"lr", "0.001", "--lr"}}), "") << "the last counts";
+}
+
+// What decides the bits: everything that is not named here.
+TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
+  const std::vector<std::string> free{"epochs",           "steps",      "early-stopping", "device",
+                                      "data-dir",         "train-file", "test-file",      "workers",
+                                      "checkpoint-every", "keep-last",  "resume"};
+  for (const Setting& setting : settings()) {
+    const bool is_free = std::ranges::find(free, setting.name) != free.end();
+    EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;
+  }
+}
+
+TEST(Resume, WhatWasFoundWhenTheRunBeganMayBeAskedForAgain) {
+  EXPECT_EQ(resumed({{"batch-size", "auto", "--batch-size"}}).batch_size, "96");
+  EXPECT_EQ(resumed({{"precision", "mixed", "--mp"}}).precision, "bf16");
+  EXPECT_EQ(refusal({{"precision", "bf16-mixed", "--precision"}}), "") << "Lightning's name";
+  EXPECT_THAT(refusal({{"precision", "fp16", "--precision"}}), HasSubstr("begun with bf16"));
+  Config fp32 = begun();
+  fp32.precision = "fp32";
+  EXPECT_THAT(refusal({{"precision", "mixed", "--mp"}}, fp32), HasSubstr("begun with fp32"));
+}
+
+TEST(Resume, TheEndMayMoveAwayWhereNoScheduleIsMadeForIt) {
+  Config config = begun();  // 3 epochs, a constant rate
+  EXPECT_EQ(resumed({{"epochs", "9", "--epochs"}}).epochs, 9);
+  EXPECT_THAT(refusal({{"epochs", "2", "--epochs"}}), HasSubstr("begun with 3"));
+  config.schedule = "cosine";
+  EXPECT_THAT(refusal({{"epochs", "9", "--epochs"}}, config), HasSubstr("made for 3 epochs"));
+  EXPECT_EQ(refusal({{"epochs", "3", "--epochs"}}, config), "");
+  config.schedule_epochs = 20;
+  EXPECT_EQ(resumed({{"epochs", "9", "--epochs"}}, config).epochs, 9);
+  EXPECT_THAT(refusal({{"epochs", "21", "--epochs"}}, config), HasSubstr("ends before training"));
+  EXPECT_THAT(refusal({{"steps", "9", "--steps"}}), HasSubstr("begun with 0"));
+  config.steps = 5;
+  EXPECT_EQ(resumed({{"steps", "9", "--steps"}}, config).steps, 9);
+  EXPECT_EQ(resumed({{"steps", "0", "--steps"}}, config).steps, 0);
+  EXPECT_THAT(refusal({{"steps", "4", "--steps"}}, config), HasSubstr("begun with 5"));
+}
+
+TEST(Resume, ValuesThatAreNoneAreRefusedAsEver) {
+  EXPECT_THAT(refusal({{"device", "cpu", "--device"}, {"workers", "-1", "--workers"}}),
+              HasSubstr("too small"));
+  EXPECT_EQ(resumed({{"workers", "3", "--workers"}, {"keep-last", "0", "--keep-last"}}).workers, 3);
+}
+
+}  // namespace
+}  // namespace demi::train

@@ -1,0 +1,88 @@
+#include "lab/recipes/run_record.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "lab/recipes/config_source.h"
+#include "lab/report/run_folder.h"
+
+namespace demi::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "config.json";
+
+[[noreturn]] void no_record(const fs::path& folder, const std::string& what,
+                            const std::string& seen) {
+  throw DataError(
+      {.where = "train.read_run_record",
+       .what = what,
+       .seen = seen,
+       .accepted = "a folder that `demi train` or `demi compare` made",
+       .advice = "look into " + folder.parent_path().string() + " for the runs there are"});
+}
+
+std::string text_of(const fs::path& folder) {
+  const fs::path file = folder / kConfigFile;
+  std::ifstream stream(file);
+  std::ostringstream text;
+  if (!stream || !(text << stream.rdbuf())) no_record(folder, "not a run folder", file.string());
+  return std::move(text).str();
+}
+
+// "train" of "demi train mlp --lr 0.1".
+std::string command_of(const std::string& line) {
+  std::istringstream words(line);
+  std::string program, command;
+  words >> program >> command;
+  return command;
+}
+
+}  // namespace
+
+std::string to_json(const RunRecord& record) {
+  auto json = nlohmann::ordered_json{{"command", record.line}, {"recipe", record.recipe}};
+  json["runs"] = record.runs;
+  if (record.turn_steps > 0) json["interleave"] = record.turn_steps;
+  json.update(nlohmann::ordered_json::parse(to_json(record.config)));
+  return json.dump(2) + "\n";
+}
+
+RunRecord read_run_record(const fs::path& folder) {
+  const std::string text = text_of(folder), file = (folder / kConfigFile).string();
+  RunRecord record;
+  try {
+    for (const Assignment& a : read_config_text(text, file))
+      set(record.config, a.name, a.text, a.source);
+    const auto json = nlohmann::json::parse(text);
+    record.line = json.at("command").get<std::string>();
+    record.command = command_of(record.line);
+    record.recipe = json.at("recipe").get<std::string>();
+    record.runs = json.at("runs").get<std::vector<std::string>>();
+    record.turn_steps = json.value("interleave", int64_t{0});
+  } catch (const UsageError& error) {
+    no_record(folder, "the run's " + file + " is damaged", error.what());
+  } catch (const nlohmann::json::exception& error) {
+    no_record(folder, "the run's " + file + " is damaged", error.what());
+  }
+  return record;
+}
+
+bool can_go_on(const fs::path& folder) {
+  return fs::exists(folder / kCheckpoints) || !fs::exists(folder / "report.html");
+}
+
+fs::path newest_unfinished(std::string_view command, std::string_view recipe,
+                           const fs::path& root) {
+  const std::string name = std::string(command) + "-" + std::string(recipe);
+  for (const fs::path& folder : report::run_folders(name, root))
+    if (fs::exists(folder / kConfigFile) && !fs::exists(folder / kResultFile) && can_go_on(folder))
+      return folder;
+  return {};
+}
+
+}  // namespace demi::train

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/recipes/config.h"
+
+namespace demi::train {
+
+/// What the config.json of a run folder says of its run.
+struct RunRecord {
+  std::string command;            // "train" or "compare"
+  std::string line;               // as typed: "demi train mlp --lr 0.1"
+  std::string recipe;             // its name
+  std::vector<std::string> runs;  // their labels: "fp32", "fp16:scale=128"
+  int64_t turn_steps = 0;         // of a comparison: as CompareOptions::turn_steps
+  Config config;                  // what was resolved
+};
+
+/// The text of config.json, which read_config_file takes, too.
+DEMI_API std::string to_json(const RunRecord& record);
+
+/// Throws DataError if the folder is no run's, or its config.json is missing or damaged.
+DEMI_API RunRecord read_run_record(const std::filesystem::path& folder);
+
+/// A run leaves its result there once it has come to its end.
+inline constexpr std::string_view kResultFile = "result.json";
+
+/// The folder of a run's checkpoints in its run folder.
+inline constexpr std::string_view kCheckpoints = "checkpoints";
+
+/// false for the folder of a run that ended without checkpoints, as runs of demi once did. One that
+/// was killed before its first checkpoint goes on from its beginning.
+DEMI_API bool can_go_on(const std::filesystem::path& folder);
+
+/// The newest run folder of that command and recipe below `root` whose run has not come to its end.
+/// Empty if there is none. A folder without a config.json holds no run that has begun.
+DEMI_API std::filesystem::path newest_unfinished(std::string_view command, std::string_view recipe,
+                                                 const std::filesystem::path& root);
+
+}  // namespace demi::train

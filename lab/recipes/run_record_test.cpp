@@ -1,0 +1,88 @@
+#include "lab/recipes/run_record.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "demi/core/error.h"
+#include "lab/recipes/config_source.h"
+#include "lab/recipes/recipe.h"
+
+namespace demi::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RunRecords : public ::testing::Test {
+ protected:
+  RunRecords() : root_(fs::temp_directory_path() / ("demi-records-" + std::to_string(getpid()))) {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
+  ~RunRecords() override { fs::remove_all(root_); }
+
+  fs::path make(const std::string& name, const std::string& config, bool finished = false) const {
+    fs::create_directories(root_ / name);
+    std::ofstream(root_ / name / "config.json") << config;
+    if (finished) std::ofstream(root_ / name / std::string(kResultFile)) << "{}";
+    return root_ / name;
+  }
+
+  static RunRecord record() {
+    RunRecord record{.command = "compare",
+                     .line = "demi compare mlp --runs fp32,fp16:scale=128",
+                     .recipe = "mlp",
+                     .runs = {"fp32", "fp16:scale=128"},
+                     .turn_steps = 7,
+                     .config = find_recipe("mlp").config};
+    record.config.lr = 0.1 + 0.2;  // 0.30000000000000004
+    record.config.checkpoint_every = "2epochs";
+    return record;
+  }
+
+  fs::path root_;
+};
+
+TEST_F(RunRecords, ComeBackAsTheyWereWritten) {
+  const RunRecord back = read_run_record(make("compare-mlp-001", to_json(record())));
+  EXPECT_EQ(back.command, "compare");
+  EXPECT_EQ(back.line, record().line);
+  EXPECT_EQ(back.recipe, "mlp");
+  EXPECT_EQ(back.runs, record().runs);
+  EXPECT_EQ(back.turn_steps, 7);
+  EXPECT_EQ(to_json(back.config), to_json(record().config));
+  EXPECT_EQ(back.config.lr, 0.1 + 0.2) << "bit for bit";
+}
+
+TEST_F(RunRecords, ThatAreMissingOrDamagedAreDataErrors) {
+  EXPECT_THROW(read_run_record(root_), DataError);
+  const std::string whole = to_json(record());
+  for (const std::string& text :
+       {std::string(), whole.substr(0, whole.size() / 2), std::string("[]"), std::string("{}"),
+        std::string(R"({"command": 3, "recipe": "mlp", "runs": []})"),
+        std::string(R"({"command": "demi train mlp", "recipe": "mlp", "runs": "fp32"})")})
+    EXPECT_THROW(read_run_record(make("broken", text)), DataError) << text;
+}
+
+TEST_F(RunRecords, TheNewestUnfinishedIsFoundByCommandAndRecipe) {
+  const std::string text = to_json(record());
+  EXPECT_EQ(newest_unfinished("compare", "mlp", root_), "");
+  make("compare-mlp-002", text);
+  make("compare-mlp-010", text);
+  make("compare-mlp-011", text, /*finished=*/true);
+  fs::create_directories(root_ / "compare-mlp-012");  // killed before it began
+  make("compare-mlp-cnn-099", text);
+  make("train-mlp-099", text);
+  EXPECT_EQ(newest_unfinished("compare", "mlp", root_), root_ / "compare-mlp-010");
+  // It has a report and no checkpoints: it would be trained anew, over what it left.
+  std::ofstream(make("compare-mlp-013", text) / "report.html") << "";
+  EXPECT_FALSE(can_go_on(root_ / "compare-mlp-013"));
+  EXPECT_EQ(newest_unfinished("compare", "mlp", root_), root_ / "compare-mlp-010");
+  fs::create_directories(root_ / "compare-mlp-013" / std::string(kCheckpoints));
+  EXPECT_EQ(newest_unfinished("compare", "mlp", root_), root_ / "compare-mlp-013");
+}
+
+}  // namespace
+}  // namespace demi::train

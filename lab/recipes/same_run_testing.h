@@ -1,0 +1,119 @@
+#pragma once
+
+// Whether two runs are the same bit for bit: everything that they leave but times, and what is
+// measured of the machine.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "demi/checkpoint/checkpoint.h"
+
+namespace same_run {
+
+namespace fs = std::filesystem;
+
+inline std::string content(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// Names and words of what the clock and the machine decide.
+inline bool is_measured(const std::string& name) {
+  static const std::set<std::string> kMeasured{
+      "speedup",          "cores_share", "involuntary_switches", "peak_resident_bytes",
+      "checkpoint_bytes", "measured"};
+  return name.find("second") != std::string::npos || kMeasured.contains(name);
+}
+
+// Of the one run of `demi train`, whose checkpoints a thread writes, also the peak of memory.
+inline void drop_measured(nlohmann::ordered_json& json) {
+  if (json.is_object() && json.contains("runs") && json["runs"].size() == 1 &&
+      json["runs"][0].is_object())
+    json["runs"][0].erase("peak_bytes");
+  if (!json.is_structured()) return;
+  for (auto item = json.begin(); item != json.end();) {
+    if (json.is_object() && is_measured(item.key())) {
+      item = json.erase(item);
+    } else {
+      drop_measured(*item);
+      ++item;
+    }
+  }
+}
+
+inline std::string without_times(const std::string& text) {
+  auto json = nlohmann::ordered_json::parse(text);
+  drop_measured(json);
+  return json.dump();
+}
+
+/// Lines of metrics.jsonl by run.
+inline std::map<std::string, std::string> metrics_by_run(const fs::path& folder) {
+  std::map<std::string, std::string> all;
+  std::istringstream lines(content(folder / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);)
+    all[nlohmann::json::parse(line)["run"].get<std::string>()] += without_times(line) + "\n";
+  return all;
+}
+
+inline void expect_same_tensors(const demi::checkpoint::NamedTensors& a,
+                                const demi::checkpoint::NamedTensors& b) {
+  for (const auto& [name, tensor] : a) {
+    if (is_measured(name)) continue;
+    const auto other = b.find(name);
+    ASSERT_NE(other, b.end()) << name;
+    ASSERT_EQ(tensor.scalar_type(), other->second.scalar_type()) << name;
+    ASSERT_EQ(tensor.sizes(), other->second.sizes()) << name;
+    const at::Tensor x = tensor.contiguous(), y = other->second.contiguous();
+    EXPECT_EQ(std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()), 0) << name;
+  }
+  for (const auto& [name, tensor] : b) EXPECT_TRUE(a.contains(name)) << name;
+}
+
+inline void expect_same_numbers(const std::map<std::string, demi::StateDict>& a,
+                                const std::map<std::string, demi::StateDict>& b) {
+  for (const auto& [part, numbers] : a) {
+    if (is_measured(part)) continue;
+    ASSERT_TRUE(b.contains(part)) << part;
+    for (const auto& [name, value] : numbers) {
+      if (is_measured(name)) continue;
+      ASSERT_TRUE(b.at(part).contains(name)) << part << " " << name;
+      EXPECT_EQ(std::memcmp(&value, &b.at(part).at(name), sizeof value), 0)
+          << part << " " << name << ": " << value << " and " << b.at(part).at(name);
+    }
+    EXPECT_EQ(numbers.size(), b.at(part).size()) << part;
+  }
+  EXPECT_EQ(a.size(), b.size());
+}
+
+/// Of two folders of checkpoints: the last of them.
+inline void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
+  const demi::checkpoint::Checkpoint x = demi::checkpoint::load(a), y = demi::checkpoint::load(b);
+  expect_same_tensors(x.model, y.model);
+  expect_same_tensors(x.state, y.state);
+  expect_same_numbers(x.numbers, y.numbers);
+  EXPECT_EQ(x.text, y.text);
+}
+
+/// Of two run folders. `runs`: the folders of a comparison's checkpoints; {""} for one run.
+inline void expect_same_run(const fs::path& a, const fs::path& b,
+                            const std::set<std::string>& runs = {""}) {
+  EXPECT_EQ(metrics_by_run(a), metrics_by_run(b));
+  EXPECT_EQ(without_times(content(a / "result.json")), without_times(content(b / "result.json")));
+  for (const std::string& run : runs) {
+    SCOPED_TRACE(run);
+    const std::string model = (run.empty() ? "" : run + "-") + "model.safetensors";
+    EXPECT_TRUE(content(a / model) == content(b / model)) << model;
+    expect_same_checkpoint(a / "checkpoints" / run, b / "checkpoints" / run);
+  }
+}
+
+}  // namespace same_run

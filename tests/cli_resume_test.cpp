@@ -1,0 +1,463 @@
+// Runs that are killed or asked to stop, and go on: the bits of the unbroken run. Runs the built
+// `demi` (its path is in DEMI_PROGRAM). DEMI_KILLS is how often one is killed, 20 if not set.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "lab/recipes/same_run_testing.h"
+#include "tests/cli_testing.h"
+#include "tests/small_recipes.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using cli_testing::Cli;
+using cli_testing::Outcome;
+using cli_testing::slurp;
+using same_run::expect_same_run;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+constexpr int kSigKilled = 1000 + SIGKILL;  // Outcome::code
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class Resume : public Cli {
+ protected:
+  // Loss scaling that skips steps, a moving average, and windows of three batches of which the last
+  // in an epoch has one.
+  static Words mlp(const Words& more = {}) {
+    return Words{"train",       "mlp",          "--in",
+                 "24",          "--out",        "24",
+                 "--batches",   "40",           "--batch-size",
+                 "4",           "--accumulate", "3",
+                 "--precision", "fp16",         "--optimizer",
+                 "adamw",       "--clip-norm",  "1",
+                 "--ema",       "0.9",          "--growth-interval",
+                 "50",          "--device",     "cpu",
+                 "--json"} +
+           more;
+  }
+
+  // Dropout, BatchNorm, a schedule by step, and a test after each epoch of three batches.
+  Words pictures(const Words& more = {}) {
+    small_recipes::write_data("fashion-mnist", folder_ / "data");
+    return Words{"train",        "fashion-cnn", "--data-dir",        (folder_ / "data").string(),
+                 "--batch-size", "4",           "--test-batch-size", "4",
+                 "--device",     "cpu",         "--precision",       "bf16",
+                 "--json"} +
+           more;
+  }
+
+  fs::path run_folder(const std::string& name) const { return folder_ / "runs" / name; }
+
+  // Waits until `is_so`; false if the child ends before.
+  static bool wait_until(pid_t child, const std::function<bool()>& is_so) {
+    while (!is_so()) {
+      if (has_ended(child)) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return true;
+  }
+
+  static bool has_ended(pid_t child) {
+    siginfo_t info{};
+    waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
+    return info.si_pid == child;
+  }
+
+  static bool has(const fs::path& file, const std::string& text) {
+    return slurp(file).find(text) != std::string::npos;
+  }
+
+  // Starts it and sends the signal so much later, if it has not ended by then.
+  Outcome run_and_signal(const Words& arguments, int number, std::chrono::milliseconds after) {
+    const pid_t child = start(arguments);
+    const auto until = std::chrono::steady_clock::now() + after;
+    while (std::chrono::steady_clock::now() < until && !has_ended(child))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    kill(child, number);
+    return finish(child);
+  }
+
+  // Runs `arguments`, stopped by `number` at random instants and resumed, until it has been stopped
+  // `times` times, in as many runs as that takes. Each run ends as the unbroken one, NAME-001.
+  void stop_at_random(const Words& arguments, const std::string& name, int number, int times) {
+    const auto begun = std::chrono::steady_clock::now();
+    const Outcome unbroken = run(arguments);
+    const auto lasts = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - begun);
+    ASSERT_EQ(unbroken.code, 0) << unbroken.err;
+    const int stopped = number == SIGKILL ? kSigKilled : 128 + number;
+    std::mt19937 random(1);
+    int count = 0;
+    const fs::path folder = run_folder(name + "-002");
+    while (count < times) {
+      fs::remove_all(folder);
+      Outcome outcome;
+      do {
+        Words words = arguments;
+        if (fs::exists(folder / "config.json"))
+          words = words + Words{"--resume", folder.string()};
+        else
+          fs::remove_all(folder);  // stopped before it began
+        const std::chrono::milliseconds after(
+            std::uniform_int_distribution<int64_t>(lasts.count() / 10, lasts.count() / 2)(random));
+        outcome = count >= times ? run(words) : run_and_signal(words, number, after);
+        count += outcome.code == stopped;
+        if (outcome.code == stopped) tally_.add(folder);
+      } while (outcome.code == stopped);
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+      expect_same_run(run_folder(name + "-001"), folder);
+      EXPECT_EQ(same_run::without_times(outcome.out), same_run::without_times(unbroken.out));
+      if (HasFailure()) return;
+      ++tally_.runs;
+    }
+    std::cout << "stopped " << count << " times: " << tally_.before << " before the run began, "
+              << tally_.in_save << " while a checkpoint was written; " << tally_.runs
+              << " runs, each with the bits of the unbroken one"
+              << std::endl;  // before the next fork
+    tally_ = {};
+  }
+
+  // Where runs were when they were stopped.
+  struct Tally {
+    int before = 0, in_save = 0, runs = 0;
+
+    void add(const fs::path& folder) {
+      before += !fs::exists(folder / "config.json");
+      std::error_code none;
+      for (fs::directory_iterator entry(folder / "checkpoints", none), end; !none && entry != end;
+           entry.increment(none))
+        in_save += entry->path().extension() == ".tmp";
+    }
+  };
+
+  static int kills() {
+    const char* set = std::getenv("DEMI_KILLS");
+    return set && *set != '\0' ? std::atoi(set) : 20;
+  }
+
+  Tally tally_;
+};
+
+TEST_F(Resume, KilledAtRandomInstantsItEndsWithTheBitsOfTheUnbrokenRun) {
+  stop_at_random(mlp({"--epochs", "40", "--checkpoint-every", "7"}), "train-mlp", SIGKILL,
+                 kills() / 2);
+}
+
+TEST_F(Resume, KilledAtRandomInstantsARunWithTestsToo) {
+  stop_at_random(pictures({"--epochs", "12", "--checkpoint-every", "2"}), "train-fashion-cnn",
+                 SIGKILL, kills() - kills() / 2);
+}
+
+// A signal may come in the middle of a step's batches.
+TEST_F(Resume, StoppedBySignalsItSavesAndEndsWithTheBitsOfTheUnbrokenRun) {
+  const Words words = mlp({"--epochs", "100", "--checkpoint-every", "0"});
+  ASSERT_EQ(run(words).code, 0);
+  const fs::path folder = run_folder("train-mlp-002");
+  Words resume;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = start(words + resume);
+    const auto lines = [&] {
+      const std::string text = slurp(folder / "metrics.jsonl");
+      return std::ranges::count(text, '\n');
+    };
+    const auto before = lines();
+    ASSERT_TRUE(wait_until(child, [&] { return lines() > before; }));
+    kill(child, number);
+    EXPECT_EQ(finish(child).code, 128 + number);
+    resume = {"--resume", folder.string()};
+  }
+  ASSERT_EQ(run(words + resume).code, 0);
+  expect_same_run(run_folder("train-mlp-001"), folder);
+}
+
+TEST_F(Resume, Sigusr1SavesACheckpointAndTrainingGoesOn) {
+  const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "0"}));
+  const fs::path folder = run_folder("train-mlp-001"), last = folder / "checkpoints" / "last";
+  ASSERT_TRUE(wait_until(child, [&] { return fs::exists(folder / "metrics.jsonl"); }));
+  EXPECT_FALSE(fs::exists(last));
+  kill(child, SIGUSR1);
+  ASSERT_TRUE(wait_until(child, [&] { return fs::exists(last); }));
+  const std::string first = slurp(last);
+  kill(child, SIGUSR1);
+  ASSERT_TRUE(wait_until(child, [&] { return slurp(last) != first; }));
+  kill(child, SIGTERM);
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;
+  EXPECT_NE(slurp(last), first);
+  EXPECT_THAT(outcome.err, HasSubstr("saving a checkpoint"));
+  EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume " + folder.string()));
+}
+
+class ResumeCompare : public Resume {
+ protected:
+  Words compare(const Words& more = {}) {
+    Words words = pictures({"--epochs", "8", "--checkpoint-every", "5"});
+    words[0] = "compare";
+    std::erase(words, "--precision");
+    std::erase(words, "bf16");
+    return words + Words{"--runs", "fp32,bf16,fp16:scale=128"} + more;
+  }
+  static std::set<std::string> labels() { return {"fp32", "bf16", "fp16-scale-128"}; }
+
+  // The lines of one run, with their times.
+  static std::string lines_of(const fs::path& folder, const std::string& run) {
+    std::istringstream lines(slurp(folder / "metrics.jsonl"));
+    std::string all;
+    for (std::string line; std::getline(lines, line);)
+      if (line.find("\"run\":\"" + run + "\"") != std::string::npos) all += line + "\n";
+    return all;
+  }
+};
+
+TEST_F(ResumeCompare, GoesOnInTheSecondRunWithoutTrainingTheFirstAgain) {
+  const Outcome unbroken = run(compare());
+  ASSERT_EQ(unbroken.code, 0) << unbroken.err;
+  const fs::path folder = run_folder("compare-fashion-cnn-002");
+  const pid_t child = start(compare());
+  const auto in_second = [&] {
+    return fs::exists(folder / "checkpoints" / "bf16" / "last") &&
+           has(folder / "metrics.jsonl", "\"bf16\"");
+  };
+  ASSERT_TRUE(wait_until(child, in_second));
+  kill(child, SIGKILL);
+  EXPECT_EQ(finish(child).code, kSigKilled);
+  const std::string first = lines_of(folder, "fp32");
+  const Outcome outcome = run({"compare", "--resume", folder.string(), "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(lines_of(folder, "fp32"), first) << "its steps, with their times";
+  EXPECT_THAT(outcome.err, HasSubstr("fp32: is trained already"));
+  expect_same_run(run_folder("compare-fashion-cnn-001"), folder, labels());
+  EXPECT_EQ(same_run::without_times(outcome.out), same_run::without_times(unbroken.out));
+}
+
+TEST_F(ResumeCompare, RunsThatTakeTurnsGoOnEachWhereItWas) {
+  const Outcome unbroken = run(compare({"--interleave=4"}));
+  ASSERT_EQ(unbroken.code, 0) << unbroken.err;
+  const fs::path folder = run_folder("compare-fashion-cnn-002");
+  Outcome outcome =
+      run_and_signal(compare({"--interleave=4"}), SIGKILL, std::chrono::milliseconds(900));
+  for (int i = 0; i < 3 && outcome.code == kSigKilled; ++i)
+    outcome = run_and_signal({"compare", "--resume", folder.string(), "--json"},
+                             i == 0 ? SIGTERM : SIGKILL, std::chrono::milliseconds(900 + 100 * i));
+  if (outcome.code != 0) outcome = run({"compare", "--resume", folder.string(), "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_same_run(run_folder("compare-fashion-cnn-001"), folder, labels());
+}
+
+class ResumeSettings : public Resume {
+ protected:
+  // A run of some steps that a signal ended.
+  void begin(const Words& more = {}) {
+    const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "1epoch"}) + more);
+    ASSERT_TRUE(wait_until(child, [&] { return fs::exists(folder() / "checkpoints" / "last"); }));
+    kill(child, SIGTERM);
+    ASSERT_EQ(finish(child).code, 128 + SIGTERM);
+  }
+  fs::path folder() const { return run_folder("train-mlp-001"); }
+
+  // Everything in the run's folder.
+  std::map<std::string, std::string> files() const {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder()))
+      if (entry.is_regular_file()) all[entry.path().string()] = slurp(entry.path());
+    return all;
+  }
+
+  // Refused with that code and those words, and nothing is changed.
+  void expect_refusal(const Words& arguments, int code, const std::vector<std::string>& words) {
+    const auto before = files();
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    for (const std::string& word : words) EXPECT_THAT(outcome.err, HasSubstr(word));
+    EXPECT_TRUE(files() == before) << arguments.back();
+  }
+};
+
+TEST_F(ResumeSettings, ThatWouldChangeTheTrainingAreRefusedWithTheOldAndTheNewValue) {
+  begin();
+  const Words resume{"train", "--resume", folder().string()};
+  expect_refusal(resume + Words{"--lr", "0.5"}, 2, {"--lr", "seen: 0.5", "begun with 0.001"});
+  expect_refusal(resume + Words{"--batch-size", "8"}, 2, {"seen: 8", "begun with 4"});
+  expect_refusal(resume + Words{"--precision", "bf16"}, 2, {"seen: bf16", "begun with fp16"});
+  expect_refusal(resume + Words{"--epochs", "3"}, 2, {"--epochs", "begun with 1000000"});
+  expect_refusal(resume + Words{"--no-autocast"}, 2, {"--no-autocast", "begun with true"});
+  expect_refusal({"train", "fashion-cnn", "--resume", folder().string()}, 2, {"mlp"});
+  expect_refusal({"compare", "--resume", folder().string()}, 2,
+                 {"demi train --resume " + folder().string()});
+  expect_refusal({"train", "--resume", (folder_ / "nothing").string()}, 3, {"no such run folder"});
+  expect_refusal({"train", "--resume", folder_.string()}, 3, {});
+  setenv("DEMI_SEED", "7", 1);
+  expect_refusal(resume, 2, {"DEMI_SEED", "seen: 7", "begun with 0"});
+  unsetenv("DEMI_SEED");
+  expect_refusal({"train", "mlp", "--checkpoint-every", "often"}, 2, {"1epoch", "10min"});
+  expect_refusal({"train", "mlp", "--keep-last", "-1"}, 2, {"too small"});
+}
+
+TEST_F(ResumeSettings, WithTheirOldValuesAndThoseThatMayChangeAreAccepted) {
+  begin({"--steps", "600"});
+  const Words words =
+      mlp({"--epochs", "1000000", "--steps", "600"}) +
+      Words{"--resume", "auto", "--workers", "1", "--keep-last", "2", "--checkpoint-every", "20"};
+  const Outcome outcome = run(words);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(slurp(folder() / "config.json"), HasSubstr("\"keep_last\": 2"));
+  EXPECT_THAT(slurp(folder() / "config.json"), HasSubstr("\"resume\": \"\""));
+}
+
+// 40 batches in steps of 3 are 14 steps an epoch.
+TEST_F(ResumeSettings, MoreEpochsGiveTheBitsOfARunThatWasBegunWithThem) {
+  ASSERT_EQ(run(mlp({"--epochs", "2"})).code, 0);
+  const Outcome longer = run({"train", "--resume", folder().string(), "--epochs", "4", "--json"});
+  ASSERT_EQ(longer.code, 0) << longer.err;
+  ASSERT_EQ(run(mlp({"--epochs", "4"})).code, 0);
+  const fs::path whole = run_folder("train-mlp-002");
+  EXPECT_TRUE(slurp(folder() / "model.safetensors").size() > 0);
+  const auto a = demi::checkpoint::load(folder()), b = demi::checkpoint::load(whole);
+  same_run::expect_same_tensors(a.model, b.model);
+  same_run::expect_same_tensors(a.state, b.state);
+  EXPECT_EQ(same_run::metrics_by_run(folder()), same_run::metrics_by_run(whole));
+  // The one-cycle schedule is made for the epochs there are.
+  const Outcome cycle = run(pictures({"--epochs", "1"}));
+  ASSERT_EQ(cycle.code, 0) << cycle.err;
+  const Outcome refused =
+      run({"train", "--resume", run_folder("train-fashion-cnn-001").string(), "--epochs", "2"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("one-cycle"));
+}
+
+TEST_F(ResumeSettings, AutoGoesOnWithTheNewestUnfinishedRunElseItBeginsOne) {
+  const Words words = mlp({"--epochs", "2", "--resume", "auto"});
+  const Outcome first = run(words);
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("a new one begins"));
+  fs::create_directories(run_folder("train-mlp-007"));  // killed before it began
+  const Outcome second = run(words);
+  ASSERT_EQ(second.code, 0) << second.err;
+  ASSERT_TRUE(fs::exists(run_folder("train-mlp-008") / "result.json"));
+  fs::remove(folder() / "result.json");
+  const Outcome third = run(words);
+  ASSERT_EQ(third.code, 0) << third.err;
+  EXPECT_TRUE(fs::exists(folder() / "result.json")) << "the unfinished one, though it is older";
+  EXPECT_FALSE(fs::exists(run_folder("train-mlp-009")));
+}
+
+TEST_F(ResumeSettings, ACheckpointBeginsANewRunWhichEndsWithTheSameBits) {
+  const Outcome unbroken =
+      run(mlp({"--epochs", "4", "--checkpoint-every", "10", "--keep-last", "0"}));
+  ASSERT_EQ(unbroken.code, 0) << unbroken.err;
+  const fs::path checkpoint = folder() / "checkpoints" / "step-00000020";
+  ASSERT_TRUE(fs::exists(checkpoint));
+  const auto before = files();
+  const Outcome outcome = run({"train", "--resume", checkpoint.string(), "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(files() == before);
+  expect_same_run(folder(), run_folder("train-mlp-002"));
+}
+
+TEST_F(ResumeSettings, ASecondProcessInTheRunsFolderIsRefused) {
+  const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "1epoch"}));
+  ASSERT_TRUE(wait_until(child, [&] { return fs::exists(folder() / "checkpoints" / "last"); }));
+  const std::string first_err = slurp(folder_ / "err");
+  for (const std::string& which : {folder().string(), std::string("auto")}) {
+    const Outcome outcome = run({"train", "mlp", "--resume", which});
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(std::to_string(child))) << "the process that holds it";
+  }
+  kill(child, SIGKILL);
+  finish(child);
+  const pid_t next = start({"train", "mlp", "--resume", "auto"});
+  const std::string last = slurp(folder() / "checkpoints" / "last");
+  EXPECT_TRUE(wait_until(next, [&] { return slurp(folder() / "checkpoints" / "last") != last; }))
+      << "a dead process holds nothing";
+  kill(next, SIGTERM);
+  EXPECT_EQ(finish(next).code, 128 + SIGTERM);
+}
+
+TEST_F(ResumeSettings, ADamagedCheckpointIsNamedAndNothingIsChanged) {
+  begin();
+  const fs::path checkpoint = demi::checkpoint::find(folder());
+  const Words resume{"train", "--resume", folder().string()};
+  for (const char* name : {"model.safetensors", "state.safetensors", "manifest.json"}) {
+    const fs::path file = checkpoint / name;
+    const std::string whole = slurp(file);
+    std::string flipped = whole;
+    flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 4);
+    std::ofstream(file, std::ios::binary) << flipped;
+    const Outcome outcome = run(resume);
+    EXPECT_EQ(outcome.code, 3) << name << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(name));
+    EXPECT_EQ(slurp(file), flipped);
+    fs::remove(file);
+    EXPECT_EQ(run(resume).code, 3) << name << " is missing";
+    std::ofstream(file, std::ios::binary) << whole;
+  }
+  const std::string config = slurp(folder() / "config.json");
+  std::ofstream(folder() / "config.json") << config.substr(0, config.size() / 2);
+  expect_refusal(resume, 3, {"config.json", "damaged"});
+}
+
+// Files of the process end at so many bytes: what a full disk does, without one.
+std::function<void()> files_end_at(rlim_t bytes) {
+  return [bytes] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{bytes, bytes};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  };
+}
+
+TEST_F(Resume, AFullDiskEndsTheRunWhichGoesOnFromTheLastCheckpointOnceThereIsRoom) {
+  const Words words = mlp({"--epochs", "40", "--checkpoint-every", "10"});
+  ASSERT_EQ(run(words).code, 0);
+  const fs::path folder = run_folder("train-mlp-002");
+  for (const rlim_t kilobytes : {16, 40, 60}) {
+    const Words resume = fs::exists(folder) ? Words{"--resume", folder.string()} : Words{};
+    const Outcome outcome = run(words + resume, files_end_at(kilobytes << 10U));
+    EXPECT_EQ(outcome.code, 1) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("File too large"));
+    EXPECT_THAT(outcome.err, HasSubstr(folder.string())) << "the file is named";
+    if (fs::exists(folder / "checkpoints" / "last")) {
+      EXPECT_NO_THROW(demi::checkpoint::load(folder));
+    }
+  }
+  ASSERT_TRUE(fs::exists(folder / "checkpoints" / "last"));
+  const Outcome outcome = run(words + Words{"--resume", folder.string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  expect_same_run(run_folder("train-mlp-001"), folder);
+}
+
+// What eval says of a run folder is what it says of the shipped weights: with a moving average, the
+// average's.
+TEST_F(Resume, ARunFolderStandsForItsLastCheckpointInEval) {
+  ASSERT_EQ(run(pictures({"--epochs", "2", "--ema", "0.5"})).code, 0);
+  const fs::path folder = run_folder("train-fashion-cnn-001");
+  const Outcome of_file = run({"eval", (folder / "model.safetensors").string(), "--precision",
+                               "bf16", "--json"}),
+                of_folder = run({"eval", folder.string(), "--precision", "bf16", "--json"}),
+                of_best = run({"eval", (folder / "checkpoints" / "best").string(), "--json"});
+  ASSERT_EQ(of_file.code, 0) << of_file.err;
+  ASSERT_EQ(of_folder.code, 0) << of_folder.err;
+  ASSERT_EQ(of_best.code, 0) << of_best.err;
+  const auto a = nlohmann::json::parse(of_file.out), b = nlohmann::json::parse(of_folder.out);
+  EXPECT_EQ(a["runs"][0]["test_loss"], b["runs"][0]["test_loss"]);
+  EXPECT_EQ(b["trained_in"], "bf16");
+  const auto best = demi::checkpoint::load(folder / "checkpoints" / "best");
+  EXPECT_TRUE(best.text.contains("demi.epoch") && best.text.contains("demi.test_accuracy"));
+  EXPECT_EQ(run({"eval", folder_.string()}).code, 3);
+}
+
+}  // namespace
