@@ -127,7 +127,7 @@ at::Tensor archive_of(const torch::optim::Optimizer& optimizer) {
     throw UsageError({.where = kCapture,
                       .what = "LibTorch cannot save the state of this optimizer",
                       .seen = error.what_without_backtrace(),
-                      .advice = "LBFGS can be saved after its first step"});
+                      .advice = "save the weights alone, or train with another optimizer"});
   }
   const std::string bytes = text.str();
   at::Tensor archive = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);

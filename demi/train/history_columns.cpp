@@ -3,8 +3,13 @@
 #include <torch/types.h>
 
 #include <charconv>
+#include <cmath>
 #include <limits>
+#include <map>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "demi/core/error.h"
 

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "demi/checkpoint/random_state.h"

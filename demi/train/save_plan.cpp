@@ -1,5 +1,6 @@
 #include "demi/train/save_plan.h"
 
+#include <ratio>
 #include <utility>
 
 namespace demi::train {
