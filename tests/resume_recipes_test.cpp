@@ -60,7 +60,7 @@ class ResumedRecipe : public ::testing::TestWithParam<std::string> {
 TEST_P(ResumedRecipe, EndsWithTheBitsOfTheUnbrokenRun) {
   if (is_large() && !std::getenv("DEMI_ALL_RECIPES"))
     GTEST_SKIP()
-        << "its checkpoints are large: DEMI_ALL_RECIPES=1, or the test slow.resume_recipes";
+        << "its checkpoints are large: DEMI_ALL_RECIPES=1, or the test long.resume_recipes";
   const Workload workload = load_workload(config(), c10::kCPU);
   const RunResult unbroken = run_in("unbroken", workload, 0);
   ASSERT_EQ(unbroken.history.steps.size(), 4u);
