@@ -18,9 +18,10 @@ bool is_negative_value(std::string_view argument) {
 std::vector<std::string> arguments_for_parser(int argc, const char* const* argv) {
   std::vector<std::string> reversed;
   const bool has_values = argc > 1 && std::string_view(argv[1]) == "number";
-  for (int i = argc - 1; i >= 1; --i)
+  for (int i = argc - 1; i >= 1; --i) {
     reversed.push_back((has_values && is_negative_value(argv[i]) ? " " : "") +
                        std::string(argv[i]));
+  }
   return reversed;
 }
 

@@ -61,10 +61,11 @@ nlohmann::ordered_json number_json(const Format& format, number::Bits bits) {
 
 nlohmann::ordered_json steps_json(const number::Explanation& e) {
   auto steps = nlohmann::ordered_json::array();
-  for (const number::Step& step : e.steps)
+  for (const number::Step& step : e.steps) {
     steps.push_back({{"text", step.text},
                      {"value", number_json(*e.format, step.result.bits)},
                      {"outcome", number::name_of(step.outcome)}});
+  }
   return steps;
 }
 
@@ -110,7 +111,7 @@ nlohmann::ordered_json exact_json(const std::optional<number::ExactNumber>& x) {
 
 nlohmann::ordered_json range_json(const std::vector<number::Range>& ranges) {
   auto json = nlohmann::ordered_json::array();
-  for (const number::Range& range : ranges)
+  for (const number::Range& range : ranges) {
     json.push_back({{"name", range.name},
                     {"bytes", range.bytes},
                     {"lowest", exact_json(range.lowest)},
@@ -119,14 +120,19 @@ nlohmann::ordered_json range_json(const std::vector<number::Range>& ranges) {
                     {"smallest_denormal", exact_json(range.smallest_denormal)},
                     {"epsilon", exact_json(range.epsilon)},
                     {"step", exact_json(range.step)}});
+  }
   return json;
 }
 
-// All digits of integers of 32 bits, and seven of longer numbers.
-std::string range_text(const std::optional<number::ExactNumber>& x) {
+// As many digits as fit beside a sign: the table has to fit 80 columns.
+std::string range_text(const std::optional<number::ExactNumber>& x, int width = 10) {
   if (!x) return "";
-  const auto all = number::round_to_decimal(*x, 10);
-  return all.is_exact ? all.text : number::round_to_decimal(*x, 7).text;
+  std::string text;
+  for (int digits = width; digits > 0; --digits) {
+    text = number::round_to_decimal(*x, digits).text;
+    if (text.size() <= static_cast<std::size_t>(width) + (x->negative ? 1 : 0)) break;
+  }
+  return text;
 }
 
 report::Table range_table(const std::vector<number::Range>& ranges) {
@@ -137,18 +143,18 @@ report::Table range_table(const std::vector<number::Range>& ranges) {
                    {.name = "largest"},
                    {.name = "smallest normal"},
                    {.name = "smallest denormal"},
-                   {.name = "epsilon"},
-                   {.name = "step"}};
-  for (const number::Range& range : ranges)
+                   {.name = "epsilon or step"}};
+  for (const number::Range& range : ranges) {
     table.rows.push_back({range.name, std::to_string(range.bytes), range_text(range.lowest),
-                          range_text(range.largest), range_text(range.smallest_normal),
-                          range_text(range.smallest_denormal), range_text(range.epsilon),
-                          range_text(range.step)});
+                          range_text(range.largest, 11), range_text(range.smallest_normal),
+                          range_text(range.smallest_denormal),
+                          range_text(range.epsilon ? range.epsilon : range.step)});
+  }
   table.notes = {
       "Bytes are those of one value; tf32 is a mode of FP32 products and is stored as FP32. "
       "Epsilon "
-      "is the distance from 1 to the next number. The step between two numbers grows with the "
-      "number in floating point, and is the same everywhere in integers and fixed point.",
+      "is the distance from 1 to the next floating point number; the distance grows with the "
+      "number. Integers and fixed-point numbers have one step everywhere.",
       "fp8_e4m3 is the OCP's E4M3 (float8_e4m3fn): no infinities, and a NaN for each sign. fixed "
       "8.8 has 8 "
       "bits before the point, the sign among them, and 8 behind it (--fixed)."};
@@ -203,10 +209,11 @@ void print_value(const ExplainedValue& value, const Output& output) {
 }
 
 void show_numbers(const NumberOptions& options) {
-  if (options.values.empty() && !options.range)
+  if (options.values.empty() && !options.range) {
     throw UsageError({.where = "number",
                       .what = "which number?",
                       .advice = "demi number -314.625, demi number '2049+1', demi number --range"});
+  }
   const auto chosen = chosen_formats(options.formats);
   std::vector<ExplainedValue> values;
   for (const std::string& text : options.values) values.push_back(explain_value(text, chosen));

@@ -165,6 +165,12 @@ TEST_F(Number, RangesStandSideBySide) {
   EXPECT_THAT(text.out, Not(HasSubstr("\x1b")));
 }
 
+TEST_F(Number, RangesFit80Columns) {
+  const std::string text =
+      on_terminal(80, {"number", "--range", "--fixed", "16.16"}, /*colour=*/false);
+  EXPECT_THAT(text, HasSubstr("fixed 16.16      4       -32768  32767.99998 "));
+}
+
 TEST_F(Number, ANarrowTerminalIsHonoured) {
   const std::string text =
       on_terminal(40, {"number", "0.1", "--format", "fp64", "--range"}, /*colour=*/false);

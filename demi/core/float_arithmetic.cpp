@@ -39,9 +39,10 @@ std::optional<ExactNumber> apply(Operation operation, const ExactNumber& a, cons
 }
 
 Result apply(const Format& format, Operation operation, Bits a, Bits b) {
-  for (const Bits operand : {a, b})
+  for (const Bits operand : {a, b}) {
     if (kind_of(format, operand) == Kind::kNaN)
       return {.bits = with_sign(format, quiet_nan(format), is_negative(format, operand))};
+  }
   if (operation == Operation::kSubtract)
     return apply(format, Operation::kAdd, a, with_sign(format, b, !is_negative(format, b)));
   if (is_finite(format, a) && is_finite(format, b)) {

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace demi::number {
 namespace {
 
-constexpr int kDroppedDigits = 5;         // of those that a format cuts off
-constexpr std::size_t kMostWritten = 40;  // digits without an exponent
+constexpr std::size_t kDroppedDigits = 5;  // of those that a format cuts off
+constexpr std::size_t kMostWritten = 40;   // digits without an exponent
 
 struct Digits {
   std::string digits;  // from the leading 1 on, to the last 1 of the 128
@@ -47,7 +49,7 @@ std::string positional_text(const ExactNumber& x) {
 
 std::string normalised_text(const ExactNumber& x, int digits) {
   const Digits number = digits_of(x);
-  const auto room = static_cast<std::size_t>(digits + kDroppedDigits);
+  const auto room = static_cast<std::size_t>(digits) + kDroppedDigits;
   const bool is_cut = number.has_more || number.digits.size() - 1 > room;
   const std::string fraction = fraction_digits(number, room);
   return fmt::format("1{}{}{} × 2^{}", fraction.empty() ? "" : ".", fraction, is_cut ? "..." : "",

@@ -87,9 +87,10 @@ std::string effect(const Step& step, const Format& format) {
 
 // A line for each operation, and for each of its numbers that is not exact.
 void add_steps(std::vector<std::string>& lines, const Explanation& e) {
-  for (const Step& step : e.steps)
+  for (const Step& step : e.steps) {
     if (step.is_operation || step.outcome != Outcome::kExact)
       lines.push_back(step.text + effect(step, *e.format));
+  }
 }
 
 void add_binary(std::vector<std::string>& lines, const std::string& source, const ExactNumber& x,
@@ -193,17 +194,19 @@ void add_value(std::vector<std::string>& lines, const Expression& expression,
                        text.substr(exponent), significant_digits(text));
   }
   std::string line = "value " + text;
-  if (e.error_ulp && *e.error_ulp != 0)
+  if (e.error_ulp && *e.error_ulp != 0) {
     line += fmt::format(", {} ULP from {}", ulp_text(*e.error_ulp),
                         expression.is_number() && is_short(expression.text())
                             ? expression.text()
                             : "the exact value, " + shown(*e.exact));
-  else if (e.error_ulp)
+  } else if (e.error_ulp) {
     line += ", exactly";
+  }
   lines.push_back(std::move(line));
-  if (kind_of(format, e.bits) != Kind::kZero || e.outcome != Outcome::kExact)
+  if (kind_of(format, e.bits) != Kind::kZero || e.outcome != Outcome::kExact) {
     lines.push_back(fmt::format("ULP {} = {}", power_text(log2_ulp(format, value)),
                                 shown(power_of_two(log2_ulp(format, value)))));
+  }
   const auto neighbour = [&](Bits bits) {
     return bits == e.bits ? std::string("none") : shown(format, bits);
   };
@@ -251,9 +254,10 @@ std::vector<std::string> derivation(const Expression& expression, const Explanat
   std::vector<std::string> lines;
   const Format& format = *e.format;
   if (!expression.is_number()) add_steps(lines, e);
-  if (expression.is_stand_in())
+  if (expression.is_stand_in()) {
     lines.push_back(fmt::format("the number is far {} every format's",
                                 is_finite(format, e.bits) ? "below" : "beyond"));
+  }
   const bool has_binary = e.rounded_from && !e.rounded_from->is_zero() && !expression.is_stand_in();
   if (has_binary)
     add_binary(lines, source_text(expression, e), *e.rounded_from, format.fraction_bits);

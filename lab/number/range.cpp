@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 
 #include "demi/core/error.h"
 #include "demi/core/float_bits.h"
@@ -60,19 +61,23 @@ FixedPoint read_fixed_point(const std::string& text) {
                         split.integer_bits <= kMostFixedBits &&
                         split.fraction_bits <= kMostFixedBits &&
                         split.integer_bits + split.fraction_bits <= kMostFixedBits;
-  if (!is_split)
+  if (!is_split) {
     throw UsageError({.where = "number.read_fixed_point",
                       .what = "no fixed-point split",
                       .seen = text,
                       .accepted = "bits before and behind the point, the sign among the first, "
                                   "64 at most in all: 8.8 or 1.15"});
+  }
   return split;
 }
 
 std::vector<Range> ranges(const std::vector<const Format*>& formats, FixedPoint split) {
+  constexpr int kIntegerBits[] = {8, 16, 32};
   std::vector<Range> all;
+  all.reserve(formats.size() + std::size(kIntegerBits) + 1);
   for (const Format* format : formats) all.push_back(range_of(*format));
-  for (const int bits : {8, 16, 32}) all.push_back(range_of(fmt::format("int{}", bits), {bits, 0}));
+  for (const int bits : kIntegerBits)
+    all.push_back(range_of(fmt::format("int{}", bits), {bits, 0}));
   all.push_back(
       range_of(fmt::format("fixed {}.{}", split.integer_bits, split.fraction_bits), split));
   return all;
