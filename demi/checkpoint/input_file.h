@@ -40,16 +40,12 @@ class InputFile {
   const Fault& fault() const { return fault_; }
   uint64_t bytes() const { return bytes_; }
   void read(void* to, uint64_t offset, uint64_t bytes) const;
-  /// Starts to read what follows `offset`, so that the disk works while values are looked at. For
-  /// readers that go from the front to the end.
-  void read_ahead(uint64_t offset) const;
   std::shared_ptr<const Mapping> map() const;
 
  private:
   Fault fault_;
   int fd_ = -1;
   uint64_t bytes_ = 0;
-  mutable uint64_t ahead_ = 0;  // up to where it was started
 };
 
 }  // namespace demi::checkpoint

@@ -70,9 +70,9 @@ void check_fits(const NamedTensors& values, const NamedTensors& module, const ch
   }
 }
 
-void assign(const NamedTensors& module, const NamedTensors& values) {
+void assign(const NamedTensors& module, NamedTensors values) {
   const at::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : module) at::Tensor(tensor).copy_(values.at(name));
+  for (const auto& [name, tensor] : module) at::Tensor(tensor).copy_(values.extract(name).mapped());
 }
 
 }  // namespace demi::checkpoint

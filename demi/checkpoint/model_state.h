@@ -13,7 +13,7 @@ NamedTensors tensors_of(const torch::nn::Module& module);
 /// numbers where it has real numbers of any dtype. `what`: "the model".
 void check_fits(const NamedTensors& values, const NamedTensors& module, const char* what);
 
-/// Writes the values to the module's tensors, in place.
-void assign(const NamedTensors& module, const NamedTensors& values);
+/// Writes the values to the module's tensors, in place, and lets go of each one once it is copied.
+void assign(const NamedTensors& module, NamedTensors values);
 
 }  // namespace demi::checkpoint

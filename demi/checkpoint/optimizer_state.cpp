@@ -20,16 +20,6 @@ std::string group_name(const std::string& part, std::size_t group) {
   return part + "/group." + std::to_string(group);
 }
 
-// The part's entries without its name, except an archive.
-NamedTensors state_of_part(const NamedTensors& state, const std::string& part) {
-  const std::string prefix = part + "/";
-  NamedTensors own;
-  for (auto it = state.lower_bound(prefix); it != state.end() && it->first.starts_with(prefix);
-       ++it)
-    own[it->first.substr(prefix.size())] = it->second;
-  return own;
-}
-
 std::vector<StateDict> groups_of(const Checkpoint& checkpoint, const std::string& part) {
   std::vector<StateDict> groups;
   for (auto found = checkpoint.numbers.find(group_name(part, 0)); found != checkpoint.numbers.end();
@@ -81,12 +71,13 @@ bool has_optimizer(const Checkpoint& checkpoint, const std::string& part) {
   return first != checkpoint.state.end() && first->first.starts_with(part + "/");
 }
 
-std::function<void()> prepare_optimizer(const Checkpoint& checkpoint, const std::string& part,
+std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::string& part,
                                         torch::optim::Optimizer& optimizer) {
   check_kind(checkpoint, part, optimizer);
   if (auto* ours = dynamic_cast<optim::Optimizer*>(&optimizer))
-    return ours->prepare_state(state_of_part(checkpoint.state, part), groups_of(checkpoint, part));
-  return prepare_archive(checkpoint.state.at(archive_name(part)), optimizer);
+    return ours->prepare_state(take_part(checkpoint.state, part + "/"),
+                               groups_of(checkpoint, part));
+  return prepare_archive(checkpoint.state.extract(archive_name(part)).mapped(), optimizer);
 }
 
 }  // namespace demi::checkpoint

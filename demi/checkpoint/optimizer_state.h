@@ -17,9 +17,10 @@ void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::stri
 /// Whether the checkpoint holds the state of an optimizer under this name.
 bool has_optimizer(const Checkpoint& checkpoint, const std::string& part);
 
-/// Checks the state. The function that it returns puts it into the optimizer. Throws UsageError for
-/// a state that does not fit, and changes nothing.
-std::function<void()> prepare_optimizer(const Checkpoint& checkpoint, const std::string& part,
+/// Checks the state, and takes its tensors out of the checkpoint. The function that it returns puts
+/// it into the optimizer. Throws UsageError for a state that does not fit, and then the optimizer
+/// is not changed.
+std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::string& part,
                                         torch::optim::Optimizer& optimizer);
 
 }  // namespace demi::checkpoint

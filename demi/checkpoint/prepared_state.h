@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "demi/checkpoint/training_state.h"
@@ -13,8 +15,11 @@ namespace demi::checkpoint {
 inline constexpr auto kCapture = "checkpoint.capture";
 inline constexpr auto kRestore = "checkpoint.restore";
 
-/// A checkpoint that was checked against objects and found to fit. Calling the functions puts it
-/// into them; until then nothing is changed. The checkpoint must be alive and unchanged then.
+using Numbers = std::map<std::string, StateDict>;  // as Checkpoint::numbers
+
+/// A checkpoint that was checked against objects and found to fit. Calling the functions, each at
+/// most once, puts it into them; until then the objects are not changed. They let go of each tensor
+/// once it is copied.
 struct PreparedState {
   /// All objects that prepare() was given.
   std::function<void()> objects;
@@ -22,13 +27,15 @@ struct PreparedState {
   std::function<void()> random;
 };
 
-/// Throws as restore().
-PreparedState prepare(const Checkpoint& checkpoint, const TrainingObjects& objects);
+/// Takes the tensors of the objects out of the checkpoint. Throws as restore().
+PreparedState prepare(Checkpoint& checkpoint, const TrainingObjects& objects);
 
 /// Checks the saved states of schedules, and loads them: to be called before
 /// PreparedState::objects, which loads the learning rates of the optimizers' groups.
-void load_schedules(const Checkpoint& checkpoint,
-                    const std::vector<optim::lr::Scheduler*>& schedules);
+void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules);
+
+/// Takes the tensors whose names begin with `prefix` out of `all`, under the rest of their names.
+NamedTensors take_part(NamedTensors& all, std::string_view prefix);
 
 /// "schedule", "schedule.1", ...: the part of `numbers` that holds a schedule, and the same of an
 /// optimizer.

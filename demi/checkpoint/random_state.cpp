@@ -62,22 +62,19 @@ NamedTensors random_states() {
   return all;
 }
 
-std::function<void()> prepare_random(const NamedTensors& state) {
+std::function<void()> prepare_random(NamedTensors& state) {
   std::vector<std::pair<at::Generator, at::Tensor>> states;
   std::string absent;
-  for (auto it = state.lower_bound(std::string(kRandomPrefix));
-       it != state.end() && it->first.starts_with(kRandomPrefix); ++it) {
-    const auto is_it = [&](c10::Device device) {
-      return it->first.substr(kRandomPrefix.size()) == device.str();
-    };
-    const std::vector<c10::Device> here = generator_devices();
+  const std::vector<c10::Device> here = generator_devices();
+  for (const auto& [name, saved] : take_part(state, kRandomPrefix)) {
+    const auto is_it = [&](c10::Device device) { return name == device.str(); };
     const auto device = std::find_if(here.begin(), here.end(), is_it);
     if (device == here.end()) {
-      absent += (absent.empty() ? "" : ", ") + it->first.substr(kRandomPrefix.size());
+      absent += (absent.empty() ? "" : ", ") + name;
       continue;
     }
-    at::Tensor own = it->second.detach().cpu().contiguous().clone();
-    check_random(generator_of(*device), it->first, own);
+    at::Tensor own = saved.detach().cpu().contiguous().clone();
+    check_random(generator_of(*device), std::string(kRandomPrefix) + name, own);
     states.emplace_back(generator_of(*device), std::move(own));
   }
   if (!absent.empty())

@@ -10,9 +10,9 @@ namespace demi::checkpoint {
 /// each CUDA device of this machine, if LibTorch's CUDA part is loaded. uint8, on the CPU.
 NamedTensors random_states();
 
-/// The function that sets the generators to the states among `state`; empty if there are none.
-/// States of devices that are not there are left alone, with a warning. Throws UsageError for a
-/// state that is none, and changes nothing.
-std::function<void()> prepare_random(const NamedTensors& state);
+/// Takes the states of generators out of `state`. The function that it returns sets the generators;
+/// it is empty if there are none. States of devices that are not there are passed over, with a
+/// warning. Throws UsageError for a state that is none.
+std::function<void()> prepare_random(NamedTensors& state);
 
 }  // namespace demi::checkpoint

@@ -147,7 +147,7 @@ class HeaderHandler {
     if (in_metadata_) {
       if (std::exchange(has_metadata_, true)) twice(kMetadata);
     } else {
-      header_.tensors.emplace_back().name = name;  // the parser's string has room to spare
+      header_.tensors.emplace_back().name = std::string(name);  // as long as it needs to be
     }
     return true;
   }

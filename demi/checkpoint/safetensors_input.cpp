@@ -105,7 +105,6 @@ void SafetensorsInput::read_values(const TensorPlace& place, char* to, Sums* sum
   for (uint64_t at = place.begin; at < place.end; at += piece) {
     piece = std::min(place.end - at, kPieceBytes);
     char* values = to == nullptr ? spare.data() : to + (at - place.begin);
-    file_.read_ahead(header_.data_start + at);
     file_.read(values, header_.data_start + at, piece);
     if (sums != nullptr) sums->tensor = crc32c(values, piece, sums->tensor);
     if (place.dtype == "BOOL")

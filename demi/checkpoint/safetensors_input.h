@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "demi/checkpoint/input_file.h"
 #include "demi/checkpoint/manifest.h"
@@ -20,7 +21,8 @@ class SafetensorsInput {
   /// Reads the header and checks it against the file's size.
   SafetensorsInput(const std::filesystem::path& path, std::string_view where);
 
-  const SafetensorsHeader& header() const { return header_; }
+  const SafetensorsHeader& header() const& { return header_; }
+  SafetensorsHeader header() && { return std::move(header_); }
 
   /// Throws unless the file has the size and the tensors' names that the record says.
   void expect(const FileRecord& record) const;

@@ -274,14 +274,14 @@ TEST_F(SafetensorsFile, ReadsAHeaderOfManyTensorsInLittleTime) {
 }
 
 // A JSON document took 21 to 77 times the header.
-TEST_F(SafetensorsFile, ReadsAHeaderInFourTimesItsMemory) {
+TEST_F(SafetensorsFile, ReadsAHeaderInFiveTimesItsMemory) {
   write(header_of(300'000), 0);
   const auto kilobytes = static_cast<int64_t>(fs::file_size(file_) / 1024);
   SafetensorsHeader header;
   const int64_t taken = peak_kilobytes_of([&] { header = read_safetensors_header(file_); });
   EXPECT_EQ(header.tensors.size(), 300'000U);
   if (taken < 0) GTEST_SKIP() << "memory cannot be measured here";
-  EXPECT_LT(taken, 4 * kilobytes);
+  EXPECT_LT(taken, 5 * kilobytes);
 }
 
 TEST_F(SafetensorsFile, RefusesDeepAndLongHeadersAtOnce) {

@@ -47,16 +47,7 @@ void require_parameters_of_model(const TrainingObjects& objects) {
                                       "in one"});
 }
 
-NamedTensors averages_in(const Checkpoint& checkpoint) {
-  NamedTensors averages;
-  for (auto it = checkpoint.state.lower_bound(std::string(kAveragePrefix));
-       it != checkpoint.state.end() && it->first.starts_with(kAveragePrefix); ++it)
-    averages[it->first.substr(kAveragePrefix.size())] = it->second;
-  return averages;
-}
-
-void prepare_optimizers(const Checkpoint& checkpoint, const TrainingObjects& objects,
-                        Actions& actions) {
+void prepare_optimizers(Checkpoint& checkpoint, const TrainingObjects& objects, Actions& actions) {
   if (objects.optimizers.empty()) return;
   std::size_t saved = 0;
   while (has_optimizer(checkpoint, part_name("optimizer", saved))) ++saved;
@@ -81,19 +72,18 @@ void prepare_scaler(const Checkpoint& checkpoint, GradScaler* scaler, Actions& a
 }
 
 // An average that was not saved starts as the loaded weights do.
-void prepare_average(const Checkpoint& checkpoint, EMA* average, Actions& actions) {
+void prepare_average(Checkpoint& checkpoint, EMA* average, Actions& actions) {
   if (!average) return;
-  NamedTensors averages = averages_in(checkpoint);
+  NamedTensors averages = take_part(checkpoint.state, kAveragePrefix);
   if (averages.empty()) averages = checkpoint.model;
   average->check(averages);
-  actions.push_back([average, averages] { average->load(averages); });
+  actions.push_back(
+      [average, averages = std::move(averages)]() mutable { average->load(std::move(averages)); });
 }
 
-void check_schedules(const Checkpoint& checkpoint,
-                     const std::vector<optim::lr::Scheduler*>& schedules) {
+void check_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules) {
   for (std::size_t i = 0; i < schedules.size(); ++i)
-    if (const auto saved = checkpoint.numbers.find(part_name("schedule", i));
-        saved != checkpoint.numbers.end())
+    if (const auto saved = numbers.find(part_name("schedule", i)); saved != numbers.end())
       schedules[i]->check_state_dict(saved->second);
 }
 
@@ -103,18 +93,33 @@ std::function<void()> one_after_another(Actions actions) {
   };
 }
 
+/// Takes what it puts into the objects out of the checkpoint.
+void move_into(const TrainingObjects& objects, Checkpoint& checkpoint) {
+  const PreparedState prepared = prepare(checkpoint, objects);
+  prepared.objects();
+  if (prepared.random) prepared.random();
+}
+
 }  // namespace
+
+NamedTensors take_part(NamedTensors& all, std::string_view prefix) {
+  NamedTensors part;
+  auto it = all.lower_bound(std::string(prefix));
+  while (it != all.end() && it->first.starts_with(prefix)) {
+    part.emplace(it->first.substr(prefix.size()), std::move(it->second));
+    it = all.erase(it);
+  }
+  return part;
+}
 
 std::string part_name(const char* kind, std::size_t index) {
   return index == 0 ? kind : std::string(kind) + "." + std::to_string(index);
 }
 
-void load_schedules(const Checkpoint& checkpoint,
-                    const std::vector<optim::lr::Scheduler*>& schedules) {
-  check_schedules(checkpoint, schedules);
+void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules) {
+  check_schedules(numbers, schedules);
   for (std::size_t i = 0; i < schedules.size(); ++i)
-    if (const auto saved = checkpoint.numbers.find(part_name("schedule", i));
-        saved != checkpoint.numbers.end())
+    if (const auto saved = numbers.find(part_name("schedule", i)); saved != numbers.end())
       schedules[i]->load_state_dict(saved->second);
 }
 
@@ -136,18 +141,21 @@ Checkpoint capture(const TrainingObjects& objects) {
   return checkpoint;
 }
 
-PreparedState prepare(const Checkpoint& checkpoint, const TrainingObjects& objects) {
+PreparedState prepare(Checkpoint& checkpoint, const TrainingObjects& objects) {
   require_model(objects, kRestore);
   const NamedTensors module = tensors_of(*objects.model);
   check_fits(checkpoint.model, module, "the model");
-  check_schedules(checkpoint, objects.schedules);
+  check_schedules(checkpoint.numbers, objects.schedules);
   Actions actions;
-  actions.push_back(
-      [&checkpoint, schedules = objects.schedules] { load_schedules(checkpoint, schedules); });
+  actions.push_back([numbers = checkpoint.numbers, schedules = objects.schedules] {
+    load_schedules(numbers, schedules);
+  });
   prepare_optimizers(checkpoint, objects, actions);
   prepare_scaler(checkpoint, objects.scaler, actions);
   prepare_average(checkpoint, objects.average, actions);
-  actions.push_back([module, values = checkpoint.model] { assign(module, values); });
+  actions.push_back([module, values = std::exchange(checkpoint.model, {})]() mutable {
+    assign(module, std::move(values));
+  });
   for (torch::optim::Optimizer* optimizer : objects.optimizers)
     actions.push_back([optimizer] { optimizer->zero_grad(); });
   PreparedState prepared{.objects = one_after_another(std::move(actions)), .random = {}};
@@ -156,9 +164,8 @@ PreparedState prepare(const Checkpoint& checkpoint, const TrainingObjects& objec
 }
 
 void restore(const Checkpoint& checkpoint, const TrainingObjects& objects) {
-  const PreparedState prepared = prepare(checkpoint, objects);
-  prepared.objects();
-  if (prepared.random) prepared.random();
+  Checkpoint same_tensors = checkpoint;
+  move_into(objects, same_tensors);
 }
 
 std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
@@ -167,16 +174,18 @@ std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
 }
 
 Checkpoint load(const std::filesystem::path& path, const TrainingObjects& objects) {
-  Checkpoint checkpoint = load(path);
-  restore(checkpoint, objects);
+  Checkpoint checkpoint = map(path);
+  move_into(objects, checkpoint);
+  for (auto& [name, tensor] : checkpoint.state) tensor = tensor.clone();  // out of the file
   return checkpoint;
 }
 
 Checkpoint load(const std::filesystem::path& path, torch::nn::Module& model, c10::Device device) {
-  Checkpoint checkpoint = load(path);
+  Checkpoint checkpoint = map(path);
   check_fits(checkpoint.model, tensors_of(model), "the model");
   model.to(device);
-  assign(tensors_of(model), checkpoint.model);
+  assign(tensors_of(model), std::exchange(checkpoint.model, {}));
+  checkpoint.state.clear();
   return checkpoint;
 }
 

@@ -71,12 +71,15 @@ DEMI_API std::filesystem::path save(const std::filesystem::path& folder, int64_t
                                     const TrainingObjects& objects,
                                     const SaveOptions& options = {});
 
-/// checkpoint::load and restore(). Returns what was loaded, for numbers and texts of the caller's
-/// own. Throws what the two throw, and then nothing is changed.
+/// checkpoint::load and restore(), from the mapped files, so that memory grows by at most one
+/// tensor beyond the objects' own. Returns the checkpoint without the tensors that were put into
+/// objects: numbers, texts, and tensors of the caller's own, which own their memory. Throws what
+/// the two throw, and then nothing is changed.
 DEMI_API Checkpoint load(const std::filesystem::path& path, const TrainingObjects& objects);
 
 /// The model of a checkpoint, or the tensors of a single safetensors file, put into `model`, which
-/// is moved to `device` first. A file that was written on CUDA loads on any machine. Throws
+/// is moved to `device` first. A file that was written on CUDA loads on any machine. Memory grows
+/// by at most one tensor beyond the model's own. Returns the checkpoint's numbers and texts. Throws
 /// DataError as checkpoint::load and UsageError for names or shapes that are not the model's, and
 /// then nothing is changed.
 DEMI_API Checkpoint load(const std::filesystem::path& path, torch::nn::Module& model,

@@ -7,12 +7,15 @@
 #include <torch/torch.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <limits>
 
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/backward.h"
+#include "demi/checkpoint/checkpoint_testing.h"
 #include "demi/core/error.h"
+#include "demi/core/memory_testing.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/backend_testing.h"
 #include "demi/optim/lion.h"
@@ -432,6 +435,54 @@ TEST(TrainingState, NeedsAModelThatHoldsAllParameters) {
   torch::nn::Linear model(2, 2), other(2, 2);
   optim::SGD sgd(other->parameters(), optim::SGDOptions(0.1));
   EXPECT_THROW(capture({.model = model.ptr().get(), .optimizers = {&sgd}}), UsageError);
+}
+
+/// 16 parameters of 4 MiB.
+struct LargeModel : torch::nn::Module {
+  static constexpr int64_t kTensors = 16, kElements = int64_t{1} << 20;
+  static constexpr int64_t kTensorKilobytes = kElements * 4 / 1024;
+
+  explicit LargeModel(double value) {
+    for (int64_t i = 0; i < kTensors; ++i)
+      register_parameter(std::to_string(i),
+                         torch::full({kElements}, value + static_cast<double>(i)));
+  }
+};
+
+using TrainingStateFile = CheckpointFolder;
+
+TEST_F(TrainingStateFile, LoadsInOneTensorOfMemoryBeyondTheObjects) {
+  LargeModel saved(1), loaded(100), weights(200);
+  optim::AdamW trained(saved.parameters(), optim::AdamWOptions(0.1));
+  for (at::Tensor& parameter : saved.parameters())
+    parameter.mutable_grad() = torch::ones_like(parameter);
+  trained.step();
+  trained.zero_grad();
+  save(folder_, 1, {.model = &saved, .optimizers = {&trained}});
+  optim::AdamW fresh(loaded.parameters(), optim::AdamWOptions(0.1));
+  const TrainingObjects objects{.model = &loaded, .optimizers = {&fresh}};
+  const int64_t all = peak_kilobytes_of([&] { load(folder_, objects); });
+  const int64_t model = peak_kilobytes_of([&] { load(folder_, weights); });
+  expect_equal(capture({.model = &saved, .optimizers = {&trained}}), capture(objects));
+  for (const auto& item : weights.named_parameters())
+    EXPECT_TRUE(equal_bits(item.value(), saved.named_parameters()[item.key()]));
+  if (all < 0) GTEST_SKIP() << "memory cannot be measured here";
+  EXPECT_LT(all, (2 * LargeModel::kTensors + 2) * LargeModel::kTensorKilobytes) << "two moments";
+  EXPECT_LT(model, 2 * LargeModel::kTensorKilobytes);
+}
+
+TEST_F(TrainingStateFile, LeavesTheCallersTensorsInMemoryOfTheirOwn) {
+  Full loop(1);
+  Checkpoint checkpoint = everything(loop);
+  checkpoint.state["mine"] = torch::tensor({1.5, 2.5});
+  checkpoint.numbers["mine"]["a"] = 3;
+  const std::filesystem::path step = save(folder_, 1, checkpoint);
+  const Checkpoint rest = load(step, loop.objects());
+  std::ofstream(step / "state.safetensors", std::ios::in) << std::string(4096, 'x');
+  EXPECT_TRUE(rest.model.empty());
+  ASSERT_EQ(rest.state.size(), 1U);
+  EXPECT_TRUE(equal_bits(rest.state.at("mine"), checkpoint.state.at("mine")));
+  EXPECT_EQ(rest.numbers.at("mine").at("a"), 3);
 }
 
 TEST(TrainingState, DropsGradients) {

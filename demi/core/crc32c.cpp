@@ -62,15 +62,45 @@ std::uint32_t by_tables(std::uint32_t rest, const unsigned char* data, std::size
   return rest;
 }
 
+// x^(8 bytes), the factor that a remainder takes when so many bytes follow.
+constexpr std::uint32_t shift_by(std::uint64_t bytes) {
+  std::uint32_t shift = kOne;
+  std::uint32_t square = kOne >> 8;  // x^8: one byte
+  for (; bytes != 0; bytes >>= 1) {
+    if (bytes & 1) shift = product(shift, square);
+    square = product(square, square);
+  }
+  return shift;
+}
+
 #if defined(__x86_64__)
+std::uint64_t word_at(const unsigned char* data) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, data, kWord);
+  return word;
+}
+
+// The instruction takes 3 cycles and one can begin in each cycle, so three remainders of three
+// neighbouring lanes are computed side by side and then made one.
 __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::uint32_t rest,
                                                                const unsigned char* data,
                                                                std::size_t bytes) {
+  constexpr std::size_t kLane = 8192;
+  constexpr std::uint32_t kShiftByLane = shift_by(kLane), kShiftByTwo = shift_by(2 * kLane);
+  for (; bytes >= 3 * kLane; bytes -= 3 * kLane, data += 3 * kLane) {
+    std::uint64_t first = rest, second = 0, third = 0;
+    for (std::size_t i = 0; i < kLane; i += kWord) {
+      first = _mm_crc32_u64(first, word_at(data + i));
+      second = _mm_crc32_u64(second, word_at(data + kLane + i));
+      third = _mm_crc32_u64(third, word_at(data + 2 * kLane + i));
+    }
+    rest = product(kShiftByTwo, static_cast<std::uint32_t>(first)) ^
+           product(kShiftByLane, static_cast<std::uint32_t>(second)) ^
+           static_cast<std::uint32_t>(third);
+  }
   std::uint64_t wide = rest;
   for (; bytes >= kWord; bytes -= kWord, data += kWord) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, data, kWord);
-    wide = _mm_crc32_u64(wide, word);
+    wide = _mm_crc32_u64(wide, word_at(data));
   }
   rest = static_cast<std::uint32_t>(wide);
   for (; bytes > 0; --bytes) rest = _mm_crc32_u8(rest, *data++);
@@ -95,13 +125,7 @@ std::uint32_t crc32c_by_tables(const void* data, std::size_t bytes, std::uint32_
 
 std::uint32_t crc32c_of_both(std::uint32_t first, std::uint32_t second,
                              std::uint64_t bytes_of_second) {
-  std::uint32_t shift = kOne;
-  std::uint32_t square = kOne >> 8;  // x^8: one byte
-  for (; bytes_of_second != 0; bytes_of_second >>= 1) {
-    if (bytes_of_second & 1) shift = product(shift, square);
-    square = product(square, square);
-  }
-  return product(shift, first) ^ second;
+  return product(shift_by(bytes_of_second), first) ^ second;
 }
 
 }  // namespace demi

@@ -52,6 +52,15 @@ TEST(Crc32c, OfPiecesIsThatOfTheWholeWhereverItIsCut) {
   EXPECT_EQ(crc32c_of_both(crc32c(text), crc32c(zeros), zeros.size()), crc32c(text + zeros));
 }
 
+// The instruction takes long texts in three lanes of 8192 bytes; the tables do not.
+TEST(Crc32c, OfALongTextIsThatOfTheTables) {
+  const std::string text = some_text(100'003);
+  const std::uint32_t before = 0x12345678;
+  for (const std::size_t bytes : {24575, 24576, 24577, 49151, 49152, 65536, 100'003})
+    EXPECT_EQ(crc32c(text.data(), bytes, before), crc32c_by_tables(text.data(), bytes, before))
+        << bytes;
+}
+
 TEST(Crc32c, DiffersAfterEveryFlipOfABitAndEveryTwo) {
   const std::string text = some_text(40);
   const auto flipped = [](std::string copy, std::size_t bit) {

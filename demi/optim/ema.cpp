@@ -111,10 +111,10 @@ void EMA::check(const std::map<std::string, at::Tensor>& averages) const {
   }
 }
 
-void EMA::load(const std::map<std::string, at::Tensor>& averages) {
+void EMA::load(std::map<std::string, at::Tensor> averages) {
   check(averages);
   const at::NoGradGuard no_grad;
-  for (auto& [name, average] : averages_) average.copy_(averages.at(name));
+  for (auto& [name, average] : averages_) average.copy_(averages.extract(name).mapped());
 }
 
 }  // namespace demi

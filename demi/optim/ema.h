@@ -41,8 +41,9 @@ class DEMI_API EMA {
 
   /// By the module's parameter or buffer name.
   const std::map<std::string, at::Tensor>& averages() const { return averages_; }
-  /// Throws UsageError if names or shapes differ, and then changes nothing.
-  void load(const std::map<std::string, at::Tensor>& averages);
+  /// Throws UsageError if names or shapes differ, and then changes nothing. Lets go of each tensor
+  /// once it is copied.
+  void load(std::map<std::string, at::Tensor> averages);
   /// Throws what load() would throw, and changes nothing.
   void check(const std::map<std::string, at::Tensor>& averages) const;
 

@@ -263,12 +263,12 @@ std::vector<StateDict> Optimizer::group_numbers() const {
   return all;
 }
 
-std::function<void()> Optimizer::prepare_state(const std::map<std::string, at::Tensor>& tensors,
+std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor> tensors,
                                                const std::vector<StateDict>& groups) {
   const std::vector<at::Tensor> parameters = parameters_of(param_groups_);
-  NamedTensors rest = tensors;
-  auto rates = take_scheduled_rates(rest, param_groups_.size());
-  auto loaded = std::make_shared<LoadedState>(read_state(rest, impl_->pending->rule(), parameters));
+  auto rates = take_scheduled_rates(tensors, param_groups_.size());
+  auto loaded = std::make_shared<LoadedState>(
+      read_state(std::move(tensors), impl_->pending->rule(), parameters));
   if (!groups.empty() && groups.size() != param_groups_.size())
     refuse("the state has another number of parameter groups", std::to_string(groups.size()),
            std::to_string(param_groups_.size()).c_str());

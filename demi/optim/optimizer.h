@@ -90,7 +90,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// then. `groups`: as group_numbers(); an option that is missing keeps its value, and if there
   /// are no groups, all options do. Throws UsageError as load_state_tensors(), for another number
   /// of groups, and for an option that is unknown or out of its range.
-  std::function<void()> prepare_state(const std::map<std::string, at::Tensor>& tensors,
+  /// Lets go of each tensor once it is copied.
+  std::function<void()> prepare_state(std::map<std::string, at::Tensor> tensors,
                                       const std::vector<StateDict>& groups = {});
 
   /// The name of the update rule: "SGD", "Adam", "AdamW", "LAMB" or "Lion".

@@ -98,27 +98,26 @@ void require_moments(ParamState& state, const std::string& prefix, kernels::Upda
 
 }  // namespace
 
-LoadedState read_state(const NamedTensors& tensors, kernels::UpdateRule rule,
+LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
                        const std::vector<at::Tensor>& parameters) {
   LoadedState loaded;
-  size_t used = 0;
+  const size_t entries = tensors.size();
   for (const at::Tensor& parameter : parameters) {
     const std::string prefix = std::to_string(loaded.of.size()) + ".";
     auto state = std::make_unique<ParamState>();
-    const size_t before = used;
+    const size_t before = tensors.size();
     for (auto it = tensors.lower_bound(prefix);
-         it != tensors.end() && it->first.starts_with(prefix); ++it, ++used)
+         it != tensors.end() && it->first.starts_with(prefix); it = tensors.erase(it))
       put(*state, it->first, it->first.substr(prefix.size()), it->second, parameter, rule);
-    if (used == before) state.reset();
+    if (tensors.size() == before) state.reset();
     if (state) require_moments(*state, prefix, rule);
     loaded.of.push_back(std::move(state));
   }
-  const auto taken = tensors.find("taken");
-  if (used + (taken == tensors.end() ? 0 : 1) != tensors.size())
-    refuse_state("the state is that of more parameters",
-                 std::to_string(tensors.size()) + " entries",
+  if (const auto taken = tensors.extract("taken"))
+    loaded.taken = read_count("taken", taken.mapped());
+  if (!tensors.empty())
+    refuse_state("the state is that of more parameters", std::to_string(entries) + " entries",
                  std::to_string(parameters.size()) + " parameters");
-  if (taken != tensors.end()) loaded.taken = read_count("taken", taken->second);
   return loaded;
 }
 

@@ -63,8 +63,8 @@ struct LoadedState {
   int64_t taken = 0;
 };
 
-/// Copies `tensors` into states of these parameters.
-LoadedState read_state(const NamedTensors& tensors, kernels::UpdateRule rule,
+/// Copies `tensors` into states of these parameters, and lets go of each one once it is copied.
+LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
                        const std::vector<at::Tensor>& parameters);
 
 /// Scheduled rates by group, fp64, (steps), on the CPU: what stands in `tensors` as

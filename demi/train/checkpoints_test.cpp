@@ -8,6 +8,7 @@
 
 #include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
+#include "demi/core/memory_testing.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/sgd.h"
 #include "demi/train/resume_testing.h"
@@ -358,6 +359,40 @@ TEST(Trainer, TwoRunsInOneFolderAreRefused) {
   Trainer first(one.network, one.options), second(two.network, two.options);
   const Trainer::Parts parts(first, *one.training);
   EXPECT_THROW(second.fit(*two.training), UsageError);
+}
+
+// 16 layers of 4 MiB, trained for one step, the second batch of which is still to come.
+Job large_job(const fs::path& folder) {
+  Job one;
+  torch::nn::Sequential model;
+  for (int64_t i = 0; i < 16; ++i)
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(1024, 1024).bias(false)));
+  one.network = network(model);
+  one.options.optimizers = {
+      std::make_shared<optim::AdamW>(model->parameters(), optim::AdamWOptions(0.01))};
+  one.options.accumulate = 2;
+  one.options.max_steps = 2;
+  one.options.checkpoints.folder = folder;
+  one.training = std::make_shared<data::TensorLoader>(
+      torch::ones({8, 1024}), torch::zeros({8}, torch::kLong), data::OrderOptions{.batch_size = 2});
+  return one;
+}
+
+TEST(Checkpoints, AreResumedInOneTensorOfMemoryBeyondTheTrainings) {
+  constexpr int64_t kTensors = 16, kTensorKilobytes = 4096;
+  const ScratchFolder folder;
+  {
+    Job first = large_job(folder.path());
+    int64_t batches = 0;
+    first.options.should_stop = [&] { return ++batches == 3; };
+    train(std::move(first));
+  }
+  Job second = large_job(folder.path());
+  Trainer trainer(second.network, std::move(second.options));
+  const int64_t taken = peak_kilobytes_of([&] { trainer.resume(folder.path()); });
+  if (taken < 0) GTEST_SKIP() << "memory cannot be measured here";
+  EXPECT_LT(taken, (3 * kTensors + 2) * kTensorKilobytes) << "two moments and the open gradients";
+  EXPECT_GT(taken, (3 * kTensors - 1) * kTensorKilobytes);
 }
 
 }  // namespace

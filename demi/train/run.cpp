@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "demi/checkpoint/prepared_state.h"
 #include "demi/checkpoint/random_state.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
@@ -92,20 +93,19 @@ void check_cut(const Progress& progress, const Cut& now) {
 
 }  // namespace
 
-Beginning read_beginning(const checkpoint::Checkpoint& from, Setup& setup) {
+Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup) {
   Beginning beginning{.progress = read_progress(from), .gradients = {}, .random = {}};
   const auto parameters = parameters_of(*setup.network.module);
-  for (auto it = from.state.lower_bound(std::string(kGradient));
-       it != from.state.end() && it->first.starts_with(kGradient); ++it) {
-    const std::string name = it->first.substr(kGradient.size());
+  const at::NoGradGuard no_grad;
+  for (auto& [name, saved] : checkpoint::take_part(from.state, kGradient)) {
     const auto parameter = parameters.find(name);
-    if (parameter == parameters.end() || parameter->second.sizes() != it->second.sizes() ||
-        !it->second.is_floating_point())
+    if (parameter == parameters.end() || parameter->second.sizes() != saved.sizes() ||
+        !saved.is_floating_point())
       throw UsageError({.where = "train.Trainer.resume",
                         .what = "a gradient in the checkpoint is that of another model",
-                        .seen = c10::str(name, " ", it->second.sizes()),
+                        .seen = c10::str(name, " ", saved.sizes()),
                         .accepted = "names and shapes of this module's parameters"});
-    beginning.gradients[name] = it->second;
+    beginning.gradients[name] = gradient_like(parameter->second, std::exchange(saved, {}));
   }
   return beginning;
 }
@@ -155,8 +155,7 @@ void Run::begin() {
   const at::NoGradGuard no_grad;
   for (auto& [name, parameter] : parameters_of(*setup_.network.module)) {
     const auto saved = beginning_->gradients.find(name);
-    if (saved != beginning_->gradients.end())
-      parameter.mutable_grad() = gradient_like(parameter, saved->second);
+    if (saved != beginning_->gradients.end()) parameter.mutable_grad() = saved->second;
   }
   for (at::Tensor* sum : {&progress_.window.loss, &progress_.window.correct})
     if (sum->defined()) *sum = sum->to(options_.device);

@@ -20,12 +20,13 @@ namespace demi::train {
 /// Where a run begins that goes on from a checkpoint. The objects of the Setup are loaded already.
 struct Beginning {
   Progress progress;
-  checkpoint::NamedTensors gradients;  // of an open window, by parameter
+  checkpoint::NamedTensors gradients;  // of an open window, by parameter, as backward makes them
   std::function<void()> random;        // sets the random generators; empty: leaves them
 };
 
-/// Reads it, and checks it against the setup. Throws UsageError.
-Beginning read_beginning(const checkpoint::Checkpoint& from, Setup& setup);
+/// Reads it, takes its gradients out of the checkpoint, and checks it against the setup. Throws
+/// UsageError.
+Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup);
 
 /// One fit: epochs of steps and validations. Setup and loaders outlive it.
 class Run {

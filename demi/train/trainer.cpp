@@ -59,11 +59,10 @@ GradScalerOptions scaler_options(const TrainerOptions& options, const Precision&
 }
 
 // The schedules of the checkpoint, with the rates of that moment.
-void check_schedules(const checkpoint::Checkpoint& from, const TrainerOptions& options) {
+void check_schedules(const checkpoint::Numbers& from, const TrainerOptions& options) {
   if (!options.schedule) return;
   for (std::size_t i = 0; i < options.optimizers.size(); ++i)
-    if (const auto saved = from.numbers.find(checkpoint::part_name("schedule", i));
-        saved != from.numbers.end())
+    if (const auto saved = from.find(checkpoint::part_name("schedule", i)); saved != from.end())
       optim::lr::Scheduler::check_state_dict(saved->second,
                                              options.optimizers[i]->param_groups().size(),
                                              options.schedule, options.momentum_schedule);
@@ -119,18 +118,26 @@ void Trainer::swap_average() {
   if (setup_->average) setup_->average->swap();
 }
 
-void Trainer::resume(const std::filesystem::path& path) { resume(checkpoint::load(path)); }
+void Trainer::resume(const std::filesystem::path& path) {
+  checkpoint::Checkpoint mapped = checkpoint::map(path);
+  take_from(mapped);
+}
 
 void Trainer::resume(const checkpoint::Checkpoint& from) {
+  checkpoint::Checkpoint same_tensors = from;
+  take_from(same_tensors);
+}
+
+void Trainer::take_from(checkpoint::Checkpoint& from) {
   Setup& setup = *setup_;
   auto beginning = std::make_unique<Beginning>(read_beginning(from, setup));
-  check_schedules(from, setup.options);
+  check_schedules(from.numbers, setup.options);
   checkpoint::TrainingObjects objects = setup.objects();
   objects.schedules.clear();  // they are made below, once everything is known to fit
   const checkpoint::PreparedState prepared = checkpoint::prepare(from, objects);
   setup.make_schedules();
   objects = setup.objects();
-  checkpoint::load_schedules(from, objects.schedules);
+  checkpoint::load_schedules(from.numbers, objects.schedules);
   prepared.objects();
   beginning->random = prepared.random;
   beginning_ = std::move(beginning);

@@ -144,8 +144,9 @@ class DEMI_API Trainer {
   /// with the same model, options, data, number of threads, instruction set and LibTorch. Its
   /// history begins with what that run recorded, and its callbacks are told of what comes after.
   /// Options may differ as checkpoint::restore describes; `epochs` and `max_steps` count from the
-  /// start of that run. Throws DataError as checkpoint::load, UsageError for what does not fit, and
-  /// then nothing is changed.
+  /// start of that run. Memory grows by at most one tensor beyond what training needs anyway.
+  /// Throws DataError as checkpoint::load, UsageError for what does not fit, and then nothing is
+  /// changed.
   void resume(const std::filesystem::path& path);
   /// The same of a checkpoint in memory. Its tensors are copied.
   void resume(const checkpoint::Checkpoint& from);
@@ -212,6 +213,8 @@ class DEMI_API Trainer {
   };
 
  private:
+  /// Takes what it loads out of the checkpoint.
+  void take_from(checkpoint::Checkpoint& from);
   History fit_epochs(const data::Loader& training, const data::Loader* validation, int64_t epochs);
 
   std::unique_ptr<Setup> setup_;
