@@ -86,7 +86,7 @@ fs::path last_of_run(const fs::path& run, const fs::path& checkpoints) {
 NamedTensors tensors_of(const SafetensorsInput& input, const FileRecord& record, Memory memory) {
   input.expect(record);
   if (memory == Memory::own) return input.load(&record);
-  input.verify(record);
+  input.verify(&record);
   return input.map();
 }
 

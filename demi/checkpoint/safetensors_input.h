@@ -30,8 +30,8 @@ class SafetensorsInput {
   /// All tensors, in memory of their own. Verifies the checksums if there is a record.
   NamedTensors load(const FileRecord* record) const;
 
-  /// Reads the whole file and verifies the checksums; keeps nothing.
-  void verify(const FileRecord& record) const;
+  /// Reads the whole file, and verifies the checksums if there is a record; keeps nothing.
+  void verify(const FileRecord* record) const;
 
   /// All tensors, in the mapped file; those that are not aligned there in memory of their own.
   NamedTensors map() const;

@@ -22,7 +22,8 @@ inline kernels::Storage storage_of(c10::ScalarType dtype) {
   return kernels::Storage::fp32;
 }
 
-/// "fp16", "bf16", "fp32", "fp64"; LibTorch's name for other dtypes.
+/// "fp16", "bf16", "fp32", "fp64", "fp8_e4m3", "fp8_e5m2", "int64", "uint8", "complex64", "bool";
+/// LibTorch's name for dtypes that a safetensors file cannot hold.
 DEMI_API std::string name_of(c10::ScalarType dtype);
 
 }  // namespace demi::tensor

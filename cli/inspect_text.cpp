@@ -1,0 +1,31 @@
+#include "cli/inspect_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lab/report/terminal.h"
+
+namespace demi::cli {
+
+std::string shape_text(const checkpoint::StoredTensor& tensor) {
+  return fmt::format("({})", fmt::join(tensor.shape, ", "));
+}
+
+std::string number_text(double value) { return fmt::format("{}", value); }
+
+nlohmann::ordered_json number_json(double value) {
+  using Json = nlohmann::ordered_json;
+  return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value));
+}
+
+std::string one_line(const std::string& text) {
+  constexpr std::size_t kColumns = 60;
+  const std::string shown = report::printable(text, /*utf8=*/true);
+  const std::string cut = report::cut_to_width(shown, kColumns);
+  return cut.size() < shown.size() ? fmt::format("{}… ({} bytes)", cut, text.size()) : cut;
+}
+
+}  // namespace demi::cli

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "demi/checkpoint/contents.h"
+
+namespace demi::cli {
+
+/// "(64, 3, 7, 7)".
+std::string shape_text(const checkpoint::StoredTensor& tensor);
+
+/// A number of a checkpoint with all its digits.
+std::string number_text(double value);
+/// The same; NaN and Inf, which JSON does not have, as text.
+nlohmann::ordered_json number_json(double value);
+
+/// One line of a table, of a text that may be a whole configuration.
+std::string one_line(const std::string& text);
+
+}  // namespace demi::cli

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/checkpoint/safetensors.h"
+#include "demi/core/export.h"
+#include "demi/core/state_dict.h"
+
+namespace demi::checkpoint {
+
+/// A tensor as it lies in a file.
+struct StoredTensor {
+  std::string name;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;
+  std::filesystem::path file;
+  uint64_t offset = 0;   // of the first value in the file, in bytes
+  bool of_model = true;  // false: of a checkpoint's other files
+  std::string checksum;  // from the checkpoint's manifest; "" of a file without one
+
+  DEMI_API int64_t elements() const;
+};
+
+/// What a safetensors file or a checkpoint holds, without the values of its tensors.
+struct Contents {
+  std::filesystem::path path;  // of the file, or of the checkpoint's folder
+  bool is_file = true;         // a single safetensors file
+  /// The model's first. By name, in which digits count as numbers: layer.2 before layer.10.
+  std::vector<StoredTensor> tensors;
+  Metadata metadata;  // of a checkpoint its `text`
+  // Of a checkpoint alone:
+  std::map<std::string, StateDict> numbers;
+  std::optional<int64_t> step;
+  std::string demi, libtorch;  // versions of those that wrote it
+};
+
+/// Reads headers and the manifest alone, however large the files are. The path is that of a
+/// safetensors file from anywhere, or one that stands for a checkpoint (checkpoint::find). Throws
+/// DataError, as find() and read_safetensors_header(), and for files that are not those of the
+/// manifest.
+DEMI_API Contents contents(const std::filesystem::path& path);
+
+/// Reads every byte and compares it with the checksums; keeps nothing. Throws DataError, which
+/// names file, tensor and place. A single file has checksums if it stands beside the manifest that
+/// names it; of any other one the header, the size and the truth values are checked.
+DEMI_API void verify(const Contents& contents);
+
+/// Whether `a` comes before `b` if runs of digits count as numbers.
+DEMI_API bool natural_less(std::string_view a, std::string_view b);
+
+}  // namespace demi::checkpoint

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/checkpoint/contents.h"
+#include "demi/core/export.h"
+
+namespace demi::checkpoint {
+
+/// How a tensor of one file differs from the tensor of the same name of another.
+struct TensorDifference {
+  enum class Kind { values, dtype, shape, only_in_first, only_in_second };
+
+  std::string name;
+  Kind kind = Kind::values;
+  std::optional<StoredTensor> first, second;  // none where the tensor is missing
+  /// Of `values` and `dtype`: pairs of elements that differ in a bit; of two dtypes, in their
+  /// value.
+  int64_t elements = 0, different_elements = 0;
+  /// The largest |first - second| of the pairs of finite numbers, in fp64. 0 of pairs that differ
+  /// in their bits alone (0 and -0).
+  double max_abs_difference = 0;
+  /// Different pairs in which one is NaN or Inf.
+  int64_t non_finite = 0;
+};
+
+/// An entry of two checkpoints' numbers or texts. None: it is missing there.
+template <class Value>
+struct EntryDifference {
+  std::string name;  // "scaler/scale"
+  std::optional<Value> first, second;
+};
+
+/// What differs between two files or checkpoints. Names are those of both sides, in the order of
+/// StoredTensor lists. What measures time (is_time) differs between any two runs and stands apart.
+struct Difference {
+  int64_t compared = 0;  // tensors of either side, without times
+  std::vector<TensorDifference> tensors, times;
+  std::vector<EntryDifference<double>> numbers;
+  std::vector<EntryDifference<std::string>> text;
+};
+
+/// Whether an entry measures time: "seconds" is a word of its name ("history/steps.data_seconds").
+DEMI_API bool is_time(const std::string& name);
+
+/// Reads the tensors of both in parts: about 50 MB of memory, whatever their size. Throws
+/// DataError. If one of them is a single file and the other one a checkpoint, the checkpoint's
+/// model is compared alone.
+DEMI_API Difference difference(const Contents& first, const Contents& second);
+
+}  // namespace demi::checkpoint

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "demi/checkpoint/contents.h"
+#include "demi/core/export.h"
+
+namespace demi::checkpoint {
+
+/// What the values of a tensor are like. Computed in fp64, over the finite values; a complex number
+/// counts as two.
+struct Statistics {
+  int64_t values = 0;                    // all of them
+  int64_t zeros = 0;                     // 0 and -0
+  int64_t nan = 0;                       //
+  int64_t infinite = 0;                  // Inf and -Inf
+  std::optional<double> min, max, mean;  // none without a finite value
+  /// With n - 1 in the denominator, as torch.std. None with fewer than two finite values.
+  std::optional<double> std;
+};
+
+/// Reads the tensor's values in parts: about 20 MB of memory, whatever its size. Throws DataError.
+DEMI_API Statistics statistics(const StoredTensor& tensor);
+
+}  // namespace demi::checkpoint
