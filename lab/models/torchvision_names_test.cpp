@@ -1,0 +1,79 @@
+#include "lab/models/torchvision_names.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/core/source_dir_testing.h"
+
+namespace demi::models {
+namespace {
+
+/// Lines "conv1.weight 64 3 7 7" of tests/fixtures/torchvision, which its make.py wrote.
+std::vector<std::string> torchvisions(const std::string& network) {
+  std::ifstream file(source_dir() / "tests/fixtures/torchvision" / (network + ".txt"));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string line_of(const std::string& name, const at::Tensor& tensor,
+                    const ResNetOptions& options) {
+  std::string line = torchvision_name(name, options);
+  for (const int64_t extent : tensor.sizes()) line += " " + std::to_string(extent);
+  return line;
+}
+
+std::vector<std::string> ours(const ResNetOptions& options) {
+  const ResNet network(options);
+  std::vector<std::string> lines;
+  for (const auto& item : network->named_parameters())
+    lines.push_back(line_of(item.key(), item.value(), options));
+  for (const auto& item : network->named_buffers())
+    lines.push_back(line_of(item.key(), item.value(), options));
+  return lines;
+}
+
+bool is_buffer(const std::string& line) {
+  return line.find(".running_") != std::string::npos ||
+         line.find(".num_batches_") != std::string::npos;
+}
+
+TEST(TorchvisionNames, AreThoseOfTorchvisionInItsOrderWithItsShapes) {
+  for (const std::string network : {"resnet18", "resnet50"}) {
+    ResNetOptions options =
+        network == "resnet18" ? ResNetOptions::resnet18() : ResNetOptions::resnet50();
+    options.stem = ResNetStem::imagenet;
+    options.classes = 1000;
+    // An optimizer's state goes by the parameters' order; that of C++ has no buffers in between.
+    std::vector<std::string> expected = torchvisions(network);
+    ASSERT_GT(expected.size(), 100U);
+    std::ranges::stable_partition(expected, [](const auto& line) { return !is_buffer(line); });
+    EXPECT_EQ(ours(options), expected) << network;
+  }
+}
+
+TEST(TorchvisionNames, OfOtherTensorsThereAreNone) {
+  const ResNetOptions options = ResNetOptions::resnet18();
+  EXPECT_EQ(torchvision_name("stages.7.shortcut.1.running_mean", options),
+            "layer4.1.downsample.1.running_mean")
+      << "what that block does not have is up to the network";
+  for (const char* name :
+       {"", "stem", "stem.0", "classifier", "stem.2.weight", "stem.3.weight", "stem.-1.weight",
+        "stem.x.weight", "stages.8.body.0.weight", "stages.-1.body.0.weight",
+        "stages.0.body.2.weight", "stages.0.body.6.weight", "stages.0.shortcut.2.weight",
+        "stages.0.tail.0.weight", "fc.weight", "stages.0.body", "stages."})
+    EXPECT_THROW(torchvision_name(name, options), UsageError) << name;
+  EXPECT_EQ(torchvision_name("stages.15.body.7.bias", ResNetOptions::resnet50()),
+            "layer4.2.bn3.bias");
+  EXPECT_THROW(torchvision_name("stages.16.body.7.bias", ResNetOptions::resnet50()), UsageError);
+  EXPECT_THROW(torchvision_name("stages.0.body.9.bias", ResNetOptions::resnet50()), UsageError);
+}
+
+}  // namespace
+}  // namespace demi::models
