@@ -63,7 +63,12 @@ void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::stri
   for (const auto& [name, tensor] : ours->state_tensors())
     to.state[part + "/" + name] = tensor.detach();
   const std::vector<StateDict> groups = ours->group_numbers();
-  for (std::size_t g = 0; g < groups.size(); ++g) to.numbers[group_name(part, g)] = groups[g];
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    to.numbers[group_name(part, g)] = groups[g];
+    // Python's optimizers want to know it.
+    to.numbers[part]["parameters." + std::to_string(g)] =
+        static_cast<double>(optimizer.param_groups()[g].params().size());
+  }
 }
 
 bool has_optimizer(const Checkpoint& checkpoint, const std::string& part) {

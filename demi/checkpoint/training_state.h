@@ -42,8 +42,8 @@ struct TrainingObjects {
 /// |                    | (Optimizer::state_tensors); `optimizer/archive`: what torch::save      |
 /// |                    | writes of an optimizer of LibTorch's, in bytes; `average/NAME`;        |
 /// |                    | `random/cpu`, `random/cuda:0`                                          |
-/// | `numbers`          | `optimizer/group.0`: options of a parameter group; `scaler`;           |
-/// |                    | `schedule`                                                             |
+/// | `numbers`          | `optimizer/group.0`: options of a parameter group; `optimizer`:        |
+/// |                    | `parameters.0`, how many it has; `scaler`; `schedule`                  |
 /// | `text`             | `demi.optimizer`: the optimizer's rule or class                        |
 ///
 /// The second optimizer's names begin with `optimizer.1`, the second schedule's with `schedule.1`.

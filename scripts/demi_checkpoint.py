@@ -1,0 +1,383 @@
+#!/usr/bin/env python3
+"""Reads and writes demi's checkpoints in Python PyTorch (pip install torch safetensors).
+
+    import demi_checkpoint
+    saved = demi_checkpoint.load("runs/train-mlp-001")      # {"model", "optimizer", "scaler"}: PyTorch's state dicts
+    model.load_state_dict(saved["model"])                   # a module of the same structure, strictly
+    optimizer.load_state_dict(saved["optimizer"])           # torch.optim.AdamW, Adam or SGD over model.parameters()
+    scaler.load_state_dict(saved["scaler"])                 # torch.amp.GradScaler
+    ...
+    demi_checkpoint.save("from-python", model, optimizer, scaler, step=500)   # a folder that demi resumes from
+
+As a program:
+
+    demi_checkpoint.py convert WEIGHTS.pt OUT      what torch.save wrote of a state dict; OUT: a .safetensors file, or a folder for
+                                                   {"model", "optimizer", "scaler"}. Loaded with weights_only: no code is run
+    demi_checkpoint.py export CHECKPOINT OUT.pt    the same three, written by torch.save
+    demi_checkpoint.py verify CHECKPOINT           compares every checksum
+
+The layout of a checkpoint is described in docs/reference/checkpoint.md.
+"""
+import argparse
+import json
+import math
+import os
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+FORMAT, FORMAT_VERSION = "demi checkpoint", 1
+MODEL, STATE, MANIFEST = "model.safetensors", "state.safetensors", "manifest.json"
+# The options that demi's optimizers have too, by torch.optim's names; the others (foreach, fused ...) choose an implementation.
+OPTIONS = {
+    "AdamW": ["lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"],
+    "Adam": ["lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"],
+    "SGD": ["lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"],
+}
+FLAGS = {"amsgrad", "maximize", "nesterov"}
+COUNTS = {"growth_interval", "_growth_tracker"}  # whole numbers in torch.amp.GradScaler's state dict
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or of another kind."""
+
+
+# CRC-32C (RFC 3720, appendix B.4), many blocks at a time: a checksum is linear in the bytes and in what stands before them.
+
+_POLYNOMIAL = 0x82F63B78
+
+
+def _byte_table():
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_TABLE = _byte_table()
+
+
+def _advance(register, data):
+    for byte in data:
+        register = _TABLE[(register ^ byte) & 0xFF] ^ register >> 8
+    return register
+
+
+def _zeros_operator(length):
+    """What `length` zero bytes make of each bit of the register, as 32 numbers; _apply gives that of a whole register."""
+    operator = [1 << bit for bit in range(32)]
+    power = [_advance(column, b"\0") for column in operator]
+    while length:
+        if length & 1:
+            operator = [_apply(power, column) for column in operator]
+        power = [_apply(power, column) for column in power]
+        length >>= 1
+    return operator
+
+
+def _apply(operator, register):
+    """Of a number, or of each number of a tensor."""
+    result = register & 0
+    for bit, column in enumerate(operator):
+        result = result ^ (register >> bit & 1) * column
+    return result
+
+
+def crc32c(data):
+    """The CRC-32C of bytes-like data."""
+    blocks = 1 << 14 if len(data) >= 1 << 20 else 256  # PyTorch computes so few in one thread, which is faster
+    each = len(data) // blocks
+    register, rest = 0xFFFFFFFF, data
+    if each >= 16:
+        table = torch.tensor(_TABLE)
+        whole = torch.frombuffer(bytearray(data[: each * blocks]), dtype=torch.uint8)
+        registers = torch.zeros(blocks, dtype=torch.int64)
+        for column in whole.view(blocks, each).t().contiguous():
+            registers = table.index_select(0, (registers ^ column) & 0xFF) ^ registers >> 8
+        operator = _zeros_operator(each)
+        while len(registers) > 1:  # neighbours become one block
+            registers = _apply(operator, registers[0::2]) ^ registers[1::2]
+            operator = [_apply(operator, column) for column in operator]
+        register = _apply(operator, register) ^ int(registers)
+        rest = data[each * blocks :]
+    return _advance(register, bytes(rest)) ^ 0xFFFFFFFF
+
+
+# Files.
+
+
+def _place(file):
+    """The header of a safetensors file and where the values begin."""
+    with open(file, "rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        return json.loads(stream.read(length)), 8 + length
+
+
+def _file_record(file):
+    data = Path(file).read_bytes()
+    header, start = _place(file)
+    header.pop("__metadata__", None)
+    sums = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        sums[name] = f"{crc32c(memoryview(data)[start + begin : start + end]):08x}"
+    return {"bytes": len(data), "crc32c": f"{crc32c(data):08x}", "tensors": sums}
+
+
+def _number_text(value):
+    value = float(value)
+    if math.isnan(value):
+        return "nan"
+    return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+
+
+def _number(value):
+    return float(value if not isinstance(value, str) or not value.startswith("nan") else "nan")
+
+
+def _read_manifest(folder):
+    file = Path(folder) / MANIFEST
+    text = file.read_bytes()
+    cut = text.rfind(b',\n  "crc32c": "')
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{file}: damaged: {error}") from error
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{file}: not a checkpoint of demi's: format {manifest.get('format')!r}")
+    if manifest["format_version"] > FORMAT_VERSION:
+        raise CheckpointError(f"{file}: format version {manifest['format_version']}; this script reads up to {FORMAT_VERSION}")
+    if f"{crc32c(text[:cut]):08x}" != manifest["crc32c"]:
+        raise CheckpointError(f"{file}: damaged: its checksum is not that of its text")
+    return manifest
+
+
+def _named_in(file):
+    """The checkpoint that a file `last` or `best` names."""
+    lines, _, closing = file.read_bytes().rpartition(b"crc32c ")
+    if closing.strip() != f"{crc32c(lines):08x}".encode():
+        raise CheckpointError(f"{file}: damaged: its checksum is not that of its lines")
+    named = file.parent / lines.split(b"\n")[0].decode()
+    if not (named / MANIFEST).is_file():
+        raise CheckpointError(f"{file}: it names {named.name}, which is not there")
+    return named
+
+
+def find(path):
+    """The folder of the checkpoint that a path stands for: itself, the last of a folder of checkpoints, the last of a run."""
+    path = Path(path)
+    if (path / MANIFEST).is_file():
+        return path
+    if path.name in ("last", "best") and path.is_file():
+        return _named_in(path)
+    if (path / "last").is_file():
+        return _named_in(path / "last")
+    if (path / "checkpoints").is_dir():
+        return find(path / "checkpoints")
+    raise CheckpointError(f"{path}: no checkpoint: it has neither {MANIFEST} nor a file `last` nor a folder checkpoints")
+
+
+def verify(path):
+    """Compares every checksum of a checkpoint; raises CheckpointError, which names file and tensor. Returns its manifest."""
+    folder = find(path)
+    manifest = _read_manifest(folder)
+    for name, expected in manifest["files"].items():
+        file = folder / name
+        if file.stat().st_size != expected["bytes"]:
+            raise CheckpointError(f"{file}: damaged: {file.stat().st_size} bytes instead of {expected['bytes']}")
+        found = _file_record(file)
+        for tensor, checksum in expected["tensors"].items():
+            if found["tensors"].get(tensor) != checksum:
+                raise CheckpointError(f"{file}: damaged: the checksum of {tensor} is {found['tensors'].get(tensor)} instead of {checksum}")
+        if found != expected:
+            raise CheckpointError(f"{file}: damaged: its checksum is {found['crc32c']} instead of {expected['crc32c']}")
+    return manifest
+
+
+def read(path):
+    """A checkpoint as it stands: {"model", "state": tensors by name, "numbers": by part, "text"}. Verified."""
+    if Path(path).is_file() and Path(path).name not in ("last", "best"):
+        return {"model": load_file(path), "state": {}, "numbers": {}, "text": {}}
+    folder = find(path)
+    manifest = verify(folder)
+    numbers = {part: {name: _number(value) for name, value in of.items()} for part, of in manifest["numbers"].items()}
+    return {"model": load_file(folder / MODEL), "state": load_file(folder / STATE), "numbers": numbers, "text": manifest["text"]}
+
+
+# The optimizer: demi's names and PyTorch's.
+
+
+def _python_optimizer(state, numbers):
+    """torch.optim's state dict from "optimizer/0.exp_avg" ... and the numbers "optimizer/group.0" ..."""
+    groups, first = [], 0
+    while f"optimizer/group.{len(groups)}" in numbers:
+        options = numbers[f"optimizer/group.{len(groups)}"]
+        group = {name: bool(value) if name in FLAGS else value for name, value in options.items() if not name.startswith("betas.")}
+        if "betas.0" in options:
+            group["betas"] = (options["betas.0"], options["betas.1"])
+        count = int(numbers["optimizer"][f"parameters.{len(groups)}"])
+        group["params"] = list(range(first, first + count))
+        first += count
+        groups.append(group)
+    if not groups:
+        return None
+    by_parameter = {}
+    for name, tensor in state.items():
+        parameter, _, entry = name.removeprefix("optimizer/").partition(".")
+        if not name.startswith("optimizer/") or not parameter.isdigit() or entry == "master":
+            continue  # PyTorch's optimizers know no master weights
+        if entry == "step":
+            tensor = tensor.to(torch.float32)
+        by_parameter.setdefault(int(parameter), {})[entry] = tensor
+    for entries in by_parameter.values():
+        if "exp_avg" not in entries:
+            entries.pop("step", None)  # SGD counts no steps
+    return {"state": {parameter: of for parameter, of in sorted(by_parameter.items()) if of}, "param_groups": groups}
+
+
+def _demi_optimizer(saved, step):
+    """The reverse: tensors and numbers under demi's names, and the optimizer's kind."""
+    tensors, numbers, taken, kind = {}, {}, 0, None
+    for parameter, entries in saved["state"].items():
+        count = int(entries.get("step", step or 1))
+        taken = max(taken, count)
+        tensors[f"optimizer/{parameter}.step"] = torch.tensor(count)
+        for name, value in entries.items():
+            if name != "step" and value is not None:
+                tensors[f"optimizer/{parameter}.{name}"] = value.to(torch.float32)
+    tensors["optimizer/taken"] = torch.tensor(taken)
+    sizes = {}
+    for index, group in enumerate(saved["param_groups"]):
+        kind = next((kind for kind, names in OPTIONS.items() if all(name in group for name in names)), None)
+        if kind is None:
+            raise CheckpointError(f"the options {sorted(group)} are not those of AdamW, Adam or SGD")
+        if kind == "AdamW" and not group.get("decoupled_weight_decay", True):
+            kind = "Adam"
+        part = numbers[f"optimizer/group.{index}"] = {}
+        for name in OPTIONS[kind]:
+            if name == "betas":
+                part["betas.0"], part["betas.1"] = (float(beta) for beta in group["betas"])
+            else:
+                part[name] = float(group[name])
+        sizes[f"parameters.{index}"] = float(len(group["params"]))
+    numbers["optimizer"] = sizes
+    return tensors, numbers, kind
+
+
+def load(path):
+    """{"model", "optimizer", "scaler"}: PyTorch's state dicts of the checkpoint that `path` stands for; those that it has. A single
+    safetensors file is a model alone. Every checksum is compared; raises CheckpointError."""
+    saved = read(path)
+    found = {"model": saved["model"]}
+    optimizer = _python_optimizer(saved["state"], saved["numbers"])
+    if optimizer:
+        found["optimizer"] = optimizer
+    if "scaler" in saved["numbers"]:
+        scaler = saved["numbers"]["scaler"]
+        found["scaler"] = {name: int(value) if name in COUNTS else value for name, value in scaler.items()}
+    return found
+
+
+def _state_dict(thing):
+    return thing if thing is None or isinstance(thing, dict) else thing.state_dict()
+
+
+def _own(tensors):
+    """Tensors that safetensors can hold: on the CPU, contiguous, none in the memory of another."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def save(path, model, optimizer=None, scaler=None, step=0):
+    """Writes the folder `path`, from which demi resumes; it must not exist yet. `model`, `optimizer` (AdamW, Adam or SGD) and `scaler`
+    are objects or their state dicts. It is written beside, synchronised and renamed: whole or not at all."""
+    path = Path(path)
+    if path.exists():
+        raise CheckpointError(f"{path}: is there already; name a folder that is not")
+    tensors, numbers, kind = _demi_optimizer(_state_dict(optimizer), step) if optimizer else ({}, {}, None)
+    if scaler is not None and _state_dict(scaler):
+        numbers["scaler"] = {name: float(value) for name, value in _state_dict(scaler).items()}
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    beside.mkdir(parents=True)
+    try:
+        save_file(_own(_state_dict(model)), beside / MODEL, {"format": "pt"})
+        save_file(_own(tensors), beside / STATE)
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "demi": "demi_checkpoint.py",
+            "libtorch": torch.__version__,
+            "step": int(step),
+            "text": {"demi.optimizer": kind} if kind else {},
+            "numbers": {part: {name: _number_text(value) for name, value in of.items()} for part, of in numbers.items()},
+            "files": {name: _file_record(beside / name) for name in (MODEL, STATE)},
+        }
+        body = json.dumps(manifest, indent=2)[:-2].encode()  # without the last brace
+        (beside / MANIFEST).write_bytes(body + f',\n  "crc32c": "{crc32c(body):08x}"\n}}\n'.encode())
+        for name in (MODEL, STATE, MANIFEST, "."):
+            _sync(beside / name)
+        beside.rename(path)
+        _sync(path.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+# The program.
+
+
+def convert(source, out):
+    loaded = torch.load(source, map_location="cpu", weights_only=True)
+    if not isinstance(loaded, dict):
+        raise CheckpointError(f"{source}: holds a {type(loaded).__name__}; a state dict is wanted: torch.save(model.state_dict(), file)")
+    is_tensors = lambda entry: isinstance(entry, dict) and entry and all(isinstance(value, torch.Tensor) for value in entry.values())
+    model = next((entry for entry in (loaded, loaded.get("model"), loaded.get("state_dict")) if is_tensors(entry)), None)
+    if model is None:
+        raise CheckpointError(f"{source}: no state dict: neither tensors by name, nor such under `model` or `state_dict`; it has {list(loaded)[:10]}")
+    if str(out).endswith(".safetensors"):
+        save_file(_own(model), out, {"format": "pt"})
+    else:
+        save(out, model, loaded.get("optimizer"), loaded.get("scaler"))
+    print(f"{out}: {len(model)} tensors of the model")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="The functions load and save are described in this file.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, arguments, words in (
+        ("convert", ["source", "out"], "torch.save's file of state dicts to safetensors, or to a checkpoint's folder"),
+        ("export", ["checkpoint", "out"], "a checkpoint's model, optimizer and scaler as torch.save writes them"),
+        ("verify", ["checkpoint"], "compares every checksum"),
+    ):
+        command = commands.add_parser(name, help=words)
+        for argument in arguments:
+            command.add_argument(argument)
+    given = parser.parse_args()
+    try:
+        if given.command == "convert":
+            convert(given.source, given.out)
+        elif given.command == "export":
+            torch.save(load(given.checkpoint), given.out)
+        else:
+            print(f"{find(given.checkpoint)}: whole, {sum(len(of['tensors']) for of in verify(given.checkpoint)['files'].values())} tensors")
+    except (CheckpointError, OSError, RuntimeError) as error:
+        print(f"demi_checkpoint.py: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+// The C++ side of python_checkpoint_test.py: goes on with a checkpoint for some steps and saves.
+//
+//     checkpoint_partner KIND FROM TO FIRST LAST
+//
+// KIND as in KINDS there. The optimizer is made with other options than the checkpoint's, which
+// must replace them.
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "demi/demi.h"
+
+namespace {
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+torch::nn::Sequential make_model() {
+  return torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(8, 16).bias(false)),
+                               torch::nn::BatchNorm1d(16), torch::nn::ReLU(),
+                               torch::nn::Linear(16, 1));
+}
+
+// Weights in one group, biases in another.
+Groups groups_of(const torch::nn::Sequential& model) {
+  std::vector<at::Tensor> weights, biases;
+  for (const auto& item : model->named_parameters())
+    (item.key().ends_with("weight") ? weights : biases).push_back(item.value());
+  return {torch::optim::OptimizerParamGroup(weights), torch::optim::OptimizerParamGroup(biases)};
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
+                                                        const Groups& groups) {
+  if (kind.starts_with("sgd"))
+    return std::make_unique<demi::optim::SGD>(groups, demi::optim::SGDOptions(0.5));
+  if (kind.starts_with("adamw"))
+    return std::make_unique<demi::optim::AdamW>(groups, demi::optim::AdamWOptions(0.5));
+  return std::make_unique<demi::optim::Adam>(groups, demi::optim::AdamOptions(0.5));
+}
+
+// (32, 8): dyadic fractions, the same in Python.
+at::Tensor batch_of(int64_t step) {
+  const auto rows = torch::arange(32).unsqueeze(1) * 37, columns = torch::arange(8) * 11;
+  return ((rows + columns + 101 * step) % 64 - 32).to(torch::kFloat) / 32;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 6) return 2;
+  const std::string kind = argv[1];
+  const int64_t first = std::atoll(argv[4]), last = std::atoll(argv[5]);
+  auto model = make_model();
+  const auto optimizer = make_optimizer(kind, groups_of(model));
+  demi::GradScaler scaler;
+  const demi::checkpoint::TrainingObjects objects{
+      .model = model.get(), .optimizers = {optimizer.get()}, .scaler = &scaler};
+  demi::checkpoint::load(argv[2], objects);
+  for (int64_t step = first; step < last; ++step) {
+    const at::Tensor x = batch_of(step), y = x.sum(1, true) / 2;
+    optimizer->zero_grad();
+    at::Tensor loss;
+    {
+      demi::Autocast region(torch::kCPU,
+                            {.dtype = torch::kBFloat16, .enabled = kind.ends_with("bf16")});
+      loss = torch::mse_loss(model->forward(x), y);
+    }
+    if (step == 5) loss = loss * 1e30F * 1e30F;  // this step is skipped
+    scaler.scale(loss).backward();
+    scaler.step(*optimizer);
+    scaler.update();
+  }
+  demi::checkpoint::save(argv[3], last, objects);
+  return 0;
+}

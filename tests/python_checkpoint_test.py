@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Checkpoints between C++ and Python with the real packages: python_checkpoint_test.py PARTNER RESNET DEMI.
+
+A run that changes over from C++ to Python, or back, in the middle ends where the run ends that stays on one side. Needs
+`pip install torch safetensors`; exits with 77 without them. torchvision is used where it is installed.
+"""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+import demi_checkpoint  # noqa: E402
+
+PARTNER, RESNET, DEMI = sys.argv[1:4]
+STEPS, CHANGE = 12, 7
+KINDS = {
+    "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    "adamw-amsgrad": (torch.optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "amsgrad": True}),
+    "adam": (torch.optim.Adam, {"lr": 0.02, "weight_decay": 0.01}),
+    "sgd": (torch.optim.SGD, {"lr": 0.05}),
+    "sgd-nesterov": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.001}),
+    "adamw-bf16": (torch.optim.AdamW, {"lr": 0.01}),
+}
+
+
+# No bias before BatchNorm: its gradient would be rounding error alone, which Adam makes as large as any other.
+def make_model():
+    return torch.nn.Sequential(torch.nn.Linear(8, 16, bias=False), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+
+class Run:
+    """The Python side; checkpoint_partner.cpp is its like."""
+
+    def __init__(self, kind):
+        torch.manual_seed(0)
+        self.kind, self.model = kind, make_model()
+        named = list(self.model.named_parameters())
+        weights = [p for name, p in named if name.endswith("weight")]
+        biases = [p for name, p in named if not name.endswith("weight")]
+        make, options = KINDS[kind]
+        # foreach=False: the order of operations that C++ has. The second group has options of its own.
+        self.optimizer = make([{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 0.004}], foreach=False, **options)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
+
+    def train(self, first, last):
+        for step in range(first, last):
+            x = ((torch.arange(32).unsqueeze(1) * 37 + torch.arange(8) * 11 + 101 * step) % 64 - 32).float() / 32
+            y = x.sum(1, True) / 2
+            self.optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.kind.endswith("bf16")):
+                loss = torch.nn.functional.mse_loss(self.model(x), y)
+            if step == 5:
+                loss = loss * 1e30 * 1e30
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        return self
+
+    def save(self, folder, step):
+        demi_checkpoint.save(folder, self.model, self.optimizer, self.scaler, step)
+
+    def load(self, path):
+        saved = demi_checkpoint.load(path)
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scaler.load_state_dict(saved["scaler"])
+        return self
+
+    def state(self):
+        """Every number of the run, by name."""
+        saved = self.optimizer.state_dict()
+        numbers = {f"model {name}": value for name, value in self.model.state_dict().items()}
+        numbers |= {f"state {i} {name}": value for i, of in saved["state"].items() for name, value in of.items() if value is not None}
+        numbers |= {f"scaler {name}": torch.tensor(value) for name, value in self.scaler.state_dict().items()}
+        for i, group in enumerate(saved["param_groups"]):
+            for name in demi_checkpoint.OPTIONS[type(self.optimizer).__name__]:
+                numbers[f"group {i} {name}"] = torch.tensor(group[name])
+        return numbers
+
+
+def fresh(kind):
+    """A run whose every number and option is another than the checkpoint's."""
+    run = Run(kind)
+    for parameter in run.model.parameters():
+        parameter.data.add_(1)
+    for group in run.optimizer.param_groups:
+        group["lr"] *= 100
+    return run
+
+
+def partner(kind, source, to, first, last):
+    subprocess.run([PARTNER, kind, str(source), str(to), str(first), str(last)], check=True)
+
+
+def compare(what, seen, expected, tolerance):
+    assert seen.keys() == expected.keys(), seen.keys() ^ expected.keys()
+    different = 0
+    for name, value in expected.items():
+        assert seen[name].shape == value.shape, (what, name)
+        torch.testing.assert_close(seen[name].double(), value.double(), rtol=tolerance, atol=tolerance, msg=lambda text: f"{what}, {name}: {text}")
+        different += not torch.equal(seen[name], value.to(seen[name].dtype))
+    print(f"{what}: {'the same bits' if not different else f'{different} of {len(expected)} differ within {tolerance}'}")
+
+
+def round_trips(folder):
+    for kind in KINDS:
+        tolerance = 0.05 if kind.endswith("bf16") else 2e-6
+        at = folder / kind
+        Run(kind).save(at / "start", 0)
+        partner(kind, at / "start", at / "cpp", 0, STEPS)
+        partner(kind, at / "start", at / "cpp-begins", 0, CHANGE)
+        unbroken, python = fresh(kind).load(at / "cpp"), Run(kind).train(0, STEPS)
+        compare(f"{kind}, C++ beside Python", unbroken.state(), python.state(), tolerance)
+        compare(f"{kind}, C++ then Python", fresh(kind).load(at / "cpp-begins").train(CHANGE, STEPS).state(), unbroken.state(), tolerance)
+        Run(kind).train(0, CHANGE).save(at / "python-begins", CHANGE)
+        partner(kind, at / "python-begins", at / "python-then-cpp", CHANGE, STEPS)
+        compare(f"{kind}, Python then C++", fresh(kind).load(at / "python-then-cpp").state(), python.state(), tolerance)
+        # Without this project's script: the file as it is, strictly.
+        make_model().load_state_dict(load_file(next((at / "cpp").glob("step-*")) / "model.safetensors"))
+
+
+def refused(call, words):
+    try:
+        call()
+    except demi_checkpoint.CheckpointError as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
+def damage(folder):
+    at = folder / "damaged"
+    Run("adamw").train(0, 3).save(at, 3)
+    for name in ("model.safetensors", "state.safetensors", "manifest.json"):
+        file = at / name
+        data = file.read_bytes()
+        file.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
+        refused(lambda: demi_checkpoint.load(at), "damaged")
+        inspected = subprocess.run([DEMI, "inspect", at, "--verify"], capture_output=True, text=True)
+        assert inspected.returncode == 3 and name in inspected.stderr, inspected
+        file.write_bytes(data)
+    demi_checkpoint.load(at)
+    refused(lambda: demi_checkpoint.load(folder), "no checkpoint")
+    refused(lambda: Run("adamw").save(at, 3), "there already")
+    refused(lambda: demi_checkpoint.save(folder / "lbfgs", {}, torch.optim.LBFGS([torch.zeros(1)])), "AdamW, Adam or SGD")
+    assert not (folder / "lbfgs").exists() and not list(folder.glob("*.tmp"))
+
+
+def script(*arguments):
+    return subprocess.run([sys.executable, demi_checkpoint.__file__, *map(str, arguments)], capture_output=True, text=True)
+
+
+def converter(folder):
+    run = Run("adamw").train(0, CHANGE)
+    torch.save(run.model.state_dict(), folder / "plain.pt")
+    torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict(), "scaler": run.scaler.state_dict()}, folder / "all.pt")
+    torch.save({"state_dict": run.model.state_dict(), "epoch": 3}, folder / "lightning.pt")
+    torch.save([1, 2], folder / "list.pt")
+    for name in ("plain", "lightning"):
+        out = folder / f"{name}.safetensors"
+        assert script("convert", folder / f"{name}.pt", out).returncode == 0
+        make_model().load_state_dict(load_file(out))
+        listed = json.loads(subprocess.run([DEMI, "inspect", out, "--json"], capture_output=True, check=True).stdout)
+        assert {one["name"]: one["shape"] for one in listed["tensors"]} == {name: list(value.shape) for name, value in run.model.state_dict().items()}
+    assert script("convert", folder / "all.pt", folder / "all").returncode == 0
+    partner("adamw", folder / "all", folder / "all-then-cpp", CHANGE, STEPS)
+    compare("torch.save, then C++", fresh("adamw").load(folder / "all-then-cpp").state(), run.train(CHANGE, STEPS).state(), 2e-6)
+    assert script("export", folder / "all-then-cpp", folder / "back.pt").returncode == 0
+    assert torch.load(folder / "back.pt", weights_only=True).keys() == {"model", "optimizer", "scaler"}
+    for arguments in (("convert", folder / "list.pt", folder / "x"), ("convert", folder / "none.pt", folder / "x"), ("verify", folder / "none")):
+        failed = script(*arguments)
+        assert failed.returncode == 3 and "Traceback" not in failed.stderr, failed
+    assert "whole" in script("verify", folder / "all-then-cpp").stdout
+
+
+def checksums():
+    # RFC 3720, appendix B.4, and the check value of the catalogue of CRCs.
+    for data, checksum in ((b"", 0), (b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43)):
+        assert demi_checkpoint.crc32c(data) == checksum, data
+    for size in (4095, 4096, 1 << 20, (1 << 20) + 3):
+        data = bytes(i * 7 % 251 for i in range(size))
+        assert demi_checkpoint.crc32c(data) == demi_checkpoint._advance(0xFFFFFFFF, data) ^ 0xFFFFFFFF, size
+
+
+def resnet18():
+    """torchvision's, or one with its names and structure (torchvision/models/resnet.py: BasicBlock)."""
+    try:
+        import torchvision
+
+        return torchvision.models.resnet18(num_classes=10)
+    except ImportError:
+        pass
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, before, width, stride):
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+            self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+            self.downsample = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width)) if before != width else nn.Identity()
+
+        def forward(self, x):
+            return (self.bn2(self.conv2(self.bn1(self.conv1(x)).relu())) + self.downsample(x)).relu()
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+            self.maxpool = nn.MaxPool2d(3, 2, 1)
+            for i, width in enumerate((64, 128, 256, 512)):
+                self.add_module(f"layer{i + 1}", nn.Sequential(Block(max(64, width // 2), width, 1 + (i > 0)), Block(width, width, 1)))
+            self.fc = nn.Linear(512, 10)
+
+        def forward(self, x):
+            x = self.maxpool(self.bn1(self.conv1(x)).relu())
+            for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+                x = layer(x)
+            return self.fc(x.mean((2, 3)))
+
+    return Net()
+
+
+def torchvisions_network(folder):
+    torch.manual_seed(0)
+    model = resnet18()
+    with torch.no_grad():
+        x = torch.randn(8, 3, 64, 64)
+        for _ in range(3):
+            model(x)  # running statistics of its own
+        model.eval()
+        file = folder / "resnet18.safetensors"
+        save_file({**model.state_dict(), "example.input": x, "example.output": model(x)}, file)
+    said = subprocess.run([RESNET, "cpu", "bf16", file], capture_output=True, text=True)
+    assert said.returncode == 0 and "output is Python's" in said.stdout, said
+    print(f"{type(model).__module__}: {said.stdout.strip()}")
+
+
+with tempfile.TemporaryDirectory() as name:
+    checksums()
+    round_trips(Path(name))
+    damage(Path(name))
+    converter(Path(name))
+    torchvisions_network(Path(name))
