@@ -32,6 +32,18 @@ enum class Memory { own, mapped };
                    .advice = advice});
 }
 
+/// `code`: why the system cannot tell; none where there is nothing of that name.
+[[noreturn]] void nothing_there(const fs::path& path, std::error_code code) {
+  const bool is_locked = code == std::errc::permission_denied;
+  throw DataError({.where = "checkpoint.find",
+                   .what = path.string() + " stands for no checkpoint",
+                   .seen = code ? code.message() : "nothing of that name",
+                   .accepted = "a safetensors file, a checkpoint's folder, a folder of "
+                               "checkpoints, or a run's folder",
+                   .advice = is_locked ? "let this user enter the folders above it (chmod)"
+                                       : "look for its name in the folder"});
+}
+
 /// Whether something stands there. Throws DataError if the system cannot tell.
 bool stands(const fs::path& path) {
   std::error_code code;
@@ -141,7 +153,7 @@ Checkpoint read(const fs::path& path, Memory memory) {
 fs::path find(const fs::path& path) {
   std::error_code code;
   const fs::file_status status = fs::status(path, code);
-  if (!fs::exists(status)) no_checkpoint(path, code ? code.message() : "nothing of that name");
+  if (!fs::exists(status)) nothing_there(path, code);
   if (fs::is_regular_file(status) && (path.filename() == "last" || path.filename() == "best"))
     if (auto named = named_in(path)) return *named;
   if (!fs::is_directory(status)) no_checkpoint(path, "a file");

@@ -22,6 +22,12 @@ std::string_view kind_of(mode_t mode) {
   return "a device";
 }
 
+std::string_view advice_about(int error) {
+  if (error == ENOENT || error == ENOTDIR) return "look for its name in the folder";
+  if (error == EACCES) return "let this user read it, and enter the folders above it (chmod)";
+  return "";
+}
+
 }  // namespace
 
 Mapping::~Mapping() {
@@ -38,19 +44,24 @@ void Mapping::release(uint64_t begin, uint64_t end) const {
 InputFile::InputFile(const std::filesystem::path& path, std::string_view where,
                      std::string_view expected)
     : fault_{path, where} {
-  const auto refuse = [&](std::string_view seen) {
+  const auto refuse = [&](std::string_view seen, std::string_view advice = {}) {
     throw DataError({.where = where,
                      .what = fmt::format("{} cannot be opened", path.string()),
                      .seen = seen,
-                     .accepted = expected});
+                     .accepted = expected,
+                     .advice = advice});
+  };
+  const auto refuse_by_system = [&] {
+    const int error = errno;
+    refuse(std::strerror(error), advice_about(error));
   };
   struct stat status {};
   // Before it is opened: opening a pipe would wait for its writer.
-  if (::stat(path.c_str(), &status) != 0) refuse(std::strerror(errno));
+  if (::stat(path.c_str(), &status) != 0) refuse_by_system();
   if (!S_ISREG(status.st_mode)) refuse(kind_of(status.st_mode));
   do fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   while (fd_ < 0 && errno == EINTR);
-  if (fd_ < 0) refuse(std::strerror(errno));
+  if (fd_ < 0) refuse_by_system();
   bytes_ = static_cast<uint64_t>(status.st_size);
   // The system then reads further ahead. To ask it for pages by hand was slower.
   ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);

@@ -7,12 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "demi/checkpoint/file_kind.h"
 #include "demi/checkpoint/huge_pages.h"
 #include "demi/checkpoint/safetensors_dtype.h"
 #include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/crc32c.h"
+#include "demi/core/error.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -71,6 +74,17 @@ void check_bool(const Fault& fail, const TensorPlace& place, uint64_t offset, co
            fmt::to_string(value), "0 or 1");
 }
 
+/// Throws DataError if the first bytes tell what the file is instead.
+void refuse_other_kind(const InputFile& file, std::string_view first) {
+  const FileKind kind = file_kind(first);
+  if (kind.name.empty()) return;
+  throw DataError({.where = file.fault().where,
+                   .what = fmt::format("{} is no safetensors file", file.fault().path.string()),
+                   .seen = kind.name,
+                   .accepted = "a safetensors file",
+                   .advice = kind.advice});
+}
+
 }  // namespace
 
 /// Checksums of what was read: of the tensor, and of the file up to its end.
@@ -87,9 +101,11 @@ SafetensorsHeader SafetensorsInput::read_header() {
   file_.read(raw.data(), 0, raw.size());
   uint64_t length = 0;
   for (std::size_t i = 0; i < 8; ++i) length |= uint64_t{raw[i]} << (8 * i);
-  if (length > kLongestHeader || length > file_.bytes() - 8)
+  if (length > kLongestHeader || length > file_.bytes() - 8) {
+    refuse_other_kind(file_, {reinterpret_cast<const char*>(raw.data()), raw.size()});
     fail("the header's length is impossible", 0, fmt::to_string(length),
          fmt::format("at most {}", std::min(kLongestHeader, file_.bytes() - 8)));
+  }
   std::string text(length, '\0');
   file_.read(text.data(), 8, length);
   header_sum_ = crc32c(text.data(), text.size(), crc32c(raw.data(), raw.size()));
