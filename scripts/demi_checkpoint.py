@@ -114,19 +114,30 @@ def crc32c(data):
 
 def _place(file):
     """The header of a safetensors file and where the values begin."""
+    size = Path(file).stat().st_size
     with open(file, "rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        return json.loads(stream.read(length)), 8 + length
+        first = stream.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else size
+        if length > size - 8:
+            raise CheckpointError(f"{file}: damaged, or no safetensors file: a header of {length} bytes in a file of {size}")
+        try:
+            header = json.loads(stream.read(length))
+        except ValueError as error:
+            raise CheckpointError(f"{file}: damaged: its header is no JSON: {error}") from error
+    return header, 8 + length
 
 
 def _file_record(file):
     data = Path(file).read_bytes()
     header, start = _place(file)
-    header.pop("__metadata__", None)
     sums = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        sums[name] = f"{crc32c(memoryview(data)[start + begin : start + end]):08x}"
+    try:
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            sums[name] = f"{crc32c(memoryview(data)[start + begin : start + end]):08x}"
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file}: damaged: its header is not that of a safetensors file: {error!r}") from error
     return {"bytes": len(data), "crc32c": f"{crc32c(data):08x}", "tensors": sums}
 
 
@@ -149,11 +160,13 @@ def _read_manifest(folder):
         manifest = json.loads(text)
     except ValueError as error:
         raise CheckpointError(f"{file}: damaged: {error}") from error
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{file}: not a checkpoint of demi's: format {manifest.get('format')!r}")
-    if manifest["format_version"] > FORMAT_VERSION:
-        raise CheckpointError(f"{file}: format version {manifest['format_version']}; this script reads up to {FORMAT_VERSION}")
-    if f"{crc32c(text[:cut]):08x}" != manifest["crc32c"]:
+    kind = manifest.get("format") if isinstance(manifest, dict) else None
+    if kind != FORMAT:
+        raise CheckpointError(f"{file}: not a checkpoint of demi's: format {kind!r}")
+    version = manifest.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise CheckpointError(f"{file}: written by a newer demi: format version {version}; this script reads up to {FORMAT_VERSION}")
+    if f"{crc32c(text[:cut]):08x}" != manifest.get("crc32c"):
         raise CheckpointError(f"{file}: damaged: its checksum is not that of its text")
     return manifest
 

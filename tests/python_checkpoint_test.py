@@ -143,10 +143,14 @@ def damage(folder):
     for name in ("model.safetensors", "state.safetensors", "manifest.json"):
         file = at / name
         data = file.read_bytes()
-        file.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
-        refused(lambda: demi_checkpoint.load(at), "damaged")
-        inspected = subprocess.run([DEMI, "inspect", at, "--verify"], capture_output=True, text=True)
-        assert inspected.returncode == 3 and name in inspected.stderr, inspected
+        # In the values or the checksums; in the header's length; in its JSON or the manifest's.
+        for place in (len(data) - 40, 6, 20):
+            file.write_bytes(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :])
+            refused(lambda: demi_checkpoint.load(at), str(file))
+            inspected = subprocess.run([DEMI, "inspect", at, "--verify"], capture_output=True, text=True)
+            assert inspected.returncode == 3 and name in inspected.stderr, inspected
+        file.write_bytes(data[:5])
+        refused(lambda: demi_checkpoint.load(at), str(file))
         file.write_bytes(data)
     demi_checkpoint.load(at)
     refused(lambda: demi_checkpoint.load(folder), "no checkpoint")
