@@ -2,7 +2,9 @@
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <linux/capability.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <fstream>
 #include <limits>
@@ -12,17 +14,12 @@
 #include "demi/core/source_dir_testing.h"
 #include "tests/cli_testing.h"
 
+namespace cli_testing {
 namespace {
 
-namespace fs = std::filesystem;
-using cli_testing::Cli;
-using cli_testing::Outcome;
-using cli_testing::slurp;
 using demi::checkpoint::Checkpoint;
 using nlohmann::json;
 using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Inspect : public Cli {
  protected:
@@ -38,19 +35,18 @@ class Inspect : public Cli {
   fs::path save(const std::string& folder, const Checkpoint& checkpoint, int64_t step = 400) {
     return demi::checkpoint::save(folder_ / folder, step, checkpoint);
   }
-  json json_of(std::vector<std::string> arguments) {
+  void expect_refused(Words arguments, int code, const std::string& words,
+                      const std::function<void()>& before = {}) {
     arguments.insert(arguments.begin(), "inspect");
-    arguments.emplace_back("--json");
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    return json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
-  }
-  void expect_refused(std::vector<std::string> arguments, int code, const std::string& words) {
-    arguments.insert(arguments.begin(), "inspect");
-    const Outcome outcome = run(arguments);
+    const Outcome outcome = run(arguments, before);
     EXPECT_EQ(outcome.code, code) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(words));
     EXPECT_EQ(outcome.out, "");
+  }
+  // root, too, must be let in.
+  static void without_privileges() {
+    prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
+    prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH);
   }
   static void flip(const fs::path& file, std::uintmax_t at) {
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -65,7 +61,7 @@ const fs::path kPython = demi::source_dir() / "tests/fixtures/safetensors/python
 
 // The table of tests/fixtures/safetensors/make.py.
 TEST_F(Inspect, ListsAFileThatPythonWrote) {
-  const json found = json_of({kPython.string()});
+  const json found = json_of({"inspect", kPython.string()});
   EXPECT_EQ(found["kind"], "file");
   EXPECT_EQ(found["metadata"], json({{"format", "pt"}}));
   ASSERT_EQ(found["tensors"].size(), 14U);
@@ -83,7 +79,7 @@ TEST_F(Inspect, ListsACheckpointAndWhatStandsForIt) {
   const fs::path one = save("run/checkpoints", small_checkpoint());
   for (const fs::path& path :
        {one, folder_ / "run/checkpoints", folder_ / "run", folder_ / "run/checkpoints/last"}) {
-    const json found = json_of({path.string(), "--verify"});
+    const json found = json_of({"inspect", path.string(), "--verify"});
     EXPECT_EQ(found["kind"], "checkpoint");
     EXPECT_EQ(found["step"], 400);
     EXPECT_EQ(found["verified"], true);
@@ -103,12 +99,11 @@ TEST_F(Inspect, ListsACheckpointAndWhatStandsForIt) {
                               HasSubstr("every byte agrees"), HasSubstr("state.safetensors")));
 }
 
-// CRC-32C of 3 bytes of 0x00, 0x01 and of the check text are those of RFC 3720 and of Python's
-// script; here they are the manifest's.
+// The manifest's own are held to RFC 3720 where they are made (crc32c_test, manifest_test).
 TEST_F(Inspect, ShowsTheChecksumsOfTheManifest) {
   const fs::path one = save("run", small_checkpoint());
   const json manifest = json::parse(slurp(one / "manifest.json"));
-  for (const json& tensor : json_of({one.string()})["tensors"])
+  for (const json& tensor : json_of({"inspect", one.string()})["tensors"])
     EXPECT_EQ(tensor["checksum"], manifest["files"][tensor["file"].get<std::string>()]["tensors"]
                                           [tensor["name"].get<std::string>()]);
 }
@@ -117,7 +112,7 @@ TEST_F(Inspect, StatisticsAreOfTheFiniteValues) {
   const fs::path file = folder_ / "x.safetensors";
   demi::checkpoint::save_safetensors(
       file, {{"x", at::tensor({0.F, 4.F, NAN, INFINITY, -1.F})}, {"none", at::empty({0})}});
-  const json found = json_of({file.string(), "--statistics"});
+  const json found = json_of({"inspect", file.string(), "--statistics"});
   const json& none = found["tensors"][0];
   EXPECT_TRUE(none["min"].is_null() && none["std"].is_null());
   const json& x = found["tensors"][1];
@@ -128,7 +123,8 @@ TEST_F(Inspect, StatisticsAreOfTheFiniteValues) {
   EXPECT_EQ(x["zeros"], 1);
   EXPECT_EQ(x["nan"], 1);
   EXPECT_EQ(x["inf"], 1);
-  EXPECT_FALSE(json_of({file.string()})["tensors"][1].contains("min")) << "only if asked";
+  EXPECT_FALSE(json_of({"inspect", file.string()})["tensors"][1].contains("min"))
+      << "only if asked";
   EXPECT_THAT(run({"inspect", file.string(), "--statistics"}).out, HasSubstr("2.646"));
 }
 
@@ -178,17 +174,23 @@ TEST_F(Inspect, WhatIsDamagedIsNamed) {
 }
 
 TEST_F(Inspect, NoFileAndOtherFilesAreRefused) {
-  expect_refused({(folder_ / "none").string()}, 3, "none");
+  for (const char* words : {"none stands for no checkpoint", "No such file", "a safetensors file"})
+    expect_refused({(folder_ / "none").string()}, 3, words);
   fs::create_directories(folder_ / "empty");
   expect_refused({(folder_ / "empty").string()}, 3, "stands for no checkpoint");
-  std::ofstream(folder_ / "text") << "this is no safetensors file, but it is long enough\n";
-  expect_refused({(folder_ / "text").string()}, 3, "header's length is impossible");
+  const auto expect_other_kind = [&](const std::string& content, const std::string& words) {
+    std::ofstream(folder_ / "other", std::ios::binary) << content;
+    expect_refused({(folder_ / "other").string()}, 3, words);
+  };
+  expect_other_kind("this is no safetensors file, but it is long enough\n", "seen: a text");
+  expect_other_kind("\x89PNG\r\n\x1a\n and so on", "seen: a PNG picture");
+  expect_other_kind("PK\x03\x04 what torch.save writes", "demi_checkpoint.py convert");
+  expect_other_kind(std::string(16, '\xff'), "header's length is impossible");
+  expect_other_kind("", "ends too early");
   expect_refused({"/dev/null"}, 3, "/dev/null");
-  if (geteuid() != 0) {
-    fs::copy_file(kPython, folder_ / "locked");
-    fs::permissions(folder_ / "locked", fs::perms::none);
-    expect_refused({(folder_ / "locked").string()}, 3, "Permission denied");
-  }
+  fs::copy_file(kPython, folder_ / "locked");
+  fs::permissions(folder_ / "locked", fs::perms::none);
+  expect_refused({(folder_ / "locked").string()}, 3, "Permission denied", without_privileges);
   expect_refused({}, 2, "which file?");
   expect_refused({"--diff", kPython.string()}, 2, "--diff");
   expect_refused({kPython.string(), "--diff", kPython.string(), kPython.string()}, 2, "--diff");
@@ -204,7 +206,7 @@ TEST_F(Inspect, EqualCheckpointsHaveNoDifferentTensors) {
   checkpoint.numbers["progress"]["seconds"] = 7;
   save("b/checkpoints", checkpoint);
   const std::vector<std::string> pair{"--diff", (folder_ / "a").string(), (folder_ / "b").string()};
-  const json found = json_of(pair);
+  const json found = json_of({"inspect", pair[0], pair[1], pair[2]});
   EXPECT_EQ(found["different_tensors"], 0) << "times do not count";
   EXPECT_EQ(found["tensors"], 3);
   EXPECT_EQ(found["times"].size(), 1U);
@@ -224,7 +226,7 @@ TEST_F(Inspect, DifferencesAreNamedAndMeasured) {
   checkpoint.state["optimizer/1.exp_avg"] = at::zeros({4});
   checkpoint.numbers["scaler"]["scale"] = 32768;
   const fs::path b = save("b", checkpoint);
-  const json found = json_of({"--diff", a.string(), b.string()});
+  const json found = json_of({"inspect", "--diff", a.string(), b.string()});
   EXPECT_EQ(found["different_tensors"], 4);
   const json& values = found["differences"][0];
   EXPECT_EQ(values["name"], "layer.2.weight");
@@ -243,7 +245,7 @@ TEST_F(Inspect, DifferencesAreNamedAndMeasured) {
   EXPECT_THAT(text.out, AllOf(HasSubstr("4 of 4 tensors differ"), HasSubstr("bf16 and fp32"),
                               HasSubstr("scaler/scale")));
   // A file beside a checkpoint is compared with its model.
-  const json model = json_of({"--diff", (a / "model.safetensors").string(), b.string()});
+  const json model = json_of({"inspect", "--diff", (a / "model.safetensors").string(), b.string()});
   EXPECT_EQ(model["tensors"], 2);
   EXPECT_EQ(model["different_tensors"], 2);
 }
@@ -264,3 +266,4 @@ TEST_F(Inspect, AReaderThatLeavesAndAFullDiskAreToldApart) {
 }
 
 }  // namespace
+}  // namespace cli_testing

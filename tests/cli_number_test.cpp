@@ -13,24 +13,11 @@
 
 #include "tests/cli_testing.h"
 
+namespace cli_testing {
 namespace {
-
-using cli_testing::Cli;
-using cli_testing::Outcome;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Number : public Cli {
  protected:
-  nlohmann::json json_of(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), "number");
-    arguments.push_back("--json");
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_EQ(outcome.err, "");
-    return nlohmann::json::parse(outcome.out);
-  }
-
   // What a terminal of that many columns gets. At most 4 kB, which a terminal holds.
   std::string on_terminal(unsigned short columns, const std::vector<std::string>& arguments,
                           bool colour) {
@@ -57,7 +44,7 @@ class Number : public Cli {
 };
 
 TEST_F(Number, JsonHasTheBitsTheValueAndTheError) {
-  const auto json = json_of({"-314.625"});
+  const auto json = json_of({"number", "-314.625"});
   ASSERT_EQ(json["values"].size(), 1U);
   EXPECT_EQ(json["values"][0]["input"], "-314.625");
   const auto& formats = json["values"][0]["formats"];
@@ -82,8 +69,8 @@ TEST_F(Number, JsonHasTheBitsTheValueAndTheError) {
 }
 
 TEST_F(Number, TheCourseExamplesInFp16) {
-  const auto json =
-      json_of({"2049+1", "0.0001*0.0001", "65520", "65519", "1e-8", "0.1", "--format", "half"});
+  const auto json = json_of(
+      {"number", "2049+1", "0.0001*0.0001", "65520", "65519", "1e-8", "0.1", "--format", "half"});
   const auto fp16 = [&](int i) { return json["values"][i]["formats"]["fp16"]; };
   EXPECT_EQ(fp16(0)["value"], 2048);
   EXPECT_EQ(fp16(0)["error_ulp"], 1);
@@ -104,7 +91,7 @@ TEST_F(Number, TheCourseExamplesInFp16) {
 }
 
 TEST_F(Number, SpecialValuesAreWordsInJson) {
-  const auto json = json_of({"nan", "-inf", "-0", "--format", "fp16,e4m3"});
+  const auto json = json_of({"number", "nan", "-inf", "-0", "--format", "fp16,e4m3"});
   const auto value = [&](int i) { return json["values"][i]["formats"]["fp16"]["value"]; };
   EXPECT_EQ(value(0), "nan");
   EXPECT_EQ(value(1), "-inf");
@@ -123,7 +110,7 @@ TEST_F(Number, ALeadingMinusIsNoOption) {
     EXPECT_EQ(outcome.code, 2) << value;
     EXPECT_THAT(outcome.err, HasSubstr("a number is expected at position"));
   }
-  EXPECT_EQ(json_of({"-314.625", "--format", "fp16"})["values"][0]["input"], "-314.625");
+  EXPECT_EQ(json_of({"number", "-314.625", "--format", "fp16"})["values"][0]["input"], "-314.625");
   EXPECT_THAT(run({"number", "--json", "--", "-1"}).out, HasSubstr(R"("input": "-1")"));
   EXPECT_THAT(run({"number", "-h"}).out, HasSubstr("Usage: demi number"));
   EXPECT_THAT(run({"number", "1", "--jsn"}).err, HasSubstr("did you mean --json?"));
@@ -146,7 +133,7 @@ TEST_F(Number, WhatCannotBeReadExitsWith2AndPrintsNothing) {
 }
 
 TEST_F(Number, RangesStandSideBySide) {
-  const auto ranges = json_of({"--range", "--fixed", "1.15"})["ranges"];
+  const auto ranges = json_of({"number", "--range", "--fixed", "1.15"})["ranges"];
   ASSERT_EQ(ranges.size(), 11U);
   EXPECT_EQ(ranges[3]["name"], "fp16");
   EXPECT_EQ(ranges[3]["bytes"], 2);
@@ -186,3 +173,4 @@ TEST_F(Number, ANarrowTerminalIsHonoured) {
 }
 
 }  // namespace
+}  // namespace cli_testing

@@ -16,11 +16,8 @@
 #include "demi/core/source_dir_testing.h"
 #include "tests/cli_testing.h"
 
+namespace cli_testing {
 namespace {
-
-using cli_testing::Cli;
-using cli_testing::Outcome;
-using cli_testing::slurp;
 
 // Words, of which those in single quotes may have blanks.
 std::vector<std::string> words_of(const std::string& line) {
@@ -80,3 +77,4 @@ class Pages : public Cli {
 TEST_F(Pages, Number) { expect_outputs("reference/number.md", 4); }
 
 }  // namespace
+}  // namespace cli_testing

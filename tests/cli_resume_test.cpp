@@ -1,5 +1,6 @@
 // Runs that are killed or asked to stop, and go on: the bits of the unbroken run. Runs the built
-// `demi` (its path is in DEMI_PROGRAM). DEMI_KILLS is how often one is killed, 20 if not set.
+// `demi` (its path is in DEMI_PROGRAM). DEMI_KILLS is how often one is killed, 20 if not set, and
+// DEMI_KILLS_SEED the seed of the instants, 1 if not set.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -16,16 +17,10 @@
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
 
+namespace cli_testing {
 namespace {
 
-namespace fs = std::filesystem;
-using cli_testing::Cli;
-using cli_testing::Outcome;
-using cli_testing::slurp;
 using same_run::expect_same_run;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using Words = std::vector<std::string>;
 
 constexpr int kSigKilled = 1000 + SIGKILL;  // Outcome::code
 
@@ -72,12 +67,6 @@ class Resume : public Cli {
     return true;
   }
 
-  static bool has_ended(pid_t child) {
-    siginfo_t info{};
-    waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
-    return info.si_pid == child;
-  }
-
   static bool has(const fs::path& file, const std::string& text) {
     return slurp(file).find(text) != std::string::npos;
   }
@@ -101,7 +90,7 @@ class Resume : public Cli {
         std::chrono::steady_clock::now() - begun);
     ASSERT_EQ(unbroken.code, 0) << unbroken.err;
     const int stopped = number == SIGKILL ? kSigKilled : 128 + number;
-    std::mt19937 random(1);
+    std::mt19937 random(static_cast<unsigned>(of_environment("DEMI_KILLS_SEED", 1)));
     int count = 0;
     const fs::path folder = run_folder(name + "-002");
     while (count < times) {
@@ -145,10 +134,11 @@ class Resume : public Cli {
     }
   };
 
-  static int kills() {
-    const char* set = std::getenv("DEMI_KILLS");
-    return set && *set != '\0' ? std::atoi(set) : 20;
+  static int of_environment(const char* name, int otherwise) {
+    const char* set = std::getenv(name);
+    return set && *set != '\0' ? std::atoi(set) : otherwise;
   }
+  static int kills() { return of_environment("DEMI_KILLS", 20); }
 
   Tally tally_;
 };
@@ -461,3 +451,4 @@ TEST_F(Resume, ARunFolderStandsForItsLastCheckpointInEval) {
 }
 
 }  // namespace
+}  // namespace cli_testing

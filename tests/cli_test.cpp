@@ -16,15 +16,10 @@
 #include "lab/recipes/same_run_testing.h"
 #include "tests/cli_testing.h"
 
+namespace cli_testing {
 namespace {
 
-namespace fs = std::filesystem;
-using cli_testing::Cli;
-using cli_testing::Outcome;
-using cli_testing::slurp;
 using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 TEST_F(Cli, HelpNamesTheCommandsAndExitsWith0) {
   const Outcome help = run({"--help"});
@@ -457,3 +452,4 @@ TEST_F(Cli, BenchRecipeAndModelGiveTheWordsThatScriptsRelyOn) {
 }
 
 }  // namespace
+}  // namespace cli_testing

@@ -1,7 +1,9 @@
 #pragma once
 
 // Runs the built `demi` (its path is in DEMI_PROGRAM) as a user does.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -18,6 +21,9 @@
 namespace cli_testing {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Words = std::vector<std::string>;
 
 inline std::string slurp(const fs::path& file) {
   std::ostringstream text;
@@ -40,7 +46,7 @@ class Cli : public ::testing::Test {
 
   // Starts the program with stdout and stderr in files, so that neither is a terminal. `before`
   // runs in the new process, just before the program.
-  pid_t start(const std::vector<std::string>& arguments, const std::function<void()>& before = {}) {
+  pid_t start(const Words& arguments, const std::function<void()>& before = {}) {
     const char* program = std::getenv("DEMI_PROGRAM");
     if (!program) throw std::runtime_error("DEMI_PROGRAM is not set");
     const pid_t child = fork();
@@ -66,8 +72,23 @@ class Cli : public ::testing::Test {
             slurp(folder_ / "out"), slurp(folder_ / "err")};
   }
 
-  Outcome run(const std::vector<std::string>& arguments, const std::function<void()>& before = {}) {
+  Outcome run(const Words& arguments, const std::function<void()>& before = {}) {
     return finish(start(arguments, before));
+  }
+
+  static bool has_ended(pid_t child) {
+    siginfo_t info{};
+    waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
+    return info.si_pid == child;
+  }
+
+  // What it prints with --json, without a word on stderr.
+  nlohmann::json json_of(Words arguments) {
+    arguments.emplace_back("--json");
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return nlohmann::json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
   }
 
   static bool has_data() { return fs::exists("/usr/share/datasets/fashion-mnist"); }

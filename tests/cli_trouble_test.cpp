@@ -12,14 +12,8 @@
 
 #include "tests/cli_testing.h"
 
+namespace cli_testing {
 namespace {
-
-namespace fs = std::filesystem;
-using cli_testing::Cli;
-using cli_testing::Outcome;
-using cli_testing::slurp;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Trouble : public Cli {
  protected:
@@ -42,12 +36,6 @@ class Trouble : public Cli {
     EXPECT_EQ(lines, 2 * 4 + 2);
     EXPECT_TRUE(fs::exists(run_folder() / "model.safetensors"));
     EXPECT_TRUE(fs::exists(run_folder() / "checkpoints" / "last"));
-  }
-
-  static bool has_ended(pid_t child) {
-    siginfo_t info{};
-    waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
-    return info.si_pid == child;
   }
 
   // Waits until the file is there.
@@ -221,3 +209,4 @@ TEST_F(Trouble, TheStackTraceOfLibTorchIsShownWhenAskedFor) {
 }
 
 }  // namespace
+}  // namespace cli_testing
