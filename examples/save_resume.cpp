@@ -20,8 +20,6 @@
 #include "demi/demi.h"
 #include "examples/arguments.h"
 
-extern char** environ;
-
 namespace {
 
 namespace fs = std::filesystem;
