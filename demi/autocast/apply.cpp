@@ -15,16 +15,30 @@ void apply(const Policy& policy, torch::nn::Module& module) {
   forget_dead_parts();
 }
 
-void apply(const Policy& policy, torch::nn::Module& module, std::string_view part) {
+namespace {
+
+torch::nn::Module& part_of(const torch::nn::Module& module, std::string_view part) {
   std::vector<std::string> known;
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
-    if (item.key() == part) return apply(policy, *item.value());
+    if (item.key() == part) return *item.value();
     known.push_back(item.key());
   }
   throw UsageError({.where = "autocast.apply",
                     .what = "the model has no part of that name",
                     .seen = part,
                     .advice = did_you_mean(part, known)});
+}
+
+}  // namespace
+
+void apply(const Policy& policy, torch::nn::Module& module, std::string_view part) {
+  demi::apply(policy, part_of(module, part));
+}
+
+void apply(const OpPolicy& policy, torch::nn::Module& module) {
+  std::vector<torch::nn::Module*> parts;
+  for (const std::string& part : policy.fp32_parts()) parts.push_back(&part_of(module, part));
+  for (torch::nn::Module* part : parts) demi::apply(Policy("float32"), *part);
 }
 
 void unapply(torch::nn::Module& module) {

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "demi/autocast/op_policy.h"
 #include "demi/autocast/policy.h"
 #include "demi/core/export.h"
 
@@ -27,6 +28,10 @@ DEMI_API void apply(const Policy& policy, torch::nn::Module& module);
 /// The same for the part of that name ("encoder.layer1"). Throws UsageError with the nearest known
 /// name.
 DEMI_API void apply(const Policy& policy, torch::nn::Module& module, std::string_view part);
+
+/// The policy's parts of the model compute in FP32: the form above with float32 for each of them.
+/// Throws UsageError as that does, before anything is changed.
+DEMI_API void apply(const OpPolicy& policy, torch::nn::Module& module);
 
 /// The module follows its region again. Its stored dtypes do not change.
 DEMI_API void unapply(torch::nn::Module& module);

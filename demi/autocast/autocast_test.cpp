@@ -433,6 +433,20 @@ TEST(Apply, OnePartOfAModelRunsInItsOwnDtype) {
   unapply(*model);
 }
 
+TEST(Apply, AnOpPolicyNamesThePartsThatStayInFp32) {
+  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  OpPolicy policy;
+  policy.keep_part_in_fp32("1").keep_part_in_fp32("7");
+  EXPECT_THAT(message_of([&] { demi::apply(policy, *model); }), HasSubstr("known: 0, 1"));
+  EXPECT_EQ(count_marked_parameters(), 0) << "nothing was changed";
+  demi::apply(OpPolicy().keep_part_in_fp32("1"), *model);
+  Autocast region(torch::kCPU);
+  const auto x = torch::ones({2, 4});
+  EXPECT_EQ(model[0]->as<torch::nn::Linear>()->forward(x).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(model->forward(x).scalar_type(), torch::kFloat);
+  unapply(*model);
+}
+
 // Every op of the process would go on looking its arguments up.
 TEST(Apply, OnAModelThatIsGoneIsForgottenByTheNextRegion) {
   {

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "demi/autocast/op_lists.h"
+#include "demi/core/atomic_file.h"
 #include "demi/core/dtype.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
@@ -47,6 +50,11 @@ bool can_have_rule(const c10::FunctionSchema& schema) {
   };
   return !schema.is_mutable() &&
          std::any_of(schema.arguments().begin(), schema.arguments().end(), takes_tensor);
+}
+
+// The name that means this overload alone: "mm." is that of mm without a name.
+std::string exact(const std::string& op) {
+  return op.find('.') == std::string::npos ? op + "." : op;
 }
 
 std::vector<c10::OperatorHandle> handles_of(std::string_view op) {
@@ -110,20 +118,38 @@ std::string without_module(const std::string& message) {
   return message.starts_with('[') ? message.substr(message.find("] ") + 2) : message;
 }
 
-void read_line(OpPolicy& policy, std::string line) {
-  line = line.substr(0, line.find('#'));
+// What stands behind '#', without blanks around it.
+std::string comment_of(const std::string& line) {
+  const auto mark = line.find('#');
+  if (mark == std::string::npos) return "";
+  const auto first = line.find_first_not_of(" \t", mark + 1);
+  const auto last = line.find_last_not_of(" \t\r");
+  return first == std::string::npos ? "" : line.substr(first, last + 1 - first);
+}
+
+void read_part(OpPolicy& policy, const std::vector<std::string>& words, const std::string& line) {
+  if (words.size() != 3 || words[2] != name_of(OpCategory::fp32))
+    refuse("", "a line of a part holds its name and fp32", line, "as in: part encoder.norm fp32");
+  policy.keep_part_in_fp32(words[1]);
+}
+
+void read_line(OpPolicy& policy, const std::string& text) {
+  std::string line = text.substr(0, text.find('#'));
   std::replace(line.begin(), line.end(), '=', ' ');
-  std::istringstream words(line);
-  std::string op, category, rest;
-  if (!(words >> op)) return;
-  if (!(words >> category) || words >> rest)
+  std::istringstream stream(line);
+  const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+  if (words.empty()) return;
+  if (words[0] == "part") return read_part(policy, words, line);
+  if (words.size() != 2)
     refuse("", "a line holds an op and a category", line, "as in: softmax fp32");
-  if (op != "policy") {
-    policy.set(op, parse_op_category(category), "from the policy file");
+  if (words[0] != "policy") {
+    const std::string reason = comment_of(text);
+    policy.set(words[0], parse_op_category(words[1]),
+               reason.empty() ? "from the policy file" : reason);
     return;
   }
-  const OpPolicy base = OpPolicy::named(category);
-  for (const auto& rule : base.changes()) policy.set(rule.op, rule.category, rule.reason);
+  const OpPolicy base = OpPolicy::named(words[1]);
+  for (const auto& rule : base.changes()) policy.set(exact(rule.op), rule.category, rule.reason);
 }
 
 }  // namespace
@@ -181,6 +207,51 @@ OpPolicy OpPolicy::from_file(const std::filesystem::path& path) {
   }
   if (file.bad()) cannot_read(path);
   return policy;
+}
+
+namespace {
+
+// The rules of an op's overloads, where one line can name them together: each has a rule, and they
+// are alike.
+bool is_one_line(const std::vector<OpRule>& changes, const OpRule& rule, const std::string& base) {
+  const auto overloads = overloads_of(base);
+  return std::ranges::all_of(overloads, [&](const std::string& op) {
+    return std::ranges::any_of(changes, [&](const OpRule& other) {
+      return other.op == op && other.category == rule.category && other.reason == rule.reason;
+    });
+  });
+}
+
+std::string line_of(const std::string& op, const OpRule& rule) {
+  std::string reason = rule.reason;
+  std::replace(reason.begin(), reason.end(), '\n', ' ');
+  return op + " " + std::string(name_of(rule.category)) + (reason.empty() ? "" : "  # " + reason) +
+         "\n";
+}
+
+}  // namespace
+
+std::string OpPolicy::to_string() const {
+  std::string text;
+  std::set<std::string> written;
+  for (const OpRule& rule : changes_) {
+    const std::string base = rule.op.substr(0, rule.op.find('.'));
+    const bool together = is_one_line(changes_, rule, base);
+    if (written.insert(together ? base : exact(rule.op)).second)
+      text += line_of(together ? base : exact(rule.op), rule);
+  }
+  for (const std::string& part : fp32_parts_)
+    text += "part " + part + " " + std::string(name_of(OpCategory::fp32)) + "\n";
+  return text;
+}
+
+void OpPolicy::to_file(const std::filesystem::path& path) const {
+  write_atomically(path, to_string(), "name another file");
+}
+
+OpPolicy& OpPolicy::keep_part_in_fp32(std::string_view part) {
+  if (std::ranges::find(fp32_parts_, part) == fp32_parts_.end()) fp32_parts_.emplace_back(part);
+  return *this;
 }
 
 OpPolicy& OpPolicy::set(std::string_view op, OpCategory category, std::string_view reason) {

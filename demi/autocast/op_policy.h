@@ -58,16 +58,29 @@ class DEMI_API OpPolicy {
   /// The names that named() knows.
   static std::vector<std::string> names();
 
-  /// Reads a file with a line for each op: `softmax fp32` or `softmax.int = fp32`. A line
-  /// `policy NAME` starts from a named policy; `#` starts a comment. Throws DataError if the file
-  /// cannot be read, and UsageError with the line's number if a line is wrong.
+  /// Reads a file with a line for each op: `softmax fp32` or `softmax.int = fp32`. `softmax.` is
+  /// the overload without a name alone. A line `policy NAME` starts from a named policy, `part NAME
+  /// fp32` is keep_part_in_fp32(). `#` starts a comment, which is the reason of its line's rule.
+  /// Throws DataError if the file cannot be read, and UsageError with the line's number if a line
+  /// is wrong.
   static OpPolicy from_file(const std::filesystem::path& path);
+
+  /// The text of a file that from_file() reads back, with the reasons as comments.
+  std::string to_string() const;
+  /// Writes it, or leaves the file as it was. Throws TrainingError if it cannot be written.
+  void to_file(const std::filesystem::path& path) const;
 
   /// Moves an op to a category; all its overloads if none is named. Throws UsageError with the
   /// nearest known name for an op that LibTorch does not have, and for an op that writes to its
   /// arguments.
   OpPolicy& set(std::string_view op, OpCategory category,
                 std::string_view reason = "set by the user");
+
+  /// A part of a model ("encoder.norm") that computes in FP32. A region does not know the model:
+  /// demi::apply(policy, module) applies it.
+  OpPolicy& keep_part_in_fp32(std::string_view part);
+  /// In the order in which they were named, each once.
+  const std::vector<std::string>& fp32_parts() const { return fp32_parts_; }
 
   /// The changes to LibTorch's lists, one rule for each overload. Of two rules for one op the last
   /// counts.
@@ -78,6 +91,7 @@ class DEMI_API OpPolicy {
 
  private:
   std::vector<OpRule> changes_;
+  std::vector<std::string> fp32_parts_;
 };
 
 /// The policy of regions that name none, and of at::autocast's own setters. A change takes effect

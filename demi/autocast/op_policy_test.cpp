@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "demi/autocast/autocast.h"
@@ -326,6 +328,78 @@ TEST(OpPolicyInput, FromAFile) {
   EXPECT_THAT(refusal<DataError>([&] { OpPolicy::from_file(testing::TempDir()); }),
               HasSubstr("cannot be read"))
       << "a folder";
+}
+
+std::map<std::string, std::pair<OpCategory, std::string>> rules_of(const OpPolicy& policy) {
+  std::map<std::string, std::pair<OpCategory, std::string>> rules;
+  for (const auto& rule : policy.changes()) rules[rule.op] = {rule.category, rule.reason};
+  return rules;
+}
+
+class PolicyFile : public testing::Test {
+ protected:
+  PolicyFile() : path_(testing::TempDir() + "/written.policy") {}
+  ~PolicyFile() override { std::filesystem::remove(path_); }
+
+  void expect_read_back(const OpPolicy& policy) {
+    policy.to_file(path_);
+    const OpPolicy read = OpPolicy::from_file(path_);
+    EXPECT_EQ(rules_of(read), rules_of(policy)) << policy.to_string();
+    EXPECT_EQ(read.fp32_parts(), policy.fp32_parts());
+    EXPECT_EQ(read.to_string(), policy.to_string());
+  }
+  std::string path_;
+};
+
+TEST_F(PolicyFile, IsReadBackAsItWasWritten) {
+  for (const std::string& name : OpPolicy::names()) {
+    SCOPED_TRACE(name);
+    expect_read_back(OpPolicy::named(name));
+  }
+  OpPolicy policy;
+  policy.set("mm", OpCategory::fp32, "linear gave 1.2e+05 = Inf # in fp16")
+      .set("add.Tensor", OpCategory::promote, "")
+      .keep_part_in_fp32("layers.2")
+      .keep_part_in_fp32("head");
+  policy.keep_part_in_fp32("head");
+  EXPECT_EQ(policy.fp32_parts(), (std::vector<std::string>{"layers.2", "head"}));
+  OpPolicy said = policy;
+  said.set("add.Tensor", OpCategory::promote, "from the policy file");
+  policy.to_file(path_);
+  EXPECT_EQ(rules_of(OpPolicy::from_file(path_)), rules_of(said));
+  expect_read_back(said);
+  expect_read_back(OpPolicy());
+}
+
+// sum has an overload without a name and others: one of them alone, and each in its own category.
+TEST_F(PolicyFile, NamesOverloadsThatDiffer) {
+  OpPolicy all;
+  all.set("sum", OpCategory::fp32, "");
+  ASSERT_TRUE(rules_of(all).contains("sum") && rules_of(all).contains("sum.dim_IntList"));
+  EXPECT_EQ(all.to_string(), "sum fp32\n");
+  all.set("sum", OpCategory::fp32);
+  expect_read_back(all);
+  expect_read_back(OpPolicy().set("sum.", OpCategory::fp32));
+  EXPECT_EQ(rules_of(OpPolicy().set("sum.", OpCategory::fp32)).size(), 1u);
+  expect_read_back(OpPolicy(all).set("sum.", OpCategory::promote));
+  expect_read_back(OpPolicy(all).set("sum.dim_IntList", OpCategory::promote));
+  expect_read_back(OpPolicy(all).set("sum.", OpCategory::fp32, "another reason"));
+}
+
+TEST_F(PolicyFile, ThatCannotBeWrittenIsRefused) {
+  EXPECT_THROW(OpPolicy().to_file(path_ + "/no/such/folder"), TrainingError);
+}
+
+TEST_F(PolicyFile, PartsAreReadAndWrongLinesOfThemRefused) {
+  std::ofstream(path_) << "part encoder.norm = fp32  # overflows\nmm fp32\npart head fp32\n";
+  EXPECT_EQ(OpPolicy::from_file(path_).fp32_parts(),
+            (std::vector<std::string>{"encoder.norm", "head"}));
+  for (const char* line : {"part head", "part head bf16", "part head fp32 fp32"}) {
+    std::ofstream(path_) << "mm fp32\n" << line << "\n";
+    EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path_); }),
+                AllOf(HasSubstr(":2:"), HasSubstr("part encoder.norm fp32")))
+        << line;
+  }
 }
 
 // In a process of its own, since each op gets a kernel for good.

@@ -98,7 +98,8 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
     stopped = options.should_stop && options.should_stop();
     if (stopped) break;
     const data::Batch batch = data::to_device(loader.batch(0, position), options.device);
-    add_batch(sums, options, batch, forward_in(options.precision, network, batch, options.device));
+    add_batch(sums, options, batch,
+              forward_in(options.precision, network, batch, options.device, options.op_policy));
   }
   Evaluation result = read(sums, options);
   result.stopped = stopped;

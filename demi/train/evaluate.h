@@ -3,8 +3,10 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "demi/autocast/op_policy.h"
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
 #include "demi/train/history.h"
@@ -19,6 +21,8 @@ namespace demi::train {
 struct EvaluateOptions {
   Precision precision = parse_precision("fp32");
   c10::Device device = c10::kCPU;
+  /// As TrainerOptions::op_policy.
+  std::optional<OpPolicy> op_policy = std::nullopt;
   LossFunction loss = Loss::cross_entropy;
   std::vector<Metric> metrics;
   /// true: also the accuracy of each class. For classifications.

@@ -85,12 +85,14 @@ Tf32Mode::~Tf32Mode() {
   for (std::size_t i = 0; i < kKeys.size(); ++i) give_back(kKeys[i], before_[i]);
 }
 
-Autocast region_of(const Precision& precision, c10::Device device) {
+Autocast region_of(const Precision& precision, c10::Device device,
+                   const std::optional<OpPolicy>& ops) {
   const Policy policy = global_policy();
-  if (policy.is_mixed() && precision.autocast == policy.compute_dtype())
+  if (!ops && policy.is_mixed() && precision.autocast == policy.compute_dtype())
     return Autocast(device.type(), policy);  // softmax in FP32, as Keras has it
-  return Autocast(device.type(),
-                  AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed()});
+  return Autocast(
+      device.type(),
+      AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed(), .policy = ops});
 }
 
 data::Batch input_for(const Precision& precision, const data::Batch& batch) {
@@ -101,8 +103,8 @@ data::Batch input_for(const Precision& precision, const data::Batch& batch) {
 }
 
 at::Tensor forward_in(const Precision& precision, const Network& network, const data::Batch& batch,
-                      c10::Device device) {
-  const Autocast region = region_of(precision, device);
+                      c10::Device device, const std::optional<OpPolicy>& ops) {
+  const Autocast region = region_of(precision, device, ops);
   return network.forward(input_for(precision, batch));
 }
 

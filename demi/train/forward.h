@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <vector>
 
 #include "demi/autocast/autocast.h"
@@ -31,9 +32,10 @@ class Tf32Mode {
 };
 
 /// The autocast region of a mixed precision on the device; a disabled region for other precisions.
-/// If the precision is that of demi::global_policy(), this is the policy's region, which runs
-/// softmax in FP32.
-Autocast region_of(const Precision& precision, c10::Device device);
+/// Ops run as `ops` says. Without it, if the precision is that of demi::global_policy(), this is
+/// the policy's region, which runs softmax in FP32.
+Autocast region_of(const Precision& precision, c10::Device device,
+                   const std::optional<OpPolicy>& ops = std::nullopt);
 
 /// The batch. If the precision is not mixed, floating point inputs have the weights' dtype.
 data::Batch input_for(const Precision& precision, const data::Batch& batch);
@@ -41,6 +43,6 @@ data::Batch input_for(const Precision& precision, const data::Batch& batch);
 /// The network's output for the batch: in an autocast region if the precision is mixed, otherwise
 /// with floating point inputs in the weights' dtype.
 at::Tensor forward_in(const Precision& precision, const Network& network, const data::Batch& batch,
-                      c10::Device device);
+                      c10::Device device, const std::optional<OpPolicy>& ops = std::nullopt);
 
 }  // namespace demi::train

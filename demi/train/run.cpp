@@ -51,6 +51,7 @@ EvaluateOptions evaluate_options(const Setup& setup) {
   const TrainerOptions& options = setup.options;
   return {.precision = setup.precision,
           .device = options.device,
+          .op_policy = options.op_policy,
           .loss = options.loss,
           .metrics = options.metrics,
           .per_class = false,

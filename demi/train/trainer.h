@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "demi/autocast/op_policy.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
@@ -39,6 +40,9 @@ struct TrainerOptions {
   /// false: a mixed run keeps loss scaling but runs in FP32, to find out which of the two causes a
   /// problem.
   bool autocast = true;
+  /// Which op runs in what in the region of a mixed run. Not given: as in a region that names no
+  /// policy. Its parts of the model are applied by demi::apply(policy, module).
+  std::optional<OpPolicy> op_policy = std::nullopt;
   /// Automatic: dynamic for fp16, none otherwise.
   LossScale loss_scale;
   /// The rule of a dynamic loss scale.

@@ -44,6 +44,32 @@ TEST(Trainer, MaxStepsEndsInTheMiddleOfAnEpoch) {
   EXPECT_FALSE(history.stopped);
 }
 
+// A region whose products run in FP32 trains and validates as FP32 does; with several losses, too.
+TEST(Trainer, ThePolicyOfOpsHoldsInTrainingAndValidation) {
+  const auto trained = [](const char* precision, bool with_policy, bool own_losses) {
+    Classifier s;
+    TrainerOptions options{.epochs = 2, .precision = parse_precision(precision)};
+    if (with_policy) options.op_policy = OpPolicy().set("addmm", OpCategory::fp32);
+    if (own_losses)
+      options.losses = [](const Network& network, const data::Batch& batch) {
+        return std::vector{loss_of(Loss::cross_entropy, network.forward(batch), batch.target)};
+      };
+    Trainer trainer = s.trainer(std::move(options));
+    const Rows rows = s.loader();
+    const double loss = trainer.fit(rows, &rows).epochs.back().validation->loss;
+    return std::pair(loss, s.model->weight.detach().clone());
+  };
+  for (const bool own_losses : {false, true}) {
+    const auto [loss, weight] = trained("fp32", false, own_losses);
+    const auto [same_loss, same_weight] = trained("bf16", true, own_losses);
+    EXPECT_EQ(same_loss, loss);
+    EXPECT_TRUE(at::equal(same_weight, weight));
+    const auto [other_loss, other_weight] = trained("bf16", false, own_losses);
+    EXPECT_NE(other_loss, loss);
+    EXPECT_FALSE(at::equal(other_weight, weight));
+  }
+}
+
 TEST(Trainer, GradientPenaltyIsTheNormOfTheGradient) {
   Classifier by_hand, s;
   const at::Tensor x = by_hand.input, y = by_hand.target;

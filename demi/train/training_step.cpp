@@ -44,10 +44,11 @@ void penalise(Setup& setup, std::vector<at::Tensor>& losses) {
 std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Batch& batch) {
   const TrainerOptions& options = setup.options;
   if (options.losses) {
-    const Autocast region = region_of(setup.precision, options.device);
+    const Autocast region = region_of(setup.precision, options.device, options.op_policy);
     return options.losses(setup.network, input_for(setup.precision, batch));
   }
-  const at::Tensor output = forward_in(setup.precision, setup.network, batch, options.device);
+  const at::Tensor output =
+      forward_in(setup.precision, setup.network, batch, options.device, options.op_policy);
   const at::Tensor loss = options.loss(output, batch.target, options.label_smoothing);
   const at::Tensor right = options.loss.is_right(output, batch.target);
   if (right.defined()) add_up(step.correct, right.sum());
