@@ -72,6 +72,20 @@ TEST(PendingStep, AFlagOfOthersSkipsEvenWithoutTheCheck) {
   EXPECT_TRUE(one.sgd.last_step().skipped());
 }
 
+TEST(PendingStep, AnInfIsTakenOnceIfTheCallerSaysSo) {
+  One one;
+  const float inf = std::numeric_limits<float>::infinity();
+  one.gradient(inf);
+  one.sgd.pending().set_scale(at::scalar_tensor(2.F));
+  one.sgd.pending().skip_if(torch::ones({}));
+  one.sgd.pending().take_nonfinite();
+  EXPECT_EQ(one.applied(), inf);
+  EXPECT_FALSE(one.sgd.last_step().skipped());
+  one.gradient(inf);
+  EXPECT_EQ(one.applied(), 0) << "the next step is its own";
+  EXPECT_TRUE(one.sgd.last_step().skipped());
+}
+
 TEST(PendingStep, AFlagOfAnotherDtypeIsReadInEachStep) {
   One one;
   const at::Tensor flag = torch::zeros({}, at::kDouble);

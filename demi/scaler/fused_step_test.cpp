@@ -3,6 +3,8 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <memory>
+#include <vector>
 
 #include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
@@ -86,6 +88,54 @@ TEST(FusedStep, IsThatOfTorchWithTheSameGradients) {
     ASSERT_EQ(a.get_scale(), b.get_scale()) << step;
     ASSERT_TRUE(at::allclose(p, q, 0, 1e-6)) << step;
   }
+}
+
+// The step that is taken is the same optimizer's without a scaler; the rule of the scale sees the
+// Inf all the same.
+TEST(FusedStep, WithoutSkippingAnInfIsAppliedAndTheScaleBacksOff) {
+  for (const bool own : {true, false})
+    for (const bool unscales : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << "own " << own << " unscales " << unscales);
+      const at::Tensor p = parameter({3});
+      const auto sgd = [&]() -> std::unique_ptr<torch::optim::Optimizer> {
+        if (own) return std::make_unique<optim::SGD>(std::vector{p}, optim::SGDOptions(1));
+        return std::make_unique<torch::optim::SGD>(std::vector{p}, torch::optim::SGDOptions(1));
+      }();
+      GradScaler scaler(GradScalerOptions{.init_scale = 4, .skip_nonfinite = false});
+      const at::Tensor before = p.detach().clone();
+      scaler.scale(torch::zeros({}));
+      p.mutable_grad() = torch::tensor({4.F, kInf, -8.F});
+      if (unscales) {
+        scaler.unscale_(*sgd);
+        optim::clip_grad_value_({p}, 1.5);
+      }
+      const StepResult result = scaler.step(*sgd);
+      scaler.update();
+      EXPECT_FALSE(result.skipped());
+      EXPECT_EQ(scaler.get_scale(), 2);
+      const float least = unscales ? -1.5F : -2.F;
+      EXPECT_EQ(p[0].item<float>(), (before[0] - 1).item<float>());
+      EXPECT_EQ(p[2].item<float>(), (before[2] - least).item<float>());
+      EXPECT_EQ(p[1].item<float>(), unscales ? (before[1] - 1.5).item<float>() : -kInf);
+      p.mutable_grad() = torch::ones(3);
+      EXPECT_FALSE(scaler.step(*sgd).skipped());
+      scaler.update();
+      EXPECT_EQ(scaler.get_scale(), 2);
+    }
+}
+
+// What the caller holds together is taken together.
+TEST(FusedStep, WithoutSkippingOptimizersThatDecideTogetherAllStep) {
+  const at::Tensor p = parameter({2}), q = parameter({2});
+  optim::SGD first({p}, optim::SGDOptions(1));
+  torch::optim::SGD second({q}, torch::optim::SGDOptions(1));
+  GradScaler scaler(GradScalerOptions{.skip_nonfinite = false});
+  scaler.scale(torch::zeros({}));
+  p.mutable_grad() = torch::full({2}, 65536.F);
+  q.mutable_grad() = torch::full({2}, kInf);
+  for (const auto& result : scaler.step({&first, &second})) EXPECT_FALSE(result.skipped());
+  EXPECT_TRUE(at::equal(p.detach(), parameter({2}).detach() - 1));
+  EXPECT_TRUE(at::equal(q.detach(), torch::full({2}, -kInf)));
 }
 
 TEST(FusedStep, SeveralOptimizersEachDecideOrDecideTogether) {

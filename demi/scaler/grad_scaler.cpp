@@ -213,11 +213,13 @@ StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Inspecti
                                     const at::Tensor& together) {
   at.stage = Stage::kStepped;
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer)) {
+    if (!options.skip_nonfinite) own->pending().take_nonfinite();
     if (together.defined()) own->pending().skip_if(together);
     own->step();
     return own->last_step();
   }
-  const bool skip = together.defined() ? together.item<float>() != 0 : any(at.found);
+  const bool found = together.defined() ? together.item<float>() != 0 : any(at.found);
+  const bool skip = found && options.skip_nonfinite;
   if (!skip) optimizer.step();
   return result(optimizer, at, skip, {});
 }
@@ -243,6 +245,7 @@ void GradScaler::Impl::advance(const scaler::FoundInf& found, const at::Tensor& 
 
 /// One warning for each run of skipped steps; where a device decides, some steps late.
 void GradScaler::Impl::warn_of_skips() {
+  if (!options.skip_nonfinite) return;
   const SkipWatch::Count seen = watch.latest();
   const bool many = options.warn_after_skips > 0 && seen.skips_in_a_row >= options.warn_after_skips;
   if (many && !warned)
@@ -373,7 +376,7 @@ StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
     at::Tensor value = closure();
     impl_->require_scale(kWhere);
     if (at.stage == Stage::kReady) impl_->inspect(optimizer, at, /*in_place=*/true);
-    if (impl_->any(at.found)) throw Overflow{};
+    if (impl_->options.skip_nonfinite && impl_->any(at.found)) throw Overflow{};
     return value;
   };
   try {

@@ -27,6 +27,9 @@ struct GradScalerOptions {
   int64_t growth_interval = 2000;
   /// false: scale, unscale_ and update do nothing, and step is the optimizer's.
   bool enabled = true;
+  /// false: a step whose gradients hold Inf or NaN is taken, to see what that does; the scale moves
+  /// as ever. A run without a scaler: optim::StepOptions::skip_nonfinite.
+  bool skip_nonfinite = true;
 
   /// Floor of the scale. 0: as low as fp32 holds the scale and its reciprocal.
   double min_scale = 0.0;

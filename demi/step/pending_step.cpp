@@ -151,11 +151,13 @@ bool PendingStep::holds_all_unchanged() const {
                      [](const auto& table) { return table.holds_all_unchanged(); });
 }
 
-/// Keeps what was said of the step whatever its gradients are: skip_if(), and a scale that no
-/// gradient was divided by.
+/// Keeps what was said of the step whatever its gradients are: skip_if(), take_nonfinite(), and a
+/// scale that no gradient was divided by.
 void PendingStep::forget_for_new_gradients() {
   const at::Tensor found_inf = found_inf_, scale = wide_unscaled_ ? at::Tensor() : scale_;
+  const bool takes_nonfinite = takes_nonfinite_;
   forget_records();
+  takes_nonfinite_ = takes_nonfinite;
   found_inf_ = found_inf;
   scale_ = scale;
 }
@@ -283,6 +285,8 @@ void PendingStep::skip_if(const at::Tensor& found_inf) {
   found_inf_ = found_inf.defined() ? found_inf.to(at::kFloat) : found_inf;
 }
 
+void PendingStep::take_nonfinite() { takes_nonfinite_ = true; }
+
 void PendingStep::apply_recorded_factors() {
   const at::NoGradGuard no_grad;
   prepare();
@@ -378,6 +382,7 @@ bool PendingStep::checks() const {
 }
 
 bool PendingStep::skips_nonfinite() const {
+  if (takes_nonfinite_) return false;
   return options_.skip_nonfinite || scale_.defined() || found_inf_.defined();
 }
 
@@ -526,7 +531,7 @@ void PendingStep::forget_records() {
   found_inf_.reset();
   earlier_found_.reset();
   record_.reset();
-  wide_unscaled_ = factors_ = measured_ = holds_ = sealed_ = false;
+  wide_unscaled_ = factors_ = measured_ = holds_ = sealed_ = takes_nonfinite_ = false;
   changed_ = true;
   max_norm_ = kernels::kNoLimit;
 }

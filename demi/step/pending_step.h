@@ -63,6 +63,8 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
 
   /// The step is skipped if this (fp32, ()) is not 0, whatever its own gradients are.
   void skip_if(const at::Tensor& found_inf);
+  /// The step is taken with Inf and NaN in its gradients, whatever skip_if() says.
+  void take_nonfinite();
   /// clip_grad_norm_ over all gradients of the optimizer. A gradient that is written to later keeps
   /// the factor of this call. Returns false, and does nothing, if other factors are recorded.
   bool clip_norm(double max_norm);
@@ -148,6 +150,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   bool measured_ = false, changed_ = true;
   bool holds_ = false;   // tables hold gradients that were measured or recorded for
   bool sealed_ = false;  // end_inspection(): a write to a held gradient ends its records
+  bool takes_nonfinite_ = false;
   bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
   float max_norm_ = kernels::kNoLimit;
   at::Tensor found_inf_;      // fp32, (): decides instead of the gradients
