@@ -35,8 +35,9 @@ void add_options(CLI::App& command, CompareArguments& a) {
   command.add_option(
       "--runs", a.runs,
       "Runs, by comma: fp32, tf32, bf16, fp16, bf16-true, fp16-true, fp64, each with a variant "
-      "after a colon if wanted: fp16:no-scaler, fp16:scale=128 [fp32,bf16 on a CPU, fp32,fp16 on "
-      "CUDA]");
+      "after a colon if wanted: fp16:no-scaler (scaler, scale=128, statistics, no-skip, "
+      "no-autocast, fp32-part=NAME, op-policy=FILE) [those of the recipe; else fp32,bf16 on a CPU, "
+      "fp32,fp16 on CUDA]");
   command.add_option("--sweep", a.sweep,
                      "Compare once for each value of a setting: batch-size=128,256,512,513");
   command.add_flag(
@@ -93,8 +94,10 @@ std::string joined(const std::vector<std::string>& words) {
 
 // Those named, or those of the comparison that goes on, which must be the same.
 std::vector<train::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
-  if (!start.record)
-    return a.runs.empty() ? std::vector<train::RunSpec>() : train::parse_runs(a.runs);
+  if (!start.record) {
+    const std::string& named = a.runs.empty() ? train::find_recipe(start.recipe).runs : a.runs;
+    return named.empty() ? std::vector<train::RunSpec>() : train::parse_runs(named);
+  }
   const std::string begun = joined(start.record->runs);
   std::vector<train::RunSpec> runs = train::parse_runs(begun);
   if (a.runs.empty()) return runs;

@@ -52,10 +52,12 @@ c10::DeviceType parse_device(const std::string& name) {
                     .advice = did_you_mean(name == "gpu" ? "cuda" : name, names)});
 }
 
-std::vector<OpLine> lines_of(const PolicyOptions& options) {
+OpPolicy policy_of(const PolicyOptions& options) {
+  return options.file ? OpPolicy::from_file(*options.file) : OpPolicy::named(options.policy);
+}
+
+std::vector<OpLine> lines_of(const PolicyOptions& options, const OpPolicy& policy) {
   const auto device = parse_device(options.device);
-  const OpPolicy policy =
-      options.file ? OpPolicy::from_file(*options.file) : OpPolicy::named(options.policy);
   std::map<std::string, std::string> defaults;
   for (const auto& rule : default_op_rules(device)) defaults[rule.op] = name_of(rule.category);
   std::vector<OpLine> lines;
@@ -67,7 +69,8 @@ std::vector<OpLine> lines_of(const PolicyOptions& options) {
   return lines;
 }
 
-nlohmann::ordered_json policy_json(const PolicyOptions& options, const std::vector<OpLine>& lines) {
+nlohmann::ordered_json policy_json(const PolicyOptions& options, const OpPolicy& policy,
+                                   const std::vector<OpLine>& lines) {
   nlohmann::ordered_json ops = nlohmann::ordered_json::array();
   for (const OpLine& line : lines) {
     const std::string& op = line.rule.op;
@@ -79,10 +82,11 @@ nlohmann::ordered_json policy_json(const PolicyOptions& options, const std::vect
                    {"differs", line.differs()},
                    {"reason", line.rule.reason}});
   }
-  return {{"device", options.device}, {"ops", ops}};
+  return {{"device", options.device}, {"ops", ops}, {"fp32_parts", policy.fp32_parts()}};
 }
 
-report::Table policy_table(const PolicyOptions& options, const std::vector<OpLine>& lines) {
+report::Table policy_table(const PolicyOptions& options, const OpPolicy& policy,
+                           const std::vector<OpLine>& lines) {
   report::Table table{.title = "ops in an autocast region on " + options.device};
   for (const char* name : {"op", "runs in", "reason"})
     table.columns.push_back({.name = name, .align = report::Align::kLeft});
@@ -94,6 +98,8 @@ report::Table policy_table(const PolicyOptions& options, const std::vector<OpLin
       fmt::format("{} ops, {} of them not as LibTorch lists them. Ops that are not listed "
                   "run in the dtype of their inputs.",
                   lines.size(), std::ranges::count_if(lines, &OpLine::differs))};
+  for (const std::string& part : policy.fp32_parts())
+    table.notes.push_back("The part " + part + " of the model computes in FP32.");
   return table;
 }
 
@@ -114,12 +120,15 @@ void add_policy(CLI::App& app) {
   command
       ->add_option("--file", options->file,
                    "Policy file with a line for each op: `softmax fp32`; the categories are "
-                   "lower_precision, fp32, fp32_output, promote, banned and unchanged")
+                   "lower_precision, fp32, fp32_output, promote, banned and unchanged; `part fc "
+                   "fp32` keeps a part of the model in FP32")
       ->excludes(policy);
   options->output.add_to(*command);
   command->callback([options] {
-    const auto lines = lines_of(*options);
-    options->output.show({policy_table(*options, lines)}, policy_json(*options, lines));
+    const OpPolicy policy = policy_of(*options);
+    const auto lines = lines_of(*options, policy);
+    options->output.show({policy_table(*options, policy, lines)},
+                         policy_json(*options, policy, lines));
   });
 }
 

@@ -183,6 +183,7 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
   options.turn_steps = turn_steps;
   several_ = options.runs.size() > 1;
   note_slow_precisions(options.runs, device_);
+  train::check_parts(config_, options.runs, workload_);
   options.run.should_stop = [] { return stop_signal() != 0; };
   options.run.per_class = alone;
   options.run.callbacks = {progress_};

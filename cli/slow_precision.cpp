@@ -1,6 +1,10 @@
 #include "cli/slow_precision.h"
 
+#include <set>
+#include <string>
+
 #include "cli/output.h"
+#include "lab/recipes/machine.h"
 
 namespace demi::cli {
 
@@ -8,9 +12,10 @@ void note_slow_precisions(const std::vector<train::RunSpec>& runs, c10::Device d
   std::vector<train::Precision> used;
   if (runs.empty()) used.push_back(train::mixed_precision_of(device.type()));
   for (const train::RunSpec& run : runs) used.push_back(run.precision);
+  std::set<std::string> said{""};
   for (const train::Precision& precision : used) {
     const std::string warning = train::slow_precision_warning(precision, device);
-    if (!warning.empty()) note(warning);
+    if (said.insert(warning).second) note(warning);
   }
 }
 

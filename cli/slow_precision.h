@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "lab/recipes/machine.h"
+#include "lab/recipes/run_spec.h"
 
 namespace demi::cli {
 

@@ -202,6 +202,45 @@ TEST_F(Cli, PolicyIsATableAndTheSameAsItsJson) {
   EXPECT_EQ(run({"policy", "--device", "gpu"}).code, 2);
 }
 
+// A wrong part of the model is said before a run folder is made.
+TEST_F(Cli, PartsAndPoliciesOfRunsAreReadFromOptionsAndVariants) {
+  const std::string good = (folder_ / "good").string(), bad = (folder_ / "bad").string(),
+                    wrong = (folder_ / "wrong").string();
+  std::ofstream(good) << "addmm fp32  # sums\npart layers.2 fp32\n";
+  std::ofstream(bad) << "part layer.2 fp32\n";
+  std::ofstream(wrong) << "sofmax fp32\n";
+  const std::vector<std::string> compare{"compare", "loss-scaling", "--steps", "2", "--runs"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), compare.begin(), compare.end());
+    return run(more);
+  };
+  const auto expect = [](const Outcome& outcome, const std::string& words) {
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+  };
+  expect(with({"fp32,bf16:op-policy=" + bad}), "did you mean layers.2?");
+  expect(with({"fp32,bf16", "--op-policy", bad}), bad);
+  expect(with({"fp32,bf16:fp32-part=layer.2"}), "did you mean layers.2?");
+  expect(with({"fp32,bf16", "--fp32-part", "layer.2"}), "did you mean layers.2?");
+  expect(with({"bf16:op-policy=" + wrong}), "did you mean softmax?");
+  expect(run({"train", "loss-scaling", "--op-policy", bad, "--mp"}), "did you mean layers.2?");
+  EXPECT_EQ(with({"bf16:op-policy=" + bad + ".none"}).code, 3);
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+
+  const Outcome outcome =
+      with({"fp32,bf16,bf16:op-policy=" + good + ",bf16:no-skip:fp32-part=layers.0", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto runs = nlohmann::json::parse(outcome.out)["runs"];
+  ASSERT_EQ(runs.size(), 4u);
+  EXPECT_EQ(runs[2]["precision"], "bf16:op-policy=" + good);
+  const fs::path folder = folder_ / "runs" / "compare-loss-scaling-001";
+  EXPECT_THAT(slurp(folder / "report.html"), HasSubstr("bf16:no-skip:fp32-part=layers.0"));
+  EXPECT_TRUE(fs::exists(folder / "bf16-no-skip-fp32-part-layers.0-model.safetensors"));
+  const Outcome policy = run({"policy", "--file", good});
+  EXPECT_THAT(policy.out, HasSubstr("The part layers.2 of the model computes in FP32."));
+  EXPECT_THAT(policy.out, HasSubstr("sums"));
+}
+
 TEST_F(Cli, DataAreListedWithTheirFolders) {
   const Outcome text = run({"data", "list", "--data-dir", (folder_ / "none").string()});
   ASSERT_EQ(text.code, 0) << text.err;
@@ -223,10 +262,10 @@ TEST_F(Cli, TrainListsItsRecipes) {
     names.push_back(recipe["name"]);
     for (const char* key : {"model", "data", "precision"}) EXPECT_TRUE(recipe.contains(key));
   }
-  EXPECT_THAT(names,
-              ::testing::IsSupersetOf({"mlp", "cifar10-cnn", "cifar10-resnet50", "cifar10-resnet18",
-                                       "cifar10-vgg19", "synthetic-resnet50", "imdb-lstm",
-                                       "folder-resnet50", "fashion-cnn", "mnist-cnn"}));
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"mlp", "cifar10-cnn", "cifar10-resnet50",
+                                              "cifar10-resnet18", "cifar10-vgg19",
+                                              "synthetic-resnet50", "imdb-lstm", "folder-resnet50",
+                                              "fashion-cnn", "mnist-cnn", "loss-scaling"}));
 }
 
 // What eval says of the saved file is what train said of it.

@@ -60,7 +60,9 @@ at::Tensor right_ones(Loss loss, const at::Tensor& output, const at::Tensor& tar
 
 at::Tensor LossFunction::operator()(const at::Tensor& output, const at::Tensor& target,
                                     double label_smoothing) const {
-  return function_ ? function_(output, target) : loss_of(loss_, output, target, label_smoothing);
+  if (function_) return function_(output, target);
+  const at::Tensor loss = loss_of(loss_, output, target, label_smoothing);
+  return weight_ == 1 ? loss : loss * weight_;
 }
 
 at::Tensor LossFunction::is_right(const at::Tensor& output, const at::Tensor& target) const {

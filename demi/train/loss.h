@@ -32,13 +32,14 @@ DEMI_API at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tenso
 /// for mse. Does not synchronise.
 DEMI_API at::Tensor right_ones(Loss loss, const at::Tensor& output, const at::Tensor& target);
 
-/// A loss by name, or a function of yours: of output and target, returning the mean over the batch
-/// as a scalar. With a function there is no accuracy: give a Metric.
+/// A loss by name, times a weight, or a function of yours: of output and target, returning the mean
+/// over the batch as a scalar. With a function there is no accuracy: give a Metric.
 class DEMI_API LossFunction {
  public:
   using Function = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-  LossFunction(Loss loss) : loss_(loss) {}  // NOLINT: a name is a loss
+  LossFunction(Loss loss, double weight = 1)  // NOLINT: a name is a loss
+      : loss_(loss), weight_(weight) {}
   template <class F>
   requires std::is_invocable_r_v<at::Tensor, F, const at::Tensor&, const at::Tensor&> LossFunction(
       F function)
@@ -52,6 +53,7 @@ class DEMI_API LossFunction {
 
  private:
   Loss loss_ = Loss::cross_entropy;
+  double weight_ = 1;
   Function function_;
 };
 

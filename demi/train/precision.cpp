@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,31 +44,18 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"float16", "fp16-true"},
 };
 
-const std::vector<std::string> kVariants{"no-scaler", "scaler", "scale=NUMBER"};
-
-double parse_scale(std::string_view text, std::string_view where) {
+double parse_scale(std::string_view text) {
   double value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc() || end != text.data() + text.size() || !(value > 0) ||
       !std::isfinite(value)) {
     throw UsageError(
-        {.where = where,
+        {.where = "train.parse_loss_scale",
          .what = "the loss scale is not a positive number",
          .seen = text,
          .accepted = "auto, dynamic, statistics, off, or a number such as 128 or 65536"});
   }
   return value;
-}
-
-LossScale parse_variant(std::string_view variant, std::string_view run) {
-  if (variant == "no-scaler") return {LossScale::Kind::off, 0};
-  if (variant == "scaler") return {LossScale::Kind::dynamic, 0};
-  if (variant.starts_with("scale="))
-    return {LossScale::Kind::fixed, parse_scale(variant.substr(6), "train.parse_run")};
-  throw UsageError({.where = "train.parse_run",
-                    .what = "no such variant of a run",
-                    .seen = run,
-                    .advice = did_you_mean(variant, kVariants)});
 }
 
 }  // namespace
@@ -104,22 +92,7 @@ LossScale parse_loss_scale(std::string_view text) {
   if (text == "dynamic") return {LossScale::Kind::dynamic, 0};
   if (text == "statistics") return {LossScale::Kind::statistics, 0};
   if (text == "off") return {LossScale::Kind::off, 0};
-  return {LossScale::Kind::fixed, parse_scale(text, "train.parse_loss_scale")};
-}
-
-RunSpec parse_run(std::string_view text) {
-  std::size_t colon = text.find(':');
-  RunSpec run{.precision = parse_precision(text.substr(0, colon))};
-  run.label = run.precision.name;
-  while (colon != std::string_view::npos) {
-    const std::size_t next = text.find(':', colon + 1);
-    const std::string_view variant =
-        text.substr(colon + 1, next == std::string_view::npos ? next : next - colon - 1);
-    run.loss_scale = parse_variant(variant, text);
-    run.label.append(":").append(variant);
-    colon = next;
-  }
-  return run;
+  return {LossScale::Kind::fixed, parse_scale(text)};
 }
 
 }  // namespace demi::train

@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "demi/core/export.h"
@@ -49,17 +48,5 @@ struct LossScale {
 /// Reads "auto", "dynamic", "statistics", "off" or a positive number. Throws UsageError for other
 /// text.
 DEMI_API LossScale parse_loss_scale(std::string_view text);
-
-/// One run of a comparison: a precision with variants after colons, such as `fp16:no-scaler`,
-/// `fp16:scale=128`, `bf16:scaler`.
-struct RunSpec {
-  /// The text, with Lightning's names replaced by demi's: the name of row, curve and files.
-  std::string label;
-  Precision precision;
-  LossScale loss_scale;
-};
-
-/// Reads a run. Throws UsageError with the nearest known name for an unknown precision or variant.
-DEMI_API RunSpec parse_run(std::string_view text);
 
 }  // namespace demi::train

@@ -27,31 +27,21 @@ TEST(Precision, TakesLightningsAndKerasNames) {
   EXPECT_EQ(parse_precision("mixed_bfloat16").name, "bf16");
 }
 
-TEST(RunSpec, VariantsSayHowTheLossIsScaled) {
-  EXPECT_EQ(parse_run("fp16").loss_scale.kind, LossScale::Kind::automatic);
-  EXPECT_EQ(parse_run("fp16:no-scaler").loss_scale.kind, LossScale::Kind::off);
-  const RunSpec fixed = parse_run("16-mixed:scale=128");
-  EXPECT_EQ(fixed.label, "fp16:scale=128");
-  EXPECT_EQ(fixed.loss_scale.kind, LossScale::Kind::fixed);
-  EXPECT_EQ(fixed.loss_scale.value, 128);
-}
-
-void expect_refused(std::string_view run, std::string_view hint) {
+void expect_refused(std::string_view scale) {
   try {
-    parse_run(run);
-    FAIL() << run;
+    parse_loss_scale(scale);
+    FAIL() << scale;
   } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find(hint), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("positive number"), std::string::npos) << error.what();
   }
 }
 
-TEST(RunSpec, WrongOnesAreAnsweredWithTheNearest) {
-  expect_refused("fb16", "did you mean fp16?");
-  expect_refused("fp16:noscaler", "did you mean no-scaler?");
-  expect_refused("fp16:scale=0", "positive number");
-  expect_refused("fp16:scale=1e999", "positive number");
-  expect_refused("fp16:scale=12x", "positive number");
-  expect_refused("", "no such precision");
+TEST(LossScale, IsAWordOrAPositiveNumber) {
+  EXPECT_EQ(parse_loss_scale("off").kind, LossScale::Kind::off);
+  EXPECT_EQ(parse_loss_scale("statistics").kind, LossScale::Kind::statistics);
+  EXPECT_EQ(parse_loss_scale("128").kind, LossScale::Kind::fixed);
+  EXPECT_EQ(parse_loss_scale("128").value, 128);
+  for (const char* wrong : {"0", "-1", "1e999", "12x", "", "ofF"}) expect_refused(wrong);
 }
 
 }  // namespace

@@ -48,11 +48,11 @@ class Runner {
   /// `steps`: of the whole measurement, for which a schedule is made where an epoch has fewer.
   Runner(const train::Config& config, train::RunSpec spec, const train::Workload& workload,
          int64_t steps, c10::Device device)
-      : config_(config),
+      : config_(train::config_of(config, spec)),
         spec_(std::move(spec)),
         workload_(workload),
         network_(workload.make_network(static_cast<uint64_t>(config.seed))),
-        optimizer_(train::make_optimizer(config, network_)),
+        optimizer_(train::make_optimizer(config_, network_)),
         options_(train::trainer_options(
             config, spec_, std::max(workload.train->batches(), steps * config.accumulate), device)),
         schedule_(std::exchange(options_.schedule, {})),
@@ -60,7 +60,7 @@ class Runner {
     options_.epochs = 1;
     options_.max_steps = 0;
     options_.give_up_after = 0;  // check_losses has a word of its own
-    train::keep_in_fp32(config, network_);
+    train::keep_in_fp32(config_, network_);
   }
 
   // Goes on where the last call ended: rate and loss scale too.
@@ -98,7 +98,7 @@ class Runner {
     return [rule, start = step_](int64_t step, double base) { return rule(start + step, base); };
   }
 
-  const train::Config& config_;
+  const train::Config config_;
   train::RunSpec spec_;
   const train::Workload& workload_;
   train::Network network_;

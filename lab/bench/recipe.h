@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/train/precision.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/machine.h"
+#include "lab/recipes/run_spec.h"
 
 namespace demi::bench {
 

@@ -159,6 +159,8 @@ std::vector<DataSet> all_sets() {
           unpublished("folder", "pictures in a folder for each class", Kind::pictures,
                       Layout::picture_folder),
           unpublished("synthetic-rows", "random rows", Kind::rows, Layout::synthetic),
+          unpublished("synthetic-linear", "random rows and a linear function of them", Kind::rows,
+                      Layout::synthetic),
           unpublished("synthetic-images", "random pictures", Kind::pictures, Layout::synthetic)};
 }
 

@@ -86,7 +86,8 @@ int64_t trial(const Config& config, const RunSpec& spec, const Workload& workloa
   TrainerOptions options = trainer_options(config, spec, 1, device);
   options.epochs = 2;
   options.schedule = options.momentum_schedule = {};
-  Trainer(network, make_optimizer(config, network), std::move(options)).fit(OneBatch(some, size));
+  Trainer(network, make_optimizer(config_of(config, spec), network), std::move(options))
+      .fit(OneBatch(some, size));
   return profile::memory_use(device).peak_bytes - before;
 }
 

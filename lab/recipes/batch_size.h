@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "demi/core/export.h"
-#include "demi/train/precision.h"
 #include "lab/recipes/config.h"
+#include "lab/recipes/run_spec.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::train {

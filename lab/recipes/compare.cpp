@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "demi/core/error.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
 #include "demi/train/trainer.h"
@@ -14,36 +16,13 @@ std::vector<RunSpec> default_runs(c10::Device device) {
   return {parse_run("fp32"), parse_run(mixed_precision_of(device.type()).name)};
 }
 
-std::vector<RunSpec> parse_runs(std::string_view text) {
-  std::vector<RunSpec> runs;
-  while (true) {
-    const std::size_t comma = text.find(',');
-    runs.push_back(parse_run(text.substr(0, comma)));
-    for (std::size_t i = 0; i + 1 < runs.size(); ++i) {
-      if (runs[i].label == runs.back().label)
-        throw UsageError(
-            {.where = "train.parse_runs", .what = "the same run twice", .seen = runs.back().label});
-    }
-    if (comma == std::string_view::npos) return runs;
-    text.remove_prefix(comma + 1);
-  }
-}
-
-std::string file_name(const RunSpec& run) {
-  std::string name = run.label;
-  for (char& c : name) {
-    if (c == ':' || c == '=') c = '-';
-  }
-  return name;
-}
-
 namespace {
 
 RunOptions options_of(const CompareOptions& options, const RunSpec& spec) {
   RunOptions one = options.run;
   if (options.runs.size() == 1) return one;
-  one.prefix = file_name(spec) + "-";
-  if (!one.checkpoints.empty()) one.checkpoints /= file_name(spec);
+  one.prefix = file_name(spec.label) + "-";
+  if (!one.checkpoints.empty()) one.checkpoints /= file_name(spec.label);
   return one;
 }
 
@@ -99,6 +78,26 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& w
 
 }  // namespace
 
+namespace {
+
+// A note for each warning about a run's precision, with the runs that it is about.
+void note_slow_precisions(Comparison& result, c10::Device device) {
+  std::vector<std::pair<std::string, std::string>> labels_of;  // by warning
+  for (const RunResult& run : result.runs) {
+    const std::string warning = slow_precision_warning(run.spec.precision, device);
+    if (warning.empty()) continue;
+    const auto known =
+        std::ranges::find(labels_of, warning, &decltype(labels_of)::value_type::first);
+    if (known == labels_of.end())
+      labels_of.emplace_back(warning, run.spec.label);
+    else
+      known->second += ", " + run.spec.label;
+  }
+  for (const auto& [warning, labels] : labels_of) result.notes.push_back(labels + ": " + warning);
+}
+
+}  // namespace
+
 bool is_disturbed(const Comparison& comparison, const RunResult& run) {
   const auto low = [](const RunResult& r) { return r.cores_share.value_or(1) < kQuietShare; };
   return low(run) || low(comparison.runs.front());
@@ -117,10 +116,9 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
   if (turns) result.turn_steps = options.turn_steps;
   if (!workload.note.empty()) result.notes.push_back(workload.note);
   result.runs = turns ? in_turns(options, workload) : one_after_the_other(options, workload);
+  note_slow_precisions(result, options.device);
   for (RunResult& run : result.runs) {
     const std::string& label = run.spec.label;
-    const std::string warning = slow_precision_warning(run.spec.precision, options.device);
-    if (!warning.empty()) result.notes.push_back(label + ": " + warning);
     run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
     if (!run.remark.empty()) result.notes.push_back(label + ": " + run.remark);
     if (run.history.failed) result.notes.push_back(label + ": " + *run.history.failed);

@@ -47,12 +47,6 @@ struct Comparison {
 /// mixed precision.
 DEMI_API std::vector<RunSpec> default_runs(c10::Device device);
 
-/// Runs by name, separated by commas. Throws UsageError, also for the same run twice.
-DEMI_API std::vector<RunSpec> parse_runs(std::string_view text);
-
-/// A label as part of a file name: "fp16:scale=128" becomes "fp16-scale-128".
-DEMI_API std::string file_name(const RunSpec& run);
-
 /// Whether another program took so much of the cores that the run's speedup says little: its own
 /// share is below kQuietShare, or that of the first run, which it is set against.
 DEMI_API bool is_disturbed(const Comparison& comparison, const RunResult& run);

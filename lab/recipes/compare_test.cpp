@@ -52,7 +52,7 @@ Config config() {
 // What two comparisons left of those runs.
 void expect_same_files(const fs::path& a, const fs::path& b, const std::vector<RunSpec>& runs) {
   for (const RunSpec& run : runs) {
-    const std::string name = file_name(run), model = name + "-model.safetensors";
+    const std::string name = file_name(run.label), model = name + "-model.safetensors";
     EXPECT_TRUE(same_run::content(a / model) == same_run::content(b / model)) << model;
     same_run::expect_same_checkpoint(a / "checkpoints" / name, b / "checkpoints" / name);
   }

@@ -186,7 +186,7 @@ Setting data_name(std::string group) {
       words("data", std::move(group), &Config::data,
             "Data set: a name from `demi data list`; csv (--train-file and --test-file); folder "
             "(pictures train/class/name.jpg and val/class/name.jpg below --data-dir); "
-            "synthetic-rows or synthetic-images (made in memory)");
+            "synthetic-rows, synthetic-linear or synthetic-images (made in memory)");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
     if (text.find('/') != text.npos)
       throw UsageError({.where = source,
@@ -276,6 +276,9 @@ std::vector<Setting> training_settings() {
             "Loss function: cross-entropy, bce (binary cross entropy with logits) or mse (mean "
             "squared error)",
             {"cross-entropy", "bce", "mse"}),
+      real("loss-weight", g, &Config::loss_weight, std::numeric_limits<float>::min(),
+           std::numeric_limits<float>::max(),
+           "Factor of the loss, as of one term among several; gradients are as many times greater"),
       real("label-smoothing", g, &Config::label_smoothing, 0, 0.999,
            "Cross entropy: share of the target that is spread over all classes"),
       real("clip-norm", g, &Config::clip_norm, 0, kInfinity,
@@ -317,8 +320,14 @@ std::vector<Setting> precision_settings() {
            "Autocast region; without it a mixed run computes in FP32 but keeps loss scaling"),
       flag("scaler", g, &Config::scaler,
            "Loss scaling; without it a mixed run keeps its autocast region"),
+      flag("skip", g, &Config::skip,
+           "Skip a step whose gradients hold Inf or NaN; without it the step is taken, with a loss "
+           "scale or without"),
       words("fp32-part", g, &Config::fp32_part,
             "Parts of the model that run in FP32, by comma (module names: layer4,fc)"),
+      words("op-policy", g, &Config::op_policy,
+            "File that says what ops run in, and which parts of the model in FP32, a line each: "
+            "`softmax fp32`, `part fc fp32`"),
       flag("flush-subnormals", g, &Config::flush_subnormals,
            "Count FP32 numbers below 1.2e-38 as 0 on a CPU: Intel's processors are slow with them"),
   };

@@ -39,6 +39,7 @@ struct Config {
   int64_t schedule_epochs = 0;
   double warmup_epochs = 0;
   std::string loss = "cross-entropy";
+  double loss_weight = 1;
   double label_smoothing = 0, clip_norm = 0, gradient_penalty = 0, ema = 0;
   int64_t accumulate = 1, early_stopping = 0, top_k = 0;
 
@@ -46,8 +47,8 @@ struct Config {
   std::string precision = "fp32", loss_scale = "auto";
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
-  bool autocast = true, scaler = true;
-  std::string fp32_part;
+  bool autocast = true, scaler = true, skip = true;
+  std::string fp32_part, op_policy;
   bool flush_subnormals = true;
 
   // Where

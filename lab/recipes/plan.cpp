@@ -1,9 +1,16 @@
 #include "lab/recipes/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "demi/autocast/apply.h"
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
 #include "demi/optim/decay_groups.h"
 #include "lab/recipes/optimizers.h"
 #include "lab/recipes/schedules.h"
@@ -24,16 +31,52 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
     groups = optim::decay_groups(*network.module);
   else
     groups.decay = network.module->parameters();
-  return find_optimizer(config.optimizer).make(config, groups, {});
+  return find_optimizer(config.optimizer).make(config, groups, {.skip_nonfinite = config.skip});
 }
 
-void keep_in_fp32(const Config& config, const Network& network) {
-  std::string_view rest = config.fp32_part;
-  while (!rest.empty()) {
-    const std::size_t comma = rest.find(',');
-    demi::apply(Policy("float32"), *network.module, rest.substr(0, comma));
-    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
+LossFunction loss_function_of(const Config& config) {
+  return {parse_loss(config.loss), config.loss_weight};
+}
+
+std::optional<OpPolicy> op_policy_of(const Config& config) {
+  if (config.op_policy.empty()) return std::nullopt;
+  return OpPolicy::from_file(config.op_policy);
+}
+
+namespace {
+
+std::vector<std::string> words_between_commas(std::string_view text) {
+  std::vector<std::string> words;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    words.emplace_back(text.substr(0, comma));
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
   }
+  return words;
+}
+
+void require_parts(const Network& network, const std::vector<std::string>& parts,
+                   const std::string& where) {
+  std::vector<std::string> known;
+  for (const auto& item : network.module->named_modules("", /*include_self=*/false))
+    known.push_back(item.key());
+  for (const std::string& part : parts)
+    if (std::ranges::find(known, part) == known.end())
+      throw UsageError({.where = where,
+                        .what = "the model has no part of that name",
+                        .seen = part,
+                        .advice = did_you_mean(part, known)});
+}
+
+}  // namespace
+
+void keep_in_fp32(const Config& config, const Network& network) {
+  const std::vector<std::string> parts = words_between_commas(config.fp32_part);
+  require_parts(network, parts, "fp32-part");
+  OpPolicy policy = op_policy_of(config).value_or(OpPolicy());
+  require_parts(network, policy.fp32_parts(), "op-policy " + config.op_policy);
+  for (const std::string& part : parts) policy.keep_part_in_fp32(part);
+  demi::apply(policy, *network.module);
 }
 
 optim::lr::Schedule make_schedule(const Config& config, int64_t steps_per_epoch) {
@@ -66,20 +109,56 @@ RunSpec run_of(const Config& config) {
   return run;
 }
 
-TrainerOptions trainer_options(const Config& config, const RunSpec& run, int64_t batches_per_epoch,
+namespace {
+
+// As parse_loss_scale reads it.
+std::string text_of(const LossScale& scale) {
+  switch (scale.kind) {
+    case LossScale::Kind::automatic:
+      return "auto";
+    case LossScale::Kind::dynamic:
+      return "dynamic";
+    case LossScale::Kind::statistics:
+      return "statistics";
+    case LossScale::Kind::off:
+      return "off";
+    case LossScale::Kind::fixed:
+      break;
+  }
+  return fmt::format("{}", scale.value);
+}
+
+}  // namespace
+
+Config config_of(const Config& config, const RunSpec& run) {
+  Config own = config;
+  own.precision = run.precision.name;
+  own.loss_scale = text_of(run.loss_scale);
+  own.autocast = config.autocast && run.autocast;
+  own.skip = config.skip && run.skip;
+  if (!run.fp32_part.empty())
+    own.fp32_part += (config.fp32_part.empty() ? "" : ",") + run.fp32_part;
+  if (!run.op_policy.empty()) own.op_policy = run.op_policy;
+  return own;
+}
+
+TrainerOptions trainer_options(const Config& shared, const RunSpec& run, int64_t batches_per_epoch,
                                c10::Device device) {
+  const Config config = config_of(shared, run);
   TrainerOptions options;
   options.epochs = config.epochs;
   options.max_steps = config.dry_run ? 2 : config.steps;
   options.precision = run.precision;
   options.autocast = config.autocast;
+  options.op_policy = op_policy_of(config);
   options.loss_scale = run.loss_scale;
   if (!config.scaler) options.loss_scale = {LossScale::Kind::off, 0};
   options.scaler = {.init_scale = config.init_scale,
                     .growth_factor = config.growth_factor,
                     .backoff_factor = config.backoff_factor,
-                    .growth_interval = config.growth_interval};
-  options.loss = parse_loss(config.loss);
+                    .growth_interval = config.growth_interval,
+                    .skip_nonfinite = config.skip};
+  options.loss = loss_function_of(config);
   options.label_smoothing = config.label_smoothing;
   options.clip_norm = config.clip_norm;
   options.gradient_penalty = config.gradient_penalty;

@@ -5,13 +5,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
+#include "demi/autocast/op_policy.h"
 #include "demi/core/export.h"
 #include "demi/schedule/lr_schedule.h"
 #include "demi/train/network.h"
 #include "demi/train/precision.h"
 #include "demi/train/trainer.h"
 #include "lab/recipes/config.h"
+#include "lab/recipes/run_spec.h"
 
 namespace demi::train {
 
@@ -20,8 +23,15 @@ namespace demi::train {
 DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
                                                                  const Network& network);
 
-/// The parts of the network that the config's fp32_part names compute in FP32 from now on. Throws
-/// UsageError for a name that is not there.
+/// The config's loss, times its weight.
+DEMI_API LossFunction loss_function_of(const Config& config);
+
+/// What the config's op_policy file says; none without a file. Throws as OpPolicy::from_file.
+DEMI_API std::optional<OpPolicy> op_policy_of(const Config& config);
+
+/// The parts of the network that the config's fp32_part and its op_policy name compute in FP32 from
+/// now on. Throws UsageError with the nearest name for one that is not there, before anything is
+/// changed, and as op_policy_of.
 DEMI_API void keep_in_fp32(const Config& config, const Network& network);
 
 /// The learning rate by step, or an empty rule for a constant one. Throws UsageError for an unknown
@@ -34,7 +44,10 @@ DEMI_API optim::lr::Schedule make_momentum_schedule(const Config& config, int64_
 /// A run of the config: its precision and loss scale under the name of the precision.
 DEMI_API RunSpec run_of(const Config& config);
 
-/// What a trainer is told, for a run of the config in the precision of `run`. Schedules count
+/// The settings with which that run alone would be trained.
+DEMI_API Config config_of(const Config& config, const RunSpec& run);
+
+/// What a trainer is told, for a run of the config as `run` says (config_of). Schedules count
 /// steps: of `accumulate` batches one.
 DEMI_API TrainerOptions trainer_options(const Config& config, const RunSpec& run,
                                         int64_t batches_per_epoch, c10::Device device);

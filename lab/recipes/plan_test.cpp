@@ -2,10 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include <cmath>
+#include <filesystem>
+#include <limits>
 
+#include "demi/autocast/apply.h"
+#include "demi/autocast/autocast.h"
+#include "demi/autocast/parts.h"
 #include "demi/core/error.h"
 #include "lab/recipes/optimizers.h"
 #include "lab/recipes/recipe.h"
@@ -13,6 +20,7 @@
 namespace demi::train {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Loshchilov and Hutter 2017, equation 5, stepped per epoch: 0.1 / 2 (1 + cos(pi epoch / 200)).
@@ -121,6 +129,113 @@ TEST(Plan, SwitchesTellAutocastAndScalerApart) {
             LossScale::Kind::off);
   config.autocast = false;
   EXPECT_FALSE(trainer_options(config, run_of(config), 1, c10::kCPU).autocast);
+}
+
+TEST(Plan, ARunChangesTheSettingsThatItsVariantsName) {
+  Config config;
+  config.fp32_part = "a";
+  config.op_policy = "of-all";
+  const Config plain = config_of(config, parse_run("bf16:scale=0.1"));
+  EXPECT_EQ(plain.precision, "bf16");
+  EXPECT_EQ(plain.loss_scale, "0.1");
+  EXPECT_TRUE(plain.autocast && plain.skip);
+  EXPECT_EQ(plain.fp32_part, "a");
+  EXPECT_EQ(plain.op_policy, "of-all");
+  const Config own =
+      config_of(config, parse_run("fp16:no-autocast:no-skip:fp32-part=b:op-policy=of-one"));
+  EXPECT_FALSE(own.autocast || own.skip);
+  EXPECT_EQ(own.fp32_part, "a,b");
+  EXPECT_EQ(own.op_policy, "of-one");
+  const Config without = config_of({}, parse_run("fp16:fp32-part=b"));
+  EXPECT_EQ(without.fp32_part, "b");
+  config.skip = config.autocast = false;
+  EXPECT_FALSE(config_of(config, parse_run("bf16")).skip);
+  EXPECT_FALSE(config_of(config, parse_run("bf16")).autocast);
+}
+
+TEST(Plan, WithoutSkippingTheTrainerTakesEveryStep) {
+  Config config;
+  EXPECT_TRUE(trainer_options(config, parse_run("fp16"), 1, c10::kCPU).scaler.skip_nonfinite);
+  EXPECT_FALSE(
+      trainer_options(config, parse_run("fp16:no-skip"), 1, c10::kCPU).scaler.skip_nonfinite);
+  torch::nn::Linear layer(1, 1);
+  for (const bool skip : {true, false}) {
+    config.skip = skip;
+    const auto optimizer = make_optimizer(config, {.module = layer.ptr(), .forward = {}});
+    for (const auto& parameter : layer->parameters())
+      parameter.mutable_grad() =
+          torch::full_like(parameter, std::numeric_limits<float>::quiet_NaN());
+    optimizer->step();
+    EXPECT_EQ(layer->weight.isnan().item<bool>(), !skip);
+  }
+}
+
+TEST(Plan, TheLossHasItsWeight) {
+  Config config;
+  config.loss = "mse";
+  config.loss_weight = 0.25;
+  const at::Tensor output = torch::tensor({1.F, 4.F}), target = torch::tensor({3.F, 2.F});
+  EXPECT_EQ(loss_function_of(config)(output, target).item<float>(), 1);  // 4 / 4
+  config.loss = "cross-entropy";
+  const at::Tensor logits = torch::zeros({2, 8}), classes = torch::tensor({1, 5});
+  EXPECT_NEAR(loss_function_of(config)(logits, classes).item<float>(), std::log(8.0) / 4, 1e-6);
+  EXPECT_TRUE(loss_function_of(config).has_accuracy());
+}
+
+class PolicyFile : public ::testing::Test {
+ protected:
+  PolicyFile() : path_(::testing::TempDir() + "/plan.policy") {}
+  ~PolicyFile() override { std::filesystem::remove(path_); }
+  std::string path_;
+};
+
+std::string refusal_of(const Config& config, const Network& network) {
+  try {
+    keep_in_fp32(config, network);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_F(PolicyFile, NamesOpsAndPartsOfTheModel) {
+  OpPolicy().set("mm", OpCategory::fp32).keep_part_in_fp32("1").to_file(path_);
+  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4),
+                              torch::nn::Linear(4, 4));
+  const Network network = train::network(model);
+  Config config;
+  EXPECT_FALSE(op_policy_of(config));
+  config.op_policy = path_;
+  config.fp32_part = "2";
+  const auto options = trainer_options(config, parse_run("bf16"), 1, c10::kCPU);
+  ASSERT_TRUE(options.op_policy);
+  EXPECT_EQ(options.op_policy->changes().front().op, "mm");
+  keep_in_fp32(config, network);
+  const Autocast region(torch::kCPU);
+  const at::Tensor x = torch::ones({2, 4});
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(model[i]->as<torch::nn::Linear>()->forward(x).scalar_type(),
+              i == 0 ? torch::kBFloat16 : torch::kFloat);
+  unapply(*model);
+}
+
+TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
+  torch::nn::Sequential model;
+  model->push_back("encoder", torch::nn::Linear(4, 4));
+  model->push_back("head", torch::nn::Linear(4, 4));
+  const Network network = train::network(model);
+  Config config;
+  config.fp32_part = "encoder,haed";
+  EXPECT_THAT(refusal_of(config, network),
+              AllOf(HasSubstr("[fp32-part]"), HasSubstr("did you mean head?")));
+  config.fp32_part = "encoder";
+  OpPolicy().keep_part_in_fp32("encodr").to_file(path_);
+  config.op_policy = path_;
+  EXPECT_THAT(refusal_of(config, network),
+              AllOf(HasSubstr("plan.policy"), HasSubstr("did you mean encoder?")));
+  EXPECT_EQ(count_marked_parameters(), 0) << "nothing was changed";
+  config.op_policy = path_ + ".none";
+  EXPECT_THROW(keep_in_fp32(config, network), DataError);
 }
 
 }  // namespace

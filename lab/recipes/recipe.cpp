@@ -111,6 +111,26 @@ Config imdb_lstm() {
   return c;
 }
 
+// Gradients under 2^-24, which fp16 rounds to 0: the loss has a weight of 1e-7, for which the
+// learning rate makes up. The scale doubles so often that it soon overflows, too.
+Config loss_scaling() {
+  Config c;
+  c.model = "mlp";
+  c.data = "synthetic-linear";
+  c.in = 64;
+  c.out = 1;
+  c.layers = 2;
+  c.batches = 100;
+  c.epochs = 4;
+  c.batch_size = "256";
+  c.optimizer = "sgd";
+  c.lr = 1e6;
+  c.loss = "mse";
+  c.loss_weight = 1e-7;
+  c.growth_interval = 10;
+  return c;
+}
+
 }  // namespace
 
 std::span<const Recipe> recipes() {
@@ -133,6 +153,8 @@ std::span<const Recipe> recipes() {
        folder_resnet50()},
       {"imdb-lstm", "embedding and LSTM on the 25,000 reviews of the Large Movie Review set",
        imdb_lstm()},
+      {"loss-scaling", "why the loss is scaled: a small network whose gradients fp16 rounds to 0",
+       loss_scaling(), /*prints_totals=*/false, /*runs=*/"fp32,fp16:no-scaler,fp16"},
   };
   return all;
 }

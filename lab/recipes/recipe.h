@@ -18,6 +18,8 @@ struct Recipe {
   /// `demi compare` prints total time and greatest memory of each run too, in the AMP recipe's
   /// words.
   bool prints_totals = false;
+  /// The runs of `demi compare` if none are named, as parse_runs reads them; empty: default_runs.
+  std::string runs = {};
 };
 
 DEMI_API std::span<const Recipe> recipes();

@@ -53,9 +53,13 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
         save_shipped_weights(*network.module, *shipped.module, precision, file, config);
     shipped = workload.make_network(seed + 1);
     load_shipped_weights(*shipped.module, precision, file);
+    if (precision.is_mixed()) keep_in_fp32(config, shipped);
   }
   if (!workload.test) return;
-  EvaluateOptions test{.precision = precision, .device = device, .loss = parse_loss(config.loss)};
+  EvaluateOptions test{.precision = precision,
+                       .device = device,
+                       .op_policy = op_policy_of(config),
+                       .loss = loss_function_of(config)};
   test.per_class = options.per_class;
   if (result.top_k > 0) test.metrics = {top_k(result.top_k)};
   test.flush_subnormals = config.flush_subnormals;
@@ -156,30 +160,6 @@ Measured measured_of(const StateDict& numbers) {
   return measured;
 }
 
-// As parse_loss_scale reads it.
-std::string text_of(const LossScale& scale) {
-  switch (scale.kind) {
-    case LossScale::Kind::automatic:
-      return "auto";
-    case LossScale::Kind::dynamic:
-      return "dynamic";
-    case LossScale::Kind::statistics:
-      return "statistics";
-    case LossScale::Kind::off:
-      return "off";
-    case LossScale::Kind::fixed:
-      break;
-  }
-  return fmt::format("{}", scale.value);
-}
-
-// The settings with which this run alone would be trained.
-Config config_of(Config config, const RunSpec& spec) {
-  config.precision = spec.precision.name;
-  config.loss_scale = text_of(spec.loss_scale);
-  return config;
-}
-
 // A folder of checkpoints that a killed process made may be without one.
 bool has_checkpoint(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) return false;
@@ -226,7 +206,7 @@ auto or_say_what_fits(const Config& config, const RunSpec& spec, const Workload&
 struct RunInParts::Work {
   Work(const Config& config_, const RunSpec& spec, const Workload& workload_, c10::Device device_,
        const RunOptions& options_, int64_t shared_bytes)
-      : config(config_),
+      : config(config_of(config_, spec)),
         workload(workload_),
         device(device_),
         options(options_),
@@ -274,7 +254,7 @@ TrainerOptions RunInParts::Work::told() {
   checkpoints.keep_last = config.keep_last;
   checkpoints.keep_best = options.keep_best && workload.test;
   checkpoints.in_background = options.save_in_background;
-  checkpoints.text = {{"demi.config", to_json(config_of(config, result.spec))}};
+  checkpoints.text = {{"demi.config", to_json(config)}};
   checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
     checkpoint.numbers[kMeasured] = numbers_of(measured());
     if (options.before_save) options.before_save();
@@ -415,6 +395,16 @@ RunResult RunInParts::finish() {
       config, spec, workload, device, [&] { return work_->finish(); }, [&] { work_.reset(); });
   work_.reset();
   return result;
+}
+
+void check_parts(const Config& config, std::span<const RunSpec> runs, const Workload& workload) {
+  Network network;
+  for (const RunSpec& run : runs) {
+    const Config told = config_of(config, run);
+    if (told.fp32_part.empty() && told.op_policy.empty()) continue;
+    if (!network.module) network = workload.make_network(static_cast<uint64_t>(config.seed));
+    keep_in_fp32(told, network);
+  }
 }
 
 RunResult run(const Config& config, const RunSpec& spec, const Workload& workload,

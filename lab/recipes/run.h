@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "demi/train/history.h"
 #include "demi/train/precision.h"
 #include "lab/recipes/config.h"
+#include "lab/recipes/run_spec.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::train {
@@ -68,6 +70,10 @@ struct RunResult {
   std::string remark;                // a warning for people; mostly empty
   double speedup = 0;                // the first run's seconds_per_epoch over this one's
 };
+
+/// Throws what keep_in_fp32 would throw for one of these runs, before any of them is trained.
+DEMI_API void check_parts(const Config& config, std::span<const RunSpec> runs,
+                          const Workload& workload);
 
 /// Trains the config's model in the precision of `spec`, saves checkpoints as the config says and
 /// one at the end, writes FOLDER/PREFIXmodel.safetensors (the weights to ship), and tests that

@@ -1,12 +1,19 @@
 #include "lab/recipes/run.h"
 
+#include <ATen/ops/linalg_solve.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <filesystem>
 
+#include "demi/autocast/op_policy.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
+#include "demi/data/tensor_loader.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
@@ -73,6 +80,89 @@ TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
   EXPECT_EQ(result.parameters, 3 * (8 * 8 + 8));
   EXPECT_FALSE(result.test_accuracy) << "a regression has none";
   fs::remove_all(folder);
+}
+
+// y = x W / sqrt(in): of as many rows as features W can be had back, and the others follow it.
+TEST(Workload, ALinearTargetIsAFunctionOfTheRows) {
+  Config config = small_mlp();
+  config.data = "synthetic-linear";
+  config.out = 3;
+  const Workload workload = load_workload(config, c10::kCPU);
+  const data::Batch first = workload.train->batch(0, 0), other = workload.train->batch(0, 5);
+  const at::Tensor weights =
+      at::linalg_solve(first.input.to(c10::kDouble), first.target.to(c10::kDouble));
+  EXPECT_EQ(first.input.sizes(), (std::vector<int64_t>{8, 8}));
+  EXPECT_TRUE(at::allclose(other.input.to(c10::kDouble).matmul(weights),
+                           other.target.to(c10::kDouble), 1e-3, 1e-3));
+  config.in = 4096;
+  const at::Tensor target = load_workload(config, c10::kCPU).train->batch(0, 0).target;
+  EXPECT_NEAR(target.square().mean().item<double>(), 1, 0.5) << "24 squares of variance 1";
+}
+
+TEST(Run, APartThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
+  const Config config = small_mlp();
+  const Workload workload = load_workload(config, c10::kCPU);
+  EXPECT_NO_THROW(check_parts(config, parse_runs("fp32,bf16:fp32-part=layers.2"), workload));
+  try {
+    check_parts(config, parse_runs("fp32,bf16:fp32-part=layer.2"), workload);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("did you mean layers.2?"));
+  }
+}
+
+// fp16 gives Inf from 65,520 on. A weight of 300 and an input of 300 give 90,000, also in the test
+// of the shipped weights.
+class Overflow : public ::testing::Test {
+ protected:
+  Overflow() {
+    config_.epochs = 1;
+    config_.batch_size = "4";
+    config_.optimizer = "sgd";
+    config_.lr = 0;
+    config_.loss = "mse";
+    const at::Tensor x = torch::full({8, 2}, 300.F), y = torch::zeros({8, 1});
+    workload_.train = workload_.test =
+        std::make_shared<data::TensorLoader>(x, y, data::OrderOptions{.batch_size = 4});
+    workload_.make_network = [](uint64_t) {
+      torch::nn::Sequential model(torch::nn::Linear(2, 2), torch::nn::Linear(2, 1));
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : model->parameters()) parameter.fill_(1.0 / 1024);
+      model[0]->as<torch::nn::Linear>()->weight.fill_(300);
+      return network(model);
+    };
+    fs::create_directories(folder_);
+  }
+  ~Overflow() override { fs::remove_all(folder_); }
+  RunResult trained(const std::string& spec) {
+    return run(config_, parse_run(spec), workload_, c10::kCPU, {.folder = folder_});
+  }
+
+  const fs::path folder_ = fs::temp_directory_path() / "demi_overflow_test";
+  Config config_;
+  Workload workload_;
+};
+
+TEST_F(Overflow, IsMendedByAPartInFp32OrByAPolicy) {
+  EXPECT_TRUE(trained("fp16").history.failed);
+  const RunResult exact = trained("fp32");
+  EXPECT_FALSE(exact.history.failed);
+  // Both layers, since the second is given what the first has made.
+  const RunResult parts = trained("fp16:fp32-part=0:fp32-part=1");
+  EXPECT_FALSE(parts.history.failed);
+  EXPECT_EQ(parts.history.steps[0].loss, exact.history.steps[0].loss);
+  EXPECT_NEAR(parts.test_loss, exact.test_loss, 1e-3 * exact.test_loss);
+  const std::string policy = (folder_ / "ops").string();
+  OpPolicy().set("addmm", OpCategory::fp32).set("linear", OpCategory::fp32).to_file(policy);
+  const RunResult ops = trained("fp16:op-policy=" + policy);
+  EXPECT_FALSE(ops.history.failed);
+  EXPECT_EQ(ops.history.steps[0].loss, exact.history.steps[0].loss);
+  OpPolicy().keep_part_in_fp32("0").keep_part_in_fp32("1").to_file(policy);
+  EXPECT_EQ(trained("fp16:op-policy=" + policy).history.steps[0].loss, exact.history.steps[0].loss);
+  const RunResult plain = trained("fp16:no-autocast");
+  EXPECT_EQ(plain.history.steps[0].loss, exact.history.steps[0].loss);
+  ASSERT_TRUE(plain.history.failed) << "what one would ship runs in a region";
+  EXPECT_THAT(*plain.history.failed, ::testing::HasSubstr("as shipped"));
 }
 
 // 8 batches, of which 3 make a step.

@@ -7,18 +7,20 @@
 #include "lab/data/locate.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine.h"
+#include "lab/recipes/plan.h"
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::train {
 namespace {
 
-Network loaded(const Workload& workload, const checkpoint::NamedTensors& weights,
-               const Precision& precision) {
+Network loaded(const Config& config, const Workload& workload,
+               const checkpoint::NamedTensors& weights, const Precision& precision) {
   Network network = workload.make_network(0);
   load_weights(*network.module, weights);
   if (precision.is_mixed()) {
     to_precision(*network.module, precision.shipped());
+    keep_in_fp32(config, network);
   } else {
     network.module->to(precision.weights);
   }
@@ -57,11 +59,13 @@ SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions
   std::optional<double> fp32;
   const checkpoint::NamedTensors weights = read_weights(path);
   for (const RunSpec& run : runs) {
-    const Network network = loaded(workload, weights, run.precision);
+    const Config config = config_of(info.config, run);
+    const Network network = loaded(config, workload, weights, run.precision);
     const Evaluation evaluation = evaluate(network, *workload.test,
                                            {.precision = run.precision,
                                             .device = device,
-                                            .loss = parse_loss(info.config.loss),
+                                            .op_policy = op_policy_of(config),
+                                            .loss = loss_function_of(config),
                                             .metrics = metrics,
                                             .flush_subnormals = info.config.flush_subnormals});
     if (run.label == "fp32") fp32 = evaluation.accuracy;

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "demi/profile/memory.h"
+#include "lab/recipes/run_spec.h"
 
 namespace demi::train {
 namespace {
@@ -120,11 +121,7 @@ void FileMetrics::set_run(const std::string& name) {
   run_ = &runs_[name];
   if (!run_->folder.empty()) return;  // another turn
   run_->name = name;
-  std::string events = name;
-  for (char& c : events) {
-    if (c == ':' || c == '=') c = '-';
-  }
-  run_->folder = folder_ / events;
+  run_->folder = folder_ / file_name(name);
   std::filesystem::create_directories(run_->folder);
 }
 

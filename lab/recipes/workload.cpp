@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "demi/core/error.h"
@@ -78,18 +79,27 @@ std::shared_ptr<const data::Loader> with_workers(std::shared_ptr<const data::Loa
 // What a reader gives: the workload of a config without its network, for which it fills in `shape`.
 using Loaders = std::function<Workload(const Config& config, DataShape& shape)>;
 
-Loaders random_rows(c10::Device device) {
-  return [device](const Config& config, DataShape&) {
+// Normally distributed rows, and the sum of their features with normally distributed weights, so
+// that the target has a variance of 1.
+data::SyntheticRows linear_rows(int64_t examples, int64_t in, int64_t out, uint64_t seed) {
+  data::SyntheticRows rows = data::synthetic_rows(examples, in, 0, seed);
+  const at::Tensor weights = data::synthetic_rows(in, out, 0, seed + 1).input;
+  rows.target = rows.input.matmul(weights) / std::sqrt(static_cast<double>(in));
+  return rows;
+}
+
+Loaders random_rows(c10::Device device, bool linear) {
+  return [device, make = linear ? linear_rows : data::synthetic_rows](const Config& config,
+                                                                      DataShape&) {
     const int64_t batch = batch_size_of(config);
     const int64_t batches = config.dry_run ? 2 : config.batches;
-    const auto made =
-        within_memory("the rows",
-                      fmt::format("--in {} --out {} --batch-size {} --batches {}", config.in,
-                                  config.out, batch, batches),
-                      [&] {
-                        return data::synthetic_rows(batch * batches, config.in, config.out,
-                                                    static_cast<uint64_t>(config.seed));
-                      });
+    const auto made = within_memory("the rows",
+                                    fmt::format("--in {} --out {} --batch-size {} --batches {}",
+                                                config.in, config.out, batch, batches),
+                                    [&] {
+                                      return make(batch * batches, config.in, config.out,
+                                                  static_cast<uint64_t>(config.seed));
+                                    });
     Workload result;
     result.items = "rows";
     result.train = std::make_shared<data::TensorLoader>(
@@ -236,7 +246,9 @@ Loaders loaders_of(const Config& config, c10::Device device) {
   const data::DataSet& set = data::data_set(config.data);
   switch (set.layout) {
     case data::Layout::synthetic:
-      return set.kind == data::Kind::rows ? random_rows(device) : random_pictures(device);
+      return set.kind == data::Kind::rows
+                 ? random_rows(device, /*linear=*/set.name == "synthetic-linear")
+                 : random_pictures(device);
     case data::Layout::csv:
       return text_loaders(data::load_text_files(config.train_file, config.test_file), device);
     case data::Layout::picture_folder:

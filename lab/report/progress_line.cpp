@@ -29,6 +29,13 @@ double share_done(const ProgressState& state) {
   return std::clamp(static_cast<double>(state.step) / static_cast<double>(state.steps), 0.0, 1.0);
 }
 
+// Four decimals, or as many digits of a loss that would have none left.
+std::string loss_text(double loss) {
+  if (!std::isfinite(loss)) return format_number(loss);
+  const bool small = loss != 0 && std::fabs(loss) < 1e-3;
+  return small ? fmt::format("{:.3e}", loss) : fmt::format("{:.4f}", loss);
+}
+
 std::string joined(const std::vector<Part>& parts) {
   std::string out;
   for (const Part& part : parts) {
@@ -55,9 +62,7 @@ std::vector<Part> parts_of(const ProgressState& state,
   } else {
     add(5, fmt::format("step {}", format_count(state.step)));
   }
-  if (state.loss)
-    add(3, std::isfinite(*state.loss) ? fmt::format("loss {:.4f}", *state.loss)
-                                      : "loss " + format_number(*state.loss));
+  if (state.loss) add(3, "loss " + loss_text(*state.loss));
   if (state.accuracy) add(7, "accuracy " + format_percent(*state.accuracy));
   if (state.correct)
     add(12, fmt::format("({}/{})", format_count(*state.correct), format_count(state.examples)));

@@ -20,6 +20,17 @@ TEST(ProgressLine, HoldsEverythingWhereThereIsRoom) {
             "scale 65536  3,214 images/s  1.20 GB  0:41 left");
 }
 
+TEST(ProgressLine, ASmallLossKeepsItsDigits) {
+  const auto shown = [](double loss) {
+    ProgressState state = full();
+    state.loss = loss;
+    return progress_line(state, std::nullopt, 0, true, false, false);
+  };
+  EXPECT_NE(shown(6.0264e-9).find("loss 6.026e-09 "), std::string::npos);
+  EXPECT_NE(shown(0.00100).find("loss 0.0010 "), std::string::npos);
+  EXPECT_NE(shown(0).find("loss 0.0000 "), std::string::npos);
+}
+
 TEST(ProgressLine, NeverExceedsTheWidthAndGivesUpTheLeastFirst) {
   for (std::size_t width = 1; width <= 220; ++width)
     EXPECT_LE(display_width(line_of(width)), width);

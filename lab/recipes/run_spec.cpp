@@ -1,0 +1,137 @@
+#include "lab/recipes/run_spec.h"
+
+#include <algorithm>
+#include <array>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+
+namespace demi::train {
+namespace {
+
+struct Variant {
+  std::string_view name;
+  std::string_view value;  // a word for it; empty: the variant has none
+  bool of_region;          // means nothing without an autocast region
+  void (*set)(RunSpec& run, std::string_view value);
+};
+
+void add_part(RunSpec& run, std::string_view part) {
+  if (!run.fp32_part.empty()) run.fp32_part += ',';
+  run.fp32_part += part;
+}
+
+void set_scale(RunSpec& run, std::string_view number) {
+  run.loss_scale = parse_loss_scale(number);
+  if (run.loss_scale.kind != LossScale::Kind::fixed)
+    throw UsageError({.where = "train.parse_run",
+                      .what = "the loss scale is not a positive number",
+                      .seen = number,
+                      .accepted = "a number such as 128 or 65536"});
+}
+
+constexpr std::array<Variant, 8> kVariants{{
+    {"no-scaler", "", false,
+     [](RunSpec& r, auto) {
+       r.loss_scale = {LossScale::Kind::off, 0};
+     }},
+    {"scaler", "", false,
+     [](RunSpec& r, auto) {
+       r.loss_scale = {LossScale::Kind::dynamic, 0};
+     }},
+    {"statistics", "", false,
+     [](RunSpec& r, auto) {
+       r.loss_scale = {LossScale::Kind::statistics, 0};
+     }},
+    {"scale", "NUMBER", false, set_scale},
+    {"no-skip", "", false, [](RunSpec& r, auto) { r.skip = false; }},
+    {"no-autocast", "", true, [](RunSpec& r, auto) { r.autocast = false; }},
+    {"fp32-part", "NAME", true, add_part},
+    {"op-policy", "FILE", true, [](RunSpec& r, std::string_view file) { r.op_policy = file; }},
+}};
+
+std::string shown(const Variant& variant) {
+  std::string text(variant.name);
+  return variant.value.empty() ? text : text + "=" + std::string(variant.value);
+}
+
+[[noreturn]] void refuse_unknown(std::string_view name, std::string_view run) {
+  std::vector<std::string> names;
+  std::string known;
+  for (const Variant& variant : kVariants) {
+    names.emplace_back(variant.name);
+    known += (known.empty() ? "" : ", ") + shown(variant);
+  }
+  const std::string near = nearest(name, names);
+  std::string advice;
+  for (const Variant& variant : kVariants)
+    if (variant.name == near) advice = "did you mean " + shown(variant) + "? ";
+  throw UsageError({.where = "train.parse_run",
+                    .what = "no such variant of a run",
+                    .seen = run,
+                    .advice = advice + "known: " + known});
+}
+
+void set_variant(RunSpec& run, std::string_view text, std::string_view whole) {
+  const std::size_t equals = text.find('=');
+  const bool has_value = equals != std::string_view::npos;
+  const std::string_view name = text.substr(0, equals);
+  const auto variant = std::ranges::find(kVariants, name, &Variant::name);
+  if (variant == kVariants.end() || has_value == variant->value.empty())
+    refuse_unknown(name, whole);
+  const std::string_view value = has_value ? text.substr(equals + 1) : "";
+  if (has_value && value.empty())
+    throw UsageError({.where = "train.parse_run",
+                      .what = "a variant names nothing",
+                      .seen = whole,
+                      .accepted = shown(*variant)});
+  if (variant->of_region && !run.precision.is_mixed())
+    throw UsageError({.where = "train.parse_run",
+                      .what = std::string(name) + " is about the autocast region, and " +
+                              std::string(run.precision.name) + " computes without one",
+                      .seen = whole,
+                      .accepted = "a mixed precision: fp16, bf16"});
+  variant->set(run, value);
+}
+
+}  // namespace
+
+RunSpec parse_run(std::string_view text) {
+  std::size_t colon = text.find(':');
+  RunSpec run{.precision = parse_precision(text.substr(0, colon))};
+  run.label = run.precision.name;
+  while (colon != std::string_view::npos) {
+    const std::size_t next = text.find(':', colon + 1);
+    const std::string_view variant =
+        text.substr(colon + 1, next == std::string_view::npos ? next : next - colon - 1);
+    set_variant(run, variant, text);
+    run.label.append(":").append(variant);
+    colon = next;
+  }
+  return run;
+}
+
+std::vector<RunSpec> parse_runs(std::string_view text) {
+  std::vector<RunSpec> runs;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    runs.push_back(parse_run(text.substr(0, comma)));
+    for (std::size_t i = 0; i + 1 < runs.size(); ++i) {
+      if (file_name(runs[i].label) == file_name(runs.back().label))
+        throw UsageError(
+            {.where = "train.parse_runs", .what = "the same run twice", .seen = runs.back().label});
+    }
+    if (comma == std::string_view::npos) return runs;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::string file_name(std::string_view label) {
+  std::string name(label);
+  for (char& c : name) {
+    if (c == ':' || c == '=' || c == '/') c = '-';
+  }
+  return name;
+}
+
+}  // namespace demi::train

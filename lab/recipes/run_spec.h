@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/train/precision.h"
+
+namespace demi::train {
+
+/// One run of a comparison: a precision with variants after colons, such as `fp16:no-scaler`,
+/// `fp16:scale=128`, `bf16:no-autocast`.
+struct RunSpec {
+  /// The text, with Lightning's names replaced by demi's: the name of row, curve and files.
+  std::string label;
+  Precision precision;
+  LossScale loss_scale;        // no-scaler, scaler, statistics, scale=NUMBER; the last counts
+  bool autocast = true;        // no-autocast: false
+  bool skip = true;            // no-skip: false
+  std::string fp32_part = {};  // fp32-part=NAME; several by comma, as Config::fp32_part
+  std::string op_policy = {};  // op-policy=FILE
+};
+
+/// Reads a run. Throws UsageError with the nearest known name for an unknown precision or variant,
+/// and for a variant of the autocast region in a precision that has none.
+DEMI_API RunSpec parse_run(std::string_view text);
+
+/// Runs by name, separated by commas. Throws UsageError, also for two runs whose files would have
+/// one name.
+DEMI_API std::vector<RunSpec> parse_runs(std::string_view text);
+
+/// A run's label as part of a file name: "fp16:scale=128" becomes "fp16-scale-128".
+DEMI_API std::string file_name(std::string_view label);
+
+}  // namespace demi::train
