@@ -1,14 +1,16 @@
-// What pages show of the program's output is what it prints. A block of a page
+// What pages show of a program's output is what it prints. A block of a page
 //
 //     ```console
 //     $ demi number -314.625 --format fp32
 //     ...
 //     ```
 //
-// holds one command and its output. DEMI_WRITE_DOCS=1 writes the outputs anew.
+// holds one command and its output: demi's, or that of a program in examples/, whose warnings are
+// the machine's and left out. DEMI_WRITE_DOCS=1 writes the outputs anew.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -41,9 +43,15 @@ std::vector<std::string> words_of(const std::string& line) {
 
 class Pages : public Cli {
  protected:
+  Pages() {
+    if (const char* folder = std::getenv("DEMI_EXAMPLE_PROGRAMS")) examples_ = folder;
+  }
+
+  std::filesystem::path examples_;
+
   void expect_outputs(const std::string& page, int at_least) {
     const auto path = demi::source_dir() / "docs" / page;
-    const std::string begin = "```console\n$ demi ", end = "```\n";
+    const std::string begin = "```console\n$ ", end = "```\n";
     std::string text = slurp(path);
     const std::string before = text;
     int blocks = 0;
@@ -53,13 +61,10 @@ class Pages : public Cli {
       const std::size_t block_end = text.find(end, line_end);
       ASSERT_NE(block_end, std::string::npos) << page;
       const std::string command = text.substr(at, line_end - at);
-      const Outcome outcome =
-          run(words_of(command), [] { setenv("LC_ALL", "C.UTF-8", /*overwrite=*/1); });
       const std::string shown = text.substr(line_end + 1, block_end - line_end - 1);
-      const std::string printed = outcome.out + outcome.err;
+      const std::string printed = output_of(command);
       if (!writes()) {
-        EXPECT_EQ(shown, printed) << "demi " << command
-                                  << "\nDEMI_WRITE_DOCS=1 cli_pages_test writes it anew";
+        EXPECT_EQ(shown, printed) << command << "\nDEMI_WRITE_DOCS=1 cli_pages_test writes it anew";
       }
       text.replace(line_end + 1, shown.size(), printed);
     }
@@ -68,6 +73,16 @@ class Pages : public Cli {
   }
 
  private:
+  std::string output_of(const std::string& command) {
+    std::vector<std::string> words = words_of(command);
+    const std::string program = words.front();
+    words.erase(words.begin());
+    const auto in_utf8 = [] { setenv("LC_ALL", "C.UTF-8", /*overwrite=*/1); };
+    if (program != "demi") return run(words, in_utf8, (examples_ / program).string()).out;
+    const Outcome outcome = run(words, in_utf8);
+    return outcome.out + outcome.err;
+  }
+
   static bool writes() {
     const char* write = std::getenv("DEMI_WRITE_DOCS");
     return write != nullptr && *write == '1';
@@ -75,6 +90,13 @@ class Pages : public Cli {
 };
 
 TEST_F(Pages, Number) { expect_outputs("reference/number.md", 4); }
+
+TEST_F(Pages, Concepts) { expect_outputs("guide/concepts.md", 1); }
+
+TEST_F(Pages, Pitfalls) {
+  if (!std::filesystem::exists(examples_ / "pitfalls")) GTEST_SKIP() << "no examples are built";
+  expect_outputs("guide/pitfalls.md", 8);
+}
 
 }  // namespace
 }  // namespace cli_testing

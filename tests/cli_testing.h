@@ -45,9 +45,10 @@ class Cli : public ::testing::Test {
   ~Cli() override { fs::remove_all(folder_); }
 
   // Starts the program with stdout and stderr in files, so that neither is a terminal. `before`
-  // runs in the new process, just before the program.
-  pid_t start(const Words& arguments, const std::function<void()>& before = {}) {
-    const char* program = std::getenv("DEMI_PROGRAM");
+  // runs in the new process, just before the program, which is demi if no other is named.
+  pid_t start(const Words& arguments, const std::function<void()>& before = {},
+              const std::string& other = "") {
+    const char* program = other.empty() ? std::getenv("DEMI_PROGRAM") : other.c_str();
     if (!program) throw std::runtime_error("DEMI_PROGRAM is not set");
     const pid_t child = fork();
     if (child == 0) {
@@ -72,8 +73,9 @@ class Cli : public ::testing::Test {
             slurp(folder_ / "out"), slurp(folder_ / "err")};
   }
 
-  Outcome run(const Words& arguments, const std::function<void()>& before = {}) {
-    return finish(start(arguments, before));
+  Outcome run(const Words& arguments, const std::function<void()>& before = {},
+              const std::string& other = "") {
+    return finish(start(arguments, before, other));
   }
 
   static bool has_ended(pid_t child) {
