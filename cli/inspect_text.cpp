@@ -10,6 +10,24 @@
 
 namespace demi::cli {
 
+namespace {
+
+/// Line ends, and the blanks that indent the next line, as one blank.
+std::string without_line_ends(const std::string& text) {
+  std::string joined;
+  for (const char c : text) {
+    const bool is_end = c == '\n' || c == '\r' || c == '\t';
+    const bool after_end = !joined.empty() && joined.back() == ' ';
+    if (!is_end && (c != ' ' || !after_end))
+      joined += c;
+    else if (!after_end)
+      joined += ' ';
+  }
+  return joined;
+}
+
+}  // namespace
+
 std::string shape_text(const checkpoint::StoredTensor& tensor) {
   return fmt::format("({})", fmt::join(tensor.shape, ", "));
 }
@@ -23,7 +41,7 @@ nlohmann::ordered_json number_json(double value) {
 
 std::string one_line(const std::string& text) {
   constexpr std::size_t kColumns = 60;
-  const std::string shown = report::printable(text, /*utf8=*/true);
+  const std::string shown = report::printable(without_line_ends(text), /*utf8=*/true);
   const std::string cut = report::cut_to_width(shown, kColumns);
   return cut.size() < shown.size() ? fmt::format("{}… ({} bytes)", cut, text.size()) : cut;
 }

@@ -99,7 +99,9 @@ Start begin_from(const StartWords& words, const SettingOptions& settings, const 
            checkpoint.string(), "demi train --resume begins a run from it");
   std::string recipe = words.recipe.empty() ? settings.recipe_of_file() : words.recipe;
   if (recipe.empty()) recipe = recipe_around(fs::absolute(checkpoint));
-  if (recipe.empty()) which_recipe(words);
+  if (recipe.empty())
+    refuse(path, "which recipe? No run's folder stands around the checkpoint", checkpoint.string(),
+           "name it: demi train RECIPE --resume " + path.string());
   train::find_recipe(recipe);
   Start start{.command = words.command, .recipe = recipe, .run_dir = words.run_dir};
   start.config =

@@ -30,7 +30,7 @@ class Inspect : public Cli {
                       {"history/steps.seconds", at::ones({3}, at::kDouble)}},
             .numbers = {{"scaler",
                          {{"scale", 65536}, {"odd", std::numeric_limits<double>::infinity()}}}},
-            .text = {{"demi.config", std::string(500, 'c')}}};
+            .text = {{"demi.config", std::string(500, 'c')}, {"lines", "one {\n  two\x1b\n}"}}};
   }
   fs::path save(const std::string& folder, const Checkpoint& checkpoint, int64_t step = 400) {
     return demi::checkpoint::save(folder_ / folder, step, checkpoint);
@@ -93,9 +93,11 @@ TEST_F(Inspect, ListsACheckpointAndWhatStandsForIt) {
     EXPECT_EQ(found["numbers"]["scaler"]["scale"], 65536);
     EXPECT_EQ(found["numbers"]["scaler"]["odd"], "inf");
     EXPECT_EQ(found["metadata"]["demi.config"], std::string(500, 'c'));
+    EXPECT_EQ(found["metadata"]["lines"], "one {\n  two\x1b\n}");
   }
   const Outcome text = run({"inspect", one.string(), "--verify"});
   EXPECT_THAT(text.out, AllOf(HasSubstr("scaler/scale"), HasSubstr(" (500 bytes)"),
+                              HasSubstr("one { two? }"), Not(HasSubstr("\x1b")),
                               HasSubstr("every byte agrees"), HasSubstr("state.safetensors")));
 }
 
@@ -187,6 +189,13 @@ TEST_F(Inspect, NoFileAndOtherFilesAreRefused) {
   expect_other_kind("PK\x03\x04 what torch.save writes", "demi_checkpoint.py convert");
   expect_other_kind(std::string(16, '\xff'), "header's length is impossible");
   expect_other_kind("", "ends too early");
+  // A folder's `last` that is another file: its bytes neither steer the terminal nor end the words.
+  fs::create_directories(folder_ / "bin");
+  std::ofstream(folder_ / "bin" / "last") << std::string(
+      "\x7f"
+      "ELF\0\x1b[2J\n",
+      10);
+  expect_refused({(folder_ / "bin").string()}, 3, "seen: \\x7fELF\\x00\\x1b[2J\\x0a; accepted:");
   expect_refused({"/dev/null"}, 3, "/dev/null");
   fs::copy_file(kPython, folder_ / "locked");
   fs::permissions(folder_ / "locked", fs::perms::none);
@@ -204,6 +213,7 @@ TEST_F(Inspect, EqualCheckpointsHaveNoDifferentTensors) {
   save("a/checkpoints", checkpoint);
   checkpoint.state["history/steps.seconds"] = at::zeros({3}, at::kDouble);
   checkpoint.numbers["progress"]["seconds"] = 7;
+  checkpoint.numbers["measured"]["peak_bytes"] = 7;
   save("b/checkpoints", checkpoint);
   const std::vector<std::string> pair{"--diff", (folder_ / "a").string(), (folder_ / "b").string()};
   const json found = json_of({"inspect", pair[0], pair[1], pair[2]});

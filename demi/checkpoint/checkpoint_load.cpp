@@ -23,8 +23,11 @@ constexpr std::string_view kLoadCheckpoint = "checkpoint.load";
 
 enum class Memory { own, mapped };
 
+constexpr std::string_view kNameOne = "name a run's folder, such as runs/train-mlp-001";
+constexpr std::string_view kLetIn = "let this user read it, and enter the folders above it (chmod)";
+
 [[noreturn]] void no_checkpoint(const fs::path& path, std::string_view seen,
-                                std::string_view advice = {}) {
+                                std::string_view advice = kNameOne) {
   throw DataError({.where = "checkpoint.find",
                    .what = path.string() + " stands for no checkpoint",
                    .seen = seen,
@@ -40,15 +43,14 @@ enum class Memory { own, mapped };
                    .seen = code ? code.message() : "nothing of that name",
                    .accepted = "a safetensors file, a checkpoint's folder, a folder of "
                                "checkpoints, or a run's folder",
-                   .advice = is_locked ? "let this user enter the folders above it (chmod)"
-                                       : "look for its name in the folder"});
+                   .advice = is_locked ? kLetIn : "look for its name in the folder"});
 }
 
 /// Whether something stands there. Throws DataError if the system cannot tell.
 bool stands(const fs::path& path) {
   std::error_code code;
   const fs::file_status status = fs::status(path, code);
-  if (status.type() == fs::file_type::none) no_checkpoint(path, code.message());
+  if (status.type() == fs::file_type::none) no_checkpoint(path, code.message(), kLetIn);
   return fs::exists(status);
 }
 

@@ -76,7 +76,8 @@ class ContentsOfACheckpoint : public CheckpointFolder {
 };
 
 TEST_F(ContentsOfACheckpoint, AreThoseThatPythonWrote) {
-  for (const auto& path : {folder_, one_, folder_ / "last"}) {
+  std::filesystem::copy_file(folder_ / "last", folder_ / "best");
+  for (const auto& path : {folder_, one_, folder_ / "last", folder_ / "best"}) {
     const Contents found = contents(path);
     EXPECT_EQ(found.path, one_);
     EXPECT_FALSE(found.is_file);
@@ -115,6 +116,7 @@ TEST_F(ContentsOfACheckpoint, AreNotThoseOfOtherFiles) {
   std::filesystem::copy_file(one_ / "state.safetensors", one_ / "model.safetensors",
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_THROW(contents(one_), DataError);
+  EXPECT_THROW(contents(one_ / "model.safetensors"), DataError);
 }
 
 // Without a checksum what cannot be is still noticed.

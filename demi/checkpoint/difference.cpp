@@ -150,7 +150,7 @@ std::vector<EntryDifference<Value>> compare_entries(const std::map<std::string, 
   }
   std::vector<EntryDifference<Value>> different;
   for (auto& [name, entry] : all)
-    if (!is_time(name) && !(entry.first && entry.second && same(*entry.first, *entry.second)))
+    if (!is_measured(name) && !(entry.first && entry.second && same(*entry.first, *entry.second)))
       different.push_back(std::move(entry));
   return different;
 }
@@ -164,7 +164,8 @@ std::map<std::string, double> flat(const std::map<std::string, StateDict>& numbe
 
 }  // namespace
 
-bool is_time(const std::string& name) {
+bool is_measured(const std::string& name) {
+  if (name.starts_with("measured/")) return true;
   const std::string_view word = "seconds";
   for (std::size_t at = name.find(word); at != std::string::npos; at = name.find(word, at + 1)) {
     const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
@@ -179,10 +180,10 @@ Difference difference(const Contents& first, const Contents& second) {
   Difference found;
   const Pairs pairs(first, second);
   for (const Pairs::Pair& pair : pairs.all()) {
-    const bool time = is_time(pair.name);
-    found.compared += !time;
+    const bool measured = is_measured(pair.name);
+    found.compared += !measured;
     TensorDifference one = compare(pair.name, pair.first, pair.second);
-    if (is_different(one)) (time ? found.times : found.tensors).push_back(std::move(one));
+    if (is_different(one)) (measured ? found.times : found.tensors).push_back(std::move(one));
   }
   if (first.is_file != second.is_file) return found;
   found.numbers = compare_entries(flat(first.numbers), flat(second.numbers));

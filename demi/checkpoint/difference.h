@@ -36,16 +36,19 @@ struct EntryDifference {
 };
 
 /// What differs between two files or checkpoints. Names are those of both sides, in the order of
-/// StoredTensor lists. What measures time (is_time) differs between any two runs and stands apart.
+/// StoredTensor lists. What was measured (is_measured) differs between any two runs and stands
+/// apart.
 struct Difference {
-  int64_t compared = 0;  // tensors of either side, without times
+  int64_t compared = 0;  // tensors of either side, without measured ones
   std::vector<TensorDifference> tensors, times;
   std::vector<EntryDifference<double>> numbers;
   std::vector<EntryDifference<std::string>> text;
 };
 
-/// Whether an entry measures time: "seconds" is a word of its name ("history/steps.data_seconds").
-DEMI_API bool is_time(const std::string& name);
+/// Whether an entry is a measurement of the machine rather than of the training: "seconds" is a
+/// word of its name ("history/steps.data_seconds"), or it stands in the part "measured", where a
+/// run's peak of memory is.
+DEMI_API bool is_measured(const std::string& name);
 
 /// Reads the tensors of both in parts: about 50 MB of memory, whatever their size. Throws
 /// DataError. If one of them is a single file and the other one a checkpoint, the checkpoint's

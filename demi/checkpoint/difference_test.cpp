@@ -116,10 +116,23 @@ TEST_F(DifferenceOf, TimesStandApart) {
   EXPECT_EQ(found.compared, 1);
   EXPECT_TRUE(found.tensors.empty());
   ASSERT_EQ(found.times.size(), 1U);
-  for (const char* name : {"seconds", "a/seconds", "seconds.b", "wait_seconds"})
-    EXPECT_TRUE(is_time(name)) << name;
-  for (const char* name : {"", "second", "milliseconds", "secondsx", "beseconds.weight"})
-    EXPECT_FALSE(is_time(name)) << name;
+  for (const char* name :
+       {"seconds", "a/seconds", "seconds.b", "wait_seconds", "measured/peak_bytes"})
+    EXPECT_TRUE(is_measured(name)) << name;
+  for (const char* name :
+       {"", "second", "milliseconds", "secondsx", "beseconds.weight", "measured", "unmeasured/x"})
+    EXPECT_FALSE(is_measured(name)) << name;
+}
+
+TEST(DifferenceOfNumbers, BitsDecideAndMeasurementsDoNotCount) {
+  Contents first{.is_file = false}, second{.is_file = false};
+  first.numbers = {{"x", {{"same", 1}, {"nan", NAN}, {"zero", 0.0}, {"a", 1}}},
+                   {"measured", {{"peak_bytes", 1}}}};
+  second.numbers = {{"x", {{"same", 1}, {"nan", NAN}, {"zero", -0.0}, {"b", 1}}},
+                    {"measured", {{"peak_bytes", 2}}}};
+  std::vector<std::string> names;
+  for (const auto& entry : difference(first, second).numbers) names.push_back(entry.name);
+  EXPECT_THAT(names, ElementsAre("x/a", "x/b", "x/zero"));
 }
 
 TEST_F(DifferenceOf, MetadataAreCompared) {

@@ -9,7 +9,8 @@
 
 namespace demi::checkpoint {
 
-/// The text, shortened for an error message; a shortened text says how long it was.
+/// The text for an error message: shortened, saying how long it was, and with its control
+/// characters escaped (\x1b).
 DEMI_API std::string excerpt(std::string_view text);
 
 /// Throws errors about one file.
