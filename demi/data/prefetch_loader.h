@@ -26,7 +26,7 @@ struct PrefetchOptions {
 class DEMI_API PrefetchLoader : public Loader {
  public:
   /// Throws UsageError for options out of range.
-  PrefetchLoader(std::shared_ptr<const Loader> inner, const PrefetchOptions& options = {});
+  explicit PrefetchLoader(std::shared_ptr<const Loader> inner, const PrefetchOptions& options = {});
   ~PrefetchLoader() override;
 
   int64_t examples() const override { return inner_->examples(); }

@@ -41,9 +41,10 @@ class DEMI_API LossFunction {
   LossFunction(Loss loss, double weight = 1)  // NOLINT: a name is a loss
       : loss_(loss), weight_(weight) {}
   template <class F>
+  // NOLINTNEXTLINE(google-explicit-constructor): so is a function
   requires std::is_invocable_r_v<at::Tensor, F, const at::Tensor&, const at::Tensor&> LossFunction(
       F function)
-      : function_(std::move(function)) {}  // NOLINT: so is a function
+      : function_(std::move(function)) {}
 
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target,
                         double label_smoothing = 0) const;

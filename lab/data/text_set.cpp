@@ -106,7 +106,7 @@ TextCorpus tokenize(const std::vector<TextSource>& train, const std::vector<Text
   return {.train = number(train_chunks, train, *vocabulary, name + " train"),
           .test = number(read_chunks(test), test, *vocabulary, name + " test"),
           .classes = std::move(classes),
-          .vocabulary = std::move(vocabulary)};
+          .vocabulary = vocabulary};
 }
 
 }  // namespace demi::data
