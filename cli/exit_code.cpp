@@ -20,8 +20,9 @@ int code_of(const std::exception& error) {
 
 // DEMI_DEBUG=1: for whoever looks for the place in LibTorch where an error comes from.
 bool wants_stack_trace() {
-  const char* debug = std::getenv("DEMI_DEBUG");
-  return debug != nullptr && std::string_view(debug) != "" && std::string_view(debug) != "0";
+  const char* set = std::getenv("DEMI_DEBUG");
+  const std::string_view debug = set == nullptr ? "" : set;
+  return !debug.empty() && debug != "0";
 }
 
 }  // namespace

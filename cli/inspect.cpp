@@ -109,6 +109,7 @@ std::string summary(const std::vector<const Listed*>& tensors) {
       fmt::format("{} tensor{}, {} elements, {}", tensors.size(), tensors.size() == 1 ? "" : "s",
                   report::format_count(elements), report::format_bytes(all));
   std::vector<std::string> parts;
+  parts.reserve(bytes_of.size());
   for (const auto& [dtype, bytes] : bytes_of)
     parts.push_back(fmt::format("{} {}", dtype, report::format_bytes(bytes)));
   return parts.empty() ? text : fmt::format("{}: {}", text, fmt::join(parts, ", "));

@@ -103,6 +103,7 @@ std::vector<fs::path> run_folders(std::string_view name, const fs::path& root) {
   std::map<int, fs::path, std::greater<>> found;
   for_each_folder(root, name, [&](int number, const fs::path& folder) { found[number] = folder; });
   std::vector<fs::path> folders;
+  folders.reserve(found.size());
   for (const auto& [number, folder] : found) folders.push_back(folder);
   return folders;
 }
