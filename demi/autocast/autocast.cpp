@@ -214,7 +214,9 @@ void Autocast::close() noexcept {
     }
     const bool in_order = Frame::innermost == frame.get();
     Frame::unwind();
-    if (!in_order) TORCH_WARN("[autocast.Autocast] ", kWrongOrder);
+    if (!in_order) {
+      TORCH_WARN("[autocast.Autocast] ", kWrongOrder);
+    }
   } catch (...) {
   }
 }

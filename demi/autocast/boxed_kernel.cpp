@@ -99,7 +99,7 @@ BoxedKernel::BoxedKernel(c10::DeviceType device, int number)
 
 void BoxedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                              Stack* stack) {
-  Call call(device_, number_, /*handles=*/1, keys);
+  Call call(device_, number_, /*held=*/1, keys);
   Dtypes seen;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size()))
     for_each_tensor(value, [&](const at::Tensor& tensor) {

@@ -30,7 +30,7 @@ struct CudnnRnn {
                      bool batch_first, double dropout, bool train, bool bidirectional,
                      c10::SymIntArrayRef batch_sizes,
                      const std::optional<at::Tensor>& dropout_state) {
-    Call now(device, number, /*handles=*/0, keys);
+    Call now(device, number, /*held=*/0, keys);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey);
     c10::SmallVector<c10::ScalarType, 8> dtypes;
     const auto see = [&](const at::Tensor& tensor) {
@@ -53,6 +53,7 @@ struct CudnnRnn {
       if (are_cast) {
         const at::NoGradGuard no_grad;
         std::vector<at::Tensor> parts;  // which the op points into the buffer: not the kept copies
+        parts.reserve(weights.size());
         for (const auto& one : weights) parts.push_back(one.detach());
         buffer = Flatten::call(parts, weight_stride0, input.sym_size(-1), mode, hidden_size,
                                proj_size, num_layers, batch_first, bidirectional);

@@ -108,7 +108,7 @@ struct Hot<device, Op, Result(Arguments...)> {
 
   // Flattened, the device is known wherever an argument is looked at.
   DEMI_FLATTEN static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
-    Call now(device, number, /*handles=*/0, keys);
+    Call now(device, number, /*held=*/0, keys);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(kKey<device>);
     (now.add_argument(arguments), ...);
     now.choose_dtype();

@@ -42,7 +42,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer(
     const at::Tensor& hidden, const at::Tensor& cell, bool reverse, at::IntArrayRef batch_sizes,
     int64_t mode, int64_t hidden_size, int64_t num_layers, bool has_biases, bool bidirectional,
     bool batch_first, bool train) {
-  Call now(c10::DeviceType::CPU, layer_number, /*handles=*/0, keys);
+  Call now(c10::DeviceType::CPU, layer_number, /*held=*/0, keys);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(kCpuKey);
   for (const auto* tensor : {&input, &w_ih, &w_hh, &b_ih, &b_hh, &hidden, &cell})
     now.add_argument(*tensor);
@@ -75,7 +75,7 @@ at::Tensor in_fp32(const at::Tensor& tensor) {
 Results lstm_of_input(c10::DispatchKeySet keys, const at::Tensor& input, at::TensorList hx,
                       at::TensorList params, bool has_biases, int64_t num_layers, double dropout,
                       bool train, bool bidirectional, bool batch_first) {
-  Call now(c10::DeviceType::CPU, input_number, /*handles=*/0, keys);
+  Call now(c10::DeviceType::CPU, input_number, /*held=*/0, keys);
   const auto run = [&](const at::Tensor& x, at::TensorList states, at::TensorList weights) {
     return ops::lstm_input::redispatch(below(keys), x, states, weights, has_biases, num_layers,
                                        dropout, train, bidirectional, batch_first);
@@ -168,9 +168,9 @@ Results lstm_of_data(c10::DispatchKeySet keys, const at::Tensor& data,
                      bool has_biases, int64_t num_layers, double dropout, bool train,
                      bool bidirectional) {
   // A policy that names this op wants its own casts; else the layer's holds.
-  Call named(c10::DeviceType::CPU, data_number, /*handles=*/0, keys);
+  Call named(c10::DeviceType::CPU, data_number, /*held=*/0, keys);
   const bool is_named = named.category != OpCategory::unchanged;
-  Call now = is_named ? named : Call(c10::DeviceType::CPU, layer_number, /*handles=*/0, keys);
+  Call now = is_named ? named : Call(c10::DeviceType::CPU, layer_number, /*held=*/0, keys);
   now.add_argument(data);
   add_arguments(now, hx);
   add_arguments(now, params);

@@ -47,6 +47,7 @@ ScalarType Policy::variable_dtype() const { return kRows[row_].variable; }
 
 std::vector<std::string> Policy::names() {
   std::vector<std::string> result;
+  result.reserve(kRows.size());
   for (const auto& row : kRows) result.emplace_back(row.name);
   return result;
 }

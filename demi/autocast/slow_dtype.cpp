@@ -117,9 +117,10 @@ void warn_where_slow(c10::DeviceType device, c10::ScalarType dtype) {
     return why_slow_on_cuda(*capabilities, dtype);
   };
   const std::string why = once_known(known[is_cpu][dtype == c10::ScalarType::Half], ask);
-  if (!why.empty())
+  if (!why.empty()) {
     TORCH_WARN("[autocast.Autocast] ", why,
                "; train in FP32 on this machine, or go on to save memory");
+  }
 }
 
 }  // namespace demi

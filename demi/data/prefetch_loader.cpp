@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <omp.h>
+#include <torch/types.h>
 
 #include <chrono>
 #include <condition_variable>

@@ -1,5 +1,6 @@
 #include "demi/optim/batch_norm_guard.h"
 
+#include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <string_view>

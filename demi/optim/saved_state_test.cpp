@@ -86,6 +86,14 @@ TEST(SavedState, OfAnotherModelIsRefusedWhole) {
   expect_refused(one, file.str(), "not that of an optimizer");
 }
 
+TEST(SavedState, HoldsScheduledRates) {
+  SGD mine({parameter({4})}, SGDOptions(1)), yours({parameter({4})}, SGDOptions(1));
+  mine.set_scheduled_rates(0, {1, 10});
+  yours.load_state_tensors(mine.state_tensors());
+  EXPECT_TRUE(torch::equal(yours.state_tensors().at("scheduled_rates.0"),
+                           torch::tensor({1.0, 10.0}, torch::kDouble)));
+}
+
 TEST(SavedState, TensorsOfAnotherRuleAreRefusedWhole) {
   const at::Tensor p = parameter({4}), q = parameter({4});
   AdamW mine({p});

@@ -136,6 +136,22 @@ TEST(DeviceScaler, SeveralOptimizersSkipTogether) {
   EXPECT_FALSE(at::equal(p, parameter({2})));
 }
 
+TEST(DeviceScaler, AStateWithoutAHistoryClearsTheOldOne) {
+  const EmulatedDevice device;
+  ScalerOn scaler(device, {.mode = ScaleMode::kAmax, .amax_window = 2});
+  scaler.scale(torch::zeros({}));  // the numbers are on the device from now on
+  const StateDict empty = scaler.state_dict();
+  StateDict full = empty;
+  full["_amax_history.0"] = 1000;
+  full["_amax_history.1"] = 100;
+  scaler.load_state_dict(full);
+  EXPECT_EQ(scaler.state_dict().at("_amax_history.0"), 1000);
+  full.erase("_amax_history.0");
+  full.erase("_amax_history.1");
+  scaler.load_state_dict(full);
+  EXPECT_EQ(scaler.state_dict(), empty);
+}
+
 TEST(DeviceScaler, AForeignOptimizerCostsOneReadAStep) {
   const EmulatedDevice device;
   const at::Tensor p = parameter({2}), q = parameter({3});

@@ -248,7 +248,7 @@ void GradScaler::Impl::warn_of_skips() {
   if (!options.skip_nonfinite) return;
   const SkipWatch::Count seen = watch.latest();
   const bool many = options.warn_after_skips > 0 && seen.skips_in_a_row >= options.warn_after_skips;
-  if (many && !warned)
+  if (many && !warned) {
     TORCH_WARN("[scaler.GradScaler] ", seen.skips_in_a_row,
                " steps in a row were skipped, because their gradients held Inf or NaN;",
                " the scale is now ", seen.scale,
@@ -256,6 +256,7 @@ void GradScaler::Impl::warn_of_skips() {
                "NaN or Inf without scaling, a",
                " division or log of 0, a learning rate that is too high, or inputs that are not "
                "finite.");
+  }
   warned = many;
 }
 

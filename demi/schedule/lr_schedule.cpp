@@ -37,7 +37,8 @@ double half_cosine(double start, double end, double part) {
 Schedule step(int64_t step_size, double gamma) {
   require_steps(step_size, "optim.lr.step", "step_size");
   return [=](int64_t t, double base) {
-    return base * std::pow(gamma, static_cast<double>(t / step_size));
+    const int64_t whole_steps = t / step_size;
+    return base * std::pow(gamma, static_cast<double>(whole_steps));
   };
 }
 

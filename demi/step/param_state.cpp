@@ -1,5 +1,6 @@
 #include "demi/step/param_state.h"
 
+#include <torch/serialize/archive.h>
 #include <torch/types.h>
 
 namespace demi::optim {

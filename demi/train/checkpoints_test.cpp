@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
@@ -292,20 +293,24 @@ TEST(Trainer, ASecondFitGoesOnWithTheScale) {
   EXPECT_EQ(second.steps[2].loss_scale, 4096);
 }
 
+struct ThrowsOnce : torch::optim::SGD {
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    if (!std::exchange(threw, true)) throw std::runtime_error("optimizer");
+    return SGD::step(closure);
+  }
+  bool threw = false;
+};
+
 // What an exception between unscale_ and update leaves behind does not reach the next fit.
 TEST(Trainer, ASecondFitStartsCleanAfterAnException) {
   Job one = plain_job({});
   one.options.precision = parse_precision("fp16");
   one.options.epochs = 1;
   one.options.clip_norm = 1;
-  bool throws = true;
-  one.options.schedule = [&](int64_t step, double base) {
-    if (step == 2 && throws) throw std::runtime_error("schedule");
-    return base;
-  };
+  one.options.optimizers = {std::make_shared<ThrowsOnce>(one.network.module->parameters(), 0.1)};
   Trainer trainer(one.network, one.options);
   EXPECT_THROW(trainer.fit(*one.training), std::runtime_error);
-  throws = false;
   EXPECT_EQ(trainer.fit(*one.training).steps.size(), 4U);
 }
 

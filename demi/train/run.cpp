@@ -165,6 +165,12 @@ void Run::begin() {
   if (progress_.steps_since_read == 0) read();  // a run that had to be given up is given up again
 }
 
+// The record of one step for the callbacks.
+struct Run::Told {
+  StepMetrics step;
+  int64_t examples = 0;  // of the epoch so far
+};
+
 bool Run::advance(int64_t steps) {
   const int64_t most = std::numeric_limits<int64_t>::max() - progress_.step;
   try {
@@ -303,12 +309,6 @@ void Run::count_seconds() {
     progress_.epoch.phase_seconds[i] =
         phases_before_[i] + timer_.spent(static_cast<Phase>(i)).count();
 }
-
-// The record of one step for the callbacks.
-struct Run::Told {
-  StepMetrics step;
-  int64_t examples = 0;  // of the epoch so far
-};
 
 // The steps that were not read, with one copy from the device for all of them, put into the
 // history.
