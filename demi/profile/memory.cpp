@@ -77,9 +77,9 @@ MemoryUse memory_use(c10::Device device) {
   if (device.is_cpu()) return {cpu_current.load(), cpu_peak.load()};
   const auto stats = at::getDeviceAllocator(device.type())
                          ->getDeviceStats(device.has_index() ? device.index() : 0);
-  const auto& requested =
-      stats.requested_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-  return {requested.current, requested.peak};
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto& requested = stats.requested_bytes[kAll];
+  return {requested.current, requested.peak, stats.reserved_bytes[kAll].current};
 }
 
 void reset_peak_memory(c10::Device device) {

@@ -13,6 +13,8 @@ namespace demi::profile {
 struct MemoryUse {
   std::int64_t current_bytes = 0;
   std::int64_t peak_bytes = 0;  // since the last reset_peak_memory
+  /// Held by CUDA's caching allocator, for tensors and for later ones. 0 elsewhere.
+  std::int64_t reserved_bytes = 0;
 };
 
 /// Puts a counting allocator in front of LibTorch's CPU allocator for the rest of the process.

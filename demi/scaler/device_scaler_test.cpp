@@ -237,7 +237,7 @@ TEST(DeviceScaler, WhatIsCapturedOutlivesTheScaler) {
   step();
   const EmulatedDevice::Graph graph = device.end_capture();
   scaler.reset();
-  EXPECT_EQ(optim::kept_for_graphs(), before + 5);  // scale, two trackers, count, mirror
+  EXPECT_EQ(optim::kept_for_graphs(), before + 6);  // scale, two trackers, two counts, mirror
 }
 
 }  // namespace

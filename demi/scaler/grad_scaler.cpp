@@ -447,6 +447,11 @@ float GradScaler::get_scale() const {
 int64_t GradScaler::get_growth_tracker() const {
   return is_enabled() ? impl_->state().growth_tracker : 0;
 }
+int64_t GradScaler::get_skipped_steps() const {
+  if (!is_enabled() || !impl_->options.skip_nonfinite) return 0;
+  impl_->state();  // waits: what the device has counted is here now
+  return impl_->watch.latest().skips;
+}
 double GradScaler::get_growth_factor() const { return impl_->options.growth_factor; }
 double GradScaler::get_backoff_factor() const { return impl_->options.backoff_factor; }
 int64_t GradScaler::get_growth_interval() const { return impl_->options.growth_interval; }

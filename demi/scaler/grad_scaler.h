@@ -81,6 +81,8 @@ class DEMI_API GradScaler {
   /// 1 if disabled. Waits for the device.
   float get_scale() const;
   int64_t get_growth_tracker() const;
+  /// Steps that were skipped since this scaler was made. Waits for the device.
+  int64_t get_skipped_steps() const;
   double get_growth_factor() const;
   double get_backoff_factor() const;
   int64_t get_growth_interval() const;

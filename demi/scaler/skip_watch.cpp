@@ -7,21 +7,26 @@
 namespace demi {
 
 void SkipWatch::count(bool skipped, float scale) {
-  host_ = {.skips_in_a_row = skipped ? host_.skips_in_a_row + 1 : 0, .scale = scale};
+  host_ = {.skips_in_a_row = skipped ? host_.skips_in_a_row + 1 : 0,
+           .scale = scale,
+           .skips = host_.skips + (skipped ? 1 : 0)};
 }
 
 void SkipWatch::count(const at::Tensor& found_inf, const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
   if (!skips_in_a_row_.defined()) {
     skips_in_a_row_ = at::zeros_like(scale);
-    mirror_ = at::zeros({2}, at::TensorOptions(at::kFloat).pinned_memory(scale.is_cuda()));
+    skips_ = at::zeros_like(scale);
+    mirror_ = at::zeros({3}, at::TensorOptions(at::kFloat).pinned_memory(scale.is_cuda()));
   }
   skips_in_a_row_.add_(1).mul_(found_inf);
-  mirror_.copy_(at::stack({skips_in_a_row_, scale}), /*non_blocking=*/true);
+  skips_.add_(found_inf);
+  mirror_.copy_(at::stack({skips_in_a_row_, scale, skips_}), /*non_blocking=*/true);
 }
 
 void SkipWatch::keep_for_graphs() const {
   optim::keep_for_graphs(skips_in_a_row_);
+  optim::keep_for_graphs(skips_);
   optim::keep_for_graphs(mirror_);
 }
 
@@ -29,7 +34,9 @@ SkipWatch::Count SkipWatch::latest() const {
   if (!mirror_.defined()) return host_;
   // The device may write at any time: each number is an old or a new one, never half of both.
   const volatile float* numbers = mirror_.const_data_ptr<float>();
-  return {.skips_in_a_row = static_cast<int64_t>(numbers[0]), .scale = numbers[1]};
+  return {.skips_in_a_row = static_cast<int64_t>(numbers[0]),
+          .scale = numbers[1],
+          .skips = static_cast<int64_t>(numbers[2])};
 }
 
 }  // namespace demi

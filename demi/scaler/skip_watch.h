@@ -6,14 +6,16 @@
 
 namespace demi {
 
-/// Counts skipped steps in a row. The host reads the count without waiting for a device: a device
-/// keeps its own count and copies it to pinned memory after each step, and latest() returns the
-/// count of some steps ago. A captured copy is replayed with the rest of the step.
+/// Counts skipped steps, in all and in a row. The host reads the count without waiting for a
+/// device: a device keeps its own count and copies it to pinned memory after each step, and
+/// latest() returns the count of some steps ago. A captured copy is replayed with the rest of the
+/// step.
 class DEMI_API SkipWatch {
  public:
   struct Count {
     int64_t skips_in_a_row = 0;
-    float scale = 0;  // for the next step
+    float scale = 0;    // for the next step
+    int64_t skips = 0;  // in all
   };
 
   void count(bool skipped, float scale);
@@ -29,7 +31,8 @@ class DEMI_API SkipWatch {
  private:
   Count host_;
   at::Tensor skips_in_a_row_;  // fp32, (), on the device
-  at::Tensor mirror_;          // fp32, (2), pinned: skips in a row and scale
+  at::Tensor skips_;           // likewise
+  at::Tensor mirror_;          // fp32, (3), pinned: skips in a row, scale, skips
 };
 
 }  // namespace demi
