@@ -35,6 +35,9 @@ class DEMI_API StepResult {
         loss_(std::move(loss)),
         written_on_(written_on) {}
 
+  /// All three with one read.
+  Numbers numbers() const;
+
   /// Whether the numbers are on a device, so that reading them waits for it.
   bool is_on_device() const { return device_.defined(); }
 
@@ -67,8 +70,6 @@ class DEMI_API StepResult {
   at::Tensor found_inf() const;
 
  private:
-  Numbers numbers() const;
-
   const torch::optim::Optimizer* optimizer_ = nullptr;
   Numbers host_;
   at::Tensor device_;  // (3 or more) or undefined

@@ -21,6 +21,9 @@ struct StepMetrics {
   double learning_rate = 0;        // of the first parameter group, used in this step
   /// Factor of this step's loss; none without a scaler.
   std::optional<double> loss_scale;
+  /// L2 norm of all gradients, unscaled and before clipping; NaN or Inf if they hold one. None if
+  /// no pass computed it: torch::optim optimizers without GradScalerOptions::record_grad_norm.
+  std::optional<double> grad_norm;
   /// The gradients held an Inf or NaN, and nothing was changed.
   bool skipped = false;
   /// The host's time since the end of the step before, including reads and callbacks.
@@ -80,12 +83,20 @@ struct History {
   }
 };
 
+struct StepView;
+
 /// Is called in the training thread when something happens in a run. on_step is called for several
-/// steps in a row, in order, after the device was read (TrainerOptions::read_every).
+/// steps in a row, in order, after the device was read (TrainerOptions::read_every). The three
+/// hooks that get a StepView (step_view.h) are called at the moment itself: before the forward of
+/// each batch; after its backward, when gradients are those of the step so far, still scaled; and
+/// after the optimizers' step, when gradients are gone.
 class Callback {
  public:
   virtual ~Callback() = default;
   virtual void on_epoch_begin(int64_t /*epoch*/, int64_t /*epochs*/, int64_t /*steps*/) {}
+  virtual void before_forward(const StepView&) {}
+  virtual void after_backward(const StepView&) {}
+  virtual void after_update(const StepView&) {}
   virtual void on_step(const StepMetrics&, int64_t /*examples_so_far_in_epoch*/) {}
   virtual void on_evaluate_begin(int64_t /*epoch*/) {}
   virtual void on_epoch_end(const EpochRecord&) {}

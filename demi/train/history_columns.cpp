@@ -19,6 +19,7 @@ namespace {
 using checkpoint::NamedTensors;
 
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoNorm = -1;  // NaN is a norm, too
 constexpr std::string_view kStepTable = "history/steps.", kEpochTable = "history/epochs.";
 
 double or_none(const std::optional<double>& value) { return value.value_or(kNoNumber); }
@@ -55,6 +56,8 @@ class ColumnReader {
       : from_(from), table_(table), rows_(column(first).numel()) {}
 
   std::size_t rows() const { return static_cast<std::size_t>(rows_); }
+
+  bool has(const std::string& name) const { return from_.contains(std::string(table_) + name); }
 
   // Calls set(i, value) for each row.
   template <class Number, class Set>
@@ -95,6 +98,7 @@ void write_steps(const std::vector<StepMetrics>& steps, NamedTensors& to) {
   table.write("accuracy", [&](std::size_t i) { return or_none(steps[i].accuracy); });
   table.write("learning_rate", [&](std::size_t i) { return steps[i].learning_rate; });
   table.write("loss_scale", [&](std::size_t i) { return or_none(steps[i].loss_scale); });
+  table.write("grad_norm", [&](std::size_t i) { return steps[i].grad_norm.value_or(kNoNorm); });
   table.write("skipped", [&](std::size_t i) { return steps[i].skipped; });
   table.write("seconds", [&](std::size_t i) { return steps[i].seconds; });
   table.write("data_seconds", [&](std::size_t i) { return steps[i].data_seconds; });
@@ -112,6 +116,10 @@ std::vector<StepMetrics> read_steps(const NamedTensors& from) {
                      [&](std::size_t i, double value) { steps[i].learning_rate = value; });
   table.read<double>(
       "loss_scale", [&](std::size_t i, double value) { steps[i].loss_scale = unless_none(value); });
+  if (table.has("grad_norm"))  // checkpoints of older versions have none
+    table.read<double>("grad_norm", [&](std::size_t i, double value) {
+      if (value != kNoNorm) steps[i].grad_norm = value;
+    });
   table.read<bool>("skipped", [&](std::size_t i, bool value) { steps[i].skipped = value; });
   table.read<double>("seconds", [&](std::size_t i, double value) { steps[i].seconds = value; });
   table.read<double>("data_seconds",

@@ -1,15 +1,16 @@
 #pragma once
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/core/export.h"
 #include "demi/train/history.h"
 
 namespace demi::train {
 
 /// Writes steps and epochs as columns, one tensor a field: "history/steps.loss", fp64, (steps); NaN
 /// stands for an accuracy or a scale that there is none of.
-void write_columns(const History& history, checkpoint::NamedTensors& to);
+DEMI_API void write_columns(const History& history, checkpoint::NamedTensors& to);
 
 /// Reads them back. Throws UsageError for columns that are missing or differ in length.
-void read_columns(const checkpoint::NamedTensors& from, History& history);
+DEMI_API void read_columns(const checkpoint::NamedTensors& from, History& history);
 
 }  // namespace demi::train

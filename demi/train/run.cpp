@@ -74,6 +74,22 @@ class SwappedAverage {
   std::optional<EMA>& average_;
 };
 
+// Of all optimizers together.
+void add_results(const std::vector<StepResult>& results, bool scaled, StepMetrics& record) {
+  double squares = 0;
+  bool measured = !results.empty();
+  for (const StepResult& result : results) {
+    const StepResult::Numbers numbers = result.numbers();
+    const double norm = numbers.grad_norm;
+    const bool skipped = numbers.found_inf != 0;
+    record.skipped |= skipped;
+    measured &= skipped || !std::isnan(norm);  // NaN: no pass computed it
+    squares += norm * norm;
+    if (scaled && !record.loss_scale) record.loss_scale = numbers.scale;
+  }
+  if (measured) record.grad_norm = std::sqrt(squares);
+}
+
 Cut cut_of(const data::Loader& training, const TrainerOptions& options) {
   return {training.batches(), training.examples(), options.accumulate};
 }
@@ -266,16 +282,34 @@ bool Run::train_batch() {
       training_.batch(progress_.epoch.epoch - 1, progress_.position), options_.device);
   stage_ = Stage::kInBatch;
   saved_ = false;
-  add_batch(setup_, progress_.window, batch, timer_);
   const int64_t next = progress_.position + 1;
   const bool ends_step = next == training_.batches() || next % options_.accumulate == 0;
-  if (ends_step) take_step();
+  StepView view = view_of(batch, ends_step);
+  for (const auto& callback : setup_.callbacks) callback->before_forward(view);
+  view.loss = add_batch(setup_, progress_.window, batch, timer_);
+  for (const auto& callback : setup_.callbacks) callback->after_backward(view);
+  if (ends_step) take_step(view);
   progress_.position = next;
   stage_ = Stage::kBetweenBatches;
   return ends_step;
 }
 
-void Run::take_step() {
+StepView Run::view_of(const data::Batch& batch, bool ends_step) {
+  return {.epoch = progress_.epoch.epoch,
+          .step = progress_.step + 1,
+          .ends_step = ends_step,
+          .batch = batch,
+          .network = setup_.network,
+          .optimizers = options_.optimizers,
+          .scaler = setup_.scaler,
+          .precision = setup_.precision,
+          .loss = {},
+          .repeat = [this, &batch](const RepeatOptions& how) {
+            return repeat_batch(setup_, batch, how);
+          }};
+}
+
+void Run::take_step(const StepView& view) {
   stage_ = Stage::kInUpdate;
   timer_.enter(Phase::optimizer);
   UnreadStep& window = progress_.window;
@@ -284,6 +318,7 @@ void Run::take_step() {
   window.record.learning_rate = learning_rate(*options_.optimizers.front());
   window.results = update(setup_);
   timer_.enter(Phase::other);
+  for (const auto& callback : setup_.callbacks) callback->after_update(view);
   count_window_seconds();
   unread_.push_back(std::exchange(window, {}));
   ++progress_.steps_since_read;
@@ -335,8 +370,7 @@ std::vector<Run::Told> Run::taken_from_device() {
       record.accuracy = static_cast<double>(right) / examples;
       progress_.correct += right;
     }
-    for (const StepResult& result : step.results) record.skipped |= result.skipped();
-    if (scaled) record.loss_scale = step.results.front().scale();
+    add_results(step.results, scaled, record);
     progress_.loss_sum += loss_sum;
     progress_.epoch.examples += step.examples;
     history.skipped_steps += record.skipped;

@@ -56,7 +56,8 @@ class Run {
   void tell_epoch_begin();
   bool train_epoch(int64_t until);
   bool train_batch();
-  void take_step();
+  StepView view_of(const data::Batch& batch, bool ends_step);
+  void take_step(const StepView& view);
   void end_epoch();
   void close_epoch();
   void validate();

@@ -3,6 +3,9 @@
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <optional>
+#include <utility>
+
 #include "demi/autocast/backward.h"
 #include "demi/optim/clip.h"
 #include "demi/train/forward.h"
@@ -55,10 +58,9 @@ std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Ba
   return {loss};
 }
 
-}  // namespace
-
-void add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
-               profile::PhaseTimer& timer) {
+// The sum of the losses, without a graph.
+at::Tensor forward_and_backward(Setup& setup, UnreadStep& step, const data::Batch& batch,
+                                profile::PhaseTimer& timer, const RepeatOptions& how = {}) {
   const TrainerOptions& options = setup.options;
   timer.enter(Phase::forward);
   std::vector<at::Tensor> losses = losses_of(setup, step, batch);
@@ -68,13 +70,54 @@ void add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
   for (std::size_t i = 0; i < losses.size(); ++i) {
     const at::Tensor share =
         options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
-    demi::backward(setup.scaler.scale(share), {}, /*retain_graph=*/i + 1 < losses.size());
+    const at::Tensor scaled = setup.scaler.scale(share);
+    if (how.before_backward) how.before_backward(scaled);
+    demi::backward(scaled, {}, /*retain_graph=*/i + 1 < losses.size());
     add_up(sum, losses[i].detach());
   }
   timer.enter(Phase::other);
+  return sum;
+}
+
+// The run has neither region nor scaler, as asked, while this lives.
+class Without {
+ public:
+  Without(Setup& setup, const RepeatOptions& how)
+      : setup_(setup), autocast_(setup.precision.autocast), scaler_({.enabled = false}) {
+    if (!how.autocast) setup_.precision.autocast.reset();
+    if (!how.scaler) std::swap(setup_.scaler, scaler_);
+    exchanged_ = !how.scaler;
+  }
+  ~Without() {
+    setup_.precision.autocast = autocast_;
+    if (exchanged_) std::swap(setup_.scaler, scaler_);
+  }
+  Without(const Without&) = delete;
+  Without& operator=(const Without&) = delete;
+
+ private:
+  Setup& setup_;
+  std::optional<c10::ScalarType> autocast_;
+  GradScaler scaler_;
+  bool exchanged_ = false;
+};
+
+}  // namespace
+
+at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
+                     profile::PhaseTimer& timer) {
+  at::Tensor loss = forward_and_backward(setup, step, batch, timer);
   const int64_t examples = batch.target.size(0);
-  add_up(step.loss, sum * static_cast<double>(examples));
+  add_up(step.loss, loss * static_cast<double>(examples));
   step.examples += examples;
+  return loss;
+}
+
+at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how) {
+  const Without without(setup, how);
+  UnreadStep unread;
+  profile::PhaseTimer timer(setup.options.device);
+  return forward_and_backward(setup, unread, batch, timer, how);
 }
 
 std::vector<StepResult> update(Setup& setup) {

@@ -9,6 +9,7 @@
 #include "demi/step/step_result.h"
 #include "demi/train/history.h"
 #include "demi/train/setup.h"
+#include "demi/train/step_view.h"
 
 namespace demi::train {
 
@@ -20,9 +21,13 @@ struct UnreadStep {
   int64_t examples = 0;
 };
 
-/// Forward and backward of one batch, whose sums are added to the step's.
-void add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
-               profile::PhaseTimer& timer);
+/// Forward and backward of one batch, whose sums are added to the step's. Returns the batch's loss,
+/// without a graph.
+at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
+                     profile::PhaseTimer& timer);
+
+/// StepView::repeat.
+at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how);
 
 /// Unscale, clip, step, average, schedule. Gradients are gone after it.
 std::vector<StepResult> update(Setup& setup);
