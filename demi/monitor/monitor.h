@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/monitor/exponent_histogram.h"
+#include "demi/train/history.h"
+
+namespace demi::monitor {
+
+/// The gradients of one layer in one step, as backward left them: times the loss scale. A layer is
+/// a module that has parameters of its own.
+struct LayerHealth {
+  std::string name;  // as in named_modules(); "model" for the model itself
+  ExponentHistogram weight_gradients;
+  ExponentHistogram activation_gradients;  // of the layer's output
+  /// L2 norm of the parameters' change over that of the parameters; 0 in a skipped step. From all
+  /// of a parameter up to 2^16 elements, from evenly spaced slices of about as many of a larger
+  /// one. None without parameters that are not 0.
+  std::optional<double> update_ratio;
+};
+
+/// What the monitor saw of one step.
+struct StepHealth {
+  int64_t epoch = 1, step = 1;
+  std::optional<double> loss_scale, grad_norm;  // as in train::StepMetrics
+  bool skipped = false;
+  std::vector<LayerHealth> layers;
+
+  DEMI_API ExponentHistogram weight_gradients() const;  // of all layers
+  DEMI_API ExponentHistogram activation_gradients() const;
+};
+
+/// The histogram of the gradients themselves. A scale that is no power of two counts as the nearest
+/// one.
+DEMI_API ExponentHistogram unscaled(const ExponentHistogram& scaled, double loss_scale);
+
+/// What fp16 makes of gradients, as shares of all of them, 0 to 1.
+struct FlushedShares {
+  double zero = 0;                 // exactly 0
+  double flushed_unscaled = 0;     // below 2^-25, which fp16 rounds to 0
+  double flushed_scaled = 0;       // still below it, times the loss scale
+  double overflowed_unscaled = 0;  // 2^16 or more, Inf, NaN
+  double overflowed_scaled = 0;    // likewise, times the loss scale
+};
+DEMI_API FlushedShares flushed_shares(const ExponentHistogram& scaled, double loss_scale);
+
+/// Looks at the gradients of the steps 1, 1 + N, 1 + 2N, ... of a Trainer's run:
+///
+///     trainer.add(std::make_shared<demi::monitor::Monitor>(100, [](const auto& step) { ... }));
+///
+/// Other steps cost nothing. In such a step each gradient of a weight and of a layer's output is
+/// read once more, and a sample of the weights is copied. Results stay on the device until the
+/// Trainer reads the step's loss, and `tell` is called then, before the next callback's on_step.
+class DEMI_API Monitor : public train::Callback {
+ public:
+  using Tell = std::function<void(const StepHealth&)>;
+
+  /// Throws UsageError for `every` below 1.
+  Monitor(int64_t every, Tell tell);
+  ~Monitor() override;
+
+  void before_forward(const train::StepView& view) override;
+  void after_backward(const train::StepView& view) override;
+  void after_update(const train::StepView& view) override;
+  void on_step(const train::StepMetrics& step, int64_t examples) override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace demi::monitor

@@ -1,0 +1,230 @@
+#include "demi/monitor/monitor.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+
+#include "demi/core/error.h"
+#include "demi/optim/sgd.h"
+#include "demi/train/step_view.h"
+#include "demi/train/testing.h"
+#include "demi/train/trainer.h"
+
+namespace demi::monitor {
+namespace {
+
+using train::testing::Rows;
+
+// Outputs of both layers are handed out, so that a test can ask for their gradients.
+struct TwoLayersImpl : torch::nn::Module {
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  std::vector<at::Tensor> outputs;
+  TwoLayersImpl() {
+    torch::manual_seed(1);
+    first = register_module("first", torch::nn::Linear(6, 5));
+    second = register_module("second", torch::nn::Linear(5, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor a = first->forward(x), b = second->forward(a.relu());
+    outputs = {a, b};
+    return b;
+  }
+};
+TORCH_MODULE(TwoLayers);
+
+const at::Tensor& features() {
+  static const at::Tensor x = [] {
+    torch::manual_seed(2);
+    return at::randn({28, 6}) * 1e-3;
+  }();
+  return x;
+}
+
+Rows batches() { return {features(), at::arange(28) % 3, 4}; }
+
+// Trains and returns what the monitor told.
+template <class Holder>
+std::vector<StepHealth> watch(Holder model, const data::Loader& loader, int64_t every,
+                              train::TrainerOptions options = {}) {
+  options.optimizers = {std::make_shared<optim::SGD>(model->parameters(), optim::SGDOptions(0.25))};
+  train::Trainer trainer(train::network(model), options);
+  std::vector<StepHealth> told;
+  trainer.add(std::make_shared<Monitor>(every, [&](const StepHealth& s) { told.push_back(s); }));
+  trainer.fit(loader);
+  return told;
+}
+
+TEST(Monitor, LooksAtTheFirstStepAndEachNthAfterIt) {
+  const auto told = watch(TwoLayers(), batches(), 3, {.read_every = 5});
+  ASSERT_EQ(told.size(), 3u);
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i].step, 1 + 3 * static_cast<int64_t>(i));
+    ASSERT_EQ(told[i].layers.size(), 2u);
+    EXPECT_EQ(told[i].layers[0].name, "first");
+    EXPECT_EQ(told[i].layers[1].name, "second");
+    EXPECT_FALSE(told[i].loss_scale);
+    EXPECT_FALSE(told[i].skipped);
+    EXPECT_TRUE(told[i].grad_norm);
+  }
+}
+
+// By hand: the same graph, with the scale in front of backward.
+TEST(Monitor, CountsTheGradientsThatBackwardMakes) {
+  TwoLayers model, by_hand;
+  const at::Tensor x = features().slice(0, 0, 4), y = at::arange(4) % 3;
+  const auto told =
+      watch(model, Rows(x, y, 4), 1, {.loss_scale = {train::LossScale::Kind::fixed, 1024}});
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].loss_scale, 1024);
+
+  const at::Tensor loss = torch::nn::functional::cross_entropy(by_hand->forward(x), y);
+  for (at::Tensor& output : by_hand->outputs) output.retain_grad();
+  (loss * 1024).backward();
+  const auto expect = [](const ExponentHistogram& seen, const std::vector<at::Tensor>& tensors) {
+    ExponentCounter expected;
+    for (const at::Tensor& t : tensors) expected.add(t);
+    EXPECT_EQ(seen, expected.read());
+  };
+  const torch::nn::Linear layers[] = {by_hand->first, by_hand->second};
+  for (std::size_t i = 0; i < 2; ++i) {
+    expect(told[0].layers[i].weight_gradients, {layers[i]->weight.grad(), layers[i]->bias.grad()});
+    expect(told[0].layers[i].activation_gradients, {by_hand->outputs[i].grad()});
+    // SGD's update is lr × gradient.
+    double change = 0, weights = 0;
+    for (const at::Tensor& p : layers[i]->parameters()) {
+      change += p.grad().div(1024).mul(0.25).square().sum().item<double>();
+      weights += p.detach().square().sum().item<double>();
+    }
+    EXPECT_NEAR(told[0].layers[i].update_ratio.value(), std::sqrt(change / weights), 1e-6);
+  }
+  expect(told[0].weight_gradients(), {layers[0]->weight.grad(), layers[0]->bias.grad(),
+                                      layers[1]->weight.grad(), layers[1]->bias.grad()});
+}
+
+TEST(Monitor, ChangesNoBitOfTheTraining) {
+  TwoLayers watched, alone;
+  watch(watched, batches(), 1, {.precision = train::parse_precision("fp16"), .accumulate = 2});
+  train::TrainerOptions options{.precision = train::parse_precision("fp16"), .accumulate = 2};
+  options.optimizers = {std::make_shared<optim::SGD>(alone->parameters(), optim::SGDOptions(0.25))};
+  train::Trainer(train::network(alone), options).fit(batches());
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_TRUE(watched->parameters()[i].equal(alone->parameters()[i]));
+}
+
+TEST(Monitor, AddsUpTheBatchesOfAStep) {
+  const auto told = watch(TwoLayers(), batches(), 2, {.accumulate = 3});  // 3, 3, 1 batches
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].layers[0].activation_gradients.elements(), 3 * 4 * 5);
+  EXPECT_EQ(told[0].layers[0].weight_gradients.elements(), 6 * 5 + 5);
+  EXPECT_EQ(told[1].layers[0].activation_gradients.elements(), 1 * 4 * 5);
+}
+
+TEST(Monitor, SaysThatAStepWasSkipped) {
+  at::Tensor x = features().clone();
+  x[0][0] = std::numeric_limits<float>::infinity();
+  const auto told = watch(TwoLayers(), Rows(x, at::arange(28) % 3, 14), 1);
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_TRUE(told[0].skipped);
+  EXPECT_EQ(told[0].layers[0].update_ratio, 0);
+  EXPECT_GT(told[0].layers[0].weight_gradients.nans, 0);
+  EXPECT_FALSE(told[1].skipped);
+}
+
+TEST(Monitor, SeesSixteenBitGradientsOfMixedRuns) {
+  const auto told = watch(TwoLayers(), Rows(features(), at::arange(28) % 3, 28), 1,
+                          {.precision = train::parse_precision("fp16"),
+                           .loss_scale = {train::LossScale::Kind::fixed, 0.001}});
+  const ExponentHistogram all = told[0].activation_gradients();
+  EXPECT_EQ(all.elements(), 28 * (5 + 3));
+  EXPECT_GT(all.subnormals, 28);  // below 2^-14: FP32 has no such subnormal numbers
+}
+
+// An op of N dimensions is a product and an addition, of which the last is the layer's output.
+TEST(Monitor, CountsEachOutputOnce) {
+  struct SequenceImpl : torch::nn::Module {
+    torch::nn::Embedding embedding{nullptr};
+    torch::nn::LSTM lstm{nullptr};
+    torch::nn::Linear linear{nullptr};
+    SequenceImpl() {
+      embedding = register_module("embedding", torch::nn::Embedding(11, 6));
+      lstm = register_module(
+          "lstm", torch::nn::LSTM(torch::nn::LSTMOptions(6, 5).batch_first(true).num_layers(2)));
+      linear = register_module("linear", torch::nn::Linear(5, 3));
+    }
+    at::Tensor forward(const at::Tensor& words) {
+      return linear->forward(std::get<0>(lstm->forward(embedding->forward(words)))).mean(1);
+    }
+  };
+  struct Sequence : torch::nn::ModuleHolder<SequenceImpl> {
+    using torch::nn::ModuleHolder<SequenceImpl>::ModuleHolder;
+  };
+  for (const char* precision : {"fp32", "bf16"}) {
+    SCOPED_TRACE(precision);
+    const auto told =
+        watch(Sequence(), Rows(at::arange(56).view({8, 7}) % 11, at::arange(8) % 3, 8), 1,
+              {.precision = train::parse_precision(precision)});
+    ASSERT_EQ(told.size(), 1u);
+    ASSERT_EQ(told[0].layers.size(), 3u);
+    EXPECT_EQ(told[0].layers[0].activation_gradients.elements(), 8 * 7 * 6);
+    EXPECT_EQ(told[0].layers[1].activation_gradients.elements(), 8 * 7 * 5);
+    EXPECT_EQ(told[0].layers[2].activation_gradients.elements(), 8 * 7 * 3);
+  }
+}
+
+TEST(Monitor, KnowsConvolutionsAndNormalizationUnderAutocast) {
+  for (const char* precision : {"fp32", "bf16", "bf16-true"}) {
+    SCOPED_TRACE(precision);
+    torch::nn::Sequential model(torch::nn::Conv2d(1, 4, 3), torch::nn::BatchNorm2d(4),
+                                torch::nn::ReLU(torch::nn::ReLUOptions(true)), torch::nn::Flatten(),
+                                torch::nn::Linear(4 * 36, 3));
+    const auto told = watch(model, Rows(at::randn({2, 1, 8, 8}), at::arange(2), 2), 1,
+                            {.precision = train::parse_precision(precision)});
+    ASSERT_EQ(told[0].layers.size(), 3u);
+    EXPECT_EQ(told[0].layers[0].name, "0");
+    EXPECT_EQ(told[0].layers[0].activation_gradients.elements(), 2 * 4 * 36);
+    EXPECT_EQ(told[0].layers[1].activation_gradients.elements(), 2 * 4 * 36);
+    EXPECT_EQ(told[0].layers[2].activation_gradients.elements(), 2 * 3);
+  }
+}
+
+TEST(Monitor, APenaltyOfGradientsIsNotTakenForALayersOutput) {
+  const auto told = watch(TwoLayers(), batches(), 7, {.gradient_penalty = 0.5});
+  // The output is used twice: in the loss, and in the gradients that are penalised.
+  EXPECT_EQ(told[0].layers[1].activation_gradients.elements() % (4 * 3), 0);
+  EXPECT_LE(told[0].layers[1].activation_gradients.elements(), 2 * 4 * 3);
+}
+
+TEST(Monitor, SamplesLargeWeights) {
+  torch::nn::Sequential model(torch::nn::Linear(1024, 300), torch::nn::Linear(300, 3));
+  const at::Tensor weight = model->parameters()[0];
+  const at::Tensor before = weight.detach().clone();
+  const auto told = watch(model, Rows(at::randn({4, 1024}), at::arange(4) % 3, 4), 1);
+  const double exact = ((weight - before).norm() / before.norm()).item<double>();
+  EXPECT_NEAR(told[0].layers[0].update_ratio.value(), exact, 0.1 * exact);
+}
+
+TEST(Monitor, RefusesNoStepsBetweenLooks) { EXPECT_THROW(Monitor(0, {}), UsageError); }
+
+// Each share by the definition: fp16 rounds below 2^-25 to zero and 2^16 to infinity.
+TEST(FlushedShares, AreThoseOfEachNumber) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const at::Tensor scaled = at::tensor(
+      {0.F, 0x1p-26F, 0x1.8p-26F, -0x1p-20F, 1.F, 0x1p15F, 0x1p16F, -0x1p30F, inf, std::nanf("")});
+  const FlushedShares shares = flushed_shares(exponent_histogram(scaled), 1024);
+  EXPECT_DOUBLE_EQ(shares.zero, 0.1);
+  EXPECT_DOUBLE_EQ(shares.flushed_scaled, 0.2);       // 2^-26, 1.5 × 2^-26
+  EXPECT_DOUBLE_EQ(shares.flushed_unscaled, 0.3);     // 2^-20 / 1024, too
+  EXPECT_DOUBLE_EQ(shares.overflowed_scaled, 0.4);    // 2^16, 2^30, Inf, NaN
+  EXPECT_DOUBLE_EQ(shares.overflowed_unscaled, 0.3);  // without 2^16 / 1024
+  EXPECT_DOUBLE_EQ(flushed_shares({}, 1024).zero, 0);
+}
+
+TEST(FlushedShares, AScaleThatIsNoPowerOfTwoCountsAsTheNearest) {
+  const auto counts = exponent_histogram(at::ones({3}));
+  EXPECT_EQ(unscaled(counts, 1000), counts.shifted(-10));
+}
+
+}  // namespace
+}  // namespace demi::monitor

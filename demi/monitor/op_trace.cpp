@@ -1,0 +1,285 @@
+#include "demi/monitor/op_trace.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/tensor/dtype.h"
+
+namespace demi::monitor {
+namespace {
+
+std::atomic<OpTrace*> tracing = nullptr;
+
+// What is open in this thread: autograd's threads have their own.
+struct ThreadState {
+  std::vector<std::pair<std::int64_t, int>> ops;                // serial, layer
+  std::vector<std::pair<std::string, std::int64_t>> functions;  // of backward; sequence number
+};
+thread_local ThreadState thread_state;
+
+const void* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// A tensor's least and greatest element; NaN if it holds one.
+struct Extremes {
+  double least = 0, greatest = 0;
+  bool is_finite() const { return std::isfinite(least) && std::isfinite(greatest); }
+  bool is_nan() const { return std::isnan(least) || std::isnan(greatest); }
+};
+
+std::optional<Extremes> extremes_of(const at::Tensor& tensor) {
+  const auto dtype = tensor.scalar_type();
+  const bool is_read = dtype == c10::kFloat || dtype == c10::kDouble || tensor::is_16_bit(dtype);
+  if (!is_read || tensor.numel() == 0 || tensor.layout() != c10::kStrided ||
+      tensor.device().is_meta())
+    return std::nullopt;
+  const auto [least, greatest] = at::aminmax(tensor.detach());
+  return Extremes{least.item<double>(), greatest.item<double>()};
+}
+
+std::string words_of(const at::Tensor& tensor) {
+  std::string sizes;
+  for (const std::int64_t size : tensor.sizes())
+    sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  return tensor::name_of(tensor.scalar_type()) + " (" + sizes + ")";
+}
+
+bool leaves_memory_as_it_was(std::string_view op) {
+  return op.find("empty") != op.npos || op.find("resize") != op.npos;
+}
+
+// Whether what its first argument holds does not matter.
+bool overwrites(std::string_view op) {
+  constexpr std::array<std::string_view, 5> kOverwriting{
+      "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_"};
+  return std::ranges::find(kOverwriting, op) != kOverwriting.end();
+}
+
+bool is_mask(std::string_view op) {
+  constexpr std::array<std::string_view, 6> kMasks{"aten::masked_fill", "aten::where",
+                                                   "aten::full",        "aten::fill",
+                                                   "aten::new_full",    "aten::scalar_tensor"};
+  return std::ranges::any_of(kMasks, [&](std::string_view mask) { return op.starts_with(mask); });
+}
+
+// torch::autograd::CppNode<Name> is Name.
+std::string function_name(std::string name) {
+  const auto open = name.find('<'), close = name.rfind('>');
+  if (open == std::string::npos || close <= open) return name;
+  return name.substr(open + 1, close - open - 1);
+}
+
+// While an observer reads tensors, it is not observed, and changes nothing.
+struct Reading {
+  at::DisableRecordFunctionGuard unobserved;
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
+}  // namespace
+
+struct OpTrace::Open final : at::ObserverContext {
+  TracedOp op;
+  bool is_function = false;      // of backward; else an op
+  std::vector<at::Tensor> read;  // keeps addresses from being used again
+};
+
+struct OpTrace::Finding {
+  bool nonfinite = false, nan = false, positive = false;
+};
+
+OpTrace::OpTrace(const Layers& layers, std::vector<std::pair<std::string, at::Tensor>> held)
+    : layers_(layers), held_(std::move(held)) {
+  OpTrace* none = nullptr;
+  if (!tracing.compare_exchange_strong(none, this))
+    throw UsageError({.where = "monitor.OriginSearch",
+                      .what = "another thread of this process searches",
+                      .advice = "let one run at a time search for the origin of NaN"});
+  thread_state = {};
+  handle_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&OpTrace::on_start, &OpTrace::on_end)
+          .needsInputs(true)
+          .needsOutputs(true)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+OpTrace::~OpTrace() {
+  at::removeCallback(handle_);
+  tracing = nullptr;
+}
+
+std::unique_ptr<at::ObserverContext> OpTrace::on_start(const at::RecordFunction& op) {
+  OpTrace* trace = tracing;
+  // The engine tells of its work on a node as if it were an op, around hooks and function.
+  if (!trace || std::string_view(op.name()).starts_with("autograd::engine::")) return nullptr;
+  const Reading reading;
+  return trace->begin(op);
+}
+
+void OpTrace::on_end(const at::RecordFunction& op, at::ObserverContext* context) {
+  OpTrace* trace = tracing;
+  if (!trace || !context) return;
+  const Reading reading;
+  trace->end(op, static_cast<Open&>(*context));
+}
+
+std::unique_ptr<OpTrace::Open> OpTrace::begin(const at::RecordFunction& op) {
+  auto open = std::make_unique<Open>();
+  const std::lock_guard lock(mutex_);
+  ThreadState& thread = thread_state;
+  open->is_function = op.scope() == at::RecordScope::BACKWARD_FUNCTION;
+  if (open->is_function) {
+    thread.functions.emplace_back(function_name(op.name()), op.seqNr());
+    return open;
+  }
+  TracedOp& traced = open->op;
+  traced.name = op.name();
+  traced.serial = serial_++;
+  traced.depth = static_cast<int>(thread.ops.size());
+  traced.outermost = thread.ops.empty() ? traced.serial : thread.ops.front().first;
+  bool first = true;
+  for_each_tensor(op.inputs(), [&](const at::Tensor& tensor) {
+    open->read.push_back(tensor);
+    const int layer = layers_.find(tensor);
+    if (layer >= 0) {
+      traced.layer = layer;
+      traced.reads_weights = true;
+    }
+    if (!(std::exchange(first, false) && overwrites(traced.name))) read_input(tensor, *open);
+  });
+  if (!thread.functions.empty()) {
+    const auto& [function, sequence] = thread.functions.back();
+    traced.function = function;
+    const auto made = layer_of_node_.find(static_cast<std::uint64_t>(sequence));
+    if (made != layer_of_node_.end()) traced.layer = made->second;
+  } else if (!in_backward_ && traced.reads_weights && traced.depth == 0) {
+    last_layer_ = traced.layer;
+  }
+  if (traced.layer < 0 && !in_backward_) traced.layer = last_layer_;
+  thread.ops.emplace_back(traced.serial, traced.layer);
+  return open;
+}
+
+void OpTrace::read_input(const at::Tensor& tensor, Open& open) {
+  if (uninitialised_.contains(storage_of(tensor))) {
+    open.op.reads_garbage |= open.op.depth > 0;
+    return;
+  }
+  const auto extremes = extremes_of(tensor);
+  if (!extremes) return;
+  TracedOp& op = open.op;
+  const auto note = [&] {
+    op.inputs.push_back({words_of(tensor), extremes->least, extremes->greatest});
+  };
+  if (extremes->is_finite()) return note();
+  const auto name = held_name(tensor);
+  auto writer = writer_.find(tensor.unsafeGetTensorImpl());
+  const bool found = writer != writer_.end();
+  if (!found) writer = storage_writer_.find(storage_of(tensor));
+  if (found || writer != storage_writer_.end()) {
+    note();
+    op.from.push_back(writer->second);
+  } else if (!name.empty()) {
+    note();
+    // A mask that the model holds is no fault.
+    const bool is_mask_of_model = name.starts_with("buffer ") && !extremes->is_nan() &&
+                                  extremes->greatest < std::numeric_limits<double>::infinity();
+    is_mask_of_model ? void(op.reads_mask = true) : op.held.push_back(name);
+  } else if (op.depth == 0) {
+    note();
+    op.reads_unknown = true;
+  } else {
+    // What a kernel allocates by itself, for an op inside it to write to.
+    uninitialised_.insert(storage_of(tensor));
+    op.reads_garbage = true;
+  }
+}
+
+std::string OpTrace::held_name(const at::Tensor& tensor) const {
+  for (const auto& [name, held] : held_)
+    if (held.has_storage() && storage_of(held) == storage_of(tensor)) return name;
+  return "";
+}
+
+void OpTrace::end(const at::RecordFunction& op, Open& open) {
+  const std::lock_guard lock(mutex_);
+  ThreadState& thread = thread_state;
+  if (open.is_function) {
+    if (!thread.functions.empty()) thread.functions.pop_back();
+    return;
+  }
+  if (!thread.ops.empty()) thread.ops.pop_back();
+  TracedOp& traced = open.op;
+  Finding all;
+  std::vector<at::Tensor> spoiled;
+  for_each_tensor(op.outputs(), [&](const at::Tensor& tensor) {
+    if (const auto& node = tensor.grad_fn(); node && !in_backward_) {
+      const int layer = thread.ops.empty() ? traced.layer : thread.ops.front().second;
+      layer_of_node_.emplace(node->sequence_nr(), layer);
+    }
+    const Finding found = write_output(tensor, open);
+    if (found.nonfinite) spoiled.push_back(tensor);
+    all.nonfinite |= found.nonfinite;
+    all.nan |= found.nan;
+    all.positive |= found.positive;
+  });
+  if (!all.nonfinite || traced.reads_garbage) return;
+  traced.has_nan = all.nan;
+  const bool all_meant = std::ranges::all_of(
+      traced.from, [&](std::size_t i) { return i < ops().size() && ops()[i].on_purpose; });
+  traced.on_purpose = !all.nan && !all.positive && !traced.reads_unknown && traced.held.empty() &&
+                      (traced.from.empty() ? is_mask(traced.name) || traced.reads_mask : all_meant);
+  if (all.nan && all_meant) traced.from.clear();  // NaN begins here, of what was meant
+  const std::size_t index = ops().size();
+  ops().push_back(std::move(traced));
+  for (const at::Tensor& tensor : spoiled) {
+    writer_[tensor.unsafeGetTensorImpl()] = index;
+    storage_writer_[storage_of(tensor)] = index;
+  }
+}
+
+OpTrace::Finding OpTrace::write_output(const at::Tensor& tensor, const Open& open) {
+  const void* storage = storage_of(tensor);
+  const auto shares = [&](const at::Tensor& input) { return storage_of(input) == storage; };
+  const auto is_same = [&](const at::Tensor& input) { return input.is_same(tensor); };
+  const bool is_alias = std::ranges::any_of(open.read, shares);
+  const bool is_written = !is_alias || std::ranges::any_of(open.read, is_same);
+  if (leaves_memory_as_it_was(open.op.name)) {
+    uninitialised_.insert(storage);
+    return {};
+  }
+  if (is_written) uninitialised_.erase(storage);
+  if (uninitialised_.contains(storage)) return {};
+  const auto extremes = extremes_of(tensor);
+  if (!extremes || extremes->is_finite()) {
+    writer_.erase(tensor.unsafeGetTensorImpl());
+    if (is_written) storage_writer_.erase(storage);
+    return {};
+  }
+  return {.nonfinite = true,
+          .nan = extremes->is_nan(),
+          .positive = extremes->greatest == std::numeric_limits<double>::infinity()};
+}
+
+void OpTrace::begin_backward(const at::Tensor& loss) {
+  const std::lock_guard lock(mutex_);
+  const auto writer = writer_.find(loss.unsafeGetTensorImpl());
+  if (writer != writer_.end() && !in_backward_) loss_ = writer->second;
+  in_backward_ = true;
+  writer_.clear();
+  storage_writer_.clear();
+}
+
+}  // namespace demi::monitor

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::monitor {
+
+/// Where an Inf or NaN of a step came from.
+struct Origin {
+  enum class Place : std::uint8_t {
+    data,      // the batch held it already
+    state,     // a parameter or buffer held it before the step
+    update,    // the optimizers' step wrote it
+    forward,   // an op of forward or of the loss
+    backward,  // an op of backward
+  };
+  /// A tensor that the op read.
+  struct Input {
+    std::string what;  // "fp16 (64, 10)"
+    double least = 0, greatest = 0;
+  };
+  /// The same step in another way: whether its loss and gradients are finite.
+  struct Trial {
+    bool autocast = true, scaler = true;
+    bool loss_is_finite = false, gradients_are_finite = false;
+  };
+
+  std::int64_t epoch = 1, step = 1;
+  Place place = Place::forward;
+  /// Place::data: "input" or "target". state, update: the parameter or buffer. forward, backward:
+  /// the layer whose weights the op reads, else the layer before it; empty: none.
+  std::string name;
+  bool reads_weights = false;  // of the layer that is named
+  std::string op;              // forward, backward: "aten::div"
+  /// backward: the function that ran the op ("DivBackward0"). forward: the op that ran inside of
+  /// `op`, if it is another one.
+  std::string inner;
+  std::vector<Input> inputs;           // of the innermost op
+  std::vector<std::string> nonfinite;  // state, update: each tensor in words
+  /// The three others that a mixed or scaled run can be compared with; none for Place::data, state
+  /// and update.
+  std::vector<Trial> trials;
+
+  /// Without loss scaling the step is sound: a dynamic scale backs off, and nothing is wrong.
+  DEMI_API bool is_loss_scale() const;
+};
+
+/// "forward".
+DEMI_API std::string_view name_of(Origin::Place place);
+
+/// Sentences: what, where, with which inputs, and what the trials say.
+DEMI_API std::string to_string(const Origin& origin);
+
+}  // namespace demi::monitor

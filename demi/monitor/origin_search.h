@@ -1,0 +1,42 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "demi/core/export.h"
+#include "demi/monitor/origin.h"
+#include "demi/train/history.h"
+
+namespace demi::monitor {
+
+/// Finds the first op of a Trainer's run that makes Inf or NaN out of finite numbers, as
+/// torch.autograd.set_detect_anomaly does for NaN in backward:
+///
+///     trainer.add(std::make_shared<demi::monitor::OriginSearch>([](const auto& o) { ... }));
+///
+/// Before each batch buffers and the random generators' states are copied. After its backward loss
+/// and gradients are read, and after the update the weights: the host waits for the device twice a
+/// step. If one of them is not finite, the batch is repeated under observation, then once for each
+/// trial; weights, gradients, buffers and random numbers are put back, so that the run goes on as
+/// without. Each place is told once, and 20 of them at most; an overflow that the loss scale alone
+/// makes (Origin::is_loss_scale) is told once a run.
+///
+/// An op is named with a layer by the weights that it reads: LibTorch's C++ modules have no hooks.
+/// Memory that no op of LibTorch writes (a raw pointer) is noticed at the next op that reads it.
+class DEMI_API OriginSearch : public train::Callback {
+ public:
+  using Tell = std::function<void(const Origin&)>;
+
+  explicit OriginSearch(Tell tell);
+  ~OriginSearch() override;
+
+  void before_forward(const train::StepView& view) override;
+  void after_backward(const train::StepView& view) override;
+  void after_update(const train::StepView& view) override;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace demi::monitor

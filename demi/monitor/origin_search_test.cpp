@@ -1,0 +1,430 @@
+#include "demi/monitor/origin_search.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "demi/core/source_dir_testing.h"
+#include "demi/optim/adam.h"
+#include "demi/step/param_state.h"
+#include "demi/train/step_view.h"
+#include "demi/train/testing.h"
+#include "demi/train/trainer.h"
+
+namespace demi::monitor {
+namespace {
+
+using ::testing::HasSubstr;
+using train::testing::Rows;
+using Place = Origin::Place;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kDepth = 50, kWidth = 8;
+
+// 50 linear layers, a normalization after every tenth. `plant` changes what comes out of a layer.
+struct DeepImpl : torch::nn::Module {
+  torch::nn::ModuleList blocks, norms;
+  torch::nn::BatchNorm1d batch_norm{nullptr};
+  torch::nn::Linear head{nullptr};
+  std::function<at::Tensor(int64_t layer, const at::Tensor&)> plant;
+  bool drops = false;
+
+  DeepImpl() {
+    torch::manual_seed(3);
+    for (int64_t i = 0; i < kDepth; ++i) {
+      blocks->push_back(torch::nn::Linear(kWidth, kWidth));
+      norms->push_back(torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
+    }
+    register_module("blocks", blocks);
+    register_module("norms", norms);
+    batch_norm = register_module("batch_norm", torch::nn::BatchNorm1d(kWidth));
+    head = register_module("head", torch::nn::Linear(kWidth, 3));
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (int64_t i = 0; i < kDepth; ++i) {
+      x = x + 0.1 * blocks[i]->as<torch::nn::Linear>()->forward(x);
+      if (plant) x = plant(i, x);
+      if (i % 10 == 9) x = norms[i]->as<torch::nn::LayerNorm>()->forward(x);
+      if (drops && i == 4) x = at::dropout(x, 0.5, true);
+    }
+    return head->forward(batch_norm->forward(x));
+  }
+  torch::nn::Linear linear(int64_t i) {
+    return torch::nn::Linear(std::dynamic_pointer_cast<torch::nn::LinearImpl>(blocks[i]));
+  }
+};
+TORCH_MODULE(Deep);
+
+struct Job {
+  Deep model;
+  train::TrainerOptions options;
+  at::Tensor input, target = at::arange(12) % 3;
+  std::function<void(torch::optim::Optimizer&)> between_fits;
+
+  Job() {
+    torch::manual_seed(4);
+    input = at::randn({12, kWidth});
+    options.max_steps = 1;
+  }
+  std::vector<Origin> origins() {
+    const auto adam = std::make_shared<optim::Adam>(model->parameters(), optim::AdamOptions(1e-4));
+    options.optimizers = {adam};
+    train::Trainer trainer(train::network(model), options);
+    std::vector<Origin> told;
+    trainer.add(std::make_shared<OriginSearch>([&](const Origin& o) { told.push_back(o); }));
+    trainer.fit(Rows(input, target, 6));
+    if (between_fits) {
+      between_fits(*adam);
+      trainer.fit(Rows(input, target, 6));
+    }
+    return told;
+  }
+  // What changes the output of one layer.
+  void plant(int64_t layer, std::function<at::Tensor(const at::Tensor&)> fault) {
+    model->plant = [layer, fault = std::move(fault)](int64_t i, const at::Tensor& x) {
+      return i == layer ? fault(x) : x;
+    };
+  }
+  void precision(const char* name) { options.precision = train::parse_precision(name); }
+};
+
+struct Named {
+  Place place;
+  std::string name, op, inner;
+};
+
+// docs/reference/monitor.md shows what is said of the product that overflows.
+std::string text_in_page() {
+  std::ifstream page(source_dir() / "docs/reference/monitor.md");
+  std::string text;
+  bool inside = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line == "<!-- end of origin -->") inside = false;
+    if (inside) text += (text.empty() ? "" : " ") + line.substr(4);
+    if (line == "<!-- origin -->") inside = true;
+  }
+  return text;
+}
+
+void expect_named(Job& job, const Named& wanted) {
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  const Origin& seen = told.front();
+  EXPECT_EQ(static_cast<int>(seen.place), static_cast<int>(wanted.place)) << to_string(seen);
+  EXPECT_EQ(seen.name, wanted.name) << to_string(seen);
+  EXPECT_EQ(seen.op, wanted.op) << to_string(seen);
+  EXPECT_EQ(seen.inner, wanted.inner) << to_string(seen);
+}
+
+// Forward.
+
+TEST(OriginSearch, ADivisionByZero) {
+  Job job;
+  job.plant(7, [](const at::Tensor& x) { return x / at::zeros_like(x); });
+  expect_named(job, {Place::forward, "blocks.7", "aten::div", ""});
+}
+
+TEST(OriginSearch, TheLogarithmOfANegativeNumber) {
+  Job job;
+  job.plant(0, [](const at::Tensor& x) { return at::log(-x.abs() - 1); });
+  expect_named(job, {Place::forward, "blocks.0", "aten::log", ""});
+}
+
+TEST(OriginSearch, TheRootOfANegativeNumber) {
+  Job job;
+  job.plant(49, [](const at::Tensor& x) { return (-x.abs()).sqrt(); });
+  expect_named(job, {Place::forward, "blocks.49", "aten::sqrt", ""});
+}
+
+TEST(OriginSearch, AnExponentialThatOverflowsIn32Bits) {
+  Job job;
+  job.plant(23, [](const at::Tensor& x) { return (x * 0 + 100).exp(); });
+  expect_named(job, {Place::forward, "blocks.23", "aten::exp", ""});
+}
+
+TEST(OriginSearch, AnOverflowInPlace) {
+  Job job;
+  job.plant(36, [](const at::Tensor& x) { return x.clone().mul_(1e30).mul_(1e30); });
+  expect_named(job, {Place::forward, "blocks.36", "aten::mul_", "aten::mul"});
+}
+
+// 8 × 100 × 100 = 80,000 > 65,504.
+TEST(OriginSearch, AProductThatOverflowsIn16Bits) {
+  Job job;
+  job.precision("fp16");
+  job.plant(11, [](const at::Tensor& x) { return at::full_like(x, 100); });
+  {
+    const at::NoGradGuard no_grad;
+    job.model->linear(12)->weight.fill_(100);
+    job.model->linear(12)->bias.zero_();
+  }
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].name, "blocks.12");
+  EXPECT_EQ(told[0].op, "aten::addmm");
+  EXPECT_TRUE(told[0].reads_weights);
+  ASSERT_EQ(told[0].trials.size(), 3u);
+  for (const Origin::Trial& trial : told[0].trials)
+    EXPECT_EQ(trial.loss_is_finite, !trial.autocast) << trial.scaler;
+  // Where products of fp16 are computed in FP32, the innermost op has FP32 inputs.
+  EXPECT_EQ(std::regex_replace(to_string(told[0]), std::regex("fp32 \\("), "fp16 ("),
+            text_in_page());
+}
+
+TEST(OriginSearch, ACastThatOverflowsIn16Bits) {
+  Job job;
+  job.precision("fp16");
+  job.plant(30, [](const at::Tensor& x) { return x.to(c10::kFloat) * 0 + 1e5; });
+  expect_named(job, {Place::forward, "blocks.31", "aten::addmm", "aten::_to_copy"});
+}
+
+// Backward.
+
+TEST(OriginSearch, TheGradientOfARootAtZero) {
+  Job job;
+  job.plant(33, [](const at::Tensor& x) { return x + (x * 0).sqrt(); });
+  expect_named(job, {Place::backward, "blocks.33", "aten::div", "SqrtBackward0"});
+}
+
+TEST(OriginSearch, TheGradientOfAPowerAtZero) {
+  Job job;
+  job.plant(41, [](const at::Tensor& x) { return x + (x * 0).pow(0.5); });
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].place, Place::backward);
+  EXPECT_EQ(told[0].inner, "PowBackward0");
+  EXPECT_EQ(told[0].name, "blocks.41");
+}
+
+struct Planted : torch::autograd::Function<Planted> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.clone();
+  }
+  static std::vector<at::Tensor> backward(torch::autograd::AutogradContext*,
+                                          std::vector<at::Tensor> gradients) {
+    return {gradients[0] * kInfinity};
+  }
+};
+
+TEST(OriginSearch, AFunctionOfTheUsers) {
+  Job job;
+  job.plant(5, [](const at::Tensor& x) { return Planted::apply(x); });
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].place, Place::backward);
+  EXPECT_EQ(told[0].op, "aten::mul");
+  EXPECT_THAT(told[0].inner, HasSubstr("Planted"));
+}
+
+TEST(OriginSearch, ATensorsHook) {
+  Job job;
+  job.plant(20, [](const at::Tensor& x) {
+    x.register_hook([](const at::Tensor& gradient) { return gradient * std::nan(""); });
+    return x;
+  });
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].place, Place::backward);
+  EXPECT_EQ(told[0].op, "aten::mul");
+  EXPECT_EQ(told[0].inner, "");
+  EXPECT_THAT(to_string(told[0]), HasSubstr("a tensor's hook"));
+}
+
+// 2^15 × a loss whose gradient is beyond 2 overflows fp16 on its way back.
+TEST(OriginSearch, AnOverflowByTheLossScaleAlone) {
+  Job job;
+  job.precision("fp16");
+  job.options.loss_scale = {train::LossScale::Kind::fixed, 0x1p40};
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].is_loss_scale()) << to_string(told[0]);
+  EXPECT_EQ(told[0].place, Place::backward);
+}
+
+// The loss.
+
+TEST(OriginSearch, TheLogarithmOfZeroInTheLoss) {
+  Job job;
+  job.options.loss = train::LossFunction([](const at::Tensor& output, const at::Tensor&) {
+    return -(output.softmax(1) * 0).log().mean();
+  });
+  expect_named(job, {Place::forward, "head", "aten::log", ""});
+}
+
+TEST(OriginSearch, TheMeanOfNothingInTheLoss) {
+  Job job;
+  job.options.loss = train::LossFunction([](const at::Tensor& output, const at::Tensor&) {
+    return output.sum() * 0 + output.slice(0, 0, 0).mean();
+  });
+  expect_named(job, {Place::forward, "head", "aten::mean", "aten::div_"});
+}
+
+// The scaled loss is Inf, which no gradient notices.
+TEST(OriginSearch, AScaledLossThatOverflowsIsNoFault) {
+  Job job;
+  job.options.loss_scale = {train::LossScale::Kind::fixed, 0x1p100};
+  job.options.loss = train::LossFunction(
+      [](const at::Tensor& output, const at::Tensor&) { return output.sum() * 1e-9 + 1e10; });
+  EXPECT_TRUE(job.origins().empty());
+}
+
+TEST(OriginSearch, AProductOfTwoLargeNumbersInTheLoss) {
+  Job job;
+  job.options.loss = train::LossFunction([](const at::Tensor& output, const at::Tensor&) {
+    return (output * 0 + 1e25).square().mean();
+  });
+  expect_named(job, {Place::forward, "head", "aten::square", "aten::pow"});
+}
+
+// Normalization.
+
+TEST(OriginSearch, ALayerNormWithoutVariance) {
+  Job job;
+  const auto norm = std::dynamic_pointer_cast<torch::nn::LayerNormImpl>(job.model->norms[19]);
+  norm->options.eps(0);
+  job.plant(19, [](const at::Tensor& x) { return x * 0 + 1; });
+  expect_named(job, {Place::forward, "norms.19", "aten::layer_norm", "aten::native_layer_norm"});
+}
+
+TEST(OriginSearch, ABatchNormOfNegativeVariance) {
+  Job job;
+  job.model->batch_norm->options.eps(-100);
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].place, Place::forward);
+  EXPECT_EQ(told[0].name, "batch_norm");
+  EXPECT_EQ(told[0].op, "aten::batch_norm");
+}
+
+TEST(OriginSearch, ANormalizationByHand) {
+  Job job;
+  job.plant(14, [](const at::Tensor& x) {
+    const at::Tensor same = x * 0 + 1;
+    return (same - same.mean()) / same.std();
+  });
+  expect_named(job, {Place::forward, "blocks.14", "aten::div", ""});
+}
+
+// An optimizer's state.
+
+void spoil(torch::optim::Optimizer& optimizer, const at::Tensor& p, bool second, double value) {
+  auto& state = static_cast<optim::ParamState&>(*optimizer.state().at(p.unsafeGetTensorImpl()));
+  (second ? state.exp_avg_sq : state.exp_avg).view(-1)[0] = value;
+}
+
+TEST(OriginSearch, ASecondMomentOfNaN) {
+  Job job;
+  const at::Tensor weight = job.model->linear(17)->weight;
+  job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, weight, true, std::nan("")); };
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].place, Place::update);
+  EXPECT_EQ(told[0].name, "blocks.17.weight");
+  EXPECT_THAT(to_string(told[0]), HasSubstr("the exp_avg_sq of blocks.17.weight: 1 NaN"));
+}
+
+TEST(OriginSearch, AFirstMomentOfInf) {
+  Job job;
+  const at::Tensor bias = job.model->head->bias;
+  job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, bias, false, kInfinity); };
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].place, Place::update);
+  EXPECT_EQ(told[0].name, "head.bias");
+}
+
+// What is there before the step.
+
+TEST(OriginSearch, ABatchThatHoldsNaN) {
+  Job job;
+  job.input[2][3] = std::nan("");
+  expect_named(job, {Place::data, "input", "", ""});
+}
+
+TEST(OriginSearch, AParameterThatHoldsNaN) {
+  Job job;
+  {
+    const at::NoGradGuard no_grad;
+    job.model->linear(3)->weight[1][1] = std::nan("");
+  }
+  expect_named(job, {Place::state, "parameter blocks.3.weight", "", ""});
+}
+
+// -Inf that is meant is not named, what comes after it is.
+TEST(OriginSearch, AMaskIsNoFault) {
+  const auto masked = [](const at::Tensor& x) {
+    const at::Tensor mask = at::ones({kWidth, kWidth}).tril().eq(0);
+    const at::Tensor scores = x.t().matmul(x).masked_fill(mask, -kInfinity);
+    return x + 0.01 * x.matmul(scores.softmax(1));
+  };
+  Job sound;
+  sound.plant(30, masked);
+  EXPECT_TRUE(sound.origins().empty());
+  Job job;
+  job.model->plant = [&](int64_t i, const at::Tensor& x) {
+    return i == 30 ? masked(x) : i == 44 ? (x * 0).log() : x;
+  };
+  expect_named(job, {Place::forward, "blocks.44", "aten::log", ""});
+}
+
+TEST(OriginSearch, ARowThatIsMaskedWhole) {
+  Job job;
+  job.plant(30, [](const at::Tensor& x) {
+    return x + at::full_like(x, -kInfinity).softmax(1) +
+           at::masked_fill(x, x == x, -kInfinity).softmax(1);
+  });
+  expect_named(job, {Place::forward, "blocks.30", "aten::softmax", "aten::_softmax"});
+}
+
+// Dropout, batch normalization, skipped steps: searching changes no bit of the run.
+TEST(OriginSearch, ChangesNoBitOfTheTraining) {
+  const auto weights_after = [](bool search) {
+    Job job;
+    job.precision("fp16");
+    job.options.max_steps = 4;
+    job.options.epochs = 2;
+    job.options.scaler.init_scale = 0x1p120;
+    job.options.scaler.backoff_factor = 0x1p-60;
+    job.model->drops = true;
+    job.options.optimizers = {
+        std::make_shared<optim::Adam>(job.model->parameters(), optim::AdamOptions(1e-2))};
+    train::Trainer trainer(train::network(job.model), job.options);
+    int told = 0;
+    if (search)
+      trainer.add(std::make_shared<OriginSearch>([&](const Origin& o) {
+        ++told;
+        EXPECT_TRUE(o.is_loss_scale()) << to_string(o);
+      }));
+    torch::manual_seed(9);
+    const train::History history = trainer.fit(Rows(job.input, job.target, 6));
+    EXPECT_GT(history.skipped_steps, 0);
+    EXPECT_LT(history.skipped_steps, 4);
+    EXPECT_EQ(told, search ? 1 : 0);
+    std::vector<at::Tensor> all = job.model->parameters();
+    for (const at::Tensor& buffer : job.model->buffers()) all.push_back(buffer);
+    return all;
+  };
+  const auto with = weights_after(true), without = weights_after(false);
+  for (std::size_t i = 0; i < with.size(); ++i) EXPECT_TRUE(with[i].equal(without[i])) << i;
+}
+
+TEST(OriginSearch, ASpoiledBatchOfAWindowIsToldOnce) {
+  Job job;
+  job.options.accumulate = 2;
+  job.input[2][3] = std::nan("");
+  expect_named(job, {Place::data, "input", "", ""});
+}
+
+TEST(OriginSearch, ASoundRunIsQuiet) {
+  Job job;
+  EXPECT_TRUE(job.origins().empty());
+}
+
+}  // namespace
+}  // namespace demi::monitor
