@@ -11,6 +11,7 @@
 #include "cli/settings.h"
 #include "demi/core/error.h"
 #include "lab/recipes/compare_report.h"
+#include "lab/recipes/layers_report.h"
 #include "lab/recipes/published.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/sweep.h"
@@ -19,11 +20,14 @@ namespace demi::cli {
 namespace {
 
 constexpr const char* kComparedRecipe = "fashion-cnn";
+constexpr int64_t kMostSteps = 1'000'000'000;
+constexpr const char* kLayers = "--layers{0}";            // likewise
 constexpr const char* kInterleave = "--interleave{200}";  // CLI11: the value of a bare flag
 
 struct CompareArguments {
   std::string recipe, runs, run_dir, sweep;
   SettingOptions settings;
+  std::string layers;  // the number of steps of --layers; empty: it was not given
   int64_t turn_steps = 0;
   bool published = false;
   Output output;
@@ -49,6 +53,12 @@ void add_options(CLI::App& command, CompareArguments& a) {
                 "The runs take turns of 200 steps (--interleave=N: of N), so that another program "
                 "on the machine meets all of them; same weights, losses and metrics")
       ->check(CLI::PositiveNumber);
+  command
+      .add_flag(
+          kLayers, a.layers,
+          "In place of training the runs: one batch in FP32 and in each of them with the same "
+          "weights, layer by layer, forward and backward; --layers=N: after N steps in FP32")
+      ->check(CLI::Range(int64_t{0}, kMostSteps));
   command.add_option("--run-dir", a.run_dir,
                      "Folder in which run folders are made [DEMI_RUNS, or runs]");
   a.output.add_to(command);
@@ -60,6 +70,7 @@ std::string own_options(const CompareArguments& a) {
   std::string line;
   if (!a.runs.empty()) line += " --runs " + a.runs;
   if (a.turn_steps > 0) line += fmt::format(" --interleave={}", a.turn_steps);
+  if (!a.layers.empty()) line += " --layers=" + a.layers;
   return line;
 }
 
@@ -123,6 +134,19 @@ train::Comparison compare_one(const CompareArguments& a, Start start) {
   return result;
 }
 
+void compare_layers(const CompareArguments& a, const Start& start) {
+  if (!start.folder.empty() || !a.sweep.empty() || a.published || a.turn_steps > 0)
+    throw UsageError({.where = "--layers",
+                      .what = "no run is trained that could go on, be swept or take turns",
+                      .advice = "leave out --resume, --sweep, --published and --interleave"});
+  std::vector<train::RunSpec> runs = runs_of(a, start);
+  RunSession session(start);
+  if (runs.empty()) runs = train::default_runs(session.device());
+  const train::LayerReport report = session.compare_layers(std::move(runs), std::stoll(a.layers));
+  a.output.show(train::to_tables(report), nlohmann::ordered_json::parse(train::to_json(report)));
+  session.finish(report);
+}
+
 void show_published(const Output& output) {
   std::vector<report::Table> tables;
   for (const train::Published& one : train::published()) tables.push_back(one.table);
@@ -157,6 +181,7 @@ void compare_all(const CompareArguments& a) {
                           .run_dir = a.run_dir,
                           .more = own_options(a)},
                          a.settings);
+  if (!a.layers.empty()) return compare_layers(a, start);
   if (a.published) train::published_of(start.recipe);  // refused before anything is trained
   if (!a.sweep.empty()) return compare_each(a, start);
   require_success("compare", compare_one(a, std::move(start)));

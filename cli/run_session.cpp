@@ -195,6 +195,26 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
   return train(options);
 }
 
+train::LayerReport RunSession::compare_layers(std::vector<train::RunSpec> runs, int64_t steps) {
+  train::check_parts(config_, runs, workload_);
+  train::LayerReport report{
+      .recipe = start_.recipe,
+      .options = {.config = config_, .runs = std::move(runs), .steps = steps, .device = device_}};
+  report.runs = train::compare_layers(report.options, workload_);
+  return report;
+}
+
+void RunSession::finish(const train::LayerReport& report) {
+  if (config_.dry_run) return;
+  const auto folder = report::RunFolder::create("layers-" + start_.recipe,
+                                                report::runs_root(start_.run_dir), kNeededBytes);
+  write_atomically(folder.file("report.html"), report::to_html(train::to_page(report, start_.line)),
+                   report::kOtherRunsFolder);
+  write_atomically(folder.file(train::kResultFile), train::to_json(report),
+                   report::kOtherRunsFolder);
+  std::cerr << "report: " << folder.file("report.html").string() << "\n";
+}
+
 void RunSession::finish(const train::Comparison& result) {
   const bool stopped = stop_signal() != 0;
   if (folder_) {

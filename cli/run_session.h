@@ -9,6 +9,7 @@
 #include "cli/stop.h"
 #include "demi/checkpoint/folder_lock.h"
 #include "lab/recipes/compare.h"
+#include "lab/recipes/layers_report.h"
 #include "lab/recipes/watch.h"
 #include "lab/report/run_folder.h"
 
@@ -32,6 +33,12 @@ class RunSession {
   /// `alone`: the one run of `demi train`, which keeps its best checkpoint, writes checkpoints
   /// while it trains and is tested by class.
   train::Comparison compare(std::vector<train::RunSpec> runs, bool alone, int64_t turn_steps = 0);
+
+  /// The layers of the runs' networks on one batch, after so many steps in FP32.
+  train::LayerReport compare_layers(std::vector<train::RunSpec> runs, int64_t steps);
+
+  /// Writes its report and its result into a run folder, and says where the report is.
+  void finish(const train::LayerReport& report);
 
   /// Writes the report and the result, and says where the report is. If a signal came, says how the
   /// run goes on instead, and throws Exit.

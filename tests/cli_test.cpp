@@ -241,6 +241,33 @@ TEST_F(Cli, PartsAndPoliciesOfRunsAreReadFromOptionsAndVariants) {
   EXPECT_THAT(policy.out, HasSubstr("sums"));
 }
 
+// Nothing of the recipe's gradients is left in fp16 without a scale.
+TEST_F(Cli, LayersAreComparedWithoutTraining) {
+  const std::vector<std::string> compare{"compare", "loss-scaling", "--layers"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), compare.begin(), compare.end());
+    return run(more);
+  };
+  const Outcome outcome = with({"--runs", "fp32,fp16:no-scaler,fp16", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto runs = nlohmann::json::parse(outcome.out)["runs"];
+  ASSERT_EQ(runs.size(), 2u);
+  for (const auto& layer : runs[0]["layers"]) {
+    EXPECT_EQ(layer["gradient"]["made_zero"], 1) << layer;
+    EXPECT_EQ(layer["weight_gradient"]["error"], 1);
+  }
+  EXPECT_EQ(runs[1]["loss_scale"], 65536);
+  EXPECT_LT(runs[1]["layers"][0]["weight_gradient"]["error"], 0.01);
+  const fs::path folder = folder_ / "runs" / "layers-loss-scaling-001";
+  EXPECT_THAT(slurp(folder / "report.html"), HasSubstr("Error of the weights&#39; gradient"));
+  EXPECT_EQ(nlohmann::json::parse(slurp(folder / "result.json"))["runs"], runs);
+  const Outcome text = with({"--runs", "bf16"});
+  EXPECT_THAT(text.out, HasSubstr("layers.0"));
+  EXPECT_THAT(text.out, HasSubstr("made 0"));
+  EXPECT_EQ(with({"--runs", "fp32"}).code, 2);
+  EXPECT_EQ(with({"--interleave"}).code, 2);
+}
+
 TEST_F(Cli, DataAreListedWithTheirFolders) {
   const Outcome text = run({"data", "list", "--data-dir", (folder_ / "none").string()});
   ASSERT_EQ(text.code, 0) << text.err;

@@ -229,7 +229,7 @@ std::vector<Setting> data_settings() {
       flag("horizontal-flip", g, &Config::horizontal_flip, "Mirror half of the training pictures"),
       whole("in", g, &Config::in, 1, "mlp: number of input features", kMostFeatures),
       whole("out", g, &Config::out, 1, "mlp: number of outputs", kMostFeatures),
-      whole("layers", g, &Config::layers, 1, "mlp: number of linear layers", 10'000),
+      whole("depth", g, &Config::layers, 1, "mlp: number of linear layers", 10'000),
       whole("batches", g, &Config::batches, 1, "Synthetic data: batches per epoch"),
       whole("image-size", g, &Config::image_size, 32,
             "Height and width of synthetic pictures and of a folder's pictures", kMostPixels),

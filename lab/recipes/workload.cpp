@@ -299,7 +299,7 @@ Network make_network(const Config& config, const DataShape& shape, uint64_t seed
                                      .bidirectional = config.bidirectional};
   const models::Model model = within_memory(
       "the model " + config.model,
-      fmt::format("--in {} --out {} --layers {} --embedding {} --hidden {}, {} classes", config.in,
+      fmt::format("--in {} --out {} --depth {} --embedding {} --hidden {}, {} classes", config.in,
                   config.out, config.layers, config.embedding, config.hidden, shape.classes),
       [&] { return models::make_model(config.model, options, seed); });
   model.module->to(device);

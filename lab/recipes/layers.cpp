@@ -1,0 +1,365 @@
+#include "lab/recipes/layers.h"
+
+#include <ATen/record_function.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "demi/autocast/autocast.h"
+#include "demi/core/error.h"
+#include "demi/data/to_device.h"
+#include "demi/train/trainer.h"
+#include "lab/recipes/plan.h"
+
+namespace demi::train {
+namespace {
+
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+
+at::Tensor flat(const at::Tensor& tensor) {
+  return tensor.detach().to(at::kCPU, at::kDouble).contiguous().reshape(-1);
+}
+
+double norm_of(const at::Tensor& values) { return values.square().sum().sqrt().item<double>(); }
+
+double cosine_of(const at::Tensor& a, const at::Tensor& b) {
+  const double norms = norm_of(a) * norm_of(b);
+  if (norms > 0) return std::clamp((a * b).sum().item<double>() / norms, -1.0, 1.0);
+  return norm_of(a) == norm_of(b) ? 1 : 0;
+}
+
+}  // namespace
+
+Difference difference(const at::Tensor& exact, const at::Tensor& low) {
+  at::Tensor a = flat(exact), b = flat(low);
+  const at::Tensor sound = a.isfinite();
+  a = a.masked_select(sound);
+  b = b.masked_select(sound);
+  Difference result;
+  const at::Tensor magnitudes = a.abs(), above = magnitudes.masked_select(magnitudes.gt(0));
+  if (above.numel() > 0) {
+    result.least = above.min().item<double>();
+    result.greatest = above.max().item<double>();
+    result.flushed = b.masked_select(magnitudes.gt(0)).eq(0).sum().item<double>() /
+                     static_cast<double>(above.numel());
+  }
+  const at::Tensor finite = b.isfinite();
+  result.nonfinite = finite.logical_not().sum().item<int64_t>();
+  const at::Tensor both = a.masked_select(finite), low_both = b.masked_select(finite);
+  result.cosine = cosine_of(both, low_both);
+  const double distance = norm_of(low_both - both), length = norm_of(both);
+  if (result.nonfinite > 0 || (length == 0 && distance > 0))
+    result.error = kUnbounded;
+  else if (length > 0)
+    result.error = distance / length;
+  return result;
+}
+
+namespace {
+
+// The layers of a network by their parameters' memory: LibTorch's modules have no hooks, but the
+// arguments of an op say whose weights it reads, as they are or in a view.
+class Owners {
+ public:
+  explicit Owners(const torch::nn::Module& module) {
+    for (const auto& item : module.named_parameters()) {
+      const std::string& name = item.key();
+      const std::size_t dot = name.rfind('.');
+      layer_of_[item.value().storage().unsafeGetStorageImpl()] =
+          dot == std::string::npos ? "model" : name.substr(0, dot);
+    }
+  }
+  const std::string* find(const at::Tensor& tensor) const {
+    if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+    const auto found = layer_of_.find(tensor.storage().unsafeGetStorageImpl());
+    return found == layer_of_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  std::map<const void*, std::string> layer_of_;
+};
+
+template <class Values, class Use>
+void for_each_tensor(const Values& values, const Use& use) {
+  for (const c10::IValue& value : values) {
+    if (value.isTensor()) use(value.toTensor());
+    if (value.isTensorList())
+      for (const at::Tensor& tensor : value.toTensorVector()) use(tensor);
+  }
+}
+
+// Watches one forward pass of this thread. A layer's output is that of an op that reads its weights
+// beside something else; where the bias is added in place behind a product, that of the addition.
+// Its gradient comes later, in backward.
+class Watch {
+ public:
+  Watch(const torch::nn::Module& module, std::vector<LayerTrace>& layers)
+      : owners_(module), layers_(layers) {
+    current = this;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&enter, &leave)
+                                             .needsInputs(true)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~Watch() {
+    at::removeCallback(handle_);
+    current = nullptr;
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  static std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& op) {
+    if (current) current->begin(op);
+    return nullptr;
+  }
+  static void leave(const at::RecordFunction& op, at::ObserverContext*) {
+    if (current) current->end(op);
+  }
+
+  // Of nested ops the outermost counts.
+  void begin(const at::RecordFunction& op) {
+    if (depth_++ > 0) return;
+    open_ = nullptr;
+    bool reads_more = false;
+    for_each_tensor(op.inputs(), [&](const at::Tensor& tensor) {
+      if (const std::string* owner = owners_.find(tensor))
+        open_ = owner;
+      else
+        reads_more |= tensor.defined();
+    });
+    if (!reads_more) open_ = nullptr;  // a view or a cast of the weights
+  }
+
+  void end(const at::RecordFunction& op) {
+    if (--depth_ > 0 || !open_) return;
+    at::Tensor output;  // the first one; an LSTM's others are its state
+    for_each_tensor(op.outputs(), [&](const at::Tensor& tensor) {
+      if (!output.defined()) output = tensor;
+    });
+    if (!output.defined() || !output.is_floating_point() || owners_.find(output)) return;
+    take(*open_, std::string(op.name()), output);
+  }
+
+  void take(const std::string& layer, std::string op, const at::Tensor& output) {
+    const bool goes_on = layer == last_ && last_output_.is_alias_of(output);
+    if (!goes_on) {
+      const int64_t use = ++uses_[layer];
+      layers_.push_back({.name = use == 1 ? layer : layer + " (" + std::to_string(use) + ")"});
+    }
+    last_ = layer;
+    last_output_ = output.detach();
+    LayerTrace& trace = layers_.back();
+    if (op.starts_with("aten::")) op.erase(0, 6);
+    trace.op = std::move(op);
+    const at::NoGradGuard no_grad;
+    trace.output = output.detach().to(c10::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    if (!output.requires_grad()) return;
+    output.register_hook([all = &layers_, at = layers_.size() - 1](const at::Tensor& gradient) {
+      LayerTrace& own = (*all)[at];
+      if (own.gradient.defined()) return;  // that of the product in front of the bias
+      own.gradient = gradient.detach().to(c10::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    });
+  }
+
+  static thread_local Watch* current;
+  Owners owners_;
+  std::vector<LayerTrace>& layers_;
+  at::CallbackHandle handle_ = 0;
+  int depth_ = 0;
+  const std::string* open_ = nullptr;  // the layer whose weights the outermost open op reads
+  std::string last_;                   // whose output last_output_ is
+  at::Tensor last_output_;
+  std::map<std::string, int64_t> uses_;
+};
+
+thread_local Watch* Watch::current = nullptr;
+
+// Two precisions draw other numbers for it.
+void turn_off_dropout(torch::nn::Module& module) {
+  for (const auto& each : module.modules())
+    if (each->as<torch::nn::Dropout>() || each->as<torch::nn::Dropout2d>() ||
+        each->as<torch::nn::Dropout3d>())
+      each->eval();
+}
+
+at::Tensor output_of(const Config& config, const Network& network, data::Batch batch,
+                     c10::Device device) {
+  const Precision& precision = parse_precision(config.precision);
+  const bool mixed = precision.is_mixed() && config.autocast;
+  const Autocast region(device.type(), AutocastOptions{.dtype = precision.autocast,
+                                                       .enabled = mixed,
+                                                       .policy = op_policy_of(config)});
+  if (!precision.is_mixed() && batch.input.is_floating_point())
+    batch.input = batch.input.to(precision.weights);
+  return network.forward(batch);
+}
+
+void take_weight_gradients(NetworkTrace& trace, const torch::nn::Module& module, double scale) {
+  std::map<std::string, std::vector<at::Tensor>> of_layer;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& gradient = item.value().grad();
+    if (!gradient.defined()) continue;
+    const at::Tensor unscaled = gradient.detach().to(c10::kFloat) / scale;
+    trace.finite_gradients &= unscaled.isfinite().all().item<bool>();
+    const std::size_t dot = item.key().rfind('.');
+    of_layer[dot == std::string::npos ? "model" : item.key().substr(0, dot)].push_back(unscaled);
+  }
+  for (LayerTrace& layer : trace.layers) {
+    const auto found = of_layer.find(layer.name);  // a later use has another name
+    if (found != of_layer.end()) layer.weight_gradients = found->second;
+    if (layer.gradient.defined()) layer.gradient = layer.gradient / scale;
+  }
+}
+
+}  // namespace
+
+NetworkTrace trace_layers(const Config& config, const Network& network, const data::Batch& batch,
+                          c10::Device device, double loss_scale) {
+  NetworkTrace trace;
+  torch::nn::Module& module = *network.module;
+  module.train();
+  turn_off_dropout(module);
+  module.zero_grad();
+  at::Tensor output;
+  {
+    const Watch watch(module, trace.layers);
+    output = output_of(config, network, batch, device);
+  }
+  const at::Tensor loss = loss_function_of(config)(output, batch.target, config.label_smoothing);
+  trace.loss = loss.item<double>();
+  (loss * loss_scale).backward();
+  take_weight_gradients(trace, module, loss_scale);
+  module.zero_grad();
+  return trace;
+}
+
+double LayerDifference::harm() const {
+  return std::max({output.error, gradient.error, weight_gradient.error});
+}
+
+namespace {
+
+at::Tensor flat_together(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> all;
+  for (const at::Tensor& tensor : tensors) all.push_back(flat(tensor));
+  return at::cat(all);
+}
+
+LayerDifference compare_layer(const LayerTrace& exact, const LayerTrace& low) {
+  LayerDifference result{.name = exact.name, .op = exact.op};
+  result.output = difference(exact.output, low.output);
+  if (exact.gradient.defined() && low.gradient.defined())
+    result.gradient = difference(exact.gradient, low.gradient);
+  if (!exact.weight_gradients.empty() &&
+      exact.weight_gradients.size() == low.weight_gradients.size())
+    result.weight_gradient =
+        difference(flat_together(exact.weight_gradients), flat_together(low.weight_gradients));
+  return result;
+}
+
+// The worst first. An Inf travels: the layer where it appears comes before those that it reaches,
+// which is the first one in forward, and the last one if it appears in backward.
+std::vector<LayerDifference> by_harm(std::vector<LayerDifference> layers) {
+  const auto overflows = [](const LayerDifference& layer) {
+    return std::isinf(layer.output.error);
+  };
+  if (std::ranges::none_of(layers, overflows)) std::ranges::reverse(layers);
+  std::ranges::stable_sort(layers, [&](const LayerDifference& a, const LayerDifference& b) {
+    return overflows(a) != overflows(b) ? overflows(a) : a.harm() > b.harm();
+  });
+  return layers;
+}
+
+std::vector<LayerDifference> differences(const NetworkTrace& exact, const NetworkTrace& low) {
+  std::vector<LayerDifference> result;
+  for (const LayerTrace& layer : exact.layers) {
+    const auto same = std::ranges::find(low.layers, layer.name, &LayerTrace::name);
+    if (same != low.layers.end()) result.push_back(compare_layer(layer, *same));
+  }
+  return by_harm(std::move(result));
+}
+
+void copy_weights(const torch::nn::Module& from, const torch::nn::Module& to) {
+  const at::NoGradGuard no_grad;
+  const auto parameters = from.named_parameters(), buffers = from.named_buffers();
+  for (auto& item : to.named_parameters()) item.value().copy_(parameters[item.key()]);
+  for (auto& item : to.named_buffers()) item.value().copy_(buffers[item.key()]);
+}
+
+bool is_dynamic(const Config& config, const Precision& precision) {
+  const LossScale scale = parse_loss_scale(config.loss_scale);
+  const bool automatic = scale.kind == LossScale::Kind::automatic;
+  return config.scaler &&
+         ((automatic && precision.autocast == c10::kHalf) ||
+          scale.kind == LossScale::Kind::dynamic || scale.kind == LossScale::Kind::statistics);
+}
+
+double first_scale(const Config& config, const Precision& precision) {
+  const LossScale scale = parse_loss_scale(config.loss_scale);
+  if (config.scaler && scale.kind == LossScale::Kind::fixed) return scale.value;
+  return is_dynamic(config, precision) ? config.init_scale : 1;
+}
+
+// Trained in FP32 for the steps that are asked for.
+Network exact_network(const LayerOptions& options, const Config& config, const Workload& workload) {
+  Network network = workload.make_network(static_cast<uint64_t>(config.seed));
+  if (options.steps == 0) return network;
+  TrainerOptions told =
+      trainer_options(config, run_of(config), workload.train->batches(), options.device);
+  told.max_steps = options.steps;
+  told.epochs = options.steps / std::max<int64_t>(workload.train->batches(), 1) + 1;
+  Trainer(network, make_optimizer(config, network), std::move(told)).fit(*workload.train);
+  return network;
+}
+
+data::Batch batch_after(int64_t steps, const data::Loader& loader, c10::Device device) {
+  const int64_t batches = std::max<int64_t>(loader.batches(), 1);
+  return data::to_device(loader.batch(steps / batches, steps % batches), device);
+}
+
+}  // namespace
+
+std::vector<LayerComparison> compare_layers(const LayerOptions& options, const Workload& workload) {
+  const auto seed = static_cast<uint64_t>(options.config.seed);
+  torch::manual_seed(seed);
+  const Config in_fp32 = config_of(options.config, parse_run("fp32"));
+  const Network exact = exact_network(options, in_fp32, workload);
+  const data::Batch batch = batch_after(options.steps, *workload.train, options.device);
+  Network spare = workload.make_network(seed);
+  copy_weights(*exact.module, *spare.module);
+  const NetworkTrace reference = trace_layers(in_fp32, spare, batch, options.device, 1);
+  std::vector<LayerComparison> result;
+  for (const RunSpec& run : options.runs) {
+    if (run.label == "fp32") continue;
+    const Config config = config_of(options.config, run);
+    LayerComparison one{.spec = run, .loss_scale = first_scale(config, run.precision)};
+    NetworkTrace low;
+    while (true) {
+      Network network = workload.make_network(seed);
+      copy_weights(*exact.module, *network.module);
+      if (!run.precision.is_mixed()) network.module->to(run.precision.weights);
+      keep_in_fp32(config, network);
+      low = trace_layers(config, network, batch, options.device, one.loss_scale);
+      if (low.finite_gradients || !is_dynamic(config, run.precision) || one.loss_scale <= 1) break;
+      one.loss_scale = std::max(1.0, one.loss_scale * config.backoff_factor);
+    }
+    one.loss = low.loss;
+    one.exact_loss = reference.loss;
+    one.layers = differences(reference, low);
+    result.push_back(std::move(one));
+  }
+  if (result.empty())
+    throw UsageError({.where = "train.compare_layers",
+                      .what = "there is no run to set beside fp32",
+                      .accepted = "such as bf16 or fp16"});
+  return result;
+}
+
+}  // namespace demi::train
