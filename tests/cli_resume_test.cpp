@@ -168,7 +168,9 @@ TEST_F(Resume, StoppedBySignalsItSavesAndEndsWithTheBitsOfTheUnbrokenRun) {
     const auto before = lines();
     ASSERT_TRUE(wait_until(child, [&] { return lines() > before; }));
     kill(child, number);
-    EXPECT_EQ(finish(child).code, 128 + number);
+    const Outcome outcome = finish(child);
+    EXPECT_EQ(outcome.code, 128 + number);
+    EXPECT_THAT(outcome.err, Not(HasSubstr("SIGUSR1")));
     resume = {"--resume", folder.string()};
   }
   ASSERT_EQ(run(words + resume).code, 0);
@@ -227,6 +229,14 @@ TEST_F(ResumeCompare, GoesOnInTheSecondRunWithoutTrainingTheFirstAgain) {
   kill(child, SIGKILL);
   EXPECT_EQ(finish(child).code, kSigKilled);
   const std::string first = lines_of(folder, "fp32");
+  const auto expect_refusal = [&](const Words& more, const std::string& words) {
+    const Outcome refused = run(Words{"compare", "--resume"} + more);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr(words));
+  };
+  expect_refusal({folder.string(), "--runs", "fp32,bf16"}, "begun with fp32,bf16,fp16:scale=128");
+  expect_refusal({folder.string(), "--sweep", "lr=0.1,0.2"}, "a sweep makes a comparison");
+  expect_refusal({(folder / "checkpoints" / "fp32").string()}, "goes on with its run folder");
   const Outcome outcome = run({"compare", "--resume", folder.string(), "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(lines_of(folder, "fp32"), first) << "its steps, with their times";
@@ -239,11 +249,17 @@ TEST_F(ResumeCompare, RunsThatTakeTurnsGoOnEachWhereItWas) {
   const Outcome unbroken = run(compare({"--interleave=4"}));
   ASSERT_EQ(unbroken.code, 0) << unbroken.err;
   const fs::path folder = run_folder("compare-fashion-cnn-002");
-  Outcome outcome =
-      run_and_signal(compare({"--interleave=4"}), SIGKILL, std::chrono::milliseconds(900));
-  for (int i = 0; i < 3 && outcome.code == kSigKilled; ++i)
-    outcome = run_and_signal({"compare", "--resume", folder.string(), "--json"},
-                             i == 0 ? SIGTERM : SIGKILL, std::chrono::milliseconds(900 + 100 * i));
+  const pid_t child = start(compare({"--interleave=4"}));
+  ASSERT_TRUE(wait_until(child, [&] { return has(folder / "metrics.jsonl", "\"bf16\""); }));
+  kill(child, SIGTERM);
+  Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 128 + SIGTERM);
+  for (const char* label : {"fp32", "bf16"})
+    EXPECT_THAT(outcome.err,
+                HasSubstr("kept: " + (folder / "checkpoints" / label / "step-").string()));
+  for (int i = 0; i < 3 && outcome.code != 0; ++i)
+    outcome = run_and_signal({"compare", "--resume", folder.string(), "--json"}, SIGKILL,
+                             std::chrono::milliseconds(900 + 100 * i));
   if (outcome.code != 0) outcome = run({"compare", "--resume", folder.string(), "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   expect_same_run(run_folder("compare-fashion-cnn-001"), folder, labels());
@@ -356,18 +372,28 @@ TEST_F(ResumeSettings, ACheckpointBeginsANewRunWhichEndsWithTheSameBits) {
   const Outcome outcome = run({"train", "--resume", checkpoint.string(), "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_TRUE(files() == before);
+  EXPECT_THAT(outcome.err, HasSubstr("goes on after step 20"));
   expect_same_run(folder(), run_folder("train-mlp-002"));
+  // Out of its run's folder it needs a recipe's name.
+  const fs::path copy = folder_ / "copy";
+  fs::copy(checkpoint, copy, fs::copy_options::recursive);
+  expect_refusal({"train", "--resume", copy.string()}, 2,
+                 {"which recipe?", "demi train RECIPE --resume " + copy.string()});
+  ASSERT_EQ(run({"train", "mlp", "--resume", copy.string(), "--json"}).code, 0);
+  expect_same_run(folder(), run_folder("train-mlp-003"));
 }
 
 TEST_F(ResumeSettings, ASecondProcessInTheRunsFolderIsRefused) {
   const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "1epoch"}));
   ASSERT_TRUE(wait_until(child, [&] { return fs::exists(folder() / "checkpoints" / "last"); }));
-  const std::string first_err = slurp(folder_ / "err");
-  for (const std::string& which : {folder().string(), std::string("auto")}) {
+  const fs::path result = folder() / "result.json";
+  for (const std::string& which : {std::string("auto"), folder().string()}) {
+    if (which != "auto") std::ofstream(result) << "{}";
     const Outcome outcome = run({"train", "mlp", "--resume", which});
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(std::to_string(child))) << "the process that holds it";
   }
+  EXPECT_TRUE(fs::remove(result)) << "it was refused before anything was changed";
   kill(child, SIGKILL);
   finish(child);
   const pid_t next = start({"train", "mlp", "--resume", "auto"});
@@ -421,6 +447,7 @@ TEST_F(Resume, AFullDiskEndsTheRunWhichGoesOnFromTheLastCheckpointOnceThereIsRoo
     EXPECT_THAT(outcome.err, HasSubstr("File too large"));
     EXPECT_THAT(outcome.err, HasSubstr(folder.string())) << "the file is named";
     if (fs::exists(folder / "checkpoints" / "last")) {
+      EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume " + folder.string()));
       EXPECT_NO_THROW(demi::checkpoint::load(folder));
     }
   }
@@ -448,6 +475,9 @@ TEST_F(Resume, ARunFolderStandsForItsLastCheckpointInEval) {
   const auto best = demi::checkpoint::load(folder / "checkpoints" / "best");
   EXPECT_TRUE(best.text.contains("demi.epoch") && best.text.contains("demi.test_accuracy"));
   EXPECT_EQ(run({"eval", folder_.string()}).code, 3);
+  const Outcome negative = run({"eval", folder.string(), "--limit", "-1"});
+  EXPECT_EQ(negative.code, 2);
+  EXPECT_THAT(negative.err, HasSubstr("limit is out of range; seen: -1"));
 }
 
 }  // namespace

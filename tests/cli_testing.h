@@ -55,6 +55,8 @@ class Cli : public ::testing::Test {
       (void)!freopen((folder_ / "out").c_str(), "w", stdout);
       (void)!freopen((folder_ / "err").c_str(), "w", stderr);
       setenv("DEMI_RUNS", (folder_ / "runs").c_str(), 1);
+      // A shell without job control ignores SIGINT in what it starts in the background.
+      for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_DFL);
       if (before) before();
       std::vector<char*> argv{const_cast<char*>(program)};
       for (const std::string& argument : arguments)
