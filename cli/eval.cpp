@@ -77,7 +77,9 @@ void evaluate(const EvalArguments& a) {
 void add_eval(CLI::App& app) {
   auto* command = app.add_subcommand("eval", "A saved model on its test set, in any precision");
   const auto a = std::make_shared<EvalArguments>();
-  command->add_option("FILE", a->file, "Weights file: a run folder's ...model.safetensors")
+  command
+      ->add_option("FILE", a->file,
+                   "Run folder, checkpoint, or weights file (a run folder's ...model.safetensors)")
       ->required();
   command->add_option(
       "--precision", a->precisions,
@@ -88,8 +90,7 @@ void add_eval(CLI::App& app) {
       "--data-dir", a->data_dir,
       "Folder that holds the data set's files [DEMI_DATA_DIR, else as in training]");
   command->add_option("--limit", a->limit, "Number of test examples to use, evenly spaced; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->capture_default_str();
   command
       ->add_option(
           "--top-k", a->top_k,

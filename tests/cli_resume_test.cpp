@@ -234,6 +234,7 @@ TEST_F(ResumeCompare, GoesOnInTheSecondRunWithoutTrainingTheFirstAgain) {
     EXPECT_EQ(refused.code, 2);
     EXPECT_THAT(refused.err, HasSubstr(words));
   };
+  EXPECT_TRUE(has(folder / "config.json", "--runs fp32,bf16,fp16:scale=128")) << "to repeat it";
   expect_refusal({folder.string(), "--runs", "fp32,bf16"}, "begun with fp32,bf16,fp16:scale=128");
   expect_refusal({folder.string(), "--sweep", "lr=0.1,0.2"}, "a sweep makes a comparison");
   expect_refusal({(folder / "checkpoints" / "fp32").string()}, "goes on with its run folder");
@@ -254,6 +255,7 @@ TEST_F(ResumeCompare, RunsThatTakeTurnsGoOnEachWhereItWas) {
   kill(child, SIGTERM);
   Outcome outcome = finish(child);
   EXPECT_EQ(outcome.code, 128 + SIGTERM);
+  EXPECT_TRUE(has(folder / "config.json", "--interleave=4")) << "the line to repeat";
   for (const char* label : {"fp32", "bf16"})
     EXPECT_THAT(outcome.err,
                 HasSubstr("kept: " + (folder / "checkpoints" / label / "step-").string()));
@@ -323,6 +325,12 @@ TEST_F(ResumeSettings, WithTheirOldValuesAndThoseThatMayChangeAreAccepted) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(slurp(folder() / "config.json"), HasSubstr("\"keep_last\": 2"));
   EXPECT_THAT(slurp(folder() / "config.json"), HasSubstr("\"resume\": \"\""));
+  EXPECT_THAT(slurp(folder() / "config.json"), Not(HasSubstr("--resume"))) << "the line to repeat";
+  EXPECT_THAT(slurp(folder() / "config.json"), HasSubstr("--keep-last 2"));
+  EXPECT_THAT(run({"train", "--resume", folder().string()}).err,
+              HasSubstr("is trained already, in 600 steps"));
+  fs::remove_all(folder() / "checkpoints");
+  expect_refusal({"train", "--resume", folder().string()}, 3, {"left no checkpoint"});
 }
 
 // 40 batches in steps of 3 are 14 steps an epoch.
@@ -337,6 +345,13 @@ TEST_F(ResumeSettings, MoreEpochsGiveTheBitsOfARunThatWasBegunWithThem) {
   same_run::expect_same_tensors(a.model, b.model);
   same_run::expect_same_tensors(a.state, b.state);
   EXPECT_EQ(same_run::metrics_by_run(folder()), same_run::metrics_by_run(whole));
+  // While it goes on it has no result, and is unfinished again.
+  const fs::path result = folder() / "result.json";
+  const pid_t child = start({"train", "--resume", folder().string(), "--epochs", "1000000"});
+  ASSERT_TRUE(wait_until(child, [&] { return !fs::exists(result); }));
+  kill(child, SIGTERM);
+  EXPECT_EQ(finish(child).code, 128 + SIGTERM);
+  EXPECT_FALSE(fs::exists(result));
   // The one-cycle schedule is made for the epochs there are.
   const Outcome cycle = run(pictures({"--epochs", "1"}));
   ASSERT_EQ(cycle.code, 0) << cycle.err;
@@ -360,6 +375,12 @@ TEST_F(ResumeSettings, AutoGoesOnWithTheNewestUnfinishedRunElseItBeginsOne) {
   ASSERT_EQ(third.code, 0) << third.err;
   EXPECT_TRUE(fs::exists(folder() / "result.json")) << "the unfinished one, though it is older";
   EXPECT_FALSE(fs::exists(run_folder("train-mlp-009")));
+  // Killed before its first checkpoint.
+  fs::copy_file(folder() / "config.json", run_folder("train-mlp-007") / "config.json");
+  const Outcome fourth = run(words);
+  ASSERT_EQ(fourth.code, 0) << fourth.err;
+  EXPECT_THAT(fourth.err, HasSubstr("no checkpoint has been saved yet"));
+  same_run::expect_same_run(folder(), run_folder("train-mlp-007"));
 }
 
 TEST_F(ResumeSettings, ACheckpointBeginsANewRunWhichEndsWithTheSameBits) {
@@ -449,6 +470,8 @@ TEST_F(Resume, AFullDiskEndsTheRunWhichGoesOnFromTheLastCheckpointOnceThereIsRoo
     if (fs::exists(folder / "checkpoints" / "last")) {
       EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume " + folder.string()));
       EXPECT_NO_THROW(demi::checkpoint::load(folder));
+    } else {
+      EXPECT_THAT(outcome.err, Not(HasSubstr("go on:")));
     }
   }
   ASSERT_TRUE(fs::exists(folder / "checkpoints" / "last"));
@@ -460,7 +483,7 @@ TEST_F(Resume, AFullDiskEndsTheRunWhichGoesOnFromTheLastCheckpointOnceThereIsRoo
 // What eval says of a run folder is what it says of the shipped weights: with a moving average, the
 // average's.
 TEST_F(Resume, ARunFolderStandsForItsLastCheckpointInEval) {
-  ASSERT_EQ(run(pictures({"--epochs", "2", "--ema", "0.5"})).code, 0);
+  ASSERT_EQ(run(pictures({"--epochs", "2", "--ema", "0.5", "--limit", "8"})).code, 0);
   const fs::path folder = run_folder("train-fashion-cnn-001");
   const Outcome of_file = run({"eval", (folder / "model.safetensors").string(), "--precision",
                                "bf16", "--json"}),
@@ -475,6 +498,16 @@ TEST_F(Resume, ARunFolderStandsForItsLastCheckpointInEval) {
   const auto best = demi::checkpoint::load(folder / "checkpoints" / "best");
   EXPECT_TRUE(best.text.contains("demi.epoch") && best.text.contains("demi.test_accuracy"));
   EXPECT_EQ(run({"eval", folder_.string()}).code, 3);
+  EXPECT_THAT(run({"eval", folder.string()}).out, HasSubstr("4 examples; trained in bf16"))
+      << "all, though it was trained and tested on some";
+  EXPECT_THAT(run({"eval", folder.string(), "--limit", "2"}).out, HasSubstr("2 examples"));
+  const fs::path data = folder_ / "data", moved = folder_ / "moved";
+  fs::rename(data, moved);
+  EXPECT_EQ(run({"eval", folder.string()}).code, 3);
+  const auto c = json_of({"eval", folder.string(), "--data-dir", moved.string()});
+  EXPECT_EQ(c["runs"][1]["test_loss"], b["runs"][0]["test_loss"]);
+  EXPECT_EQ(c["runs"][1]["difference_to_fp32"], c["runs"][1]["test_accuracy"].get<double>() -
+                                                    c["runs"][0]["test_accuracy"].get<double>());
   const Outcome negative = run({"eval", folder.string(), "--limit", "-1"});
   EXPECT_EQ(negative.code, 2);
   EXPECT_THAT(negative.err, HasSubstr("limit is out of range; seen: -1"));
