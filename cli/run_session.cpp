@@ -144,6 +144,11 @@ void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
   run.resume = !start_.folder.empty();
   run.begin_from = start_.begin_from;
   run.callbacks.push_back(files_);
+  run.on_health = [this](const monitor::StepHealth& step) { files_->write(step); };
+  run.on_origin = [this](const monitor::Origin& origin) {
+    progress_->message(monitor::to_string(origin));
+    files_->write(origin);
+  };
   run.save_requests = save_requests;
   saves_ = save_requests();
   run.before_save = [this] {

@@ -157,6 +157,21 @@ TEST_F(Trouble, ARunThatHasBecomeNaNFailsAlsoInItsLastSteps) {
   }
 }
 
+// A learning rate of 1e30 makes weights of 1e28 or so: the second product overflows FP32.
+TEST_F(Trouble, TheOpThatMadeTheFirstNaNIsNamedIfAsked) {
+  const Outcome outcome =
+      run({"train", "mlp", "--in", "8", "--out", "8", "--batches", "4", "--batch-size", "4",
+           "--epochs", "1", "--lr", "1e30", "--device", "cpu", "--detect-anomaly", "--json"});
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("Inf or NaN in step 2: aten::"));
+  const auto json = nlohmann::json::parse(outcome.out);
+  const auto& first = json["runs"][0]["anomalies"][0];
+  EXPECT_EQ(first["step"], 2);
+  EXPECT_EQ(first["place"], "forward");
+  EXPECT_THAT(slurp(folder_ / "runs" / "train-mlp-001" / "metrics.jsonl"),
+              HasSubstr("\"anomaly\":\"Inf or NaN in step 2: "));
+}
+
 TEST_F(Trouble, OneSignalEndsTheProgramWhileItReadsData) {
   const fs::path fifo = folder_ / "texts.csv";  // nobody writes to it: reading it never ends
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);

@@ -121,6 +121,8 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
     const std::string& label = run.spec.label;
     run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
     if (!run.remark.empty()) result.notes.push_back(label + ": " + run.remark);
+    for (const monitor::Origin& origin : run.origins)
+      result.notes.push_back(label + ": " + monitor::to_string(origin));
     if (run.history.failed) result.notes.push_back(label + ": " + *run.history.failed);
     result.stopped |= run.history.stopped;
   }

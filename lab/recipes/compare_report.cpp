@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "lab/recipes/health.h"
 #include "lab/recipes/machine_json.h"
 #include "lab/recipes/published.h"
 #include "lab/report/format.h"
@@ -235,6 +236,19 @@ report::Highlights highlights(const Comparison& c) {
   return result;
 }
 
+nlohmann::ordered_json json_of(const std::vector<monitor::Origin>& origins) {
+  auto all = nlohmann::ordered_json::array();
+  for (const monitor::Origin& origin : origins)
+    all.push_back({{"step", origin.step},
+                   {"place", std::string(monitor::name_of(origin.place))},
+                   {"name", origin.name},
+                   {"op", origin.op},
+                   {"inner", origin.inner},
+                   {"loss_scale", origin.is_loss_scale()},
+                   {"text", monitor::to_string(origin)}});
+  return all;
+}
+
 nlohmann::ordered_json json_of(const RunResult& run) {
   nlohmann::ordered_json json;
   json["precision"] = run.spec.label;
@@ -261,6 +275,7 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   json["cores_share"] = number(run.cores_share);
   json["involuntary_switches"] = run.involuntary_switches;
   json["stopped"] = run.history.stopped;
+  if (!run.origins.empty()) json["anomalies"] = json_of(run.origins);
   json["failed"] =
       run.history.failed ? nlohmann::ordered_json(*run.history.failed) : nlohmann::ordered_json();
   return json;
@@ -323,6 +338,14 @@ report::Page to_page(const Comparison& c, const std::string& command) {
   const bool scaled = std::any_of(scale.series.begin(), scale.series.end(),
                                   [](const auto& s) { return !s.x.empty(); });
   if (scaled) curves.blocks.emplace_back(std::move(scale));
+  report::Chart norm =
+      step_chart(c, "Gradient norm", {.label = "L2 norm", .scale = report::Scale::kLog10},
+                 [](const StepMetrics& s) { return s.grad_norm; });
+  norm.smoothing = 0.9;
+  norm.note = "Of all gradients together, unscaled and before clipping";
+  const bool has_norm =
+      std::ranges::any_of(norm.series, [](const auto& s) { return !s.x.empty(); });
+  if (has_norm) curves.blocks.emplace_back(std::move(norm));
   curves.blocks.emplace_back(
       step_chart(c, "Learning rate", {.label = "learning rate"},
                  [](const StepMetrics& s) -> std::optional<double> { return s.learning_rate; }));
@@ -347,6 +370,8 @@ report::Page to_page(const Comparison& c, const std::string& command) {
                    {"Where the time goes", {phase_bars(c), step_time_chart(c), wait_chart(c)}},
                    {"Machine", {std::move(facts)}},
                    {"Again", {report::Code{command}}}};
+  if (auto health = health_section(c))
+    page.sections.insert(page.sections.begin() + 2, std::move(*health));
   const bool needs_no_scale = std::all_of(c.runs.begin(), c.runs.end(), [](const RunResult& run) {
     return run.spec.precision.autocast != c10::kHalf && run.spec.precision.weights != c10::kHalf;
   });

@@ -345,6 +345,13 @@ std::vector<Setting> place_settings() {
            "none"),
       flag("dry-run", g, &Config::dry_run,
            "Two training steps and one test batch; nothing is kept"),
+      whole("monitor", g, &Config::monitor, 0,
+            "Look at gradients and updates every so many steps, by layer and power of two: "
+            "metrics.jsonl, TensorBoard, report; 0: off"),
+      flag("detect-anomaly", g, &Config::detect_anomaly,
+           "Name the op that makes the first Inf or NaN, forward or backward, by repeating the "
+           "step; "
+           "each step is slower, see docs/reference/monitor.md"),
       checkpoint_every(g),
       whole("keep-last", g, &Config::keep_last, 0,
             "Number of checkpoints to keep, beside the best; 0: all"),

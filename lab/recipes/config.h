@@ -55,6 +55,8 @@ struct Config {
   std::string device = "auto";
   int64_t seed = 0;
   bool deterministic = false, dry_run = false;
+  int64_t monitor = 0;  // steps; 0: off
+  bool detect_anomaly = false;
 
   // Going on
   std::string checkpoint_every = "10min";  // as train::Every reads it

@@ -20,6 +20,7 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
     {"data-dir", OnResume::kAny},         {"train-file", OnResume::kAny},
     {"test-file", OnResume::kAny},        {"workers", OnResume::kAny},
     {"checkpoint-every", OnResume::kAny}, {"keep-last", OnResume::kAny},
+    {"monitor", OnResume::kAny},          {"detect-anomaly", OnResume::kAny},
     {"resume", OnResume::kAny},
 };
 

@@ -16,6 +16,7 @@
 #include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
 #include "demi/core/state_dict.h"
+#include "demi/monitor/origin_search.h"
 #include "demi/profile/core_share.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
@@ -287,6 +288,17 @@ void RunInParts::Work::begin() {
   if (result.top_k > 0) trainer_told.metrics = {top_k(result.top_k)};
   trainer.emplace(network, make_optimizer(config, network), std::move(trainer_told));
   for (const auto& callback : options.callbacks) trainer->add(callback);
+  if (config.detect_anomaly)
+    trainer->add(std::make_shared<monitor::OriginSearch>([this](const monitor::Origin& origin) {
+      result.origins.push_back(origin);
+      if (options.on_origin) options.on_origin(origin);
+    }));
+  if (config.monitor > 0)
+    trainer->add(
+        std::make_shared<monitor::Monitor>(config.monitor, [this](const monitor::StepHealth& step) {
+          result.health.push_back(step);
+          if (options.on_health) options.on_health(step);
+        }));
   memory.end();
 
   memory.begin();

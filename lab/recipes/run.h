@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "demi/monitor/monitor.h"
+#include "demi/monitor/origin.h"
 #include "demi/train/history.h"
 #include "demi/train/precision.h"
 #include "lab/recipes/config.h"
@@ -43,6 +45,12 @@ struct RunOptions {
   /// A number that rises from 0 whenever somebody asks for a checkpoint; training goes on.
   std::function<int()> save_requests;
   std::vector<std::shared_ptr<Callback>> callbacks;
+  /// Called with each step that the monitor looked at (Config::monitor), after the callbacks were
+  /// told of it.
+  std::function<void(const monitor::StepHealth&)> on_health;
+  /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), at the moment
+  /// itself.
+  std::function<void(const monitor::Origin&)> on_origin;
 };
 
 /// A run and its results: one row of the table.
@@ -68,7 +76,11 @@ struct RunResult {
   std::optional<double> cores_share;
   int64_t involuntary_switches = 0;  // of all threads, while training
   std::string remark;                // a warning for people; mostly empty
-  double speedup = 0;                // the first run's seconds_per_epoch over this one's
+  /// Steps that the monitor looked at, since this process began with the run.
+  std::vector<monitor::StepHealth> health;
+  /// Origins of Inf and NaN, likewise.
+  std::vector<monitor::Origin> origins;
+  double speedup = 0;  // the first run's seconds_per_epoch over this one's
 };
 
 /// Throws what keep_in_fp32 would throw for one of these runs, before any of them is trained.

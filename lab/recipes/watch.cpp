@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "demi/profile/memory.h"
+#include "lab/recipes/health.h"
 #include "lab/recipes/run_spec.h"
 
 namespace demi::train {
@@ -144,6 +145,9 @@ FileMetrics::Written FileMetrics::keep_lines(const History& history) {
     const std::string* run = find<std::string>(line, "run");
     const int64_t *step = find<int64_t>(line, "step"), *epoch = find<int64_t>(line, "epoch");
     if (!run || *run != run_->name || !step || !epoch) return true;
+    // Beside the line of the step itself, which may be missing.
+    if (find<std::string>(line, "gradients") || find<std::string>(line, "anomaly"))
+      return *step <= last_step;
     const bool of_epoch = find<double>(line, "epoch_loss") != nullptr;
     if (of_epoch ? *epoch > last_epoch : *step > last_step) return false;
     (of_epoch ? written.epoch : written.step) = of_epoch ? *epoch : *step;
@@ -192,6 +196,22 @@ void FileMetrics::on_epoch_end(const EpochRecord& epoch) {
   if (run_->events) run_->events->flush();
 }
 
+void FileMetrics::write(const monitor::StepHealth& step) {
+  for (const report::MetricFields& line : health_lines(run_->name, step)) log_->write(line);
+  if (report::EventFile* file = events()) write_health(*file, step);
+}
+
+void FileMetrics::write(const monitor::Origin& origin) {
+  log_->write({{"run", run_->name},
+               {"epoch", origin.epoch},
+               {"step", origin.step},
+               {"place", std::string(monitor::name_of(origin.place))},
+               {"name", origin.name},
+               {"op", origin.op},
+               {"inner", origin.inner},
+               {"anomaly", monitor::to_string(origin)}});
+}
+
 void FileMetrics::flush() {
   log_->flush();
   for (auto& [name, run] : runs_)
@@ -204,6 +224,7 @@ void FileMetrics::write(const StepMetrics& step) {
   if (step.accuracy) fields.emplace_back("accuracy", *step.accuracy);
   fields.emplace_back("learning_rate", step.learning_rate);
   if (step.loss_scale) fields.emplace_back("loss_scale", *step.loss_scale);
+  if (step.grad_norm) fields.emplace_back("grad_norm", *step.grad_norm);
   fields.emplace_back("skipped", step.skipped);
   fields.emplace_back("seconds", step.seconds);
   fields.emplace_back("data_seconds", step.data_seconds);
@@ -217,6 +238,7 @@ void FileMetrics::tell(const StepMetrics& step) {
   file->scalar("learning_rate", step.step, step.learning_rate);
   if (step.accuracy) file->scalar("accuracy/train", step.step, *step.accuracy);
   if (step.loss_scale) file->scalar("loss_scale", step.step, *step.loss_scale);
+  if (step.grad_norm) file->scalar("grad_norm", step.step, *step.grad_norm);
   file->scalar("seconds/step", step.step, step.seconds);
   file->scalar("seconds/data", step.step, step.data_seconds);
 }

@@ -11,6 +11,8 @@
 #include <string>
 
 #include "demi/core/export.h"
+#include "demi/monitor/monitor.h"
+#include "demi/monitor/origin.h"
 #include "demi/train/history.h"
 #include "lab/report/event_file.h"
 #include "lab/report/metrics_log.h"
@@ -77,6 +79,11 @@ class DEMI_API FileMetrics : public Callback {
 
   void on_step(const StepMetrics& step, int64_t examples) override;
   void on_epoch_end(const EpochRecord& epoch) override;
+  /// What the monitor saw of a step that on_step has told already: a line a layer and kind of
+  /// gradient, histograms, and shares as scalars.
+  void write(const monitor::StepHealth& step);
+  /// A line about the origin of Inf or NaN in a step that on_step is still to tell.
+  void write(const monitor::Origin& origin);
   void flush();  // all lines and events to the operating system
 
  private:

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -53,6 +54,9 @@ MetricFields from_json(const Json& line) {
     if (value.is_number_integer()) fields.emplace_back(name, value.get<std::int64_t>());
     if (value.is_number_float()) fields.emplace_back(name, value.get<double>());
     if (value.is_string()) fields.emplace_back(name, value.get<std::string>());
+    if (value.is_array() &&
+        std::ranges::all_of(value, [](const Json& one) { return one.is_number_integer(); }))
+      fields.emplace_back(name, value.get<std::vector<std::int64_t>>());
     if (value.is_null()) fields.emplace_back(name, non_finite_named(line, name));
   }
   return fields;

@@ -14,7 +14,8 @@
 
 namespace demi::report {
 
-using MetricValue = std::variant<bool, std::int64_t, double, std::string>;
+using MetricValue =
+    std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
 using MetricFields = std::vector<std::pair<std::string, MetricValue>>;
 
 /// metrics.jsonl: one JSON object a line, fields in the order given. JSON has no NaN and no

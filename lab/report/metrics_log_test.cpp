@@ -18,16 +18,19 @@ TEST_F(MetricsLogTest, MetricsComeBackAsTheyWereWritten) {
   log.write({{"step", std::int64_t{1}},
              {"loss", 0.5},
              {"run", std::string("b\"16")},
-             {"skipped", false}});
+             {"skipped", false},
+             {"counts", std::vector<std::int64_t>{3, 0, 4}}});
   log.write({{"step", std::int64_t{2}}, {"loss", std::nan("")}, {"norm", -inf}});
   log.sync();
   EXPECT_EQ(content(path),
-            "{\"step\":1,\"loss\":0.5,\"run\":\"b\\\"16\",\"skipped\":false}\n"
+            "{\"step\":1,\"loss\":0.5,\"run\":\"b\\\"16\",\"skipped\":false,\"counts\":[3,0,4]}\n"
             "{\"step\":2,\"loss\":null,\"norm\":null,\"non_finite\":{\"loss\":\"nan\",\"norm\":\"-"
             "inf\"}}\n");
   const std::vector<MetricFields> lines = read_metrics(path);
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(std::get<std::string>(lines[0][2].second), "b\"16");
+  EXPECT_EQ(std::get<std::vector<std::int64_t>>(lines[0][4].second),
+            (std::vector<std::int64_t>{3, 0, 4}));
   EXPECT_TRUE(std::isnan(std::get<double>(lines[1][1].second)));
   EXPECT_EQ(std::get<double>(lines[1][2].second), -inf);
 }

@@ -29,6 +29,7 @@ struct ToHtml {
   std::string operator()(const Table& table) const { return to_html(table); }
   std::string operator()(const Chart& chart) const { return both_sizes(chart, size); }
   std::string operator()(const StackedBars& bars) const { return both_sizes(bars, size); }
+  std::string operator()(const ExponentBars& bars) const { return both_sizes(bars, size); }
   std::string operator()(const Code& code) const {
     return "<pre tabindex=\"0\">" + escape_html(code.text) + "</pre>\n";
   }
@@ -53,7 +54,8 @@ struct ToHtml {
 };
 
 bool is_chart(const Block& block) {
-  return std::holds_alternative<Chart>(block) || std::holds_alternative<StackedBars>(block);
+  return std::holds_alternative<Chart>(block) || std::holds_alternative<StackedBars>(block) ||
+         std::holds_alternative<ExponentBars>(block);
 }
 
 std::string section_html(const Section& section) {

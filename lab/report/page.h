@@ -7,6 +7,7 @@
 
 #include "demi/core/export.h"
 #include "lab/report/chart.h"
+#include "lab/report/exponent_bars.h"
 #include "lab/report/table.h"
 
 namespace demi::report {
@@ -35,7 +36,8 @@ struct Code {
   std::string text;
 };
 
-using Block = std::variant<Paragraph, Highlights, Table, Chart, StackedBars, Facts, Code>;
+using Block =
+    std::variant<Paragraph, Highlights, Table, Chart, StackedBars, ExponentBars, Facts, Code>;
 
 struct Section {
   std::string title;

@@ -1,0 +1,250 @@
+#include "lab/recipes/health.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lab/report/format.h"
+#include "lab/report/table.h"
+
+namespace demi::train {
+namespace {
+
+using monitor::ExponentHistogram;
+using monitor::FlushedShares;
+using monitor::LayerHealth;
+using monitor::StepHealth;
+
+struct Bins {
+  int low = 0, high = -1;  // exponents of the first and the last bin that holds a number
+  bool empty() const { return high < low; }
+};
+
+Bins bins_of(const ExponentHistogram& counts) {
+  Bins bins;
+  for (int e = ExponentHistogram::kLowest; e <= ExponentHistogram::kHighest; ++e) {
+    if (counts.counts[static_cast<std::size_t>(e - ExponentHistogram::kLowest)] == 0) continue;
+    if (bins.empty()) bins.low = e;
+    bins.high = e;
+  }
+  return bins;
+}
+
+int64_t count_of(const ExponentHistogram& counts, int exponent) {
+  return counts.counts[static_cast<std::size_t>(exponent - ExponentHistogram::kLowest)];
+}
+
+report::MetricFields line_of(const std::string& run, const StepHealth& step,
+                             const LayerHealth& layer, const char* kind,
+                             const ExponentHistogram& counts) {
+  report::MetricFields line{{"run", run},
+                            {"epoch", step.epoch},
+                            {"step", step.step},
+                            {"gradients", std::string(kind)},
+                            {"layer", layer.name},
+                            {"loss_scale", step.loss_scale.value_or(1)},
+                            {"elements", counts.elements()},
+                            {"zeros", counts.zeros},
+                            {"subnormals", counts.subnormals},
+                            {"infinities", counts.infinities},
+                            {"nans", counts.nans},
+                            {"norm", counts.norm() / step.loss_scale.value_or(1)}};
+  const Bins bins = bins_of(counts);
+  std::vector<int64_t> times;
+  for (int e = bins.low; e <= bins.high; ++e) times.push_back(count_of(counts, e));
+  line.emplace_back("first_exponent", int64_t{bins.low});
+  line.emplace_back("counts", std::move(times));
+  return line;
+}
+
+// Of all monitored steps that were taken, at the scale of each.
+struct Gradients {
+  ExponentHistogram plain, scaled;
+  FlushedShares shares;  // of all of them
+
+  void add(const ExponentHistogram& counts, double scale) {
+    const auto before = static_cast<double>(scaled.elements());
+    const auto more = static_cast<double>(counts.elements());
+    if (more == 0) return;
+    const FlushedShares now = monitor::flushed_shares(counts, scale);
+    const auto mean = [&](double& held, double added) {
+      held = (held * before + added * more) / (before + more);
+    };
+    mean(shares.zero, now.zero);
+    mean(shares.flushed_unscaled, now.flushed_unscaled);
+    mean(shares.flushed_scaled, now.flushed_scaled);
+    mean(shares.overflowed_unscaled, now.overflowed_unscaled);
+    mean(shares.overflowed_scaled, now.overflowed_scaled);
+    scaled += counts;
+    plain += monitor::unscaled(counts, scale);
+  }
+};
+
+report::ExponentBars::Bars bars_of(const std::string& name, const ExponentHistogram& counts) {
+  report::ExponentBars::Bars bars{.name = name, .percent = {}};
+  const double all = std::max<double>(1, static_cast<double>(counts.elements()));
+  for (int e = ExponentHistogram::kLowest; e <= ExponentHistogram::kHighest; ++e)
+    if (count_of(counts, e) > 0)
+      bars.percent[e] = 100 * static_cast<double>(count_of(counts, e)) / all;
+  bars.zero_percent = 100 * static_cast<double>(counts.zeros) / all;
+  return bars;
+}
+
+// "0.12 %", but a share that is not 0 never reads so.
+std::string share_text(double share) {
+  if (share > 0 && share < 0.00005) return "< 0.01 %";
+  return report::format_percent(share);
+}
+
+std::string in_fp16(const FlushedShares& shares, bool scaled) {
+  std::string text =
+      fmt::format("Exactly zero: {}. In fp16, unscaled, {} would become zero and {} would overflow",
+                  share_text(shares.zero), share_text(shares.flushed_unscaled),
+                  share_text(shares.overflowed_unscaled));
+  if (scaled)
+    text += fmt::format("; times the loss scale {} and {}", share_text(shares.flushed_scaled),
+                        share_text(shares.overflowed_scaled));
+  return text + ".";
+}
+
+report::ExponentBars figure_of(const std::string& title, const Gradients& gradients, bool scaled) {
+  const std::vector<report::Mark> marks{
+      {-24, "2^-24"}, {-14, "2^-14"}, {std::log2(65504.0), "65504"}};
+  report::ExponentBars figure{.title = title,
+                              .bars = {bars_of("gradients", gradients.plain)},
+                              .marks = marks,
+                              .note = in_fp16(gradients.shares, scaled)};
+  if (scaled) figure.bars.push_back(bars_of("times the loss scale", gradients.scaled));
+  return figure;
+}
+
+std::string share_of(int64_t part, const ExponentHistogram& counts) {
+  const int64_t all = counts.elements();
+  return all == 0 ? "" : share_text(static_cast<double>(part) / static_cast<double>(all));
+}
+
+report::Table table_of(const std::string& run, const StepHealth& step) {
+  report::Table table{.title = fmt::format("{}: layers in step {}", run, step.step)};
+  table.columns = {{.name = "layer", .align = report::Align::kLeft},
+                   {.name = "weight gradients"},
+                   {.name = "L2 norm"},
+                   {.name = "zero"},
+                   {.name = "denormal"},
+                   {.name = "Inf or NaN"},
+                   {.name = "activation gradients"},
+                   {.name = "zero"},
+                   {.name = "denormal"},
+                   {.name = "Inf or NaN"},
+                   {.name = "update / weight"}};
+  const double scale = step.loss_scale.value_or(1);
+  for (const LayerHealth& layer : step.layers) {
+    const ExponentHistogram &w = layer.weight_gradients, &a = layer.activation_gradients;
+    const auto count = [](const ExponentHistogram& h) {
+      return h.elements() == 0 ? "" : report::format_count(h.elements());
+    };
+    table.rows.push_back({layer.name, count(w), report::format_number(w.norm() / scale, 3),
+                          share_of(w.zeros, w), share_of(w.subnormals, w),
+                          share_of(w.infinities + w.nans, w), count(a), share_of(a.zeros, a),
+                          share_of(a.subnormals, a), share_of(a.infinities + a.nans, a),
+                          layer.update_ratio ? report::format_number(*layer.update_ratio, 3) : ""});
+  }
+  table.notes = {
+      "Denormal: below the smallest normal number of the format that the gradient is "
+      "stored in, where it loses digits; as stored, times the loss scale."};
+  return table;
+}
+
+void add_blocks(const RunResult& run, std::vector<report::Block>& charts,
+                std::vector<report::Block>& tables) {
+  if (run.health.empty()) return;
+  Gradients weights, activations;
+  const StepHealth* last = &run.health.front();
+  bool scaled = false;
+  for (const StepHealth& step : run.health) {
+    if (step.skipped) continue;
+    const double scale = step.loss_scale.value_or(1);
+    scaled |= step.loss_scale.has_value();
+    weights.add(step.weight_gradients(), scale);
+    activations.add(step.activation_gradients(), scale);
+    last = &step;
+  }
+  const std::string& label = run.spec.label;
+  charts.emplace_back(figure_of(label + ": gradients of activations", activations, scaled));
+  charts.emplace_back(figure_of(label + ": gradients of weights", weights, scaled));
+  tables.emplace_back(table_of(label, *last));
+}
+
+}  // namespace
+
+std::vector<report::MetricFields> health_lines(const std::string& run, const StepHealth& step) {
+  std::vector<report::MetricFields> lines;
+  for (const LayerHealth& layer : step.layers) {
+    lines.push_back(line_of(run, step, layer, "weights", layer.weight_gradients));
+    if (layer.update_ratio) lines.back().emplace_back("update_ratio", *layer.update_ratio);
+    lines.push_back(line_of(run, step, layer, "activations", layer.activation_gradients));
+  }
+  return lines;
+}
+
+report::Histogram over_exponents(const ExponentHistogram& counts) {
+  report::Histogram histogram;
+  const Bins bins = bins_of(counts);
+  for (int e = bins.low; e <= bins.high; ++e) {
+    const auto times = static_cast<double>(count_of(counts, e));
+    histogram.limits.push_back(e + 1);
+    histogram.counts.push_back(times);
+    histogram.count += times;
+    histogram.sum += times * e;
+    histogram.sum_squares += times * e * e;
+  }
+  if (!bins.empty()) {
+    histogram.min = bins.low;
+    histogram.max = bins.high + 1;
+  }
+  return histogram;
+}
+
+void write_health(report::EventFile& file, const StepHealth& step) {
+  const double scale = step.loss_scale.value_or(1);
+  const auto write = [&](const std::string& kind, const std::string& of,
+                         const ExponentHistogram& scaled) {
+    const report::Histogram histogram = over_exponents(monitor::unscaled(scaled, scale));
+    if (histogram.count > 0)
+      file.histogram("log2_gradients_" + kind + "/" + of, step.step, histogram);
+  };
+  for (const LayerHealth& layer : step.layers) {
+    write("weights", layer.name, layer.weight_gradients);
+    write("activations", layer.name, layer.activation_gradients);
+    if (layer.update_ratio)
+      file.scalar("update_ratio/" + layer.name, step.step, *layer.update_ratio);
+  }
+  const auto shares = [&](const std::string& kind, const ExponentHistogram& scaled) {
+    write(kind, "all", scaled);
+    if (scaled.elements() == 0) return;
+    const FlushedShares of = monitor::flushed_shares(scaled, scale);
+    file.scalar("gradients_" + kind + "/zero", step.step, of.zero);
+    file.scalar("gradients_" + kind + "/flushed_unscaled", step.step, of.flushed_unscaled);
+    file.scalar("gradients_" + kind + "/flushed_scaled", step.step, of.flushed_scaled);
+    file.scalar("gradients_" + kind + "/overflowed", step.step, of.overflowed_scaled);
+  };
+  shares("weights", step.weight_gradients());
+  shares("activations", step.activation_gradients());
+}
+
+std::optional<report::Section> health_section(const Comparison& comparison) {
+  std::vector<report::Block> charts, tables;
+  for (const RunResult& run : comparison.runs) add_blocks(run, charts, tables);
+  if (charts.empty()) return std::nullopt;
+  report::Section section{"Gradients", std::move(charts)};
+  section.blocks.emplace_back(report::Paragraph{fmt::format(
+      "One bar a power of two of the gradients' magnitude, and one for exact zeros, of steps 1, "
+      "{}, {}, ... that were taken (Micikevicius et al. 2018, figure 3). fp16 holds 2^-14 to 65504 "
+      "with all digits and down to 2^-24 with fewer; below 2^-25 it rounds to zero.",
+      1 + comparison.config.monitor, 1 + 2 * comparison.config.monitor)});
+  for (report::Block& table : tables) section.blocks.push_back(std::move(table));
+  return section;
+}
+
+}  // namespace demi::train
