@@ -198,9 +198,15 @@ TEST_F(Trouble, OneSignalEndsARunInItsSteps) {
 }
 
 TEST_F(Trouble, ASignalThatWasIgnoredBeforeStaysIgnored) {
-  const auto before = signal(SIGHUP, SIG_IGN);  // what nohup does; the child inherits it
-  const pid_t child = start(small_run());
-  signal(SIGHUP, before);
+  sigset_t hangup;
+  sigemptyset(&hangup);
+  sigaddset(&hangup, SIGHUP);
+  sigprocmask(SIG_BLOCK, &hangup, nullptr);  // until the child ignores it, as nohup does
+  const pid_t child = start(small_run(), [&] {
+    signal(SIGHUP, SIG_IGN);
+    sigprocmask(SIG_UNBLOCK, &hangup, nullptr);
+  });
+  sigprocmask(SIG_UNBLOCK, &hangup, nullptr);
   for (int i = 0; i < 6000 && !has_ended(child); ++i) {
     kill(child, SIGHUP);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
