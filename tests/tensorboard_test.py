@@ -71,7 +71,8 @@ with tempfile.TemporaryDirectory() as folder:
              "--device", "cpu", "--precision", "fp16", "--run-dir", folder]
     subprocess.run(train, check=True, capture_output=True)
     read = check(Path(folder) / "train-mlp-001", 60)
-    subprocess.run([*train, "--monitor", "30", "--run-dir", folder + "/monitored"], check=True, capture_output=True)
+    monitored = [*train[:-1], folder + "/monitored", "--monitor", "30"]
+    subprocess.run(monitored, check=True, capture_output=True)
     histograms = check_histograms(Path(folder) / "monitored" / "train-mlp-001")
     run = Path(folder) / "train-mlp-002"
     resume = []
