@@ -9,6 +9,7 @@
 
 #include "demi/core/error.h"
 #include "demi/train/precision.h"
+#include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"
 
 namespace demi::train {
