@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What the monitor costs: the same training without it, with a look every 100 steps, and every step, in turn.
+# What the monitor costs: a run that looks at every other step, whose steps with and without a look are compared pair by pair.
 # benchmarks/monitor.sh [DEMI_PROGRAM] [ROUNDS] [RECIPE AND SETTINGS...]
-# Prints the median time of a step of each and what it is above the run without. Needs a quiet machine.
+# Prints the median step of each kind, and what a look costs, every step and every 100 steps. Reading and writing the records is in
+# neither: it happens between steps. Needs a quiet machine.
 set -euo pipefail
 program=${1:-build/release/demi} rounds=${2:-5}
 shift $(($# < 2 ? $# : 2))
@@ -10,26 +11,24 @@ run=("$@")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for ((round = 1; round <= rounds; ++round)); do
-  for every in 0 100 1; do
-    "$program" train "${run[@]}" --monitor "$every" --checkpoint-every 0 --run-dir "$folder/$every" --json >/dev/null 2>&1
-  done
+  "$program" train "${run[@]}" --monitor 2 --checkpoint-every 0 --run-dir "$folder" --json >/dev/null 2>&1
 done
 python3 - "$folder" <<'PY'
 import json, statistics, sys
 from pathlib import Path
 
-def seconds(every):
-    means = []
-    for metrics in sorted(Path(sys.argv[1], every).glob("*/metrics.jsonl")):
-        lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-        steps = [line["seconds"] for line in lines if "loss" in line][10:]  # warm
-        means.append(sum(steps) / len(steps))
-    return statistics.median(means), max(means) / min(means)
-
-without, spread = seconds("0")
-print(f"without       {1e3 * without:8.3f} ms a step, spread {spread:.2f}")
-for every, name in (("100", "every 100"), ("1", "every step")):
-    time, spread = seconds(every)
-    print(f"{name:13} {1e3 * time:8.3f} ms a step, spread {spread:.2f}, {100 * (time / without - 1):+.2f} %")
+shares = []
+looked, plain = [], []
+for metrics in Path(sys.argv[1]).glob("*/metrics.jsonl"):
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    seconds = {line["step"]: line["seconds"] for line in lines if "loss" in line and "seconds" in line}
+    pairs = [(seconds[step], seconds[step + 1]) for step in seconds if step > 10 and step % 2 == 1 and step + 1 in seconds]
+    looked += [a for a, _ in pairs]
+    plain += [b for _, b in pairs]
+    shares.append(100 * (statistics.median(a / b for a, b in pairs) - 1))
+shares.sort()
+share = statistics.median(shares)
+print(f"a step {1e3 * statistics.median(plain):.2f} ms, with a look {1e3 * statistics.median(looked):.2f} ms")
+print(f"every step {share:+.1f} %, every 100 steps {share / 100:+.2f} %; rounds: {', '.join(f'{one:+.1f}' for one in shares)} %")
 PY
 echo "again: benchmarks/monitor.sh $program $rounds ${run[*]}"

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "demi/core/export.h"
+#include "demi/kernels/exponent_counts.h"
 #include "demi/kernels/lstm.h"
 #include "demi/kernels/path.h"
 #include "demi/kernels/step_table.h"
@@ -35,6 +36,10 @@ struct CpuKernels {
   std::uint32_t (*unscale)(float* values, float factor, std::int64_t n);
   /// start += weight (end - start).
   void (*lerp)(float* start, const float* end, float weight, std::int64_t n);
+
+  /// As count_exponents (exponent_counts.h).
+  void (*count_exponents)(Storage storage, const void* data, std::int64_t begin, std::int64_t end,
+                          ExponentCounts& to);
 
   // A time step of an LSTM (lstm.h). Rows are independent of each other.
   void (*lstm_forward)(const LstmForward& step);

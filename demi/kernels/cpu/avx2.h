@@ -122,5 +122,44 @@ inline std::uint32_t greatest(__m256i bits) {
   return static_cast<std::uint32_t>(_mm_cvtsi128_si32(half));
 }
 
+// Magnitudes: FP32's bits without the sign, which compare as numbers do.
+inline __m256i magnitude_of(Vector x) {
+  return _mm256_and_si256(_mm256_castps_si256(x.v), _mm256_set1_epi32(0x7FFFFFFF));
+}
+inline Vector from_bits(__m256i bits) { return Vector(_mm256_castsi256_ps(bits)); }
+inline __m256i bits_or(__m256i a, __m256i b) { return _mm256_or_si256(a, b); }
+inline __m256i greater_bits(__m256i a, __m256i b) { return _mm256_max_epu32(a, b); }
+/// Those below the limit, 0 for the others.
+inline __m256i magnitudes_below(__m256i magnitude, std::uint32_t limit) {
+  return _mm256_and_si256(
+      magnitude, _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(limit)), magnitude));
+}
+/// The exponent fields of 32 magnitudes as bytes, in no order that a caller may rely on.
+inline void store_exponent_fields(std::uint8_t* p, const __m256i (&magnitude)[4]) {
+  const __m256i words[] = {
+      _mm256_packus_epi32(_mm256_srli_epi32(magnitude[0], 23), _mm256_srli_epi32(magnitude[1], 23)),
+      _mm256_packus_epi32(_mm256_srli_epi32(magnitude[2], 23),
+                          _mm256_srli_epi32(magnitude[3], 23))};
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_packus_epi16(words[0], words[1]));
+}
+/// How many of n bytes are `byte`. n: a multiple of 64, at most 8,160, so that no byte overflows.
+inline int count_bytes(const std::uint8_t* p, int n, std::uint8_t byte) {
+  const __m256i wanted = _mm256_set1_epi8(static_cast<char>(byte));
+  __m256i even = _mm256_setzero_si256(), odd = even;
+  for (int i = 0; i < n; i += 64) {
+    const auto at = [&](int k) {
+      return _mm256_cmpeq_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i + k)),
+                               wanted);
+    };
+    even = _mm256_sub_epi8(even, at(0));
+    odd = _mm256_sub_epi8(odd, at(32));
+  }
+  const __m256i sums = _mm256_add_epi64(_mm256_sad_epu8(even, _mm256_setzero_si256()),
+                                        _mm256_sad_epu8(odd, _mm256_setzero_si256()));
+  const __m128i half =
+      _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  return static_cast<int>(_mm_extract_epi64(half, 0) + _mm_extract_epi64(half, 1));
+}
+
 }  // namespace
 }  // namespace demi::kernels

@@ -106,5 +106,29 @@ inline __m512i greater_magnitude(__m512i bits, Vector x) {
 }
 inline std::uint32_t greatest(__m512i bits) { return _mm512_reduce_max_epu32(bits); }
 
+// As in avx2.h.
+inline __m512i magnitude_of(Vector x) {
+  return _mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7FFFFFFF));
+}
+inline Vector from_bits(__m512i bits) { return Vector(_mm512_castsi512_ps(bits)); }
+inline __m512i bits_or(__m512i a, __m512i b) { return _mm512_or_si512(a, b); }
+inline __m512i greater_bits(__m512i a, __m512i b) { return _mm512_max_epu32(a, b); }
+inline __m512i magnitudes_below(__m512i magnitude, std::uint32_t limit) {
+  const __m512i limits = _mm512_set1_epi32(static_cast<int>(limit));
+  return _mm512_maskz_mov_epi32(_mm512_cmplt_epu32_mask(magnitude, limits), magnitude);
+}
+inline void store_exponent_fields(std::uint8_t* p, const __m512i (&magnitude)[4]) {
+  for (int k = 0; k < 4; ++k)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 16 * k),
+                     _mm512_cvtepi32_epi8(_mm512_srli_epi32(magnitude[k], 23)));
+}
+inline int count_bytes(const std::uint8_t* p, int n, std::uint8_t byte) {
+  const __m512i wanted = _mm512_set1_epi8(static_cast<char>(byte));
+  long long sum = 0;
+  for (int i = 0; i < n; i += 64)
+    sum += __builtin_popcountll(_mm512_cmpeq_epi8_mask(_mm512_loadu_si512(p + i), wanted));
+  return static_cast<int>(sum);
+}
+
 }  // namespace
 }  // namespace demi::kernels

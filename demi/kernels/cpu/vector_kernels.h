@@ -1,6 +1,7 @@
 #pragma once
 
 #include "demi/kernels/cpu/arrays.h"
+#include "demi/kernels/cpu/exponents.h"
 #include "demi/kernels/cpu/lstm.h"
 #include "demi/kernels/cpu/passes.h"
 #include "demi/kernels/cpu_kernels.h"
@@ -18,6 +19,7 @@ constexpr CpuKernels vector_kernels(Path path) {
           .widen = widen_array,
           .unscale = unscale_array,
           .lerp = lerp_array,
+          .count_exponents = count_exponents_of,
           .lstm_forward = lstm_forward_step,
           .lstm_backward = lstm_backward_step};
 }

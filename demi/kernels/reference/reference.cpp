@@ -31,6 +31,28 @@ void lerp_array(float* start, const float* end, float weight, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) start[i] = lerp(start[i], end[i], weight);
 }
 
+void count_exponents_of(Storage storage, const void* data, std::int64_t begin, std::int64_t end,
+                        ExponentCounts& to) {
+  double lanes[kExponentLanes] = {};
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float x = load_element(data, storage, i);
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
+    if (magnitude > 0x7F800000u) {
+      ++to.nans;
+    } else if (magnitude == 0x7F800000u) {
+      ++to.infinities;
+    } else if (magnitude == 0) {
+      ++to.zeros;
+    } else {
+      const auto field = static_cast<int>(magnitude >> 23);
+      const int exponent = field != 0 ? field - 127 : std::bit_width(magnitude) - 1 - 149;
+      ++to.of_exponent[exponent - kLowestExponent];
+      lanes[(i - begin) % kExponentLanes] += double{x} * double{x};
+    }
+  }
+  for (const double lane : lanes) to.sum_of_squares += lane;
+}
+
 void lstm_forward_step(const LstmForward& step) {
   const std::int64_t h = step.hidden;
   for (std::int64_t row = 0; row < step.rows; ++row) {
@@ -86,6 +108,7 @@ constexpr CpuKernels kReference = {.path = Path::reference,
                                    .widen = widen_array,
                                    .unscale = unscale_array,
                                    .lerp = lerp_array,
+                                   .count_exponents = count_exponents_of,
                                    .lstm_forward = lstm_forward_step,
                                    .lstm_backward = lstm_backward_step};
 
