@@ -23,7 +23,8 @@ struct ExponentCounts {
 
 /// Counts the elements [begin, end), and adds them to `to`. By their bits: the processor's modes
 /// for subnormal numbers change no count. Squares are summed in FP64, in lanes that are then added
-/// from the first to the last. Takes the path that path_for(Device::cpu) chooses; all give the same.
+/// from the first to the last. Takes the path that path_for(Device::cpu) chooses; all give the
+/// same.
 void count_exponents(Storage storage, const void* data, std::int64_t begin, std::int64_t end,
                      ExponentCounts& to);
 /// fp64: the first and the last exponent also count what lies beyond them.
