@@ -1,0 +1,221 @@
+#include "demi/distributed/c10d.h"
+
+#include <fmt/format.h>
+
+#include "demi/core/error.h"
+#include "demi/distributed/process_group.h"
+
+#ifdef DEMI_C10D
+#include <ATen/core/ivalue.h>
+#include <netdb.h>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+#endif
+
+namespace demi::distributed {
+namespace {
+
+class NothingToDo final : public Collective {
+ public:
+  void on_end(std::function<void(std::exception_ptr)> done) override { done(nullptr); }
+  void synchronize() override {}
+};
+
+class Alone final : public Collectives {
+ public:
+  std::unique_ptr<Collective> all_reduce(const at::Tensor&, Reduction) override {
+    return std::make_unique<NothingToDo>();
+  }
+  std::unique_ptr<Collective> broadcast(const at::Tensor&, int) override {
+    return std::make_unique<NothingToDo>();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> alone() { return std::make_unique<Alone>(); }
+
+#ifdef DEMI_C10D
+
+namespace {
+
+constexpr const char* kStart = "distributed.start";
+
+// The message of an exception of LibTorch's, without its stack.
+std::string first_line(const std::exception& error) {
+  const auto* c10 = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = c10 ? c10->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+class C10dStore final : public Store {
+ public:
+  C10dStore(c10::intrusive_ptr<c10d::Store> store, std::string name, int host_rank, bool clones)
+      : store_(std::move(store)), name_(std::move(name)), host_rank_(host_rank), clones_(clones) {}
+
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::optional<std::string> get(const std::string& key) override {
+    if (!store_->check({key})) return std::nullopt;
+    return store_->get_to_str(key);
+  }
+  std::int64_t add(const std::string& key, std::int64_t value) override {
+    return store_->add(key, value);
+  }
+  // c10d says by an exception alike that the time is over and that the store is gone.
+  bool wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
+    if (store_->check(keys)) return true;
+    try {
+      store_->wait(keys, timeout);
+      return true;
+    } catch (const std::exception&) {
+      return store_->check(keys);
+    }
+  }
+  std::shared_ptr<Store> for_another_thread() override {
+    return std::make_shared<C10dStore>(clones_ ? store_->clone() : store_, name_, host_rank_,
+                                       clones_);
+  }
+  std::string name() const override { return name_; }
+  int host_rank() const override { return host_rank_; }
+  const c10::intrusive_ptr<c10d::Store>& get() const { return store_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string name_;
+  int host_rank_;
+  bool clones_;  // each object is a connection of its own
+};
+
+class C10dCollective final : public Collective {
+ public:
+  explicit C10dCollective(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  void on_end(std::function<void(std::exception_ptr)> done) override {
+    work_->getFuture()->addCallback([done = std::move(done)](c10::ivalue::Future& future) {
+      done(future.hasError() ? future.exception_ptr() : nullptr);
+    });
+  }
+  void synchronize() override { work_->synchronize(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+class C10dCollectives final : public Collectives {
+ public:
+  explicit C10dCollectives(c10::intrusive_ptr<c10d::Backend> backend)
+      : backend_(std::move(backend)) {}
+
+  std::unique_ptr<Collective> all_reduce(const at::Tensor& tensor, Reduction reduction) override {
+    c10d::AllreduceOptions options;
+    options.reduceOp = reduction == Reduction::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    std::vector<at::Tensor> tensors{tensor};
+    return std::make_unique<C10dCollective>(backend_->allreduce(tensors, options));
+  }
+  std::unique_ptr<Collective> broadcast(const at::Tensor& tensor, int root) override {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{tensor};
+    return std::make_unique<C10dCollective>(backend_->broadcast(tensors, options));
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+// c10d tries a name that nobody knows until its time is over.
+void check_host(const StoreAddress& address) {
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.host.c_str(), nullptr, nullptr, &found);
+  if (found) freeaddrinfo(found);
+  if (error != 0)
+    throw DeviceError({kStart, "no machine has this name", address.named,
+                       "the name or address of the machine of rank 0",
+                       fmt::format("the resolver says: {}", gai_strerror(error))});
+}
+
+}  // namespace
+
+std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
+                                 std::chrono::milliseconds timeout) {
+  check_host(address);
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(address.port);
+  options.isServer = serve;
+  options.waitWorkers = false;  // Membership::join() waits, and knows who is missing
+  options.multiTenant = true;   // a second group of this process
+  options.timeout = timeout;
+  try {
+    return std::make_shared<C10dStore>(
+        c10::make_intrusive<c10d::TCPStore>(address.host, options),
+        fmt::format("the store of {} at {}:{}", address.served_by_agent ? "torchrun" : "rank 0",
+                    address.host, address.port),
+        address.served_by_agent ? -1 : 0, true);
+  } catch (const std::exception& error) {
+    const std::string message = first_line(error);
+    const bool taken = message.find("EADDRINUSE") != std::string::npos ||
+                       message.find("in use") != std::string::npos;
+    if (taken)
+      throw DeviceError({kStart, "the port is taken", address.named, "a free port",
+                         "choose another one for all ranks; ss -ltnp shows who has it"});
+    throw DeviceError(
+        {kStart, "the store does not answer", address.named,
+         fmt::format("an answer within {} s", static_cast<double>(timeout.count()) / 1e3),
+         "see whether rank 0 runs, whether the address is that of its machine, and "
+         "whether a firewall is in between; LibTorch says: " +
+             message});
+  }
+}
+
+std::shared_ptr<Store> file_store(const std::string& path, int world_size) {
+  return std::make_shared<C10dStore>(c10::make_intrusive<c10d::FileStore>(path, world_size),
+                                     "the store in " + path, -1, false);
+}
+
+std::shared_ptr<Store> thread_store() {
+  return std::make_shared<C10dStore>(c10::make_intrusive<c10d::HashStore>(),
+                                     "the store of this process", -1, false);
+}
+
+std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>& store, const std::string& prefix,
+                                  int rank, int world_size, std::chrono::milliseconds timeout) {
+  const auto* of_c10d = dynamic_cast<const C10dStore*>(store.get());
+  TORCH_INTERNAL_ASSERT(of_c10d);
+  try {
+    return std::make_unique<C10dCollectives>(c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(prefix + "gloo", of_c10d->get()), rank, world_size,
+        c10d::ProcessGroupGloo::Options::create_default(timeout)));
+  } catch (const std::exception& error) {
+    throw DeviceError({kStart, "the ranks cannot connect", first_line(error),
+                       "a network interface on which every rank reaches every other",
+                       "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
+  }
+}
+
+#else
+
+namespace {
+[[noreturn]] void no_collectives() {
+  throw DeviceError({"distributed.start", "this LibTorch has no collectives",
+                     "it was built without USE_DISTRIBUTED", "one rank",
+                     "build demi with a LibTorch that has them, or run one process"});
+}
+}  // namespace
+
+std::shared_ptr<Store> tcp_store(const StoreAddress&, bool, std::chrono::milliseconds) {
+  no_collectives();
+}
+std::shared_ptr<Store> file_store(const std::string&, int) { no_collectives(); }
+std::shared_ptr<Store> thread_store() { no_collectives(); }
+std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>&, const std::string&, int, int,
+                                  std::chrono::milliseconds) {
+  no_collectives();
+}
+
+#endif
+
+}  // namespace demi::distributed

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "demi/core/export.h"
+#include "demi/distributed/collectives.h"
+#include "demi/distributed/launch.h"
+#include "demi/distributed/store.h"
+
+// The only place that calls LibTorch's collectives. Where LibTorch has none, each function throws
+// DeviceError.
+namespace demi::distributed {
+
+/// TCPStore. `serve`: this process opens the port. Waits until the store answers.
+std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
+                                 std::chrono::milliseconds timeout);
+/// FileStore, for ranks of one machine or of a file system that they share.
+std::shared_ptr<Store> file_store(const std::string& path, int world_size);
+/// For ranks that are threads of this process.
+DEMI_API std::shared_ptr<Store> thread_store();
+
+/// Gloo over the interfaces of GLOO_SOCKET_IFNAME, or that of the host's name. `prefix`:
+/// of its keys. `timeout`: of the connection and of each collective.
+std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>& store, const std::string& prefix,
+                                  int rank, int world_size, std::chrono::milliseconds timeout);
+/// Of one rank: every tensor is the result already.
+std::unique_ptr<Collectives> alone();
+
+}  // namespace demi::distributed

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+
+namespace demi::distributed {
+
+enum class Reduction;
+
+/// A collective under way.
+class Collective {
+ public:
+  virtual ~Collective() = default;
+  /// Calls `done` once, here or from another thread, with the error if there is one.
+  virtual void on_end(std::function<void(std::exception_ptr)> done) = 0;
+  /// After the end: the current stream of the tensor's device waits for the result.
+  virtual void synchronize() = 0;
+};
+
+/// c10d's backend behind an interface without its headers. All ranks call the same functions in the
+/// same order.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  /// In place. The tensor is contiguous.
+  virtual std::unique_ptr<Collective> all_reduce(const at::Tensor& tensor, Reduction reduction) = 0;
+  virtual std::unique_ptr<Collective> broadcast(const at::Tensor& tensor, int root) = 0;
+};
+
+}  // namespace demi::distributed

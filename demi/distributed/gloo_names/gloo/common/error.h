@@ -1,0 +1,2 @@
+#pragma once
+// gloo/algorithm.h says why this file is here.

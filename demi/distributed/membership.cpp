@@ -1,0 +1,294 @@
+#include "demi/distributed/membership.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "demi/core/error.h"
+
+namespace demi::distributed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+std::string sign_key(int rank) { return fmt::format("sign/{}", rank); }
+std::string joined_key(int rank) { return fmt::format("joined/{}", rank); }
+std::string left_key(int rank) { return fmt::format("left/{}", rank); }
+constexpr const char* kFinding = "finding";
+constexpr const char* kSuspicion = "suspicion";
+
+// "rank 2", "ranks 1, 3", "ranks 0 to 6"
+std::string ranks_text(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
+  const bool run = ranks.size() > 2 && ranks.back() - ranks.front() + 1 == std::ssize(ranks);
+  return run ? fmt::format("ranks {} to {}", ranks.front(), ranks.back())
+             : fmt::format("ranks {}", fmt::join(ranks, ", "));
+}
+
+std::vector<std::string> keys(int world_size, std::string (*key)(int)) {
+  std::vector<std::string> all;
+  for (int rank = 0; rank < world_size; ++rank) all.push_back(key(rank));
+  return all;
+}
+
+double seconds(milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
+
+}  // namespace
+
+std::string Sign::text() const {
+  return fmt::format("{} {} {}", has_left ? "left" : "here", count, collectives);
+}
+
+Sign Sign::parse(const std::string& text) {
+  Sign sign;
+  char word[8] = "";
+  long long count = 0, collectives = 0;
+  if (std::sscanf(text.c_str(), "%7s %lld %lld", word, &count, &collectives) == 3)
+    sign = {std::string(word) == "left", count, collectives};
+  return sign;
+}
+
+std::optional<std::string> find_culprits(const std::vector<Observed>& seen,
+                                         milliseconds gone_after) {
+  std::vector<int> gone, left, behind;
+  std::int64_t first = 0, last = std::numeric_limits<std::int64_t>::max();
+  milliseconds silence{0};
+  for (int rank = 0; rank < std::ssize(seen); ++rank) {
+    const Observed& one = seen[static_cast<size_t>(rank)];
+    first = std::max(first, one.last.collectives);
+    last = std::min(last, one.last.collectives);
+    if (one.last.has_left) {
+      left.push_back(rank);
+    } else if (one.silence >= gone_after) {
+      gone.push_back(rank);
+      silence = std::max(silence, one.silence);
+    }
+  }
+  if (!gone.empty())
+    return fmt::format(
+        "{}: no sign of life for {:.1f} s, so the process was killed, has crashed or hangs",
+        ranks_text(gone), seconds(silence));
+  if (!left.empty())
+    return fmt::format("{} left the group: the program there ended or threw an exception",
+                       ranks_text(left));
+  for (int rank = 0; rank < std::ssize(seen); ++rank)
+    if (seen[static_cast<size_t>(rank)].last.collectives == last) behind.push_back(rank);
+  if (first == last) return std::nullopt;
+  return fmt::format("{} alive but behind: collective {} has begun there, {} elsewhere",
+                     ranks_text(behind) + (behind.size() == 1 ? " is" : " are"), last, first);
+}
+
+/// Shared with the thread, which may outlive the Membership if the store does not answer.
+struct Membership::State {
+  std::shared_ptr<Store> store;
+  int rank = 0, world_size = 1;
+  WatchTimes times;
+  std::function<void()> on_finding;
+
+  std::atomic<std::int64_t> collectives{0};
+  mutable std::mutex mutex;
+  std::condition_variable changed;
+  bool leaves = false, ended = false;
+  bool suspects = false;    // a collective of this rank failed
+  bool has_looked = false;  // after that, and found no reason
+  std::optional<std::string> finding;
+
+  // Of the thread alone.
+  std::int64_t beats = 0;
+  std::vector<Observed> seen;
+  std::vector<Clock::time_point> since;
+  std::optional<Clock::time_point> suspicious_since;
+  std::string suspicion;
+
+  void say(bool has_left) {
+    store->set(sign_key(rank), Sign{has_left, ++beats, collectives}.text());
+  }
+  bool is_watched(int other) const { return other != rank && (rank == 0 || other == 0); }
+  void observe() {
+    for (int other = 0; other < world_size; ++other) {
+      auto& one = seen[static_cast<size_t>(other)];
+      auto& since_then = since[static_cast<size_t>(other)];
+      if (is_watched(other)) {
+        const std::optional<std::string> text = store->get(sign_key(other));
+        const Sign sign = text ? Sign::parse(*text) : Sign();
+        if (sign.count != one.last.count || sign.has_left) since_then = Clock::now();
+        one.last = sign;
+      } else {
+        since_then = Clock::now();
+        one.last.collectives = collectives;
+      }
+      one.silence = std::chrono::duration_cast<milliseconds>(Clock::now() - since_then);
+    }
+  }
+  void find(const std::string& what) {
+    {
+      const std::lock_guard lock(mutex);
+      if (finding) return;
+      finding = what;
+    }
+    changed.notify_all();
+    on_finding();
+  }
+  // The first rank to write counts.
+  void publish(const std::string& what) {
+    if (store->add("findings", 1) == 1) store->set(kFinding, what);
+    find(what);
+  }
+  std::optional<std::string> long_silence() const {
+    std::vector<Observed> gone = seen;
+    for (Observed& one : gone) one.last.has_left = false, one.last.collectives = 0;
+    return find_culprits(gone, times.dead_after);
+  }
+  void look();
+};
+
+void Membership::State::look() {
+  say(false);
+  if (const auto other = store->get(kFinding)) return find(*other);
+  observe();
+  // A rank that has left is not silent.
+  if (const auto silent = long_silence()) return publish(*silent);
+  bool suspected;
+  {
+    const std::lock_guard lock(mutex);
+    suspected = suspects;
+  }
+  if (suspected && suspicion.empty()) store->set(kSuspicion, suspicion = "yes");
+  if (rank == 0 && !suspected) suspected = store->get(kSuspicion).has_value();
+  if (!suspected) return;
+  // Silence is counted from the suspicion on: a machine under load is late now and then.
+  if (!suspicious_since) suspicious_since = Clock::now();
+  const bool is_time = Clock::now() - *suspicious_since > times.suspect_after + times.interval;
+  std::vector<Observed> others = seen;
+  if (rank != 0) others.resize(1);  // it knows of rank 0 alone
+  const auto culprits = find_culprits(others, times.suspect_after);
+  const bool left = std::any_of(others.begin(), others.end(),
+                                [](const Observed& one) { return one.last.has_left; });
+  if (culprits && (is_time || left)) return publish(*culprits);
+  if (is_time && rank == 0) {
+    {
+      const std::lock_guard lock(mutex);
+      has_looked = true;
+    }
+    changed.notify_all();
+  }
+}
+
+void Membership::watch(const std::shared_ptr<State>& state) {
+  std::unique_lock lock(state->mutex);
+  while (!state->leaves && !state->finding) {
+    lock.unlock();
+    try {
+      state->look();
+    } catch (const std::exception&) {
+      const int host = state->store->host_rank();
+      const bool left =
+          host >= 0 && host != state->rank && state->seen[static_cast<size_t>(host)].last.has_left;
+      if (host >= 0 && !left)
+        state->find(
+            fmt::format("rank {}: {} does not answer any more, so the process was killed or "
+                        "has crashed",
+                        host, state->store->name()));
+      else if (left)
+        state->find(
+            fmt::format("rank {} left the group, and with it {}", host, state->store->name()));
+      else
+        state->find(fmt::format("{} does not answer any more", state->store->name()));
+    }
+    lock.lock();
+    state->changed.wait_for(lock, state->times.interval,
+                            [&] { return state->leaves || state->finding.has_value(); });
+  }
+  // The rank that has the store stays until the others have read what it found.
+  const bool found = state->finding.has_value();
+  lock.unlock();
+  try {
+    state->say(/*has_left=*/!found);
+    state->store->set(left_key(state->rank), "1");
+    if (state->store->host_rank() == state->rank)
+      state->store->wait(keys(state->world_size, left_key), 3 * state->times.interval);
+  } catch (const std::exception&) {
+    // The store is gone: nobody is there to be told.
+  }
+  lock.lock();
+  state->ended = true;
+  state->changed.notify_all();
+}
+
+Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, WatchTimes times,
+                       std::function<void()> on_finding)
+    : state_(std::make_shared<State>()) {
+  state_->store = std::move(store);
+  state_->rank = rank;
+  state_->world_size = world_size;
+  state_->times = times;
+  state_->on_finding = std::move(on_finding);
+  state_->seen.resize(static_cast<size_t>(world_size));
+  state_->since.assign(static_cast<size_t>(world_size), Clock::now());
+  std::thread([state = state_] { watch(state); }).detach();
+}
+
+Membership::~Membership() {
+  std::unique_lock lock(state_->mutex);
+  state_->leaves = true;
+  state_->changed.notify_all();
+  state_->changed.wait_for(lock, 6 * state_->times.interval, [&] { return state_->ended; });
+}
+
+void Membership::join(Store& store, int rank, int world_size, milliseconds timeout) {
+  constexpr const char* kWhere = "distributed.start";
+  if (store.add(fmt::format("processes/{}", rank), 1) != 1)
+    throw DeviceError(
+        {kWhere, "a rank is there twice", fmt::format("rank {} in {}", rank, store.name()),
+         "one process for each rank",
+         "see which variables set the rank; delete the file of a store that an earlier "
+         "run left behind; name a second group (ProcessGroupOptions::name)"});
+  const std::string size = std::to_string(world_size);
+  if (rank == 0) store.set("world_size", size);
+  store.set(joined_key(rank), size);
+  const bool has_first = store.wait({"world_size"}, timeout);
+  if (has_first) {
+    const std::string said = store.get("world_size").value_or(size);
+    if (said != size)
+      throw DeviceError({kWhere, "the ranks disagree on their number",
+                         fmt::format("{} on rank {}, {} on rank 0", size, rank, said),
+                         "the same world size for all",
+                         "start all processes by one command, or correct WORLD_SIZE"});
+  }
+  if (has_first && store.wait(keys(world_size, joined_key), timeout)) return;
+  std::vector<int> missing;
+  for (int other = 0; other < world_size; ++other)
+    if (!store.get(joined_key(other))) missing.push_back(other);
+  throw DeviceError({kWhere, "not all ranks have come",
+                     fmt::format("{} of {} missing after {:.1f} s", ranks_text(missing), world_size,
+                                 seconds(timeout)),
+                     "all of them within ProcessGroupOptions::start_timeout",
+                     "see whether these processes were started, and their output"});
+}
+
+void Membership::count_collective() { ++state_->collectives; }
+
+std::optional<std::string> Membership::finding() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->finding;
+}
+
+std::optional<std::string> Membership::diagnose() {
+  const WatchTimes& times = state_->times;
+  std::unique_lock lock(state_->mutex);
+  state_->suspects = true;
+  state_->changed.wait_for(lock, times.suspect_after + 5 * times.interval,
+                           [&] { return state_->finding || state_->has_looked; });
+  return state_->finding;
+}
+
+}  // namespace demi::distributed

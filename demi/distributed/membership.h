@@ -1,0 +1,74 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/distributed/store.h"
+
+namespace demi::distributed {
+
+/// How often a rank gives a sign of life, and when it counts as gone.
+struct WatchTimes {
+  std::chrono::milliseconds interval{500};
+  /// Without a sign of life for this long a rank counts as gone, though nothing else went wrong.
+  std::chrono::milliseconds dead_after{60'000};
+  /// The same after a collective failed on some rank.
+  std::chrono::milliseconds suspect_after{1'500};
+};
+
+/// What a rank last said of itself.
+struct DEMI_API Sign {
+  bool has_left = false;         // its ProcessGroup was destroyed
+  std::int64_t count = 0;        // one more each interval
+  std::int64_t collectives = 0;  // begun so far
+  std::string text() const;
+  static Sign parse(const std::string& text);
+};
+
+/// What a watching rank knows of another one.
+struct Observed {
+  Sign last;
+  std::chrono::milliseconds silence{0};  // since `last` was new
+};
+
+/// What has become of the ranks after a collective failed: which are gone, have left, or lag
+/// behind. Nothing if all are alive and equally far. `seen` is by rank.
+DEMI_API std::optional<std::string> find_culprits(const std::vector<Observed>& seen,
+                                                  std::chrono::milliseconds gone_after);
+
+/// Which ranks take part, and whether they are alive. A thread gives this rank's signs of life;
+/// that of rank 0 reads those of all, and all others read rank 0's. The first finding is written to
+/// the store, so that all ranks report the same.
+class DEMI_API Membership {
+ public:
+  /// `on_finding`: called at most once, from the thread, maybe after the destructor.
+  Membership(std::shared_ptr<Store> store, int rank, int world_size, WatchTimes times,
+             std::function<void()> on_finding);
+  /// Says that this rank leaves. Returns within seconds, also if the store does not answer.
+  ~Membership();
+
+  /// Waits until all ranks are there. Throws DeviceError that names those that are not, a rank that
+  /// is there twice, and ranks that disagree on the world size.
+  static void join(Store& store, int rank, int world_size, std::chrono::milliseconds timeout);
+
+  /// One more collective has begun on this rank.
+  void count_collective();
+  /// What was found, if anything was.
+  std::optional<std::string> finding() const;
+  /// A collective of this rank has failed. Waits, a few intervals, for the watch to find out why.
+  std::optional<std::string> diagnose();
+
+ private:
+  struct State;
+  static void watch(const std::shared_ptr<State>& state);
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace demi::distributed

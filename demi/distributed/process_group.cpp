@@ -1,0 +1,370 @@
+#include "demi/distributed/process_group.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/distributed/c10d.h"
+#include "demi/distributed/collectives.h"
+#include "demi/distributed/launch.h"
+#include "demi/distributed/membership.h"
+#include "demi/distributed/store.h"
+
+namespace demi::distributed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// Ends of collectives, and findings of the watch: what a waiting rank waits for.
+struct Events {
+  std::mutex mutex;
+  std::condition_variable changed;
+};
+
+void check_options(const ProcessGroupOptions& options) {
+  constexpr const char* kWhere = "distributed.start";
+  if (options.rank.has_value() != options.world_size.has_value())
+    throw UsageError({kWhere, "one of two options is missing",
+                      options.rank ? "rank alone" : "world_size alone",
+                      "rank and world_size, or neither", "give both"});
+  if (options.rank &&
+      (*options.world_size < 1 || *options.rank < 0 || *options.rank >= *options.world_size))
+    throw UsageError({kWhere, "the rank is out of range",
+                      fmt::format("rank {} of {}", *options.rank, *options.world_size),
+                      "a rank from 0 to world_size - 1", "ranks count from 0"});
+  const milliseconds least = std::min({options.start_timeout, options.timeout, options.dead_after});
+  if (least < milliseconds(1))
+    throw UsageError({kWhere, "a timeout is not positive", fmt::format("{} ms", least.count()),
+                      "1 ms or more", "leave it out for the default"});
+}
+
+Ranks ranks_of(const ProcessGroupOptions& options, const InitMethod& method) {
+  if (method.rank.has_value() != method.world_size.has_value())
+    throw DeviceError({"distributed.start", "one of two numbers is missing", options.init_method,
+                       "?rank=R&world_size=N, or neither", "give both"});
+  const auto rank = options.rank ? options.rank : method.rank;
+  const auto size = options.world_size ? options.world_size : method.world_size;
+  if (!rank) return read_ranks(environment());
+  const std::string named = fmt::format("rank {} of {} in the options", *rank, *size);
+  if (*size < 1 || *rank < 0 || *rank >= *size)
+    throw DeviceError({"distributed.start", "the rank is out of range", options.init_method,
+                       "rank from 0 to world_size - 1", "ranks count from 0"});
+  Ranks ranks{"options", *rank, *size, std::nullopt, named};
+  if (const auto local = environment()("LOCAL_RANK")) ranks.local_rank = std::atoi(local->c_str());
+  return ranks;
+}
+
+std::shared_ptr<Store> store_of(const ProcessGroupOptions& options, const InitMethod& method,
+                                const Ranks& ranks, std::string& prefix) {
+  if (method.kind == InitMethod::Kind::kFile) return file_store(method.path, ranks.world_size);
+  StoreAddress address{method.host, method.port, false, "", "init_method=" + options.init_method};
+  if (method.kind == InitMethod::Kind::kEnvironment)
+    address = read_store_address(environment(), ranks);
+  prefix += address.run + "/";
+  return tcp_store(address, ranks.rank == 0 && !address.served_by_agent, options.start_timeout);
+}
+
+/// The store's keys under a name.
+class Named final : public Store {
+ public:
+  Named(std::shared_ptr<Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, const std::string& value) override {
+    store_->set(prefix_ + key, value);
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    return store_->get(prefix_ + key);
+  }
+  std::int64_t add(const std::string& key, std::int64_t value) override {
+    return store_->add(prefix_ + key, value);
+  }
+  bool wait(const std::vector<std::string>& keys, milliseconds timeout) override {
+    std::vector<std::string> named;
+    for (const std::string& key : keys) named.push_back(prefix_ + key);
+    return store_->wait(named, timeout);
+  }
+  std::shared_ptr<Store> for_another_thread() override {
+    return std::make_shared<Named>(store_->for_another_thread(), prefix_);
+  }
+  std::string name() const override { return store_->name(); }
+  int host_rank() const override { return store_->host_rank(); }
+
+ private:
+  std::shared_ptr<Store> store_;
+  std::string prefix_;
+};
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& e) {
+    const std::string text = e.what_without_backtrace();
+    return text.substr(0, text.find('\n'));
+  } catch (const std::exception& e) {
+    const std::string text = e.what();
+    return text.substr(0, text.find('\n'));
+  }
+}
+
+// The first line in which two texts differ: of both.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  size_t begin = 0, end = 0;
+  const size_t common =
+      static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  if (common > 0) begin = a.rfind('\n', common - 1) + 1;  // 0 if there is none
+  const auto line = [&](const std::string& text) {
+    if (begin >= text.size()) return std::string("nothing");
+    end = text.find('\n', begin);
+    return text.substr(begin, end == std::string::npos ? end : end - begin);
+  };
+  return {line(a), line(b)};
+}
+
+}  // namespace
+
+struct ProcessGroup::Impl {
+  Ranks ranks;
+  milliseconds timeout{};
+  std::shared_ptr<Store> store;  // null for one rank
+  std::shared_ptr<Events> events = std::make_shared<Events>();
+  std::unique_ptr<Collectives> collectives;
+  std::unique_ptr<Membership> membership;  // null for one rank
+  std::string failure;                     // of the first collective that failed
+  std::int64_t comparisons = 0;
+
+  ~Impl();
+  void start(const std::shared_ptr<Store>& bare, const std::string& prefix,
+             const ProcessGroupOptions& options);
+  void check_alive(const std::string& what) const;
+  [[noreturn]] void fail(const std::string& what, const std::string& error);
+};
+
+struct ProcessGroup::Pending::Impl {
+  struct End {
+    bool has_come = false;
+    std::exception_ptr error;
+  };
+
+  std::shared_ptr<ProcessGroup::Impl> group;
+  std::unique_ptr<Collective> collective;
+  at::Tensor tensor;
+  std::string what;
+  std::shared_ptr<End> end = std::make_shared<End>();  // guarded by group->events->mutex
+};
+
+void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare, const std::string& prefix,
+                               const ProcessGroupOptions& options) {
+  timeout = options.timeout;
+  store = std::make_shared<Named>(bare, prefix);
+  Membership::join(*store, ranks.rank, ranks.world_size, options.start_timeout);
+  WatchTimes times;
+  times.interval = std::max(times.interval, milliseconds(ranks.world_size));
+  times.dead_after = std::max(options.dead_after, 4 * times.interval);
+  membership = std::make_unique<Membership>(store->for_another_thread(), ranks.rank,
+                                            ranks.world_size, times, [events = events] {
+                                              const std::lock_guard lock(events->mutex);
+                                              events->changed.notify_all();
+                                            });
+  collectives = gloo(bare, prefix, ranks.rank, ranks.world_size, options.timeout);
+}
+
+ProcessGroup::Impl::~Impl() {
+  // Gloo's destructor waits for collectives under way, which may never end if a rank is gone.
+  if (!failure.empty() || (membership && membership->finding())) (void)collectives.release();
+}
+
+void ProcessGroup::Impl::check_alive(const std::string& what) const {
+  std::string known = failure;
+  if (known.empty() && membership) known = membership->finding().value_or("");
+  if (!known.empty())
+    throw DeviceError({"distributed." + what, "the process group has failed", known,
+                       "ranks that are all alive",
+                       "see those ranks' own output; start all of them "
+                       "again and resume from the last checkpoint"});
+}
+
+void ProcessGroup::Impl::fail(const std::string& what, const std::string& error) {
+  std::optional<std::string> finding;
+  if (membership) finding = membership->diagnose();
+  failure = finding.value_or(error);
+  throw DeviceError(
+      {"distributed." + what, "a collective failed on rank " + std::to_string(ranks.rank),
+       finding && !error.empty() ? *finding + " (LibTorch says: " + error + ")" : failure,
+       "ranks that are all alive and call the same collectives in the same order",
+       "see those ranks' own output; start all of them again and resume from the last checkpoint"});
+}
+
+ProcessGroup::ProcessGroup(const ProcessGroupOptions& options) : impl_(std::make_shared<Impl>()) {
+  check_options(options);
+  const InitMethod method = parse_init_method(options.init_method);
+  impl_->ranks = ranks_of(options, method);
+  impl_->timeout = options.timeout;
+  if (impl_->ranks.world_size == 1) {
+    impl_->collectives = alone();
+    return;
+  }
+  std::string prefix = "demi/" + options.name + "/";
+  const std::shared_ptr<Store> store = store_of(options, method, impl_->ranks, prefix);
+  impl_->start(store, prefix, options);
+}
+
+ProcessGroup::ProcessGroup(std::shared_ptr<Store> store, int rank, int world_size,
+                           const ProcessGroupOptions& options)
+    : impl_(std::make_shared<Impl>()) {
+  impl_->ranks = {"options", rank, world_size, std::nullopt, ""};
+  impl_->start(store, "demi/" + options.name + "/", options);
+}
+
+ProcessGroup::~ProcessGroup() = default;
+
+int ProcessGroup::rank() const { return impl_->ranks.rank; }
+int ProcessGroup::world_size() const { return impl_->ranks.world_size; }
+
+int ProcessGroup::local_rank() const {
+  const Ranks& ranks = impl_->ranks;
+  if (ranks.local_rank) return *ranks.local_rank;
+  if (ranks.world_size == 1) return 0;
+  throw DeviceError({"distributed.local_rank", "nobody said which process of its machine this is",
+                     ranks.named, "LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK or SLURM_LOCALID",
+                     "set LOCAL_RANK for each process"});
+}
+
+ProcessGroup::Pending::Pending() = default;
+ProcessGroup::Pending::~Pending() = default;
+ProcessGroup::Pending::Pending(Pending&&) noexcept = default;
+ProcessGroup::Pending& ProcessGroup::Pending::operator=(Pending&&) noexcept = default;
+
+void ProcessGroup::Pending::wait() {
+  const std::unique_ptr<Impl> impl = std::move(impl_);
+  if (!impl) return;
+  ProcessGroup::Impl& group = *impl->group;
+  std::string error;
+  {
+    // c10d's own timeout comes first, and its message is better.
+    const auto deadline = Clock::now() + group.timeout + milliseconds(500);
+    std::unique_lock lock(group.events->mutex);
+    const bool woke = group.events->changed.wait_until(lock, deadline, [&] {
+      return impl->end->has_come || (group.membership && group.membership->finding());
+    });
+    if (impl->end->has_come && !impl->end->error) {
+      lock.unlock();
+      impl->collective->synchronize();
+      return;
+    }
+    if (impl->end->error)
+      error = message_of(impl->end->error);
+    else if (!woke)
+      error =
+          fmt::format("no end after {:.1f} s", static_cast<double>(group.timeout.count()) / 1e3);
+  }
+  // Gloo may still write to the tensor.
+  if (!impl->end->has_come) (void)new at::Tensor(impl->tensor);
+  group.fail(impl->what, error);
+}
+
+namespace {
+
+void check_tensor(const char* where, const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_contiguous())
+    throw UsageError({where, "the tensor has no contiguous memory",
+                      tensor.defined() ? "a view" : "an undefined tensor", "a contiguous tensor",
+                      "call contiguous() first, and copy the result back"});
+}
+
+}  // namespace
+
+ProcessGroup::Pending ProcessGroup::start_all_reduce(const at::Tensor& tensor, Reduction reduction,
+                                                     const std::string& what) {
+  check_tensor("distributed.all_reduce", tensor);
+  return start(tensor, what, [&] { return impl_->collectives->all_reduce(tensor, reduction); });
+}
+
+ProcessGroup::Pending ProcessGroup::start(
+    const at::Tensor& tensor, const std::string& what,
+    const std::function<std::unique_ptr<Collective>()>& begin) {
+  impl_->check_alive(what);
+  if (impl_->membership) impl_->membership->count_collective();
+  Pending pending;
+  pending.impl_ = std::make_unique<Pending::Impl>();
+  pending.impl_->group = impl_;
+  pending.impl_->tensor = tensor;
+  pending.impl_->what = what;
+  try {
+    pending.impl_->collective = begin();
+  } catch (const std::exception&) {
+    impl_->fail(what, message_of(std::current_exception()));
+  }
+  pending.impl_->collective->on_end(
+      [end = pending.impl_->end, events = impl_->events](std::exception_ptr error) {
+        const std::lock_guard lock(events->mutex);
+        end->has_come = true;
+        end->error = std::move(error);
+        events->changed.notify_all();
+      });
+  return pending;
+}
+
+void ProcessGroup::all_reduce(const at::Tensor& tensor, Reduction reduction) {
+  start_all_reduce(tensor, reduction).wait();
+}
+
+void ProcessGroup::broadcast(const at::Tensor& tensor, int root) {
+  check_tensor("distributed.broadcast", tensor);
+  if (root < 0 || root >= world_size())
+    throw UsageError({"distributed.broadcast", "there is no such rank", std::to_string(root),
+                      fmt::format("0 to {}", world_size() - 1), "ranks count from 0"});
+  start(tensor, "broadcast", [&] { return impl_->collectives->broadcast(tensor, root); }).wait();
+}
+
+void ProcessGroup::barrier() {
+  const at::Tensor none = at::zeros({1}, at::kInt);
+  start_all_reduce(none, Reduction::kSum, "barrier").wait();
+}
+
+void ProcessGroup::require_same(const std::string& what, const std::string& text) {
+  if (world_size() == 1) return;
+  const std::string key = fmt::format("same/{}", ++impl_->comparisons);
+  Store& store = *impl_->store;
+  try {
+    if (rank() == 0) store.set(key, text);
+    if (!store.wait({key}, impl_->timeout)) impl_->fail("require_same", "rank 0 did not come");
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const std::exception&) {
+    impl_->fail("require_same", message_of(std::current_exception()));
+  }
+  const std::string first = store.get(key).value_or(text);
+  const at::Tensor differs = at::zeros({world_size()}, at::kInt);
+  if (first != text) {
+    const auto [theirs, ours] = first_difference(first, text);
+    store.set(fmt::format("{}/{}", key, rank()), ours + "\n" + theirs);
+    differs[rank()] = 1;
+  }
+  start_all_reduce(differs, Reduction::kMax, "require_same").wait();
+  std::vector<std::string> seen;
+  std::string expected;
+  for (int other = 0; other < world_size(); ++other) {
+    if (differs[other].item<int>() == 0) continue;
+    const std::string lines = store.get(fmt::format("{}/{}", key, other)).value_or("");
+    const size_t cut = lines.find('\n');
+    if (expected.empty()) expected = lines.substr(cut + 1);
+    seen.push_back(fmt::format("{} on rank {}", lines.substr(0, cut), other));
+  }
+  if (!seen.empty())
+    throw UsageError({"distributed.require_same", "ranks do not agree on " + what,
+                      fmt::format("{}", fmt::join(seen, ", ")), expected + ", as on rank 0",
+                      "start all ranks with the same program, options and files"});
+}
+
+}  // namespace demi::distributed

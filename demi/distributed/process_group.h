@@ -1,0 +1,112 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "demi/core/export.h"
+
+namespace demi::distributed {
+
+class Collective;
+class Store;
+
+/// How the tensors of all ranks become one: their sum, or the greatest of each element.
+enum class Reduction { kSum, kMax };
+
+struct ProcessGroupOptions {
+  /// How the ranks meet: "env://" (MASTER_ADDR and MASTER_PORT, which torchrun sets),
+  /// "tcp://HOST:PORT" of rank 0, or "file:///PATH" for ranks that share a file system. The file
+  /// must not exist at the start; the last rank to end deletes it.
+  std::string init_method = "env://";
+  /// Both or none. None: what torchrun, mpirun or srun says in the environment; one rank if none
+  /// of them started this process.
+  std::optional<int> rank = std::nullopt;
+  std::optional<int> world_size = std::nullopt;
+  /// Until all ranks have come.
+  std::chrono::milliseconds start_timeout{5 * 60'000};
+  /// Of each collective: from its start on this rank until every rank has taken part.
+  std::chrono::milliseconds timeout{30 * 60'000};
+  /// A rank that gives no sign of life for this long is gone; the others then end at once. A rank
+  /// whose connections break is noticed within seconds.
+  std::chrono::milliseconds dead_after{60'000};
+  /// Distinguishes several groups of one process.
+  std::string name = "main";
+};
+
+/// The processes of one job, each of which has a rank, and the collectives among them: LibTorch's
+/// c10d with Gloo, on tensors of the CPU.
+///
+///     demi::distributed::ProcessGroup group;              // started by torchrun, mpirun or srun
+///     torch::Tensor sums = torch::tensor({loss, count}, torch::kFloat64);
+///     group.all_reduce(sums);                             // exact totals over all ranks
+///
+/// All ranks call the same collectives in the same order, from one thread at a time. A collective
+/// that fails throws DeviceError, which names the rank that is gone, that left or that lags behind,
+/// and so does every later one: a group does not recover. No rank waits for longer than `timeout`
+/// and 5 seconds.
+class DEMI_API ProcessGroup {
+ public:
+  /// Waits for all ranks. Throws DeviceError for variables that are missing, out of range or in
+  /// contradiction, an address that nobody answers, a port that is taken, ranks that did not come,
+  /// and a LibTorch without collectives; UsageError for options that cannot be.
+  explicit ProcessGroup(const ProcessGroupOptions& options = {});
+  /// Tells the other ranks. Waits at most for a few seconds.
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const;
+  int world_size() const;
+  /// Among the processes of this machine: which GPU is this rank's. Throws DeviceError if no
+  /// launcher said it.
+  int local_rank() const;
+
+  /// Over all ranks, in place and in the tensor's own dtype; the same bits
+  /// on every rank. 16-bit sums are rounded to 16 bits at each addition.
+  void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
+  /// The tensor of rank `root`, in place.
+  void broadcast(const at::Tensor& tensor, int root = 0);
+  /// Waits until every rank has come here.
+  void barrier();
+  /// Throws UsageError on every rank if the texts differ; the message names the first line that
+  /// differs and the ranks. `what` is part of the message: "the model".
+  void require_same(const std::string& what, const std::string& text);
+
+  /// A collective that was started and not waited for. The tensor belongs to it until wait().
+  class DEMI_API Pending {
+   public:
+    Pending();
+    ~Pending();
+    Pending(Pending&&) noexcept;
+    Pending& operator=(Pending&&) noexcept;
+    bool is_under_way() const { return impl_ != nullptr; }
+    /// Once. Throws as the collective itself.
+    void wait();
+
+   private:
+    friend class ProcessGroup;
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+  };
+  /// `what` is named if it fails.
+  Pending start_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
+                           const std::string& what = "all_reduce");
+
+ protected:
+  /// On a store of the test's choice.
+  ProcessGroup(std::shared_ptr<Store> store, int rank, int world_size,
+               const ProcessGroupOptions& options);
+
+ private:
+  struct Impl;
+  Pending start(const at::Tensor& tensor, const std::string& what,
+                const std::function<std::unique_ptr<Collective>()>& begin);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace demi::distributed

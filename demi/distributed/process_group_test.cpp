@@ -1,0 +1,234 @@
+#include "demi/distributed/process_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "demi/core/error.h"
+#include "demi/distributed/children_testing.h"
+#include "demi/distributed/ranks_testing.h"
+
+namespace demi::distributed {
+namespace {
+
+using demi::testing::Child;
+using demi::testing::on_ranks;
+using demi::testing::short_timeouts;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Binds a free port and holds it.
+class Port {
+ public:
+  Port() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    ::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    ::listen(socket_, 1);
+    socklen_t size = sizeof address;
+    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    number_ = ntohs(address.sin_port);
+  }
+  ~Port() { release(); }
+  int number() const { return number_; }
+  void release() {
+    if (socket_ >= 0) ::close(socket_);
+    socket_ = -1;
+  }
+
+ private:
+  int socket_, number_ = 0;
+};
+
+std::string start_error(const ProcessGroupOptions& options) {
+  try {
+    const ProcessGroup group(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class Folder : public ::testing::Test {
+ protected:
+  Folder() {
+    std::string name = ::testing::TempDir() + "demi_group_XXXXXX";
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Folder() override { std::filesystem::remove_all(path_); }
+  std::filesystem::path path_;
+};
+
+TEST(ProcessGroup, AloneWithoutALauncher) {
+  ProcessGroup group;
+  EXPECT_EQ(group.rank(), 0);
+  EXPECT_EQ(group.world_size(), 1);
+  EXPECT_EQ(group.local_rank(), 0);
+  const auto tensor = torch::tensor({1.F, 2.F});
+  group.all_reduce(tensor);
+  group.broadcast(tensor);
+  group.barrier();
+  group.require_same("anything", "text");
+  EXPECT_TRUE(torch::equal(tensor, torch::tensor({1.F, 2.F})));
+}
+
+TEST(ProcessGroup, ReducesAndBroadcastsOnThreeRanks) {
+  const auto errors = on_ranks(3, [](ProcessGroup& group) {
+    for (const auto dtype : {torch::kFloat, torch::kHalf, torch::kBFloat16, torch::kDouble,
+                             torch::kInt, torch::kLong}) {
+      const auto sum = torch::full({5}, group.rank() + 1, dtype);
+      group.all_reduce(sum);
+      EXPECT_TRUE(torch::equal(sum, torch::full({5}, 6, dtype)));
+      const auto most = torch::full({5}, group.rank() + 1, dtype);
+      group.all_reduce(most, Reduction::kMax);
+      EXPECT_TRUE(torch::equal(most, torch::full({5}, 3, dtype)));
+      const auto sent = torch::full({5}, group.rank() + 1, dtype);
+      group.broadcast(sent, 1);
+      EXPECT_TRUE(torch::equal(sent, torch::full({5}, 2, dtype)));
+    }
+    group.barrier();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ProcessGroup, DifferencesAreNamedOnEveryRank) {
+  const auto errors = on_ranks(3, [](ProcessGroup& group) {
+    group.require_same("the model", "a\nb\nc");
+    group.require_same("the model", group.rank() == 2 ? "a\nbad\nc" : "a\nb\nc");
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("the model"), HasSubstr("bad on rank 2"),
+                                 HasSubstr("accepted: b, as on rank 0"))));
+  const auto shorter = on_ranks(2, [](ProcessGroup& group) {
+    group.require_same("the model", group.rank() == 1 ? "a\n" : "a\nb\n");
+  });
+  EXPECT_THAT(shorter, Each(HasSubstr("nothing on rank 1")));
+}
+
+TEST(ProcessGroup, RefusesWrongArguments) {
+  ProcessGroupOptions options;
+  options.rank = 0;
+  EXPECT_THAT(start_error(options), HasSubstr("rank alone"));
+  options.world_size = 0;
+  EXPECT_THAT(start_error(options), HasSubstr("rank 0 of 0"));
+  options.rank = 2;
+  options.world_size = 2;
+  EXPECT_THAT(start_error(options), HasSubstr("rank 2 of 2"));
+  options.rank = 1;
+  options.timeout = milliseconds(0);
+  EXPECT_THAT(start_error(options), HasSubstr("0 ms"));
+  options = {};
+  options.init_method = "tcp://127.0.0.1:80?rank=3&world_size=2";
+  EXPECT_THAT(start_error(options), HasSubstr("rank=3"));
+  ProcessGroup alone;
+  EXPECT_THROW(alone.broadcast(torch::zeros({1}), 1), UsageError);
+  EXPECT_THROW(alone.all_reduce(torch::zeros({4, 4}).t().narrow(0, 0, 2)), UsageError);
+}
+
+TEST(ProcessGroup, AddressesThatFailAreNamed) {
+  ProcessGroupOptions options;
+  options.world_size = 2;
+  options.start_timeout = milliseconds(400);
+  options.rank = 0;
+  const Port taken;
+  options.init_method = "tcp://127.0.0.1:" + std::to_string(taken.number());
+  EXPECT_THAT(start_error(options),
+              AllOf(HasSubstr("the port is taken"), HasSubstr(std::to_string(taken.number()))));
+  options.init_method = "tcp://no-such-machine.invalid:29500";
+  EXPECT_THAT(start_error(options),
+              AllOf(HasSubstr("no machine has this name"), HasSubstr("no-such-machine.invalid")));
+  Port free;
+  options.init_method = "tcp://127.0.0.1:" + std::to_string(free.number());
+  free.release();
+  EXPECT_THAT(start_error(options), HasSubstr("rank 1 of 2 missing"));
+  options.rank = 1;
+  EXPECT_THAT(start_error(options), HasSubstr("the store does not answer"));
+}
+
+// A child: rank CHILD_RANK of CHILD_SIZE. Reduces for ever; "stuck" on rank
+// CHILD_STUCK, which stops to take part.
+TEST(ChildRank, DISABLED_ReducesForEver) {
+  const auto number = [](const char* name) { return std::atoi(std::getenv(name)); };
+  ProcessGroupOptions options;
+  options.init_method = std::getenv("CHILD_METHOD");
+  options.rank = number("CHILD_RANK");
+  options.world_size = number("CHILD_SIZE");
+  options.timeout = seconds(number("CHILD_TIMEOUT"));
+  const int stuck = number("CHILD_STUCK");
+  try {
+    ProcessGroup group(options);
+    const auto tensor = torch::ones({1 << 20});
+    for (std::int64_t step = 0;; ++step) {
+      if (step == 3 && group.rank() == stuck) {
+        std::fprintf(stderr, "stuck\n");
+        std::this_thread::sleep_for(std::chrono::hours(1));
+      }
+      group.all_reduce(tensor);
+      tensor.fill_(1);
+      if (step == 3) std::fprintf(stderr, "running\n");
+    }
+  } catch (const DeviceError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::exit(4);
+  }
+}
+
+class Kills : public Folder {
+ protected:
+  void start(int count, const std::string& method, int stuck, int timeout_s) {
+    for (int rank = 0; rank < count; ++rank)
+      ranks_.push_back(std::make_unique<Child>(
+          "ChildRank.DISABLED_ReducesForEver",
+          std::map<std::string, std::string>{{"CHILD_METHOD", method},
+                                             {"CHILD_RANK", std::to_string(rank)},
+                                             {"CHILD_SIZE", std::to_string(count)},
+                                             {"CHILD_STUCK", std::to_string(stuck)},
+                                             {"CHILD_TIMEOUT", std::to_string(timeout_s)},
+                                             {"OMP_NUM_THREADS", "1"}},
+          path_ / std::to_string(rank)));
+  }
+  // All but `gone` end with 4 and a message that names it.
+  void expect_the_others_name(size_t gone, const std::string& text, seconds limit) {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (rank == gone) continue;
+      EXPECT_EQ(ranks_[rank]->wait(limit), 4) << rank << ": " << ranks_[rank]->output();
+      EXPECT_THAT(ranks_[rank]->output(), HasSubstr(text));
+    }
+  }
+  std::vector<std::unique_ptr<Child>> ranks_;
+};
+
+TEST_F(Kills, InAnAllReduceIsNamedByTheOthers) {
+  start(3, "file://" + (path_ / "store").string(), -1, 60);
+  ASSERT_TRUE(ranks_[1]->has_said("running", seconds(60))) << ranks_[1]->output();
+  ranks_[1]->send(SIGKILL);
+  expect_the_others_name(1, "rank 1: no sign of life", seconds(30));
+}
+
+TEST_F(Kills, OfTheRankWithTheStoreInForward) {
+  Port port;
+  const std::string method = "tcp://127.0.0.1:" + std::to_string(port.number());
+  port.release();
+  start(3, method, 0, 60);
+  ASSERT_TRUE(ranks_[0]->has_said("stuck", seconds(60))) << ranks_[0]->output();
+  ranks_[0]->send(SIGKILL);
+  expect_the_others_name(0, "rank 0", seconds(30));
+}
+
+TEST_F(Kills, ARankThatStopsToTakePartIsNamedAfterTheTimeout) {
+  start(3, "file://" + (path_ / "store").string(), 2, 2);
+  ASSERT_TRUE(ranks_[2]->has_said("stuck", seconds(60))) << ranks_[2]->output();
+  expect_the_others_name(2, "rank 2 is alive but behind", seconds(30));
+}
+
+}  // namespace
+}  // namespace demi::distributed
