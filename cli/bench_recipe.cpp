@@ -11,6 +11,7 @@
 #include "lab/bench/recipe.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine_json.h"
+#include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
 #include "lab/report/format.h"
 
@@ -80,7 +81,7 @@ void bench_recipe(RecipeArguments& a) {
   a.bench.config = a.settings.resolve(train::find_recipe(a.recipe).config);
   if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
   const c10::Device device = pick_device(a.bench.config.device);
-  train::set_deterministic(a.bench.config.deterministic);
+  train::backends_of(a.bench.config).set();
   note_slow_precisions(a.bench.runs, device);
   const bench::RecipeBenchResult result = bench::bench_recipe(a.bench, device);
   show_measurement(a.output, recipe_table(a, result), recipe_json(a, result), recipe_again(a));

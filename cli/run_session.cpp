@@ -48,7 +48,7 @@ RunSession::RunSession(Start start)
           std::cerr, report::Terminal::of(STDERR_FILENO), device_)) {
   if (!start_.folder.empty()) lock_.emplace(start_.folder);
   profile::count_cpu_memory();
-  train::set_deterministic(config_.deterministic);
+  train::backends_of(config_).set();
   resolve_config();
   load_data();
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");

@@ -8,6 +8,7 @@
 #include "demi/autocast/policy.h"
 #include "demi/autocast/thread_state.h"
 #include "demi/autocast/to_precision.h"
+#include "demi/backends/backends.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/contents.h"
 #include "demi/checkpoint/difference.h"

@@ -89,7 +89,7 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_grad;
   const EvaluationMode mode(*network.module);
-  const Tf32Mode tf32(options.precision.tf32);
+  const BackendsGuard backends(backends_in(options.precision, options.backends));
   const FlushSubnormals flush(options.flush_subnormals && options.device.is_cpu());
   Sums sums;
   sums.metrics.resize(options.metrics.size());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "demi/autocast/op_policy.h"
+#include "demi/backends/backends.h"
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
 #include "demi/train/history.h"
@@ -29,6 +30,8 @@ struct EvaluateOptions {
   bool per_class = false;
   /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
   bool flush_subnormals = true;
+  /// As TrainerOptions::backends.
+  Backends backends = {};
   /// Asked before each batch. true: the evaluation ends with the batches so far.
   std::function<bool()> should_stop;
 };

@@ -56,6 +56,7 @@ EvaluateOptions evaluate_options(const Setup& setup) {
           .metrics = options.metrics,
           .per_class = false,
           .flush_subnormals = options.flush_subnormals,
+          .backends = options.backends,
           .should_stop = options.should_stop};
 }
 
@@ -206,7 +207,7 @@ bool Run::advance(int64_t steps) {
 
 bool Run::go_on(int64_t until) {
   const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
-  const Tf32Mode tf32(setup_.precision.tf32);
+  const BackendsGuard backends(backends_in(setup_.precision, options_.backends));
   begin();
   while (progress_.in_epoch || (progress_.epochs_begun < epochs_ && !is_over())) {
     if (!progress_.in_epoch) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "demi/backends/backends.h"
+#include "demi/core/error.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
@@ -128,6 +130,50 @@ TEST_F(Tf32, WhatFollowedASettingAboveItStillDoes) {
             Float32Precision::TF32);
   EXPECT_EQ(context.float32Precision(Float32Backend::MKLDNN, Float32Op::CONV),
             Float32Precision::TF32);
+}
+
+// What the caller gives is stronger than the precision.
+TEST_F(Tf32, WhatTheCallerGivesCounts) {
+  const torch::nn::Identity identity;
+  Backends seen;
+  const Network looking{.module = identity.ptr(), .forward = [&](const data::Batch& batch) {
+                          seen = Backends::current();
+                          return batch.input;
+                        }};
+  const testing::Rows rows(torch::ones({1, 2}), torch::zeros({1}, torch::kLong), 1);
+  const Backends before = Backends::current();
+  for (const char* precision : {"fp32", "tf32"}) {
+    evaluate(looking, rows,
+             {.precision = parse_precision(precision),
+              .backends = {.cudnn_allow_tf32 = true, .cudnn_benchmark = true}});
+    EXPECT_EQ(seen.cudnn_allow_tf32, true) << precision;
+    EXPECT_EQ(seen.cuda_matmul_allow_tf32, precision == std::string("tf32"));
+    EXPECT_EQ(seen.cudnn_benchmark, true);
+    EXPECT_EQ(Backends::current(), before);
+  }
+}
+
+TEST_F(Tf32, AFitAndItsValidationHaveTheCallersSettings) {
+  torch::nn::Sequential model(torch::nn::Linear(2, 2));
+  std::vector<Backends> seen;
+  TrainerOptions options;
+  options.backends = {.cudnn_benchmark = true, .threads = at::get_num_threads() + 1};
+  const Backends given = options.backends, before = Backends::current();
+  const Network looking{.module = model.ptr(), .forward = [&](const data::Batch& batch) {
+                          seen.push_back(Backends::current());
+                          return model->forward(batch.input);
+                        }};
+  const testing::Rows rows(torch::ones({1, 2}), torch::zeros({1}, torch::kLong), 1);
+  Trainer(looking, options).fit(rows, &rows);
+  ASSERT_EQ(seen.size(), 2U) << "a step and a validation";
+  for (const Backends& one : seen) {
+    EXPECT_EQ(one.cudnn_benchmark, true);
+    EXPECT_EQ(one.threads, given.threads);
+    EXPECT_EQ(one.cudnn_allow_tf32, false) << "fp32";
+  }
+  EXPECT_EQ(Backends::current(), before);
+  options.backends.threads = 0;
+  EXPECT_THROW(Trainer(looking, options), UsageError);
 }
 
 // A fit of a network with products and convolutions, ended by its data.

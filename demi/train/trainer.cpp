@@ -43,6 +43,7 @@ void check(const TrainerOptions& options) {
   require(options.label_smoothing >= 0 && options.label_smoothing < 1,
           "label_smoothing is out of range", std::to_string(options.label_smoothing),
           "0 up to, but not including, 1");
+  options.backends.check();
 }
 
 GradScalerOptions scaler_options(const TrainerOptions& options, const Precision& precision) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "demi/autocast/op_policy.h"
+#include "demi/backends/backends.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
@@ -84,6 +85,9 @@ struct TrainerOptions {
   bool synchronise_phases = false;
   /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
   bool flush_subnormals = true;
+  /// LibTorch's settings during a fit; afterwards they are as before. Those of FP32's precision
+  /// that are not given follow the precision of the run: TF32 is allowed in `tf32` alone.
+  Backends backends;
   /// Asked after each batch and before each batch of validation. true: training ends with the
   /// weights and figures so far.
   std::function<bool()> should_stop;
@@ -166,9 +170,9 @@ class DEMI_API Trainer {
   History fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit = {});
 
   /// A fit in parts, so that several trainers can take turns in one thread. The steps are those of
-  /// one call of `fit`, bit for bit. Settings of the process that a fit changes (subnormals, TF32)
-  /// hold during `advance` only. The caller keeps LibTorch's random numbers of the trainers apart.
-  /// Trainer and loaders must outlive this object.
+  /// one call of `fit`, bit for bit. Settings of the process that a fit changes (subnormals,
+  /// Backends) hold during `advance` only. The caller keeps LibTorch's random numbers of the
+  /// trainers apart. Trainer and loaders must outlive this object.
   class DEMI_API Parts {
    public:
     Parts(Trainer& trainer, const data::Loader& training, const data::Loader* validation = nullptr);

@@ -9,6 +9,7 @@
 
 #include "lab/recipes/health.h"
 #include "lab/recipes/machine_json.h"
+#include "lab/recipes/plan.h"
 #include "lab/recipes/published.h"
 #include "lab/report/format.h"
 #include "lab/report/table_json.h"
@@ -109,24 +110,75 @@ void note_disturbances(const Comparison& c, std::vector<std::string>& notes) {
   }
 }
 
-// What FP32 means beside TF32, which LibTorch by itself allows in convolutions on a GPU.
-void note_tf32(const Comparison& c, std::vector<std::string>& notes) {
-  const auto has = [&](bool tf32) {
-    return std::ranges::any_of(c.runs, [=](const RunResult& run) {
-      const Precision& precision = run.spec.precision;
-      return precision.weights == c10::kFloat && !precision.is_mixed() && precision.tf32 == tf32;
+bool is_fp32(const RunResult& run) {
+  const Precision& precision = run.spec.precision;
+  return precision.weights == c10::kFloat && !precision.is_mixed();
+}
+
+bool allowed(const std::string& setting, const Precision& precision) {
+  return setting == "auto" ? precision.tf32 : setting == "on";
+}
+
+std::string on_a_cpu(const Comparison& c) {
+  return std::string("fp32 is FP32 throughout: oneDNN puts neither tf32 nor bf16 in its place") +
+         (c.config.flush_subnormals
+              ? ", and numbers below 1.2e-38 count as 0 (--no-flush-subnormals keeps them)."
+              : ".");
+}
+
+// What TF32 does to the FP32 of a run on CUDA. LibTorch by itself allows it in convolutions.
+std::string on_cuda(const Comparison& c, const Precision& precision) {
+  const bool products = allowed(c.config.cuda_matmul_allow_tf32, precision);
+  const bool cudnn = allowed(c.config.cudnn_allow_tf32, precision);
+  const std::string name(precision.name);
+  if (products && cudnn)
+    return name + " has TF32 on in products, convolutions and recurrent layers.";
+  if (products) return name + " has TF32 on in products, off in convolutions and recurrent layers.";
+  if (cudnn)
+    return name +
+           " has TF32 off in products, on in convolutions and recurrent layers: LibTorch's own "
+           "default.";
+  return name +
+         " is FP32 throughout: TF32 is off in products, convolutions and recurrent layers; "
+         "LibTorch by itself has it on in the last two (--cudnn-allow-tf32 on).";
+}
+
+// What FP32 means here.
+void note_fp32(const Comparison& c, std::vector<std::string>& notes) {
+  const bool is_cuda = c.machine.device.starts_with("cuda");
+  for (const bool tf32 : {false, true}) {
+    const auto run = std::ranges::find_if(c.runs, [=](const RunResult& one) {
+      return is_fp32(one) && one.spec.precision.tf32 == tf32;
     });
-  };
-  if (!c.machine.device.starts_with("cuda")) {
-    if (has(true)) notes.emplace_back("There is no tf32 on a CPU: the run computed in FP32.");
-    return;
+    if (run == c.runs.end()) continue;
+    if (is_cuda) {
+      notes.push_back(on_cuda(c, run->spec.precision));
+    } else if (tf32) {
+      notes.emplace_back("There is no tf32 on a CPU: the run computed in FP32.");
+    } else {
+      notes.push_back(on_a_cpu(c));
+    }
   }
-  if (has(false))
+  if (is_cuda && c.config.cudnn_benchmark && !c.config.deterministic)
     notes.emplace_back(
-        "fp32 is FP32 throughout: TF32 is off in products, convolutions and recurrent layers; "
-        "LibTorch by itself has it on in the last two.");
-  if (has(true))
-    notes.emplace_back("tf32 has TF32 on in products, convolutions and recurrent layers.");
+        "cuDNN timed its algorithms for each shape in the first steps (--no-cudnn-benchmark).");
+}
+
+// By the names of demi::Backends. null: as LibTorch has it by itself, or as the precision says.
+nlohmann::ordered_json json_of(const Backends& b) {
+  const auto value = [](const auto& setting) {
+    return setting ? nlohmann::ordered_json(*setting) : nlohmann::ordered_json();
+  };
+  return {
+      {"cuda_matmul_allow_tf32", value(b.cuda_matmul_allow_tf32)},
+      {"cudnn_allow_tf32", value(b.cudnn_allow_tf32)},
+      {"allow_fp16_reduced_precision_reduction", value(b.allow_fp16_reduced_precision_reduction)},
+      {"allow_bf16_reduced_precision_reduction", value(b.allow_bf16_reduced_precision_reduction)},
+      {"cudnn_enabled", value(b.cudnn_enabled)},
+      {"cudnn_benchmark", value(b.cudnn_benchmark)},
+      {"cudnn_deterministic", value(b.cudnn_deterministic)},
+      {"deterministic_algorithms", value(b.deterministic_algorithms)},
+      {"threads", value(b.threads)}};
 }
 
 std::string data_line(const Comparison& c) {
@@ -293,7 +345,7 @@ report::Table to_table(const Comparison& c) {
   }
   table.notes = {data_line(c), describe(c.machine)};
   note_disturbances(c, table.notes);
-  note_tf32(c, table.notes);
+  note_fp32(c, table.notes);
   if (c.turn_steps > 0)
     table.notes.push_back(
         fmt::format("The runs took turns of {} steps; the process's peak memory, of all of them "
@@ -398,6 +450,7 @@ std::string to_json(const Comparison& c) {
   json["training_examples"] = c.training_examples;
   json["test_examples"] = c.test_examples;
   json["machine"] = json_of(c.machine);
+  json["backends"] = json_of(backends_of(c.config));
   json["interleave"] =
       c.turn_steps > 0 ? nlohmann::ordered_json(c.turn_steps) : nlohmann::ordered_json();
   json["runs"] = nlohmann::ordered_json::array();

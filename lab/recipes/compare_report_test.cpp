@@ -133,6 +133,51 @@ TEST(CompareReport, TheFootSaysWhatFp32MeansForTf32) {
   EXPECT_TRUE(says(to_table(c), "no tf32 on a CPU"));
 }
 
+TEST(CompareReport, TheFootFollowsTheSettingsOfTf32) {
+  Comparison c = two_runs();
+  c.machine.device = "cuda:0";
+  c.config.cudnn_allow_tf32 = "on";
+  EXPECT_TRUE(says(to_table(c), "fp32 has TF32 off in products, on in convolutions"));
+  c.config.cuda_matmul_allow_tf32 = "on";
+  EXPECT_TRUE(says(to_table(c), "fp32 has TF32 on in products, convolutions and recurrent"));
+  c.config.cudnn_allow_tf32 = "off";
+  c.runs[0].spec = parse_run("tf32");
+  EXPECT_TRUE(says(to_table(c), "tf32 has TF32 on in products, off in convolutions"));
+}
+
+TEST(CompareReport, TheFootSaysWhatFp32MeansOnACpu) {
+  Comparison c = two_runs();
+  c.machine.device = "cpu";
+  EXPECT_TRUE(says(to_table(c), "fp32 is FP32 throughout"));
+  EXPECT_TRUE(says(to_table(c), "below 1.2e-38 count as 0"));
+  c.config.flush_subnormals = false;
+  EXPECT_FALSE(says(to_table(c), "1.2e-38"));
+  c.runs.erase(c.runs.begin());
+  EXPECT_FALSE(says(to_table(c), "fp32 is FP32")) << "there is no such run";
+}
+
+TEST(CompareReport, CudnnsTrialsAreSaidOnCudaAlone) {
+  Comparison c = two_runs();
+  c.config.cudnn_benchmark = true;
+  c.machine.device = "cpu";
+  EXPECT_FALSE(says(to_table(c), "cuDNN timed"));
+  c.machine.device = "cuda:0";
+  EXPECT_TRUE(says(to_table(c), "cuDNN timed"));
+  c.config.deterministic = true;
+  EXPECT_FALSE(says(to_table(c), "cuDNN timed")) << "a deterministic run makes no trials";
+}
+
+TEST(CompareReport, JsonHasTheBackends) {
+  Comparison c = two_runs();
+  c.config.cudnn_allow_tf32 = "on";
+  c.config.threads = 3;
+  const auto json = nlohmann::json::parse(to_json(c))["backends"];
+  EXPECT_TRUE(json["cuda_matmul_allow_tf32"].is_null()) << "as the precision says";
+  EXPECT_EQ(json["cudnn_allow_tf32"], true);
+  EXPECT_EQ(json["cudnn_benchmark"], true) << "a recipe of pictures";
+  EXPECT_EQ(json["threads"], 3);
+}
+
 TEST(CompareReport, AccumulatedBatchesAreSaid) {
   Comparison c = two_runs();
   EXPECT_EQ(to_table(c).notes[0].find("accumulated"), std::string::npos);

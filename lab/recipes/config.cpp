@@ -333,6 +333,35 @@ std::vector<Setting> precision_settings() {
   };
 }
 
+std::vector<Setting> backend_settings() {
+  const std::string g = "Backends";
+  return {
+      words("cuda-matmul-allow-tf32", g, &Config::cuda_matmul_allow_tf32,
+            "CUDA: FP32 matrix products may use TF32: auto (in runs of precision tf32 alone), on "
+            "or off",
+            {"auto", "on", "off"}),
+      words("cudnn-allow-tf32", g, &Config::cudnn_allow_tf32,
+            "CUDA: FP32 convolutions and recurrent layers may use TF32: auto (in runs of precision "
+            "tf32 alone), on (LibTorch's own default) or off",
+            {"auto", "on", "off"}),
+      flag("allow-fp16-reduced-precision-reduction", g, &Config::fp16_reduction,
+           "Partial sums of fp16 matrix products in fp16, on CUDA"),
+      flag("allow-bf16-reduced-precision-reduction", g, &Config::bf16_reduction,
+           "Partial sums of bf16 matrix products in bf16, on CUDA"),
+      flag("cudnn-enabled", g, &Config::cudnn_enabled,
+           "Convolutions and recurrent layers in cuDNN, on CUDA"),
+      flag("cudnn-benchmark", g, &Config::cudnn_benchmark,
+           "Trials of cuDNN's algorithms for each new shape of a convolution, of which the fastest "
+           "is "
+           "used, on CUDA; not with --deterministic"),
+      flag("deterministic", g, &Config::deterministic,
+           "Use only algorithms that give the same bits in every run; an error if an operation has "
+           "none"),
+      whole("threads", g, &Config::threads, 0,
+            "CPU: threads of one operation; 0: LibTorch's choice", 1024),
+  };
+}
+
 std::vector<Setting> place_settings() {
   const std::string g = "Run";
   return {
@@ -340,9 +369,6 @@ std::vector<Setting> place_settings() {
       whole("seed", g, &Config::seed, 0,
             "Seed of the initial weights, the data order and the augmentation",
             std::numeric_limits<int64_t>::max()),
-      flag("deterministic", g, &Config::deterministic,
-           "Use only algorithms that give the same bits in every run; an error if an operation has "
-           "none"),
       flag("dry-run", g, &Config::dry_run,
            "Two training steps and one test batch; nothing is kept"),
       whole("monitor", g, &Config::monitor, 0,
@@ -366,7 +392,8 @@ std::vector<Setting> place_settings() {
 std::span<const Setting> settings() {
   static const std::vector<Setting> all = [] {
     std::vector<Setting> table;
-    for (auto part : {data_settings(), training_settings(), precision_settings(), place_settings()})
+    for (auto part : {data_settings(), training_settings(), precision_settings(),
+                      backend_settings(), place_settings()})
       table.insert(table.end(), part.begin(), part.end());
     return table;
   }();

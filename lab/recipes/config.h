@@ -51,10 +51,17 @@ struct Config {
   std::string fp32_part, op_policy;
   bool flush_subnormals = true;
 
+  // LibTorch's settings
+  std::string cuda_matmul_allow_tf32 = "auto", cudnn_allow_tf32 = "auto";  // auto, on, off
+  bool fp16_reduction = true, bf16_reduction = true;
+  bool cudnn_enabled = true, cudnn_benchmark = false;
+  bool deterministic = false;
+  int64_t threads = 0;  // 0: LibTorch's choice
+
   // Where
   std::string device = "auto";
   int64_t seed = 0;
-  bool deterministic = false, dry_run = false;
+  bool dry_run = false;
   int64_t monitor = 0;  // steps; 0: off
   bool detect_anomaly = false;
 

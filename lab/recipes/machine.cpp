@@ -1,6 +1,5 @@
 #include "lab/recipes/machine.h"
 
-#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -59,11 +58,6 @@ std::string describe(const Machine& m) {
 
 std::string title(const Machine& machine) {
   return machine.gpu ? machine.gpu->name : machine.device;
-}
-
-void set_deterministic(bool deterministic) {
-  at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
-  at::globalContext().setDeterministicCuDNN(deterministic);
 }
 
 std::string slow_precision_warning(const Precision& precision, c10::Device device) {

@@ -33,10 +33,6 @@ DEMI_API std::string describe(const Machine& machine);
 /// What a table of runs there is called after: "cpu", or the GPU's name.
 DEMI_API std::string title(const Machine& machine);
 
-/// Only deterministic algorithms from now on, or whatever is fastest; process-wide. LibTorch throws
-/// if an operation has none.
-DEMI_API void set_deterministic(bool deterministic);
-
 /// A sentence to say before training where `precision` does not pay on the device, with the known
 /// factor; "" if it does.
 DEMI_API std::string slow_precision_warning(const Precision& precision, c10::Device device);

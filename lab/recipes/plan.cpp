@@ -103,6 +103,29 @@ optim::lr::Schedule make_momentum_schedule(const Config& config, int64_t steps_p
   return kind.momentum(config, steps_of_schedule(config, steps_per_epoch));
 }
 
+namespace {
+
+std::optional<bool> unless_auto(const std::string& word) {
+  return word == "auto" ? std::nullopt : std::optional(word == "on");
+}
+
+}  // namespace
+
+Backends backends_of(const Config& config) {
+  Backends backends{
+      .cuda_matmul_allow_tf32 = unless_auto(config.cuda_matmul_allow_tf32),
+      .cudnn_allow_tf32 = unless_auto(config.cudnn_allow_tf32),
+      .allow_fp16_reduced_precision_reduction = config.fp16_reduction,
+      .allow_bf16_reduced_precision_reduction = config.bf16_reduction,
+      .cudnn_enabled = config.cudnn_enabled,
+      .cudnn_benchmark = config.cudnn_benchmark && !config.deterministic,
+      .cudnn_deterministic = config.deterministic,
+      .deterministic_algorithms = config.deterministic,
+  };
+  if (config.threads > 0) backends.threads = static_cast<int>(config.threads);
+  return backends;
+}
+
 RunSpec run_of(const Config& config) {
   RunSpec run = parse_run(config.precision);
   run.loss_scale = parse_loss_scale(config.loss_scale);
@@ -167,6 +190,7 @@ TrainerOptions trainer_options(const Config& shared, const RunSpec& run, int64_t
   options.early_stopping = config.early_stopping;
   options.device = device;
   options.flush_subnormals = config.flush_subnormals;
+  options.backends = backends_of(config);
   const int64_t steps = steps_of(batches_per_epoch, config.accumulate);
   options.schedule = make_schedule(config, steps);
   options.momentum_schedule = make_momentum_schedule(config, steps);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "demi/autocast/op_policy.h"
+#include "demi/backends/backends.h"
 #include "demi/core/export.h"
 #include "demi/schedule/lr_schedule.h"
 #include "demi/train/network.h"
@@ -40,6 +41,10 @@ DEMI_API optim::lr::Schedule make_schedule(const Config& config, int64_t steps_p
 
 /// Momentum or beta1 by step, for a one-cycle schedule; else an empty rule.
 DEMI_API optim::lr::Schedule make_momentum_schedule(const Config& config, int64_t steps_per_epoch);
+
+/// LibTorch's settings as the config has them. Not given: FP32's precision where the config says
+/// auto, the number of threads where it says 0. cuDNN times no algorithms in a deterministic run.
+DEMI_API Backends backends_of(const Config& config);
 
 /// A run of the config: its precision and loss scale under the name of the precision.
 DEMI_API RunSpec run_of(const Config& config);

@@ -23,6 +23,59 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+TEST(Backends, AreLibTorchsByDefault) {
+  const Backends backends = backends_of(Config());
+  const Backends expected{.allow_fp16_reduced_precision_reduction = true,
+                          .allow_bf16_reduced_precision_reduction = true,
+                          .cudnn_enabled = true,
+                          .cudnn_benchmark = false,
+                          .cudnn_deterministic = false,
+                          .deterministic_algorithms = false};
+  EXPECT_EQ(backends, expected);
+}
+
+TEST(Backends, AreWhatTheConfigSays) {
+  Config config;
+  const std::pair<const char*, const char*> settings[] = {
+      {"cuda-matmul-allow-tf32", "on"},
+      {"cudnn-allow-tf32", "off"},
+      {"cudnn-enabled", "false"},
+      {"cudnn-benchmark", "true"},
+      {"threads", "3"},
+      {"allow-fp16-reduced-precision-reduction", "false"}};
+  for (const auto& [name, text] : settings) set(config, name, text, name);
+  Backends expected{.cuda_matmul_allow_tf32 = true,
+                    .cudnn_allow_tf32 = false,
+                    .allow_fp16_reduced_precision_reduction = false,
+                    .allow_bf16_reduced_precision_reduction = true,
+                    .cudnn_enabled = false,
+                    .cudnn_benchmark = true,
+                    .cudnn_deterministic = false,
+                    .deterministic_algorithms = false,
+                    .threads = 3};
+  EXPECT_EQ(backends_of(config), expected);
+  EXPECT_EQ(trainer_options(config, run_of(config), 1, c10::kCPU).backends, expected);
+  set(config, "deterministic", "true", "");
+  expected.cudnn_benchmark = false;  // another algorithm in another run has other bits
+  expected.cudnn_deterministic = expected.deterministic_algorithms = true;
+  EXPECT_EQ(backends_of(config), expected);
+}
+
+TEST(Backends, RefuseOtherWords) {
+  Config config;
+  EXPECT_THROW(set(config, "cudnn-allow-tf32", "yes", "--cudnn-allow-tf32"), UsageError);
+  EXPECT_THROW(set(config, "threads", "-1", "--threads"), UsageError);
+}
+
+// cuDNN's trials pay where shapes repeat. Texts have other lengths in every batch, and the
+// perceptron has no convolutions.
+TEST(Backends, RecipesOfPicturesLetCudnnTimeItsAlgorithms) {
+  for (const Recipe& recipe : recipes()) {
+    const bool has_pictures = recipe.config.model != "mlp" && recipe.config.model != "lstm";
+    EXPECT_EQ(recipe.config.cudnn_benchmark, has_pictures) << recipe.name;
+  }
+}
+
 // Loshchilov and Hutter 2017, equation 5, stepped per epoch: 0.1 / 2 (1 + cos(pi epoch / 200)).
 TEST(Schedule, CosineOfThePublishedRecipeMovesPerEpoch) {
   const Config& config = find_recipe("cifar10-resnet18").config;

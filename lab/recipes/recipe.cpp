@@ -30,6 +30,7 @@ Config fashion_cnn() {
   c.lr = 1e-2;
   c.weight_decay = 1e-2;
   c.schedule = "one-cycle";
+  c.cudnn_benchmark = true;
   return c;
 }
 
@@ -48,6 +49,7 @@ Config cifar10_cnn() {
   c.optimizer = "adam";
   c.lr = 1e-3;
   c.normalize = "half";
+  c.cudnn_benchmark = true;
   return c;
 }
 
@@ -67,6 +69,7 @@ Config cifar10(std::string model) {
   c.schedule_epochs = 200;
   c.crop_padding = 4;
   c.horizontal_flip = true;
+  c.cudnn_benchmark = true;
   return c;
 }
 
@@ -80,6 +83,7 @@ Config synthetic_resnet50() {
   c.lr = 0.1;
   c.momentum = 0.9;
   c.weight_decay = 1e-4;
+  c.cudnn_benchmark = true;
   return c;
 }
 

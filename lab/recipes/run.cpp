@@ -64,6 +64,7 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
   test.per_class = options.per_class;
   if (result.top_k > 0) test.metrics = {top_k(result.top_k)};
   test.flush_subnormals = config.flush_subnormals;
+  test.backends = backends_of(config);
   test.should_stop = options.should_stop;
   History& history = result.history;
   if (!options.folder.empty()) {

@@ -1,0 +1,156 @@
+#include "demi/backends/backends.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/error.h"
+
+namespace demi {
+namespace {
+
+using at::Float32Backend;
+using at::Float32Op;
+using at::Float32Precision;
+using Reduction = at::CuBLASReductionOption;
+
+// The defaults are those of PyTorch's documentation (torch.backends), but for the number of
+// threads.
+TEST(BackendsCurrent, AreLibTorchsDefaultsAtTheStart) {
+  const Backends now = Backends::current();
+  EXPECT_EQ(now.cuda_matmul_allow_tf32, false);
+  EXPECT_EQ(now.cudnn_allow_tf32, true);
+  EXPECT_EQ(now.allow_fp16_reduced_precision_reduction, true);
+  EXPECT_EQ(now.allow_bf16_reduced_precision_reduction, true);
+  EXPECT_EQ(now.cudnn_enabled, true);
+  EXPECT_EQ(now.cudnn_benchmark, false);
+  EXPECT_EQ(now.cudnn_deterministic, false);
+  EXPECT_EQ(now.deterministic_algorithms, false);
+  EXPECT_EQ(now.mkldnn_fp32_precision, "none");
+  EXPECT_EQ(now.threads, at::get_num_threads());
+}
+
+Backends all_others(const Backends& now) {
+  Backends other;
+  other.cuda_matmul_allow_tf32 = !*now.cuda_matmul_allow_tf32;
+  other.cudnn_allow_tf32 = !*now.cudnn_allow_tf32;
+  other.allow_fp16_reduced_precision_reduction = !*now.allow_fp16_reduced_precision_reduction;
+  other.allow_bf16_reduced_precision_reduction = !*now.allow_bf16_reduced_precision_reduction;
+  other.cudnn_enabled = !*now.cudnn_enabled;
+  other.cudnn_benchmark = !*now.cudnn_benchmark;
+  other.cudnn_deterministic = !*now.cudnn_deterministic;
+  other.deterministic_algorithms = !*now.deterministic_algorithms;
+  other.mkldnn_fp32_precision = "ieee";
+  other.threads = *now.threads + 1;
+  return other;
+}
+
+TEST(BackendsGuard, HoldsWhatIsGivenUntilTheEndOfTheScope) {
+  const Backends before = Backends::current();
+  const Backends other = all_others(before);
+  {
+    const BackendsGuard guard(other);
+    EXPECT_EQ(Backends::current(), other);
+    // What LibTorch itself reads.
+    const at::Context& context = at::globalContext();
+    EXPECT_TRUE(context.allowTF32CuBLAS());
+    EXPECT_FALSE(context.allowTF32CuDNN());
+    EXPECT_EQ(context.allowFP16ReductionCuBLAS(), Reduction::DisallowReducedPrecisionAllowSplitK);
+    EXPECT_FALSE(context.userEnabledCuDNN());
+    EXPECT_TRUE(context.benchmarkCuDNN());
+    EXPECT_TRUE(context.deterministicCuDNN());
+    EXPECT_TRUE(context.deterministicAlgorithms());
+    EXPECT_EQ(context.float32Precision(Float32Backend::MKLDNN, Float32Op::CONV),
+              Float32Precision::IEEE);
+    {
+      const BackendsGuard inner(before);
+      EXPECT_EQ(Backends::current(), before);
+    }
+    EXPECT_EQ(Backends::current(), other) << "guards nest";
+  }
+  EXPECT_EQ(Backends::current(), before);
+}
+
+// Each setting alone: it is that one which changes, and no other.
+TEST(BackendsGuard, LeavesWhatIsNotGivenAsItIs) {
+  const Backends before = Backends::current();
+  const Backends other = all_others(before);
+  std::vector<Backends> singles(10);
+  singles[0].cuda_matmul_allow_tf32 = other.cuda_matmul_allow_tf32;
+  singles[1].cudnn_allow_tf32 = other.cudnn_allow_tf32;
+  singles[2].allow_fp16_reduced_precision_reduction = other.allow_fp16_reduced_precision_reduction;
+  singles[3].allow_bf16_reduced_precision_reduction = other.allow_bf16_reduced_precision_reduction;
+  singles[4].cudnn_enabled = other.cudnn_enabled;
+  singles[5].cudnn_benchmark = other.cudnn_benchmark;
+  singles[6].cudnn_deterministic = other.cudnn_deterministic;
+  singles[7].deterministic_algorithms = other.deterministic_algorithms;
+  singles[8].mkldnn_fp32_precision = other.mkldnn_fp32_precision;
+  singles[9].threads = other.threads;
+  const auto differences = [](const Backends& a, const Backends& b) {
+    return (a.cuda_matmul_allow_tf32 != b.cuda_matmul_allow_tf32) +
+           (a.cudnn_allow_tf32 != b.cudnn_allow_tf32) +
+           (a.allow_fp16_reduced_precision_reduction != b.allow_fp16_reduced_precision_reduction) +
+           (a.allow_bf16_reduced_precision_reduction != b.allow_bf16_reduced_precision_reduction) +
+           (a.cudnn_enabled != b.cudnn_enabled) + (a.cudnn_benchmark != b.cudnn_benchmark) +
+           (a.cudnn_deterministic != b.cudnn_deterministic) +
+           (a.deterministic_algorithms != b.deterministic_algorithms) +
+           (a.mkldnn_fp32_precision != b.mkldnn_fp32_precision) + (a.threads != b.threads);
+  };
+  for (std::size_t i = 0; i < singles.size(); ++i) {
+    {
+      const BackendsGuard guard(singles[i]);
+      EXPECT_EQ(differences(Backends::current(), before), 1) << i;
+      EXPECT_EQ(differences(Backends::current(), other), 9) << i;
+    }
+    EXPECT_EQ(Backends::current(), before) << i;
+  }
+}
+
+TEST(BackendsGuard, PutsBackWhatBackendsDoNotTell) {
+  at::Context& context = at::globalContext();
+  context.setAllowFP16ReductionCuBLAS(false, /*allow_splitk=*/false);
+  context.setAllowBF16ReductionCuBLAS(false, /*allow_splitk=*/true);
+  context.setDeterministicAlgorithms(true, /*warn_only=*/true);
+  {
+    const BackendsGuard guard({.allow_fp16_reduced_precision_reduction = true,
+                               .allow_bf16_reduced_precision_reduction = true,
+                               .deterministic_algorithms = true});
+    EXPECT_FALSE(context.deterministicAlgorithmsWarnOnly()) << "an error, not a warning";
+    EXPECT_EQ(context.allowFP16ReductionCuBLAS(), Reduction::AllowReducedPrecisionWithSplitK);
+  }
+  EXPECT_EQ(context.allowFP16ReductionCuBLAS(), Reduction::DisallowReducedPrecisionDisallowSplitK);
+  EXPECT_EQ(context.allowBF16ReductionCuBLAS(), Reduction::DisallowReducedPrecisionAllowSplitK);
+  EXPECT_TRUE(context.deterministicAlgorithmsWarnOnly());
+  context.setAllowFP16ReductionCuBLAS(true);
+  context.setAllowBF16ReductionCuBLAS(true);
+  context.setDeterministicAlgorithms(false, false);
+}
+
+TEST(BackendsSet, RefusesBeforeAnythingIsChanged) {
+  const Backends before = Backends::current();
+  EXPECT_THROW((Backends{.cudnn_benchmark = true, .threads = 0}.set()), UsageError);
+  try {
+    Backends{.cudnn_benchmark = true, .mkldnn_fp32_precision = "tf23"}.set();
+    ADD_FAILURE() << "accepted";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("tf32"));
+  }
+  EXPECT_THROW(BackendsGuard({.cudnn_benchmark = true, .threads = -1}), UsageError);
+  EXPECT_EQ(Backends::current(), before);
+}
+
+TEST(BackendsSet, Stays) {
+  Backends{.cudnn_benchmark = true}.set();
+  EXPECT_TRUE(at::globalContext().benchmarkCuDNN());
+  Backends{.cudnn_benchmark = false}.set();
+  EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
+}
+
+}  // namespace
+}  // namespace demi
