@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -86,15 +88,17 @@ struct History {
 struct StepView;
 
 /// Is called in the training thread when something happens in a run. on_step is called for several
-/// steps in a row, in order, after the device was read (TrainerOptions::read_every). The three
-/// hooks that get a StepView (step_view.h) are called at the moment itself: before the forward of
-/// each batch; after its backward, when gradients are those of the step so far, still scaled; and
-/// after the optimizers' step, when gradients are gone.
+/// steps in a row, in order, after the device was read (TrainerOptions::read_every). The four hooks
+/// that get a StepView (step_view.h) are called at the moment itself: before the forward of each
+/// batch; after it, with the network's output on its graph, unless TrainerOptions::losses computes
+/// output and loss together; after the batch's backward, when gradients are those of the step so
+/// far, still scaled; and after the optimizers' step, when gradients are gone.
 class Callback {
  public:
   virtual ~Callback() = default;
   virtual void on_epoch_begin(int64_t /*epoch*/, int64_t /*epochs*/, int64_t /*steps*/) {}
   virtual void before_forward(const StepView&) {}
+  virtual void after_forward(const StepView&, const at::Tensor& /*output*/) {}
   virtual void after_backward(const StepView&) {}
   virtual void after_update(const StepView&) {}
   virtual void on_step(const StepMetrics&, int64_t /*examples_so_far_in_epoch*/) {}

@@ -42,7 +42,7 @@ Rows single_rows(std::vector<float> x, std::vector<float> y) {
 
 struct SeenHooks : Callback {
   std::vector<std::string> events;
-  std::vector<double> gradients, weights;
+  std::vector<double> outputs, gradients, weights;
   std::function<void(const StepView&)> look;
 
   void note(const char* name, const StepView& view) {
@@ -52,6 +52,11 @@ struct SeenHooks : Callback {
   void before_forward(const StepView& view) override {
     note("forward", view);
     EXPECT_FALSE(view.loss.defined());
+  }
+  void after_forward(const StepView& view, const at::Tensor& output) override {
+    note("output", view);
+    EXPECT_TRUE(output.requires_grad());
+    outputs.push_back(output.detach().sum().item<double>());
   }
   void after_backward(const StepView& view) override {
     note("backward", view);
@@ -76,9 +81,10 @@ TEST(Hooks, AreCalledAroundEachBatchAndStep) {
   trainer.add(seen);
   trainer.fit(single_rows({1, 1, 1}, {0, 0, 0}));
   EXPECT_EQ(seen->events,
-            (std::vector<std::string>{"forward 1", "backward 1", "forward 1 last",
-                                      "backward 1 last", "update 1 last", "forward 2 last",
-                                      "backward 2 last", "update 2 last", "read 1", "read 2"}));
+            (std::vector<std::string>{"forward 1", "output 1", "backward 1", "forward 1 last",
+                                      "output 1 last", "backward 1 last", "update 1 last",
+                                      "forward 2 last", "output 2 last", "backward 2 last",
+                                      "update 2 last", "read 1", "read 2"}));
 }
 
 TEST(Hooks, SeeScaledGradientsBeforeTheUpdateAndNewWeightsAfterIt) {
@@ -92,6 +98,7 @@ TEST(Hooks, SeeScaledGradientsBeforeTheUpdateAndNewWeightsAfterIt) {
   };
   trainer.add(seen);
   trainer.fit(single_rows({3}, {0}));
+  EXPECT_EQ(seen->outputs, (std::vector<double>{6}));                 // 2 × 3
   EXPECT_EQ(seen->gradients, (std::vector<double>{64 * 36}));         // 64 × 2 × 6 × 3
   EXPECT_EQ(seen->weights, (std::vector<double>{2, 2 - 0.25 * 36}));  // lr × gradient
 }

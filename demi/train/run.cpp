@@ -287,7 +287,10 @@ bool Run::train_batch() {
   const bool ends_step = next == training_.batches() || next % options_.accumulate == 0;
   StepView view = view_of(batch, ends_step);
   for (const auto& callback : setup_.callbacks) callback->before_forward(view);
-  view.loss = add_batch(setup_, progress_.window, batch, timer_);
+  const auto after_forward = [&](const at::Tensor& output) {
+    for (const auto& callback : setup_.callbacks) callback->after_forward(view, output);
+  };
+  view.loss = add_batch(setup_, progress_.window, batch, timer_, {.after_forward = after_forward});
   for (const auto& callback : setup_.callbacks) callback->after_backward(view);
   if (ends_step) take_step(view);
   progress_.position = next;

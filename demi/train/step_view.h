@@ -19,6 +19,8 @@ namespace demi::train {
 struct RepeatOptions {
   bool autocast = true;  // false: in FP32
   bool scaler = true;    // false: the loss is not scaled
+  /// Called with the network's output, as Callback::after_forward.
+  std::function<void(const at::Tensor& output)> after_forward;
   /// Called with each loss, scaled, before its backward.
   std::function<void(const at::Tensor& loss)> before_backward;
 };

@@ -44,7 +44,8 @@ void penalise(Setup& setup, std::vector<at::Tensor>& losses) {
 }
 
 // The losses of the batch, on a graph. Right answers are added to the step's.
-std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Batch& batch) {
+std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Batch& batch,
+                                  const RepeatOptions& how) {
   const TrainerOptions& options = setup.options;
   if (options.losses) {
     const Autocast region = region_of(setup.precision, options.device, options.op_policy);
@@ -52,6 +53,7 @@ std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Ba
   }
   const at::Tensor output =
       forward_in(setup.precision, setup.network, batch, options.device, options.op_policy);
+  if (how.after_forward) how.after_forward(output);
   const at::Tensor loss = options.loss(output, batch.target, options.label_smoothing);
   const at::Tensor right = options.loss.is_right(output, batch.target);
   if (right.defined()) add_up(step.correct, right.sum());
@@ -60,10 +62,10 @@ std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Ba
 
 // The sum of the losses, without a graph.
 at::Tensor forward_and_backward(Setup& setup, UnreadStep& step, const data::Batch& batch,
-                                profile::PhaseTimer& timer, const RepeatOptions& how = {}) {
+                                profile::PhaseTimer& timer, const RepeatOptions& how) {
   const TrainerOptions& options = setup.options;
   timer.enter(Phase::forward);
-  std::vector<at::Tensor> losses = losses_of(setup, step, batch);
+  std::vector<at::Tensor> losses = losses_of(setup, step, batch, how);
   timer.enter(Phase::backward);
   if (options.gradient_penalty > 0) penalise(setup, losses);
   at::Tensor sum;  // of several losses, detached
@@ -105,8 +107,8 @@ class Without {
 }  // namespace
 
 at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
-                     profile::PhaseTimer& timer) {
-  at::Tensor loss = forward_and_backward(setup, step, batch, timer);
+                     profile::PhaseTimer& timer, const RepeatOptions& how) {
+  at::Tensor loss = forward_and_backward(setup, step, batch, timer, how);
   const int64_t examples = batch.target.size(0);
   add_up(step.loss, loss * static_cast<double>(examples));
   step.examples += examples;

@@ -24,7 +24,7 @@ struct UnreadStep {
 /// Forward and backward of one batch, whose sums are added to the step's. Returns the batch's loss,
 /// without a graph.
 at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
-                     profile::PhaseTimer& timer);
+                     profile::PhaseTimer& timer, const RepeatOptions& how);
 
 /// StepView::repeat.
 at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how);
