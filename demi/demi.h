@@ -26,6 +26,7 @@
 #include "demi/monitor/origin.h"
 #include "demi/monitor/origin_search.h"
 #include "demi/monitor/status.h"
+#include "demi/monitor/what_if.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/batch_norm_guard.h"

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "demi/core/export.h"
+
 namespace demi::monitor {
 
 /// A module that has parameters of its own.
@@ -18,8 +20,9 @@ struct Layer {
 };
 
 /// The layers of a model, found by their parameters: LibTorch's C++ modules have no hooks, but an
-/// op's arguments tell whose weights it reads, itself or in a view.
-class Layers {
+/// op's arguments tell whose weights it reads, itself or in a view. Holds addresses: the weights
+/// must not move.
+class DEMI_API Layers {
  public:
   explicit Layers(const torch::nn::Module& model);
 

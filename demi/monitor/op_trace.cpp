@@ -1,6 +1,5 @@
 #include "demi/monitor/op_trace.h"
 
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/types.h>
 
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/monitor/unobserved.h"
 #include "demi/tensor/dtype.h"
 
 namespace demi::monitor {
@@ -81,13 +81,6 @@ std::string function_name(std::string name) {
   return name.substr(open + 1, close - open - 1);
 }
 
-// While an observer reads tensors, it is not observed, and changes nothing.
-struct Reading {
-  at::DisableRecordFunctionGuard unobserved;
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-};
-
 }  // namespace
 
 struct OpTrace::Open final : at::ObserverContext {
@@ -124,14 +117,14 @@ std::unique_ptr<at::ObserverContext> OpTrace::on_start(const at::RecordFunction&
   OpTrace* trace = tracing;
   // The engine tells of its work on a node as if it were an op, around hooks and function.
   if (!trace || std::string_view(op.name()).starts_with("autograd::engine::")) return nullptr;
-  const Reading reading;
+  const Unobserved reading;
   return trace->begin(op);
 }
 
 void OpTrace::on_end(const at::RecordFunction& op, at::ObserverContext* context) {
   OpTrace* trace = tracing;
   if (!trace || !context) return;
-  const Reading reading;
+  const Unobserved reading;
   trace->end(op, static_cast<Open&>(*context));
 }
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "demi/core/export.h"
+#include "demi/monitor/format_loss.h"
+
+namespace demi::monitor {
+
+/// Which tensor of an op.
+enum class TensorPlace : std::uint8_t {
+  input,  // an FP32 tensor that the region casts for the op
+  output,
+  weights,         // a parameter that the region casts for the op
+  input_gradient,  // of the FP32 tensor that is cast
+  output_gradient,
+  weight_gradient,
+};
+
+/// "output", "gradient of output".
+DEMI_API std::string_view name_of(TensorPlace place);
+
+/// A part of a model or an op that is to compute in FP32, and the tensor that is the reason.
+struct Cure {
+  enum class Kind : std::uint8_t { part, op };
+  Kind kind = Kind::part;
+  std::string name;  // of the part or the op, as a policy file has it: "layers.0", "mul.Tensor"
+  std::string layer, op;  // of the tensor
+  TensorPlace place = TensorPlace::output;
+  FormatLoss loss;
+};
+
+/// "part layers.0: the output of addmm in layers.0 reaches 98304, beyond fp16, first in step 1".
+DEMI_API std::string to_string(const Cure& cure, c10::ScalarType format);
+
+}  // namespace demi::monitor

@@ -1,0 +1,170 @@
+#include "demi/monitor/step_graph.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+namespace demi::monitor {
+namespace {
+
+using Op = StepGraph::Op;
+using Value = StepGraph::Value;
+using Place = TensorPlace;
+
+using Harm = PlacedTensor;
+
+bool is_gradient(Place place) {
+  return place == Place::input_gradient || place == Place::output_gradient ||
+         place == Place::weight_gradient;
+}
+
+bool is_harmful(const FormatLoss& loss) {
+  return loss.overflowed > 0 || loss.lost() >= kHarmfulLoss;
+}
+
+const Value& value_of(const StepGraph& graph, int i) {
+  return graph.values[static_cast<std::size_t>(i)];
+}
+
+// In forward, then from the loss backward: the order in which training meets them.
+std::vector<Harm> harms(const StepGraph& graph, const KeptInFp32& kept) {
+  std::vector<Harm> found;
+  for (const PlacedTensor& tensor : tensors_in_16_bits(graph, kept))
+    if (is_harmful(loss_of(graph, tensor))) found.push_back(tensor);
+  return found;
+}
+
+bool can_be_a_part(const Op& op, const KeptInFp32& kept) {
+  return op.reads_weights && op.category != OpCategory::unchanged && op.layer != "model" &&
+         !kept.layers.contains(op.layer);
+}
+
+// Of the op itself: its layer, else its name. One that writes to its argument has its dtype, and
+// the op that made that is kept in FP32.
+std::optional<Cure> cure_of(const StepGraph& graph, const KeptInFp32& kept, const Harm& harm) {
+  int i = harm.op;
+  const Op& harmed = graph.ops[static_cast<std::size_t>(i)];
+  Cure cure{.layer = harmed.layer, .op = harmed.outer, .place = harm.place};
+  cure.loss = loss_of(graph, harm);
+  while (i >= 0) {
+    const Op& op = graph.ops[static_cast<std::size_t>(i)];
+    if (can_be_a_part(op, kept)) {
+      cure.name = op.layer;
+      return cure;
+    }
+    if (op.has_rule && category_of(op, kept) != OpCategory::fp32) {
+      cure.kind = Cure::Kind::op;
+      cure.name = op.outer;
+      return cure;
+    }
+    if (op.inputs.empty()) break;
+    i = value_of(graph, op.inputs.front()).producer;
+  }
+  return std::nullopt;
+}
+
+KeptInFp32 with(KeptInFp32 kept, const std::vector<Cure>& cures) {
+  for (const Cure& cure : cures)
+    (cure.kind == Cure::Kind::part ? kept.layers : kept.ops).insert(cure.name);
+  return kept;
+}
+
+// None but those that nothing cures.
+bool is_sound(const StepGraph& graph, const KeptInFp32& kept, const std::vector<Harm>& incurable) {
+  return std::ranges::all_of(harms(graph, kept), [&](const Harm& harm) {
+    return std::ranges::find(incurable, harm) != incurable.end();
+  });
+}
+
+}  // namespace
+
+OpCategory category_of(const Op& op, const KeptInFp32& kept) {
+  const bool is_in_part =
+      op.reads_weights && op.category != OpCategory::unchanged && kept.layers.contains(op.layer);
+  const bool is_named = kept.ops.contains(op.name) || kept.ops.contains(op.outer);
+  return is_in_part || is_named ? OpCategory::fp32 : op.category;
+}
+
+bool gives_16_bits(const Op& op, const KeptInFp32& kept, const std::vector<bool>& is_16_bit) {
+  const auto is_low = [&](int value) { return bool(is_16_bit[static_cast<std::size_t>(value)]); };
+  switch (category_of(op, kept)) {
+    case OpCategory::lower_precision:
+      return true;
+    case OpCategory::fp32:
+    case OpCategory::fp32_output:
+    case OpCategory::banned:
+      return false;
+    case OpCategory::promote:
+    case OpCategory::unchanged:
+      break;
+  }
+  if (op.inputs.empty()) return false;
+  return op.follows_first ? is_low(op.inputs.front()) : std::ranges::all_of(op.inputs, is_low);
+}
+
+std::vector<bool> values_in_16_bits(const StepGraph& graph, const KeptInFp32& kept) {
+  std::vector<bool> low(graph.values.size());
+  for (const Op& op : graph.ops) {
+    const bool is_low = gives_16_bits(op, kept, low);
+    for (const int output : op.outputs) low[static_cast<std::size_t>(output)] = is_low;
+  }
+  return low;
+}
+
+std::vector<PlacedTensor> tensors_in_16_bits(const StepGraph& graph, const KeptInFp32& kept) {
+  const std::vector<bool> low = values_in_16_bits(graph, kept);
+  const auto is_low = [&](int value) { return bool(low[static_cast<std::size_t>(value)]); };
+  const auto is_parameter = [&](int value) { return value_of(graph, value).is_parameter; };
+  const auto casts = [&](const Op& op) {
+    return category_of(op, kept) == OpCategory::lower_precision;
+  };
+  std::vector<PlacedTensor> forward, backward;
+  for (int i = 0; const Op& op : graph.ops) {
+    if (casts(op))
+      for (const int v : op.inputs)
+        if (!is_low(v)) forward.push_back({i, v, is_parameter(v) ? Place::weights : Place::input});
+    for (const int v : op.outputs)
+      if (is_low(v)) forward.push_back({i, v, Place::output});
+    ++i;
+  }
+  for (auto at = forward.rbegin(); at != forward.rend(); ++at)
+    backward.push_back({at->op, at->value,
+                        at->place == Place::output    ? Place::output_gradient
+                        : at->place == Place::weights ? Place::weight_gradient
+                                                      : Place::input_gradient});
+  forward.insert(forward.end(), backward.begin(), backward.end());
+  return forward;
+}
+
+const FormatLoss& loss_of(const StepGraph& graph, const PlacedTensor& tensor) {
+  const Value& value = value_of(graph, tensor.value);
+  return is_gradient(tensor.place) ? value.gradient : value.forward;
+}
+
+std::vector<Cure> find_cures(const StepGraph& graph, const KeptInFp32& kept) {
+  std::vector<Cure> cures;
+  std::vector<Harm> incurable;
+  for (bool searching = true; searching;) {
+    searching = false;
+    const KeptInFp32 now = with(kept, cures);
+    for (const Harm& harm : harms(graph, now)) {
+      if (std::ranges::find(incurable, harm) != incurable.end()) continue;
+      if (auto cure = cure_of(graph, now, harm))
+        cures.push_back(*std::move(cure));
+      else
+        incurable.push_back(harm);
+      searching = true;
+      break;
+    }
+  }
+  // A later cure may have made an earlier one needless.
+  for (std::size_t i = 0; i < cures.size();) {
+    std::vector<Cure> others = cures;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    is_sound(graph, with(kept, others), incurable) ? void(cures = std::move(others)) : void(++i);
+  }
+  return cures;
+}
+
+}  // namespace demi::monitor

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "demi/autocast/op_policy.h"
+#include "demi/core/export.h"
+#include "demi/monitor/cure.h"
+#include "demi/monitor/format_loss.h"
+
+namespace demi::monitor {
+
+/// The ops of a training step in the order of forward, and the tensors between them: what a region
+/// would cast, and what its format does to each tensor. Ops are the same in all steps that have the
+/// same op, of the same layer, as often.
+struct StepGraph {
+  struct Op {
+    std::string layer;  // whose weights it reads, else the last one before; "": none
+    std::string name;   // as a policy file has it: "linear", "mul.Tensor"
+    std::string outer;  // of the op that called it and is in no list; else its own
+    OpCategory category = OpCategory::unchanged;
+    bool reads_weights = false;  // of that layer
+    bool has_rule = true;        // a policy may name it: it writes to none of its arguments
+    bool follows_first = false;  // unchanged: the result has the dtype of the first input
+    std::vector<int> inputs;     // values
+    std::vector<int> outputs;    // values
+  };
+  struct Value {
+    int producer = -1;  // op; -1: from outside, and FP32
+    std::string name;   // of one from outside: "batch input", "parameter fc.weight"
+    bool is_parameter = false;
+    FormatLoss forward, gradient;  // gradient: times the loss scale
+  };
+
+  std::vector<Op> ops;
+  std::vector<Value> values;
+};
+
+/// What computes in FP32, beside what the ops' categories say.
+struct KeptInFp32 {
+  std::set<std::string> layers, ops;
+};
+
+/// What an op does in a region.
+OpCategory category_of(const StepGraph::Op& op, const KeptInFp32& kept);
+
+/// Whether the op's output is in 16 bits, if these values are.
+bool gives_16_bits(const StepGraph::Op& op, const KeptInFp32& kept,
+                   const std::vector<bool>& is_16_bit);
+
+/// By value: whether it is in 16 bits.
+DEMI_API std::vector<bool> values_in_16_bits(const StepGraph& graph, const KeptInFp32& kept);
+
+/// A tensor of an op that is in 16 bits.
+struct PlacedTensor {
+  int op = 0, value = 0;
+  TensorPlace place = TensorPlace::output;
+  bool operator==(const PlacedTensor&) const = default;
+};
+
+/// In forward, then from the loss backward: the order in which training meets them.
+std::vector<PlacedTensor> tensors_in_16_bits(const StepGraph& graph, const KeptInFp32& kept);
+
+const FormatLoss& loss_of(const StepGraph& graph, const PlacedTensor& tensor);
+
+/// From this share of the L2 norm on, what is flushed to zero is a reason to compute in FP32.
+inline constexpr double kHarmfulLoss = 0.1;
+
+/// The cures without which a tensor overflows, or loses that share of its norm; none of them can be
+/// left out. Beside those in `kept`. Tensors without a cure, such as the output of an op on the
+/// batch that writes to it, are left out.
+DEMI_API std::vector<Cure> find_cures(const StepGraph& graph, const KeptInFp32& kept);
+
+}  // namespace demi::monitor

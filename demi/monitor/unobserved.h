@@ -1,0 +1,17 @@
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace demi::monitor {
+
+/// While an observer of ops reads tensors in this thread, its own ops are not observed, not cast,
+/// and leave no graph.
+struct Unobserved {
+  at::DisableRecordFunctionGuard unobserved;
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
+}  // namespace demi::monitor

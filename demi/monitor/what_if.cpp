@@ -1,0 +1,164 @@
+#include "demi/monitor/what_if.h"
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/monitor/range_trace.h"
+#include "demi/monitor/step_graph.h"
+#include "demi/tensor/dtype.h"
+#include "demi/train/step_view.h"
+
+namespace demi::monitor {
+namespace {
+
+void check(const WhatIfOptions& options) {
+  if (!tensor::is_16_bit(options.format))
+    throw UsageError({.where = "monitor.WhatIf",
+                      .what = "a region computes in 16 bits",
+                      .seen = tensor::name_of(options.format),
+                      .accepted = "fp16, bf16"});
+  if (!(options.loss_scale > 0))
+    throw UsageError({.where = "monitor.WhatIf",
+                      .what = "the loss scale is not positive",
+                      .seen = fmt::format("{}", options.loss_scale),
+                      .accepted = "a positive number; 1: the loss is not scaled"});
+}
+
+std::string label_of(const StepGraph::Op& op) {
+  return op.layer.empty() ? op.outer : op.outer + " in " + op.layer;
+}
+
+// Whose overflow an op hands on: its input's, if that one overflows as well.
+std::string origin_of(const StepGraph& graph, const PlacedTensor& tensor) {
+  const auto value_of = [&](int i) -> const StepGraph::Value& {
+    return graph.values[static_cast<std::size_t>(i)];
+  };
+  const StepGraph::Op& op = graph.ops[static_cast<std::size_t>(tensor.op)];
+  if (tensor.place == TensorPlace::input && value_of(tensor.value).producer < 0)
+    return value_of(tensor.value).name;
+  const auto overflows = [&](int value) { return value_of(value).forward.overflowed > 0; };
+  const auto from = tensor.place == TensorPlace::input ? std::ranges::find(op.inputs, tensor.value)
+                                                       : std::ranges::find_if(op.inputs, overflows);
+  if (tensor.place != TensorPlace::input && tensor.place != TensorPlace::output) return "";
+  if (from == op.inputs.end()) return "";
+  const StepGraph::Value& value = value_of(*from);
+  return value.producer < 0 ? value.name
+                            : label_of(graph.ops[static_cast<std::size_t>(value.producer)]);
+}
+
+double share(std::int64_t part, const FormatLoss& loss) {
+  return loss.elements == 0 ? 0 : static_cast<double>(part) / static_cast<double>(loss.elements);
+}
+
+// By layer, op and place, in the order in which training meets them.
+std::vector<TensorFate> fates_of(const StepGraph& graph, const KeptInFp32& kept) {
+  std::vector<TensorFate> fates;
+  std::map<std::tuple<std::string, std::string, TensorPlace>, std::size_t> known;
+  for (const PlacedTensor& tensor : tensors_in_16_bits(graph, kept)) {
+    const FormatLoss& loss = loss_of(graph, tensor);
+    if (loss.elements == 0) continue;
+    const StepGraph::Op& op = graph.ops[static_cast<std::size_t>(tensor.op)];
+    const auto [at, is_new] =
+        known.try_emplace(std::tuple(op.layer, op.outer, tensor.place), fates.size());
+    if (is_new) fates.push_back({.layer = op.layer, .op = op.outer, .place = tensor.place});
+    TensorFate& fate = fates[at->second];
+    const bool overflowed = fate.loss.overflowed > 0;
+    fate.loss += loss;
+    if (!overflowed && loss.overflowed > 0) fate.from = origin_of(graph, tensor);
+  }
+  return fates;
+}
+
+std::vector<TensorFate> by_harm(std::vector<TensorFate> fates) {
+  const auto rank = [](const TensorFate& fate) {
+    const bool is_handed_on = fate.place == TensorPlace::output && !fate.from.empty();
+    const int kind = fate.loss.overflowed == 0 ? 2 : is_handed_on ? 1 : 0;
+    if (kind < 2) return std::tuple(kind, 0.0, 0.0, 0.0);
+    return std::tuple(kind, -fate.loss.lost(), -share(fate.loss.flushed, fate.loss),
+                      -share(fate.loss.subnormal, fate.loss));
+  };
+  std::ranges::stable_sort(fates, {}, rank);
+  return fates;
+}
+
+}  // namespace
+
+struct WhatIf::Impl {
+  explicit Impl(const WhatIfOptions& with)
+      : options(with), trace(with.format, with.policy, {with.loss_scale, with.dynamic_scale}) {}
+
+  const WhatIfOptions options;
+  RangeTrace trace;
+  std::int64_t batches = 0, first_step = 0, last_step = 0;
+};
+
+WhatIf::WhatIf(WhatIfOptions options) {
+  check(options);
+  impl_ = std::make_unique<Impl>(options);
+}
+WhatIf::~WhatIf() = default;
+
+void WhatIf::before_forward(const train::StepView& view) {
+  const train::Precision& precision = view.precision;
+  if (precision.is_mixed() || precision.weights != c10::kFloat)
+    throw UsageError({.where = "monitor.WhatIf",
+                      .what = "the run is not FP32",
+                      .seen = precision.name,
+                      .accepted = "fp32, tf32",
+                      .advice = "let it look at an FP32 run, and use what it finds in this one"});
+  impl_->trace.begin(view);
+}
+
+void WhatIf::after_forward(const train::StepView&, const at::Tensor&) {
+  impl_->trace.end_forward();
+}
+
+void WhatIf::after_backward(const train::StepView& view) {
+  impl_->trace.end_batch(view);
+  if (impl_->batches++ == 0) impl_->first_step = view.step;
+  impl_->last_step = view.step;
+}
+
+WhatIfResult WhatIf::result() const {
+  const RangeTrace& trace = impl_->trace;
+  WhatIfResult result{.format = impl_->options.format,
+                      .batches = impl_->batches,
+                      .first_step = impl_->first_step,
+                      .last_step = impl_->last_step,
+                      .least_scale = trace.least_scale(),
+                      .greatest_scale = trace.greatest_scale(),
+                      .tensors = by_harm(fates_of(trace.graph(), trace.kept())),
+                      .cures = find_cures(trace.graph(), trace.kept()),
+                      .policy = impl_->options.policy};
+  for (const Cure& cure : result.cures) {
+    if (cure.kind == Cure::Kind::part)
+      result.policy.keep_part_in_fp32(cure.name);
+    else
+      result.policy.set(cure.name.find('.') == std::string::npos ? cure.name + "." : cure.name,
+                        OpCategory::fp32, "what-if: " + to_string(cure, result.format));
+  }
+  return result;
+}
+
+std::vector<std::string> WhatIfResult::fp32_parts() const {
+  std::vector<std::string> parts;
+  for (const Cure& cure : cures)
+    if (cure.kind == Cure::Kind::part) parts.push_back(cure.name);
+  return parts;
+}
+
+std::string WhatIfResult::policy_text() const {
+  std::string text;
+  for (const Cure& cure : cures)
+    if (cure.kind == Cure::Kind::part) text += "# " + to_string(cure, format) + "\n";
+  return text + policy.to_string();
+}
+
+}  // namespace demi::monitor

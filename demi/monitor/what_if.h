@@ -1,0 +1,95 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "demi/autocast/op_policy.h"
+#include "demi/core/export.h"
+#include "demi/monitor/cure.h"
+#include "demi/monitor/format_loss.h"
+#include "demi/train/history.h"
+
+namespace demi::monitor {
+
+/// The 16-bit run that WhatIf asks about.
+struct WhatIfOptions {
+  /// Of its region: fp16 or bf16.
+  c10::ScalarType format = c10::ScalarType::Half;
+  /// Which op runs in what there, and the parts that are in FP32 already.
+  OpPolicy policy = {};
+  /// Factor of its loss, at its beginning; 1: the loss is not scaled.
+  double loss_scale = 65536;
+  /// The scale is halved for a batch until none of its gradients overflows, but not below 1; false:
+  /// it stays.
+  bool dynamic_scale = true;
+};
+
+/// What the format would do to one kind of tensor of one op, in all batches together.
+struct TensorFate {
+  std::string layer;  // whose weights the op reads, else the layer before it; "": none
+  std::string op;     // "addmm"
+  TensorPlace place = TensorPlace::output;
+  FormatLoss loss;  // of gradients: times the loss scale
+  /// Where an overflow comes from, if the op does not make it: "addmm in layers.0", "batch input".
+  std::string from;
+};
+
+struct WhatIfResult {
+  c10::ScalarType format = c10::ScalarType::Half;
+  std::int64_t batches = 0, first_step = 0, last_step = 0;
+  double least_scale = 1, greatest_scale = 1;  // of the batches
+  /// Every tensor that would be in 16 bits, the most harmed first: overflows in the order in which
+  /// training meets them, those that an op only hands on behind the others; then by the share of
+  /// the norm that becomes 0; then by the share of the numbers that does, or that loses digits.
+  std::vector<TensorFate> tensors;
+  /// What is to compute in FP32 so that none overflows or loses a tenth of its norm or more. None
+  /// of them can be left out.
+  std::vector<Cure> cures;
+  /// WhatIfOptions::policy with the cures.
+  OpPolicy policy;
+
+  /// The parts among the cures, as --fp32-part of the program takes them.
+  DEMI_API std::vector<std::string> fp32_parts() const;
+  /// A file for OpPolicy::from_file: `policy`, with the reason of each cure as a comment.
+  DEMI_API std::string policy_text() const;
+};
+
+/// Asks in an FP32 run which tensors would leave the range of fp16 or bf16 in a region: outputs of
+/// ops and what is cast for them, weights, gradients of activations and of weights.
+///
+///     const auto what_if = std::make_shared<demi::monitor::WhatIf>();
+///     trainer.add(what_if);
+///     trainer.fit(loader);
+///     what_if->result().policy.to_file("op_policy.txt");
+///
+/// An observer of ops follows which tensors the region would hold in 16 bits: what the products
+/// give and, beside the op policy, whatever is computed of it. Each of these is rounded to the
+/// format and counted before and after, and its gradient is counted. Loss and optimizer are FP32 in
+/// a mixed run, too, and are not looked at. Every batch waits for the device once, and takes about
+/// the time of three.
+///
+/// An op is named with a layer by the weights that it reads, as by Monitor.
+class DEMI_API WhatIf : public train::Callback {
+ public:
+  /// Throws UsageError for another format, and for a loss scale that is not positive.
+  explicit WhatIf(WhatIfOptions options = {});
+  ~WhatIf() override;
+
+  /// Throws UsageError if the run is not FP32.
+  void before_forward(const train::StepView& view) override;
+  void after_forward(const train::StepView& view, const at::Tensor& output) override;
+  void after_backward(const train::StepView& view) override;
+
+  /// Of the batches so far.
+  WhatIfResult result() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace demi::monitor

@@ -1,0 +1,420 @@
+#include "demi/monitor/what_if.h"
+
+#include <ATen/record_function.h>
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "demi/autocast/apply.h"
+#include "demi/autocast/autocast.h"
+#include "demi/core/error.h"
+#include "demi/core/source_dir_testing.h"
+#include "demi/monitor/layers.h"
+#include "demi/optim/sgd.h"
+#include "demi/train/testing.h"
+#include "demi/train/trainer.h"
+
+namespace demi::monitor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+using train::testing::Rows;
+
+constexpr int64_t kFeatures = 8;
+
+// Three layers, of which `big` and `small` can have weights that cancel each other: the model's
+// output is that of ordinary weights, but between the two the numbers are `factor` times as large,
+// and the gradient of `small` as well.
+struct PlainImpl : torch::nn::Module {
+  torch::nn::Linear big{nullptr}, small{nullptr}, head{nullptr};
+  std::function<at::Tensor(const at::Tensor&)> between = [](const at::Tensor& x) {
+    return x.relu();
+  };
+  explicit PlainImpl(double factor = 1) {
+    torch::manual_seed(5);
+    big = register_module("big", torch::nn::Linear(kFeatures, kFeatures));
+    small = register_module("small", torch::nn::Linear(kFeatures, kFeatures));
+    head = register_module("head", torch::nn::Linear(kFeatures, 1));
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& p : big->parameters()) p.mul_(factor);
+    small->weight.mul_(1 / factor);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return head->forward(small->forward(between(big->forward(x))).relu());
+  }
+};
+TORCH_MODULE(Plain);
+
+const at::Tensor& input_rows() {
+  static const at::Tensor x = [] {
+    torch::manual_seed(6);
+    return at::randn({24, kFeatures});
+  }();
+  return x;
+}
+
+Rows training_rows() { return {input_rows(), input_rows().sum(1, true), 4}; }
+
+train::TrainerOptions options_of(torch::nn::Module& model, const char* precision = "fp32") {
+  train::TrainerOptions options;
+  options.precision = train::parse_precision(precision);
+  options.loss = train::Loss::mse;
+  options.optimizers = {std::make_shared<optim::SGD>(model.parameters(), optim::SGDOptions(2e-14))};
+  return options;
+}
+
+template <class Holder>
+WhatIfResult ask(Holder model, const data::Loader& loader, WhatIfOptions options = {},
+                 int64_t accumulate = 1) {
+  train::TrainerOptions with = options_of(*model);
+  with.accumulate = accumulate;
+  train::Trainer trainer(train::network(model), with);
+  const auto what_if = std::make_shared<WhatIf>(std::move(options));
+  trainer.add(what_if);
+  trainer.fit(loader);
+  return what_if->result();
+}
+
+std::vector<std::string> names_of(const std::vector<Cure>& cures) {
+  std::vector<std::string> names;
+  for (const Cure& cure : cures)
+    names.push_back((cure.kind == Cure::Kind::part ? "part " : "op ") + cure.name);
+  return names;
+}
+
+const TensorFate* find(const WhatIfResult& result, const std::string& layer, const std::string& op,
+                       TensorPlace place) {
+  for (const TensorFate& fate : result.tensors)
+    if (fate.layer == layer && fate.op == op && fate.place == place) return &fate;
+  return nullptr;
+}
+
+TEST(WhatIf, ASoundModelNeedsNothing) {
+  const WhatIfResult result = ask(Plain(), training_rows());
+  EXPECT_THAT(result.cures, IsEmpty());
+  EXPECT_EQ(result.policy_text(), "");
+  EXPECT_EQ(result.batches, 6);
+  EXPECT_EQ(result.first_step, 1);
+  EXPECT_EQ(result.last_step, 6);
+}
+
+// By hand: the same products, once more.
+TEST(WhatIf, CountsWhatEachTensorWouldLose) {
+  Plain model(1e5);
+  const at::Tensor x = input_rows().slice(0, 0, 4);
+  at::Tensor hidden;
+  {
+    const at::NoGradGuard no_grad;
+    hidden = model->big->forward(x);
+  }
+  const WhatIfResult result = ask(model, Rows(x, x.sum(1, true), 4));
+  const TensorFate* output = find(result, "big", "addmm", TensorPlace::output);
+  ASSERT_TRUE(output);
+  EXPECT_EQ(output->loss.elements, hidden.numel());
+  EXPECT_EQ(output->loss.overflowed, hidden.abs().ge(65520).sum().item<int64_t>());
+  EXPECT_EQ(output->loss.greatest, hidden.abs().max().item<double>());
+  EXPECT_EQ(output->loss.first_overflow, 1);
+  EXPECT_EQ(output->from, "");
+  const TensorFate* relu = find(result, "big", "relu", TensorPlace::output);
+  ASSERT_TRUE(relu);
+  EXPECT_EQ(relu->loss.overflowed, hidden.ge(65520).sum().item<int64_t>());
+  EXPECT_EQ(relu->loss.zeros, hidden.le(0).sum().item<int64_t>());
+  EXPECT_EQ(relu->from, "addmm in big");
+  const TensorFate* weights = find(result, "small", "addmm", TensorPlace::weights);
+  ASSERT_TRUE(weights);
+  EXPECT_EQ(weights->loss.elements, kFeatures * kFeatures + kFeatures);
+  EXPECT_EQ(result.tensors.front().layer, "big");  // made there: the worst
+  EXPECT_EQ(result.tensors.front().from, "");
+}
+
+TEST(WhatIf, NamesTheLayersThatMakeAndCastWhatIsTooLarge) {
+  const WhatIfResult result = ask(Plain(1e6), training_rows());
+  EXPECT_THAT(names_of(result.cures), ElementsAre("part big", "part small"));
+  EXPECT_THAT(result.fp32_parts(), ElementsAre("big", "small"));
+  EXPECT_THAT(result.policy.fp32_parts(), ElementsAre("big", "small"));
+  EXPECT_THAT(result.policy_text(), HasSubstr("\npart big fp32\n"));
+  EXPECT_THAT(ask(Plain(1e6), training_rows(), {.format = torch::kBFloat16}).cures, IsEmpty());
+}
+
+// The same training in FP32, in plain fp16, and in fp16 with the policy as it is read from a file.
+TEST(WhatIf, ItsPolicyTrainsToTheLossOfFp32) {
+  constexpr double kFactor = 1e6;
+  const auto file = std::filesystem::temp_directory_path() / "demi-what-if-policy.txt";
+  std::ofstream(file) << ask(Plain(kFactor), training_rows()).policy_text();
+  const OpPolicy policy = OpPolicy::from_file(file);
+  std::filesystem::remove(file);
+  const auto losses = [&](const char* precision, const OpPolicy& with) {
+    Plain model(kFactor);
+    demi::apply(with, *model);
+    train::TrainerOptions options = options_of(*model, precision);
+    options.op_policy = with;
+    options.loss_scale = {train::LossScale::Kind::fixed, 128};
+    options.epochs = 3;
+    const train::History history =
+        train::Trainer(train::network(model), options).fit(training_rows());
+    std::vector<double> all;
+    for (const auto& step : history.steps) all.push_back(step.skipped ? NAN : step.loss);
+    return all;
+  };
+  const std::vector<double> exact = losses("fp32", {}), low = losses("fp16", policy);
+  for (const double loss : losses("fp16", {})) EXPECT_FALSE(std::isfinite(loss));
+  ASSERT_EQ(exact.size(), low.size());
+  ASSERT_EQ(exact.size(), 18u);
+  EXPECT_LT(exact[12], exact[0]) << "the same batch, two epochs later";
+  // The last layer alone is in fp16: its input, weights and output are rounded, 2^-11 each. With
+  // d = |output - target| the loss is off by 2 d 3 |output| 2^-11 at first order.
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    EXPECT_NEAR(low[i], exact[i], 12 * std::ldexp(1.0, -11) * exact[i]) << i;
+}
+
+TEST(WhatIf, AnOpWithoutWeightsGetsALineOfItsOwn) {
+  Plain model;
+  model->between = [](const at::Tensor& x) { return (x * 1000).square() * 1e-6; };
+  const WhatIfResult result = ask(model, training_rows());
+  EXPECT_THAT(names_of(result.cures), ElementsAre("op square"));
+  EXPECT_THAT(result.fp32_parts(), IsEmpty());
+  EXPECT_THAT(result.policy_text(), HasSubstr("square fp32  # what-if: op square: the output of "
+                                              "square in big reaches "));
+}
+
+TEST(WhatIf, AnOpThatWritesToItsArgumentIsCuredWhereThatIsMade) {
+  Plain model;
+  model->between = [](at::Tensor x) { return x.mul_(1e6).mul_(1e-6).relu(); };
+  EXPECT_THAT(names_of(ask(model, training_rows()).cures), ElementsAre("part big"));
+}
+
+TEST(WhatIf, AnInputThatIsTooLargeIsNamedAsTheBatchs) {
+  const WhatIfResult result = ask(Plain(), Rows(input_rows() * 1e5, input_rows().sum(1, true), 4));
+  const TensorFate* input = find(result, "big", "addmm", TensorPlace::input);
+  ASSERT_TRUE(input);
+  EXPECT_EQ(input->from, "batch input");
+  EXPECT_EQ(input->loss.overflowed, (input_rows() * 1e5).abs().ge(65520).sum().item<int64_t>());
+  EXPECT_EQ(names_of(result.cures).front(), "part big");
+}
+
+TEST(WhatIf, PartsAndOpsThatAreInFp32AlreadyCountAsSuch) {
+  WhatIfOptions options;
+  options.policy.keep_part_in_fp32("big").keep_part_in_fp32("small");
+  WhatIfResult result = ask(Plain(1e6), training_rows(), options);
+  EXPECT_THAT(result.cures, IsEmpty());
+  EXPECT_FALSE(find(result, "big", "addmm", TensorPlace::output));
+  EXPECT_TRUE(find(result, "head", "addmm", TensorPlace::output));
+  Plain model;
+  model->between = [](const at::Tensor& x) { return (x * 1000).square() * 1e-6; };
+  options.policy = OpPolicy().set("square", OpCategory::fp32);
+  result = ask(model, training_rows(), options);
+  EXPECT_THAT(result.cures, IsEmpty());
+  EXPECT_EQ(result.policy.changes().size(), 1u);
+}
+
+// A loss of 1e-7 makes gradients that fp16 flushes, and the scale brings back.
+TEST(WhatIf, FlushedGradientsAreThoseTimesTheLossScale) {
+  const auto ask_with = [](double scale, bool dynamic) {
+    Plain model;
+    train::TrainerOptions with = options_of(*model);
+    with.loss = train::LossFunction{train::Loss::mse, 1e-8};
+    train::Trainer trainer(train::network(model), with);
+    const auto what_if =
+        std::make_shared<WhatIf>(WhatIfOptions{.loss_scale = scale, .dynamic_scale = dynamic});
+    trainer.add(what_if);
+    trainer.fit(training_rows());
+    return what_if->result();
+  };
+  const WhatIfResult plain = ask_with(1, false), scaled = ask_with(65536, true);
+  EXPECT_THAT(names_of(plain.cures), UnorderedElementsAre("part big", "part small", "part head"));
+  EXPECT_THAT(scaled.cures, IsEmpty());
+  const TensorFate* flushed = find(plain, "big", "addmm", TensorPlace::weight_gradient);
+  ASSERT_TRUE(flushed);
+  EXPECT_EQ(flushed->loss.flushed + flushed->loss.zeros, flushed->loss.elements);
+  EXPECT_EQ(flushed->loss.lost(), 1);
+  EXPECT_EQ(scaled.least_scale, 65536);
+  EXPECT_EQ(scaled.greatest_scale, 65536);
+}
+
+TEST(WhatIf, TheScaleIsHalvedForGradientsThatItMakesTooLarge) {
+  const WhatIfResult dynamic = ask(Plain(), training_rows(), {.loss_scale = std::ldexp(1.0, 40)});
+  EXPECT_THAT(dynamic.cures, IsEmpty());
+  EXPECT_LT(dynamic.greatest_scale, std::ldexp(1.0, 40));
+  EXPECT_GT(dynamic.least_scale, 1);
+  const WhatIfResult fixed =
+      ask(Plain(), training_rows(), {.loss_scale = std::ldexp(1.0, 40), .dynamic_scale = false});
+  EXPECT_THAT(names_of(fixed.cures), UnorderedElementsAre("part big", "part small", "part head"));
+}
+
+// Twice as many tensors, the same steps.
+TEST(WhatIf, BatchesOfAWindowCountTogether) {
+  const WhatIfResult one = ask(Plain(), training_rows()),
+                     two = ask(Plain(), training_rows(), {}, 2);
+  EXPECT_EQ(two.batches, 6);
+  EXPECT_EQ(two.last_step, 3);
+  const auto elements = [](const WhatIfResult& result, TensorPlace place) {
+    return find(result, "big", "addmm", place)->loss.elements;
+  };
+  EXPECT_EQ(elements(two, TensorPlace::output), elements(one, TensorPlace::output));
+  EXPECT_EQ(2 * elements(two, TensorPlace::weight_gradient),
+            elements(one, TensorPlace::weight_gradient));
+}
+
+TEST(WhatIf, TheRunTrainsAsWithoutIt) {
+  const auto weights = [](bool asks) {
+    Plain model;
+    model->between = [](const at::Tensor& x) { return at::dropout(x, 0.5, true).relu_(); };
+    torch::manual_seed(9);
+    train::Trainer trainer(train::network(model), options_of(*model));
+    if (asks) trainer.add(std::make_shared<WhatIf>());
+    trainer.fit(training_rows());
+    return torch::nn::utils::parameters_to_vector(model->parameters());
+  };
+  EXPECT_TRUE(at::equal(weights(true), weights(false)));
+}
+
+TEST(WhatIf, RefusesWhatItCannotAsk) {
+  EXPECT_THROW(WhatIf({.format = torch::kFloat}), UsageError);
+  EXPECT_THROW(WhatIf({.loss_scale = 0}), UsageError);
+  for (const char* precision : {"bf16", "bf16-true", "fp64"}) {
+    Plain model;
+    train::Trainer trainer(train::network(model), options_of(*model, precision));
+    trainer.add(std::make_shared<WhatIf>());
+    EXPECT_THROW(trainer.fit(training_rows()), UsageError) << precision;
+  }
+}
+
+// What LibTorch's dispatcher makes of the same forward pass in a region, against what is said of
+// FP32. By op: the names of those whose output is 16 bits.
+std::set<std::string> ops_in_16_bits(const std::function<at::Tensor()>& forward) {
+  static thread_local std::set<std::string>* seen = nullptr;
+  static thread_local int depth = 0;
+  std::set<std::string> names;
+  seen = &names;
+  depth = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(
+          [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+            ++depth;
+            return nullptr;
+          },
+          [](const at::RecordFunction& op, at::ObserverContext*) {
+            if (--depth > 0) return;
+            const std::string name = std::string(op.name()).substr(6);
+            for_each_tensor(op.outputs(), [&](const at::Tensor& tensor) {
+              if (tensor.scalar_type() == torch::kHalf) seen->insert(name);
+            });
+          })
+          .needsOutputs(true)
+          .scopes({at::RecordScope::FUNCTION}));
+  {
+    const Autocast region(torch::kCPU, torch::kHalf);
+    forward();
+  }
+  at::removeCallback(handle);
+  return names;
+}
+
+struct MixtureImpl : torch::nn::Module {
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  torch::nn::BatchNorm1d batch_norm{nullptr};
+  torch::nn::LayerNorm layer_norm{nullptr};
+  at::Tensor gain;
+  MixtureImpl() {
+    torch::manual_seed(7);
+    first = register_module("first", torch::nn::Linear(kFeatures, kFeatures));
+    second = register_module("second", torch::nn::Linear(kFeatures, 1));
+    batch_norm = register_module("batch_norm", torch::nn::BatchNorm1d(kFeatures));
+    layer_norm = register_module("layer_norm",
+                                 torch::nn::LayerNorm(torch::nn::LayerNormOptions({kFeatures})));
+    gain = register_parameter("gain", at::ones({kFeatures}));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = batch_norm->forward(first->forward(x));             // 16 bits
+    y = y + at::dropout(y.sigmoid(), 0.5, true);                       // 16 bits
+    at::Tensor wide = layer_norm->forward(y).tanh() * gain;            // FP32 from the product on
+    wide = at::cat({wide.exp(), y.neg()}, 1).narrow(1, 0, kFeatures);  // the widest: FP32
+    return second->forward(wide.cos()) + y.view({-1}).abs().sum();
+  }
+};
+TORCH_MODULE(Mixture);
+
+TEST(WhatIf, FollowsWhatARegionComputesIn16Bits) {
+  Mixture model;
+  const std::set<std::string> in_region =
+      ops_in_16_bits([&] { return model->forward(input_rows().slice(0, 0, 4)); });
+  const WhatIfResult result = ask(model, Rows(input_rows(), input_rows().sum(1, true), 4));
+  std::set<std::string> told;
+  for (const TensorFate& fate : result.tensors)
+    if (fate.place == TensorPlace::output) told.insert(fate.op.substr(0, fate.op.find('.')));
+  for (const char* op : {"addmm", "batch_norm", "sigmoid", "dropout", "add", "layer_norm", "tanh",
+                         "neg", "abs", "sum"}) {
+    EXPECT_EQ(told.contains(op), in_region.contains(op)) << op;
+    EXPECT_TRUE(told.contains(op)) << op;
+  }
+  for (const char* op : {"mul", "exp", "cat", "cos"}) {
+    EXPECT_FALSE(in_region.contains(op)) << op;
+    EXPECT_FALSE(told.contains(op)) << op;
+  }
+}
+
+// docs/reference/monitor.md shows the file. All numbers are exact, whatever the processor.
+TEST(WhatIf, ThePageShowsThePolicyFile) {
+  Plain model;
+  {
+    const at::NoGradGuard no_grad;
+    for (const auto& p : model->named_parameters()) p.value().fill_(0);
+    model->big->weight.fill_(0.5);
+    model->small->weight.fill_(1.25e-6);
+    model->head->weight.fill_(1);
+  }
+  model->between = [](const at::Tensor& x) { return x.square(); };
+  const at::Tensor x = at::full({4, kFeatures}, 100.0F);
+  const std::string text = ask(model, Rows(x, at::zeros({4, 1}), 4)).policy_text();
+  std::ifstream page(source_dir() / "docs/reference/monitor.md");
+  std::string shown;
+  bool inside = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line == "<!-- end of what-if -->") inside = false;
+    if (inside && line.size() > 4) shown += line.substr(4) + "\n";
+    if (line == "<!-- what-if -->") inside = true;
+  }
+  EXPECT_EQ(shown, text);
+}
+
+TEST(WhatIf, EmbeddingsAreCastWhereAProductReadsThem) {
+  torch::manual_seed(8);
+  torch::nn::Sequential model(torch::nn::Embedding(5, kFeatures), torch::nn::Linear(kFeatures, 1));
+  const WhatIfResult result = ask(model, Rows(at::arange(12).remainder(5), at::ones({12, 1}), 4));
+  EXPECT_FALSE(find(result, "0", "embedding", TensorPlace::output));
+  const TensorFate* input = find(result, "1", "addmm", TensorPlace::input);
+  ASSERT_TRUE(input);
+  EXPECT_EQ(input->loss.elements, 12 * kFeatures);
+  ASSERT_TRUE(find(result, "1", "addmm", TensorPlace::input_gradient));
+}
+
+// Loss and output together: what is computed of the output belongs to the region.
+TEST(WhatIf, LossesOfTheUsersAreInTheRegion) {
+  Plain model;
+  train::TrainerOptions options = options_of(*model);
+  options.losses = [](const train::Network& network, const data::Batch& batch) {
+    return std::vector<at::Tensor>{(network.forward(batch) * 1e6).square().mean() * 1e-12};
+  };
+  train::Trainer trainer(train::network(model), options);
+  const auto what_if = std::make_shared<WhatIf>();
+  trainer.add(what_if);
+  trainer.fit(training_rows());
+  const auto names = names_of(what_if->result().cures);
+  ASSERT_FALSE(names.empty());
+  EXPECT_EQ(names.front(), "op mul.Scalar");
+}
+
+}  // namespace
+}  // namespace demi::monitor
