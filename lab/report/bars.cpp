@@ -27,9 +27,12 @@ double total(const StackedBars& bars, const StackedBars::Bar& bar) {
   return sum;
 }
 
+// Three digits, and two of a small value: 123, 12.3, 1.23, 0.12, 0.0012.
 std::string amount(double value, const std::string& unit) {
   const int decimals = value >= 100 ? 0 : value >= 10 ? 1 : 2;
-  return format_fixed(value, decimals) + (unit.empty() ? "" : " " + unit);
+  const bool is_small = value > 0 && value < 0.01;
+  return (is_small ? format_number(value, 2) : format_fixed(value, decimals)) +
+         (unit.empty() ? "" : " " + unit);
 }
 
 std::string description(const StackedBars& bars) {

@@ -124,6 +124,12 @@ TEST(Chart, EmptySeriesHaveNoLabelAndKeepThePlaceOfTheOthers) {
   EXPECT_NO_THROW(to_svg(StackedBars{.parts = {"a"}, .bars = {{"x", {}}, {"y", {kNan}}}}));
 }
 
+TEST(Bars, SmallValuesKeepTheirDigits) {
+  const std::string svg = to_svg(
+      StackedBars{.parts = {"error"}, .bars = {{"a", {0.00031}}, {"b", {0.25}}, {"c", {12.34}}}});
+  for (const char* text : {"0.00031", "0.25", "12.3"}) EXPECT_NE(svg.find(text), svg.npos) << text;
+}
+
 TEST(Chart, NamesAreEscapedEverywhere) {
   const std::string evil = "</svg><script>";
   Chart chart = chart_of({{evil, {1, 2}, {1, 2}}});
