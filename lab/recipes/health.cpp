@@ -92,20 +92,15 @@ report::ExponentBars::Bars bars_of(const std::string& name, const ExponentHistog
   return bars;
 }
 
-// "0.12 %", but a share that is not 0 never reads so.
-std::string share_text(double share) {
-  if (share > 0 && share < 0.00005) return "< 0.01 %";
-  return report::format_percent(share);
-}
-
 std::string in_fp16(const FlushedShares& shares, bool scaled) {
   std::string text =
       fmt::format("Exactly zero: {}. In fp16, unscaled, {} would become zero and {} would overflow",
-                  share_text(shares.zero), share_text(shares.flushed_unscaled),
-                  share_text(shares.overflowed_unscaled));
+                  report::format_share(shares.zero), report::format_share(shares.flushed_unscaled),
+                  report::format_share(shares.overflowed_unscaled));
   if (scaled)
-    text += fmt::format("; times the loss scale {} and {}", share_text(shares.flushed_scaled),
-                        share_text(shares.overflowed_scaled));
+    text +=
+        fmt::format("; times the loss scale {} and {}", report::format_share(shares.flushed_scaled),
+                    report::format_share(shares.overflowed_scaled));
   return text + ".";
 }
 
@@ -122,7 +117,7 @@ report::ExponentBars figure_of(const std::string& title, const Gradients& gradie
 
 std::string share_of(int64_t part, const ExponentHistogram& counts) {
   const int64_t all = counts.elements();
-  return all == 0 ? "" : share_text(static_cast<double>(part) / static_cast<double>(all));
+  return all == 0 ? "" : report::format_share(static_cast<double>(part) / static_cast<double>(all));
 }
 
 report::Table table_of(const std::string& run, const StepHealth& step) {

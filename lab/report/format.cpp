@@ -108,6 +108,11 @@ std::string format_percent(double fraction, int decimals) {
   return format_fixed(fraction * 100, decimals) + " %";
 }
 
+std::string format_share(double fraction) {
+  if (fraction > 0 && fraction < 0.00005) return "< 0.01 %";
+  return format_percent(fraction);
+}
+
 std::string format_factor(double factor) {
   if (auto text = non_finite(factor)) return *text;
   return format_fixed(factor, 2) + " ×";

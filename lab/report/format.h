@@ -32,6 +32,9 @@ DEMI_API std::string format_rate(double per_second, std::string_view what);
 /// A fraction of 1 as "92.13 %".
 DEMI_API std::string format_percent(double fraction, int decimals = 2);
 
+/// The same for a share: one that is not 0 never reads so, but "< 0.01 %".
+DEMI_API std::string format_share(double fraction);
+
 /// "1.72 ×".
 DEMI_API std::string format_factor(double factor);
 
