@@ -14,6 +14,7 @@
 #include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
 #include "demi/data/to_device.h"
+#include "demi/monitor/layers.h"
 #include "demi/train/trainer.h"
 #include "lab/recipes/plan.h"
 
@@ -63,37 +64,6 @@ Difference difference(const at::Tensor& exact, const at::Tensor& low) {
 
 namespace {
 
-// The layers of a network by their parameters' memory: LibTorch's modules have no hooks, but the
-// arguments of an op say whose weights it reads, as they are or in a view.
-class Owners {
- public:
-  explicit Owners(const torch::nn::Module& module) {
-    for (const auto& item : module.named_parameters()) {
-      const std::string& name = item.key();
-      const std::size_t dot = name.rfind('.');
-      layer_of_[item.value().storage().unsafeGetStorageImpl()] =
-          dot == std::string::npos ? "model" : name.substr(0, dot);
-    }
-  }
-  const std::string* find(const at::Tensor& tensor) const {
-    if (!tensor.defined() || !tensor.has_storage()) return nullptr;
-    const auto found = layer_of_.find(tensor.storage().unsafeGetStorageImpl());
-    return found == layer_of_.end() ? nullptr : &found->second;
-  }
-
- private:
-  std::map<const void*, std::string> layer_of_;
-};
-
-template <class Values, class Use>
-void for_each_tensor(const Values& values, const Use& use) {
-  for (const c10::IValue& value : values) {
-    if (value.isTensor()) use(value.toTensor());
-    if (value.isTensorList())
-      for (const at::Tensor& tensor : value.toTensorVector()) use(tensor);
-  }
-}
-
 // Watches one forward pass of this thread. A layer's output is that of an op that reads its weights
 // beside something else; where the bias is added in place behind a product, that of the addition.
 // Its gradient comes later, in backward.
@@ -126,25 +96,23 @@ class Watch {
   // Of nested ops the outermost counts.
   void begin(const at::RecordFunction& op) {
     if (depth_++ > 0) return;
-    open_ = nullptr;
+    open_ = -1;
     bool reads_more = false;
-    for_each_tensor(op.inputs(), [&](const at::Tensor& tensor) {
-      if (const std::string* owner = owners_.find(tensor))
-        open_ = owner;
-      else
-        reads_more |= tensor.defined();
+    monitor::for_each_tensor(op.inputs(), [&](const at::Tensor& tensor) {
+      const int owner = owners_.find(tensor);
+      owner >= 0 ? void(open_ = owner) : void(reads_more = true);
     });
-    if (!reads_more) open_ = nullptr;  // a view or a cast of the weights
+    if (!reads_more) open_ = -1;  // a view or a cast of the weights
   }
 
   void end(const at::RecordFunction& op) {
-    if (--depth_ > 0 || !open_) return;
+    if (--depth_ > 0 || open_ < 0) return;
     at::Tensor output;  // the first one; an LSTM's others are its state
-    for_each_tensor(op.outputs(), [&](const at::Tensor& tensor) {
+    monitor::for_each_tensor(op.outputs(), [&](const at::Tensor& tensor) {
       if (!output.defined()) output = tensor;
     });
-    if (!output.defined() || !output.is_floating_point() || owners_.find(output)) return;
-    take(*open_, std::string(op.name()), output);
+    if (!output.defined() || !output.is_floating_point() || owners_.find(output) >= 0) return;
+    take(owners_.all()[static_cast<std::size_t>(open_)].name, std::string(op.name()), output);
   }
 
   void take(const std::string& layer, std::string op, const at::Tensor& output) {
@@ -169,12 +137,12 @@ class Watch {
   }
 
   static thread_local Watch* current;
-  Owners owners_;
+  monitor::Layers owners_;
   std::vector<LayerTrace>& layers_;
   at::CallbackHandle handle_ = 0;
   int depth_ = 0;
-  const std::string* open_ = nullptr;  // the layer whose weights the outermost open op reads
-  std::string last_;                   // whose output last_output_ is
+  int open_ = -1;     // the layer whose weights the outermost open op reads
+  std::string last_;  // whose output last_output_ is
   at::Tensor last_output_;
   std::map<std::string, int64_t> uses_;
 };
@@ -203,14 +171,15 @@ at::Tensor output_of(const Config& config, const Network& network, data::Batch b
 
 void take_weight_gradients(NetworkTrace& trace, const torch::nn::Module& module, double scale) {
   std::map<std::string, std::vector<at::Tensor>> of_layer;
-  for (const auto& item : module.named_parameters()) {
-    const at::Tensor& gradient = item.value().grad();
-    if (!gradient.defined()) continue;
-    const at::Tensor unscaled = gradient.detach().to(c10::kFloat) / scale;
-    trace.finite_gradients &= unscaled.isfinite().all().item<bool>();
-    const std::size_t dot = item.key().rfind('.');
-    of_layer[dot == std::string::npos ? "model" : item.key().substr(0, dot)].push_back(unscaled);
-  }
+  const monitor::Layers layers(module);
+  for (const monitor::Layer& layer : layers.all())
+    for (const at::Tensor& parameter : layer.parameters) {
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      const at::Tensor unscaled = gradient.detach().to(c10::kFloat) / scale;
+      trace.finite_gradients &= unscaled.isfinite().all().item<bool>();
+      of_layer[layer.name].push_back(unscaled);
+    }
   for (LayerTrace& layer : trace.layers) {
     const auto found = of_layer.find(layer.name);  // a later use has another name
     if (found != of_layer.end()) layer.weight_gradients = found->second;
