@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -15,6 +16,7 @@
 #include "lab/recipes/published.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/sweep.h"
+#include "lab/recipes/what_if.h"
 
 namespace demi::cli {
 namespace {
@@ -94,6 +96,7 @@ void show(const train::Comparison& result, const CompareArguments& a) {
     Output::print_lines(totals(result));
   std::vector<report::Table> tables{train::to_table(result)};
   if (a.published) tables.push_back(published_table(result));
+  for (report::Table& table : train::what_if_tables(result)) tables.push_back(std::move(table));
   a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(result)));
 }
 

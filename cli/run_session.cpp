@@ -18,6 +18,7 @@
 #include "lab/recipes/compare_report.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/run_record.h"
+#include "lab/recipes/what_if.h"
 
 namespace demi::cli {
 namespace {
@@ -149,6 +150,7 @@ void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
     progress_->message(monitor::to_string(origin));
     files_->write(origin);
   };
+  run.on_what_if = [this](const monitor::WhatIfResult& result) { files_->write(result); };
   run.save_requests = save_requests;
   saves_ = save_requests();
   run.before_save = [this] {
@@ -187,6 +189,7 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
   options.runs = runs.empty() ? train::default_runs(device_) : std::move(runs);
   options.turn_steps = turn_steps;
   several_ = options.runs.size() > 1;
+  train::check_what_if(config_, options.runs);
   note_slow_precisions(options.runs, device_);
   train::check_parts(config_, options.runs, workload_);
   options.run.should_stop = [] { return stop_signal() != 0; };
@@ -230,6 +233,8 @@ void RunSession::finish(const train::Comparison& result) {
       write_atomically(folder_->file(train::kResultFile), train::to_json(result),
                        report::kOtherRunsFolder);
     std::cerr << "report: " << folder_->file("report.html").string() << "\n";
+    for (const std::string& again : train::lines_with_policy(result, start_.line))
+      std::cerr << "with its policy: " << again << "\n";
   }
   if (!stopped) return;
   say_how_to_go_on();

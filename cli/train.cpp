@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -11,6 +12,7 @@
 #include "lab/recipes/compare_report.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/what_if.h"
 
 namespace demi::cli {
 namespace {
@@ -58,6 +60,7 @@ void train_one(const TrainArguments& a) {
       session.compare({train::run_of(session.config())}, /*alone=*/true);
   std::vector<report::Table> tables{train::to_table(result)};
   if (!result.runs.front().class_accuracy.empty()) tables.push_back(train::class_table(result));
+  for (report::Table& table : train::what_if_tables(result)) tables.push_back(std::move(table));
   a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(result)));
   session.finish(result);
   require_success("train", result);

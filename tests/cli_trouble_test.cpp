@@ -172,6 +172,58 @@ TEST_F(Trouble, TheOpThatMadeTheFirstNaNIsNamedIfAsked) {
               HasSubstr("\"anomaly\":\"Inf or NaN in step 2: "));
 }
 
+// Features up to some 95000 are beyond fp16.
+TEST_F(Trouble, WhatIfWritesThePolicyThatMakesFp16Train) {
+  const auto run_of = [&](Words more) {
+    more.insert(more.begin(), {"train",         "mlp",   "--data",       "synthetic-linear",
+                               "--in",          "16",    "--out",        "1",
+                               "--batches",     "20",    "--batch-size", "64",
+                               "--epochs",      "1",     "--lr",         "1e-3",
+                               "--loss-weight", "1e-6",  "--loss-scale", "1",
+                               "--input-scale", "22000", "--device",     "cpu"});
+    return run(more);
+  };
+  const Outcome asked = run_of({"--what-if", "fp16", "--json"});
+  ASSERT_EQ(asked.code, 0) << asked.err;
+  const auto result = nlohmann::json::parse(asked.out)["runs"][0]["what_if"];
+  EXPECT_EQ(result["fp32_parts"], nlohmann::json({"layers.0"}));
+  const std::string policy = result["op_policy"];
+  EXPECT_EQ(policy, (run_folder() / "op-policy-fp16.txt").string());
+  EXPECT_THAT(slurp(policy), HasSubstr("part layers.0 fp32"));
+  EXPECT_THAT(asked.err, HasSubstr("with its policy: demi train mlp --data synthetic-linear"));
+  EXPECT_THAT(asked.err, HasSubstr(" --precision fp16 --op-policy " + policy));
+  EXPECT_THAT(slurp(run_folder() / "metrics.jsonl"), HasSubstr("\"what_if\":\"fp16\""));
+  EXPECT_THAT(slurp(run_folder() / "report.html"), HasSubstr("What if it were 16 bits"));
+
+  EXPECT_EQ(run_of({"--precision", "fp16"}).code, 1) << "without the policy it fails";
+  const Outcome low = run_of({"--precision", "fp16", "--op-policy", policy});
+  EXPECT_EQ(low.code, 0) << low.err;
+  EXPECT_EQ(run_of({"--precision", "fp16", "--fp32-part", "layers.0"}).code, 0);
+}
+
+TEST_F(Trouble, WhatIfIsRefusedWhereItCannotLook) {
+  Outcome outcome = run(small_run({"--what-if", "fp16", "--mp"}));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("[--what-if] no run computes in FP32"));
+  outcome = run(small_run({"--what-if", "fp61"}));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("did you mean fp16?"));
+}
+
+// Before any run is trained.
+TEST_F(Trouble, APolicyThatNamesAPartWhichTheModelLacksIsRefused) {
+  const fs::path policy = folder_ / "policy.txt";
+  std::ofstream(policy) << "part layer.0 fp32\n";
+  for (const char* command : {"train", "compare"}) {
+    Words line = small_run({"--op-policy", policy.string()});
+    line[0] = command;
+    const Outcome outcome = run(line);
+    EXPECT_EQ(outcome.code, 2) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("did you mean layers.0?")) << command;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+}
+
 TEST_F(Trouble, OneSignalEndsTheProgramWhileItReadsData) {
   const fs::path fifo = folder_ / "texts.csv";  // nobody writes to it: reading it never ends
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);

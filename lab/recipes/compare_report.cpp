@@ -7,10 +7,12 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "demi/tensor/dtype.h"
 #include "lab/recipes/health.h"
 #include "lab/recipes/machine_json.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/published.h"
+#include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
 #include "lab/report/table_json.h"
 
@@ -301,6 +303,34 @@ nlohmann::ordered_json json_of(const std::vector<monitor::Origin>& origins) {
   return all;
 }
 
+nlohmann::ordered_json json_of(const monitor::FormatLoss& loss) {
+  return {{"elements", loss.elements},     {"zeros", loss.zeros},
+          {"overflowed", loss.overflowed}, {"flushed", loss.flushed},
+          {"subnormal", loss.subnormal},   {"greatest", loss.greatest},
+          {"lost", loss.lost()},           {"first_overflow", loss.first_overflow}};
+}
+
+nlohmann::ordered_json json_of(const monitor::WhatIfResult& result, const std::string& policy) {
+  nlohmann::ordered_json json{
+      {"format", tensor::name_of(result.format)}, {"batches", result.batches},
+      {"first_step", result.first_step},          {"last_step", result.last_step},
+      {"least_scale", result.least_scale},        {"greatest_scale", result.greatest_scale},
+      {"fp32_parts", result.fp32_parts()},        {"op_policy", policy}};
+  json["cures"] = json["tensors"] = nlohmann::ordered_json::array();
+  for (const monitor::Cure& cure : result.cures)
+    json["cures"].push_back({{"kind", cure.kind == monitor::Cure::Kind::part ? "part" : "op"},
+                             {"name", cure.name},
+                             {"text", to_string(cure, result.format)}});
+  for (const monitor::TensorFate& fate : result.tensors) {
+    json["tensors"].push_back({{"layer", fate.layer},
+                               {"op", fate.op},
+                               {"tensor", std::string(name_of(fate.place))},
+                               {"from", fate.from}});
+    json["tensors"].back().update(json_of(fate.loss));
+  }
+  return json;
+}
+
 nlohmann::ordered_json json_of(const RunResult& run) {
   nlohmann::ordered_json json;
   json["precision"] = run.spec.label;
@@ -328,6 +358,7 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   json["involuntary_switches"] = run.involuntary_switches;
   json["stopped"] = run.history.stopped;
   if (!run.origins.empty()) json["anomalies"] = json_of(run.origins);
+  if (run.what_if) json["what_if"] = json_of(*run.what_if, run.what_if_policy.string());
   json["failed"] =
       run.history.failed ? nlohmann::ordered_json(*run.history.failed) : nlohmann::ordered_json();
   return json;
@@ -424,6 +455,8 @@ report::Page to_page(const Comparison& c, const std::string& command) {
                    {"Again", {report::Code{command}}}};
   if (auto health = health_section(c))
     page.sections.insert(page.sections.begin() + 2, std::move(*health));
+  if (auto what_if = what_if_section(c, command))
+    page.sections.insert(page.sections.begin() + 2, std::move(*what_if));
   const bool needs_no_scale = std::all_of(c.runs.begin(), c.runs.end(), [](const RunResult& run) {
     return run.spec.precision.autocast != c10::kHalf && run.spec.precision.weights != c10::kHalf;
   });

@@ -181,6 +181,23 @@ Setting checkpoint_every(std::string group) {
   return setting;
 }
 
+Setting what_if(std::string group) {
+  Setting setting =
+      words("what-if", std::move(group), &Config::what_if,
+            "In an FP32 run: which tensors would leave the range of fp16 or bf16, by layer and op, "
+            "and a policy file (--op-policy) for a run without that; each step is slower");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    const std::vector<std::string> formats{"fp16", "bf16"};
+    if (!text.empty() && std::ranges::find(formats, text) == formats.end())
+      throw UsageError({.where = source,
+                        .what = "no format of a region",
+                        .seen = text,
+                        .advice = did_you_mean(text, formats)});
+    take(c, text, source);
+  };
+  return setting;
+}
+
 Setting data_name(std::string group) {
   Setting setting =
       words("data", std::move(group), &Config::data,
@@ -231,6 +248,9 @@ std::vector<Setting> data_settings() {
       whole("out", g, &Config::out, 1, "mlp: number of outputs", kMostFeatures),
       whole("depth", g, &Config::layers, 1, "mlp: number of linear layers", 10'000),
       whole("batches", g, &Config::batches, 1, "Synthetic data: batches per epoch"),
+      real("input-scale", g, &Config::input_scale, -kInfinity, kInfinity,
+           "Synthetic rows: factor of the inputs, as of features that nobody normalised; targets "
+           "stay"),
       whole("image-size", g, &Config::image_size, 32,
             "Height and width of synthetic pictures and of a folder's pictures", kMostPixels),
       whole("classes", g, &Config::classes, 2, "Synthetic pictures: number of classes",
@@ -376,8 +396,8 @@ std::vector<Setting> place_settings() {
             "metrics.jsonl, TensorBoard, report; 0: off"),
       flag("detect-anomaly", g, &Config::detect_anomaly,
            "Name the op that makes the first Inf or NaN, forward or backward, by repeating the "
-           "step; "
-           "each step is slower, see docs/reference/monitor.md"),
+           "step; each step is slower, see docs/reference/monitor.md"),
+      what_if(g),
       checkpoint_every(g),
       whole("keep-last", g, &Config::keep_last, 0,
             "Number of checkpoints to keep, beside the best; 0: all"),

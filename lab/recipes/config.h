@@ -18,6 +18,7 @@ struct Config {
   // What is trained, on what
   std::string model, data, data_dir, train_file, test_file;
   int64_t in = 4096, out = 4096, layers = 3, batches = 50;
+  double input_scale = 1;
   int64_t image_size = 224, classes = 1000;
   std::string pool = "last";
   bool bidirectional = false;
@@ -64,6 +65,7 @@ struct Config {
   bool dry_run = false;
   int64_t monitor = 0;  // steps; 0: off
   bool detect_anomaly = false;
+  std::string what_if;  // fp16, bf16; "": off
 
   // Going on
   std::string checkpoint_every = "10min";  // as train::Every reads it

@@ -70,8 +70,12 @@ void require_parts(const Network& network, const std::vector<std::string>& parts
 
 }  // namespace
 
+std::vector<std::string> fp32_parts_of(const Config& config) {
+  return words_between_commas(config.fp32_part);
+}
+
 void keep_in_fp32(const Config& config, const Network& network) {
-  const std::vector<std::string> parts = words_between_commas(config.fp32_part);
+  const std::vector<std::string> parts = fp32_parts_of(config);
   require_parts(network, parts, "fp32-part");
   OpPolicy policy = op_policy_of(config).value_or(OpPolicy());
   require_parts(network, policy.fp32_parts(), "op-policy " + config.op_policy);

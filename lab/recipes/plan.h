@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "demi/autocast/op_policy.h"
 #include "demi/backends/backends.h"
@@ -29,6 +31,9 @@ DEMI_API LossFunction loss_function_of(const Config& config);
 
 /// What the config's op_policy file says; none without a file. Throws as OpPolicy::from_file.
 DEMI_API std::optional<OpPolicy> op_policy_of(const Config& config);
+
+/// The names in the config's fp32_part.
+DEMI_API std::vector<std::string> fp32_parts_of(const Config& config);
 
 /// The parts of the network that the config's fp32_part and its op_policy name compute in FP32 from
 /// now on. Throws UsageError with the nearest name for one that is not there, before anything is

@@ -22,7 +22,7 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
     {"test-file", OnResume::kAny},        {"workers", OnResume::kAny},
     {"checkpoint-every", OnResume::kAny}, {"keep-last", OnResume::kAny},
     {"monitor", OnResume::kAny},          {"detect-anomaly", OnResume::kAny},
-    {"resume", OnResume::kAny},
+    {"what-if", OnResume::kAny},          {"resume", OnResume::kAny},
 };
 
 const Setting& setting_of(std::string_view name) {

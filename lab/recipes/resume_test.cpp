@@ -47,7 +47,7 @@ TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
   const std::vector<std::string> free{"epochs",           "steps",      "early-stopping", "device",
                                       "data-dir",         "train-file", "test-file",      "workers",
                                       "checkpoint-every", "keep-last",  "resume",         "monitor",
-                                      "detect-anomaly"};
+                                      "detect-anomaly",   "what-if"};
   for (const Setting& setting : settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;

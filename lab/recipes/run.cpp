@@ -14,6 +14,7 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/manifest.h"
+#include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/core/state_dict.h"
 #include "demi/monitor/origin_search.h"
@@ -27,6 +28,7 @@
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/weights_file.h"
+#include "lab/recipes/what_if.h"
 
 namespace demi::train {
 namespace {
@@ -221,6 +223,7 @@ struct RunInParts::Work {
   bool advance(int64_t steps);
   Measured measured();
   void keep();
+  void answer_what_if();
   RunResult finish();
 
   const Config config;
@@ -232,6 +235,7 @@ struct RunInParts::Work {
   std::optional<Trainer> trainer;
   std::optional<Trainer::Parts> parts;  // none where it was stopped before its first step
   std::optional<RandomNumbers> random;
+  std::shared_ptr<monitor::WhatIf> what_if;  // none: it was not asked
   profile::TurnMemory memory;
   profile::CoreMeter cores;
   Measured before;  // of the run's training in other processes
@@ -294,6 +298,10 @@ void RunInParts::Work::begin() {
       result.origins.push_back(origin);
       if (options.on_origin) options.on_origin(origin);
     }));
+  if (!config.what_if.empty() && can_be_asked(result.spec.precision)) {
+    what_if = std::make_shared<monitor::WhatIf>(what_if_options(config));
+    trainer->add(what_if);
+  }
   if (config.monitor > 0)
     trainer->add(
         std::make_shared<monitor::Monitor>(config.monitor, [this](const monitor::StepHealth& step) {
@@ -327,6 +335,19 @@ bool RunInParts::Work::advance(int64_t steps) {
   measures = false;
   random->keep();
   return goes_on;
+}
+
+// What 16 bits would do, and the file that a run without it needs.
+void RunInParts::Work::answer_what_if() {
+  if (!what_if || what_if->result().batches == 0) return;
+  const monitor::WhatIfResult& found = result.what_if.emplace(what_if->result());
+  if (!options.folder.empty() && !found.cures.empty()) {
+    result.what_if_policy =
+        options.folder / fmt::format("{}op-policy-{}.txt", options.prefix, config.what_if);
+    write_atomically(result.what_if_policy, found.policy_text(),
+                     "free some space, or name another folder");
+  }
+  if (options.on_what_if) options.on_what_if(found);
 }
 
 // Until now, of the whole run. In the middle of a part it begins another one.
@@ -369,6 +390,7 @@ RunResult RunInParts::Work::finish() {
   result.seconds_per_epoch = mean_epoch_seconds(result.history);
   result.skipped_steps = result.history.skipped_steps;
   result.remark = remark_on(result.history);
+  answer_what_if();
   if (has_checkpoint(options.checkpoints))
     result.checkpoint_bytes = bytes_of(checkpoint::find(options.checkpoints));
   if (result.history.stopped) return std::move(result);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "demi/core/export.h"
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
+#include "demi/monitor/what_if.h"
 #include "demi/train/history.h"
 #include "demi/train/precision.h"
 #include "lab/recipes/config.h"
@@ -51,6 +53,8 @@ struct RunOptions {
   /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), at the moment
   /// itself.
   std::function<void(const monitor::Origin&)> on_origin;
+  /// Called at the end with what 16 bits would have done (Config::what_if).
+  std::function<void(const monitor::WhatIfResult&)> on_what_if;
 };
 
 /// A run and its results: one row of the table.
@@ -80,6 +84,10 @@ struct RunResult {
   std::vector<monitor::StepHealth> health;
   /// Origins of Inf and NaN, likewise.
   std::vector<monitor::Origin> origins;
+  /// What 16 bits would do, of the steps since then; none if the run was not asked.
+  std::optional<monitor::WhatIfResult> what_if;
+  /// FOLDER/PREFIXop-policy-FORMAT.txt, if it cures something; empty: none was written.
+  std::filesystem::path what_if_policy;
   double speedup = 0;  // the first run's seconds_per_epoch over this one's
 };
 

@@ -9,6 +9,7 @@
 #include "demi/profile/memory.h"
 #include "lab/recipes/health.h"
 #include "lab/recipes/run_spec.h"
+#include "lab/recipes/what_if.h"
 
 namespace demi::train {
 namespace {
@@ -146,7 +147,8 @@ FileMetrics::Written FileMetrics::keep_lines(const History& history) {
     const int64_t *step = find<int64_t>(line, "step"), *epoch = find<int64_t>(line, "epoch");
     if (!run || *run != run_->name || !step || !epoch) return true;
     // Beside the line of the step itself, which may be missing.
-    if (find<std::string>(line, "gradients") || find<std::string>(line, "anomaly"))
+    if (find<std::string>(line, "gradients") || find<std::string>(line, "anomaly") ||
+        find<std::string>(line, "what_if"))
       return *step <= last_step;
     const bool of_epoch = find<double>(line, "epoch_loss") != nullptr;
     if (of_epoch ? *epoch > last_epoch : *step > last_step) return false;
@@ -210,6 +212,10 @@ void FileMetrics::write(const monitor::Origin& origin) {
                {"op", origin.op},
                {"inner", origin.inner},
                {"anomaly", monitor::to_string(origin)}});
+}
+
+void FileMetrics::write(const monitor::WhatIfResult& result) {
+  for (const report::MetricFields& line : what_if_lines(run_->name, result)) log_->write(line);
 }
 
 void FileMetrics::flush() {

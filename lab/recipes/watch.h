@@ -13,6 +13,7 @@
 #include "demi/core/export.h"
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
+#include "demi/monitor/what_if.h"
 #include "demi/train/history.h"
 #include "lab/report/event_file.h"
 #include "lab/report/metrics_log.h"
@@ -84,6 +85,8 @@ class DEMI_API FileMetrics : public Callback {
   void write(const monitor::StepHealth& step);
   /// A line about the origin of Inf or NaN in a step that on_step is still to tell.
   void write(const monitor::Origin& origin);
+  /// Lines about the tensors that 16 bits would harm, after the run's last step.
+  void write(const monitor::WhatIfResult& result);
   void flush();  // all lines and events to the operating system
 
  private:

@@ -103,7 +103,8 @@ Loaders random_rows(c10::Device device, bool linear) {
     Workload result;
     result.items = "rows";
     result.train = std::make_shared<data::TensorLoader>(
-        made.input.to(device), made.target.to(device), data::OrderOptions{.batch_size = batch});
+        (made.input * config.input_scale).to(device), made.target.to(device),
+        data::OrderOptions{.batch_size = batch});
     return result;
   };
 }
