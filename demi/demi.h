@@ -20,6 +20,8 @@
 #include "demi/checkpoint/writer.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
+#include "demi/distributed/distributed_data_parallel.h"
+#include "demi/distributed/process_group.h"
 #include "demi/monitor/exponent_histogram.h"
 #include "demi/monitor/find_nonfinite.h"
 #include "demi/monitor/monitor.h"

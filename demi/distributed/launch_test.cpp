@@ -12,8 +12,8 @@
 namespace demi::distributed {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using Values = std::map<std::string, std::string>;
 
 Variables of(Values values) {

@@ -10,8 +10,8 @@ namespace demi::distributed {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr milliseconds kGone{2000};
 

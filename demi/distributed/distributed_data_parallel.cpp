@@ -1,0 +1,191 @@
+#include "demi/distributed/distributed_data_parallel.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/core/version.h"
+#include "demi/distributed/process_group.h"
+#include "demi/distributed/reducer.h"
+#include "demi/tensor/dtype.h"
+
+namespace demi::distributed {
+namespace {
+
+namespace autograd = torch::autograd;
+
+constexpr const char* kParallel = "distributed.DistributedDataParallel";
+
+/// Runs when the gradient of one parameter is complete. LibTorch has one such hook a tensor, so
+/// this one calls the one that was there.
+class GradientHook final : public autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(std::weak_ptr<Reducer> reducer, std::size_t index,
+               std::unique_ptr<autograd::PostAccumulateGradHook> before)
+      : reducer_(std::move(reducer)), index_(index), before_(std::move(before)) {}
+
+  void operator()(const autograd::Variable& parameter) override {
+    if (before_) (*before_)(parameter);
+    const std::shared_ptr<Reducer> reducer = reducer_.lock();
+    if (!reducer) return;
+    const std::shared_ptr<void> round = reducer->on_gradient(index_);
+    if (!round) return;
+    autograd::Engine::get_default_engine().queue_callback([weak = reducer_, round] {
+      if (const std::shared_ptr<Reducer> alive = weak.lock()) alive->finish();
+    });
+  }
+
+  std::unique_ptr<autograd::PostAccumulateGradHook> release_before() { return std::move(before_); }
+
+ private:
+  std::weak_ptr<Reducer> reducer_;
+  std::size_t index_;
+  std::unique_ptr<autograd::PostAccumulateGradHook> before_;
+};
+
+std::string line_of(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  return fmt::format("{} {}: {} ({}), strides ({}){}\n", kind, name,
+                     tensor::name_of(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),
+                     fmt::join(tensor.strides(), ", "), tensor.requires_grad() ? ", trained" : "");
+}
+
+std::string description(const torch::nn::Module& model, const DistributedOptions& options) {
+  std::string text = fmt::format("demi {}\n", version());
+  text += fmt::format("bucket_bytes {}, first_bucket_bytes {}\n", options.bucket_bytes,
+                      options.first_bucket_bytes);
+  text +=
+      fmt::format("gradient_dtype {}\n",
+                  options.gradient_dtype ? tensor::name_of(*options.gradient_dtype) : "their own");
+  text += fmt::format("broadcast_buffers {}\n", options.broadcast_buffers);
+  text += fmt::format("uneven_batches {}\n", options.uneven_batches);
+  for (const auto& parameter : model.named_parameters())
+    text += line_of("parameter", parameter.key(), parameter.value());
+  for (const auto& buffer : model.named_buffers())
+    text += line_of("buffer", buffer.key(), buffer.value());
+  return text;
+}
+
+void check(const DistributedOptions& options) {
+  if (options.bucket_bytes < 1 || options.first_bucket_bytes < 1)
+    throw UsageError({kParallel, "a bucket has no size",
+                      fmt::format("bucket_bytes {}, first_bucket_bytes {}", options.bucket_bytes,
+                                  options.first_bucket_bytes),
+                      "1 byte or more", "leave it out for the default"});
+  if (options.gradient_dtype && *options.gradient_dtype != at::kFloat &&
+      *options.gradient_dtype != at::kHalf && *options.gradient_dtype != at::kBFloat16)
+    throw UsageError({kParallel, "gradients cannot travel in this dtype",
+                      tensor::name_of(*options.gradient_dtype), "fp32, bf16, fp16",
+                      "leave it out to send each gradient in its own"});
+}
+
+std::vector<at::Tensor> trained_parameters(const torch::nn::Module& model, bool alone) {
+  std::vector<at::Tensor> parameters;
+  std::unordered_set<const at::TensorImpl*> seen;  // tied weights
+  for (const auto& named : model.named_parameters()) {
+    const at::Tensor& parameter = named.value();
+    if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second)
+      continue;
+    if (!parameter.is_floating_point() || !(alone || parameter.is_cpu()))
+      throw UsageError(
+          {kParallel, "a parameter cannot be trained on several ranks",
+           fmt::format("{}: {} on {}", named.key(), tensor::name_of(parameter.scalar_type()),
+                       parameter.device().str()),
+           "fp16, bf16, fp32 and fp64 on the CPU", "the process group has Gloo alone"});
+    parameters.push_back(parameter);
+  }
+  if (parameters.empty())
+    throw UsageError({kParallel, "the model has nothing to train",
+                      "no parameter requires a gradient", "one or more",
+                      "a model without parameters needs no gradients"});
+  return parameters;
+}
+
+// By copy_(), which everything that watches the tensor notices. c10d writes through a pointer.
+void become_rank_0s(const at::Tensor& tensor, ProcessGroup& group) {
+  if (tensor.numel() == 0) return;
+  const at::Tensor sent = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  group.broadcast(sent);
+  if (group.rank() != 0) tensor.detach().copy_(sent);
+}
+
+}  // namespace
+
+struct DistributedDataParallel::Impl {
+  ProcessGroup& group;
+  DistributedOptions options;
+  std::vector<at::Tensor> parameters;
+  std::shared_ptr<Reducer> reducer;
+  std::vector<autograd::PostAccumulateGradHook*> hooks;  // by parameter; none for one rank
+
+  void add_hooks() {
+    for (std::size_t index = 0; index < parameters.size(); ++index) {
+      auto& slot = autograd::impl::post_acc_grad_hooks(parameters[index]);
+      auto hook = std::make_unique<GradientHook>(reducer, index, std::move(slot));
+      hooks.push_back(hook.get());
+      autograd::impl::set_post_acc_grad_hooks(parameters[index], std::move(hook));
+    }
+  }
+  // A hook that somebody wrapped stays, and does nothing from then on.
+  ~Impl() {
+    for (std::size_t index = 0; index < hooks.size(); ++index) {
+      auto& slot = autograd::impl::post_acc_grad_hooks(parameters[index]);
+      if (slot.get() != hooks[index]) continue;
+      auto before = static_cast<GradientHook*>(hooks[index])->release_before();
+      autograd::impl::set_post_acc_grad_hooks(parameters[index], std::move(before));
+    }
+  }
+};
+
+DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
+                                                 const DistributedOptions& options) {
+  check(options);
+  group.require_same("the model or its options", description(model, options));
+  impl_ =
+      std::make_shared<Impl>(group, options, trained_parameters(model, group.world_size() == 1));
+  std::vector<at::Tensor> buffers;
+  {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : model.parameters()) become_rank_0s(parameter, group);
+    for (const at::Tensor& buffer : model.buffers()) {
+      become_rank_0s(buffer, group);
+      if (options.broadcast_buffers && buffer.numel() > 0) buffers.push_back(buffer);
+    }
+  }
+  impl_->reducer = std::make_shared<Reducer>(impl_->parameters, std::move(buffers), group, options);
+  if (group.world_size() > 1) impl_->add_hooks();
+}
+
+DistributedDataParallel::~DistributedDataParallel() = default;
+
+DistributedDataParallel::NoSync::NoSync(DistributedDataParallel& parallel)
+    : parallel_(parallel), before_(parallel.impl_->reducer->synchronises()) {
+  parallel_.impl_->reducer->set_synchronises(false);
+}
+
+DistributedDataParallel::NoSync::~NoSync() { parallel_.impl_->reducer->set_synchronises(before_); }
+
+DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSync(*this); }
+
+void DistributedDataParallel::join(const std::function<void()>& step) {
+  if (!impl_->options.uneven_batches)
+    throw UsageError({"distributed.join", "the other ranks do not ask who has a batch",
+                      "uneven_batches = false", "uneven_batches = true, on all ranks",
+                      "set it in the DistributedOptions"});
+  if (impl_->group.world_size() == 1) return;
+  while (impl_->reducer->shadow()) step();
+}
+
+const Reduced& DistributedDataParallel::last_reduced() const { return impl_->reducer->reduced(); }
+
+}  // namespace demi::distributed

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "demi/core/export.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace demi::distributed {
+
+class ProcessGroup;
+
+struct DistributedOptions {
+  /// Gradients are sent in buckets of about this size, while backward goes on.
+  std::int64_t bucket_bytes = 25 << 20;
+  /// The size of the first bucket, which is sent early.
+  std::int64_t first_bucket_bytes = 1 << 20;
+  /// The dtype in which gradients travel and are added up: fp32, bf16 or fp16. None: each in its
+  /// own, so the 16-bit gradients of a demi optimizer take half the bytes. FP64 always keeps its
+  /// own.
+  std::optional<c10::ScalarType> gradient_dtype = std::nullopt;
+  /// Buffers (running means of batch normalisation) become rank 0's after each backward.
+  bool broadcast_buffers = true;
+  /// Ranks may have different numbers of batches: join(). Costs one small all-reduce each backward.
+  bool uneven_batches = false;
+};
+
+/// What the last backward sent.
+struct Reduced {
+  int buckets = 0;
+  std::int64_t bytes = 0;  // of the buckets of one rank
+  int ranks = 0;           // that had a batch: the average is over these
+  /// The buckets were planned anew and nothing overlapped backward: the first time, and where a
+  /// gradient's dtype has changed.
+  bool planned = false;
+};
+
+/// Data parallel training (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data
+/// Parallel Training", section 3): each rank runs the model on a batch of its own, and backward()
+/// leaves the average of all ranks' gradients in .grad, bit for bit the same on every rank.
+///
+///     demi::distributed::ProcessGroup group;
+///     Net model;
+///     demi::distributed::DistributedDataParallel parallel(*model, group);
+///     demi::optim::AdamW optimizer(model->parameters(), 1e-3);
+///     ...
+///     scaler.scale(loss(model->forward(inputs), targets)).backward();   // reduces too
+///     scaler.step(optimizer);                                           // the same on all ranks
+///     scaler.update();
+///
+/// The model, loss, optimizer and scaler are used as on one rank. Each gradient is divided by the
+/// number of ranks before it is sent, so no sum overflows where no rank's gradient did. An Inf or
+/// NaN on one rank is an Inf or NaN on all: every rank skips the same step, and every rank's
+/// gradient norm is the same.
+///
+/// Every backward() that reaches a parameter of the model is a collective: all ranks run the same
+/// ones in the same order. A parameter that no rank used keeps its .grad; one that some rank used
+/// gets the average on all, in which the others count as 0. Sparse gradients are refused.
+class DEMI_API DistributedDataParallel {
+ public:
+  /// Throws UsageError on every rank, and names the difference, if models or options differ. Makes
+  /// all parameters and buffers those of rank 0. Model and group outlive this; the parameters'
+  /// dtype and device stay what they are.
+  DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
+                          const DistributedOptions& options = {});
+  ~DistributedDataParallel();
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  /// While it lives, backward() adds to .grad and sends nothing. The first backward() after it
+  /// averages the sum.
+  class DEMI_API NoSync {
+   public:
+    ~NoSync();
+    NoSync(const NoSync&) = delete;
+    NoSync& operator=(const NoSync&) = delete;
+
+   private:
+    friend class DistributedDataParallel;
+    explicit NoSync(DistributedDataParallel& parallel);
+    DistributedDataParallel& parallel_;
+    bool before_;
+  };
+  [[nodiscard]] NoSync no_sync();
+
+  /// This rank has no more batches: takes part in the backward() of the others, with gradients of
+  /// 0, until no rank has a batch left. After each, .grad holds the average, and `step` is called:
+  /// it steps the optimizer, the scaler and the schedule and zeroes the gradients, as the loop
+  /// does, so that all ranks stay the same. Every rank calls it after its last batch. Throws
+  /// UsageError without DistributedOptions::uneven_batches.
+  void join(const std::function<void()>& step);
+
+  const Reduced& last_reduced() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace demi::distributed
