@@ -30,6 +30,7 @@ void add_commands(CLI::App& app) {
   add_data(app);
   add_policy(app);
   add_number(app);
+  add_doctor(app);
   // `demi bench WHAT`: each measurement is a subcommand of this one.
   CLI::App* bench = app.add_subcommand("bench", "Check against a reference, then time");
   require_one_of(*bench);

@@ -17,6 +17,7 @@ void require_one_of(CLI::App& app);
 
 void add_compare(CLI::App& app);
 void add_data(CLI::App& app);
+void add_doctor(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_number(CLI::App& app);

@@ -66,8 +66,7 @@ std::string slow_precision_warning(const Precision& precision, c10::Device devic
   const c10::ScalarType computed = precision.shipped();
   if (precision.is_mixed()) {
     const std::string why = why_slow(c10::kCPU, computed);
-    return why.empty() ? ""
-                       : machine + ": " + why + "; mixed precision saves memory here, not time";
+    return why.empty() ? "" : machine + ": " + why + "; mixed precision gains no time here";
   }
   if (computed == c10::kBFloat16 && !has_bf16_hardware()) {
     return machine +

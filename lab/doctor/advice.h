@@ -1,0 +1,38 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/doctor/formats.h"
+
+namespace demi::doctor {
+
+/// What would make training faster on a device, by how much, and how it is done.
+struct Advice {
+  std::string topic;  // precision, dimensions, batch, channels_last, tf32
+  double gain = 0;    // times as fast, as measured here
+  std::string what;   // what was measured
+  std::string how;    // what to do
+};
+
+/// Below this gain there is no advice: it is within what measurements differ by.
+inline constexpr double kLeastGain = 1.05;
+
+/// The mixed precision to train in on that device: the 16-bit format with the highest rate, of two
+/// equal ones bf16, which needs no loss scaling. "" if none was measured.
+DEMI_API std::string best_mixed(const std::vector<Format>& formats);
+
+/// What the measured formats say: TF32 and the mixed precision over FP32.
+DEMI_API std::vector<Advice> of_formats(const std::vector<Format>& formats);
+
+/// Measures what dimensions, batch size and channels_last do to products and convolutions of that
+/// dtype, in a region: a second or less.
+DEMI_API std::vector<Advice> of_shapes(const std::string& dtype, c10::Device device);
+
+/// Those with a gain of at least kLeastGain, the greatest first.
+DEMI_API std::vector<Advice> in_order(std::vector<Advice> all);
+
+}  // namespace demi::doctor

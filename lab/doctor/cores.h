@@ -1,0 +1,32 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::doctor {
+
+/// Threads of the process, and the cores that they can have.
+struct DEMI_API Cores {
+  int threads = 0;              // LibTorch's, for one operation
+  int online = 0;               // of the machine
+  int allowed = 0;              // by the process's affinity mask (taskset, OMP_PROC_BIND, ...)
+  std::optional<double> quota;  // of the control group, in cores; none: no limit
+  std::string pinning;          // the variables that bind threads to cores; "none"
+  std::string allocator;        // of the host: "glibc", "jemalloc", ...
+
+  /// The cores that threads can have at once.
+  double usable() const;
+};
+
+DEMI_API Cores cores();
+
+/// The limit in cores of a control group's cpu.max ("200000 100000": 2; "max 100000": none).
+DEMI_API std::optional<double> quota_of(const std::string& cpu_max);
+
+/// What is wrong with the number of threads, with what to do; empty: nothing.
+DEMI_API std::vector<std::string> faults(const Cores& cores);
+
+}  // namespace demi::doctor

@@ -1,0 +1,136 @@
+#include "lab/doctor/dimensions.h"
+
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+
+#include <memory>
+
+#include "lab/data/data_sets.h"
+#include "lab/doctor/shape_time.h"
+#include "lab/recipes/recipe.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::doctor {
+namespace {
+
+constexpr int64_t kMultiple = 8;  // of 16-bit elements: tensor cores read 16 bytes at once
+
+int64_t next_multiple(int64_t value) { return (value + kMultiple - 1) / kMultiple * kMultiple; }
+
+/// A product and the names of its dimensions.
+struct Product {
+  std::string module;
+  int64_t m, k, n;
+  std::string k_name, n_name;
+  int64_t n_per_unit;  // columns for each unit of n_name
+};
+
+void check_product(const Product& p, ModelCheck& check) {
+  ++check.products;
+  Dimension one{.module = p.module, .m = p.m, .k = p.k, .n = p.n};
+  one.next_m = p.m;
+  one.next_k = p.k;
+  one.next_n = p.n;
+  if (p.k % kMultiple != 0) {
+    Dimension k = one;
+    k.name = p.k_name;
+    k.value = p.k;
+    k.next = k.next_k = next_multiple(p.k);
+    check.dimensions.push_back(k);
+  }
+  const int64_t units = p.n / p.n_per_unit;
+  if (units % kMultiple != 0 && p.n_name != p.k_name) {
+    Dimension n = one;
+    n.name = p.n_name;
+    n.value = units;
+    n.next = next_multiple(units);
+    n.next_n = n.next * p.n_per_unit;
+    check.dimensions.push_back(n);
+  }
+}
+
+void check_batch(const Product& p, ModelCheck& check) {
+  if (p.m % kMultiple == 0) return;
+  const int64_t next = next_multiple(p.m);
+  check.dimensions.push_back({.module = p.module,
+                              .name = "batch_size",
+                              .value = p.m,
+                              .next = next,
+                              .m = p.m,
+                              .k = p.k,
+                              .n = p.n,
+                              .next_m = next,
+                              .next_k = p.k,
+                              .next_n = p.n});
+}
+
+bool is_convolution(const torch::nn::Module& module) {
+  return module.as<torch::nn::Conv1dImpl>() || module.as<torch::nn::Conv2dImpl>() ||
+         module.as<torch::nn::Conv3dImpl>() || module.as<torch::nn::ConvTranspose2dImpl>();
+}
+
+std::vector<Product> products_of(const torch::nn::Module& module, const std::string& name,
+                                 int64_t batch) {
+  constexpr int64_t kGates = 4;
+  if (const auto* linear = module.as<torch::nn::LinearImpl>())
+    return {{name, batch, linear->options.in_features(), linear->options.out_features(),
+             "in_features", "out_features", 1}};
+  if (const auto* lstm = module.as<torch::nn::LSTMImpl>()) {
+    const int64_t hidden = lstm->options.hidden_size();
+    return {{name, batch, lstm->options.input_size(), kGates * hidden, "input_size", "hidden_size",
+             kGates},
+            {name, batch, hidden, kGates * hidden, "hidden_size", "hidden_size", kGates}};
+  }
+  return {};
+}
+
+train::DataShape shape_of(const train::Config& config) {
+  const data::DataSet& set = data::data_set(config.data);
+  train::DataShape shape{.channels = 3, .size = config.image_size, .classes = config.classes};
+  if (set.layout == data::Layout::mnist) shape.size = 28;
+  if (set.layout == data::Layout::cifar10 || set.layout == data::Layout::cifar100) shape.size = 32;
+  if (!set.mean.empty()) shape.channels = static_cast<int64_t>(set.mean.size());
+  if (!set.classes.empty()) shape.classes = static_cast<int64_t>(set.classes.size());
+  if (set.kind == data::Kind::texts && set.classes.empty()) shape.classes = 2;
+  return shape;
+}
+
+}  // namespace
+
+ModelCheck check_dimensions(const torch::nn::Module& module, int64_t batch_size) {
+  ModelCheck check{.batch_size = batch_size};
+  std::vector<Product> all;
+  for (const auto& item : module.named_modules("", /*include_self=*/true)) {
+    if (is_convolution(*item.value())) ++check.convolutions;
+    for (const Product& product : products_of(*item.value(), item.key(), batch_size))
+      all.push_back(product);
+  }
+  const Product* largest = nullptr;
+  for (const Product& product : all) {
+    check_product(product, check);
+    if (!largest || product.k * product.n > largest->k * largest->n) largest = &product;
+  }
+  if (largest) check_batch(*largest, check);
+  return check;
+}
+
+ModelCheck check_recipe(const std::string& recipe) {
+  const train::Config& config = train::find_recipe(recipe).config;
+  const train::Network network =
+      train::make_network(config, shape_of(config), /*seed=*/0, c10::kCPU);
+  ModelCheck check = check_dimensions(*network.module, train::batch_size_of(config));
+  check.recipe = recipe;
+  check.model = config.model;
+  return check;
+}
+
+void measure(ModelCheck& check, const std::string& dtype, c10::Device device) {
+  for (Dimension& one : check.dimensions) {
+    const double now = product_ms(dtype, one.m, one.k, one.n, device);
+    const double then = product_ms(dtype, one.next_m, one.next_k, one.next_n, device);
+    one.speedup = now / then;
+  }
+}
+
+}  // namespace demi::doctor

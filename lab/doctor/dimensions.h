@@ -1,0 +1,44 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/recipes/config.h"
+
+namespace demi::doctor {
+
+/// A dimension of a product that is no multiple of 8, in elements.
+struct Dimension {
+  std::string module;  // "classifier"
+  std::string name;    // in_features, out_features, input_size, hidden_size or batch_size
+  int64_t value = 0, next = 0;
+  int64_t m = 0, k = 0, n = 0;                 // the layer's product, (m, k) by (k, n)
+  int64_t next_m = 0, next_k = 0, next_n = 0;  // the same with `next`
+  double speedup = 0;  // of that product with `next` in its place; 0: not measured
+};
+
+/// The products of a model.
+struct ModelCheck {
+  std::string recipe, model;
+  int64_t batch_size = 0, products = 0, convolutions = 0;
+  std::vector<Dimension> dimensions;
+};
+
+/// Linear and LSTM layers of the module, for batches of that size. Convolutions are counted and
+/// exempt: cuDNN pads their channels since 7.3.
+DEMI_API ModelCheck check_dimensions(const torch::nn::Module& module, int64_t batch_size);
+
+/// The same of a recipe's network. Its data are not read: a text's vocabulary is left out, and a
+/// folder of pictures has as many classes as the setting `classes`. Throws UsageError: no such
+/// recipe.
+DEMI_API ModelCheck check_recipe(const std::string& recipe);
+
+/// Measures what the next multiple of 8 gains each product, in that dtype.
+DEMI_API void measure(ModelCheck& check, const std::string& dtype, c10::Device device);
+
+}  // namespace demi::doctor

@@ -1,0 +1,82 @@
+#include "lab/doctor/dimensions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "demi/core/error.h"
+#include "lab/recipes/recipe.h"
+
+namespace demi::doctor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<std::string> words(const ModelCheck& check) {
+  std::vector<std::string> all;
+  for (const Dimension& one : check.dimensions)
+    all.push_back(one.module + "." + one.name + " " + std::to_string(one.value) + " " +
+                  std::to_string(one.next));
+  return all;
+}
+
+TEST(Dimensions, ThatAreMultiplesOf8AreFriendly) {
+  const torch::nn::Sequential model(torch::nn::Linear(64, 1024), torch::nn::Linear(1024, 8));
+  const ModelCheck check = check_dimensions(*model, 32);
+  EXPECT_THAT(check.dimensions, IsEmpty());
+  EXPECT_EQ(check.products, 2);
+}
+
+TEST(Dimensions, OthersAreNamedWithTheNextMultiple) {
+  const torch::nn::Sequential model(torch::nn::Linear(1001, 64), torch::nn::Linear(64, 10));
+  const ModelCheck check = check_dimensions(*model, 100);
+  EXPECT_THAT(words(check), ElementsAre("0.in_features 1001 1008", "1.out_features 10 16",
+                                        "0.batch_size 100 104"));
+  const Dimension& out = check.dimensions[1];
+  EXPECT_EQ((std::vector{out.m, out.k, out.n}), (std::vector<int64_t>{100, 64, 10}));
+  EXPECT_EQ((std::vector{out.next_m, out.next_k, out.next_n}), (std::vector<int64_t>{100, 64, 16}));
+}
+
+// An LSTM's products: input by 4 gates, hidden by 4 gates.
+TEST(Dimensions, OfAnLstmAreItsInputAndItsHiddenSize) {
+  const torch::nn::LSTM lstm(torch::nn::LSTMOptions(100, 250));
+  const ModelCheck check = check_dimensions(*lstm, 64);
+  EXPECT_EQ(check.products, 2);
+  EXPECT_THAT(words(check),
+              ElementsAre(".input_size 100 104", ".hidden_size 250 256", ".hidden_size 250 256"));
+  EXPECT_EQ(check.dimensions[0].n, 1000);
+  EXPECT_EQ(check.dimensions[1].next_n, 1024);
+}
+
+// NVIDIA's guide of mixed precision: since cuDNN 7.3 channels need no multiples of 8.
+TEST(Dimensions, OfConvolutionsAreExempt) {
+  const torch::nn::Sequential model(torch::nn::Conv2d(3, 33, 3), torch::nn::Linear(8, 8));
+  const ModelCheck check = check_dimensions(*model, 8);
+  EXPECT_EQ(check.convolutions, 1);
+  EXPECT_THAT(check.dimensions, IsEmpty());
+}
+
+TEST(Dimensions, EveryRecipeCanBeChecked) {
+  for (const train::Recipe& recipe : train::recipes()) {
+    const ModelCheck check = check_recipe(recipe.name);
+    EXPECT_EQ(check.model, recipe.config.model);
+    EXPECT_GE(check.products, 1) << recipe.name;
+  }
+  EXPECT_THAT(check_recipe("mlp").dimensions, IsEmpty());
+  EXPECT_THAT(words(check_recipe("cifar10-resnet18")),
+              ElementsAre("classifier.out_features 10 16"));
+  EXPECT_THAT(check_recipe("synthetic-resnet50").dimensions, IsEmpty()) << "1000 classes";
+  EXPECT_THROW(check_recipe("mlpp"), UsageError);
+}
+
+TEST(Dimensions, MeasuredOnesHaveASpeedup) {
+  const torch::nn::Sequential model(torch::nn::Linear(65, 64));
+  ModelCheck check = check_dimensions(*model, 8);
+  measure(check, "fp32", c10::kCPU);
+  ASSERT_EQ(check.dimensions.size(), 1U);
+  EXPECT_GT(check.dimensions[0].speedup, 0);
+}
+
+}  // namespace
+}  // namespace demi::doctor

@@ -1,0 +1,198 @@
+#include "lab/doctor/doctor.h"
+
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <torch/cuda.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "demi/backends/backends.h"
+#include "demi/core/cuda_library.h"
+#include "demi/core/error.h"
+#include "demi/core/gpu_architecture.h"
+#include "demi/core/instruction_set.h"
+#include "demi/kernels/path.h"
+#include "demi/profile/gpu.h"
+#include "lab/bench/roofline.h"
+#include "lab/data/registry.h"
+#include "lab/recipes/recipe.h"
+
+namespace demi::doctor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kFormatSeconds = 4.5;  // of all formats together
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void check(const DiagnoseOptions& options) {
+  if (!(options.seconds >= 0 && options.seconds <= 1))
+    throw UsageError({.where = "doctor.diagnose",
+                      .what = "seconds are out of range",
+                      .seen = fmt::format("{}", options.seconds),
+                      .accepted = "0 (nothing is measured) to 1"});
+  if (!options.recipe.empty()) train::find_recipe(options.recipe);
+}
+
+DeviceReport cpu_report() {
+  return {
+      .device = "cpu", .name = processor_name(), .formats = formats_of(onednn_instruction_set())};
+}
+
+DeviceReport gpu_report(int ordinal) {
+  DeviceReport report{.device = fmt::format("cuda:{}", ordinal)};
+  const profile::Gpu gpu = profile::gpu(ordinal).value_or(profile::Gpu());
+  const GpuArchitecture architecture = gpu_architecture(std::string_view(gpu.compute_capability));
+  report.name = gpu.name;
+  report.architecture = architecture.name;
+  report.compute_capability = gpu.compute_capability;
+  report.driver = gpu.driver;
+  report.cuda = gpu.cuda;
+  report.memory_bytes = gpu.memory_bytes;
+  report.formats = formats_of(architecture);
+  return report;
+}
+
+// Why no GPU can be used; empty if one can.
+std::string why_no_cuda() {
+  const CudaLibrary& library = load_cuda();
+  if (!library.loaded) return library.reason;
+  try {
+    return torch::cuda::device_count() > 0 ? "" : "the driver shows no GPU";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+}
+
+std::vector<DeviceReport> devices_here(const std::string& no_cuda) {
+  std::vector<DeviceReport> all{cpu_report()};
+  if (!no_cuda.empty()) return all;
+  for (int i = 0; i < static_cast<int>(torch::cuda::device_count()); ++i)
+    all.push_back(gpu_report(i));
+  return all;
+}
+
+void measure_device(DeviceReport& report, double seconds) {
+  const c10::Device device(report.device);
+  measure(report.formats, device, seconds);
+  report.copy_gb_per_s = bench::copy_gb_per_s(device);
+  std::vector<Advice> all = of_formats(report.formats);
+  if (const std::string dtype = best_mixed(report.formats); !dtype.empty())
+    for (Advice& one : of_shapes(dtype, device)) all.push_back(std::move(one));
+  report.advice = in_order(std::move(all));
+}
+
+// The CPU and the first GPU: several of one kind say the same.
+void measure_devices(Diagnosis& diagnosis, const DiagnoseOptions& options) {
+  const std::size_t count = std::min<std::size_t>(diagnosis.devices.size(), 2);
+  std::size_t formats = 0;
+  for (std::size_t i = 0; i < count; ++i) formats += diagnosis.devices[i].formats.size();
+  const double seconds = std::min(options.seconds, kFormatSeconds / static_cast<double>(formats));
+  for (std::size_t i = 0; i < count; ++i) {
+    try {
+      measure_device(diagnosis.devices[i], seconds);
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      diagnosis.faults.push_back(diagnosis.devices[i].device +
+                                 " cannot be measured: " + text.substr(0, text.find('\n')));
+    }
+  }
+}
+
+void check_model(Diagnosis& diagnosis, const DiagnoseOptions& options) {
+  diagnosis.model = check_recipe(options.recipe);
+  if (options.seconds == 0) return;
+  const DeviceReport& report =
+      diagnosis.devices[std::min<std::size_t>(1, diagnosis.devices.size() - 1)];
+  const std::string dtype = best_mixed(report.formats);
+  if (!dtype.empty()) measure(*diagnosis.model, dtype, c10::Device(report.device));
+}
+
+Facts libraries(const std::string& no_cuda) {
+  Facts facts{{"demi", DEMI_VERSION},
+              {"LibTorch", TORCH_VERSION},
+              {"LibTorch's operators", at::get_cpu_capability()},
+              {"oneDNN", at::Context::hasMKLDNN() ? at::get_mkldnn_version() : "none"},
+              {"MKL", at::Context::hasMKL() ? at::get_mkl_version() : "none"},
+              {"OpenMP", at::get_openmp_version()}};
+  for (auto& [name, version] : facts) version = version.substr(0, version.find('\n'));
+  if (!no_cuda.empty()) return facts;
+  facts.emplace_back("CUDA runtime", std::to_string(at::Context::versionCUDART()));
+  facts.emplace_back(
+      "cuDNN", at::Context::hasCuDNN() ? std::to_string(at::Context::versionCuDNN()) : "none");
+  return facts;
+}
+
+// The name of the path in use; a forced one that cannot be used is a fault.
+std::string path_in_use(kernels::Device device, std::vector<std::string>& faults) {
+  try {
+    return std::string(kernels::name_of(kernels::path_for(device)));
+  } catch (const UsageError& error) {
+    if (std::ranges::find(faults, error.what()) == faults.end()) faults.emplace_back(error.what());
+    return "";
+  }
+}
+
+void read_paths(Diagnosis& diagnosis) {
+  for (const kernels::PathStatus& status : kernels::paths())
+    diagnosis.paths.push_back({std::string(status.name), status.usable, status.reason});
+  diagnosis.cpu_path = path_in_use(kernels::Device::cpu, diagnosis.faults);
+  if (diagnosis.no_cuda.empty())
+    diagnosis.cuda_path = path_in_use(kernels::Device::cuda, diagnosis.faults);
+}
+
+std::vector<DataSetReport> data_sets() {
+  std::vector<DataSetReport> all;
+  for (const data::DataSet& set : data::data_sets()) {
+    if (!set.is_published()) continue;
+    DataSetReport report{.name = set.name, .advice = set.advice};
+    try {
+      report.folder = data::find_data_set(set.name).string();
+    } catch (const DataError&) {  // NOLINT(bugprone-empty-catch): not on this machine
+    }
+    all.push_back(std::move(report));
+  }
+  return all;
+}
+
+void add_faults(Diagnosis& diagnosis) {
+  for (const std::string& fault : faults(diagnosis.cores)) diagnosis.faults.push_back(fault);
+  for (const std::string& fault : unknown_variables()) diagnosis.faults.push_back(fault);
+  const std::string has = describe(instruction_set()), uses = describe(onednn_instruction_set());
+  if (has != uses)
+    diagnosis.faults.push_back("ONEDNN_MAX_CPU_ISA limits products to " + uses +
+                               ", and the processor has " + has);
+}
+
+}  // namespace
+
+Diagnosis diagnose(const DiagnoseOptions& options) {
+  const auto start = Clock::now();
+  check(options);
+  Diagnosis diagnosis;
+  diagnosis.no_cuda = why_no_cuda();
+  diagnosis.devices = devices_here(diagnosis.no_cuda);
+  diagnosis.cores = cores();
+  diagnosis.libraries = libraries(diagnosis.no_cuda);
+  read_paths(diagnosis);
+  diagnosis.backends = backend_settings(Backends::current());
+  diagnosis.variables = variables();
+  diagnosis.data_sets = data_sets();
+  add_faults(diagnosis);
+  if (options.seconds > 0) measure_devices(diagnosis, options);
+  if (!options.recipe.empty()) check_model(diagnosis, options);
+  diagnosis.seconds = since(start);
+  return diagnosis;
+}
+
+}  // namespace demi::doctor

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/doctor/advice.h"
+#include "lab/doctor/backend_settings.h"
+#include "lab/doctor/cores.h"
+#include "lab/doctor/dimensions.h"
+#include "lab/doctor/formats.h"
+#include "lab/doctor/variables.h"
+
+/// What `demi doctor` says: what this machine and this build can do, and what to do about it.
+namespace demi::doctor {
+
+struct DiagnoseOptions {
+  /// The recipe whose dimensions are checked; empty: none.
+  std::string recipe;
+  /// Seconds of each measurement, 0 to 1; all of them together take about five times as long at
+  /// most. 0: nothing is measured.
+  double seconds = 1;
+};
+
+/// A device of this machine.
+struct DeviceReport {
+  std::string device;  // cpu, cuda:0
+  std::string name;
+  // Of a GPU; empty elsewhere.
+  std::string architecture, compute_capability, driver, cuda;
+  std::int64_t memory_bytes = 0;
+  std::vector<Format> formats;
+  double copy_gb_per_s = 0;    // 0: not measured
+  std::vector<Advice> advice;  // in_order
+};
+
+/// A way to compute an optimizer's step and 16-bit products (DEMI_KERNELS).
+struct PathReport {
+  std::string name;
+  bool usable = false;
+  std::string reason;  // why not, or what it runs on
+};
+
+struct DataSetReport {
+  std::string name;
+  std::string folder;  // empty: not on this machine
+  std::string advice;  // how to get it
+};
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+struct Diagnosis {
+  std::vector<DeviceReport> devices;  // the CPU first
+  std::string no_cuda;                // why there is no CUDA device; empty: there is one
+  Cores cores;
+  Facts libraries;                  // LibTorch and its parts with their versions
+  std::vector<PathReport> paths;    // in order of preference
+  std::string cpu_path, cuda_path;  // those in use; empty: none, and a fault says why
+  std::vector<BackendSetting> backends;
+  std::vector<Variable> variables;
+  std::vector<DataSetReport> data_sets;
+  std::optional<ModelCheck> model;
+  std::vector<std::string> faults;  // settings in the way, to be put right before all else
+  double seconds = 0;               // that the diagnosis took
+};
+
+/// Throws UsageError for an unknown recipe and `seconds` out of range, before anything is measured.
+DEMI_API Diagnosis diagnose(const DiagnoseOptions& options);
+
+}  // namespace demi::doctor

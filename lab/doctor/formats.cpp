@@ -1,0 +1,74 @@
+#include "lab/doctor/formats.h"
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+
+#include "lab/bench/roofline.h"
+
+namespace demi::doctor {
+namespace {
+
+std::string first_line(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = of_torch ? of_torch->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+void measure_one(Format& format, c10::Device device, double seconds) {
+  try {
+    const bool in_region = format.dtype == "fp16" || format.dtype == "bf16";
+    const bench::ProductRate rate = bench::best_rate({format.dtype, in_region}, device, seconds);
+    format.tflops = rate.tflops;
+    format.size = rate.size;
+  } catch (const std::exception& error) {
+    format.failure = first_line(error);
+  }
+}
+
+}  // namespace
+
+std::vector<Format> formats_of(const InstructionSet& usable) {
+  const std::string vector = usable.avx512 ? "AVX-512" : usable.avx2 ? "AVX2" : "no AVX2";
+  const bool bf16 = usable.avx512_bf16 || usable.amx_bf16;
+  return {{.dtype = "fp32", .has_unit = true, .unit = vector, .is_measured = true},
+          {.dtype = "fp16",
+           .has_unit = usable.avx512_fp16,
+           .unit = usable.avx512_fp16 ? "AVX512_FP16" : "no FP16 instructions: through FP32",
+           .is_measured = true},
+          {.dtype = "bf16",
+           .has_unit = bf16,
+           .unit = usable.amx_bf16 ? "AMX-BF16"
+                   : bf16          ? "AVX512_BF16"
+                                   : "no BF16 instructions: through FP32",
+           .is_measured = true}};
+}
+
+std::vector<Format> formats_of(const GpuArchitecture& architecture) {
+  const auto format = [](const char* dtype, bool has_unit, const char* from, bool is_measured) {
+    return Format{.dtype = dtype,
+                  .has_unit = has_unit,
+                  .unit = has_unit ? "tensor cores"
+                                   : std::string("no tensor cores for it below compute "
+                                                 "capability ") +
+                                         from + ": a modest gain in time, or memory only",
+                  .is_measured = is_measured};
+  };
+  return {{.dtype = "fp32", .has_unit = true, .unit = "CUDA cores", .is_measured = true},
+          format("tf32", architecture.tf32, "8.0", true),
+          format("fp16", architecture.fp16, "7.0", true),
+          format("bf16", architecture.bf16, "8.0", true),
+          format("fp8", architecture.fp8, "8.9", false)};
+}
+
+void measure(std::vector<Format>& formats, c10::Device device, double seconds) {
+  double fp32 = 0;
+  for (Format& format : formats) {
+    if (!format.is_measured) continue;
+    measure_one(format, device, seconds);
+    if (format.dtype == "fp32") fp32 = format.tflops;
+    if (fp32 > 0) format.over_fp32 = format.tflops / fp32;
+  }
+}
+
+}  // namespace demi::doctor

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+
+namespace demi::doctor {
+
+/// Milliseconds of the product of (m, k) and (k, n) in that dtype, in a region if it has 16 bits:
+/// the least of some.
+double product_ms(const std::string& dtype, int64_t m, int64_t k, int64_t n, c10::Device device);
+
+/// The same of a convolution of 64 to 64 channels, 3 by 3, over (8, 64, 56, 56), which is one of
+/// ResNet's.
+double convolution_ms(const std::string& dtype, bool channels_last, c10::Device device);
+
+}  // namespace demi::doctor
