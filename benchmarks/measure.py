@@ -33,7 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PEERS = os.path.join(HERE, "peers")
 RESULTS = os.path.join(HERE, "results")
-PARTS = ["step", "autocast", "products", "mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm", "compare"]
+PARTS = ["step", "autocast", "products", "matmul", "mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm", "compare"]
 # What a level below the machine's own sets, so that LibTorch, oneDNN, MKL and demi all use no newer instructions.
 LEVELS = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
@@ -129,16 +129,12 @@ def measure_autocast(m, a):
 
 
 def measure_products(m, a):
-    program = os.path.join(os.path.dirname(a.program), "benchmarks", "products_bench")
-    if not os.path.exists(program):
-        sys.exit(f"measure: {program} is missing; ./check builds it, or leave the part out with --only")
-    rows = []
-    for line in m.run([program, "--rounds", "3"]).splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 7 and re.fullmatch(r"[\d.]+", cells[2]):
-            rows.append({"op": cells[0], "dtype": cells[1], "fp32_ms": float(cells[2]), "demi_ms": float(cells[3]),
-                         "libtorch_ms": float(cells[4])})
-    return rows
+    result = m.json([a.program, "bench", "matmul", "--layers", "--rounds", "3", "--json"])
+    return [{name: row[name] for name in ("op", "dtype", "fp32_ms", "demi_ms", "libtorch_ms")} for row in result["layers"]]
+
+
+def measure_matmul(m, a):
+    return m.json([a.program, "bench", "matmul", "--device", a.device, "--json"])
 
 
 def random_texts(folder):
@@ -184,7 +180,8 @@ def measure_compare(m, a):
 
 
 def measured(part, m, a):
-    measures = {"step": measure_step, "autocast": measure_autocast, "products": measure_products, "compare": measure_compare}
+    measures = {"step": measure_step, "autocast": measure_autocast, "products": measure_products,
+                "matmul": measure_matmul, "compare": measure_compare}
     return measures[part](m, a) if part in measures else measure_recipe(m, a, part)
 
 

@@ -50,6 +50,21 @@ def product_rows():
                    lambda f, find=find: cell(find(f)["libtorch_ms"] / find(f)["demi_ms"], "{:.2f} ×"))
 
 
+def matmul_rows():
+    for dtype in ("fp32", "tf32", "bf16", "fp16"):
+        for size in (1001, 1024, 4096):
+            def find(f, in_region, dtype=dtype, size=size):
+                return next(one for one in f["rows"]
+                            if (one["dtype"], one["size"], one["in_region"]) == (dtype, size, in_region))
+            if dtype not in ("fp32", "tf32"):
+                yield ("matmul", f"{dtype} {size} in a region: speedup over FP32",
+                       lambda f, find=find: cell(find(f, True)["speedup"], "{:.2f} ×"))
+            yield ("matmul", f"{dtype} {size}, LibTorch's own: speedup over FP32",
+                   lambda f, find=find: cell(find(f, False)["speedup"], "{:.2f} ×"))
+            yield ("matmul", f"{dtype} {size}, LibTorch's own: share of the roofline",
+                   lambda f, find=find: cell(100 * find(f, False)["of_peak"], "{:.0f} %"))
+
+
 def recipe_rows():
     for recipe in ("mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm"):
         mixed = lambda f: f.get("bf16") or f["fp16"]
@@ -72,6 +87,7 @@ def compare_rows():
 
 SECTIONS = [("Training step, bf16 on a CPU, fp16 on CUDA", recipe_rows), ("The main job: `demi compare`", compare_rows),
             ("The optimizer step", step_rows), ("Host cost of an autocast op", autocast_rows),
+            ("Products of square matrices", matmul_rows),
             ("Products on processors without instructions for 16 bits", product_rows)]
 
 

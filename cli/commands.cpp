@@ -36,6 +36,7 @@ void add_commands(CLI::App& app) {
   require_one_of(*bench);
   add_bench_recipe(*bench);
   add_bench_model(*bench);
+  add_bench_matmul(*bench);
   add_bench_autocast(*bench);
   add_bench_step(*bench);
 }

@@ -89,5 +89,56 @@ TEST_F(Machine, TheDoctorSaysWhereThereIsNoCuda) {
   EXPECT_TRUE(json["devices"][0]["formats"][0]["tflops"].is_null()) << "nothing is measured";
 }
 
+TEST_F(Machine, BenchMatmulGivesTheWordsThatScriptsRelyOn) {
+  const std::string page = (folder_ / "matmul.html").string();
+  const Words line{"bench",    "matmul",       "--sizes", "9,64",      "--dtypes",
+                   "bf16",     "--iterations", "2",       "--seconds", "0.05",
+                   "--device", "cpu",          "--html",  page};
+  const Outcome text = run(line);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("in a region"));
+  EXPECT_THAT(text.out, HasSubstr("again: demi bench matmul --sizes 9,64"));
+  EXPECT_THAT(slurp(page), HasSubstr("<svg"));
+  EXPECT_THAT(slurp(page), HasSubstr("bf16 in a region"));
+  const Outcome outcome = run(with(line, {"--json"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(json["rows"].size(), 6U) << "two sizes of fp32, bf16 and bf16 in a region";
+  EXPECT_EQ(json["rows"][0]["dtype"], "fp32");
+  EXPECT_EQ(json["rows"][0]["speedup"], 1.0);
+  EXPECT_EQ(json["rows"][5]["size"], 64);
+  EXPECT_EQ(json["rows"][5]["in_region"], true);
+  for (const auto& row : json["rows"])
+    for (const char* word : {"seconds", "tflops", "speedup", "of_peak"})
+      EXPECT_GT(row[word].get<double>(), 0) << word;
+}
+
+TEST_F(Machine, BenchMatmulRefusesSizesWithTheBound) {
+  const auto expect = [&](const Words& more, const char* words) {
+    const Outcome outcome = run(with({"bench", "matmul", "--device", "cpu"}, more));
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+  };
+  expect({"--sizes", "0"}, "below 1; seen: 0; accepted: 1 to ");
+  expect({"--sizes", "64,-3"}, "below 1; seen: 64,-3; accepted: 1 to ");
+  expect({"--sizes", "1000000000"}, "beyond the free memory; seen: 1000000000; accepted: 1 to ");
+  expect({"--sizes", "8", "--dtypes", "fp61"}, "did you mean fp16?");
+  expect({"--layers=conv3d"}, "conv2d");
+  expect({"--layers", "--html", "page.html"}, "leave out");
+}
+
+TEST_F(Machine, BenchMatmulTimesLayersThreeWays) {
+  const Outcome outcome =
+      run({"bench", "matmul", "--layers=linear 32", "--rounds", "1", "--dtypes", "bf16", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(json["layers"].size(), 1U);
+  const auto& layer = json["layers"][0];
+  EXPECT_EQ(layer["op"], "linear 32 x 64 to 64");
+  EXPECT_DOUBLE_EQ(layer["speedup"],
+                   layer["fp32_ms"].get<double>() / layer["demi_ms"].get<double>());
+  EXPECT_GT(layer["libtorch_ms"].get<double>(), 0);
+}
+
 }  // namespace
 }  // namespace cli_testing

@@ -3,6 +3,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <malloc.h>
 
@@ -11,6 +12,8 @@
 #include <cstring>
 #include <fstream>
 #include <string>
+
+#include "demi/core/error.h"
 
 namespace demi::profile {
 namespace {
@@ -66,7 +69,40 @@ std::int64_t status_bytes(const std::string& key) {
   return 0;
 }
 
+std::int64_t read_number(const char* file) {
+  std::ifstream stream(file);
+  std::int64_t value = -1;
+  return stream >> value ? value : -1;
+}
+
+// What the operating system could give without swapping, and what the control group leaves.
+std::int64_t free_host_bytes() {
+  std::ifstream stream("/proc/meminfo");
+  std::int64_t free = 0;
+  for (std::string name, unit; stream >> name;) {
+    std::int64_t kilobytes = 0;
+    stream >> kilobytes;
+    std::getline(stream, unit);
+    if (name == "MemAvailable:") free = kilobytes * 1024;
+  }
+  const std::int64_t limit = read_number("/sys/fs/cgroup/memory.max");
+  const std::int64_t used = read_number("/sys/fs/cgroup/memory.current");
+  if (limit > 0 && used >= 0) free = std::min(free, limit - used);
+  return free;
+}
+
 }  // namespace
+
+std::int64_t free_memory(c10::Device device) {
+  if (device.is_cpu()) return free_host_bytes();
+  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (!allocator)
+    throw DeviceError({.where = "profile.free_memory",
+                       .what = "this device does not tell how much memory is free",
+                       .seen = device.str()});
+  return static_cast<std::int64_t>(
+      allocator->getMemoryInfo(device.has_index() ? device.index() : 0).first);
+}
 
 void count_cpu_memory() {
   static CountingAllocator allocator;  // LibTorch keeps the pointer for ever

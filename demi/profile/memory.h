@@ -48,6 +48,11 @@ class DEMI_API TurnMemory {
   std::int64_t before_ = 0;  // in use on the device when the turn began
 };
 
+/// Bytes that could be allocated now: on a CPU what Linux could give without swapping
+/// (MemAvailable) and the control group leaves, elsewhere what the device's allocator tells. Throws
+/// DeviceError for a device that does not tell.
+DEMI_API std::int64_t free_memory(c10::Device device);
+
 /// Returns unused memory: blocks of the caching allocator to the device, of the heap to the
 /// operating system.
 DEMI_API void release_unused_memory(c10::Device device);

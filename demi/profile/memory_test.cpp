@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
 
 namespace demi::profile {
 namespace {
@@ -64,6 +68,17 @@ TEST(Memory, ResidentPeakFollowsAReset) {
   if (!can_reset) GTEST_SKIP() << "/proc/self/clear_refs cannot be written here";
   const auto t = torch::ones({64 << 20}, torch::kUInt8);
   EXPECT_GE(resident_memory().peak_bytes, now.current_bytes + (60 << 20));
+}
+
+// Linux's own figure, which another program may change between two looks.
+TEST(FreeMemory, IsAtMostWhatTheSystemHas) {
+  const std::int64_t free = free_memory(c10::kCPU);
+  EXPECT_GT(free, 0);
+  const std::int64_t all =
+      static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  EXPECT_LT(free, all);
+  const at::Tensor held = at::ones({std::min<std::int64_t>(free / 8, 1 << 28)}, at::kByte);
+  EXPECT_LT(free_memory(c10::kCPU), all - held.numel()) << "what is held is not free";
 }
 
 }  // namespace

@@ -2,13 +2,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/arange.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <new>
 #include <string>
@@ -43,39 +41,6 @@ class OneBatch : public data::Loader {
  private:
   data::Batch batch_;
 };
-
-int64_t read_number(const char* file) {
-  std::ifstream stream(file);
-  int64_t value = -1;
-  return stream >> value ? value : -1;
-}
-
-// What the operating system could give without swapping, and what the control group leaves.
-int64_t free_host_bytes() {
-  std::ifstream stream("/proc/meminfo");
-  int64_t free = 0;
-  for (std::string name, unit; stream >> name;) {
-    int64_t kilobytes = 0;
-    stream >> kilobytes;
-    std::getline(stream, unit);
-    if (name == "MemAvailable:") free = kilobytes * 1024;
-  }
-  const int64_t limit = read_number("/sys/fs/cgroup/memory.max");
-  const int64_t used = read_number("/sys/fs/cgroup/memory.current");
-  if (limit > 0 && used >= 0) free = std::min(free, limit - used);
-  return free;
-}
-
-int64_t free_bytes(c10::Device device) {
-  if (device.is_cpu()) return free_host_bytes();
-  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
-  if (!allocator)
-    throw DeviceError({.where = "train.find_batch_size",
-                       .what = "this device does not tell how much memory is free",
-                       .seen = device.str(),
-                       .advice = "name a batch size"});
-  return static_cast<int64_t>(allocator->getMemoryInfo(device.index()).first);
-}
 
 // Peak bytes of two training steps with a batch of that size, above the memory in use before.
 int64_t trial(const Config& config, const RunSpec& spec, const Workload& workload,
@@ -152,8 +117,9 @@ int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workloa
   const int64_t data_of_one = (config.dry_run ? 2 : config.batches) * synthetic_bytes(config);
   if (data_of_one > 0)
     most = std::clamp<int64_t>(
-        static_cast<int64_t>(kShare * static_cast<double>(free_host_bytes())) / data_of_one, 1,
-        std::numeric_limits<int32_t>::max());
+        static_cast<int64_t>(kShare * static_cast<double>(profile::free_memory(c10::kCPU))) /
+            data_of_one,
+        1, std::numeric_limits<int32_t>::max());
   // A trial that runs out of memory, where a limit is set that is not seen here, needs too much.
   const auto peak = [&](int64_t size) {
     try {
@@ -164,7 +130,7 @@ int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workloa
       return std::numeric_limits<double>::infinity();
     }
   };
-  return largest_batch(peak, kShare * static_cast<double>(free_bytes(device)), most);
+  return largest_batch(peak, kShare * static_cast<double>(profile::free_memory(device)), most);
 }
 
 }  // namespace demi::train
