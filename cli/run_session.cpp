@@ -16,6 +16,7 @@
 #include "demi/tensor/device.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
+#include "lab/recipes/health.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/what_if.h"
@@ -107,6 +108,10 @@ train::Comparison RunSession::train(const train::CompareOptions& options) {
     throw;
   }
   progress_->clear();
+  if (!start_.folder.empty() && files_) {
+    files_->flush();
+    train::add_earlier_health(result, folder_->file("metrics.jsonl"));
+  }
   // A run that a signal stopped before its first step has no results.
   std::erase_if(result.runs, [](const train::RunResult& run) {
     return run.history.stopped && run.history.steps.empty();

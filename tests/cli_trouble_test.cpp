@@ -224,6 +224,28 @@ TEST_F(Trouble, APolicyThatNamesAPartWhichTheModelLacksIsRefused) {
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
 }
 
+// The report has what is sound of the steps before, and says what is missing.
+TEST_F(Trouble, ARunGoesOnWithDamagedMetrics) {
+  const auto steps = [](const char* number) -> Words {
+    return {"--monitor", "1", "--steps", number};
+  };
+  ASSERT_EQ(run(small_run(steps("4"))).code, 0);
+  const fs::path metrics = run_folder() / "metrics.jsonl";
+  std::string text = slurp(metrics);
+  const std::string line = "\"gradients\":\"weights\"";
+  ASSERT_THAT(text, HasSubstr(line));
+  text.replace(text.find(line), line.size(), "\"gradients\":NaN");
+  std::ofstream(metrics) << text << std::string("\0\xff\n", 3) << "{\"step\":";
+  Words again{"train", "--resume", run_folder().string(), "--json"};
+  for (const std::string& word : steps("6")) again.push_back(word);
+  const Outcome outcome = run(again);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto notes = nlohmann::json::parse(outcome.out)["notes"].dump();
+  EXPECT_THAT(notes, HasSubstr("Left out of what was read from metrics.jsonl: line 2 is no JSON "
+                               "object; line "));
+  EXPECT_THAT(slurp(run_folder() / "report.html"), HasSubstr("Left out of what was read from"));
+}
+
 TEST_F(Trouble, OneSignalEndsTheProgramWhileItReadsData) {
   const fs::path fifo = folder_ / "texts.csv";  // nobody writes to it: reading it never ends
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);

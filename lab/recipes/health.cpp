@@ -4,7 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lab/report/format.h"
 #include "lab/report/table.h"
@@ -181,6 +187,122 @@ std::vector<report::MetricFields> health_lines(const std::string& run, const Ste
     lines.push_back(line_of(run, step, layer, "activations", layer.activation_gradients));
   }
   return lines;
+}
+
+namespace {
+
+// The fields of a line. `wrong` names one that is missing or cannot be.
+struct LineReader {
+  const report::MetricFields& line;
+  std::string wrong = {};
+
+  template <class Value>
+  Value field(const char* name) {
+    if (const auto* value = report::find_metric<Value>(line, name)) return *value;
+    if (wrong.empty()) wrong = name;
+    return {};
+  }
+  int64_t count(const char* name) { return field<int64_t>(name); }
+  double number(const char* name) {
+    if (const auto* value = report::find_metric<double>(line, name)) return *value;
+    return static_cast<double>(count(name));
+  }
+  void require(bool holds, const char* name) {
+    if (!holds && wrong.empty()) wrong = name;
+  }
+};
+
+ExponentHistogram histogram_in(LineReader& line) {
+  ExponentHistogram counts;
+  counts.zeros = line.count("zeros");
+  counts.subnormals = line.count("subnormals");
+  counts.infinities = line.count("infinities");
+  counts.nans = line.count("nans");
+  const double norm = line.number("norm") * line.number("loss_scale");
+  counts.sum_of_squares = norm * norm;
+  const auto times = line.field<std::vector<int64_t>>("counts");
+  const int64_t first = line.count("first_exponent") - ExponentHistogram::kLowest;
+  const int64_t room = ExponentHistogram::kBins - static_cast<int64_t>(times.size());
+  line.require(first >= 0 && first <= room, "first_exponent");
+  if (line.wrong.empty()) std::ranges::copy(times, counts.counts.begin() + first);
+  line.require(counts.elements() == line.count("elements"), "elements");
+  return counts;
+}
+
+// The one that answers to it, made if it is not there.
+template <class Element, class Value, class Projection>
+Element& find_or_add(std::vector<Element>& elements, const Value& value, Projection projection) {
+  const auto found = std::ranges::find(elements, value, projection);
+  if (found != elements.end()) return *found;
+  Element& added = elements.emplace_back();
+  std::invoke(projection, added) = value;
+  return added;
+}
+
+// The name of a field that is missing or wrong; empty: the line was read.
+std::string read_line(HealthLines& health, const report::MetricFields& fields) {
+  LineReader line{fields};
+  const auto run = line.field<std::string>("run"), layer = line.field<std::string>("layer");
+  const auto kind = line.field<std::string>("gradients");
+  const int64_t step = line.count("step"), epoch = line.count("epoch");
+  const double scale = line.number("loss_scale");
+  const ExponentHistogram counts = histogram_in(line);
+  if (!line.wrong.empty()) return line.wrong;
+  StepHealth& to = find_or_add(health.of_run[run], step, &StepHealth::step);
+  to.epoch = epoch;
+  if (scale != 1) to.loss_scale = scale;
+  LayerHealth& of_layer = find_or_add(to.layers, layer, &LayerHealth::name);
+  (kind == "weights" ? of_layer.weight_gradients : of_layer.activation_gradients) = counts;
+  if (const auto* ratio = report::find_metric<double>(fields, "update_ratio"))
+    of_layer.update_ratio = *ratio;
+  return "";
+}
+
+// Steps that were skipped, by run.
+std::set<std::pair<std::string, int64_t>> skipped_steps(const report::Metrics& metrics) {
+  std::set<std::pair<std::string, int64_t>> skipped;
+  for (const auto& [number, line] : metrics.lines) {
+    const auto* run = report::find_metric<std::string>(line, "run");
+    const auto* step = report::find_metric<int64_t>(line, "step");
+    const auto* is_skipped = report::find_metric<bool>(line, "skipped");
+    if (run && step && is_skipped && *is_skipped) skipped.insert({*run, *step});
+  }
+  return skipped;
+}
+
+}  // namespace
+
+HealthLines read_health(const std::filesystem::path& metrics) {
+  const report::Metrics read = report::read_metrics(metrics);
+  HealthLines health{.left_out = read.left_out};
+  for (const auto& [number, line] : read.lines) {
+    if (!report::find_metric<std::string>(line, "gradients")) continue;
+    const std::string wrong = read_line(health, line);
+    if (!wrong.empty())
+      health.left_out.push_back(fmt::format("line {} has no {}, or a wrong one", number, wrong));
+  }
+  const auto skipped = skipped_steps(read);
+  for (auto& [run, steps] : health.of_run)
+    for (StepHealth& step : steps) step.skipped = skipped.contains({run, step.step});
+  return health;
+}
+
+void add_earlier_health(Comparison& comparison, const std::filesystem::path& metrics) {
+  HealthLines read = read_health(metrics);
+  for (RunResult& run : comparison.runs) {
+    std::vector<StepHealth>& earlier = read.of_run[run.spec.label];
+    const int64_t first =
+        run.health.empty() ? std::numeric_limits<int64_t>::max() : run.health.front().step;
+    std::erase_if(earlier, [&](const StepHealth& step) { return step.step >= first; });
+    run.health.insert(run.health.begin(), earlier.begin(), earlier.end());
+  }
+  if (read.left_out.empty()) return;
+  std::string text;
+  constexpr std::size_t kMost = 5;
+  for (std::size_t i = 0; i < std::min(kMost, read.left_out.size()); ++i)
+    text += (i == 0 ? "" : "; ") + read.left_out[i];
+  if (read.left_out.size() > kMost) text += fmt::format("; {} more", read.left_out.size() - kMost);
+  comparison.notes.push_back("Left out of what was read from metrics.jsonl: " + text + ".");
 }
 
 report::Histogram over_exponents(const ExponentHistogram& counts) {

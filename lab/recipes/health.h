@@ -1,5 +1,7 @@
 #pragma once
 
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +19,20 @@ namespace demi::train {
 /// gradients, its output's.
 DEMI_API std::vector<report::MetricFields> health_lines(const std::string& run,
                                                         const monitor::StepHealth& step);
+
+/// What the lines of metrics.jsonl say of monitored steps, by run and step.
+struct HealthLines {
+  std::map<std::string, std::vector<monitor::StepHealth>> of_run;
+  /// What is missing: "line 17 is no JSON object", "line 20 lacks counts".
+  std::vector<std::string> left_out;
+};
+
+/// Reads them back, of damaged files the sound part. Throws DataError if the file is missing.
+DEMI_API HealthLines read_health(const std::filesystem::path& metrics);
+
+/// Adds to each run of a comparison that went on the steps that the file tells of before it, and a
+/// note of what is damaged there.
+DEMI_API void add_earlier_health(Comparison& comparison, const std::filesystem::path& metrics);
 
 /// Histograms over log2 of the gradients' magnitudes, a bucket a power of two; shares as scalars.
 DEMI_API void write_health(report::EventFile& file, const monitor::StepHealth& step);

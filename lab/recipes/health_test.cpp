@@ -1,9 +1,16 @@
 #include "lab/recipes/health.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "lab/report/metrics_log.h"
 
 namespace demi::train {
 namespace {
@@ -17,6 +24,8 @@ monitor::ExponentHistogram histogram(std::vector<std::pair<int, int64_t>> counts
 }
 
 // Times a loss scale of 2^10. Of the weights' 100 gradients 10 are 0, and 20 are 2^-30 themselves.
+using monitor::StepHealth;
+
 monitor::StepHealth step_health() {
   return {.epoch = 2,
           .step = 7,
@@ -102,6 +111,114 @@ TEST(Health, TheReportSaysWhatFp16WouldFlush) {
   EXPECT_EQ(table.rows[0].front(), "fc");
   EXPECT_EQ(table.rows[0].back(), "0.25");
   EXPECT_FALSE(health_section(comparison_of({})));
+}
+
+class HealthFile : public ::testing::Test {
+ protected:
+  HealthFile()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("demi-health-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~HealthFile() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path file() const { return folder_ / "metrics.jsonl"; }
+  void write(const std::vector<report::MetricFields>& lines) const {
+    report::MetricsLog log(file());
+    for (const report::MetricFields& line : lines) log.write(line);
+  }
+  void append(const std::string& text) const { std::ofstream(file(), std::ios::app) << text; }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(HealthFile, ComesBackAsItWasWritten) {
+  StepHealth later = step_health();
+  later.step = 12;
+  later.loss_scale.reset();
+  later.layers[0].update_ratio.reset();
+  later.layers.push_back({.name = "head"});
+  write(health_lines("fp16", step_health()));
+  write({{{"run", std::string("fp16")}, {"step", int64_t{12}}, {"skipped", true}}});
+  write(health_lines("fp16", later));
+  write(health_lines("bf16", later));
+  const HealthLines read = read_health(file());
+  EXPECT_TRUE(read.left_out.empty());
+  ASSERT_EQ(read.of_run.size(), 2u);
+  const auto& steps = read.of_run.at("fp16");
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].epoch, 2);
+  EXPECT_EQ(steps[0].step, 7);
+  EXPECT_EQ(steps[0].loss_scale, 1024);
+  EXPECT_FALSE(steps[0].skipped);
+  ASSERT_EQ(steps[0].layers.size(), 1u);
+  EXPECT_EQ(steps[0].layers[0].name, "fc");
+  EXPECT_EQ(steps[0].layers[0].weight_gradients, step_health().layers[0].weight_gradients);
+  EXPECT_EQ(steps[0].layers[0].activation_gradients, step_health().layers[0].activation_gradients);
+  EXPECT_EQ(steps[0].layers[0].update_ratio, 0.25);
+  EXPECT_TRUE(steps[1].skipped);
+  EXPECT_FALSE(steps[1].loss_scale);
+  EXPECT_EQ(steps[1].layers.size(), 2u);
+  EXPECT_FALSE(steps[1].layers[0].update_ratio);
+  EXPECT_FALSE(read.of_run.at("bf16")[0].skipped);
+}
+
+TEST_F(HealthFile, LinesThatLackAFieldAreLeftOutAndNamed) {
+  const auto sound = health_lines("fp16", step_health());
+  std::vector<std::string> expected;
+  int64_t number = 0;
+  for (const char* name :
+       {"run", "epoch", "step", "layer", "loss_scale", "elements", "zeros", "subnormals",
+        "infinities", "nans", "norm", "first_exponent", "counts"}) {
+    report::MetricFields line = sound[0];
+    std::erase_if(line, [&](const auto& field) { return field.first == name; });
+    write({line});
+    expected.push_back("line " + std::to_string(++number) + " has no " + name + ", or a wrong one");
+  }
+  const auto with = [&](const char* name, report::MetricValue value) {
+    report::MetricFields line = sound[0];
+    for (auto& field : line)
+      if (field.first == name) field.second = std::move(value);
+    write({line});
+    expected.push_back("line " + std::to_string(++number) + " has no " + name + ", or a wrong one");
+  };
+  with("first_exponent", int64_t{-150});
+  with("first_exponent", int64_t{127});  // 16 counts lie beyond
+  with("elements", int64_t{99});
+  with("zeros", std::string("none"));
+  append("\xff\n");
+  expected.push_back("line " + std::to_string(++number) + " is no JSON object");
+  write({sound[0]});
+  const HealthLines read = read_health(file());
+  std::vector<std::string> left_out = read.left_out;
+  std::ranges::sort(left_out);
+  std::ranges::sort(expected);
+  EXPECT_EQ(left_out, expected);
+  EXPECT_EQ(read.of_run.at("fp16").size(), 1u);
+}
+
+TEST_F(HealthFile, ARunThatGoesOnShowsTheStepsBeforeIt) {
+  StepHealth before = step_health(), again = step_health(), now = step_health();
+  before.step = 1;
+  again.step = now.step = 6;
+  again.layers[0].name = "as the file has it";
+  write(health_lines("fp16", before));
+  write(health_lines("fp16", again));
+  append("1\n2\n3\n4\n5\n6\n7\n");
+  Comparison made = comparison_of({now});
+  add_earlier_health(made, file());
+  ASSERT_EQ(made.runs[0].health.size(), 2u);
+  EXPECT_EQ(made.runs[0].health[0].step, 1);
+  EXPECT_EQ(made.runs[0].health[1].layers[0].name, "fc");
+  ASSERT_EQ(made.notes.size(), 1u);
+  EXPECT_EQ(made.notes[0],
+            "Left out of what was read from metrics.jsonl: line 5 is no JSON object; line 6 is no "
+            "JSON object; line 7 is no JSON object; line 8 is no JSON object; line 9 is no JSON "
+            "object; 2 more.");
+  Comparison other = comparison_of({});
+  other.runs[0].spec = parse_run("bf16");
+  add_earlier_health(other, file());
+  EXPECT_TRUE(other.runs[0].health.empty());
 }
 
 }  // namespace

@@ -2,9 +2,7 @@
 
 #include <cmath>
 #include <limits>
-#include <string_view>
 #include <utility>
-#include <variant>
 
 #include "demi/profile/memory.h"
 #include "lab/recipes/health.h"
@@ -16,14 +14,6 @@ namespace {
 
 constexpr double kFade = 0.95;  // weight of the past in the shown loss
 constexpr const char* kMetricsFile = "metrics.jsonl";
-
-// The value of that name and type, or null.
-template <class Value>
-const Value* find(const report::MetricFields& line, std::string_view name) {
-  for (const auto& [key, value] : line)
-    if (key == name) return std::get_if<Value>(&value);
-  return nullptr;
-}
 
 }  // namespace
 
@@ -143,14 +133,16 @@ FileMetrics::Written FileMetrics::keep_lines(const History& history) {
   log_->sync();
   log_.reset();
   report::keep_metrics(folder_ / kMetricsFile, [&](const report::MetricFields& line) {
-    const std::string* run = find<std::string>(line, "run");
-    const int64_t *step = find<int64_t>(line, "step"), *epoch = find<int64_t>(line, "epoch");
+    const std::string* run = report::find_metric<std::string>(line, "run");
+    const int64_t *step = report::find_metric<int64_t>(line, "step"),
+                  *epoch = report::find_metric<int64_t>(line, "epoch");
     if (!run || *run != run_->name || !step || !epoch) return true;
     // Beside the line of the step itself, which may be missing.
-    if (find<std::string>(line, "gradients") || find<std::string>(line, "anomaly") ||
-        find<std::string>(line, "what_if"))
+    if (report::find_metric<std::string>(line, "gradients") ||
+        report::find_metric<std::string>(line, "anomaly") ||
+        report::find_metric<std::string>(line, "what_if"))
       return *step <= last_step;
-    const bool of_epoch = find<double>(line, "epoch_loss") != nullptr;
+    const bool of_epoch = report::find_metric<double>(line, "epoch_loss") != nullptr;
     if (of_epoch ? *epoch > last_epoch : *step > last_step) return false;
     (of_epoch ? written.epoch : written.step) = of_epoch ? *epoch : *step;
     return true;

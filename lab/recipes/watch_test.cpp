@@ -86,7 +86,7 @@ TEST(FileMetrics, RunsThatTakeTurnsHaveLinesAndEventsOfTheirOwn) {
     }
   }
   std::vector<std::string> epochs;
-  for (const auto& line : report::read_metrics(folder / "metrics.jsonl")) {
+  for (const auto& [number, line] : report::read_metrics(folder / "metrics.jsonl").lines) {
     const std::map<std::string, report::MetricValue> fields(line.begin(), line.end());
     if (fields.contains("epoch_loss"))
       epochs.push_back(std::get<std::string>(fields.at("run")) + " " +

@@ -116,24 +116,26 @@ void MetricsLog::sync() {
   file_.sync();
 }
 
-std::vector<MetricFields> read_metrics(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) {
-    throw DataError(
-        {.where = "report.read_metrics", .what = "no such file", .seen = path.string()});
-  }
-  std::vector<MetricFields> lines;
-  for_each_line(path, [&](const std::string& text) {
+Metrics read_metrics(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error)
+    throw DataError({.where = "report.read_metrics",
+                     .what = "the file cannot be read: " + error.message(),
+                     .seen = path.string()});
+  Metrics metrics;
+  std::int64_t number = 0;
+  const std::streamoff whole = for_each_line(path, [&](const std::string& text) {
+    ++number;
     const Json line = Json::parse(text, nullptr, false);
-    if (!line.is_object()) {
-      throw DataError({.where = "report.read_metrics",
-                       .what = "line " + std::to_string(lines.size() + 1) + " of " + path.string() +
-                               " is damaged",
-                       .seen = text.substr(0, 60),
-                       .accepted = "one JSON object a line"});
-    }
-    lines.push_back(from_json(line));
+    if (line.is_object())
+      metrics.lines.push_back({number, from_json(line)});
+    else
+      metrics.left_out.push_back("line " + std::to_string(number) + " is no JSON object");
   });
-  return lines;
+  if (whole < static_cast<std::streamoff>(size))
+    metrics.left_out.push_back("line " + std::to_string(number + 1) + ", the last, is cut off");
+  return metrics;
 }
 
 void keep_metrics(const std::filesystem::path& path,

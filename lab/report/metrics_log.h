@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -46,10 +47,31 @@ class DEMI_API MetricsLog {
   std::chrono::steady_clock::time_point flushed_;
 };
 
-/// All whole lines of a metrics file; what `non_finite` tells is put back as double. A last line
-/// that was cut off is left out. Throws DataError, with the line's number, for a file that is
-/// missing or not of this kind.
-DEMI_API std::vector<MetricFields> read_metrics(const std::filesystem::path& path);
+/// A line of a metrics file, and its number from 1.
+struct MetricLine {
+  std::int64_t number = 1;
+  MetricFields fields;
+};
+
+/// The sound part of a metrics file.
+struct Metrics {
+  std::vector<MetricLine> lines;
+  /// What is not in `lines`: "line 17 is no JSON object", "line 20, the last, is cut off".
+  std::vector<std::string> left_out;
+};
+
+/// Reads a metrics file, whatever has happened to it: what is no JSON object is left out and named;
+/// so is a last line without an end. What `non_finite` tells is put back as double. Throws
+/// DataError if the file is missing or cannot be read.
+DEMI_API Metrics read_metrics(const std::filesystem::path& path);
+
+/// The value of that name and type, or null.
+template <class Value>
+const Value* find_metric(const MetricFields& line, std::string_view name) {
+  for (const auto& [key, value] : line)
+    if (key == name) return std::get_if<Value>(&value);
+  return nullptr;
+}
 
 /// Removes the lines for which `keep` says no, and a last line that was cut off. The other lines
 /// keep their bytes and their order; one that is damaged is kept. The file is replaced as a whole

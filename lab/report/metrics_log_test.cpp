@@ -26,19 +26,19 @@ TEST_F(MetricsLogTest, MetricsComeBackAsTheyWereWritten) {
             "{\"step\":1,\"loss\":0.5,\"run\":\"b\\\"16\",\"skipped\":false,\"counts\":[3,0,4]}\n"
             "{\"step\":2,\"loss\":null,\"norm\":null,\"non_finite\":{\"loss\":\"nan\",\"norm\":\"-"
             "inf\"}}\n");
-  const std::vector<MetricFields> lines = read_metrics(path);
+  const std::vector<MetricLine> lines = read_metrics(path).lines;
   ASSERT_EQ(lines.size(), 2U);
-  EXPECT_EQ(std::get<std::string>(lines[0][2].second), "b\"16");
-  EXPECT_EQ(std::get<std::vector<std::int64_t>>(lines[0][4].second),
+  EXPECT_EQ(std::get<std::string>(lines[0].fields[2].second), "b\"16");
+  EXPECT_EQ(std::get<std::vector<std::int64_t>>(lines[0].fields[4].second),
             (std::vector<std::int64_t>{3, 0, 4}));
-  EXPECT_TRUE(std::isnan(std::get<double>(lines[1][1].second)));
-  EXPECT_EQ(std::get<double>(lines[1][2].second), -inf);
+  EXPECT_TRUE(std::isnan(std::get<double>(lines[1].fields[1].second)));
+  EXPECT_EQ(std::get<double>(lines[1].fields[2].second), -inf);
 }
 
 TEST_F(MetricsLogTest, ALineCutOffByACrashIsRemovedBeforeTheNext) {
   const fs::path path = folder / "metrics.jsonl";
   put(path, "{\"step\":1}\n{\"st");
-  EXPECT_EQ(read_metrics(path).size(), 1U);
+  EXPECT_EQ(read_metrics(path).lines.size(), 1U);
   MetricsLog(path).write({{"step", std::int64_t{2}}});
   EXPECT_EQ(content(path), "{\"step\":1}\n{\"step\":2}\n");
 }
@@ -55,7 +55,7 @@ TEST_F(MetricsLogTest, AFullDiskLeavesWholeLinesAndLosesNothing) {
   }
   EXPECT_EQ(content(path), "{\"step\":1}\n");
   log.flush();
-  EXPECT_EQ(read_metrics(path).size(), 2U);
+  EXPECT_EQ(read_metrics(path).lines.size(), 2U);
 }
 
 // Of a comparison whose runs take turns, one goes on from an earlier step.
@@ -92,15 +92,31 @@ TEST_F(MetricsLogTest, AFullDiskLeavesTheMetricsAsTheyWere) {
   EXPECT_EQ(entries(folder), 1U);
 }
 
-TEST_F(MetricsLogTest, DamagedMetricsNameTheirLine) {
-  put(folder / "metrics.jsonl", "{\"step\":1}\nnot json\n");
-  try {
-    read_metrics(folder / "metrics.jsonl");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_NE(std::string(error.what()).find("line 2"), std::string::npos) << error.what();
-  }
+// RFC 8259 has no NaN; the bytes of the third line are no UTF-8.
+TEST_F(MetricsLogTest, OfADamagedFileTheSoundPartIsRead) {
+  const fs::path path = folder / "metrics.jsonl";
+  put(path, std::string("{\"step\":1}\nnot json\n\0\xff\xfe{\"\n{\"loss\":NaN}\n[1]\n\n", 44) +
+                "{\"step\":2}\n{\"st");
+  const Metrics metrics = read_metrics(path);
+  ASSERT_EQ(metrics.lines.size(), 2U);
+  EXPECT_EQ(metrics.lines[0].number, 1);
+  EXPECT_EQ(metrics.lines[1].number, 7);
+  ASSERT_NE(find_metric<std::int64_t>(metrics.lines[1].fields, "step"), nullptr);
+  EXPECT_EQ(*find_metric<std::int64_t>(metrics.lines[1].fields, "step"), 2);
+  EXPECT_EQ(find_metric<double>(metrics.lines[1].fields, "step"), nullptr);
+  EXPECT_EQ(metrics.left_out,
+            (std::vector<std::string>{"line 2 is no JSON object", "line 3 is no JSON object",
+                                      "line 4 is no JSON object", "line 5 is no JSON object",
+                                      "line 6 is no JSON object", "line 8, the last, is cut off"}));
+}
+
+TEST_F(MetricsLogTest, AnEmptyFileHasNoLinesAndAMissingOneIsAnError) {
+  put(folder / "metrics.jsonl", "");
+  const Metrics none = read_metrics(folder / "metrics.jsonl");
+  EXPECT_TRUE(none.lines.empty());
+  EXPECT_TRUE(none.left_out.empty());
   EXPECT_THROW(read_metrics(folder / "none"), DataError);
+  EXPECT_THROW(read_metrics(folder), DataError);
 }
 
 }  // namespace
