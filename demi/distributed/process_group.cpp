@@ -105,6 +105,14 @@ class Named final : public Store {
   std::string prefix_;
 };
 
+// What c10d may still use after a collective has failed is never destroyed.
+void keep(std::shared_ptr<void> object) {
+  static std::mutex mutex;
+  static auto* all = new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(object));
+}
+
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -181,7 +189,7 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare, const std::st
 
 ProcessGroup::Impl::~Impl() {
   // Gloo's destructor waits for collectives under way, which may never end if a rank is gone.
-  if (!failure.empty() || (membership && membership->finding())) (void)collectives.release();
+  if (!failure.empty() || (membership && membership->finding())) keep(std::move(collectives));
 }
 
 void ProcessGroup::Impl::check_alive(const std::string& what) const {
@@ -269,7 +277,7 @@ void ProcessGroup::Pending::wait() {
           fmt::format("no end after {:.1f} s", static_cast<double>(group.timeout.count()) / 1e3);
   }
   // Gloo may still write to the tensor.
-  if (!impl->end->has_come) (void)new at::Tensor(impl->tensor);
+  if (!impl->end->has_come) keep(std::make_shared<at::Tensor>(impl->tensor));
   group.fail(impl->what, error);
 }
 

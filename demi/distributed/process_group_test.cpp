@@ -182,9 +182,12 @@ TEST(ChildRank, DISABLED_ReducesForEver) {
   }
 }
 
-class Kills : public Folder {
- protected:
-  void start(int count, const std::string& method, int stuck, int timeout_s) {
+// One job of several processes.
+class Job {
+ public:
+  Job(int count, const std::string& method, int stuck, int timeout_s,
+      const std::filesystem::path& folder) {
+    std::filesystem::create_directory(folder);
     for (int rank = 0; rank < count; ++rank)
       ranks_.push_back(std::make_unique<Child>(
           "ChildRank.DISABLED_ReducesForEver",
@@ -194,8 +197,10 @@ class Kills : public Folder {
                                              {"CHILD_STUCK", std::to_string(stuck)},
                                              {"CHILD_TIMEOUT", std::to_string(timeout_s)},
                                              {"OMP_NUM_THREADS", "1"}},
-          path_ / std::to_string(rank)));
+          folder / std::to_string(rank)));
   }
+  Child& rank(size_t rank) { return *ranks_[rank]; }
+
   // All but `gone` end with 4 and a message that names it.
   void expect_the_others_name(size_t gone, const std::string& text, seconds limit) {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -204,30 +209,29 @@ class Kills : public Folder {
       EXPECT_THAT(ranks_[rank]->output(), HasSubstr(text));
     }
   }
+
+ private:
   std::vector<std::unique_ptr<Child>> ranks_;
 };
 
-TEST_F(Kills, InAnAllReduceIsNamedByTheOthers) {
-  start(3, "file://" + (path_ / "store").string(), -1, 60);
-  ASSERT_TRUE(ranks_[1]->has_said("running", seconds(60))) << ranks_[1]->output();
-  ranks_[1]->send(SIGKILL);
-  expect_the_others_name(1, "rank 1: no sign of life", seconds(30));
-}
-
-TEST_F(Kills, OfTheRankWithTheStoreInForward) {
+// Killed in an all-reduce; killed outside of one, the rank that has the store; alive, but no longer
+// taking part. The three jobs run side by side, since they wait most of the time.
+TEST_F(Folder, RanksThatAreGoneAreNamedByTheOthers) {
   Port port;
-  const std::string method = "tcp://127.0.0.1:" + std::to_string(port.number());
+  const std::string address = "tcp://127.0.0.1:" + std::to_string(port.number());
   port.release();
-  start(3, method, 0, 60);
-  ASSERT_TRUE(ranks_[0]->has_said("stuck", seconds(60))) << ranks_[0]->output();
-  ranks_[0]->send(SIGKILL);
-  expect_the_others_name(0, "rank 0", seconds(30));
-}
-
-TEST_F(Kills, ARankThatStopsToTakePartIsNamedAfterTheTimeout) {
-  start(3, "file://" + (path_ / "store").string(), 2, 2);
-  ASSERT_TRUE(ranks_[2]->has_said("stuck", seconds(60))) << ranks_[2]->output();
-  expect_the_others_name(2, "rank 2 is alive but behind", seconds(30));
+  Job with_store(3, address, 0, 60, path_ / "a");
+  Job in_all_reduce(3, "file://" + (path_ / "store_b").string(), -1, 60, path_ / "b");
+  Job stops(3, "file://" + (path_ / "store_c").string(), 2, 2, path_ / "c");
+  ASSERT_TRUE(with_store.rank(0).has_said("stuck", seconds(60))) << with_store.rank(0).output();
+  with_store.rank(0).send(SIGKILL);
+  ASSERT_TRUE(in_all_reduce.rank(1).has_said("running", seconds(60)))
+      << in_all_reduce.rank(1).output();
+  in_all_reduce.rank(1).send(SIGKILL);
+  ASSERT_TRUE(stops.rank(2).has_said("stuck", seconds(60))) << stops.rank(2).output();
+  with_store.expect_the_others_name(0, "rank 0", seconds(60));
+  in_all_reduce.expect_the_others_name(1, "rank 1: no sign of life", seconds(60));
+  stops.expect_the_others_name(2, "rank 2 is alive but behind", seconds(60));
 }
 
 }  // namespace
