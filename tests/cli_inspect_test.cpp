@@ -258,6 +258,7 @@ TEST_F(Inspect, DifferencesAreNamedAndMeasured) {
   const json model = json_of({"inspect", "--diff", (a / "model.safetensors").string(), b.string()});
   EXPECT_EQ(model["tensors"], 2);
   EXPECT_EQ(model["different_tensors"], 2);
+  EXPECT_TRUE(model["numbers"].empty() && model["metadata"].empty());
 }
 
 TEST_F(Inspect, AReaderThatLeavesAndAFullDiskAreToldApart) {

@@ -76,6 +76,16 @@ TEST_F(StatisticsOf, WhatHasNoneOrOneFiniteValueHasNoDeviation) {
   EXPECT_FALSE(one.std);
 }
 
+TEST_F(StatisticsOf, AWholePartWithoutFiniteValuesIsPassedOver) {
+  at::Tensor x = at::full({(1 << 20) + 2}, kNaN);
+  x[1 << 20] = 1;
+  x[(1 << 20) + 1] = 3;
+  const Statistics s = of(x);
+  EXPECT_EQ(s.nan, 1 << 20);
+  EXPECT_EQ(s.mean, 2);
+  EXPECT_DOUBLE_EQ(*s.std, std::sqrt(2.0));
+}
+
 TEST_F(StatisticsOf, EveryDtypeIsRead) {
   for (const at::ScalarType dtype :
        {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2,
