@@ -21,6 +21,9 @@ target_compile_options(demi_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtu
 target_compile_options(demi_options INTERFACE
                        "$<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-Wno-shadow;-Wno-subobject-linkage;-Wno-maybe-uninitialized>")
 target_link_options(demi_options INTERFACE -fopenmp)
+# GCC collects its garbage after reading the precompiled header, which is large and none of it: a tenth of the time of a file.
+# Up to 0.2 GB more memory for each compiler, of 2.3 at most.
+target_compile_options(demi_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=2000000>)
 if(DEMI_WERROR)
   target_compile_options(demi_options INTERFACE -Werror)
 endif()

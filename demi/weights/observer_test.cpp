@@ -14,7 +14,7 @@ namespace {
 using testing::expect_right;
 
 class Observer : public testing::Weights {
- protected:
+ public:
   ~Observer() override { at::removeCallback(handle_); }
 
   /// Runs inside the next cast of this thread. A cast under a lock would wait here for ever.

@@ -55,7 +55,8 @@ class FakeStreams final : public c10::impl::DeviceGuardImplInterface {
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
     users_[memory.get()].insert(stream.id());
   }
-  bool isStreamCapturing(const c10::Stream& stream) const {  // overrides where LibTorch has it
+  // Overrides where LibTorch has it. NOLINTNEXTLINE(modernize-use-override)
+  bool isStreamCapturing(const c10::Stream& stream) const {
     ++questions_;
     return stream.id() == captured_;
   }

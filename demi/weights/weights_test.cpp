@@ -65,7 +65,7 @@ TEST_F(Weights, AFreedWeightIsNotMistakenForTheNext) {
   enter_region();
   for (int i = 0; i < 500; ++i) {
     auto p = parameter({8, 8}, /*requires_grad=*/false);
-    const auto also = p;
+    const auto also = p;  // NOLINT(performance-unnecessary-copy-initialization): owned twice
     expect_right(p, "fresh parameter, perhaps at the old address");
   }
   EXPECT_LT(stats().copies, 300) << "copies of dead weights are swept";
@@ -194,7 +194,7 @@ TEST_F(Weights, AnActivationKeepsItsHistory) {
   const auto x = torch::ones({4, 4}).set_requires_grad(true);
   enter_region();
   const auto h = x * 2;
-  const auto also = h;
+  const auto also = h;  // NOLINT(performance-unnecessary-copy-initialization): owned twice
   low_precision(h, torch::kBFloat16).sum().backward();
   EXPECT_EQ(stats().copies, 0);
   leave_region();
@@ -203,7 +203,7 @@ TEST_F(Weights, AnActivationKeepsItsHistory) {
 
 TEST_F(Weights, APartOfAFrozenTensorIsCastAlone) {
   const auto batches = torch::randn({8, 4});
-  const auto also = batches;
+  const auto also = batches;  // NOLINT(performance-unnecessary-copy-initialization): owned twice
   enter_region();
   low_precision(batches.narrow(0, 0, 2), torch::kBFloat16);
   EXPECT_EQ(stats().copies, 0);

@@ -98,9 +98,9 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
 // With room for 64 guard bytes, so that a kernel that writes past an end is seen by `written` of no
 // case but by ASan.
 std::byte* StepCase::allocate(std::int64_t elements, int bytes) {
-  const std::size_t offset = static_cast<std::size_t>(offset_ * bytes);
-  memory_.push_back(
-      std::make_unique<std::byte[]>(static_cast<std::size_t>(elements * bytes) + offset));
+  const std::size_t offset = static_cast<std::size_t>(offset_) * static_cast<std::size_t>(bytes);
+  memory_.push_back(std::make_unique<std::byte[]>(
+      static_cast<std::size_t>(elements) * static_cast<std::size_t>(bytes) + offset));
   return memory_.back().get() + offset;
 }
 
