@@ -337,10 +337,11 @@ std::map<std::string, std::pair<OpCategory, std::string>> rules_of(const OpPolic
 }
 
 class PolicyFile : public testing::Test {
- protected:
+ public:
   PolicyFile() : path_(testing::TempDir() + "/written.policy") {}
   ~PolicyFile() override { std::filesystem::remove(path_); }
 
+ protected:
   void expect_read_back(const OpPolicy& policy) {
     policy.to_file(path_);
     const OpPolicy read = OpPolicy::from_file(path_);

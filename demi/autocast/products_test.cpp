@@ -128,7 +128,9 @@ TEST(ProductsInARegion, AreAsNearToFp32AsLibTorchs) {
 TEST(ProductsInARegion, BackwardInsideGivesTheBitsOfOneOutside) {
   if (!products::slow_in(torch::kBFloat16)) GTEST_SKIP() << "products are LibTorch's here";
   const OpPolicy policy = OpPolicy::named("fp32_reductions");
-  for (const auto& [name, forward] : networks()) {
+  for (const auto& network : networks()) {
+    const auto& [name, forward_of] = network;
+    const auto& forward = forward_of;  // Clang before 16 captures no structured binding
     if (std::string(name) == "nn::MultiheadAttention")
       continue;  // sums a bias of its own, by the policy
     const auto of_loss = [&](bool inside) {

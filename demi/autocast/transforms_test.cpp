@@ -83,7 +83,8 @@ TEST(Transforms, VmapOverTheBackwardOfProductsIsLibTorchs) {
     const Autocast region(torch::kCPU, dtype);
     const std::vector<std::pair<at::Tensor, at::Tensor>> cases{
         {torch::mm(torch::randn({16, 64}), w), w}, {torch::conv2d(picture, filter), filter}};
-    for (const auto& [output, leaf] : cases) {
+    for (const auto& one : cases) {
+      const at::Tensor output = one.first, leaf = one.second;
       auto sizes = output.sizes().vec();
       sizes.insert(sizes.begin(), 3);
       const auto gradients = torch::randn(sizes).to(dtype);
@@ -111,7 +112,8 @@ TEST(Transforms, NestedTensorsAreCastAsLibTorchCastsThem) {
   const auto a = torch::randn({2, 4}), b = torch::randn({3, 4});
   const auto w = torch::randn({5, 4}).requires_grad_();
   const auto nested = at::_nested_tensor_from_tensor_list({a, b});
-  const auto second_holder = nested;  // as of a frozen weight
+  // As of a frozen weight. NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
+  const auto second_holder = nested;
   const Autocast region(torch::kCPU, torch::kBFloat16);
   const auto parts = torch::linear(nested, w).unbind();
   EXPECT_EQ(parts.at(0).scalar_type(), torch::kBFloat16);

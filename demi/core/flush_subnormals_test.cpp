@@ -30,9 +30,11 @@ std::vector<bool> of_threads(int threads) {
 }
 
 class WithThreads : public testing::Test {
- protected:
+ public:
   WithThreads() : before_(omp_get_max_threads()) { omp_set_num_threads(3); }
   ~WithThreads() override { omp_set_num_threads(before_); }
+
+ protected:
   void SetUp() override {
 #ifdef __SANITIZE_THREAD__
     GTEST_SKIP() << "TSan does not see that OpenMP waits for its threads";

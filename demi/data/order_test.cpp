@@ -62,8 +62,8 @@ TEST(Order, ShufflesUniformly) {
       ++count[static_cast<std::size_t>(place * kItems + items[static_cast<std::size_t>(place)])];
   }
   double chi_square = 0;
-  for (double seen : count)
-    chi_square += (seen - kEpochs / kItems) * (seen - kEpochs / kItems) / (kEpochs / kItems);
+  const double expected = static_cast<double>(kEpochs) / kItems;
+  for (double seen : count) chi_square += (seen - expected) * (seen - expected) / expected;
   EXPECT_LT(chi_square, 62.0);
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -75,7 +77,7 @@ inline void expect_same(const checkpoint::Checkpoint& a, const checkpoint::Check
     for (const auto& [name, number] : numbers) {
       ASSERT_TRUE(others.contains(name)) << part << " " << name;
       if (!is_compared(name)) continue;
-      EXPECT_EQ(std::memcmp(&number, &others.at(name), sizeof number), 0)
+      EXPECT_EQ(std::bit_cast<std::uint64_t>(number), std::bit_cast<std::uint64_t>(others.at(name)))
           << part << " " << name << ": " << number << " and " << others.at(name);
     }
   }

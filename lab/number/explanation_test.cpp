@@ -37,6 +37,7 @@ TEST(Explanation, DerivesFp32AsTextbooksDo) {
 TEST(Explanation, SaysHowARoundingWent) {
   EXPECT_EQ(derived("-314.625", kFp16),
             (Lines{"314.625 = 100111010.101 = 1.00111010101 × 2^8",
+                   // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): one text of two lines
                    "10 fraction bits hold 1.0011101010|1: half way, so to the even one, down to "
                    "1.0011101010",
                    "sign 1 for minus; exponent 8 + 15 = 23 = 10111",

@@ -126,7 +126,7 @@ TEST(Expression, AnExactValueThatGrowsTooLongIsLeftOut) {
 
 void expect_refused(const std::string& text, const std::string& words) {
   try {
-    Expression{text};
+    const Expression read(text);
     FAIL() << text;
   } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();

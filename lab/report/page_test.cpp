@@ -38,7 +38,8 @@ Chart loss_chart() {
   chart.series = {loss_curve("fp32", 1, 1), loss_curve("bf16", 2, 1.01),
                   loss_curve("fp16", 3, 1.02)};
   for (int epoch = 1; epoch < kEpochs; ++epoch)
-    chart.marks.push_back({kSteps / kEpochs * epoch * 1.0, "epoch " + std::to_string(epoch + 1)});
+    chart.marks.push_back(
+        {static_cast<double>(kSteps) / kEpochs * epoch, "epoch " + std::to_string(epoch + 1)});
   chart.smoothing = 0.9;
   return chart;
 }
