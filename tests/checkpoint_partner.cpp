@@ -51,7 +51,7 @@ at::Tensor batch_of(int64_t step) {
 int main(int argc, char** argv) {
   if (argc != 6) return 2;
   const std::string kind = argv[1];
-  const int64_t first = std::atoll(argv[4]), last = std::atoll(argv[5]);
+  const int64_t first = std::stoll(argv[4]), last = std::stoll(argv[5]);
   auto model = make_model();
   const auto optimizer = make_optimizer(kind, groups_of(model));
   demi::GradScaler scaler;

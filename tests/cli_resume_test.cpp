@@ -136,7 +136,7 @@ class Resume : public Cli {
 
   static int of_environment(const char* name, int otherwise) {
     const char* set = std::getenv(name);
-    return set && *set != '\0' ? std::atoi(set) : otherwise;
+    return set && *set != '\0' ? std::stoi(set) : otherwise;
   }
   static int kills() { return of_environment("DEMI_KILLS", 20); }
 
@@ -340,7 +340,7 @@ TEST_F(ResumeSettings, MoreEpochsGiveTheBitsOfARunThatWasBegunWithThem) {
   ASSERT_EQ(longer.code, 0) << longer.err;
   ASSERT_EQ(run(mlp({"--epochs", "4"})).code, 0);
   const fs::path whole = run_folder("train-mlp-002");
-  EXPECT_TRUE(slurp(folder() / "model.safetensors").size() > 0);
+  EXPECT_FALSE(slurp(folder() / "model.safetensors").empty());
   const auto a = demi::checkpoint::load(folder()), b = demi::checkpoint::load(whole);
   same_run::expect_same_tensors(a.model, b.model);
   same_run::expect_same_tensors(a.state, b.state);

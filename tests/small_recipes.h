@@ -103,8 +103,8 @@ inline std::string png(int seed) {
   const std::string colours = pixels(3 * kSide * kSide, seed);
   std::string rows;
   for (int row = 0; row < kSide; ++row)
-    rows +=
-        std::string(1, '\0') + colours.substr(static_cast<std::size_t>(3 * kSide * row), 3 * kSide);
+    rows += std::string(1, '\0') +
+            colours.substr(std::size_t{3} * kSide * static_cast<std::size_t>(row), 3 * kSide);
   uint32_t low = 1, high = 0;  // Adler-32
   for (const char byte : rows) {
     low = (low + static_cast<unsigned char>(byte)) % 65521;

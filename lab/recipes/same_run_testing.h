@@ -4,6 +4,8 @@
 // measured of the machine.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -86,7 +88,7 @@ inline void expect_same_numbers(const std::map<std::string, demi::StateDict>& a,
     for (const auto& [name, value] : numbers) {
       if (is_measured(name)) continue;
       ASSERT_TRUE(b.at(part).contains(name)) << part << " " << name;
-      EXPECT_EQ(std::memcmp(&value, &b.at(part).at(name), sizeof value), 0)
+      EXPECT_EQ(std::bit_cast<uint64_t>(value), std::bit_cast<uint64_t>(b.at(part).at(name)))
           << part << " " << name << ": " << value << " and " << b.at(part).at(name);
     }
     EXPECT_EQ(numbers.size(), b.at(part).size()) << part;
