@@ -9,7 +9,7 @@
 # that need a GPU; they run once more as gpu.NAME.
 #
 # With CMAKE_UNITY_BUILD the sources of a module are compiled as one file: the compiler pays for torch's templates once a file. Names
-# in the anonymous namespaces of a module must differ for that. `./check --libtorch VERSION` compiles each file by itself.
+# in the anonymous namespaces of a module must differ for that. `./check --alone` compiles each file by itself.
 
 add_library(demi_options INTERFACE)
 target_compile_features(demi_options INTERFACE cxx_std_20)
@@ -56,18 +56,10 @@ function(demi_use_torch target)
   endif()
 endfunction()
 
-# demi_merge_tests(TARGET): the sources of a test program as one, also with DEMI_UNITY_TESTS alone.
-function(demi_merge_tests target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
-  if(DEMI_UNITY_TESTS)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
-  endif()
-endfunction()
-
 # demi_test_program(TARGET SOURCES...): a test program that reads torch.
 function(demi_test_program target)
   add_executable(${target} ${ARGN})
-  demi_merge_tests(${target})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
   demi_use_torch(${target})
   target_compile_options(${target} PRIVATE ${DEMI_COLD_CODE})
   target_link_libraries(${target} PRIVATE GTest::gmock GTest::gtest_main)
@@ -104,7 +96,7 @@ function(demi_module name)
   set(program ${DEMI_LIBRARY}_${name}_test)
   if(arg_NO_TORCH)
     add_executable(${program} ${tests} $<TARGET_OBJECTS:${DEMI_LIBRARY}_${name}>)
-    demi_merge_tests(${program})
+    set_target_properties(${program} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
     target_link_libraries(${program} PRIVATE demi_options ${arg_LINK} ${arg_TEST_LINK} demi_fmt GTest::gtest_main)
     foreach(below ${arg_TEST_LINK})
       if(TARGET ${below})
