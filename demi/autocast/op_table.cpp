@@ -105,25 +105,27 @@ void renew_global_table(Registry& r, int device) {
 // Which devices' parts of LibTorch were there when kernels of ours were registered.
 std::array<std::atomic<bool>, kDeviceTypes> part_was_there{};
 
-// Registers our kernels again: the dispatcher calls those registered last.
-void renew_kernels(c10::DeviceType device) {
+// Registers our kernels again, once: the dispatcher calls those registered last. Other threads wait
+// here before they enter a region, since LibTorch's kernels run while ours are away.
+void renew_kernels_once(c10::DeviceType device) {
   auto& r = registry();
   const std::lock_guard lock(r.mutex);
+  auto& was_there = part_was_there[index_of(device)];
+  if (was_there.load(std::memory_order_relaxed)) return;
   std::erase_if(r.compiled, [&](const auto& entry) {
     return entry.first.starts_with(c10::DeviceTypeName(device));
   });
   drop_kernels(device);
   renew_global_table(r, index_of(device));
+  was_there.store(true, std::memory_order_release);
 }
 
 }  // namespace
 
 void bring_kernels(c10::DeviceType device) {
   if (device == c10::DeviceType::CUDA) load_cuda();
-  auto& was_there = part_was_there[index_of(device)];
-  if (!was_there.load(std::memory_order_relaxed) && c10::impl::hasDeviceGuardImpl(device) &&
-      !was_there.exchange(true))
-    renew_kernels(device);
+  const bool was_there = part_was_there[index_of(device)].load(std::memory_order_acquire);
+  if (!was_there && c10::impl::hasDeviceGuardImpl(device)) renew_kernels_once(device);
   global_table(device);
 }
 
