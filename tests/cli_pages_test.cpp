@@ -9,9 +9,11 @@
 // the machine's and left out. DEMI_WRITE_DOCS=1 writes the outputs anew.
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,14 @@ std::vector<std::string> words_of(const std::string& line) {
   }
   return words;
 }
+
+// Without blanks and line ends, which a formatter moves.
+std::string squeezed(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c); });
+  return text;
+}
+
+std::string source(const std::string& path) { return slurp(demi::source_dir() / path); }
 
 class Pages : public Cli {
  protected:
@@ -98,6 +108,57 @@ TEST_F(Pages, Concepts) { expect_outputs("guide/concepts.md", 1); }
 TEST_F(Pages, Pitfalls) {
   if (!std::filesystem::exists(examples_ / "pitfalls")) GTEST_SKIP() << "no examples are built";
   expect_outputs("guide/pitfalls.md", 8);
+}
+
+// Each block of code is a part of the program in its language.
+TEST(Guide, FirstLinesAreThoseOfTheirPrograms) {
+  const std::string page = source("docs/guide/first_lines.md");
+  int blocks = 0;
+  for (const std::string language : {"cpp", "python"}) {
+    const std::string begin = "```" + language + "\n";
+    const std::string program =
+        source("examples/first_lines" + std::string(language == "cpp" ? ".cpp" : ".py"));
+    for (std::size_t at = 0; (at = page.find(begin, at)) != std::string::npos; ++blocks) {
+      at += begin.size();
+      const std::string block = page.substr(at, page.find("```\n", at) - at);
+      EXPECT_NE(program.find(block), std::string::npos) << block;
+    }
+  }
+  EXPECT_EQ(blocks, 6);
+}
+
+// The code of a cell of a table, which stands between backticks; empty if there is other text.
+std::string code_of(const std::string& cell) {
+  const std::size_t begin = cell.find_first_not_of(' '), end = cell.find_last_not_of(' ');
+  const bool is_code = begin != end && cell[begin] == '`' && cell.find('`', begin + 1) == end;
+  return is_code ? squeezed(cell.substr(begin + 1, end - begin - 1)) : "";
+}
+
+// Each line of the tables is one of the two programs, or of the examples that the page names. The
+// tables of whole frameworks and of functions of one's own have Python lines that no program here
+// runs.
+TEST(Guide, LinesFromPythonAreThoseOfTheirPrograms) {
+  const std::string python = squeezed(source("examples/from_python.py"));
+  std::string cpp;
+  for (const std::string name : {"from_python", "custom_function", "custom_operator"})
+    cpp += squeezed(source("examples/" + name + ".cpp"));
+  std::istringstream page(source("docs/guide/from_python.md"));
+  std::string line, title;
+  int rows = 0;
+  while (std::getline(page, line)) {
+    if (line.starts_with("## ")) title = line.substr(3);
+    if (!line.starts_with("| `") || title == "Whole frameworks") continue;
+    const std::size_t middle = line.find(" | ");
+    const std::string left = code_of(line.substr(1, middle - 1));
+    const std::string right = code_of(line.substr(middle + 2, line.rfind('|') - middle - 2));
+    EXPECT_FALSE(left.empty() || right.empty()) << line;
+    if (title != "Functions and operators of your own") {
+      EXPECT_NE(python.find(left), std::string::npos) << line;
+    }
+    EXPECT_NE(cpp.find(right), std::string::npos) << line;
+    ++rows;
+  }
+  EXPECT_GE(rows, 25);
 }
 
 }  // namespace
