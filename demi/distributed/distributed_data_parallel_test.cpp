@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "demi/autocast/autocast.h"
@@ -396,6 +398,35 @@ TEST(DistributedDataParallel, RanksWithDifferentDtypes) {
     ASSERT_EQ(one.scalar_type(), torch::kFloat);
     EXPECT_TRUE(torch::equal(one, own[0].to(torch::kFloat) / 2 + own[1] / 2));
   }
+}
+
+// The only bucket is full long before backward ends. It waits all the same, for the flags that say
+// whether the plan fits: in the third step it does not fit rank 1, and only that rank knows.
+TEST(DistributedDataParallel, TheLastBucketWaitsForTheFlags) {
+  std::vector<std::vector<bool>> planned(2);
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear model(12, 5);
+    const DistributedDataParallel parallel(*model, group);
+    const optim::SGD optimizer(model->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      // Backward goes on for so long after the model's last gradient.
+      const torch::Tensor input = numbers(4, 12, group.rank()).requires_grad_() * 2;
+      input.register_hook([](const torch::Tensor&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      });
+      torch::Tensor output;
+      {
+        const bool in_bf16 = step < 2 || group.rank() == 0;
+        const Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .enabled = in_bf16});
+        output = model->forward(input);
+      }
+      loss_of(output, numbers(4, 5, 2)).backward();
+      planned[static_cast<size_t>(group.rank())].push_back(parallel.last_reduced().planned);
+    }
+  });
+  ASSERT_THAT(errors, Each(IsEmpty()));
+  EXPECT_THAT(planned, Each(std::vector<bool>{true, false, true}));
 }
 
 struct Throws : torch::autograd::Function<Throws> {
