@@ -26,6 +26,8 @@ class DEMI_API Loader {
 
   /// Examples of one epoch, for this rank.
   virtual int64_t examples() const = 0;
+  /// Of all ranks together. A loader that knows of no other rank has its own.
+  virtual int64_t all_examples() const { return examples(); }
   /// Batches of one epoch, for this rank.
   virtual int64_t batches() const = 0;
 

@@ -34,19 +34,41 @@ Order::Order(int64_t examples, const OrderOptions& options, Arrange arrange)
   require_order(options.world_size >= 1, "world_size is too small", options.world_size, ">= 1");
   require_order(options.rank >= 0 && options.rank < options.world_size, "rank is out of range",
                 options.rank, fmt::format("0 to {}", options.world_size - 1));
-  const int64_t used = options.limit > 0 ? std::min(options.limit, examples) : examples;
-  chosen_ = evenly_spaced(examples, used);
-  rank_examples_ = used / options.world_size;
-  const bool rest = !options.drop_last && rank_examples_ % options.batch_size > 0;
-  batches_ = rank_examples_ / options.batch_size + (rest ? 1 : 0);
+  const int64_t ranks = options.world_size;
+  const int64_t chosen = options.limit > 0 ? std::min(options.limit, examples) : examples;
+  chosen_ = evenly_spaced(examples, chosen);
+  ordered_ = used_ = options.keep_all ? chosen : chosen / ranks * ranks;
   // A batch may be said to hold more than there is ("all"): from here on it is what it holds.
-  options_.batch_size = std::min(options.batch_size, std::max<int64_t>(rank_examples_, 1));
+  const int64_t most = std::max<int64_t>((used_ + ranks - 1) / ranks, 1);
+  const bool is_short = options.batch_size > used_ / ranks;
+  options_.batch_size = std::min(options.batch_size, most);
+  const int64_t batch = options_.batch_size * ranks;
+  if (options.drop_last) used_ = is_short ? 0 : used_ / batch * batch;
+  batches_ = used_ / batch + (used_ % batch > 0 ? 1 : 0);
+  if (batches_ > 0 && part(batches_ - 1).count == 0) --batches_;
 }
 
 Order::~Order() = default;
 
+Order::Part Order::part(int64_t position) const {
+  const int64_t ranks = options_.world_size, rank = options_.rank;
+  const int64_t whole_start = std::min(position * options_.batch_size * ranks, used_);
+  const int64_t whole = std::min(options_.batch_size * ranks, used_ - whole_start);
+  const int64_t start = whole * rank / ranks;
+  return {whole_start, start, whole * (rank + 1) / ranks - start};
+}
+
+int64_t Order::all_examples() const { return used_; }
+
 int64_t Order::batch_start(int64_t position) const {
-  return std::min(position * options_.batch_size, rank_examples_);
+  // All batches before the last are whole.
+  if (position == 0) return 0;
+  return (position - 1) * options_.batch_size + part(position - 1).count;
+}
+
+int64_t Order::place(int64_t position) const {
+  const Part own = part(position);
+  return own.whole_start + own.start;
 }
 
 at::Tensor Order::permutation(int64_t epoch) const {
@@ -57,16 +79,12 @@ at::Tensor Order::permutation(int64_t epoch) const {
     const auto bits = random_bits(options_.seed, epoch, i, Purpose::shuffle);
     std::swap(item[i], item[bounded(bits[0], i + 1)]);
   }
-  order = order.narrow(0, 0, rank_examples_ * options_.world_size);
+  order = order.narrow(0, 0, ordered_);
   if (arrange_) order = arrange_(order, epoch);
   if (options_.world_size == 1) return order;
   std::vector<at::Tensor> parts;
-  const int64_t ranks = options_.world_size;
-  for (int64_t position = 0; position < batches_; ++position) {
-    const int64_t start = batch_start(position);
-    const int64_t count = batch_start(position + 1) - start;
-    parts.push_back(order.narrow(0, start * ranks + options_.rank * count, count));
-  }
+  for (int64_t position = 0; position < batches_; ++position)
+    parts.push_back(order.narrow(0, place(position), part(position).count));
   return parts.empty() ? order.narrow(0, 0, 0) : at::cat(parts);
 }
 

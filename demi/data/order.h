@@ -19,6 +19,10 @@ struct OrderOptions {
   bool drop_last = false;   // true: leaves out a last batch that is smaller than batch_size
   int64_t rank = 0;         // of this process, 0 to world_size - 1
   int64_t world_size = 1;   // processes, each of which gets other examples
+  /// Several ranks: true leaves no example out, so that totals over the ranks are those of the set.
+  /// The ranks' parts of the last batch differ by one example, and a rank without a part of it has
+  /// one batch less. For evaluation; in training all ranks take equally many steps.
+  bool keep_all = false;
 };
 
 /// Which examples stand in which batch: a pure function of options, epoch and position.
@@ -26,7 +30,7 @@ struct OrderOptions {
 /// With several ranks the order is cut into batches of batch_size x world_size, and each rank gets
 /// its part of each. Together the parts are the batch of a single process. Examples at the end that
 /// do not fill the parts of all ranks evenly are left out, so all ranks take equally many steps
-/// with equally many examples. May be called from several threads.
+/// with equally many examples; except with keep_all. May be called from several threads.
 class DEMI_API Order {
  public:
   /// Returns an epoch's examples, (n) int64, in another order, before they are cut into batches.
@@ -38,6 +42,8 @@ class DEMI_API Order {
   ~Order();
 
   int64_t examples() const { return batch_start(batches_); }
+  /// Of all ranks together.
+  int64_t all_examples() const;
   int64_t batches() const { return batches_; }
 
   /// The batch's indices into the set, (n) int64 on the CPU, a view. Throws UsageError for a
@@ -47,13 +53,22 @@ class DEMI_API Order {
   /// Number of this rank's examples before that batch in an epoch.
   int64_t batch_start(int64_t position) const;
 
+  /// Where the batch's first example stands among those of all ranks in an epoch.
+  int64_t place(int64_t position) const;
+
  private:
   at::Tensor permutation(int64_t epoch) const;
+  /// Of the batch of all ranks together: where it begins, and this rank's part of it.
+  struct Part {
+    int64_t whole_start, start, count;
+  };
+  Part part(int64_t position) const;
 
   OrderOptions options_;
   Arrange arrange_;
-  at::Tensor chosen_;      // (n) int64: the examples that `limit` leaves
-  int64_t rank_examples_;  // of one rank in one epoch
+  at::Tensor chosen_;  // (n) int64: the examples that `limit` leaves
+  int64_t ordered_;    // of all ranks, before a short last batch is dropped
+  int64_t used_;       // of all ranks in one epoch
   int64_t batches_;
   mutable std::mutex mutex_;  // guards the two below
   mutable int64_t cached_epoch_ = -1;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -93,6 +94,49 @@ TEST(Order, RanksShareTheBatchOfOneProcess) {
   for (int64_t position = 0; position < 3; ++position)
     EXPECT_TRUE(at::equal(at::cat({first.indices(2, position), other.indices(2, position)}),
                           whole.indices(2, position)));
+}
+
+// 17 examples in batches of 2 x 3: 6, 6, 5, of which the ranks have 1, 2, 2.
+TEST(Order, KeepsAllExamplesOfSeveralRanks) {
+  const OrderOptions alone{.batch_size = 6, .shuffle = true, .seed = 5};
+  const Order whole(17, alone);
+  std::vector<std::unique_ptr<Order>> held;
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    held.push_back(std::make_unique<Order>(17, OrderOptions{.batch_size = 2,
+                                                            .shuffle = true,
+                                                            .seed = 5,
+                                                            .rank = rank,
+                                                            .world_size = 3,
+                                                            .keep_all = true}));
+    EXPECT_EQ(held.back()->batches(), 3) << rank;
+    EXPECT_EQ(held.back()->all_examples(), 17) << rank;
+    EXPECT_EQ(held.back()->examples(), rank == 0 ? 5 : 6) << rank;
+  }
+  for (int64_t position = 0; position < 3; ++position) {
+    std::vector<at::Tensor> parts;
+    int64_t place = whole.batch_start(position);
+    for (const auto& order : held) {
+      EXPECT_EQ(order->place(position), place);
+      parts.push_back(order->indices(1, position));
+      place += parts.back().numel();
+    }
+    EXPECT_TRUE(at::equal(at::cat(parts), whole.indices(1, position))) << position;
+  }
+}
+
+TEST(Order, ARankWithoutAPartOfTheLastBatchHasOneBatchLess) {
+  int64_t examples = 0;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    const Order order(9, {.batch_size = 2, .rank = rank, .world_size = 4, .keep_all = true});
+    EXPECT_EQ(order.batches(), rank == 3 ? 2 : 1) << rank;
+    examples += order.examples();
+    EXPECT_EQ(std::ssize(epoch_of(order, 0)), order.examples());
+  }
+  EXPECT_EQ(examples, 9);
+  const Order none(2, {.batch_size = 2, .rank = 0, .world_size = 4, .keep_all = true});
+  EXPECT_EQ(none.batches(), 0);
+  EXPECT_EQ(none.examples(), 0);
+  EXPECT_EQ(none.all_examples(), 2);
 }
 
 TEST(Order, OfNothingHasNoBatches) {

@@ -28,7 +28,14 @@ constexpr Block generate(Block counter, Key key) {
 }  // namespace philox
 
 /// The purpose that random bits are used for. Two purposes never share any.
-enum class Purpose : uint32_t { shuffle = 1, augment = 2, bucket = 3, synthetic = 4, window = 5 };
+enum class Purpose : uint32_t {
+  shuffle = 1,
+  augment = 2,
+  bucket = 3,
+  synthetic = 4,
+  window = 5,
+  rank = 6
+};
 
 constexpr philox::Block random_bits(uint64_t seed, int64_t epoch, int64_t item, Purpose purpose) {
   return philox::generate(

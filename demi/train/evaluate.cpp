@@ -1,16 +1,19 @@
 #include "demi/train/evaluate.h"
 
-#include <ATen/ops/stack.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/utils.h>
 
 #include <chrono>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/to_device.h"
 #include "demi/train/forward.h"
+#include "demi/train/ranks.h"
 
 namespace demi::train {
 namespace {
@@ -65,6 +68,39 @@ class EvaluationMode {
   std::vector<bool> was_training_;
 };
 
+// Over all ranks. One that had no batch does not know which sums there are, so all ask first.
+Sums over_ranks(const Sums& own, distributed::ProcessGroup& group, bool& stopped) {
+  const auto classes = [](const at::Tensor& t) { return t.defined() ? t.numel() : int64_t{0}; };
+  const at::Tensor there = at::zeros({3}, at::kLong);
+  there[0] = own.loss.defined() ? 1 : 0;
+  there[1] = own.correct.defined() ? 1 : 0;
+  there[2] = classes(own.class_correct);
+  group.all_reduce(there, distributed::Reduction::kMax);
+  const auto double_of = [](const at::Tensor& t) { return t.defined() ? t.item<double>() : 0.0; };
+  std::vector<double> numbers{stopped ? 1.0 : 0.0, static_cast<double>(own.examples),
+                              double_of(own.loss), double_of(own.correct)};
+  for (const at::Tensor& metric : own.metrics) numbers.push_back(double_of(metric));
+  for (const at::Tensor* counts : {&own.class_correct, &own.class_examples})
+    for (int64_t i = 0; i < there[2].item<int64_t>(); ++i)
+      numbers.push_back(counts->defined() ? (*counts)[i].item<double>() : 0.0);
+  numbers = totals(&group, std::move(numbers));
+  stopped = numbers[0] > 0;
+  Sums all;
+  all.examples = static_cast<int64_t>(numbers[1]);
+  if (there[0].item<int64_t>() > 0) all.loss = at::scalar_tensor(numbers[2], at::kDouble);
+  if (there[1].item<int64_t>() > 0)
+    all.correct = at::scalar_tensor(static_cast<int64_t>(numbers[3]), at::kLong);
+  auto next = numbers.begin() + 4;
+  for (std::size_t i = 0; i < own.metrics.size(); ++i)
+    all.metrics.push_back(at::scalar_tensor(*next++, at::kDouble));
+  for (at::Tensor* counts : {&all.class_correct, &all.class_examples}) {
+    const int64_t count = there[2].item<int64_t>();
+    if (count > 0) *counts = at::tensor(std::vector<double>(next, next + count), at::kDouble);
+    next += count;
+  }
+  return all;
+}
+
 Evaluation read(const Sums& sums, const EvaluateOptions& options) {
   Evaluation result;
   const double count = static_cast<double>(std::max<int64_t>(sums.examples, 1));
@@ -101,6 +137,8 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
     add_batch(sums, options, batch,
               forward_in(options.precision, network, batch, options.device, options.op_policy));
   }
+  if (options.group && options.group->world_size() > 1)
+    sums = over_ranks(sums, *options.group, stopped);
   Evaluation result = read(sums, options);
   result.stopped = stopped;
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -10,6 +10,7 @@
 #include "demi/backends/backends.h"
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
+#include "demi/distributed/process_group.h"
 #include "demi/train/history.h"
 #include "demi/train/loss.h"
 #include "demi/train/metric.h"
@@ -34,6 +35,10 @@ struct EvaluateOptions {
   Backends backends = {};
   /// Asked before each batch. true: the evaluation ends with the batches so far.
   std::function<bool()> should_stop;
+  /// Each rank evaluates the batches of its own loader, and all get the same totals: of every
+  /// example once, if the loaders are those of data::OrderOptions::keep_all. Stopped on one rank,
+  /// it counts as stopped on all. Null: this process alone.
+  distributed::ProcessGroup* group = nullptr;
 };
 
 /// Loss, accuracy and metrics over all batches of `loader`, in evaluation mode, without gradients.

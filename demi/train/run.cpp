@@ -1,14 +1,22 @@
 #include "demi/train/run.h"
 
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 #include <torch/version.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +37,7 @@ namespace {
 using profile::Phase;
 
 constexpr std::string_view kGradient = "gradient/";
+constexpr auto kRankSeed = "ranks/seed";
 
 double learning_rate(const torch::optim::Optimizer& optimizer) {
   return optimizer.param_groups().front().options().get_lr();
@@ -57,7 +66,8 @@ EvaluateOptions evaluate_options(const Setup& setup) {
           .per_class = false,
           .flush_subnormals = options.flush_subnormals,
           .backends = options.backends,
-          .should_stop = options.should_stop};
+          .should_stop = options.should_stop,
+          .group = setup.ranks.group()};
 }
 
 // The averages are in the weights' places while this lives.
@@ -92,7 +102,7 @@ void add_results(const std::vector<StepResult>& results, bool scaled, StepMetric
 }
 
 Cut cut_of(const data::Loader& training, const TrainerOptions& options) {
-  return {training.batches(), training.examples(), options.accumulate};
+  return {training.batches(), training.all_examples(), options.accumulate};
 }
 
 void check_cut(const Progress& progress, const Cut& now) {
@@ -109,10 +119,25 @@ void check_cut(const Progress& progress, const Cut& now) {
                     .advice = "use the data, batch size and accumulation that it was saved with"});
 }
 
+// As torch::manual_seed set it.
+std::uint64_t seed_of_cpu() {
+  at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
+  const std::lock_guard lock(generator.mutex());
+  return generator.current_seed();
+}
+
+// With several ranks, those other than the first save nothing.
+CheckpointOptions checkpoints_of(const Setup& setup) {
+  return setup.ranks.is_first() ? setup.options.checkpoints : CheckpointOptions();
+}
+
 }  // namespace
 
 Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup) {
-  Beginning beginning{.progress = read_progress(from), .gradients = {}, .random = {}};
+  Beginning beginning{
+      .progress = read_progress(from), .gradients = {}, .rank_seed = {}, .random = {}};
+  if (const auto seed = from.state.extract(kRankSeed); !seed.empty())
+    beginning.rank_seed = std::bit_cast<std::uint64_t>(seed.mapped().item<int64_t>());
   const auto parameters = parameters_of(*setup.network.module);
   const at::NoGradGuard no_grad;
   for (auto& [name, saved] : checkpoint::take_part(from.state, kGradient)) {
@@ -137,7 +162,7 @@ Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validat
       epochs_(epochs),
       beginning_(std::move(beginning)),
       timer_(setup.options.device, setup.options.synchronise_phases),
-      saves_(setup.options.checkpoints, setup.options.should_save) {
+      saves_(checkpoints_of(setup), setup.options.should_save) {
   const Cut cut = cut_of(training, options_);
   if (beginning_) {
     check_cut(beginning_->progress, cut);
@@ -146,7 +171,34 @@ Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validat
     judge_early_stopping();
   }
   progress_.cut = cut;
+  require_same_on_ranks();
   for (const auto& optimizer : options_.optimizers) optimizer->zero_grad();
+}
+
+// Before the first step: ranks that differ here would leave each other, or wait for each other.
+void Run::require_same_on_ranks() const {
+  if (!setup_.ranks.are_several()) return;
+  const TrainerOptions& o = options_;
+  std::string text = fmt::format(
+      "epochs {}\nmax_steps {}\nprecision {}\nautocast {}\nlabel_smoothing {}\nclip_norm {}\n"
+      "accumulate {}\nema_decay {}\nearly_stopping {}\nread_every {}\ngive_up_after {}\n"
+      "optimizers {}\nschedule {}\n",
+      epochs_, o.max_steps, setup_.precision.name, o.autocast, o.label_smoothing, o.clip_norm,
+      o.accumulate, o.ema_decay, o.early_stopping, o.read_every, o.give_up_after,
+      o.optimizers.size(), o.schedule ? "given" : "none");
+  for (const auto& optimizer : o.optimizers)
+    text += fmt::format("learning rate {}\n", learning_rate(*optimizer));
+  for (const auto& [name, number] : setup_.scaler.state_dict())
+    text += fmt::format("scaler: {} {}\n", name, number);
+  text += fmt::format("{} batches of training\n{} examples of training for each rank\n",
+                      training_.batches(), training_.examples());
+  text += fmt::format("validation {}\n",
+                      validation_ ? fmt::format("on {} examples", validation_->all_examples())
+                                  : std::string("none"));
+  text +=
+      fmt::format("begins after step {} of epoch {}, batch {}, with a sum of losses of {}\n",
+                  progress_.step, progress_.epochs_begun, progress_.position, progress_.loss_sum);
+  setup_.ranks.require_same("the training", text);
 }
 
 void Run::judge_early_stopping() {
@@ -165,7 +217,12 @@ bool Run::is_over() const {
 // The step's sums, gradients and random numbers of a run that goes on; they are not loaded before,
 // since whoever made the loaders may have drawn random numbers.
 void Run::begin() {
-  if (!beginning_) return;
+  const bool is_begun = std::exchange(is_begun_, true);
+  const auto agree_on_seed = [&](std::optional<std::uint64_t> saved) {
+    if (!is_begun && setup_.ranks.are_several())
+      rank_seed_ = setup_.ranks.of_first(saved.value_or(seed_of_cpu()));
+  };
+  if (!beginning_) return agree_on_seed({});
   if (progress_.in_epoch) {
     if (!setup_.network.module->is_training()) setup_.network.module->train();
     tell_epoch_begin();
@@ -177,7 +234,14 @@ void Run::begin() {
   }
   for (at::Tensor* sum : {&progress_.window.loss, &progress_.window.correct})
     if (sum->defined()) *sum = sum->to(options_.device);
+  // The sums of an open step are in those of rank 0.
+  if (!setup_.ranks.is_first() && progress_.window.loss.defined()) {
+    for (at::Tensor* sum : {&progress_.window.loss, &progress_.window.correct})
+      if (sum->defined()) *sum = at::zeros_like(*sum);
+    progress_.window.examples = 0;
+  }
   if (beginning_->random) beginning_->random();
+  agree_on_seed(beginning_->rank_seed);
   beginning_.reset();
   if (progress_.steps_since_read == 0) read();  // a run that had to be given up is given up again
 }
@@ -259,7 +323,7 @@ bool Run::train_epoch(int64_t until) {
     if (last || first_word || progress_.steps_since_read >= options_.read_every) read();
     const bool due = saves_.is_due_after_batch(progress_.step, step_done);
     if (due && !progress_.history.failed) save();
-    if (options_.should_stop && options_.should_stop()) progress_.history.stopped = true;
+    if (is_told_to_stop(step_done)) progress_.history.stopped = true;
   }
   const bool whole = progress_.position == batches || is_over();
   if (whole) {
@@ -274,9 +338,16 @@ bool Run::train_epoch(int64_t until) {
   return whole;
 }
 
+// With several ranks, all know it from agree_on_step().
+bool Run::is_told_to_stop(bool step_done) {
+  if (setup_.ranks.are_several()) return step_done && std::exchange(stop_is_agreed_, false);
+  return options_.should_stop && options_.should_stop();
+}
+
 // One batch; whether a step was taken after it.
 bool Run::train_batch() {
   const bool opens_window = !progress_.window.loss.defined();
+  if (opens_window) setup_.ranks.seed(rank_seed_, progress_.step);
   if (opens_window && saves_.is_on()) window_random_ = checkpoint::random_states();
   timer_.enter(Phase::data);
   const data::Batch batch = data::to_device(
@@ -290,9 +361,13 @@ bool Run::train_batch() {
   const auto after_forward = [&](const at::Tensor& output) {
     for (const auto& callback : setup_.callbacks) callback->after_forward(view, output);
   };
-  view.loss = add_batch(setup_, progress_.window, batch, timer_, {.after_forward = after_forward});
+  view.loss = add_batch(setup_, progress_.window, batch, ends_step, timer_,
+                        {.after_forward = after_forward});
   for (const auto& callback : setup_.callbacks) callback->after_backward(view);
-  if (ends_step) take_step(view);
+  if (ends_step) {
+    agree_on_step();
+    take_step(view);
+  }
   progress_.position = next;
   stage_ = Stage::kBetweenBatches;
   return ends_step;
@@ -311,6 +386,22 @@ StepView Run::view_of(const data::Batch& batch, bool ends_step) {
           .repeat = [this, &batch](const RepeatOptions& how) {
             return repeat_batch(setup_, batch, how);
           }};
+}
+
+// The step's sums are those of all ranks from here on. Nothing is sent between here and the next
+// backward, so what a rank does alone in between (an exception, a checkpoint) needs no other one.
+void Run::agree_on_step() {
+  if (!setup_.ranks.are_several()) return;
+  UnreadStep& window = progress_.window;
+  const bool stop = options_.should_stop && options_.should_stop();
+  const bool counts = window.correct.defined();
+  const std::vector<double> all = setup_.ranks.totals(
+      {stop ? 1.0 : 0.0, static_cast<double>(window.examples), window.loss.item<double>(),
+       counts ? static_cast<double>(window.correct.item<int64_t>()) : 0.0});
+  stop_is_agreed_ = all[0] > 0;
+  window.examples = static_cast<int64_t>(all[1]);
+  window.loss = at::scalar_tensor(all[2], at::kDouble);
+  if (counts) window.correct = at::scalar_tensor(static_cast<int64_t>(all[3]), at::kLong);
 }
 
 void Run::take_step(const StepView& view) {
@@ -453,6 +544,8 @@ checkpoint::Checkpoint Run::captured() {
       if (parameter.grad().defined())
         state.state[std::string(kGradient) + name] = parameter.grad().detach();
   write(progress_, state);
+  if (setup_.ranks.are_several())
+    state.state[kRankSeed] = at::full({1}, std::bit_cast<int64_t>(rank_seed_), at::kLong);
   add_texts(state.text);
   return state;
 }
@@ -499,7 +592,9 @@ void Run::keep_open_epoch() {
 void Run::save_after_exception() {
   if (!saves_.is_on() || saved_ || progress_.step == 0 || stage_ == Stage::kInUpdate) return;
   checkpoint::Checkpoint state = captured();
-  if (stage_ == Stage::kInBatch) {
+  // Between the batches of a step, gradients are those of this rank alone.
+  const bool is_open = setup_.ranks.are_several() && progress_.window.loss.defined();
+  if (stage_ == Stage::kInBatch || is_open) {
     Progress start = progress_;
     start.position -= start.position % options_.accumulate;
     start.window = {};

@@ -21,7 +21,8 @@ namespace demi::train {
 struct Beginning {
   Progress progress;
   checkpoint::NamedTensors gradients;  // of an open window, by parameter, as backward makes them
-  std::function<void()> random;        // sets the random generators; empty: leaves them
+  std::optional<std::uint64_t> rank_seed;  // of several ranks' random numbers
+  std::function<void()> random;            // sets the random generators; empty: leaves them
 };
 
 /// Reads it, takes its gradients out of the checkpoint, and checks it against the setup. Throws
@@ -58,6 +59,9 @@ class Run {
   bool train_batch();
   StepView view_of(const data::Batch& batch, bool ends_step);
   void take_step(const StepView& view);
+  void require_same_on_ranks() const;
+  void agree_on_step();
+  bool is_told_to_stop(bool step_done);
   void end_epoch();
   void close_epoch();
   void validate();
@@ -87,7 +91,10 @@ class Run {
   profile::PhaseTimer timer_;
   SavePlan saves_;
   Stage stage_ = Stage::kBetweenBatches;
-  bool saved_ = false;  // the present state
+  bool saved_ = false;           // the present state
+  bool stop_is_agreed_ = false;  // with several ranks
+  std::uint64_t rank_seed_ = 0;  // likewise, of their random numbers
+  bool is_begun_ = false;
   bool ended_ = false;
   bool is_counting_ = false;  // the seconds of the epoch
   /// Of the epoch, before timer_ began to count.

@@ -8,6 +8,7 @@
 #include "demi/optim/ema.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/schedule/lr_scheduler.h"
+#include "demi/train/ranks.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {
@@ -20,6 +21,7 @@ struct Setup {
   Precision precision;
   GradScaler scaler;
   std::optional<EMA> average;
+  Ranks ranks = {};
   /// One an optimizer, or none; each fit has its own.
   std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;
   std::vector<std::shared_ptr<Callback>> callbacks;

@@ -43,6 +43,12 @@ void check(const TrainerOptions& options) {
   require(options.label_smoothing >= 0 && options.label_smoothing < 1,
           "label_smoothing is out of range", std::to_string(options.label_smoothing),
           "0 up to, but not including, 1");
+  require(!options.distributed.uneven_batches, "uneven batches are not trained on several ranks",
+          "TrainerOptions::distributed.uneven_batches", "loaders of equally many batches");
+  const bool several = options.group && options.group->world_size() > 1;
+  require(!several || options.gradient_penalty == 0,
+          "a gradient penalty is of one rank's batch, not of all", "several ranks",
+          "gradient_penalty = 0, or one rank");
   options.backends.check();
 }
 
@@ -91,6 +97,7 @@ Trainer::Trainer(Network network, TrainerOptions options) {
   TrainerOptions& held = setup_->options;
   if (!precision.is_mixed() && precision.weights != c10::kFloat) module.to(precision.weights);
   if (!held.autocast) setup_->precision.autocast.reset();
+  setup_->ranks = Ranks(module, held.group, held.distributed);
   if (held.optimizers.empty()) {
     held.optimizers.push_back(
         std::make_shared<optim::Adam>(module.parameters(), optim::AdamOptions(1e-3)));
@@ -194,13 +201,21 @@ bool Trainer::Parts::advance(int64_t steps) {
 
 History Trainer::fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit) {
   const c10::Device device = setup_->options.device;
-  const auto loader = [device](const TensorPair& rows, const data::OrderOptions& order) {
+  const auto loader = [&](const TensorPair& rows, data::OrderOptions order) {
+    if (const distributed::ProcessGroup* group = setup_->ranks.group()) {
+      order.rank = group->rank();
+      order.world_size = group->world_size();
+    }
     return data::TensorLoader(rows.x.to(device), rows.y.to(device), order);
   };
+  setup_->ranks.require_same(
+      "the order of the data",
+      c10::str("batch_size ", fit.batch_size, "\nshuffle ", fit.shuffle, "\nseed ", fit.seed));
   const data::TensorLoader training =
       loader({x, y}, {.batch_size = fit.batch_size, .shuffle = fit.shuffle, .seed = fit.seed});
   if (!fit.validation.x.defined()) return fit_epochs(training, nullptr, fit.epochs);
-  const data::TensorLoader validation = loader(fit.validation, {.batch_size = fit.batch_size});
+  const data::TensorLoader validation =
+      loader(fit.validation, {.batch_size = fit.batch_size, .keep_all = true});
   return fit_epochs(training, &validation, fit.epochs);
 }
 

@@ -14,6 +14,8 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
+#include "demi/distributed/distributed_data_parallel.h"
+#include "demi/distributed/process_group.h"
 #include "demi/optim/ema.h"
 #include "demi/scaler/scale_rule.h"
 #include "demi/schedule/lr_schedule.h"
@@ -89,13 +91,21 @@ struct TrainerOptions {
   /// that are not given follow the precision of the run: TF32 is allowed in `tf32` alone.
   Backends backends;
   /// Asked after each batch and before each batch of validation. true: training ends with the
-  /// weights and figures so far.
+  /// weights and figures so far. With several ranks it is asked after each step; true on one rank
+  /// ends training on all.
   std::function<bool()> should_stop;
   /// Checkpoints of the run, to go on from (Trainer::resume). None without a folder.
   CheckpointOptions checkpoints;
   /// Asked after each batch, if there is a folder of checkpoints. true: one is saved now, and
   /// training goes on.
   std::function<bool()> should_save;
+  /// Several processes that train one model, each on its part of the data
+  /// (data::OrderOptions::rank): gradients are averaged, losses and metrics are totals over all
+  /// ranks, every rank skips the same steps and ends at the same one, and rank 0 alone saves
+  /// checkpoints. All ranks resume from the same one. None: this process alone.
+  std::shared_ptr<distributed::ProcessGroup> group;
+  /// How gradients travel. uneven_batches is refused: the ranks' loaders have equally many batches.
+  distributed::DistributedOptions distributed;
 };
 
 /// Inputs x (N, ...) and targets y (N, ...).
@@ -166,7 +176,9 @@ class DEMI_API Trainer {
   /// steps that were taken.
   History fit(const data::Loader& training, const data::Loader* validation = nullptr);
 
-  /// The same on tensors. They are copied to the device, or shared if they are there already.
+  /// The same on tensors. They are copied to the device, or shared if they are there already. With
+  /// several ranks each gives all rows, and trains on its part of them: batch_size is that of a
+  /// rank.
   History fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit = {});
 
   /// A fit in parts, so that several trainers can take turns in one thread. The steps are those of

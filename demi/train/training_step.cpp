@@ -60,9 +60,9 @@ std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Ba
   return {loss};
 }
 
-// The sum of the losses, without a graph.
+// The sum of the losses, without a graph. `sends`: the last backward averages over the ranks.
 at::Tensor forward_and_backward(Setup& setup, UnreadStep& step, const data::Batch& batch,
-                                profile::PhaseTimer& timer, const RepeatOptions& how) {
+                                bool sends, profile::PhaseTimer& timer, const RepeatOptions& how) {
   const TrainerOptions& options = setup.options;
   timer.enter(Phase::forward);
   std::vector<at::Tensor> losses = losses_of(setup, step, batch, how);
@@ -74,7 +74,9 @@ at::Tensor forward_and_backward(Setup& setup, UnreadStep& step, const data::Batc
         options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
     const at::Tensor scaled = setup.scaler.scale(share);
     if (how.before_backward) how.before_backward(scaled);
-    demi::backward(scaled, {}, /*retain_graph=*/i + 1 < losses.size());
+    const bool is_last = i + 1 == losses.size();
+    const auto hold = sends && is_last ? nullptr : setup.ranks.hold();
+    demi::backward(scaled, {}, /*retain_graph=*/!is_last);
     add_up(sum, losses[i].detach());
   }
   timer.enter(Phase::other);
@@ -106,9 +108,9 @@ class Without {
 
 }  // namespace
 
-at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
+at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, bool ends_step,
                      profile::PhaseTimer& timer, const RepeatOptions& how) {
-  at::Tensor loss = forward_and_backward(setup, step, batch, timer, how);
+  at::Tensor loss = forward_and_backward(setup, step, batch, ends_step, timer, how);
   const int64_t examples = batch.target.size(0);
   add_up(step.loss, loss * static_cast<double>(examples));
   step.examples += examples;
@@ -119,7 +121,7 @@ at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOpti
   const Without without(setup, how);
   UnreadStep unread;
   profile::PhaseTimer timer(setup.options.device);
-  return forward_and_backward(setup, unread, batch, timer, how);
+  return forward_and_backward(setup, unread, batch, /*sends=*/false, timer, how);
 }
 
 std::vector<StepResult> update(Setup& setup) {

@@ -22,8 +22,9 @@ struct UnreadStep {
 };
 
 /// Forward and backward of one batch, whose sums are added to the step's. Returns the batch's loss,
-/// without a graph.
-at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch,
+/// without a graph. `ends_step`: with several ranks, its gradients and those that were added up
+/// before are averaged.
+at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, bool ends_step,
                      profile::PhaseTimer& timer, const RepeatOptions& how);
 
 /// StepView::repeat.

@@ -45,16 +45,14 @@ at::Tensor ImageLoader::augmented(const at::Tensor& images, int64_t epoch, int64
   const int64_t pad = options_.crop_padding;
   const int64_t count = images.size(0), height = images.size(2), width = images.size(3);
   const int64_t padded_width = width + 2 * pad;
-  const int64_t first = order_.batch_start(position);
+  const int64_t first = order_.place(position);  // so that it depends on no number of ranks
   // For each picture the flat index of every pixel that it takes out of the padded one.
   at::Tensor rows = at::empty({count, height, 1}, at::kLong);
   at::Tensor columns = at::empty({count, 1, width}, at::kLong);
   int64_t* row = rows.mutable_data_ptr<int64_t>();
   int64_t* column = columns.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
-    const auto bits = random_bits(options_.order.seed, epoch,
-                                  (first + i) * options_.order.world_size + options_.order.rank,
-                                  Purpose::augment);
+    const auto bits = random_bits(options_.order.seed, epoch, first + i, Purpose::augment);
     const int64_t top = bounded(bits[0], 2 * pad + 1), left = bounded(bits[1], 2 * pad + 1);
     const bool flip = options_.horizontal_flip && (bits[2] & 1) != 0;
     for (int64_t y = 0; y < height; ++y) *row++ = (top + y) * padded_width;

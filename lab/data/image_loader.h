@@ -35,6 +35,7 @@ class DEMI_API ImageLoader : public Loader {
   ImageLoader(ImageSet set, ImageLoaderOptions options);
 
   int64_t examples() const override { return order_.examples(); }
+  int64_t all_examples() const override { return order_.all_examples(); }
   int64_t batches() const override { return order_.batches(); }
   Batch batch(int64_t epoch, int64_t position) const override;
 

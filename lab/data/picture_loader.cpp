@@ -118,14 +118,13 @@ Batch PictureLoader::batch(int64_t epoch, int64_t position) const {
   const at::NoGradGuard no_grad;
   const at::Tensor chosen = order_.indices(epoch, position);
   const int64_t* file = chosen.const_data_ptr<int64_t>();
-  const int64_t first = order_.batch_start(position), count = chosen.numel();
+  const int64_t first = order_.place(position), count = chosen.numel();
   at::Tensor images = at::empty({count, 3, options_.size, options_.size}, at::kByte,
                                 c10::MemoryFormat::ChannelsLast);
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_grad_here;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t item = (first + i) * options_.order.world_size + options_.order.rank;
-      images.narrow(0, i, 1).copy_(picture(file[i], epoch, item));
+      images.narrow(0, i, 1).copy_(picture(file[i], epoch, first + i));
     }
   });
   return {.input = normalise_(images.to(options_.device), c10::MemoryFormat::ChannelsLast),

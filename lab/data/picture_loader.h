@@ -47,6 +47,7 @@ class DEMI_API PictureLoader : public Loader {
   PictureLoader(PictureFolder folder, PictureLoaderOptions options);
 
   int64_t examples() const override { return order_.examples(); }
+  int64_t all_examples() const override { return order_.all_examples(); }
   int64_t batches() const override { return order_.batches(); }
   /// Throws as read_picture.
   Batch batch(int64_t epoch, int64_t position) const override;

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/distributed/distributed_data_parallel.h"
+#include "demi/distributed/process_group.h"
+
+namespace demi::train {
+
+/// The processes that train one model together, as a run sees them. Alone, nothing is sent.
+class DEMI_API Ranks {
+ public:
+  /// One process.
+  Ranks() = default;
+  /// The module's parameters and buffers become those of rank 0, and backward averages gradients
+  /// from here on. `group`: null, or of one rank, for one process.
+  Ranks(torch::nn::Module& module, std::shared_ptr<distributed::ProcessGroup> group,
+        const distributed::DistributedOptions& options);
+
+  bool are_several() const { return parallel_ != nullptr; }
+  /// Rank 0, which alone makes files.
+  bool is_first() const { return !are_several() || group_->rank() == 0; }
+  /// Null for one process.
+  distributed::ProcessGroup* group() const { return are_several() ? group_.get() : nullptr; }
+
+  /// Sums over the ranks, each in FP64; the same bits on every rank.
+  std::vector<double> totals(std::vector<double> of_this_rank) const;
+
+  /// Throws UsageError on every rank, with the first line that differs.
+  void require_same(const std::string& what, const std::string& text) const;
+
+  /// The number of rank 0.
+  std::uint64_t of_first(std::uint64_t number) const;
+
+  /// While the result lives, backward sends nothing. Null for one process.
+  [[nodiscard]] std::unique_ptr<distributed::DistributedDataParallel::NoSync> hold() const;
+
+  /// LibTorch's random numbers from here on are those of this rank in that step, a function of
+  /// `seed`: two ranks draw other ones (dropout), and a run that goes on on more or fewer ranks
+  /// draws the same as if it had always had so many.
+  void seed(std::uint64_t seed, std::int64_t step) const;
+
+ private:
+  std::shared_ptr<distributed::ProcessGroup> group_;
+  std::unique_ptr<distributed::DistributedDataParallel> parallel_;  // null for one process
+};
+
+/// Sums over the ranks of `group`, in FP64; null: of this process alone.
+std::vector<double> totals(distributed::ProcessGroup* group, std::vector<double> of_this_rank);
+
+}  // namespace demi::train
