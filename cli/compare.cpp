@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "cli/run_session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
@@ -138,10 +139,12 @@ train::Comparison compare_one(const CompareArguments& a, Start start) {
 }
 
 void compare_layers(const CompareArguments& a, const Start& start) {
-  if (!start.folder.empty() || !a.sweep.empty() || a.published || a.turn_steps > 0)
-    throw UsageError({.where = "--layers",
-                      .what = "no run is trained that could go on, be swept or take turns",
-                      .advice = "leave out --resume, --sweep, --published and --interleave"});
+  if (!start.folder.empty() || !a.sweep.empty() || a.published || a.turn_steps > 0 ||
+      start.config.ranks > 1)
+    throw UsageError(
+        {.where = "--layers",
+         .what = "no run is trained that could go on, be swept, take turns or have ranks",
+         .advice = "leave out --resume, --sweep, --published, --interleave and --ranks"});
   std::vector<train::RunSpec> runs = runs_of(a, start);
   RunSession session(start);
   if (runs.empty()) runs = train::default_runs(session.device());
@@ -185,6 +188,7 @@ void compare_all(const CompareArguments& a) {
                           .more = own_options(a)},
                          a.settings);
   if (!a.layers.empty()) return compare_layers(a, start);
+  if (run_as_ranks(start.config)) return;
   if (a.published) train::published_of(start.recipe);  // refused before anything is trained
   if (!a.sweep.empty()) return compare_each(a, start);
   require_success("compare", compare_one(a, std::move(start)));

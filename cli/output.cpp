@@ -56,6 +56,12 @@ void print_entries(const std::vector<Entry>& entries) {
 
 }  // namespace
 
+namespace {
+bool is_quiet = false;
+}
+
+void keep_quiet() { is_quiet = true; }
+
 void Output::add_to(CLI::App& command) {
   command.add_flag("--json", json_, "Print JSON on stdout instead of text");
 }
@@ -66,6 +72,7 @@ void Output::show(const std::vector<report::Table>& tables,
 }
 
 void Output::show(const std::vector<Entry>& entries, const nlohmann::ordered_json& json) const {
+  if (is_quiet) return;
   json_ ? print(json) : print_entries(entries);
 }
 
@@ -74,24 +81,30 @@ void Output::show(std::string_view sentence, const nlohmann::ordered_json& json)
 }
 
 void Output::print(const nlohmann::ordered_json& json) {
+  if (is_quiet) return;
   // A path need not be UTF-8.
   std::cout << json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n"
             << std::flush;
 }
 
 void Output::print(const std::vector<report::Table>& tables) {
+  if (is_quiet) return;
   for (std::size_t i = 0; i < tables.size(); ++i)
     std::cout << (i == 0 ? "" : "\n") << report::to_text(tables[i], out());
   std::cout << std::flush;
 }
 
 void Output::print(std::string_view sentence) {
+  if (is_quiet) return;
   std::cout << wrapped(sentence, 0, out()) << std::flush;
 }
 
-void Output::print_lines(std::string_view lines) { std::cout << lines << std::flush; }
+void Output::print_lines(std::string_view lines) {
+  if (!is_quiet) std::cout << lines << std::flush;
+}
 
 void note(std::string_view text) {
+  if (is_quiet) return;
   const report::Terminal terminal = report::Terminal::of(STDERR_FILENO);
   std::cerr << "note: " << report::printable(text, terminal.utf8) << "\n" << std::flush;
 }

@@ -43,4 +43,7 @@ class Output {
 /// A line on stderr: "note: ...".
 void note(std::string_view text);
 
+/// From here on no results and no notes: one of several ranks says them.
+void keep_quiet();
+
 }  // namespace demi::cli

@@ -1,6 +1,7 @@
 #include "cli/run_session.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -8,6 +9,7 @@
 
 #include "cli/exit_code.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "cli/slow_precision.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/atomic_file.h"
@@ -29,6 +31,14 @@ namespace fs = std::filesystem;
 // Weights, checkpoints and report of the recipes here.
 constexpr std::uint64_t kNeededBytes = 64U << 20U;
 
+std::ostream& nowhere() {
+  static std::ostream stream(nullptr);
+  return stream;
+}
+
+// The signal that ended training: of another rank, as if it had come here.
+int ending_signal() { return stop_signal() != 0 ? stop_signal() : SIGTERM; }
+
 // The folders of checkpoints in a run's folder checkpoints/: itself, or one for each of its runs.
 std::vector<fs::path> checkpoint_folders(const fs::path& folder) {
   std::vector<fs::path> found;
@@ -46,14 +56,24 @@ RunSession::RunSession(Start start)
     : start_(std::move(start)),
       config_(start_.config),
       device_(pick_device(config_.device)),
+      group_((require_cpu(), meet_ranks(start_.command, start_.recipe, config_))),
       progress_(std::make_shared<train::ShowProgress>(
-          std::cerr, report::Terminal::of(STDERR_FILENO), device_)) {
-  if (!start_.folder.empty()) lock_.emplace(start_.folder);
+          is_first() ? std::cerr : nowhere(), report::Terminal::of(STDERR_FILENO), device_)) {
+  if (!start_.folder.empty() && is_first()) lock_.emplace(start_.folder);
   profile::count_cpu_memory();
   train::backends_of(config_).set();
   resolve_config();
   load_data();
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
+}
+
+void RunSession::require_cpu() const {
+  if (config_.ranks == 1 || device_.is_cpu()) return;
+  throw DeviceError({.where = start_.command,
+                     .what = "several ranks train on the CPU alone so far",
+                     .seen = device_.str(),
+                     .accepted = "cpu",
+                     .advice = "--device cpu, or one rank"});
 }
 
 // What the device and a dry run make of the settings.
@@ -65,10 +85,17 @@ void RunSession::resolve_config() {
 }
 
 void RunSession::load_data() {
-  const train::WorkloadMaker workload_of = train::read_data(config_, device_);
+  const train::RankPart part{.rank = group_ ? group_->rank() : 0, .ranks = config_.ranks};
+  const train::WorkloadMaker workload_of = train::read_data(config_, device_, part);
   if (config_.batch_size == "auto") find_batch_size(workload_of);
   workload_ = workload_of(config_);
   progress_->set_items(workload_.items);
+  if (!group_) return;
+  const auto examples = [](const auto& loader) { return loader ? loader->all_examples() : 0; };
+  group_->require_same(
+      "the data",
+      fmt::format("{} training examples\n{} test examples\n{} classes\n", examples(workload_.train),
+                  examples(workload_.test), workload_.classes.size()));
 }
 
 void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
@@ -116,7 +143,7 @@ train::Comparison RunSession::train(const train::CompareOptions& options) {
   std::erase_if(result.runs, [](const train::RunResult& run) {
     return run.history.stopped && run.history.steps.empty();
   });
-  if (result.runs.empty()) throw Exit{kStoppedBySignal + stop_signal()};
+  if (result.runs.empty()) throw Exit{kStoppedBySignal + ending_signal()};
   return result;
 }
 
@@ -141,14 +168,22 @@ void RunSession::open_folder(const train::CompareOptions& options) {
 
 // What a run leaves in its folder while it trains.
 void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
+  train::RunOptions& run = options.run;
+  run.resume = !start_.folder.empty();
+  run.begin_from = start_.begin_from;
+  if (!is_first()) {
+    // It reads rank 0's checkpoints, and makes no files.
+    if (run.resume) run.checkpoints = start_.folder / train::kCheckpoints;
+    run.on_origin = [](const monitor::Origin& origin) {
+      std::cerr << monitor::to_string(origin) << "\n";
+    };
+    return;
+  }
   open_folder(options);
   files_ = std::make_shared<train::FileMetrics>(folder_->path());
-  train::RunOptions& run = options.run;
   run.folder = folder_->path();
   run.checkpoints = folder_->file(train::kCheckpoints);
   run.keep_best = run.save_in_background = alone;
-  run.resume = !start_.folder.empty();
-  run.begin_from = start_.begin_from;
   run.callbacks.push_back(files_);
   run.on_health = [this](const monitor::StepHealth& step) { files_->write(step); };
   run.on_origin = [this](const monitor::Origin& origin) {
@@ -185,7 +220,7 @@ void RunSession::say_that_it_goes_on(const train::RunSpec& run, const train::His
   }
   progress_->message(
       fmt::format("{}goes on after step {} in epoch {}", name, last.step, last.epoch));
-  progress_->resume(history, train::batch_size_of(config_) * config_.accumulate);
+  progress_->resume(history, train::batch_size_of(config_) * config_.ranks * config_.accumulate);
 }
 
 train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alone,
@@ -199,7 +234,8 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
   train::check_parts(config_, options.runs, workload_);
   options.run.should_stop = [] { return stop_signal() != 0; };
   options.run.per_class = alone;
-  options.run.callbacks = {progress_};
+  options.run.group = group_;
+  if (is_first()) options.run.callbacks = {progress_};
   if (!config_.dry_run) keep_in_folder(options, alone);
   options.on_run_begin = [&](const train::RunSpec& run) {
     progress_->set_run(several_ ? run.label : "");
@@ -229,7 +265,7 @@ void RunSession::finish(const train::LayerReport& report) {
 }
 
 void RunSession::finish(const train::Comparison& result) {
-  const bool stopped = stop_signal() != 0;
+  const bool stopped = result.stopped || stop_signal() != 0;
   if (folder_) {
     write_atomically(folder_->file("report.html"),
                      report::to_html(train::to_page(result, start_.line)),
@@ -243,7 +279,7 @@ void RunSession::finish(const train::Comparison& result) {
   }
   if (!stopped) return;
   say_how_to_go_on();
-  throw Exit{kStoppedBySignal + stop_signal()};
+  throw Exit{kStoppedBySignal + ending_signal()};
 }
 
 void require_success(const std::string& command, const train::Comparison& result) {

@@ -8,6 +8,7 @@
 #include "cli/start.h"
 #include "cli/stop.h"
 #include "demi/checkpoint/folder_lock.h"
+#include "demi/distributed/process_group.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/layers_report.h"
 #include "lab/recipes/watch.h"
@@ -25,6 +26,8 @@ class RunSession {
   explicit RunSession(Start start);
 
   c10::Device device() const { return device_; }
+  /// Of several ranks the one that makes files and says what there is to say.
+  bool is_first() const { return !group_ || group_->rank() == 0; }
   const train::Config& config() const { return config_; }
 
   /// Trains. `runs` empty: the device's default runs; `turn_steps`: of CompareOptions. Nothing is
@@ -48,6 +51,7 @@ class RunSession {
   void resolve_config();
   void load_data();
   void find_batch_size(const train::WorkloadMaker& workload_of);
+  void require_cpu() const;
   void open_folder(const train::CompareOptions& options);
   void keep_in_folder(train::CompareOptions& options, bool alone);
   void say_that_it_goes_on(const train::RunSpec& run, const train::History& history);
@@ -57,6 +61,7 @@ class RunSession {
   Start start_;
   train::Config config_;
   c10::Device device_;
+  std::shared_ptr<distributed::ProcessGroup> group_;  // null for one process
   train::Workload workload_;
   std::shared_ptr<train::ShowProgress> progress_;
   std::optional<report::RunFolder> folder_;
@@ -67,7 +72,7 @@ class RunSession {
   std::optional<NoteStopSignals> noting_;
 };
 
-/// Throws TrainingError if training failed in one of the runs.
+/// Throws TrainingError if training failed in one of the runs. All ranks do, and say it.
 void require_success(const std::string& command, const train::Comparison& result);
 
 }  // namespace demi::cli

@@ -1,8 +1,10 @@
 #include "cli/start.h"
 
+#include <utility>
 #include <vector>
 
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
 #include "lab/recipes/recipe.h"
@@ -38,9 +40,13 @@ std::string asked_to_resume(const std::vector<train::Assignment>& given) {
 Start new_run(const StartWords& words, const SettingOptions& settings) {
   const std::string recipe = named_recipe(words, settings);
   if (recipe.empty()) which_recipe(words);
+  train::Config config = train::find_recipe(recipe).config;
+  for (const train::Assignment& a : with_launched_ranks(settings.given()))
+    train::set(config, a.name, a.text, a.source);
+  train::check(config);
   return {.command = words.command,
           .recipe = recipe,
-          .config = settings.resolve(train::find_recipe(recipe).config),
+          .config = std::move(config),
           .line = "demi " + words.command + " " + recipe + words.more + settings.typed(),
           .run_dir = words.run_dir};
 }
@@ -75,7 +81,8 @@ Start go_on(const StartWords& words, const SettingOptions& settings, const fs::p
     refuse(folder, "another recipe is that of the run", recipe,
            "leave it out, or name " + record.recipe);
   Start start{.command = words.command, .recipe = record.recipe, .run_dir = words.run_dir};
-  start.config = train::resumed_config(record.config, settings.given(), folder);
+  start.config =
+      train::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
   start.line = record.line + changed(record.config, start.config);
   start.folder = folder;
   start.record = std::move(record);
@@ -104,8 +111,8 @@ Start begin_from(const StartWords& words, const SettingOptions& settings, const 
            "name it: demi train RECIPE --resume " + path.string());
   train::find_recipe(recipe);
   Start start{.command = words.command, .recipe = recipe, .run_dir = words.run_dir};
-  start.config =
-      train::resumed_config(train::weights_info(checkpoint).config, settings.given(), checkpoint);
+  start.config = train::resumed_config(train::weights_info(checkpoint).config,
+                                       with_launched_ranks(settings.given()), checkpoint);
   start.line = "demi " + words.command + " " + recipe + words.more + settings.typed();
   start.begin_from = checkpoint;
   return start;

@@ -152,7 +152,7 @@ std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
   try {
     return std::make_shared<C10dStore>(
         c10::make_intrusive<c10d::TCPStore>(address.host, options),
-        fmt::format("the store of {} at {}:{}", address.served_by_agent ? "torchrun" : "rank 0",
+        fmt::format("the store of {} at {}:{}", address.served_by_agent ? "the launcher" : "rank 0",
                     address.host, address.port),
         address.served_by_agent ? -1 : 0, true);
   } catch (const std::exception& error) {
@@ -168,6 +168,22 @@ std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
          "see whether rank 0 runs, whether the address is that of its machine, and "
          "whether a firewall is in between; LibTorch says: " +
              message});
+  }
+}
+
+ServedStore serve_store() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    const int port = store->getPort();
+    return {std::make_shared<C10dStore>(std::move(store), "the store of this process", -1, true),
+            port};
+  } catch (const std::exception& error) {
+    throw DeviceError({kStart, "no port can be opened", first_line(error),
+                       "a free port of this machine", "ss -ltn shows those that are taken"});
   }
 }
 
@@ -209,6 +225,7 @@ namespace {
 std::shared_ptr<Store> tcp_store(const StoreAddress&, bool, std::chrono::milliseconds) {
   no_collectives();
 }
+ServedStore serve_store() { no_collectives(); }
 std::shared_ptr<Store> file_store(const std::string&, int) { no_collectives(); }
 std::shared_ptr<Store> thread_store() { no_collectives(); }
 std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>&, const std::string&, int, int,

@@ -16,6 +16,12 @@ namespace demi::distributed {
 /// TCPStore. `serve`: this process opens the port. Waits until the store answers.
 std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
                                  std::chrono::milliseconds timeout);
+/// A TCPStore that this process serves on a port that the system chooses, for ranks that it starts.
+struct ServedStore {
+  std::shared_ptr<Store> store;
+  int port = 0;
+};
+DEMI_API ServedStore serve_store();
 /// FileStore, for ranks of one machine or of a file system that they share.
 std::shared_ptr<Store> file_store(const std::string& path, int world_size);
 /// For ranks that are threads of this process.

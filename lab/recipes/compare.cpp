@@ -108,8 +108,8 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
       .recipe = options.recipe,
       .config = options.config,
       .machine = machine(options.device),
-      .training_examples = workload.train->examples(),
-      .test_examples = workload.test ? workload.test->examples() : 0,
+      .training_examples = workload.train->all_examples(),
+      .test_examples = workload.test ? workload.test->all_examples() : 0,
       .steps_per_epoch = steps_of(workload.train->batches(), options.config.accumulate),
       .classes = workload.classes};
   const bool turns = options.turn_steps > 0 && options.runs.size() > 1;

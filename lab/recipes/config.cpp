@@ -386,6 +386,10 @@ std::vector<Setting> place_settings() {
   const std::string g = "Run";
   return {
       words("device", g, &Config::device, "Device: auto, cpu, cuda or cuda:N"),
+      whole("ranks", g, &Config::ranks, 1,
+            "Processes of this machine that train together, each with batches of --batch-size; "
+            "torchrun, mpirun and srun say it themselves",
+            1024),
       whole("seed", g, &Config::seed, 0,
             "Seed of the initial weights, the data order and the augmentation",
             std::numeric_limits<int64_t>::max()),
@@ -463,8 +467,8 @@ data::DataSet data_of(const Config& config) {
 /// LibTorch's complaint of an overflow.
 void check_synthetic(const Config& c) {
   if (c.batch_size == "auto") return;
-  const double bytes = static_cast<double>(batch_size_of(c)) * static_cast<double>(c.batches) *
-                       static_cast<double>(synthetic_bytes(c));
+  const double bytes = static_cast<double>(batch_size_of(c) * c.ranks) *
+                       static_cast<double>(c.batches) * static_cast<double>(synthetic_bytes(c));
   constexpr double kMostBytes = 0x1p50;
   if (bytes > kMostBytes)
     throw UsageError(
@@ -519,6 +523,12 @@ void check(const Config& config) {
   if (config.nesterov && config.momentum == 0)
     refuse_together("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
   check_schedule(config);
+  if (config.ranks > 1 && config.batch_size == "auto")
+    refuse_together("each of several ranks would find a batch size of its own", "--batch-size auto",
+                    "name the examples of a step and rank");
+  if (config.ranks > 1 && config.gradient_penalty > 0)
+    refuse_together("a gradient penalty is of one rank's batch, not of all",
+                    "--gradient-penalty with --ranks", "leave out one of them");
 }
 
 }  // namespace demi::train

@@ -16,13 +16,14 @@ namespace demi::train {
 namespace {
 
 constexpr std::pair<std::string_view, OnResume> kRules[] = {
-    {"epochs", OnResume::kLonger},        {"steps", OnResume::kLonger},
-    {"early-stopping", OnResume::kAny},   {"device", OnResume::kAny},
-    {"data-dir", OnResume::kAny},         {"train-file", OnResume::kAny},
-    {"test-file", OnResume::kAny},        {"workers", OnResume::kAny},
-    {"checkpoint-every", OnResume::kAny}, {"keep-last", OnResume::kAny},
-    {"monitor", OnResume::kAny},          {"detect-anomaly", OnResume::kAny},
-    {"what-if", OnResume::kAny},          {"resume", OnResume::kAny},
+    {"epochs", OnResume::kLonger},      {"steps", OnResume::kLonger},
+    {"early-stopping", OnResume::kAny}, {"device", OnResume::kAny},
+    {"ranks", OnResume::kAny},          {"data-dir", OnResume::kAny},
+    {"train-file", OnResume::kAny},     {"test-file", OnResume::kAny},
+    {"workers", OnResume::kAny},        {"checkpoint-every", OnResume::kAny},
+    {"keep-last", OnResume::kAny},      {"monitor", OnResume::kAny},
+    {"detect-anomaly", OnResume::kAny}, {"what-if", OnResume::kAny},
+    {"resume", OnResume::kAny},
 };
 
 const Setting& setting_of(std::string_view name) {
@@ -73,6 +74,23 @@ void require_longer(const Assignment& given, const Config& begun, const Config& 
 
 }  // namespace
 
+namespace {
+
+// The batch of all ranks together stays, so that the steps do.
+void share_batches_anew(const Assignment& given, const Config& begun, Config& config,
+                        const std::filesystem::path& run) {
+  const int64_t all = batch_size_of(begun) * begun.ranks;
+  if (all % config.ranks != 0)
+    throw UsageError({.where = given.source,
+                      .what = "so many ranks cannot share the batches of " + run.string(),
+                      .seen = given.text,
+                      .accepted = fmt::format("a divisor of {}, which {} ranks have together", all,
+                                              begun.ranks)});
+  config.batch_size = std::to_string(all / config.ranks);
+}
+
+}  // namespace
+
 OnResume on_resume(std::string_view setting) {
   for (const auto& [name, rule] : kRules)
     if (name == setting) return rule;
@@ -97,6 +115,7 @@ Config resumed_config(const Config& begun, std::span<const Assignment> given,
     }
     if (rule == OnResume::kLonger) require_longer(a, begun, asked, run);
     config = asked;
+    if (a.name == "ranks") share_batches_anew(a, begun, config, run);
   }
   check(config);
   return config;

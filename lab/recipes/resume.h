@@ -23,6 +23,7 @@ DEMI_API OnResume on_resume(std::string_view setting);
 /// The settings of a run that goes on: those that it was begun with, and of `given` those that may
 /// differ; of several with one name the last counts. Settings in `given` with the value that they
 /// had are accepted; so are batch-size auto and precision mixed, which were found when it began.
+/// With another number of ranks, batch_size becomes what keeps the batch of all ranks together.
 /// `run` names it in messages. Throws UsageError for a setting that may not differ, with the old
 /// and the new value.
 DEMI_API Config resumed_config(const Config& begun, std::span<const Assignment> given,

@@ -47,11 +47,22 @@ TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
   const std::vector<std::string> free{"epochs",           "steps",      "early-stopping", "device",
                                       "data-dir",         "train-file", "test-file",      "workers",
                                       "checkpoint-every", "keep-last",  "resume",         "monitor",
-                                      "detect-anomaly",   "what-if"};
+                                      "detect-anomaly",   "what-if",    "ranks"};
   for (const Setting& setting : settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;
   }
+}
+
+// The batch of all ranks together decides the steps.
+TEST(Resume, OtherRanksShareTheSameBatches) {
+  Config config = begun();
+  config.ranks = 4;  // of 96 examples each
+  EXPECT_EQ(resumed({{"ranks", "2", "--ranks"}}, config).batch_size, "192");
+  EXPECT_EQ(resumed({{"ranks", "1", "--ranks"}}, config).batch_size, "384");
+  EXPECT_EQ(resumed({{"ranks", "4", "--ranks"}}, config).batch_size, "96");
+  EXPECT_EQ(resumed({}, config).ranks, 4);
+  EXPECT_THAT(refusal({{"ranks", "5", "--ranks"}}, config), HasSubstr("a divisor of 384"));
 }
 
 TEST(Resume, WhatWasFoundWhenTheRunBeganMayBeAskedForAgain) {

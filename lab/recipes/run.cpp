@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/utils.h>
@@ -12,11 +13,13 @@
 #include <mutex>
 #include <utility>
 
+#include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/core/state_dict.h"
+#include "demi/distributed/distributed_data_parallel.h"
 #include "demi/monitor/origin_search.h"
 #include "demi/profile/core_share.h"
 #include "demi/profile/memory.h"
@@ -43,6 +46,20 @@ double mean_epoch_seconds(const History& history) {
   return sum / static_cast<double>(whole);
 }
 
+bool is_first(const RunOptions& options) { return !options.group || options.group->rank() == 0; }
+
+// Whether any rank says so.
+bool any_rank(const RunOptions& options, bool own) {
+  if (!options.group || options.group->world_size() == 1) return own;
+  const at::Tensor flag = at::full({1}, own ? 1 : 0, at::kInt);
+  options.group->all_reduce(flag, distributed::Reduction::kMax);
+  return flag.item<int>() > 0;
+}
+
+bool is_stopped(const RunOptions& options) {
+  return any_rank(options, options.should_stop && options.should_stop());
+}
+
 // The accuracy is that of the file, so the file is what is evaluated: written from one module, read
 // into another.
 void test_shipped(RunResult& result, const Config& config, const Workload& workload,
@@ -50,6 +67,7 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
   const auto seed = static_cast<uint64_t>(config.seed);
   const Precision& precision = result.spec.precision;
   Network shipped = workload.make_network(seed);
+  const bool ships = any_rank(options, !options.folder.empty());
   if (!options.folder.empty()) {
     const auto file = options.folder / (options.prefix + "model.safetensors");
     result.model_bytes =
@@ -57,7 +75,13 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
     shipped = workload.make_network(seed + 1);
     load_shipped_weights(*shipped.module, precision, file);
     if (precision.is_mixed()) keep_in_fp32(config, shipped);
+  } else if (ships) {
+    to_precision(*shipped.module, precision.shipped());
+    if (precision.is_mixed()) keep_in_fp32(config, shipped);
   }
+  // The other ranks get what rank 0 read.
+  if (ships && options.group)
+    const distributed::DistributedDataParallel same(*shipped.module, *options.group);
   if (!workload.test) return;
   EvaluateOptions test{.precision = precision,
                        .device = device,
@@ -68,8 +92,9 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
   test.flush_subnormals = config.flush_subnormals;
   test.backends = backends_of(config);
   test.should_stop = options.should_stop;
+  test.group = options.group.get();
   History& history = result.history;
-  if (!options.folder.empty()) {
+  if (ships) {
     const Evaluation low = evaluate(shipped, *workload.test, test);
     history.stopped = low.stopped;
     if (low.stopped) return;
@@ -247,6 +272,7 @@ struct RunInParts::Work {
 TrainerOptions RunInParts::Work::told() {
   TrainerOptions told = trainer_options(config, result.spec, workload.train->batches(), device);
   told.should_stop = options.should_stop;
+  told.group = options.group;
   if (options.save_requests) {
     told.should_save = [requests = options.save_requests, seen = 0]() mutable {
       const int now = requests();
@@ -284,7 +310,7 @@ void RunInParts::Work::begin() {
   result.parameters = models::parameter_count(*network.module);
   keep_in_fp32(config, network);
   random.emplace(device, seed);
-  if (options.should_stop && options.should_stop()) {
+  if (is_stopped(options)) {
     result.history.stopped = true;
     return;
   }
@@ -298,11 +324,11 @@ void RunInParts::Work::begin() {
       result.origins.push_back(origin);
       if (options.on_origin) options.on_origin(origin);
     }));
-  if (!config.what_if.empty() && can_be_asked(result.spec.precision)) {
+  if (is_first(options) && !config.what_if.empty() && can_be_asked(result.spec.precision)) {
     what_if = std::make_shared<monitor::WhatIf>(what_if_options(config));
     trainer->add(what_if);
   }
-  if (config.monitor > 0)
+  if (is_first(options) && config.monitor > 0)
     trainer->add(
         std::make_shared<monitor::Monitor>(config.monitor, [this](const monitor::StepHealth& step) {
           result.health.push_back(step);
@@ -368,7 +394,8 @@ Measured RunInParts::Work::measured() {
 
 // What cannot be saved either is not said: the exception that ended the other run is.
 void RunInParts::Work::keep() {
-  if (!parts || options.checkpoints.empty() || parts->history().steps.empty()) return;
+  if (!parts || !is_first(options) || options.checkpoints.empty() || parts->history().steps.empty())
+    return;
   try {
     checkpoint::Checkpoint state = parts->checkpoint();
     state.numbers[kMeasured] = numbers_of(measured());
@@ -391,7 +418,7 @@ RunResult RunInParts::Work::finish() {
   result.skipped_steps = result.history.skipped_steps;
   result.remark = remark_on(result.history);
   answer_what_if();
-  if (has_checkpoint(options.checkpoints))
+  if (is_first(options) && has_checkpoint(options.checkpoints))
     result.checkpoint_bytes = bytes_of(checkpoint::find(options.checkpoints));
   if (result.history.stopped) return std::move(result);
   trainer->swap_average();  // what is shipped, and tested, is the average where there is one

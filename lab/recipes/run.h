@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "demi/distributed/process_group.h"
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
 #include "demi/monitor/what_if.h"
@@ -53,6 +54,9 @@ struct RunOptions {
   /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), at the moment
   /// itself.
   std::function<void(const monitor::Origin&)> on_origin;
+  /// The processes that train together, Config::ranks of them; each has RunOptions of its own.
+  /// Files are those of rank 0, and results are totals over all. None: this process alone.
+  std::shared_ptr<distributed::ProcessGroup> group;
   /// Called at the end with what 16 bits would have done (Config::what_if).
   std::function<void(const monitor::WhatIfResult&)> on_what_if;
 };

@@ -40,20 +40,31 @@ void require_fit(const Config& config) {
                     .accepted = fmt::format("for {}: {}", config.data, fitting)});
 }
 
+// Where batches go.
+struct Place {
+  c10::Device device;
+  RankPart part;
+};
+
 // `examples` of the split, the order that the config asks for.
-data::OrderOptions training_order(const Config& config) {
+data::OrderOptions training_order(const Config& config, const Place& place) {
   const int64_t batch = batch_size_of(config);
   data::OrderOptions order{.batch_size = batch,
                            .shuffle = true,
                            .seed = static_cast<uint64_t>(config.seed),
-                           .limit = config.limit};
-  if (config.overfit_batches > 0) order.limit = config.overfit_batches * batch;
-  if (config.dry_run) order.limit = 2 * batch;
+                           .limit = config.limit,
+                           .rank = place.part.rank,
+                           .world_size = place.part.ranks};
+  if (config.overfit_batches > 0) order.limit = config.overfit_batches * batch * config.ranks;
+  if (config.dry_run) order.limit = 2 * batch * config.ranks;
   return order;
 }
 
-data::OrderOptions test_order(const Config& config) {
-  data::OrderOptions order{.batch_size = config.test_batch_size};
+data::OrderOptions test_order(const Config& config, const Place& place) {
+  data::OrderOptions order{.batch_size = config.test_batch_size,
+                           .rank = place.part.rank,
+                           .world_size = place.part.ranks,
+                           .keep_all = true};
   if (config.limit > 0) order.limit = std::max<int64_t>(1, config.limit / 6);
   if (config.test_limit > 0) order.limit = config.test_limit;
   if (config.dry_run) order.limit = config.test_batch_size;
@@ -61,8 +72,8 @@ data::OrderOptions test_order(const Config& config) {
 }
 
 // A run that overfits is tested on its training batches.
-data::OrderOptions overfit_order(const Config& config) {
-  data::OrderOptions order = training_order(config);
+data::OrderOptions overfit_order(const Config& config, const Place& place) {
+  data::OrderOptions order = training_order(config, place);
   order.shuffle = false;
   return order;
 }
@@ -88,30 +99,32 @@ data::SyntheticRows linear_rows(int64_t examples, int64_t in, int64_t out, uint6
   return rows;
 }
 
-Loaders random_rows(c10::Device device, bool linear) {
-  return [device, make = linear ? linear_rows : data::synthetic_rows](const Config& config,
-                                                                      DataShape&) {
+Loaders random_rows(const Place& place, bool linear) {
+  return [place, make = linear ? linear_rows : data::synthetic_rows](const Config& config,
+                                                                     DataShape&) {
     const int64_t batch = batch_size_of(config);
     const int64_t batches = config.dry_run ? 2 : config.batches;
     const auto made = within_memory("the rows",
                                     fmt::format("--in {} --out {} --batch-size {} --batches {}",
                                                 config.in, config.out, batch, batches),
                                     [&] {
-                                      return make(batch * batches, config.in, config.out,
-                                                  static_cast<uint64_t>(config.seed));
+                                      return make(batch * config.ranks * batches, config.in,
+                                                  config.out, static_cast<uint64_t>(config.seed));
                                     });
     Workload result;
     result.items = "rows";
     result.train = std::make_shared<data::TensorLoader>(
-        (made.input * config.input_scale).to(device), made.target.to(device),
-        data::OrderOptions{.batch_size = batch});
+        (made.input * config.input_scale).to(place.device), made.target.to(place.device),
+        data::OrderOptions{
+            .batch_size = batch, .rank = place.part.rank, .world_size = place.part.ranks});
     return result;
   };
 }
 
 data::ImageSet random_images(const Config& config) {
   const models::Seeded seeded(static_cast<uint64_t>(config.seed));
-  const int64_t count = batch_size_of(config) * (config.dry_run ? 2 : config.batches);
+  const int64_t count =
+      batch_size_of(config) * config.ranks * (config.dry_run ? 2 : config.batches);
   data::ImageSet set{
       .images = at::randint(0, 256, {count, 3, config.image_size, config.image_size}, at::kByte),
       .labels = at::randint(0, config.classes, {count}, at::kLong),
@@ -136,7 +149,7 @@ void fit_channels(data::ImageLoaderOptions& options, int64_t channels) {
   options.std.resize(static_cast<std::size_t>(channels), options.std.back());
 }
 
-Workload image_loaders(const Config& config, c10::Device device, DataShape& shape,
+Workload image_loaders(const Config& config, const Place& place, DataShape& shape,
                        data::ImageSet training, const std::optional<data::ImageSet>& test) {
   shape.channels = training.images.size(1);
   shape.size = training.images.size(2);
@@ -144,43 +157,43 @@ Workload image_loaders(const Config& config, c10::Device device, DataShape& shap
   Workload result;
   result.items = "images";
   result.classes = training.classes;
-  data::ImageLoaderOptions options = image_options(config, device);
+  data::ImageLoaderOptions options = image_options(config, place.device);
   fit_channels(options, shape.channels);
   const bool overfit = config.overfit_batches > 0;
   if (overfit) {
-    options.order = overfit_order(config);
+    options.order = overfit_order(config, place);
     result.test = std::make_shared<data::ImageLoader>(training, options);
   } else if (test) {
-    options.order = test_order(config);
+    options.order = test_order(config, place);
     result.test = std::make_shared<data::ImageLoader>(*test, options);
   }
-  options.order = training_order(config);
+  options.order = training_order(config, place);
   options.crop_padding = overfit ? 0 : config.crop_padding;
   options.horizontal_flip = !overfit && config.horizontal_flip;
   result.train = with_workers(std::make_shared<data::ImageLoader>(std::move(training), options),
-                              config, device);
+                              config, place.device);
   return result;
 }
 
-Loaders random_pictures(c10::Device device) {
-  return [device](const Config& config, DataShape& shape) {
+Loaders random_pictures(const Place& place) {
+  return [place](const Config& config, DataShape& shape) {
     data::ImageSet made =
         within_memory("the pictures",
                       fmt::format("--image-size {} --batch-size {} --batches {}", config.image_size,
                                   config.batch_size, config.batches),
                       [&] { return random_images(config); });
-    return image_loaders(config, device, shape, std::move(made), std::nullopt);
+    return image_loaders(config, place, shape, std::move(made), std::nullopt);
   };
 }
 
-Loaders read_images(const Config& read, c10::Device device) {
+Loaders read_images(const Config& read, const Place& place) {
   data::ImageSet training = data::load_images(read.data, data::Split::train, read.data_dir);
   std::optional<data::ImageSet> test;
   if (read.overfit_batches == 0)
     test = data::load_images(read.data, data::Split::test, read.data_dir);
-  return [device, training = std::move(training), test = std::move(test)](const Config& config,
-                                                                          DataShape& shape) {
-    return image_loaders(config, device, shape, training, test);
+  return [place, training = std::move(training), test = std::move(test)](const Config& config,
+                                                                         DataShape& shape) {
+    return image_loaders(config, place, shape, training, test);
   };
 }
 
@@ -193,35 +206,35 @@ data::PictureLoaderOptions picture_options(const Config& config, c10::Device dev
 
 // The pictures themselves are read and decoded when they are asked for, by the workers if there are
 // any.
-Loaders list_pictures(const Config& listed, c10::Device device) {
-  return [device, folders = data::find_picture_folders(listed.data_dir)](const Config& config,
-                                                                         DataShape& shape) {
+Loaders list_pictures(const Config& listed, const Place& place) {
+  return [place, folders = data::find_picture_folders(listed.data_dir)](const Config& config,
+                                                                        DataShape& shape) {
     shape = {.channels = 3,
              .size = config.image_size,
              .classes = static_cast<int64_t>(folders.train.classes.size())};
     Workload result;
     result.items = "images";
     result.classes = folders.train.classes;
-    data::PictureLoaderOptions options = picture_options(config, device);
+    data::PictureLoaderOptions options = picture_options(config, place.device);
     const bool overfit = config.overfit_batches > 0;
     if (overfit) {
-      options.order = overfit_order(config);
+      options.order = overfit_order(config, place);
       result.test = std::make_shared<data::PictureLoader>(folders.train, options);
     } else if (folders.test) {
-      options.order = test_order(config);
+      options.order = test_order(config, place);
       result.test = std::make_shared<data::PictureLoader>(*folders.test, options);
     }
-    options.order = training_order(config);
+    options.order = training_order(config, place);
     options.least_area = overfit ? 1 : config.crop_area;
     options.horizontal_flip = !overfit && config.horizontal_flip;
-    result.train =
-        with_workers(std::make_shared<data::PictureLoader>(folders.train, options), config, device);
+    result.train = with_workers(std::make_shared<data::PictureLoader>(folders.train, options),
+                                config, place.device);
     return result;
   };
 }
 
-Loaders text_loaders(data::TextCorpus read, c10::Device device) {
-  return [device, corpus = std::move(read)](const Config& config, DataShape& shape) {
+Loaders text_loaders(data::TextCorpus read, const Place& place) {
+  return [place, corpus = std::move(read)](const Config& config, DataShape& shape) {
     shape.classes = static_cast<int64_t>(corpus.classes.size());
     shape.vocabulary = corpus.vocabulary->size();
     if (config.vocabulary_size > 0)
@@ -233,31 +246,32 @@ Loaders text_loaders(data::TextCorpus read, c10::Device device) {
     data::TextLoaderOptions options{.max_length = config.max_length,
                                     .vocabulary_size = config.vocabulary_size};
     const bool overfit = config.overfit_batches > 0;
-    options.order = overfit ? overfit_order(config) : test_order(config);
+    options.order = overfit ? overfit_order(config, place) : test_order(config, place);
     result.test = std::make_shared<data::TextLoader>(overfit ? corpus.train : corpus.test,
                                                      shape.classes, options);
-    options.order = training_order(config);
-    result.train = with_workers(
-        std::make_shared<data::TextLoader>(corpus.train, shape.classes, options), config, device);
+    options.order = training_order(config, place);
+    result.train =
+        with_workers(std::make_shared<data::TextLoader>(corpus.train, shape.classes, options),
+                     config, place.device);
     return result;
   };
 }
 
-Loaders loaders_of(const Config& config, c10::Device device) {
+Loaders loaders_of(const Config& config, const Place& place) {
   const data::DataSet& set = data::data_set(config.data);
   switch (set.layout) {
     case data::Layout::synthetic:
       return set.kind == data::Kind::rows
-                 ? random_rows(device, /*linear=*/set.name == "synthetic-linear")
-                 : random_pictures(device);
+                 ? random_rows(place, /*linear=*/set.name == "synthetic-linear")
+                 : random_pictures(place);
     case data::Layout::csv:
-      return text_loaders(data::load_text_files(config.train_file, config.test_file), device);
+      return text_loaders(data::load_text_files(config.train_file, config.test_file), place);
     case data::Layout::picture_folder:
-      return list_pictures(config, device);
+      return list_pictures(config, place);
     default:
       return set.kind == data::Kind::texts
-                 ? text_loaders(data::load_texts(config.data, config.data_dir), device)
-                 : read_images(config, device);
+                 ? text_loaders(data::load_texts(config.data, config.data_dir), place)
+                 : read_images(config, place);
   }
 }
 
@@ -310,10 +324,10 @@ Network make_network(const Config& config, const DataShape& shape, uint64_t seed
           }};
 }
 
-WorkloadMaker read_data(const Config& read, c10::Device device) {
+WorkloadMaker read_data(const Config& read, c10::Device device, RankPart part) {
   check(read);
   require_fit(read);
-  return [loaders = loaders_of(read, device), device](const Config& config) {
+  return [loaders = loaders_of(read, {device, part}), device](const Config& config) {
     DataShape shape;
     Workload result = loaders(config, shape);
     const auto classes = static_cast<int64_t>(result.classes.size());

@@ -27,13 +27,19 @@ struct Workload {
   std::function<Network(uint64_t seed)> make_network;
 };
 
+/// Of processes that train together, the one whose part of the data is read.
+struct RankPart {
+  int64_t rank = 0, ranks = 1;
+};
+
 /// Makes a workload for a config that differs from the one that was read in its batch size alone.
 using WorkloadMaker = std::function<Workload(const Config&)>;
 
 /// Reads both splits once. The maker holds them; synthetic data depend on the batch size and are
 /// made for each workload. Throws UsageError if model and data do not fit each other, DataError if
 /// a file is missing or damaged; the maker throws UsageError if the loss does not fit the data.
-DEMI_API WorkloadMaker read_data(const Config& config, c10::Device device);
+/// The loaders give `part` of each batch; of the test examples the ranks leave none out.
+DEMI_API WorkloadMaker read_data(const Config& config, c10::Device device, RankPart part = {});
 
 /// read_data and one call of its maker.
 DEMI_API Workload load_workload(const Config& config, c10::Device device);

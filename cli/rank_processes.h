@@ -1,0 +1,55 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace demi::cli {
+
+/// This program, started once for each rank on this machine with the words of this process. If this
+/// process dies, the kernel sends them SIGTERM.
+class RankProcesses {
+ public:
+  /// They meet in the store at `port` of this machine. `threads`: OMP_NUM_THREADS of each; 0: as it
+  /// is.
+  RankProcesses(int count, int port, int threads);
+  /// Kills those that are left.
+  ~RankProcesses();
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  /// Until all have ended. Passes on what the ranks say and the signals that this process gets. If
+  /// one ends with an error, the others have a few seconds to find out. Returns the program's exit
+  /// code, and says which rank was the first if it could not say so itself.
+  int wait();
+
+ private:
+  struct Process {
+    pid_t id = -1;
+    int words = -1;    // the end of a pipe: its stderr; -1 for rank 0, which has that of this one
+    std::string line;  // that has not ended
+    std::optional<int> status;  // as of waitpid
+  };
+  using Clock = std::chrono::steady_clock;
+
+  void start(int rank, const std::vector<char*>& words, const std::vector<char*>& environment);
+  void pass_on_words(std::chrono::milliseconds patience);
+  void say(int rank, std::string& line, bool whole) const;
+  void pass_on_signals();
+  void note_ends();
+  void end_those_left();
+  bool have_ended() const;
+  int exit_code() const;
+
+  std::vector<Process> processes_;           // by rank
+  std::optional<int> first_;                 // the rank that ended first with an error
+  std::optional<Clock::time_point> ending_;  // since then the others should end too
+  bool is_terminal_ = false;
+  int signal_ = 0, saves_ = 0;  // that were passed on
+  int pressure_ = 0;            // 1: SIGTERM was sent, 2: SIGKILL
+};
+
+}  // namespace demi::cli

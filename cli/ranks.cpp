@@ -1,0 +1,97 @@
+#include "cli/ranks.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "cli/exit_code.h"
+#include "cli/output.h"
+#include "cli/rank_processes.h"
+#include "cli/stop.h"
+#include "demi/core/error.h"
+#include "demi/core/version.h"
+#include "demi/distributed/c10d.h"
+#include "demi/distributed/launch.h"
+
+namespace demi::cli {
+namespace {
+
+distributed::Ranks launched() { return distributed::read_ranks(distributed::environment()); }
+
+// What may differ from machine to machine.
+const std::set<std::string_view> kOwn{"data-dir", "train-file", "test-file",
+                                      "device",   "threads",    "workers"};
+
+std::string description(const std::string& command, const std::string& recipe,
+                        const train::Config& config) {
+  std::string text = fmt::format("demi {}\nLibTorch {}\ncommand {}\nrecipe {}\n", version(),
+                                 TORCH_VERSION, command, recipe);
+  for (const train::Setting& setting : train::settings())
+    if (!kOwn.contains(setting.name))
+      text += fmt::format("{} {}\n", setting.name, setting.get(config));
+  return text;
+}
+
+// A core serves one thread: N ranks with all threads each take turns on the cores.
+int threads_of_rank(const train::Config& config) {
+  if (config.threads > 0 || distributed::environment()("OMP_NUM_THREADS")) return 0;
+  return std::max(1, at::get_num_threads() / static_cast<int>(config.ranks));
+}
+
+}  // namespace
+
+std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment> given) {
+  const distributed::Ranks ranks = launched();
+  if (ranks.world_size == 1) return given;
+  const std::string count = std::to_string(ranks.world_size);
+  for (const train::Assignment& a : given)
+    if (a.name == "ranks" && a.text != count)
+      throw UsageError({.where = a.source,
+                        .what = "another number of ranks than were started",
+                        .seen = a.text,
+                        .accepted = count + ", since " + ranks.named,
+                        .advice = "leave it out"});
+  given.push_back({"ranks", count, ranks.named});
+  return given;
+}
+
+bool run_as_ranks(const train::Config& config) {
+  if (config.ranks == 1 || launched().world_size > 1) return false;
+  const distributed::ServedStore store = distributed::serve_store();
+  const int threads = threads_of_rank(config);
+  const auto count = static_cast<int>(config.ranks);
+  if (threads > 0)
+    note(fmt::format("{} ranks with {} thread{} each (OMP_NUM_THREADS or --threads: other ones)",
+                     count, threads, threads == 1 ? "" : "s"));
+  RankProcesses processes(count, store.port, threads);
+  const NoteStopSignals noting;
+  const int code = processes.wait();
+  if (code != kDone) throw Exit{code};
+  return true;
+}
+
+std::shared_ptr<distributed::ProcessGroup> meet_ranks(const std::string& command,
+                                                      const std::string& recipe,
+                                                      const train::Config& config) {
+  const distributed::Ranks ranks = launched();
+  if (config.ranks == 1) return nullptr;
+  if (ranks.world_size != config.ranks)
+    throw UsageError({.where = command,
+                      .what = "this is done by one process",
+                      .seen = fmt::format("--ranks {}", config.ranks),
+                      .advice = "leave out --ranks"});
+  if (ranks.rank > 0) keep_quiet();
+  static int groups = 0;
+  auto group = std::make_shared<distributed::ProcessGroup>(
+      distributed::ProcessGroupOptions{.name = fmt::format("session-{}", ++groups)});
+  group->require_same("what to do", description(command, recipe, config));
+  return group;
+}
+
+}  // namespace demi::cli

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "demi/distributed/process_group.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/config_source.h"
+
+namespace demi::cli {
+
+/// `given`, and behind it the number of ranks that torchrun, mpirun, srun or `demi` itself started,
+/// if it is more than one. Throws UsageError if `given` says another one, DeviceError as
+/// distributed::read_ranks.
+std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment> given);
+
+/// With several ranks and none of them started: starts the program once more for each, on this
+/// machine, with the same words. Rank 0 has stdout and stderr; lines on stderr of the others begin
+/// with their rank. Signals are passed on. Returns false if there is nothing to start; else, when
+/// all have ended, true, or throws Exit with the exit code of the rank that ended first with an
+/// error, or 4 if a signal ended it. If one rank ends with an error, so do the others.
+bool run_as_ranks(const train::Config& config);
+
+/// The ranks that train together, of which this process is one. Null for one process. Each call
+/// makes a new one. Throws UsageError on every rank if program, command, recipe or settings differ,
+/// and DeviceError as distributed::ProcessGroup.
+std::shared_ptr<distributed::ProcessGroup> meet_ranks(const std::string& command,
+                                                      const std::string& recipe,
+                                                      const train::Config& config);
+
+}  // namespace demi::cli

@@ -1,0 +1,258 @@
+// Several ranks of the built `demi` (its path is in DEMI_PROGRAM) on this machine.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "tests/cli_testing.h"
+
+namespace cli_testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+
+class CliRanks : public Cli {
+ protected:
+  // Five layers of 24, batches of 16 rows of all ranks together.
+  static Words mlp(int ranks, const Words& more = {}, const char* epochs = "2") {
+    Words words{"train", "mlp", "--in", "24", "--out", "24", "--device", "cpu", "--json"};
+    const Words own{"--batches",    "20",
+                    "--epochs",     epochs,
+                    "--ranks",      std::to_string(ranks),
+                    "--batch-size", std::to_string(16 / ranks)};
+    words.insert(words.end(), own.begin(), own.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  fs::path run_folder(const std::string& name) const { return folder_ / "runs" / name; }
+
+  std::vector<double> losses(const std::string& run) const {
+    std::vector<double> all;
+    std::ifstream file(run_folder(run) / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto entry = nlohmann::json::parse(line);
+      if (entry.contains("step") && entry.contains("loss")) all.push_back(entry["loss"]);
+    }
+    return all;
+  }
+
+  // The processes that `launcher` has started, by rank.
+  static std::map<int, pid_t> ranks_of(pid_t launcher) {
+    std::map<int, pid_t> found;
+    const std::string id = std::to_string(launcher);
+    std::istringstream children(slurp("/proc/" + id + "/task/" + id + "/children"));
+    for (pid_t child = 0; children >> child;) {
+      const std::string variables = slurp("/proc/" + std::to_string(child) + "/environ");
+      for (int rank = 0; rank < 8; ++rank)
+        if (variables.find(std::string("\0RANK=", 6) + std::to_string(rank) + '\0') !=
+            std::string::npos)
+          found[rank] = child;
+    }
+    return found;
+  }
+
+  template <class Condition>
+  static bool wait_for(const Condition& is_so, std::chrono::seconds limit) {
+    const auto end = std::chrono::steady_clock::now() + limit;
+    while (!is_so()) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return true;
+  }
+
+  // A run without an end, which has saved a checkpoint.
+  pid_t start_long_run(int ranks, std::map<int, pid_t>& processes) {
+    const pid_t launcher = start(mlp(ranks, {"--checkpoint-every", "20"}, "1000000"));
+    EXPECT_TRUE(wait_for(
+        [&] {
+          if (has_ended(launcher)) return true;
+          processes = ranks_of(launcher);
+          return std::ssize(processes) == ranks &&
+                 fs::exists(run_folder("train-mlp-001") / "checkpoints" / "last");
+        },
+        std::chrono::seconds(120)))
+        << slurp(folder_ / "err");
+    return launcher;
+  }
+
+  Outcome finish_within(pid_t child, std::chrono::seconds limit) {
+    EXPECT_TRUE(wait_for([&] { return has_ended(child); }, limit)) << "it hangs";
+    if (!has_ended(child)) kill(child, SIGKILL);
+    return finish(child);
+  }
+
+  static void expect_gone(const std::map<int, pid_t>& processes) {
+    for (const auto& [rank, process] : processes)
+      EXPECT_NE(kill(process, 0), 0) << "rank " << rank << " is left";
+  }
+
+  // Checksums and all.
+  void expect_a_whole_checkpoint() const {
+    const auto saved = demi::checkpoint::load(run_folder("train-mlp-001") / "checkpoints");
+    EXPECT_GE(saved.numbers.at("progress").at("step"), 20);
+  }
+};
+
+// The rows of a step are the same, so a loss differs by what sums over them, over 24 features and
+// over the ranks round, in each of five layers; the steps before add theirs, and the MLP is well
+// conditioned at the beginning of training: no factor of more than 2 a step of 100.
+TEST_F(CliRanks, TrainAsOneProcess) {
+  const Outcome one = run(mlp(1)), two = run(mlp(2)), four = run(mlp(4));
+  ASSERT_EQ(one.code, 0) << one.err;
+  ASSERT_EQ(two.code, 0) << two.err;
+  ASSERT_EQ(four.code, 0) << four.err;
+  const auto alone = losses("train-mlp-001");
+  ASSERT_EQ(alone.size(), 40U);
+  for (const char* run : {"train-mlp-002", "train-mlp-003"}) {
+    const auto together = losses(run);
+    ASSERT_EQ(together.size(), alone.size());
+    for (std::size_t i = 0; i < alone.size(); ++i)
+      EXPECT_NEAR(together[i], alone[i],
+                  alone[i] * 5 * (16 + 24 + 4) * 0x1p-24 * static_cast<double>(i + 1))
+          << run << " step " << i + 1;
+  }
+  EXPECT_FALSE(fs::exists(run_folder("train-mlp-004")));  // rank 0 alone makes one
+  const auto said = nlohmann::json::parse(two.out);
+  const auto of_one = nlohmann::json::parse(one.out);
+  EXPECT_EQ(said["training_examples"], of_one["training_examples"]);
+  EXPECT_THAT(two.err, HasSubstr("2 ranks with"));
+}
+
+// A run of four ranks is stopped, goes on with two, and ends with one.
+TEST_F(CliRanks, GoOnWithFewer) {
+  const Outcome unbroken = run(mlp(1));
+  ASSERT_EQ(unbroken.code, 0) << unbroken.err;
+  ASSERT_EQ(run(mlp(4, {"--steps", "13"})).code, 0);
+  const std::string folder = run_folder("train-mlp-002").string();
+  const Outcome two = run({"train", "--resume", folder, "--ranks", "2", "--steps", "27"});
+  ASSERT_EQ(two.code, 0) << two.err;
+  const Outcome last = run({"train", "--resume", folder, "--ranks", "1", "--steps", "40"});
+  ASSERT_EQ(last.code, 0) << last.err;
+  const auto alone = losses("train-mlp-001"), together = losses("train-mlp-002");
+  ASSERT_EQ(together.size(), 40U);
+  for (std::size_t i = 0; i < alone.size(); ++i)
+    EXPECT_NEAR(together[i], alone[i],
+                alone[i] * 5 * (16 + 24 + 4) * 0x1p-24 * static_cast<double>(i + 1));
+  const Outcome three = run({"train", "--resume", folder, "--ranks", "3"});
+  EXPECT_EQ(three.code, 2);
+  EXPECT_THAT(three.err, HasSubstr("a divisor of 16"));
+}
+
+TEST_F(CliRanks, OneThatIsKilledEndsAll) {
+  for (const int dies : {1, 0}) {
+    std::map<int, pid_t> processes;
+    const pid_t launcher = start_long_run(3, processes);
+    ASSERT_EQ(processes.size(), 3U);
+    kill(processes[dies], SIGKILL);
+    const Outcome outcome = finish_within(launcher, std::chrono::seconds(30));
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("rank " + std::to_string(dies) + " was ended by signal 9"));
+    EXPECT_THAT(outcome.err, HasSubstr("rank 2: "));  // it says what it found
+    expect_gone(processes);
+    expect_a_whole_checkpoint();
+    fs::remove_all(folder_ / "runs");
+  }
+}
+
+// One rank is held before a collective, so that the other waits in it when it is killed.
+TEST_F(CliRanks, OneThatIsKilledInACollectiveEndsAll) {
+  std::map<int, pid_t> processes;
+  const pid_t launcher = start_long_run(2, processes);
+  ASSERT_EQ(processes.size(), 2U);
+  kill(processes[0], SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  kill(processes[1], SIGKILL);
+  kill(processes[0], SIGCONT);
+  const Outcome outcome = finish_within(launcher, std::chrono::seconds(30));
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1"));
+  expect_gone(processes);
+  expect_a_whole_checkpoint();
+}
+
+TEST_F(CliRanks, AreStoppedByOneSignal) {
+  std::map<int, pid_t> processes;
+  const pid_t launcher = start_long_run(2, processes);
+  kill(launcher, SIGTERM);
+  const Outcome outcome = finish_within(launcher, std::chrono::seconds(30));
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume"));
+  expect_gone(processes);
+  EXPECT_FALSE(fs::exists(run_folder("train-mlp-001") / "result.json"));
+}
+
+TEST_F(CliRanks, EndWithTheirLauncher) {
+  std::map<int, pid_t> processes;
+  const pid_t launcher = start_long_run(2, processes);
+  kill(launcher, SIGKILL);
+  finish(launcher);
+  for (const auto& [rank, process] : processes)
+    EXPECT_TRUE(
+        wait_for([process = process] { return kill(process, 0) != 0; }, std::chrono::seconds(30)))
+        << rank;
+}
+
+// As torchrun starts them.
+TEST_F(CliRanks, ThatDifferAreNamed) {
+  const auto as_rank = [](int rank) {
+    return [rank] {
+      setenv("RANK", std::to_string(rank).c_str(), 1);
+      setenv("WORLD_SIZE", "2", 1);
+      setenv("MASTER_ADDR", "127.0.0.1", 1);
+      setenv("MASTER_PORT", std::to_string(20000 + getppid() % 20000).c_str(), 1);
+    };
+  };
+  const Words same{"train", "mlp",          "--in", "24",       "--out",
+                   "24",    "--batch-size", "8",    "--device", "cpu"};
+  Words other = same;
+  other.insert(other.end(), {"--lr", "0.5"});
+  const pid_t second = start(other, as_rank(1));
+  const Outcome first = run(same, as_rank(0));
+  EXPECT_EQ(finish(second).code, 2);
+  EXPECT_EQ(first.code, 2);
+  EXPECT_THAT(first.err, AllOf(HasSubstr("lr 0.5 on rank 1"), HasSubstr("as on rank 0")));
+
+  Words three = same;
+  three.insert(three.end(), {"--ranks", "3"});
+  const Outcome contradiction = run(three, as_rank(0));
+  EXPECT_EQ(contradiction.code, 2);
+  EXPECT_THAT(contradiction.err, HasSubstr("RANK=0, WORLD_SIZE=2"));
+}
+
+TEST_F(CliRanks, WrongUse) {
+  const Outcome batch = run({"train", "mlp", "--ranks", "2", "--batch-size", "auto"});
+  EXPECT_EQ(batch.code, 2);
+  EXPECT_THAT(batch.err, HasSubstr("each of several ranks would find a batch size of its own"));
+  const Outcome none = run({"train", "mlp", "--ranks", "0"});
+  EXPECT_EQ(none.code, 2);
+  const Outcome missing = run({"train", "mlp"}, [] { setenv("RANK", "1", 1); });
+  EXPECT_EQ(missing.code, 4);
+  EXPECT_THAT(missing.err, HasSubstr("WORLD_SIZE is not set"));
+  const Outcome layers = run({"compare", "mlp", "--ranks", "2", "--layers"});
+  EXPECT_EQ(layers.code, 2);
+}
+
+TEST_F(CliRanks, CompareRunsInTurns) {
+  const Outcome outcome =
+      run({"compare", "mlp", "--in", "24", "--out", "24", "--device", "cpu", "--json", "--batches",
+           "8", "--batch-size", "8", "--epochs", "1", "--ranks", "2", "--interleave=3"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["runs"].size(), 2U);
+}
+
+}  // namespace
+}  // namespace cli_testing
