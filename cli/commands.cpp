@@ -37,6 +37,7 @@ void add_commands(CLI::App& app) {
   add_bench_recipe(*bench);
   add_bench_model(*bench);
   add_bench_matmul(*bench);
+  add_bench_memory(*bench);
   add_bench_autocast(*bench);
   add_bench_step(*bench);
 }

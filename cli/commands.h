@@ -26,6 +26,7 @@ void add_train(CLI::App& app);
 
 void add_bench_autocast(CLI::App& bench);
 void add_bench_matmul(CLI::App& bench);
+void add_bench_memory(CLI::App& bench);
 void add_bench_model(CLI::App& bench);
 void add_bench_recipe(CLI::App& bench);
 void add_bench_step(CLI::App& bench);

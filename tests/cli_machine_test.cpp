@@ -127,6 +127,46 @@ TEST_F(Machine, BenchMatmulRefusesSizesWithTheBound) {
   expect({"--layers", "--html", "page.html"}, "leave out");
 }
 
+TEST_F(Machine, BenchMemoryGivesTheWordsThatScriptsRelyOn) {
+  const Words line{"bench", "memory",       "--model", "mlp",      "--input",
+                   "8,64",  "--batch-size", "8,16",    "--device", "cpu"};
+  const Outcome text = run(line);
+  ASSERT_EQ(text.code, 0) << text.err;
+  for (const char* words : {"activations", "predicted", "reduction", "bf16-true",
+                            "again: demi bench memory --model mlp --input 8,64 --batch-size 8,16"})
+    EXPECT_THAT(text.out, HasSubstr(words));
+  const auto json = nlohmann::json::parse(run(with(line, {"--json"})).out);
+  ASSERT_EQ(json["runs"].size(), 6U) << "two batch sizes of fp32, bf16-true and bf16";
+  const int64_t parameters = 3 * (64 * 64 + 64);  // three layers
+  EXPECT_EQ(json["parameters"], parameters);
+  for (const auto& one : json["runs"]) {
+    const int64_t bytes = one["precision"] == "bf16-true" ? 2 : 4;
+    EXPECT_EQ(one["peak"]["parameters"], bytes * parameters) << one;
+    EXPECT_GT(one["predicted_bytes"].get<int64_t>(), 0);
+    EXPECT_EQ(one["peak"]["total"], one["peak_bytes"]) << one;
+  }
+  EXPECT_EQ(json["runs"][0]["reduction"], 0.0);
+  EXPECT_EQ(json["runs"][3]["batch_size"], 16);
+  const auto forward = nlohmann::json::parse(run(with(line, {"--json", "--forward"})).out);
+  EXPECT_EQ(forward["runs"][0]["peak"]["gradients"], 0);
+  EXPECT_EQ(forward["runs"][0]["peak_bytes"], 4 * parameters + 4 * 4 * 8 * 64)
+      << "weights, input, target, and input and result of a layer";
+}
+
+TEST_F(Machine, BenchMemoryRefusesSizesWithTheBound) {
+  const auto expect = [&](const Words& more, const char* words) {
+    const Outcome outcome = run(with({"bench", "memory", "--device", "cpu"}, more));
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+  };
+  expect({"--input", "0,64"}, "below 1; seen: 0,64; accepted: 2 numbers of 1 or more");
+  expect({"--input", "8,-64"}, "below 1; seen: 8,-64; accepted: 2 numbers of 1 or more");
+  expect({"--input", "8,64", "--batch-size", "0"}, "accepted: 1 or more");
+  expect({"--input", "8,64", "--batch-size", "2000000000"}, "accepted: batch sizes from 1 to ");
+  expect({"--input", "1,3000000"}, "MB that are free");
+  expect({"--model", "mlq"}, "did you mean mlp?");
+}
+
 TEST_F(Machine, BenchMatmulTimesLayersThreeWays) {
   const Outcome outcome =
       run({"bench", "matmul", "--layers=linear 32", "--rounds", "1", "--dtypes", "bf16", "--json"});

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "demi/core/error.h"
+#include "demi/profile/allocation_sink.h"
 
 namespace demi::profile {
 namespace {
@@ -39,6 +40,7 @@ void release(void* data) {
   std::int64_t bytes = 0;
   std::memcpy(&bytes, block, sizeof bytes);
   cpu_current.fetch_sub(bytes, std::memory_order_relaxed);
+  if (AllocationSink* sink = cpu_sink.load(std::memory_order_relaxed)) sink->freed(data);
   c10::free_cpu(block);
 }
 
@@ -52,7 +54,9 @@ class CountingAllocator final : public c10::Allocator {
     std::memcpy(block, &counted, sizeof counted);
     add(counted);
     void* data = block + kHeader;
-    return {data, data, &release, cpu};
+    c10::DataPtr held(data, data, &release, cpu);
+    if (AllocationSink* sink = cpu_sink.load(std::memory_order_relaxed)) sink->made(data, counted);
+    return held;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* dest, const void* src, std::size_t count) const override {

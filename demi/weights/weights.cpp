@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
@@ -321,6 +322,19 @@ void set_capacity(std::int64_t bytes) { counters().capacity = bytes; }
 void drop() {
   drop_owned_copies();
   region().clear();
+}
+
+std::vector<at::Tensor> copies_of(const at::Tensor& parameter) {
+  std::vector<at::Tensor> all;
+  const auto add = [&](const auto& table) {
+    const auto found = table.find(parameter.unsafeGetTensorImpl());
+    if (found == table.end()) return;
+    for (const LowCopy& copy : found->second.copies) all.push_back(copy.low);
+  };
+  const Reading lock;
+  add(owned());
+  add(region_in_force().entries);
+  return all;
 }
 
 at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtype, int handles) {

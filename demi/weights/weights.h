@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "demi/core/export.h"
 
@@ -83,6 +84,10 @@ DEMI_API void drop();
 /// tensor that the caller itself holds: 1 for a boxed call, whose stack keeps one, 2 for an element
 /// of a list there, else 0.
 DEMI_API at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtype, int handles = 0);
+
+/// The copies of this parameter that are alive: those of an owned one, and those of this thread's
+/// region. They must not be written to.
+DEMI_API std::vector<at::Tensor> copies_of(const at::Tensor& parameter);
 
 /// Enters and leaves a region of this thread, which keeps copies of parameters that nobody owns
 /// until the outermost region is left. Autocast calls them.

@@ -368,5 +368,21 @@ TEST_F(Weights, HooksRetainGraphDoubleBackwardAndAutogradGrad) {
   EXPECT_TRUE(second.isfinite().all().item<bool>());
 }
 
+TEST_F(Weights, CopiesOfAParameterAreThoseOfItsOwnerAndOfTheRegion) {
+  const auto owned = owned_parameter(), loose = parameter({4, 4});
+  EXPECT_TRUE(copies_of(owned).empty());
+  enter_region();
+  for (const auto& p : {owned, loose}) {
+    const auto low = low_precision(p, torch::kBFloat16);
+    ASSERT_EQ(copies_of(p).size(), 1U);
+    EXPECT_EQ(copies_of(p)[0].data_ptr(), low.data_ptr());
+    low_precision(p, torch::kHalf);
+    EXPECT_EQ(copies_of(p).size(), 2U);
+  }
+  leave_region();
+  EXPECT_EQ(copies_of(owned).size(), 2U);
+  EXPECT_TRUE(copies_of(loose).empty());
+}
+
 }  // namespace
 }  // namespace demi::weights

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <exception>
 #include <stdexcept>
@@ -8,6 +9,7 @@
 #include <string_view>
 
 #include "demi/core/error.h"
+#include "demi/profile/memory.h"
 #include "lab/recipes/batch_size.h"
 
 namespace demi::train {
@@ -28,10 +30,13 @@ auto within_memory(std::string_view what, const std::string& settings, const Mak
   } catch (const std::exception& error) {
     if (!is_too_large(error)) throw;
   }
-  throw UsageError({.where = "train.read_data",
-                    .what = std::string(what) + " of these settings would not fit in memory",
-                    .seen = settings,
-                    .advice = "choose smaller numbers"});
+  throw UsageError(
+      {.where = "train.read_data",
+       .what = std::string(what) + " of these settings would not fit in memory",
+       .seen = settings,
+       .accepted = fmt::format("what fits in the {:.1f} MB that are free",
+                               1e-6 * static_cast<double>(profile::free_memory(c10::kCPU))),
+       .advice = "choose smaller numbers"});
 }
 
 }  // namespace demi::train

@@ -1,0 +1,154 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench.h"
+#include "cli/commands.h"
+#include "demi/tensor/device.h"
+#include "lab/bench/memory.h"
+#include "lab/recipes/machine_json.h"
+#include "lab/recipes/recipe.h"
+#include "lab/report/format.h"
+
+namespace demi::cli {
+namespace {
+
+struct MemoryArguments {
+  bench::MemoryBenchOptions bench;
+  std::string model = "mlp", runs, optimizer, device = "auto";
+  Output output;
+};
+
+// A recipe, or the first one that trains the model of that name.
+const train::Recipe& recipe_or_model(const std::string& name) {
+  const auto all = train::recipes();
+  if (std::ranges::find(all, name, &train::Recipe::name) == all.end())
+    for (const train::Recipe& recipe : all)
+      if (recipe.config.model == name) return recipe;
+  return train::find_recipe(name);
+}
+
+std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResult& result) {
+  std::string line =
+      fmt::format("demi bench memory --model {} --input {}", a.model, fmt::join(result.input, ","));
+  if (!a.bench.batch_sizes.empty())
+    line += fmt::format(" --batch-size {}", fmt::join(a.bench.batch_sizes, ","));
+  if (a.bench.forward) line += " --forward";
+  if (!a.runs.empty()) line += " --runs " + a.runs;
+  if (!a.optimizer.empty()) line += " --optimizer " + a.optimizer;
+  if (a.bench.classes > 0) line += fmt::format(" --classes {}", a.bench.classes);
+  return line + fmt::format(" --vocabulary {} --device {}", a.bench.vocabulary, a.device);
+}
+
+nlohmann::ordered_json kinds_json(const bench::MemoryByKind& bytes) {
+  return {{"parameters", bytes.parameters},
+          {"copies", bytes.copies},
+          {"gradients", bytes.gradients},
+          {"optimizer", bytes.optimizer},
+          {"activations", bytes.activations},
+          {"other", bytes.other},
+          {"total", bytes.total()}};
+}
+
+nlohmann::ordered_json memory_json(const MemoryArguments& a,
+                                   const bench::MemoryBenchResult& result) {
+  nlohmann::ordered_json json{{"model", a.bench.config.model},
+                              {"recipe", a.model},
+                              {"input", result.input},
+                              {"forward", a.bench.forward},
+                              {"parameters", result.parameters}};
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const bench::MemoryRow& row : result.rows)
+    json["runs"].push_back({{"precision", row.precision},
+                            {"batch_size", row.batch_size},
+                            {"peak_bytes", row.peak_bytes},
+                            {"predicted_bytes", row.predicted_bytes},
+                            {"reduction", row.reduction},
+                            {"reserved_bytes", row.reserved_bytes},
+                            {"peak", kinds_json(row.peak)},
+                            {"predicted", kinds_json(row.predicted)},
+                            {"current", kinds_json(row.current)}});
+  json["machine"] = train::json_of(result.machine);
+  return json;
+}
+
+std::string mb(int64_t bytes) { return report::format_fixed(1e-6 * static_cast<double>(bytes), 2); }
+
+report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchResult& result) {
+  report::Table table{
+      .title = fmt::format("memory of tensors: {} of {}, input {}, {} parameters",
+                           a.bench.forward ? "a forward pass" : "training steps", a.model,
+                           fmt::join(result.input.begin() + 1, result.input.end(), " x "),
+                           report::format_count(result.parameters))};
+  table.columns = {{.name = "batch"},
+                   {.name = "precision", .align = report::Align::kLeft},
+                   {.name = "parameters", .unit = "MB"},
+                   {.name = "copies", .unit = "MB"},
+                   {.name = "gradients", .unit = "MB"},
+                   {.name = "optimizer", .unit = "MB"},
+                   {.name = "activations", .unit = "MB"},
+                   {.name = "other", .unit = "MB"},
+                   {.name = "peak", .unit = "MB"},
+                   {.name = "predicted", .unit = "MB"},
+                   {.name = "after", .unit = "MB"},
+                   {.name = "reduction", .unit = "%"}};
+  for (const bench::MemoryRow& row : result.rows)
+    table.rows.push_back({report::format_count(row.batch_size), row.precision,
+                          mb(row.peak.parameters), mb(row.peak.copies), mb(row.peak.gradients),
+                          mb(row.peak.optimizer), mb(row.peak.activations), mb(row.peak.other),
+                          mb(row.peak_bytes), mb(row.predicted_bytes), mb(row.current.total()),
+                          report::format_fixed(100 * row.reduction, 1)});
+  table.notes = {
+      "MB are 10^6 bytes. The kinds are those at the moment of the measured peak; `after` is what "
+      "is held afterwards. The reduction is the peak's, against fp32.",
+      "Predicted block by block from two other batches, of at most 32 and 40 examples.",
+      where_of(result.machine)};
+  return table;
+}
+
+void bench_memory(MemoryArguments& a) {
+  a.bench.config = recipe_or_model(a.model).config;
+  if (!a.optimizer.empty()) train::set(a.bench.config, "optimizer", a.optimizer, "--optimizer");
+  if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
+  const bench::MemoryBenchResult result = bench::bench_memory(a.bench, pick_device(a.device));
+  show_measurement(a.output, memory_table(a, result), memory_json(a, result),
+                   memory_again(a, result));
+}
+
+}  // namespace
+
+void add_bench_memory(CLI::App& bench) {
+  auto* command = bench.add_subcommand(
+      "memory", "Memory of tensors by kind, predicted and measured: FP32, 16-bit model, mixed");
+  const auto a = std::make_shared<MemoryArguments>();
+  command
+      ->add_option("--model", a->model,
+                   "Recipe whose model, optimizer and loss are used, or the model's name")
+      ->capture_default_str();
+  command
+      ->add_option("--input", a->bench.input,
+                   "Shape of the input, the batch first: 1,3,224,224 [the recipe's]")
+      ->delimiter(',');
+  command
+      ->add_option("--batch-size", a->bench.batch_sizes,
+                   "Batch sizes, by comma [the first number of --input]")
+      ->delimiter(',');
+  command->add_flag("--forward", a->bench.forward,
+                    "One forward pass without training, in place of training steps");
+  command->add_option("--runs", a->runs,
+                      "Runs to set beside fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
+                      "on a CPU, fp16-true,fp16 on CUDA]");
+  command->add_option("--optimizer", a->optimizer, "Optimizer [the recipe's]");
+  command->add_option("--classes", a->bench.classes, "Classes of pictures or texts [the recipe's]");
+  command->add_option("--vocabulary", a->bench.vocabulary, "Words that a text model knows")
+      ->capture_default_str();
+  command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
+      ->capture_default_str();
+  a->output.add_to(*command);
+  command->callback([a] { bench_memory(*a); });
+}
+
+}  // namespace demi::cli

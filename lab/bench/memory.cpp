@@ -1,0 +1,242 @@
+#include "lab/bench/memory.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <map>
+
+#include "demi/core/error.h"
+#include "demi/profile/allocation_log.h"
+#include "demi/profile/memory.h"
+#include "lab/bench/memory_step.h"
+#include "lab/models/registry.h"
+#include "lab/recipes/batch_size.h"
+#include "lab/recipes/plan.h"
+
+namespace demi::bench {
+namespace {
+
+constexpr const char* kMemoryBench = "bench.memory";
+constexpr int64_t kExamples = 32;   // from which is predicted, at most
+constexpr double kFreeShare = 0.8;  // of what is free
+constexpr int64_t kTokens = 256;
+
+data::Kind kind_of(const train::Config& config) { return models::find_model(config.model).reads; }
+
+int64_t bound_of(c10::Device device) {
+  return static_cast<int64_t>(kFreeShare * static_cast<double>(profile::free_memory(device)));
+}
+
+std::string in_mb(int64_t bytes) { return fmt::format("{:.1f} MB", 1e-6 * bytes); }
+
+void check_sizes(const MemoryBenchOptions& options, const std::vector<int64_t>& input,
+                 const std::vector<int64_t>& batch_sizes, c10::Device device) {
+  const auto refuse = [](std::string_view what, const std::vector<int64_t>& seen,
+                         const std::string& accepted) {
+    throw UsageError({.where = kMemoryBench,
+                      .what = what,
+                      .seen = fmt::format("{}", fmt::join(seen, ",")),
+                      .accepted = accepted});
+  };
+  const std::vector<int64_t> like = input_of(options.config);
+  const std::string shapes =
+      fmt::format("{} numbers of 1 or more, such as {}", like.size(), fmt::join(like, ","));
+  if (input.size() != like.size())
+    refuse("the model " + options.config.model + " takes an input of another shape", input, shapes);
+  const auto too_small = [](const std::vector<int64_t>& sizes) {
+    return std::ranges::any_of(sizes, [](int64_t size) { return size < 1; });
+  };
+  if (too_small(input)) refuse("a size of the input is below 1", input, shapes);
+  if (too_small(batch_sizes)) refuse("a batch size is below 1", batch_sizes, "1 or more");
+  if (options.vocabulary < 1 || options.classes < 0)
+    refuse("a size is below 1", {options.vocabulary, options.classes}, "1 or more");
+  double elements = 1;
+  for (std::size_t i = 1; i < input.size(); ++i) elements *= static_cast<double>(input[i]);
+  const int64_t most = bound_of(device) / static_cast<int64_t>(sizeof(float));
+  if (elements > static_cast<double>(most))
+    refuse("the input is beyond the free memory", input,
+           fmt::format("at most {} numbers an example here", most));
+  if (input.size() == 4 && input[2] != input[3])
+    refuse("the pictures are not square", input, shapes);
+}
+
+int64_t classes_of(const MemoryBenchOptions& options) {
+  if (options.classes > 0) return options.classes;
+  if (kind_of(options.config) == data::Kind::texts) return 2;
+  return options.config.model == "resnet50-imagenet" ? options.config.classes : 10;
+}
+
+MemoryWork work_of(const MemoryBenchOptions& options, const std::vector<int64_t>& input) {
+  MemoryWork work{.config = options.config, .forward = options.forward};
+  work.example.assign(input.begin() + 1, input.end());
+  work.shape.classes = classes_of(options);
+  work.shape.vocabulary = options.vocabulary;
+  switch (kind_of(options.config)) {
+    case data::Kind::rows:
+      if (work.config.out == work.config.in) work.config.out = input[1];
+      work.config.in = input[1];
+      break;
+    case data::Kind::pictures:
+      work.shape.channels = input[1];
+      work.shape.size = input[2];
+      break;
+    case data::Kind::texts:
+      if (work.shape.classes > 2) work.config.loss = "cross-entropy";
+      break;
+  }
+  return work;
+}
+
+std::vector<train::RunSpec> runs_of(const MemoryBenchOptions& options, c10::Device device) {
+  std::vector<train::RunSpec> runs{train::parse_run("fp32")};
+  if (options.runs.empty()) {
+    const std::string low(train::mixed_precision_of(device.type()).name);
+    runs.push_back(train::parse_run(low + "-true"));
+    runs.push_back(train::parse_run(low));
+  }
+  for (const train::RunSpec& run : options.runs)
+    if (run.label != "fp32") runs.push_back(run);
+  return runs;
+}
+
+// What a run with that many examples is predicted to need.
+class Prediction {
+ public:
+  Prediction(const MemoryWork& work, int64_t small, c10::Device device, int64_t limit)
+      : small_(small),
+        large_(small + std::max<int64_t>(1, small / 4)),
+        of_small_(measure_memory(work, small_, device, limit).trace),
+        of_large_(measure_memory(work, large_, device, limit).trace) {}
+
+  MemoryByKind at_peak(int64_t batch_size) const {
+    return memory_at_peak(extrapolated(of_small_, small_, of_large_, large_, batch_size));
+  }
+
+  /// The most examples that are predicted to fit; 0: not one.
+  int64_t most(int64_t bound) const {
+    int64_t fits = 0, beyond = std::numeric_limits<int32_t>::max();
+    while (beyond - fits > 1) {
+      const int64_t middle = fits + (beyond - fits) / 2;
+      (at_peak(middle).total() <= bound ? fits : beyond) = middle;
+    }
+    return fits;
+  }
+
+ private:
+  int64_t small_, large_;
+  MemoryTrace of_small_, of_large_;
+};
+
+// Never the batch itself: of small ones the next larger.
+int64_t predicted_from(int64_t batch_size) {
+  return batch_size >= 8 ? std::min(batch_size / 2, kExamples) : batch_size + 1;
+}
+
+// The predictions of one run by their smaller batch.
+class Predictions {
+ public:
+  Predictions(const MemoryWork& work, c10::Device device) : work_(work), device_(device) {}
+
+  const Prediction& of(int64_t batch_size) {
+    const int64_t from = predicted_from(batch_size);
+    const auto found = known_.find(from);
+    if (found != known_.end()) return found->second;
+    return known_.emplace(from, Prediction(work_, from, device_, bound_of(device_))).first->second;
+  }
+
+ private:
+  const MemoryWork& work_;
+  c10::Device device_;
+  std::map<int64_t, Prediction> known_;
+};
+
+MemoryRow measure(const MemoryWork& work, const Prediction& prediction, int64_t batch_size,
+                  c10::Device device) {
+  const int64_t bound = bound_of(device);
+  MemoryRow row{.precision = work.run.label,
+                .batch_size = batch_size,
+                .predicted = prediction.at_peak(batch_size)};
+  row.predicted_bytes = row.predicted.total();
+  if (row.predicted_bytes > bound)
+    throw UsageError(
+        {.where = kMemoryBench,
+         .what = fmt::format("a batch of {} in {} is beyond the free memory", batch_size,
+                             work.run.label),
+         .seen = "predicted " + in_mb(row.predicted_bytes) + ", free to use " + in_mb(bound),
+         .accepted = fmt::format("batch sizes from 1 to {} here", prediction.most(bound))});
+  const MemoryMeasured measured = measure_memory(work, batch_size, device, bound);
+  row.peak = memory_at_peak(measured.trace);
+  row.current = memory_at(measured.trace, measured.trace.end);
+  row.peak_bytes = measured.peak_bytes;
+  row.reserved_bytes = measured.reserved_bytes;
+  return row;
+}
+
+int64_t parameters_of(const MemoryWork& work, c10::Device device) {
+  profile::count_cpu_memory();
+  const profile::AllocationLog within_the_bound(device, bound_of(device));
+  return models::parameter_count(
+      *train::make_network(work.config, work.shape, /*seed=*/0, device).module);
+}
+
+void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
+                  const std::vector<int64_t>& batch_sizes, c10::Device device) {
+  MemoryWork work = work_of(options, result.input);
+  result.parameters = parameters_of(work, device);
+  std::vector<std::vector<MemoryRow>> by_run;
+  for (const train::RunSpec& run : runs_of(options, device)) {
+    work.run = run;
+    Predictions predictions(work, device);
+    auto& rows = by_run.emplace_back();
+    for (const int64_t size : batch_sizes)
+      rows.push_back(measure(work, predictions.of(size), size, device));
+  }
+  for (std::size_t i = 0; i < batch_sizes.size(); ++i)
+    for (auto& rows : by_run) {
+      rows[i].reduction = 1 - static_cast<double>(rows[i].peak_bytes) /
+                                  static_cast<double>(by_run.front()[i].peak_bytes);
+      result.rows.push_back(rows[i]);
+    }
+}
+
+}  // namespace
+
+std::vector<int64_t> input_of(const train::Config& config) {
+  const int64_t batch = train::batch_size_of(config);
+  switch (kind_of(config)) {
+    case data::Kind::rows:
+      return {batch, config.in};
+    case data::Kind::texts:
+      return {batch, config.max_length > 0 ? config.max_length : kTokens};
+    case data::Kind::pictures:
+      break;
+  }
+  if (config.model == "fashion-cnn") return {batch, 1, 28, 28};
+  const int64_t size = config.model == "resnet50-imagenet" ? config.image_size : 32;
+  return {batch, 3, size, size};
+}
+
+MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device device) {
+  MemoryBenchResult result{
+      .machine = train::machine(device),
+      .input = options.input.empty() ? input_of(options.config) : options.input};
+  std::vector<int64_t> sizes = options.batch_sizes;
+  if (sizes.empty() && !result.input.empty()) sizes = {result.input.front()};
+  check_sizes(options, result.input, sizes, device);
+  try {
+    measure_runs(result, options, sizes, device);
+  } catch (const std::exception& error) {
+    if (!train::is_out_of_memory(error)) throw;
+    throw UsageError({.where = kMemoryBench,
+                      .what = "the work is beyond the free memory",
+                      .seen = fmt::format("input {}", fmt::join(result.input, ",")),
+                      .accepted = "what needs at most " + in_mb(bound_of(device)),
+                      .advice = "choose a smaller input or model"});
+  }
+  return result;
+}
+
+}  // namespace demi::bench

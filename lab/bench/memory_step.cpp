@@ -1,0 +1,207 @@
+#include "lab/bench/memory_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "demi/autocast/autocast.h"
+#include "demi/autocast/backward.h"
+#include "demi/optim/clip.h"
+#include "demi/optim/optimizer.h"
+#include "demi/profile/memory.h"
+#include "demi/profile/scoped_timer.h"
+#include "demi/scaler/grad_scaler.h"
+#include "demi/weights/weights.h"
+#include "lab/models/registry.h"
+#include "lab/recipes/plan.h"
+
+namespace demi::bench {
+namespace {
+
+data::Batch random_batch(const MemoryWork& work, int64_t size, c10::Device device) {
+  std::vector<int64_t> sizes{size};
+  sizes.insert(sizes.end(), work.example.begin(), work.example.end());
+  const auto floats = at::TensorOptions(at::kFloat).device(device);
+  const auto longs = floats.dtype(at::kLong);
+  data::Batch batch;
+  switch (models::find_model(work.config.model).reads) {
+    case data::Kind::rows:
+      batch.input = at::randn(sizes, floats);
+      break;
+    case data::Kind::pictures:
+      batch.input = at::randn(sizes, floats).contiguous(at::MemoryFormat::ChannelsLast);
+      break;
+    case data::Kind::texts:
+      batch.input = at::randint(0, work.shape.vocabulary, sizes, longs);
+      batch.lengths = at::full({size}, work.example.front(), at::kLong);
+      break;
+  }
+  if (work.config.loss == "mse")
+    batch.target = at::randn({size, work.config.out}, floats);
+  else if (work.config.loss == "bce")
+    batch.target = at::rand({size, 1}, floats).round();
+  else
+    batch.target = at::randint(0, work.shape.classes, {size}, longs);
+  return batch;
+}
+
+GradScalerOptions scaler_options(const train::RunSpec& run) {
+  using Kind = train::LossScale::Kind;
+  const bool enabled = run.loss_scale.kind == Kind::automatic ? run.precision.autocast == at::kHalf
+                                                              : run.loss_scale.kind != Kind::off;
+  return {.enabled = enabled};
+}
+
+// As a Trainer has it.
+Autocast region_of(const train::Precision& precision, c10::Device device) {
+  return Autocast(device.type(),
+                  AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed()});
+}
+
+data::Batch input_for(const train::Precision& precision, const data::Batch& batch) {
+  data::Batch result = batch;
+  if (!precision.is_mixed() && batch.input.is_floating_point())
+    result.input = batch.input.to(precision.weights);
+  return result;
+}
+
+// A model in training, whose blocks are told apart by their addresses while they live.
+class Traced {
+ public:
+  Traced(const MemoryWork& work, int64_t batch_size, c10::Device device, int64_t limit)
+      : work_(work), device_(device), log_(device, limit) {
+    network_ = train::make_network(work.config, work.shape, /*seed=*/0, device);
+    const train::Precision& precision = work.run.precision;
+    if (!precision.is_mixed() && precision.weights != at::kFloat)
+      network_.module->to(precision.weights);
+    if (work.forward)
+      network_.module->eval();
+    else
+      optimizer_ = train::make_optimizer(train::config_of(work.config, work.run), network_);
+    batch_ = random_batch(work, batch_size, device);
+    profile::reset_peak_memory(device);
+    begin_ = log_.now();
+    mark(network_.module->parameters(), MemoryKind::parameters);
+    mark(network_.module->buffers(), MemoryKind::parameters);
+  }
+
+  void forward() {
+    const at::NoGradGuard no_grad;
+    const Autocast region = region_of(work_.run.precision, device_);
+    output_ = network_.forward(input_for(work_.run.precision, batch_));
+    mark_copies();
+    const std::int64_t now = log_.now();
+    mark_from(begin_ + 1, now);
+    output_ = at::Tensor();
+  }
+
+  void step(GradScaler& scaler) {
+    const std::int64_t before = log_.now();
+    at::Tensor loss;
+    {
+      const Autocast region = region_of(work_.run.precision, device_);
+      const at::Tensor output = network_.forward(input_for(work_.run.precision, batch_));
+      loss = train::loss_function_of(work_.config)(output, batch_.target,
+                                                   work_.config.label_smoothing);
+      mark_copies();
+    }
+    mark_from(before + 1, log_.now());
+    demi::backward(scaler.scale(loss));
+    loss = at::Tensor();
+    mark_gradients();
+    if (work_.config.clip_norm > 0) {
+      scaler.unscale_(*optimizer_);
+      optim::clip_grad_norm_(network_.module->parameters(), work_.config.clip_norm);
+    }
+    scaler.step(*optimizer_);
+    scaler.update();
+    mark_gradients();
+    mark_state();
+    mark_copies();
+    optimizer_->zero_grad();
+  }
+
+  MemoryTrace trace() const {
+    MemoryTrace trace{.begin = begin_, .end = log_.now()};
+    for (const profile::Allocation& block : log_.allocations()) {
+      const auto kind = kinds_.find(block.made);
+      trace.blocks.push_back({block, kind == kinds_.end() ? MemoryKind::other : kind->second});
+    }
+    return trace;
+  }
+
+ private:
+  // The block of an address, by the time at which it was made: an address is used again.
+  void mark(const std::vector<at::Tensor>& tensors, MemoryKind kind) {
+    std::set<const void*> addresses;
+    for (const at::Tensor& tensor : tensors)
+      if (tensor.defined() && tensor.has_storage()) addresses.insert(tensor.storage().data());
+    for (const profile::Allocation& block : log_.allocations())
+      if (block.is_alive(log_.now()) && addresses.contains(block.address))
+        kinds_.insert_or_assign(block.made, kind);
+  }
+  // What was made from a time on and is alive at another, and of no kind yet, is kept for backward.
+  void mark_from(std::int64_t from, std::int64_t alive_at) {
+    for (const profile::Allocation& block : log_.allocations())
+      if (block.made >= from && block.is_alive(alive_at))
+        kinds_.emplace(block.made, MemoryKind::activations);
+  }
+  void mark_copies() {
+    for (const at::Tensor& parameter : network_.module->parameters())
+      mark(weights::copies_of(parameter), MemoryKind::copies);
+  }
+  void mark_gradients() {
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& parameter : network_.module->parameters())
+      gradients.push_back(parameter.grad());
+    mark(gradients, MemoryKind::gradients);
+  }
+  void mark_state() {
+    const auto* ours = dynamic_cast<const optim::Optimizer*>(optimizer_.get());
+    if (!ours) return;
+    std::vector<at::Tensor> state;
+    for (const auto& [name, tensor] : ours->state_tensors()) state.push_back(tensor);
+    mark(state, MemoryKind::optimizer);
+  }
+
+  const MemoryWork& work_;
+  c10::Device device_;
+  profile::AllocationLog log_;
+  train::Network network_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  data::Batch batch_;
+  at::Tensor output_;
+  std::int64_t begin_ = 0;
+  std::map<std::int64_t, MemoryKind> kinds_;
+};
+
+}  // namespace
+
+MemoryMeasured measure_memory(const MemoryWork& work, int64_t batch_size, c10::Device device,
+                              int64_t limit_bytes) {
+  profile::count_cpu_memory();
+  profile::quiet_down(device);
+  const int64_t before = profile::memory_use(device).current_bytes;
+  GradScaler scaler(scaler_options(work.run));
+  Traced traced(work, batch_size, device, limit_bytes);
+  if (work.forward) {
+    traced.forward();
+  } else {
+    traced.step(scaler);
+    traced.step(scaler);
+  }
+  MemoryMeasured measured{.trace = traced.trace()};
+  const profile::MemoryUse use = profile::memory_use(device);
+  measured.peak_bytes = use.peak_bytes - before;
+  measured.reserved_bytes = use.reserved_bytes;
+  return measured;
+}
+
+}  // namespace demi::bench

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/bench/memory_trace.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/run_spec.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::bench {
+
+/// A model in training or in use, whose memory is traced.
+struct MemoryWork {
+  train::Config config;
+  train::DataShape shape;
+  std::vector<int64_t> example;  // the shape of one: (in), (C, H, W) or (T)
+  train::RunSpec run;
+  bool forward = false;  // one forward pass without a graph, in place of two training steps
+};
+
+/// What was traced, and what the device's allocator said of the same time.
+struct MemoryMeasured {
+  MemoryTrace trace;
+  int64_t peak_bytes = 0;      // above what was in use before
+  int64_t reserved_bytes = 0;  // by the allocator afterwards; 0 if it does not tell
+};
+
+/// Makes the model, its optimizer and a batch of so many examples of random numbers, and then takes
+/// two training steps or one forward pass. Peaks are from the model's making on, which counts only
+/// as far as it is kept. Throws c10::OutOfMemoryError beyond `limit_bytes` on a CPU.
+DEMI_API MemoryMeasured measure_memory(const MemoryWork& work, int64_t batch_size,
+                                       c10::Device device, int64_t limit_bytes);
+
+}  // namespace demi::bench
