@@ -39,7 +39,8 @@ class Accumulator::AddUp final : public autograd::FunctionPreHook {
 Accumulator::Accumulator(const at::Tensor& leaf) : AccumulateGrad(leaf) {
   while (num_inputs() < kInputs) add_input_metadata(leaf);
   for (const auto input : {kLibTorch, kWide}) set_grad_dtype(*this, input, at::kFloat);
-  for (const auto input : {kDirect, kByToken}) set_grad_dtype(*this, input, std::nullopt);
+  for (const auto input : {kDirect, kByToken, kView, kView2})
+    set_grad_dtype(*this, input, std::nullopt);
   hooks_.push_back(std::make_unique<AddUp>(*this));
 }
 
@@ -76,6 +77,17 @@ autograd::Edge Accumulator::edge_of_one_use(const NodePointer& self) {
   NodePointer made = make_node<Token>(self, variable);
   token_ = WeakNodePointer(made);
   return {std::move(made), 0};
+}
+
+Accumulator::Input Accumulator::claim_for_view(const NodePointer& view) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    const NodePointer claimed_by = views_[i].lock();
+    if (claimed_by && claimed_by != view) continue;
+    views_[i] = WeakNodePointer(view);
+    return static_cast<Input>(kView + i);
+  }
+  return kLibTorch;
 }
 
 Token::Token(const NodePointer& accumulator, const at::Tensor& leaf)

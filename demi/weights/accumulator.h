@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -37,6 +38,8 @@ class Accumulator final : public torch::autograd::AccumulateGrad {
     kWide,      // any number of uses; the engine widens each gradient to FP32 before it adds it
     kDirect,    // one use, in 16 bits
     kByToken,   // a second use in 16 bits, through a Token
+    kView,      // one view of the leaf, in 16 bits
+    kView2,     // and a second one
     kInputs,    // their number
   };
 
@@ -56,6 +59,10 @@ class Accumulator final : public torch::autograd::AccumulateGrad {
   /// the caller's only reference to this node.
   torch::autograd::Edge edge_of_one_use(const NodePointer& self);
 
+  /// The input for the gradient of this view of the leaf, whose node leads here alone: 16-bit if a
+  /// view's input is free, else kLibTorch. An input is free again once its view's node is gone.
+  Input claim_for_view(const NodePointer& view);
+
   /// The token; makes it if there is none.
   NodePointer token(const NodePointer& self);
 
@@ -69,8 +76,10 @@ class Accumulator final : public torch::autograd::AccumulateGrad {
 
   /// One hook, which calls the leaf's hooks.
   std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>> hooks_;
-  std::mutex mutex_;  // guards token_
+  std::mutex mutex_;  // guards those below
   WeakNodePointer token_{NodePointer()};
+  std::array<WeakNodePointer, 2> views_{WeakNodePointer(NodePointer()),
+                                        WeakNodePointer(NodePointer())};
 };
 
 /// Passes a gradient on to an Accumulator's kByToken. An accumulator lives as long as any graph

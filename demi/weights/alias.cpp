@@ -59,18 +59,17 @@ NodePointer accumulator_of(const at::Tensor& leaf, c10::ScalarType dtype,
   return made;
 }
 
-// If somebody set the leaf's grad_dtype to 16 bits, the view's node need not widen the gradient
-// of the view's only use, if nothing else leads to the leaf.
-void let_gradient_through(const at::TensorBase& base, c10::ScalarType dtype,
-                          const autograd::Edge& edge) {
-  const auto& meta = *meta_of(*base.unsafeGetTensorImpl());
-  if (meta.allow_grad_dtype_mismatch_ || meta.grad_dtype_ != dtype) return;
-  const auto& next = edge.function->next_edges();
-  const bool is_first_use = edge.function.use_count() == 2;  // the view's and `edge`
-  const bool alone = is_first_use && next.size() == 1 && next[0].function &&
-                     next[0].function.use_count() == 1 && !as_ours(next[0].function);
-  const_cast<autograd::InputMetadata&>(edge.function->input_metadata(edge.input_nr))
-      .set_grad_dtype(alone ? dtype : base.scalar_type());
+// The leaf's accumulator as one of ours; none if more than `view` leads to one of LibTorch's.
+NodePointer opened_accumulator(const at::TensorBase& leaf, const autograd::Edge& of_view) {
+  if (as_ours(of_view.function)) return of_view.function;
+  auto& meta = *meta_of(*leaf.unsafeGetTensorImpl());
+  const std::lock_guard lock(meta.mutex_);
+  const NodePointer known = meta.grad_accumulator_.lock();
+  constexpr std::size_t kHeldHere = 2;  // of_view and `known`
+  if (known != of_view.function || known.use_count() != kHeldHere) return {};
+  NodePointer made = make_node<Accumulator>(at::Tensor(leaf));
+  meta.grad_accumulator_ = WeakNodePointer(made);
+  return made;
 }
 
 }  // namespace
@@ -169,13 +168,33 @@ at::Tensor alias_of_leaf(const at::Tensor& low, const at::Tensor& leaf) {
   return with_edge_to(low, std::move(edge.function), edge.input_nr);
 }
 
+bool let_gradient_through(const at::Tensor& view, c10::ScalarType dtype) {
+  const at::TensorBase& leaf = view._base();
+  if (!takes_16_bit(*meta_of(*leaf.unsafeGetTensorImpl()), dtype)) return false;
+  const autograd::Edge edge = autograd::impl::gradient_edge(view);
+  if (!edge.is_valid()) return false;
+  auto& of_view =
+      const_cast<autograd::InputMetadata&>(edge.function->input_metadata(edge.input_nr));
+  constexpr std::size_t kHeldHere = 2;  // the view's and `edge`
+  const bool is_first_use = edge.function.use_count() == kHeldHere;
+  const auto& next = edge.function->next_edges();
+  of_view.set_grad_dtype(leaf.scalar_type());
+  if (!is_first_use || next.size() != 1) return false;
+  NodePointer accumulator = opened_accumulator(leaf, next[0]);
+  if (!accumulator) return false;
+  const auto input = as_ours(accumulator)->claim_for_view(edge.function);
+  // Both are accumulators of the leaf, so the node's place in the graph stays what it was.
+  const_cast<autograd::Edge&>(next[0]) = autograd::Edge(std::move(accumulator), input);
+  if (input != Accumulator::kLibTorch) of_view.set_grad_dtype(std::nullopt);
+  return true;
+}
+
 at::Tensor alias_of_view(const at::Tensor& low, const at::Tensor& view, bool with_edge) {
   const at::TensorBase& base = view._base();
   autograd::Edge edge;
   if (with_edge) {
     edge = autograd::impl::gradient_edge(view);
     if (!edge.is_valid()) return {};
-    let_gradient_through(base, low.scalar_type(), edge);
   }
   at::Tensor alias = share(low);
   alias.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),

@@ -141,6 +141,104 @@ TEST_F(Gradients, OfOneViewUsedManyTimesWhereTheLeafAsksFor16Bits) {
   expect_grad(p, 1600, kBf16);
 }
 
+/// torch::nn::Linear multiplies by such a view.
+at::Tensor use_view(const at::Tensor& p, double factor) { return use(p.view({2, 4}), factor); }
+
+TEST_F(Gradients, OfOneViewStayIn16Bits) {
+  for (const bool streams : {false, true}) {
+    have_streams(streams);
+    const auto p = opened();
+    for (int step = 0; step < 3; ++step) {
+      forget_grad(p);
+      use_view(p, 3).backward();
+      expect_grad(p, 3, kBf16);
+    }
+    expect_16_bit_next(p);
+  }
+}
+
+TEST_F(Gradients, OfOneViewStayIn16BitsWhereTheLossOfTheStepBeforeLives) {
+  for (const bool streams : {false, true}) {
+    have_streams(streams);
+    const auto p = opened();
+    at::Tensor loss;
+    for (int step = 0; step < 6; ++step) {
+      forget_grad(p);
+      loss = use_view(p, 3);
+      loss.backward();
+      expect_grad(p, 3, kBf16);
+    }
+  }
+}
+
+TEST_F(Gradients, OfOneViewThatOutlivesItsGraphs) {
+  const auto p = opened();
+  const auto view = p.view({2, 4});
+  for (int step = 0; step < 3; ++step) {
+    forget_grad(p);
+    use(view, 3).backward();
+    expect_grad(p, 3, kBf16);
+  }
+}
+
+TEST_F(Gradients, OfManyViewsAreAddedUpInFP32) {
+  for (const bool streams : {false, true}) {
+    have_streams(streams);
+    const auto p = opened();
+    for (int step = 0; step < 2; ++step) {
+      forget_grad(p);
+      at::Tensor loss = torch::zeros({});
+      for (int i = 0; i < 400; ++i) loss = loss + use_view(p, 4);
+      loss.backward();
+      expect_grad(p, 1600);
+    }
+  }
+}
+
+TEST_F(Gradients, OfOneViewThatIsUsedTwiceAreAddedUpInFP32) {
+  const auto p = opened();
+  const auto view = p.view({2, 4});
+  for (int step = 0; step < 2; ++step) {
+    forget_grad(p);
+    (use(view, 256) + use(view, 1)).backward();
+    expect_grad(p, 257);
+  }
+}
+
+TEST_F(Gradients, OfAViewBesideAnOpInFP32) {
+  for (const bool first : {false, true}) {
+    const auto p = opened();
+    at::Tensor loss = torch::zeros({});
+    if (first) loss = loss + p.sum();  // its graph holds LibTorch's accumulator
+    loss = loss + use_view(p, 256);
+    if (!first) loss = loss + p.sum();
+    loss.backward();
+    expect_grad(p, 257);
+  }
+}
+
+TEST_F(Gradients, OfAViewOfAView) {
+  const auto p = opened();
+  use(p.view({2, 4}).t(), 3).backward();
+  expect_grad(p, 3);
+}
+
+TEST_F(Gradients, OfSeveralViewsOfOneNode) {
+  const auto p = opened();
+  const auto halves = p.chunk(2);
+  (use(halves[0], 3) + use(halves[1], 3)).backward();
+  expect_grad(p, 3);
+  forget_grad(p);
+  use(p.chunk(2)[0], 3).backward();
+  EXPECT_EQ(p.grad().sum().item<double>(), 4 * 3);
+}
+
+TEST_F(Gradients, OfAViewWhereTheLeafTakesFP32Alone) {
+  const auto p = owned_parameter({8});
+  use_view(p, 3).backward();
+  expect_grad(p, 3);
+}
+
 /// An op on FP32 whose gradient has 16 bits all the same.
 struct BackwardIn16Bits : torch::autograd::Function<BackwardIn16Bits> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {

@@ -224,10 +224,13 @@ at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
   const bool frozen = kind == Kind::plain_leaf && view.numel() >= base.numel() &&
                       is_held_by_others(base, /*handles=*/1);
   if (!trained && !frozen) return {};
-  const at::Tensor low = cached_copy(at::Tensor(base), dtype, false);
+  const bool with_edge = trained && at::GradMode::is_enabled() && view.requires_grad();
+  const bool keeps_accumulator =
+      with_edge && let_gradient_through(view, dtype) && keeps_aliases(base);
+  const at::Tensor low = cached_copy(at::Tensor(base), dtype, keeps_accumulator);
   if (!low.defined()) return {};
   const c10::InferenceMode no_inference(false);
-  return alias_of_view(low, view, trained && at::GradMode::is_enabled() && view.requires_grad());
+  return alias_of_view(low, view, with_edge);
 }
 
 at::Tensor copy_of_trained(const at::Tensor& leaf, c10::ScalarType dtype) {
