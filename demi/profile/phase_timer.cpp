@@ -1,10 +1,27 @@
 #include "demi/profile/phase_timer.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/record_function.h>
 
 #include <numeric>
+#include <string>
+#include <utility>
 
 namespace demi::profile {
+namespace {
+
+// Null while no profiler asks for ranges, which costs two reads of counters.
+std::shared_ptr<void> range_of(Phase phase) {
+  auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+  if (!callbacks) return nullptr;
+  auto range = std::make_shared<at::RecordFunction>(std::move(*callbacks));
+  const std::string name =
+      std::string(kPhaseRange) + std::string(kPhaseNames[static_cast<std::size_t>(phase)]);
+  if (range->isActive()) range->before(name);
+  return range;
+}
+
+}  // namespace
 
 void synchronize(c10::Device device) {
   if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.has_index() ? device.index() : 0);
@@ -16,6 +33,7 @@ PhaseTimer::PhaseTimer(c10::Device device, bool synchronise)
 void PhaseTimer::pause() {
   if (!running_) return;
   if (synchronise_) synchronize(device_);
+  range_.reset();
   spent_[static_cast<std::size_t>(phase_)] += Clock::now() - since_;
   running_ = false;
 }
@@ -23,6 +41,7 @@ void PhaseTimer::pause() {
 void PhaseTimer::enter(Phase phase) {
   pause();
   phase_ = phase;
+  range_ = range_of(phase);
   since_ = Clock::now();
   running_ = true;
 }
@@ -33,6 +52,7 @@ PhaseTimer::Seconds PhaseTimer::total() const {
 
 void PhaseTimer::reset() {
   running_ = false;
+  range_.reset();
   spent_.fill(Seconds{});
 }
 

@@ -4,21 +4,25 @@
 
 #include <array>
 #include <chrono>
+#include <memory>
 #include <string_view>
 
 #include "demi/core/export.h"
 
 namespace demi::profile {
 
-/// The parts of a training step.
-enum class Phase { data, forward, backward, optimizer, other };
-inline constexpr std::array<std::string_view, 5> kPhaseNames{"data", "forward", "backward",
-                                                             "optimizer", "other"};
+/// The parts of a training step. `unscale` is unscale_ and clipping; a step without them unscales
+/// within `step`.
+enum class Phase { data, forward, loss, backward, unscale, step, other };
+inline constexpr std::array<std::string_view, 7> kPhaseNames{
+    "data", "forward", "loss", "backward", "unscale", "step", "other"};
+/// What a phase is called in a profiler's trace: "demi::forward".
+inline constexpr std::string_view kPhaseRange = "demi::";
 
 /// Wall-clock seconds by phase: `enter` ends the phase before. On a CPU the phases are exact. On a
 /// device that works asynchronously they are the host's time, unless `synchronise` is true: then
-/// each `enter` waits for the device, which makes the step slower and the phases exact. One
-/// thread.
+/// each `enter` waits for the device, which makes the step slower and the phases exact. While a
+/// profiler of LibTorch records, phases are ranges in its trace. One thread.
 class DEMI_API PhaseTimer {
  public:
   using Seconds = std::chrono::duration<double>;
@@ -41,6 +45,7 @@ class DEMI_API PhaseTimer {
   bool running_ = false;
   Phase phase_ = Phase::other;
   Clock::time_point since_{};
+  std::shared_ptr<void> range_;  // in a profiler's trace; null while there is none
   std::array<Seconds, kPhaseNames.size()> spent_{};
 };
 

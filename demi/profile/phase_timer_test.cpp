@@ -1,8 +1,12 @@
 #include "demi/profile/phase_timer.h"
 
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace demi::profile {
 namespace {
@@ -25,6 +29,35 @@ TEST(PhaseTimer, TimeGoesToThePhaseEnteredLastAndNowhereWhilePaused) {
   EXPECT_LE(timer.total(), until_pause);
   timer.reset();
   EXPECT_EQ(timer.total().count(), 0);
+}
+
+std::vector<std::string>& seen_ranges() {
+  static std::vector<std::string> seen;
+  return seen;
+}
+
+// As a profiler of LibTorch sees them: each begins where the one before has ended.
+TEST(PhaseTimer, PhasesAreRangesWhileAProfilerRecords) {
+  const auto begin = [](const at::RecordFunction& range) -> std::unique_ptr<at::ObserverContext> {
+    seen_ranges().emplace_back(range.name());
+    return nullptr;
+  };
+  const auto end = [](const at::RecordFunction& range, at::ObserverContext*) {
+    seen_ranges().push_back(std::string("end of ") + range.name());
+  };
+  PhaseTimer timer{c10::Device(c10::kCPU)};
+  timer.enter(Phase::data);
+  const at::CallbackHandle handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(begin, end).scopes({at::RecordScope::USER_SCOPE}));
+  timer.enter(Phase::forward);
+  timer.enter(Phase::unscale);
+  timer.pause();
+  timer.pause();
+  at::removeCallback(handle);
+  timer.enter(Phase::step);
+  timer.pause();
+  EXPECT_EQ(seen_ranges(), (std::vector<std::string>{"demi::forward", "end of demi::forward",
+                                                     "demi::unscale", "end of demi::unscale"}));
 }
 
 }  // namespace

@@ -216,8 +216,9 @@ std::vector<EpochRecord> read_epochs(const NamedTensors& from) {
                      [&](std::size_t i, double value) { epochs[i].accuracy = unless_none(value); });
   table.read<double>("seconds", [&](std::size_t i, double value) { epochs[i].seconds = value; });
   for (std::size_t p = 0; p < profile::kPhaseNames.size(); ++p)
-    table.read<double>(phase_column(p),
-                       [&](std::size_t i, double value) { epochs[i].phase_seconds[p] = value; });
+    if (table.has(phase_column(p)))  // older versions have other phases
+      table.read<double>(phase_column(p),
+                         [&](std::size_t i, double value) { epochs[i].phase_seconds[p] = value; });
   read_validations(table, from, epochs);
   return epochs;
 }

@@ -96,7 +96,8 @@ Progress read_progress(const checkpoint::Checkpoint& from) {
     count = state_count(numbers, name, kResume);
   });
   each_number(progress, [&](const std::string& name, double& number) {
-    number = state_value(numbers, name, kResume);
+    const bool is_phase = name.starts_with("epoch_seconds.");  // older versions have others
+    if (!is_phase || numbers.contains(name)) number = state_value(numbers, name, kResume);
   });
   progress.in_epoch = state_count(numbers, "in_epoch", kResume, 1) == 1;
   if (numbers.contains("best_epoch"))

@@ -406,12 +406,12 @@ void Run::agree_on_step() {
 
 void Run::take_step(const StepView& view) {
   stage_ = Stage::kInUpdate;
-  timer_.enter(Phase::optimizer);
+  timer_.enter(Phase::step);
   UnreadStep& window = progress_.window;
   window.record.epoch = progress_.epoch.epoch;
   window.record.step = ++progress_.step;
   window.record.learning_rate = learning_rate(*options_.optimizers.front());
-  window.results = update(setup_);
+  window.results = update(setup_, timer_);
   timer_.enter(Phase::other);
   for (const auto& callback : setup_.callbacks) callback->after_update(view);
   count_window_seconds();

@@ -45,7 +45,7 @@ void penalise(Setup& setup, std::vector<at::Tensor>& losses) {
 
 // The losses of the batch, on a graph. Right answers are added to the step's.
 std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Batch& batch,
-                                  const RepeatOptions& how) {
+                                  profile::PhaseTimer& timer, const RepeatOptions& how) {
   const TrainerOptions& options = setup.options;
   if (options.losses) {
     const Autocast region = region_of(setup.precision, options.device, options.op_policy);
@@ -54,6 +54,7 @@ std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Ba
   const at::Tensor output =
       forward_in(setup.precision, setup.network, batch, options.device, options.op_policy);
   if (how.after_forward) how.after_forward(output);
+  timer.enter(Phase::loss);
   const at::Tensor loss = options.loss(output, batch.target, options.label_smoothing);
   const at::Tensor right = options.loss.is_right(output, batch.target);
   if (right.defined()) add_up(step.correct, right.sum());
@@ -65,7 +66,7 @@ at::Tensor forward_and_backward(Setup& setup, UnreadStep& step, const data::Batc
                                 bool sends, profile::PhaseTimer& timer, const RepeatOptions& how) {
   const TrainerOptions& options = setup.options;
   timer.enter(Phase::forward);
-  std::vector<at::Tensor> losses = losses_of(setup, step, batch, how);
+  std::vector<at::Tensor> losses = losses_of(setup, step, batch, timer, how);
   timer.enter(Phase::backward);
   if (options.gradient_penalty > 0) penalise(setup, losses);
   at::Tensor sum;  // of several losses, detached
@@ -124,13 +125,15 @@ at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOpti
   return forward_and_backward(setup, unread, batch, /*sends=*/false, timer, how);
 }
 
-std::vector<StepResult> update(Setup& setup) {
+std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer) {
   const TrainerOptions& options = setup.options;
   std::vector<StepResult> results;
   for (const auto& optimizer : options.optimizers) {
     if (options.clip_norm > 0) {
+      timer.enter(Phase::unscale);
       setup.scaler.unscale_(*optimizer);
       optim::clip_grad_norm_(parameters_of(*optimizer), options.clip_norm);
+      timer.enter(Phase::step);
     }
     results.push_back(setup.scaler.step(*optimizer));
   }

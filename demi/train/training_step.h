@@ -31,6 +31,6 @@ at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, b
 at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how);
 
 /// Unscale, clip, step, average, schedule. Gradients are gone after it.
-std::vector<StepResult> update(Setup& setup);
+std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer);
 
 }  // namespace demi::train
