@@ -31,6 +31,7 @@ void add_commands(CLI::App& app) {
   add_policy(app);
   add_number(app);
   add_doctor(app);
+  add_profile(app);
   // `demi bench WHAT`: each measurement is a subcommand of this one.
   CLI::App* bench = app.add_subcommand("bench", "Check against a reference, then time");
   require_one_of(*bench);

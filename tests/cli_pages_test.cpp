@@ -103,6 +103,8 @@ TEST_F(Pages, Number) { expect_outputs("reference/number.md", 4); }
 
 TEST_F(Pages, Doctor) { expect_outputs("reference/doctor.md", 3); }
 
+TEST_F(Pages, Profiler) { expect_outputs("reference/profiler.md", 4); }
+
 TEST_F(Pages, Concepts) { expect_outputs("guide/concepts.md", 1); }
 
 TEST_F(Pages, Pitfalls) {

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+#include "demi/core/export.h"
+
+namespace demi::profiler {
+
+/// What the process writes to its standard output from construction to `text`, in a file in memory
+/// instead. All threads; one at a time.
+class DEMI_API CapturedOutput {
+ public:
+  /// Not open if the system has no such file: then output goes where it went.
+  CapturedOutput();
+  ~CapturedOutput();
+  CapturedOutput(const CapturedOutput&) = delete;
+  CapturedOutput& operator=(const CapturedOutput&) = delete;
+
+  bool is_open() const { return before_ >= 0; }
+
+  /// Gives the standard output back. What was written, up to 64 MB.
+  std::string text();
+
+ private:
+  void give_back();
+
+  int before_ = -1, file_ = -1;  // descriptors
+};
+
+}  // namespace demi::profiler

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/profile/profile_run.h"
+#include "lab/report/page.h"
+#include "lab/report/table.h"
+
+namespace demi::profiler {
+
+/// The precisions beside each other, the phases of a step, the same ops side by side, and the
+/// kernels that ran. The first run is what the others are set against.
+DEMI_API std::vector<report::Table> to_tables(const Profile& profile);
+
+/// The tables with bars of phases and ops. `command` is the line that profiles again.
+DEMI_API report::Page to_page(const Profile& profile, const std::string& command);
+
+/// One JSON object with everything: all ops, not only the longest.
+DEMI_API std::string to_json(const Profile& profile);
+
+}  // namespace demi::profiler

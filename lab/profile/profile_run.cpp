@@ -1,0 +1,178 @@
+#include "lab/profile/profile_run.h"
+
+#include <fmt/format.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/data/loader.h"
+#include "demi/profile/phase_timer.h"
+#include "demi/train/trainer.h"
+#include "lab/profile/kernel_log.h"
+#include "lab/recipes/plan.h"
+
+namespace demi::profiler {
+namespace {
+
+void check(const ProfileOptions& options) {
+  if (options.warmup >= 1 && options.steps >= 1) return;
+  throw UsageError(
+      {.where = "profile.profile_run",
+       .what = "a number of steps is out of range",
+       .seen = fmt::format("{} of warm-up, {} recorded", options.warmup, options.steps),
+       .accepted = "1 or more of each"});
+}
+
+constexpr std::int64_t kEver = 1'000'000'000;
+
+// One epoch after the other without an end, at which the Trainer would read its device. A smaller
+// batch at an epoch's end is left out.
+class Endless : public data::Loader {
+ public:
+  Endless(std::shared_ptr<const data::Loader> all, std::int64_t batch_size)
+      : all_(std::move(all)),
+        whole_(std::max<std::int64_t>(all_->examples() / batch_size, 1)),
+        batch_size_(std::min(batch_size, all_->examples())) {}
+  std::int64_t examples() const override { return kEver * batch_size_; }
+  std::int64_t batches() const override { return kEver; }
+  data::Batch batch(std::int64_t, std::int64_t position) const override {
+    return all_->batch(position / whole_, position % whole_);
+  }
+
+ private:
+  std::shared_ptr<const data::Loader> all_;
+  std::int64_t whole_, batch_size_;
+};
+
+// One run in training, a few steps at a time.
+class Steps {
+ public:
+  Steps(const ProfileOptions& options, const train::RunSpec& run, const train::Workload& workload)
+      : device_(options.device),
+        config_(train::config_of(options.config, run)),
+        loader_(workload.train, train::batch_size_of(config_)),
+        network_(workload.make_network(static_cast<std::uint64_t>(config_.seed))) {
+    train::keep_in_fp32(config_, network_);
+    torch::manual_seed(static_cast<std::uint64_t>(config_.seed));
+    // A schedule is made for the epoch, or for all steps here if it has fewer.
+    const std::int64_t all = (options.warmup + 3 * options.steps + 1) * config_.accumulate;
+    train::TrainerOptions trainer =
+        train::trainer_options(config_, run, std::max(workload.train->batches(), all), device_);
+    trainer.optimizers = {train::make_optimizer(config_, network_)};
+    trainer.epochs = 1;
+    trainer.max_steps = 0;
+    trainer.read_every = kEver;  // a read of the device would be a wait that no step has
+    trainer.give_up_after = 0;
+    trainer_.emplace(network_, trainer);
+    parts_ = std::make_unique<train::Trainer::Parts>(*trainer_, loader_);
+  }
+
+  void take(std::int64_t steps) { parts_->advance(steps); }
+
+  // Milliseconds of each.
+  std::vector<double> timed(std::int64_t steps) {
+    std::vector<double> ms;
+    for (std::int64_t i = 0; i < steps; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      take(1);
+      profile::synchronize(device_);
+      ms.push_back(
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+              .count());
+    }
+    return ms;
+  }
+
+ private:
+  c10::Device device_;
+  train::Config config_;
+  Endless loader_;
+  train::Network network_;
+  std::optional<train::Trainer> trainer_;
+  std::unique_ptr<train::Trainer::Parts> parts_;
+};
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::string demi_name(const std::string& onednn) {
+  if (onednn == "f32") return "fp32";
+  if (onednn == "f16") return "fp16";
+  if (onednn == "f64") return "fp64";
+  return onednn;
+}
+
+// Kernels of their own name first: a reorder only prepares another one's arguments.
+void name_kernels(Summary& summary, std::vector<CpuKernel> kernels) {
+  const auto is_reorder = [](const CpuKernel& one) { return one.name.starts_with("reorder"); };
+  std::ranges::stable_sort(kernels, {}, is_reorder);
+  for (OpUse& use : summary.ops)
+    for (const CpuKernel& kernel : kernels) {
+      const std::string dtype = demi_name(kernel.dtype);
+      if (kernel.op == use.name && (dtype.empty() || dtype == use.dtype))
+        if (std::ranges::find(use.kernels, kernel.name) == use.kernels.end())
+          use.kernels.push_back(kernel.name);
+    }
+}
+
+void read_kernel_names(Steps& steps, RunProfile& result) {
+  KernelLog log;
+  if (!log.is_open()) {
+    result.missing.emplace_back("oneDNN writes no log here: the names of its kernels are missing.");
+    return;
+  }
+  steps.take(1);
+  name_kernels(result.summary, log.finish());
+}
+
+void record(const ProfileOptions& options, Steps& steps, RunProfile& result) {
+  Recording recording(options.device);
+  result.recorded_ms = median(steps.timed(options.steps));
+  result.summary = summarise(recording.finish(), options.steps);
+  for (const std::string& missing : recording.missing()) result.missing.push_back(missing);
+  if (options.trace.empty()) return;
+  recording.save(options.trace);
+  result.trace = options.trace;
+}
+
+// What a device or this LibTorch does not have is named, and the rest is measured.
+template <class Measure>
+void unless_missing(RunProfile& result, const Measure& measure) {
+  try {
+    measure();
+  } catch (const DeviceError& none) {
+    result.missing.emplace_back(none.what());
+  }
+}
+
+}  // namespace
+
+RunProfile profile_run(const ProfileOptions& options, const train::RunSpec& run,
+                       const train::Workload& workload) {
+  check(options);
+  RunProfile result{.precision = run.label, .summary = summarise({}, options.steps)};
+  Steps steps(options, run, workload);
+  steps.take(options.warmup);
+  // Half of them before and half after, so that another program's time does not all fall on one.
+  const std::int64_t before = (options.steps + 1) / 2;
+  std::vector<double> plain = steps.timed(before);
+  unless_missing(result, [&] { record(options, steps, result); });
+  for (const double ms : steps.timed(options.steps - before)) plain.push_back(ms);
+  result.plain_ms = median(std::move(plain));
+  if (options.device.is_cpu() && options.kernel_names) read_kernel_names(steps, result);
+  if (options.ranges)
+    unless_missing(result, [&] {
+      const Ranges ranges(*options.ranges);
+      steps.take(options.steps);
+    });
+  return result;
+}
+
+}  // namespace demi::profiler

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/profile/recording.h"
+#include "lab/profile/summary.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/machine.h"
+#include "lab/recipes/run_spec.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::profiler {
+
+struct ProfileOptions {
+  train::Config config;
+  c10::Device device = c10::kCPU;
+  std::int64_t warmup = 3;      // steps before; 1 or more
+  std::int64_t steps = 5;       // recorded, and as many around them without; 1 or more
+  bool kernel_names = true;     // on a CPU: one step more, for the logs of oneDNN and MKL
+  std::filesystem::path trace;  // file of the trace; empty: none
+  /// As many steps more, with ranges for a profiler of the system's.
+  std::optional<Ranges::Kind> ranges;
+};
+
+/// The steps of one precision.
+struct RunProfile {
+  std::string precision;  // the run's label
+  Summary summary;
+  double plain_ms = 0;               // a step without the profiler, median
+  double recorded_ms = 0;            // a step with it, median
+  std::filesystem::path trace;       // that was written; empty: none
+  std::vector<std::string> missing;  // what could not be measured, for people
+
+  /// Of the profiler: 0.02 is 2 % more time.
+  double overhead() const {
+    return plain_ms > 0 && recorded_ms > 0 ? recorded_ms / plain_ms - 1 : 0;
+  }
+};
+
+/// Trains a run of the config a few steps, then as many again with the profiler on: those of the
+/// Trainer, data included. What is missing (a profiler, NVTX, oneDNN's log) is named in the result,
+/// and the rest is measured. Throws UsageError for counts below 1, TrainingError as
+/// Recording::save.
+DEMI_API RunProfile profile_run(const ProfileOptions& options, const train::RunSpec& run,
+                                const train::Workload& workload);
+
+/// What `demi profile` found.
+struct Profile {
+  std::string recipe;
+  train::Config config;
+  train::Machine machine;
+  std::int64_t steps = 0;
+  std::vector<RunProfile> runs;
+};
+
+}  // namespace demi::profiler
