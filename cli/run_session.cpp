@@ -16,6 +16,7 @@
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
 #include "demi/tensor/device.h"
+#include "lab/doctor/explain.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
 #include "lab/recipes/health.h"
@@ -241,7 +242,12 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
     progress_->set_run(several_ ? run.label : "");
     if (files_) files_->set_run(run.label);
   };
-  return train(options);
+  train::Comparison result = train(options);
+  if (!config_.dry_run && stop_signal() == 0 && doctor::has_minor_speedup(result)) {
+    note("the speedup is minor: a few steps more are profiled, to say why");
+    doctor::explain_speedups(result, workload_, device_);
+  }
+  return result;
 }
 
 train::LayerReport RunSession::compare_layers(std::vector<train::RunSpec> runs, int64_t steps) {

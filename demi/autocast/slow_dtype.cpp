@@ -77,6 +77,9 @@ std::string why_slow_on_cuda(int compute_capability, c10::ScalarType dtype) {
            "a conversion, so that it is slower than FP32";
   if (compute_capability == 61)
     return "fp16 arithmetic runs at 1/64 of the rate of FP32 on compute capability 6.1";
+  if (compute_capability < 70)
+    return "fp16 has no tensor cores below compute capability 7.0: it saves memory, and products "
+           "gain little time";
   return "";
 }
 

@@ -13,8 +13,9 @@
 
 namespace demi {
 
-/// Why this dtype is slower than FP32 on this device, with the factor if it is known; "" if it is
-/// not slower. For CUDA: on any of the GPUs, which are named if there are several.
+/// Why this dtype gains no time over FP32 on this device, or little, with the factor if it is
+/// known; "" if there are units for its products. For CUDA: on any of the GPUs, which are named if
+/// there are several.
 DEMI_API std::string why_slow(c10::DeviceType device, c10::ScalarType dtype);
 
 /// The same for CUDA devices of these compute capabilities (10 * major + minor), by NVIDIA's table
@@ -28,7 +29,7 @@ DEMI_API std::string why_slow_on_cuda(const std::vector<int>& compute_capabiliti
 DEMI_API std::string once_known(std::atomic<bool>& known,
                                 const std::function<std::optional<std::string>()>& ask);
 
-/// Warns (c10 warning) if the dtype is slower than FP32, once for each device type and dtype in
+/// Warns (c10 warning) if the dtype gains no time over FP32, once for each device type and dtype in
 /// this process. Any thread.
 void warn_where_slow(c10::DeviceType device, c10::ScalarType dtype);
 

@@ -30,7 +30,9 @@ TEST(SlowDtype, Bf16OnCudaNeedsAmpere) {
 TEST(SlowDtype, Fp16OnCuda) {
   EXPECT_THAT(why_slow_on_cuda(52, ScalarType::Half), HasSubstr("5.3"));
   EXPECT_THAT(why_slow_on_cuda(61, ScalarType::Half), HasSubstr("1/64"));
-  for (const int capability : {53, 60, 62, 70, 75, 80, 90})
+  for (const int capability : {53, 60, 62})  // twice FP32's rate at most, and no tensor cores
+    EXPECT_THAT(why_slow_on_cuda(capability, ScalarType::Half), HasSubstr("7.0")) << capability;
+  for (const int capability : {70, 75, 80, 90})
     EXPECT_EQ(why_slow_on_cuda(capability, ScalarType::Half), "") << capability;
 }
 

@@ -31,6 +31,9 @@ struct CompareOptions {
 /// Below this share of the cores a run's time says more of the neighbours than of the run.
 inline constexpr double kQuietShare = 0.9;
 
+/// Below this speedup `demi compare` says what is in the way.
+inline constexpr double kMinorSpeedup = 1.2;
+
 struct Comparison {
   std::string recipe;
   Config config;

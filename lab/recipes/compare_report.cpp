@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -166,6 +167,32 @@ void note_fp32(const Comparison& c, std::vector<std::string>& notes) {
         "cuDNN timed its algorithms for each shape in the first steps (--no-cudnn-benchmark).");
 }
 
+// Why a speedup is minor, one line a cause, in their order.
+void note_slow_causes(const Comparison& c, std::vector<std::string>& notes) {
+  for (const RunResult& run : c.runs)
+    for (std::size_t i = 0; i < run.slow_causes.size(); ++i)
+      notes.push_back(fmt::format("{}, {}: {}", run.spec.label,
+                                  i == 0 ? "why it is hardly faster" : "then",
+                                  run.slow_causes[i].text));
+}
+
+report::Section slow_section(const Comparison& c) {
+  report::Section section{"Why the speedup is minor", {}};
+  for (const RunResult& run : c.runs) {
+    if (run.slow_causes.empty()) continue;
+    report::Table table{.title = run.spec.label + ": " + format_factor(run.speedup)};
+    table.columns = {{.name = "cause", .align = report::Align::kLeft},
+                     {.name = "what shows it", .align = report::Align::kLeft}};
+    for (const SlowCause& cause : run.slow_causes) {
+      std::string name = cause.name;
+      std::ranges::replace(name, '_', ' ');
+      table.rows.push_back({std::move(name), cause.text});
+    }
+    section.blocks.emplace_back(std::move(table));
+  }
+  return section;
+}
+
 // By the names of demi::Backends. null: as LibTorch has it by itself, or as the precision says.
 nlohmann::ordered_json json_of(const Backends& b) {
   const auto value = [](const auto& setting) {
@@ -234,14 +261,18 @@ report::Chart accuracy_chart(const Comparison& c) {
 
 report::StackedBars phase_bars(const Comparison& c) {
   report::StackedBars bars{.title = "Training time by phase", .unit = "s"};
-  for (const std::string_view name : profile::kPhaseNames) bars.parts.emplace_back(name);
-  for (const RunResult& run : c.runs) {
-    report::StackedBars::Bar bar{.name = run.spec.label,
-                                 .values = std::vector<double>(bars.parts.size())};
-    for (const EpochRecord& epoch : run.history.epochs) {
-      for (std::size_t i = 0; i < bar.values.size(); ++i) bar.values[i] += epoch.phase_seconds[i];
-    }
-    bars.bars.push_back(std::move(bar));
+  std::vector<std::array<double, profile::kPhaseNames.size()>> seconds_of(c.runs.size());
+  for (std::size_t run = 0; run < c.runs.size(); ++run)
+    for (const EpochRecord& epoch : c.runs[run].history.epochs)
+      for (std::size_t i = 0; i < epoch.phase_seconds.size(); ++i)
+        seconds_of[run][i] += epoch.phase_seconds[i];
+  for (const RunResult& run : c.runs) bars.bars.push_back({.name = run.spec.label});
+  for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i) {
+    if (std::ranges::none_of(seconds_of, [i](const auto& of_run) { return of_run[i] > 0; }))
+      continue;  // there is no clipping
+    bars.parts.emplace_back(profile::kPhaseNames[i]);
+    for (std::size_t run = 0; run < c.runs.size(); ++run)
+      bars.bars[run].values.push_back(seconds_of[run][i]);
   }
   if (c.machine.device != "cpu") bars.note = "The host's time: the device works behind its back.";
   return bars;
@@ -357,6 +388,12 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   json["cores_share"] = number(run.cores_share);
   json["involuntary_switches"] = run.involuntary_switches;
   json["stopped"] = run.history.stopped;
+  if (!run.slow_causes.empty()) {
+    json["slow_causes"] = nlohmann::ordered_json::array();
+    for (const SlowCause& cause : run.slow_causes)
+      json["slow_causes"].push_back(
+          {{"name", cause.name}, {"number", cause.number}, {"text", cause.text}});
+  }
   if (!run.origins.empty()) json["anomalies"] = json_of(run.origins);
   if (run.what_if) json["what_if"] = json_of(*run.what_if, run.what_if_policy.string());
   json["failed"] =
@@ -383,6 +420,7 @@ report::Table to_table(const Comparison& c) {
                     "together, is left out.",
                     c.turn_steps));
   table.notes.insert(table.notes.end(), c.notes.begin(), c.notes.end());
+  note_slow_causes(c, table.notes);
   std::string stopped;
   for (const RunResult& run : c.runs)
     if (run.history.stopped) stopped += (stopped.empty() ? "" : ", ") + run.spec.label;
@@ -464,6 +502,8 @@ report::Page to_page(const Comparison& c, const std::string& command) {
     page.sections[1].blocks.emplace_back(report::Paragraph{
         "No loss is scaled here: fp32, tf32, fp64 and bf16 have the exponent range for it."});
   }
+  if (report::Section slow = slow_section(c); !slow.blocks.empty())
+    page.sections.insert(page.sections.begin() + 1, std::move(slow));
   if (auto beside = published_beside(c))
     page.sections.insert(page.sections.begin() + 1, {"Published results", {std::move(*beside)}});
   if (!c.runs.front().class_accuracy.empty())

@@ -61,6 +61,13 @@ struct RunOptions {
   std::function<void(const monitor::WhatIfResult&)> on_what_if;
 };
 
+/// A reason why a run is hardly faster than the first one, with the number that shows it.
+struct SlowCause {
+  std::string name;   // no_unit, idle, waits, short_kernels, dimensions or little_in_16_bits
+  double number = 0;  // what `text` says of it: a share, a count, a ratio
+  std::string text;   // for people, with what to do
+};
+
 /// A run and its results: one row of the table.
 struct RunResult {
   RunSpec spec;
@@ -92,7 +99,8 @@ struct RunResult {
   std::optional<monitor::WhatIfResult> what_if;
   /// FOLDER/PREFIXop-policy-FORMAT.txt, if it cures something; empty: none was written.
   std::filesystem::path what_if_policy;
-  double speedup = 0;  // the first run's seconds_per_epoch over this one's
+  double speedup = 0;                  // the first run's seconds_per_epoch over this one's
+  std::vector<SlowCause> slow_causes;  // of a minor speedup, the first in order first
 };
 
 /// Throws what keep_in_fp32 would throw for one of these runs, before any of them is trained.
