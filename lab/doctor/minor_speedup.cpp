@@ -121,11 +121,13 @@ std::vector<SlowCause> causes_of(const SpeedupFacts& facts) {
   };
   add(no_unit(facts));
   if (facts.is_profiled) {
-    add(idle(facts));
+    // Without a GPU's kernels, times are the host's and say nothing of it.
+    const bool has_times = !facts.is_device || facts.profile.is_device;
+    if (has_times) add(idle(facts));
     add(waits(facts));
-    add(short_kernels(facts));
+    if (has_times) add(short_kernels(facts));
     add(dimensions(facts));
-    add(little_in_16_bits(facts));
+    if (has_times) add(little_in_16_bits(facts));
   }
   return causes;
 }

@@ -28,6 +28,7 @@ using testing::SizeIs;
 SpeedupFacts sound(bool is_device = true) {
   SpeedupFacts f{.dtype = "fp16", .product_gain = 4, .is_device = is_device, .is_profiled = true};
   f.profile.steps = 5;
+  f.profile.is_device = is_device;
   f.profile.step_ms = 10;
   f.profile.phase_ms = {{"data", 0.1}, {"forward", 3}, {"backward", 6}, {"step", 0.9}};
   f.profile.ops_ms = 9;
@@ -184,6 +185,17 @@ TEST(MinorSpeedup, WithoutAProfileOnlyTheUnitIsKnown) {
   f.is_profiled = false;
   f.profile.idle_share = 0.9;
   EXPECT_EQ(first(f), "none");
+}
+
+// CUPTI without permission: the times are the host's.
+TEST(MinorSpeedup, OfAGpuWithoutItsKernelsOnlyWhatTheHostKnows) {
+  SpeedupFacts f = sound();
+  f.profile.is_device = false;
+  f.profile.idle_share = f.profile.short_share = f.profile.short_time_share = 0.9;
+  f.profile.low_time_share = 0.1;
+  EXPECT_EQ(first(f), "none");
+  f.profile.syncs = {{"loss: aten::item", 1}};
+  EXPECT_THAT(first(f), HasSubstr("waits"));
 }
 
 // On this machine, as it is measured.
