@@ -243,7 +243,8 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
     if (files_) files_->set_run(run.label);
   };
   train::Comparison result = train(options);
-  if (!config_.dry_run && stop_signal() == 0 && doctor::has_minor_speedup(result)) {
+  if (!config_.dry_run && config_.ranks == 1 && stop_signal() == 0 &&
+      doctor::has_minor_speedup(result)) {
     note("the speedup is minor: a few steps more are profiled, to say why");
     doctor::explain_speedups(result, workload_, device_);
   }
