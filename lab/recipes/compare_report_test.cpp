@@ -58,6 +58,30 @@ TEST(CompareReport, TableHasARowARunAndSaysWhatItRanOn) {
   EXPECT_EQ(table.notes.back(), "a note");
 }
 
+// In their order, in the table's foot, the report and the JSON; without them no section.
+TEST(CompareReport, SaysWhyASpeedupIsMinor) {
+  Comparison c = two_runs();
+  EXPECT_EQ(report::to_html(to_page(c, "demi compare")).find("Why the speedup"), std::string::npos);
+  EXPECT_FALSE(nlohmann::json::parse(to_json(c))["runs"][1].contains("slow_causes"));
+  c.runs[1].speedup = 1.05;
+  c.runs[1].slow_causes = {{"idle", 0.62, "the device is idle for 62 % of a step"},
+                           {"short_kernels", 0.9, "90 % of the kernels are short"}};
+  std::string notes;
+  for (const std::string& note : to_table(c).notes) notes += note + "\n";
+  const auto idle = notes.find("fp16, why it is hardly faster: the device is idle for 62 %");
+  const auto shorts = notes.find("fp16, then: 90 % of the kernels are short");
+  ASSERT_NE(idle, std::string::npos) << notes;
+  ASSERT_NE(shorts, std::string::npos) << notes;
+  EXPECT_LT(idle, shorts);
+  const std::string html = report::to_html(to_page(c, "demi compare"));
+  EXPECT_NE(html.find("Why the speedup is minor"), std::string::npos);
+  EXPECT_NE(html.find("short kernels"), std::string::npos);
+  const auto causes = nlohmann::json::parse(to_json(c))["runs"][1]["slow_causes"];
+  ASSERT_EQ(causes.size(), 2u);
+  EXPECT_EQ(causes[0]["name"], "idle");
+  EXPECT_EQ(causes[0]["number"], 0.62);
+}
+
 std::string cell_of(const report::Table& table, std::size_t row, const std::string& column) {
   for (std::size_t i = 0; i < table.columns.size(); ++i)
     if (table.columns[i].name == column) return table.rows[row][i];
