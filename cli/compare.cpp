@@ -83,7 +83,7 @@ std::string totals(const train::Comparison& c) {
   for (const train::RunResult& run : c.runs)
     text += fmt::format(
         "{}\nTotal execution time = {:.3f} sec\nMax memory used by tensors = {} bytes\n",
-        run.spec.label, run.seconds, run.peak_bytes);
+        run.spec.label, run.seconds, run.peak_bytes + run.data_bytes);
   return text;
 }
 

@@ -205,6 +205,20 @@ TEST_F(Gradients, OfOneViewThatIsUsedTwiceAreAddedUpInFP32) {
   }
 }
 
+// 257 is no number of bf16.
+TEST_F(Gradients, OfOneViewThatAnOpInFP32UsesTooAreAddedUpInFP32) {
+  for (const bool first : {false, true}) {
+    const auto p = opened();
+    const auto view = p.view({2, 4});
+    at::Tensor loss = torch::zeros({});
+    if (first) loss = loss + view.sum();
+    loss = loss + use(view, 256);
+    if (!first) loss = loss + view.sum();
+    loss.backward();
+    expect_grad(p, 257);
+  }
+}
+
 TEST_F(Gradients, OfAViewBesideAnOpInFP32) {
   for (const bool first : {false, true}) {
     const auto p = opened();

@@ -97,6 +97,15 @@ std::vector<Field> fields_of(const Comparison& c) {
   return fields;
 }
 
+// What the peaks of tensors leave out.
+void note_data(const Comparison& c, std::vector<std::string>& notes) {
+  int64_t most = 0;
+  for (const RunResult& run : c.runs) most = std::max(most, run.data_bytes);
+  if (most == 0) return;
+  notes.push_back(fmt::format("The data, {} on the device, are beside the peak memory of tensors.",
+                              report::format_bytes(static_cast<double>(most))));
+}
+
 // Why speedups are marked.
 void note_disturbances(const Comparison& c, std::vector<std::string>& notes) {
   for (const RunResult& run : c.runs) {
@@ -378,6 +387,7 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   if (!run.class_accuracy.empty()) json["class_accuracy"] = run.class_accuracy;
   json["parameters"] = run.parameters;
   json["peak_bytes"] = run.peak_bytes;
+  json["data_bytes"] = run.data_bytes;
   json["peak_resident_bytes"] = run.peak_resident_bytes > 0
                                     ? nlohmann::ordered_json(run.peak_resident_bytes)
                                     : nlohmann::ordered_json();
@@ -414,6 +424,7 @@ report::Table to_table(const Comparison& c) {
   table.notes = {data_line(c), describe(c.machine)};
   note_disturbances(c, table.notes);
   note_fp32(c, table.notes);
+  note_data(c, table.notes);
   if (c.turn_steps > 0)
     table.notes.push_back(
         fmt::format("The runs took turns of {} steps; the process's peak memory, of all of them "

@@ -39,11 +39,21 @@ TEST(CompareReport, JsonHasTheWordsThatScriptsRelyOn) {
   EXPECT_EQ(json["speedup"], 2);
   ASSERT_EQ(json["runs"].size(), 2u);
   for (const char* key : {"precision", "seconds", "seconds_per_epoch", "test_loss", "test_accuracy",
-                          "test_accuracy_fp32_eval", "peak_bytes", "model_bytes",
+                          "test_accuracy_fp32_eval", "peak_bytes", "data_bytes", "model_bytes",
                           "checkpoint_bytes", "skipped_steps"}) {
     EXPECT_TRUE(json["runs"][1].contains(key)) << key;
   }
   EXPECT_EQ(json["runs"][1]["precision"], "fp16");
+}
+
+TEST(CompareReport, DataOnTheDeviceAreSaidApart) {
+  Comparison c = two_runs();
+  for (const std::string& note : to_table(c).notes) EXPECT_EQ(note.find("beside"), note.npos);
+  for (RunResult& run : c.runs) run.data_bytes = 55'000'000;
+  const auto notes = to_table(c).notes;
+  EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
+    return note.find("The data, 55.0 MB on the device, are beside") != note.npos;
+  }));
 }
 
 TEST(CompareReport, TableHasARowARunAndSaysWhatItRanOn) {
@@ -262,8 +272,11 @@ TEST(Published, TheRunStandsBelowItsRecipesFigures) {
   ASSERT_EQ(beside->rows.size(), published.rows.size() + 1);
   EXPECT_EQ(beside->rows.front(), published.rows.front());
   EXPECT_EQ(beside->rows.back(),
-            (std::vector<std::string>{"this run, cpu, fp16", "128", "1m32s", "1m15s", "89.9",
-                                      "45.2", "92.13 %", "92.13 %"}));
+            (std::vector<std::string>{"this run, cpu, fp16", "128", "1m32s", "1m15s", "94.3",
+                                      "47.4", "92.13 %", "92.13 %"}));
+  for (const std::size_t size : {4, 5}) EXPECT_EQ(beside->columns[size].unit, "MB");
+  EXPECT_EQ(beside->rows.front()[4], "94") << "90 MiB";
+  EXPECT_EQ(beside->rows.front()[5], "48") << "46 MiB";
   EXPECT_EQ(beside->notes.front(), published.notes.front()) << "the source stays";
   EXPECT_NE(beside->notes.back().find("5 epochs of 50,000"), std::string::npos);
   const auto json = nlohmann::json::parse(to_json(of_resnet50()));

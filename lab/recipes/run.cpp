@@ -239,8 +239,8 @@ struct RunInParts::Work {
         workload(workload_),
         device(device_),
         options(options_),
-        result{.spec = spec},
-        memory(device, shared_bytes) {}
+        result{.spec = spec, .data_bytes = shared_bytes},
+        memory(device, /*shared_bytes=*/0) {}
 
   void begin();
   TrainerOptions told();

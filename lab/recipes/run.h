@@ -81,7 +81,8 @@ struct RunResult {
   std::optional<double> test_top_k_accuracy;      // of the shipped weights, as test_accuracy
   std::vector<double> class_accuracy;             // likewise by class, if asked
   int64_t parameters = 0;
-  int64_t peak_bytes = 0;           // of tensors while training
+  int64_t peak_bytes = 0;           // of tensors while training, the data set on the device apart
+  int64_t data_bytes = 0;           // of tensors on the device before the run: its data set
   int64_t peak_resident_bytes = 0;  // of the process while training
   int64_t model_bytes = 0;          // of the weights file that one would ship
   int64_t checkpoint_bytes = 0;     // of the folder to go on training from
@@ -122,7 +123,7 @@ DEMI_API RunResult run(const Config& config, const RunSpec& spec, const Workload
 class DEMI_API RunInParts {
  public:
   /// Makes the network. `shared_bytes`: memory in use on the device before the first of the runs
-  /// that take turns.
+  /// that take turns, which is RunResult::data_bytes and none of the peak.
   RunInParts(const Config& config, const RunSpec& spec, const Workload& workload,
              c10::Device device, const RunOptions& options, int64_t shared_bytes);
   ~RunInParts();
