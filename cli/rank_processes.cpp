@@ -113,7 +113,9 @@ void RankProcesses::start(int rank, const std::vector<char*>& words,
       ::dup2(pipe[1], STDOUT_FILENO);
       ::dup2(pipe[1], STDERR_FILENO);
     }
+#ifdef SYS_close_range
     ::syscall(SYS_close_range, 3U, ~0U, 0U);  // the store's port, the other ranks' pipes
+#endif
     ::execve("/proc/self/exe", words.data(), environment.data());
     ::_exit(127);
   }

@@ -22,6 +22,7 @@
 #include "demi/core/flush_subnormals.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
+#include "demi/distributed/sync_batch_norm.h"
 #include "demi/monitor/exponent_histogram.h"
 #include "demi/monitor/find_nonfinite.h"
 #include "demi/monitor/monitor.h"

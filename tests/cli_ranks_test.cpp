@@ -16,6 +16,7 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "tests/cli_testing.h"
+#include "tests/small_recipes.h"
 
 namespace cli_testing {
 namespace {
@@ -130,6 +131,30 @@ TEST_F(CliRanks, TrainAsOneProcess) {
   const auto of_one = nlohmann::json::parse(one.out);
   EXPECT_EQ(said["training_examples"], of_one["training_examples"]);
   EXPECT_THAT(two.err, HasSubstr("2 ranks with"));
+}
+
+// With batch normalisation over both ranks, augmentation aside. In FP64, where 1e-9 is 10^7
+// roundings: enough for every sum of these few steps, and no room for a figure of one rank alone.
+TEST_F(CliRanks, TheMainJobHasTheCurveOfOneRank) {
+  small_recipes::write_data("fashion-mnist", folder_ / "data");
+  const auto words = [&](const char* ranks, const char* batch) {
+    return Words{"train",    "fashion-cnn", "--data-dir",        (folder_ / "data").string(),
+                 "--ranks",  ranks,         "--batch-size",      batch,
+                 "--epochs", "2",           "--test-batch-size", "3",
+                 "--device", "cpu",         "--precision",       "fp64",
+                 "--json"};
+  };
+  const Outcome one = run(words("1", "4")), two = run(words("2", "2"));
+  ASSERT_EQ(one.code, 0) << one.err;
+  ASSERT_EQ(two.code, 0) << two.err;
+  const auto alone = losses("train-fashion-cnn-001"), together = losses("train-fashion-cnn-002");
+  ASSERT_GT(alone.size(), 2U);
+  ASSERT_EQ(together.size(), alone.size());
+  for (std::size_t i = 0; i < alone.size(); ++i)
+    EXPECT_NEAR(together[i], alone[i], 1e-9 * alone[i]) << "step " << i + 1;
+  const auto of_one = nlohmann::json::parse(one.out), of_two = nlohmann::json::parse(two.out);
+  EXPECT_EQ(of_two["runs"][0]["test_accuracy"], of_one["runs"][0]["test_accuracy"]);
+  EXPECT_EQ(of_two["test_examples"], of_one["test_examples"]);
 }
 
 // A run of four ranks is stopped, goes on with two, and ends with one.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "demi/autocast/backward.h"
+#include "demi/distributed/sync_batch_norm.h"
 #include "demi/optim/clip.h"
 #include "demi/train/forward.h"
 
@@ -120,6 +121,7 @@ at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, b
 
 at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how) {
   const Without without(setup, how);
+  const distributed::LocalBatchNorm local;  // the other ranks do not repeat it
   UnreadStep unread;
   profile::PhaseTimer timer(setup.options.device);
   return forward_and_backward(setup, unread, batch, /*sends=*/false, timer, how);

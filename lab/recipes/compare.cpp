@@ -1,5 +1,7 @@
 #include "lab/recipes/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -115,6 +117,10 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
   const bool turns = options.turn_steps > 0 && options.runs.size() > 1;
   if (turns) result.turn_steps = options.turn_steps;
   if (!workload.note.empty()) result.notes.push_back(workload.note);
+  if (options.config.ranks > 1)
+    result.notes.push_back(
+        fmt::format("{} ranks, each with batches of {}; times and memory are those of rank 0",
+                    options.config.ranks, options.config.batch_size));
   result.runs = turns ? in_turns(options, workload) : one_after_the_other(options, workload);
   note_slow_precisions(result, options.device);
   for (RunResult& run : result.runs) {

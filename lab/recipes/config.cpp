@@ -390,6 +390,10 @@ std::vector<Setting> place_settings() {
             "Processes of this machine that train together, each with batches of --batch-size; "
             "torchrun, mpirun and srun say it themselves",
             1024),
+      flag("sync-batch-norm", g, &Config::sync_batch_norm,
+           "Several ranks: batch normalisation over the batches of all of them; without it over "
+           "each "
+           "rank's own"),
       whole("seed", g, &Config::seed, 0,
             "Seed of the initial weights, the data order and the augmentation",
             std::numeric_limits<int64_t>::max()),

@@ -62,6 +62,7 @@ struct Config {
   // Where
   std::string device = "auto";
   int64_t ranks = 1;  // processes that train together, each with batches of batch_size
+  bool sync_batch_norm = true;
   int64_t seed = 0;
   bool dry_run = false;
   int64_t monitor = 0;  // steps; 0: off

@@ -20,6 +20,7 @@
 #include "demi/core/error.h"
 #include "demi/core/state_dict.h"
 #include "demi/distributed/distributed_data_parallel.h"
+#include "demi/distributed/sync_batch_norm.h"
 #include "demi/monitor/origin_search.h"
 #include "demi/profile/core_share.h"
 #include "demi/profile/memory.h"
@@ -309,6 +310,8 @@ void RunInParts::Work::begin() {
   network = workload.make_network(seed);
   result.parameters = models::parameter_count(*network.module);
   keep_in_fp32(config, network);
+  if (options.group && config.sync_batch_norm)
+    distributed::synchronise_batch_norm(*network.module, *options.group);
   random.emplace(device, seed);
   if (is_stopped(options)) {
     result.history.stopped = true;
