@@ -19,7 +19,7 @@ class ProcessGroup;
 
 struct DistributedOptions {
   /// Gradients are sent in buckets of about this size, while backward goes on.
-  std::int64_t bucket_bytes = 25 << 20;
+  std::int64_t bucket_bytes = 4 << 20;
   /// The size of the first bucket, which is sent early.
   std::int64_t first_bucket_bytes = 1 << 20;
   /// The dtype in which gradients travel and are added up: fp32, bf16 or fp16. None: each in its

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""How long a step of data parallel training takes on N devices: the model of docs/scaling.md.
+
+    benchmarks/scaling_model.py                    the tables of docs/scaling.md
+    benchmarks/scaling_model.py --check FILE...    beside what benchmarks/distributed.py printed
+    benchmarks/scaling_model.py --page docs/scaling.md [--write]    whether the page has these tables
+
+Forward takes a third of the computation and backward two thirds, layer by layer, each as long as its share of the parameters. A
+bucket is sent when its last gradient is there and the bucket before it has arrived; the last one at the end of backward.
+"""
+import argparse
+import dataclasses
+import json
+import math
+import sys
+
+MIB = 2**20
+
+
+@dataclasses.dataclass
+class Link:
+    """An all-reduce among n: a latency for each of 2 log2(n) hops (double binary trees), bytes as in a ring."""
+    bytes_per_second: float
+    latency: float
+
+    def all_reduce(self, size, n):
+        if n == 1:
+            return 0.0
+        return 2 * math.log2(n) * self.latency + 2 * (n - 1) / n * size / self.bytes_per_second
+
+
+@dataclasses.dataclass
+class Cluster:
+    """Nodes of devices: reduce-scatter in the node, all-reduce of a share between nodes, all-gather in the node."""
+    per_node: int
+    inside: Link
+    between: Link
+
+    def all_reduce(self, size, n):
+        local = min(n, self.per_node)
+        nodes = max(1, n // self.per_node)
+        return self.inside.all_reduce(size, local) + self.between.all_reduce(size / local, nodes)
+
+
+def buckets(layers, layer_bytes, limit, first):
+    """Layers of each bucket, from the last layer on: closed once it has reached its limit."""
+    result, now = [], 0
+    for _ in range(layers):
+        now += 1
+        if now * layer_bytes >= (limit if result else first):
+            result.append(now)
+            now = 0
+    if now:
+        result.append(now)
+    return result
+
+
+def step_seconds(compute, layers, layer_bytes, all_reduce, limit, first=MIB):
+    forward, a_layer = compute / 3, compute * 2 / 3 / layers
+    sent, done = 0, 0.0
+    plan = buckets(layers, layer_bytes, limit, first)
+    for number, count in enumerate(plan):
+        sent += count
+        ready = compute if number == len(plan) - 1 else forward + sent * a_layer
+        done = max(done, ready) + all_reduce(count * layer_bytes)
+    return max(done, compute)
+
+
+# Assumptions, named on the page.
+CLUSTERS = {
+    "NVLink, 400 Gbit/s a device": Cluster(8, Link(360e9, 3e-6), Link(40e9, 8e-6)),
+    "PCIe, 100 Gbit/s a node": Cluster(8, Link(20e9, 5e-6), Link(1.25e9, 15e-6)),
+}
+JITTER = 0.01  # standard deviation of a device's computation; a step waits for the slowest
+WORKLOADS = {  # parameters, layers, FLOP of a step on one device, FLOP/s that it sustains
+    "ResNet-50, 64 images a device": (25.6e6, 54, 64 * 3 * 8.2e9, 60e12),
+    "GPT of 1.3 G parameters, 8,192 tokens a device": (1.3e9, 98, 6 * 1.3e9 * 8192, 400e12),
+}
+DEVICES = (8, 64, 512, 4096)
+
+
+def slowest(compute, n):
+    """The greatest of n normal deviates is sqrt(2 ln n) deviations above the mean, for large n."""
+    return compute * (1 + JITTER * math.sqrt(2 * math.log(n)))
+
+
+def tables():
+    lines = []
+    for name, (parameters, layers, flop, rate) in WORKLOADS.items():
+        compute = flop / rate
+        lines += [f"**{name}**, {1e3 * compute:.0f} ms of computation", "",
+                  "| cluster | gradients | bucket | " + " | ".join(f"{n:,} devices" for n in DEVICES) + " |",
+                  "|---|---|---|" + "---:|" * len(DEVICES)]
+        for cluster, network in CLUSTERS.items():
+            for dtype, size in (("FP32", 4), ("16 bits", 2)):
+                for limit in (4, 25):
+                    times = [step_seconds(slowest(compute, n), layers, parameters * size / layers,
+                                          lambda b, n=n, network=network: network.all_reduce(b, n), limit * MIB)
+                             for n in DEVICES]
+                    shares = " | ".join(f"{100 * compute / t:.0f} %" for t in times)
+                    lines.append(f"| {cluster} | {dtype} | {limit} MiB | {shares} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def check(path):
+    with open(path, encoding="utf-8") as file:
+        result = json.load(file)
+    words = result["size"].split()
+    size = {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)}
+    for name, run in result["runs"].items():
+        if "communication_ms" not in run:
+            continue
+        rate = run["bytes"] / (run["communication_ms"] / 1e3)  # of the same run: latency is in it
+        limit = size.get("--bucket-kb", 0) * 1024
+        predicted = 1e3 * step_seconds(run["compute_ms"] / 1e3, size["--layers"], run["bytes"] / size["--layers"],
+                                       lambda b, rate=rate: b / rate, limit or 4 * MIB, limit or MIB)
+        print(f"{name}, {run['buckets']:.0f} buckets: predicted {predicted:.0f} ms, measured {run['step_ms']:.0f} ms, "
+              f"{100 * (run['step_ms'] / predicted - 1):+.0f} %")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", nargs="+", metavar="FILE")
+    parser.add_argument("--page")
+    parser.add_argument("--write", action="store_true")
+    a = parser.parse_args()
+    if a.check:
+        for path in a.check:
+            check(path)
+    elif a.page:
+        begin, end = "<!-- tables -->\n\n", "<!-- end of tables -->"
+        with open(a.page, encoding="utf-8") as file:
+            text = file.read()
+        head, rest = text.split(begin)
+        new = head + begin + tables() + "\n" + end + rest.split(end)[1]
+        if a.write:
+            with open(a.page, "w", encoding="utf-8") as file:
+                file.write(new)
+        elif new != text:
+            sys.exit(f"{a.page} does not have the model's tables: benchmarks/scaling_model.py --page {a.page} --write")
+    else:
+        print(tables())
+
+
+if __name__ == "__main__":
+    main()
