@@ -33,7 +33,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PEERS = os.path.join(HERE, "peers")
 RESULTS = os.path.join(HERE, "results")
-PARTS = ["step", "autocast", "products", "matmul", "mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm", "compare"]
+PARTS = ["step", "autocast", "products", "matmul", "mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm", "compare", "memory",
+         "profile"]
 # What a level below the machine's own sets, so that LibTorch, oneDNN, MKL and demi all use no newer instructions.
 LEVELS = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
@@ -179,9 +180,32 @@ def measure_compare(m, a):
         return m.json([a.program, "compare", *a.compare_arguments, "--device", a.device, "--run-dir", folder, "--json"])
 
 
+def measure_memory(m, a):
+    """By recipe: rows of FP32, the 16-bit model and mixed precision."""
+    rows = {}
+    for recipe in ("mlp", "fashion-cnn", "cifar10-resnet18", "cifar10-resnet50", "imdb-lstm"):
+        result = m.json([a.program, "bench", "memory", "--model", recipe, "--device", a.device, "--json"])
+        rows[recipe] = [{name: run[name] for name in ("precision", "batch_size", "peak_bytes", "predicted_bytes")}
+                        for run in result["runs"]]
+    return rows
+
+
+def measure_profile(m, a):
+    """By recipe: what a step does in each precision, and what the profiler costs."""
+    rows = {}
+    for recipe in ("mlp", "fashion-cnn"):
+        with tempfile.TemporaryDirectory() as folder:
+            result = m.json([a.program, "profile", recipe, "--precision", "fp32,bf16" if a.device == "cpu" else "fp32,fp16,bf16",
+                             "--steps", str(a.steps), "--device", a.device, "--output", folder, "--json"])
+        rows[recipe] = {run["precision"]: {name: run[name] for name in (
+            "step_ms", "recorded_ms", "overhead", "low_time_share", "low_flops_share", "casts", "cast_ms", "idle_share")}
+            for run in result["runs"]}
+    return rows
+
+
 def measured(part, m, a):
-    measures = {"step": measure_step, "autocast": measure_autocast, "products": measure_products,
-                "matmul": measure_matmul, "compare": measure_compare}
+    measures = {"step": measure_step, "autocast": measure_autocast, "products": measure_products, "matmul": measure_matmul,
+                "compare": measure_compare, "memory": measure_memory, "profile": measure_profile}
     return measures[part](m, a) if part in measures else measure_recipe(m, a, part)
 
 

@@ -85,8 +85,31 @@ def compare_rows():
     yield "compare", "fashion-cnn: test accuracy, FP32 and mixed", lambda f: cell(100 * run(f, 0)["test_accuracy"], "{:.2f}") + cell(100 * run(f, 1)["test_accuracy"], " and {:.2f} %")
 
 
+def memory_rows():
+    for recipe in ("mlp", "fashion-cnn", "cifar10-resnet18", "cifar10-resnet50", "imdb-lstm"):
+        fp32 = lambda f, r=recipe: next(one for one in f[r] if one["precision"] == "fp32")
+        mixed = lambda f, r=recipe: next(one for one in f[r] if one["precision"] in ("bf16", "fp16"))
+        yield "memory", f"{recipe}: FP32, MB", lambda f, fp32=fp32: cell(fp32(f)["peak_bytes"] / 1e6, "{:.0f}")
+        yield ("memory", f"{recipe}: mixed / FP32",
+               lambda f, fp32=fp32, mixed=mixed: cell(mixed(f)["peak_bytes"] / fp32(f)["peak_bytes"], "{:.3f}"))
+        yield ("memory", f"{recipe}: predicted / measured, FP32 and mixed",
+               lambda f, fp32=fp32, mixed=mixed: cell(fp32(f)["predicted_bytes"] / fp32(f)["peak_bytes"], "{:.3f}")
+               + cell(mixed(f)["predicted_bytes"] / mixed(f)["peak_bytes"], " and {:.3f}"))
+
+
+def profile_rows():
+    for recipe in ("mlp", "fashion-cnn"):
+        mixed = lambda f, r=recipe: f[r].get("bf16") or f[r]["fp16"]
+        yield "profile", f"{recipe}, mixed: share of 16 bits in FLOPs", lambda f, mixed=mixed: cell(100 * mixed(f)["low_flops_share"], "{:.0f} %")
+        yield "profile", f"{recipe}, mixed: share of 16 bits in time", lambda f, mixed=mixed: cell(100 * mixed(f)["low_time_share"], "{:.0f} %")
+        yield "profile", f"{recipe}, mixed: casts a step", lambda f, mixed=mixed: cell(mixed(f)["casts"], "{:.0f}")
+        yield "profile", f"{recipe}: what the profiler costs, FP32", lambda f, r=recipe: cell(100 * f[r]["fp32"]["overhead"], "{:+.0f} %")
+        yield "profile", f"{recipe}: what the profiler costs, mixed", lambda f, mixed=mixed: cell(100 * mixed(f)["overhead"], "{:+.0f} %")
+
+
 SECTIONS = [("Training step, bf16 on a CPU, fp16 on CUDA", recipe_rows), ("The main job: `demi compare`", compare_rows),
             ("The optimizer step", step_rows), ("Host cost of an autocast op", autocast_rows),
+            ("Peak memory of tensors in training", memory_rows), ("What a step does: `demi profile`", profile_rows),
             ("Products of square matrices", matmul_rows),
             ("Products on processors without instructions for 16 bits", product_rows)]
 
