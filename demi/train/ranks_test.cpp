@@ -193,18 +193,21 @@ TEST_F(RanksOfOneProcess, ARunGoesOnOnFewerRanks) {
   fs::remove_all(folder);
 }
 
+// After the second of four steps, and in the validation after them, which asks too.
 TEST_F(RanksOfOneProcess, AreStoppedTogether) {
-  std::vector<PlaneOutcome> outcomes(3);
-  const auto errors = on_ranks(3, [&](ProcessGroup& group) {
-    PlaneJob job{.epochs = 5};
-    if (group.rank() == 1) job.should_stop = [asked = 0]() mutable { return ++asked == 6; };
-    outcomes[static_cast<std::size_t>(group.rank())] = fit_plane(job, &group);
-  });
-  ASSERT_THAT(errors, Each(IsEmpty()));
-  for (const PlaneOutcome& one : outcomes) {
-    EXPECT_TRUE(one.history.stopped);
-    // Four steps, a validation that asks too, and one or two steps more.
-    EXPECT_EQ(one.history.steps.size(), outcomes[1].history.steps.size());
+  for (const auto& [question, steps] : {std::pair{2, 2}, std::pair{5, 4}}) {
+    std::vector<PlaneOutcome> outcomes(3);
+    const auto errors = on_ranks(3, [&](ProcessGroup& group) {
+      PlaneJob job{.epochs = 5};
+      if (group.rank() == 1)
+        job.should_stop = [asked = 0, at = question]() mutable { return ++asked == at; };
+      outcomes[static_cast<std::size_t>(group.rank())] = fit_plane(job, &group);
+    });
+    ASSERT_THAT(errors, Each(IsEmpty()));
+    for (const PlaneOutcome& one : outcomes) {
+      EXPECT_TRUE(one.history.stopped);
+      EXPECT_EQ(std::ssize(one.history.steps), steps);
+    }
   }
 }
 
@@ -349,6 +352,21 @@ TEST_F(RanksOfOneProcess, DrawOtherRandomNumbersInEachStep) {
   }
   EXPECT_NE(drawn[0][0], drawn[1][0]);
   EXPECT_NE(drawn[0][1], drawn[1][1]);
+}
+
+// One process is stopped between the batches of a step. Two ranks finish that step: its sums count
+// once.
+TEST_F(RanksOfOneProcess, GoOnWithinAStepOfOneProcess) {
+  const fs::path folder = fs::temp_directory_path() / ("demi-ranks-" + std::to_string(::getpid()));
+  fs::remove_all(folder);
+  PlaneJob job{.accumulate = 3, .epochs = 2, .checkpoints = folder};
+  job.should_stop = [asked = 0]() mutable { return ++asked == 2; };
+  fit_plane(job, nullptr);
+  const std::vector<PlaneOutcome> two =
+      fit_planes(2, {.accumulate = 3, .epochs = 2, .checkpoints = folder, .resume = folder});
+  const PlaneOutcome alone = fit_plane({.accumulate = 3, .epochs = 2}, nullptr);
+  for (const PlaneOutcome& one : two) expect_same_run(one, alone, 36, 2);
+  fs::remove_all(folder);
 }
 
 TEST_F(RanksOfOneProcess, FitOnTensorsSharesTheRows) {
