@@ -104,7 +104,7 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
   table.notes = {
       "MB are 10^6 bytes. The kinds are those at the moment of the measured peak; `after` is what "
       "is held afterwards. The reduction is the peak's, against fp32.",
-      "Predicted block by block from two other batches, of at most 32 and 40 examples.",
+      "Predicted block by block from two other batches, of at most 32 and 64 examples.",
       where_of(result.machine)};
   return table;
 }

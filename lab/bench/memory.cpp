@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <exception>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "demi/core/error.h"
 #include "demi/profile/allocation_log.h"
@@ -20,7 +23,7 @@ namespace demi::bench {
 namespace {
 
 constexpr const char* kMemoryBench = "bench.memory";
-constexpr int64_t kExamples = 32;   // from which is predicted, at most
+constexpr int64_t kExamples = 32;   // from which is predicted, at most; and from twice that
 constexpr double kFreeShare = 0.8;  // of what is free
 constexpr int64_t kTokens = 256;
 
@@ -105,9 +108,10 @@ std::vector<train::RunSpec> runs_of(const MemoryBenchOptions& options, c10::Devi
 // What a run with that many examples is predicted to need.
 class Prediction {
  public:
-  Prediction(const MemoryWork& work, int64_t small, c10::Device device, int64_t limit)
-      : small_(small),
-        large_(small + std::max<int64_t>(1, small / 4)),
+  Prediction(const MemoryWork& work, std::pair<int64_t, int64_t> from, c10::Device device,
+             int64_t limit)
+      : small_(from.first),
+        large_(from.second),
         of_small_(measure_memory(work, small_, device, limit).trace),
         of_large_(measure_memory(work, large_, device, limit).trace) {}
 
@@ -130,18 +134,22 @@ class Prediction {
   MemoryTrace of_small_, of_large_;
 };
 
-// Never the batch itself: of small ones the next larger.
-int64_t predicted_from(int64_t batch_size) {
-  return batch_size >= 8 ? std::min(batch_size / 2, kExamples) : batch_size + 1;
+// Two batches, never the batch itself: powers of two below it, as 16-bit products round their rows
+// up to 16, 32 or 64; of small ones the next two above.
+std::pair<int64_t, int64_t> predicted_from(int64_t batch_size) {
+  if (batch_size < 8) return {batch_size + 1, batch_size + 2};
+  const auto half = static_cast<uint64_t>((batch_size - 1) / 2);
+  const auto small = std::min(static_cast<int64_t>(std::bit_floor(half)), kExamples);
+  return {small, 2 * small};
 }
 
-// The predictions of one run by their smaller batch.
+// The predictions of one run by the batches from which they are made.
 class Predictions {
  public:
   Predictions(const MemoryWork& work, c10::Device device) : work_(work), device_(device) {}
 
   const Prediction& of(int64_t batch_size) {
-    const int64_t from = predicted_from(batch_size);
+    const auto from = predicted_from(batch_size);
     const auto found = known_.find(from);
     if (found != known_.end()) return found->second;
     return known_.emplace(from, Prediction(work_, from, device_, bound_of(device_))).first->second;
@@ -150,7 +158,7 @@ class Predictions {
  private:
   const MemoryWork& work_;
   c10::Device device_;
-  std::map<int64_t, Prediction> known_;
+  std::map<std::pair<int64_t, int64_t>, Prediction> known_;
 };
 
 MemoryRow measure(const MemoryWork& work, const Prediction& prediction, int64_t batch_size,

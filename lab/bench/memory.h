@@ -48,9 +48,9 @@ struct MemoryBenchResult {
 /// The shape of the recipe's batch, as far as the config tells; texts have 256 tokens.
 DEMI_API std::vector<int64_t> input_of(const train::Config& config);
 
-/// Predicts and measures. The prediction knows the work with two smaller batches alone, of at
-/// most 32 and 40 examples (of batches below 8: with one and two examples more): each block that
-/// grows with the batch goes on to the batch size asked for. What is predicted to be
+/// Predicts and measures. The prediction knows the work with two smaller batches alone, powers of
+/// two of at most 32 and 64 examples (of batches below 8: with one and two examples more): each
+/// block that grows with the batch goes on to the batch size asked for. What is predicted to be
 /// beyond the free memory is not tried. Throws UsageError: a size below 1, of the wrong number of
 /// dimensions, or beyond the free memory, with the bound.
 DEMI_API MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device device);
