@@ -31,16 +31,26 @@ inline std::string content(const fs::path& file) {
 inline bool is_measured(const std::string& name) {
   static const std::set<std::string> kMeasured{
       "speedup",  "cores_share", "involuntary_switches", "peak_resident_bytes", "checkpoint_bytes",
-      "measured", "disturbed"};
+      "measured", "disturbed",   "slow_causes"};
   return name.find("second") != std::string::npos || kMeasured.contains(name);
 }
 
-// Of the one run of `demi train`, whose checkpoints a thread writes, also the peak of memory.
+// Memory that was in use before a run is apart from its peak. It is more if an earlier run was of
+// the same process: the sum is the run's own. Of the one run of `demi train`, whose checkpoints a
+// thread writes, the peak is measured too.
+inline void join_memory(nlohmann::ordered_json& run, bool is_alone) {
+  if (!run.is_object() || !run.contains("peak_bytes")) return;
+  if (is_alone)
+    run.erase("peak_bytes");
+  else
+    run["peak_bytes"] = run["peak_bytes"].get<int64_t>() + run["data_bytes"].get<int64_t>();
+  run.erase("data_bytes");
+}
+
 inline void drop_measured(nlohmann::ordered_json& json) {
-  if (json.is_object() && json.contains("runs") && json["runs"].size() == 1 &&
-      json["runs"][0].is_object())
-    json["runs"][0].erase("peak_bytes");
   if (!json.is_structured()) return;
+  if (json.is_object() && json.contains("runs"))
+    for (auto& run : json["runs"]) join_memory(run, json["runs"].size() == 1);
   for (auto item = json.begin(); item != json.end();) {
     if (json.is_object() && is_measured(item.key())) {
       item = json.erase(item);
@@ -49,6 +59,12 @@ inline void drop_measured(nlohmann::ordered_json& json) {
       ++item;
     }
   }
+  // What the causes of a minor speedup are is measured, also that there are none.
+  if (json.is_object() && json.contains("notes"))
+    std::erase_if(json["notes"].get_ref<nlohmann::ordered_json::array_t&>(), [](const auto& note) {
+      return note.is_string() &&
+             note.template get_ref<const std::string&>().find("speedup") != std::string::npos;
+    });
 }
 
 inline std::string without_times(const std::string& text) {
