@@ -104,7 +104,7 @@ void expect_end(const std::string& moment, int dies, int64_t last_step) {
   const int code = other.wait(std::chrono::seconds(20));
   EXPECT_NE(code, -1) << "it hangs";
   EXPECT_NE(code, 0);
-  EXPECT_THAT(other.output(), HasSubstr("rank " + std::to_string(dies)));
+  EXPECT_THAT(other.output(), HasSubstr("rank " + std::to_string(dies))) << "exit code " << code;
   const checkpoint::Checkpoint saved = checkpoint::load(folder / "saved");
   EXPECT_EQ(saved.numbers.at("progress").at("step"), static_cast<double>(last_step));
   fs::remove_all(folder);

@@ -8,6 +8,8 @@
 #ifdef DEMI_C10D
 #include <ATen/core/ivalue.h>
 #include <netdb.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -45,6 +47,25 @@ std::unique_ptr<Collectives> alone() { return std::make_unique<Alone>(); }
 namespace {
 
 constexpr const char* kStart = "distributed.start";
+
+// Threads that are started meanwhile block SIGPIPE. Those of Gloo and of the store's server write
+// to sockets with writev, which sends the signal if the other process is gone: it would end this
+// one before its message names the rank. The write then fails with EPIPE.
+class BlocksSigpipe {
+ public:
+  BlocksSigpipe() {
+    sigset_t pipe;
+    ::sigemptyset(&pipe);
+    ::sigaddset(&pipe, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe, &before_);
+  }
+  ~BlocksSigpipe() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlocksSigpipe(const BlocksSigpipe&) = delete;
+  BlocksSigpipe& operator=(const BlocksSigpipe&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 // The message of an exception of LibTorch's, without its stack.
 std::string first_line(const std::exception& error) {
@@ -149,6 +170,7 @@ std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
   options.waitWorkers = false;  // Membership::join() waits, and knows who is missing
   options.multiTenant = true;   // a second group of this process
   options.timeout = timeout;
+  const BlocksSigpipe in_its_threads;
   try {
     return std::make_shared<C10dStore>(
         c10::make_intrusive<c10d::TCPStore>(address.host, options),
@@ -176,6 +198,7 @@ ServedStore serve_store() {
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;
+  const BlocksSigpipe in_its_threads;
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
     const int port = store->getPort();
@@ -201,6 +224,7 @@ std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>& store, const std
                                   int rank, int world_size, std::chrono::milliseconds timeout) {
   const auto* of_c10d = dynamic_cast<const C10dStore*>(store.get());
   TORCH_INTERNAL_ASSERT(of_c10d);
+  const BlocksSigpipe in_its_threads;
   try {
     return std::make_unique<C10dCollectives>(c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>(prefix + "gloo", of_c10d->get()), rank, world_size,

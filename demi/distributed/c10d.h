@@ -29,8 +29,9 @@ DEMI_API std::shared_ptr<Store> thread_store();
 
 /// Gloo over the interfaces of GLOO_SOCKET_IFNAME, or that of the host's name. `prefix`:
 /// of its keys. `timeout`: of the connection and of each collective.
-std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>& store, const std::string& prefix,
-                                  int rank, int world_size, std::chrono::milliseconds timeout);
+DEMI_API std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>& store,
+                                           const std::string& prefix, int rank, int world_size,
+                                           std::chrono::milliseconds timeout);
 /// Of one rank: every tensor is the result already.
 std::unique_ptr<Collectives> alone();
 
