@@ -25,6 +25,7 @@ std::string joined_key(int rank) { return fmt::format("joined/{}", rank); }
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 constexpr const char* kFinding = "finding";
 constexpr const char* kSuspicion = "suspicion";
+std::string suspicion_key(int rank) { return fmt::format("suspicion/{}", rank); }
 
 // "rank 2", "ranks 1, 3", "ranks 0 to 6"
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -75,7 +76,8 @@ std::optional<std::string> find_culprits(const std::vector<Observed>& seen,
   }
   if (!gone.empty())
     return fmt::format(
-        "{}: no sign of life for {:.1f} s, so the process was killed, has crashed or hangs",
+        "{}: no sign of life for {:.1f} s, so the process was killed, has crashed or hangs, or the "
+        "network to it fails",
         ranks_text(gone), seconds(silence));
   if (!left.empty())
     return fmt::format("{} left the group: the program there ended or threw an exception",
@@ -98,8 +100,8 @@ struct Membership::State {
   mutable std::mutex mutex;
   std::condition_variable changed;
   bool leaves = false, ended = false;
-  bool suspects = false;    // a collective of this rank failed
-  bool has_looked = false;  // after that, and found no reason
+  std::optional<std::string> suspicion;         // a collective of this rank failed: its error
+  std::optional<Clock::time_point> look_began;  // while the thread looks
   std::optional<std::string> finding;
 
   // Of the thread alone.
@@ -107,7 +109,7 @@ struct Membership::State {
   std::vector<Observed> seen;
   std::vector<Clock::time_point> since;
   std::optional<Clock::time_point> suspicious_since;
-  std::string suspicion;
+  bool has_said_suspicion = false;
 
   void say(bool has_left) {
     store->set(sign_key(rank), Sign{has_left, ++beats, collectives}.text());
@@ -148,8 +150,43 @@ struct Membership::State {
     for (Observed& one : gone) one.last.has_left = false, one.last.collectives = 0;
     return find_culprits(gone, times.dead_after);
   }
+  /// The store has not answered for so long that it will not, as far as a failed collective can
+  /// wait for it. The lock is held.
+  bool is_stuck() const {
+    return look_began && Clock::now() - *look_began > times.suspect_after + times.interval;
+  }
+  std::string of_store(bool host_has_left) const;
+  std::string of_network() const;
   void look();
 };
+
+std::string Membership::State::of_store(bool host_has_left) const {
+  const int host = store->host_rank();
+  if (host < 0 || host == rank)
+    return fmt::format("{} does not answer rank {} any more", store->name(), rank);
+  if (host_has_left)
+    return fmt::format("rank {} left the group, and with it {}", host, store->name());
+  return fmt::format(
+      "rank {}: {} does not answer rank {} any more, so the process was killed or has crashed, or "
+      "the network between them fails",
+      host, store->name(), rank);
+}
+
+// Every rank is alive, and all have begun the same collectives.
+std::string Membership::State::of_network() const {
+  std::vector<int> by;
+  std::string error;
+  for (int other = 0; other < world_size; ++other) {
+    const auto said = store->get(suspicion_key(other));
+    if (!said) continue;
+    by.push_back(other);
+    if (error.empty()) error = *said;
+  }
+  return fmt::format(
+      "the network between the ranks fails, all of which are alive, or they do not call the same "
+      "collectives: seen by {} ({})",
+      ranks_text(by), error);
+}
 
 void Membership::State::look() {
   say(false);
@@ -157,14 +194,17 @@ void Membership::State::look() {
   observe();
   // A rank that has left is not silent.
   if (const auto silent = long_silence()) return publish(*silent);
-  bool suspected;
+  std::optional<std::string> error;
   {
     const std::lock_guard lock(mutex);
-    suspected = suspects;
+    error = suspicion;
   }
-  if (suspected && suspicion.empty()) store->set(kSuspicion, suspicion = "yes");
-  if (rank == 0 && !suspected) suspected = store->get(kSuspicion).has_value();
-  if (!suspected) return;
+  if (error && !has_said_suspicion) {
+    store->set(suspicion_key(rank), *error);
+    store->set(kSuspicion, "yes");
+    has_said_suspicion = true;
+  }
+  if (!error && (rank != 0 || !store->get(kSuspicion))) return;
   // Silence is counted from the suspicion on: a machine under load is late now and then.
   if (!suspicious_since) suspicious_since = Clock::now();
   const bool is_time = Clock::now() - *suspicious_since > times.suspect_after + times.interval;
@@ -174,39 +214,28 @@ void Membership::State::look() {
   const bool left = std::any_of(others.begin(), others.end(),
                                 [](const Observed& one) { return one.last.has_left; });
   if (culprits && (is_time || left)) return publish(*culprits);
-  if (is_time && rank == 0) {
-    {
-      const std::lock_guard lock(mutex);
-      has_looked = true;
-    }
-    changed.notify_all();
-  }
+  if (is_time && rank == 0) publish(of_network());
 }
 
 void Membership::watch(const std::shared_ptr<State>& state) {
   std::unique_lock lock(state->mutex);
   while (!state->leaves && !state->finding) {
+    state->look_began = Clock::now();
     lock.unlock();
     try {
       state->look();
     } catch (const std::exception&) {
       const int host = state->store->host_rank();
-      const bool left =
-          host >= 0 && host != state->rank && state->seen[static_cast<size_t>(host)].last.has_left;
-      if (host >= 0 && !left)
-        state->find(
-            fmt::format("rank {}: {} does not answer any more, so the process was killed or "
-                        "has crashed",
-                        host, state->store->name()));
-      else if (left)
-        state->find(
-            fmt::format("rank {} left the group, and with it {}", host, state->store->name()));
-      else
-        state->find(fmt::format("{} does not answer any more", state->store->name()));
+      state->find(
+          state->of_store(host >= 0 && state->seen[static_cast<size_t>(host)].last.has_left));
     }
     lock.lock();
-    state->changed.wait_for(lock, state->times.interval,
-                            [&] { return state->leaves || state->finding.has_value(); });
+    state->look_began.reset();
+    // After a failure the ranks hear of what is found without delay.
+    const bool is_told = state->suspicion.has_value();
+    state->changed.wait_for(lock, is_told ? state->times.interval / 5 : state->times.interval, [&] {
+      return state->leaves || state->finding.has_value() || state->suspicion.has_value() != is_told;
+    });
   }
   // The rank that has the store stays until the others have read what it found.
   const bool found = state->finding.has_value();
@@ -241,6 +270,7 @@ Membership::~Membership() {
   std::unique_lock lock(state_->mutex);
   state_->leaves = true;
   state_->changed.notify_all();
+  if (state_->is_stuck()) return;
   state_->changed.wait_for(lock, 6 * state_->times.interval, [&] { return state_->ended; });
 }
 
@@ -282,12 +312,14 @@ std::optional<std::string> Membership::finding() const {
   return state_->finding;
 }
 
-std::optional<std::string> Membership::diagnose() {
+std::optional<std::string> Membership::diagnose(const std::string& error) {
   const WatchTimes& times = state_->times;
   std::unique_lock lock(state_->mutex);
-  state_->suspects = true;
+  if (!state_->suspicion) state_->suspicion = error;
+  state_->changed.notify_all();
   state_->changed.wait_for(lock, times.suspect_after + 5 * times.interval,
-                           [&] { return state_->finding || state_->has_looked; });
+                           [&] { return state_->finding.has_value(); });
+  if (!state_->finding && state_->is_stuck()) state_->finding = state_->of_store(false);
   return state_->finding;
 }
 

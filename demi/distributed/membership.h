@@ -62,8 +62,9 @@ class DEMI_API Membership {
   void count_collective();
   /// What was found, if anything was.
   std::optional<std::string> finding() const;
-  /// A collective of this rank has failed. Waits, a few intervals, for the watch to find out why.
-  std::optional<std::string> diagnose();
+  /// A collective of this rank has failed with this error. Waits, a few intervals, for the watch to
+  /// find out why.
+  std::optional<std::string> diagnose(const std::string& error);
 
  private:
   struct State;

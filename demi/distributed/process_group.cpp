@@ -19,12 +19,16 @@
 #include "demi/distributed/launch.h"
 #include "demi/distributed/membership.h"
 #include "demi/distributed/store.h"
+#include "demi/distributed/store_with_timeout.h"
+#include "demi/distributed/within.h"
 
 namespace demi::distributed {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+
+double in_seconds(milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
 
 /// Ends of collectives, and findings of the watch: what a waiting rank waits for.
 struct Events {
@@ -72,7 +76,18 @@ std::shared_ptr<Store> store_of(const ProcessGroupOptions& options, const InitMe
   if (method.kind == InitMethod::Kind::kEnvironment)
     address = read_store_address(environment(), ranks);
   prefix += address.run + "/";
-  return tcp_store(address, ranks.rank == 0 && !address.served_by_agent, options.start_timeout);
+  // c10d asks the store whether it is one, and waits for the answer without end.
+  const bool serves = ranks.rank == 0 && !address.served_by_agent;
+  const auto store =
+      within<std::shared_ptr<Store>>(options.start_timeout + milliseconds(500),
+                                     [address, serves, timeout = options.start_timeout] {
+                                       return tcp_store(address, serves, timeout);
+                                     });
+  if (!store)
+    throw DeviceError({"distributed.start", "the store does not answer", address.named,
+                       fmt::format("an answer within {:.1f} s", in_seconds(options.start_timeout)),
+                       "see whether the network to the machine of rank 0 is whole"});
+  return *store;
 }
 
 /// The store's keys under a name.
@@ -173,18 +188,35 @@ struct ProcessGroup::Pending::Impl {
 
 void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare, const std::string& prefix,
                                const ProcessGroupOptions& options) {
+  const auto began = Clock::now();
   timeout = options.timeout;
-  store = std::make_shared<Named>(bare, prefix);
+  const auto named = std::make_shared<Named>(bare, prefix);
+  store = std::make_shared<StoreWithTimeout>(named, options.start_timeout);
   Membership::join(*store, ranks.rank, ranks.world_size, options.start_timeout);
   WatchTimes times;
   times.interval = std::max(times.interval, milliseconds(ranks.world_size));
   times.dead_after = std::max(options.dead_after, 4 * times.interval);
-  membership = std::make_unique<Membership>(store->for_another_thread(), ranks.rank,
-                                            ranks.world_size, times, [events = events] {
+  auto watched = std::make_shared<StoreWithTimeout>(named->for_another_thread(), times.dead_after);
+  membership = std::make_unique<Membership>(std::move(watched), ranks.rank, ranks.world_size, times,
+                                            [events = events] {
                                               const std::lock_guard lock(events->mutex);
                                               events->changed.notify_all();
                                             });
-  collectives = gloo(bare, prefix, ranks.rank, ranks.world_size, options.timeout);
+  // Gloo tries several times, for `timeout` each.
+  const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
+  const milliseconds left = std::max(options.start_timeout - waited, milliseconds(4'000));
+  auto connected = within<std::unique_ptr<Collectives>>(
+      left, [bare, prefix, rank = ranks.rank, size = ranks.world_size, timeout = options.timeout] {
+        return gloo(bare, prefix, rank, size, timeout);
+      });
+  if (!connected)
+    throw DeviceError({"distributed.start",
+                       fmt::format("rank {} cannot connect to the others", ranks.rank),
+                       fmt::format("no end after {:.1f} s", in_seconds(waited + left)),
+                       "a network interface on which every rank reaches every other",
+                       "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
+  collectives = std::move(*connected);
+  store = std::make_shared<StoreWithTimeout>(named, options.timeout);
 }
 
 ProcessGroup::Impl::~Impl() {
@@ -204,11 +236,12 @@ void ProcessGroup::Impl::check_alive(const std::string& what) const {
 
 void ProcessGroup::Impl::fail(const std::string& what, const std::string& error) {
   std::optional<std::string> finding;
-  if (membership) finding = membership->diagnose();
+  if (membership) finding = membership->diagnose(error);
   failure = finding.value_or(error);
+  const bool adds = finding && !error.empty() && finding->find(error) == std::string::npos;
   throw DeviceError(
       {"distributed." + what, "a collective failed on rank " + std::to_string(ranks.rank),
-       finding && !error.empty() ? *finding + " (LibTorch says: " + error + ")" : failure,
+       adds ? failure + " (LibTorch says: " + error + ")" : failure,
        "ranks that are all alive and call the same collectives in the same order",
        "see those ranks' own output; start all of them again and resume from the last checkpoint"});
 }
@@ -273,8 +306,7 @@ void ProcessGroup::Pending::wait() {
     if (impl->end->error)
       error = message_of(impl->end->error);
     else if (!woke)
-      error =
-          fmt::format("no end after {:.1f} s", static_cast<double>(group.timeout.count()) / 1e3);
+      error = fmt::format("no end after {:.1f} s", in_seconds(group.timeout));
   }
   // Gloo may still write to the tensor.
   if (!impl->end->has_come) keep(std::make_shared<at::Tensor>(impl->tensor));
