@@ -20,6 +20,7 @@
 #include "demi/checkpoint/writer.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
+#include "demi/distributed/data_parallel.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/sync_batch_norm.h"

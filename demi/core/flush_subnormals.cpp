@@ -32,6 +32,8 @@ void set_control_word(Word) {}
 
 }  // namespace
 
+bool flushes_subnormals() { return kFlush != 0 && (control_word() & kFlush) == kFlush; }
+
 FlushSubnormals::FlushSubnormals(bool on) {
   if (!on) return;
   before_.assign(static_cast<std::size_t>(omp_get_max_threads()), control_word());

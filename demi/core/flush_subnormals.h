@@ -30,4 +30,7 @@ class DEMI_API FlushSubnormals {
   std::vector<unsigned long> before_;  // the control word of each thread; empty if off
 };
 
+/// Whether the calling thread flushes them, by whatever means.
+DEMI_API bool flushes_subnormals();
+
 }  // namespace demi

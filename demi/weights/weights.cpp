@@ -17,6 +17,7 @@
 #include "demi/weights/alias.h"
 #include "demi/weights/cache.h"
 #include "demi/weights/capture.h"
+#include "demi/weights/cast_turns.h"
 
 namespace demi::weights {
 namespace {
@@ -133,13 +134,14 @@ LowCopy* put(Region& here, Copies& copies, Loose& made, bool is_own) {
 }
 
 // Two threads that want one copy at once both cast, and one of the two casts is kept: waiting for
-// the other one's cast would be waiting for whatever observes it. Gives the data; aliases are made
-// where they can be.
+// the other one's cast would be waiting for whatever observes it. Threads with CastTurns wait.
+// Gives the data; aliases are made where they can be.
 at::Tensor cast_into_cache(Region& here, const at::Tensor& leaf, c10::ScalarType dtype,
                            bool with_edge, bool is_own, const CurrentStream& current,
                            bool captured) {
   const c10::TensorImpl* key = leaf.unsafeGetTensorImpl();
   if (!is_own && !note_in_region(here, leaf, dtype)) return {};
+  const Turn turn;
   Loose made, gone;
   std::vector<at::Tensor> dropped;
   at::Tensor memory;
