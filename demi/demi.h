@@ -23,6 +23,7 @@
 #include "demi/distributed/data_parallel.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
+#include "demi/distributed/sharded_optimizer_state.h"
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/monitor/exponent_histogram.h"
 #include "demi/monitor/find_nonfinite.h"

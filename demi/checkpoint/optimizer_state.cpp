@@ -60,6 +60,12 @@ void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::stri
     to.state[archive_name(part)] = archive_of(optimizer);
     return;
   }
+  if (!ours->has_whole_state())
+    throw UsageError({.where = kCapture,
+                      .what = "the state of the " + part + " is shared by several processes",
+                      .seen = "the part of this process",
+                      .accepted = "the whole state",
+                      .advice = "call ShardedOptimizerState::consolidate() on every rank first"});
   for (const auto& [name, tensor] : ours->state_tensors())
     to.state[part + "/" + name] = tensor.detach();
   const std::vector<StateDict> groups = ours->group_numbers();

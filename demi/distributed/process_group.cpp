@@ -360,11 +360,16 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, Reduction reduction) {
 }
 
 void ProcessGroup::broadcast(const at::Tensor& tensor, int root) {
+  start_broadcast(tensor, root).wait();
+}
+
+ProcessGroup::Pending ProcessGroup::start_broadcast(const at::Tensor& tensor, int root,
+                                                    const std::string& what) {
   check_tensor("distributed.broadcast", tensor);
   if (root < 0 || root >= world_size())
     throw UsageError({"distributed.broadcast", "there is no such rank", std::to_string(root),
                       fmt::format("0 to {}", world_size() - 1), "ranks count from 0"});
-  start(tensor, "broadcast", [&] { return impl_->collectives->broadcast(tensor, root); }).wait();
+  return start(tensor, what, [&] { return impl_->collectives->broadcast(tensor, root); });
 }
 
 void ProcessGroup::barrier() {

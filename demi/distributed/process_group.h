@@ -94,6 +94,8 @@ class DEMI_API ProcessGroup {
     std::unique_ptr<Impl> impl_;
   };
   /// `what` is named if it fails.
+  Pending start_broadcast(const at::Tensor& tensor, int root,
+                          const std::string& what = "broadcast");
   Pending start_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                            const std::string& what = "all_reduce");
 

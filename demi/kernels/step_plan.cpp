@@ -36,12 +36,13 @@ void check(std::size_t t, const TensorEntry& tensor, UpdateRule rule,
     refuse(t, "the parameter group does not exist",
            "0 to " + std::to_string(groups.size()) + " - 1");
   }
-  if (!tensor.step) refuse(t, "there is no step counter", "a pointer to one");
+  if (!tensor.step && !tensor.measured_only)
+    refuse(t, "there is no step counter", "a pointer to one");
   if (tensor.gradient && tensor.gradient_storage == Storage::none) {
     refuse(t, "the gradient has no storage", "fp32, fp16 or bf16");
   }
   check_copies(t, tensor);
-  if (tensor.length == 0) return;
+  if (tensor.length == 0 || tensor.measured_only) return;
   if (!tensor.parameter) refuse(t, "there is no parameter", "a pointer to FP32 elements");
   for (int m = 0; m < moments_of(rule, groups[tensor.group]); ++m) {
     if (!tensor.moment[m])

@@ -48,6 +48,9 @@ struct TensorEntry {
   Storage copy_storage[2] = {Storage::none, Storage::none};
   /// The gradient carries no scale any more (GradScaler.unscale_ has divided it).
   bool unscaled = false;
+  /// For pass 1 alone: the caller takes the gradient away before decide. Parameter, moments and
+  /// step may be null.
+  bool measured_only = false;
 };
 
 struct Block {

@@ -10,6 +10,7 @@
 #include "demi/core/error.h"
 #include "demi/optim/rule_optimizer.h"
 #include "demi/optim/saved_state.h"
+#include "demi/optim/state_share.h"
 #include "demi/step/backend.h"
 #include "demi/step/layout.h"
 #include "demi/step/member_source.h"
@@ -25,6 +26,7 @@ namespace {
 struct TrackedParameter {
   const at::TensorImpl* parameter;
   const torch::optim::OptimizerParamState* state;  // null: it has had no gradient yet
+  bool held = true;                                // false: another process keeps its state
 };
 
 [[noreturn]] void refuse(const char* what, const std::string& seen, const char* accepted) {
@@ -80,12 +82,15 @@ struct Optimizer::Impl final : MemberSource {
   bool is_unchanged() const override;
   std::vector<GroupedMember> members(const Groups& groups) override;
   bool has_gradients() const override;
+  bool holds(size_t parameter) const { return !share || share->holds(parameter); }
 
   Optimizer& optimizer;
   std::shared_ptr<PendingStep> pending;
   std::vector<std::unique_ptr<Ownership>> owned;
   std::vector<TrackedParameter> tracked;
   std::map<size_t, at::Tensor> rates;  // scheduled, by group: fp64, (steps), CPU
+  std::shared_ptr<StateShare> share;   // null: this process keeps all
+  std::optional<std::map<std::string, at::Tensor>> others;  // state of what others hold
   StepResult last;
   Groups step_groups;  // of this step; kept for its memory
 };
@@ -111,6 +116,7 @@ Optimizer::Optimizer(kernels::UpdateRule rule,
 Optimizer::~Optimizer() = default;
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  require_unshared("add_param_group");
   numbers_of(group.has_options() ? group.options() : defaults());
   std::vector<at::Tensor> all = parameters_of(param_groups_);
   all.insert(all.end(), group.params().begin(), group.params().end());
@@ -162,7 +168,7 @@ bool Optimizer::Impl::is_unchanged() const {
       const auto state = optimizer.state_.find(parameter.unsafeGetTensorImpl());
       if ((state == optimizer.state_.end() ? nullptr : state->second.get()) != known->state)
         return false;
-      if (!known->state && parameter.grad().defined()) return false;
+      if (known->held && !known->state && parameter.grad().defined()) return false;
       ++known;
     }
   }
@@ -175,9 +181,16 @@ std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
   std::unordered_map<const at::TensorImpl*, Arrivals> arrivals;
   for (const auto& one : owned) arrivals[one->parameter().unsafeGetTensorImpl()] = one->arrivals();
   auto& states = optimizer.state_;
+  size_t index = 0;
   for (size_t g = 0; g < optimizer.param_groups_.size(); ++g) {
     for (const auto& parameter : optimizer.param_groups_[g].params()) {
       auto* key = parameter.unsafeGetTensorImpl();
+      if (!holds(index++)) {
+        all.push_back({make_measured_member(parameter), static_cast<int>(g)});
+        all.back().member.arrivals = arrivals[key];
+        tracked.push_back({key, nullptr, /*held=*/false});
+        continue;
+      }
       const bool has_state = states.find(key) != states.end();
       if (!has_state && !parameter.grad().defined()) {
         tracked.push_back({key, nullptr});
@@ -208,7 +221,9 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
+  impl_->others.reset();
   impl_->last = impl_->pending->run(this, loss);
+  if (impl_->share) impl_->share->exchange(impl_->last);
   return loss;
 }
 
@@ -249,7 +264,33 @@ std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
   }
   for (const auto& [group, rates] : impl_->rates)
     all["scheduled_rates." + std::to_string(group)] = rates;
+  if (impl_->others) all.insert(impl_->others->begin(), impl_->others->end());
   return all;
+}
+
+void Optimizer::share_state(std::shared_ptr<StateShare> share) {
+  require_unshared("share_state");
+  impl_->share = std::move(share);
+  size_t index = 0;
+  for (const auto& group : param_groups_)
+    for (const auto& parameter : group.params())
+      if (!impl_->holds(index++)) state_.erase(parameter.unsafeGetTensorImpl());
+  impl_->tracked.clear();
+}
+
+bool Optimizer::has_whole_state() const { return !impl_->share || impl_->others; }
+
+void Optimizer::set_others_state(std::map<std::string, at::Tensor> tensors) {
+  impl_->others = std::move(tensors);
+}
+
+void Optimizer::drop_others_state() { impl_->others.reset(); }
+
+void Optimizer::require_unshared(const char* what) const {
+  if (!impl_->share) return;
+  refuse("several processes share the state of this optimizer", what,
+         "parameter groups that are added before, torch::save of an optimizer that keeps its whole "
+         "state, and one sharing; demi::checkpoint saves one that shares it");
 }
 
 void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tensors) {
@@ -266,9 +307,11 @@ std::vector<StateDict> Optimizer::group_numbers() const {
 std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor> tensors,
                                                const std::vector<StateDict>& groups) {
   const std::vector<at::Tensor> parameters = parameters_of(param_groups_);
+  std::vector<bool> held;
+  for (size_t i = 0; i < parameters.size(); ++i) held.push_back(impl_->holds(i));
   auto rates = take_scheduled_rates(tensors, param_groups_.size());
   auto loaded = std::make_shared<LoadedState>(
-      read_state(std::move(tensors), impl_->pending->rule(), parameters));
+      read_state(std::move(tensors), impl_->pending->rule(), parameters, held));
   if (!groups.empty() && groups.size() != param_groups_.size())
     refuse("the state has another number of parameter groups", std::to_string(groups.size()),
            std::to_string(param_groups_.size()).c_str());
@@ -280,6 +323,7 @@ std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor>
   }
   return [=, this] {
     state_.clear();
+    impl_->others.reset();
     for (size_t i = 0; i < parameters.size(); ++i)
       if (loaded->of[i]) state_[parameters[i].unsafeGetTensorImpl()] = std::move(loaded->of[i]);
     set_taken(loaded->taken);

@@ -21,6 +21,7 @@ namespace demi::optim {
 
 class Backend;
 class PendingStep;
+class StateShare;
 struct OptionsAccess;
 
 /// Base of demi's optimizers: torch::optim::Optimizer whose step reads each gradient twice (finite?
@@ -51,7 +52,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// UsageError for a gradient that does not fit its parameter, before anything is changed.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// As torch::optim's, but checks first, so that a wrong group is not added.
+  /// As torch::optim's, but checks first, so that a wrong group is not added. Throws UsageError for
+  /// an optimizer that shares its state.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   /// What the last step did. A step without check (skip_nonfinite off, no scaler, no clipping)
@@ -75,7 +77,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
 
   /// State by "PARAMETER.NAME": parameters counted through all groups, names of ParamState;
   /// "taken", int64, (); "scheduled_rates.GROUP", fp64, (steps), of groups that have such rates.
-  /// The tensors are those of the state itself, which the next step writes to.
+  /// The tensors are those of the state itself, which the next step writes to. Of an optimizer that
+  /// shares its state: the own part, and what set_others_state() added.
   std::map<std::string, at::Tensor> state_tensors() const;
   /// Throws UsageError for a name or shape that is not this optimizer's, a moment that is missing
   /// or a count that cannot be, and then changes nothing. Rates that are missing stay as they are.
@@ -93,6 +96,18 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// Lets go of each tensor once it is copied.
   std::function<void()> prepare_state(std::map<std::string, at::Tensor> tensors,
                                       const std::vector<StateDict>& groups = {});
+
+  /// From here on this process keeps the state of the parameters that `share` holds, and drops that
+  /// of the others. A step reads the gradients of all parameters (finite? norm), updates those that
+  /// are held, and calls share->exchange(). bytes_per_parameter() counts those that are held.
+  /// Throws UsageError for an optimizer that shares its state already.
+  void share_state(std::shared_ptr<StateShare> share);
+  /// Whether state_tensors() has the state of all parameters.
+  bool has_whole_state() const;
+  /// The state of the parameters that other processes hold, named as in state_tensors(). The next
+  /// step and load drop it.
+  void set_others_state(std::map<std::string, at::Tensor> tensors);
+  void drop_others_state();
 
   /// The name of the update rule: "SGD", "Adam", "AdamW", "LAMB" or "Lion".
   const char* rule_name() const;
@@ -114,6 +129,9 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
 
   /// The type of the groups' options belongs to the last class.
   virtual OptionsAccess options_access() const = 0;
+
+  /// Throws UsageError for an optimizer that shares its state.
+  void require_unshared(const char* what) const;
 
   /// Options and state from what torch::save wrote. Nothing is changed if that does not fit.
   void load_archive(torch::serialize::InputArchive& archive);

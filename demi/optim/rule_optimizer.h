@@ -27,6 +27,7 @@ class RuleOptimizer : public Optimizer {
       : RuleOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, defaults, step) {}
 
   void save(torch::serialize::OutputArchive& archive) const override {
+    require_unshared("save");
     torch::optim::serialize<ParamState, Options>(archive, *this);
     archive.write("taken", state_tensors().at("taken"), /*is_buffer=*/true);
     write_rule(archive, kRule);

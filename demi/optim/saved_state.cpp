@@ -99,7 +99,7 @@ void require_moments(ParamState& state, const std::string& prefix, kernels::Upda
 }  // namespace
 
 LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
-                       const std::vector<at::Tensor>& parameters) {
+                       const std::vector<at::Tensor>& parameters, const std::vector<bool>& held) {
   LoadedState loaded;
   const size_t entries = tensors.size();
   for (const at::Tensor& parameter : parameters) {
@@ -111,6 +111,7 @@ LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
       put(*state, it->first, it->first.substr(prefix.size()), it->second, parameter, rule);
     if (tensors.size() == before) state.reset();
     if (state) require_moments(*state, prefix, rule);
+    if (!held[loaded.of.size()]) state.reset();
     loaded.of.push_back(std::move(state));
   }
   if (const auto taken = tensors.extract("taken"))

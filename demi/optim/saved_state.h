@@ -64,8 +64,9 @@ struct LoadedState {
 };
 
 /// Copies `tensors` into states of these parameters, and lets go of each one once it is copied.
+/// Those that are not `held` are checked alone.
 LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
-                       const std::vector<at::Tensor>& parameters);
+                       const std::vector<at::Tensor>& parameters, const std::vector<bool>& held);
 
 /// Scheduled rates by group, fp64, (steps), on the CPU: what stands in `tensors` as
 /// "scheduled_rates.GROUP", and is taken out.

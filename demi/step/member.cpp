@@ -35,6 +35,16 @@ void conform(at::Tensor& tensor, const at::Tensor& work, const char* name) {
   if (!fits) tensor = on_huge_pages(at::empty_like(work)).copy_(tensor);
 }
 
+Member member_for(const at::Tensor& parameter) {
+  Member member;
+  member.parameter = parameter;
+  member.sizes = c10::DimVector(parameter.sizes());
+  member.strides = c10::DimVector(parameter.strides());
+  member.dtype = parameter.scalar_type();
+  member.device = parameter.device();
+  return member;
+}
+
 /// Chooses the dense fp32 (or fp64) array that is updated for the parameter.
 void choose_target(Member& member) {
   const at::Tensor& parameter = member.parameter;
@@ -78,13 +88,8 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
                    const kernels::Group& group, const Backend& backend,
                    std::optional<kernels::Path> path) {
   const at::NoGradGuard no_grad;
-  Member member;
-  member.parameter = parameter;
+  Member member = member_for(parameter);
   member.state = &state;
-  member.sizes = c10::DimVector(parameter.sizes());
-  member.strides = c10::DimVector(parameter.strides());
-  member.dtype = parameter.scalar_type();
-  member.device = parameter.device();
   choose_target(member);
   const bool counted_on_device = backend.kernels_for(member.work, path).device;
   const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
@@ -96,6 +101,17 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
     conform(state.moment(rule, k), member.work, "a moment");
   }
   return member;
+}
+
+Member make_measured_member(const at::Tensor& parameter) {
+  Member member = member_for(parameter);
+  member.target = Target::kNone;
+  member.work = parameter.detach();
+  return member;
+}
+
+c10::ScalarType arithmetic_of(const Member& member) {
+  return member.work.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 int64_t version_of(const at::Tensor& tensor) {

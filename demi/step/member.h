@@ -20,6 +20,7 @@ enum class Target {
   kParameter,  // the parameter itself
   kMaster,     // the fp32 master of a dense 16-bit parameter; kernels write the parameter too
   kStaging,    // a dense array, copied to the parameter after the step
+  kNone,       // nothing: the gradient is measured, and another process updates the parameter
 };
 
 /// A gradient for which something was measured or recorded. It is kept alive, so that its address
@@ -48,7 +49,8 @@ struct Member {
   c10::DimVector sizes, strides;
   c10::ScalarType dtype = c10::ScalarType::Float;
   c10::Device device = c10::kCPU;
-  /// The array that is updated: dense; fp32, or fp64 for an fp64 parameter.
+  /// The array that is updated: dense; fp32, or fp64 for an fp64 parameter. Target::kNone: the
+  /// parameter, whose layout and device count alone.
   at::Tensor work;
   WrittenParameter written;
   /// The gradient that the passes read: .grad, or `staged`.
@@ -85,6 +87,13 @@ int moments_of(kernels::UpdateRule rule, const kernels::Group& group);
 Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
                    const kernels::Group& group, const Backend& backend,
                    std::optional<kernels::Path> path);
+
+/// A parameter whose gradient counts in norm and finding, and which another process updates. It
+/// needs no state.
+Member make_measured_member(const at::Tensor& parameter);
+
+/// The dtype of the update's arithmetic: fp32, or fp64 for an fp64 parameter.
+c10::ScalarType arithmetic_of(const Member& member);
 
 int64_t version_of(const at::Tensor& tensor);
 const void* data_of(const at::Tensor& tensor);

@@ -62,7 +62,8 @@ std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMembe
   std::map<Key, std::pair<std::vector<Member>, std::vector<int>>> parts;
   for (const auto& [member, group] : grouped) {
     const auto device = member.work.device();
-    const bool ours = static_cast<bool>(backend_.kernels_for(member.work, options_.path));
+    const at::Tensor like = at::empty({0}, member.work.options().dtype(arithmetic_of(member)));
+    const bool ours = static_cast<bool>(backend_.kernels_for(like, options_.path));
     auto& [members, group_of] = parts[{static_cast<int>(device.type()), device.index(), ours}];
     members.push_back(member);
     group_of.push_back(group);
@@ -71,7 +72,8 @@ std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMembe
   for (auto& [key, part] : parts) {
     auto& [members, group_of] = part;
     const at::Tensor work = members.front().work;
-    const TableKernels kernels = backend_.kernels_for(work, options_.path);
+    const at::Tensor like = at::empty({0}, work.options().dtype(arithmetic_of(members.front())));
+    const TableKernels kernels = backend_.kernels_for(like, options_.path);
     at::Tensor state;
     if (kernels.device) {
       state = states_[{std::get<0>(key), std::get<1>(key)}];
@@ -359,7 +361,7 @@ at::Tensor PendingStep::used_gradient(const at::Tensor& parameter) {
   const auto device = member->work.device();
   const bool wide = !tensor::is_16_bit(member->gradient->scalar_type());
   at::Tensor gradient =
-      member->gradient->to(member->work.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+      member->gradient->to(arithmetic_of(*member), /*non_blocking=*/false, /*copy=*/true);
   if (scale_.defined() && !(wide && wide_unscaled_))
     gradient.mul_(tensor::inverse_of_scale(scale_).to(device));
   if (max_norm_ != kernels::kNoLimit) gradient.mul_(clip_factor().to(device));

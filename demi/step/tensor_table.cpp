@@ -29,6 +29,13 @@ std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vect
   for (size_t i = 0; i < members.size(); ++i) {
     Member& member = members[i];
     kernels::TensorEntry entry;
+    entry.length = member.work.numel();
+    entry.group = group_of[i];
+    entry.measured_only = member.target == Target::kNone;
+    if (entry.measured_only) {
+      entries.push_back(entry);
+      continue;
+    }
     // begin() sets the real pointer: a mutable one taken here would cost the parameter its copies.
     // The tensor operations that serve fp64 and other devices do not use it.
     entry.parameter = static_cast<float*>(const_cast<void*>(member.work.const_data_ptr()));
@@ -36,8 +43,6 @@ std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vect
     for (int k = 0; k < moments_of(rule, group); ++k)
       entry.moment[k] = static_cast<float*>(member.state->moment(rule, k).mutable_data_ptr());
     entry.step = member.state->step.mutable_data_ptr<int64_t>();
-    entry.length = member.work.numel();
-    entry.group = group_of[i];
     entries.push_back(entry);
   }
   return entries;
@@ -81,14 +86,15 @@ bool readable(const at::Tensor& gradient, const at::Tensor& work) {
 
 /// The gradient as a dense array like work's. Duplicates of a sparse one are summed in fp32 or
 /// wider.
-at::Tensor staged(const at::Tensor& gradient, const at::Tensor& work) {
+at::Tensor staged(const at::Tensor& gradient, const Member& member) {
   const at::NoGradGuard no_grad;
-  if (gradient.layout() != at::kStrided)
-    return at::empty_like(work).copy_(gradient.to(work.scalar_type()).to_dense());
+  const c10::ScalarType wide = arithmetic_of(member);
+  const auto made = [&](c10::ScalarType dtype) {
+    return at::empty_like(member.work, member.work.options().dtype(dtype));
+  };
+  if (gradient.layout() != at::kStrided) return made(wide).copy_(gradient.to(wide).to_dense());
   const bool keep = is_16_bit(gradient.scalar_type());
-  return at::empty_like(work,
-                        work.options().dtype(keep ? gradient.scalar_type() : work.scalar_type()))
-      .copy_(gradient);
+  return made(keep ? gradient.scalar_type() : wide).copy_(gradient);
 }
 
 void unscale_dense(const kernels::CpuKernels& kernels, const at::Tensor& gradient,
@@ -156,7 +162,7 @@ bool TensorTable::read_gradient(size_t i, bool unscaled) {
     check_gradient(member, gradient);
     member.measured = false;
     const bool direct = readable(gradient, member.work);
-    if (!direct) member.staged = staged(gradient, member.work);
+    if (!direct) member.staged = staged(gradient, member);
     member.gradient = direct ? &gradient : &member.staged;
   }
   entry.gradient = member.gradient->numel() ? member.gradient->const_data_ptr() : &empty;
@@ -222,6 +228,7 @@ void TensorTable::note_stream() {
   if (!streams_.is_new(stream)) return;
   if (device_) device_->record_stream(stream);
   for (Member& member : members_) {
+    if (member.target == Target::kNone) continue;
     if (member.target != Target::kParameter) member.work.record_stream(stream);
     for (const auto& [name, tensor] : member.state->tensors())
       if (tensor.is_cuda()) at::Tensor(tensor).record_stream(stream);
@@ -280,6 +287,10 @@ void TensorTable::begin() {
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     kernels::TensorEntry& entry = entries[i];
+    if (member.target == Target::kNone) {
+      entry.gradient = nullptr;  // measured; the kernels leave an entry without one alone
+      continue;
+    }
     entry.factor = member.factor.defined() ? member.factor.const_data_ptr<float>() : nullptr;
     if (member.target == Target::kParameter) {
       if (!kernels_) continue;
@@ -312,7 +323,7 @@ void TensorTable::finish() {
   // harmless.
   const bool skipped = !device_ && plan_.state().skipped != 0;
   for (Member& member : members_) {
-    if (member.target == Target::kParameter) continue;
+    if (member.target == Target::kParameter || member.target == Target::kNone) continue;
     if (!skipped && (member.target == Target::kStaging || !kernels_)) {
       const at::NoGradGuard no_grad;
       at::Tensor parameter = member.parameter;

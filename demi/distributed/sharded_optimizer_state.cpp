@@ -1,0 +1,274 @@
+#include "demi/distributed/sharded_optimizer_state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/core/version.h"
+#include "demi/distributed/byte_stream.h"
+#include "demi/distributed/process_group.h"
+#include "demi/distributed/shares.h"
+#include "demi/optim/optimizer.h"
+#include "demi/optim/state_share.h"
+#include "demi/tensor/dtype.h"
+
+namespace demi::distributed {
+namespace {
+
+constexpr const char* kWhere = "distributed.ShardedOptimizerState";
+
+std::vector<at::Tensor> parameters_of(const optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups())
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
+std::string description(const optim::Optimizer& optimizer, const ShardOptions& options) {
+  std::string text = fmt::format("demi {}\noptimizer {}\nbucket_bytes {}\n", version(),
+                                 optimizer.rule_name(), options.bucket_bytes);
+  text += fmt::format("steps taken {}\n", optimizer.state_tensors().at("taken").item<int64_t>());
+  const std::vector<StateDict> groups = optimizer.group_numbers();
+  std::size_t number = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const auto& [name, value] : groups[g])
+      text += fmt::format("group {}: {} {}\n", g, name, value);
+    for (const at::Tensor& parameter : optimizer.param_groups()[g].params())
+      text += fmt::format("parameter {} of group {}: {} ({}), strides ({})\n", number++, g,
+                          tensor::name_of(parameter.scalar_type()),
+                          fmt::join(parameter.sizes(), ", "), fmt::join(parameter.strides(), ", "));
+  }
+  return text;
+}
+
+/// Writes what streams[r] of rank r holds to streams[r] of all others. One piece of each rank is
+/// under way at a time.
+void send_all(const std::vector<ByteStream>& streams, std::int64_t bucket_bytes,
+              ProcessGroup& group) {
+  const auto ranks = static_cast<std::int64_t>(streams.size());
+  const std::int64_t piece = std::max<std::int64_t>(1, bucket_bytes / ranks);
+  std::int64_t longest = 0;
+  for (const ByteStream& stream : streams) longest = std::max(longest, stream.size());
+  std::vector<at::Tensor> buffers(streams.size());
+  for (std::int64_t begin = 0; begin < longest; begin += piece) {
+    std::vector<ProcessGroup::Pending> sent(streams.size());
+    std::vector<at::Tensor> pieces(streams.size());
+    for (std::size_t r = 0; r < streams.size(); ++r) {
+      const std::int64_t size = std::min(piece, streams[r].size() - begin);
+      if (size <= 0) continue;
+      if (!buffers[r].defined()) buffers[r] = at::empty({size}, at::kByte);
+      pieces[r] = buffers[r].narrow(0, 0, size);
+      if (static_cast<int>(r) == group.rank()) streams[r].read(begin, pieces[r]);
+      sent[r] = group.start_broadcast(pieces[r], static_cast<int>(r), "optimizer step");
+    }
+    for (std::size_t r = 0; r < streams.size(); ++r) {
+      sent[r].wait();
+      if (pieces[r].defined() && static_cast<int>(r) != group.rank())
+        streams[r].write(begin, pieces[r]);
+    }
+  }
+}
+
+/// A state tensor as others make it: what one line of a list says.
+struct Listed {
+  std::string name;
+  c10::ScalarType dtype;
+  std::vector<std::int64_t> sizes;
+};
+
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+std::string list_of(const NamedTensors& tensors) {
+  std::string text;
+  for (const auto& [name, tensor] : tensors)
+    text += fmt::format("{} {} {} {}\n", name, static_cast<int>(tensor.scalar_type()), tensor.dim(),
+                        fmt::join(tensor.sizes(), " "));
+  return text;
+}
+
+std::vector<Listed> read_list(const std::string& text) {
+  std::vector<Listed> all;
+  std::istringstream words(text);
+  Listed one;
+  int dtype = 0;
+  for (std::size_t dimensions = 0; words >> one.name >> dtype >> dimensions; all.push_back(one)) {
+    one.dtype = static_cast<c10::ScalarType>(dtype);
+    one.sizes.resize(dimensions);
+    for (std::int64_t& size : one.sizes) words >> size;
+  }
+  return all;
+}
+
+/// The text of rank `root`, on every rank.
+std::string text_of(int root, const std::string& own, ProcessGroup& group) {
+  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong);
+  group.broadcast(length, root);
+  const at::Tensor bytes = at::zeros({length.item<std::int64_t>()}, at::kByte);
+  if (bytes.numel() == 0) return {};
+  if (group.rank() == root) std::memcpy(bytes.mutable_data_ptr(), own.data(), own.size());
+  group.broadcast(bytes, root);
+  return {static_cast<const char*>(bytes.const_data_ptr()),
+          static_cast<std::size_t>(bytes.numel())};
+}
+
+}  // namespace
+
+class ShardedOptimizerState::Share final : public optim::StateShare {
+ public:
+  Share(optim::Optimizer& optimizer, ProcessGroup& group, const ShardOptions& options)
+      : parameters_(parameters_of(optimizer)),
+        group_(&group),
+        options_(options),
+        rank_(group.rank()),
+        elements_(static_cast<std::size_t>(group.world_size())) {
+    std::vector<std::int64_t> sizes;
+    for (const at::Tensor& parameter : parameters_) sizes.push_back(parameter.numel());
+    owners_ = owners_of_tensors(sizes, group.world_size());
+    for (std::size_t i = 0; i < sizes.size(); ++i) elements_[owner(i)] += sizes[i];
+  }
+
+  bool holds(std::size_t parameter) const override { return owners_.at(parameter) == rank_; }
+
+  void exchange(const StepResult& result) override {
+    if (!group_)
+      throw UsageError({kWhere,
+                        "the optimizer has one rank's share of the state, and nobody to "
+                        "share it with",
+                        "a step after the end of its ShardedOptimizerState", "",
+                        "keep it as long as the optimizer steps"});
+    if (group_->world_size() == 1) return;
+    if (agree_on(result)) send_parameters();
+  }
+
+  void end() { group_ = nullptr; }
+  ProcessGroup& group() { return *group_; }
+  const ShardOptions& options() const { return options_; }
+  const std::vector<std::int64_t>& elements() const { return elements_; }
+
+ private:
+  std::size_t owner(std::size_t parameter) const {
+    return static_cast<std::size_t>(owners_[parameter]);
+  }
+
+  // Whether the step was taken. Ranks that differ here would wait for each other, or diverge.
+  bool agree_on(const StepResult& result) const {
+    const bool taken = !result.skipped();
+    std::int64_t count = 0, mix = 0;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (!parameters_[i].grad().defined()) continue;
+      ++count;
+      mix = (mix * 31 + static_cast<std::int64_t>(i) + 1) % 1'000'000'007;
+    }
+    const std::int64_t word = mix * 2 + (taken ? 1 : 0);
+    const at::Tensor words = at::tensor({word, -word}, at::kLong);
+    group_->all_reduce(words, Reduction::kMax);
+    if (words[0].item<std::int64_t>() != -words[1].item<std::int64_t>())
+      throw UsageError({kWhere, "the ranks do not take the same step",
+                        fmt::format("rank {}: {}, with gradients of {} parameters", rank_,
+                                    taken ? "taken" : "skipped", count),
+                        "the same gradients on all ranks",
+                        "average them with DistributedDataParallel, and let no rank skip alone"});
+    return taken;
+  }
+
+  // A step changes parameters that have a gradient, and no other.
+  void send_parameters() {
+    const at::NoGradGuard no_grad;
+    std::vector<std::vector<at::Tensor>> sent(elements_.size());
+    std::vector<std::pair<at::Tensor, at::Tensor>> compact;  // of those with gaps, and their copies
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const at::Tensor& parameter = parameters_[i];
+      if (!parameter.grad().defined()) continue;
+      if (parameter.is_non_overlapping_and_dense()) {
+        sent[owner(i)].push_back(parameter);
+        continue;
+      }
+      sent[owner(i)].push_back(parameter.detach().clone(at::MemoryFormat::Contiguous));
+      if (!holds(i)) compact.emplace_back(parameter.detach(), sent[owner(i)].back());
+    }
+    std::vector<ByteStream> streams;
+    for (const auto& tensors : sent) streams.emplace_back(tensors);
+    send_all(streams, options_.bucket_bytes, *group_);
+    for (auto& [parameter, copy] : compact) parameter.copy_(copy);
+  }
+
+  std::vector<at::Tensor> parameters_;  // through all groups of the optimizer
+  std::vector<int> owners_;             // by parameter
+  ProcessGroup* group_;                 // null: the sharing has ended
+  ShardOptions options_;
+  int rank_;
+  std::vector<std::int64_t> elements_;  // by rank
+};
+
+ShardedOptimizerState::ShardedOptimizerState(optim::Optimizer& optimizer, ProcessGroup& group,
+                                             const ShardOptions& options)
+    : optimizer_(optimizer) {
+  if (options.bucket_bytes < 1)
+    throw UsageError({kWhere, "a bucket has no size", std::to_string(options.bucket_bytes),
+                      "1 byte or more", "leave it out for the default"});
+  group.require_same("the optimizer whose state they share", description(optimizer, options));
+  for (const at::Tensor& parameter : parameters_of(optimizer))
+    if (group.world_size() > 1 && !parameter.is_cpu())
+      throw UsageError({kWhere, "a parameter cannot be sent to the other ranks",
+                        parameter.device().str(), "the CPU", "the process group has Gloo alone"});
+  share_ = std::make_shared<Share>(optimizer, group, options);
+  optimizer.share_state(share_);
+}
+
+ShardedOptimizerState::~ShardedOptimizerState() { share_->end(); }
+
+const std::vector<std::int64_t>& ShardedOptimizerState::elements() const {
+  return share_->elements();
+}
+
+void ShardedOptimizerState::release() { optimizer_.drop_others_state(); }
+
+// Each rank's state passes by all, since there is no other collective with one sender; rank 0 keeps
+// it, the others receive each piece over the one before.
+void ShardedOptimizerState::consolidate() {
+  const at::NoGradGuard no_grad;
+  ProcessGroup& group = share_->group();
+  release();
+  NamedTensors own = optimizer_.state_tensors();
+  std::erase_if(own, [](const auto& entry) {  // the same on all ranks
+    return entry.first == "taken" || entry.first.starts_with("scheduled_rates.");
+  });
+  NamedTensors others;
+  for (int root = 1; root < group.world_size(); ++root) {
+    const bool sends = group.rank() == root;
+    std::vector<at::Tensor> tensors;
+    for (const Listed& one : read_list(text_of(root, sends ? list_of(own) : "", group))) {
+      if (sends) {
+        tensors.push_back(own.at(one.name).contiguous());
+      } else if (group.rank() == 0) {
+        tensors.push_back(at::empty(one.sizes, one.dtype));
+        others[one.name] = tensors.back();
+      }
+    }
+    const ByteStream stream(tensors);
+    const at::Tensor size = at::full({1}, stream.size(), at::kLong);
+    group.broadcast(size, root);
+    const std::int64_t all = size.item<std::int64_t>();
+    const std::int64_t most = std::min(all, share_->options().bucket_bytes);
+    const at::Tensor buffer = at::empty({most}, at::kByte);
+    for (std::int64_t begin = 0; begin < all; begin += most) {
+      const at::Tensor piece = buffer.narrow(0, 0, std::min(most, all - begin));
+      if (sends) stream.read(begin, piece);
+      group.broadcast(piece, root);
+      if (group.rank() == 0) stream.write(begin, piece);
+    }
+  }
+  if (group.rank() == 0) optimizer_.set_others_state(std::move(others));
+}
+
+}  // namespace demi::distributed

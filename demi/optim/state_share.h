@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+
+#include "demi/core/export.h"
+#include "demi/step/step_result.h"
+
+namespace demi::optim {
+
+/// The part of an optimizer's state that this process keeps, where several processes share it
+/// (distributed::ShardedOptimizerState). Parameters are counted through all groups.
+class DEMI_API StateShare {
+ public:
+  virtual ~StateShare() = default;
+
+  /// Whether this process keeps the parameter's state and updates it.
+  virtual bool holds(std::size_t parameter) const = 0;
+
+  /// After each step: brings the parameters that other processes updated.
+  virtual void exchange(const StepResult& result) = 0;
+};
+
+}  // namespace demi::optim
