@@ -98,10 +98,10 @@ void add_bench_recipe(CLI::App& bench) {
                       "Runs to set beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
   add_round_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds);
   a->output.add_to(*command);
-  a->settings.add_to(
-      *command, kTimedRecipe,
-      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping", "top-k",
-       "test-batch-size", "test-limit", "checkpoint-every", "keep-last", "resume", "ranks"});
+  a->settings.add_to(*command, kTimedRecipe,
+                     {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
+                      "top-k", "test-batch-size", "test-limit", "checkpoint-every", "keep-last",
+                      "resume", "ranks", "devices"});
   command->callback([a] { bench_recipe(*a); });
 }
 

@@ -18,6 +18,8 @@
 #include "demi/core/version.h"
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/launch.h"
+#include "demi/tensor/device.h"
+#include "lab/recipes/devices.h"
 
 namespace demi::cli {
 namespace {
@@ -38,6 +40,29 @@ std::string description(const std::string& command, const std::string& recipe,
   return text;
 }
 
+// 2: an option, 1: the environment, 0: a file.
+int strength(const train::Assignment& a) {
+  return a.source.starts_with("--") ? 2 : a.source.starts_with("DEMI_") ? 1 : 0;
+}
+
+// --devices says the number of ranks, too. What is weaker gives way; what is later, check()
+// refuses.
+void check_ranks_of_devices(const std::vector<train::Assignment>& given) {
+  const train::Assignment* devices = nullptr;
+  for (const train::Assignment& a : given)
+    if (a.name == "devices") devices = &a;
+  if (!devices || devices->text.empty()) return;
+  const std::size_t count = train::device_list(devices->text, devices->source).size();
+  for (const train::Assignment& a : given)
+    if (a.name == "ranks" && strength(a) >= strength(*devices) && a.text != std::to_string(count))
+      throw UsageError(
+          {.where = a.source,
+           .what = "each rank has one device",
+           .seen = a.text,
+           .accepted = fmt::format("{}, since {} says {}", count, devices->source, devices->text),
+           .advice = "leave it out, or name as many devices"});
+}
+
 // A core serves one thread: N ranks with all threads each take turns on the cores.
 int threads_of_rank(const train::Config& config) {
   if (config.threads > 0 || distributed::environment()("OMP_NUM_THREADS")) return 0;
@@ -47,6 +72,7 @@ int threads_of_rank(const train::Config& config) {
 }  // namespace
 
 std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment> given) {
+  check_ranks_of_devices(given);
   const distributed::Ranks ranks = launched();
   if (ranks.world_size == 1) return given;
   const std::string count = std::to_string(ranks.world_size);
@@ -63,6 +89,9 @@ std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment
 
 bool run_as_ranks(const train::Config& config) {
   if (config.ranks == 1 || launched().world_size > 1) return false;
+  if (!config.devices.empty())
+    for (const std::string& name : train::device_list(config.devices, "--devices"))
+      pick_device(name);  // said once, before all ranks say it
   const distributed::ServedStore store = distributed::serve_store();
   const int threads = threads_of_rank(config);
   const auto count = static_cast<int>(config.ranks);
@@ -74,6 +103,10 @@ bool run_as_ranks(const train::Config& config) {
   const int code = processes.wait();
   if (code != kDone) throw Exit{code};
   return true;
+}
+
+c10::Device device_of_this_rank(const train::Config& config) {
+  return pick_device(train::device_of_rank(config, launched().rank));
 }
 
 std::shared_ptr<distributed::ProcessGroup> meet_ranks(const std::string& command,

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +23,9 @@ std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment
 /// all have ended, true, or throws Exit with the exit code of the rank that ended first with an
 /// error, or 4 if a signal ended it. If one rank ends with an error, so do the others.
 bool run_as_ranks(const train::Config& config);
+
+/// The device on which this rank trains. Throws as pick_device.
+c10::Device device_of_this_rank(const train::Config& config);
 
 /// The ranks that train together, of which this process is one. Null for one process. Each call
 /// makes a new one. Throws UsageError on every rank if program, command, recipe or settings differ,

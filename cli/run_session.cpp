@@ -56,7 +56,7 @@ std::vector<fs::path> checkpoint_folders(const fs::path& folder) {
 RunSession::RunSession(Start start)
     : start_(std::move(start)),
       config_(start_.config),
-      device_(pick_device(config_.device)),
+      device_(device_of_this_rank(config_)),
       group_((require_cpu(), meet_ranks(start_.command, start_.recipe, config_))),
       progress_(std::make_shared<train::ShowProgress>(
           is_first() ? std::cerr : nowhere(), report::Terminal::of(STDERR_FILENO), device_)) {

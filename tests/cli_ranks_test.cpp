@@ -177,6 +177,46 @@ TEST_F(CliRanks, GoOnWithFewer) {
   EXPECT_THAT(three.err, HasSubstr("a divisor of 16"));
 }
 
+// On a CPU the list is a number of ranks; a run that began with it goes on with --ranks alone.
+TEST_F(CliRanks, OneForEachDevice) {
+  const auto with = [&](const Words& ranks) {
+    Words words{"train", "mlp",          "--in",     "24",      "--out",
+                "24",    "--json",       "--epochs", "2",       "--batches",
+                "20",    "--batch-size", "8",        "--steps", "20"};
+    words.insert(words.end(), ranks.begin(), ranks.end());
+    return run(words);
+  };
+  const Outcome two = with({"--device", "cpu", "--ranks", "2"});
+  ASSERT_EQ(two.code, 0) << two.err;
+  const Outcome devices = with({"--devices", "cpu,cpu"});
+  ASSERT_EQ(devices.code, 0) << devices.err;
+  EXPECT_THAT(devices.err, HasSubstr("2 ranks with"));
+  EXPECT_EQ(losses("train-mlp-002"), losses("train-mlp-001"));
+  const std::string folder = run_folder("train-mlp-002").string();
+  EXPECT_EQ(run({"train", "--resume", folder, "--steps", "30"}).code, 0);
+  EXPECT_EQ(run({"train", "--resume", folder, "--steps", "40", "--ranks", "1"}).code, 0);
+  EXPECT_EQ(losses("train-mlp-002").size(), 40U);
+
+  for (const Words& ranks : std::vector<Words>{{"--devices", "cpu,cpu", "--ranks", "3"},
+                                               {"--ranks", "3", "--devices", "cpu,cpu"},
+                                               {"--devices", "cpu,cpu", "--device", "cuda:0"},
+                                               {"--devices", "cpu,cuda:0"},
+                                               {"--devices", "cuda:0,cuda:0"},
+                                               {"--devices", "gpus"}}) {
+    const Outcome wrong = with(ranks);
+    EXPECT_EQ(wrong.code, 2) << wrong.err;
+    EXPECT_THAT(wrong.err, HasSubstr("--devices"));
+  }
+  const Outcome missing = run({"train", "mlp", "--devices", "cuda:0,cuda:1"},
+                              [] { setenv("DEMI_CUDA_LIBRARY", "off", 1); });
+  EXPECT_EQ(missing.code, 4);
+  EXPECT_THAT(missing.err, HasSubstr("cuda:0"));
+  const Outcome stronger =
+      run({"train", "mlp", "--in", "24", "--out", "24", "--dry-run", "--devices", "cpu"},
+          [] { setenv("DEMI_RANKS", "3", 1); });
+  EXPECT_EQ(stronger.code, 0) << stronger.err;
+}
+
 TEST_F(CliRanks, OneThatIsKilledEndsAll) {
   for (const int dies : {1, 0}) {
     std::map<int, pid_t> processes;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "demi/core/error.h"
@@ -14,6 +15,7 @@
 #include "lab/data/data_sets.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
+#include "lab/recipes/devices.h"
 #include "lab/recipes/optimizers.h"
 #include "lab/recipes/schedules.h"
 
@@ -193,6 +195,17 @@ Setting what_if(std::string group) {
                         .what = "no format of a region",
                         .seen = text,
                         .advice = did_you_mean(text, formats)});
+    take(c, text, source);
+  };
+  return setting;
+}
+
+// Settings that come later may name another number of ranks, which check() refuses.
+Setting devices(std::string group) {
+  Setting setting = words("devices", std::move(group), &Config::devices,
+                          "Devices by comma, one rank on each: cuda:0,cuda:1 (says --ranks, too)");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    if (!text.empty()) c.ranks = std::ssize(device_list(text, source));
     take(c, text, source);
   };
   return setting;
@@ -386,6 +399,7 @@ std::vector<Setting> place_settings() {
   const std::string g = "Run";
   return {
       words("device", g, &Config::device, "Device: auto, cpu, cuda or cuda:N"),
+      devices(g),
       whole("ranks", g, &Config::ranks, 1,
             "Processes of this machine that train together, each with batches of --batch-size; "
             "torchrun, mpirun and srun say it themselves",
@@ -527,6 +541,7 @@ void check(const Config& config) {
   if (config.nesterov && config.momentum == 0)
     refuse_together("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
   check_schedule(config);
+  check_devices(config);
   if (config.ranks > 1 && config.batch_size == "auto")
     refuse_together("each of several ranks would find a batch size of its own", "--batch-size auto",
                     "name the examples of a step and rank");

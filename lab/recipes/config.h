@@ -61,7 +61,8 @@ struct Config {
 
   // Where
   std::string device = "auto";
-  int64_t ranks = 1;  // processes that train together, each with batches of batch_size
+  std::string devices;  // by comma, one for each rank; empty: `device` is that of all
+  int64_t ranks = 1;    // processes that train together, each with batches of batch_size
   bool sync_batch_norm = true;
   int64_t seed = 0;
   bool dry_run = false;

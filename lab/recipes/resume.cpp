@@ -16,14 +16,14 @@ namespace demi::train {
 namespace {
 
 constexpr std::pair<std::string_view, OnResume> kRules[] = {
-    {"epochs", OnResume::kLonger},      {"steps", OnResume::kLonger},
-    {"early-stopping", OnResume::kAny}, {"device", OnResume::kAny},
-    {"ranks", OnResume::kAny},          {"data-dir", OnResume::kAny},
-    {"train-file", OnResume::kAny},     {"test-file", OnResume::kAny},
-    {"workers", OnResume::kAny},        {"checkpoint-every", OnResume::kAny},
-    {"keep-last", OnResume::kAny},      {"monitor", OnResume::kAny},
-    {"detect-anomaly", OnResume::kAny}, {"what-if", OnResume::kAny},
-    {"resume", OnResume::kAny},
+    {"epochs", OnResume::kLonger},        {"steps", OnResume::kLonger},
+    {"early-stopping", OnResume::kAny},   {"device", OnResume::kAny},
+    {"devices", OnResume::kAny},          {"ranks", OnResume::kAny},
+    {"data-dir", OnResume::kAny},         {"train-file", OnResume::kAny},
+    {"test-file", OnResume::kAny},        {"workers", OnResume::kAny},
+    {"checkpoint-every", OnResume::kAny}, {"keep-last", OnResume::kAny},
+    {"monitor", OnResume::kAny},          {"detect-anomaly", OnResume::kAny},
+    {"what-if", OnResume::kAny},          {"resume", OnResume::kAny},
 };
 
 const Setting& setting_of(std::string_view name) {
@@ -89,6 +89,26 @@ void share_batches_anew(const Assignment& given, const Config& begun, Config& co
   config.batch_size = std::to_string(all / config.ranks);
 }
 
+const Assignment* last_named(std::span<const Assignment> given, std::string_view name) {
+  const Assignment* found = nullptr;
+  for (const Assignment& a : given)
+    if (a.name == name) found = &a;
+  return found;
+}
+
+// Other devices take the place of the one that the run found.
+std::string named_device(std::span<const Assignment> given) {
+  const Assignment* device = last_named(given, "device");
+  return device ? device->text : "auto";
+}
+
+// Another number of ranks: each finds a device of the same kind.
+void forget_devices(std::span<const Assignment> given, Config& config) {
+  if (config.devices.empty() || last_named(given, "devices")) return;
+  config.devices.clear();
+  if (!last_named(given, "device") && config.device.starts_with("cuda")) config.device = "cuda";
+}
+
 }  // namespace
 
 OnResume on_resume(std::string_view setting) {
@@ -115,7 +135,9 @@ Config resumed_config(const Config& begun, std::span<const Assignment> given,
     }
     if (rule == OnResume::kLonger) require_longer(a, begun, asked, run);
     config = asked;
-    if (a.name == "ranks") share_batches_anew(a, begun, config, run);
+    if (a.name == "ranks" && config.ranks != begun.ranks) forget_devices(given, config);
+    if (a.name == "devices") config.device = named_device(given);
+    if (a.name == "ranks" || a.name == "devices") share_batches_anew(a, begun, config, run);
   }
   check(config);
   return config;
