@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Several ranks over a link of a chosen bandwidth, demi's DistributedDataParallel and Python's in turn.
 
-    benchmarks/distributed.py [--ranks N] [--mbit N] [--peer PYTHON] [--layers N] [--width N] [--batch N] [--bucket-kb N] [--rounds N]
+    benchmarks/distributed.py [--ranks N] [--mbit N] [--peer PYTHON] [--layers N] [--width N] [--batch N] [--bucket-kb N] [--rounds N] [--trace FILE]
 
 Each rank runs in a network namespace of its own, and a token bucket filter (tc tbf) limits what it sends: root is needed, and
 Linux's iproute2. Without --mbit the link is chosen so that sending FP32 gradients takes as long as computing them. --mbit 0: no
 namespaces, the loopback as it is. The program is build/release/benchmarks/distributed_bench.
+--trace: one step of demi in FP32 on all ranks, as a Chrome trace (https://ui.perfetto.dev opens it).
 """
 import argparse
 import json
@@ -80,6 +81,7 @@ def main():
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--bucket-kb", type=int, default=0, help="of demi and of Python [each one's own]")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--trace", default="", metavar="FILE", help="of one FP32 step of all ranks")
     a = parser.parse_args()
     size = [word for name in ("layers", "width", "batch", "steps") for word in (f"--{name}", str(getattr(a, name)))]
     mbit = a.mbit
@@ -97,6 +99,8 @@ def main():
         for _ in range(a.rounds):
             for name, command in commands.items():
                 results[name].append(network.run(command))
+        if a.trace:
+            network.run([*commands["demi fp32"], "--trace", os.path.abspath(a.trace)])
     summary = {name: {key: round(statistics.median(one[key] for one in rounds), 3) for key in rounds[0]}
                for name, rounds in results.items()}
     print(json.dumps({"ranks": a.ranks, "mbit": mbit, "cores": os.cpu_count(), "size": " ".join(size + bucket), "runs": summary}, indent=1))

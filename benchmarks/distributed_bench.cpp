@@ -2,20 +2,26 @@
 // and its communication alone, in turn.
 //
 //   distributed_bench PRECISION [--layers N] [--width N] [--batch N] [--steps N] [--bucket-kb N]
+//                     [--trace FILE]
 //
 // PRECISION is fp32 or bf16. The model is N layers Linear(width, width) and ReLU without biases,
 // the batch that of each rank, the optimizer SGD. What the ranks' gradients become is checked
-// before anything is timed. Rank 0 prints one JSON object: medians in milliseconds.
+// before anything is timed. Rank 0 prints one JSON object: medians in milliseconds. --trace: rank 0
+// writes one more step of all ranks as a Chrome trace.
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <iomanip>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demi/autocast/autocast.h"
@@ -31,6 +37,7 @@ using demi::distributed::ProcessGroup;
 
 struct Options {
   bool bf16 = false;
+  std::string trace;  // a file; empty: none
   std::map<std::string, int64_t> numbers{
       {"--layers", 8}, {"--width", 1024}, {"--batch", 64}, {"--steps", 15}, {"--bucket-kb", 0}};
 };
@@ -42,6 +49,10 @@ Options options_of(int argc, char** argv) {
     throw std::runtime_error("the first argument is fp32 or bf16; seen: " + precision);
   options.bf16 = precision == "bf16";
   for (int i = 2; i + 1 < argc; i += 2) {
+    if (std::string(argv[i]) == "--trace") {
+      options.trace = argv[i + 1];
+      continue;
+    }
     const auto known = options.numbers.find(argv[i]);
     if (known == options.numbers.end())
       throw std::runtime_error(std::string("no such option: ") + argv[i]);
@@ -87,6 +98,83 @@ void check_gradients(torch::nn::Sequential& model, ProcessGroup& group,
   }
 }
 
+// One step of all ranks: what each computes, when each of its buckets is under way, and how long it
+// waits. Microseconds since the ranks left a barrier, by each one's own clock.
+class Trace {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Trace(Clock::time_point begin) : begin_(begin) {}
+  void add(std::string name, Clock::time_point from, Clock::time_point to, int lane = 0) {
+    names_.push_back(std::move(name));
+    lanes_.push_back(lane);
+    for (const auto time : {from, to})
+      times_.push_back(std::chrono::duration<double, std::micro>(time - begin_).count());
+  }
+  // On every rank. Rank 0 writes the file.
+  void write(ProcessGroup& group, const std::string& path) const {
+    const auto all = torch::zeros({group.world_size(), std::ssize(times_)}, torch::kFloat64);
+    all[group.rank()] = torch::tensor(times_, torch::kFloat64);
+    group.all_reduce(all);
+    if (group.rank() != 0) return;
+    std::ofstream file(path);
+    file << "{\"traceEvents\": [\n" << std::fixed << std::setprecision(3);
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      file << event("process_name", "M", rank, 0) << R"(, "args": {"name": "rank )" << rank
+           << "\"}},\n";
+      for (std::size_t i = 0; i < names_.size(); ++i) {
+        const double from = all[rank][2 * static_cast<int64_t>(i)].item<double>();
+        const double to = all[rank][2 * static_cast<int64_t>(i) + 1].item<double>();
+        file << event(names_[i], "X", rank, lanes_[i]) << ", \"ts\": " << from
+             << ", \"dur\": " << to - from << "},\n";
+      }
+      for (const int lane : std::set<int>(lanes_.begin(), lanes_.end()))
+        file << event("thread_name", "M", rank, lane) << R"(, "args": {"name": ")"
+             << (lane == 0 ? "step" : "link, bucket " + std::to_string(lane)) << "\"}}"
+             << (rank + 1 == group.world_size() && lane == lanes_.back() ? "\n" : ",\n");
+    }
+    file << "], \"displayTimeUnit\": \"ms\"}\n";
+    if (!file.flush()) throw std::runtime_error("cannot write " + path);
+  }
+
+ private:
+  static std::string event(const std::string& name, const char* phase, int rank, int lane) {
+    return R"({"name": ")" + name + R"(", "ph": ")" + phase + R"(", "pid": )" +
+           std::to_string(rank) + R"(, "tid": )" + std::to_string(lane);
+  }
+
+  Clock::time_point begin_;
+  std::vector<std::string> names_;
+  std::vector<int> lanes_;
+  std::vector<double> times_;  // from and to of each
+};
+
+// The last step must have reduced the gradients as it is traced: not the first one of a plan.
+void trace_step(ProcessGroup& group, const DistributedDataParallel& parallel,
+                torch::optim::Optimizer& optimizer, const std::function<torch::Tensor()>& forward,
+                const std::string& path) {
+  using Clock = Trace::Clock;
+  optimizer.zero_grad();
+  group.barrier();
+  const auto begin = Clock::now();
+  const auto loss = forward();
+  const auto middle = Clock::now();
+  loss.backward();
+  const auto end = Clock::now();
+  optimizer.step();
+  const auto stepped = Clock::now();
+  const auto& reduced = parallel.last_reduced();
+  Trace trace(begin);
+  trace.add("forward", begin, middle);
+  trace.add("backward", middle, reduced.backward_ended);
+  trace.add("wait", reduced.backward_ended, reduced.averaged);
+  trace.add("step", end, stepped);
+  for (std::size_t b = 0; b < reduced.sent.size(); ++b)
+    trace.add("all-reduce of bucket " + std::to_string(b + 1), reduced.sent[b].sent,
+              reduced.sent[b].ended, static_cast<int>(b) + 1);
+  trace.write(group, path);
+}
+
 void run(const Options& options) {
   const int64_t layers = options.numbers.at("--layers"), width = options.numbers.at("--width");
   ProcessGroup group;
@@ -106,15 +194,11 @@ void run(const Options& options) {
   const auto input = torch::randn({options.numbers.at("--batch"), width});
   const auto target = torch::randn_like(input);
 
-  const auto backward = [&] {
-    torch::Tensor loss;
-    {
-      const demi::Autocast region(torch::kCPU,
-                                  {.dtype = torch::kBFloat16, .enabled = options.bf16});
-      loss = torch::mse_loss(model->forward(input), target);
-    }
-    loss.backward();
+  const auto forward = [&] {
+    const demi::Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .enabled = options.bf16});
+    return torch::mse_loss(model->forward(input), target);
   };
+  const auto backward = [&] { forward().backward(); };
   const auto step = [&] {
     optimizer.zero_grad();
     backward();
@@ -142,6 +226,7 @@ void run(const Options& options) {
     // Steps without communication take the ranks apart.
     for (const auto& p : model->parameters()) group.broadcast(p.detach());
   }
+  if (!options.trace.empty()) trace_step(group, parallel, optimizer, forward, options.trace);
   if (group.rank() == 0)
     std::printf(
         "{\"ranks\": %d, \"parameters\": %lld, \"bytes\": %lld, \"buckets\": %d, \"step_ms\": "

@@ -58,7 +58,8 @@ void pause_at(const std::string& moment) {
   if (was_there || moment != variable("DEMI_TEST_MOMENT")) return;
   was_there = true;
   std::fprintf(stderr, "comes to %s\n", moment.c_str());
-  while (!fs::exists(fs::path(variable("DEMI_TEST_FOLDER")) / "go")) ::usleep(10'000);
+  const fs::path folder = variable("DEMI_TEST_FOLDER");  // it goes if the test ends before
+  while (fs::exists(folder) && !fs::exists(folder / "go")) ::usleep(10'000);
 }
 
 class Moments : public Callback {
@@ -164,6 +165,8 @@ class FaultyJob {
     std::ofstream(folder_ / "go") << "go";
   }
 
+  void recover() { proxy_.set(Fault::kNone, {}); }
+
   // `blamed`: the rank that the others name, if the fault is one of all its connections.
   void expect_all_end(int blamed = -1) {
     expect_errors(kTimeout, blamed < 0 ? "rank" : "rank " + std::to_string(blamed));
@@ -248,14 +251,20 @@ NetworkProxy::Links all_of(int rank) {
   return [rank](const Link& link) { return link.is_of(rank); };
 }
 
-// A delay below the timeout changes no bit.
+// A delay below the timeout changes no bit, nor does a stall that is over before it.
 TEST(NetworkFaults, ADelayChangesNothing) {
   FaultyJob delayed("delayed", 2, "all-reduce", 1, 3), quick("quick", 2, "all-reduce", 1, 3);
+  FaultyJob stalled("stalled", 2, "all-reduce", 1, 3);
   delayed.fail(Fault::kDelay, kAll, milliseconds(30));
+  stalled.fail(Fault::kStall, kAll);
   quick.fail(Fault::kNone, kAll);
+  std::this_thread::sleep_for(seconds(1));
+  stalled.recover();
   delayed.expect_all_train();
+  stalled.expect_all_train();
   quick.expect_all_train();
   EXPECT_EQ(delayed.bits_of(0), quick.bits_of(0));
+  EXPECT_EQ(stalled.bits_of(0), quick.bits_of(0));
 }
 
 // Side by side, since they wait most of the time.

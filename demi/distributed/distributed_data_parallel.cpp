@@ -9,6 +9,8 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -68,11 +70,31 @@ std::string description(const torch::nn::Module& model, const DistributedOptions
       fmt::format("gradient_dtype {}\n",
                   options.gradient_dtype ? tensor::name_of(*options.gradient_dtype) : "their own");
   text += fmt::format("broadcast_buffers {}\n", options.broadcast_buffers);
+  text += fmt::format("same_weights {}\n", options.same_weights);
   text += fmt::format("uneven_batches {}\n", options.uneven_batches);
   for (const auto& parameter : model.named_parameters())
     text += line_of("parameter", parameter.key(), parameter.value());
   for (const auto& buffer : model.named_buffers())
     text += line_of("buffer", buffer.key(), buffer.value());
+  return text;
+}
+
+// FNV-1a (Fowler, Noll, Vo), of 64 bits.
+std::uint64_t checksum(const at::Tensor& tensor) {
+  const at::Tensor bytes = tensor.detach().cpu().contiguous();
+  const auto* byte = static_cast<const std::uint8_t*>(bytes.const_data_ptr());
+  std::uint64_t sum = 0xcbf29ce484222325;
+  for (std::size_t i = 0; i < bytes.nbytes(); ++i) sum = (sum ^ byte[i]) * 0x100000001b3;
+  return sum;
+}
+
+std::string weights_of(const torch::nn::Module& model) {
+  std::string text;
+  for (const auto& parameter : model.named_parameters())
+    text +=
+        fmt::format("parameter {}: checksum {:x}\n", parameter.key(), checksum(parameter.value()));
+  for (const auto& buffer : model.named_buffers())
+    text += fmt::format("buffer {}: checksum {:x}\n", buffer.key(), checksum(buffer.value()));
   return text;
 }
 
@@ -151,6 +173,7 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, Proce
                                                  const DistributedOptions& options) {
   check(options);
   group.require_same("the model or its options", description(model, options));
+  if (options.same_weights) group.require_same("the initial weights", weights_of(model));
   impl_ =
       std::make_shared<Impl>(group, options, trained_parameters(model, group.world_size() == 1));
   std::vector<at::Tensor> buffers;

@@ -2,10 +2,12 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "demi/core/export.h"
 
@@ -28,8 +30,17 @@ struct DistributedOptions {
   std::optional<c10::ScalarType> gradient_dtype = std::nullopt;
   /// Buffers (running means of batch normalisation) become rank 0's after each backward.
   bool broadcast_buffers = true;
+  /// Initial weights and buffers that differ are an error, which names the first one that does,
+  /// instead of becoming rank 0's.
+  bool same_weights = false;
   /// Ranks may have different numbers of batches: join(). Costs one small all-reduce each backward.
   bool uneven_batches = false;
+};
+
+/// One bucket on its way, by this process's steady clock.
+struct SentBucket {
+  std::int64_t bytes = 0;
+  std::chrono::steady_clock::time_point sent, ended;
 };
 
 /// What the last backward sent.
@@ -40,6 +51,10 @@ struct Reduced {
   /// The buckets were planned anew and nothing overlapped backward: the first time, and where a
   /// gradient's dtype has changed.
   bool planned = false;
+  /// In their order. What is sent before backward_ended overlaps backward.
+  std::vector<SentBucket> sent;
+  /// The last gradient was computed, so this rank began to wait; .grad holds the averages.
+  std::chrono::steady_clock::time_point backward_ended, averaged;
 };
 
 /// Data parallel training (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data

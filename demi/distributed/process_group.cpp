@@ -176,6 +176,7 @@ struct ProcessGroup::Impl {
 struct ProcessGroup::Pending::Impl {
   struct End {
     bool has_come = false;
+    Clock::time_point at;
     std::exception_ptr error;
   };
 
@@ -286,9 +287,9 @@ ProcessGroup::Pending::~Pending() = default;
 ProcessGroup::Pending::Pending(Pending&&) noexcept = default;
 ProcessGroup::Pending& ProcessGroup::Pending::operator=(Pending&&) noexcept = default;
 
-void ProcessGroup::Pending::wait() {
+Clock::time_point ProcessGroup::Pending::wait() {
   const std::unique_ptr<Impl> impl = std::move(impl_);
-  if (!impl) return;
+  if (!impl) return Clock::now();
   ProcessGroup::Impl& group = *impl->group;
   std::string error;
   {
@@ -301,7 +302,7 @@ void ProcessGroup::Pending::wait() {
     if (impl->end->has_come && !impl->end->error) {
       lock.unlock();
       impl->collective->synchronize();
-      return;
+      return impl->end->at;
     }
     if (impl->end->error)
       error = message_of(impl->end->error);
@@ -349,6 +350,7 @@ ProcessGroup::Pending ProcessGroup::start(
       [end = pending.impl_->end, events = impl_->events](std::exception_ptr error) {
         const std::lock_guard lock(events->mutex);
         end->has_come = true;
+        end->at = Clock::now();
         end->error = std::move(error);
         events->changed.notify_all();
       });

@@ -85,8 +85,8 @@ class DEMI_API ProcessGroup {
     Pending(Pending&&) noexcept;
     Pending& operator=(Pending&&) noexcept;
     bool is_under_way() const { return impl_ != nullptr; }
-    /// Once. Throws as the collective itself.
-    void wait();
+    /// Once. Throws as the collective itself. Returns when it ended, by the steady clock.
+    std::chrono::steady_clock::time_point wait();
 
    private:
     friend class ProcessGroup;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "demi/core/error.h"
@@ -78,6 +79,7 @@ std::shared_ptr<void> Reducer::on_gradient(std::size_t index) {
 void Reducer::finish() {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
+  reduced_.backward_ended = std::chrono::steady_clock::now();
   know_active();
   reduced_.planned = plan_.buckets.empty();
   if (!reduced_.planned) {
@@ -88,9 +90,10 @@ void Reducer::finish() {
     agree_on_plan();
     open_buckets();
     send_rest();
-    for (ProcessGroup::Pending& pending : sent_) pending.wait();
+    wait_for_buckets();
   }
   write_averages();
+  reduced_.averaged = std::chrono::steady_clock::now();
   if (!buffers_.empty()) send_buffers();
   std::fill(arrived_.begin(), arrived_.end(), false);
   std::fill(accumulated_.begin(), accumulated_.end(), false);
@@ -176,6 +179,7 @@ void Reducer::agree_on_plan() {
 
 void Reducer::open_buckets() {
   sent_.clear();
+  reduced_.sent.clear();
   missing_.clear();
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     missing_.push_back(plan_.buckets[b].parameters.size());
@@ -223,6 +227,9 @@ void Reducer::pack(std::size_t index) {
 void Reducer::send(std::size_t b) {
   know_active();
   if (active_ > 1) flat_[b].narrow(0, 0, plan_.buckets[b].elements).div_(active_);
+  reduced_.sent.push_back({flat_[b].numel() * static_cast<std::int64_t>(flat_[b].element_size()),
+                           std::chrono::steady_clock::now(),
+                           {}});
   sent_.push_back(group_.start_all_reduce(
       flat_[b], Reduction::kSum,
       fmt::format("all_reduce of bucket {} of {}", b + 1, plan_.buckets.size())));
@@ -249,9 +256,13 @@ void Reducer::send_rest() {
   while (sent_.size() < plan_.buckets.size()) send(sent_.size());
 }
 
+void Reducer::wait_for_buckets() {
+  for (std::size_t b = 0; b < sent_.size(); ++b) reduced_.sent[b].ended = sent_[b].wait();
+}
+
 // Waits for all buckets. False: some rank's gradients do not fit the plan.
 bool Reducer::fits_round_flags() {
-  for (ProcessGroup::Pending& pending : sent_) pending.wait();
+  wait_for_buckets();
   const Bucket& last = plan_.buckets.back();
   const at::Tensor flags =
       flat_.back().narrow(0, last.round_flag(RoundFlag::kWider), 3).to(at::kCPU, at::kFloat);
@@ -265,7 +276,7 @@ void Reducer::write_averages() {
   reduced_.bytes = 0;
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const Bucket& bucket = plan_.buckets[b];
-    reduced_.bytes += flat_[b].numel() * static_cast<std::int64_t>(flat_[b].element_size());
+    reduced_.bytes += reduced_.sent[b].bytes;
     const at::Tensor used =
         flat_[b]
             .narrow(0, bucket.elements, static_cast<std::int64_t>(bucket.parameters.size()))

@@ -54,6 +54,7 @@ class Reducer {
   void pack(std::size_t index);
   void send(std::size_t bucket);
   void send_rest();
+  void wait_for_buckets();
   void write_averages();
   void write_average(std::size_t index, const at::Tensor& average);
   void send_buffers();

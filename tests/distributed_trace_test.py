@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""distributed_trace_test.py PROGRAM: the trace of benchmarks/distributed_bench on two ranks shows buckets under way in backward."""
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+
+RANKS, LAYERS, WIDTH = 2, 4, 64
+
+
+def start(rank, port, program, path):
+    environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    # A bucket a layer, of FP32 numbers.
+    command = [program, "fp32", "--layers", str(LAYERS), "--width", str(WIDTH), "--batch", "4", "--steps", "1", "--bucket-kb",
+               str(WIDTH * WIDTH * 4 // 1024), "--trace", path]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def main():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        processes = [start(rank, port, sys.argv[1], path) for rank in range(RANKS)]
+        codes = [process.wait(timeout=120) for process in processes]
+        assert codes == [0] * RANKS, codes
+        with open(path, encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+    assert {event["pid"] for event in events} == set(range(RANKS))
+    for rank in range(RANKS):
+        ranges = {event["name"]: event for event in events if event["pid"] == rank and event["ph"] == "X"}
+        ends = {name: event["ts"] + event["dur"] for name, event in ranges.items()}
+        assert all(event["dur"] >= 0 for event in ranges.values())
+        buckets = [f"all-reduce of bucket {number}" for number in range(1, LAYERS + 1)]
+        assert set(ranges) == {"forward", "backward", "wait", "step", *buckets}, set(ranges)
+        near = 0.01  # us: the file has three digits
+        for before, after in [("forward", "backward"), ("backward", "wait"), ("wait", "step")]:
+            assert ends[before] <= ranges[after]["ts"] + near, (before, after)
+        for bucket in buckets:
+            assert ranges["backward"]["ts"] <= ranges[bucket]["ts"] and ends[bucket] <= ends["wait"] + near, bucket
+        # All but the last are sent while backward computes.
+        for bucket in buckets[:-1]:
+            assert ranges[bucket]["ts"] < ends["backward"], bucket
+        assert ranges[buckets[-1]]["ts"] + near >= ends["backward"]
+    print("the buckets are under way while backward computes")
+
+
+if __name__ == "__main__":
+    main()
