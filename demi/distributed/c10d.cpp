@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <mutex>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -134,17 +135,25 @@ class C10dCollectives final : public Collectives {
   std::unique_ptr<Collective> all_reduce(const at::Tensor& tensor, Reduction reduction) override {
     c10d::AllreduceOptions options;
     options.reduceOp = reduction == Reduction::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    std::vector<at::Tensor> tensors{tensor};
-    return std::make_unique<C10dCollective>(backend_->allreduce(tensors, options));
+    return begin(tensor, [&](auto& tensors) { return backend_->allreduce(tensors, options); });
   }
   std::unique_ptr<Collective> broadcast(const at::Tensor& tensor, int root) override {
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    std::vector<at::Tensor> tensors{tensor};
-    return std::make_unique<C10dCollective>(backend_->broadcast(tensors, options));
+    return begin(tensor, [&](auto& tensors) { return backend_->broadcast(tensors, options); });
   }
 
  private:
+  // One collective begins at a time: c10d's flight recorder, which all groups of a process share,
+  // enters their states into a map without a lock (a crash in LibTorch 2.11).
+  template <class Start>
+  static std::unique_ptr<Collective> begin(const at::Tensor& tensor, const Start& start) {
+    static std::mutex one_at_a_time;
+    std::vector<at::Tensor> tensors{tensor};
+    const std::lock_guard lock(one_at_a_time);
+    return std::make_unique<C10dCollective>(start(tensors));
+  }
+
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 
