@@ -121,8 +121,7 @@ void warn_where_slow(c10::DeviceType device, c10::ScalarType dtype) {
   };
   const std::string why = once_known(known[is_cpu][dtype == c10::ScalarType::Half], ask);
   if (!why.empty()) {
-    TORCH_WARN("[autocast.Autocast] ", why,
-               "; train in FP32 on this machine, or go on to save memory");
+    TORCH_WARN("[autocast.Autocast] ", why, "; train in FP32 on this machine");
   }
 }
 
