@@ -177,6 +177,25 @@ TEST_F(CliRanks, GoOnWithFewer) {
   EXPECT_THAT(three.err, HasSubstr("a divisor of 16"));
 }
 
+// The bits of ranks that share nothing; then one rank goes on, which has nobody to share with, and
+// two again.
+TEST_F(CliRanks, ShareTheOptimizersState) {
+  const Outcome whole = run(mlp(2, {"--optimizer", "adamw"}));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const Outcome shared = run(mlp(2, {"--optimizer", "adamw", "--shard-optimizer"}));
+  ASSERT_EQ(shared.code, 0) << shared.err;
+  EXPECT_EQ(losses("train-mlp-001").size(), 40U);
+  EXPECT_EQ(losses("train-mlp-002"), losses("train-mlp-001"));
+  ASSERT_EQ(run(mlp(4, {"--optimizer", "adamw", "--shard-optimizer", "--steps", "13"})).code, 0);
+  const std::string folder = run_folder("train-mlp-003").string();
+  const Outcome one = run({"train", "--resume", folder, "--ranks", "1", "--steps", "27"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  const Outcome two =
+      run({"train", "--resume", folder, "--ranks", "2", "--shard-optimizer", "--steps", "40"});
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_EQ(losses("train-mlp-003").size(), 40U);
+}
+
 // On a CPU the list is a number of ranks; a run that began with it goes on with --ranks alone.
 TEST_F(CliRanks, OneForEachDevice) {
   const auto with = [&](const Words& ranks) {
@@ -302,6 +321,10 @@ TEST_F(CliRanks, WrongUse) {
   const Outcome batch = run({"train", "mlp", "--ranks", "2", "--batch-size", "auto"});
   EXPECT_EQ(batch.code, 2);
   EXPECT_THAT(batch.err, HasSubstr("each of several ranks would find a batch size of its own"));
+  const Outcome alone = run({"train", "mlp", "--shard-optimizer"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.err, AllOf(HasSubstr("one process has nobody to share the optimizer's state"),
+                               HasSubstr("add --ranks 2 or more")));
   const Outcome none = run({"train", "mlp", "--ranks", "0"});
   EXPECT_EQ(none.code, 2);
   const Outcome missing = run({"train", "mlp"}, [] { setenv("RANK", "1", 1); });

@@ -220,7 +220,7 @@ ShardedOptimizerState::ShardedOptimizerState(optim::Optimizer& optimizer, Proces
   for (const at::Tensor& parameter : parameters_of(optimizer))
     if (group.world_size() > 1 && !parameter.is_cpu())
       throw UsageError({kWhere, "a parameter cannot be sent to the other ranks",
-                        parameter.device().str(), "the CPU", "the process group has Gloo alone"});
+                        parameter.device().str(), "the CPU", "keep the whole state on each rank"});
   share_ = std::make_shared<Share>(optimizer, group, options);
   optimizer.share_state(share_);
 }

@@ -286,7 +286,8 @@ bool Run::go_on(int64_t until) {
     if (!history.failed)
       history.failed = ended_badly(history, progress_.bad_steps_in_a_row, options_.give_up_after,
                                    setup_.precision);
-    if (saves_.is_on() && !saved_ && !history.failed && !history.steps.empty()) save();
+    const bool due = saves_.is_on() && !saved_ && !history.failed && !history.steps.empty();
+    if (of_saving_rank(due) != 0) save();
   }
   saves_.finish();
   return false;
@@ -321,7 +322,7 @@ bool Run::train_epoch(int64_t until) {
     const bool last = progress_.position == batches;
     const bool first_word = progress_.step == kFirstSteps && options_.give_up_after > 0;
     if (last || first_word || progress_.steps_since_read >= options_.read_every) read();
-    const bool due = saves_.is_due_after_batch(progress_.step, step_done);
+    const bool due = is_due_after_batch(step_done);
     if (due && !progress_.history.failed) save();
     if (is_told_to_stop(step_done)) progress_.history.stopped = true;
   }
@@ -342,6 +343,18 @@ bool Run::train_epoch(int64_t until) {
 bool Run::is_told_to_stop(bool step_done) {
   if (setup_.ranks.are_several()) return step_done && std::exchange(stop_is_agreed_, false);
   return options_.should_stop && options_.should_stop();
+}
+
+// Ranks that share the optimizers' states save together, and know it from agree_on_step().
+bool Run::is_due_after_batch(bool step_done) {
+  if (!setup_.shards.empty()) return step_done && std::exchange(save_is_agreed_, false);
+  return saves_.is_due_after_batch(progress_.step, step_done);
+}
+
+// What rank 0 says of saving, if all ranks have to take part in it.
+int64_t Run::of_saving_rank(int64_t number) const {
+  if (setup_.shards.empty()) return number;
+  return static_cast<int64_t>(setup_.ranks.of_first(static_cast<std::uint64_t>(number)));
 }
 
 // One batch; whether a step was taken after it.
@@ -395,9 +408,11 @@ void Run::agree_on_step() {
   UnreadStep& window = progress_.window;
   const bool stop = options_.should_stop && options_.should_stop();
   const bool counts = window.correct.defined();
+  const bool save = !setup_.shards.empty() && saves_.is_due_after_batch(progress_.step + 1, true);
   const std::vector<double> all = setup_.ranks.totals(
       {stop ? 1.0 : 0.0, static_cast<double>(window.examples), window.loss.item<double>(),
-       counts ? static_cast<double>(window.correct.item<int64_t>()) : 0.0});
+       counts ? static_cast<double>(window.correct.item<int64_t>()) : 0.0, save ? 1.0 : 0.0});
+  save_is_agreed_ = all[4] > 0;
   stop_is_agreed_ = all[0] > 0;
   window.examples = static_cast<int64_t>(all[1]);
   window.loss = at::scalar_tensor(all[2], at::kDouble);
@@ -517,8 +532,11 @@ void Run::close_epoch() {
   progress_.in_epoch = false;
   if (!kept_) saved_ = false;
   for (const auto& callback : setup_.callbacks) callback->on_epoch_end(epoch);
+  enum Due : int64_t { kNo, kLast, kBest };
   const bool best_due = saves_.is_on() && saves_.keeps_best() && is_best;
-  if (best_due || (!kept_ && saves_.is_due_after_epoch(epoch.epoch))) save(best_due);
+  const bool last_due = !kept_ && saves_.is_due_after_epoch(epoch.epoch);
+  const int64_t due = of_saving_rank(best_due ? kBest : last_due ? kLast : kNo);
+  if (due != kNo) save(due == kBest);
 }
 
 void Run::validate() {
@@ -538,7 +556,10 @@ checkpoint::Checkpoint Run::checkpoint() {
 // Steps that were not read are not in it: tell() before.
 checkpoint::Checkpoint Run::captured() {
   if (is_counting_) count_seconds();
+  for (const auto& shards : setup_.shards) shards->consolidate();
+  if (!setup_.shards.empty() && !setup_.ranks.is_first()) return {};
   checkpoint::Checkpoint state = checkpoint::capture(setup_.objects());
+  for (const auto& shards : setup_.shards) shards->release();  // `state` holds it
   if (progress_.window.loss.defined())
     for (const auto& [name, parameter] : parameters_of(*setup_.network.module))
       if (parameter.grad().defined())
@@ -571,7 +592,7 @@ void Run::save(bool is_best) {
   tell();
   timer_.pause();
   const checkpoint::Checkpoint state = captured();  // counts until here
-  saves_.save(progress_.step, state, is_best);
+  if (saves_.is_on()) saves_.save(progress_.step, state, is_best);
   saved_ = true;
   const auto saving = Clock::now() - counted_;
   counted_ += saving;
@@ -582,14 +603,16 @@ void Run::save(bool is_best) {
 void Run::keep_open_epoch() {
   tell();
   kept_ = captured();
-  if (!saves_.is_on() || saved_ || progress_.history.failed) return;
-  saves_.save(progress_.step, *kept_, /*is_best=*/false);
-  saved_ = true;
+  const bool due = saves_.is_on() && !saved_ && !progress_.history.failed;
+  if (due) saves_.save(progress_.step, *kept_, /*is_best=*/false);
+  saved_ |= due;
 }
 
 // A batch that was interrupted is repeated, with the whole step that it belongs to. An interrupted
-// update is not saved, since it may have changed some of the weights.
+// update is not saved, since it may have changed some of the weights. Nor is anything saved if the
+// other ranks would have to send their share of the optimizers' states.
 void Run::save_after_exception() {
+  if (!setup_.shards.empty()) return;
   if (!saves_.is_on() || saved_ || progress_.step == 0 || stage_ == Stage::kInUpdate) return;
   checkpoint::Checkpoint state = captured();
   // Between the batches of a step, gradients are those of this rank alone.

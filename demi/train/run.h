@@ -42,7 +42,8 @@ class Run {
   const History& history() const { return progress_.history; }
 
   /// The state between the last batch and the next; of a run that was ended within an epoch, from
-  /// before that epoch was closed, so that it can go on.
+  /// before that epoch was closed, so that it can go on. If the ranks share the optimizers' states,
+  /// all of them call it, and those other than the first get nothing.
   checkpoint::Checkpoint checkpoint();
 
  private:
@@ -61,6 +62,8 @@ class Run {
   void take_step(const StepView& view);
   void require_same_on_ranks() const;
   void agree_on_step();
+  bool is_due_after_batch(bool step_done);
+  int64_t of_saving_rank(int64_t number) const;
   bool is_told_to_stop(bool step_done);
   void end_epoch();
   void close_epoch();
@@ -93,6 +96,7 @@ class Run {
   Stage stage_ = Stage::kBetweenBatches;
   bool saved_ = false;           // the present state
   bool stop_is_agreed_ = false;  // with several ranks
+  bool save_is_agreed_ = false;  // with several ranks that share the optimizers' states
   std::uint64_t rank_seed_ = 0;  // likewise, of their random numbers
   bool is_begun_ = false;
   bool ended_ = false;

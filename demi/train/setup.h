@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "demi/checkpoint/training_state.h"
+#include "demi/distributed/sharded_optimizer_state.h"
 #include "demi/optim/ema.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/schedule/lr_scheduler.h"
@@ -22,6 +23,8 @@ struct Setup {
   GradScaler scaler;
   std::optional<EMA> average;
   Ranks ranks = {};
+  /// One an optimizer, if the ranks share their states; else none.
+  std::vector<std::unique_ptr<distributed::ShardedOptimizerState>> shards = {};
   /// One an optimizer, or none; each fit has its own.
   std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;
   std::vector<std::shared_ptr<Callback>> callbacks;
@@ -34,6 +37,10 @@ struct Setup {
       schedules.push_back(std::make_unique<optim::lr::Scheduler>(*optimizer, options.schedule,
                                                                  options.momentum_schedule));
   }
+
+  /// If there are several ranks: each keeps a share of the optimizers' states from here on. Throws
+  /// UsageError for an optimizer that is not demi's.
+  void shard_optimizers();
 
   /// As a checkpoint sees them.
   checkpoint::TrainingObjects objects() {

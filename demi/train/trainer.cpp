@@ -102,6 +102,10 @@ Trainer::Trainer(Network network, TrainerOptions options) {
     held.optimizers.push_back(
         std::make_shared<optim::Adam>(module.parameters(), optim::AdamOptions(1e-3)));
   }
+  setup_->ranks.require_same(
+      "whether they share the optimizer's state",
+      held.shard_optimizer ? "shard_optimizer true" : "shard_optimizer false");
+  if (held.shard_optimizer) setup_->shard_optimizers();
   if (held.ema_decay > 0) setup_->average.emplace(module, held.ema_decay);
 }
 

@@ -106,6 +106,10 @@ struct TrainerOptions {
   std::shared_ptr<distributed::ProcessGroup> group;
   /// How gradients travel. uneven_batches is refused: the ranks' loaders have equally many batches.
   distributed::DistributedOptions distributed;
+  /// With several ranks: each keeps the moments and fp32 masters of a share of the parameters alone
+  /// (distributed::ShardedOptimizerState). All optimizers are demi's. Rank 0 saves the state of
+  /// all, for which every rank sends it: between two steps, and not after an exception.
+  bool shard_optimizer = false;
 };
 
 /// Inputs x (N, ...) and targets y (N, ...).

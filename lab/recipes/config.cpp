@@ -408,6 +408,10 @@ std::vector<Setting> place_settings() {
            "Several ranks: batch normalisation over the batches of all of them; without it over "
            "each "
            "rank's own"),
+      flag(
+          "shard-optimizer", g, &Config::shard_optimizer,
+          "Several ranks: each keeps moments and FP32 masters of its share of the parameters alone "
+          "(ZeRO stage 1)"),
       whole("seed", g, &Config::seed, 0,
             "Seed of the initial weights, the data order and the augmentation",
             std::numeric_limits<int64_t>::max()),
@@ -545,6 +549,9 @@ void check(const Config& config) {
   if (config.ranks > 1 && config.batch_size == "auto")
     refuse_together("each of several ranks would find a batch size of its own", "--batch-size auto",
                     "name the examples of a step and rank");
+  if (config.ranks == 1 && config.shard_optimizer)
+    refuse_together("one process has nobody to share the optimizer's state with",
+                    "--shard-optimizer without --ranks", "add --ranks 2 or more");
   if (config.ranks > 1 && config.gradient_penalty > 0)
     refuse_together("a gradient penalty is of one rank's batch, not of all",
                     "--gradient-penalty with --ranks", "leave out one of them");

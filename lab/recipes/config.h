@@ -64,6 +64,7 @@ struct Config {
   std::string devices;  // by comma, one for each rank; empty: `device` is that of all
   int64_t ranks = 1;    // processes that train together, each with batches of batch_size
   bool sync_batch_norm = true;
+  bool shard_optimizer = false;  // several ranks: each keeps a share of the optimizer's state
   int64_t seed = 0;
   bool dry_run = false;
   int64_t monitor = 0;  // steps; 0: off

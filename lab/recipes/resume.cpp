@@ -24,6 +24,7 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
     {"checkpoint-every", OnResume::kAny}, {"keep-last", OnResume::kAny},
     {"monitor", OnResume::kAny},          {"detect-anomaly", OnResume::kAny},
     {"what-if", OnResume::kAny},          {"resume", OnResume::kAny},
+    {"shard-optimizer", OnResume::kAny},
 };
 
 const Setting& setting_of(std::string_view name) {
@@ -139,6 +140,7 @@ Config resumed_config(const Config& begun, std::span<const Assignment> given,
     if (a.name == "devices") config.device = named_device(given);
     if (a.name == "ranks" || a.name == "devices") share_batches_anew(a, begun, config, run);
   }
+  if (config.ranks == 1 && !last_named(given, "shard-optimizer")) config.shard_optimizer = false;
   check(config);
   return config;
 }

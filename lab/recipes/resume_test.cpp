@@ -44,11 +44,11 @@ TEST(Resume, NamesTheSettingWithItsOldAndItsNewValue) {
 
 // What decides the bits: everything that is not named here.
 TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
-  const std::vector<std::string> free{
-      "epochs",           "steps",      "early-stopping", "device",
-      "data-dir",         "train-file", "test-file",      "workers",
-      "checkpoint-every", "keep-last",  "resume",         "monitor",
-      "detect-anomaly",   "what-if",    "ranks",          "devices"};
+  const std::vector<std::string> free{"epochs",           "steps",      "early-stopping", "device",
+                                      "data-dir",         "train-file", "test-file",      "workers",
+                                      "checkpoint-every", "keep-last",  "resume",         "monitor",
+                                      "detect-anomaly",   "what-if",    "ranks",          "devices",
+                                      "shard-optimizer"};
   for (const Setting& setting : settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;
@@ -64,6 +64,20 @@ TEST(Resume, OtherRanksShareTheSameBatches) {
   EXPECT_EQ(resumed({{"ranks", "4", "--ranks"}}, config).batch_size, "96");
   EXPECT_EQ(resumed({}, config).ranks, 4);
   EXPECT_THAT(refusal({{"ranks", "5", "--ranks"}}, config), HasSubstr("a divisor of 384"));
+}
+
+// One rank has nobody to share with, so it need not be said.
+TEST(Resume, OneRankSharesNoOptimizerState) {
+  Config config = begun();
+  config.ranks = 2;
+  config.shard_optimizer = true;
+  EXPECT_TRUE(resumed({}, config).shard_optimizer);
+  EXPECT_FALSE(resumed({{"ranks", "1", "--ranks"}}, config).shard_optimizer);
+  EXPECT_FALSE(
+      resumed({{"shard-optimizer", "false", "--shard-optimizer"}}, config).shard_optimizer);
+  EXPECT_THAT(refusal({{"ranks", "1", "--ranks"}, {"shard-optimizer", "true", "--shard-optimizer"}},
+                      config),
+              HasSubstr("nobody to share"));
 }
 
 TEST(Resume, WhatWasFoundWhenTheRunBeganMayBeAskedForAgain) {

@@ -274,6 +274,7 @@ TrainerOptions RunInParts::Work::told() {
   TrainerOptions told = trainer_options(config, result.spec, workload.train->batches(), device);
   told.should_stop = options.should_stop;
   told.group = options.group;
+  told.shard_optimizer = config.shard_optimizer;
   if (options.save_requests) {
     told.should_save = [requests = options.save_requests, seen = 0]() mutable {
       const int now = requests();

@@ -1,0 +1,238 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "demi/backends/backends.h"
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/data/tensor_loader.h"
+#include "demi/distributed/ranks_testing.h"
+#include "demi/optim/adamw.h"
+#include "demi/train/step_view.h"
+#include "demi/train/trainer.h"
+
+namespace demi::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+using demi::testing::on_ranks;
+using distributed::ProcessGroup;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// LibTorch's settings are the process's, and the ranks are its threads.
+class ShardOptimizer : public ::testing::Test {
+ protected:
+  ShardOptimizer() { fs::remove_all(folder_); }
+  ~ShardOptimizer() override { fs::remove_all(folder_); }
+  fs::path folder(const std::string& name) const { return folder_ / name; }
+
+ private:
+  fs::path folder_ =
+      fs::temp_directory_path() / ("demi_shard_optimizer_" + std::to_string(getpid()));
+  BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
+};
+
+struct ShardJob {
+  bool shares = true;
+  int64_t max_steps = 0;
+  fs::path checkpoints = {}, resume = {};
+  Every every = {};
+  bool keep_best = false;
+  std::function<bool()> should_save = {};
+  std::shared_ptr<Callback> callback = {};
+  std::shared_ptr<torch::optim::Optimizer> optimizer = {};  // in place of AdamW
+};
+
+struct ShardOutcome {
+  History history;
+  std::vector<at::Tensor> weights, averages;
+};
+
+// Two layers, with all that a training has: schedule, clipping, accumulation, averages, scaler.
+ShardOutcome fit_sharded(const ShardJob& job, ProcessGroup& group) {
+  torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 3));
+  {
+    const torch::NoGradGuard no_grad;
+    double phase = 0;
+    for (auto& p : net->parameters())
+      p.copy_((at::arange(p.numel(), at::kDouble) * 0.7 + ++phase).sin().view(p.sizes()) * 0.5);
+  }
+  TrainerOptions options;
+  options.precision = parse_precision("fp16");
+  options.epochs = 3;
+  options.max_steps = job.max_steps;
+  options.accumulate = 2;
+  options.clip_norm = 1;
+  options.ema_decay = 0.75;
+  options.schedule = optim::lr::cosine(20);
+  options.read_every = 3;
+  options.checkpoints = {.folder = job.checkpoints,
+                         .every = job.every,
+                         .keep_last = 0,
+                         .keep_best = job.keep_best,
+                         .in_background = false};
+  options.should_save = job.should_save;
+  options.group = {&group, [](ProcessGroup*) {}};
+  options.shard_optimizer = job.shares;
+  options.optimizers = {
+      job.optimizer ? job.optimizer
+                    : std::make_shared<optim::AdamW>(net->parameters(), optim::AdamWOptions(0.05))};
+  Trainer trainer(network(net), options);
+  if (job.callback) trainer.add(job.callback);
+  if (!job.resume.empty()) trainer.resume(job.resume);
+  const at::Tensor x = (at::arange(96 * 6, at::kDouble) * 1.3).sin().to(at::kFloat).view({96, 6});
+  const at::Tensor y = at::remainder(at::arange(96), 3);
+  data::OrderOptions order{.batch_size = 12 / group.world_size(),
+                           .shuffle = true,
+                           .seed = 3,
+                           .rank = group.rank(),
+                           .world_size = group.world_size()};
+  const data::TensorLoader training(x, y, order);
+  order.shuffle = false;
+  order.keep_all = true;
+  const data::TensorLoader validation(x.slice(0, 0, 17), y.slice(0, 0, 17), order);
+  ShardOutcome outcome;
+  outcome.history = trainer.fit(training, &validation);
+  for (const at::Tensor& p : net->parameters()) outcome.weights.push_back(p.detach().clone());
+  trainer.swap_average();
+  for (const at::Tensor& p : net->parameters()) outcome.averages.push_back(p.detach().clone());
+  return outcome;
+}
+
+std::vector<ShardOutcome> fit_sharded(int ranks, const ShardJob& job) {
+  std::vector<ShardOutcome> outcomes(static_cast<std::size_t>(ranks));
+  const auto errors = on_ranks(ranks, [&](ProcessGroup& group) {
+    outcomes[static_cast<std::size_t>(group.rank())] = fit_sharded(job, group);
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+  return outcomes;
+}
+
+void expect_same_outcome(const ShardOutcome& a, const ShardOutcome& b) {
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (std::size_t i = 0; i < a.weights.size(); ++i) {
+    EXPECT_TRUE(at::equal(a.weights[i], b.weights[i])) << i;
+    EXPECT_TRUE(at::equal(a.averages[i], b.averages[i])) << i;
+  }
+  ASSERT_EQ(a.history.steps.size(), b.history.steps.size());
+  for (std::size_t i = 0; i < a.history.steps.size(); ++i) {
+    EXPECT_EQ(a.history.steps[i].loss, b.history.steps[i].loss);
+    EXPECT_EQ(a.history.steps[i].skipped, b.history.steps[i].skipped);
+    EXPECT_EQ(a.history.steps[i].loss_scale, b.history.steps[i].loss_scale);
+  }
+}
+
+std::vector<std::string> checkpoints_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  if (!fs::exists(folder)) return names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.is_directory() && !entry.is_symlink()) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void expect_same_tensors(const checkpoint::NamedTensors& a, const checkpoint::NamedTensors& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    ASSERT_TRUE(b.contains(name)) << name;
+    // The threads of one process have one generator of random numbers.
+    const bool is_random = name.starts_with("random/") || name == "ranks/seed";
+    if (is_random || name.find("seconds") != std::string::npos) continue;
+    EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
+  }
+}
+
+TEST_F(ShardOptimizer, TrainsAndSavesAsWithoutSharing) {
+  const Every every = Every::parse("2");
+  const auto whole = fit_sharded(
+      3, {.shares = false, .checkpoints = folder("whole"), .every = every, .keep_best = true});
+  const auto shared =
+      fit_sharded(3, {.checkpoints = folder("shared"), .every = every, .keep_best = true});
+  for (const ShardOutcome& outcome : shared) expect_same_outcome(outcome, whole.front());
+  const auto names = checkpoints_in(folder("whole"));
+  EXPECT_GE(names.size(), 6U);
+  EXPECT_EQ(checkpoints_in(folder("shared")), names);
+  for (const std::string& name : names) {
+    const auto a = checkpoint::load(folder("whole") / name);
+    const auto b = checkpoint::load(folder("shared") / name);
+    expect_same_tensors(a.model, b.model);
+    expect_same_tensors(a.state, b.state);
+  }
+  EXPECT_EQ(fs::exists(folder("shared") / "best"), fs::exists(folder("whole") / "best"));
+}
+
+// 8 batches an epoch, 4 steps: the fifth step ends within the second epoch.
+TEST_F(ShardOptimizer, GoesOnWithAndWithoutSharingOnAnyRanks) {
+  fit_sharded(4, {.max_steps = 5, .checkpoints = folder("four")});
+  fs::path begun = folder("four");
+  for (const int ranks : {2, 3, 1}) {
+    SCOPED_TRACE(ranks);
+    const auto whole = fit_sharded(ranks, {.shares = false, .resume = begun});
+    const auto shared = fit_sharded(ranks, {.resume = begun});
+    EXPECT_EQ(shared.front().history.steps.size(), 12U);
+    for (const ShardOutcome& outcome : shared) expect_same_outcome(outcome, whole.front());
+  }
+}
+
+// Asked after each batch without sharing; with it after each step, in which all ranks take part.
+TEST_F(ShardOptimizer, SavesWhenRankZeroIsAskedTo) {
+  fit_sharded(2, {.max_steps = 6,
+                  .checkpoints = folder("asked"),
+                  .should_save = [asked = 0]() mutable { return ++asked == 3; }});
+  EXPECT_EQ(checkpoints_in(folder("asked")),
+            (std::vector<std::string>{"step-00000003", "step-00000006"}));
+}
+
+struct ThrowsOnRankOne final : Callback {
+  explicit ThrowsOnRankOne(int64_t step) : at(step) {}
+  void after_backward(const StepView& view) override {
+    if (view.step == at) throw std::runtime_error("a broken disk");
+  }
+  int64_t at;
+};
+
+// The state that is missing lies on a rank that has left: what was saved before is there.
+TEST_F(ShardOptimizer, AfterAnExceptionTheLastCheckpointIsThere) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    ShardJob job{.checkpoints = folder("broken"), .every = Every::parse("2")};
+    if (group.rank() == 1) job.callback = std::make_shared<ThrowsOnRankOne>(5);
+    fit_sharded(job, group);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1"));
+  EXPECT_THAT(errors[1], HasSubstr("a broken disk"));
+  EXPECT_EQ(checkpoints_in(folder("broken")),
+            (std::vector<std::string>{"step-00000002", "step-00000004"}));
+  fit_sharded(2, {.resume = folder("broken")});
+}
+
+TEST_F(ShardOptimizer, RanksThatShareAndDoNotAreFoundAtTheStart) {
+  const auto errors =
+      on_ranks(2, [&](ProcessGroup& group) { fit_sharded({.shares = group.rank() == 0}, group); });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("shard_optimizer true, as on rank 0"),
+                                 HasSubstr("shard_optimizer false on rank 1"))));
+}
+
+TEST_F(ShardOptimizer, AnOptimizerOfLibTorchIsRefused) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    const std::vector<at::Tensor> p{torch::zeros({2}).requires_grad_()};
+    fit_sharded({.optimizer = std::make_shared<torch::optim::SGD>(p, 0.1)}, group);
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("cannot share the state of this optimizer"),
+                                 HasSubstr("demi::optim's"))));
+}
+
+}  // namespace
+}  // namespace demi::train
