@@ -27,6 +27,7 @@
 #include "demi/core/flush_subnormals.h"
 #include "demi/core/version.h"
 #include "demi/data/to_device.h"
+#include "demi/train/agreement.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/forward.h"
 #include "demi/train/verdict.h"
@@ -188,6 +189,9 @@ void Run::require_same_on_ranks() const {
       o.optimizers.size(), o.schedule ? "given" : "none");
   for (const auto& optimizer : o.optimizers)
     text += fmt::format("learning rate {}\n", learning_rate(*optimizer));
+  for (std::size_t i = 0; i < o.optimizers.size(); ++i)
+    text += agreement_on(*o.optimizers[i], fmt::format("optimizer {}", i));
+  text += agreement_on(setup_.scaler.options());
   for (const auto& [name, number] : setup_.scaler.state_dict())
     text += fmt::format("scaler: {} {}\n", name, number);
   text += fmt::format("{} batches of training\n{} examples of training for each rank\n",

@@ -1,0 +1,57 @@
+#include "demi/train/agreement.h"
+
+#include <c10/util/Type.h>
+#include <fmt/format.h>
+#include <torch/serialize/output-archive.h>
+
+#include <cstddef>
+#include <functional>
+#include <sstream>
+#include <typeinfo>
+#include <vector>
+
+#include "demi/optim/optimizer.h"
+
+namespace demi::train {
+namespace {
+
+std::size_t checksum(const torch::optim::OptimizerOptions& options) {
+  torch::serialize::OutputArchive archive;
+  options.serialize(archive);
+  std::ostringstream bytes;
+  archive.save_to(bytes);
+  return std::hash<std::string>()(bytes.str());
+}
+
+}  // namespace
+
+std::string agreement_on(const GradScalerOptions& o) {
+  const char* mode = o.mode == ScaleMode::kDynamic  ? "dynamic"
+                     : o.mode == ScaleMode::kStatic ? "static"
+                                                    : "amax";
+  return fmt::format(
+      "scaler: enabled {}\nscaler: mode {}\nscaler: skip_nonfinite {}\nscaler: min_scale {}\n"
+      "scaler: max_scale {}\nscaler: hysteresis {}\nscaler: refill_hysteresis {}\n"
+      "scaler: amax_window {}\nscaler: amax_limit {}\n",
+      o.enabled, mode, o.skip_nonfinite, o.min_scale, o.max_scale, o.hysteresis,
+      o.refill_hysteresis, o.amax_window, o.amax_limit);
+}
+
+std::string agreement_on(const torch::optim::Optimizer& optimizer, const std::string& name) {
+  const auto& groups = optimizer.param_groups();
+  const auto* ours = dynamic_cast<const optim::Optimizer*>(&optimizer);
+  std::string text = fmt::format(
+      "{}: {}\n", name, ours ? ours->rule_name() : c10::demangle(typeid(optimizer).name()));
+  const auto numbers = ours ? ours->group_numbers() : std::vector<StateDict>();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::string group = fmt::format("{}, group {}", name, g);
+    text += fmt::format("{}: {} parameters\n", group, groups[g].params().size());
+    if (!ours)
+      text += fmt::format("{}: options with checksum {:x}\n", group, checksum(groups[g].options()));
+    for (const auto& [option, value] : ours ? numbers[g] : StateDict())
+      text += fmt::format("{}: {} {}\n", group, option, value);
+  }
+  return text;
+}
+
+}  // namespace demi::train

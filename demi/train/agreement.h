@@ -1,0 +1,18 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <string>
+
+#include "demi/scaler/scale_rule.h"
+
+namespace demi::train {
+
+/// Texts that ranks compare before the first step, a line an option: ranks whose lines differ would
+/// train different weights.
+std::string agreement_on(const GradScalerOptions& options);
+/// Class, parameter groups and their options. `name`: "optimizer 0". Options of LibTorch's classes
+/// other than the learning rate are one line with a checksum.
+std::string agreement_on(const torch::optim::Optimizer& optimizer, const std::string& name);
+
+}  // namespace demi::train
