@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/data/tensor_loader.h"
@@ -78,33 +79,35 @@ TEST(RankThatDies, DISABLED_Child) {
 }
 
 // The others end with a message that names it, and what was saved can be read.
-void expect_end(const std::string& moment, int dies, int64_t last_step) {
+void expect_end(const std::string& moment, int dies, int64_t last_step, int count = 2) {
   const fs::path folder =
       fs::temp_directory_path() / ("demi-rank-dies-" + std::to_string(::getpid()));
   fs::remove_all(folder);
   fs::create_directories(folder);
   const distributed::ServedStore store = distributed::serve_store();
-  const auto child = [&](int rank) {
-    return std::make_unique<Child>(
+  std::vector<std::unique_ptr<Child>> children;
+  for (int rank = 0; rank < count; ++rank)
+    children.push_back(std::make_unique<Child>(
         "RankThatDies.DISABLED_Child",
         std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
-                                           {"WORLD_SIZE", "2"},
+                                           {"WORLD_SIZE", std::to_string(count)},
                                            {"DEMI_TEST_DIES", std::to_string(dies)},
                                            {"DEMI_TEST_MOMENT", moment},
                                            {"DEMI_TEST_FOLDER", (folder / "saved").string()},
+                                           {"OMP_NUM_THREADS", "1"},
                                            {"MASTER_ADDR", "127.0.0.1"},
                                            {"MASTER_PORT", std::to_string(store.port)},
                                            {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
-        folder / std::to_string(rank));
-  };
-  const auto first = child(0), second = child(1);
-  Child& dead = dies == 0 ? *first : *second;
-  Child& other = dies == 0 ? *second : *first;
+        folder / std::to_string(rank)));
+  Child& dead = *children[static_cast<std::size_t>(dies)];
   EXPECT_EQ(dead.wait(std::chrono::seconds(60)), 128 + SIGKILL) << dead.output();
-  const int code = other.wait(std::chrono::seconds(20));
-  EXPECT_NE(code, -1) << "it hangs";
-  EXPECT_NE(code, 0);
-  EXPECT_THAT(other.output(), HasSubstr("rank " + std::to_string(dies))) << "exit code " << code;
+  for (const auto& other : children) {
+    if (other.get() == &dead) continue;
+    const int code = other->wait(std::chrono::seconds(20));
+    EXPECT_NE(code, -1) << "it hangs";
+    EXPECT_NE(code, 0);
+    EXPECT_THAT(other->output(), HasSubstr("rank " + std::to_string(dies))) << "exit code " << code;
+  }
   const checkpoint::Checkpoint saved = checkpoint::load(folder / "saved");
   EXPECT_EQ(saved.numbers.at("progress").at("step"), static_cast<double>(last_step));
   fs::remove_all(folder);
@@ -115,6 +118,8 @@ void expect_end(const std::string& moment, int dies, int64_t last_step) {
 TEST(RankThatDies, InForward) { expect_end("forward", 1, 3); }
 TEST(RankThatDies, InForwardIfItIsTheFirst) { expect_end("forward", 0, 2); }
 TEST(RankThatDies, InAllReduce) { expect_end("all-reduce", 1, 3); }
+TEST(RankThatDies, InAllReduceIfItIsTheFirst) { expect_end("all-reduce", 0, 2); }
+TEST(RankThatDies, InAllReduceOfFour) { expect_end("all-reduce", 2, 3, 4); }
 TEST(RankThatDies, WhileItSaves) { expect_end("save", 0, 2); }
 
 }  // namespace
