@@ -3,6 +3,7 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/impl/COW.h>
 #include <c10/core/impl/COWDeleter.h>
+#include <c10/util/ParallelGuard.h>
 
 #include <unordered_map>
 
@@ -46,7 +47,9 @@ std::unordered_map<const c10::StorageImpl*, std::weak_ptr<StorageMark>>& marks()
   return *map;
 }
 
+// Also where the first use is within a loop of at::parallel_for, in which the hook must not run.
 bool self_test() {
+  const c10::ParallelGuard not_in_a_loop(false);
   const at::Tensor scratch = at::ones({4});
   auto& storage = *scratch.storage().unsafeGetStorageImpl();
   const void* identity = hook_storage(storage);
