@@ -37,6 +37,16 @@ std::string agreement_on(const GradScalerOptions& o) {
       o.refill_hysteresis, o.amax_window, o.amax_limit);
 }
 
+std::string agreement_on(const std::optional<OpPolicy>& policy) {
+  std::string text = fmt::format("op_policy {}\n", policy ? "given" : "none");
+  if (!policy) return text;
+  for (const OpRule& rule : policy->changes())
+    text += fmt::format("op_policy: {} {}\n", rule.op, name_of(rule.category));
+  for (const std::string& part : policy->fp32_parts())
+    text += fmt::format("op_policy: part {} fp32\n", part);
+  return text;
+}
+
 std::string agreement_on(const torch::optim::Optimizer& optimizer, const std::string& name) {
   const auto& groups = optimizer.param_groups();
   const auto* ours = dynamic_cast<const optim::Optimizer*>(&optimizer);

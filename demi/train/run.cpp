@@ -183,10 +183,12 @@ void Run::require_same_on_ranks() const {
   std::string text = fmt::format(
       "epochs {}\nmax_steps {}\nprecision {}\nautocast {}\nlabel_smoothing {}\nclip_norm {}\n"
       "accumulate {}\nema_decay {}\nearly_stopping {}\nread_every {}\ngive_up_after {}\n"
-      "optimizers {}\nschedule {}\n",
+      "optimizers {}\nschedule {}\nmomentum_schedule {}\nlosses {}\nflush_subnormals {}\n",
       epochs_, o.max_steps, setup_.precision.name, o.autocast, o.label_smoothing, o.clip_norm,
       o.accumulate, o.ema_decay, o.early_stopping, o.read_every, o.give_up_after,
-      o.optimizers.size(), o.schedule ? "given" : "none");
+      o.optimizers.size(), o.schedule ? "given" : "none", o.momentum_schedule ? "given" : "none",
+      o.losses ? "given" : "none", o.flush_subnormals);
+  text += agreement_on(o.op_policy);
   for (const auto& optimizer : o.optimizers)
     text += fmt::format("learning rate {}\n", learning_rate(*optimizer));
   for (std::size_t i = 0; i < o.optimizers.size(); ++i)
