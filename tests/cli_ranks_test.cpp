@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,6 +14,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
@@ -76,14 +79,16 @@ class CliRanks : public Cli {
   }
 
   // A run without an end, which has saved a checkpoint.
-  pid_t start_long_run(int ranks, std::map<int, pid_t>& processes) {
-    const pid_t launcher = start(mlp(ranks, {"--checkpoint-every", "20"}, "1000000"));
+  pid_t start_long_run(int ranks, std::map<int, pid_t>& processes, Words more = {},
+                       const char* epochs = "1000000", const std::string& name = "train-mlp-001") {
+    more.insert(more.end(), {"--checkpoint-every", "20"});
+    const pid_t launcher = start(mlp(ranks, more, epochs));
     EXPECT_TRUE(wait_for(
         [&] {
           if (has_ended(launcher)) return true;
           processes = ranks_of(launcher);
           return std::ssize(processes) == ranks &&
-                 fs::exists(run_folder("train-mlp-001") / "checkpoints" / "last");
+                 fs::exists(run_folder(name) / "checkpoints" / "last");
         },
         std::chrono::seconds(120)))
         << slurp(folder_ / "err");
@@ -277,6 +282,68 @@ TEST_F(CliRanks, AreStoppedByOneSignal) {
   EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume"));
   expect_gone(processes);
   EXPECT_FALSE(fs::exists(run_folder("train-mlp-001") / "result.json"));
+}
+
+// All of them take part in what rank 0 saves, also if the signal came to another one alone.
+TEST_F(CliRanks, ThatShareTheStateAreStoppedWithAllOfIt) {
+  const Words shared{"--optimizer", "adamw", "--shard-optimizer"};
+  const Outcome unbroken = run(mlp(2, shared, "60"));
+  ASSERT_EQ(unbroken.code, 0) << unbroken.err;
+  ASSERT_EQ(losses("train-mlp-001").size(), 1200U);
+  for (const auto& [number, to_all, name] :
+       {std::tuple{SIGINT, true, "train-mlp-002"}, std::tuple{SIGTERM, false, "train-mlp-003"}}) {
+    std::map<int, pid_t> processes;
+    const pid_t launcher = start_long_run(2, processes, shared, "60", name);
+    ASSERT_EQ(processes.size(), 2U);
+    kill(to_all ? launcher : processes[1], number);
+    const Outcome stopped = finish_within(launcher, std::chrono::seconds(30));
+    EXPECT_EQ(stopped.code, 128 + number) << stopped.err;
+    EXPECT_THAT(stopped.err, HasSubstr("go on: demi train --resume"));
+    expect_gone(processes);
+    const std::size_t taken = losses(name).size();
+    EXPECT_LT(taken, 1200U);
+    const auto saved = demi::checkpoint::load(run_folder(name) / "checkpoints");
+    EXPECT_EQ(saved.numbers.at("progress").at("step"), static_cast<double>(taken));
+    const Outcome resumed = run({"train", "--resume", run_folder(name).string()});
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_EQ(losses(name), losses("train-mlp-001"));
+  }
+}
+
+// Rank 0 alone cannot write: the other one, which waits in the next step, does not take part in
+// saving the runs that have not failed.
+TEST_F(CliRanks, ThatShareTheStateEndIfOneCannotSave) {
+  const pid_t launcher = start({"compare",
+                                "mlp",
+                                "--in",
+                                "24",
+                                "--out",
+                                "24",
+                                "--device",
+                                "cpu",
+                                "--batches",
+                                "20",
+                                "--batch-size",
+                                "8",
+                                "--epochs",
+                                "2",
+                                "--ranks",
+                                "2",
+                                "--interleave=3",
+                                "--optimizer",
+                                "adamw",
+                                "--shard-optimizer",
+                                "--checkpoint-every",
+                                "5"},
+                               [] {
+                                 const rlimit smaller_than_the_weights{10'000, 10'000};
+                                 signal(SIGXFSZ, SIG_IGN);
+                                 setrlimit(RLIMIT_FSIZE, &smaller_than_the_weights);
+                               });
+  const Outcome outcome = finish_within(launcher, std::chrono::seconds(60));
+  EXPECT_THAT(outcome.code, AnyOf(1, 4)) << outcome.err;  // of the rank that ends first
+  EXPECT_THAT(outcome.err, HasSubstr("File too large"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 left the group"));
 }
 
 TEST_F(CliRanks, EndWithTheirLauncher) {

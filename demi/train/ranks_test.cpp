@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 
 using demi::testing::on_ranks;
 using distributed::ProcessGroup;
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -323,11 +324,51 @@ TEST_F(RanksOfOneProcess, OneThatThrowsEndsAllAndTheLastStepIsSaved) {
     if (group.rank() == 1) job.callback = std::make_shared<ThrowsInPlaneStep>(6);
     fit_plane(job, &group);
   });
-  EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group"));
-  EXPECT_THAT(errors[1], HasSubstr("by the test"));
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 left the group"),
+                               HasSubstr("the last checkpoint is that of step 5, " +
+                                         (folder / "step-00000005").string())));
+  EXPECT_EQ(errors[1], "by the test");
   const PlaneOutcome last =
       fit_plane({.epochs = 3, .checkpoints = folder, .resume = folder}, nullptr);
   expect_same_run(last, fit_plane({.epochs = 3}, nullptr), 12, 2);
+  fs::remove_all(folder);
+}
+
+// Rank 0 may still be saving when the others say where to go on.
+TEST_F(RanksOfOneProcess, OthersNameTheLastCheckpointSoFar) {
+  const fs::path folder = fs::temp_directory_path() / ("demi-ranks-" + std::to_string(::getpid()));
+  fs::remove_all(folder);
+  fit_plane({.max_steps = 2, .checkpoints = folder}, nullptr);
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    PlaneJob job{.epochs = 3, .checkpoints = folder, .resume = folder};
+    if (group.rank() == 0) job.callback = std::make_shared<ThrowsInPlaneStep>(3);
+    fit_plane(job, &group);
+  });
+  EXPECT_EQ(errors[0], "by the test");
+  EXPECT_THAT(errors[1],
+              AllOf(HasSubstr("rank 0 left the group"),
+                    HasSubstr("the last checkpoint is that of step 2, " + folder.string()),
+                    HasSubstr(", unless rank 0 saves another one as it ends")));
+  fs::remove_all(folder);
+}
+
+class LosesItsDevice : public Callback {
+ public:
+  void after_backward(const StepView& view) override {
+    if (view.step == 2) throw DeviceError({.what = "the device is gone"});
+  }
+};
+
+// One process has nobody to start again.
+TEST_F(RanksOfOneProcess, AnErrorOfOneProcessStaysAsItIs) {
+  const fs::path folder = fs::temp_directory_path() / ("demi-ranks-" + std::to_string(::getpid()));
+  fs::remove_all(folder);
+  try {
+    fit_plane({.checkpoints = folder, .callback = std::make_shared<LosesItsDevice>()}, nullptr);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "the device is gone");
+  }
   fs::remove_all(folder);
 }
 

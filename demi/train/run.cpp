@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -21,6 +22,7 @@
 #include <string_view>
 #include <utility>
 
+#include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/checkpoint/random_state.h"
 #include "demi/core/error.h"
@@ -262,17 +264,44 @@ bool Run::advance(int64_t steps) {
   const int64_t most = std::numeric_limits<int64_t>::max() - progress_.step;
   try {
     return go_on(progress_.step + std::min(steps, most));
+  } catch (const DeviceError& error) {
+    keep_after_exception();
+    const std::string last = last_checkpoint();
+    if (last.empty()) throw;
+    throw DeviceError({.what = error.what(), .advice = last});
   } catch (...) {
-    // Steps that have not been read yet belong to the history, too. No callback is told, since one
-    // of them may be what has thrown.
-    try {
-      taken_from_device();
-      save_after_exception();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the device or the disk is what has failed; the
-                     // first exception says so
-    }
+    keep_after_exception();
     throw;
   }
+}
+
+// Steps that have not been read yet belong to the history, too. No callback is told, since one of
+// them may be what has thrown.
+void Run::keep_after_exception() {
+  try {
+    taken_from_device();
+    save_after_exception();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the device or the disk is what has failed; the
+                   // first exception says so
+  }
+}
+
+// Where ranks go on that have lost one. Nothing for one process, and without a folder.
+std::string Run::last_checkpoint() const {
+  const std::filesystem::path& folder = options_.checkpoints.folder;
+  if (!setup_.ranks.are_several() || folder.empty()) return {};
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    try {
+      const std::filesystem::path last = checkpoint::find(folder);
+      const int64_t step = checkpoint::read_manifest(last).step;
+      const char* newer =
+          setup_.ranks.is_first() ? "" : ", unless rank 0 saves another one as it ends";
+      return fmt::format("the last checkpoint is that of step {}, {}{}", step, last.string(),
+                         newer);
+    } catch (const DataError&) {  // NOLINT(bugprone-empty-catch): none, or rank 0 removes it now
+    }
+  }
+  return "no checkpoint has been saved yet";
 }
 
 bool Run::go_on(int64_t until) {
@@ -616,9 +645,10 @@ void Run::keep_open_epoch() {
 
 // A batch that was interrupted is repeated, with the whole step that it belongs to. An interrupted
 // update is not saved, since it may have changed some of the weights. Nor is anything saved if the
-// other ranks would have to send their share of the optimizers' states.
+// other ranks would have to send their share of the optimizers' states: what was saved before is
+// what remains.
 void Run::save_after_exception() {
-  if (!setup_.shards.empty()) return;
+  if (!setup_.shards.empty()) return saves_.finish();
   if (!saves_.is_on() || saved_ || progress_.step == 0 || stage_ == Stage::kInUpdate) return;
   checkpoint::Checkpoint state = captured();
   // Between the batches of a step, gradients are those of this rank alone.

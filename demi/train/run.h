@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
@@ -81,7 +82,9 @@ class Run {
   void add_texts(checkpoint::Metadata& text) const;
   void save(bool is_best = false);
   void keep_open_epoch();
+  void keep_after_exception();
   void save_after_exception();
+  std::string last_checkpoint() const;
 
   Setup& setup_;
   const TrainerOptions& options_;

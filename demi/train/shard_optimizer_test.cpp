@@ -9,6 +9,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demi/backends/backends.h"
@@ -51,7 +52,7 @@ struct ShardJob {
   fs::path checkpoints = {}, resume = {};
   Every every = {};
   bool keep_best = false;
-  std::function<bool()> should_save = {};
+  std::function<bool()> should_save = {}, should_stop = {};
   std::shared_ptr<Callback> callback = {};
   std::shared_ptr<torch::optim::Optimizer> optimizer = {};  // in place of AdamW
 };
@@ -85,6 +86,7 @@ ShardOutcome fit_sharded(const ShardJob& job, ProcessGroup& group) {
                          .keep_best = job.keep_best,
                          .in_background = false};
   options.should_save = job.should_save;
+  options.should_stop = job.should_stop;
   options.group = {&group, [](ProcessGroup*) {}};
   options.shard_optimizer = job.shares;
   options.optimizers = {
@@ -211,11 +213,45 @@ TEST_F(ShardOptimizer, AfterAnExceptionTheLastCheckpointIsThere) {
     if (group.rank() == 1) job.callback = std::make_shared<ThrowsOnRankOne>(5);
     fit_sharded(job, group);
   });
-  EXPECT_THAT(errors[0], HasSubstr("rank 1"));
-  EXPECT_THAT(errors[1], HasSubstr("a broken disk"));
+  const std::string last =
+      "the last checkpoint is that of step 4, " + (folder("broken") / "step-00000004").string();
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 left the group"), HasSubstr(last)));
+  EXPECT_EQ(errors[1], "a broken disk");
   EXPECT_EQ(checkpoints_in(folder("broken")),
             (std::vector<std::string>{"step-00000002", "step-00000004"}));
-  fit_sharded(2, {.resume = folder("broken")});
+  const auto resumed = fit_sharded(2, {.resume = folder("broken")});
+  expect_same_outcome(resumed.front(), fit_sharded(2, {}).front());
+}
+
+TEST_F(ShardOptimizer, AnExceptionBeforeTheFirstCheckpointSaysThatThereIsNone) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    ShardJob job{.checkpoints = folder("none"), .every = Every::parse("2")};
+    if (group.rank() == 1) job.callback = std::make_shared<ThrowsOnRankOne>(1);
+    fit_sharded(job, group);
+  });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1"), HasSubstr("no checkpoint has been saved yet")));
+  EXPECT_THAT(checkpoints_in(folder("none")), IsEmpty());
+}
+
+// As a signal to one rank asks for it. It is asked after each step, and in each batch of a
+// validation: for the fifth time in the one that follows the four steps of the first epoch.
+TEST_F(ShardOptimizer, AStopOfAnyRankSavesTheStateOfAll) {
+  const auto unbroken = fit_sharded(2, {});
+  for (const auto& [asked, step] : {std::pair{3, "step-00000003"}, std::pair{5, "step-00000004"}})
+    for (const int rank : {0, 1}) {
+      SCOPED_TRACE(std::string(step) + ", rank " + std::to_string(rank));
+      const fs::path saved = folder(step + std::to_string(rank));
+      const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+        ShardJob job{.checkpoints = saved};
+        if (group.rank() == rank)
+          job.should_stop = [times = asked]() mutable { return --times <= 0; };
+        EXPECT_TRUE(fit_sharded(job, group).history.stopped);
+      });
+      EXPECT_THAT(errors, Each(IsEmpty()));
+      EXPECT_EQ(checkpoints_in(saved), std::vector<std::string>{step});
+      const auto resumed = fit_sharded(2, {.resume = saved});
+      for (const ShardOutcome& outcome : resumed) expect_same_outcome(outcome, unbroken.front());
+    }
 }
 
 TEST_F(ShardOptimizer, RanksThatShareAndDoNotAreFoundAtTheStart) {

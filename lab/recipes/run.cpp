@@ -396,8 +396,10 @@ Measured RunInParts::Work::measured() {
   return all;
 }
 
-// What cannot be saved either is not said: the exception that ended the other run is.
+// What cannot be saved either is not said: the exception that ended the other run is. The other
+// ranks, which would have to send their share of the state, may have no exception.
 void RunInParts::Work::keep() {
+  if (options.group && config.shard_optimizer) return;
   if (!parts || !is_first(options) || options.checkpoints.empty() || parts->history().steps.empty())
     return;
   try {
