@@ -1,14 +1,21 @@
-// A rank that dies, as a process of its own: in forward, in an all-reduce, while it saves.
+// A rank that dies, as a process of its own: in forward, in an all-reduce, in the gather of what
+// the others updated, while a checkpoint is saved. DEMI_LONG: every rank of 2, 3 and 4, in each of
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +25,8 @@
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/children_testing.h"
 #include "demi/distributed/process_group.h"
+#include "demi/distributed/shares.h"
+#include "demi/train/resume_testing.h"
 #include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
@@ -30,11 +39,43 @@ using demi::testing::Child;
 using ::testing::HasSubstr;
 
 constexpr int64_t kFatalStep = 4;
+constexpr std::chrono::seconds kTimeout{10};
+constexpr std::chrono::milliseconds kNow{0};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// Memory that the present process may not write to any more from some moment on: whoever does is
+// killed.
+class FatalMemory {
+ public:
+  explicit FatalMemory(std::size_t bytes)
+      : bytes_(bytes),
+        begin_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (begin_ == MAP_FAILED) throw std::runtime_error("no memory can be mapped");
+  }
+  ~FatalMemory() { ::munmap(begin_, bytes_); }
+  FatalMemory(const FatalMemory&) = delete;
+  FatalMemory& operator=(const FatalMemory&) = delete;
+
+  void* begin() const { return begin_; }
+  void protect() const {
+    ::signal(SIGSEGV, [](int) { ::raise(SIGKILL); });
+    ::mprotect(begin_, bytes_, PROT_READ);
+  }
+
+ private:
+  std::size_t bytes_;
+  void* begin_;
+};
 
 // The moment in step 4 at which DEMI_TEST_DIES is the present rank's.
 class Dies : public Callback {
  public:
-  explicit Dies(std::string moment) : moment_(std::move(moment)) {}
+  Dies(std::string moment, std::shared_ptr<FatalMemory> received)
+      : moment_(std::move(moment)), received_(std::move(received)) {}
   void after_forward(const StepView& view, const at::Tensor& output) override {
     if (view.step != kFatalStep) return;
     if (moment_ == "forward") ::raise(SIGKILL);
@@ -45,82 +86,224 @@ class Dies : public Callback {
         ::raise(SIGKILL);
       });
   }
+  // The first piece of a parameter that another rank updates comes in the gather, and is written.
+  void after_backward(const StepView& view) override {
+    if (view.step == kFatalStep && moment_ == "gather") received_->protect();
+  }
+  // Of the step that is saved, in the save: before the optimizers' states are brought together.
+  void on_step(const StepMetrics& step, std::int64_t) override {
+    if (step.step == kFatalStep && moment_ == "consolidation") ::raise(SIGKILL);
+  }
 
  private:
   std::string moment_;
+  std::shared_ptr<FatalMemory> received_;
 };
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
+// A layer a rank, of equal sizes: each rank keeps the state of one, and each is several pieces of
+// the gather. That of the next rank lies in the memory that comes back.
+std::shared_ptr<FatalMemory> put_next_ranks_layer(const std::vector<at::Tensor>& weights,
+                                                  const distributed::ProcessGroup& group) {
+  std::vector<std::int64_t> sizes;
+  for (const at::Tensor& weight : weights) sizes.push_back(weight.numel());
+  const auto owners = distributed::owners_of_tensors(sizes, group.world_size());
+  const int next = (group.rank() + 1) % group.world_size();
+  const auto found = std::find(owners.begin(), owners.end(), next) - owners.begin();
+  at::Tensor weight = weights.at(static_cast<std::size_t>(found));
+  auto memory = std::make_shared<FatalMemory>(weight.nbytes());
+  const at::Tensor there = at::from_blob(memory->begin(), weight.sizes(), at::kFloat);
+  there.copy_(weight.detach());
+  weight.set_data(there);
+  return memory;
 }
 
 // A rank of the tests below. They disable it, and run it as a process.
-TEST(RankThatDies, DISABLED_Child) {
-  auto group = std::make_shared<distributed::ProcessGroup>();
+TEST(DyingRank, DISABLED_Child) {
+  distributed::ProcessGroupOptions times;
+  times.timeout = kTimeout;
+  auto group = std::make_shared<distributed::ProcessGroup>(times);
   const bool dies = std::to_string(group->rank()) == variable("DEMI_TEST_DIES");
   const std::string moment = dies ? variable("DEMI_TEST_MOMENT") : "";
-  torch::nn::Linear model(4, 1);
+  const bool shards = !variable("DEMI_TEST_SHARDS").empty();
+  const int64_t width = shards ? 1024 : 4;
+  torch::manual_seed(7);
+  torch::nn::Sequential model;
+  for (int layer = 0; layer < group->world_size(); ++layer)
+    model->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, width).bias(false)));
+  const auto received = put_next_ranks_layer(model->parameters(), *group);
   TrainerOptions options;
   options.epochs = 3;
   options.loss = Loss::mse;
   options.group = group;
+  options.shard_optimizer = shards;
   options.checkpoints = {
       .folder = variable("DEMI_TEST_FOLDER"), .every = {.steps = 2}, .in_background = false};
   options.checkpoints.before_save = [&, saves = 0](checkpoint::Checkpoint&) mutable {
     if (moment == "save" && ++saves == 2) ::raise(SIGKILL);
   };
   Trainer trainer(network(model), options);
-  trainer.add(std::make_shared<Dies>(moment));
-  const at::Tensor x = torch::ones({16, 4});
+  trainer.add(std::make_shared<Dies>(moment, received));
+  if (!variable("DEMI_TEST_RESUMES").empty()) trainer.resume(options.checkpoints.folder);
+  const at::Tensor x = (at::arange(16 * width, at::kDouble) * 1.3).sin().to(at::kFloat);
   trainer.fit(data::TensorLoader(
-      x, x.sum(1, true),
+      x.view({16, width}), x.view({16, width}).flip(1),
       {.batch_size = 2, .rank = group->rank(), .world_size = group->world_size()}));
 }
 
-// The others end with a message that names it, and what was saved can be read.
-void expect_end(const std::string& moment, int dies, int64_t last_step, int count = 2) {
-  const fs::path folder =
-      fs::temp_directory_path() / ("demi-rank-dies-" + std::to_string(::getpid()));
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  const distributed::ServedStore store = distributed::serve_store();
-  std::vector<std::unique_ptr<Child>> children;
-  for (int rank = 0; rank < count; ++rank)
-    children.push_back(std::make_unique<Child>(
-        "RankThatDies.DISABLED_Child",
-        std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
-                                           {"WORLD_SIZE", std::to_string(count)},
-                                           {"DEMI_TEST_DIES", std::to_string(dies)},
-                                           {"DEMI_TEST_MOMENT", moment},
-                                           {"DEMI_TEST_FOLDER", (folder / "saved").string()},
-                                           {"OMP_NUM_THREADS", "1"},
-                                           {"MASTER_ADDR", "127.0.0.1"},
-                                           {"MASTER_PORT", std::to_string(store.port)},
-                                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
-        folder / std::to_string(rank)));
-  Child& dead = *children[static_cast<std::size_t>(dies)];
-  EXPECT_EQ(dead.wait(std::chrono::seconds(60)), 128 + SIGKILL) << dead.output();
-  for (const auto& other : children) {
-    if (other.get() == &dead) continue;
-    const int code = other->wait(std::chrono::seconds(20));
-    EXPECT_NE(code, -1) << "it hangs";
-    EXPECT_NE(code, 0);
-    EXPECT_THAT(other->output(), HasSubstr("rank " + std::to_string(dies))) << "exit code " << code;
+// Without printing 1024 x 1024 numbers.
+void expect_same_bits(const checkpoint::Checkpoint& a, const checkpoint::Checkpoint& b) {
+  for (const auto part : {&checkpoint::Checkpoint::model, &checkpoint::Checkpoint::state}) {
+    EXPECT_EQ((a.*part).size(), (b.*part).size());
+    for (const auto& [name, tensor] : a.*part) {
+      ASSERT_TRUE((b.*part).contains(name)) << name;
+      if (!testing::is_compared(name)) continue;
+      EXPECT_TRUE(testing::same_bits(tensor, (b.*part).at(name))) << name;
+    }
   }
-  const checkpoint::Checkpoint saved = checkpoint::load(folder / "saved");
-  EXPECT_EQ(saved.numbers.at("progress").at("step"), static_cast<double>(last_step));
-  fs::remove_all(folder);
 }
+
+// What a job of the tests below is.
+struct Job {
+  int ranks = 2;
+  bool shards = false;
+  std::string moment = {};  // none: nobody dies
+  int dies = -1;
+  bool goes_on = false;  // afterwards
+};
+
+class RankThatDies : public ::testing::Test {
+ protected:
+  RankThatDies() {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  ~RankThatDies() override { fs::remove_all(folder_); }
+  RankThatDies(const RankThatDies&) = delete;
+  RankThatDies& operator=(const RankThatDies&) = delete;
+
+  // By rank. The checkpoints are below `saved`.
+  std::vector<std::unique_ptr<Child>> start(const Job& job, const std::string& saved,
+                                            bool resumes = false) {
+    stores_.push_back(distributed::serve_store());
+    std::vector<std::unique_ptr<Child>> children;
+    for (int rank = 0; rank < job.ranks; ++rank) {
+      const std::string name = std::to_string(stores_.size()) + "-" + std::to_string(rank);
+      children.push_back(std::make_unique<Child>(
+          "DyingRank.DISABLED_Child",
+          std::map<std::string, std::string>{{"RANK", std::to_string(rank)},
+                                             {"WORLD_SIZE", std::to_string(job.ranks)},
+                                             {"DEMI_TEST_DIES", std::to_string(job.dies)},
+                                             {"DEMI_TEST_MOMENT", job.moment},
+                                             {"DEMI_TEST_SHARDS", job.shards ? "1" : ""},
+                                             {"DEMI_TEST_RESUMES", resumes ? "1" : ""},
+                                             {"DEMI_TEST_FOLDER", (folder_ / saved).string()},
+                                             {"OMP_NUM_THREADS", "1"},
+                                             {"MASTER_ADDR", "127.0.0.1"},
+                                             {"MASTER_PORT", std::to_string(stores_.back().port)},
+                                             {"TORCHELASTIC_USE_AGENT_STORE", "True"}},
+          folder_ / name));
+    }
+    return children;
+  }
+
+  // The state at the end.
+  checkpoint::Checkpoint trained(const Job& job, const std::string& saved, bool resumes) {
+    for (const auto& child : start(job, saved, resumes)) {
+      const int code = child->wait(std::chrono::seconds(120));
+      EXPECT_EQ(code, 0) << child->output();
+    }
+    return checkpoint::load(folder_ / saved);
+  }
+
+  // The others end in time with a message that names the rank and the last checkpoint. That one
+  // loads, and with `goes_on` the run that begins there is the one in which nobody died, bit for
+  // bit.
+  void expect_end(const Job& job, int64_t last_step) {
+    SCOPED_TRACE(job.moment + " of rank " + std::to_string(job.dies) + " of " +
+                 std::to_string(job.ranks) + (job.shards ? ", sharded" : ""));
+    const std::string saved =
+        job.moment + std::to_string(job.dies) + (job.shards ? "-sharded" : "");
+    const auto children = start(job, saved);
+    Child& dead = *children[static_cast<std::size_t>(job.dies)];
+    ASSERT_EQ(dead.wait(std::chrono::seconds(60)), 128 + SIGKILL) << dead.output();
+    const char* where = job.moment == "gather"          ? "[distributed.optimizer step]"
+                        : job.moment == "consolidation" ? "[distributed.broadcast]"
+                                                        : "[distributed.";
+    const auto limit = std::chrono::steady_clock::now() + kTimeout + std::chrono::seconds(5);
+    for (const auto& other : children) {
+      if (other.get() == &dead) continue;
+      const auto left = limit - std::chrono::steady_clock::now();
+      const int code =
+          other->wait(std::max(std::chrono::duration_cast<std::chrono::milliseconds>(left), kNow));
+      EXPECT_NE(code, -1) << "it hangs";
+      EXPECT_NE(code, 0);
+      EXPECT_THAT(other->output(),
+                  HasSubstr("rank " + std::to_string(job.dies) + ": no sign of life"))
+          << "exit code " << code;
+      EXPECT_THAT(other->output(), HasSubstr(where));
+      EXPECT_THAT(other->output(), HasSubstr("the last checkpoint is that of step "));
+      const bool knows = other == children.front() || job.dies == 0 || job.shards;
+      EXPECT_THAT(other->output(),
+                  HasSubstr(knows ? "of step " + std::to_string(last_step) + ", " : ""));
+    }
+    const auto at_the_end = checkpoint::load(folder_ / saved);
+    EXPECT_EQ(at_the_end.numbers.at("progress").at("step"), static_cast<double>(last_step));
+    if (job.goes_on) expect_goes_on(job, saved);
+    fs::remove_all(folder_ / saved);
+  }
+
+  void expect_goes_on(const Job& job, const std::string& saved) {
+    const Job whole{.ranks = job.ranks, .shards = job.shards};
+    auto& unbroken = unbroken_[{job.ranks, job.shards}];
+    if (unbroken.model.empty())
+      unbroken = trained(whole, "unbroken" + std::to_string(unbroken_.size()), false);
+    const auto resumed = trained(whole, saved, true);
+    EXPECT_GT(resumed.numbers.at("progress").at("step"), static_cast<double>(kFatalStep));
+    expect_same_bits(resumed, unbroken);
+  }
+
+ private:
+  fs::path folder_ = fs::temp_directory_path() / ("demi-rank-dies-" + std::to_string(::getpid()));
+  std::vector<distributed::ServedStore> stores_;
+  std::map<std::pair<int, bool>, checkpoint::Checkpoint> unbroken_;  // by ranks and sharing
+};
 
 // Rank 0 saves the last whole step when another one dies; if it dies itself, there is the last one
 // that was saved.
-TEST(RankThatDies, InForward) { expect_end("forward", 1, 3); }
-TEST(RankThatDies, InForwardIfItIsTheFirst) { expect_end("forward", 0, 2); }
-TEST(RankThatDies, InAllReduce) { expect_end("all-reduce", 1, 3); }
-TEST(RankThatDies, InAllReduceIfItIsTheFirst) { expect_end("all-reduce", 0, 2); }
-TEST(RankThatDies, InAllReduceOfFour) { expect_end("all-reduce", 2, 3, 4); }
-TEST(RankThatDies, WhileItSaves) { expect_end("save", 0, 2); }
+TEST_F(RankThatDies, InForward) {
+  expect_end({.moment = "forward", .dies = 1, .goes_on = true}, 3);
+}
+TEST_F(RankThatDies, InForwardIfItIsTheFirst) { expect_end({.moment = "forward", .dies = 0}, 2); }
+TEST_F(RankThatDies, InAllReduce) { expect_end({.moment = "all-reduce", .dies = 1}, 3); }
+TEST_F(RankThatDies, InAllReduceIfItIsTheFirst) {
+  expect_end({.moment = "all-reduce", .dies = 0}, 2);
+}
+TEST_F(RankThatDies, InAllReduceOfFour) {
+  expect_end({.ranks = 4, .moment = "all-reduce", .dies = 2}, 3);
+}
+TEST_F(RankThatDies, WhileItSaves) { expect_end({.moment = "save", .dies = 0}, 2); }
+
+// A state that is shared out cannot be saved without the dead rank: there is the last one that was
+// saved.
+TEST_F(RankThatDies, WithASharedState) {
+  for (const char* moment : {"forward", "all-reduce", "consolidation"})
+    expect_end({.shards = true, .moment = moment, .dies = 1}, 2);
+  expect_end({.shards = true, .moment = "gather", .dies = 1, .goes_on = true}, 2);
+  expect_end({.shards = true, .moment = "save", .dies = 0, .goes_on = true}, 2);
+}
+
+TEST_F(RankThatDies, EveryRankInEveryMoment) {
+  if (variable("DEMI_LONG").empty()) GTEST_SKIP() << "minutes; ctest -L long runs it";
+  for (const int ranks : {2, 3, 4})
+    for (int dies = 0; dies < ranks; ++dies) {
+      for (const char* moment : {"forward", "all-reduce"})
+        expect_end({ranks, false, moment, dies, true}, dies > 0 ? 3 : 2);
+      for (const char* moment : {"forward", "all-reduce", "gather", "consolidation"})
+        expect_end({ranks, true, moment, dies, true}, 2);
+      if (dies > 0) continue;  // rank 0 alone writes
+      for (const bool shards : {false, true}) expect_end({ranks, shards, "save", dies, true}, 2);
+    }
+}
 
 }  // namespace
 }  // namespace demi::train
