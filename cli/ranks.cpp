@@ -106,7 +106,12 @@ bool run_as_ranks(const train::Config& config) {
 }
 
 c10::Device device_of_this_rank(const train::Config& config) {
-  return pick_device(train::device_of_rank(config, launched().rank));
+  const distributed::Ranks ranks = launched();
+  const std::string name = train::device_of_rank(config, ranks.rank);
+  const c10::Device device = pick_device(name);
+  const bool is_any = name == "auto" || name == "cuda";  // a GPU of its own for each
+  if (ranks.world_size == 1 || !device.is_cuda() || !is_any) return device;
+  return pick_device(fmt::format("cuda:{}", ranks.local_rank.value_or(ranks.rank)));
 }
 
 std::shared_ptr<distributed::ProcessGroup> meet_ranks(const std::string& command,

@@ -24,7 +24,8 @@ std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment
 /// error, or 4 if a signal ended it. If one rank ends with an error, so do the others.
 bool run_as_ranks(const train::Config& config);
 
-/// The device on which this rank trains. Throws as pick_device.
+/// The device on which this rank trains. Of several ranks on GPUs each has one of its own, unless
+/// config names one. Throws as pick_device.
 c10::Device device_of_this_rank(const train::Config& config);
 
 /// The ranks that train together, of which this process is one. Null for one process. Each call

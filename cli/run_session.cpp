@@ -14,8 +14,8 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
+#include "demi/distributed/nccl.h"
 #include "demi/profile/memory.h"
-#include "demi/tensor/device.h"
 #include "lab/doctor/explain.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
@@ -57,7 +57,7 @@ RunSession::RunSession(Start start)
     : start_(std::move(start)),
       config_(start_.config),
       device_(device_of_this_rank(config_)),
-      group_((require_cpu(), meet_ranks(start_.command, start_.recipe, config_))),
+      group_((require_collectives(), meet_ranks(start_.command, start_.recipe, config_))),
       progress_(std::make_shared<train::ShowProgress>(
           is_first() ? std::cerr : nowhere(), report::Terminal::of(STDERR_FILENO), device_)) {
   if (!start_.folder.empty() && is_first()) lock_.emplace(start_.folder);
@@ -68,13 +68,16 @@ RunSession::RunSession(Start start)
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
 }
 
-void RunSession::require_cpu() const {
+void RunSession::require_collectives() const {
   if (config_.ranks == 1 || device_.is_cpu()) return;
+  const distributed::Nccl& nccl = distributed::load_nccl();
+  if (nccl.make) return;
   throw DeviceError({.where = start_.command,
-                     .what = "several ranks train on the CPU alone so far",
-                     .seen = device_.str(),
+                     .what = "several ranks on GPUs meet through NCCL, which is not here",
+                     .seen = nccl.why,
                      .accepted = "cpu",
-                     .advice = "--device cpu, or one rank"});
+                     .advice = "--device cpu, or one rank; demi that is configured with "
+                               "-DDEMI_NCCL=ON has NCCL, or says what is missing"});
 }
 
 // What the device and a dry run make of the settings.

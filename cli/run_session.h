@@ -51,7 +51,7 @@ class RunSession {
   void resolve_config();
   void load_data();
   void find_batch_size(const train::WorkloadMaker& workload_of);
-  void require_cpu() const;
+  void require_collectives() const;
   void open_folder(const train::CompareOptions& options);
   void keep_in_folder(train::CompareOptions& options, bool alone);
   void say_that_it_goes_on(const train::RunSpec& run, const train::History& history);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # gpu_check.sh [--libtorch DIR] [--build DIR] [--out FILE] [--jobs N] [--dry-run]
 #
-# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (kernels, scaler, step,
+# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (kernels, scaler, step, NCCL,
 # every recipe and every example in fp16 and bf16; one that is skipped counts as failed), reads the kernels' machine code, times
 # the step and recipes that need no data on the device, the step beside Python PyTorch where there is one (PEER names its
 # interpreter; made by benchmarks/peers/make_env.sh), and writes one results file. A measurement that this build does not have

@@ -24,6 +24,12 @@ installed() {
   if [ -e "$build/demi" ]; then
     "$work/prefix/bin/demi" --version || fail "the installed program does not start"
   fi
+  if [ -e "$build/libdemi_nccl.so" ]; then  # opened from beside libdemi
+    local plugin
+    plugin=$(dirname "$(find "$work/prefix" -name libdemi.so)")/libdemi_nccl.so
+    [ -e "$plugin" ] || fail "libdemi_nccl.so is not beside libdemi.so"
+    readelf -d "$plugin" | grep -q "R.*PATH.*$libtorch/lib" || fail "libdemi_nccl.so does not know where LibTorch is"
+  fi
   # As in a project that never heard of where demi's LibTorch is.
   unset DEMI_LIBTORCH DEMI_CACHE
   HOME=/nonexistent configure -B "$work/build" "-DCMAKE_PREFIX_PATH=$work/prefix"

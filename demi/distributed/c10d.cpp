@@ -18,6 +18,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
+
+#include "demi/distributed/within.h"
 #endif
 
 namespace demi::distributed {
@@ -121,13 +123,18 @@ class C10dCollective final : public Collective {
       done(future.hasError() ? future.exception_ptr() : nullptr);
     });
   }
+  bool is_over() override {
+    if (!work_->isCompleted()) return false;
+    if (const std::exception_ptr error = work_->exception()) std::rethrow_exception(error);
+    return true;
+  }
   void synchronize() override { work_->synchronize(); }
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-class C10dCollectives final : public Collectives {
+class C10dCollectives : public Collectives {
  public:
   explicit C10dCollectives(c10::intrusive_ptr<c10d::Backend> backend)
       : backend_(std::move(backend)) {}
@@ -154,7 +161,32 @@ class C10dCollectives final : public Collectives {
     return std::make_unique<C10dCollective>(start(tensors));
   }
 
+ protected:
   c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+// The class stands here and not in the plugin, which only makes the backend: NCCL's collectives and
+// Gloo's then begin under the same lock. A function-local static of a header would be one for each
+// library, since inline functions are hidden.
+class NcclCollectives final : public C10dCollectives {
+ public:
+  // Connects here: the first collective would, and wait for the other ranks under the lock.
+  NcclCollectives(c10::intrusive_ptr<c10d::Backend> backend, at::Device device)
+      : C10dCollectives(std::move(backend)) {
+    backend_->eagerConnectSingleDevice(device);
+  }
+  void abort() override { backend_->abort(); }
+  // Without shutdown() the backend's destructor warns, and aborts what is under way. It waits for
+  // collectives, which do not end if another rank left them out.
+  ~NcclCollectives() override {
+    within<bool>(std::chrono::seconds(5), [backend = backend_] {
+      try {
+        backend->shutdown();
+      } catch (const std::exception&) {  // of a communicator that has failed
+      }
+      return true;
+    });
+  }
 };
 
 // c10d tries a name that nobody knows until its time is over.
@@ -245,6 +277,29 @@ std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>& store, const std
   }
 }
 
+std::unique_ptr<Collectives> nccl(const std::shared_ptr<Store>& store, const std::string& prefix,
+                                  int rank, int world_size, std::chrono::milliseconds timeout,
+                                  at::Device device, const Nccl& library) {
+  if (!library.make)
+    throw DeviceError({kStart, "there is no NCCL for tensors of GPUs", library.why,
+                       "tensors of the CPU, which Gloo serves",
+                       "train on the CPU, or on one GPU; demi that is configured with "
+                       "-DDEMI_NCCL=ON has NCCL, or says what is missing"});
+  const auto* of_c10d = dynamic_cast<const C10dStore*>(store.get());
+  TORCH_INTERNAL_ASSERT(of_c10d);
+  const std::string keys = prefix + "nccl";
+  const BlocksSigpipe in_its_threads;
+  try {
+    return std::make_unique<NcclCollectives>(
+        c10::intrusive_ptr<c10d::Backend>::reclaim(
+            library.make(*of_c10d->get(), keys.c_str(), rank, world_size, timeout.count())),
+        device);
+  } catch (const std::exception& error) {
+    throw DeviceError({kStart, "NCCL does not start", first_line(error), "one GPU for each rank",
+                       "NCCL_DEBUG=INFO says more"});
+  }
+}
+
 #else
 
 namespace {
@@ -263,6 +318,10 @@ std::shared_ptr<Store> file_store(const std::string&, int) { no_collectives(); }
 std::shared_ptr<Store> thread_store() { no_collectives(); }
 std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>&, const std::string&, int, int,
                                   std::chrono::milliseconds) {
+  no_collectives();
+}
+std::unique_ptr<Collectives> nccl(const std::shared_ptr<Store>&, const std::string&, int, int,
+                                  std::chrono::milliseconds, at::Device, const Nccl&) {
   no_collectives();
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -7,6 +9,7 @@
 #include "demi/core/export.h"
 #include "demi/distributed/collectives.h"
 #include "demi/distributed/launch.h"
+#include "demi/distributed/nccl.h"
 #include "demi/distributed/store.h"
 
 // The only place that calls LibTorch's collectives. Where LibTorch has none, each function throws
@@ -32,6 +35,13 @@ DEMI_API std::shared_ptr<Store> thread_store();
 DEMI_API std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>& store,
                                            const std::string& prefix, int rank, int world_size,
                                            std::chrono::milliseconds timeout);
+/// NCCL, for tensors of `device`, a CUDA device: each rank's is another one. Waits for all ranks.
+/// Throws DeviceError with the reason if there is none or if it does not start. `timeout`: of each
+/// collective, after which NCCL's watchdog ends the process.
+DEMI_API std::unique_ptr<Collectives> nccl(const std::shared_ptr<Store>& store,
+                                           const std::string& prefix, int rank, int world_size,
+                                           std::chrono::milliseconds timeout, at::Device device,
+                                           const Nccl& library = load_nccl());
 /// Of one rank: every tensor is the result already.
 std::unique_ptr<Collectives> alone();
 

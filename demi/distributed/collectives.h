@@ -16,6 +16,8 @@ class Collective {
   virtual ~Collective() = default;
   /// Calls `done` once, here or from another thread, with the error if there is one.
   virtual void on_end(std::function<void(std::exception_ptr)> done) = 0;
+  /// After on_end's call: whether the device has done its part, too. Throws if it failed.
+  virtual bool is_over() { return true; }
   /// After the end: the current stream of the tensor's device waits for the result.
   virtual void synchronize() = 0;
 };
@@ -28,6 +30,8 @@ class Collectives {
   /// In place. The tensor is contiguous.
   virtual std::unique_ptr<Collective> all_reduce(const at::Tensor& tensor, Reduction reduction) = 0;
   virtual std::unique_ptr<Collective> broadcast(const at::Tensor& tensor, int root) = 0;
+  /// Ends what is under way on a device, with an error. Nothing can begin afterwards.
+  virtual void abort() {}
 };
 
 }  // namespace demi::distributed

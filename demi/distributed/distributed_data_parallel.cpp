@@ -111,6 +111,8 @@ void check(const DistributedOptions& options) {
                       "leave it out to send each gradient in its own"});
 }
 
+bool can_be_sent(const at::Tensor& parameter) { return parameter.is_cpu() || parameter.is_cuda(); }
+
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& model, bool alone) {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const at::TensorImpl*> seen;  // tied weights
@@ -118,12 +120,13 @@ std::vector<at::Tensor> trained_parameters(const torch::nn::Module& model, bool 
     const at::Tensor& parameter = named.value();
     if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second)
       continue;
-    if (!parameter.is_floating_point() || !(alone || parameter.is_cpu()))
+    if (!parameter.is_floating_point() || !(alone || can_be_sent(parameter)))
       throw UsageError(
           {kParallel, "a parameter cannot be trained on several ranks",
            fmt::format("{}: {} on {}", named.key(), tensor::name_of(parameter.scalar_type()),
                        parameter.device().str()),
-           "fp16, bf16, fp32 and fp64 on the CPU", "the process group has Gloo alone"});
+           "fp16, bf16, fp32 and fp64 on the CPU or a CUDA device",
+           "move the model there, as Gloo and NCCL send these alone"});
     parameters.push_back(parameter);
   }
   if (parameters.empty())

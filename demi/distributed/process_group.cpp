@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "demi/distributed/collectives.h"
 #include "demi/distributed/launch.h"
 #include "demi/distributed/membership.h"
+#include "demi/distributed/poll.h"
 #include "demi/distributed/store.h"
 #include "demi/distributed/store_with_timeout.h"
 #include "demi/distributed/within.h"
@@ -162,13 +165,22 @@ struct ProcessGroup::Impl {
   std::shared_ptr<Store> store;  // null for one rank
   std::shared_ptr<Events> events = std::make_shared<Events>();
   std::unique_ptr<Collectives> collectives;
+  std::shared_ptr<Collectives> on_gpu;  // made with the first tensor of a GPU
+  std::optional<at::Device> gpu;        // on which that tensor is
+  std::shared_ptr<Store> bare;          // of c10d; null for one rank
+  std::string prefix;
   std::unique_ptr<Membership> membership;  // null for one rank
   std::string failure;                     // of the first collective that failed
   std::int64_t comparisons = 0;
 
   ~Impl();
-  void start(const std::shared_ptr<Store>& bare, const std::string& prefix,
+  void start(const std::shared_ptr<Store>& bare_store, const std::string& named_by,
              const ProcessGroupOptions& options);
+  Collectives& collectives_of(const at::Tensor& tensor, const std::string& what);
+  void connect_gpus(at::Device device, const std::string& what);
+  void wait_for_device(Collective& collective, Clock::time_point deadline, const std::string& what);
+  bool is_rank_lost() const { return membership && membership->finding(); }
+  std::string no_end() const { return fmt::format("no end after {:.1f} s", in_seconds(timeout)); }
   void check_alive(const std::string& what) const;
   [[noreturn]] void fail(const std::string& what, const std::string& error);
 };
@@ -187,8 +199,10 @@ struct ProcessGroup::Pending::Impl {
   std::shared_ptr<End> end = std::make_shared<End>();  // guarded by group->events->mutex
 };
 
-void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare, const std::string& prefix,
-                               const ProcessGroupOptions& options) {
+void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare_store,
+                               const std::string& named_by, const ProcessGroupOptions& options) {
+  bare = bare_store;
+  prefix = named_by;
   const auto began = Clock::now();
   timeout = options.timeout;
   const auto named = std::make_shared<Named>(bare, prefix);
@@ -207,9 +221,8 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare, const std::st
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   const milliseconds left = std::max(options.start_timeout - waited, milliseconds(4'000));
   auto connected = within<std::unique_ptr<Collectives>>(
-      left, [bare, prefix, rank = ranks.rank, size = ranks.world_size, timeout = options.timeout] {
-        return gloo(bare, prefix, rank, size, timeout);
-      });
+      left, [bare = bare, prefix = prefix, rank = ranks.rank, size = ranks.world_size,
+             timeout = options.timeout] { return gloo(bare, prefix, rank, size, timeout); });
   if (!connected)
     throw DeviceError({"distributed.start",
                        fmt::format("rank {} cannot connect to the others", ranks.rank),
@@ -222,7 +235,53 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare, const std::st
 
 ProcessGroup::Impl::~Impl() {
   // Gloo's destructor waits for collectives under way, which may never end if a rank is gone.
-  if (!failure.empty() || (membership && membership->finding())) keep(std::move(collectives));
+  if (failure.empty() && !is_rank_lost()) return;
+  keep(std::move(collectives));
+  keep(std::move(on_gpu));
+}
+
+Collectives& ProcessGroup::Impl::collectives_of(const at::Tensor& tensor, const std::string& what) {
+  if (!tensor.is_cuda() || !bare) return *collectives;
+  if (!on_gpu) connect_gpus(tensor.device(), what);
+  if (tensor.device() != *gpu)
+    throw UsageError({"distributed." + what, "the tensors of a rank are on several GPUs",
+                      tensor.device().str(), gpu->str() + ", as the first one",
+                      "train on one GPU in each process, or in one process with DataParallel"});
+  return *on_gpu;
+}
+
+// On a thread of its own: NCCL waits for the other ranks, however long they take. Its watchdog ends
+// the process and names no rank, so this process's own timeout comes first.
+void ProcessGroup::Impl::connect_gpus(at::Device device, const std::string& what) {
+  check_alive(what);
+  using Made = std::shared_ptr<Collectives>;
+  auto task = std::make_shared<std::packaged_task<Made()>>(
+      [bare = bare, prefix = prefix, rank = ranks.rank, size = ranks.world_size,
+       watchdog = timeout + milliseconds(10'000),
+       device]() -> Made { return nccl(bare, prefix, rank, size, watchdog, device); });
+  std::future<Made> made = task->get_future();
+  std::thread([task] { (*task)(); }).detach();
+  const auto is_made = [&] { return made.wait_for(milliseconds(0)) == std::future_status::ready; };
+  const auto deadline = Clock::now() + timeout + milliseconds(500);
+  const auto is_lost = [this] { return is_rank_lost(); };
+  const Waited waited = poll(is_made, is_lost, deadline);
+  if (waited != Waited::kOver) fail(what, waited == Waited::kTooLong ? no_end() : "");
+  on_gpu = made.get();
+  gpu = device;
+}
+
+// NCCL's collectives have begun when c10d says that they ended: the device does them later. A rank
+// that is gone is noticed here, and not by a copy to the CPU that never returns.
+void ProcessGroup::Impl::wait_for_device(Collective& collective, Clock::time_point deadline,
+                                         const std::string& what) {
+  Waited waited = Waited::kOver;
+  try {
+    waited =
+        poll([&] { return collective.is_over(); }, [this] { return is_rank_lost(); }, deadline);
+  } catch (const std::exception&) {
+    fail(what, message_of(std::current_exception()));
+  }
+  if (waited != Waited::kOver) fail(what, waited == Waited::kTooLong ? no_end() : "");
 }
 
 void ProcessGroup::Impl::check_alive(const std::string& what) const {
@@ -239,6 +298,8 @@ void ProcessGroup::Impl::fail(const std::string& what, const std::string& error)
   std::optional<std::string> finding;
   if (membership) finding = membership->diagnose(error);
   failure = finding.value_or(error);
+  // What waits on the GPU for the rank that is gone ends, so that this process can.
+  if (on_gpu) within<bool>(milliseconds(5'000), [all = on_gpu] { return all->abort(), true; });
   const bool adds = finding && !error.empty() && finding->find(error) == std::string::npos;
   throw DeviceError(
       {"distributed." + what, "a collective failed on rank " + std::to_string(ranks.rank),
@@ -296,18 +357,19 @@ Clock::time_point ProcessGroup::Pending::wait() {
     // c10d's own timeout comes first, and its message is better.
     const auto deadline = Clock::now() + group.timeout + milliseconds(500);
     std::unique_lock lock(group.events->mutex);
-    const bool woke = group.events->changed.wait_until(lock, deadline, [&] {
-      return impl->end->has_come || (group.membership && group.membership->finding());
-    });
+    const bool woke = group.events->changed.wait_until(
+        lock, deadline, [&] { return impl->end->has_come || group.is_rank_lost(); });
     if (impl->end->has_come && !impl->end->error) {
       lock.unlock();
+      const bool on_gpu = impl->tensor.is_cuda();
+      if (on_gpu) group.wait_for_device(*impl->collective, deadline, impl->what);
       impl->collective->synchronize();
-      return impl->end->at;
+      return on_gpu ? Clock::now() : impl->end->at;
     }
     if (impl->end->error)
       error = message_of(impl->end->error);
     else if (!woke)
-      error = fmt::format("no end after {:.1f} s", in_seconds(group.timeout));
+      error = group.no_end();
   }
   // Gloo may still write to the tensor.
   if (!impl->end->has_come) keep(std::make_shared<at::Tensor>(impl->tensor));
@@ -328,7 +390,8 @@ void check_tensor(const char* where, const at::Tensor& tensor) {
 ProcessGroup::Pending ProcessGroup::start_all_reduce(const at::Tensor& tensor, Reduction reduction,
                                                      const std::string& what) {
   check_tensor("distributed.all_reduce", tensor);
-  return start(tensor, what, [&] { return impl_->collectives->all_reduce(tensor, reduction); });
+  Collectives& collectives = impl_->collectives_of(tensor, what);
+  return start(tensor, what, [&] { return collectives.all_reduce(tensor, reduction); });
 }
 
 ProcessGroup::Pending ProcessGroup::start(
@@ -371,7 +434,8 @@ ProcessGroup::Pending ProcessGroup::start_broadcast(const at::Tensor& tensor, in
   if (root < 0 || root >= world_size())
     throw UsageError({"distributed.broadcast", "there is no such rank", std::to_string(root),
                       fmt::format("0 to {}", world_size() - 1), "ranks count from 0"});
-  return start(tensor, what, [&] { return impl_->collectives->broadcast(tensor, root); });
+  Collectives& collectives = impl_->collectives_of(tensor, what);
+  return start(tensor, what, [&] { return collectives.broadcast(tensor, root); });
 }
 
 void ProcessGroup::barrier() {

@@ -39,7 +39,7 @@ struct ProcessGroupOptions {
 };
 
 /// The processes of one job, each of which has a rank, and the collectives among them: LibTorch's
-/// c10d with Gloo, on tensors of the CPU.
+/// c10d, with Gloo for tensors of the CPU and NCCL for those of GPUs.
 ///
 ///     demi::distributed::ProcessGroup group;              // started by torchrun, mpirun or srun
 ///     torch::Tensor sums = torch::tensor({loss, count}, torch::kFloat64);

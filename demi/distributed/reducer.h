@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "demi/core/export.h"
 #include "demi/distributed/bucket_plan.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
@@ -23,7 +24,7 @@ namespace demi::distributed {
 /// follow the plan. The last bucket is sent at the end and carries flags: if any rank has a
 /// gradient that the plan does not fit, all ranks plan anew and send that round's gradients again.
 /// .grad is written only after that is known.
-class Reducer {
+class DEMI_API Reducer {
  public:
   /// `buffers` are broadcast after each round.
   Reducer(std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers, ProcessGroup& group,

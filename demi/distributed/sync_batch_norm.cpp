@@ -49,9 +49,9 @@ Statistics statistics_of(const at::Tensor& input, ProcessGroup& group) {
   const auto [variance, mean] =
       at::var_mean(input.to(accumulation_of(input)), summed_dimensions(input), /*unbiased=*/false);
   const at::Tensor mean64 = mean.to(at::kDouble), variance64 = variance.to(at::kDouble);
-  const at::Tensor sums =
-      at::cat({mean64 * own, (variance64 + mean64 * mean64) * own, at::full({1}, own, at::kDouble)})
-          .contiguous();
+  const at::Tensor sums = at::cat({mean64 * own, (variance64 + mean64 * mean64) * own,
+                                   at::full({1}, own, mean64.options())})
+                              .contiguous();
   group.all_reduce(sums);
   const double count = sums[2 * channels].item<double>();
   const at::Tensor all_mean = sums.narrow(0, 0, channels) / count;

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Which nccl.h cmake/Nccl.cmake takes, and what it says if there is none: nccl_configure_test.sh SOURCE CMAKE
+# Runs it on folders that look like a LibTorch's wheel, with files of which it reads one line each.
+set -euo pipefail
+source=$1 cmake=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset CUDA_HOME NCCL_HOME
+failures=0
+
+# nccl_header FOLDER VERSION
+nccl_header() {
+  local major minor patch
+  IFS=. read -r major minor patch <<<"$2"
+  mkdir -p "$1"
+  printf '#define NCCL_MAJOR %s\n#define NCCL_MINOR %s\n#define NCCL_PATCH %s\n#define NCCL_SUFFIX ""\n' "$major" "$minor" "$patch" >"$1/nccl.h"
+}
+cuda_headers() { mkdir -p "$1" && touch "$1"/{cuda_runtime_api,cublas_v2,cusparse,cusolverDn}.h; }
+
+# A LibTorch that was built with NCCL 2.30.7, and a system with 2.28.9.
+fresh() {
+  rm -rf "$work"/*
+  mkdir -p "$work"/wheel/torch/{lib,share/cmake/Caffe2} "$work"/wheel/torch-2.15.0.dist-info
+  touch "$work/wheel/torch/lib/libtorch_cuda.so"
+  echo '-DUSE_C10D_NCCL' >"$work/wheel/torch/share/cmake/Caffe2/Caffe2Targets.cmake"
+  printf 'Name: torch\nRequires-Dist: nvidia-nccl-cu13==2.30.7; platform_system == "Linux"\n' >"$work/wheel/torch-2.15.0.dist-info/METADATA"
+  nccl_header "$work/system" 2.28.9
+  cuda_headers "$work/system"
+}
+
+# expect CODE TEXT [OPTION...]: how CMake ends, and what it says.
+expect() {
+  local code=$1 text=$2 seen=0 said
+  shift 2
+  said=$("$cmake" "-DDEMI_LIBTORCH_DIR=$work/wheel/torch" "-DDEMI_NCCL_SYSTEM_FOLDERS=$work/system" "$@" \
+    -P "$source/cmake/Nccl.cmake" 2>&1) || seen=$?
+  said=$(tr -s ' \n' '  ' <<<"$said")
+  if [ "$seen" != "$code" ] || [[ $said != *"$text"* ]]; then
+    echo "FAILED (line ${BASH_LINENO[0]}): code $seen, expected $code; expected '$text' in: $said"
+    failures=$((failures + 1))
+  fi
+}
+
+fresh
+differs="LibTorch's NCCL is 2.30.7, and only an nccl.h of 2.28.9 was found"
+expect 0 "NCCL: not built, since $differs."
+expect 0 "nvidia-nccl-cu13==2.30.7 has it in nvidia/nccl/include"
+expect 1 "DEMI_NCCL is ON, but NCCL cannot be built: $differs" -DDEMI_NCCL=ON
+expect 0 "NCCL: not built, since DEMI_NCCL is OFF" -DDEMI_NCCL=OFF
+expect 0 "NCCL: not built, since it is not built with sanitizers" -DDEMI_SANITIZE=address
+
+# The wheel of NCCL beside LibTorch's comes first, and a folder that is named before all.
+nccl_header "$work/wheel/nvidia/nccl/include" 2.30.7
+expect 0 "NCCL: header of 2.30.7 in $work/wheel/torch/../nvidia/nccl/include"
+expect 1 "DEMI_NCCL_INCLUDE is $work/system, but NCCL cannot be built: $differs" "-DDEMI_NCCL_INCLUDE=$work/system"
+nccl_header "$work/mine" 2.30.7
+expect 0 "NCCL: header of 2.30.7 in $work/mine" "-DDEMI_NCCL_INCLUDE=$work/mine" -DDEMI_NCCL=ON
+nccl_header "$work/mine" 2.30.6
+expect 1 "only an nccl.h of 2.30.6 was found" "-DDEMI_NCCL_INCLUDE=$work/mine"
+
+# A header that matches further down the list.
+fresh
+nccl_header "$work/later" 2.30.7
+expect 0 "NCCL: header of 2.30.7 in $work/later" "-DDEMI_NCCL_SYSTEM_FOLDERS=$work/system;$work/later"
+NCCL_HOME=$work/home expect 0 "$differs"
+nccl_header "$work/home/include" 2.30.7
+NCCL_HOME=$work/home expect 0 "NCCL: header of 2.30.7 in $work/home/include"
+
+# None at all; nothing that says which one.
+fresh
+rm "$work/system/nccl.h"
+expect 0 "NCCL: not built, since no nccl.h was found, and LibTorch's NCCL is 2.30.7"
+rm -r "$work"/wheel/torch-2.15.0.dist-info
+expect 0 "NCCL: not built, since no nccl.h was found. Name its folder"
+nccl_header "$work/system" 2.28.9
+expect 0 "NCCL: header of 2.28.9 in $work/system"
+
+# The runtime's header alone, as in the wheel of the CUDA runtime.
+fresh
+nccl_header "$work/system" 2.30.7
+rm "$work/system/cusolverDn.h"
+expect 0 "NCCL: not built, since CUDA's headers were not found"
+expect 1 "DEMI_NCCL is ON, but NCCL cannot be built: CUDA's headers" -DDEMI_NCCL=ON
+cuda_headers "$work/toolkit/include"
+CUDA_HOME=$work/toolkit expect 0 "NCCL: header of 2.30.7 in $work/system"
+
+# A LibTorch for the CPU.
+fresh
+rm "$work/wheel/torch/lib/libtorch_cuda.so"
+expect 0 "NCCL: not built, since this LibTorch has none"
+fresh
+echo '-DUSE_C10D_GLOO' >"$work/wheel/torch/share/cmake/Caffe2/Caffe2Targets.cmake"
+expect 1 "DEMI_NCCL is ON, but NCCL cannot be built: this LibTorch has none" -DDEMI_NCCL=ON
+
+[ "$failures" -eq 0 ] && echo "all as expected"
