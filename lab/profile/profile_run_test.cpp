@@ -149,6 +149,8 @@ TEST(ProfileRun, WritesATrace) {
                   train::parse_run("bf16"), workload);
   EXPECT_EQ(run.trace, file);
   const auto trace = nlohmann::json::parse(std::ifstream(file));
+  const std::string host = trace.value("host_name", "");
+  EXPECT_EQ(host.find_first_not_of(' '), host.npos) << "such files are shared";
   int forwards = 0, products = 0;
   for (const auto& event : trace["traceEvents"]) {
     forwards += event["ph"] == "X" && event["name"] == "demi::forward";

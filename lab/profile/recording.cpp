@@ -13,6 +13,7 @@
 
 #include "demi/core/error.h"
 #include "demi/profile/phase_timer.h"
+#include "lab/profile/trace_header.h"
 
 namespace demi::profiler {
 namespace {
@@ -156,7 +157,7 @@ void Recording::save(const std::filesystem::path& file) const {
     refuse(error.what_without_backtrace());
   }
   std::error_code none;
-  if (!std::filesystem::exists(file, none)) refuse(file.string());
+  if (!std::filesystem::exists(file, none) || !blank_host_name(file)) refuse(file.string());
 }
 
 Ranges::Ranges(Kind kind) {

@@ -30,8 +30,8 @@ class DEMI_API Recording {
   /// What could not be recorded, for people: a device's kernels without permission. After `finish`.
   const std::vector<std::string>& missing() const { return missing_; }
 
-  /// Writes the trace for chrome://tracing and ui.perfetto.dev, after `finish`. Throws
-  /// TrainingError if the file cannot be written.
+  /// Writes the trace for chrome://tracing and ui.perfetto.dev, after `finish`, without this
+  /// machine's name. Throws TrainingError if the file cannot be written.
   void save(const std::filesystem::path& file) const;
 
  private:
