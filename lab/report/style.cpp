@@ -40,6 +40,8 @@ caption{caption-side:top;text-align:left;font-size:.93em;font-weight:600;padding
 th,td{padding:9px 0 9px 22px;text-align:right;white-space:nowrap;vertical-align:bottom}
 th:first-child,td:first-child{padding-left:0;text-align:left}
 th.left,td.left{text-align:left}
+td.text{white-space:normal;min-width:24ch;max-width:80ch;overflow-wrap:anywhere}
+tr:has(td.text)>*{vertical-align:top}
 thead th{color:var(--soft);font-size:.87em;line-height:1.35;font-weight:500;border-bottom:1px solid var(--axis);white-space:normal}
 thead .unit{display:block}
 tbody th{font-weight:600}

@@ -17,6 +17,14 @@ std::string side(const Column& column) {
   return column.align == Align::kLeft ? " class=\"left\"" : "";
 }
 
+// Sentences wrap, where names and numbers scroll.
+constexpr std::size_t kLongestName = 32;
+
+std::string side(const Column& column, const std::string& text) {
+  const bool is_sentence = text.size() > kLongestName && text.find(' ') != text.npos;
+  return column.align == Align::kLeft && is_sentence ? " class=\"left text\"" : side(column);
+}
+
 }  // namespace
 
 std::string cell(const Table& table, std::size_t row, std::size_t column) {
@@ -37,7 +45,7 @@ std::string to_html(const Table& table) {
     for (std::size_t c = 0; c < table.columns.size(); ++c) {
       const std::string text = escape_html(cell(table, r, c));
       out += c == 0 ? fmt::format("<th scope=\"row\"{}>{}</th>", side(table.columns[c]), text)
-                    : fmt::format("<td{}>{}</td>", side(table.columns[c]), text);
+                    : fmt::format("<td{}>{}</td>", side(table.columns[c], cell(table, r, c)), text);
     }
     out += "</tr>\n";
   }

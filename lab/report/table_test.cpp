@@ -88,6 +88,22 @@ TEST(Table, HtmlHasCaptionAndHeadersAndEscapes) {
   EXPECT_EQ(html.find("<script"), std::string::npos);
 }
 
+// The page's style wraps what has this class.
+TEST(Table, SentencesOfATextColumnWrapInAPage) {
+  Table table;
+  table.columns = {{.name = "cause", .align = Align::kLeft},
+                   {.name = "what shows it", .align = Align::kLeft},
+                   {.name = "number"}};
+  const std::string sentence = "no unit multiplies numbers of this format";
+  const std::string name = "layers.0.attention.projection.weight";
+  table.rows = {{"no unit", sentence, sentence}, {"idle", name, "1"}, {"waits", "few", "2"}};
+  const std::string html = to_html(table);
+  EXPECT_NE(html.find("<td class=\"left text\">" + sentence + "</td>"), html.npos);
+  EXPECT_NE(html.find("<td>" + sentence + "</td>"), html.npos) << "of numbers";
+  EXPECT_NE(html.find("<td class=\"left\">" + name + "</td>"), html.npos) << "one word";
+  EXPECT_NE(html.find("<td class=\"left\">few</td>"), html.npos);
+}
+
 TEST(Table, MarkdownIsAPipeTable) {
   Table table = runs();
   table.rows[0][0] = "a|b_c";
