@@ -1,0 +1,126 @@
+#include "cli/stop.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+
+namespace demi::cli {
+namespace {
+
+// The exit code of a process that does this, or 0 minus the signal that killed it. The signals are
+// the process's own: raise() returns after the handler has.
+int code_of(const std::function<void()>& work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    work();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+void expect(bool holds, int code) {
+  if (!holds) _exit(code);
+}
+
+// POSIX: a shell says 128 and the signal's number of a process that a signal has ended.
+TEST(Stop, ASignalEndsTheProgramAtOnce) {
+  for (const int number : {SIGHUP, SIGINT, SIGTERM})
+    EXPECT_EQ(code_of([&] {
+                catch_signals();
+                raise(number);
+              }),
+              128 + number);
+}
+
+TEST(Stop, TheFirstSignalIsNotedAndTheSecondEndsTheProgram) {
+  EXPECT_EQ(code_of([] {
+              catch_signals();
+              const NoteStopSignals note;
+              expect(stop_signal() == 0, 1);
+              raise(SIGHUP);
+              expect(stop_signal() == SIGHUP, 2);
+            }),
+            0);
+  EXPECT_EQ(code_of([] {
+              catch_signals();
+              const NoteStopSignals note;
+              raise(SIGINT);
+              raise(SIGTERM);
+            }),
+            128 + SIGTERM);
+}
+
+// What was noted stays known, and the next signal is not noted any more.
+TEST(Stop, AfterwardsASignalEndsTheProgramAgain) {
+  EXPECT_EQ(code_of([] {
+              catch_signals();
+              { const NoteStopSignals note; }
+              raise(SIGINT);
+            }),
+            128 + SIGINT);
+  EXPECT_EQ(code_of([] {
+              catch_signals();
+              {
+                const NoteStopSignals note;
+                raise(SIGTERM);
+              }
+              expect(stop_signal() == SIGTERM, 1);
+            }),
+            0);
+}
+
+TEST(Stop, RequestsForACheckpointAreCounted) {
+  EXPECT_EQ(code_of([] {
+              catch_signals();
+              expect(save_requests() == 0, 1);
+              raise(SIGUSR1);
+              expect(save_requests() == 1, 2);
+              raise(SIGUSR1);
+              expect(save_requests() == 2, 3);
+              expect(stop_signal() == 0, 4);
+            }),
+            0);
+}
+
+// nohup ignores SIGHUP.
+TEST(Stop, WhatIsIgnoredStaysIgnored) {
+  EXPECT_EQ(code_of([] {
+              for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
+              catch_signals();
+              for (const int number : {SIGHUP, SIGINT, SIGTERM, SIGUSR1}) raise(number);
+              expect(save_requests() == 0, 1);
+              expect(stop_signal() == 0, 2);
+            }),
+            0);
+}
+
+// A read that waits goes on after a signal that is only noted.
+TEST(Stop, ASignalThatIsNotedInterruptsNoSystemCall) {
+  EXPECT_EQ(code_of([] {
+              catch_signals();
+              const NoteStopSignals note;
+              int ends[2];
+              expect(pipe(ends) == 0, 1);
+              const pid_t parent = getpid(), helper = fork();
+              if (helper == 0) {
+                usleep(50000);
+                kill(parent, SIGINT);
+                usleep(50000);
+                _exit(write(ends[1], "x", 1) == 1 ? 0 : 1);
+              }
+              char letter = 0;
+              expect(read(ends[0], &letter, 1) == 1 && letter == 'x', 2);
+              expect(stop_signal() == SIGINT, 3);
+              waitpid(helper, nullptr, 0);
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace demi::cli
