@@ -1,6 +1,7 @@
 #include "demi/distributed/reducer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
@@ -218,15 +219,32 @@ void Reducer::pack(std::size_t index) {
     return;
   }
   dtype_flag(grad);
-  target.copy_(grad);
+  divide_into(target, grad);
   if (!is_used(index)) return;
   const std::size_t b = plan_.bucket[index];
   flat_[b].narrow(0, plan_.buckets[b].used_flag(plan_.slot[index]), 1).fill_(1);
 }
 
+// In one pass where the dtype stays. Ranks that may have no batch are counted when a bucket is
+// sent.
+void Reducer::divide_into(const at::Tensor& target, const at::Tensor& grad) const {
+  if (options_.uneven_batches || active_ == 1) {
+    target.copy_(grad);
+    return;
+  }
+  if (target.scalar_type() == grad.scalar_type()) {
+    at::Tensor quotient = target;
+    at::div_out(quotient, grad, at::native::wrapped_scalar_tensor(active_));
+    return;
+  }
+  target.copy_(grad);
+  target.div_(active_);
+}
+
 void Reducer::send(std::size_t b) {
   know_active();
-  if (active_ > 1) flat_[b].narrow(0, 0, plan_.buckets[b].elements).div_(active_);
+  if (options_.uneven_batches && active_ > 1)
+    flat_[b].narrow(0, 0, plan_.buckets[b].elements).div_(active_);
   reduced_.sent.push_back({flat_[b].numel() * static_cast<std::int64_t>(flat_[b].element_size()),
                            std::chrono::steady_clock::now(),
                            {}});

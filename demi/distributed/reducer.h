@@ -53,6 +53,7 @@ class DEMI_API Reducer {
   void agree_on_plan();
   void open_buckets();
   void pack(std::size_t index);
+  void divide_into(const at::Tensor& target, const at::Tensor& grad) const;
   void send(std::size_t bucket);
   void send_rest();
   void wait_for_buckets();
