@@ -52,6 +52,9 @@ def buckets(layers, layer_bytes, limit, first):
             now = 0
     if now:
         result.append(now)
+    end = max(1, int(first // layer_bytes))  # what waits for the end of backward
+    if result[-1] > end and result[-1] * layer_bytes > 2 * first:
+        result[-1:] = [result[-1] - end, end]
     return result
 
 

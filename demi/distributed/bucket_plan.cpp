@@ -2,11 +2,43 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <utility>
+
 namespace demi::distributed {
 
 using c10::ScalarType;
 
 ScalarType wider_of(ScalarType a, ScalarType b) { return c10::promoteTypes(a, b); }
+
+namespace {
+
+std::int64_t element_bytes(const Bucket& bucket) {
+  return static_cast<std::int64_t>(c10::elementSize(bucket.dtype));
+}
+
+// Makes the end of the last bucket one of its own, of at most `bytes` or one parameter. A bucket of
+// up to twice as much stays whole: what that would gain is little beside one more collective.
+void part_the_last(std::vector<Bucket>& buckets, std::int64_t bytes) {
+  if (buckets.empty()) return;
+  Bucket& last = buckets.back();
+  const std::int64_t most = bytes / element_bytes(last);
+  if (last.elements <= 2 * most) return;
+  std::size_t kept = 0;
+  while (kept + 1 < last.parameters.size() && last.elements - last.offsets[kept] > most) ++kept;
+  if (kept == 0) return;
+  const auto cut = static_cast<std::ptrdiff_t>(kept);
+  const std::int64_t before = last.offsets[kept];
+  Bucket end{last.device, last.dtype, {}, {}, last.elements - before};
+  end.parameters.assign(last.parameters.begin() + cut, last.parameters.end());
+  for (std::size_t slot = kept; slot < last.offsets.size(); ++slot)
+    end.offsets.push_back(last.offsets[slot] - before);
+  last.parameters.resize(kept);
+  last.offsets.resize(kept);
+  last.elements = before;
+  buckets.push_back(std::move(end));
+}
+
+}  // namespace
 
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::optional<ScalarType> wire,
@@ -35,11 +67,11 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
     bucket.offsets.push_back(bucket.elements);
     bucket.elements += p.elements;
     open.push_back(std::move(bucket));
-    const std::int64_t bytes =
-        open.back().elements * static_cast<std::int64_t>(c10::elementSize(dtype));
+    const std::int64_t bytes = open.back().elements * element_bytes(open.back());
     if (bytes >= (plan.buckets.empty() ? limits.first_bytes : limits.bytes)) close(open.size() - 1);
   }
   while (!open.empty()) close(0);
+  part_the_last(plan.buckets, limits.first_bytes);
   for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
     for (std::size_t slot = 0; slot < plan.buckets[b].parameters.size(); ++slot) {
       plan.bucket[plan.buckets[b].parameters[slot]] = b;

@@ -48,13 +48,17 @@ struct BucketPlan {
 };
 
 struct BucketLimits {
-  std::int64_t first_bytes = 0;  // of the first bucket, which is sent as early as possible
+  /// Of the first bucket, which is sent as early as possible, and of the last one, which is sent
+  /// when backward has ended: nothing hides it.
+  std::int64_t first_bytes = 0;
   std::int64_t bytes = 0;
 };
 
 /// `order`: each parameter once, in the order in which gradients come. A bucket is closed when it
-/// has reached its limit; buckets are sent in the order in which they close. `wire`: the dtype in
-/// which 16-bit and FP32 gradients travel; none: their own. Gradients of FP64 always keep theirs.
+/// has reached its limit; buckets are sent in the order in which they close. If the last one is
+/// above 2 first_bytes, only its end waits for the end of backward: what fits into first_bytes, at
+/// least one parameter. The rest is a bucket before it. `wire`: the dtype in which 16-bit and FP32
+/// gradients travel; none: their own. Gradients of FP64 always keep theirs.
 DEMI_API BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                                  const std::vector<std::size_t>& order,
                                  std::optional<c10::ScalarType> wire, BucketLimits limits);

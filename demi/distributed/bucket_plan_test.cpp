@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace demi::distributed {
 namespace {
 
@@ -24,6 +26,49 @@ TEST(BucketPlan, ClosesABucketAtItsLimit) {
   EXPECT_EQ(plan.buckets[2].parameters, (Indices{0}));
   EXPECT_EQ(plan.bucket, (Indices{2, 1, 1, 0, 0}));
   EXPECT_EQ(plan.slot, (Indices{0, 1, 0, 1, 0}));
+}
+
+// 4 bytes an element. What is sent after backward is as small as the first bucket, or one gradient,
+// unless that parts little.
+TEST(BucketPlan, TheLastBucketIsSmall) {
+  const auto last_of = [](const std::vector<std::int64_t>& elements) {
+    std::vector<PlannedParameter> parameters;
+    Indices order;
+    for (const std::int64_t count : elements) {
+      order.push_back(order.size());
+      parameters.push_back(one(count));
+    }
+    const BucketPlan plan = plan_buckets(parameters, order, std::nullopt, {40, 120});
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const Bucket& bucket = plan.buckets.at(plan.bucket[i]);
+      EXPECT_EQ(bucket.parameters.at(plan.slot[i]), i);
+      EXPECT_LE(bucket.offsets.at(plan.slot[i]) + elements[i], bucket.elements);
+    }
+    return std::pair(plan.buckets.size(), plan.buckets.back().parameters);
+  };
+  // 10, 15 + 15, 12 + 8 + 5 + 3 + 2 elements: of the last ones 5 + 3 + 2 fit into 40 bytes.
+  EXPECT_EQ(last_of({10, 15, 15, 12, 8, 5, 3, 2}), std::pair(4UL, Indices({5, 6, 7})));
+  // 10, 9 + 9 + 9: one of the three fits.
+  EXPECT_EQ(last_of({10, 9, 9, 9}), std::pair(3UL, Indices{3}));
+  // 10, 3 + 25: a gradient that does not fit is alone.
+  EXPECT_EQ(last_of({10, 3, 25}), std::pair(3UL, Indices{2}));
+  // 10, 4 + 16: twice as much as the first one stays whole, and a single gradient does.
+  EXPECT_EQ(last_of({10, 4, 16}), std::pair(2UL, Indices({1, 2})));
+  EXPECT_EQ(last_of({10, 4, 17}), std::pair(3UL, Indices{2}));
+  EXPECT_EQ(last_of({3, 3, 4}), std::pair(1UL, Indices({0, 1, 2})));
+  EXPECT_EQ(last_of({35}), std::pair(1UL, Indices{0}));
+  EXPECT_EQ(plan_buckets({}, {}, std::nullopt, {40, 120}).buckets.size(), 0U);
+}
+
+// The offsets of what was parted begin at 0 again.
+TEST(BucketPlan, TheLastBucketBeginsAtItsOwnFirstGradient) {
+  const BucketPlan plan =
+      plan_buckets({one(10), one(15), one(6), one(4)}, {0, 1, 2, 3}, std::nullopt, {40, 120});
+  ASSERT_EQ(plan.buckets.size(), 3U);
+  EXPECT_EQ(plan.buckets[1].elements, 15);
+  EXPECT_EQ(plan.buckets[1].offsets, std::vector<std::int64_t>{0});
+  EXPECT_EQ(plan.buckets[2].elements, 10);
+  EXPECT_EQ(plan.buckets[2].offsets, (std::vector<std::int64_t>{0, 6}));
 }
 
 TEST(BucketPlan, FlagsStandBehindTheGradients) {

@@ -22,7 +22,8 @@ class ProcessGroup;
 struct DistributedOptions {
   /// Gradients are sent in buckets of about this size, while backward goes on.
   std::int64_t bucket_bytes = 4 << 20;
-  /// The size of the first bucket, which is sent early.
+  /// The size of the first bucket, which is sent early, and about that of the last one, which is
+  /// sent when backward has ended.
   std::int64_t first_bucket_bytes = 1 << 20;
   /// The dtype in which gradients travel and are added up: fp32, bf16 or fp16. None: each in its
   /// own, so the 16-bit gradients of a demi optimizer take half the bytes. FP64 always keeps its
