@@ -2,22 +2,31 @@
 // and its communication alone, in turn.
 //
 //   distributed_bench PRECISION [--layers N] [--width N] [--batch N] [--steps N] [--bucket-kb N]
-//                     [--trace FILE]
+//                     [--shard 0|1] [--half 0|1] [--trace FILE]
 //
 // PRECISION is fp32 or bf16. The model is N layers Linear(width, width) and ReLU without biases,
 // the batch that of each rank, the optimizer SGD. What the ranks' gradients become is checked
-// before anything is timed. Rank 0 prints one JSON object: medians in milliseconds. --trace: rank 0
-// writes one more step of all ranks as a Chrome trace.
+// before anything is timed. Rank 0 prints one JSON object: medians in milliseconds, and the bytes
+// that each rank received in one backward and in the optimizer's step after it, as the kernel
+// counts them. --shard 1: the ranks share the optimizer's state, and nothing is timed. --half 1:
+// parameters of bf16. --trace: rank 0 writes one more step of all ranks as a Chrome trace.
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iomanip>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -28,6 +37,7 @@
 #include "demi/core/error.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
+#include "demi/distributed/sharded_optimizer_state.h"
 #include "demi/optim/sgd.h"
 
 namespace {
@@ -38,8 +48,9 @@ using demi::distributed::ProcessGroup;
 struct Options {
   bool bf16 = false;
   std::string trace;  // a file; empty: none
-  std::map<std::string, int64_t> numbers{
-      {"--layers", 8}, {"--width", 1024}, {"--batch", 64}, {"--steps", 15}, {"--bucket-kb", 0}};
+  std::map<std::string, int64_t> numbers{{"--layers", 8}, {"--width", 1024},  {"--batch", 64},
+                                         {"--steps", 15}, {"--bucket-kb", 0}, {"--shard", 0},
+                                         {"--half", 0}};
 };
 
 Options options_of(int argc, char** argv) {
@@ -69,6 +80,7 @@ double milliseconds(const std::function<void()>& work) {
 }
 
 double median(std::vector<double> values) {
+  if (values.empty()) return 0;
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
                    values.end());
   return values[values.size() / 2];
@@ -96,6 +108,40 @@ void check_gradients(torch::nn::Sequential& model, ProcessGroup& group,
     if (!(error <= digit * means[i].abs().max().item<double>()))
       throw std::runtime_error("the gradients are not the ranks' mean");
   }
+}
+
+// All that this process's TCP connections have received so far, without headers.
+double received_bytes() {
+  double sum = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    tcp_info info{};
+    socklen_t size = sizeof(info);
+    if (getsockopt(std::atoi(entry.path().filename().c_str()), IPPROTO_TCP, TCP_INFO, &info,
+                   &size) == 0)
+      sum += static_cast<double>(info.tcpi_bytes_received);
+  }
+  return sum;
+}
+
+// By rank: what it receives while `work` runs on all of them.
+std::vector<double> received_in(ProcessGroup& group, const std::function<void()>& work) {
+  group.barrier();  // the others have sent what came before
+  const double before = received_bytes();
+  group.barrier();  // and nothing of what follows
+  work();
+  group.barrier();
+  const auto all = torch::zeros({group.world_size()}, torch::kFloat64);
+  all[group.rank()] = received_bytes() - before;
+  group.all_reduce(all);
+  return {all.data_ptr<double>(), all.data_ptr<double>() + all.numel()};
+}
+
+template <class Number>
+std::string json_list(const std::vector<Number>& numbers) {
+  std::string text = "[";
+  for (const Number number : numbers)
+    text += (text.size() > 1 ? ", " : "") + std::to_string(static_cast<int64_t>(number));
+  return text + "]";
 }
 
 // One step of all ranks: what each computes, when each of its buckets is under way, and how long it
@@ -185,11 +231,14 @@ void run(const Options& options) {
     model->push_back(torch::nn::Linear(torch::nn::LinearOptions(width, width).bias(false)));
     model->push_back(torch::nn::ReLU());
   }
+  if (options.numbers.at("--half") != 0) model->to(torch::kBFloat16);
   demi::distributed::DistributedOptions settings;
   if (const int64_t kb = options.numbers.at("--bucket-kb"); kb > 0)
     settings.bucket_bytes = settings.first_bucket_bytes = kb * 1024;
   DistributedDataParallel parallel(*model, group, settings);
   demi::optim::SGD optimizer(model->parameters(), demi::optim::SGDOptions(1e-4));
+  std::optional<demi::distributed::ShardedOptimizerState> shards;
+  if (options.numbers.at("--shard") != 0) shards.emplace(optimizer, group);
   torch::manual_seed(1 + group.rank());
   const auto input = torch::randn({options.numbers.at("--batch"), width});
   const auto target = torch::randn_like(input);
@@ -207,13 +256,18 @@ void run(const Options& options) {
   for (int warm_up = 0; warm_up < 3; ++warm_up) step();
   check_gradients(model, group, parallel, backward);
   const auto reduced = parallel.last_reduced();
+  optimizer.zero_grad();
+  const std::vector<double> of_backward = received_in(group, backward);
+  const std::vector<double> of_step = received_in(group, [&] { optimizer.step(); });
 
   const auto bucket = torch::zeros({reduced.bytes / reduced.buckets / (options.bf16 ? 2 : 4)},
                                    options.bf16 ? torch::kBFloat16 : torch::kFloat);
-  std::vector<double> steps, computations, communications;
-  for (int64_t i = 0; i < options.numbers.at("--steps"); ++i) {
+  std::vector<double> steps, forwards, computations, communications;
+  for (int64_t i = 0; i < (shards ? 0 : options.numbers.at("--steps")); ++i) {
     group.barrier();
     steps.push_back(milliseconds(step));
+    group.barrier();
+    forwards.push_back(milliseconds([&] { forward(); }));
     group.barrier();
     computations.push_back(milliseconds([&] {
       const auto alone = parallel.no_sync();
@@ -227,14 +281,16 @@ void run(const Options& options) {
     for (const auto& p : model->parameters()) group.broadcast(p.detach());
   }
   if (!options.trace.empty()) trace_step(group, parallel, optimizer, forward, options.trace);
-  if (group.rank() == 0)
-    std::printf(
-        "{\"ranks\": %d, \"parameters\": %lld, \"bytes\": %lld, \"buckets\": %d, \"step_ms\": "
-        "%.3f, "
-        "\"compute_ms\": %.3f, \"communication_ms\": %.3f}\n",
-        group.world_size(), static_cast<long long>(layers * width * width),
-        static_cast<long long>(reduced.bytes), reduced.buckets, median(steps), median(computations),
-        median(communications));
+  if (group.rank() != 0) return;
+  const auto& kept = shards ? shards->elements() : std::vector<int64_t>();
+  std::printf(
+      "{\"ranks\": %d, \"parameters\": %lld, \"bytes\": %lld, \"buckets\": %d, \"step_ms\": %.3f, "
+      "\"forward_ms\": %.3f, \"compute_ms\": %.3f, \"communication_ms\": %.3f, "
+      "\"received_in_backward\": %s, \"received_in_step\": %s, \"kept_elements\": %s}\n",
+      group.world_size(), static_cast<long long>(layers * width * width),
+      static_cast<long long>(reduced.bytes), reduced.buckets, median(steps), median(forwards),
+      median(computations), median(communications), json_list(of_backward).c_str(),
+      json_list(of_step).c_str(), json_list(kept).c_str());
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
     benchmarks/scaling_model.py --page docs/scaling.md [--write]    whether the page has these tables
 
 Forward takes a third of the computation and backward two thirds, layer by layer, each as long as its share of the parameters. A
-bucket is sent when its last gradient is there and the bucket before it has arrived; the last one at the end of backward.
+bucket is sent when its last gradient is there and the bucket before it has arrived; the last one at the end of backward. With a
+sharded optimizer state the parameters follow after the step: see Cluster.gather and broadcasts.
 """
 import argparse
 import dataclasses
@@ -15,6 +16,16 @@ import math
 import sys
 
 MIB = 2**20
+
+
+def all_reduce_bytes(size, n):
+    """What each of n ranks receives in an all-reduce of `size` bytes, as in a ring."""
+    return 2 * (n - 1) / n * size
+
+
+def gather_bytes(size, n):
+    """What each of n ranks receives of `size` bytes, of which it has an n-th itself."""
+    return (n - 1) / n * size
 
 
 @dataclasses.dataclass
@@ -26,7 +37,11 @@ class Link:
     def all_reduce(self, size, n):
         if n == 1:
             return 0.0
-        return 2 * math.log2(n) * self.latency + 2 * (n - 1) / n * size / self.bytes_per_second
+        return 2 * math.log2(n) * self.latency + all_reduce_bytes(size, n) / self.bytes_per_second
+
+    def gather(self, size, n):
+        """Half of an all-reduce: the way back alone."""
+        return math.log2(n) * self.latency + gather_bytes(size, n) / self.bytes_per_second
 
 
 @dataclasses.dataclass
@@ -40,6 +55,16 @@ class Cluster:
         local = min(n, self.per_node)
         nodes = max(1, n // self.per_node)
         return self.inside.all_reduce(size, local) + self.between.all_reduce(size / local, nodes)
+
+    def gather(self, size, n):
+        """Each device's share to those of other nodes that have its number, then inside the node."""
+        local = min(n, self.per_node)
+        return self.between.gather(size / local, max(1, n // self.per_node)) + self.inside.gather(size, local)
+
+
+def broadcasts(size, n, bucket):
+    """Collectives of a gather as ShardedOptimizerState does it: pieces of bucket / n bytes, one broadcast of each rank a piece."""
+    return n * math.ceil(size / n / (bucket / n))
 
 
 def buckets(layers, layer_bytes, limit, first):
@@ -80,6 +105,8 @@ WORKLOADS = {  # parameters, layers, FLOP of a step on one device, FLOP/s that i
     "GPT of 1.3 G parameters, 8,192 tokens a device": (1.3e9, 98, 6 * 1.3e9 * 8192, 400e12),
 }
 DEVICES = (8, 64, 512, 4096)
+BROADCAST = 5e-6  # what one more broadcast costs, however short: they begin one after the other
+GATHERED = [("ResNet-50", 25.6e6), ("GPT", 1.3e9)]  # 16-bit parameters
 
 
 def slowest(compute, n):
@@ -103,12 +130,33 @@ def tables():
                     shares = " | ".join(f"{100 * compute / t:.0f} %" for t in times)
                     lines.append(f"| {cluster} | {dtype} | {limit} MiB | {shares} |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *gather_table(), ""])
+
+
+def gather_table():
+    lines = ["**The gather of 16-bit parameters**, after each step of a sharded optimizer state, in ms", "",
+             "| cluster | parameters | bytes | " + " | ".join(f"{n:,} devices" for n in DEVICES) + " |",
+             "|---|---|---|" + "---:|" * len(DEVICES)]
+    for cluster, network in CLUSTERS.items():
+        for name, parameters in GATHERED:
+            size = 2 * parameters
+            bytes_alone = " | ".join(f"{1e3 * network.gather(size, n):.1f}" for n in DEVICES)
+            lines.append(f"| {cluster} | {name} | as one collective | {bytes_alone} |")
+            for bucket in (4 * MIB, 256 * MIB):
+                times = [network.gather(size, n) + broadcasts(size, n, bucket) * BROADCAST for n in DEVICES]
+                cells = " | ".join(f"{1e3 * t:,.1f}" for t in times)
+                lines.append(f"| {cluster} | {name} | `bucket_bytes` of {bucket // MIB} MiB | {cells} |")
+    return lines
 
 
 def check(path):
     with open(path, encoding="utf-8") as file:
-        result = json.load(file)
+        results = json.load(file)
+    for result in results if isinstance(results, list) else [results]:
+        check_link(result)
+
+
+def check_link(result):
     words = result["size"].split()
     size = {words[i]: int(words[i + 1]) for i in range(0, len(words), 2)}
     for name, run in result["runs"].items():
