@@ -59,8 +59,7 @@ std::string why_slow_on_cpu(c10::ScalarType dtype) {
   const InstructionSet& has = instruction_set();
   const bool are_there = is_half ? has.avx512_fp16 : has.avx512_bf16 || has.amx_bf16;
   return std::string(is_half ? "fp16" : "bf16") +
-         " matrix products and convolutions are computed in FP32 here, and a step takes 1.0 to "
-         "1.25 times as long as in FP32: " +
+         " matrix products and convolutions are computed in FP32 here, and gain no time: " +
          (are_there ? "ONEDNN_MAX_CPU_ISA leaves out the processor's " : "the processor has no ") +
          (is_half ? "FP16" : "BF16") + " instructions";
 }
@@ -70,16 +69,15 @@ std::string why_slow_on_cpu(c10::ScalarType dtype) {
 std::string why_slow_on_cuda(int compute_capability, c10::ScalarType dtype) {
   if (dtype == c10::ScalarType::BFloat16 && compute_capability < 80)
     return "bf16 has no hardware below compute capability 8.0: products are computed in FP32 after "
-           "a conversion, so that it is slower than FP32";
+           "a conversion, and gain no time";
   if (dtype != c10::ScalarType::Half) return "";
   if (compute_capability < 53)
     return "fp16 has no hardware below compute capability 5.3: products are computed in FP32 after "
-           "a conversion, so that it is slower than FP32";
+           "a conversion, and gain no time";
   if (compute_capability == 61)
     return "fp16 arithmetic runs at 1/64 of the rate of FP32 on compute capability 6.1";
   if (compute_capability < 70)
-    return "fp16 has no tensor cores below compute capability 7.0: it saves memory, and products "
-           "gain little time";
+    return "fp16 has no tensor cores below compute capability 7.0, which make its products fast";
   return "";
 }
 
@@ -121,7 +119,7 @@ void warn_where_slow(c10::DeviceType device, c10::ScalarType dtype) {
   };
   const std::string why = once_known(known[is_cpu][dtype == c10::ScalarType::Half], ask);
   if (!why.empty()) {
-    TORCH_WARN("[autocast.Autocast] ", why, "; train in FP32 on this machine");
+    TORCH_WARN("[autocast.Autocast] ", why, "; measure a training step in both before you choose");
   }
 }
 

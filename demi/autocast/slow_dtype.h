@@ -13,9 +13,8 @@
 
 namespace demi {
 
-/// Why this dtype gains no time over FP32 on this device, or little, with the factor if it is
-/// known; "" if there are units for its products. For CUDA: on any of the GPUs, which are named if
-/// there are several.
+/// Why products in this dtype gain no time over FP32 on this device, or little; "" if there are
+/// units for them. For CUDA: on any of the GPUs, which are named if there are several.
 DEMI_API std::string why_slow(c10::DeviceType device, c10::ScalarType dtype);
 
 /// The same for CUDA devices of these compute capabilities (10 * major + minor), by NVIDIA's table

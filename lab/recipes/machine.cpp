@@ -16,6 +16,12 @@
 namespace demi::train {
 namespace {
 
+// Of a dtype that the processor has no instructions for, outside a region.
+std::string emulated(const std::string& instructions, const std::string& precision) {
+  return " has no " + instructions + " instructions: LibTorch emulates such products; a region (" +
+         precision + ") computes them in FP32; `demi bench matmul` measures both";
+}
+
 /// "AVX-512, AVX512_BF16", or "AVX2, to which ONEDNN_MAX_CPU_ISA limits it".
 std::string usable_instructions() {
   const std::string here = describe(instruction_set()), used = describe(onednn_instruction_set());
@@ -66,18 +72,12 @@ std::string slow_precision_warning(const Precision& precision, c10::Device devic
   const c10::ScalarType computed = precision.shipped();
   if (precision.is_mixed()) {
     const std::string why = why_slow(c10::kCPU, computed);
-    return why.empty() ? "" : machine + ": " + why + "; mixed precision gains no time here";
+    return why.empty() ? ""
+                       : machine + ": " + why + "; `demi bench recipe` measures a step in both";
   }
-  if (computed == c10::kBFloat16 && !has_bf16_hardware()) {
-    return machine +
-           " has no BF16 instructions: without a region products are emulated, at 0.2 to 0.6 times "
-           "the speed of FP32 with AVX-512 and slower without; mixed bf16 runs near FP32's";
-  }
-  if (computed == c10::kHalf && !onednn_instruction_set().avx512_fp16) {
-    return machine +
-           " has no FP16 instructions: without a region products run many times slower than FP32; "
-           "mixed fp16 runs near FP32's speed";
-  }
+  if (computed == c10::kBFloat16 && !has_bf16_hardware()) return machine + emulated("BF16", "bf16");
+  if (computed == c10::kHalf && !onednn_instruction_set().avx512_fp16)
+    return machine + emulated("FP16", "fp16");
   return "";
 }
 
