@@ -56,8 +56,11 @@ std::vector<Field> fields_of(const Comparison& c) {
     return format_fixed(static_cast<double>(value) / unit.bytes, 2);
   };
   const auto any = [&](const auto& has) { return std::ranges::any_of(c.runs, has); };
-  const bool tested =
-      c.stopped || any([](const RunResult& run) { return run.test_accuracy.has_value(); });
+  const bool tested = (c.stopped && c.test_examples > 0) ||
+                      any([](const RunResult& run) { return run.test_accuracy.has_value(); });
+  const auto has_file = [](const RunResult& run) {
+    return !run.history.stopped && run.model_bytes > 0;
+  };
 
   std::vector<Field> fields{{{.name = "precision", .align = report::Align::kLeft},
                              [](const RunResult& run) { return run.spec.label; }},
@@ -72,10 +75,10 @@ std::vector<Field> fields_of(const Comparison& c) {
     fields.push_back(
         {{.name = "peak memory, process", .unit = memory.name},
          [=](const RunResult& run) { return bytes(run.peak_resident_bytes, memory); }});
-  fields.push_back({{.name = "model size", .unit = file.name}, [=](const RunResult& run) {
-                      const bool has_file = !run.history.stopped && run.model_bytes > 0;
-                      return has_file ? bytes(run.model_bytes, file) : "";
-                    }});
+  if (any(has_file))
+    fields.push_back({{.name = "model size", .unit = file.name}, [=](const RunResult& run) {
+                        return has_file(run) ? bytes(run.model_bytes, file) : "";
+                      }});
   if (tested)
     fields.push_back({{.name = "test accuracy"},
                       [](const RunResult& run) { return percent(run.test_accuracy); }});

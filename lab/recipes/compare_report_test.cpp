@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "demi/core/error.h"
 #include "lab/recipes/published.h"
@@ -228,6 +230,31 @@ TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
   const auto json = nlohmann::json::parse(to_json(c));
   EXPECT_TRUE(json["runs"][1]["test_accuracy"].is_null());
   EXPECT_TRUE(json["stopped"]);
+}
+
+// Without a test set or a saved model there is nothing to leave room for.
+TEST(CompareReport, AStoppedRunHasColumnsForWhatARunToTheEndWouldShow) {
+  const auto columns = [](const Comparison& c) {
+    std::set<std::string> names;
+    for (const report::Column& column : to_table(c).columns) names.insert(column.name);
+    return names;
+  };
+  Comparison c = two_runs();
+  c.stopped = true;
+  for (RunResult& run : c.runs) {
+    run.history.stopped = true;
+    run.test_accuracy.reset();
+  }
+  c.test_examples = 10;
+  EXPECT_TRUE(columns(c).contains("test accuracy"));
+  EXPECT_TRUE(columns(c).contains("evaluated in fp32"));
+  EXPECT_FALSE(columns(c).contains("model size"));
+  c.test_examples = 0;
+  EXPECT_FALSE(columns(c).contains("test accuracy"));
+  EXPECT_FALSE(columns(c).contains("evaluated in fp32"));
+  c.runs[0].history.stopped = false;
+  EXPECT_TRUE(columns(c).contains("model size"));
+  EXPECT_EQ(to_table(c).rows[1][4], "") << "of the second run";
 }
 
 TEST(CompareReport, PageShowsHowLongStepsTookAndWaited) {
