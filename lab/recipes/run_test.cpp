@@ -1,22 +1,34 @@
 #include "lab/recipes/run.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/linalg_solve.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <filesystem>
+#include <memory>
+#include <new>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "demi/autocast/op_policy.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
+#include "demi/core/flush_subnormals.h"
 #include "demi/data/tensor_loader.h"
+#include "demi/train/step_view.h"
+#include "demi/train/testing.h"
+#include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/weights_file.h"
 
 namespace demi::train {
 namespace {
@@ -177,6 +189,271 @@ TEST(Compare, CountsAndSchedulesStepsOfAccumulatedBatches) {
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_DOUBLE_EQ(steps[1].learning_rate, config.lr * 2 / 3);
   EXPECT_DOUBLE_EQ(steps[2].learning_rate, config.lr / 3);
+}
+
+// Of a run that is trained in parts, as the program's signals and a killed process leave them.
+class RunParts : public ::testing::Test {
+ protected:
+  struct Counter : Callback {
+    int64_t steps = 0;
+    void after_update(const StepView& view) override { steps = view.step; }
+  };
+
+  RunParts() {
+    std::string pattern = (fs::temp_directory_path() / "demi-run-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    config_.epochs = 3;
+    config_.checkpoint_every = "0";
+    workload_ = load_workload(config_, c10::kCPU);
+  }
+  ~RunParts() override { fs::remove_all(folder_); }
+
+  // 8 steps an epoch, 24 in all.
+  RunOptions until(int64_t step) {
+    const auto counter = std::make_shared<Counter>();
+    return {.folder = folder_,
+            .checkpoints = folder_ / "kept",
+            .should_stop = [counter, step] { return counter->steps >= step; },
+            .callbacks = {counter}};
+  }
+  RunOptions to_the_end() { return {.folder = folder_, .checkpoints = folder_ / "kept"}; }
+  RunResult now(const RunOptions& options, const std::string& spec = "fp32") const {
+    return run(config_, parse_run(spec), workload_, c10::kCPU, options);
+  }
+
+  fs::path folder_;
+  Config config_ = small_mlp();
+  Workload workload_;
+};
+
+TEST_F(RunParts, TheTimePerEpochIsThatOfWholeEpochs) {
+  const RunResult whole = now({});
+  ASSERT_EQ(whole.history.epochs.size(), 3u);
+  double sum = 0;
+  for (const EpochRecord& epoch : whole.history.epochs) sum += epoch.seconds;
+  EXPECT_DOUBLE_EQ(whole.seconds_per_epoch, sum / 3);
+  const RunResult second = now(until(12));
+  ASSERT_EQ(second.history.epochs.size(), 2u);
+  EXPECT_DOUBLE_EQ(second.seconds_per_epoch, second.history.epochs[0].seconds);
+  EXPECT_LT(second.seconds_per_epoch, second.seconds) << "half an epoch more";
+  const RunResult first = now(until(3));
+  ASSERT_TRUE(first.history.stopped);
+  EXPECT_GT(first.seconds, 0);
+  EXPECT_DOUBLE_EQ(first.seconds_per_epoch, first.seconds);
+}
+
+// What was measured before, which no second part could reach, stands in the checkpoint.
+TEST_F(RunParts, WhatGoesOnIsMeasuredAsOneRun) {
+  const RunResult first = now(until(12));
+  checkpoint::Checkpoint state = checkpoint::load(folder_ / "kept");
+  auto& measured = state.numbers.at("measured");
+  EXPECT_EQ(measured.at("peak_bytes"), static_cast<double>(first.peak_bytes));
+  constexpr double kMany = 1e15;
+  for (auto& [name, number] : measured) number = kMany;
+  measured["queued_seconds"] = kMany;
+  checkpoint::save(folder_ / "kept", 12, state);
+  RunOptions options = to_the_end();
+  options.resume = true;
+  const RunResult all = now(options);
+  EXPECT_EQ(all.history.steps.size(), 24u);
+  EXPECT_EQ(static_cast<double>(all.peak_bytes), kMany);
+  EXPECT_EQ(static_cast<double>(all.peak_resident_bytes), kMany);
+  EXPECT_GE(static_cast<double>(all.involuntary_switches), kMany);
+  const auto last = checkpoint::load(folder_ / "kept").numbers.at("measured");
+  for (const char* name : {"wall_seconds", "cpu_seconds", "stolen_seconds", "queued_seconds"})
+    EXPECT_GE(last.at(name), kMany) << name;
+}
+
+TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
+  std::vector<std::size_t> told;
+  RunOptions options = until(12);
+  options.on_resume = [&](const RunSpec&, const History& history) {
+    told.push_back(history.steps.size());
+  };
+  now(options);
+  EXPECT_TRUE(told.empty()) << "it begins";
+  options = to_the_end();
+  options.on_resume = [&](const RunSpec&, const History& history) {
+    told.push_back(history.steps.size());
+  };
+  options.checkpoints = folder_ / "from";
+  options.begin_from = checkpoint::find(folder_ / "kept");
+  now(options);
+  options.begin_from.clear();
+  options.checkpoints = folder_ / "nothing";
+  options.resume = true;
+  now(options);
+  options.checkpoints = folder_ / "kept";
+  now(options);
+  EXPECT_THAT(told, ::testing::ElementsAre(12u, 0u, 12u));
+}
+
+// Killed before its first checkpoint, or between a checkpoint and the file that names it.
+TEST_F(RunParts, WhatAKilledProcessLeftIsNoCheckpointOrOne) {
+  RunOptions options = to_the_end();
+  options.resume = true;
+  fs::create_directories(folder_ / "kept" / "step-00000003.123.tmp");
+  std::size_t begun_with = 99;
+  options.on_resume = [&](const RunSpec&, const History& history) {
+    begun_with = history.steps.size();
+  };
+  EXPECT_EQ(now(options).history.steps.size(), 24u);
+  EXPECT_EQ(begun_with, 0u);
+  fs::remove_all(folder_ / "kept");
+  now(until(12));
+  fs::remove(folder_ / "kept" / "last");
+  now(options);
+  EXPECT_EQ(begun_with, 12u);
+  options.resume = false;
+  begun_with = 99;
+  EXPECT_EQ(now(options).history.steps.size(), 24u);
+  EXPECT_EQ(begun_with, 99u) << "it was not asked to go on";
+}
+
+// The number of requests rises once, so one checkpoint more is saved.
+TEST_F(RunParts, ARequestIsSavedOnce) {
+  const auto saves = [&](int requests) {
+    int saved = 0;
+    RunOptions options = until(1000);
+    const auto counter = std::static_pointer_cast<Counter>(options.callbacks.front());
+    options.before_save = [&] { ++saved; };
+    options.save_requests = [counter, requests] { return counter->steps < 5 ? 0 : requests; };
+    EXPECT_EQ(now(options).history.steps.size(), 24u);
+    fs::remove_all(folder_ / "kept");
+    return saved;
+  };
+  const int without = saves(0);
+  EXPECT_EQ(saves(1), without + 1);
+  EXPECT_EQ(saves(2), without + 1) << "two at once";
+}
+
+TEST_F(RunParts, AsManyCheckpointsStayAsTheConfigSays) {
+  config_.checkpoint_every = "5";
+  const auto kept = [&] {
+    now(to_the_end());
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ / "kept"))
+      if (entry.is_directory()) names.insert(entry.path().filename().string());
+    fs::remove_all(folder_ / "kept");
+    return names;
+  };
+  config_.keep_last = 2;
+  EXPECT_THAT(kept(), ::testing::ElementsAre("step-00000020", "step-00000024"));
+  config_.keep_last = 1;
+  EXPECT_THAT(kept(), ::testing::ElementsAre("step-00000024"));
+}
+
+TEST_F(RunParts, WhatIfIsAnsweredOfBatchesAndWithAFolderInAFile) {
+  config_.what_if = "fp16";
+  config_.data = "synthetic-linear";
+  config_.input_scale = 1e6;  // beyond fp16
+  workload_ = load_workload(config_, c10::kCPU);
+  const RunResult without = now({});
+  ASSERT_TRUE(without.what_if);
+  EXPECT_FALSE(without.what_if->cures.empty());
+  EXPECT_TRUE(without.what_if_policy.empty());
+  EXPECT_FALSE(fs::exists("op-policy-fp16.txt"));
+  RunOptions options = to_the_end();
+  EXPECT_EQ(now(options).what_if_policy, folder_ / "op-policy-fp16.txt");
+  options.resume = true;
+  EXPECT_FALSE(now(options).what_if) << "the run was over, and no batch was looked at";
+}
+
+TEST_F(RunParts, StoppedBeforeItsFirstStepThereIsNothingToKeep) {
+  RunOptions options = to_the_end();
+  options.should_stop = [] { return true; };
+  RunInParts none(config_, parse_run("fp32"), workload_, c10::kCPU, options, 0);
+  none.keep_last();
+  EXPECT_FALSE(fs::exists(folder_ / "kept"));
+  EXPECT_FALSE(none.advance(1));
+  EXPECT_TRUE(none.finish().history.stopped);
+}
+
+// The search for a batch size that fits begins after the run has given its memory back. Of data
+// that are not synthetic it is at most all examples.
+TEST_F(RunParts, WhereMemoryRunsOutItSaysWhichBatchFits) {
+  struct Exhausting : train::testing::Rows {
+    using Rows::Rows;
+    data::Batch batch(int64_t epoch, int64_t position) const override {
+      if (position == 2) throw std::bad_alloc();
+      return Rows::batch(epoch, position);
+    }
+  };
+  config_.data = "cifar10";
+  workload_.train =
+      std::make_shared<Exhausting>(torch::rand({40, 8}), torch::rand({40, 8}), int64_t{8});
+  std::weak_ptr<torch::nn::Module> held;
+  bool is_freed = true;
+  workload_.make_network = [&, make = workload_.make_network](uint64_t seed) {
+    is_freed = is_freed && held.expired();
+    Network network = make(seed);
+    held = network.module;
+    return network;
+  };
+  try {
+    now(to_the_end());
+    FAIL();
+  } catch (const TrainingError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("memory ran out in the run fp32"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("--batch-size 40 fits in 80 %"));
+  }
+  EXPECT_TRUE(is_freed);
+}
+
+// Settings of the processor and of LibTorch hold in the test as in training.
+TEST_F(RunParts, TheTestHasTheSettingsOfTheRun) {
+  struct Watched : train::testing::Rows {
+    using Rows::Rows;
+    data::Batch batch(int64_t epoch, int64_t position) const override {
+      (flushes_subnormals() ? flushed : kept) += 1;
+      (at::globalContext().deterministicAlgorithms() ? exact : free) += 1;
+      return Rows::batch(epoch, position);
+    }
+    mutable int flushed = 0, kept = 0, exact = 0, free = 0;
+  };
+  for (const bool on : {true, false}) {
+    const auto watched =
+        std::make_shared<Watched>(torch::ones({8, 8}), torch::zeros({8, 8}), int64_t{8});
+    workload_.test = watched;
+    config_.flush_subnormals = on;
+    config_.deterministic = on;
+    now(to_the_end());
+    EXPECT_EQ(on ? watched->kept : watched->flushed, 0) << on;
+    EXPECT_EQ(on ? watched->free : watched->exact, 0) << on;
+    EXPECT_GE(watched->kept + watched->flushed, 3 + 2) << "epochs, and the weights twice";
+  }
+}
+
+// The file is what is tested: its weights are those of the network as trained, rounded.
+TEST_F(RunParts, TheTestIsOfTheFileThatIsShipped) {
+  const at::Tensor x = torch::rand({8, 8}), y = torch::rand({8, 8});
+  workload_.test = std::make_shared<train::testing::Rows>(x, y, int64_t{8});
+  const RunResult result = now(to_the_end(), "bf16-true");
+  Network shipped = workload_.make_network(77);
+  load_shipped_weights(*shipped.module, parse_precision("bf16-true"),
+                       folder_ / "model.safetensors");
+  const torch::NoGradGuard no_grad;
+  const at::Tensor output = shipped.forward({x.to(torch::kBFloat16), y, {}});
+  const double loss = (output.to(torch::kDouble) - y).square().mean().item<double>();
+  EXPECT_NEAR(result.test_loss, loss, 1e-2 * loss);
+}
+
+TEST_F(Overflow, IsSaidOnceAndOfTraining) {
+  const RunResult result = trained("fp16");
+  ASSERT_TRUE(result.history.failed);
+  EXPECT_THAT(*result.history.failed, ::testing::Not(::testing::HasSubstr("as shipped")));
+  EXPECT_EQ(result.remark, "") << "the scaler's own business";
+  EXPECT_GT(result.skipped_steps, 0);
+}
+
+TEST(Run, APartOfAPolicyFileThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
+  Config config = small_mlp();
+  const Workload workload = load_workload(config, c10::kCPU);
+  const fs::path policy = fs::temp_directory_path() / "demi-run-policy.txt";
+  OpPolicy().keep_part_in_fp32("layer.2").to_file(policy);
+  config.op_policy = policy;
+  EXPECT_THROW(check_parts(config, parse_runs("bf16"), workload), UsageError);
+  fs::remove(policy);
 }
 
 TEST(Run, OutOfMemoryIsToldFromOtherErrors) {

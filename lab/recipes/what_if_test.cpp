@@ -21,6 +21,7 @@
 namespace demi::train {
 namespace {
 
+using monitor::TensorFate;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -232,6 +233,25 @@ TEST(WhatIf, TheWorstTwentyAreInTheTable) {
   const auto table = what_if_tables(c)[0];
   EXPECT_EQ(table.rows.size(), 20u);
   EXPECT_THAT(table.notes[3], "12 tensors are harmed less: result.json and --json name them.");
+  tensors.erase(tensors.begin(), tensors.begin() + 11);
+  EXPECT_THAT(what_if_tables(c)[0].notes[3],
+              "1 tensor is harmed less: result.json and --json name them.");
+}
+
+// The cure of one layer's op is none of another layer's, nor of the layer's other ops.
+TEST(WhatIf, ACureStandsBesideItsOwnTensorAlone) {
+  Comparison c = asked();
+  monitor::WhatIfResult& result = *c.runs[0].what_if;
+  TensorFate other = result.tensors.front();
+  other.layer = "fc2";
+  result.tensors.push_back(other);
+  result.greatest_scale = result.least_scale;
+  const report::Table table = what_if_tables(c)[0];
+  ASSERT_EQ(table.rows.size(), 3u);
+  EXPECT_EQ(table.rows[0].back(), "part fc");
+  EXPECT_EQ(table.rows[1].back(), "") << "relu in fc";
+  EXPECT_EQ(table.rows[2].back(), "") << "linear in fc2";
+  EXPECT_THAT(table.notes[2], HasSubstr("times a loss scale of 1024. "));
 }
 
 }  // namespace
