@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "demi/autocast/op_lists.h"
 #include "demi/core/atomic_file.h"
@@ -110,7 +112,7 @@ std::string nearest_op(std::string_view op) {
 [[noreturn]] void cannot_read(const std::filesystem::path& path) {
   throw DataError({.where = "OpPolicy.from_file",
                    .what = "the policy file cannot be read",
-                   .seen = path.string()});
+                   .seen = path.string() + ": " + std::generic_category().message(errno)});
 }
 
 // "[OpPolicy.set] no op ..." says it to who called set().

@@ -324,7 +324,7 @@ TEST(OpPolicyInput, FromAFile) {
   std::ofstream(path) << "mm\n";
   EXPECT_THAT(refusal<UsageError>([&] { OpPolicy::from_file(path); }), HasSubstr(":1"));
   EXPECT_THAT(refusal<DataError>([&] { OpPolicy::from_file(path + ".none"); }),
-              HasSubstr("cannot be read"));
+              HasSubstr("cannot be read; seen: " + path + ".none: No such file or directory"));
   EXPECT_THAT(refusal<DataError>([&] { OpPolicy::from_file(testing::TempDir()); }),
               HasSubstr("cannot be read"))
       << "a folder";

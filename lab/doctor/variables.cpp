@@ -32,7 +32,8 @@ constexpr std::pair<std::string_view, std::string_view> kRead[] = {
     {"ONEDNN_MAX_CPU_ISA", "the newest instructions that oneDNN may use"},
     {"DNNL_MAX_CPU_ISA", "its older name"},
     {"ATEN_CPU_CAPABILITY", "the newest instructions that LibTorch's operators may use"},
-    {"GOMP_SPINCOUNT", "how long OpenMP's threads spin before they sleep"},
+    {"GOMP_SPINCOUNT",
+     "how long OpenMP's threads spin before they sleep; if neither is set, demi sets 5000"},
     {"OMP_WAIT_POLICY", "the same by name"},
 };
 

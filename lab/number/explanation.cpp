@@ -255,7 +255,7 @@ std::vector<std::string> derivation(const Expression& expression, const Explanat
   const Format& format = *e.format;
   if (!expression.is_number()) add_steps(lines, e);
   if (expression.is_stand_in()) {
-    lines.push_back(fmt::format("the number is far {} every format's",
+    lines.push_back(fmt::format("the number is far {} every format's range",
                                 is_finite(format, e.bits) ? "below" : "beyond"));
   }
   const bool has_binary = e.rounded_from && !e.rounded_from->is_zero() && !expression.is_stand_in();

@@ -69,7 +69,7 @@ TEST(Explanation, SaysWhatOverflows) {
             "no Inf");
   EXPECT_EQ(derived("1000", kE4m3)[2],
             "sign 0 for plus; exponent field and fraction all ones: NaN");
-  EXPECT_EQ(derived("1e99999", kFp16)[0], "the number is far beyond every format's");
+  EXPECT_EQ(derived("1e99999", kFp16)[0], "the number is far beyond every format's range");
   EXPECT_EQ(derived("1e-99999", kFp16)[2], "value 0, under 0.001 ULP from 1e-99999");
 }
 

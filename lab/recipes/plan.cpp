@@ -76,9 +76,9 @@ std::vector<std::string> fp32_parts_of(const Config& config) {
 
 void keep_in_fp32(const Config& config, const Network& network) {
   const std::vector<std::string> parts = fp32_parts_of(config);
-  require_parts(network, parts, "fp32-part");
+  require_parts(network, parts, "--fp32-part");
   OpPolicy policy = op_policy_of(config).value_or(OpPolicy());
-  require_parts(network, policy.fp32_parts(), "op-policy " + config.op_policy);
+  require_parts(network, policy.fp32_parts(), "--op-policy " + config.op_policy);
   for (const std::string& part : parts) policy.keep_part_in_fp32(part);
   demi::apply(policy, *network.module);
 }

@@ -280,7 +280,7 @@ TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
   Config config;
   config.fp32_part = "encoder,haed";
   EXPECT_THAT(refusal_of(config, network),
-              AllOf(HasSubstr("[fp32-part]"), HasSubstr("did you mean head?")));
+              AllOf(HasSubstr("[--fp32-part]"), HasSubstr("did you mean head?")));
   config.fp32_part = "encoder";
   OpPolicy().keep_part_in_fp32("encodr").to_file(path_);
   config.op_policy = path_;
