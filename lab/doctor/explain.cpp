@@ -9,6 +9,7 @@
 #include "demi/autocast/slow_dtype.h"
 #include "lab/doctor/shape_time.h"
 #include "lab/profile/profile_run.h"
+#include "lab/recipes/machine.h"
 #include "lab/recipes/plan.h"
 
 namespace demi::doctor {
@@ -67,6 +68,15 @@ double product_gain(const std::string& dtype, c10::Device device) {
   return product_ms("fp32", size, size, size, device) / product_ms(dtype, size, size, size, device);
 }
 
+// Without instructions for the format, a region's products and LibTorch's own are different ones.
+std::string no_unit_of(const train::RunSpec& run, c10::Device device) {
+  const auto type = low_type(run);
+  if (!type) return "";
+  if (device.is_cpu() && !run.precision.is_mixed())
+    return train::slow_precision_warning(run.precision, device);
+  return why_slow(device.type(), *type);
+}
+
 // A warm-up step, the steps, and as many without the profiler.
 std::int64_t steps_in_time(const train::RunResult& run) {
   const double step = run.seconds / static_cast<double>(run.history.steps.size());
@@ -85,7 +95,7 @@ std::string low_dtype_of(const train::RunSpec& run) {
 SpeedupFacts facts_of(const train::Config& config, const train::RunSpec& run,
                       const train::Workload& workload, c10::Device device, std::int64_t steps) {
   SpeedupFacts facts{.dtype = low_dtype_of(run), .is_device = device.is_cuda()};
-  if (const auto type = low_type(run)) facts.no_unit = why_slow(device.type(), *type);
+  facts.no_unit = no_unit_of(run, device);
   facts.product_gain = product_gain(facts.dtype, device);
   const profiler::RunProfile profile = profiler::profile_run(
       {.config = config, .device = device, .warmup = 1, .steps = steps, .kernel_names = false}, run,

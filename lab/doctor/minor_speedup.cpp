@@ -15,14 +15,15 @@ namespace {
 
 using train::SlowCause;
 
-constexpr std::size_t kNamed = 3;  // places, dimensions and ops in one sentence
+constexpr std::size_t kNamed = 3;      // places, dimensions and ops in one sentence
+constexpr double kWorthNaming = 0.01;  // of the ops' time
 
 std::string percent_of(double share) { return report::format_percent(share, 0); }
 
 std::optional<SlowCause> no_unit(const SpeedupFacts& f) {
   const bool is_measured = f.product_gain > 0;
-  const std::string rate =
-      fmt::format("a large {} product runs at {:.2f} times FP32's rate", f.dtype, f.product_gain);
+  const std::string rate = fmt::format(
+      "a large {} product in a region runs at {:.2f} times FP32's rate", f.dtype, f.product_gain);
   if (!f.no_unit.empty())
     return SlowCause{"no_unit", f.product_gain, f.no_unit + (is_measured ? "; " + rate : "")};
   if (is_measured && f.product_gain < train::kMinorSpeedup)
@@ -102,14 +103,15 @@ std::optional<SlowCause> little_in_16_bits(const SpeedupFacts& f) {
   std::string others;
   std::size_t named = 0;
   for (const profiler::OpUse& use : p.ops) {
-    if (use.is_low || use.ms <= 0 || named == kNamed) continue;
+    if (use.is_low || use.ms < kWorthNaming * p.ops_ms || named == kNamed) continue;
     others +=
         fmt::format("{}{} ({}, {})", named++ == 0 ? "" : ", ", use.name,
                     use.dtype.empty() ? "no dtype" : use.dtype, percent_of(use.ms / p.ops_ms));
   }
-  return SlowCause{"little_in_16_bits", p.low_time_share,
-                   fmt::format("{} of the ops' time is in 16 bits; most of the rest: {}",
-                               percent_of(p.low_time_share), others)};
+  return SlowCause{
+      "little_in_16_bits", p.low_time_share,
+      fmt::format("{} of the ops' time is in 16 bits{}{}", percent_of(p.low_time_share),
+                  others.empty() ? "" : "; most of the rest: ", others)};
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "demi/core/gpu_architecture.h"
 #include "lab/doctor/explain.h"
 #include "lab/profile/profile_run.h"
+#include "lab/recipes/machine.h"
 #include "lab/recipes/recipe.h"
 
 namespace demi::doctor {
@@ -149,9 +150,13 @@ TEST(MinorSpeedup, MostOfTheTimeInFp32) {
   SpeedupFacts f = sound();
   f.profile.low_time_share = 0.2;
   f.profile.ops = {{.name = "aten::mm", .dtype = "fp16", .ms = 1.8, .is_low = true},
-                   {.name = "aten::cdist", .dtype = "fp32", .ms = 6.3}};
+                   {.name = "aten::cdist", .dtype = "fp32", .ms = 6.3},
+                   {.name = "aten::empty", .ms = 0.08}};
   EXPECT_THAT(first(f), testing::AllOf(HasSubstr("little_in_16_bits"), HasSubstr("20 %"),
                                        HasSubstr("aten::cdist (fp32, 70 %)")));
+  EXPECT_THAT(first(f), testing::Not(HasSubstr("empty"))) << "less than a hundredth";
+  f.profile.ops.resize(1);
+  EXPECT_THAT(first(f), testing::EndsWith("20 % of the ops' time is in 16 bits"));
 }
 
 TEST(MinorSpeedup, SeveralStandInTheOrderInWhichToLook) {
@@ -284,6 +289,18 @@ TEST(MeasuredFacts, WeighDimensionsByTheirFlops) {
     EXPECT_NEAR(one.flops_share, 0.6, 1e-9) << "three of five products";
     EXPECT_GT(one.dimension.speedup, 0);
   }
+}
+
+// A region's products are demi's, those without a region LibTorch's: each has its own reason.
+TEST(MeasuredFacts, ARunWithoutARegionHasItsOwnReason) {
+  const train::Config config = config_of_width(64, "32");
+  const train::Workload workload = train::load_workload(config, c10::kCPU);
+  const auto reason = [&](const char* run) {
+    return facts_of(config, train::parse_run(run), workload, c10::kCPU, 1).no_unit;
+  };
+  EXPECT_EQ(reason("fp16"), why_slow(c10::kCPU, c10::kHalf));
+  EXPECT_EQ(reason("fp16-true"),
+            train::slow_precision_warning(train::parse_precision("fp16-true"), c10::kCPU));
 }
 
 TEST(ExplainSpeedups, OnlyWholeRunsIn16BitsBelow1Point2) {
