@@ -39,13 +39,31 @@ class PlainWarnings : public c10::WarningHandler {
   std::set<std::string> said_;
 };
 
-void collect_names(const CLI::App& app, std::vector<std::string>& names) {
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(command->get_name());
-  }
+  return names;
+}
+
+std::vector<std::string> names_of(const CLI::App& app) {
+  std::vector<std::string> names = commands_of(app);
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// "unknown command bench-matmul; known: compare, train, ..."
+std::string unexpected(const CLI::App& command, const std::string& word) {
+  const std::vector<std::string> commands = commands_of(command);
+  const char* kind = word.starts_with("-") ? "option" : commands.empty() ? "argument" : "command";
+  const std::string text = std::string("unknown ") + kind + " " + word;
+  const std::string near = nearest(word, names_of(command));
+  if (!near.empty()) return text + "; did you mean " + near + "?";
+  if (commands.empty() || word.starts_with("-")) return text;
+  std::string known;
+  for (const std::string& one : commands) known += (known.empty() ? "" : ", ") + one;
+  return text + "; known: " + known;
 }
 
 std::string full_name(const CLI::App& command) {
@@ -70,12 +88,7 @@ int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
   std::string text = error.what();
   const CLI::App& command = deepest_parsed(app);
   if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error)) {
-    const std::string word = first_unexpected(*extras);
-    std::vector<std::string> names;
-    collect_names(command, names);
-    const std::string near = nearest(word, names);
-    text = (word.starts_with("-") ? "unknown option " : "unknown argument ") + word;
-    if (!near.empty()) text += "; did you mean " + near + "?";
+    text = unexpected(command, first_unexpected(*extras));
   }
   std::fprintf(stderr, "demi: %s\nsee: %s --help\n", text.c_str(), full_name(command).c_str());
   return kUsage;

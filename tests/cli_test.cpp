@@ -41,7 +41,10 @@ TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
     EXPECT_EQ(outcome.out, "");
   };
   expect({"compare", "--epohcs", "3"}, "did you mean --epochs?");
-  expect({"compre"}, "did you mean compare?");
+  expect({"compre"}, "unknown command compre; did you mean compare?");
+  expect({"tables"}, "unknown command tables; known: compare, train, eval");
+  expect({"bench", "tables"}, "unknown command tables; known: recipe, model, matmul");
+  expect({"doctor", "tables"}, "unknown argument tables\n");
   expect({"compare", "fashion-cn"}, "did you mean fashion-cnn?");
   expect({"compare", "--runs", "fp32,bf61"}, "did you mean bf16?");
   expect({"compare", "--runs", "fp32,fp32"}, "twice");
