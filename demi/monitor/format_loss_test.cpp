@@ -110,5 +110,28 @@ TEST(FormatLoss, AddsUpOverSteps) {
   EXPECT_EQ(sum.least_exponent, -2);
 }
 
+// Of every count, and in both orders: a later step may be the milder one.
+TEST(FormatLoss, ALaterStepMayBeTheMilderOne) {
+  const FormatLoss hard =
+      loss_of({std::ldexp(1.0F, 20), std::ldexp(1.0F, -30), std::ldexp(1.0F, -20)}, torch::kHalf);
+  const FormatLoss mild = loss_of({2.0F, 4.0F}, torch::kHalf);
+  FormatLoss first = hard, last = mild;
+  first += mild;
+  last += hard;
+  for (const FormatLoss& sum : {first, last}) {
+    EXPECT_EQ(sum.elements, 5);
+    EXPECT_EQ(sum.greatest, std::ldexp(1, 20));
+    EXPECT_EQ(sum.least_exponent, -30);
+    EXPECT_EQ(sum.overflowed, 1);
+    EXPECT_EQ(sum.flushed, 1);
+    EXPECT_EQ(sum.subnormal, 1);
+  }
+  const float small = std::ldexp(1.0F, -30);
+  FormatLoss half = loss_of({small}, torch::kHalf);
+  half += loss_of({small, std::ldexp(1.0F, -10)}, torch::kHalf);
+  EXPECT_DOUBLE_EQ(half.energy, 7.0 / 3 * (2 * std::ldexp(1, -60) + std::ldexp(1, -20)));
+  EXPECT_DOUBLE_EQ(half.flushed_energy, 7.0 / 3 * 2 * std::ldexp(1, -60));
+}
+
 }  // namespace
 }  // namespace demi::monitor

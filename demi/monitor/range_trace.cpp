@@ -192,8 +192,8 @@ const RangeTrace::OpKind& RangeTrace::kind_of(const at::RecordFunction& op) {
   kind.follows_first = kind.is_in_place || base.find("norm") != base.npos;
   const auto rule = rules_.find(kind.name);
   if (rule != rules_.end()) kind.category = rule->second;
-  // On a CPU they are in no list, and have a kernel that casts.
-  else if (base == "lstm" || base == "gru" || base.starts_with("rnn_"))
+  // On a CPU it is in no list, and has a kernel that casts.
+  else if (base == "lstm")
     kind.category = OpCategory::lower_precision;
   return kind;
 }

@@ -133,6 +133,35 @@ TEST(StepGraph, WhatNothingCuresIsLeftOut) {
   EXPECT_THAT(b.cures(), ElementsAre(std::pair(Kind::part, "b")));
 }
 
+// Of a part that is kept in FP32, the ops of the lists that read its weights: a mul_ with one of
+// them has the dtype of its argument, and a product of other tensors has its own list.
+TEST(StepGraph, APartInFp32HasTheOpsThatReadItsWeights) {
+  Builder b;
+  const int low = b.linear("a", 0);
+  const int scaled = b.add({.layer = "b",
+                            .name = "mul_",
+                            .reads_weights = true,
+                            .follows_first = true,
+                            .inputs = {low, b.parameter()}});
+  const int product = b.add(
+      {.layer = "b", .name = "mm", .category = OpCategory::lower_precision, .inputs = {0, 0}});
+  const int linear = b.linear("b", 0);
+  const auto is_low = values_in_16_bits(b.graph, {.layers = {"b"}});
+  EXPECT_TRUE(is_low[static_cast<std::size_t>(scaled)]);
+  EXPECT_TRUE(is_low[static_cast<std::size_t>(product)]);
+  EXPECT_FALSE(is_low[static_cast<std::size_t>(linear)]);
+}
+
+TEST(StepGraph, AnOpIsKeptInFp32ByItsOwnNameOrThatOfTheOpAround) {
+  Builder b;
+  const int low = b.linear("a", 0);
+  const int inner = b.add({.name = "pow", .outer = "rms_norm", .inputs = {low}});
+  for (const char* name : {"pow", "rms_norm"})
+    EXPECT_FALSE(values_in_16_bits(b.graph, {.ops = {name}})[static_cast<std::size_t>(inner)])
+        << name;
+  EXPECT_TRUE(values_in_16_bits(b.graph, {.ops = {"relu"}})[static_cast<std::size_t>(inner)]);
+}
+
 // The model itself has no name that --fp32-part could have.
 TEST(StepGraph, ParametersOfTheModelItselfAreNoPart) {
   Builder b;
