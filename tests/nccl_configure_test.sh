@@ -57,11 +57,16 @@ nccl_header "$work/mine" 2.30.7
 expect 0 "NCCL: header of 2.30.7 in $work/mine" "-DDEMI_NCCL_INCLUDE=$work/mine" -DDEMI_NCCL=ON
 nccl_header "$work/mine" 2.30.6
 expect 1 "only an nccl.h of 2.30.6 was found" "-DDEMI_NCCL_INCLUDE=$work/mine"
+expect 0 "NCCL: not built, since DEMI_NCCL is OFF" "-DDEMI_NCCL_INCLUDE=$work/mine" -DDEMI_NCCL=OFF
+expect 0 "NCCL: not built, since it is not built with sanitizers" "-DDEMI_NCCL_INCLUDE=$work/mine" -DDEMI_SANITIZE=thread
 
 # A header that matches further down the list.
 fresh
 nccl_header "$work/later" 2.30.7
 expect 0 "NCCL: header of 2.30.7 in $work/later" "-DDEMI_NCCL_SYSTEM_FOLDERS=$work/system;$work/later"
+nccl_header "$work/last" 2.30.7
+expect 0 "NCCL: header of 2.30.7 in $work/later" "-DDEMI_NCCL_SYSTEM_FOLDERS=$work/system;$work/later;$work/last"
+expect 0 "$differs." "-DDEMI_NCCL_SYSTEM_FOLDERS=$work/system;$work/system"
 NCCL_HOME=$work/home expect 0 "$differs"
 nccl_header "$work/home/include" 2.30.7
 NCCL_HOME=$work/home expect 0 "NCCL: header of 2.30.7 in $work/home/include"

@@ -644,6 +644,13 @@ TEST(DistributedDataParallel, RefusesWhatItCannotTrain) {
     table->forward(torch::tensor({1, 2})).sum().backward();
   });
   EXPECT_THAT(sparse, Each(HasSubstr("a sparse gradient")));
+  const auto elsewhere = on_ranks(2, [](ProcessGroup& group) {
+    torch::nn::Module nowhere;
+    nowhere.register_parameter("weight", torch::empty({2, 2}, torch::kMeta));
+    const DistributedDataParallel parallel(nowhere, group);
+  });
+  EXPECT_THAT(elsewhere, Each(AllOf(HasSubstr("weight: fp32 on meta"),
+                                    HasSubstr("on the CPU or a CUDA device"))));
 }
 
 // A model that outlives its DistributedDataParallel trains on alone.

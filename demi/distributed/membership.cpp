@@ -22,6 +22,7 @@ using std::chrono::milliseconds;
 
 std::string sign_key(int rank) { return fmt::format("sign/{}", rank); }
 std::string joined_key(int rank) { return fmt::format("joined/{}", rank); }
+constexpr const char* kLeft = "left_count";
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 constexpr const char* kFinding = "finding";
 constexpr const char* kSuspicion = "suspicion";
@@ -243,6 +244,7 @@ void Membership::watch(const std::shared_ptr<State>& state) {
   try {
     state->say(/*has_left=*/!found);
     state->store->set(left_key(state->rank), "1");
+    state->store->add(kLeft, 1);
     if (state->store->host_rank() == state->rank)
       state->store->wait(keys(state->world_size, left_key), 3 * state->times.interval);
   } catch (const std::exception&) {
@@ -304,6 +306,8 @@ void Membership::join(Store& store, int rank, int world_size, milliseconds timeo
                      "all of them within ProcessGroupOptions::start_timeout",
                      "see whether these processes were started, and their output"});
 }
+
+bool Membership::has_any_left(Store& store) { return store.get(kLeft).has_value(); }
 
 void Membership::count_collective() { ++state_->collectives; }
 

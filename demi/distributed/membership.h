@@ -58,6 +58,9 @@ class DEMI_API Membership {
   /// is there twice, and ranks that disagree on the world size.
   static void join(Store& store, int rank, int world_size, std::chrono::milliseconds timeout);
 
+  /// Whether some rank has left, as each does at its end. One request to the store.
+  static bool has_any_left(Store& store);
+
   /// One more collective has begun on this rank.
   void count_collective();
   /// What was found, if anything was.

@@ -20,4 +20,7 @@ DEMI_API const Nccl& load_nccl();
 /// LibTorch was: c10d's options hold a struct of that header, whose size differs.
 DEMI_API Nccl open_nccl(const std::string& file);
 
+/// For tests: load_nccl() returns `nccl` until it is null. Not while a group is alive.
+DEMI_API void stand_in_for_nccl(const Nccl* nccl);
+
 }  // namespace demi::distributed

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -180,6 +181,7 @@ struct ProcessGroup::Impl {
   void connect_gpus(at::Device device, const std::string& what);
   void wait_for_device(Collective& collective, Clock::time_point deadline, const std::string& what);
   bool is_rank_lost() const { return membership && membership->finding(); }
+  Waited wait_for_others(const std::function<bool()>& is_over, Clock::time_point deadline);
   std::string no_end() const { return fmt::format("no end after {:.1f} s", in_seconds(timeout)); }
   void check_alive(const std::string& what) const;
   [[noreturn]] void fail(const std::string& what, const std::string& error);
@@ -250,6 +252,24 @@ Collectives& ProcessGroup::Impl::collectives_of(const at::Tensor& tensor, const 
   return *on_gpu;
 }
 
+// A rank that leaves breaks no connection that this one would notice, as Gloo's do. But it may have
+// sent its part of a broadcast, which this rank's GPU is about to read: hence the first 3 s.
+Waited ProcessGroup::Impl::wait_for_others(const std::function<bool()>& is_over,
+                                           Clock::time_point deadline) {
+  auto look_again = Clock::now() + milliseconds(3'000);
+  const auto is_lost = [&] {
+    if (is_rank_lost()) return true;
+    if (Clock::now() < look_again) return false;
+    look_again = Clock::now() + milliseconds(500);
+    try {
+      return Membership::has_any_left(*store);
+    } catch (const std::exception&) {
+      return true;  // the store is gone, and with it the rank that serves it
+    }
+  };
+  return poll(is_over, is_lost, deadline);
+}
+
 // On a thread of its own: NCCL waits for the other ranks, however long they take. Its watchdog ends
 // the process and names no rank, so this process's own timeout comes first.
 void ProcessGroup::Impl::connect_gpus(at::Device device, const std::string& what) {
@@ -263,8 +283,7 @@ void ProcessGroup::Impl::connect_gpus(at::Device device, const std::string& what
   std::thread([task] { (*task)(); }).detach();
   const auto is_made = [&] { return made.wait_for(milliseconds(0)) == std::future_status::ready; };
   const auto deadline = Clock::now() + timeout + milliseconds(500);
-  const auto is_lost = [this] { return is_rank_lost(); };
-  const Waited waited = poll(is_made, is_lost, deadline);
+  const Waited waited = wait_for_others(is_made, deadline);
   if (waited != Waited::kOver) fail(what, waited == Waited::kTooLong ? no_end() : "");
   on_gpu = made.get();
   gpu = device;
@@ -276,8 +295,7 @@ void ProcessGroup::Impl::wait_for_device(Collective& collective, Clock::time_poi
                                          const std::string& what) {
   Waited waited = Waited::kOver;
   try {
-    waited =
-        poll([&] { return collective.is_over(); }, [this] { return is_rank_lost(); }, deadline);
+    waited = wait_for_others([&] { return collective.is_over(); }, deadline);
   } catch (const std::exception&) {
     fail(what, message_of(std::current_exception()));
   }
