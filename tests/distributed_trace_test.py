@@ -33,9 +33,16 @@ def main():
     for rank in range(RANKS):
         ranges = {event["name"]: event for event in events if event["pid"] == rank and event["ph"] == "X"}
         ends = {name: event["ts"] + event["dur"] for name, event in ranges.items()}
-        assert all(event["dur"] >= 0 for event in ranges.values())
+        # Since the barrier before the step, by this rank's own clock; computing takes some time on each.
+        assert all(event["dur"] >= 0 and 0 <= event["ts"] < 60e6 for event in ranges.values()), ranges
+        assert ranges["forward"]["dur"] > 0 and ranges["backward"]["dur"] > 0, ranges
         buckets = [f"all-reduce of bucket {number}" for number in range(1, LAYERS + 1)]
         assert set(ranges) == {"forward", "backward", "wait", "step", *buckets}, set(ranges)
+        # The step is one lane, and each bucket another one.
+        lanes = {event["tid"]: event["args"]["name"] for event in events if event["pid"] == rank and event["name"] == "thread_name"}
+        assert lanes == {0: "step"} | {number: f"link, bucket {number}" for number in range(1, LAYERS + 1)}, lanes
+        for name, event in ranges.items():
+            assert event["tid"] == (buckets.index(name) + 1 if name in buckets else 0), event
         near = 0.01  # us: the file has three digits
         for before, after in [("forward", "backward"), ("backward", "wait"), ("wait", "step")]:
             assert ends[before] <= ranges[after]["ts"] + near, (before, after)
