@@ -198,8 +198,8 @@ TEST_F(ShardOptimizer, SavesWhenRankZeroIsAskedTo) {
             (std::vector<std::string>{"step-00000003", "step-00000006"}));
 }
 
-struct ThrowsOnRankOne final : Callback {
-  explicit ThrowsOnRankOne(int64_t step) : at(step) {}
+struct ThrowsInShardedStep final : Callback {
+  explicit ThrowsInShardedStep(int64_t step) : at(step) {}
   void after_backward(const StepView& view) override {
     if (view.step == at) throw std::runtime_error("a broken disk");
   }
@@ -210,7 +210,7 @@ struct ThrowsOnRankOne final : Callback {
 TEST_F(ShardOptimizer, AfterAnExceptionTheLastCheckpointIsThere) {
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     ShardJob job{.checkpoints = folder("broken"), .every = Every::parse("2")};
-    if (group.rank() == 1) job.callback = std::make_shared<ThrowsOnRankOne>(5);
+    if (group.rank() == 1) job.callback = std::make_shared<ThrowsInShardedStep>(5);
     fit_sharded(job, group);
   });
   const std::string last =
@@ -223,10 +223,24 @@ TEST_F(ShardOptimizer, AfterAnExceptionTheLastCheckpointIsThere) {
   expect_same_outcome(resumed.front(), fit_sharded(2, {}).front());
 }
 
+// Rank 0, which could save, does not wait for a state that the others do not send.
+TEST_F(ShardOptimizer, AnExceptionOfTheSavingRankEndsTheOthers) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    ShardJob job{.checkpoints = folder("first"), .every = Every::parse("2")};
+    if (group.rank() == 0) job.callback = std::make_shared<ThrowsInShardedStep>(5);
+    fit_sharded(job, group);
+  });
+  EXPECT_EQ(errors[0], "a broken disk");
+  EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 0 left the group"),
+                               HasSubstr("the last checkpoint is that of step 4, ")));
+  EXPECT_EQ(checkpoints_in(folder("first")),
+            (std::vector<std::string>{"step-00000002", "step-00000004"}));
+}
+
 TEST_F(ShardOptimizer, AnExceptionBeforeTheFirstCheckpointSaysThatThereIsNone) {
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     ShardJob job{.checkpoints = folder("none"), .every = Every::parse("2")};
-    if (group.rank() == 1) job.callback = std::make_shared<ThrowsOnRankOne>(1);
+    if (group.rank() == 1) job.callback = std::make_shared<ThrowsInShardedStep>(1);
     fit_sharded(job, group);
   });
   EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1"), HasSubstr("no checkpoint has been saved yet")));
