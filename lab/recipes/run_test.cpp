@@ -19,6 +19,7 @@
 
 #include "demi/autocast/op_policy.h"
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/tensor_loader.h"
@@ -239,6 +240,8 @@ TEST_F(RunParts, TheTimePerEpochIsThatOfWholeEpochs) {
   const RunResult first = now(until(3));
   ASSERT_TRUE(first.history.stopped);
   EXPECT_GT(first.seconds, 0);
+  EXPECT_EQ(first.test_loss, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "model.safetensors")) << "a stopped run ships nothing";
   EXPECT_DOUBLE_EQ(first.seconds_per_epoch, first.seconds);
 }
 
@@ -343,6 +346,20 @@ TEST_F(RunParts, AsManyCheckpointsStayAsTheConfigSays) {
   EXPECT_THAT(kept(), ::testing::ElementsAre("step-00000024"));
 }
 
+TEST_F(RunParts, TheBestIsKeptIfAskedAndTested) {
+  RunOptions options = to_the_end();
+  options.keep_best = true;
+  now(options);
+  EXPECT_FALSE(fs::exists(folder_ / "kept" / "best")) << "nothing is tested";
+  workload_.test = workload_.train;
+  options.keep_best = false;
+  now(options);
+  EXPECT_FALSE(fs::exists(folder_ / "kept" / "best"));
+  options.keep_best = true;
+  now(options);
+  EXPECT_TRUE(fs::exists(folder_ / "kept" / "best"));
+}
+
 TEST_F(RunParts, WhatIfIsAnsweredOfBatchesAndWithAFolderInAFile) {
   config_.what_if = "fp16";
   config_.data = "synthetic-linear";
@@ -352,11 +369,46 @@ TEST_F(RunParts, WhatIfIsAnsweredOfBatchesAndWithAFolderInAFile) {
   ASSERT_TRUE(without.what_if);
   EXPECT_FALSE(without.what_if->cures.empty());
   EXPECT_TRUE(without.what_if_policy.empty());
-  EXPECT_FALSE(fs::exists("op-policy-fp16.txt"));
   RunOptions options = to_the_end();
   EXPECT_EQ(now(options).what_if_policy, folder_ / "op-policy-fp16.txt");
   options.resume = true;
   EXPECT_FALSE(now(options).what_if) << "the run was over, and no batch was looked at";
+}
+
+// As if another run had thrown: what was measured stands in the checkpoint as well.
+TEST_F(RunParts, ItsStateIsKeptAfterTheStepsThatItTook) {
+  RunInParts one(config_, parse_run("fp32"), workload_, c10::kCPU, to_the_end(), 0);
+  one.keep_last();
+  EXPECT_FALSE(fs::exists(folder_ / "kept" / "last")) << "no step";
+  EXPECT_TRUE(one.advance(5));
+  one.keep_last();
+  const checkpoint::Checkpoint kept = checkpoint::load(folder_ / "kept");
+  EXPECT_EQ(kept.text.at("demi.step"), "5");
+  EXPECT_TRUE(kept.numbers.contains("measured"));
+}
+
+TEST_F(RunParts, TheAverageIsWhatIsShipped) {
+  for (const double ema : {0.0, 0.5}) {
+    config_.ema = ema;
+    now(to_the_end());
+    const auto shipped = checkpoint::load_safetensors(folder_ / "model.safetensors").tensors;
+    const auto trained = checkpoint::load(folder_ / "kept").model;
+    bool are_equal = true;
+    for (const auto& [name, tensor] : trained)
+      are_equal = are_equal && tensor.equal(shipped.at(name));
+    EXPECT_EQ(are_equal, ema == 0) << ema;
+    fs::remove_all(folder_ / "kept");
+  }
+}
+
+// 24 steps, of which every third is looked at.
+TEST_F(RunParts, WhatTheMonitorSeesIsToldAndKept) {
+  config_.monitor = 3;
+  std::size_t told = 0;
+  RunOptions options = to_the_end();
+  options.on_health = [&](const monitor::StepHealth&) { ++told; };
+  EXPECT_EQ(now(options).health.size(), 8u);
+  EXPECT_EQ(told, 8u);
 }
 
 TEST_F(RunParts, StoppedBeforeItsFirstStepThereIsNothingToKeep) {
@@ -439,11 +491,28 @@ TEST_F(RunParts, TheTestIsOfTheFileThatIsShipped) {
 }
 
 TEST_F(Overflow, IsSaidOnceAndOfTraining) {
+  config_.epochs = 3;
   const RunResult result = trained("fp16");
   ASSERT_TRUE(result.history.failed);
+  // The epoch in which a run failed is no whole one.
+  const auto& epochs = result.history.epochs;
+  double whole = 0;
+  for (std::size_t i = 0; i + 1 < epochs.size(); ++i) whole += epochs[i].seconds;
+  const auto count = static_cast<double>(epochs.size()) - 1;
+  EXPECT_DOUBLE_EQ(result.seconds_per_epoch, count > 0 ? whole / count : result.seconds);
   EXPECT_THAT(*result.history.failed, ::testing::Not(::testing::HasSubstr("as shipped")));
   EXPECT_EQ(result.remark, "") << "the scaler's own business";
   EXPECT_GT(result.skipped_steps, 0);
+}
+
+TEST_F(Overflow, ItsOriginIsToldAndKept) {
+  config_.detect_anomaly = true;
+  std::size_t told = 0;
+  RunOptions options{.folder = folder_};
+  options.on_origin = [&](const monitor::Origin&) { ++told; };
+  const RunResult result = run(config_, parse_run("fp16"), workload_, c10::kCPU, options);
+  EXPECT_FALSE(result.origins.empty());
+  EXPECT_EQ(told, result.origins.size());
 }
 
 TEST(Run, APartOfAPolicyFileThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
