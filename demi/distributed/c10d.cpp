@@ -152,12 +152,13 @@ class C10dCollectives : public Collectives {
 
  private:
   // One collective begins at a time: c10d's flight recorder, which all groups of a process share,
-  // enters their states into a map without a lock (a crash in LibTorch 2.11).
+  // enters their states into a map without a lock (a crash in LibTorch 2.11). A member: in begin()
+  // each kind of collective would have a lock of its own.
+  static inline std::mutex one_at_a_time_;
   template <class Start>
   static std::unique_ptr<Collective> begin(const at::Tensor& tensor, const Start& start) {
-    static std::mutex one_at_a_time;
     std::vector<at::Tensor> tensors{tensor};
-    const std::lock_guard lock(one_at_a_time);
+    const std::lock_guard lock(one_at_a_time_);
     return std::make_unique<C10dCollective>(start(tensors));
   }
 
@@ -166,8 +167,8 @@ class C10dCollectives : public Collectives {
 };
 
 // The class stands here and not in the plugin, which only makes the backend: NCCL's collectives and
-// Gloo's then begin under the same lock. A function-local static of a header would be one for each
-// library, since inline functions are hidden.
+// Gloo's then begin under the same lock. In a header it would be one for each library, since what
+// is inline is hidden.
 class NcclCollectives final : public C10dCollectives {
  public:
   // Connects here: the first collective would, and wait for the other ranks under the lock.

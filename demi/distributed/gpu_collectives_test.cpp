@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -43,6 +44,9 @@ struct Script {
   std::atomic<int> connected = 0, began = 0, synchronised = 0, aborted = 0, shut_down = 0;
   std::atomic<std::int64_t> timeout_ms = 0;
 };
+
+std::atomic<bool> begins_slowly = false;
+std::atomic<int> beginning = 0, most_at_once = 0;
 
 std::array<std::shared_ptr<Script>, 2> scripts;
 
@@ -88,6 +92,11 @@ class Backend final : public c10d::Backend {
  private:
   c10::intrusive_ptr<c10d::Work> begin() {
     ++script_->began;
+    if (begins_slowly) {
+      most_at_once = std::max<int>(most_at_once, ++beginning);
+      std::this_thread::sleep_for(milliseconds(50));
+      --beginning;
+    }
     return c10::make_intrusive<Work>(script_);
   }
   std::shared_ptr<Script> script_;
@@ -248,6 +257,23 @@ TEST_F(GroupWithGpus, OthersBeginWhileItConnects) {
   const auto errors = on_ranks(1, [](ProcessGroup& group) { group.all_reduce(on_gpu()); });
   other.join();
   EXPECT_THAT(errors, ElementsAre(""));
+}
+
+// Of all groups and kinds: c10d's flight recorder has no lock of its own.
+TEST_F(GroupWithGpus, OneCollectiveBeginsAtATime) {
+  for (const auto& script : scripts) script->over = true;
+  const auto errors = on_ranks(2, [](ProcessGroup& group) {
+    group.all_reduce(on_gpu());
+    group.barrier();
+    begins_slowly = true;
+    if (group.rank() == 0) group.all_reduce(on_gpu());
+    if (group.rank() == 1) group.broadcast(on_gpu());
+    group.barrier();
+  });
+  begins_slowly = false;
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(scripts[0]->began + scripts[1]->began, 4);
+  EXPECT_EQ(most_at_once, 1);
 }
 
 TEST(GroupWithoutNccl, SaysWhy) {
