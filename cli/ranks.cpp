@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/cuda.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -89,9 +90,13 @@ std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment
 
 bool run_as_ranks(const train::Config& config) {
   if (config.ranks == 1 || launched().world_size > 1) return false;
+  // Said once, before all ranks say it.
   if (!config.devices.empty())
     for (const std::string& name : train::device_list(config.devices, "--devices"))
-      pick_device(name);  // said once, before all ranks say it
+      pick_device(name);
+  else
+    train::require_gpus(config, pick_device(config.device),
+                        static_cast<int>(torch::cuda::device_count()));
   const distributed::ServedStore store = distributed::serve_store();
   const int threads = threads_of_rank(config);
   const auto count = static_cast<int>(config.ranks);

@@ -69,4 +69,19 @@ void check_devices(const Config& config) {
                       .advice = "leave out one of them"});
 }
 
+void require_gpus(const Config& config, c10::Device device, int gpus) {
+  if (!device.is_cuda() || !config.devices.empty() || config.ranks == 1) return;
+  const bool is_one = is_gpu(config.device);
+  if (!is_one && config.ranks <= gpus) return;
+  throw DeviceError(
+      {.where = "--ranks",
+       .what = "each rank needs a GPU of its own",
+       .seen = is_one ? fmt::format("--ranks {} with --device {}", config.ranks, config.device)
+                      : fmt::format("--ranks {}, and {} GPU{} here", config.ranks, gpus,
+                                    gpus == 1 ? "" : "s"),
+       .accepted = fmt::format("at most {}", std::max(gpus, 1)),
+       .advice = is_one ? "--devices cuda:0,cuda:1 names one for each; --device cpu needs none"
+                        : "--device cpu needs none"});
+}
+
 }  // namespace demi::train

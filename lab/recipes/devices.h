@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,5 +21,10 @@ DEMI_API std::string device_of_rank(const Config& config, int rank);
 
 /// Throws UsageError where Config::devices contradicts Config::ranks or Config::device.
 DEMI_API void check_devices(const Config& config);
+
+/// Throws DeviceError if the ranks of one machine do not have a GPU each: `device` is that of
+/// Config::device, and `gpus` the number of GPUs here. Does nothing for ranks on the CPU, or if
+/// Config::devices names one for each.
+DEMI_API void require_gpus(const Config& config, c10::Device device, int gpus);
 
 }  // namespace demi::train

@@ -21,11 +21,11 @@ Config with(const std::vector<Assignment>& given) {
   return config;
 }
 
-template <class Run>
+template <class Error = UsageError, class Run>
 std::string refusal(const Run& run) {
   try {
     run();
-  } catch (const UsageError& error) {
+  } catch (const Error& error) {
     return error.what();
   }
   return "";
@@ -68,6 +68,24 @@ TEST(Devices, ContradictoryValues) {
                 HasSubstr(std::string("--device ") + device + " with --devices cuda:0,cuda:1"));
   for (const char* device : {"auto", "cuda", "cuda:1"})
     with({{"devices", "cuda:0,cuda:1", "--devices"}, {"device", device, "--device"}});
+}
+
+TEST(Devices, AreOneGpuForEachRank) {
+  const c10::Device cpu(c10::kCPU), gpu(c10::kCUDA, 0);
+  const auto ranks = [](const std::string& count, const std::string& device) {
+    return with({{"ranks", count, "--ranks"}, {"device", device, "--device"}});
+  };
+  const auto too_many = [&](const Config& config, int gpus) {
+    return refusal<DeviceError>([&] { require_gpus(config, gpu, gpus); });
+  };
+  EXPECT_THAT(too_many(ranks("3", "cuda"), 2),
+              AllOf(HasSubstr("--ranks 3, and 2 GPUs here"), HasSubstr("at most 2")));
+  EXPECT_THAT(too_many(ranks("2", "auto"), 1), HasSubstr("and 1 GPU here"));
+  EXPECT_THAT(too_many(ranks("2", "cuda:1"), 8), HasSubstr("--ranks 2 with --device cuda:1"));
+  require_gpus(ranks("3", "cuda"), gpu, 3);
+  require_gpus(ranks("3", "auto"), cpu, 0);
+  require_gpus(ranks("1", "cuda:1"), gpu, 2);
+  require_gpus(with({{"devices", "cuda:1,cuda:2,cuda:3", "--devices"}}), gpu, 2);
 }
 
 // The batch of all ranks together stays.
