@@ -94,9 +94,8 @@ bool run_as_ranks(const train::Config& config) {
   if (!config.devices.empty())
     for (const std::string& name : train::device_list(config.devices, "--devices"))
       pick_device(name);
-  else
-    train::require_gpus(config, pick_device(config.device),
-                        static_cast<int>(torch::cuda::device_count()));
+  else if (pick_device(config.device).is_cuda())
+    train::require_gpus(config, static_cast<int>(torch::cuda::device_count()));
   const distributed::ServedStore store = distributed::serve_store();
   const int threads = threads_of_rank(config);
   const auto count = static_cast<int>(config.ranks);

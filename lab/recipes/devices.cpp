@@ -69,8 +69,8 @@ void check_devices(const Config& config) {
                       .advice = "leave out one of them"});
 }
 
-void require_gpus(const Config& config, c10::Device device, int gpus) {
-  if (!device.is_cuda() || !config.devices.empty() || config.ranks == 1) return;
+void require_gpus(const Config& config, int gpus) {
+  if (!config.devices.empty() || config.ranks == 1) return;
   const bool is_one = is_gpu(config.device);
   if (!is_one && config.ranks <= gpus) return;
   throw DeviceError(

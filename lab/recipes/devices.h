@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,9 +20,8 @@ DEMI_API std::string device_of_rank(const Config& config, int rank);
 /// Throws UsageError where Config::devices contradicts Config::ranks or Config::device.
 DEMI_API void check_devices(const Config& config);
 
-/// Throws DeviceError if the ranks of one machine do not have a GPU each: `device` is that of
-/// Config::device, and `gpus` the number of GPUs here. Does nothing for ranks on the CPU, or if
-/// Config::devices names one for each.
-DEMI_API void require_gpus(const Config& config, c10::Device device, int gpus);
+/// For ranks of one machine that train on GPUs: throws DeviceError if they do not have one each.
+/// `gpus`: the number of GPUs here. Config::devices names one for each, and is not looked at.
+DEMI_API void require_gpus(const Config& config, int gpus);
 
 }  // namespace demi::train
