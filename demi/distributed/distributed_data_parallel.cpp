@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "demi/core/crc32c.h"
 #include "demi/core/error.h"
 #include "demi/core/version.h"
 #include "demi/distributed/process_group.h"
@@ -79,22 +80,18 @@ std::string description(const torch::nn::Module& model, const DistributedOptions
   return text;
 }
 
-// FNV-1a (Fowler, Noll, Vo), of 64 bits.
-std::uint64_t checksum(const at::Tensor& tensor) {
+std::uint32_t checksum(const at::Tensor& tensor) {
   const at::Tensor bytes = tensor.detach().cpu().contiguous();
-  const auto* byte = static_cast<const std::uint8_t*>(bytes.const_data_ptr());
-  std::uint64_t sum = 0xcbf29ce484222325;
-  for (std::size_t i = 0; i < bytes.nbytes(); ++i) sum = (sum ^ byte[i]) * 0x100000001b3;
-  return sum;
+  return crc32c(bytes.const_data_ptr(), bytes.nbytes());
 }
 
 std::string weights_of(const torch::nn::Module& model) {
   std::string text;
   for (const auto& parameter : model.named_parameters())
-    text +=
-        fmt::format("parameter {}: checksum {:x}\n", parameter.key(), checksum(parameter.value()));
+    text += fmt::format("parameter {}: checksum {:08x}\n", parameter.key(),
+                        checksum(parameter.value()));
   for (const auto& buffer : model.named_buffers())
-    text += fmt::format("buffer {}: checksum {:x}\n", buffer.key(), checksum(buffer.value()));
+    text += fmt::format("buffer {}: checksum {:08x}\n", buffer.key(), checksum(buffer.value()));
   return text;
 }
 

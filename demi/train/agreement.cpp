@@ -5,22 +5,23 @@
 #include <torch/serialize/output-archive.h>
 
 #include <cstddef>
-#include <functional>
+#include <cstdint>
 #include <sstream>
 #include <typeinfo>
 #include <vector>
 
+#include "demi/core/crc32c.h"
 #include "demi/optim/optimizer.h"
 
 namespace demi::train {
 namespace {
 
-std::size_t checksum(const torch::optim::OptimizerOptions& options) {
+std::uint32_t checksum(const torch::optim::OptimizerOptions& options) {
   torch::serialize::OutputArchive archive;
   options.serialize(archive);
   std::ostringstream bytes;
   archive.save_to(bytes);
-  return std::hash<std::string>()(bytes.str());
+  return crc32c(bytes.str());
 }
 
 }  // namespace
@@ -57,7 +58,8 @@ std::string agreement_on(const torch::optim::Optimizer& optimizer, const std::st
     const std::string group = fmt::format("{}, group {}", name, g);
     text += fmt::format("{}: {} parameters\n", group, groups[g].params().size());
     if (!ours)
-      text += fmt::format("{}: options with checksum {:x}\n", group, checksum(groups[g].options()));
+      text +=
+          fmt::format("{}: options with checksum {:08x}\n", group, checksum(groups[g].options()));
     for (const auto& [option, value] : ours ? numbers[g] : StateDict())
       text += fmt::format("{}: {} {}\n", group, option, value);
   }
