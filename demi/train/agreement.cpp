@@ -66,4 +66,25 @@ std::string agreement_on(const torch::optim::Optimizer& optimizer, const std::st
   return text;
 }
 
+std::string agreement_on(const Setup& setup) {
+  const TrainerOptions& o = setup.options;
+  std::string text = fmt::format(
+      "max_steps {}\nprecision {}\nautocast {}\nlabel_smoothing {}\nclip_norm {}\n"
+      "accumulate {}\nema_decay {}\nearly_stopping {}\nread_every {}\ngive_up_after {}\n"
+      "optimizers {}\nschedule {}\nmomentum_schedule {}\nlosses {}\nflush_subnormals {}\n",
+      o.max_steps, setup.precision.name, o.autocast, o.label_smoothing, o.clip_norm, o.accumulate,
+      o.ema_decay, o.early_stopping, o.read_every, o.give_up_after, o.optimizers.size(),
+      o.schedule ? "given" : "none", o.momentum_schedule ? "given" : "none",
+      o.losses ? "given" : "none", o.flush_subnormals);
+  text += agreement_on(o.op_policy);
+  for (const auto& optimizer : o.optimizers)
+    text += fmt::format("learning rate {}\n", optimizer->param_groups().front().options().get_lr());
+  for (std::size_t i = 0; i < o.optimizers.size(); ++i)
+    text += agreement_on(*o.optimizers[i], fmt::format("optimizer {}", i));
+  text += agreement_on(setup.scaler.options());
+  for (const auto& [name, number] : setup.scaler.state_dict())
+    text += fmt::format("scaler: {} {}\n", name, number);
+  return text;
+}
+
 }  // namespace demi::train

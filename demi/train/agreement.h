@@ -7,6 +7,7 @@
 
 #include "demi/autocast/op_policy.h"
 #include "demi/scaler/scale_rule.h"
+#include "demi/train/setup.h"
 
 namespace demi::train {
 
@@ -17,5 +18,7 @@ std::string agreement_on(const std::optional<OpPolicy>& policy);
 /// Class, parameter groups and their options. `name`: "optimizer 0". Options of LibTorch's classes
 /// other than the learning rate are one line with a checksum.
 std::string agreement_on(const torch::optim::Optimizer& optimizer, const std::string& name);
+/// Options, precision, optimizers and scaler of a training.
+std::string agreement_on(const Setup& setup);
 
 }  // namespace demi::train

@@ -2,32 +2,21 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <torch/types.h>
-#include <torch/version.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <filesystem>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <utility>
 
-#include "demi/checkpoint/manifest.h"
-#include "demi/checkpoint/prepared_state.h"
-#include "demi/checkpoint/random_state.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
-#include "demi/core/version.h"
 #include "demi/data/to_device.h"
 #include "demi/train/agreement.h"
 #include "demi/train/evaluate.h"
@@ -39,24 +28,8 @@ namespace {
 
 using profile::Phase;
 
-constexpr std::string_view kGradient = "gradient/";
-constexpr auto kRankSeed = "ranks/seed";
-
 double learning_rate(const torch::optim::Optimizer& optimizer) {
   return optimizer.param_groups().front().options().get_lr();
-}
-
-std::map<std::string, at::Tensor> parameters_of(const torch::nn::Module& module) {
-  std::map<std::string, at::Tensor> all;
-  for (const auto& parameter : module.named_parameters()) all[parameter.key()] = parameter.value();
-  return all;
-}
-
-// In the parameter's layout, as backward makes gradients: sums over them keep their order.
-at::Tensor gradient_like(const at::Tensor& parameter, const at::Tensor& value) {
-  return at::empty_like(parameter,
-                        parameter.options().dtype(value.scalar_type()).requires_grad(false))
-      .copy_(value);
 }
 
 EvaluateOptions evaluate_options(const Setup& setup) {
@@ -129,32 +102,7 @@ std::uint64_t seed_of_cpu() {
   return generator.current_seed();
 }
 
-// With several ranks, those other than the first save nothing.
-CheckpointOptions checkpoints_of(const Setup& setup) {
-  return setup.ranks.is_first() ? setup.options.checkpoints : CheckpointOptions();
-}
-
 }  // namespace
-
-Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup) {
-  Beginning beginning{
-      .progress = read_progress(from), .gradients = {}, .rank_seed = {}, .random = {}};
-  if (const auto seed = from.state.extract(kRankSeed); !seed.empty())
-    beginning.rank_seed = std::bit_cast<std::uint64_t>(seed.mapped().item<int64_t>());
-  const auto parameters = parameters_of(*setup.network.module);
-  const at::NoGradGuard no_grad;
-  for (auto& [name, saved] : checkpoint::take_part(from.state, kGradient)) {
-    const auto parameter = parameters.find(name);
-    if (parameter == parameters.end() || parameter->second.sizes() != saved.sizes() ||
-        !saved.is_floating_point())
-      throw UsageError({.where = "train.Trainer.resume",
-                        .what = "a gradient in the checkpoint is that of another model",
-                        .seen = c10::str(name, " ", saved.sizes()),
-                        .accepted = "names and shapes of this module's parameters"});
-    beginning.gradients[name] = gradient_like(parameter->second, std::exchange(saved, {}));
-  }
-  return beginning;
-}
 
 Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validation, int64_t epochs,
          std::optional<Beginning> beginning)
@@ -164,8 +112,11 @@ Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validat
       validation_(validation),
       epochs_(epochs),
       beginning_(std::move(beginning)),
-      timer_(setup.options.device, setup.options.synchronise_phases),
-      saves_(checkpoints_of(setup), setup.options.should_save) {
+      state_(setup, progress_,
+             [this] {
+               if (is_counting_) count_seconds();
+             }),
+      timer_(setup.options.device, setup.options.synchronise_phases) {
   const Cut cut = cut_of(training, options_);
   if (beginning_) {
     check_cut(beginning_->progress, cut);
@@ -181,23 +132,7 @@ Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validat
 // Before the first step: ranks that differ here would leave each other, or wait for each other.
 void Run::require_same_on_ranks() const {
   if (!setup_.ranks.are_several()) return;
-  const TrainerOptions& o = options_;
-  std::string text = fmt::format(
-      "epochs {}\nmax_steps {}\nprecision {}\nautocast {}\nlabel_smoothing {}\nclip_norm {}\n"
-      "accumulate {}\nema_decay {}\nearly_stopping {}\nread_every {}\ngive_up_after {}\n"
-      "optimizers {}\nschedule {}\nmomentum_schedule {}\nlosses {}\nflush_subnormals {}\n",
-      epochs_, o.max_steps, setup_.precision.name, o.autocast, o.label_smoothing, o.clip_norm,
-      o.accumulate, o.ema_decay, o.early_stopping, o.read_every, o.give_up_after,
-      o.optimizers.size(), o.schedule ? "given" : "none", o.momentum_schedule ? "given" : "none",
-      o.losses ? "given" : "none", o.flush_subnormals);
-  text += agreement_on(o.op_policy);
-  for (const auto& optimizer : o.optimizers)
-    text += fmt::format("learning rate {}\n", learning_rate(*optimizer));
-  for (std::size_t i = 0; i < o.optimizers.size(); ++i)
-    text += agreement_on(*o.optimizers[i], fmt::format("optimizer {}", i));
-  text += agreement_on(setup_.scaler.options());
-  for (const auto& [name, number] : setup_.scaler.state_dict())
-    text += fmt::format("scaler: {} {}\n", name, number);
+  std::string text = fmt::format("epochs {}\n", epochs_) + agreement_on(setup_);
   text += fmt::format("{} batches of training\n{} examples of training for each rank\n",
                       training_.batches(), training_.examples());
   text += fmt::format("validation {}\n",
@@ -228,7 +163,7 @@ void Run::begin() {
   const bool is_begun = std::exchange(is_begun_, true);
   const auto agree_on_seed = [&](std::optional<std::uint64_t> saved) {
     if (!is_begun && setup_.ranks.are_several())
-      rank_seed_ = setup_.ranks.of_first(saved.value_or(seed_of_cpu()));
+      state_.set_rank_seed(setup_.ranks.of_first(saved.value_or(seed_of_cpu())));
   };
   if (!beginning_) return agree_on_seed({});
   if (progress_.in_epoch) {
@@ -236,10 +171,7 @@ void Run::begin() {
     tell_epoch_begin();
   }
   const at::NoGradGuard no_grad;
-  for (auto& [name, parameter] : parameters_of(*setup_.network.module)) {
-    const auto saved = beginning_->gradients.find(name);
-    if (saved != beginning_->gradients.end()) parameter.mutable_grad() = saved->second;
-  }
+  set_gradients(*beginning_, *setup_.network.module);
   for (at::Tensor* sum : {&progress_.window.loss, &progress_.window.correct})
     if (sum->defined()) *sum = sum->to(options_.device);
   // The sums of an open step are in those of rank 0.
@@ -266,7 +198,7 @@ bool Run::advance(int64_t steps) {
     return go_on(progress_.step + std::min(steps, most));
   } catch (const DeviceError& error) {
     keep_after_exception();
-    const std::string last = last_checkpoint();
+    const std::string last = state_.last_checkpoint();
     if (last.empty()) throw;
     throw DeviceError({.what = error.what(), .advice = last});
   } catch (...) {
@@ -280,28 +212,10 @@ bool Run::advance(int64_t steps) {
 void Run::keep_after_exception() {
   try {
     taken_from_device();
-    save_after_exception();
+    state_.save_after_exception(stage_);
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device or the disk is what has failed; the
                    // first exception says so
   }
-}
-
-// Where ranks go on that have lost one. Nothing for one process, and without a folder.
-std::string Run::last_checkpoint() const {
-  const std::filesystem::path& folder = options_.checkpoints.folder;
-  if (!setup_.ranks.are_several() || folder.empty()) return {};
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    try {
-      const std::filesystem::path last = checkpoint::find(folder);
-      const int64_t step = checkpoint::read_manifest(last).step;
-      const char* newer =
-          setup_.ranks.is_first() ? "" : ", unless rank 0 saves another one as it ends";
-      return fmt::format("the last checkpoint is that of step {}, {}{}", step, last.string(),
-                         newer);
-    } catch (const DataError&) {  // NOLINT(bugprone-empty-catch): none, or rank 0 removes it now
-    }
-  }
-  return "no checkpoint has been saved yet";
 }
 
 bool Run::go_on(int64_t until) {
@@ -321,10 +235,9 @@ bool Run::go_on(int64_t until) {
     if (!history.failed)
       history.failed = ended_badly(history, progress_.bad_steps_in_a_row, options_.give_up_after,
                                    setup_.precision);
-    const bool due = saves_.is_on() && !saved_ && !history.failed && !history.steps.empty();
-    if (of_saving_rank(due) != 0) save();
+    if (state_.is_due_at_end()) save();
   }
-  saves_.finish();
+  state_.finish();
   return false;
 }
 
@@ -357,7 +270,7 @@ bool Run::train_epoch(int64_t until) {
     const bool last = progress_.position == batches;
     const bool first_word = progress_.step == kFirstSteps && options_.give_up_after > 0;
     if (last || first_word || progress_.steps_since_read >= options_.read_every) read();
-    const bool due = is_due_after_batch(step_done);
+    const bool due = state_.is_due_after_batch(step_done);
     if (due && !progress_.history.failed) save();
     if (is_told_to_stop(step_done)) progress_.history.stopped = true;
   }
@@ -380,28 +293,18 @@ bool Run::is_told_to_stop(bool step_done) {
   return options_.should_stop && options_.should_stop();
 }
 
-// Ranks that share the optimizers' states save together, and know it from agree_on_step().
-bool Run::is_due_after_batch(bool step_done) {
-  if (!setup_.shards.empty()) return step_done && std::exchange(save_is_agreed_, false);
-  return saves_.is_due_after_batch(progress_.step, step_done);
-}
-
-// What rank 0 says of saving, if all ranks have to take part in it.
-int64_t Run::of_saving_rank(int64_t number) const {
-  if (setup_.shards.empty()) return number;
-  return static_cast<int64_t>(setup_.ranks.of_first(static_cast<std::uint64_t>(number)));
-}
-
 // One batch; whether a step was taken after it.
 bool Run::train_batch() {
   const bool opens_window = !progress_.window.loss.defined();
-  if (opens_window) setup_.ranks.seed(rank_seed_, progress_.step);
-  if (opens_window && saves_.is_on()) window_random_ = checkpoint::random_states();
+  if (opens_window) {
+    setup_.ranks.seed(state_.rank_seed(), progress_.step);
+    state_.begin_step();
+  }
   timer_.enter(Phase::data);
   const data::Batch batch = data::to_device(
       training_.batch(progress_.epoch.epoch - 1, progress_.position), options_.device);
   stage_ = Stage::kInBatch;
-  saved_ = false;
+  state_.has_changed();
   const int64_t next = progress_.position + 1;
   const bool ends_step = next == training_.batches() || next % options_.accumulate == 0;
   StepView view = view_of(batch, ends_step);
@@ -443,11 +346,11 @@ void Run::agree_on_step() {
   UnreadStep& window = progress_.window;
   const bool stop = options_.should_stop && options_.should_stop();
   const bool counts = window.correct.defined();
-  const bool save = !setup_.shards.empty() && saves_.is_due_after_batch(progress_.step + 1, true);
+  const bool save = state_.asks_to_save();
   const std::vector<double> all = setup_.ranks.totals(
       {stop ? 1.0 : 0.0, static_cast<double>(window.examples), window.loss.item<double>(),
        counts ? static_cast<double>(window.correct.item<int64_t>()) : 0.0, save ? 1.0 : 0.0});
-  save_is_agreed_ = all[4] > 0;
+  state_.agree_to_save(all[4] > 0);
   stop_is_agreed_ = all[0] > 0;
   window.examples = static_cast<int64_t>(all[1]);
   window.loss = at::scalar_tensor(all[2], at::kDouble);
@@ -552,7 +455,7 @@ void Run::end_epoch() {
     epoch.accuracy = static_cast<double>(progress_.correct) / examples;
   const bool was_stopped = progress_.history.stopped;
   if (validation_ && !was_stopped && !progress_.history.failed) validate();
-  if (progress_.history.stopped && !was_stopped && !kept_) keep_open_epoch();
+  if (progress_.history.stopped && !was_stopped && !state_.is_kept()) keep_open_epoch();
   close_epoch();
 }
 
@@ -565,13 +468,10 @@ void Run::close_epoch() {
   history.epochs.push_back(epoch);
   if (epoch.validation) judge_early_stopping();
   progress_.in_epoch = false;
-  if (!kept_) saved_ = false;
+  state_.has_changed();
   for (const auto& callback : setup_.callbacks) callback->on_epoch_end(epoch);
-  enum Due : int64_t { kNo, kLast, kBest };
-  const bool best_due = saves_.is_on() && saves_.keeps_best() && is_best;
-  const bool last_due = !kept_ && saves_.is_due_after_epoch(epoch.epoch);
-  const int64_t due = of_saving_rank(best_due ? kBest : last_due ? kLast : kNo);
-  if (due != kNo) save(due == kBest);
+  const RunState::Due due = state_.due_after_epoch(epoch.epoch, is_best);
+  if (due != RunState::Due::kNo) save(due == RunState::Due::kBest);
 }
 
 void Run::validate() {
@@ -583,88 +483,23 @@ void Run::validate() {
 }
 
 checkpoint::Checkpoint Run::checkpoint() {
-  if (kept_) return *kept_;
-  tell();
-  return captured();
-}
-
-// Steps that were not read are not in it: tell() before.
-checkpoint::Checkpoint Run::captured() {
-  if (is_counting_) count_seconds();
-  for (const auto& shards : setup_.shards) shards->consolidate();
-  if (!setup_.shards.empty() && !setup_.ranks.is_first()) return {};
-  checkpoint::Checkpoint state = checkpoint::capture(setup_.objects());
-  for (const auto& shards : setup_.shards) shards->release();  // `state` holds it
-  if (progress_.window.loss.defined())
-    for (const auto& [name, parameter] : parameters_of(*setup_.network.module))
-      if (parameter.grad().defined())
-        state.state[std::string(kGradient) + name] = parameter.grad().detach();
-  write(progress_, state);
-  if (setup_.ranks.are_several())
-    state.state[kRankSeed] = at::full({1}, std::bit_cast<int64_t>(rank_seed_), at::kLong);
-  add_texts(state.text);
-  return state;
-}
-
-void Run::add_texts(checkpoint::Metadata& text) const {
-  const History& history = progress_.history;
-  text["demi.precision"] = setup_.precision.name;
-  text["demi.epoch"] = std::to_string(progress_.epochs_begun);
-  text["demi.step"] = std::to_string(progress_.step);
-  text["demi.libtorch"] = TORCH_VERSION;
-  text["demi.version"] = version();
-  const auto add_accuracy = [&](const char* name, const Evaluation& evaluation) {
-    if (evaluation.accuracy) text[name] = fmt::format("{}", *evaluation.accuracy);
-  };
-  for (const EpochRecord& epoch : history.epochs)
-    if (epoch.validation) add_accuracy("demi.test_accuracy", *epoch.validation);
-  if (const Evaluation* best = progress_.best()) add_accuracy("demi.best_accuracy", *best);
-  for (const auto& [name, words] : options_.checkpoints.text) text[name] = words;
+  if (!state_.is_kept()) tell();
+  return state_.checkpoint();
 }
 
 // The time that it takes is not the training's.
 void Run::save(bool is_best) {
   tell();
   timer_.pause();
-  const checkpoint::Checkpoint state = captured();  // counts until here
-  if (saves_.is_on()) saves_.save(progress_.step, state, is_best);
-  saved_ = true;
+  state_.save(is_best);  // counts until here
   const auto saving = Clock::now() - counted_;
   counted_ += saving;
   window_start_ += saving;
 }
 
-// Training ends within the epoch: what would go on is the state from before the epoch is closed.
 void Run::keep_open_epoch() {
   tell();
-  kept_ = captured();
-  const bool due = saves_.is_on() && !saved_ && !progress_.history.failed;
-  if (due) saves_.save(progress_.step, *kept_, /*is_best=*/false);
-  saved_ |= due;
-}
-
-// A batch that was interrupted is repeated, with the whole step that it belongs to. An interrupted
-// update is not saved, since it may have changed some of the weights. Nor is anything saved if the
-// other ranks would have to send their share of the optimizers' states: what was saved before is
-// what remains.
-void Run::save_after_exception() {
-  if (!setup_.shards.empty()) return saves_.finish();
-  if (!saves_.is_on() || saved_ || progress_.step == 0 || stage_ == Stage::kInUpdate) return;
-  checkpoint::Checkpoint state = captured();
-  // Between the batches of a step, gradients are those of this rank alone.
-  const bool is_open = setup_.ranks.are_several() && progress_.window.loss.defined();
-  if (stage_ == Stage::kInBatch || is_open) {
-    Progress start = progress_;
-    start.position -= start.position % options_.accumulate;
-    start.window = {};
-    std::erase_if(state.state, [](const auto& item) {
-      return item.first.starts_with(kGradient) || item.first.starts_with("window/");
-    });
-    write(start, state);
-    for (const auto& [name, value] : window_random_) state.state[name] = value;
-  }
-  saves_.save(progress_.step, state, /*is_best=*/false);
-  saves_.finish();
+  state_.keep_open_epoch();
 }
 
 }  // namespace demi::train

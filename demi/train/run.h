@@ -3,32 +3,18 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/data/loader.h"
 #include "demi/profile/phase_timer.h"
 #include "demi/train/progress.h"
-#include "demi/train/save_plan.h"
+#include "demi/train/run_state.h"
 #include "demi/train/setup.h"
 #include "demi/train/training_step.h"
 
 namespace demi::train {
-
-/// Where a run begins that goes on from a checkpoint. The objects of the Setup are loaded already.
-struct Beginning {
-  Progress progress;
-  checkpoint::NamedTensors gradients;  // of an open window, by parameter, as backward makes them
-  std::optional<std::uint64_t> rank_seed;  // of several ranks' random numbers
-  std::function<void()> random;            // sets the random generators; empty: leaves them
-};
-
-/// Reads it, takes its gradients out of the checkpoint, and checks it against the setup. Throws
-/// UsageError.
-Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup);
 
 /// One fit: epochs of steps and validations. Setup and loaders outlive it.
 class Run {
@@ -49,8 +35,6 @@ class Run {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// What an exception finds half done.
-  enum class Stage { kBetweenBatches, kInBatch, kInUpdate };
 
   bool is_over() const;
   bool go_on(int64_t until);
@@ -63,8 +47,6 @@ class Run {
   void take_step(const StepView& view);
   void require_same_on_ranks() const;
   void agree_on_step();
-  bool is_due_after_batch(bool step_done);
-  int64_t of_saving_rank(int64_t number) const;
   bool is_told_to_stop(bool step_done);
   void end_epoch();
   void close_epoch();
@@ -78,13 +60,9 @@ class Run {
   void tell();
   void read();
 
-  checkpoint::Checkpoint captured();
-  void add_texts(checkpoint::Metadata& text) const;
   void save(bool is_best = false);
   void keep_open_epoch();
   void keep_after_exception();
-  void save_after_exception();
-  std::string last_checkpoint() const;
 
   Setup& setup_;
   const TrainerOptions& options_;
@@ -94,13 +72,10 @@ class Run {
   Progress progress_;
   std::optional<Beginning> beginning_;  // until the first batch
   std::vector<UnreadStep> unread_;
+  RunState state_;
   profile::PhaseTimer timer_;
-  SavePlan saves_;
   Stage stage_ = Stage::kBetweenBatches;
-  bool saved_ = false;           // the present state
   bool stop_is_agreed_ = false;  // with several ranks
-  bool save_is_agreed_ = false;  // with several ranks that share the optimizers' states
-  std::uint64_t rank_seed_ = 0;  // likewise, of their random numbers
   bool is_begun_ = false;
   bool ended_ = false;
   bool is_counting_ = false;  // the seconds of the epoch
@@ -108,8 +83,6 @@ class Run {
   std::array<double, profile::kPhaseNames.size()> phases_before_{};
   Clock::time_point counted_, window_start_;
   profile::PhaseTimer::Seconds waited_before_{0};  // for data, when the window began
-  checkpoint::NamedTensors window_random_;         // states of the generators when it began
-  std::optional<checkpoint::Checkpoint> kept_;     // from before its epoch was closed
 };
 
 }  // namespace demi::train

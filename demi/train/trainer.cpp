@@ -10,6 +10,7 @@
 #include "demi/data/tensor_loader.h"
 #include "demi/optim/adam.h"
 #include "demi/train/run.h"
+#include "demi/train/run_state.h"
 #include "demi/train/setup.h"
 
 namespace demi::train {

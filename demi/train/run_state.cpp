@@ -1,0 +1,203 @@
+#include "demi/train/run_state.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+#include <torch/version.h>
+
+#include <bit>
+#include <filesystem>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "demi/checkpoint/manifest.h"
+#include "demi/checkpoint/prepared_state.h"
+#include "demi/checkpoint/random_state.h"
+#include "demi/core/error.h"
+#include "demi/core/version.h"
+
+namespace demi::train {
+namespace {
+
+constexpr std::string_view kGradient = "gradient/";
+constexpr auto kRankSeed = "ranks/seed";
+
+std::map<std::string, at::Tensor> parameters_of(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& parameter : module.named_parameters()) all[parameter.key()] = parameter.value();
+  return all;
+}
+
+// In the parameter's layout, as backward makes gradients: sums over them keep their order.
+at::Tensor gradient_like(const at::Tensor& parameter, const at::Tensor& value) {
+  return at::empty_like(parameter,
+                        parameter.options().dtype(value.scalar_type()).requires_grad(false))
+      .copy_(value);
+}
+
+// With several ranks, those other than the first save nothing.
+CheckpointOptions checkpoints_of(const Setup& setup) {
+  return setup.ranks.is_first() ? setup.options.checkpoints : CheckpointOptions();
+}
+
+}  // namespace
+
+Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup) {
+  Beginning beginning{
+      .progress = read_progress(from), .gradients = {}, .rank_seed = {}, .random = {}};
+  if (const auto seed = from.state.extract(kRankSeed); !seed.empty())
+    beginning.rank_seed = std::bit_cast<std::uint64_t>(seed.mapped().item<std::int64_t>());
+  const auto parameters = parameters_of(*setup.network.module);
+  const at::NoGradGuard no_grad;
+  for (auto& [name, saved] : checkpoint::take_part(from.state, kGradient)) {
+    const auto parameter = parameters.find(name);
+    if (parameter == parameters.end() || parameter->second.sizes() != saved.sizes() ||
+        !saved.is_floating_point())
+      throw UsageError({.where = "train.Trainer.resume",
+                        .what = "a gradient in the checkpoint is that of another model",
+                        .seen = c10::str(name, " ", saved.sizes()),
+                        .accepted = "names and shapes of this module's parameters"});
+    beginning.gradients[name] = gradient_like(parameter->second, std::exchange(saved, {}));
+  }
+  return beginning;
+}
+
+void set_gradients(const Beginning& beginning, const torch::nn::Module& module) {
+  for (auto& [name, parameter] : parameters_of(module)) {
+    const auto saved = beginning.gradients.find(name);
+    if (saved != beginning.gradients.end()) parameter.mutable_grad() = saved->second;
+  }
+}
+
+RunState::RunState(Setup& setup, const Progress& progress, std::function<void()> count_seconds)
+    : setup_(setup),
+      options_(setup.options),
+      progress_(progress),
+      count_seconds_(std::move(count_seconds)),
+      plan_(checkpoints_of(setup), setup.options.should_save) {}
+
+void RunState::begin_step() {
+  if (is_on()) step_random_ = checkpoint::random_states();
+}
+
+void RunState::has_changed() {
+  if (!kept_) is_saved_ = false;
+}
+
+bool RunState::asks_to_save() {
+  return !setup_.shards.empty() && plan_.is_due_after_batch(progress_.step + 1, true);
+}
+
+// Ranks that save together know it from agree_to_save().
+bool RunState::is_due_after_batch(bool step_done) {
+  if (!setup_.shards.empty()) return step_done && std::exchange(save_is_agreed_, false);
+  return plan_.is_due_after_batch(progress_.step, step_done);
+}
+
+RunState::Due RunState::due_after_epoch(std::int64_t epoch, bool is_best) const {
+  const bool best_due = is_on() && plan_.keeps_best() && is_best;
+  const bool last_due = !kept_ && plan_.is_due_after_epoch(epoch);
+  const Due due = best_due ? Due::kBest : last_due ? Due::kLast : Due::kNo;
+  return static_cast<Due>(of_saving_rank(static_cast<std::int64_t>(due)));
+}
+
+bool RunState::is_due_at_end() const {
+  const History& history = progress_.history;
+  const bool due = is_on() && !is_saved_ && !history.failed && !history.steps.empty();
+  return of_saving_rank(due ? 1 : 0) != 0;
+}
+
+// What rank 0 says of saving, if all ranks have to take part in it.
+std::int64_t RunState::of_saving_rank(std::int64_t number) const {
+  if (setup_.shards.empty()) return number;
+  return static_cast<std::int64_t>(setup_.ranks.of_first(static_cast<std::uint64_t>(number)));
+}
+
+checkpoint::Checkpoint RunState::checkpoint() { return kept_ ? *kept_ : captured(); }
+
+checkpoint::Checkpoint RunState::captured() {
+  count_seconds_();
+  for (const auto& shards : setup_.shards) shards->consolidate();
+  if (!setup_.shards.empty() && !setup_.ranks.is_first()) return {};
+  checkpoint::Checkpoint state = checkpoint::capture(setup_.objects());
+  for (const auto& shards : setup_.shards) shards->release();  // `state` holds it
+  if (progress_.window.loss.defined())
+    for (const auto& [name, parameter] : parameters_of(*setup_.network.module))
+      if (parameter.grad().defined())
+        state.state[std::string(kGradient) + name] = parameter.grad().detach();
+  write(progress_, state);
+  if (setup_.ranks.are_several())
+    state.state[kRankSeed] = at::full({1}, std::bit_cast<std::int64_t>(rank_seed_), at::kLong);
+  add_texts(state.text);
+  return state;
+}
+
+void RunState::add_texts(checkpoint::Metadata& text) const {
+  const History& history = progress_.history;
+  text["demi.precision"] = setup_.precision.name;
+  text["demi.epoch"] = std::to_string(progress_.epochs_begun);
+  text["demi.step"] = std::to_string(progress_.step);
+  text["demi.libtorch"] = TORCH_VERSION;
+  text["demi.version"] = version();
+  const auto add_accuracy = [&](const char* name, const Evaluation& evaluation) {
+    if (evaluation.accuracy) text[name] = fmt::format("{}", *evaluation.accuracy);
+  };
+  for (const EpochRecord& epoch : history.epochs)
+    if (epoch.validation) add_accuracy("demi.test_accuracy", *epoch.validation);
+  if (const Evaluation* best = progress_.best()) add_accuracy("demi.best_accuracy", *best);
+  for (const auto& [name, words] : options_.checkpoints.text) text[name] = words;
+}
+
+void RunState::save(bool is_best) {
+  const checkpoint::Checkpoint state = captured();
+  if (is_on()) plan_.save(progress_.step, state, is_best);
+  is_saved_ = true;
+}
+
+void RunState::keep_open_epoch() {
+  kept_ = captured();
+  const bool due = is_on() && !is_saved_ && !progress_.history.failed;
+  if (due) plan_.save(progress_.step, *kept_, /*is_best=*/false);
+  is_saved_ |= due;
+}
+
+void RunState::save_after_exception(Stage stage) {
+  if (!setup_.shards.empty()) return finish();
+  if (!is_on() || is_saved_ || progress_.step == 0 || stage == Stage::kInUpdate) return;
+  checkpoint::Checkpoint state = captured();
+  // Between the batches of a step, gradients are those of this rank alone.
+  const bool is_open = setup_.ranks.are_several() && progress_.window.loss.defined();
+  if (stage == Stage::kInBatch || is_open) {
+    Progress start = progress_;
+    start.position -= start.position % options_.accumulate;
+    start.window = {};
+    std::erase_if(state.state, [](const auto& item) {
+      return item.first.starts_with(kGradient) || item.first.starts_with("window/");
+    });
+    write(start, state);
+    for (const auto& [name, value] : step_random_) state.state[name] = value;
+  }
+  plan_.save(progress_.step, state, /*is_best=*/false);
+  finish();
+}
+
+std::string RunState::last_checkpoint() const {
+  const std::filesystem::path& folder = options_.checkpoints.folder;
+  if (!setup_.ranks.are_several() || folder.empty()) return {};
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    try {
+      const std::filesystem::path last = checkpoint::find(folder);
+      const std::int64_t step = checkpoint::read_manifest(last).step;
+      const char* newer =
+          setup_.ranks.is_first() ? "" : ", unless rank 0 saves another one as it ends";
+      return fmt::format("the last checkpoint is that of step {}, {}{}", step, last.string(),
+                         newer);
+    } catch (const DataError&) {  // NOLINT(bugprone-empty-catch): none, or rank 0 removes it now
+    }
+  }
+  return "no checkpoint has been saved yet";
+}
+
+}  // namespace demi::train

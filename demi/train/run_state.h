@@ -1,0 +1,106 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/train/progress.h"
+#include "demi/train/save_plan.h"
+#include "demi/train/setup.h"
+
+namespace demi::train {
+
+/// Where a run begins that goes on from a checkpoint. The objects of the Setup are loaded already.
+struct Beginning {
+  Progress progress;
+  checkpoint::NamedTensors gradients;  // of an open window, by parameter, as backward makes them
+  std::optional<std::uint64_t> rank_seed;  // of several ranks' random numbers
+  std::function<void()> random;            // sets the random generators; empty: leaves them
+};
+
+/// Reads it, takes its gradients out of the checkpoint, and checks it against the setup. Throws
+/// UsageError.
+Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup);
+
+/// The parameters' gradients become those of the beginning.
+void set_gradients(const Beginning& beginning, const torch::nn::Module& module);
+
+/// What an exception finds half done.
+enum class Stage { kBetweenBatches, kInBatch, kInUpdate };
+
+/// Captures and saves the state of a run, as checkpoints hold it. Ranks that share the optimizers'
+/// states save together. All steps have to be in the history of `progress` before a state is
+/// captured.
+class RunState {
+ public:
+  /// `count_seconds` is called before a state is captured: it brings the times in `progress` up to
+  /// that moment. Setup and progress outlive the object.
+  RunState(Setup& setup, const Progress& progress, std::function<void()> count_seconds);
+
+  /// Whether checkpoints are saved at all.
+  bool is_on() const { return plan_.is_on(); }
+
+  /// Several ranks draw random numbers by this seed, and a run that goes on by the same.
+  void set_rank_seed(std::uint64_t seed) { rank_seed_ = seed; }
+  std::uint64_t rank_seed() const { return rank_seed_; }
+
+  /// A step begins: if one of its batches is interrupted, it is repeated with the random numbers
+  /// from here on.
+  void begin_step();
+
+  /// The state is not the one that was saved last.
+  void has_changed();
+
+  /// If ranks save together: whether this rank asks for it after the step that it is about to take.
+  bool asks_to_save();
+  /// What the ranks have made of it.
+  void agree_to_save(bool save) { save_is_agreed_ = save; }
+
+  bool is_due_after_batch(bool step_done);
+  enum class Due : std::int64_t { kNo, kLast, kBest };
+  Due due_after_epoch(std::int64_t epoch, bool is_best) const;
+  bool is_due_at_end() const;
+
+  /// Of a run that was ended within an epoch, the state that was kept; else the present one.
+  checkpoint::Checkpoint checkpoint();
+
+  void save(bool is_best);
+
+  /// Training ends within the epoch: what would go on is the state from before the epoch is closed.
+  void keep_open_epoch();
+  bool is_kept() const { return kept_.has_value(); }
+
+  /// A batch that was interrupted is repeated, with the whole step that it belongs to. An
+  /// interrupted update is not saved, since it may have changed some of the weights. Nor is
+  /// anything saved if the other ranks would have to send their share of the optimizers' states:
+  /// what was saved before is what remains.
+  void save_after_exception(Stage stage);
+
+  /// Waits until everything is on the disk. Throws what writing it threw.
+  void finish() { plan_.finish(); }
+
+  /// In words, where ranks go on that have lost one. Empty for one process, and without a folder.
+  std::string last_checkpoint() const;
+
+ private:
+  checkpoint::Checkpoint captured();
+  void add_texts(checkpoint::Metadata& text) const;
+  std::int64_t of_saving_rank(std::int64_t number) const;
+
+  Setup& setup_;
+  const TrainerOptions& options_;
+  const Progress& progress_;
+  const std::function<void()> count_seconds_;
+  SavePlan plan_;
+  bool is_saved_ = false;        // the present state
+  bool save_is_agreed_ = false;  // by ranks that share the optimizers' states
+  std::uint64_t rank_seed_ = 0;
+  checkpoint::NamedTensors step_random_;        // states of the generators when the step began
+  std::optional<checkpoint::Checkpoint> kept_;  // from before its epoch was closed
+};
+
+}  // namespace demi::train
