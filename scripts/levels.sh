@@ -29,7 +29,7 @@ for level in "${levels[@]}"; do
   name=${level%%: *}
   read -ra settings <<<"${level#*: }"
   say "unit tests, $name: ${settings[*]}"
-  env "${settings[@]}" ctest --test-dir "$folder" --output-on-failure --label-regex '^unit$' --no-label-summary \
+  env "${settings[@]}" ctest --test-dir "$folder" --parallel 2 --output-on-failure --label-regex '^unit$' --no-label-summary \
     --no-tests=error 2>&1 | tee "$log" || failed+=("$name")
   passed=$(sed -n 's/.*tests passed, 0 tests failed out of \([0-9]*\)$/\1/p' "$log" | tail -n 1)
   total=$((total + ${passed:-0}))
