@@ -24,21 +24,6 @@ namespace {
 
 using namespace what_if_testing;
 using ::testing::HasSubstr;
-using train::testing::Rows;
-
-// The first layer hands `x` on, exactly: powers of two, which the tests below follow by hand.
-Plain handing_on(const std::function<at::Tensor(const at::Tensor&)>& between) {
-  Plain model;
-  const at::NoGradGuard no_grad;
-  model->big->weight.copy_(at::eye(kFeatures));
-  model->big->bias.zero_();
-  model->between = between;
-  return model;
-}
-
-Rows rows_of(const at::Tensor& x) { return {x, at::zeros({x.size(0), 1}), 4}; }
-
-at::Tensor filled(double number) { return at::full({4, kFeatures}, number, torch::kFloat); }
 
 TEST(RangeTrace, TheGreatestIsThatOfAllBatches) {
   const at::Tensor x = at::cat({filled(2), filled(-std::ldexp(1, 18)), filled(8)});
