@@ -68,6 +68,9 @@ class CliRanks : public Cli {
     return found;
   }
 
+  // What ranks say and do of threads depends on it. A test may set it in a process of its own.
+  CliRanks() { unsetenv("OMP_NUM_THREADS"); }
+
   template <class Condition>
   static bool wait_for(const Condition& is_so, std::chrono::seconds limit) {
     const auto end = std::chrono::steady_clock::now() + limit;
@@ -117,21 +120,17 @@ class CliRanks : public Cli {
 // over the ranks round, in each of five layers; the steps before add theirs, and the MLP is well
 // conditioned at the beginning of training: no factor of more than 2 a step of 100.
 TEST_F(CliRanks, TrainAsOneProcess) {
-  const Outcome one = run(mlp(1)), two = run(mlp(2)), four = run(mlp(4));
+  const Outcome one = run(mlp(1)), two = run(mlp(2));
   ASSERT_EQ(one.code, 0) << one.err;
   ASSERT_EQ(two.code, 0) << two.err;
-  ASSERT_EQ(four.code, 0) << four.err;
-  const auto alone = losses("train-mlp-001");
+  const auto alone = losses("train-mlp-001"), together = losses("train-mlp-002");
   ASSERT_EQ(alone.size(), 40U);
-  for (const char* run : {"train-mlp-002", "train-mlp-003"}) {
-    const auto together = losses(run);
-    ASSERT_EQ(together.size(), alone.size());
-    for (std::size_t i = 0; i < alone.size(); ++i)
-      EXPECT_NEAR(together[i], alone[i],
-                  alone[i] * 5 * (16 + 24 + 4) * 0x1p-24 * static_cast<double>(i + 1))
-          << run << " step " << i + 1;
-  }
-  EXPECT_FALSE(fs::exists(run_folder("train-mlp-004")));  // rank 0 alone makes one
+  ASSERT_EQ(together.size(), alone.size());
+  for (std::size_t i = 0; i < alone.size(); ++i)
+    EXPECT_NEAR(together[i], alone[i],
+                alone[i] * 5 * (16 + 24 + 2) * 0x1p-24 * static_cast<double>(i + 1))
+        << "step " << i + 1;
+  EXPECT_FALSE(fs::exists(run_folder("train-mlp-003")));  // rank 0 alone makes one
   const auto said = nlohmann::json::parse(two.out);
   const auto of_one = nlohmann::json::parse(one.out);
   EXPECT_EQ(said["training_examples"], of_one["training_examples"]);
@@ -162,11 +161,15 @@ TEST_F(CliRanks, TheMainJobHasTheCurveOfOneRank) {
   EXPECT_EQ(of_two["test_examples"], of_one["test_examples"]);
 }
 
-// A run of four ranks is stopped, goes on with two, and ends with one.
+// A run of four ranks, started where the threads of each are decided, is stopped, goes on with two,
+// and ends with one.
 TEST_F(CliRanks, GoOnWithFewer) {
   const Outcome unbroken = run(mlp(1));
   ASSERT_EQ(unbroken.code, 0) << unbroken.err;
-  ASSERT_EQ(run(mlp(4, {"--steps", "13"})).code, 0);
+  const Outcome four =
+      run(mlp(4, {"--steps", "13"}), [] { setenv("OMP_NUM_THREADS", "1", /*overwrite=*/1); });
+  ASSERT_EQ(four.code, 0) << four.err;
+  EXPECT_THAT(four.err, Not(HasSubstr("ranks with")));
   const std::string folder = run_folder("train-mlp-002").string();
   const Outcome two = run({"train", "--resume", folder, "--ranks", "2", "--steps", "27"});
   ASSERT_EQ(two.code, 0) << two.err;
@@ -191,7 +194,7 @@ TEST_F(CliRanks, ShareTheOptimizersState) {
   ASSERT_EQ(shared.code, 0) << shared.err;
   EXPECT_EQ(losses("train-mlp-001").size(), 40U);
   EXPECT_EQ(losses("train-mlp-002"), losses("train-mlp-001"));
-  ASSERT_EQ(run(mlp(4, {"--optimizer", "adamw", "--shard-optimizer", "--steps", "13"})).code, 0);
+  ASSERT_EQ(run(mlp(2, {"--optimizer", "adamw", "--shard-optimizer", "--steps", "13"})).code, 0);
   const std::string folder = run_folder("train-mlp-003").string();
   const Outcome one = run({"train", "--resume", folder, "--ranks", "1", "--steps", "27"});
   ASSERT_EQ(one.code, 0) << one.err;
@@ -221,12 +224,8 @@ TEST_F(CliRanks, OneForEachDevice) {
   EXPECT_EQ(run({"train", "--resume", folder, "--steps", "40", "--ranks", "1"}).code, 0);
   EXPECT_EQ(losses("train-mlp-002").size(), 40U);
 
-  for (const Words& ranks : std::vector<Words>{{"--devices", "cpu,cpu", "--ranks", "3"},
-                                               {"--ranks", "3", "--devices", "cpu,cpu"},
-                                               {"--devices", "cpu,cpu", "--device", "cuda:0"},
-                                               {"--devices", "cpu,cuda:0"},
-                                               {"--devices", "cuda:0,cuda:0"},
-                                               {"--devices", "gpus"}}) {
+  for (const Words& ranks :
+       std::vector<Words>{{"--ranks", "3", "--devices", "cpu,cpu"}, {"--devices", "cpu,cuda:0"}}) {
     const Outcome wrong = with(ranks);
     EXPECT_EQ(wrong.code, 2) << wrong.err;
     EXPECT_THAT(wrong.err, HasSubstr("--devices"));
@@ -287,13 +286,13 @@ TEST_F(CliRanks, AreStoppedByOneSignal) {
 // All of them take part in what rank 0 saves, also if the signal came to another one alone.
 TEST_F(CliRanks, ThatShareTheStateAreStoppedWithAllOfIt) {
   const Words shared{"--optimizer", "adamw", "--shard-optimizer"};
-  const Outcome unbroken = run(mlp(2, shared, "60"));
+  const Outcome unbroken = run(mlp(2, shared, "30"));
   ASSERT_EQ(unbroken.code, 0) << unbroken.err;
-  ASSERT_EQ(losses("train-mlp-001").size(), 1200U);
+  ASSERT_EQ(losses("train-mlp-001").size(), 600U);
   for (const auto& [number, to_all, name] :
        {std::tuple{SIGINT, true, "train-mlp-002"}, std::tuple{SIGTERM, false, "train-mlp-003"}}) {
     std::map<int, pid_t> processes;
-    const pid_t launcher = start_long_run(2, processes, shared, "60", name);
+    const pid_t launcher = start_long_run(2, processes, shared, "30", name);
     ASSERT_EQ(processes.size(), 2U);
     kill(to_all ? launcher : processes[1], number);
     const Outcome stopped = finish_within(launcher, std::chrono::seconds(30));
@@ -301,7 +300,7 @@ TEST_F(CliRanks, ThatShareTheStateAreStoppedWithAllOfIt) {
     EXPECT_THAT(stopped.err, HasSubstr("go on: demi train --resume"));
     expect_gone(processes);
     const std::size_t taken = losses(name).size();
-    EXPECT_LT(taken, 1200U);
+    EXPECT_LT(taken, 600U);
     const auto saved = demi::checkpoint::load(run_folder(name) / "checkpoints");
     EXPECT_EQ(saved.numbers.at("progress").at("step"), static_cast<double>(taken));
     const Outcome resumed = run({"train", "--resume", run_folder(name).string()});

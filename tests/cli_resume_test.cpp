@@ -144,12 +144,12 @@ class Resume : public Cli {
 };
 
 TEST_F(Resume, KilledAtRandomInstantsItEndsWithTheBitsOfTheUnbrokenRun) {
-  stop_at_random(mlp({"--epochs", "40", "--checkpoint-every", "7"}), "train-mlp", SIGKILL,
+  stop_at_random(mlp({"--epochs", "20", "--checkpoint-every", "7"}), "train-mlp", SIGKILL,
                  kills() / 2);
 }
 
 TEST_F(Resume, KilledAtRandomInstantsARunWithTestsToo) {
-  stop_at_random(pictures({"--epochs", "12", "--checkpoint-every", "2"}), "train-fashion-cnn",
+  stop_at_random(pictures({"--epochs", "6", "--checkpoint-every", "2"}), "train-fashion-cnn",
                  SIGKILL, kills() - kills() / 2);
 }
 

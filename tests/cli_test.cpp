@@ -156,7 +156,8 @@ TEST_F(Cli, InterleavedRunsAreBitForBitThoseInSequence) {
 }
 
 TEST_F(Cli, TopKThatEveryExampleWouldMeetIsRefused) {
-  const Outcome outcome = run({"train", "mlp", "--top-k", "5"});
+  const Outcome outcome =
+      run({"train", "mlp", "--in", "8", "--out", "8", "--batches", "2", "--top-k", "5"});
   EXPECT_EQ(outcome.code, 2) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("there are no classes"));
   EXPECT_EQ(run({"compare", "--interleave=0"}).code, 2);
