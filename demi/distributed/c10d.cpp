@@ -39,6 +39,10 @@ class Alone final : public Collectives {
   std::unique_ptr<Collective> broadcast(const at::Tensor&, int) override {
     return std::make_unique<NothingToDo>();
   }
+  std::unique_ptr<Collective> all_gather(const at::Tensor& all, const at::Tensor& own) override {
+    if (all.const_data_ptr() != own.const_data_ptr()) all.copy_(own);
+    return std::make_unique<NothingToDo>();
+  }
 };
 
 }  // namespace
@@ -142,12 +146,19 @@ class C10dCollectives : public Collectives {
   std::unique_ptr<Collective> all_reduce(const at::Tensor& tensor, Reduction reduction) override {
     c10d::AllreduceOptions options;
     options.reduceOp = reduction == Reduction::kMax ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    return begin(tensor, [&](auto& tensors) { return backend_->allreduce(tensors, options); });
+    std::vector<at::Tensor> tensors{tensor};
+    return begin([&] { return backend_->allreduce(tensors, options); });
   }
   std::unique_ptr<Collective> broadcast(const at::Tensor& tensor, int root) override {
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    return begin(tensor, [&](auto& tensors) { return backend_->broadcast(tensors, options); });
+    std::vector<at::Tensor> tensors{tensor};
+    return begin([&] { return backend_->broadcast(tensors, options); });
+  }
+  // LibTorch 2.15 calls it all_gather_single, and this name still reaches it.
+  std::unique_ptr<Collective> all_gather(const at::Tensor& all, const at::Tensor& own) override {
+    at::Tensor output = all, input = own;
+    return begin([&] { return backend_->_allgather_base(output, input); });
   }
 
  private:
@@ -156,10 +167,9 @@ class C10dCollectives : public Collectives {
   // each kind of collective would have a lock of its own.
   static inline std::mutex one_at_a_time_;
   template <class Start>
-  static std::unique_ptr<Collective> begin(const at::Tensor& tensor, const Start& start) {
-    std::vector<at::Tensor> tensors{tensor};
+  static std::unique_ptr<Collective> begin(const Start& start) {
     const std::lock_guard lock(one_at_a_time_);
-    return std::make_unique<C10dCollective>(start(tensors));
+    return std::make_unique<C10dCollective>(start());
   }
 
  protected:

@@ -17,8 +17,8 @@
 namespace demi::distributed {
 
 /// TCPStore. `serve`: this process opens the port. Waits until the store answers.
-std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
-                                 std::chrono::milliseconds timeout);
+DEMI_API std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
+                                          std::chrono::milliseconds timeout);
 /// A TCPStore that this process serves on a port that the system chooses, for ranks that it starts.
 struct ServedStore {
   std::shared_ptr<Store> store;

@@ -30,6 +30,9 @@ class Collectives {
   /// In place. The tensor is contiguous.
   virtual std::unique_ptr<Collective> all_reduce(const at::Tensor& tensor, Reduction reduction) = 0;
   virtual std::unique_ptr<Collective> broadcast(const at::Tensor& tensor, int root) = 0;
+  /// `all`: every rank's `own`, one behind the other by rank. Both have one dimension. `own` may be
+  /// this rank's part of `all`.
+  virtual std::unique_ptr<Collective> all_gather(const at::Tensor& all, const at::Tensor& own) = 0;
   /// Ends what is under way on a device, with an error. Nothing can begin afterwards.
   virtual void abort() {}
 };

@@ -53,6 +53,11 @@ Nccl open_nccl(const std::string& file) {
 
 void stand_in_for_nccl(const Nccl* nccl) { stand_in = nccl; }
 
+bool is_for_nccl(c10::Device device) {
+  const Nccl* other = stand_in;
+  return device.type() == (other ? other->device : c10::kCUDA);
+}
+
 const Nccl& load_nccl() {
   if (const Nccl* other = stand_in) return *other;
   static const Nccl nccl = find_nccl();

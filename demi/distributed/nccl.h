@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <string>
 
 #include "demi/core/export.h"
@@ -11,6 +13,8 @@ namespace demi::distributed {
 struct Nccl {
   MakeNccl* make = nullptr;
   std::string why;  // there is none; empty if there is
+  /// Whose tensors it sends. A test's stand-in may serve those of another kind of device.
+  c10::DeviceType device = c10::kCUDA;
 };
 
 /// Opens it at the first call, if LibTorch's part for CUDA can be. Any thread.
@@ -19,6 +23,9 @@ DEMI_API const Nccl& load_nccl();
 /// The library in `file`. It is declined if it was compiled with the header of another NCCL than
 /// LibTorch was: c10d's options hold a struct of that header, whose size differs.
 DEMI_API Nccl open_nccl(const std::string& file);
+
+/// Whether tensors of the device go through it, and not through Gloo. Opens nothing.
+DEMI_API bool is_for_nccl(c10::Device device);
 
 /// For tests: load_nccl() returns `nccl` until it is null. Not while a group is alive.
 DEMI_API void stand_in_for_nccl(const Nccl* nccl);

@@ -121,6 +121,7 @@ TEST_F(GpuNccl, CollectivesOfOneRank) {
     wait(all->all_reduce(tensor, Reduction::kSum));
     wait(all->all_reduce(tensor, Reduction::kMax));
     wait(all->broadcast(tensor, 0));
+    wait(all->all_gather(tensor, tensor));
   }
 }
 
@@ -131,7 +132,10 @@ TEST_F(GpuNccl, AProcessGroupServesBothDevices) {
       const auto tensor = torch::arange(9., device), expected = tensor.clone();
       group.all_reduce(tensor);
       group.broadcast(tensor);
+      const auto gathered = torch::zeros_like(tensor);
+      group.all_gather(gathered, tensor);
       EXPECT_TRUE(tensor.equal(expected)) << device;
+      EXPECT_TRUE(gathered.equal(expected)) << device;
     }
     group.barrier();
   });

@@ -1,6 +1,7 @@
 #include "demi/distributed/process_group.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -21,10 +22,12 @@
 #include "demi/distributed/collectives.h"
 #include "demi/distributed/launch.h"
 #include "demi/distributed/membership.h"
+#include "demi/distributed/nccl.h"
 #include "demi/distributed/poll.h"
 #include "demi/distributed/store.h"
 #include "demi/distributed/store_with_timeout.h"
 #include "demi/distributed/within.h"
+#include "demi/tensor/dtype.h"
 
 namespace demi::distributed {
 namespace {
@@ -243,7 +246,7 @@ ProcessGroup::Impl::~Impl() {
 }
 
 Collectives& ProcessGroup::Impl::collectives_of(const at::Tensor& tensor, const std::string& what) {
-  if (!tensor.is_cuda() || !bare) return *collectives;
+  if (!is_for_nccl(tensor.device()) || !bare) return *collectives;
   if (!on_gpu) connect_gpus(tensor.device(), what);
   if (tensor.device() != *gpu)
     throw UsageError({"distributed." + what, "the tensors of a rank are on several GPUs",
@@ -379,7 +382,7 @@ Clock::time_point ProcessGroup::Pending::wait() {
         lock, deadline, [&] { return impl->end->has_come || group.is_rank_lost(); });
     if (impl->end->has_come && !impl->end->error) {
       lock.unlock();
-      const bool on_gpu = impl->tensor.is_cuda();
+      const bool on_gpu = is_for_nccl(impl->tensor.device());
       if (on_gpu) group.wait_for_device(*impl->collective, deadline, impl->what);
       impl->collective->synchronize();
       return on_gpu ? Clock::now() : impl->end->at;
@@ -456,22 +459,47 @@ ProcessGroup::Pending ProcessGroup::start_broadcast(const at::Tensor& tensor, in
   return start(tensor, what, [&] { return collectives.broadcast(tensor, root); });
 }
 
+void ProcessGroup::all_gather(const at::Tensor& all, const at::Tensor& own) {
+  start_all_gather(all, own).wait();
+}
+
+ProcessGroup::Pending ProcessGroup::start_all_gather(const at::Tensor& all, const at::Tensor& own,
+                                                     const std::string& what) {
+  constexpr const char* kGather = "distributed.all_gather";
+  check_tensor(kGather, all);
+  check_tensor(kGather, own);
+  const bool fits = all.numel() == own.numel() * world_size() &&
+                    all.scalar_type() == own.scalar_type() && all.device() == own.device();
+  if (!fits)
+    throw UsageError({kGather, "the result does not hold the tensors of all ranks",
+                      fmt::format("{} elements of {} on {}", all.numel(),
+                                  tensor::name_of(all.scalar_type()), all.device().str()),
+                      fmt::format("{} times {} elements of {} on {}", world_size(), own.numel(),
+                                  tensor::name_of(own.scalar_type()), own.device().str()),
+                      "make it of that size, dtype and device"});
+  Collectives& collectives = impl_->collectives_of(all, what);
+  const at::NoGradGuard no_grad;
+  const at::Tensor flat = all.view({all.numel()}), part = own.view({own.numel()});
+  return start(flat, what, [&] { return collectives.all_gather(flat, part); });
+}
+
 void ProcessGroup::barrier() {
   const at::Tensor none = at::zeros({1}, at::kInt);
   start_all_reduce(none, Reduction::kSum, "barrier").wait();
 }
 
-void ProcessGroup::require_same(const std::string& what, const std::string& text) {
-  if (world_size() == 1) return;
+std::vector<ProcessGroup::Difference> ProcessGroup::compare(const std::string& text) {
+  if (world_size() == 1) return {};
+  constexpr const char* kWhat = "require_same";  // is named if it fails
   const std::string key = fmt::format("same/{}", ++impl_->comparisons);
   Store& store = *impl_->store;
   try {
     if (rank() == 0) store.set(key, text);
-    if (!store.wait({key}, impl_->timeout)) impl_->fail("require_same", "rank 0 did not come");
+    if (!store.wait({key}, impl_->timeout)) impl_->fail(kWhat, "rank 0 did not come");
   } catch (const DeviceError&) {
     throw;
   } catch (const std::exception&) {
-    impl_->fail("require_same", message_of(std::current_exception()));
+    impl_->fail(kWhat, message_of(std::current_exception()));
   }
   const std::string first = store.get(key).value_or(text);
   const at::Tensor differs = at::zeros({world_size()}, at::kInt);
@@ -480,20 +508,27 @@ void ProcessGroup::require_same(const std::string& what, const std::string& text
     store.set(fmt::format("{}/{}", key, rank()), ours + "\n" + theirs);
     differs[rank()] = 1;
   }
-  start_all_reduce(differs, Reduction::kMax, "require_same").wait();
-  std::vector<std::string> seen;
-  std::string expected;
+  start_all_reduce(differs, Reduction::kMax, kWhat).wait();
+  std::vector<Difference> found;
   for (int other = 0; other < world_size(); ++other) {
     if (differs[other].item<int>() == 0) continue;
     const std::string lines = store.get(fmt::format("{}/{}", key, other)).value_or("");
     const size_t cut = lines.find('\n');
-    if (expected.empty()) expected = lines.substr(cut + 1);
-    seen.push_back(fmt::format("{} on rank {}", lines.substr(0, cut), other));
+    found.push_back({other, lines.substr(0, cut), lines.substr(cut + 1)});
   }
-  if (!seen.empty())
-    throw UsageError({"distributed.require_same", "ranks do not agree on " + what,
-                      fmt::format("{}", fmt::join(seen, ", ")), expected + ", as on rank 0",
-                      "start all ranks with the same program, options and files"});
+  return found;
+}
+
+void ProcessGroup::require_same(const std::string& what, const std::string& text) {
+  const std::vector<Difference> found = compare(text);
+  if (found.empty()) return;
+  std::vector<std::string> seen;
+  for (const Difference& one : found)
+    seen.push_back(fmt::format("{} on rank {}", one.line, one.rank));
+  throw UsageError({"distributed.require_same", "ranks do not agree on " + what,
+                    fmt::format("{}", fmt::join(seen, ", ")),
+                    found.front().line_of_rank_0 + ", as on rank 0",
+                    "start all ranks with the same program, options and files"});
 }
 
 }  // namespace demi::distributed

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "demi/core/export.h"
 
@@ -71,8 +72,18 @@ class DEMI_API ProcessGroup {
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
   /// The tensor of rank `root`, in place.
   void broadcast(const at::Tensor& tensor, int root = 0);
+  /// `all` becomes the tensors `own` of all ranks, one behind the other by rank; `own` has as many
+  /// elements on each, and may be this rank's part of `all`.
+  void all_gather(const at::Tensor& all, const at::Tensor& own);
   /// Waits until every rank has come here.
   void barrier();
+  /// Where the text of a rank differs from that of rank 0: the first such line, of both.
+  struct Difference {
+    int rank;
+    std::string line, line_of_rank_0;
+  };
+  /// By rank, and the same on every rank; empty if the texts of all are the same.
+  std::vector<Difference> compare(const std::string& text);
   /// Throws UsageError on every rank if the texts differ; the message names the first line that
   /// differs and the ranks. `what` is part of the message: "the model".
   void require_same(const std::string& what, const std::string& text);
@@ -96,6 +107,8 @@ class DEMI_API ProcessGroup {
   /// `what` is named if it fails.
   Pending start_broadcast(const at::Tensor& tensor, int root,
                           const std::string& what = "broadcast");
+  Pending start_all_gather(const at::Tensor& all, const at::Tensor& own,
+                           const std::string& what = "all_gather");
   Pending start_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                            const std::string& what = "all_reduce");
 

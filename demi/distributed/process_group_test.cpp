@@ -79,6 +79,11 @@ TEST(ProcessGroup, AloneWithoutALauncher) {
   group.broadcast(tensor);
   group.barrier();
   group.require_same("anything", "text");
+  EXPECT_THAT(group.compare("text"), IsEmpty());
+  const auto gathered = torch::zeros({2});
+  group.all_gather(gathered, tensor);
+  group.all_gather(tensor, tensor);
+  EXPECT_TRUE(torch::equal(gathered, torch::tensor({1.F, 2.F})));
   EXPECT_TRUE(torch::equal(tensor, torch::tensor({1.F, 2.F})));
 }
 
@@ -95,6 +100,14 @@ TEST(ProcessGroup, ReducesAndBroadcastsOnThreeRanks) {
       const auto sent = torch::full({5}, group.rank() + 1, dtype);
       group.broadcast(sent, 1);
       EXPECT_TRUE(torch::equal(sent, torch::full({5}, 2, dtype)));
+      // From memory of its own, and from this rank's part of the result.
+      const auto all = torch::zeros({3, 2}, dtype), in_place = torch::zeros({3, 2}, dtype);
+      const auto expected = torch::tensor({1, 1, 2, 2, 3, 3}).view({3, 2}).to(dtype);
+      group.all_gather(all, torch::full({2}, group.rank() + 1, dtype));
+      EXPECT_TRUE(torch::equal(all, expected));
+      in_place[group.rank()].fill_(group.rank() + 1);
+      group.all_gather(in_place, in_place[group.rank()]);
+      EXPECT_TRUE(torch::equal(in_place, expected));
     }
     group.barrier();
   });
@@ -108,6 +121,19 @@ TEST(ProcessGroup, DifferencesAreNamedOnEveryRank) {
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("the model"), HasSubstr("bad on rank 2"),
                                  HasSubstr("accepted: b, as on rank 0"))));
+  const auto two = on_ranks(3, [](ProcessGroup& group) {
+    const auto found = group.compare(group.rank() == 0   ? "a\nb\nc"
+                                     : group.rank() == 1 ? "a\nb\nd"
+                                                         : "a\ne\nc");
+    ASSERT_EQ(found.size(), 2U);
+    EXPECT_EQ(found[0].rank, 1);
+    EXPECT_EQ(found[0].line, "d");
+    EXPECT_EQ(found[0].line_of_rank_0, "c");
+    EXPECT_EQ(found[1].rank, 2);
+    EXPECT_EQ(found[1].line, "e");
+    EXPECT_EQ(found[1].line_of_rank_0, "b");
+  });
+  EXPECT_THAT(two, Each(IsEmpty()));
   const auto shorter = on_ranks(2, [](ProcessGroup& group) {
     group.require_same("the model", group.rank() == 1 ? "a\n" : "a\nb\n");
   });
@@ -132,6 +158,9 @@ TEST(ProcessGroup, RefusesWrongArguments) {
   ProcessGroup alone;
   EXPECT_THROW(alone.broadcast(torch::zeros({1}), 1), UsageError);
   EXPECT_THROW(alone.all_reduce(torch::zeros({4, 4}).t().narrow(0, 0, 2)), UsageError);
+  EXPECT_THROW(alone.all_gather(torch::zeros({3}), torch::zeros({2})), UsageError);
+  EXPECT_THROW(alone.all_gather(torch::zeros({2}), torch::zeros({2}, torch::kInt)), UsageError);
+  EXPECT_THROW(alone.all_gather(torch::zeros({2, 2}), torch::zeros({2, 2}).t()), UsageError);
 }
 
 TEST(ProcessGroup, AddressesThatFailAreNamed) {
