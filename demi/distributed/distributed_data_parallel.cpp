@@ -108,6 +108,29 @@ void check(const DistributedOptions& options) {
                       "leave it out to send each gradient in its own"});
 }
 
+/// Ranks that begin with different weights mean as a rule that one of them has another seed or has
+/// not loaded what the others have.
+void compare_weights(const std::string& text, ProcessGroup& group,
+                     const DistributedOptions& options) {
+  if (options.same_weights) return group.require_same("the initial weights", text);
+  const auto found = group.compare(text);
+  if (found.empty() || group.rank() != 0) return;
+  std::string name;
+  std::size_t first = std::string::npos;  // in the model's order
+  std::vector<int> ranks;
+  for (const auto& one : found) {
+    ranks.push_back(one.rank);
+    const std::size_t place = text.find(one.line_of_rank_0);
+    if (place >= first) continue;
+    first = place;
+    name = one.line_of_rank_0.substr(0, one.line_of_rank_0.rfind(": checksum"));
+  }
+  TORCH_WARN("[", kParallel, "] the initial weights of rank", ranks.size() == 1 ? " " : "s ",
+             fmt::format("{}", fmt::join(ranks, ", ")), " differ from those of rank 0, first in ",
+             name, "; rank 0's are used. Give all ranks the same seed and files; with ",
+             "DistributedOptions::same_weights it is an error");
+}
+
 bool can_be_sent(const at::Tensor& parameter) { return parameter.is_cpu() || parameter.is_cuda(); }
 
 std::vector<at::Tensor> trained_parameters(const torch::nn::Module& model, bool alone) {
@@ -173,9 +196,9 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, Proce
                                                  const DistributedOptions& options) {
   check(options);
   group.require_same("the model or its options", description(model, options));
-  if (options.same_weights) group.require_same("the initial weights", weights_of(model));
   impl_ =
       std::make_shared<Impl>(group, options, trained_parameters(model, group.world_size() == 1));
+  if (group.world_size() > 1) compare_weights(weights_of(model), group, options);
   std::vector<at::Tensor> buffers;
   {
     const at::NoGradGuard no_grad;

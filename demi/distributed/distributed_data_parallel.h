@@ -31,8 +31,8 @@ struct DistributedOptions {
   std::optional<c10::ScalarType> gradient_dtype = std::nullopt;
   /// Buffers (running means of batch normalisation) become rank 0's after each backward.
   bool broadcast_buffers = true;
-  /// Initial weights and buffers that differ are an error, which names the first one that does,
-  /// instead of becoming rank 0's.
+  /// Initial weights and buffers that differ are an error, which names the first one that does.
+  /// Otherwise rank 0 warns, and all become rank 0's. They are compared by checksums.
   bool same_weights = false;
   /// Ranks may have different numbers of batches: join(). Costs one small all-reduce each backward.
   bool uneven_batches = false;
@@ -82,8 +82,8 @@ struct Reduced {
 class DEMI_API DistributedDataParallel {
  public:
   /// Throws UsageError on every rank, and names the difference, if models or options differ. Makes
-  /// all parameters and buffers those of rank 0. Model and group outlive this; the parameters'
-  /// dtype and device stay what they are.
+  /// all parameters and buffers those of rank 0, and warns there if they were not. Model and group
+  /// outlive this; the parameters' dtype and device stay what they are.
   DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
                           const DistributedOptions& options = {});
   ~DistributedDataParallel();

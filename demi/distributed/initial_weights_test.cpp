@@ -2,9 +2,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstddef>
+#include <string>
+#include <vector>
+
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/ranks_testing.h"
+#include "demi/weights/recorded_warnings_testing.h"
 
 namespace demi::distributed {
 namespace {
@@ -12,8 +17,10 @@ namespace {
 using demi::testing::on_ranks;
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using weights::testing::RecordedWarnings;
 
 DistributedOptions with_same_weights() {
   DistributedOptions options;
@@ -39,6 +46,30 @@ TEST(InitialWeights, ThatDifferAreNamedIfTheyMayNot) {
                                    HasSubstr("parameter 1.weight: checksum"),
                                    HasSubstr("on rank 2"), HasSubstr("as on rank 0"))));
   }
+}
+
+// The second layer's weights differ on rank 1, and the first one's bias on rank 3.
+TEST(InitialWeights, ThatDifferBecomeRank0sWithAWarning) {
+  std::vector<std::vector<std::string>> said(4);
+  for (const bool differ : {false, true}) {
+    const auto errors = on_ranks(4, [&](ProcessGroup& group) {
+      torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Linear(3, 2));
+      const torch::NoGradGuard no_grad;
+      for (auto& p : model->parameters()) p.fill_(1);
+      if (differ && group.rank() == 1) model->parameters()[2].fill_(2);
+      if (differ && group.rank() == 3) model->parameters()[1].fill_(2);
+      RecordedWarnings warnings;
+      const DistributedDataParallel parallel(*model, group);
+      said[static_cast<std::size_t>(group.rank())] = warnings.messages();
+      for (auto& p : model->parameters()) EXPECT_TRUE(p.equal(torch::ones_like(p)));
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+    for (std::size_t rank = differ ? 1 : 0; rank < said.size(); ++rank)
+      EXPECT_THAT(said[rank], IsEmpty()) << rank;
+  }
+  EXPECT_THAT(said[0],
+              ElementsAre(AllOf(HasSubstr("initial weights of ranks 1, 3 differ"),
+                                HasSubstr("first in parameter 0.bias; rank 0's are used"))));
 }
 
 TEST(InitialWeights, OfBuffersToo) {
