@@ -8,8 +8,10 @@
 // the batch that of each rank, the optimizer SGD. What the ranks' gradients become is checked
 // before anything is timed. Rank 0 prints one JSON object: medians in milliseconds, and the bytes
 // that each rank received in one backward and in the optimizer's step after it, as the kernel
-// counts them. --shard 1: the ranks share the optimizer's state, and nothing is timed. --half 1:
-// parameters of bf16. --trace: rank 0 writes one more step of all ranks as a Chrome trace.
+// counts them. --shard 1: the ranks share the optimizer's state, and the optimizer's step alone is
+// timed (sharded_step_ms): update, and what each rank sends to the others. --bucket-kb counts for
+// that, too. --half 1: parameters of bf16. --trace: rank 0 writes one more step of all ranks as a
+// Chrome trace.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -238,7 +240,12 @@ void run(const Options& options) {
   DistributedDataParallel parallel(*model, group, settings);
   demi::optim::SGD optimizer(model->parameters(), demi::optim::SGDOptions(1e-4));
   std::optional<demi::distributed::ShardedOptimizerState> shards;
-  if (options.numbers.at("--shard") != 0) shards.emplace(optimizer, group);
+  if (options.numbers.at("--shard") != 0) {
+    demi::distributed::ShardOptions pieces;
+    if (const int64_t kb = options.numbers.at("--bucket-kb"); kb > 0)
+      pieces.bucket_bytes = kb * 1024;
+    shards.emplace(optimizer, group, pieces);
+  }
   torch::manual_seed(1 + group.rank());
   const auto input = torch::randn({options.numbers.at("--batch"), width});
   const auto target = torch::randn_like(input);
@@ -280,17 +287,23 @@ void run(const Options& options) {
     // Steps without communication take the ranks apart.
     for (const auto& p : model->parameters()) group.broadcast(p.detach());
   }
+  std::vector<double> sharded_steps;
+  for (int64_t i = 0; i < (shards ? options.numbers.at("--steps") : 0); ++i) {
+    group.barrier();
+    sharded_steps.push_back(milliseconds([&] { optimizer.step(); }));
+  }
   if (!options.trace.empty()) trace_step(group, parallel, optimizer, forward, options.trace);
   if (group.rank() != 0) return;
   const auto& kept = shards ? shards->elements() : std::vector<int64_t>();
   std::printf(
       "{\"ranks\": %d, \"parameters\": %lld, \"bytes\": %lld, \"buckets\": %d, \"step_ms\": %.3f, "
       "\"forward_ms\": %.3f, \"compute_ms\": %.3f, \"communication_ms\": %.3f, "
+      "\"sharded_step_ms\": %.3f, "
       "\"received_in_backward\": %s, \"received_in_step\": %s, \"kept_elements\": %s}\n",
       group.world_size(), static_cast<long long>(layers * width * width),
       static_cast<long long>(reduced.bytes), reduced.buckets, median(steps), median(forwards),
-      median(computations), median(communications), json_list(of_backward).c_str(),
-      json_list(of_step).c_str(), json_list(kept).c_str());
+      median(computations), median(communications), median(sharded_steps),
+      json_list(of_backward).c_str(), json_list(of_step).c_str(), json_list(kept).c_str());
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 Forward takes a third of the computation and backward two thirds, layer by layer, each as long as its share of the parameters. A
 bucket is sent when its last gradient is there and the bucket before it has arrived; the last one at the end of backward. With a
-sharded optimizer state the parameters follow after the step: see Cluster.gather and broadcasts.
+sharded optimizer state the parameters follow after the step: see Cluster.gather and gather_in_pieces.
 """
 import argparse
 import dataclasses
@@ -62,9 +62,12 @@ class Cluster:
         return self.between.gather(size / local, max(1, n // self.per_node)) + self.inside.gather(size, local)
 
 
-def broadcasts(size, n, bucket):
-    """Collectives of a gather as ShardedOptimizerState does it: pieces of bucket / n bytes, one broadcast of each rank a piece."""
-    return n * math.ceil(size / n / (bucket / n))
+def gather_in_pieces(network, size, n, bucket):
+    """A gather as ShardedOptimizerState does it: one all-gather for each `bucket` bytes, one behind the other with their latencies.
+    The next one is packed and enqueued while one is under way, so the link is idle between them only if two are over before the
+    host asks again."""
+    pieces = math.ceil(size / bucket)
+    return pieces * max(network.gather(size / pieces, n), ASKED / 2)
 
 
 def buckets(layers, layer_bytes, limit, first):
@@ -105,7 +108,7 @@ WORKLOADS = {  # parameters, layers, FLOP of a step on one device, FLOP/s that i
     "GPT of 1.3 G parameters, 8,192 tokens a device": (1.3e9, 98, 6 * 1.3e9 * 8192, 400e12),
 }
 DEVICES = (8, 64, 512, 4096)
-BROADCAST = 5e-6  # what one more broadcast costs, however short: they begin one after the other
+ASKED = 50e-6  # after so long the host asks again whether a collective of a GPU is over
 GATHERED = [("ResNet-50", 25.6e6), ("GPT", 1.3e9)]  # 16-bit parameters
 
 
@@ -142,8 +145,8 @@ def gather_table():
             size = 2 * parameters
             bytes_alone = " | ".join(f"{1e3 * network.gather(size, n):.1f}" for n in DEVICES)
             lines.append(f"| {cluster} | {name} | as one collective | {bytes_alone} |")
-            for bucket in (4 * MIB, 256 * MIB):
-                times = [network.gather(size, n) + broadcasts(size, n, bucket) * BROADCAST for n in DEVICES]
+            for bucket in (4 * MIB, 64 * MIB):
+                times = [gather_in_pieces(network, size, n, bucket) for n in DEVICES]
                 cells = " | ".join(f"{1e3 * t:,.1f}" for t in times)
                 lines.append(f"| {cluster} | {name} | `bucket_bytes` of {bucket // MIB} MiB | {cells} |")
     return lines

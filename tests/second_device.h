@@ -65,6 +65,7 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::XPU> {
   c10::Stream exchangeStream(c10::Stream) const noexcept override {
     return c10::Stream(c10::Stream::DEFAULT, kDevice);
   }
+  void* getStreamNativeHandle(const c10::Stream) const override { return nullptr; }
   void synchronizeDevice(c10::DeviceIndex) const override {}
 };
 

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -16,8 +15,11 @@
 #include "demi/core/error.h"
 #include "demi/core/version.h"
 #include "demi/distributed/byte_stream.h"
+#include "demi/distributed/nccl.h"
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/shares.h"
+#include "demi/distributed/stream_exchange.h"
+#include "demi/distributed/text.h"
 #include "demi/optim/optimizer.h"
 #include "demi/optim/state_share.h"
 #include "demi/tensor/dtype.h"
@@ -34,49 +36,62 @@ std::vector<at::Tensor> parameters_of(const optim::Optimizer& optimizer) {
   return all;
 }
 
+/// By device, in the order in which parameters name them: the number of its first parameter.
+using Devices = std::vector<std::pair<at::Device, std::size_t>>;
+
+Devices devices_of(const std::vector<at::Tensor>& parameters) {
+  Devices all;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const at::Device device = parameters[i].device();
+    const auto is_it = [&](const auto& known) { return known.first == device; };
+    if (std::none_of(all.begin(), all.end(), is_it)) all.emplace_back(device, i);
+  }
+  return all;
+}
+
+// The number of a GPU is the rank's own, so ranks agree on the kind and on which are the same.
+std::string kind_of(at::Device device, const Devices& devices) {
+  const std::string kind = at::Device(device.type()).str();
+  if (device == devices.front().first) return kind;
+  const auto it = std::find_if(devices.begin(), devices.end(),
+                               [&](const auto& known) { return known.first == device; });
+  return fmt::format("{}, device {} of the rank", kind, it - devices.begin() + 1);
+}
+
+// One collective carries bytes of all parameters that a rank keeps, from one memory.
+void check_devices(const Devices& devices) {
+  const bool can_be_sent = std::all_of(devices.begin(), devices.end(), [](const auto& known) {
+    return known.first.is_cpu() || is_for_nccl(known.first);
+  });
+  if (can_be_sent && devices.size() < 2) return;
+  std::vector<std::string> seen;
+  for (const auto& [device, parameter] : devices)
+    seen.push_back(fmt::format("parameter {} on {}", parameter, device.str()));
+  throw UsageError({kWhere,
+                    can_be_sent ? "the parameters of a rank are on several devices"
+                                : "a parameter cannot be sent to the other ranks",
+                    fmt::format("{}", fmt::join(seen, ", ")),
+                    "all parameters on the CPU, or all on one GPU",
+                    "move the model to one device, or keep the whole state on each rank"});
+}
+
 std::string description(const optim::Optimizer& optimizer, const ShardOptions& options) {
   std::string text = fmt::format("demi {}\noptimizer {}\nbucket_bytes {}\n", version(),
                                  optimizer.rule_name(), options.bucket_bytes);
   text += fmt::format("steps taken {}\n", optimizer.state_tensors().at("taken").item<int64_t>());
   const std::vector<StateDict> groups = optimizer.group_numbers();
+  const Devices devices = devices_of(parameters_of(optimizer));
   std::size_t number = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const auto& [name, value] : groups[g])
       text += fmt::format("group {}: {} {}\n", g, name, value);
     for (const at::Tensor& parameter : optimizer.param_groups()[g].params())
-      text += fmt::format("parameter {} of group {}: {} ({}), strides ({})\n", number++, g,
+      text += fmt::format("parameter {} of group {}: {}, {} ({}), strides ({})\n", number++, g,
+                          kind_of(parameter.device(), devices),
                           tensor::name_of(parameter.scalar_type()),
                           fmt::join(parameter.sizes(), ", "), fmt::join(parameter.strides(), ", "));
   }
   return text;
-}
-
-/// Writes what streams[r] of rank r holds to streams[r] of all others. One piece of each rank is
-/// under way at a time.
-void send_all(const std::vector<ByteStream>& streams, std::int64_t bucket_bytes,
-              ProcessGroup& group) {
-  const auto ranks = static_cast<std::int64_t>(streams.size());
-  const std::int64_t piece = std::max<std::int64_t>(1, bucket_bytes / ranks);
-  std::int64_t longest = 0;
-  for (const ByteStream& stream : streams) longest = std::max(longest, stream.size());
-  std::vector<at::Tensor> buffers(streams.size());
-  for (std::int64_t begin = 0; begin < longest; begin += piece) {
-    std::vector<ProcessGroup::Pending> sent(streams.size());
-    std::vector<at::Tensor> pieces(streams.size());
-    for (std::size_t r = 0; r < streams.size(); ++r) {
-      const std::int64_t size = std::min(piece, streams[r].size() - begin);
-      if (size <= 0) continue;
-      if (!buffers[r].defined()) buffers[r] = at::empty({size}, at::kByte);
-      pieces[r] = buffers[r].narrow(0, 0, size);
-      if (static_cast<int>(r) == group.rank()) streams[r].read(begin, pieces[r]);
-      sent[r] = group.start_broadcast(pieces[r], static_cast<int>(r), "optimizer step");
-    }
-    for (std::size_t r = 0; r < streams.size(); ++r) {
-      sent[r].wait();
-      if (pieces[r].defined() && static_cast<int>(r) != group.rank())
-        streams[r].write(begin, pieces[r]);
-    }
-  }
 }
 
 /// A state tensor as others make it: what one line of a list says.
@@ -109,18 +124,6 @@ std::vector<Listed> read_list(const std::string& text) {
   return all;
 }
 
-/// The text of rank `root`, on every rank.
-std::string text_of(int root, const std::string& own, ProcessGroup& group) {
-  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong);
-  group.broadcast(length, root);
-  const at::Tensor bytes = at::zeros({length.item<std::int64_t>()}, at::kByte);
-  if (bytes.numel() == 0) return {};
-  if (group.rank() == root) std::memcpy(bytes.mutable_data_ptr(), own.data(), own.size());
-  group.broadcast(bytes, root);
-  return {static_cast<const char*>(bytes.const_data_ptr()),
-          static_cast<std::size_t>(bytes.numel())};
-}
-
 }  // namespace
 
 class ShardedOptimizerState::Share final : public optim::StateShare {
@@ -130,6 +133,7 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
         group_(&group),
         options_(options),
         rank_(group.rank()),
+        device_(parameters_.empty() ? at::Device(at::kCPU) : parameters_.front().device()),
         elements_(static_cast<std::size_t>(group.world_size())) {
     std::vector<std::int64_t> sizes;
     for (const at::Tensor& parameter : parameters_) sizes.push_back(parameter.numel());
@@ -160,7 +164,8 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
     return static_cast<std::size_t>(owners_[parameter]);
   }
 
-  // Whether the step was taken. Ranks that differ here would wait for each other, or diverge.
+  // Whether the step was taken. Ranks that differ here would wait for each other, or diverge. If
+  // the device decided, the host waits for the update here, once a step.
   bool agree_on(const StepResult& result) const {
     const bool taken = !result.skipped();
     std::int64_t count = 0, mix = 0;
@@ -198,7 +203,7 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
     }
     std::vector<ByteStream> streams;
     for (const auto& tensors : sent) streams.emplace_back(tensors);
-    send_all(streams, options_.bucket_bytes, *group_);
+    exchange_streams(streams, options_.bucket_bytes, device_, *group_);
     for (auto& [parameter, copy] : compact) parameter.copy_(copy);
   }
 
@@ -207,6 +212,7 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
   ProcessGroup* group_;                 // null: the sharing has ended
   ShardOptions options_;
   int rank_;
+  at::Device device_;                   // of all parameters
   std::vector<std::int64_t> elements_;  // by rank
 };
 
@@ -217,10 +223,7 @@ ShardedOptimizerState::ShardedOptimizerState(optim::Optimizer& optimizer, Proces
     throw UsageError({kWhere, "a bucket has no size", std::to_string(options.bucket_bytes),
                       "1 byte or more", "leave it out for the default"});
   group.require_same("the optimizer whose state they share", description(optimizer, options));
-  for (const at::Tensor& parameter : parameters_of(optimizer))
-    if (group.world_size() > 1 && !parameter.is_cpu())
-      throw UsageError({kWhere, "a parameter cannot be sent to the other ranks",
-                        parameter.device().str(), "the CPU", "keep the whole state on each rank"});
+  if (group.world_size() > 1) check_devices(devices_of(parameters_of(optimizer)));
   share_ = std::make_shared<Share>(optimizer, group, options);
   optimizer.share_state(share_);
 }
@@ -234,7 +237,9 @@ const std::vector<std::int64_t>& ShardedOptimizerState::elements() const {
 void ShardedOptimizerState::release() { optimizer_.drop_others_state(); }
 
 // Each rank's state passes by all, since there is no other collective with one sender; rank 0 keeps
-// it, the others receive each piece over the one before.
+// it, the others receive each piece over the one before. The state of GPUs goes over memory of the
+// CPU, where rank 0 keeps it: one GPU need not have room for the state of all, and a checkpoint is
+// written from there.
 void ShardedOptimizerState::consolidate() {
   const at::NoGradGuard no_grad;
   ProcessGroup& group = share_->group();
@@ -247,7 +252,7 @@ void ShardedOptimizerState::consolidate() {
   for (int root = 1; root < group.world_size(); ++root) {
     const bool sends = group.rank() == root;
     std::vector<at::Tensor> tensors;
-    for (const Listed& one : read_list(text_of(root, sends ? list_of(own) : "", group))) {
+    for (const Listed& one : read_list(broadcast_text(sends ? list_of(own) : "", root, group))) {
       if (sends) {
         tensors.push_back(own.at(one.name).contiguous());
       } else if (group.rank() == 0) {

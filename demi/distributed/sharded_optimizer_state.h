@@ -15,7 +15,8 @@ namespace demi::distributed {
 class ProcessGroup;
 
 struct ShardOptions {
-  /// The parameters of all ranks are sent in pieces of about this size together.
+  /// The parameters of all ranks are sent in pieces of about this size together. Two of them are
+  /// under way or being packed at a time, so a step holds twice as much on each rank.
   std::int64_t bucket_bytes = 4 << 20;
 };
 
@@ -35,6 +36,10 @@ struct ShardOptions {
 /// elements. Every optimizer of demi's can be shared, LAMB too, whose trust ratio needs a tensor's
 /// norm.
 ///
+/// Parameters on a GPU go through NCCL, on its current stream: they are sent behind the update, and
+/// what is enqueued afterwards reads those of all ranks. A step waits for the GPU twice: for its
+/// own update, to agree on whether the step is taken, and for the other ranks' parameters.
+///
 /// Every step() is a collective: all ranks call it with the same gradients, as
 /// DistributedDataParallel leaves them. Every rank loads the whole state of a checkpoint
 /// (checkpoint::load), and keeps its share.
@@ -42,7 +47,8 @@ class DEMI_API ShardedOptimizerState {
  public:
   /// Drops the state of the parameters that other ranks keep. Optimizer and group outlive this.
   /// Throws UsageError on every rank, and names the difference, if optimizers or options differ;
-  /// for an optimizer that shares its state already, and for parameters that are not on the CPU.
+  /// for an optimizer that shares its state already, and for parameters that are not all on the CPU
+  /// or all on one GPU.
   ShardedOptimizerState(optim::Optimizer& optimizer, ProcessGroup& group,
                         const ShardOptions& options = {});
   /// The optimizer's next step throws UsageError: its state is one rank's share.
@@ -52,7 +58,7 @@ class DEMI_API ShardedOptimizerState {
 
   /// Brings the state of all ranks to rank 0: its Optimizer::state_tensors() are those of an
   /// optimizer that shares nothing, until release(), the next step or load. A collective. Costs
-  /// rank 0 the memory of the others' state.
+  /// rank 0 the memory of the others' state: memory of the CPU, for parameters on GPUs, too.
   void consolidate();
   /// Drops what consolidate() brought.
   void release();

@@ -1,6 +1,14 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "demi/kernels/cuda/emulation.h"
@@ -8,23 +16,25 @@
 
 namespace demi::optim::testing {
 
-/// A backend for which CPU tensors are those of a device whose memory is the host's. Its kernels
-/// are the CUDA kernels' own source, compiled for the host. Launches run at once; or, deferred, at
-/// synchronize(), as with a host that runs ahead: who reads a result earlier gets that of an
+/// A backend for which CPU tensors are those of a device whose memory is the host's; or, instead,
+/// the tensors of another `type` of device that has the host's memory. Its kernels are the CUDA
+/// kernels' own source, compiled for the host. Launches run at once, on any thread; or, deferred,
+/// at synchronize(), as with a host that runs ahead: who reads a result earlier gets that of an
 /// earlier step. A capture records launches instead, to be replayed. One at a time: a kernel is a
 /// plain function and has no other place for its state than a static one.
 class EmulatedDevice : public Backend {
  public:
-  EmulatedDevice() {
+  explicit EmulatedDevice(c10::DeviceType type = c10::kCPU) : type_(type) {
     queue().clear();
-    state() = {};
+    state().deferred = state().capturing = false;
+    state().launches = state().uploads = 0;
   }
   EmulatedDevice(const EmulatedDevice&) = delete;
   EmulatedDevice& operator=(const EmulatedDevice&) = delete;
 
   TableKernels kernels_for(const at::Tensor& work,
                            std::optional<kernels::Path> forced) const override {
-    const bool emulated = work.is_cpu() && work.scalar_type() == at::kFloat;
+    const bool emulated = work.device().type() == type_ && work.scalar_type() == at::kFloat;
     return emulated ? TableKernels{.device = &kKernels} : Backend::kernels_for(work, forced);
   }
   bool is_asynchronous(c10::Device) const override { return true; }
@@ -52,7 +62,7 @@ class EmulatedDevice : public Backend {
  private:
   struct State {
     bool deferred = false, capturing = false;
-    std::int64_t launches = 0, uploads = 0;
+    std::atomic<std::int64_t> launches = 0, uploads = 0;  // of ranks that are threads, too
   };
   static State& state() {
     static State all;
@@ -109,6 +119,8 @@ class EmulatedDevice : public Backend {
       .launches = [] { return launches(); },
       .uploads = [] { return uploads(); },
       .decline = []() -> const char* { return nullptr; }};
+
+  c10::DeviceType type_;
 };
 
 }  // namespace demi::optim::testing

@@ -1,0 +1,88 @@
+#include "demi/distributed/stream_exchange.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <numeric>
+
+#include "demi/distributed/process_group.h"
+
+namespace demi::distributed {
+namespace {
+
+constexpr const char* kWhat = "optimizer step";  // is named if a collective fails
+
+/// The same part of every rank's stream, on its way.
+class Round {
+ public:
+  /// Room for `most` bytes of each rank.
+  void allocate(std::int64_t most, at::Device device, int ranks) {
+    if (!memory_.defined())
+      memory_ = at::empty({most * ranks}, at::device(device).dtype(at::kByte));
+  }
+
+  // c10d's NCCL makes its stream wait for the current one, on which update and packing stand.
+  void start(const std::vector<ByteStream>& streams, std::int64_t begin, std::int64_t most,
+             ProcessGroup& group) {
+    begin_ = begin;
+    std::vector<std::int64_t> sizes;
+    for (const ByteStream& stream : streams)
+      sizes.push_back(std::clamp<std::int64_t>(stream.size() - begin, 0, most));
+    const std::int64_t longest = *std::max_element(sizes.begin(), sizes.end());
+    const std::int64_t sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    pieces_.clear();
+    for (std::size_t r = 0; r < sizes.size(); ++r)
+      pieces_.push_back(memory_.narrow(0, static_cast<std::int64_t>(r) * longest, sizes[r]));
+    const auto own = static_cast<std::size_t>(group.rank());
+    if (sizes[own] > 0) streams[own].read(begin, pieces_[own]);
+    const auto ranks = static_cast<std::int64_t>(sizes.size());
+    if (!memory_.is_cpu() && ranks * longest < 2 * sum) {
+      const at::Tensor all = memory_.narrow(0, 0, ranks * longest);
+      const at::Tensor part = all.narrow(0, group.rank() * longest, longest);
+      sent_.push_back(group.start_all_gather(all, part, kWhat));
+      return;
+    }
+    for (std::size_t r = 0; r < sizes.size(); ++r)
+      if (sizes[r] > 0)
+        sent_.push_back(group.start_broadcast(pieces_[r], static_cast<int>(r), kWhat));
+  }
+
+  // wait() makes the current stream wait for NCCL's, so unpacking and the next forward come after.
+  void finish(const std::vector<ByteStream>& streams, int own) {
+    for (ProcessGroup::Pending& sent : sent_) sent.wait();
+    sent_.clear();
+    for (std::size_t r = 0; r < pieces_.size(); ++r)
+      if (static_cast<int>(r) != own && pieces_[r].numel() > 0)
+        streams[r].write(begin_, pieces_[r]);
+  }
+
+  bool is_under_way() const { return !sent_.empty(); }
+
+ private:
+  at::Tensor memory_;               // uint8, (ranks x bytes)
+  std::int64_t begin_ = 0;          // in each stream
+  std::vector<at::Tensor> pieces_;  // by rank: its bytes in memory_
+  std::vector<ProcessGroup::Pending> sent_;
+};
+
+}  // namespace
+
+void exchange_streams(const std::vector<ByteStream>& streams, std::int64_t bucket_bytes,
+                      at::Device device, ProcessGroup& group) {
+  std::int64_t longest = 0;
+  for (const ByteStream& stream : streams) longest = std::max(longest, stream.size());
+  const auto ranks = static_cast<int>(streams.size());
+  const std::int64_t most = std::min(longest, std::max<std::int64_t>(1, bucket_bytes / ranks));
+  std::array<Round, 2> rounds;
+  std::size_t turn = 0;
+  for (std::int64_t begin = 0; begin < longest; begin += most, turn = 1 - turn) {
+    rounds[turn].allocate(most, device, ranks);
+    rounds[turn].start(streams, begin, most, group);
+    if (rounds[1 - turn].is_under_way()) rounds[1 - turn].finish(streams, group.rank());
+  }
+  if (rounds[1 - turn].is_under_way()) rounds[1 - turn].finish(streams, group.rank());
+}
+
+}  // namespace demi::distributed
