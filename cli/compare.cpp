@@ -188,7 +188,7 @@ void compare_all(const CompareArguments& a) {
                           .more = own_options(a)},
                          a.settings);
   if (!a.layers.empty()) return compare_layers(a, start);
-  if (run_as_ranks(start.config)) return;
+  if (run_as_ranks(start.command, start.config)) return;
   if (a.published) train::published_of(start.recipe);  // refused before anything is trained
   if (!a.sweep.empty()) return compare_each(a, start);
   require_success("compare", compare_one(a, std::move(start)));

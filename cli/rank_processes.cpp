@@ -61,8 +61,8 @@ std::vector<std::string> environment_of(int rank, int count, int port, int threa
   all.push_back(fmt::format("LOCAL_RANK={}", rank));
   all.emplace_back("MASTER_ADDR=127.0.0.1");
   all.push_back(fmt::format("MASTER_PORT={}", port));
-  all.emplace_back("TORCHELASTIC_USE_AGENT_STORE=True");  // this process serves it
-  all.emplace_back("TORCHELASTIC_RUN_ID=demi");           // an outer launcher does not count
+  all.emplace_back("TORCHELASTIC_USE_AGENT_STORE=True");         // this process serves it
+  all.push_back(fmt::format("TORCHELASTIC_RUN_ID={}", kRunId));  // an outer launcher does not count
   if (threads > 0) all.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
   return all;
 }
@@ -221,6 +221,11 @@ void RankProcesses::end_those_left() {
   pressure_ = pressure;
   for (const Process& process : processes_)
     if (!process.status) ::kill(process.id, pressure == 2 ? SIGKILL : SIGTERM);
+}
+
+bool RankProcesses::was_killed(int rank) const {
+  const std::optional<int>& status = processes_[static_cast<std::size_t>(rank)].status;
+  return status && WIFSIGNALED(*status);
 }
 
 bool RankProcesses::have_ended() const {

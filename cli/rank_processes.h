@@ -5,9 +5,13 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace demi::cli {
+
+/// TORCHELASTIC_RUN_ID of those that RankProcesses starts.
+inline constexpr std::string_view kRunId = "demi";
 
 /// This program, started once for each rank on this machine with the words of this process. If this
 /// process dies, the kernel sends them SIGTERM.
@@ -25,6 +29,9 @@ class RankProcesses {
   /// one ends with an error, the others have a few seconds to find out. Returns the program's exit
   /// code, and says which rank was the first if it could not say so itself.
   int wait();
+
+  /// After wait(): whether a signal ended it.
+  bool was_killed(int rank) const;
 
  private:
   struct Process {

@@ -7,11 +7,13 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "cli/exit_code.h"
+#include "cli/go_on.h"
 #include "cli/output.h"
 #include "cli/rank_processes.h"
 #include "cli/stop.h"
@@ -19,6 +21,7 @@
 #include "demi/core/version.h"
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/launch.h"
+#include "demi/distributed/store.h"
 #include "demi/tensor/device.h"
 #include "lab/recipes/devices.h"
 
@@ -26,6 +29,8 @@ namespace demi::cli {
 namespace {
 
 distributed::Ranks launched() { return distributed::read_ranks(distributed::environment()); }
+
+constexpr const char* kRunFolder = "demi/run-folder";  // in the launcher's store
 
 // What may differ from machine to machine.
 const std::set<std::string_view> kOwn{"data-dir", "train-file", "test-file",
@@ -88,7 +93,7 @@ std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment
   return given;
 }
 
-bool run_as_ranks(const train::Config& config) {
+bool run_as_ranks(const std::string& command, const train::Config& config) {
   if (config.ranks == 1 || launched().world_size > 1) return false;
   // Said once, before all ranks say it.
   if (!config.devices.empty())
@@ -105,8 +110,19 @@ bool run_as_ranks(const train::Config& config) {
   RankProcesses processes(count, store.port, threads);
   const NoteStopSignals noting;
   const int code = processes.wait();
-  if (code != kDone) throw Exit{code};
-  return true;
+  if (code == kDone) return true;
+  if (processes.was_killed(0))  // it has said nothing itself
+    if (const auto folder = store.store->get(kRunFolder)) say_how_to_go_on(command, *folder);
+  throw Exit{code};
+}
+
+bool has_launcher() { return distributed::environment()("TORCHELASTIC_RUN_ID") == kRunId; }
+
+void tell_launcher(const std::filesystem::path& run_folder) {
+  if (!has_launcher()) return;
+  const auto address = distributed::read_store_address(distributed::environment(), launched());
+  distributed::tcp_store(address, /*serve=*/false, std::chrono::seconds(60))
+      ->set(kRunFolder, run_folder.string());
 }
 
 c10::Device device_of_this_rank(const train::Config& config) {

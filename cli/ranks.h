@@ -2,6 +2,7 @@
 
 #include <c10/core/Device.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,8 +22,14 @@ std::vector<train::Assignment> with_launched_ranks(std::vector<train::Assignment
 /// machine, with the same words. Rank 0 has stdout and stderr; lines on stderr of the others begin
 /// with their rank. Signals are passed on. Returns false if there is nothing to start; else, when
 /// all have ended, true, or throws Exit with the exit code of the rank that ended first with an
-/// error, or 4 if a signal ended it. If one rank ends with an error, so do the others.
-bool run_as_ranks(const train::Config& config);
+/// error, or 4 if a signal ended it. If one rank ends with an error, so do the others. If a signal
+/// ended rank 0, names the last checkpoint and the line that goes on from it.
+bool run_as_ranks(const std::string& command, const train::Config& config);
+
+/// Whether run_as_ranks() started this process.
+bool has_launcher();
+/// To the process that started this one, if has_launcher(): where the run's files are.
+void tell_launcher(const std::filesystem::path& run_folder);
 
 /// The device on which this rank trains. Of several ranks on GPUs each has one of its own, unless
 /// config names one. Throws as pick_device.

@@ -4,10 +4,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <iostream>
+#include <system_error>
 #include <utility>
 
 #include "cli/exit_code.h"
+#include "cli/go_on.h"
 #include "cli/output.h"
 #include "cli/ranks.h"
 #include "cli/slow_precision.h"
@@ -15,6 +18,7 @@
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/distributed/nccl.h"
+#include "demi/distributed/text.h"
 #include "demi/profile/memory.h"
 #include "lab/doctor/explain.h"
 #include "lab/recipes/batch_size.h"
@@ -39,17 +43,6 @@ std::ostream& nowhere() {
 
 // The signal that ended training: of another rank, as if it had come here.
 int ending_signal() { return stop_signal() != 0 ? stop_signal() : SIGTERM; }
-
-// The folders of checkpoints in a run's folder checkpoints/: itself, or one for each of its runs.
-std::vector<fs::path> checkpoint_folders(const fs::path& folder) {
-  std::vector<fs::path> found;
-  std::error_code none;
-  if (fs::exists(folder / "last")) found.push_back(folder);
-  for (fs::directory_iterator entry(folder, none), end; !none && entry != end;
-       entry.increment(none))
-    if (fs::exists(entry->path() / "last")) found.push_back(entry->path());
-  return found;
-}
 
 }  // namespace
 
@@ -113,20 +106,12 @@ void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
   note("batch size " + config_.batch_size + " fits in 80 % of the free memory");
 }
 
-// Names the checkpoints there are, and the line that goes on from them.
+// Rank 0 says it. If it has died, the `demi` that started the ranks does; without one, rank 1.
 void RunSession::say_how_to_go_on() const {
   progress_->clear();
-  if (!folder_) return;
-  const auto folders = checkpoint_folders(folder_->file(train::kCheckpoints));
-  if (folders.empty()) return;
-  for (const fs::path& folder : folders) {
-    try {
-      std::cerr << "kept: " << checkpoint::find(folder).string() << "\n";
-    } catch (const DataError& damaged) {
-      note(damaged.what());
-    }
-  }
-  std::cerr << "go on: demi " << start_.command << " --resume " << folder_->path().string() << "\n";
+  if (folder_) return cli::say_how_to_go_on(start_.command, folder_->path());
+  if (group_ && group_->rank() == 1 && !told_folder_.empty() && !has_launcher())
+    cli::say_how_to_go_on(start_.command, told_folder_);
 }
 
 train::Comparison RunSession::train(const train::CompareOptions& options) {
@@ -170,20 +155,32 @@ void RunSession::open_folder(const train::CompareOptions& options) {
   write_atomically(folder_->file("config.json"), train::to_json(record), report::kOtherRunsFolder);
 }
 
+// Rank 0's folder, so that others can name the last checkpoint if rank 0 dies. Another machine may
+// not see it.
+void RunSession::tell_folder() {
+  if (folder_) tell_launcher(folder_->path());
+  const fs::path told =
+      distributed::broadcast_text(folder_ ? folder_->path().string() : "", 0, *group_);
+  std::error_code unseen;
+  if (!folder_ && (!start_.folder.empty() || fs::exists(told, unseen)))
+    told_folder_ = start_.folder.empty() ? told : start_.folder;
+}
+
 // What a run leaves in its folder while it trains.
 void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
   train::RunOptions& run = options.run;
   run.resume = !start_.folder.empty();
   run.begin_from = start_.begin_from;
+  if (is_first()) open_folder(options);
+  if (group_) tell_folder();
   if (!is_first()) {
     // It reads rank 0's checkpoints, and makes no files.
-    if (run.resume) run.checkpoints = start_.folder / train::kCheckpoints;
+    if (!told_folder_.empty()) run.checkpoints = told_folder_ / train::kCheckpoints;
     run.on_origin = [](const monitor::Origin& origin) {
       std::cerr << monitor::to_string(origin) << "\n";
     };
     return;
   }
-  open_folder(options);
   files_ = std::make_shared<train::FileMetrics>(folder_->path());
   run.folder = folder_->path();
   run.checkpoints = folder_->file(train::kCheckpoints);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,7 @@ class RunSession {
   void keep_in_folder(train::CompareOptions& options, bool alone);
   void say_that_it_goes_on(const train::RunSpec& run, const train::History& history);
   train::Comparison train(const train::CompareOptions& options);
+  void tell_folder();
   void say_how_to_go_on() const;
 
   Start start_;
@@ -65,6 +67,7 @@ class RunSession {
   train::Workload workload_;
   std::shared_ptr<train::ShowProgress> progress_;
   std::optional<report::RunFolder> folder_;
+  std::filesystem::path told_folder_;  // rank 0's, on other ranks that see it; else empty
   std::optional<checkpoint::FolderLock> lock_;
   std::shared_ptr<train::FileMetrics> files_;
   bool several_ = false;  // runs

@@ -56,7 +56,7 @@ void train_one(const TrainArguments& a) {
       start_of({.command = "train", .recipe = a.recipe, .run_dir = a.run_dir}, a.settings);
   if (start.config.precision != "mixed")
     train::run_of(start.config);  // a wrong name is said before data is read
-  if (run_as_ranks(start.config)) return;
+  if (run_as_ranks(start.command, start.config)) return;
   RunSession session(std::move(start));
   const train::Comparison result =
       session.compare({train::run_of(session.config())}, /*alone=*/true);

@@ -26,6 +26,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 
 class CliRanks : public Cli {
  protected:
@@ -51,6 +52,13 @@ class CliRanks : public Cli {
       if (entry.contains("step") && entry.contains("loss")) all.push_back(entry["loss"]);
     }
     return all;
+  }
+
+  static int count_of(const std::string& part, const std::string& text) {
+    int count = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+      ++count;
+    return count;
   }
 
   // The processes that `launcher` has started, by rank.
@@ -249,11 +257,43 @@ TEST_F(CliRanks, OneThatIsKilledEndsAll) {
     const Outcome outcome = finish_within(launcher, std::chrono::seconds(30));
     EXPECT_EQ(outcome.code, 4) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("rank " + std::to_string(dies) + " was ended by signal 9"));
-    EXPECT_THAT(outcome.err, HasSubstr("rank 2: "));  // it says what it found
+    // It says what it found, and all ranks know where rank 0 saved.
+    EXPECT_THAT(outcome.err, ContainsRegex("rank 2: .*the last checkpoint is that of step [0-9]+"));
+    // Rank 0 does, or if it is the one that has died, the process that started it. Once.
+    const std::string folder = run_folder("train-mlp-001").string();
+    EXPECT_EQ(count_of("kept: " + folder + "/checkpoints/step-", outcome.err), 1) << outcome.err;
+    EXPECT_EQ(count_of("go on: demi train --resume " + folder + "\n", outcome.err), 1)
+        << outcome.err;
     expect_gone(processes);
     expect_a_whole_checkpoint();
     fs::remove_all(folder_ / "runs");
   }
+}
+
+// Ranks that no `demi` started: the next rank says it.
+TEST_F(CliRanks, WithoutALauncherOfDemisTheNextRankNamesTheCheckpoint) {
+  const std::string port = std::to_string(20'000 + getpid() % 20'000);
+  const auto as_rank = [&](int rank) {
+    return [rank, port] {
+      setenv("RANK", std::to_string(rank).c_str(), 1);
+      setenv("WORLD_SIZE", "2", 1);
+      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+      if (rank == 0) (void)!freopen("/dev/null", "w", stderr);
+      setenv("MASTER_ADDR", "127.0.0.1", 1);
+      setenv("MASTER_PORT", port.c_str(), 1);
+    };
+  };
+  const Words words = mlp(2, {"--checkpoint-every", "20"}, "1000000");
+  const pid_t first = start(words, as_rank(0)), second = start(words, as_rank(1));
+  const fs::path folder = run_folder("train-mlp-001");
+  EXPECT_TRUE(wait_for([&] { return fs::exists(folder / "checkpoints" / "last"); },
+                       std::chrono::seconds(120)));
+  kill(first, SIGKILL);
+  const Outcome outcome = finish_within(second, std::chrono::seconds(30));
+  finish(first);
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("kept: " + folder.string() + "/checkpoints/step-"),
+                                 HasSubstr("go on: demi train --resume " + folder.string())));
 }
 
 // One rank is held before a collective, so that the other waits in it when it is killed.
