@@ -101,8 +101,7 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
     if (low.stopped) return;
     result.test_loss = low.loss;
     result.test_accuracy = low.accuracy;
-    if (result.top_k > 0 && !low.metrics.empty())
-      result.test_top_k_accuracy = low.metrics.front().second;
+    if (!low.metrics.empty()) result.test_top_k_accuracy = low.metrics.front().second;
     result.class_accuracy = low.class_accuracy;
     if (!history.failed && !std::isfinite(low.loss))
       history.failed = "the test loss of the weights as shipped is NaN or Inf";
@@ -286,7 +285,7 @@ TrainerOptions RunInParts::Work::told() {
   checkpoints.folder = options.checkpoints;
   checkpoints.every = Every::parse(config.checkpoint_every);
   checkpoints.keep_last = config.keep_last;
-  checkpoints.keep_best = options.keep_best && workload.test;
+  checkpoints.keep_best = options.keep_best;
   checkpoints.in_background = options.save_in_background;
   checkpoints.text = {{"demi.config", to_json(config)}};
   checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {

@@ -23,6 +23,7 @@
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/tensor_loader.h"
+#include "demi/profile/memory.h"
 #include "demi/train/step_view.h"
 #include "demi/train/testing.h"
 #include "lab/recipes/batch_size.h"
@@ -385,6 +386,122 @@ TEST_F(RunParts, ItsStateIsKeptAfterTheStepsThatItTook) {
   const checkpoint::Checkpoint kept = checkpoint::load(folder_ / "kept");
   EXPECT_EQ(kept.text.at("demi.step"), "5");
   EXPECT_TRUE(kept.numbers.contains("measured"));
+}
+
+// What it would write without a folder would stand in the present one.
+TEST_F(RunParts, WithoutAFolderNothingIsKept) {
+  const fs::path here = fs::current_path();
+  fs::current_path(folder_);
+  RunInParts one(config_, parse_run("fp32"), workload_, c10::kCPU, {}, 0);
+  EXPECT_TRUE(one.advance(5));
+  one.keep_last();
+  fs::current_path(here);
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+// The checkpoint was removed, which the file names: nothing is begun anew in its place.
+TEST_F(RunParts, ACheckpointThatIsNamedAndNotThereIsSaid) {
+  now(until(12));
+  fs::remove_all(folder_ / "kept" / "step-00000012");
+  ASSERT_TRUE(fs::exists(folder_ / "kept" / "last"));
+  RunOptions options = to_the_end();
+  options.resume = true;
+  EXPECT_THROW(now(options), DataError);
+}
+
+// 64 MB for a moment: in a step, then between the network's making and the first step.
+TEST_F(RunParts, ThePeakOfResidentMemoryIsThatOfItsTraining) {
+  constexpr int64_t kMuch = 64 << 20;
+  struct Allocating : Callback {
+    static void allocate() { EXPECT_EQ(torch::ones({kMuch / 4})[0].item<float>(), 1); }
+    void after_update(const StepView& view) override {
+      if (view.step == 1) allocate();
+    }
+  };
+  if (!profile::reset_peak_resident_memory()) GTEST_SKIP() << "the peak cannot be reset here";
+  const auto peak = [&](const RunOptions& options, bool between) {
+    RunInParts one(config_, parse_run("fp32"), workload_, c10::kCPU, options, 0);
+    if (between) Allocating::allocate();
+    EXPECT_FALSE(one.advance(1000));
+    return one.finish().peak_resident_bytes;
+  };
+  RunOptions options;
+  options.callbacks = {std::make_shared<Allocating>()};
+  const int64_t without = peak({}, false);
+  EXPECT_GT(without, 0);
+  EXPECT_GE(peak(options, false), without + kMuch / 2);
+  EXPECT_LT(peak({}, true), without + kMuch / 2);
+}
+
+// Three classes, and outputs that are the inputs: the target is the greatest, the second and the
+// least of them in turn.
+class Classes : public RunParts {
+ protected:
+  Classes() {
+    config_.epochs = 1;
+    config_.batch_size = "3";
+    config_.optimizer = "sgd";
+    config_.lr = 0;
+    config_.loss = "cross-entropy";
+    workload_.classes = {"a", "b", "c"};
+    workload_.train = workload_.test = read_;
+    workload_.make_network = [](uint64_t) {
+      torch::nn::Sequential model(torch::nn::Linear(torch::nn::LinearOptions(3, 3).bias(false)));
+      const torch::NoGradGuard no_grad;
+      model[0]->as<torch::nn::Linear>()->weight.copy_(torch::eye(3));
+      return network(model);
+    };
+  }
+
+  struct Counted : train::testing::Rows {
+    using Rows::Rows;
+    data::Batch batch(int64_t epoch, int64_t position) const override {
+      ++count;
+      return Rows::batch(epoch, position);
+    }
+    mutable int count = 0;
+  };
+  const std::shared_ptr<Counted> read_ = std::make_shared<Counted>(
+      torch::tensor({3.F, 2.F, 1.F}).repeat({6, 1}), torch::arange(6) % 3, int64_t{3});
+};
+
+TEST_F(Classes, TopKIsThatOfTheEpochsAndOfWhatIsShipped) {
+  config_.top_k = 2;
+  const RunResult two = now({.folder = folder_});
+  EXPECT_EQ(two.top_k, 2);
+  ASSERT_TRUE(two.test_accuracy && two.test_top_k_accuracy);
+  EXPECT_DOUBLE_EQ(*two.test_accuracy, 1.0 / 3);
+  EXPECT_DOUBLE_EQ(*two.test_top_k_accuracy, 2.0 / 3);
+  const auto& metrics = two.history.epochs.at(0).validation.value().metrics;
+  ASSERT_EQ(metrics.size(), 1U);
+  EXPECT_DOUBLE_EQ(metrics[0].second, 2.0 / 3);
+  config_.top_k = 0;
+  const RunResult none = now({.folder = folder_});
+  EXPECT_EQ(none.top_k, 0);
+  EXPECT_FALSE(none.test_top_k_accuracy);
+  EXPECT_TRUE(none.history.epochs.at(0).validation.value().metrics.empty());
+}
+
+// Two batches each are read in training, in the epoch's test, in the test of the shipped weights,
+// and in the one in FP32.
+TEST_F(Classes, AnEvaluationThatWasStoppedSaysNothing) {
+  const auto stopped_after = [&](int batches) {
+    read_->count = 0;
+    return now(
+        {.folder = folder_, .should_stop = [this, batches] { return read_->count >= batches; }});
+  };
+  const RunResult in_exact = stopped_after(7);
+  EXPECT_TRUE(in_exact.history.stopped);
+  EXPECT_TRUE(in_exact.test_accuracy);
+  EXPECT_FALSE(in_exact.test_accuracy_fp32_eval);
+  const RunResult in_shipped = stopped_after(5);
+  EXPECT_TRUE(in_shipped.history.stopped);
+  EXPECT_FALSE(in_shipped.test_accuracy);
+  EXPECT_FALSE(in_shipped.test_accuracy_fp32_eval);
+  EXPECT_EQ(read_->count, 5) << "nor is another one begun";
+  const RunResult whole = stopped_after(9);
+  EXPECT_FALSE(whole.history.stopped);
+  EXPECT_DOUBLE_EQ(whole.test_accuracy_fp32_eval.value(), 1.0 / 3);
 }
 
 TEST_F(RunParts, TheAverageIsWhatIsShipped) {

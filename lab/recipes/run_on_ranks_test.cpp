@@ -1,0 +1,172 @@
+// Runs of several ranks, which are threads of this process.
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "demi/backends/backends.h"
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/data/tensor_loader.h"
+#include "demi/distributed/ranks_testing.h"
+#include "lab/recipes/recipe.h"
+#include "lab/recipes/run.h"
+
+namespace demi::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+using demi::testing::on_ranks;
+using distributed::ProcessGroup;
+using ::testing::Each;
+using ::testing::IsEmpty;
+
+// LibTorch's settings are the process's: what the ranks set while they meet is put back here.
+class RanksOfOneProcess : public ::testing::Test {
+ protected:
+  RanksOfOneProcess() {
+    std::string pattern = (fs::temp_directory_path() / "demi-run-ranks-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    config_.epochs = 2;
+    config_.batch_size = "2";
+    config_.ranks = 2;
+    config_.optimizer = "sgd";
+    config_.lr = 0;
+    config_.loss = "mse";
+    config_.checkpoint_every = "0";
+  }
+  ~RanksOfOneProcess() override { fs::remove_all(folder_); }
+
+  // A first layer whose output, 300 * 300 and as much again, is beyond fp16; eight rows alike.
+  static Workload workload(int rank, int ranks) {
+    Workload result;
+    data::OrderOptions order{.batch_size = 2, .rank = rank, .world_size = ranks};
+    const at::Tensor x = at::full({8, 2}, 300, torch::kFloat), y = at::zeros({8, 1});
+    result.train = std::make_shared<data::TensorLoader>(x, y, order);
+    order.keep_all = true;
+    result.test = std::make_shared<data::TensorLoader>(x, y, order);
+    result.make_network = [](uint64_t) {
+      torch::nn::Sequential model(torch::nn::Linear(2, 2), torch::nn::Linear(2, 1));
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : model->parameters()) parameter.fill_(1.0 / 1024);
+      model[0]->as<torch::nn::Linear>()->weight.fill_(300);
+      return network(model);
+    };
+    return result;
+  }
+
+  // As the program gives them: files are those of rank 0. All know the folder of checkpoints if the
+  // run goes on.
+  RunOptions options(ProcessGroup& group, const std::string& checkpoints = "kept") const {
+    RunOptions options{.checkpoints = folder_ / checkpoints};
+    if (group.rank() == 0) options.folder = folder_;
+    options.group = {&group, [](ProcessGroup*) {}};
+    return options;
+  }
+
+  static constexpr double kOutput = (2 * (2 * 300.0 * 300 + 1.0 / 1024) + 1) / 1024;
+
+  // The results by rank.
+  std::vector<RunResult> trained(const std::string& spec) const {
+    std::vector<RunResult> results(2);
+    const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+      results[static_cast<std::size_t>(group.rank())] =
+          run(config_, parse_run(spec), workload(group.rank(), 2), c10::kCPU, options(group));
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+    return results;
+  }
+
+  fs::path folder_;
+  Config config_ = find_recipe("mlp").config;
+
+ private:
+  BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
+};
+
+// The batches of rank 0 stand for all.
+TEST_F(RanksOfOneProcess, TheFirstAloneIsAskedWhatIfAndMonitored) {
+  config_.what_if = "fp16";
+  config_.monitor = 1;
+  const std::vector<RunResult> results = trained("fp32");
+  ASSERT_TRUE(results[0].what_if);
+  EXPECT_EQ(results[0].what_if->batches, 4) << "two an epoch";
+  EXPECT_FALSE(results[1].what_if);
+  EXPECT_EQ(results[0].health.size(), 4U);
+  EXPECT_THAT(results[1].health, IsEmpty());
+}
+
+// Rank 0 may remove an earlier checkpoint while another rank looks at it.
+TEST_F(RanksOfOneProcess, TheFirstAloneLooksAtCheckpoints) {
+  std::vector<int64_t> bytes(2);
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    const Workload own = workload(group.rank(), 2);
+    RunInParts one(config_, parse_run("fp32"), own, c10::kCPU, options(group), 0);
+    EXPECT_FALSE(one.advance(1000));
+    const at::Tensor saved = at::zeros({1});
+    group.all_reduce(saved, distributed::Reduction::kSum);  // by all: the checkpoint is there
+    bytes[static_cast<std::size_t>(group.rank())] = one.finish().checkpoint_bytes;
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+  EXPECT_GT(bytes[0], 0);
+  EXPECT_EQ(bytes[1], 0);
+}
+
+// In fp16 the first layer gives Inf. The rows are alike, and the outputs FP32 sums of few terms.
+TEST_F(RanksOfOneProcess, EachKeepsPartsInFp32AlsoInTheTestOfWhatIsShipped) {
+  const std::vector<RunResult> results = trained("fp16:fp32-part=0:fp32-part=1");
+  for (const RunResult& result : results) {
+    EXPECT_FALSE(result.history.failed);
+    EXPECT_NEAR(result.test_loss, kOutput * kOutput, 1e-3 * kOutput * kOutput);
+  }
+}
+
+// Weights, inputs and outputs are rounded to 8 bits.
+TEST_F(RanksOfOneProcess, AllTestTheDtypeThatIsShipped) {
+  for (const RunResult& result : trained("bf16-true"))
+    EXPECT_NEAR(result.test_loss, kOutput * kOutput, 8 * 0x1p-8 * kOutput * kOutput);
+}
+
+TEST_F(RanksOfOneProcess, TheFirstAloneKeepsWhatWasTrained) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    const Workload own = workload(group.rank(), 2);
+    const RunOptions apart = options(group, std::to_string(group.rank()));
+    RunInParts one(config_, parse_run("fp32"), own, c10::kCPU, apart, 0);
+    EXPECT_TRUE(one.advance(2));
+    one.keep_last();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+  EXPECT_EQ(checkpoint::load(folder_ / "0").text.at("demi.step"), "2");
+  EXPECT_FALSE(fs::exists(folder_ / "1"));
+}
+
+// The other rank, which has no exception, sends no share of the optimizer's state.
+TEST_F(RanksOfOneProcess, ThatShareTheStateKeepNothingAlone) {
+  config_.optimizer = "adamw";
+  config_.shard_optimizer = true;
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    const Workload own = workload(group.rank(), 2);
+    RunInParts one(config_, parse_run("fp32"), own, c10::kCPU, options(group), 0);
+    EXPECT_TRUE(one.advance(2));
+    if (group.rank() == 0) one.keep_last();
+    const at::Tensor sum = at::full({1}, 3, torch::kFloat);
+    group.all_reduce(sum, distributed::Reduction::kSum);
+    EXPECT_EQ(sum.item<float>(), 6) << "nothing was sent before it";
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+  EXPECT_FALSE(fs::exists(folder_ / "kept" / "last"));
+}
+
+}  // namespace
+}  // namespace demi::train
