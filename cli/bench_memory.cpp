@@ -2,8 +2,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/bench.h"
 #include "cli/commands.h"
@@ -75,7 +79,13 @@ nlohmann::ordered_json memory_json(const MemoryArguments& a,
   return json;
 }
 
-std::string mb(int64_t bytes) { return report::format_fixed(1e-6 * static_cast<double>(bytes), 2); }
+// One that gives the greatest figure of the table one to three digits before the point.
+report::ByteUnit unit_of(const bench::MemoryBenchResult& result) {
+  int64_t largest = 0;
+  for (const bench::MemoryRow& row : result.rows)
+    largest = std::max({largest, row.peak_bytes, row.predicted_bytes});
+  return report::byte_unit(static_cast<double>(largest));
+}
 
 report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchResult& result) {
   report::Table table{
@@ -83,27 +93,27 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
                            a.bench.forward ? "a forward pass" : "training steps", a.model,
                            fmt::join(result.input.begin() + 1, result.input.end(), " x "),
                            report::format_count(result.parameters))};
-  table.columns = {{.name = "batch"},
-                   {.name = "precision", .align = report::Align::kLeft},
-                   {.name = "parameters", .unit = "MB"},
-                   {.name = "copies", .unit = "MB"},
-                   {.name = "gradients", .unit = "MB"},
-                   {.name = "optimizer", .unit = "MB"},
-                   {.name = "activations", .unit = "MB"},
-                   {.name = "other", .unit = "MB"},
-                   {.name = "peak", .unit = "MB"},
-                   {.name = "predicted", .unit = "MB"},
-                   {.name = "after", .unit = "MB"},
-                   {.name = "reduction", .unit = "%"}};
-  for (const bench::MemoryRow& row : result.rows)
-    table.rows.push_back({report::format_count(row.batch_size), row.precision,
-                          mb(row.peak.parameters), mb(row.peak.copies), mb(row.peak.gradients),
-                          mb(row.peak.optimizer), mb(row.peak.activations), mb(row.peak.other),
-                          mb(row.peak_bytes), mb(row.predicted_bytes), mb(row.current.total()),
-                          report::format_fixed(100 * row.reduction, 1)});
+  const report::ByteUnit unit = unit_of(result);
+  const auto in_unit = [&](int64_t bytes) {
+    return report::format_fixed(static_cast<double>(bytes) / unit.bytes, unit.bytes > 1 ? 2 : 0);
+  };
+  table.columns = {{.name = "batch"}, {.name = "precision", .align = report::Align::kLeft}};
+  for (const char* kind : {"parameters", "copies", "gradients", "optimizer", "activations", "other",
+                           "peak", "predicted", "after"})
+    table.columns.push_back({.name = kind, .unit = unit.name});
+  table.columns.push_back({.name = "reduction", .unit = "%"});
+  for (const bench::MemoryRow& row : result.rows) {
+    std::vector<std::string> cells{report::format_count(row.batch_size), row.precision};
+    for (const int64_t bytes : {row.peak.parameters, row.peak.copies, row.peak.gradients,
+                                row.peak.optimizer, row.peak.activations, row.peak.other,
+                                row.peak_bytes, row.predicted_bytes, row.current.total()})
+      cells.push_back(in_unit(bytes));
+    cells.push_back(report::format_fixed(100 * row.reduction, 1));
+    table.rows.push_back(std::move(cells));
+  }
   table.notes = {
-      "MB are 10^6 bytes. The kinds are those at the moment of the measured peak; `after` is what "
-      "is held afterwards. The reduction is the peak's, against fp32.",
+      "Units are powers of 1000. The kinds are those at the moment of the measured peak; `after` "
+      "is what is held afterwards. The reduction is the peak's, against fp32.",
       "Predicted block by block from two other batches, of at most 32 and 64 examples.",
       where_of(result.machine)};
   return table;

@@ -132,7 +132,8 @@ TEST_F(Machine, BenchMemoryGivesTheWordsThatScriptsRelyOn) {
                    "8,64",  "--batch-size", "8,16",    "--device", "cpu"};
   const Outcome text = run(line);
   ASSERT_EQ(text.code, 0) << text.err;
-  for (const char* words : {"activations", "predicted", "reduction", "bf16-true",
+  // The parameters are 4 * 12,480 bytes, which would be 0.05 MB.
+  for (const char* words : {"activations", "predicted", "reduction", "bf16-true", " kB", "49.92",
                             "again: demi bench memory --model mlp --input 8,64 --batch-size 8,16"})
     EXPECT_THAT(text.out, HasSubstr(words));
   const auto json = nlohmann::json::parse(run(with(line, {"--json"})).out);
