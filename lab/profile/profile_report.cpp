@@ -192,7 +192,8 @@ report::Table op_table(const Profile& p) {
 }
 
 std::string shortened(const std::string& name) {
-  return name.size() <= kNameColumns ? name : name.substr(0, kNameColumns - 3) + "...";
+  if (name.size() <= kNameColumns) return name;
+  return fmt::format("{}...", name.substr(0, kNameColumns - 3));
 }
 
 report::Table kernel_table(const Profile& p) {
