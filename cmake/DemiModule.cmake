@@ -36,10 +36,10 @@ target_link_libraries(demi_fmt PRIVATE demi_options)
 add_library(demi_fmt_torch STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
 target_link_libraries(demi_fmt_torch PRIVATE demi_options demi::libtorch)
 
-# Two precompiled headers for all that reads torch. GCC compiles what follows a precompiled header with the header's own level of
-# optimization, whatever the command line says: the program, tests and examples, of which nothing is hot, have one with -O1, which takes
-# 40 % off their time. And each file instantiates again what the inline functions of a precompiled header use: 6 s for torch/torch.h,
-# 3 s for the part that most of the libraries' modules read.
+# Two precompiled headers for all that reads torch, since each file instantiates again what the inline functions of a precompiled header
+# use: 6 s for torch/torch.h, 3 s for the part that most of the libraries' modules read. Nothing in the program, tests and examples is hot,
+# and the optimizer has a lot of torch's inline functions to read: they are compiled with -O1, and so is their header. (GCC 12 crashes
+# in a file with -O2 or -O3 behind it.)
 set(DEMI_COLD_CODE "")
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(DEMI_COLD_CODE -O1)

@@ -23,7 +23,7 @@ DEMI_API std::string checkpoint_name(int64_t step, int64_t copy);
 /// Step and copy of such a name; nothing for any other text.
 struct StepName {
   int64_t step, copy;
-  auto operator<=>(const StepName&) const = default;
+  auto operator<=>(const StepName&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 DEMI_API std::optional<StepName> parse_checkpoint_name(std::string_view name);
 

@@ -67,7 +67,7 @@ std::function<void()> prepare_random(NamedTensors& state) {
   std::string absent;
   const std::vector<c10::Device> here = generator_devices();
   for (const auto& [name, saved] : take_part(state, kRandomPrefix)) {
-    const auto is_it = [&](c10::Device device) { return name == device.str(); };
+    const auto is_it = [&name = name](c10::Device device) { return name == device.str(); };
     const auto device = std::find_if(here.begin(), here.end(), is_it);
     if (device == here.end()) {
       absent += (absent.empty() ? "" : ", ") + name;
@@ -77,9 +77,10 @@ std::function<void()> prepare_random(NamedTensors& state) {
     check_random(generator_of(*device), std::string(kRandomPrefix) + name, own);
     states.emplace_back(generator_of(*device), std::move(own));
   }
-  if (!absent.empty())
+  if (!absent.empty()) {
     TORCH_WARN("[checkpoint.restore] the checkpoint holds random states of devices that this ",
                "machine does not have: ", absent, ". They are left alone.");
+  }
   if (states.empty()) return {};
   return [states] {
     for (const auto& [generator, values] : states) {

@@ -196,8 +196,8 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, Proce
                                                  const DistributedOptions& options) {
   check(options);
   group.require_same("the model or its options", description(model, options));
-  impl_ =
-      std::make_shared<Impl>(group, options, trained_parameters(model, group.world_size() == 1));
+  impl_ = std::make_shared<Impl>(
+      Impl{group, options, trained_parameters(model, group.world_size() == 1)});
   if (group.world_size() > 1) compare_weights(weights_of(model), group, options);
   std::vector<at::Tensor> buffers;
   {

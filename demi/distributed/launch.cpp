@@ -159,6 +159,12 @@ Ranks read_ranks(const Variables& variables) {
   return chosen.value_or(Ranks{});
 }
 
+std::optional<int> read_local_rank(const Variables& variables) {
+  const std::optional<std::string> value = variables("LOCAL_RANK");
+  if (!value) return std::nullopt;
+  return number_in("LOCAL_RANK", *value, 0, std::numeric_limits<int>::max());
+}
+
 StoreAddress read_store_address(const Variables& variables, const Ranks& ranks) {
   StoreAddress address;
   const auto host = variables("MASTER_ADDR"), port = variables("MASTER_PORT");

@@ -109,6 +109,16 @@ TEST(Ranks, WrongVariablesAreNamed) {
               AllOf(HasSubstr("RANK=1, WORLD_SIZE=2"), HasSubstr("OMPI_COMM_WORLD_RANK=0")));
 }
 
+TEST(Ranks, LocalRankByItself) {
+  EXPECT_EQ(read_local_rank(of({})), std::nullopt);
+  EXPECT_EQ(read_local_rank(of({{"LOCAL_RANK", "3"}})), 3);
+  for (const char* wrong : {"x", "1x", "-1"})
+    EXPECT_THAT(error_of([&] {
+                  read_local_rank(of({{"LOCAL_RANK", wrong}}));
+                }),
+                HasSubstr("LOCAL_RANK=" + std::string(wrong)));
+}
+
 TEST(StoreAddress, OfTorchrun) {
   const Values values{{"RANK", "0"},
                       {"WORLD_SIZE", "2"},

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdio>
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -51,12 +51,11 @@ std::string Sign::text() const {
 }
 
 Sign Sign::parse(const std::string& text) {
-  Sign sign;
-  char word[8] = "";
-  long long count = 0, collectives = 0;
-  if (std::sscanf(text.c_str(), "%7s %lld %lld", word, &count, &collectives) == 3)
-    sign = {std::string(word) == "left", count, collectives};
-  return sign;
+  std::istringstream words(text);
+  std::string word;
+  std::int64_t count = 0, collectives = 0;
+  if (!(words >> word >> count >> collectives)) return {};
+  return {word == "left", count, collectives};
 }
 
 std::optional<std::string> find_culprits(const std::vector<Observed>& seen,

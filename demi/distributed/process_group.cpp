@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <future>
@@ -72,7 +71,7 @@ Ranks ranks_of(const ProcessGroupOptions& options, const InitMethod& method) {
     throw DeviceError({"distributed.start", "the rank is out of range", options.init_method,
                        "rank from 0 to world_size - 1", "ranks count from 0"});
   Ranks ranks{"options", *rank, *size, std::nullopt, named};
-  if (const auto local = environment()("LOCAL_RANK")) ranks.local_rank = std::atoi(local->c_str());
+  ranks.local_rank = read_local_rank(environment());
   return ranks;
 }
 

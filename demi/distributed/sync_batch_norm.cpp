@@ -45,7 +45,8 @@ struct Statistics {
 // From each rank's count, mean and variance: sums of x and of x^2, in FP64.
 Statistics statistics_of(const at::Tensor& input, ProcessGroup& group) {
   const std::int64_t channels = input.size(1);
-  const auto own = static_cast<double>(input.numel() / channels);
+  const std::int64_t elements = input.numel() / channels;
+  const auto own = static_cast<double>(elements);
   const auto [variance, mean] =
       at::var_mean(input.to(accumulation_of(input)), summed_dimensions(input), /*unbiased=*/false);
   const at::Tensor mean64 = mean.to(at::kDouble), variance64 = variance.to(at::kDouble);
