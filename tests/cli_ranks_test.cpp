@@ -326,13 +326,13 @@ TEST_F(CliRanks, AreStoppedByOneSignal) {
 // All of them take part in what rank 0 saves, also if the signal came to another one alone.
 TEST_F(CliRanks, ThatShareTheStateAreStoppedWithAllOfIt) {
   const Words shared{"--optimizer", "adamw", "--shard-optimizer"};
-  const Outcome unbroken = run(mlp(2, shared, "30"));
+  const Outcome unbroken = run(mlp(2, shared, "60"));
   ASSERT_EQ(unbroken.code, 0) << unbroken.err;
-  ASSERT_EQ(losses("train-mlp-001").size(), 600U);
+  ASSERT_EQ(losses("train-mlp-001").size(), 1200U);
   for (const auto& [number, to_all, name] :
        {std::tuple{SIGINT, true, "train-mlp-002"}, std::tuple{SIGTERM, false, "train-mlp-003"}}) {
     std::map<int, pid_t> processes;
-    const pid_t launcher = start_long_run(2, processes, shared, "30", name);
+    const pid_t launcher = start_long_run(2, processes, shared, "60", name);
     ASSERT_EQ(processes.size(), 2U);
     kill(to_all ? launcher : processes[1], number);
     const Outcome stopped = finish_within(launcher, std::chrono::seconds(30));
@@ -340,7 +340,7 @@ TEST_F(CliRanks, ThatShareTheStateAreStoppedWithAllOfIt) {
     EXPECT_THAT(stopped.err, HasSubstr("go on: demi train --resume"));
     expect_gone(processes);
     const std::size_t taken = losses(name).size();
-    EXPECT_LT(taken, 600U);
+    EXPECT_LT(taken, 1200U);
     const auto saved = demi::checkpoint::load(run_folder(name) / "checkpoints");
     EXPECT_EQ(saved.numbers.at("progress").at("step"), static_cast<double>(taken));
     const Outcome resumed = run({"train", "--resume", run_folder(name).string()});

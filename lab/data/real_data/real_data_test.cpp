@@ -82,7 +82,7 @@ TEST_F(RealCifar, FlippedBitsOfTheWholeSetAreRefused) {
   const auto bytes = fs::file_size(packed);
   EXPECT_EQ(load_images("cifar10", Split::test, folder.path()).labels.numel(), 10'000);
   int refused = 0;
-  constexpr int kFlips = 10;
+  constexpr int kFlips = 30;
   for (int i = 0; i < kFlips; ++i) {
     const auto place = static_cast<std::streamoff>(10 + (bytes - 10) / kFlips * i + i);
     const auto flip = [&] {
