@@ -2,7 +2,7 @@
 // one is used in regions, the other through .to(dtype). Between the calls regions open and close,
 // weights are written to in every way, and graphs run backward or are thrown away.
 //
-//   DEMI_RANDOM_CALLS=3000 DEMI_RANDOM_SEED=7 random_autocast_test
+//   DEMI_RANDOM_CALLS=3000 DEMI_RANDOM_SEED=7 training_tests --gtest_filter=RandomAutocast.*
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -11,7 +11,7 @@ namespace {
 
 namespace rnn_utils = torch::nn::utils::rnn;
 
-constexpr int64_t kInputs = 8, kHidden = 16;
+constexpr int64_t kLstmInputs = 8, kLstmHidden = 16;
 const std::vector<int64_t> kSeveralLengths{30, 30, 22, 7, 1};
 
 struct LstmRun {
@@ -20,8 +20,10 @@ struct LstmRun {
 
 torch::nn::LSTM two_layers_both_ways(double dropout = 0) {
   torch::manual_seed(3);
-  return torch::nn::LSTM(
-      torch::nn::LSTMOptions(kInputs, kHidden).num_layers(2).bidirectional(true).dropout(dropout));
+  return torch::nn::LSTM(torch::nn::LSTMOptions(kLstmInputs, kLstmHidden)
+                             .num_layers(2)
+                             .bidirectional(true)
+                             .dropout(dropout));
 }
 
 /// The loss is a sum of squares, which asks for a gradient of every result.
@@ -81,7 +83,7 @@ void expect_equal_runs(const LstmRun& seen, const LstmRun& expected) {
 // input on some.
 TEST(LstmOfInput, SixteenBitInputGivesTheBitsOfTheSameNumbersInFp32) {
   const auto lstm = two_layers_both_ways();
-  const at::Tensor values = torch::randn({30, 4, kInputs});
+  const at::Tensor values = torch::randn({30, 4, kLstmInputs});
   for (const auto region : {torch::kBFloat16, torch::kHalf}) {
     for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
       SCOPED_TRACE(testing::Message() << region << " region, " << dtype << " input");
@@ -100,9 +102,9 @@ TEST(LstmOfInput, SixteenBitInputGivesTheBitsOfTheSameNumbersInFp32) {
 // c in FP32 from step to step: in 16 bits the distance would be twice that.
 TEST(LstmOfInput, BehindALinearAndAnotherLstmItIsNearFp64) {
   torch::manual_seed(5);
-  torch::nn::Linear linear(kInputs, kInputs);
-  torch::nn::LSTM first(kInputs, kHidden), second(kHidden, kHidden);
-  const at::Tensor x = torch::randn({60, 8, kInputs});
+  torch::nn::Linear linear(kLstmInputs, kLstmInputs);
+  torch::nn::LSTM first(kLstmInputs, kLstmHidden), second(kLstmHidden, kLstmHidden);
+  const at::Tensor x = torch::randn({60, 8, kLstmInputs});
   const auto forward = [&](const at::Tensor& input) {
     return std::get<0>(second(std::get<0>(first(linear(input)))));
   };
@@ -121,7 +123,7 @@ TEST(LstmOfPacked, SequencesOfSeveralLengthsAreNearFp64) {
   for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
     const double rounding = dtype == torch::kHalf ? 0x1p-11 : 0x1p-8;
     auto lstm = two_layers_both_ways();
-    const at::Tensor values = torch::randn({30, 5, kInputs}).to(dtype);
+    const at::Tensor values = torch::randn({30, 5, kLstmInputs}).to(dtype);
     for (const auto input : {at::kFloat, dtype}) {
       SCOPED_TRACE(testing::Message() << dtype << " region, " << input << " input");
       const auto seen = lstm_in_region(dtype, [&] { return of_lengths(lstm, values.to(input)); });
@@ -137,7 +139,7 @@ TEST(LstmOfPacked, SequencesOfSeveralLengthsAreNearFp64) {
 
 TEST(LstmOfPacked, EqualLengthsGiveTheBitsOfTheUnpackedForm) {
   const auto lstm = two_layers_both_ways();
-  const at::Tensor values = torch::randn({12, 3, kInputs});
+  const at::Tensor values = torch::randn({12, 3, kLstmInputs});
   const auto seen = lstm_in_region(torch::kBFloat16, [&] {
     return of_lengths(lstm, values, {12, 12, 12});
   });
@@ -148,7 +150,7 @@ TEST(LstmOfPacked, EqualLengthsGiveTheBitsOfTheUnpackedForm) {
 
 TEST(LstmOfPacked, DropoutDrawsAsLibTorchDoes) {
   const auto lstm = two_layers_both_ways(/*dropout=*/0.5);
-  const at::Tensor values = torch::randn({30, 5, kInputs});
+  const at::Tensor values = torch::randn({30, 5, kLstmInputs});
   torch::manual_seed(9);
   const auto seen = lstm_in_region(torch::kBFloat16, [&] { return of_lengths(lstm, values); });
   torch::manual_seed(9);
@@ -159,8 +161,8 @@ TEST(LstmOfPacked, DropoutDrawsAsLibTorchDoes) {
 }
 
 TEST(LstmOfPacked, OtherThingsStayLibTorchs) {
-  const at::Tensor values = torch::randn({30, 5, kInputs});
-  torch::nn::LSTM projected(torch::nn::LSTMOptions(kInputs, kHidden).proj_size(4));
+  const at::Tensor values = torch::randn({30, 5, kLstmInputs});
+  torch::nn::LSTM projected(torch::nn::LSTMOptions(kLstmInputs, kLstmHidden).proj_size(4));
   const auto seen = lstm_in_region(torch::kBFloat16, [&] { return of_lengths(projected, values); });
   EXPECT_EQ(seen.outputs[1].size(-1), 4);
 
@@ -184,7 +186,7 @@ TEST(LstmOfPacked, OtherThingsStayLibTorchs) {
     for (std::size_t i = 0; i < fp32.size(); ++i) EXPECT_TRUE(named[i].equal(fp32[i])) << i;
     EXPECT_EQ(of_input(lstm, values.to(at::kBFloat16)).outputs[0].scalar_type(), at::kFloat);
   }
-  const at::Tensor wrong = torch::randn({30, 5, kInputs + 1});
+  const at::Tensor wrong = torch::randn({30, 5, kLstmInputs + 1});
   EXPECT_THROW(lstm_in_region(torch::kBFloat16, [&] { return of_lengths(lstm, wrong); }),
                c10::Error);
 }

@@ -12,7 +12,7 @@
 namespace demi {
 namespace {
 
-using Forward = std::function<at::Tensor()>;
+using ProductCall = std::function<at::Tensor()>;
 
 bool is_ours(const torch::autograd::Node* node, std::set<const torch::autograd::Node*>& seen) {
   if (!node || !seen.insert(node).second) return false;
@@ -44,14 +44,14 @@ std::vector<at::Tensor> gradients_of(const at::Tensor& loss) {
   return torch::autograd::grad({loss}, leaves);
 }
 
-at::Tensor in_region(const Forward& forward, c10::ScalarType dtype) {
+at::Tensor in_region(const ProductCall& forward, c10::ScalarType dtype) {
   const Autocast region(torch::kCPU, dtype);
   return forward();
 }
 
 struct Named {
   const char* name;
-  Forward forward;
+  ProductCall forward;
 };
 
 std::vector<Named> networks() {
@@ -153,7 +153,7 @@ TEST(ProductsInARegion, BackwardInsideGivesTheBitsOfOneOutside) {
 }
 
 TEST(ProductsInARegion, WrongShapesGetLibTorchsMessage) {
-  const auto message = [](const Forward& forward) {
+  const auto message = [](const ProductCall& forward) {
     try {
       forward();
     } catch (const c10::Error& error) {
@@ -167,13 +167,15 @@ TEST(ProductsInARegion, WrongShapesGetLibTorchsMessage) {
              last = torch::randn({4, 32, 16, 16}).contiguous(at::MemoryFormat::ChannelsLast),
              pointwise = torch::randn({64, 32, 1, 1});
   const std::vector<std::int64_t> one{1, 1}, none{0, 0};
-  for (const Forward& wrong :
-       {Forward([&] { return at::mm(a, b); }), Forward([&] { return at::linear(a, b); }),
-        Forward([&] { return at::matmul(a, b); }), Forward([&] { return at::conv2d(x1, k1); }),
-        Forward([&] { return at::conv1d(x2, k2); }),
-        Forward([&] { return at::conv_transpose2d(x1, k1); }),
-        Forward([&] { return at::conv2d(x1, k1, {}, 1, "same"); }),
-        Forward([&] { return at::conv2d(last, pointwise, {}, one, none, one, /*groups=*/2); })}) {
+  for (const ProductCall& wrong :
+       {ProductCall([&] { return at::mm(a, b); }), ProductCall([&] { return at::linear(a, b); }),
+        ProductCall([&] { return at::matmul(a, b); }),
+        ProductCall([&] { return at::conv2d(x1, k1); }),
+        ProductCall([&] { return at::conv1d(x2, k2); }),
+        ProductCall([&] { return at::conv_transpose2d(x1, k1); }),
+        ProductCall([&] { return at::conv2d(x1, k1, {}, 1, "same"); }), ProductCall([&] {
+          return at::conv2d(last, pointwise, {}, one, none, one, /*groups=*/2);
+        })}) {
     const std::string inside = message([&] { return in_region(wrong, torch::kBFloat16); });
     EXPECT_NE(inside, "");
     EXPECT_EQ(inside, message(wrong));
