@@ -1,12 +1,12 @@
 # The libraries of this tree, demi and demi_lab, are made of modules: one folder each, with header, source and unit test side by
 # side, found by name.
 #
-#   demi_module(NAME [NO_TORCH] [PUBLIC headers...] [LINK libraries...] [TEST_LINK libraries...] [GPU_TESTS pattern])
+#   demi_module(NAME [NO_TORCH|HOT] [PUBLIC headers...] [LINK libraries...] [TEST_LINK libraries...] [GPU_TESTS pattern])
 #
 # Every *.cpp of the folder goes into the library that DEMI_LIBRARY names; every *_test.cpp into one program, LIBRARY_NAME_test, which
 # ctest runs under the label unit. PUBLIC headers are installed. With NO_TORCH the module is compiled without a LibTorch header in
-# reach, and its test links the module's objects alone, so that it starts in milliseconds. GPU_TESTS is the gtest filter of the tests
-# that need a GPU; they run once more as gpu.NAME.
+# reach, and its test links the module's objects alone, so that it starts in milliseconds. HOT: the module is compiled with -O3 in a
+# library whose others are cold. GPU_TESTS is the gtest filter of the tests that need a GPU; they run once more as gpu.NAME.
 #
 # With CMAKE_UNITY_BUILD the sources of a module are compiled as one file: the compiler pays for torch's templates once a file. Names
 # in the anonymous namespaces of a module must differ for that. `./check --alone` compiles each file by itself.
@@ -37,9 +37,9 @@ add_library(demi_fmt_torch STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
 target_link_libraries(demi_fmt_torch PRIVATE demi_options demi::libtorch)
 
 # Two precompiled headers for all that reads torch, since each file instantiates again what the inline functions of a precompiled header
-# use: 6 s for torch/torch.h, 3 s for the part that most of the libraries' modules read. Nothing in the program, tests and examples is hot,
-# and the optimizer has a lot of torch's inline functions to read: they are compiled with -O1, and so is their header. (GCC 12 crashes
-# in a file with -O2 or -O3 behind it.)
+# use: 6 s for torch/torch.h, 3 s for the part that most modules of demi read. Nothing in the lab, the program, tests and examples is hot
+# but what the lab marks HOT, and the optimizer has a lot of torch's inline functions to read: they are compiled with -O1. So is their
+# header, whose level counts for every file behind it.
 set(DEMI_COLD_CODE "")
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   set(DEMI_COLD_CODE -O1)
@@ -85,7 +85,7 @@ if(DEMI_BUILD_TESTS)
 endif()
 
 function(demi_module name)
-  cmake_parse_arguments(arg "NO_TORCH" "GPU_TESTS" "PUBLIC;LINK;TEST_LINK" ${ARGN})
+  cmake_parse_arguments(arg "NO_TORCH;HOT" "GPU_TESTS" "PUBLIC;LINK;TEST_LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
@@ -93,14 +93,20 @@ function(demi_module name)
   list(TRANSFORM arg_PUBLIC PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   target_sources(${DEMI_LIBRARY} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${arg_PUBLIC})
 
-  if(arg_NO_TORCH)
-    add_library(${DEMI_LIBRARY}_${name} OBJECT ${sources})
-    set_target_properties(${DEMI_LIBRARY}_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
-    target_link_libraries(${DEMI_LIBRARY}_${name} PRIVATE demi_options ${CMAKE_DL_LIBS} ${arg_LINK})
-    target_sources(${DEMI_LIBRARY} PRIVATE $<TARGET_OBJECTS:${DEMI_LIBRARY}_${name}>)
+  set(objects ${DEMI_LIBRARY}_${name})
+  if(arg_NO_TORCH OR arg_HOT)
+    add_library(${objects} OBJECT ${sources})
+    set_target_properties(${objects} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+    target_link_libraries(${objects} PRIVATE demi_options ${CMAKE_DL_LIBS} ${arg_LINK})
+    target_sources(${DEMI_LIBRARY} PRIVATE $<TARGET_OBJECTS:${objects}>)
+    if(arg_HOT)
+      demi_use_torch(${objects})
+    endif()
   else()
     target_sources(${DEMI_LIBRARY} PRIVATE ${sources})
     set_source_files_properties(${sources} TARGET_DIRECTORY ${DEMI_LIBRARY} PROPERTIES UNITY_GROUP ${name})
+  endif()
+  if(NOT arg_NO_TORCH)
     target_link_libraries(${DEMI_LIBRARY} PRIVATE ${arg_LINK})
   endif()
 
