@@ -49,8 +49,7 @@ FlushSubnormals::FlushSubnormals(bool on) {
 // with the first parallel region that needs fewer, which is this one.
 FlushSubnormals::~FlushSubnormals() {
   if (before_.empty()) return;
-  const int threads = static_cast<int>(before_.size());
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(before_.size())
   set_control_word(before_[static_cast<std::size_t>(omp_get_thread_num())]);
 }
 

@@ -47,6 +47,7 @@ std::uint64_t Ranks::of_first(std::uint64_t number) const {
 
 std::unique_ptr<distributed::DistributedDataParallel::NoSync> Ranks::hold() const {
   if (!are_several()) return nullptr;
+  // It is made where it stays, for it cannot be moved. NOLINTNEXTLINE(modernize-make-unique)
   return std::unique_ptr<distributed::DistributedDataParallel::NoSync>(
       new distributed::DistributedDataParallel::NoSync(parallel_->no_sync()));
 }

@@ -46,7 +46,7 @@ std::vector<ProductKind> kinds_of(const MatmulBenchOptions& options, c10::Device
 std::vector<int64_t> sizes_of(const MatmulBenchOptions& options, c10::Device device) {
   std::vector<int64_t> sizes = options.sizes;
   std::ranges::sort(sizes);
-  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   const int64_t most = most_size(profile::free_memory(device));
   const std::string seen = fmt::format("{}", fmt::join(options.sizes, ","));
   if (sizes.empty() || sizes.front() < 1 || sizes.back() > most)

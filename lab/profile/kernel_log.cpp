@@ -31,7 +31,7 @@ void mark_end(const at::RecordFunction&, at::ObserverContext*) {
 // 1: it was set. The user's own ONEDNN_VERBOSE comes back afterwards.
 bool set_logs(bool on) {
   const char* given = on ? nullptr : std::getenv("ONEDNN_VERBOSE");
-  const int level = on ? 1 : given ? std::atoi(given) : 0;
+  const int level = on ? 1 : given ? static_cast<int>(std::strtol(given, nullptr, 10)) : 0;
   try {
     torch::verbose::_mkl_set_verbose(on ? 1 : 0);
     return torch::verbose::_mkldnn_set_verbose(level) == 1;
