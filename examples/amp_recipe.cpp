@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
   Sizes sizes;
   int64_t* fields[] = {&sizes.batch_size, &sizes.width, &sizes.layers, &sizes.batches,
                        &sizes.epochs};
-  for (int i = 3; i < argc && i < 8; ++i) *fields[i - 3] = std::max(1, std::atoi(argv[i]));
+  for (int i = 3; i < argc && i < 8; ++i) *fields[i - 3] = std::max(1LL, number_named(argv[i]));
 
   demi::profile::count_cpu_memory();
   torch::manual_seed(1);

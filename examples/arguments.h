@@ -34,6 +34,15 @@ inline torch::Dtype dtype_named(std::string_view name) {
   std::exit(2);
 }
 
+// A whole number. Ends the program with 2 if it is none.
+inline long long number_named(const char* text) {
+  char* end = nullptr;
+  const long long number = std::strtoll(text, &end, 10);
+  if (end != text && *end == '\0') return number;
+  std::fprintf(stderr, "no whole number; seen: %s\n", text);
+  std::exit(2);
+}
+
 // The CPU and `dtype` if nothing else is said.
 inline Arguments read_arguments(int argc, char** argv, torch::Dtype dtype) {
   if (argc > 3) {

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
 
   double first = 0, last = 0;
   for (int step = 0; step < 3; ++step) {
-    const demi::StepResult result = scaler.step(optimizer, [&] {
+    const demi::StepResult result = scaler.step(optimizer, [&, device = device, dtype = dtype] {
       optimizer.zero_grad();
       torch::Tensor loss;
       {

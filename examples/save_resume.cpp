@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   const torch::Device device = device_named(device_name);
   const torch::Dtype dtype = dtype_named(dtype_name);
   if (argc > 3) {
-    train(device, dtype, argv[3], argc > 4 ? std::atoll(argv[4]) : -1);
+    train(device, dtype, argv[3], argc > 4 ? number_named(argv[4]) : -1);
     return EXIT_SUCCESS;
   }
   const fs::path folder =

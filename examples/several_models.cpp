@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
 
   double first = 0, last = 0;
   demi::StepResult result0, result1;
-  const auto step = [&](bool spoil) {
+  const auto step = [&, device = device, dtype = dtype](bool spoil) {
     optimizer0.zero_grad();
     optimizer1.zero_grad();
     torch::Tensor loss0, loss1;

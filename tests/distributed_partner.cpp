@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    return run(argv[1], std::atoi(argv[2]));
+    return run(argv[1], std::stoi(argv[2]));
   } catch (const demi::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 4;

@@ -99,7 +99,7 @@ TEST(NetworkFaults, DISABLED_Child) {
                               torch::nn::Linear(256, 64), torch::nn::Tanh(),
                               torch::nn::Linear(64, 1));
   TrainerOptions options;
-  options.epochs = std::atoi(variable("DEMI_TEST_EPOCHS").c_str());
+  options.epochs = std::stoi(variable("DEMI_TEST_EPOCHS"));
   options.loss = Loss::mse;
   options.group = group;
   options.distributed.bucket_bytes = options.distributed.first_bucket_bytes = 16 << 10;
@@ -191,9 +191,11 @@ class FaultyJob {
     std::map<int, std::string> all;
     std::istringstream lines(ranks_[static_cast<std::size_t>(rank)]->output());
     for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string a, has, b, bits;
       int step = 0;
-      char bits[64] = "";
-      if (std::sscanf(line.c_str(), "step %d has bits %63s", &step, bits) == 2) all[step] = bits;
+      if (words >> a >> step >> has >> b >> bits && a == "step" && has == "has" && b == "bits")
+        all[step] = bits;
     }
     return all;
   }

@@ -2,8 +2,7 @@
 
 // A network between the ranks of a test that can delay, stall and break. Every process of the test
 // program comes with its own connect() and listen(), which LibTorch's calls find first: if
-// DEMI_TEST_PROXY names the proxy's port, a TCP connection goes through the proxy. To be included
-// by the one source file of a test program.
+// DEMI_TEST_PROXY names the proxy's port, a TCP connection goes through the proxy.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -24,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -77,26 +77,6 @@ inline bool write_all(int socket, const char* data, std::size_t size) {
   return true;
 }
 
-/// Connects `socket` to the proxy, and says what for.
-inline int ask(int socket, ProxyRequest::Kind kind, std::uint32_t port) {
-  const ProxyRequest request{kind, std::atoi(std::getenv("RANK")), port};
-  const int flags = ::fcntl(socket, F_GETFL);
-  ::fcntl(socket, F_SETFL, flags & ~O_NONBLOCK);
-  const bool said =
-      raw_connect(socket, static_cast<std::uint32_t>(std::atoi(std::getenv("DEMI_TEST_PROXY")))) ==
-          0 &&
-      write_all(socket, reinterpret_cast<const char*>(&request), sizeof request);
-  ::fcntl(socket, F_SETFL, flags);
-  if (!said) errno = ECONNREFUSED;
-  return said ? 0 : -1;
-}
-
-inline bool is_stream(int socket) {
-  int type = 0;
-  socklen_t size = sizeof type;
-  return ::getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM;
-}
-
 }  // namespace proxy_detail
 
 /// The network. One thread for each direction of each connection.
@@ -114,7 +94,8 @@ class NetworkProxy {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+      throw std::runtime_error("the proxy finds no free port");
     ::listen(listener_, 64);
     socklen_t size = sizeof address;
     ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
@@ -281,37 +262,3 @@ class NetworkProxy {
 };
 
 }  // namespace demi::testing
-
-extern "C" {
-
-__attribute__((visibility("default"))) int connect(int socket, const sockaddr* address,
-                                                   socklen_t size) {
-  const bool has_port = address->sa_family == AF_INET || address->sa_family == AF_INET6;
-  if (!std::getenv("DEMI_TEST_PROXY") || !has_port ||
-      !demi::testing::proxy_detail::is_stream(socket))
-    return static_cast<int>(::syscall(SYS_connect, socket, address, size));
-  sockaddr_in target{};  // the port is at the same place in both kinds of address
-  std::memcpy(&target, address, sizeof target);
-  return demi::testing::proxy_detail::ask(socket, demi::testing::ProxyRequest::kConnect,
-                                          ntohs(target.sin_port));
-}
-
-// Tells the proxy whose port this is, before anybody can connect to it.
-__attribute__((visibility("default"))) int listen(int socket, int backlog) {
-  const int result = static_cast<int>(::syscall(SYS_listen, socket, backlog));
-  if (result != 0 || !std::getenv("DEMI_TEST_PROXY")) return result;
-  sockaddr_in address{};
-  socklen_t size = sizeof address;
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      address.sin_family != AF_INET)
-    return result;  // a store's port has both kinds of address, and no owner
-  const int proxy = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  char heard = 0;
-  if (demi::testing::proxy_detail::ask(proxy, demi::testing::ProxyRequest::kListen,
-                                       ntohs(address.sin_port)) == 0)
-    static_cast<void>(::recv(proxy, &heard, 1, 0));
-  ::close(proxy);
-  return result;
-}
-
-}  // extern "C"

@@ -109,7 +109,7 @@ std::shared_ptr<FatalMemory> put_next_ranks_layer(const std::vector<at::Tensor>&
   const auto owners = distributed::owners_of_tensors(sizes, group.world_size());
   const int next = (group.rank() + 1) % group.world_size();
   const auto found = std::find(owners.begin(), owners.end(), next) - owners.begin();
-  at::Tensor weight = weights.at(static_cast<std::size_t>(found));
+  const at::Tensor& weight = weights.at(static_cast<std::size_t>(found));
   auto memory = std::make_shared<FatalMemory>(weight.nbytes());
   const at::Tensor there = at::from_blob(memory->begin(), weight.sizes(), at::kFloat);
   there.copy_(weight.detach());

@@ -8,26 +8,6 @@
 namespace demi::number {
 namespace {
 
-// GCC's own _Float16 (its software conversions round as IEEE 754 says) is the other implementation.
-float fp32_by_compiler(std::uint16_t bits) {
-  return static_cast<float>(std::bit_cast<_Float16>(bits));
-}
-std::uint16_t fp16_by_compiler(float value) {
-  return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
-}
-
-TEST(Number, Fp16WidensAsTheCompilerDoesForAllBitPatterns) {
-  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
-    const auto half = static_cast<std::uint16_t>(bits);
-    const float ours = fp32_from_fp16(half), theirs = fp32_by_compiler(half);
-    if (std::isnan(theirs)) {
-      EXPECT_TRUE(std::isnan(ours)) << bits;
-    } else {
-      EXPECT_EQ(std::bit_cast<std::uint32_t>(ours), std::bit_cast<std::uint32_t>(theirs)) << bits;
-    }
-  }
-}
-
 // Each 16-bit value, the points half way to its neighbour, and one fp32 step to either side of
 // these.
 template <class Widen, class Narrow, class Expected>
@@ -48,9 +28,32 @@ void expect_rounding_at_every_boundary(Widen widen, Narrow narrow, Expected expe
   }
 }
 
+// GCC's own _Float16 (its software conversions round as IEEE 754 says) is the other implementation.
+// On x86 clang has it from 15 on.
+#if !defined(__clang__) || __clang_major__ >= 15
+float fp32_by_compiler(std::uint16_t bits) {
+  return static_cast<float>(std::bit_cast<_Float16>(bits));
+}
+std::uint16_t fp16_by_compiler(float value) {
+  return std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+}
+
+TEST(Number, Fp16WidensAsTheCompilerDoesForAllBitPatterns) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float ours = fp32_from_fp16(half), theirs = fp32_by_compiler(half);
+    if (std::isnan(theirs)) {
+      EXPECT_TRUE(std::isnan(ours)) << bits;
+    } else {
+      EXPECT_EQ(std::bit_cast<std::uint32_t>(ours), std::bit_cast<std::uint32_t>(theirs)) << bits;
+    }
+  }
+}
+
 TEST(Number, Fp16RoundsAsTheCompilerDoesAtEveryBoundary) {
   expect_rounding_at_every_boundary(fp32_from_fp16, fp16_from_fp32, fp16_by_compiler);
 }
+#endif
 
 // bf16 by definition: of the two neighbours the nearer one, on a tie the even one; distances are
 // exact in double.

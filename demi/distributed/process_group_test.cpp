@@ -8,6 +8,8 @@
 
 #include <cstdio>
 #include <fstream>
+#include <stdexcept>
+#include <string>
 
 #include "demi/core/error.h"
 #include "demi/distributed/children_testing.h"
@@ -33,7 +35,8 @@ class Port {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_ANY);
-    ::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address);
+    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+      throw std::runtime_error("no port can be bound");
     ::listen(socket_, 1);
     socklen_t size = sizeof address;
     ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
@@ -186,7 +189,7 @@ TEST(ProcessGroup, AddressesThatFailAreNamed) {
 // A child: rank CHILD_RANK of CHILD_SIZE. Reduces for ever; "stuck" on rank
 // CHILD_STUCK, which stops to take part.
 TEST(ChildRank, DISABLED_ReducesForEver) {
-  const auto number = [](const char* name) { return std::atoi(std::getenv(name)); };
+  const auto number = [](const char* name) { return std::stoi(std::getenv(name)); };
   ProcessGroupOptions options;
   options.init_method = std::getenv("CHILD_METHOD");
   options.rank = number("CHILD_RANK");

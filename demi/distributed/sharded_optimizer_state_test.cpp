@@ -350,7 +350,7 @@ TEST(ShardedOptimizerState, AnOverflowOnOneRankSkipsOnAll) {
       for (int step = 0; step < 6; ++step) training.step(step, step == 3 && group.rank() == 1);
       EXPECT_EQ(training.skipped, (std::vector<bool>{false, false, false, true, false, false}));
       EXPECT_EQ(training.scale(), 64);  // 64 x 2 after three steps, halved by the skipped one
-      weights[static_cast<std::size_t>(group.rank() + (shares ? kRanks : 0))] = training.weights();
+      weights[static_cast<std::size_t>(group.rank()) + (shares ? kRanks : 0)] = training.weights();
     });
     EXPECT_THAT(errors, Each(IsEmpty()));
   }

@@ -117,9 +117,9 @@ TEST_F(Agreement, ScalersThatDifferAreNamed) {
       {"backoff_factor 0.25", [](auto& o) { o.backoff_factor = 0.25; }},
       {"growth_interval 7", [](auto& o) { o.growth_interval = 7; }}};
   for (const auto& [line, change] : cases)
-    EXPECT_THAT(
-        disagreement(kAgreedSgd, {kAgreedSgd, [&](TrainerOptions& o) { change(o.scaler); }}),
-        Each(HasSubstr(std::string("scaler: ") + line + " on rank 1; accepted: scaler: ")));
+    EXPECT_THAT(disagreement(kAgreedSgd,
+                             {kAgreedSgd, [&set = change](TrainerOptions& o) { set(o.scaler); }}),
+                Each(HasSubstr(std::string("scaler: ") + line + " on rank 1; accepted: scaler: ")));
   const ChangeOfOptions off = [](TrainerOptions& o) { o.loss_scale = parse_loss_scale("off"); };
   EXPECT_THAT(disagreement(kAgreedSgd, {kAgreedSgd, off}),
               Each(HasSubstr("scaler: enabled false on rank 1; accepted: scaler: enabled true")));

@@ -198,10 +198,9 @@ TEST_F(RanksOfOneProcess, ARunGoesOnOnFewerRanks) {
 TEST_F(RanksOfOneProcess, AreStoppedTogether) {
   for (const auto& [question, steps] : {std::pair{2, 2}, std::pair{5, 4}}) {
     std::vector<PlaneOutcome> outcomes(3);
-    const auto errors = on_ranks(3, [&](ProcessGroup& group) {
+    const auto errors = on_ranks(3, [&, at = question](ProcessGroup& group) {
       PlaneJob job{.epochs = 5};
-      if (group.rank() == 1)
-        job.should_stop = [asked = 0, at = question]() mutable { return ++asked == at; };
+      if (group.rank() == 1) job.should_stop = [asked = 0, at]() mutable { return ++asked == at; };
       outcomes[static_cast<std::size_t>(group.rank())] = fit_plane(job, &group);
     });
     ASSERT_THAT(errors, Each(IsEmpty()));

@@ -255,10 +255,9 @@ TEST_F(ShardOptimizer, AStopOfAnyRankSavesTheStateOfAll) {
     for (const int rank : {0, 1}) {
       SCOPED_TRACE(std::string(step) + ", rank " + std::to_string(rank));
       const fs::path saved = folder(step + std::to_string(rank));
-      const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+      const auto errors = on_ranks(2, [&, at = asked](ProcessGroup& group) {
         ShardJob job{.checkpoints = saved};
-        if (group.rank() == rank)
-          job.should_stop = [times = asked]() mutable { return --times <= 0; };
+        if (group.rank() == rank) job.should_stop = [times = at]() mutable { return --times <= 0; };
         EXPECT_TRUE(fit_sharded(job, group).history.stopped);
       });
       EXPECT_THAT(errors, Each(IsEmpty()));

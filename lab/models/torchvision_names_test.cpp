@@ -53,7 +53,8 @@ TEST(TorchvisionNames, AreThoseOfTorchvisionInItsOrderWithItsShapes) {
     // An optimizer's state goes by the parameters' order; that of C++ has no buffers in between.
     std::vector<std::string> expected = torchvisions(network);
     ASSERT_GT(expected.size(), 100U);
-    std::ranges::stable_partition(expected, [](const auto& line) { return !is_buffer(line); });
+    std::stable_partition(expected.begin(), expected.end(),
+                          [](const auto& line) { return !is_buffer(line); });
     EXPECT_EQ(ours(options), expected) << network;
   }
 }

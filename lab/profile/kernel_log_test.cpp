@@ -26,14 +26,16 @@ std::string log_of(std::initializer_list<std::string> lines) {
 
 // Lines as oneDNN's own page shows them (uxlfoundation.github.io/oneDNN/dev_guide_verbose.html).
 TEST(KernelLog, ReadsLinesOfOneDnn) {
-  const auto kernels = kernels_of(log_of(
-      {begin_mark("aten::convolution"), begin_mark("aten::mkldnn_convolution"),
-       "onednn_verbose,v1,info,oneDNN v3.13.3",
-       "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:abcd::f0 "
-       "dst:f32::blocked:Adcb8a::f0,,,32x1x3x3,0.1",
-       "onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,forward_inference,src:f32:a:"
-       "blocked:abcd::f0 wei:f32:a:blocked:Acdb8a::f0,,alg:convolution_direct,mb2_ic2,0.3",
-       std::string(kEndMark), std::string(kEndMark)}));
+  const std::string reorder =
+      "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:abcd::f0 "
+      "dst:f32::blocked:Adcb8a::f0,,,32x1x3x3,0.1";
+  const std::string convolution =
+      "onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,forward_inference,src:f32:a:"
+      "blocked:abcd::f0 wei:f32:a:blocked:Acdb8a::f0,,alg:convolution_direct,mb2_ic2,0.3";
+  const auto kernels =
+      kernels_of(log_of({begin_mark("aten::convolution"), begin_mark("aten::mkldnn_convolution"),
+                         "onednn_verbose,v1,info,oneDNN v3.13.3", reorder, convolution,
+                         std::string(kEndMark), std::string(kEndMark)}));
   ASSERT_THAT(kernels, SizeIs(2));
   EXPECT_THAT(kernels, Contains(Field(&CpuKernel::name, "convolution jit:avx2")));
   for (const CpuKernel& kernel : kernels) {
