@@ -148,5 +148,11 @@ TEST(FindBatchSize, OfSyntheticDataIsSetByMemory) {
       << "data of a hundredth";
 }
 
+TEST(IsOutOfMemory, IsToldFromOtherErrors) {
+  EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
+  EXPECT_TRUE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory")));
+  EXPECT_FALSE(is_out_of_memory(std::runtime_error("mat1 and mat2 shapes cannot be multiplied")));
+}
+
 }  // namespace
 }  // namespace demi::train

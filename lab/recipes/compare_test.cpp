@@ -13,6 +13,7 @@
 #include "demi/train/metric.h"
 #include "lab/models/seeded.h"
 #include "lab/recipes/same_run_testing.h"
+#include "lab/recipes/small_mlp_testing.h"
 
 namespace demi::train {
 namespace {
@@ -215,6 +216,20 @@ TEST(TopK, CountsExamplesWithFewerThanKLogitsAboveTheirs) {
     }
   }
   EXPECT_EQ(top_k(5).name, "top5_accuracy");
+}
+
+// 8 batches, of which 3 make a step.
+TEST(Compare, CountsAndSchedulesStepsOfAccumulatedBatches) {
+  Config config = small_mlp();
+  config.accumulate = 3;
+  config.schedule = "linear";
+  const Workload workload = load_workload(config, c10::kCPU);
+  const Comparison result = compare({.config = config, .runs = {parse_run("fp32")}}, workload);
+  const auto& steps = result.runs[0].history.steps;
+  EXPECT_EQ(result.steps_per_epoch, 3);
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_DOUBLE_EQ(steps[1].learning_rate, config.lr * 2 / 3);
+  EXPECT_DOUBLE_EQ(steps[2].learning_rate, config.lr / 3);
 }
 
 }  // namespace

@@ -175,10 +175,10 @@ TEST_F(HealthFile, LinesThatLackAFieldAreLeftOutAndNamed) {
     write({line});
     expected.push_back("line " + std::to_string(++number) + " has no " + name + ", or a wrong one");
   }
-  const auto with = [&](const char* name, report::MetricValue value) {
+  const auto with = [&](const char* name, const report::MetricValue& value) {
     report::MetricFields line = sound[0];
     for (auto& field : line)
-      if (field.first == name) field.second = std::move(value);
+      if (field.first == name) field.second = value;
     write({line});
     expected.push_back("line " + std::to_string(++number) + " has no " + name + ", or a wrong one");
   };

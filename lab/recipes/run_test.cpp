@@ -1,7 +1,6 @@
 #include "lab/recipes/run.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/linalg_solve.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -22,61 +21,17 @@
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
-#include "demi/data/tensor_loader.h"
 #include "demi/profile/memory.h"
 #include "demi/train/step_view.h"
 #include "demi/train/testing.h"
-#include "lab/recipes/batch_size.h"
-#include "lab/recipes/compare.h"
 #include "lab/recipes/plan.h"
-#include "lab/recipes/recipe.h"
+#include "lab/recipes/small_mlp_testing.h"
 #include "lab/recipes/weights_file.h"
 
 namespace demi::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-Config small_mlp() {
-  Config config = find_recipe("mlp").config;
-  for (const char* name : {"in", "out", "batches", "batch-size"}) set(config, name, "8", name);
-  set(config, "epochs", "1", "epochs");
-  return config;
-}
-
-TEST(Workload, ModelDataAndLossMustFit) {
-  Config config = find_recipe("mlp").config;
-  config.model = "resnet18";
-  EXPECT_THROW(load_workload(config, c10::kCPU), UsageError);
-  config.model = "resnet81";
-  EXPECT_THROW(load_workload(config, c10::kCPU), UsageError);
-  config = small_mlp();
-  config.loss = "cross-entropy";
-  EXPECT_THROW(load_workload(config, c10::kCPU), UsageError);
-}
-
-// What the issue of the workloads says of the models.
-TEST(Workload, RecipesHaveThePublishedNumbersOfParameters) {
-  const auto parameters = [](const char* recipe, const DataShape& shape) {
-    int64_t count = 0;
-    const Network network = make_network(find_recipe(recipe).config, shape, 0, c10::kCPU);
-    for (const auto& p : network.module->parameters()) count += p.numel();
-    return count;
-  };
-  const DataShape cifar{.channels = 3, .size = 32, .classes = 10};
-  EXPECT_EQ(parameters("cifar10-cnn", cifar), 60362);
-  EXPECT_EQ(parameters("cifar10-resnet18", cifar), 11173962);
-  EXPECT_EQ(parameters("cifar10-resnet50", cifar), 23520842);
-  EXPECT_EQ(parameters("imdb-lstm", {.classes = 2, .vocabulary = 100683}), 10435149);
-}
-
-TEST(Workload, SyntheticDataIsTheSameForEveryRun) {
-  const Config config = small_mlp();
-  const Workload a = load_workload(config, c10::kCPU), b = load_workload(config, c10::kCPU);
-  EXPECT_TRUE(a.train->batch(0, 3).input.equal(b.train->batch(0, 3).input));
-  EXPECT_EQ(a.train->examples(), 64);
-  EXPECT_EQ(a.test, nullptr);
-}
 
 TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
   const Config config = small_mlp();
@@ -96,23 +51,6 @@ TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
   fs::remove_all(folder);
 }
 
-// y = x W / sqrt(in): of as many rows as features W can be had back, and the others follow it.
-TEST(Workload, ALinearTargetIsAFunctionOfTheRows) {
-  Config config = small_mlp();
-  config.data = "synthetic-linear";
-  config.out = 3;
-  const Workload workload = load_workload(config, c10::kCPU);
-  const data::Batch first = workload.train->batch(0, 0), other = workload.train->batch(0, 5);
-  const at::Tensor weights =
-      at::linalg_solve(first.input.to(c10::kDouble), first.target.to(c10::kDouble));
-  EXPECT_EQ(first.input.sizes(), (std::vector<int64_t>{8, 8}));
-  EXPECT_TRUE(at::allclose(other.input.to(c10::kDouble).matmul(weights),
-                           other.target.to(c10::kDouble), 1e-3, 1e-3));
-  config.in = 4096;
-  const at::Tensor target = load_workload(config, c10::kCPU).train->batch(0, 0).target;
-  EXPECT_NEAR(target.square().mean().item<double>(), 1, 0.5) << "24 squares of variance 1";
-}
-
 TEST(Run, APartThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
   const Config config = small_mlp();
   const Workload workload = load_workload(config, c10::kCPU);
@@ -123,74 +61,6 @@ TEST(Run, APartThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("did you mean layers.2?"));
   }
-}
-
-// fp16 gives Inf from 65,520 on. A weight of 300 and an input of 300 give 90,000, also in the test
-// of the shipped weights.
-class Overflow : public ::testing::Test {
- protected:
-  Overflow() {
-    config_.epochs = 1;
-    config_.batch_size = "4";
-    config_.optimizer = "sgd";
-    config_.lr = 0;
-    config_.loss = "mse";
-    const at::Tensor x = torch::full({8, 2}, 300.F), y = torch::zeros({8, 1});
-    workload_.train = workload_.test =
-        std::make_shared<data::TensorLoader>(x, y, data::OrderOptions{.batch_size = 4});
-    workload_.make_network = [](uint64_t) {
-      torch::nn::Sequential model(torch::nn::Linear(2, 2), torch::nn::Linear(2, 1));
-      const torch::NoGradGuard no_grad;
-      for (auto& parameter : model->parameters()) parameter.fill_(1.0 / 1024);
-      model[0]->as<torch::nn::Linear>()->weight.fill_(300);
-      return network(model);
-    };
-    fs::create_directories(folder_);
-  }
-  ~Overflow() override { fs::remove_all(folder_); }
-  RunResult trained(const std::string& spec) {
-    return run(config_, parse_run(spec), workload_, c10::kCPU, {.folder = folder_});
-  }
-
-  const fs::path folder_ = fs::temp_directory_path() / "demi_overflow_test";
-  Config config_;
-  Workload workload_;
-};
-
-TEST_F(Overflow, IsMendedByAPartInFp32OrByAPolicy) {
-  EXPECT_TRUE(trained("fp16").history.failed);
-  const RunResult exact = trained("fp32");
-  EXPECT_FALSE(exact.history.failed);
-  // Both layers, since the second is given what the first has made.
-  const RunResult parts = trained("fp16:fp32-part=0:fp32-part=1");
-  EXPECT_FALSE(parts.history.failed);
-  EXPECT_EQ(parts.history.steps[0].loss, exact.history.steps[0].loss);
-  EXPECT_NEAR(parts.test_loss, exact.test_loss, 1e-3 * exact.test_loss);
-  const std::string policy = (folder_ / "ops").string();
-  OpPolicy().set("addmm", OpCategory::fp32).set("linear", OpCategory::fp32).to_file(policy);
-  const RunResult ops = trained("fp16:op-policy=" + policy);
-  EXPECT_FALSE(ops.history.failed);
-  EXPECT_EQ(ops.history.steps[0].loss, exact.history.steps[0].loss);
-  OpPolicy().keep_part_in_fp32("0").keep_part_in_fp32("1").to_file(policy);
-  EXPECT_EQ(trained("fp16:op-policy=" + policy).history.steps[0].loss, exact.history.steps[0].loss);
-  const RunResult plain = trained("fp16:no-autocast");
-  EXPECT_EQ(plain.history.steps[0].loss, exact.history.steps[0].loss);
-  ASSERT_TRUE(plain.history.failed) << "what one would ship runs in a region";
-  EXPECT_THAT(*plain.history.failed, ::testing::HasSubstr("as shipped"));
-}
-
-// 8 batches, of which 3 make a step.
-TEST(Compare, CountsAndSchedulesStepsOfAccumulatedBatches) {
-  Config config = small_mlp();
-  config.accumulate = 3;
-  config.schedule = "linear";
-  const Workload workload = load_workload(config, c10::kCPU);
-  const Comparison result = compare({.config = config, .runs = {parse_run("fp32")}}, workload);
-  const auto& steps = result.runs[0].history.steps;
-  EXPECT_EQ(result.steps_per_epoch, 3);
-  ASSERT_EQ(steps.size(), 3u);
-  EXPECT_DOUBLE_EQ(steps[1].learning_rate, config.lr * 2 / 3);
-  EXPECT_DOUBLE_EQ(steps[2].learning_rate, config.lr / 3);
 }
 
 // Of a run that is trained in parts, as the program's signals and a killed process leave them.
@@ -607,31 +477,6 @@ TEST_F(RunParts, TheTestIsOfTheFileThatIsShipped) {
   EXPECT_NEAR(result.test_loss, loss, 1e-2 * loss);
 }
 
-TEST_F(Overflow, IsSaidOnceAndOfTraining) {
-  config_.epochs = 3;
-  const RunResult result = trained("fp16");
-  ASSERT_TRUE(result.history.failed);
-  // The epoch in which a run failed is no whole one.
-  const auto& epochs = result.history.epochs;
-  double whole = 0;
-  for (std::size_t i = 0; i + 1 < epochs.size(); ++i) whole += epochs[i].seconds;
-  const auto count = static_cast<double>(epochs.size()) - 1;
-  EXPECT_DOUBLE_EQ(result.seconds_per_epoch, count > 0 ? whole / count : result.seconds);
-  EXPECT_THAT(*result.history.failed, ::testing::Not(::testing::HasSubstr("as shipped")));
-  EXPECT_EQ(result.remark, "") << "the scaler's own business";
-  EXPECT_GT(result.skipped_steps, 0);
-}
-
-TEST_F(Overflow, ItsOriginIsToldAndKept) {
-  config_.detect_anomaly = true;
-  std::size_t told = 0;
-  RunOptions options{.folder = folder_};
-  options.on_origin = [&](const monitor::Origin&) { ++told; };
-  const RunResult result = run(config_, parse_run("fp16"), workload_, c10::kCPU, options);
-  EXPECT_FALSE(result.origins.empty());
-  EXPECT_EQ(told, result.origins.size());
-}
-
 TEST(Run, APartOfAPolicyFileThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
   Config config = small_mlp();
   const Workload workload = load_workload(config, c10::kCPU);
@@ -640,12 +485,6 @@ TEST(Run, APartOfAPolicyFileThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
   config.op_policy = policy;
   EXPECT_THROW(check_parts(config, parse_runs("bf16"), workload), UsageError);
   fs::remove(policy);
-}
-
-TEST(Run, OutOfMemoryIsToldFromOtherErrors) {
-  EXPECT_TRUE(is_out_of_memory(std::bad_alloc()));
-  EXPECT_TRUE(is_out_of_memory(std::runtime_error("DefaultCPUAllocator: can't allocate memory")));
-  EXPECT_FALSE(is_out_of_memory(std::runtime_error("mat1 and mat2 shapes cannot be multiplied")));
 }
 
 }  // namespace

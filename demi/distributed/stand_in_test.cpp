@@ -1,0 +1,47 @@
+#include "demi/distributed/stand_in.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace demi::distributed {
+namespace {
+
+// Parameters of a device other than the module's, which a CPU alone has not.
+TEST(StandIn, ACopyPassesGradientsOnAndNoticesWrites) {
+  const auto parameter = torch::tensor({1., 2.}).requires_grad_();
+  const auto replica = torch::zeros({2}).requires_grad_();
+  for (const double factor : {3., 5.}) {
+    stand_for(replica, parameter.clone(), parameter);
+    (replica * factor).sum().backward();
+    EXPECT_FALSE(replica.is_leaf());
+  }
+  EXPECT_TRUE(parameter.grad().equal(torch::tensor({8., 8.})));
+  stand_for(replica, parameter.clone(), parameter);
+  const auto loss = replica.square().sum();
+  {
+    const at::NoGradGuard no_grad;
+    parameter.mul_(2);
+  }
+  EXPECT_THROW(loss.backward(), c10::Error) << "what it saved was written to";
+  stand_for(replica, parameter.clone(), parameter);
+  EXPECT_TRUE(replica.equal(torch::tensor({2., 4.})));
+}
+
+TEST(StandIn, AViewSharesMemoryAndGradient) {
+  const auto parameter = torch::tensor({1., 2.}).requires_grad_();
+  const auto replica = torch::zeros({5}).requires_grad_();
+  share(replica, parameter);
+  EXPECT_EQ(replica.data_ptr(), parameter.data_ptr());
+  EXPECT_TRUE(replica._base().is_same(parameter));
+  (replica * 3).sum().backward();
+  EXPECT_TRUE(parameter.grad().equal(torch::tensor({3., 3.})));
+  {
+    const at::NoGradGuard no_grad;
+    parameter.fill_(7);
+    share(replica, parameter);
+    EXPECT_TRUE(replica.equal(torch::tensor({7., 7.})));
+  }
+}
+
+}  // namespace
+}  // namespace demi::distributed

@@ -1,0 +1,68 @@
+#include "lab/recipes/workload.h"
+
+#include <ATen/ops/linalg_solve.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <vector>
+
+#include "demi/core/error.h"
+#include "lab/recipes/recipe.h"
+#include "lab/recipes/small_mlp_testing.h"
+
+namespace demi::train {
+namespace {
+
+TEST(Workload, ModelDataAndLossMustFit) {
+  Config config = find_recipe("mlp").config;
+  config.model = "resnet18";
+  EXPECT_THROW(load_workload(config, c10::kCPU), UsageError);
+  config.model = "resnet81";
+  EXPECT_THROW(load_workload(config, c10::kCPU), UsageError);
+  config = small_mlp();
+  config.loss = "cross-entropy";
+  EXPECT_THROW(load_workload(config, c10::kCPU), UsageError);
+}
+
+// What the issue of the workloads says of the models.
+TEST(Workload, RecipesHaveThePublishedNumbersOfParameters) {
+  const auto parameters = [](const char* recipe, const DataShape& shape) {
+    int64_t count = 0;
+    const Network network = make_network(find_recipe(recipe).config, shape, 0, c10::kCPU);
+    for (const auto& p : network.module->parameters()) count += p.numel();
+    return count;
+  };
+  const DataShape cifar{.channels = 3, .size = 32, .classes = 10};
+  EXPECT_EQ(parameters("cifar10-cnn", cifar), 60362);
+  EXPECT_EQ(parameters("cifar10-resnet18", cifar), 11173962);
+  EXPECT_EQ(parameters("cifar10-resnet50", cifar), 23520842);
+  EXPECT_EQ(parameters("imdb-lstm", {.classes = 2, .vocabulary = 100683}), 10435149);
+}
+
+TEST(Workload, SyntheticDataIsTheSameForEveryRun) {
+  const Config config = small_mlp();
+  const Workload a = load_workload(config, c10::kCPU), b = load_workload(config, c10::kCPU);
+  EXPECT_TRUE(a.train->batch(0, 3).input.equal(b.train->batch(0, 3).input));
+  EXPECT_EQ(a.train->examples(), 64);
+  EXPECT_EQ(a.test, nullptr);
+}
+
+// y = x W / sqrt(in): of as many rows as features W can be had back, and the others follow it.
+TEST(Workload, ALinearTargetIsAFunctionOfTheRows) {
+  Config config = small_mlp();
+  config.data = "synthetic-linear";
+  config.out = 3;
+  const Workload workload = load_workload(config, c10::kCPU);
+  const data::Batch first = workload.train->batch(0, 0), other = workload.train->batch(0, 5);
+  const at::Tensor weights =
+      at::linalg_solve(first.input.to(c10::kDouble), first.target.to(c10::kDouble));
+  EXPECT_EQ(first.input.sizes(), (std::vector<int64_t>{8, 8}));
+  EXPECT_TRUE(at::allclose(other.input.to(c10::kDouble).matmul(weights),
+                           other.target.to(c10::kDouble), 1e-3, 1e-3));
+  config.in = 4096;
+  const at::Tensor target = load_workload(config, c10::kCPU).train->batch(0, 0).target;
+  EXPECT_NEAR(target.square().mean().item<double>(), 1, 0.5) << "24 squares of variance 1";
+}
+
+}  // namespace
+}  // namespace demi::train
