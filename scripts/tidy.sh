@@ -28,10 +28,10 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# -C: comments count, for NOLINT is one. -dD: so do macros. -P: the names of files do not.
+# Options with a path differ between checkouts. -C: comments count, for NOLINT is one. -dD: so do macros. -P: names of files do not.
 key=$({
   "$tidy" --version && "$tidy" --dump-config "$file" -- && printf '%s\n' "${options[@]:0:${#options[@]}-1}" &&
-    "${preprocessor[@]}" -E -C -dD -P
+    printf '%s\n' "${preprocessor[@]}" | grep -v / && "${preprocessor[@]}" -E -C -dD -P
 } | sha256sum | cut -d ' ' -f 1) || die "$file could not be preprocessed"
 clean=$(cache_dir)/tidy/$key
 [ ! -e "$clean" ] || exit 0
