@@ -414,6 +414,57 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   return json;
 }
 
+bool has_points(const report::Chart& chart) {
+  return std::ranges::any_of(chart.series, [](const auto& one) { return !one.x.empty(); });
+}
+
+report::Section curves_section(const Comparison& c) {
+  report::Chart loss =
+      step_chart(c, "Training loss", {.label = "loss"},
+                 [](const StepMetrics& s) -> std::optional<double> { return s.loss; });
+  loss.smoothing = 0.9;
+  report::Section curves{"Curves", {std::move(loss)}};
+  if (c.test_examples > 0) curves.blocks.emplace_back(accuracy_chart(c));
+  report::Chart scale =
+      step_chart(c, "Loss scale", {.label = "loss scale", .scale = report::Scale::kLog2},
+                 [](const StepMetrics& s) { return s.loss_scale; });
+  scale.steps = true;
+  const bool scaled = has_points(scale);
+  if (scaled) curves.blocks.emplace_back(std::move(scale));
+  report::Chart norm =
+      step_chart(c, "Gradient norm", {.label = "L2 norm", .scale = report::Scale::kLog10},
+                 [](const StepMetrics& s) { return s.grad_norm; });
+  norm.smoothing = 0.9;
+  norm.note = "Of all gradients together, unscaled and before clipping";
+  if (has_points(norm)) curves.blocks.emplace_back(std::move(norm));
+  curves.blocks.emplace_back(
+      step_chart(c, "Learning rate", {.label = "learning rate"},
+                 [](const StepMetrics& s) -> std::optional<double> { return s.learning_rate; }));
+  const bool needs_no_scale = std::ranges::all_of(c.runs, [](const RunResult& run) {
+    return run.spec.precision.autocast != c10::kHalf && run.spec.precision.weights != c10::kHalf;
+  });
+  if (!scaled && needs_no_scale)
+    curves.blocks.emplace_back(report::Paragraph{
+        "No loss is scaled here: fp32, tf32, fp64 and bf16 have the exponent range for it."});
+  return curves;
+}
+
+report::Facts machine_facts(const Machine& m) {
+  report::Facts facts{"", {{"device", m.device + ", " + m.device_name}}};
+  if (m.gpu) {
+    const auto memory = static_cast<double>(m.gpu->memory_bytes);
+    facts.rows.push_back({"memory", report::format_bytes(memory)});
+    facts.rows.push_back({"compute capability", m.gpu->compute_capability});
+    facts.rows.push_back({"driver", m.gpu->driver + ", CUDA " + m.gpu->cuda});
+  }
+  facts.rows.push_back({"processor", m.processor});
+  facts.rows.push_back({"instruction set", m.instruction_set});
+  facts.rows.push_back({"threads", std::to_string(m.threads)});
+  facts.rows.push_back({"LibTorch", m.libtorch});
+  facts.rows.push_back({"demi", m.demi});
+  return facts;
+}
+
 }  // namespace
 
 report::Table to_table(const Comparison& c) {
@@ -460,68 +511,20 @@ report::Page to_page(const Comparison& c, const std::string& command) {
   report::Page page{.title = (c.runs.size() == 1 ? "demi train " : "demi compare ") + c.recipe,
                     .subtitle = data_line(c)};
   if (c.runs.empty()) return page;
-  report::Chart loss =
-      step_chart(c, "Training loss", {.label = "loss"},
-                 [](const StepMetrics& s) -> std::optional<double> { return s.loss; });
-  loss.smoothing = 0.9;
-  report::Section curves{"Curves", {std::move(loss)}};
-  if (c.test_examples > 0) curves.blocks.emplace_back(accuracy_chart(c));
-  report::Chart scale =
-      step_chart(c, "Loss scale", {.label = "loss scale", .scale = report::Scale::kLog2},
-                 [](const StepMetrics& s) { return s.loss_scale; });
-  scale.steps = true;
-  const bool scaled = std::any_of(scale.series.begin(), scale.series.end(),
-                                  [](const auto& s) { return !s.x.empty(); });
-  if (scaled) curves.blocks.emplace_back(std::move(scale));
-  report::Chart norm =
-      step_chart(c, "Gradient norm", {.label = "L2 norm", .scale = report::Scale::kLog10},
-                 [](const StepMetrics& s) { return s.grad_norm; });
-  norm.smoothing = 0.9;
-  norm.note = "Of all gradients together, unscaled and before clipping";
-  const bool has_norm =
-      std::ranges::any_of(norm.series, [](const auto& s) { return !s.x.empty(); });
-  if (has_norm) curves.blocks.emplace_back(std::move(norm));
-  curves.blocks.emplace_back(
-      step_chart(c, "Learning rate", {.label = "learning rate"},
-                 [](const StepMetrics& s) -> std::optional<double> { return s.learning_rate; }));
-
-  const Machine& m = c.machine;
-  report::Facts facts{"",
-                      {{"device", m.device + ", " + m.device_name},
-                       {"processor", m.processor},
-                       {"instruction set", m.instruction_set},
-                       {"threads", std::to_string(m.threads)},
-                       {"LibTorch", m.libtorch},
-                       {"demi", m.demi}}};
-  if (m.gpu) {
-    const auto memory = static_cast<double>(m.gpu->memory_bytes);
-    facts.rows.insert(facts.rows.begin() + 1,
-                      {{"memory", report::format_bytes(memory)},
-                       {"compute capability", m.gpu->compute_capability},
-                       {"driver", m.gpu->driver + ", CUDA " + m.gpu->cuda}});
-  }
-  page.sections = {{"", {highlights(c), to_table(c)}},
-                   std::move(curves),
-                   {"Where the time goes", {phase_bars(c), step_time_chart(c), wait_chart(c)}},
-                   {"Machine", {std::move(facts)}},
-                   {"Again", {report::Code{command}}}};
-  if (auto health = health_section(c))
-    page.sections.insert(page.sections.begin() + 2, std::move(*health));
-  if (auto what_if = what_if_section(c, command))
-    page.sections.insert(page.sections.begin() + 2, std::move(*what_if));
-  const bool needs_no_scale = std::all_of(c.runs.begin(), c.runs.end(), [](const RunResult& run) {
-    return run.spec.precision.autocast != c10::kHalf && run.spec.precision.weights != c10::kHalf;
-  });
-  if (!scaled && needs_no_scale) {
-    page.sections[1].blocks.emplace_back(report::Paragraph{
-        "No loss is scaled here: fp32, tf32, fp64 and bf16 have the exponent range for it."});
-  }
-  if (report::Section slow = slow_section(c); !slow.blocks.empty())
-    page.sections.insert(page.sections.begin() + 1, std::move(slow));
-  if (auto beside = published_beside(c))
-    page.sections.insert(page.sections.begin() + 1, {"Published results", {std::move(*beside)}});
+  page.sections = {{"", {highlights(c), to_table(c)}}};
   if (!c.runs.front().class_accuracy.empty())
-    page.sections.insert(page.sections.begin() + 1, {"By class", {class_table(c)}});
+    page.sections.push_back({"By class", {class_table(c)}});
+  if (auto beside = published_beside(c))
+    page.sections.push_back({"Published results", {std::move(*beside)}});
+  if (report::Section slow = slow_section(c); !slow.blocks.empty())
+    page.sections.push_back(std::move(slow));
+  page.sections.push_back(curves_section(c));
+  if (auto what_if = what_if_section(c, command)) page.sections.push_back(std::move(*what_if));
+  if (auto health = health_section(c)) page.sections.push_back(std::move(*health));
+  page.sections.push_back(
+      {"Where the time goes", {phase_bars(c), step_time_chart(c), wait_chart(c)}});
+  page.sections.push_back({"Machine", {machine_facts(c.machine)}});
+  page.sections.push_back({"Again", {report::Code{command}}});
   return page;
 }
 

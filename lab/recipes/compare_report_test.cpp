@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "demi/core/error.h"
 #include "lab/recipes/published.h"
@@ -277,6 +279,42 @@ TEST(CompareReport, PageShowsTheLossScaleOnlyWhereThereIsOne) {
   c.runs.pop_back();
   const std::string plain = report::to_html(to_page(c, "demi compare"));
   EXPECT_EQ(plain.find("Loss scale"), std::string::npos);
+}
+
+std::vector<std::string> sections_of(const Comparison& c) {
+  std::vector<std::string> titles;
+  for (const report::Section& section : to_page(c, "demi compare").sections)
+    titles.push_back(section.title);
+  return titles;
+}
+
+// What only some comparisons have stands before the curves.
+TEST(CompareReport, PageHasItsSectionsInTheirOrder) {
+  Comparison c = two_runs();
+  EXPECT_EQ(sections_of(c),
+            (std::vector<std::string>{"", "Curves", "Where the time goes", "Machine", "Again"}));
+  c.classes = {"a"};
+  for (RunResult& run : c.runs) run.class_accuracy = {0.5};
+  EXPECT_EQ(sections_of(c), (std::vector<std::string>{"", "By class", "Curves",
+                                                      "Where the time goes", "Machine", "Again"}));
+}
+
+TEST(CompareReport, PageNamesTheMachineAndItsGpu) {
+  Comparison c = two_runs();
+  const auto names = [&c] {
+    std::vector<std::string> all;
+    for (const report::Section& section : to_page(c, "demi compare").sections)
+      if (section.title == "Machine")
+        for (const auto& row : std::get<report::Facts>(section.blocks.at(0)).rows)
+          all.push_back(row.first);
+    return all;
+  };
+  EXPECT_EQ(names(), (std::vector<std::string>{"device", "processor", "instruction set", "threads",
+                                               "LibTorch", "demi"}));
+  c.machine.gpu.emplace();
+  EXPECT_EQ(names(), (std::vector<std::string>{"device", "memory", "compute capability", "driver",
+                                               "processor", "instruction set", "threads",
+                                               "LibTorch", "demi"}));
 }
 
 Comparison of_resnet50() {
