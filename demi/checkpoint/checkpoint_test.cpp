@@ -83,7 +83,7 @@ TEST_F(CheckpointTest, WritesTensorsAndManifestAsPythonDoes) {
   EXPECT_EQ(
       load_safetensors(saved / "model.safetensors").metadata,
       (Metadata{{"format", "pt"}, {"demi.precision", "bf16"}, {"note", "odd \"text\"\n\u00fc"}}));
-  manifest.demi = "0.1.0", manifest.libtorch = "2.15.0";
+  manifest.demi = "0.1.0", manifest.libtorch = "2.15.0", manifest.run = "";
   FileRecord& model = manifest.files["model.safetensors"];
   model.bytes = 252, model.checksum = 0x14EA9031;
   EXPECT_EQ(to_text(manifest), bytes_of(kFromPython / "step-00000007" / "manifest.json"));
@@ -286,6 +286,10 @@ TEST_F(CheckpointTest, RefusesBeforeAnythingIsWritten) {
   sparse.state["a"] = at::ones({2, 2}).to_sparse();
   EXPECT_THAT(message_of<UsageError>([&] { save(folder_ / "x", 1, sparse); }),
               HasSubstr("[checkpoint.save] a tensor is not dense; seen: a"));
+  Checkpoint meta;
+  meta.model["a"] = at::empty({2}, at::TensorOptions().device(at::kMeta));
+  EXPECT_THAT(message_of<UsageError>([&] { save(folder_ / "x", 1, meta); }),
+              HasSubstr("[checkpoint.save] a tensor has a shape alone; seen: a"));
   Checkpoint not_text;
   not_text.text["a"] = "\xff";
   EXPECT_THROW(save(folder_ / "x", 1, not_text), UsageError);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "demi/checkpoint/safetensors_dtype.h"
@@ -30,6 +31,7 @@ void check(const Refusal& refuse, const std::string& name, const at::Tensor& ten
   if (name == "__metadata__")
     refuse("a tensor's name is taken by the format", name, "any other name");
   if (!tensor.defined()) refuse("a tensor is undefined", name, "tensors with values");
+  if (tensor.is_meta()) refuse("a tensor has a shape alone", name, "tensors with values");
   if (tensor.layout() != at::kStrided) refuse("a tensor is not dense", name, "dense tensors");
   if (static_cast<std::size_t>(tensor.dim()) > kMostDimensions)
     refuse(fmt::format("{} has too many dimensions", name), fmt::to_string(tensor.dim()),
@@ -84,18 +86,19 @@ std::string little_endian(uint64_t value) {
   return bytes;
 }
 
-/// Writes the bytes and returns their checksum, piece by piece, so that each is read from memory
-/// once.
+/// Writes the bytes and returns the checksum of what was written. Each piece is summed and written
+/// from a copy, which stays in the processor's cache: another thread may write to the values.
 uint32_t write_and_sum(const Descriptor& file, const void* data, uint64_t bytes) {
-  constexpr uint64_t kPiece = uint64_t{256} << 10;
+  constexpr uint64_t kPiece = uint64_t{256} << 10, kStart = uint64_t{8} << 20;
   const char* next = static_cast<const char*>(data);
+  std::vector<char> copy(std::min(bytes, kPiece));
   uint32_t sum = 0;
-  constexpr uint64_t kStart = uint64_t{8} << 20;
   uint64_t written = 0;
   for (uint64_t piece = 0; bytes > 0; bytes -= piece, next += piece) {
     piece = std::min(bytes, kPiece);
-    sum = crc32c(next, piece, sum);
-    file.write_all(next, piece);
+    std::memcpy(copy.data(), next, piece);
+    sum = crc32c(copy.data(), piece, sum);
+    file.write_all(copy.data(), piece);
     if ((written += piece) >= kStart) {
       file.start_sync();
       written = 0;
