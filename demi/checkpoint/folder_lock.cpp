@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,8 +30,22 @@ struct Registry {
   std::map<FolderId, std::weak_ptr<HeldFolder>> folders;
 
   static Registry& get() {
-    static auto* const registry = new Registry;
+    static auto* const registry = [] {
+      auto* const made = new Registry;
+      ::pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); },
+                       [] { get().leave_to_parent(); });
+      return made;
+    }();
     return *registry;
+  }
+
+  /// In a forked process: the locks are its parent's, and end with it. flock(2) would keep them as
+  /// long as a descriptor is open anywhere.
+  void leave_to_parent() {
+    for (auto& [id, folder] : folders)
+      if (const auto held = folder.lock()) held->file = Descriptor();
+    folders.clear();
+    mutex.unlock();
   }
 };
 
@@ -76,7 +91,7 @@ std::string holder_named_in(const Descriptor& lock) {
 std::string name_of_this_process() {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
-  return fmt::format("{} on {}\n", getpid(), host.data());
+  return fmt::format("{} on {}", getpid(), host.data());
 }
 
 /// False where the file system has no locks.
@@ -96,7 +111,7 @@ std::shared_ptr<HeldFolder> acquire(const fs::path& folder) {
   held->locked = lock(held->file, folder);
   if (::ftruncate(held->file.get(), 0) != 0)
     throw_file_error("checkpoint.FolderLock", held->file.path(), "cannot be written", errno);
-  held->file.write_all(name_of_this_process());
+  held->file.write_all(name_of_this_process() + "\n");
   return held;
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 /// Another process that holds the folder until it is killed.
 class OtherRun {
@@ -83,6 +84,7 @@ TEST_F(FolderLockTest, RefusesASecondRunOfOneProcess) {
   std::optional<FolderLock> lock(folder_);
   const auto said = refusal_of([&] { FolderLock second(folder_); });
   EXPECT_THAT(said, HasSubstr("this process, " + std::to_string(getpid())));
+  EXPECT_THAT(said, Not(HasSubstr("\n")));
   save(folder_, 1, ten_tensors(1));
   FolderLock moved(std::move(*lock));
   lock.reset();
