@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "demi/checkpoint/safetensors.h"
@@ -20,10 +22,12 @@ struct Checkpoint {
   NamedTensors state;  // every other tensor: "optimizer/0.exp_avg", "random/cpu", ...
   std::map<std::string, StateDict> numbers;  // by part: "scaler", "schedule", ...; kept bit by bit
   Metadata text;                             // UTF-8: "demi.precision", "demi.config", ...
+  /// The run that it belongs to: an id that loading sets. Empty: save() finds it.
+  std::string run;
 };
 
 struct SaveOptions {
-  int64_t keep_last = 1;  // how many checkpoints stay, counted in the order of saving; 0: all
+  int64_t keep_last = 1;  // how many of the run's stay, counted in the order of saving; 0: all
   bool is_best = false;   // FOLDER/best names this one, which stays until another is best
 };
 
@@ -42,8 +46,13 @@ struct SaveOptions {
 /// that stands already is not overwritten: the new one is called step-00000400-2, and the old one
 /// is an old one.
 ///
+/// Counted and removed are checkpoints of the same run alone. A process is one run; with
+/// restore(), load(path, objects) or Trainer::resume it goes on with the run of that checkpoint.
+/// Checkpoints of other runs, and folders of another content, stay, with one warning (TORCH_WARN).
+///
 /// Tensors of any device; those of devices are copied one by one, so memory grows by at most one
-/// tensor. Synchronises with the tensors' devices. Threads of one process take turns; another
+/// tensor. Synchronises with the tensors' devices. A thread that writes to the tensors meanwhile
+/// gives a checkpoint of mixed values, which loads. Threads of one process take turns; another
 /// process that saves to this folder, or holds its FolderLock, is refused with UsageError. Throws
 /// UsageError for tensors, names and texts that the files cannot hold and for options out of range,
 /// before anything is written.
@@ -59,6 +68,24 @@ DEMI_API std::filesystem::path save(const std::filesystem::path& folder, int64_t
 ///     runs, DataError lists them.
 /// Throws DataError if there is none, if `last` is damaged or if it names one that is gone.
 DEMI_API std::filesystem::path find(const std::filesystem::path& path);
+
+/// Calls read(folder) with the checkpoint that a path stands for (find). Where the path is a
+/// folder, a run or a file `last`, and the run that saves there removes the checkpoint while it is
+/// being read (`read` throws DataError), calls it again with the one that took its place.
+DEMI_API void read_current(const std::filesystem::path& path,
+                           const std::function<void(const std::filesystem::path&)>& read);
+
+/// The newest checkpoint of a folder of checkpoints whose every byte agrees with its checksums:
+/// that which `last` names, else the one saved before it, and so on. Calls damaged(checkpoint, what
+/// is wrong) for each one that is passed over. Nothing if there is no checkpoint. Throws DataError
+/// if none is whole, or the system does not let one be read, which says nothing about its bytes.
+DEMI_API std::optional<std::filesystem::path> newest_whole(
+    const std::filesystem::path& folder,
+    const std::function<void(const std::filesystem::path&, const std::string&)>& damaged);
+
+/// Renames a damaged checkpoint to step-00000400.damaged, so that it neither counts as a checkpoint
+/// nor is ever removed. Returns the new name. For whoever holds the folder. Throws TrainingError.
+DEMI_API std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
 
 /// Reads the checkpoint that `path` stands for (find), or a single safetensors file, whose tensors
 /// are `model` and whose metadata is `text`. Verifies everything before it returns: checksums of

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -9,8 +10,10 @@
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/contents.h"
 #include "demi/checkpoint/folder.h"
 #include "demi/checkpoint/manifest.h"
+#include "demi/checkpoint/safetensors_fault.h"
 #include "demi/checkpoint/safetensors_input.h"
 #include "demi/core/error.h"
 
@@ -58,13 +61,18 @@ bool is_checkpoint(const fs::path& folder) { return stands(folder / kManifestFil
 
 /// The checkpoint that FOLDER/last or FOLDER/best names; nothing if there is no such file.
 std::optional<fs::path> named_in(const fs::path& file) {
-  const std::vector<std::string> names = read_names(file);
-  if (names.empty()) return std::nullopt;
-  fs::path named = file.parent_path() / names.front();
-  if (!stands(named))
-    no_checkpoint(file, fmt::format("it names {}, which is not there", names.front()),
-                  "name another checkpoint's folder");
-  return named;
+  std::vector<std::string> names = read_names(file);
+  while (!names.empty()) {
+    fs::path named = file.parent_path() / names.front();
+    if (stands(named)) return named;
+    // The run that saves here has replaced the file and removed what it named, or somebody has.
+    const std::string gone = names.front();
+    names = read_names(file);
+    if (!names.empty() && names.front() == gone)
+      no_checkpoint(file, fmt::format("it names {}, which is not there", gone),
+                    "name another checkpoint's folder");
+  }
+  return std::nullopt;
 }
 
 /// The last of a folder of checkpoints; nothing if it holds none.
@@ -124,7 +132,8 @@ Checkpoint read_checkpoint(const fs::path& folder, Memory memory) {
   return {.model = tensors_of(model_file, model, memory),
           .state = tensors_of(state_file, state, memory),
           .numbers = std::move(manifest.numbers),
-          .text = std::move(manifest.text)};
+          .text = std::move(manifest.text),
+          .run = std::move(manifest.run)};
 }
 
 /// A safetensors file alone; with its manifest, if that stands beside it.
@@ -144,10 +153,49 @@ Checkpoint read_file(const fs::path& path, Memory memory) {
 }
 
 Checkpoint read(const fs::path& path, Memory memory) {
-  std::error_code code;
-  const bool names_one = path.filename() == "last" || path.filename() == "best";
-  return fs::is_regular_file(path, code) && !names_one ? read_file(path, memory)
-                                                       : read_checkpoint(find(path), memory);
+  Checkpoint result;
+  read_current(path, [&](const fs::path& one) {
+    result = is_single_file(one) ? read_file(one, memory) : read_checkpoint(one, memory);
+  });
+  return result;
+}
+
+/// The run of a checkpoint, if its manifest can be read.
+std::optional<std::string> run_of(const fs::path& checkpoint) {
+  try {
+    return read_manifest(checkpoint).run;
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+}
+
+/// Those that a run may go on from, the newest first: the names in `last`, then the others of its
+/// run. A damaged `last` names none.
+std::vector<std::string> newest_first(const fs::path& folder,
+                                      const std::vector<std::string>& standing) {
+  std::vector<std::string> names;
+  try {
+    names = read_names(folder / "last");
+  } catch (const UnreadableError&) {
+    throw;
+  } catch (const DataError&) {  // NOLINT(bugprone-empty-catch)
+  }
+  const auto has = [](const std::vector<std::string>& all, const std::string& name) {
+    return std::ranges::find(all, name) != all.end();
+  };
+  std::erase_if(names, [&](const std::string& name) { return !has(standing, name); });
+  std::optional<std::string> run;
+  for (const std::string& name : names)
+    if (!run) run = run_of(folder / name);
+  std::vector<std::string> others;
+  std::copy_if(standing.rbegin(), standing.rend(), std::back_inserter(others),
+               [&](const std::string& name) {
+                 if (has(names, name)) return false;
+                 const auto own = run_of(folder / name);
+                 return own && run.value_or(*own) == *own;
+               });
+  names.insert(names.end(), others.begin(), others.end());
+  return names;
 }
 
 }  // namespace
@@ -164,6 +212,44 @@ fs::path find(const fs::path& path) {
   if (const fs::path inside = path / "checkpoints"; fs::is_directory(inside, code))
     return last_of_run(path, inside);
   no_checkpoint(path, "a folder without checkpoints");
+}
+
+void read_current(const fs::path& path, const std::function<void(const fs::path&)>& read) {
+  if (is_single_file(path)) return read(path);
+  for (fs::path found = find(path);;) {
+    try {
+      return read(found);
+    } catch (const DataError&) {
+      const fs::path now = find(path);
+      if (now == found) throw;
+      found = now;
+    }
+  }
+}
+
+std::optional<fs::path> newest_whole(
+    const fs::path& folder,
+    const std::function<void(const fs::path&, const std::string&)>& damaged) {
+  std::error_code code;
+  const std::vector<std::string> standing = checkpoints_in(folder, code);
+  if (code) no_checkpoint(folder, code.message());
+  if (standing.empty()) return std::nullopt;
+  std::string wrong = "no manifest.json that can be read";
+  for (const std::string& name : newest_first(folder, standing)) {
+    try {
+      verify(contents(folder / name));
+      return folder / name;
+    } catch (const UnreadableError&) {
+      throw;
+    } catch (const DataError& error) {
+      wrong = error.what();
+      damaged(folder / name, wrong);
+    }
+  }
+  throw DataError({.where = "checkpoint.newest_whole",
+                   .what = "none of the checkpoints in " + folder.string() + " is whole",
+                   .seen = wrong,
+                   .advice = "take them from another copy, or begin a new run"});
 }
 
 Checkpoint load(const fs::path& path) { return read(path, Memory::own); }

@@ -20,6 +20,7 @@
 #include "demi/checkpoint/held_folder.h"
 #include "demi/checkpoint/layouts.h"
 #include "demi/checkpoint/manifest.h"
+#include "demi/checkpoint/run_id.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/core/version.h"
@@ -65,13 +66,14 @@ void write_synced(const fs::path& path, const Write& write) {
 }
 
 void write_files(const fs::path& folder, int64_t step, const Checkpoint& checkpoint,
-                 const Layouts& layouts) {
+                 const std::string& run, const Layouts& layouts) {
   Manifest manifest{.step = step,
                     .demi = std::string(version()),
                     .libtorch = TORCH_VERSION,
                     .numbers = checkpoint.numbers,
                     .text = checkpoint.text,
-                    .files = {}};
+                    .files = {},
+                    .run = run};
   write_synced(folder / kModelFile, [&](const Descriptor& file) {
     manifest.files[kModelFile] = layouts.model.write(file);
   });
@@ -98,15 +100,6 @@ std::string free_name(const std::vector<std::string>& standing, int64_t step) {
       return name;
 }
 
-/// The names in `last`. A damaged one is no reason not to save: it is replaced.
-std::vector<std::string> saved_before(const fs::path& folder) {
-  try {
-    return read_names(folder / "last");
-  } catch (const DataError&) {
-    return {};
-  }
-}
-
 void require_removed(const std::optional<NotRemoved>& failure) {
   if (failure)
     throw_file_error(kSave, failure->path, "cannot be removed (the new checkpoint is saved)",
@@ -127,11 +120,11 @@ std::vector<std::string> best_in(const fs::path& folder) {
   }
 }
 
-/// Removes the checkpoints that neither are kept nor the best.
-void prune(const fs::path& folder, const std::vector<std::string>& standing,
+/// Removes those of the run's checkpoints that neither are kept nor the best.
+void prune(const fs::path& folder, const std::vector<std::string>& own,
            const std::vector<std::string>& kept) {
   const std::vector<std::string> best = best_in(folder);
-  for (const std::string& name : standing)
+  for (const std::string& name : own)
     if (std::ranges::find(kept, name) == kept.end() && std::ranges::find(best, name) == best.end())
       require_removed(remove_checkpoint(folder / name));
 }
@@ -146,20 +139,43 @@ fs::path save(const fs::path& folder, int64_t step, const Checkpoint& checkpoint
   const std::lock_guard saving(held->saving);
   if (held->locked) remove_leftovers(folder);  // first, for the sake of their space on the disk
 
+  take_over_run(checkpoint.run);
   const std::vector<std::string> standing = standing_in(folder);
+  const OwnCheckpoints own = own_checkpoints(folder, *held, standing, checkpoint.run);
+  warn_of_other_runs(folder, own);
   const std::string name = free_name(standing, step);
   TemporaryFolder temporary(temporary_name(folder / checkpoint_name(step, 1)));
-  write_files(temporary.path(), step, checkpoint, layouts);
+  write_files(temporary.path(), step, checkpoint, own.run, layouts);
   temporary.publish(folder / name);
+  held->runs[name] = own.run;
   sync_folder(folder);
 
   const std::vector<std::string> kept =
-      kept_names(name, saved_before(folder), standing, options.keep_last);
+      kept_names(name, own.named, own.standing, options.keep_last);
   write_atomically(folder / "last", names_to_text(kept));
   if (options.is_best) write_atomically(folder / "best", names_to_text({name}));
-  prune(folder, standing, kept);
+  prune(folder, own.standing, kept);
   if (held->locked) require_removed(remove_leftovers(folder));
   return folder / name;
+}
+
+void warn_of_other_runs(const fs::path& folder, const std::string& run) {
+  const std::shared_ptr<HeldFolder> held = hold_folder(folder, /*for_a_run=*/false);
+  const std::lock_guard saving(held->saving);
+  take_over_run(run);
+  warn_of_other_runs(folder, own_checkpoints(folder, *held, standing_in(folder), run));
+}
+
+fs::path set_aside(const fs::path& checkpoint) {
+  for (int64_t copy = 1;; ++copy) {
+    fs::path aside = checkpoint.string() + ".damaged" + (copy == 1 ? "" : fmt::format("-{}", copy));
+    std::error_code code;
+    if (fs::exists(fs::symlink_status(aside, code))) continue;
+    if (std::rename(checkpoint.c_str(), aside.c_str()) != 0)
+      throw_file_error("checkpoint.set_aside", checkpoint, "cannot be renamed", errno);
+    sync_folder(aside.parent_path());
+    return aside;
+  }
 }
 
 }  // namespace demi::checkpoint

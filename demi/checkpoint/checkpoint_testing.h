@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -75,6 +77,24 @@ inline bool same_tensors(const NamedTensors& a, const NamedTensors& b) {
     return x.first == y.first && x.second.scalar_type() == y.second.scalar_type() &&
            x.second.sizes() == y.second.sizes() && at::equal(x.second, y.second);
   });
+}
+
+/// Runs it in a process of its own, which is another run.
+template <class Work>
+void in_another_process(const Work& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      work();
+      ::_exit(0);
+    } catch (const std::exception& error) {
+      ::fprintf(stderr, "%s\n", error.what());
+      ::_exit(1);
+    }
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 
 /// Bit by bit: NaN equals NaN of the same bits, and 0 is not -0.

@@ -85,12 +85,6 @@ Contents contents_of_checkpoint(const fs::path& folder) {
   return found;
 }
 
-/// A file that `last` or `best` names is not the file itself.
-bool is_single_file(const fs::path& path) {
-  std::error_code code;
-  return fs::is_regular_file(path, code) && path.filename() != "last" && path.filename() != "best";
-}
-
 }  // namespace
 
 int64_t StoredTensor::elements() const {
@@ -119,7 +113,11 @@ bool natural_less(std::string_view a, std::string_view b) {
 }
 
 Contents contents(const fs::path& path) {
-  return is_single_file(path) ? contents_of_file(path) : contents_of_checkpoint(find(path));
+  Contents found;
+  read_current(path, [&](const fs::path& one) {
+    found = is_single_file(one) ? contents_of_file(one) : contents_of_checkpoint(one);
+  });
+  return found;
 }
 
 void verify(const Contents& contents) {

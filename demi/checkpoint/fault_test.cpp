@@ -49,6 +49,7 @@ class SaveUnderFaults : public CheckpointFolder {
   void SetUp() override {
     CheckpointFolder::SetUp();
     checkpoints_ = folder_ / "checkpoints";
+    old_.run = new_.run = "0123456789abcdef";  // whichever process saves them
     // So that the process that is meddled with does nothing for the first time.
     start_over();
     save(checkpoints_, 2, new_, {.is_best = true});

@@ -76,6 +76,11 @@ std::optional<StepName> parse_checkpoint_name(std::string_view name) {
   return StepName{*step, copy};
 }
 
+bool is_single_file(const fs::path& path) {
+  std::error_code code;
+  return fs::is_regular_file(path, code) && path.filename() != "last" && path.filename() != "best";
+}
+
 std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> entries;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;

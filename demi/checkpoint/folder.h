@@ -27,6 +27,9 @@ struct StepName {
 };
 DEMI_API std::optional<StepName> parse_checkpoint_name(std::string_view name);
 
+/// Whether the path is a file of tensors: `last` and `best` are none.
+bool is_single_file(const std::filesystem::path& path);
+
 /// What stands in a folder, in any order. On failure `error` is set and the result incomplete.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder,
                                               std::error_code& error);
@@ -43,7 +46,7 @@ DEMI_API std::string names_to_text(const std::vector<std::string>& names);
 DEMI_API std::vector<std::string> read_names(const std::filesystem::path& file);
 
 /// Which checkpoints stay after `saved` was saved, in the order of saving, newest first.
-/// `before`: the names in `last`; `standing`: those in the folder, by step.
+/// `before`: the names in `last`; `standing`: those of the run in the folder, by step.
 DEMI_API std::vector<std::string> kept_names(const std::string& saved,
                                              const std::vector<std::string>& before,
                                              const std::vector<std::string>& standing,

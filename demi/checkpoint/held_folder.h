@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "demi/core/descriptor.h"
 
@@ -11,10 +13,11 @@ namespace demi::checkpoint {
 
 /// A folder that this process holds.
 struct HeldFolder {
-  Descriptor file;                    // FOLDER/lock
-  bool locked = false;                // false where the file system has no locks
-  std::atomic<bool> has_run = false;  // a FolderLock of this process is alive
-  std::mutex saving;                  // held by the thread that saves
+  Descriptor file;                          // FOLDER/lock
+  bool locked = false;                      // false where the file system has no locks
+  std::atomic<bool> has_run = false;        // a FolderLock of this process is alive
+  std::mutex saving;                        // held by the thread that saves
+  std::map<std::string, std::string> runs;  // of checkpoints that stand in it; under `saving`
 };
 
 /// Holds the folder, which is made if there is none, for one save or for a run; shared if this

@@ -44,21 +44,21 @@ void Mapping::release(uint64_t begin, uint64_t end) const {
 InputFile::InputFile(const std::filesystem::path& path, std::string_view where,
                      std::string_view expected)
     : fault_{path, where} {
-  const auto refuse = [&](std::string_view seen, std::string_view advice = {}) {
-    throw DataError({.where = where,
-                     .what = fmt::format("{} cannot be opened", path.string()),
-                     .seen = seen,
-                     .accepted = expected,
-                     .advice = advice});
+  const auto complaint = [&, what = fmt::format("{} cannot be opened", path.string())](
+                             std::string_view seen, std::string_view advice) {
+    return Complaint{
+        .where = where, .what = what, .seen = seen, .accepted = expected, .advice = advice};
   };
   const auto refuse_by_system = [&] {
     const int error = errno;
-    refuse(std::strerror(error), advice_about(error));
+    const Complaint why = complaint(std::strerror(error), advice_about(error));
+    if (error == ENOENT || error == ENOTDIR) throw DataError(why);
+    throw UnreadableError(why);
   };
   struct stat status {};
   // Before it is opened: opening a pipe would wait for its writer.
   if (::stat(path.c_str(), &status) != 0) refuse_by_system();
-  if (!S_ISREG(status.st_mode)) refuse(kind_of(status.st_mode));
+  if (!S_ISREG(status.st_mode)) throw DataError(complaint(kind_of(status.st_mode), ""));
   do fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   while (fd_ < 0 && errno == EINTR);
   if (fd_ < 0) refuse_by_system();
@@ -69,13 +69,18 @@ InputFile::InputFile(const std::filesystem::path& path, std::string_view where,
 
 InputFile::~InputFile() { ::close(fd_); }
 
+void InputFile::refuse(std::string_view what, int error) const {
+  throw UnreadableError({.where = fault_.where,
+                         .what = fmt::format("{} {}", fault_.path.string(), what),
+                         .seen = std::strerror(error)});
+}
+
 void InputFile::read(void* to, uint64_t offset, uint64_t bytes) const {
   char* next = static_cast<char*>(to);
   while (bytes > 0) {
     const ssize_t got = ::pread(fd_, next, bytes, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
-      fault_("the disk fails", offset, std::strerror(errno), fmt::format("{} more bytes", bytes));
+    if (got < 0) refuse("cannot be read: the disk fails", errno);
     if (got == 0)
       fault_("the file ends too early", offset, "no bytes", fmt::format("{} more", bytes));
     next += got;
@@ -87,8 +92,12 @@ void InputFile::read(void* to, uint64_t offset, uint64_t bytes) const {
 std::shared_ptr<const Mapping> InputFile::map() const {
   if (bytes_ == 0) return std::make_shared<const Mapping>(nullptr, 0);
   void* data = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_, 0);
-  if (data == MAP_FAILED)
-    fault_("the file cannot be mapped", 0, std::strerror(errno), fmt::format("{} bytes", bytes_));
+  if (data == MAP_FAILED && errno == ENOMEM)
+    throw TrainingError({.where = fault_.where,
+                         .what = "there is not enough address space for " + fault_.path.string(),
+                         .seen = fmt::format("{} bytes", bytes_),
+                         .advice = "raise the limit (ulimit -v), or end other programs"});
+  if (data == MAP_FAILED) refuse("cannot be mapped", errno);
   return std::make_shared<const Mapping>(data, bytes_);
 }
 

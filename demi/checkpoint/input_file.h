@@ -28,7 +28,7 @@ class Mapping {
 };
 
 /// A regular file that is being read. Everything throws DataError, which names the file, where it
-/// is not possible.
+/// is not possible; an UnreadableError where the system does not let it.
 class InputFile {
  public:
   /// `expected`: what kind of file it should be, for messages.
@@ -43,6 +43,8 @@ class InputFile {
   std::shared_ptr<const Mapping> map() const;
 
  private:
+  [[noreturn]] void refuse(std::string_view what, int error) const;
+
   Fault fault_;
   int fd_ = -1;
   uint64_t bytes_ = 0;

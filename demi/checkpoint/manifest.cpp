@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "demi/checkpoint/input_file.h"
+#include "demi/checkpoint/run_id.h"
 #include "demi/checkpoint/safetensors_fault.h"
 #include "demi/core/crc32c.h"
 #include "demi/core/error.h"
@@ -91,7 +92,8 @@ Manifest manifest_from_json(const json& document) {
                     .libtorch = document.at("libtorch").get<std::string>(),
                     .numbers = {},
                     .text = document.at("text").get<Metadata>(),
-                    .files = {}};
+                    .files = {},
+                    .run = document.value("run", std::string(kNoRunId))};
   for (const auto& [part, numbers] : object(document.at("numbers")).items())
     for (StateDict& state = manifest.numbers[part];
          const auto& [name, number] : object(numbers).items())
@@ -125,10 +127,11 @@ std::string to_text(const Manifest& manifest) {
                         {"format_version", kFormatVersion},
                         {"demi", manifest.demi},
                         {"libtorch", manifest.libtorch},
-                        {"step", manifest.step},
-                        {"text", manifest.text},
-                        {"numbers", ordered_json::object()},
-                        {"files", ordered_json::object()}};
+                        {"step", manifest.step}};
+  if (!manifest.run.empty() && manifest.run != kNoRunId) document["run"] = manifest.run;
+  document["text"] = manifest.text;
+  document["numbers"] = ordered_json::object();
+  document["files"] = ordered_json::object();
   for (const auto& [part, numbers] : manifest.numbers) {
     ordered_json& state = document["numbers"][part] = ordered_json::object();
     for (const auto& [name, number] : numbers) state[name] = number_to_json(number);
@@ -169,6 +172,8 @@ Manifest parse_manifest(const std::filesystem::path& file, std::string_view text
   try {
     if (document.at("format") != json(kKind))
       throw Misfit{"the kind is another", document.at("format").dump()};
+    if (count_from_json<int64_t>(document.at("format_version")) < 1)
+      throw Misfit{"the format's version is below 1", document.at("format_version").dump()};
     return manifest_from_json(document);
   } catch (const json::exception& error) {
     fail("the file is no manifest of a checkpoint", 0, error.what(), kKind);

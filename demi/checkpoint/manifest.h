@@ -23,8 +23,8 @@ struct FileRecord {
 };
 
 /// The content of manifest.json. As text it is a JSON object with the members format ("demi
-/// checkpoint"), format_version, demi, libtorch, step, text, numbers, files and, last, crc32c: the
-/// checksum of the file's bytes before the comma that precedes it. Checksums are 8 lower-case
+/// checkpoint"), format_version, demi, libtorch, step, run, text, numbers, files and, last, crc32c:
+/// the checksum of the file's bytes before the comma that precedes it. Checksums are 8 lower-case
 /// hexadecimal digits. Numbers are JSON numbers in the fewest digits that give the same bits, and
 /// the strings "inf", "-inf" and "nan"; a NaN of other bits is "nan:" and 16 hexadecimal digits.
 struct Manifest {
@@ -33,6 +33,7 @@ struct Manifest {
   std::map<std::string, StateDict> numbers;
   Metadata text;
   std::map<std::string, FileRecord> files;  // by file name
+  std::string run;                          // as Checkpoint::run; "none" in a text without it
 };
 
 /// The text of manifest.json. Throws UsageError for names and texts that are not UTF-8.

@@ -50,6 +50,17 @@ TEST(Manifest, RefusesANewerFormatAndSaysSo) {
   EXPECT_THAT(refusal(newer + "}"), HasSubstr("newer demi"));
 }
 
+TEST(Manifest, RefusesAVersionThatNeverWas) {
+  Manifest manifest{.step = 1};
+  const std::string text = to_text(manifest), version = "\"format_version\": 1";
+  for (const char* other : {"0", "-1", "1.5", "\"1\""}) {
+    std::string body = text.substr(0, text.rfind(",\n"));
+    body.replace(body.find(version), version.size(), std::string("\"format_version\": ") + other);
+    EXPECT_THAT(refusal(body + closing_of_manifest(body)),
+                HasSubstr(std::string("seen: ") + other));
+  }
+}
+
 TEST(Manifest, RefusesOtherContentsWithARightChecksum) {
   const std::string head = R"({"format": "demi checkpoint", "format_version": 1, "demi": "0",)"
                            R"( "libtorch": "2", "step": )";

@@ -5,9 +5,17 @@
 #include <string>
 #include <string_view>
 
+#include "demi/core/error.h"
 #include "demi/core/export.h"
 
 namespace demi::checkpoint {
+
+/// A file that the system does not let be read (no permission, a failing disk): its bytes may be
+/// whole.
+class UnreadableError : public DataError {
+ public:
+  using DataError::DataError;
+};
 
 /// The text for an error message: shortened, saying how long it was, and with its control
 /// characters escaped (\x1b).

@@ -21,7 +21,11 @@ at::Tensor copy_of(const at::Tensor& tensor) {
 }  // namespace
 
 Snapshot::Snapshot(const Checkpoint& original)
-    : copy_{.model = {}, .state = {}, .numbers = original.numbers, .text = original.text} {
+    : copy_{.model = {},
+            .state = {},
+            .numbers = original.numbers,
+            .text = original.text,
+            .run = original.run} {
   std::set<c10::DeviceIndex> devices;
   const auto copy_all = [&devices](const NamedTensors& from, NamedTensors& to) {
     for (const auto& [name, tensor] : from) {

@@ -13,6 +13,7 @@
 #include "demi/checkpoint/optimizer_state.h"
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/checkpoint/random_state.h"
+#include "demi/checkpoint/run_id.h"
 #include "demi/core/error.h"
 
 namespace demi::checkpoint {
@@ -147,6 +148,7 @@ PreparedState prepare(Checkpoint& checkpoint, const TrainingObjects& objects) {
   check_fits(checkpoint.model, module, "the model");
   check_schedules(checkpoint.numbers, objects.schedules);
   Actions actions;
+  actions.push_back([run = checkpoint.run] { take_over_run(run); });
   actions.push_back([numbers = checkpoint.numbers, schedules = objects.schedules] {
     load_schedules(numbers, schedules);
   });

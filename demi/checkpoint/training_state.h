@@ -51,9 +51,10 @@ struct TrainingObjects {
 /// model's, and while averages are in the weights' place (EMA::swap).
 DEMI_API Checkpoint capture(const TrainingObjects& objects);
 
-/// Puts a checkpoint into these objects: all of it, or nothing if any part does not fit. Parameters
-/// and buffers are written in place, on their own device and in their own dtype, and the weight
-/// cache notices it. Gradients are dropped.
+/// Puts a checkpoint into these objects: all of it, or nothing if any part does not fit. From then
+/// on this process goes on with the checkpoint's run (save). Parameters and buffers are written in
+/// place, on their own device and in their own dtype, and the weight cache notices it. Gradients
+/// are dropped.
 ///
 ///   - FP32 weights may be loaded into 16-bit modules, and the other way round. Masters that the
 ///     checkpoint does not hold are made from the weights.

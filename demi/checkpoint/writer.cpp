@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "demi/checkpoint/layouts.h"
+#include "demi/checkpoint/run_id.h"
 #include "demi/checkpoint/snapshot.h"
 
 namespace demi::checkpoint {
@@ -18,6 +19,7 @@ void Writer::save(int64_t step, const Checkpoint& checkpoint, const SaveOptions&
   wait();
   check_options(step, options);
   const Layouts refuses_now(checkpoint);
+  if (!std::exchange(has_saved_, true)) warn_of_other_runs(folder_, checkpoint.run);
   auto snapshot = std::make_shared<const Snapshot>(checkpoint);
   thread_ = std::thread([this, step, options, snapshot = std::move(snapshot)]() mutable {
     try {

@@ -35,6 +35,7 @@ class DEMI_API Writer {
  private:
   std::filesystem::path folder_;
   FolderLock lock_;
+  bool has_saved_ = false;
   std::exception_ptr error_;
   std::thread thread_;
 };

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "demi/checkpoint/held_folder.h"
+
+namespace demi::checkpoint {
+
+/// The run of a checkpoint whose manifest names none: an older demi's, or Python's.
+inline constexpr const char* kNoRunId = "none";
+
+/// This process goes on with that run: what it saves to that run's folder belongs to the run, and
+/// the run's checkpoints there are its own. Does nothing for an empty id.
+void take_over_run(const std::string& run);
+
+/// The part of a folder that belongs to the run which saves there.
+struct OwnCheckpoints {
+  std::string run;                    // its id
+  std::vector<std::string> named;     // those in `last`, in its order; none if it is another run's
+  std::vector<std::string> standing;  // by step
+  std::vector<std::string> others;    // of other runs, by step
+};
+
+/// Tells the run's checkpoints from those of others among the `standing` ones. The run is the one
+/// that this process has begun or taken over: a process that starts again without loading is
+/// another run. A folder without a readable manifest is nobody's, so that it is never removed.
+/// Without ids the names in `last` are those of the run if it took such a checkpoint over. `run`:
+/// the id if it is known, else empty.
+OwnCheckpoints own_checkpoints(const std::filesystem::path& folder, HeldFolder& held,
+                               const std::vector<std::string>& standing, const std::string& run);
+
+/// One warning (TORCH_WARN) a folder and process if checkpoints of other runs stand there.
+void warn_of_other_runs(const std::filesystem::path& folder, const OwnCheckpoints& own);
+
+/// The same before a save in another thread, which has no handler of warnings.
+void warn_of_other_runs(const std::filesystem::path& folder, const std::string& run);
+
+}  // namespace demi::checkpoint
