@@ -11,7 +11,8 @@ scripts/setup.sh [options]
   --packages           only the system packages (what needs root)
   --no-packages        no system packages: they are there in some other way
   --no-libtorch        no LibTorch: you have one
-Environment: DEMI_CACHE is where LibTorch is kept (~/.cache/demi).
+Environment: DEMI_CACHE is where LibTorch is kept (~/.cache/demi); DEMI_PROGRESS_SECONDS is the time between two lines that say how
+far a download is (5).
 Exit codes: 0 everything is there, 1 something cannot be installed, 2 usage.
 END
 }
@@ -48,9 +49,15 @@ done
 [ "$(printf '%s\n' 2.11.0 "$version" | sort -V | head -n 1)" = 2.11.0 ] ||
   wrong_usage "LibTorch $version is too old; demi needs 2.11.0 or newer"
 
+progress_seconds=${DEMI_PROGRESS_SECONDS:-5}
+[[ $progress_seconds =~ ^[0-9]*\.?[0-9]+$ && $progress_seconds =~ [1-9] ]] ||
+  wrong_usage "DEMI_PROGRESS_SECONDS=$progress_seconds is no time in seconds above 0"
+
 log=$(mktemp)
 part=""
+reporter=""
 cleanup() {
+  [ -z "$reporter" ] || kill "$reporter" 2>/dev/null || true
   rm -f "$log"
   [ -z "$part" ] || rm -rf "$part"
 }
@@ -59,9 +66,28 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
+# watched SAY_PROGRESS COMMAND...: runs the command with its words in $log. Meanwhile the function SAY_PROGRESS is called every few
+# seconds. The command runs in the foreground, since bash lets a background one ignore Ctrl-C.
+watched() {
+  local say_progress=$1 status=0
+  shift
+  : >"$log"
+  while kill -0 $$ 2>/dev/null; do
+    # Waits without a child that would outlive the loop: nothing ever comes out of a pipe that is open for writing, too.
+    read -r -t "$progress_seconds" <> <(:) || true
+    "$say_progress" || true
+  done &
+  reporter=$!
+  "$@" >"$log" 2>&1 </dev/null || status=$?
+  kill "$reporter" 2>/dev/null || true
+  wait "$reporter" 2>/dev/null || true
+  reporter=""
+  return "$status"
+}
+
 # failed WHAT: says why the command that wrote $log failed, as far as its words tell, and ends.
 failed() {
-  tail -n 8 "$log" | sed 's/^/    /' >&2
+  grep -vE '^(dl|pm)status:' "$log" | tail -n 8 | sed 's/^/    /' >&2 || true
   if grep -qi 'no space left\|not enough free space' "$log"; then
     die "$1 failed: the disk is full"
   elif grep -qiE 'temporary failure|could not resolve|failed to establish|connection (failed|refused|timed out|reset|aborted|broken)|network is unreachable|timed? ?out|unable to connect|retry\(' "$log"; then
@@ -74,6 +100,18 @@ failed() {
 missing_packages() {
   comm -23 <(printf '%s\n' "$@" | sort -u) \
     <(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | awk '$1 == "installed" { print $2 }' | sort -u)
+}
+
+# The last line that apt-get wrote to its status descriptor: "dlstatus:1:23.4:Retrieving file 3 of 60", "pmstatus:g++:45.1:Unpacking g++".
+say_apt_progress() {
+  local state kind percent what
+  state=$(grep -E '^(dl|pm)status:' "$log" | tail -n 1)
+  IFS=: read -r kind _ percent what <<<"$state"
+  case $kind in
+    dlstatus) say "apt-get downloads, ${percent%.*} %: $what" ;;
+    pmstatus) say "apt-get installs, ${percent%.*} %: $what" ;;
+    *) say "apt-get is at work" ;;
+  esac
 }
 
 install_packages() {
@@ -89,8 +127,29 @@ install_packages() {
   need_space /var 1500 "system packages"
   say "installing ${#missing[@]} system packages with apt-get: ${missing[*]}"
   local apt=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
-  "${apt[@]}" -o APT::Update::Error-Mode=any update >"$log" 2>&1 </dev/null || failed "apt-get update"
-  "${apt[@]}" install --no-install-recommends "${missing[@]}" >"$log" 2>&1 </dev/null || failed "apt-get install"
+  apt+=(-o APT::Status-Fd=1)  # sudo closes every descriptor above 2
+  watched say_apt_progress "${apt[@]}" -o APT::Update::Error-Mode=any update || failed "apt-get update"
+  watched say_apt_progress "${apt[@]}" install --no-install-recommends "${missing[@]}" || failed "apt-get install"
+}
+
+# megabytes FOLDER...: what the folders that exist hold. They may change meanwhile.
+megabytes() { du -scb "$@" 2>/dev/null | awk 'END { print int($1 / 1e6) }' || true; }
+
+# pip of Debian 12 has no progress that a program could read, but writes the size of each wheel before it fetches it, and its folders grow.
+say_pip_progress() {
+  local unpacked whole
+  unpacked=$(megabytes "$part"/tmp/pip-target-*)
+  if [ "$unpacked" -gt 1 ]; then
+    say "unpacking LibTorch: $unpacked MB so far"
+    return
+  fi
+  whole=$(sed -n 's/.*Downloading .*(\([0-9.]*\) \([kMG]B\))$/\1 \2/p' "$log" |
+    awk '{ sum += $1 * ($2 == "GB" ? 1000 : $2 == "MB" ? 1 : 0.001) } END { printf "%.0f", sum }')
+  if [ "$whole" = 0 ]; then
+    say "pip asks for LibTorch"
+  else
+    say "fetching LibTorch: $(megabytes "$part"/tmp/pip-unpack-*) of $whole MB"
+  fi
 }
 
 # pip_into FOLDER ARGUMENTS...
@@ -98,8 +157,8 @@ pip_into() {
   local folder=$1
   shift
   # pip unpacks under TMPDIR before it moves: the same disk, and removed with the rest.
-  TMPDIR=$part/tmp python3 -m pip install --quiet --no-cache-dir --no-compile --only-binary=:all: --progress-bar off \
-    --disable-pip-version-check --no-warn-conflicts --target "$folder" "$@" >"$log" 2>&1 </dev/null
+  TMPDIR=$part/tmp watched say_pip_progress python3 -m pip install --no-cache-dir --no-compile --only-binary=:all: --progress-bar off \
+    --disable-pip-version-check --no-warn-conflicts --target "$folder" "$@"
 }
 
 has_gpu() { [ -e /dev/nvidia0 ] || { command -v nvidia-smi && nvidia-smi -L; } >/dev/null 2>&1; }
