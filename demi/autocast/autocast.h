@@ -17,14 +17,14 @@ struct OpTable;
 /// Options of a region. What is not given comes from the outer region, if there is one.
 struct AutocastOptions {
   /// fp16 or bf16. Default: the outer region's, else fp16 on CUDA and bf16 on CPU.
-  std::optional<c10::ScalarType> dtype;
+  std::optional<c10::ScalarType> dtype = {};
   /// false: an FP32 sub-region of an enabled region.
   bool enabled = true;
   /// true: one cast for each weight and region. false: one for each use. Default: the outer
   /// region's, else true.
-  std::optional<bool> cache_enabled;
+  std::optional<bool> cache_enabled = {};
   /// Which op runs in what. Default: the outer region's, else global_op_policy().
-  std::optional<OpPolicy> policy;
+  std::optional<OpPolicy> policy = {};
 };
 
 /// A region of automatic mixed precision for one device type and this thread, until the end of the

@@ -21,9 +21,9 @@ namespace demi::checkpoint {
 struct TrainingObjects {
   torch::nn::Module* model = nullptr;
   /// demi's or any of LibTorch's. All of their parameters belong to the model.
-  std::vector<torch::optim::Optimizer*> optimizers;
+  std::vector<torch::optim::Optimizer*> optimizers = {};
   GradScaler* scaler = nullptr;
-  std::vector<optim::lr::Scheduler*> schedules;
+  std::vector<optim::lr::Scheduler*> schedules = {};
   EMA* average = nullptr;
   /// Whether the states of LibTorch's random generators belong to it: of the CPU and of every CUDA
   /// device that this machine has.

@@ -12,9 +12,9 @@ namespace demi::data {
 struct Batch {
   at::Tensor input;  // images (N, C, H, W) fp32; texts (N, T) int64; rows (N, ...)
   /// (N) int64 classes, (N, 1) fp32 for binary classes, or whatever the loss expects.
-  at::Tensor target;
+  at::Tensor target = {};
   /// (N) int64 on the CPU: valid tokens of each row. Undefined for images and rows.
-  at::Tensor lengths;
+  at::Tensor lengths = {};
 };
 
 /// A source of batches. `batch` is a pure function of the loader's seed, `epoch` and `position`, so

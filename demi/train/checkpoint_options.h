@@ -13,10 +13,10 @@ namespace demi::train {
 struct CheckpointOptions {
   /// Holds the checkpoints, as checkpoint::save writes them; one run at a time. Empty: none are
   /// saved, whatever else is set.
-  std::filesystem::path folder;
+  std::filesystem::path folder = {};
   /// How often one is saved. In any case the last state is: when training ends, is stopped, or is
   /// ended by an exception between two steps.
-  Every every;
+  Every every = {};
   /// How many of the last are kept. 0: all.
   int64_t keep_last = 1;
   /// true: FOLDER/best names the checkpoint of the epoch with the best validation, which is kept
@@ -26,10 +26,10 @@ struct CheckpointOptions {
   /// in memory. false: it waits for the disk.
   bool in_background = true;
   /// Further texts of each checkpoint, such as the configuration of the run.
-  checkpoint::Metadata text;
+  checkpoint::Metadata text = {};
   /// Called with each checkpoint before it is saved: adds what the caller keeps beside the state,
   /// and flushes what was told of its steps.
-  std::function<void(checkpoint::Checkpoint&)> before_save;
+  std::function<void(checkpoint::Checkpoint&)> before_save = {};
 };
 
 }  // namespace demi::train

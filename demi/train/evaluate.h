@@ -26,7 +26,7 @@ struct EvaluateOptions {
   /// As TrainerOptions::op_policy.
   std::optional<OpPolicy> op_policy = std::nullopt;
   LossFunction loss = Loss::cross_entropy;
-  std::vector<Metric> metrics;
+  std::vector<Metric> metrics = {};
   /// true: also the accuracy of each class. For classifications.
   bool per_class = false;
   /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
@@ -34,7 +34,7 @@ struct EvaluateOptions {
   /// As TrainerOptions::backends.
   Backends backends = {};
   /// Asked before each batch. true: the evaluation ends with the batches so far.
-  std::function<bool()> should_stop;
+  std::function<bool()> should_stop = {};
   /// Each rank evaluates the batches of its own loader, and all get the same totals: of every
   /// example once, if the loaders are those of data::OrderOptions::keep_all. Stopped on one rank,
   /// it counts as stopped on all. Null: this process alone.

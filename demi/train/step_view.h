@@ -20,9 +20,9 @@ struct RepeatOptions {
   bool autocast = true;  // false: in FP32
   bool scaler = true;    // false: the loss is not scaled
   /// Called with the network's output, as Callback::after_forward.
-  std::function<void(const at::Tensor& output)> after_forward;
+  std::function<void(const at::Tensor& output)> after_forward = {};
   /// Called with each loss, scaled, before its backward.
-  std::function<void(const at::Tensor& loss)> before_backward;
+  std::function<void(const at::Tensor& loss)> before_backward = {};
 };
 
 /// A batch in training and what trains on it, for the hooks of Callback. Valid during the call.

@@ -47,18 +47,18 @@ struct TrainerOptions {
   /// policy. Its parts of the model are applied by demi::apply(policy, module).
   std::optional<OpPolicy> op_policy = std::nullopt;
   /// Automatic: dynamic for fp16, none otherwise.
-  LossScale loss_scale;
+  LossScale loss_scale = {};
   /// The rule of a dynamic loss scale.
-  GradScalerOptions scaler;
+  GradScalerOptions scaler = {};
   LossFunction loss = Loss::cross_entropy;
   /// 0 to 1, cross entropy only.
   double label_smoothing = 0;
   /// In place of `loss`: the forward pass and all losses of a step, for models with several outputs
   /// and optimizers. Called in the region; each loss is scaled and sent back, then every optimizer
   /// steps.
-  std::function<std::vector<at::Tensor>(const Network&, const data::Batch&)> losses;
+  std::function<std::vector<at::Tensor>(const Network&, const data::Batch&)> losses = {};
   /// Computed in validation, beside loss and accuracy.
-  std::vector<Metric> metrics;
+  std::vector<Metric> metrics = {};
   /// Largest L2 norm of an optimizer's gradients together. 0: no clipping.
   double clip_norm = 0;
   /// This much of the gradient's L2 norm is added to the loss. 0: none.
@@ -71,11 +71,11 @@ struct TrainerOptions {
   int64_t early_stopping = 0;
   c10::Device device = c10::kCPU;
   /// One or more; none: demi::optim::Adam over all parameters with a learning rate of 0.001.
-  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers = {};
   /// Learning rate by optimizer step, counted from 0. None: it stays.
-  optim::lr::Schedule schedule;
+  optim::lr::Schedule schedule = {};
   /// Momentum, or beta1, by optimizer step. None: it stays.
-  optim::lr::Schedule momentum_schedule;
+  optim::lr::Schedule momentum_schedule = {};
   /// Steps between two reads of loss, accuracy and scale from the device.
   int64_t read_every = 10;
   /// Bad steps in a row until training ends: steps with a loss of NaN or Inf, or skipped ones if
@@ -89,23 +89,23 @@ struct TrainerOptions {
   bool flush_subnormals = true;
   /// LibTorch's settings during a fit; afterwards they are as before. Those of FP32's precision
   /// that are not given follow the precision of the run: TF32 is allowed in `tf32` alone.
-  Backends backends;
+  Backends backends = {};
   /// Asked after each batch and before each batch of validation. true: training ends with the
   /// weights and figures so far. With several ranks it is asked after each step; true on one rank
   /// ends training on all.
-  std::function<bool()> should_stop;
+  std::function<bool()> should_stop = {};
   /// Checkpoints of the run, to go on from (Trainer::resume). None without a folder.
-  CheckpointOptions checkpoints;
+  CheckpointOptions checkpoints = {};
   /// Asked after each batch, if there is a folder of checkpoints. true: one is saved now, and
   /// training goes on.
-  std::function<bool()> should_save;
+  std::function<bool()> should_save = {};
   /// Several processes that train one model, each on its part of the data
   /// (data::OrderOptions::rank): gradients are averaged, losses and metrics are totals over all
   /// ranks, every rank skips the same steps and ends at the same one, and rank 0 alone saves
   /// checkpoints. All ranks resume from the same one. None: this process alone.
-  std::shared_ptr<distributed::ProcessGroup> group;
+  std::shared_ptr<distributed::ProcessGroup> group = {};
   /// How gradients travel. uneven_batches is refused: the ranks' loaders have equally many batches.
-  distributed::DistributedOptions distributed;
+  distributed::DistributedOptions distributed = {};
   /// With several ranks: each keeps the moments and fp32 masters of a share of the parameters alone
   /// (distributed::ShardedOptimizerState). All optimizers are demi's. Rank 0 saves the state of
   /// all, for which every rank sends it: between two steps, and not after an exception.
@@ -114,16 +114,16 @@ struct TrainerOptions {
 
 /// Inputs x (N, ...) and targets y (N, ...).
 struct TensorPair {
-  at::Tensor x, y;
+  at::Tensor x = {}, y = {};
 };
 
 /// How `fit` makes batches of tensors.
 struct FitOptions {
   int64_t epochs = 1;
-  int64_t batch_size = 32;  // 1 or more
-  bool shuffle = true;      // another order every epoch
-  uint64_t seed = 0;        // of the order
-  TensorPair validation;    // undefined: no validation
+  int64_t batch_size = 32;     // 1 or more
+  bool shuffle = true;         // another order every epoch
+  uint64_t seed = 0;           // of the order
+  TensorPair validation = {};  // undefined: no validation
 };
 
 /// The number of optimizer steps of so many batches. The last step may have fewer than `accumulate`

@@ -12,8 +12,8 @@ namespace demi::bench {
 /// backward: demi's, LibTorch's (DEMI_KERNELS=aten) and the same in FP32, in turn.
 struct LayerProductsOptions {
   std::vector<std::string> dtypes{"bf16", "fp16"};
-  std::string only;  // of layers whose name contains this; empty: all
-  int rounds = 9;    // 1 or more
+  std::string only = {};  // of layers whose name contains this; empty: all
+  int rounds = 9;         // 1 or more
 };
 
 /// Times are medians of the rounds. If the processor has instructions for the dtype, demi's and

@@ -17,9 +17,9 @@ namespace demi::bench {
 /// `demi bench matmul`: products of square matrices, by dtype and size.
 struct MatmulBenchOptions {
   std::vector<int64_t> sizes{1000, 1001, 1024, 4096};
-  std::vector<std::string> dtypes;  // of product_kinds(); empty: all. FP32 is always timed
-  int64_t iterations = 100;         // products of each row; 1 or more
-  double seconds = 5;               // after which a row ends with fewer; above 0
+  std::vector<std::string> dtypes = {};  // of product_kinds(); empty: all. FP32 is always timed
+  int64_t iterations = 100;              // products of each row; 1 or more
+  double seconds = 5;                    // after which a row ends with fewer; above 0
 };
 
 struct MatmulRow {

@@ -16,14 +16,15 @@ namespace demi::bench {
 
 /// `demi bench memory`: bytes of tensors of a recipe's model, predicted and measured.
 struct MemoryBenchOptions {
-  train::Config config;  // model, optimizer, loss, clipping
+  train::Config config = {};  // model, optimizer, loss, clipping
   /// (N, in), (N, C, H, W) or (N, T), the batch first; empty: input_of(config).
-  std::vector<int64_t> input;
-  std::vector<int64_t> batch_sizes;  // empty: the input's
-  std::vector<train::RunSpec> runs;  // empty: FP32, the device's 16-bit model, its mixed precision
-  bool forward = false;              // one forward pass without training
-  int64_t classes = 0;               // 0: the recipe's; two for texts
-  int64_t vocabulary = 20000;        // of texts
+  std::vector<int64_t> input = {};
+  std::vector<int64_t> batch_sizes = {};  // empty: the input's
+  std::vector<train::RunSpec> runs =
+      {};                      // empty: FP32, the device's 16-bit model, its mixed precision
+  bool forward = false;        // one forward pass without training
+  int64_t classes = 0;         // 0: the recipe's; two for texts
+  int64_t vocabulary = 20000;  // of texts
 };
 
 struct MemoryRow {

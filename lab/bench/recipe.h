@@ -15,7 +15,7 @@ namespace demi::bench {
 
 /// `demi bench recipe`: the training step of a recipe in several precisions, all else equal.
 struct RecipeBenchOptions {
-  train::Config config;
+  train::Config config = {};
   std::vector<train::RunSpec>
       runs;        // empty: the device's mixed precision; fp32 is always timed too
   int warmup = 5;  // steps of each run, which are also checked; 2 or more

@@ -15,9 +15,9 @@
 namespace demi::data {
 
 struct ImageLoaderOptions {
-  OrderOptions order;        // batch size, shuffling, seed, limit, ranks
-  std::vector<double> mean;  // of each channel in [0, 1]; empty: 0
-  std::vector<double> std;   // of each channel; empty: 1
+  OrderOptions order = {};        // batch size, shuffling, seed, limit, ranks
+  std::vector<double> mean = {};  // of each channel in [0, 1]; empty: 0
+  std::vector<double> std = {};   // of each channel; empty: 1
   int64_t crop_padding =
       0;  // pad by that many black pixels and crop a random window of the old size; 0: no crop
   bool horizontal_flip = false;    // mirror each picture with probability 1/2

@@ -14,7 +14,7 @@
 namespace demi::data {
 
 struct PictureLoaderOptions {
-  OrderOptions order;            // batch size, shuffling, seed, limit, ranks
+  OrderOptions order = {};       // batch size, shuffling, seed, limit, ranks
   int64_t size = 224;            // height and width of what comes out
   double least_area = 1;         // above 0, up to 1. Below 1: a random window of that share of the
                                  // picture's area up to all of it. 1: the window in the middle

@@ -10,7 +10,7 @@
 namespace demi::data {
 
 struct TextLoaderOptions {
-  OrderOptions order;           // batch size, shuffling, seed, limit, ranks
+  OrderOptions order = {};      // batch size, shuffling, seed, limit, ranks
   int64_t max_length = 0;       // keep the first that many tokens of a text; 0: all
   int64_t vocabulary_size = 0;  // words from that number on become <unk>; 0: none
   int64_t bucket_batches =

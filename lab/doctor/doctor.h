@@ -21,7 +21,7 @@ namespace demi::doctor {
 
 struct DiagnoseOptions {
   /// The recipe whose dimensions are checked; empty: none.
-  std::string recipe;
+  std::string recipe = {};
   /// Seconds of each measurement, 0 to 1; all of them together take about five times as long at
   /// most. 0: nothing is measured.
   double seconds = 1;

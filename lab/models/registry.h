@@ -19,11 +19,11 @@ namespace demi::models {
 /// Sizes by which a model fits its data. What a model does not have is ignored; what is not given
 /// is the model's default.
 struct ModelOptions {
-  std::optional<int64_t> channels, size, classes;        // of pictures
-  std::optional<int64_t> in, out, layers;                // of the MLP
-  std::optional<int64_t> vocabulary, embedding, hidden;  // of texts
-  Pool pool = Pool::last;                                //
-  bool bidirectional = false;                            //
+  std::optional<int64_t> channels = {}, size = {}, classes = {};        // of pictures
+  std::optional<int64_t> in = {}, out = {}, layers = {};                // of the MLP
+  std::optional<int64_t> vocabulary = {}, embedding = {}, hidden = {};  // of texts
+  Pool pool = Pool::last;                                               //
+  bool bidirectional = false;                                           //
 };
 
 /// A module and the call of its forward, whatever that takes: `lengths` is undefined where rows

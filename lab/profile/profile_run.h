@@ -19,14 +19,14 @@
 namespace demi::profiler {
 
 struct ProfileOptions {
-  train::Config config;
+  train::Config config = {};
   c10::Device device = c10::kCPU;
-  std::int64_t warmup = 3;      // steps before; 1 or more
-  std::int64_t steps = 5;       // recorded, and as many around them without; 1 or more
-  bool kernel_names = true;     // on a CPU: one step more, for the logs of oneDNN and MKL
-  std::filesystem::path trace;  // file of the trace; empty: none
+  std::int64_t warmup = 3;           // steps before; 1 or more
+  std::int64_t steps = 5;            // recorded, and as many around them without; 1 or more
+  bool kernel_names = true;          // on a CPU: one step more, for the logs of oneDNN and MKL
+  std::filesystem::path trace = {};  // file of the trace; empty: none
   /// As many steps more, with ranges for a profiler of the system's.
-  std::optional<Ranges::Kind> ranges;
+  std::optional<Ranges::Kind> ranges = {};
 };
 
 /// The steps of one precision.

@@ -15,17 +15,17 @@ namespace demi::train {
 
 /// Options of a comparison.
 struct CompareOptions {
-  std::string recipe;  // its name, for people
-  Config config;
-  std::vector<RunSpec> runs;  // in this order
+  std::string recipe = {};  // its name, for people
+  Config config = {};
+  std::vector<RunSpec> runs = {};  // in this order
   c10::Device device = c10::kCPU;
   /// Of each run. Where there are several, the names of weights files begin with the run's name,
   /// and it has a folder of that name in `checkpoints`.
-  RunOptions run;
+  RunOptions run = {};
   /// Optimizer steps after which the next run has its turn, so that another program that comes and
   /// goes meets all of them; 0: one run after the other. Weights, losses and metrics are the same.
   int64_t turn_steps = 0;
-  std::function<void(const RunSpec&)> on_run_begin;  // before each run, and before each turn
+  std::function<void(const RunSpec&)> on_run_begin = {};  // before each run, and before each turn
 };
 
 /// Below this share of the cores a run's time says more of the neighbours than of the run.

@@ -16,7 +16,7 @@ namespace demi::train {
 /// environment variable; settings() is the one table of them, with their help.
 struct Config {
   // What is trained, on what
-  std::string model, data, data_dir, train_file, test_file;
+  std::string model = {}, data = {}, data_dir = {}, train_file = {}, test_file = {};
   int64_t in = 4096, out = 4096, layers = 3, batches = 50;
   double input_scale = 1;
   int64_t image_size = 224, classes = 1000;
@@ -49,7 +49,7 @@ struct Config {
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
   bool autocast = true, scaler = true, skip = true;
-  std::string fp32_part, op_policy;
+  std::string fp32_part = {}, op_policy = {};
   bool flush_subnormals = true;
 
   // LibTorch's settings
@@ -61,20 +61,20 @@ struct Config {
 
   // Where
   std::string device = "auto";
-  std::string devices;  // by comma, one for each rank; empty: `device` is that of all
-  int64_t ranks = 1;    // processes that train together, each with batches of batch_size
+  std::string devices = {};  // by comma, one for each rank; empty: `device` is that of all
+  int64_t ranks = 1;         // processes that train together, each with batches of batch_size
   bool sync_batch_norm = true;
   bool shard_optimizer = false;  // several ranks: each keeps a share of the optimizer's state
   int64_t seed = 0;
   bool dry_run = false;
   int64_t monitor = 0;  // steps; 0: off
   bool detect_anomaly = false;
-  std::string what_if;  // fp16, bf16; "": off
+  std::string what_if = {};  // fp16, bf16; "": off
 
   // Going on
   std::string checkpoint_every = "10min";  // as train::Every reads it
   int64_t keep_last = 1;
-  std::string resume;  // "": a new run; auto, or a path
+  std::string resume = {};  // "": a new run; auto, or a path
 };
 
 /// One value of a Config by name.

@@ -67,9 +67,9 @@ struct LayerComparison {
 };
 
 struct LayerOptions {
-  Config config;
-  std::vector<RunSpec> runs;  // fp32 is what they are set against, and left out
-  int64_t steps = 0;          // that the network is trained in FP32 before
+  Config config = {};
+  std::vector<RunSpec> runs = {};  // fp32 is what they are set against, and left out
+  int64_t steps = 0;               // that the network is trained in FP32 before
   c10::Device device = c10::kCPU;
 };
 

@@ -26,10 +26,10 @@ namespace demi::train {
 
 /// What a training run does beside training.
 struct RunOptions {
-  std::filesystem::path folder;       // of the weights file; empty: nothing is kept
-  std::string prefix;                 // of its name: "fp16-"
-  std::filesystem::path checkpoints;  // folder of them; empty: none
-  bool keep_best = false;             // checkpoints/best: the state after the best epoch
+  std::filesystem::path folder = {};       // of the weights file; empty: nothing is kept
+  std::string prefix = {};                 // of its name: "fp16-"
+  std::filesystem::path checkpoints = {};  // folder of them; empty: none
+  bool keep_best = false;                  // checkpoints/best: the state after the best epoch
   /// A thread writes checkpoints while training goes on. Its memory and processor time count as the
   /// run's.
   bool save_in_background = false;
@@ -37,28 +37,28 @@ struct RunOptions {
   /// Goes on from the last checkpoint in `checkpoints`; from the beginning if there is none.
   bool resume = false;
   /// Begins from this checkpoint, which stays as it is. Empty: from the beginning.
-  std::filesystem::path begin_from;
+  std::filesystem::path begin_from = {};
   /// Called before the first step of a run that goes on, with what it has done so far.
-  std::function<void(const RunSpec&, const History&)> on_resume;
+  std::function<void(const RunSpec&, const History&)> on_resume = {};
   /// Called before a checkpoint is saved, so that what has been told of its steps reaches the disk
   /// with it.
-  std::function<void()> before_save;
+  std::function<void()> before_save = {};
   /// Asked before the first step, after each, and before each batch of an evaluation.
-  std::function<bool()> should_stop;
+  std::function<bool()> should_stop = {};
   /// A number that rises from 0 whenever somebody asks for a checkpoint; training goes on.
-  std::function<int()> save_requests;
-  std::vector<std::shared_ptr<Callback>> callbacks;
+  std::function<int()> save_requests = {};
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
   /// Called with each step that the monitor looked at (Config::monitor), after the callbacks were
   /// told of it.
-  std::function<void(const monitor::StepHealth&)> on_health;
+  std::function<void(const monitor::StepHealth&)> on_health = {};
   /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), at the moment
   /// itself.
-  std::function<void(const monitor::Origin&)> on_origin;
+  std::function<void(const monitor::Origin&)> on_origin = {};
   /// The processes that train together, Config::ranks of them; each has RunOptions of its own.
   /// Files are those of rank 0, and results are totals over all. None: this process alone.
-  std::shared_ptr<distributed::ProcessGroup> group;
+  std::shared_ptr<distributed::ProcessGroup> group = {};
   /// Called at the end with what 16 bits would have done (Config::what_if).
-  std::function<void(const monitor::WhatIfResult&)> on_what_if;
+  std::function<void(const monitor::WhatIfResult&)> on_what_if = {};
 };
 
 /// A reason why a run is hardly faster than the first one, with the number that shows it.

@@ -12,11 +12,11 @@
 namespace demi::train {
 
 struct SavedOptions {
-  std::string precisions;       // by comma; empty: fp32 and the one that the model was trained in
+  std::string precisions = {};  // by comma; empty: fp32 and the one that the model was trained in
   std::string device = "auto";  //
-  std::filesystem::path data_dir;  // empty: $DEMI_DATA_DIR, else as in training
-  int64_t limit = 0;               // test examples, evenly spaced; 0: all
-  int64_t top_k = 0;               // as Config::top_k; 0: as in training
+  std::filesystem::path data_dir = {};  // empty: $DEMI_DATA_DIR, else as in training
+  int64_t limit = 0;                    // test examples, evenly spaced; 0: all
+  int64_t top_k = 0;                    // as Config::top_k; 0: as in training
 };
 
 /// A saved model in one precision on its test set.

@@ -18,7 +18,7 @@ struct ProgressOptions {
   std::chrono::duration<double> redraw =
       std::chrono::milliseconds(100);                             // on a terminal, at most once a
   std::chrono::duration<double> line = std::chrono::seconds(10);  // elsewhere, a line every
-  std::function<std::chrono::duration<double>()> clock;           // steady_clock where empty
+  std::function<std::chrono::duration<double>()> clock = {};      // steady_clock where empty
 };
 
 /// How far training is. On a terminal one line that is redrawn in place; elsewhere plain lines: one

@@ -12,7 +12,7 @@ enum class Align { kLeft, kRight };
 
 struct Column {
   std::string name;
-  std::string unit;             // said once, in the header; "" for none
+  std::string unit = {};        // said once, in the header; "" for none
   Align align = Align::kRight;  // numbers right, names left
 };
 
@@ -20,10 +20,10 @@ struct Column {
 /// first column names the row. All cells are text that the caller has formatted (format.h): within
 /// a column, equal decimals line up.
 struct Table {
-  std::string title;
-  std::vector<Column> columns;
-  std::vector<std::vector<std::string>> rows;  // one cell a column; a missing one shows as "–"
-  std::vector<std::string> notes;              // below the table
+  std::string title = {};
+  std::vector<Column> columns = {};
+  std::vector<std::vector<std::string>> rows = {};  // one cell a column; a missing one shows as "–"
+  std::vector<std::string> notes = {};              // below the table
 };
 
 /// A <table> with a caption and row and column headers, inside an element that scrolls on its own

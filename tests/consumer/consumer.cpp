@@ -1,5 +1,6 @@
 // A user's program: mixed steps through what demi/demi.h offers. Exits with 0 only if they were
 // right.
+#include <demi/data/order.h>
 #include <demi/demi.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -21,6 +22,33 @@ demi::StepResult step(torch::nn::Linear& model, torch::optim::SGD& optimizer,
   demi::StepResult result = scaler.step(optimizer);
   scaler.update();
   return result;
+}
+
+/// Options as README and the guides write them: one or two fields by name, the others at their
+/// defaults.
+bool options_by_name(torch::nn::Linear& model) {
+  [[maybe_unused]] const demi::Autocast off(torch::kCPU, {.enabled = false});
+  [[maybe_unused]] const demi::Autocast region(torch::kCPU,
+                                               {.dtype = torch::kBFloat16, .cache_enabled = false});
+  [[maybe_unused]] const demi::GradScaler scaler({.init_scale = 1024, .growth_interval = 2});
+  demi::optim::SGD optimizer(model->parameters(), 0.1, {.skip_nonfinite = false});
+  [[maybe_unused]] const demi::optim::lr::Schedule cycle =
+      demi::optim::lr::one_cycle({.total_steps = 10});
+  [[maybe_unused]] const demi::optim::lr::Plateau plateau(optimizer, {.patience = 3});
+  [[maybe_unused]] const demi::Backends backends{.threads = 1};
+  [[maybe_unused]] const demi::data::OrderOptions order{
+      .batch_size = 32, .shuffle = true, .seed = 7};
+  [[maybe_unused]] const demi::TrainerOptions options{.epochs = 5, .device = torch::kCPU};
+  [[maybe_unused]] const demi::train::FitOptions fit{
+      .epochs = 5, .validation = {torch::ones(1), torch::ones(1)}};
+  [[maybe_unused]] const demi::train::FitOptions without{.epochs = 5};
+  [[maybe_unused]] const demi::train::EvaluateOptions evaluate{
+      .precision = demi::train::parse_precision("bf16")};
+  [[maybe_unused]] const demi::train::CheckpointOptions checkpoints{.folder = "checkpoints"};
+  [[maybe_unused]] const demi::checkpoint::SaveOptions save{.keep_last = 2};
+  [[maybe_unused]] const demi::checkpoint::TrainingObjects objects{.model = model.get(),
+                                                                   .optimizers = {&optimizer}};
+  return options.epochs == fit.epochs && without.epochs == 5 && objects.model;
 }
 
 }  // namespace
@@ -45,5 +73,5 @@ int main() {
   const bool backed_off = scaler.get_scale() == 32768.0F;  // half of 65536
 
   std::cout << "step " << right << ", skipped " << kept << ", scale " << backed_off << '\n';
-  return right && kept && backed_off ? 0 : 1;
+  return right && kept && backed_off && options_by_name(model) ? 0 : 1;
 }
