@@ -31,7 +31,10 @@ struct DataSet {
   std::vector<std::string> subfolders;
   std::vector<std::string> marks;  // any of these files or folders tells the place apart
   std::vector<std::string> classes;
-  std::vector<double> mean, std;  // of the training pictures' channels in [0, 1]; empty for texts
+  /// Of the training pictures' channels in [0, 1], empty for texts. CIFAR-10's std is the one that
+  /// the published recipes use, the mean of the single pictures'; that of all pixels is 0.2470,
+  /// 0.2435, 0.2616.
+  std::vector<double> mean, std;
   std::vector<Download> downloads;
   bool unpacks = false;  // the download is an archive
   std::string advice;    // how to get it

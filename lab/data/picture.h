@@ -10,8 +10,9 @@
 
 namespace demi::data {
 
-/// A JPEG or PNG file as (H, W, 3) uint8 RGB: grey is given three times, CMYK and YCCK are
-/// converted as Adobe writes them, transparency is left out, EXIF's orientation is not applied. The
+/// A JPEG or PNG file as (H, W, 3) uint8 RGB, with the pixels of Pillow and torchvision: samples as
+/// they stand in the file (no gamma), the upper 8 of 16 bits, grey three times, CMYK and YCCK
+/// converted as Adobe writes them, transparency left out, EXIF's orientation not applied. The
 /// content tells the format, not the name. Throws DataError with the path for a file that cannot be
 /// opened, is truncated, damaged or no picture, and UsageError if this build has no decoder for
 /// it.

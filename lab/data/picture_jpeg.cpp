@@ -74,17 +74,14 @@ bool read_rows(jpeg_decompress_struct& jpeg, Failure& failure, uint8_t* pixels) 
   return true;
 }
 
-// (H, W, 4) CMYK to (H, W, 3). Adobe stores what is left of the light, others what the ink takes.
-at::Tensor rgb_of(const at::Tensor& cmyk, bool adobe) {
+// (H, W, 4) CMYK to (H, W, 3). What is stored is what the ink leaves of the light, as Adobe writes
+// it: with its marker or without, which is how Pillow and torchvision read it.
+at::Tensor rgb_of(const at::Tensor& cmyk) {
   at::Tensor rgb = at::empty({cmyk.size(0), cmyk.size(1), 3}, at::kByte);
   const auto* in = cmyk.const_data_ptr<uint8_t>();
   auto* out = rgb.mutable_data_ptr<uint8_t>();
-  for (int64_t i = 0; i < cmyk.size(0) * cmyk.size(1); ++i, in += 4) {
-    for (int c = 0; c < 3; ++c) {
-      const int light = adobe ? in[c] : 255 - in[c], key = adobe ? in[3] : 255 - in[3];
-      *out++ = static_cast<uint8_t>((light * key + 127) / 255);
-    }
-  }
+  for (int64_t i = 0; i < cmyk.size(0) * cmyk.size(1); ++i, in += 4)
+    for (int c = 0; c < 3; ++c) *out++ = static_cast<uint8_t>((in[c] * in[3] + 127) / 255);
   return rgb;
 }
 
@@ -107,7 +104,7 @@ class Decompressor {
     at::Tensor picture = at::empty({height, width, jpeg_.output_components}, at::kByte);
     if (!read_rows(jpeg_, failure_, picture.mutable_data_ptr<uint8_t>()))
       return {.picture = {}, .damage = failure_.text};
-    if (is_cmyk(jpeg_)) picture = rgb_of(picture, jpeg_.saw_Adobe_marker != 0);
+    if (is_cmyk(jpeg_)) picture = rgb_of(picture);
     return {.picture = std::move(picture), .damage = {}};
   }
 

@@ -56,16 +56,10 @@ at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width) {
   return at::_upsample_bilinear2d_aa(planes, {height, width}, /*align_corners=*/false);
 }
 
-// The usual test on ImageNet: the short side is scaled to 256 for a window of 224.
-at::Tensor middle_of(const at::Tensor& picture, int64_t size) {
-  const auto height = static_cast<double>(picture.size(0)),
-             width = static_cast<double>(picture.size(1));
-  const double factor = static_cast<double>(size) * 256 / 224 / std::min(height, width);
-  const int64_t rows = std::max<int64_t>(size, std::lround(height * factor));
-  const int64_t columns = std::max<int64_t>(size, std::lround(width * factor));
-  return resized(picture, rows, columns)
-      .narrow(2, (rows - size) / 2, size)
-      .narrow(3, (columns - size) / 2, size);
+/// Half of an even number, or of an odd one the even of the two nearest: Python's round(n / 2).
+int64_t half_to_even(int64_t n) {
+  const int64_t half = n / 2;
+  return n % 2 == 1 && half % 2 == 1 ? half + 1 : half;
 }
 
 }  // namespace
@@ -88,6 +82,18 @@ Window random_window(int64_t height, int64_t width, double least_area, uint64_t 
   return middle_window(height, width);
 }
 
+Middle middle_of(int64_t height, int64_t width, int64_t size) {
+  const int64_t scaled = std::lround(static_cast<double>(size) * 256 / 224);
+  const int64_t least = std::min(height, width);
+  const int64_t rows = scaled * height / least, columns = scaled * width / least;  // truncated
+  return {.height = rows,
+          .width = columns,
+          .window = {.top = half_to_even(rows - size),
+                     .left = half_to_even(columns - size),
+                     .height = size,
+                     .width = size}};
+}
+
 PictureLoader::PictureLoader(PictureFolder folder, PictureLoaderOptions options)
     : folder_(std::move(folder)),
       options_(checked(std::move(options))),
@@ -107,7 +113,11 @@ at::Tensor PictureLoader::picture(int64_t file, int64_t epoch, int64_t item) con
     result = resized(whole.narrow(0, w.top, w.height).narrow(1, w.left, w.width), options_.size,
                      options_.size);
   } else {
-    result = middle_of(whole, options_.size);
+    const Middle middle = middle_of(whole.size(0), whole.size(1), options_.size);
+    const Window& w = middle.window;
+    result = resized(whole, middle.height, middle.width)
+                 .narrow(2, w.top, w.height)
+                 .narrow(3, w.left, w.width);
   }
   const bool flip =
       options_.horizontal_flip && (random_bits(seed, epoch, item, Purpose::augment)[2] & 1) != 0;

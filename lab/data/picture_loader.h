@@ -36,11 +36,22 @@ struct Window {
 DEMI_API Window random_window(int64_t height, int64_t width, double least_area, uint64_t seed,
                               int64_t epoch, int64_t item);
 
+/// A picture that is scaled, and the part of it that is kept, in pixels of the scaled one.
+struct Middle {
+  int64_t height, width;
+  Window window;
+};
+
+/// What the usual test on ImageNet sees of a picture, for 224: torchvision's Resize(256) and
+/// CenterCrop(224), to the pixel; for other sizes Resize(size x 256 / 224, rounded). A pure
+/// function.
+DEMI_API Middle middle_of(int64_t height, int64_t width, int64_t size);
+
 /// Batches of pictures that are read and decoded when they are asked for: (N, 3, size, size) fp32,
-/// channels_last, (x / 255 - mean) / std. Without a random window the short side becomes size x 256
-/// / 224 and the middle is cut out. Scaled bilinearly with antialiasing. Which window, and whether
-/// mirrored, is a function of seed, epoch and position alone. A batch's pictures are shared among
-/// the calling thread's OpenMP threads; in a PrefetchLoader each worker decodes a batch of its own.
+/// channels_last, (x / 255 - mean) / std. Without a random window the middle is seen. Scaled
+/// bilinearly with antialiasing. Which window, and whether mirrored, is a function of seed, epoch
+/// and position alone. A batch's pictures are shared among the calling thread's OpenMP threads; in
+/// a PrefetchLoader each worker decodes a batch of its own.
 class DEMI_API PictureLoader : public Loader {
  public:
   /// Throws UsageError.

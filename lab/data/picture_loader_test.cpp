@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "demi/core/error.h"
 #include "demi/data/prefetch_loader.h"
@@ -172,6 +173,36 @@ TEST_F(PictureLoaderTest, OptionsOutOfRangeAreRefused) {
   options = plain(8);
   options.mean = {0.5};
   EXPECT_THROW(loader(options), UsageError);
+}
+
+// torchvision's transforms were run on pictures of these sizes (tests/fixtures/pictures/make.py).
+TEST(MiddleOfAPicture, IsTheWindowOfTorchvision) {
+  std::ifstream table(fixture_folder() / "windows.txt");
+  int cases = 0;
+  for (int64_t size, height, width, rows, columns, top, left;
+       table >> size >> height >> width >> rows >> columns >> top >> left; ++cases) {
+    const Middle seen = middle_of(height, width, size);
+    EXPECT_TRUE(seen.height == rows && seen.width == columns && seen.window.top == top &&
+                seen.window.left == left && seen.window.height == size && seen.window.width == size)
+        << height << " x " << width << " for " << size << ": " << seen.height << " x " << seen.width
+        << " from " << seen.window.top << ", " << seen.window.left;
+  }
+  EXPECT_EQ(cases, 352);
+}
+
+// Pillow and LibTorch round the weights of bilinear scaling to 8 bits in their own ways.
+TEST(MiddleOfAPicture, HasThePixelsOfTorchvision) {
+  if (!can_write_png()) GTEST_SKIP() << "built without libpng";
+  const auto middles = fixture_pictures("middles.txt");
+  ASSERT_EQ(middles.size(), 4U);
+  for (const auto& [name, expected] : middles) {
+    const TestFolder folder;
+    folder.write("class/" + name, contents(fixture_folder() / name));
+    const PictureLoader loader(read_picture_folder(folder.path()),
+                               {.size = 28, .mean = {}, .std = {}});
+    const at::Tensor seen = loader.batch(0, 0).input[0].permute({1, 2, 0}).mul(255).round();
+    EXPECT_LE((seen - expected).abs().max().item<double>(), 1) << name;
+  }
 }
 
 TEST(RandomWindow, KeepsItsAreaAndItsRatio) {

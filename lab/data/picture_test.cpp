@@ -70,7 +70,6 @@ TEST_F(Jpeg, GreyIsGivenThreeTimes) {
   expect_near(read_picture(folder_ / "grey.jpg"), grey.expand({16, 32, 3}), 2, 8);
 }
 
-// libjpeg writes Adobe's marker with CMYK, whose values are then light left over, not ink.
 TEST_F(Jpeg, CmykIsConverted) {
   const at::Tensor ink = at::tensor({200, 100, 50, 128}, at::kByte).view({1, 1, 4});
   folder_.write("cmyk.jpg", jpeg_of(ink.expand({16, 16, 4})));
@@ -117,6 +116,19 @@ TEST(Png, HasThePixelsThatWereWritten) {
   bad_sum[whole.size() - 20] ^= 1;
   folder.write("sum.png", bad_sum);
   EXPECT_THAT(refusal(folder / "sum.png"), HasSubstr("damaged"));
+}
+
+// What torchvision.io and Pillow read, which tests/fixtures/pictures/make.py asked: samples of 1 to
+// 16 bits, with gamma and without, transparent, interlaced, CMYK with Adobe's marker and without.
+TEST(ReadPicture, HasThePixelsOfPillowAndTorchvision) {
+  if (!can_write_png() || !can_write_jpeg()) GTEST_SKIP() << "built without libjpeg or libpng";
+  const auto pictures = fixture_pictures("pixels.txt");
+  EXPECT_EQ(pictures.size(), 17U);
+  for (const auto& [name, expected] : pictures) {
+    SCOPED_TRACE(name);
+    const bool exact = name.ends_with(".png");  // CMYK is rounded in more than one way
+    expect_near(read_picture(fixture_folder() / name), expected, exact ? 0 : 1, exact ? 0 : 1);
+  }
 }
 
 TEST(ReadPicture, WhatIsNoPictureIsRefused) {

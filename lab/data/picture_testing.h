@@ -1,11 +1,18 @@
 #pragma once
 
-// For tests: small pictures written by the libraries themselves.
+// For tests: small pictures written by the libraries themselves, and those of the fixtures.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "demi/core/source_dir_testing.h"
 
 #ifdef DEMI_HAVE_JPEG
 #include <jpeglib.h>
@@ -15,6 +22,23 @@
 #endif
 
 namespace demi::data {
+
+inline std::filesystem::path fixture_folder() { return source_dir() / "tests/fixtures/pictures"; }
+
+/// Lines "name height width digits" of a file that its make.py wrote, as (H, W, 3) uint8.
+inline std::vector<std::pair<std::string, at::Tensor>> fixture_pictures(const std::string& file) {
+  std::ifstream in(fixture_folder() / file);
+  std::vector<std::pair<std::string, at::Tensor>> pictures;
+  std::string name, digits;
+  for (int64_t height = 0, width = 0; in >> name >> height >> width >> digits;) {
+    at::Tensor pixels = at::empty({height, width, 3}, at::kByte);
+    for (int64_t i = 0; i < pixels.numel(); ++i)
+      pixels.mutable_data_ptr<uint8_t>()[i] = static_cast<uint8_t>(
+          std::stoi(digits.substr(2 * static_cast<std::size_t>(i), 2), nullptr, 16));
+    pictures.emplace_back(name, pixels);
+  }
+  return pictures;
+}
 
 #ifdef DEMI_HAVE_JPEG
 constexpr bool can_write_jpeg() { return true; }
