@@ -40,6 +40,12 @@ TextLoader::TextLoader(TextSet set, int64_t classes, TextLoaderOptions options)
                ">= 0 (0: all)");
   require_text(options.bucket_batches >= 1, "bucket_batches is too small", options.bucket_batches,
                ">= 1");
+  if (set_.size() > 0) {
+    const auto [least, most] = at::aminmax(set_.labels);
+    for (const int64_t label : {least.item<int64_t>(), most.item<int64_t>()})
+      require_text(label >= 0 && label < classes, "a label is out of range", label,
+                   fmt::format("0 to {}", classes - 1));
+  }
   require_text(set_.offsets.numel() == set_.size() + 1, "offsets and labels differ in number",
                set_.offsets.numel(), fmt::to_string(set_.size() + 1));
 }
@@ -59,9 +65,12 @@ at::Tensor TextLoader::by_length(const at::Tensor& texts, int64_t epoch) const {
   // A factor may be said to be greater than all texts together.
   const auto product = [total](int64_t a, int64_t b) { return a > total / b ? total : a * b; };
   const int64_t batch = product(options.batch_size, options.world_size);
+  // What makes no whole batch stays apart, as it was drawn: sorted with the others, the longest
+  // texts would always be those that are left out.
+  const int64_t sorted = options.shuffle || options.drop_last ? total / batch * batch : total;
   const int64_t bucket = options.shuffle ? product(batch, options_.bucket_batches) : total;
-  for (int64_t start = 0; start < total; start += bucket)
-    std::stable_sort(order.begin() + start, order.begin() + std::min(start + bucket, total),
+  for (int64_t start = 0; start < sorted; start += bucket)
+    std::stable_sort(order.begin() + start, order.begin() + std::min(start + bucket, sorted),
                      [&](int64_t a, int64_t b) { return length(a) < length(b); });
   if (options.shuffle) shuffle_batches(order, batch, options.seed, epoch);
   return at::tensor(order, at::kLong);

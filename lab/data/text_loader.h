@@ -20,7 +20,8 @@ struct TextLoaderOptions {
 /// Batches of texts of about the same length, padded with 0 to the longest of the batch: tokens (N,
 /// T) int64, lengths (N), targets (N, 1) fp32 for two classes, (N) int64 for more. Shuffled, every
 /// epoch cuts the set into other buckets, sorts each by length, cuts it into batches and shuffles
-/// these; unshuffled, the whole set is one bucket, shortest first.
+/// these; unshuffled, the whole set is one bucket, shortest first. The texts of a shuffled epoch's
+/// short last batch, and those that drop_last leaves out, are chosen before anything is sorted.
 class DEMI_API TextLoader : public Loader {
  public:
   /// Throws UsageError.

@@ -56,6 +56,42 @@ TEST(TextLoader, ShowsEveryTextOnceAnEpochPadded) {
   }
 }
 
+// Which texts an epoch leaves out, or puts into its short batch, is chosen before they are sorted.
+TEST(TextLoader, NoTextIsAlwaysLeftOut) {
+  for (const int64_t bucket : {4, 50}) {
+    const TextLoader loader(
+        numbered(100), 2,
+        {.order = {.batch_size = 8, .shuffle = true, .seed = 4, .drop_last = true},
+         .bucket_batches = bucket});
+    ASSERT_EQ(loader.batches(), 12);
+    std::multiset<int64_t> seen;
+    for (int64_t epoch = 0; epoch < 30; ++epoch)
+      for (int64_t position = 0; position < 12; ++position)
+        expect_rows_are_texts(loader.batch(epoch, position), seen);
+    // 96 of 100 an epoch: with 28.8 expected of 30 each is below 18 with a probability of 1e-8.
+    for (int64_t number = 1; number <= 100; ++number) EXPECT_GE(seen.count(number), 18U) << number;
+  }
+}
+
+TEST(TextLoader, AShortBatchHoldsTextsOfAnyLength) {
+  const TextLoader loader(numbered(100), 2,
+                          {.order = {.batch_size = 8, .shuffle = true, .seed = 4}});
+  double total = 0;
+  for (int64_t epoch = 0; epoch < 100; ++epoch)
+    total += loader.batch(epoch, 12).lengths.to(at::kDouble).mean().item<double>();
+  // Lengths 1 to 23, standard deviation 6.6: 400 of them have a mean of 12 within 5 x 6.6 / 20.
+  EXPECT_NEAR(total / 100, 12, 1.7);
+}
+
+TEST(TextLoader, UnshuffledLeavesOutTheLastOfTheSet) {
+  const TextLoader loader(numbered(101), 2, {.order = {.batch_size = 8, .drop_last = true}});
+  std::multiset<int64_t> seen;
+  for (int64_t position = 0; position < loader.batches(); ++position)
+    expect_rows_are_texts(loader.batch(0, position), seen);
+  EXPECT_EQ(seen.size(), 96U);
+  EXPECT_EQ(*seen.rbegin(), 96);
+}
+
 TEST(TextLoader, ABatchOfAllTextsMayBeSaidInAnyNumber) {
   for (const int64_t batch : {int64_t{101}, int64_t{1} << 62, INT64_MAX}) {
     const TextLoader loader(numbered(101), 2,
@@ -125,6 +161,11 @@ TEST(TextLoader, RefusesWhatMakesNoSense) {
   EXPECT_THROW(TextLoader(numbered(4), 2, {.max_length = -1}), UsageError);
   EXPECT_THROW(TextLoader(numbered(4), 2, {.vocabulary_size = -1}), UsageError);
   EXPECT_THROW(TextLoader(numbered(4), 2, {.bucket_batches = 0}), UsageError);
+  for (const int64_t label : {-1, 2}) {
+    TextSet set = numbered(4);
+    set.labels[1] = label;
+    EXPECT_THROW(TextLoader(set, 2, {}), UsageError) << label;
+  }
 }
 
 }  // namespace
