@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "lab/data/damage.h"
@@ -21,6 +23,17 @@ std::string without_blank_end(std::string text) {
   return text;
 }
 
+struct Separator {
+  char character;
+  std::string_view plural;
+};
+constexpr Separator kSeparators[] = {
+    {',', "commas"}, {'\t', "tabs"}, {';', "semicolons"}, {'|', "vertical bars"}};
+
+std::string_view plural_of(char separator) {
+  return std::ranges::find(kSeparators, separator, &Separator::character)->plural;
+}
+
 class CsvReader {
  public:
   CsvReader(const fs::path& file, std::string text, char separator)
@@ -32,6 +45,7 @@ class CsvReader {
     std::vector<CsvRecord> all;
     while (at_ < text_.size()) {
       all.push_back(record());
+      if (all.size() == 1) require_own_separator(all.front());
       if (all.back().fields.size() != all.front().fields.size())
         fail("another number of fields than in the first record", all.back().line,
              fmt::format("{}", all.back().fields.size()),
@@ -43,6 +57,18 @@ class CsvReader {
  private:
   bool at_line_end() const {
     return at_ == text_.size() || text_[at_] == '\n' || text_.compare(at_, 2, "\r\n") == 0;
+  }
+
+  /// A file of one column whose first line other separators would divide.
+  void require_own_separator(const CsvRecord& first) const {
+    if (first.fields.size() != 1) return;
+    for (const Separator& other : kSeparators)
+      if (other.character != separator_ &&
+          first.fields[0].find(other.character) != std::string::npos)
+        fail("the first line has one column", first.line,
+             fmt::format("{}, with {} in it", first.fields[0], other.plural),
+             fmt::format("columns that are separated by {}", plural_of(separator_)),
+             "save the file with commas as .csv, or with tabs as .tsv");
   }
 
   CsvRecord record() {
@@ -59,10 +85,7 @@ class CsvReader {
 
   std::string plain() {
     const std::size_t start = at_;
-    for (; !at_line_end() && text_[at_] != separator_; ++at_)
-      if (text_[at_] == '"')
-        fail("a quote inside of an unquoted field", line_, text_.substr(start, at_ - start + 1),
-             "the whole field in quotes, quotes doubled");
+    while (!at_line_end() && text_[at_] != separator_) ++at_;
     return text_.substr(start, at_ - start);
   }
 
@@ -89,14 +112,15 @@ class CsvReader {
   }
 
   [[noreturn]] void fail(std::string_view what, int64_t line, std::string found,
-                         std::string expected) const {
+                         std::string expected,
+                         std::string_view advice = "write the file by RFC 4180") const {
     report_damage({.where = "data.read_csv",
                    .file = file_,
                    .what = what,
                    .place = fmt::format("line {}", line),
                    .found = std::move(found),
                    .expected = std::move(expected),
-                   .advice = "write the file by RFC 4180"});
+                   .advice = advice});
   }
 
   const fs::path& file_;

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <iterator>
+#include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -20,21 +22,26 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const fs::path& file, std::string_view what, int64_t line, std::string found,
-                       std::string expected) {
+                       std::string expected,
+                       std::string_view advice = "give a file with the columns label and text") {
   report_damage({.where = "data.read_labelled_texts",
                  .file = file,
                  .what = what,
                  .place = fmt::format("line {}", line),
                  .found = std::move(found),
                  .expected = std::move(expected),
-                 .advice = "give a file with the columns label and text"});
+                 .advice = advice});
+}
+
+std::string without_spaces_around(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(' ');
+  if (first == std::string_view::npos) return {};
+  return std::string(text.substr(first, text.find_last_not_of(' ') - first + 1));
 }
 
 /// The form in which headings are compared: no spaces around, ASCII letters in lower case.
 std::string plain(std::string_view name) {
-  const std::size_t first = name.find_first_not_of(' ');
-  if (first == std::string_view::npos) return {};
-  std::string text(name.substr(first, name.find_last_not_of(' ') - first + 1));
+  std::string text = without_spaces_around(name);
   for (char& c : text)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   return text;
@@ -62,20 +69,30 @@ Columns columns(const fs::path& file, const CsvRecord& first) {
   return {};
 }
 
-std::optional<long> as_number(const std::string& text) {
-  long value = 0;
+/// Any number as people and programs write it: 10, +1, -1, 2.50, 1e3. As exact as 64-bit integers.
+std::optional<long double> as_number(std::string_view text) {
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  long double value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return code == std::errc() && end == text.data() + text.size() ? std::optional(value)
-                                                                 : std::nullopt;
+  const bool number = code == std::errc() && end == text.data() + text.size();
+  return number && std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
-std::vector<std::string> classes_of(std::span<const CsvRecord> records, std::size_t column) {
-  std::set<std::string> distinct;
-  for (const CsvRecord& record : records) distinct.insert(record.fields[column]);
-  std::vector<std::string> classes(distinct.begin(), distinct.end());
-  if (std::ranges::all_of(classes,
-                          [](const std::string& name) { return as_number(name).has_value(); }))
-    std::ranges::sort(classes, {}, [](const std::string& name) { return *as_number(name); });
+std::vector<std::string> classes_of(const fs::path& file, std::span<const CsvRecord> records,
+                                    std::size_t column) {
+  std::map<std::string, int64_t> lines;  // on which each label stands first
+  for (const CsvRecord& record : records) lines.emplace(record.fields[column], record.line);
+  std::vector<std::string> classes;
+  for (const auto& [name, line] : lines) classes.push_back(name);
+  const auto value = [](const std::string& name) { return as_number(name); };
+  if (!std::ranges::all_of(classes, [&](const auto& name) { return value(name).has_value(); }))
+    return classes;
+  std::ranges::sort(classes, {}, value);
+  const auto twice = std::ranges::adjacent_find(classes, {}, value);
+  if (twice != classes.end())
+    fail(file, "a label that is a number is written in two ways", lines[*std::next(twice)],
+         fmt::format("{} and {}", *twice, *std::next(twice)), "one way for each label",
+         "write it in the same way on all lines");
   return classes;
 }
 
@@ -101,10 +118,12 @@ LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string>
   if (records.empty()) fail(file, "there are no texts", 1, "an empty file", "at least one");
   const Columns column = columns(file, records[0]);
   const std::span rows = std::span(records).subspan(column.heading ? 1 : 0);
+  for (CsvRecord& row : rows)
+    row.fields[column.label] = without_spaces_around(row.fields[column.label]);
   if (rows.empty()) fail(file, "there are no texts", 1, "a heading alone", "at least one");
   if (classes.empty()) {
     if (!column.heading) require_no_heading(file, rows, column.label);
-    classes = classes_of(rows, column.label);
+    classes = classes_of(file, rows, column.label);
   }
   std::vector<TextSource> sources;
   for (CsvRecord& row : rows) {
