@@ -1,6 +1,7 @@
 #include "lab/data/corpus_cache.h"
 
 #include <ATen/ATen.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <bit>
@@ -140,18 +141,22 @@ uint64_t fingerprint(const fs::path& folder, std::span<const std::string> parts)
   // entries does not matter.
   uint64_t total = 0;
   for (const std::string& part : parts) {
-    for (const auto& entry : fs::directory_iterator(folder / part)) {
+    std::error_code code;
+    for (fs::directory_iterator it(folder / part, code), end; !code && it != end;
+         it.increment(code)) {
       uint64_t hash = 0xcbf29ce484222325;
       const auto add = [&](const void* data, std::size_t bytes) {
         for (std::size_t i = 0; i < bytes; ++i)
           hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
       };
-      const std::string name = part + "/" + entry.path().filename().string();
-      const uint64_t size = entry.is_regular_file() ? entry.file_size() : 0;
-      const int64_t time = entry.last_write_time().time_since_epoch().count();
+      const std::string name = part + "/" + it->path().filename().string();
       add(name.data(), name.size());
-      add(&size, sizeof size);
-      add(&time, sizeof time);
+      struct stat file {};
+      if (stat(it->path().c_str(), &file) == 0)
+        for (const int64_t number : {int64_t{file.st_size}, static_cast<int64_t>(file.st_ino),
+                                     int64_t{file.st_mtim.tv_sec}, int64_t{file.st_mtim.tv_nsec},
+                                     int64_t{file.st_ctim.tv_sec}, int64_t{file.st_ctim.tv_nsec}})
+          add(&number, sizeof number);
       total += hash;
     }
   }

@@ -1,7 +1,9 @@
 #include "lab/data/imdb.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -34,8 +36,10 @@ std::string read_review(const fs::path& file) {
     report_damage({.where = "data.imdb",
                    .file = file,
                    .what = "cannot be opened",
-                   .found = "no permission",
-                   .expected = "a review"});
+                   .found = std::strerror(errno),
+                   .expected = "a review",
+                   .advice = "mend the link or the permissions, or get the set again: demi data "
+                             "get imdb"});
   return {std::istreambuf_iterator<char>(in), {}};
 }
 

@@ -13,6 +13,7 @@
 #include "lab/data/idx.h"
 #include "lab/data/imdb.h"
 #include "lab/data/locate.h"
+#include "lab/data/md5.h"
 
 namespace demi::data {
 namespace {
@@ -36,6 +37,13 @@ bool holds_pickles(const DataSet& set, const fs::path& place) {
        cifar_layout(set.layout == Layout::cifar10 ? Cifar::ten : Cifar::hundred).pickles)
     if (fs::exists(place / name, unreadable)) return true;
   return false;
+}
+
+/// One file for each folder of texts, so that those of a folder that has changed are replaced.
+fs::path corpus_cache(std::string_view name, const fs::path& folder) {
+  std::error_code unreadable;
+  const std::string path = fs::weakly_canonical(folder, unreadable).string();
+  return cache_folder() / "texts" / fmt::format("{}-{}", name, md5(path).substr(0, 16));
 }
 
 }  // namespace
@@ -79,10 +87,11 @@ TextCorpus load_texts(std::string_view name, const fs::path& data_dir) {
   const DataSet& set = published_set(name);
   if (set.kind != Kind::texts) wrong_kind("data.load_texts", name, "a set of texts: imdb");
   const fs::path folder = find_data_set(name, data_dir);
-  const auto train = imdb_sources(folder, Split::train), test = imdb_sources(folder, Split::test);
   const std::vector<std::string> parts{"train/neg", "train/pos", "test/neg", "test/pos"};
+  // Before the files are listed and read: a change that comes later makes another fingerprint.
   const uint64_t version = fingerprint(folder, parts);
-  const fs::path cache = cache_folder() / "texts" / fmt::format("{}-{:016x}", name, version);
+  const auto train = imdb_sources(folder, Split::train), test = imdb_sources(folder, Split::test);
+  const fs::path cache = corpus_cache(name, folder);
   if (auto cached = read_corpus(cache, version)) return std::move(*cached);
   TextCorpus corpus = tokenize(train, test, imdb_classes(), std::string(name));
   try {

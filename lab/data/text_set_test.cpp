@@ -6,6 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <iterator>
+#include <string>
+
 #include "demi/core/error.h"
 #include "lab/data/corpus_cache.h"
 #include "lab/data/folder_testing.h"
@@ -159,6 +163,50 @@ TEST_F(Imdb, CachesUntilAFileChanges) {
   folder_.write("aclImdb/train/neg/0.txt", "bad bad bad");
   EXPECT_EQ(load_texts("imdb", folder_.path()).train.tokens.numel(),
             first.train.tokens.numel() + 2);
+}
+
+// `cp -p`, `rsync -t` and `tar -x` keep the time at which contents changed, and images may set it.
+TEST_F(Imdb, NoticesAReplacedReviewOfTheSameSizeAndTime) {
+  namespace fs = std::filesystem;
+  write_imdb(folder_, ".txt");
+  const auto word = [&] {
+    return std::string(load_texts("imdb", folder_.path()).vocabulary->words()[3]);
+  };
+  EXPECT_EQ(word(), "bad");
+  const fs::path review = folder_ / "aclImdb/train/neg/0.txt", other = folder_ / "other";
+  const auto time = fs::last_write_time(review);
+  folder_.write("other", "bat");
+  fs::last_write_time(other, time);
+  fs::rename(other, review);
+  EXPECT_EQ(word(), "bat") << "another file";
+  folder_.write("aclImdb/train/neg/0.txt", "bar");
+  fs::last_write_time(review, time);
+  EXPECT_EQ(word(), "bar") << "the same file, written";
+}
+
+// 56 MB each for the published set.
+TEST_F(Imdb, KeepsOneCacheAFolder) {
+  const auto caches = [&] {
+    using Files = std::filesystem::directory_iterator;
+    return std::distance(Files(cache_ / "texts"), Files());
+  };
+  write_imdb(folder_, ".txt");
+  for (const char* text : {"bad", "worse", "worst"}) {
+    folder_.write("aclImdb/train/neg/0.txt", text);
+    load_texts("imdb", folder_.path());
+    EXPECT_EQ(caches(), 1) << text;
+  }
+  const TestFolder other;
+  write_imdb(other, ".txt");
+  load_texts("imdb", other.path());
+  EXPECT_EQ(caches(), 2);
+}
+
+TEST_F(Imdb, ADanglingLinkIsDamagedData) {
+  write_imdb(folder_, ".txt");
+  std::filesystem::create_symlink("nowhere", folder_ / "aclImdb/test/pos/7.txt");
+  EXPECT_THAT(complaint(), testing::AllOf(HasSubstr("7.txt: cannot be opened"),
+                                          HasSubstr("No such file"), HasSubstr("mend the link")));
 }
 
 TEST_F(Imdb, GoesOnWithoutACacheAndSaysSo) {
