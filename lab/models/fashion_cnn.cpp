@@ -6,6 +6,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/pooling.h>
 
+#include "lab/models/check.h"
+
 namespace demi::models {
 namespace {
 
@@ -20,6 +22,9 @@ void add_block(torch::nn::Sequential& features, int64_t in, int64_t out) {
 }  // namespace
 
 FashionCNNImpl::FashionCNNImpl(const FashionCNNOptions& options) {
+  constexpr std::string_view kWhere = "models.FashionCNN";
+  require_positive(kWhere, "channels", options.channels);
+  require_positive(kWhere, "classes", options.classes);
   const auto pool = [&] { features_->push_back(torch::nn::MaxPool2d(2)); };
   add_block(features_, options.channels, 32);
   add_block(features_, 32, 32);

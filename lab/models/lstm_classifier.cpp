@@ -50,7 +50,12 @@ at::Tensor LSTMClassifierImpl::pooled(const at::Tensor& outputs, const at::Tenso
   const at::Tensor padding = (step >= lengths.unsqueeze(1)).unsqueeze(2);
   if (pool_ == Pool::max)
     return outputs.masked_fill(padding, -std::numeric_limits<double>::infinity()).amax(1);
-  return outputs.masked_fill(padding, 0).sum(1, false, at::kFloat) / lengths.unsqueeze(1);
+  const at::ScalarType dtype = outputs.scalar_type();
+  const at::Tensor sum =
+      outputs.masked_fill(padding, 0)
+          .sum(1, /*keepdim=*/false,
+               at::promote_types(dtype, at::kFloat));  // hundreds of 16-bit numbers
+  return (sum / lengths.unsqueeze(1)).to(dtype);
 }
 
 at::Tensor LSTMClassifierImpl::forward(const at::Tensor& tokens, const at::Tensor& lengths) {

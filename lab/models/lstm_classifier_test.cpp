@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/nn/utils/rnn.h>
 
+#include <utility>
+
 #include "lab/models/seeded.h"
 
 namespace demi::models {
@@ -66,6 +68,35 @@ TEST(LSTMClassifier, AgreesWithPackedSequences) {
       EXPECT_LT((model->forward(tokens, kLengths) - expected).abs().max().item<double>(), 1e-6)
           << static_cast<int>(pool) << bidirectional;
     }
+}
+
+// The precisions fp64 and bf16-true of a Trainer: the module's own dtype all through.
+TEST(LSTMClassifier, WorksInOtherDtypes) {
+  for (Pool pool : {Pool::last, Pool::mean, Pool::max})
+    for (bool bidirectional : {false, true}) {
+      LSTMClassifier model = small(pool, bidirectional);
+      const at::Tensor tokens = tokens_padded_with(0);
+      const at::Tensor expected = reference(model, tokens, pool, bidirectional);
+      // FP32's reference is off by its own rounding; bf16 rounds weights and some ten results.
+      for (const auto& [dtype, most] :
+           {std::pair(at::kDouble, 1e-6), {at::kBFloat16, 10 * 0x1p-8}}) {
+        model->to(dtype);
+        const at::Tensor seen = model->forward(tokens, kLengths);
+        EXPECT_EQ(seen.scalar_type(), dtype);
+        EXPECT_LT((seen - expected).abs().max().item<double>(), most)
+            << static_cast<int>(pool) << bidirectional << dtype;
+      }
+    }
+}
+
+// Summed up in 16 bits, 1000 equal numbers would be off by a tenth and more.
+TEST(LSTMClassifier, TakesTheMeanOfSixteenBitsInFP32) {
+  LSTMClassifier model = small(Pool::mean, false);
+  const at::NoGradGuard no_grad;
+  const at::Tensor tokens = at::full({1, 1000}, 3, at::kLong);
+  const at::Tensor expected = model->forward(tokens, {});
+  model->to(at::kBFloat16);
+  EXPECT_LT((model->forward(tokens, {}) - expected).abs().max().item<double>(), 10 * 0x1p-8);
 }
 
 TEST(LSTMClassifier, NeverLooksAtThePadding) {

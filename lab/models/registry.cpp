@@ -1,10 +1,12 @@
 #include "lab/models/registry.h"
 
+#include <unordered_set>
 #include <vector>
 
 #include "demi/core/error.h"
 #include "demi/core/find_by_name.h"
 #include "demi/core/nearest.h"
+#include "lab/models/check.h"
 #include "lab/models/fashion_cnn.h"
 #include "lab/models/mlp.h"
 #include "lab/models/resnet.h"
@@ -51,7 +53,9 @@ Model make_lstm(const ModelOptions& given) {
   options.vocabulary = given.vocabulary.value_or(options.vocabulary);
   options.embedding = given.embedding.value_or(options.embedding);
   options.hidden = given.hidden.value_or(options.hidden);
-  options.outputs = given.classes.value_or(2) > 2 ? *given.classes : 1;
+  const int64_t classes = given.classes.value_or(2);
+  require_positive("models.LSTMClassifier", "classes", classes);
+  options.outputs = classes > 2 ? classes : 1;
   LSTMClassifier model(options);
   return {.module = model.ptr(),
           .forward = [model](const at::Tensor& input, const at::Tensor& lengths) mutable {
@@ -99,8 +103,10 @@ Model make_model(std::string_view name, const ModelOptions& options, uint64_t se
 
 int64_t parameter_count(const torch::nn::Module& module) {
   int64_t count = 0;
+  std::unordered_set<const c10::TensorImpl*> counted;  // LibTorch names a shared one again
   for (const at::Tensor& parameter : module.parameters())
-    if (parameter.requires_grad()) count += parameter.numel();
+    if (parameter.requires_grad() && counted.insert(parameter.unsafeGetTensorImpl()).second)
+      count += parameter.numel();
   return count;
 }
 

@@ -50,7 +50,7 @@ DEMI_API const ModelInfo& find_model(std::string_view name);
 /// such name, sizes out of range.
 DEMI_API Model make_model(std::string_view name, const ModelOptions& options, uint64_t seed);
 
-/// Parameters that are trained, counted by element.
+/// Parameters that are trained, counted by element, each once however often it is registered.
 DEMI_API int64_t parameter_count(const torch::nn::Module& module);
 
 /// "last", "mean" or "max". Throws UsageError.

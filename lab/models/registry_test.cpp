@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 
 #include "demi/core/error.h"
 #include "lab/models/resnet.h"
@@ -25,6 +28,11 @@ TEST(Models, HaveThePublishedNumberOfParameters) {
   EXPECT_EQ(parameters_of("mlp"), 3 * (4096 * 4096 + 4096));
   EXPECT_EQ(parameters_of("mlp", {.in = 8, .out = 3, .layers = 1}), 8 * 3 + 3);
   EXPECT_EQ(parameters_of("lstm", {.vocabulary = 100'683}), 10'435'149);
+}
+
+TEST(Models, CountASharedModuleOnce) {
+  const torch::nn::Linear shared(4, 4);
+  EXPECT_EQ(parameter_count(*torch::nn::Sequential(shared, torch::nn::Tanh(), shared)), 20);
 }
 
 TEST(Models, GiveOneRowOfLogitsAPicture) {
@@ -55,6 +63,14 @@ TEST(Models, RefuseWhatMakesNoSense) {
   EXPECT_THROW(make_model("resnet18", {.classes = 0}, 0), UsageError);
   EXPECT_THROW(make_model("vgg19", {.channels = 0}, 0), UsageError);
   EXPECT_THROW(make_model("lstm", {}, 0), UsageError);
+  for (const int64_t wrong : {0, -3}) {
+    for (const char* name :
+         {"fashion-cnn", "simple-cnn", "resnet18", "resnet50-imagenet", "vgg19"}) {
+      EXPECT_THROW(make_model(name, {.channels = wrong}, 0), UsageError) << name << wrong;
+      EXPECT_THROW(make_model(name, {.classes = wrong}, 0), UsageError) << name << wrong;
+    }
+    EXPECT_THROW(make_model("lstm", {.classes = wrong, .vocabulary = 9}, 0), UsageError) << wrong;
+  }
   EXPECT_THROW(parse_pool("first"), UsageError);
 }
 

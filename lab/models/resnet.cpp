@@ -52,11 +52,12 @@ TORCH_MODULE(Block);
 
 }  // namespace
 
-ResNetImpl::ResNetImpl(const ResNetOptions& options)
-    : classifier_(options.block == ResNetBlock::basic ? 512 : 2048, options.classes) {
+ResNetImpl::ResNetImpl(const ResNetOptions& options) : classifier_(nullptr) {
   constexpr std::string_view kWhere = "models.ResNet";
   require_positive(kWhere, "channels", options.channels);
   require_positive(kWhere, "classes", options.classes);
+  // First of all layers: a seed's initial weights follow the order in which layers are made.
+  classifier_ = Linear(options.block == ResNetBlock::basic ? 512 : 2048, options.classes);
   const bool imagenet = options.stem == ResNetStem::imagenet;
   stem_ = Sequential(
       imagenet ? convolution(options.channels, 64, 7, 2) : convolution(options.channels, 64, 3),
