@@ -8,9 +8,21 @@
 
 #include "demi/core/error.h"
 #include "demi/data/philox.h"
+#include "demi/data/require.h"
 
 namespace demi::data {
 namespace {
+
+/// A set that names no classes may have any number of them.
+void check_labels(const ImageSet& set) {
+  constexpr Require require_images{"data.ImageLoader"};
+  if (set.labels.numel() == 0) return;
+  const auto [least, most] = at::aminmax(set.labels);
+  const auto classes = set.classes.empty() ? INT64_MAX : static_cast<int64_t>(set.classes.size());
+  for (const int64_t label : {least.item<int64_t>(), most.item<int64_t>()})
+    require_images(label >= 0 && label < classes, "a label is out of range", label,
+                   fmt::format("0 to {}", classes - 1));
+}
 
 void check(const ImageSet& set, const ImageLoaderOptions& options) {
   const auto fail = [](std::string_view what, const std::string& seen,
@@ -25,6 +37,7 @@ void check(const ImageSet& set, const ImageLoaderOptions& options) {
   if (set.labels.dim() != 1 || set.labels.size(0) != set.images.size(0))
     fail("labels and images differ in number", fmt::format("{} labels", set.labels.numel()),
          fmt::format("{}", set.images.size(0)));
+  check_labels(set);
   check_normalisation("data.ImageLoader", options.mean, options.std, set.images.size(1));
   if (options.crop_padding < 0)
     fail("crop_padding is negative", fmt::to_string(options.crop_padding), ">= 0");

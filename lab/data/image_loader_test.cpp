@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "demi/core/error.h"
@@ -102,7 +103,15 @@ TEST(ImageLoader, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ImageLoader(short_of_labels, {}), UsageError);
   EXPECT_THROW(ImageLoader(set, {.mean = {0.5}}), UsageError);
   EXPECT_THROW(ImageLoader(set, {.std = {1, 1, 0}}), UsageError);
+  EXPECT_THROW(ImageLoader(set, {.mean = {0, NAN, 0}}), UsageError);
+  EXPECT_THROW(ImageLoader(set, {.std = {1, INFINITY, 1}}), UsageError);
+  EXPECT_THROW(ImageLoader(set, {.std = {1, NAN, 1}}), UsageError);
   EXPECT_THROW(ImageLoader(set, {.crop_padding = -1}), UsageError);
+  ImageSet of_three = set, negative = set;
+  of_three.classes = {"a", "b", "c"};  // labels are 0 to 3
+  negative.labels = at::tensor({0, 1, -1, 2}, at::kLong);
+  EXPECT_THROW(ImageLoader(of_three, {}), UsageError);
+  EXPECT_THROW(ImageLoader(negative, {}), UsageError);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "demi/core/error.h"
 
 namespace demi::data {
@@ -25,8 +27,11 @@ void check_normalisation(const char* where, const std::vector<double>& mean,
     if (!values->empty() && values->size() != static_cast<std::size_t>(channels))
       fail("mean and std need one value a channel", fmt::to_string(values->size()),
            fmt::to_string(channels));
+  for (double value : mean)
+    if (!std::isfinite(value)) fail("mean must be a number", fmt::to_string(value), "finite");
   for (double value : std)
-    if (!(value > 0)) fail("std must be above 0", fmt::to_string(value), "> 0");
+    if (!(value > 0 && std::isfinite(value)))
+      fail("std must be above 0", fmt::to_string(value), "> 0, finite");
 }
 
 Normalise::Normalise(const std::vector<double>& mean, const std::vector<double>& std,

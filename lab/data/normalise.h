@@ -23,8 +23,8 @@ class Normalise {
   at::Tensor shift_;  // (1, C, 1, 1): -mean / std
 };
 
-/// Throws UsageError, in the name of `where`, for another number of values than `channels` and for
-/// a std that is not above 0.
+/// Throws UsageError, in the name of `where`, for another number of values than `channels`, a mean
+/// that is not finite, and a std that is not finite and above 0.
 void check_normalisation(const char* where, const std::vector<double>& mean,
                          const std::vector<double>& std, int64_t channels);
 

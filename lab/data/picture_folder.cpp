@@ -41,13 +41,38 @@ std::vector<std::string> class_folders(const fs::path& folder) {
   return names;
 }
 
+bool begins_with(const fs::path& path, const fs::path& start) {
+  return std::ranges::mismatch(path, start).in2 == start.end();
+}
+
+/// A link to a folder above it would give the pictures there, those of other classes too, again and
+/// again under this class.
+void require_no_circle(const fs::path& link, const fs::path& class_folder) {
+  std::error_code code;
+  const fs::path target = fs::canonical(link, code);
+  if (code) return;
+  for (fs::path above = link.parent_path();; above = above.parent_path()) {
+    if (begins_with(fs::canonical(above, code), target))
+      report_damage({.where = kReadFolder,
+                     .file = link,
+                     .what = "the link leads to a folder above it",
+                     .found = target.string(),
+                     .expected = "links to pictures, and to folders elsewhere",
+                     .advice = "take the link away"});
+    if (above == class_folder) return;
+  }
+}
+
 std::vector<fs::path> pictures_below(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code code;
   const auto links = fs::directory_options::follow_directory_symlink;
   for (fs::recursive_directory_iterator it(folder, links, code), end; !code && it != end;
-       it.increment(code))
-    if (is_picture(it->path()) && !it->is_directory()) files.push_back(it->path());
+       it.increment(code)) {
+    const bool is_folder = it->is_directory(code);
+    if (is_folder && it->is_symlink()) require_no_circle(it->path(), folder);
+    if (is_picture(it->path()) && !is_folder) files.push_back(it->path());
+  }
   if (code || files.empty())
     report_damage({.where = kReadFolder,
                    .file = folder,

@@ -168,6 +168,27 @@ TEST(PictureFolder, ClassesAndFilesStandInOrder) {
   EXPECT_FALSE(find_picture_folders(train).test) << "the classes themselves";
 }
 
+// os.walk, and so torchvision, follows such a link forty times over.
+TEST(PictureFolder, ALinkToAFolderAboveIsRefused) {
+  const TestFolder folder;
+  const auto link = [&](const char* to, const char* name) {
+    std::filesystem::create_directory_symlink(to, folder / name);
+    const std::string said = folder_refusal(folder.path());
+    std::filesystem::remove(folder / name);
+    return said;
+  };
+  folder.write("train/cat/deep/a.jpg", "x");
+  folder.write("train/dog/b.jpg", "x");
+  folder.write("elsewhere/c.jpg", "x");
+  for (const char* to : {".", "..", "../..", "../cat", "deep/.."})
+    EXPECT_THAT(link(to, "train/cat/again"), HasSubstr("the link leads to a folder above it"))
+        << to;
+  EXPECT_EQ(link("../../elsewhere", "train/cat/more"), "no DataError");
+  EXPECT_EQ(link("nowhere", "train/cat/gone"), "no DataError") << "no picture by its name";
+  std::filesystem::create_directory_symlink("../cat", folder / "train/dog/cats");
+  EXPECT_THAT(link("../dog", "train/cat/dogs"), HasSubstr("a folder above")) << "a ring of two";
+}
+
 TEST(PictureFolder, WhatIsMissingIsNamed) {
   const TestFolder folder;
   EXPECT_THAT(folder_refusal(folder / "nowhere"),
