@@ -21,17 +21,19 @@ struct Network {
 
 /// The network of a module holder (torch::nn::Linear, torch::nn::Sequential, one of yours). Its
 /// forward is called with the batch's input, and with the lengths, too, if it takes two tensors and
-/// the batch has lengths.
+/// the batch has lengths. A forward that takes two tensors and never one always gets both; the
+/// lengths are undefined if the batch has none.
 template <class Holder>
 Network network(Holder model) {
   Network result;
   result.module = model.ptr();
   result.forward = [model](const data::Batch& batch) mutable -> at::Tensor {
-    constexpr bool takes_lengths = requires { model->forward(batch.input, batch.lengths); };
-    if constexpr (takes_lengths) {
-      if (batch.lengths.defined()) return model->forward(batch.input, batch.lengths);
+    constexpr bool takes_one = requires { model->forward(batch.input); };
+    constexpr bool takes_two = requires { model->forward(batch.input, batch.lengths); };
+    if constexpr (takes_two) {
+      if (!takes_one || batch.lengths.defined()) return model->forward(batch.input, batch.lengths);
     }
-    return model->forward(batch.input);
+    if constexpr (takes_one || !takes_two) return model->forward(batch.input);
   };
   return result;
 }
