@@ -41,6 +41,8 @@ double train(const Sizes& sizes, const torch::Tensor& data, const torch::Tensor&
   demi::optim::SGD optimizer(model->parameters(), demi::optim::SGDOptions(0.001));
   demi::GradScaler scaler(demi::GradScalerOptions{.enabled = use_amp});
   torch::Tensor loss;
+  // Of a region that is given none: fp16 on CUDA, bf16 on a CPU.
+  const torch::Dtype low = dtype.value_or(device.is_cuda() ? torch::kHalf : torch::kBFloat16);
 
   demi::profile::ScopedTimer timer(device);
   for (int64_t epoch = 0; epoch < sizes.epochs; ++epoch) {
@@ -49,7 +51,10 @@ double train(const Sizes& sizes, const torch::Tensor& data, const torch::Tensor&
         demi::Autocast region(device.type(),
                               demi::AutocastOptions{.dtype = dtype, .enabled = use_amp});
         const torch::Tensor output = model->forward(data[i]);
+        TORCH_CHECK(output.scalar_type() == (use_amp ? low : torch::kFloat), "linear layers give ",
+                    output.scalar_type());
         loss = torch::mse_loss(output, targets[i]);
+        TORCH_CHECK(loss.scalar_type() == torch::kFloat, "mse_loss gives ", loss.scalar_type());
       }
       scaler.scale(loss).backward();
       scaler.step(optimizer);
@@ -58,7 +63,7 @@ double train(const Sizes& sizes, const torch::Tensor& data, const torch::Tensor&
     }
   }
   const demi::profile::Measured measured = timer.stop();
-  std::printf("%s\n", use_amp ? "mixed precision" : "fp32");
+  std::printf("%s\n", use_amp ? "Mixed precision:" : "Default precision:");
   std::printf("Total execution time = %.3f sec\n", measured.seconds);
   std::printf("Max memory used by tensors = %lld bytes\n",
               static_cast<long long>(measured.peak_bytes));
