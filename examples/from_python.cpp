@@ -124,6 +124,10 @@ void settings() {
   demi::Backends{.deterministic_algorithms = true}.set();
   demi::Backends{.threads = 1}.set();
   show("threads", demi::Backends::current().threads.value());
+  const torch::Device device = demi::pick_device("auto");
+  auto model = make_model();
+  model->to(device);
+  show("on a GPU if there is one", model->weight);
 }
 
 }  // namespace

@@ -103,6 +103,10 @@ def settings():
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     show("threads", torch.get_num_threads())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = make_model()
+    model.to(device)
+    show("on a GPU if there is one", model.weight)
 
 
 def main():
