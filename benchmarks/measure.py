@@ -4,9 +4,11 @@
     benchmarks/measure.sh --peer $(benchmarks/peers/make_env.sh)    with Python PyTorch beside them
     benchmarks/measure.sh --table                             only benchmarks/results/README.md, from all results files
 
-The program comes from ./check or ./demo (build/release). The results file is benchmarks/results/CLASS.json, where CLASS is
-x86-64-avx2, x86-64-avx512, x86-64-avx512-bf16, x86-64-amx, or sm_NN for an NVIDIA GPU. A part that was measured replaces the
-same part of an older file; the others stay.
+The program is build/release/demi, which is built first if it is missing. The results file is benchmarks/results/CLASS.json, where
+CLASS is x86-64-avx2, x86-64-avx512, x86-64-avx512-bf16, x86-64-amx, or sm_NN for an NVIDIA GPU. A part that was measured replaces
+the same part of an older file; the others stay. Each part is written as soon as it is measured. A part whose data set is not here, or
+whose program fails, is left out; the last lines name it with the reason. Exit codes: 0 done, 1 a part failed, 2 usage, 3 no part
+failed and the data of one is missing.
 
 Each command's share of the machine is written beside its figures: `others` is the CPU time that other programs took while it ran,
 over the CPU time of all cores (from /proc/stat; time stolen by the host of a virtual machine counts). A part with more than a
@@ -41,6 +43,8 @@ LEVELS = {
              "DEMI_KERNELS": "avx2"},
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"},
 }
+# The data set that a part trains on.
+DATA = {"fashion-cnn": "fashion-mnist", "cifar10-resnet50": "cifar10", "compare": "fashion-mnist", "profile": "fashion-mnist"}
 STEP_PEERS = {"sgd", "sgd-momentum", "adam", "adamw"}
 WORDS, TEXTS, LENGTH = 100_681, 640, 256  # with the two marks, IMDB's vocabulary of 100,683
 
@@ -86,6 +90,10 @@ def busy_seconds():
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
+class PartFailed(Exception):
+    """A command of a part ended with an exit code that is not 0."""
+
+
 class Measurement:
     """Runs commands in turn and keeps what they cost and what they met."""
 
@@ -102,7 +110,8 @@ class Measurement:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         if done.returncode != 0:
-            sys.exit(f"measure: {shown}\nended with exit code {done.returncode}\n{done.stderr}{done.stdout[-2000:]}")
+            print(f"{done.stderr}{done.stdout[-2000:]}", file=sys.stderr, flush=True)
+            raise PartFailed(f"{shown} ended with exit code {done.returncode}")
         capacity = wall * os.cpu_count()
         self.commands.append({
             "command": re.sub(r"(?<!\S)/\S*/", "", shown), "seconds": round(wall, 2), "cores_used": round(own / wall, 2),
@@ -209,6 +218,19 @@ def measured(part, m, a):
     return measures[part](m, a) if part in measures else measure_recipe(m, a, part)
 
 
+def without_data(a):
+    """The parts whose data set is not here, each with the reason. Asked before anything is measured."""
+    folders = {}
+    for name, data_dir in (("fashion-mnist", ""), ("cifar10", a.data_dir)):
+        listed = subprocess.run([a.program, "data", "list", "--json"] + (["--data-dir", data_dir] if data_dir else []),
+                                capture_output=True, text=True, check=False)
+        if listed.returncode != 0:
+            sys.exit(f"measure: {a.program} data list ended with exit code {listed.returncode}\n{listed.stderr}")
+        folders |= {one["name"]: one["folder"] for one in json.loads(listed.stdout)["data_sets"] if one["name"] == name}
+    return {part: f"{DATA[part]} is not here: `demi data list` says how to get it"
+            for part in a.only if part in DATA and not folders[DATA[part]]}
+
+
 def commit():
     found = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
@@ -218,7 +240,7 @@ def arguments():
     parser = argparse.ArgumentParser(prog="benchmarks/measure.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", default="", metavar="PYTHON", help="a Python with torch of the same version")
-    parser.add_argument("--program", default=os.path.join(ROOT, "build", "release", "demi"), help="[build/release/demi]")
+    parser.add_argument("--program", default="", help="[build/release/demi, built if it is missing]")
     parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)} [all]")
     parser.add_argument("--device", default="cpu", help="cpu or cuda [cpu]")
     parser.add_argument("--level", choices=LEVELS, default="",
@@ -234,36 +256,68 @@ def arguments():
     for part in a.only:
         if part not in PARTS:
             parser.error(f"no such part: {part}; there are {', '.join(PARTS)}")
-    if not a.table and not os.access(a.program, os.X_OK):
-        parser.error(f"{a.program} is missing: run ./check or ./demo first, or name it with --program")
+    if a.program and not os.access(a.program, os.X_OK):
+        parser.error(f"--program {a.program} is no program; without it build/release/demi is measured, and built if it is missing")
     if a.peer and not shutil.which(a.peer):
         parser.error(f"--peer {a.peer} is no program; benchmarks/peers/make_env.sh makes one")
     a.compare_arguments = ["--limit", str(a.limit)] if a.limit else []
     return a
 
 
+def built_program():
+    """build/release/demi. `./check --quick` builds the tests alone, so it may be missing."""
+    program = os.path.join(ROOT, "build", "release", "demi")
+    if not os.access(program, os.X_OK):
+        build = [os.path.join(ROOT, "scripts", "build.sh"), "release", "release", "--target=demi_program"]
+        if subprocess.run(build, check=False).returncode != 0:
+            sys.exit(f"measure: {program} is missing and cannot be built; ./check sets up what the build needs")
+    return program
+
+
+def measure_parts(a):
+    """Writes the results file after each part. Returns the parts that were left out: by name, the reason."""
+    name = gpu_class() if a.device != "cpu" else cpu_class(a.level)
+    path = os.path.join(RESULTS, name + ".json")
+    results = {"class": name, "parts": {}}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            results = json.load(file)
+    missing, failed = without_data(a), {}
+    for part, reason in missing.items():
+        print(f"measure: {part} will be left out: {reason}", file=sys.stderr, flush=True)
+    for part in a.only:
+        if part in missing:
+            continue
+        m = Measurement(LEVELS.get(a.level, {}))
+        try:
+            figures = measured(part, m, a)
+        except PartFailed as failure:
+            failed[part] = str(failure)
+            continue
+        results["parts"][part] = {
+            "conditions": {"date": datetime.date.today().isoformat(), "commit": commit(), "processor": cpu_name(),
+                           "cores": os.cpu_count(), "limited_to": a.level or None},
+            "commands": m.commands, "figures": figures}
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+            file.write("\n")
+        os.replace(path + ".new", path)
+        results_table.write(RESULTS)
+        print(f"measure: wrote {part} to {os.path.relpath(path)}", file=sys.stderr, flush=True)
+    return missing, failed
+
+
 def main():
     a = arguments()
-    if not a.table:
-        name = gpu_class() if a.device != "cpu" else cpu_class(a.level)
-        path = os.path.join(RESULTS, name + ".json")
-        results = {"class": name, "parts": {}}
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                results = json.load(file)
-        for part in a.only:
-            m = Measurement(LEVELS.get(a.level, {}))
-            figures = measured(part, m, a)
-            results["parts"][part] = {
-                "conditions": {"date": datetime.date.today().isoformat(), "commit": commit(), "processor": cpu_name(),
-                               "cores": os.cpu_count(), "limited_to": a.level or None},
-                "commands": m.commands, "figures": figures}
-            with open(path, "w", encoding="utf-8") as file:  # after each part: an interrupted run keeps what it has
-                json.dump(results, file, indent=1)
-                file.write("\n")
-        print(f"measure: wrote {os.path.relpath(path)}", file=sys.stderr)
-    results_table.write(RESULTS)
+    if a.table:
+        results_table.write(RESULTS)
+        return 0
+    a.program = a.program or built_program()
+    missing, failed = measure_parts(a)
+    for part, reason in {**missing, **failed}.items():
+        print(f"measure: not measured: {part}: {reason}", file=sys.stderr)
+    return 1 if failed else 3 if missing else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
