@@ -1,13 +1,14 @@
 #include "demi/weights/accumulator.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace demi::weights {
 namespace {
 
 namespace autograd = torch::autograd;
 
-void set_grad_dtype(Node& node, std::size_t input, std::optional<c10::ScalarType> dtype) {
+void set_grad_dtype(const Node& node, std::size_t input, std::optional<c10::ScalarType> dtype) {
   const_cast<autograd::InputMetadata&>(node.input_metadata(input)).set_grad_dtype(dtype);
 }
 
@@ -94,6 +95,29 @@ Token::Token(const NodePointer& accumulator, const at::Tensor& leaf)
     : Node(autograd::edge_list{autograd::Edge(accumulator, Accumulator::kByToken)}) {
   add_input_metadata(leaf);
   set_grad_dtype(*this, 0, std::nullopt);
+}
+
+Handover::Handover(const autograd::Edge& to_view, const at::Tensor& view)
+    : Node(autograd::edge_list{to_view}) {
+  add_input_metadata(view);
+  set_grad_dtype(*this, 0, std::nullopt);
+}
+
+autograd::variable_list Handover::apply(autograd::variable_list&& gradients) {
+  const autograd::Edge& to_view = next_edge(0);
+  Node& node = *to_view.function;
+  const bool alone = to_view.function.use_count() == 1 && node.tensor_pre_hooks().empty() &&
+                     node.retains_grad_hooks().empty() && !is_captured(node);
+  set_grad_dtype(node, to_view.input_nr, alone ? std::nullopt : std::optional(at::kFloat));
+  if (!alone && gradients[0].defined()) gradients[0] = gradients[0].to(at::kFloat);
+  return std::move(gradients);
+}
+
+bool is_captured(const Node& node) {
+  const auto* asked_for = autograd::get_current_graph_task_exec_info();
+  if (!asked_for || asked_for->empty()) return false;
+  const auto found = asked_for->find(const_cast<Node*>(&node));
+  return found != asked_for->end() && found->second.captures_;
 }
 
 }  // namespace demi::weights

@@ -93,6 +93,18 @@ class Token final : public Node {
   }
 };
 
+/// Passes the gradient of one use of a view, in 16 bits, on to the view's own node. It becomes FP32
+/// first if anybody else meets it there: another use of the view, whose gradient is added to it, a
+/// tensor hook, retain_grad() or torch::autograd::grad. Only the time of backward knows.
+class Handover final : public Node {
+ public:
+  Handover(const torch::autograd::Edge& to_view, const at::Tensor& view);
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+};
+
+/// Whether torch::autograd::grad asks for what arrives at this node. Called by backward.
+bool is_captured(const Node& node);
+
 /// `known` as an Accumulator; null if it is LibTorch's own.
 inline Accumulator* as_ours(const NodePointer& known) {
   return dynamic_cast<Accumulator*>(known.get());

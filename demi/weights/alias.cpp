@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "demi/weights/accumulator.h"
@@ -70,6 +72,18 @@ NodePointer opened_accumulator(const at::TensorBase& leaf, const autograd::Edge&
   NodePointer made = make_node<Accumulator>(at::Tensor(leaf));
   meta.grad_accumulator_ = WeakNodePointer(made);
   return made;
+}
+
+// Whether this backward of a view only moves elements, or puts them among zeros. That of unfold,
+// expand and as_strided may add up several of them, and one in a program's own function may do
+// anything: these get FP32.
+bool passes_elements_on(const Node& of_view) {
+  static const std::unordered_set<std::string> known{
+      "AliasBackward0",     "DiagonalBackward0", "PermuteBackward0",   "ReshapeAliasBackward0",
+      "SelectBackward0",    "SliceBackward0",    "SplitBackward0",     "SplitWithSizesBackward0",
+      "SqueezeBackward0",   "SqueezeBackward1",  "SqueezeBackward2",   "TBackward0",
+      "TransposeBackward0", "UnbindBackward0",   "UnsqueezeBackward0", "ViewBackward0"};
+  return known.contains(of_view.name());
 }
 
 }  // namespace
@@ -168,38 +182,31 @@ at::Tensor alias_of_leaf(const at::Tensor& low, const at::Tensor& leaf) {
   return with_edge_to(low, std::move(edge.function), edge.input_nr);
 }
 
-bool let_gradient_through(const at::Tensor& view, c10::ScalarType dtype) {
+ViewEdge edge_of_view(const at::Tensor& view, c10::ScalarType dtype) {
   const at::TensorBase& leaf = view._base();
-  if (!takes_16_bit(*meta_of(*leaf.unsafeGetTensorImpl()), dtype)) return false;
-  const autograd::Edge edge = autograd::impl::gradient_edge(view);
-  if (!edge.is_valid()) return false;
-  auto& of_view =
-      const_cast<autograd::InputMetadata&>(edge.function->input_metadata(edge.input_nr));
+  ViewEdge result{autograd::impl::gradient_edge(view)};
+  autograd::Edge& edge = result.edge;
+  if (!edge.is_valid() || !takes_16_bit(*meta_of(*leaf.unsafeGetTensorImpl()), dtype))
+    return result;
   constexpr std::size_t kHeldHere = 2;  // the view's and `edge`
   const bool is_first_use = edge.function.use_count() == kHeldHere;
   const auto& next = edge.function->next_edges();
-  of_view.set_grad_dtype(leaf.scalar_type());
-  if (!is_first_use || next.size() != 1) return false;
+  if (!is_first_use || next.size() != 1 || !passes_elements_on(*edge.function)) return result;
   NodePointer accumulator = opened_accumulator(leaf, next[0]);
-  if (!accumulator) return false;
+  if (!accumulator) return result;
+  result.leads_to_ours = true;
   const auto input = as_ours(accumulator)->claim_for_view(edge.function);
   // Both are accumulators of the leaf, so the node's place in the graph stays what it was.
   const_cast<autograd::Edge&>(next[0]) = autograd::Edge(std::move(accumulator), input);
-  if (input != Accumulator::kLibTorch) of_view.set_grad_dtype(std::nullopt);
-  return true;
+  if (input != Accumulator::kLibTorch) edge = autograd::Edge(make_node<Handover>(edge, view), 0);
+  return result;
 }
 
-at::Tensor alias_of_view(const at::Tensor& low, const at::Tensor& view, bool with_edge) {
-  const at::TensorBase& base = view._base();
-  autograd::Edge edge;
-  if (with_edge) {
-    edge = autograd::impl::gradient_edge(view);
-    if (!edge.is_valid()) return {};
-  }
+at::Tensor alias_of_view(const at::Tensor& low, const at::Tensor& view, autograd::Edge edge) {
   at::Tensor alias = share(low);
-  alias.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
-                                                     view.storage_offset() - base.storage_offset());
-  if (with_edge) autograd::impl::set_gradient_edge(alias, std::move(edge));
+  alias.unsafeGetTensorImpl()->set_sizes_and_strides(
+      view.sizes(), view.strides(), view.storage_offset() - view._base().storage_offset());
+  if (edge.is_valid()) autograd::impl::set_gradient_edge(alias, std::move(edge));
   return alias;
 }
 

@@ -70,14 +70,21 @@ bool keeps_aliases(const at::TensorBase& leaf);
 /// A tensor for one use, as Aliases::take() returns it, with nothing kept.
 at::Tensor alias_of_leaf(const at::Tensor& low, const at::Tensor& leaf);
 
-/// Makes the gradient of a view pass on in 16 bits to its base, a trained leaf, if the leaf takes
-/// 16-bit gradients, this is the view's first use in a graph, and one of the accumulator's inputs
-/// for views is free; else in FP32, as at a second use. torch::nn::Linear multiplies by such a
-/// view. True if the leaf's accumulator is one of ours, which Aliases::make() then keeps.
-bool let_gradient_through(const at::Tensor& view, c10::ScalarType dtype);
+/// Where the gradient of one use of a view goes.
+struct ViewEdge {
+  torch::autograd::Edge edge;  // not valid: the view was made under no_grad
+  /// The leaf's accumulator is one of ours, which Aliases::make() then keeps.
+  bool leads_to_ours = false;
+};
+
+/// The edge for one use of a view of a trained leaf. The gradient passes on in 16 bits if the leaf
+/// takes such, the view has each element of the leaf once at most, so that nothing is added up on
+/// the way, this is its first use in a graph, and one of the accumulator's inputs for views is
+/// free; else in FP32. torch::nn::Linear multiplies by such a view.
+ViewEdge edge_of_view(const at::Tensor& view, c10::ScalarType dtype);
 
 /// The data of `low`, the copy of view._base(), with sizes, strides and offset of `view`, and with
-/// its gradient edge if `with_edge`. Empty if the view has no edge: it was made under no_grad.
-at::Tensor alias_of_view(const at::Tensor& low, const at::Tensor& view, bool with_edge);
+/// the edge if that is valid.
+at::Tensor alias_of_view(const at::Tensor& low, const at::Tensor& view, torch::autograd::Edge edge);
 
 }  // namespace demi::weights

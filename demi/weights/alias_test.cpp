@@ -8,7 +8,10 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "demi/weights/streams_testing.h"
 #include "demi/weights/testing.h"
@@ -141,6 +144,17 @@ TEST_F(Gradients, OfOneViewUsedManyTimesWhereTheLeafAsksFor16Bits) {
   expect_grad(p, 1600, kBf16);
 }
 
+/// An op on FP32 whose gradient has 16 bits all the same.
+struct BackwardIn16Bits : torch::autograd::Function<BackwardIn16Bits> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0].to(kBf16)};
+  }
+};
+
 /// torch::nn::Linear multiplies by such a view.
 at::Tensor use_view(const at::Tensor& p, double factor) { return use(p.view({2, 4}), factor); }
 
@@ -171,14 +185,137 @@ TEST_F(Gradients, OfOneViewStayIn16BitsWhereTheLossOfTheStepBeforeLives) {
   }
 }
 
-TEST_F(Gradients, OfOneViewThatOutlivesItsGraphs) {
+// Somebody holds the view, and may have used it elsewhere.
+TEST_F(Gradients, OfOneViewThatOutlivesItsGraphsAreFP32) {
   const auto p = opened();
   const auto view = p.view({2, 4});
   for (int step = 0; step < 3; ++step) {
     forget_grad(p);
     use(view, 3).backward();
-    expect_grad(p, 3, kBf16);
+    expect_grad(p, 3);
   }
+  expect_16_bit_next(p);
+}
+
+TEST_F(Gradients, OfAViewThatHasElementsSeveralTimesAreAddedUpInFP32) {
+  using View = std::function<at::Tensor(const at::Tensor&)>;
+  const std::vector<std::pair<const char*, View>> views{
+      {"unfold", [](const at::Tensor& p) { return p.unfold(0, 512, 1); }},
+      {"as_strided",
+       [](const at::Tensor& p) {
+         return p.as_strided({512, 512}, {1, 1});
+       }},
+      {"expand",
+       [](const at::Tensor& p) {
+         return p.expand({512, 1024});
+       }},
+      {"expand_as",
+       [](const at::Tensor& p) {
+         return p.expand_as(torch::empty({512, 1024}));
+       }},
+      {"broadcast_to",
+       [](const at::Tensor& p) {
+         return p.broadcast_to({512, 1024});
+       }},
+      {"unfold of a view",
+       [](const at::Tensor& p) {
+         return p.view({2, 512}).unfold(1, 256, 1);
+       }},
+      {"view of unfold", [](const at::Tensor& p) { return p.unfold(0, 512, 1).t(); }},
+  };
+  for (const auto& [name, view] : views) {
+    // How often a view has an element is what the gradient of its plain sum says.
+    const auto plain = torch::ones({1024}).requires_grad_();
+    view(plain).sum().backward();
+    const auto counts = plain.grad();
+    ASSERT_GT(counts.max().item<float>(), 255) << name;
+    auto p = owned_parameter({1024});
+    p.set_grad_dtype(std::nullopt);
+    low_precision(view(p), kBf16).sum().to(torch::kFloat).backward();
+    EXPECT_TRUE(p.grad().to(torch::kFloat).equal(counts)) << name;
+  }
+}
+
+TEST_F(Gradients, OfViewsThatMoveElementsStayIn16Bits) {
+  using View = std::function<at::Tensor(const at::Tensor&)>;
+  const std::vector<std::pair<const char*, View>> views{
+      {"t", [](const at::Tensor& p) { return p.t(); }},
+      {"transpose", [](const at::Tensor& p) { return p.transpose(0, 1); }},
+      {"permute",
+       [](const at::Tensor& p) {
+         return p.permute({1, 0});
+       }},
+      {"view", [](const at::Tensor& p) { return p.view({8}); }},
+      {"reshape",
+       [](const at::Tensor& p) {
+         return p.reshape({4, 2});
+       }},
+      {"flatten", [](const at::Tensor& p) { return p.flatten(); }},
+      {"unsqueeze", [](const at::Tensor& p) { return p.unsqueeze(1); }},
+      {"squeeze", [](const at::Tensor& p) { return p.squeeze(); }},
+      {"select", [](const at::Tensor& p) { return p[1]; }},
+      {"narrow", [](const at::Tensor& p) { return p.narrow(1, 1, 2); }},
+      {"diagonal", [](const at::Tensor& p) { return p.diagonal(); }},
+      {"chunk", [](const at::Tensor& p) { return p.chunk(2, 1)[1]; }},
+  };
+  for (const auto& [name, view] : views) {
+    const auto plain = torch::ones({2, 4}).requires_grad_();
+    (view(plain) * 3).sum().backward();
+    auto p = owned_parameter({2, 4});
+    p.set_grad_dtype(std::nullopt);
+    const auto loss = use(view(p), 3);  // the view itself is gone
+    loss.backward();
+    EXPECT_TRUE(p.grad().to(torch::kFloat).equal(plain.grad())) << name;
+    const bool fills_up_in_fp32 = std::string_view(name) == "chunk";
+    EXPECT_EQ(p.grad().scalar_type(), fills_up_in_fp32 ? torch::kFloat : kBf16) << name;
+  }
+}
+
+// Whoever looks at the gradient of a view sees FP32, as without copies, and may give FP32 back.
+TEST_F(Gradients, OfAViewThatIsLookedAtAreFP32) {
+  const auto p = opened();
+  {
+    const auto view = p.view({2, 4});
+    const auto loss = use(view, 3);
+    EXPECT_EQ(torch::autograd::grad({loss}, {view})[0].scalar_type(), torch::kFloat);
+  }
+  at::Tensor seen;
+  const auto hooked = [&] {
+    const auto view = p.view({2, 4});
+    view.register_hook([&](const at::Tensor& g) {
+      seen = g;
+      return torch::full_like(g, 257, torch::kFloat);
+    });
+    return use(view, 3);
+  }();
+  hooked.backward();
+  EXPECT_EQ(seen.scalar_type(), torch::kFloat);
+  expect_grad(p, 257);
+  forget_grad(p);
+  const auto retained = p.view({2, 4});
+  retained.retain_grad();
+  use(retained, 3).backward();
+  EXPECT_EQ(retained.grad().scalar_type(), torch::kFloat);
+  expect_grad(p, 3);
+  expect_16_bit_next(p);
+}
+
+// A view that a program's own function makes has whatever backward that function has.
+struct ViewTimesThousand : torch::autograd::Function<ViewTimesThousand> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+    return x.view_as(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    EXPECT_EQ(gradients[0].scalar_type(), torch::kFloat);
+    return {gradients[0] * 1000 + 1};
+  }
+};
+
+TEST_F(Gradients, OfAViewByAFunctionOfAProgramsOwn) {
+  const auto p = opened();
+  use(ViewTimesThousand::apply(p), 3).backward();
+  expect_grad(p, 3001);
 }
 
 TEST_F(Gradients, OfManyViewsAreAddedUpInFP32) {
@@ -219,6 +356,23 @@ TEST_F(Gradients, OfOneViewThatAnOpInFP32UsesTooAreAddedUpInFP32) {
   }
 }
 
+TEST_F(Gradients, OfOneViewThatAnOpInFP32UsesTooWhoseNodeIsAllThatIsLeft) {
+  for (const bool first : {false, true})
+    for (const bool keeps : {false, true}) {
+      const auto p = opened();
+      at::Tensor loss = torch::zeros({}), kept;
+      {
+        const auto view = p.view({2, 4});
+        if (first) loss = loss + BackwardIn16Bits::apply(view).sum();
+        for (int i = 0; i < 3; ++i) loss = loss + use(view, i ? 1 : 256);
+        if (!first) loss = loss + BackwardIn16Bits::apply(view).sum();
+        if (keeps) kept = view;
+      }
+      loss.backward();
+      expect_grad(p, 259);
+    }
+}
+
 TEST_F(Gradients, OfAViewBesideAnOpInFP32) {
   for (const bool first : {false, true}) {
     const auto p = opened();
@@ -252,17 +406,6 @@ TEST_F(Gradients, OfAViewWhereTheLeafTakesFP32Alone) {
   use_view(p, 3).backward();
   expect_grad(p, 3);
 }
-
-/// An op on FP32 whose gradient has 16 bits all the same.
-struct BackwardIn16Bits : torch::autograd::Function<BackwardIn16Bits> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    return {gradients[0].to(kBf16)};
-  }
-};
 
 TEST_F(Gradients, Of16BitsFromUsesInFP32AreAddedUpInFP32) {
   const auto p = opened();

@@ -228,12 +228,14 @@ at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
                       is_held_by_others(base, /*handles=*/1);
   if (!trained && !frozen) return {};
   const bool with_edge = trained && at::GradMode::is_enabled() && view.requires_grad();
-  const bool keeps_accumulator =
-      with_edge && let_gradient_through(view, dtype) && keeps_aliases(base);
+  ViewEdge edge;
+  if (with_edge) edge = edge_of_view(view, dtype);
+  if (with_edge && !edge.edge.is_valid()) return {};
+  const bool keeps_accumulator = edge.leads_to_ours && keeps_aliases(base);
   const at::Tensor low = cached_copy(at::Tensor(base), dtype, keeps_accumulator);
   if (!low.defined()) return {};
   const c10::InferenceMode no_inference(false);
-  return alias_of_view(low, view, with_edge);
+  return alias_of_view(low, view, std::move(edge.edge));
 }
 
 at::Tensor copy_of_trained(const at::Tensor& leaf, c10::ScalarType dtype) {
