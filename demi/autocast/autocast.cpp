@@ -2,7 +2,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -127,6 +129,21 @@ c10::DeviceType first_choice() {
   return at::globalContext().hasCUDA() ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
 }
 
+// Once for each device type, as Python says it.
+void warn_where_absent(c10::DeviceType device) {
+  static std::array<std::atomic<bool>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> warned{};
+  auto& here = warned[static_cast<std::size_t>(device)];
+  if (device == c10::DeviceType::CPU || here.load(std::memory_order_relaxed)) return;
+  if (c10::impl::hasDeviceGuardImpl(device) && c10::impl::getDeviceGuardImpl(device)->deviceCount())
+    return;
+  if (here.exchange(true)) return;
+  const std::string name = lower_case_name(device);
+  TORCH_WARN(
+      "[autocast.Autocast] a region for ", name, " without any ", name,
+      " device: it changes nothing, and tensors on the CPU run in the dtypes that they have. "
+      "Name the device that the tensors are on: demi::Autocast region(torch::kCPU).");
+}
+
 constexpr const char* kWrongThread =
     "a region was left in another thread than the one that entered it; its thread leaves it when "
     "it next enters or leaves "
@@ -147,6 +164,7 @@ Autocast::Autocast(c10::DeviceType device, const AutocastOptions& options, const
   if (dtype || options.enabled) dtype = checked(dtype, device);
   if (options.enabled) {
     bring_kernels(device);
+    warn_where_absent(device);
     warn_where_slow(device, *dtype);
   }
   if (parts_in_use()) forget_dead_parts();

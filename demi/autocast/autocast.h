@@ -53,14 +53,14 @@ struct AutocastOptions {
 /// have been left by their own thread. Every region ends with its thread.
 class DEMI_API Autocast {
  public:
-  explicit Autocast(c10::DeviceType device, AutocastOptions options = {});
-  Autocast(c10::DeviceType device, c10::ScalarType dtype);
+  [[nodiscard]] explicit Autocast(c10::DeviceType device, AutocastOptions options = {});
+  [[nodiscard]] Autocast(c10::DeviceType device, c10::ScalarType dtype);
 
   /// The region of a Keras policy. If the policy's compute dtype is a 16-bit one, the region is
   /// enabled in it, with softmax in FP32; otherwise it is disabled. Without arguments:
   /// global_policy(), on CUDA if there is a device, else on the CPU.
-  Autocast(c10::DeviceType device, const Policy& policy);
-  Autocast();
+  [[nodiscard]] Autocast(c10::DeviceType device, const Policy& policy);
+  [[nodiscard]] Autocast();
 
   ~Autocast();
   Autocast(Autocast&&) noexcept;

@@ -29,8 +29,8 @@ namespace demi {
 /// it has no effect.
 class DEMI_API CustomForward {
  public:
-  CustomForward(torch::autograd::AutogradContext* ctx, c10::DeviceType device,
-                std::optional<c10::ScalarType> cast_inputs = std::nullopt);
+  [[nodiscard]] CustomForward(torch::autograd::AutogradContext* ctx, c10::DeviceType device,
+                              std::optional<c10::ScalarType> cast_inputs = std::nullopt);
 
   /// The tensor in the dtype of `cast_inputs`; itself if that was not given, outside a region, and
   /// if it is not a floating point tensor of the device.
@@ -47,7 +47,7 @@ class DEMI_API CustomForward {
 /// UsageError if forward did not begin with a CustomForward.
 class DEMI_API CustomBackward {
  public:
-  explicit CustomBackward(torch::autograd::AutogradContext* ctx);
+  [[nodiscard]] explicit CustomBackward(torch::autograd::AutogradContext* ctx);
 
  private:
   std::optional<Autocast> region_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "demi/autocast/autocast.h"
+#include "demi/core/cuda_library.h"
 #include "demi/core/instruction_set.h"
 #include "demi/weights/recorded_warnings_testing.h"
 
@@ -111,6 +112,19 @@ TEST_F(FirstRegions, WarnOnceForEachDtypeThatIsSlowHere) {
     return warnings.holding("fp16 matrix products") == wanted(ScalarType::Half) &&
            warnings.holding("bf16 matrix products") == wanted(ScalarType::BFloat16) &&
            warnings.holding("verrid") == 0;
+  };
+  EXPECT_EXIT(std::exit(as_expected(counts_are_right())), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(FirstRegions, WarnOnceWhereThereIsNoSuchDevice) {
+  if (load_cuda().loaded) GTEST_SKIP() << "there may be one";
+  const auto counts_are_right = [] {
+    const RecordedWarnings warnings;
+    { const Autocast off(c10::DeviceType::CUDA, AutocastOptions{.enabled = false}); }
+    const bool was_quiet = warnings.messages().empty();
+    for (int i = 0; i < 2; ++i) const Autocast region(c10::DeviceType::CUDA);
+    const Autocast chosen;  // by the machine
+    return was_quiet && warnings.holding("a region for cuda without any cuda device") == 1;
   };
   EXPECT_EXIT(std::exit(as_expected(counts_are_right())), testing::ExitedWithCode(0), "");
 }

@@ -24,7 +24,7 @@ class DEMI_API ThreadState {
   /// once in that scope.
   class DEMI_API Guard {
    public:
-    explicit Guard(const ThreadState& state);
+    [[nodiscard]] explicit Guard(const ThreadState& state);
     ~Guard();
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;

@@ -55,7 +55,7 @@ struct Backends {
 class DEMI_API BackendsGuard {
  public:
   /// Throws as Backends::set.
-  explicit BackendsGuard(const Backends& backends);
+  [[nodiscard]] explicit BackendsGuard(const Backends& backends);
   ~BackendsGuard();
   BackendsGuard(const BackendsGuard&) = delete;
   BackendsGuard& operator=(const BackendsGuard&) = delete;

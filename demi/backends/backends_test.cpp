@@ -141,7 +141,7 @@ TEST(BackendsSet, RefusesBeforeAnythingIsChanged) {
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("tf32"));
   }
-  EXPECT_THROW(BackendsGuard({.cudnn_benchmark = true, .threads = -1}), UsageError);
+  EXPECT_THROW(const BackendsGuard guard({.cudnn_benchmark = true, .threads = -1}), UsageError);
   EXPECT_EQ(Backends::current(), before);
 }
 

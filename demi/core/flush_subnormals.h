@@ -21,7 +21,7 @@ namespace demi {
 class DEMI_API FlushSubnormals {
  public:
   /// With `on` false the object does nothing.
-  explicit FlushSubnormals(bool on = true);
+  [[nodiscard]] explicit FlushSubnormals(bool on = true);
   ~FlushSubnormals();
   FlushSubnormals(const FlushSubnormals&) = delete;
   FlushSubnormals& operator=(const FlushSubnormals&) = delete;

@@ -14,7 +14,7 @@ namespace demi::weights {
 /// have its state (ThreadState, at::launch).
 class DEMI_API CastTurns {
  public:
-  CastTurns();
+  [[nodiscard]] CastTurns();
   ~CastTurns();
   CastTurns(const CastTurns&) = delete;
   CastTurns& operator=(const CastTurns&) = delete;
