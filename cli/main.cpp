@@ -1,6 +1,5 @@
 // The `demi` program: parse, call the library, print, exit code.
 #include <c10/util/Exception.h>
-#include <malloc.h>
 
 #include <cstdio>
 #include <set>
@@ -12,18 +11,11 @@
 #include "cli/leading_minus.h"
 #include "cli/standard_streams.h"
 #include "cli/stop.h"
+#include "demi/backends/backends.h"
 #include "demi/core/nearest.h"
 
 namespace demi::cli {
 namespace {
-
-// glibc serves blocks above 32 MiB by a fresh mmap each time, and their page faults cost 5 to 9
-// times the work on large activations, in FP32 and mixed precision alike: keep the memory instead.
-void keep_large_blocks() {
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, -1);
-  mallopt(M_TOP_PAD, 64 << 20);
-}
 
 // LibTorch's and demi's warnings as lines of their own, each once, without a place in some source
 // file. The slow dtype of a region is left out: the commands say it themselves, before they train.
@@ -118,7 +110,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   demi::cli::open_standard_streams();
-  demi::cli::keep_large_blocks();
+  demi::keep_memory();
   demi::cli::catch_signals();
   demi::cli::PlainWarnings warnings;
   const c10::WarningUtils::WarningHandlerGuard plain(&warnings);

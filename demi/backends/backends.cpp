@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <malloc.h>
 
 #include <array>
 #include <string_view>
@@ -156,6 +157,15 @@ BackendsGuard::~BackendsGuard() {
     context.setAllowBF16ReductionCuBLAS(allows(before_->bf16), splits_k(before_->bf16));
   if (kept.deterministic_algorithms)
     context.setDeterministicAlgorithms(*kept.deterministic_algorithms, before_->warn_only);
+}
+
+bool keep_memory() {
+#ifdef __GLIBC__
+  return mallopt(M_MMAP_MAX, 0) != 0 && mallopt(M_TRIM_THRESHOLD, -1) != 0 &&
+         mallopt(M_TOP_PAD, 64 << 20) != 0;
+#else
+  return false;
+#endif
 }
 
 }  // namespace demi

@@ -4,7 +4,9 @@
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -143,6 +145,30 @@ TEST(BackendsSet, RefusesBeforeAnythingIsChanged) {
   }
   EXPECT_THROW(const BackendsGuard guard({.cudnn_benchmark = true, .threads = -1}), UsageError);
   EXPECT_EQ(Backends::current(), before);
+}
+
+// The kernel clears a page at its first use; a page that stayed with the process has been used.
+std::int64_t page_faults_of_large_tensors() {
+  constexpr std::int64_t kBytes = std::int64_t{34} << 20;
+  const auto faults = [] {
+    rusage use{};
+    getrusage(RUSAGE_SELF, &use);
+    return static_cast<std::int64_t>(use.ru_minflt);
+  };
+  const auto use_and_give_back = [] { at::empty({kBytes}, at::kByte).fill_(1); };
+  for (int i = 0; i < 12; ++i)
+    use_and_give_back();  // until glibc has a hole that the next one fits
+  const std::int64_t before = faults();
+  for (int i = 0; i < 4; ++i) use_and_give_back();
+  return faults() - before;
+}
+
+TEST(KeepMemory, LargeTensorsReuseTheProcessesPages) {
+  const std::int64_t given_back = page_faults_of_large_tensors();
+  if (!keep_memory()) GTEST_SKIP() << "malloc is not glibc's";
+  const std::int64_t kept = page_faults_of_large_tensors();
+  EXPECT_GE(given_back, 4 * 17) << "17 huge pages at least, 4 times";
+  EXPECT_LT(kept, 17);
 }
 
 TEST(BackendsSet, Stays) {
