@@ -19,6 +19,10 @@ namespace demi {
 /// them). Ops without a parameter follow the region, because LibTorch's modules have no hook around
 /// forward.
 ///
+/// module.clone() keeps the policy, on another device too, and so does every copy of a parameter
+/// that clone() or to() makes under NoGradGuard. A module that is made anew and filled with values
+/// (torch::load, copy_) has none: apply it there again.
+///
 /// If applied twice, the last policy counts: apply to the whole model first, then to its parts.
 /// Must not be called while another thread runs the module. Does not synchronise. Write
 /// `demi::apply`: under `using namespace std`, or with arguments of std's types, the bare name also

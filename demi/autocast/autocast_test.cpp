@@ -474,6 +474,59 @@ TEST(Apply, NormalisationIsStoredAsThePolicySaysAndTheLastPolicyCounts) {
   unapply(*layer);
 }
 
+using Layers = std::shared_ptr<torch::nn::SequentialImpl>;
+
+Layers clone_of(const Layers& module) {
+  return std::dynamic_pointer_cast<torch::nn::SequentialImpl>(module->clone());
+}
+
+// Target networks, averages, a module for each thread: copies of a model that keeps a part in FP32.
+TEST(Apply, ACloneKeepsThePolicyWhereverItGoes) {
+  const auto x = torch::ones({2, 4});
+  const auto dtype_of = [&](const Layers& model) { return model->forward(x).scalar_type(); };
+  auto model =
+      std::make_shared<torch::nn::SequentialImpl>(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  demi::apply(Policy("float32"), *model, "1");
+  std::vector<Layers> copies{clone_of(model)};
+  copies.push_back(clone_of(copies[0]));
+  copies.push_back(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone(torch::kCPU)));
+  {
+    const Autocast region(torch::kCPU);
+    for (const auto& copy : copies) EXPECT_EQ(dtype_of(copy), torch::kFloat);
+  }
+  copies[0]->to(torch::kDouble);  // another memory
+  copies[0]->to(torch::kFloat);
+  copies.push_back(clone_of(copies[0]));
+  unapply(*model);
+  {
+    const Autocast region(torch::kCPU);
+    EXPECT_EQ(dtype_of(model), torch::kBFloat16);
+    model.reset();
+    for (const auto& copy : copies) EXPECT_EQ(dtype_of(copy), torch::kFloat);
+    demi::apply(Policy("mixed_bfloat16"), *copies[1], "1");
+    EXPECT_EQ(dtype_of(copies[1]), torch::kBFloat16);
+    unapply(*copies[2]);
+    EXPECT_EQ(dtype_of(copies[2]), torch::kBFloat16);
+    EXPECT_EQ(dtype_of(copies[3]), torch::kFloat);
+  }
+  copies.clear();
+  const Autocast next(torch::kCPU);
+  EXPECT_EQ(count_marked_parameters(), 0);
+}
+
+TEST(Apply, OnlyCopiesOutsideOfAGraphAreParameters) {
+  torch::nn::Linear layer(4, 4), plain(4, 4);
+  demi::apply(Policy("float32"), *layer);
+  const Autocast region(torch::kCPU);
+  const auto product = [](const at::Tensor& w) { return torch::mm(w, w).scalar_type(); };
+  EXPECT_EQ(product(layer->weight), torch::kFloat);
+  EXPECT_EQ(product(layer->weight.clone()), torch::kBFloat16);
+  const torch::NoGradGuard no_grad;
+  EXPECT_EQ(product(layer->weight.clone()), torch::kFloat);
+  EXPECT_EQ(product(plain->weight.clone()), torch::kBFloat16);
+  unapply(*layer);
+}
+
 struct OneParameter : torch::nn::Module {
   at::Tensor p;
   explicit OneParameter(const at::Tensor& value) : p(register_parameter("p", value)) {}

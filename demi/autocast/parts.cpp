@@ -1,5 +1,11 @@
 #include "demi/autocast/parts.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_to_copy_ops.h>
+#include <ATen/ops/clone_ops.h>
+#include <c10/core/StorageImpl.h>
+#include <torch/library.h>
+
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -7,16 +13,25 @@
 namespace demi {
 namespace {
 
+// What a mark is of is held weakly: its address is no key of another's.
+template <class Holder>
 struct Mark {
-  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>
-      parameter;  // held weakly: the key is never reused
+  Holder of;
   c10::ScalarType dtype;
 };
+
+using Parameter = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
 // Never destroyed: kernels may run in threads that outlive static objects.
 struct Marks {
   std::shared_mutex mutex;
-  std::unordered_map<const c10::TensorImpl*, Mark> by_parameter;
+  std::unordered_map<const c10::TensorImpl*, Mark<Parameter>> by_parameter;
+  // Copies of marked parameters. Module::clone() and to() make a copy first and then put its memory
+  // into another parameter, by set_data().
+  std::unordered_map<const c10::StorageImpl*, Mark<Memory>> by_memory;
+
+  void count() { marked_parameters = static_cast<int>(by_parameter.size() + by_memory.size()); }
 };
 
 Marks& marks() {
@@ -24,35 +39,103 @@ Marks& marks() {
   return *all;
 }
 
+c10::StorageImpl* memory_of(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  return impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
 // Under the lock.
-void forget_dead(Marks& all) {
-  std::erase_if(all.by_parameter,
-                [](const auto& entry) { return entry.second.parameter.expired(); });
-  marked_parameters = static_cast<int>(all.by_parameter.size());
+std::optional<c10::ScalarType> by_parameter(const Marks& all, const at::Tensor& tensor) {
+  auto found = all.by_parameter.find(tensor.unsafeGetTensorImpl());
+  if (found == all.by_parameter.end() && tensor.is_view())
+    found = all.by_parameter.find(tensor._base().unsafeGetTensorImpl());
+  if (found == all.by_parameter.end()) return std::nullopt;
+  return found->second.dtype;
+}
+
+// Under the lock.
+std::optional<c10::ScalarType> by_memory(const Marks& all, const at::Tensor& tensor) {
+  if (all.by_memory.empty()) return std::nullopt;
+  const auto found = all.by_memory.find(memory_of(tensor));
+  if (found == all.by_memory.end()) return std::nullopt;
+  return found->second.dtype;
+}
+
+// A copy within a graph is a result of the parameter, not another parameter.
+std::optional<c10::ScalarType> dtype_of_copies(const at::Tensor& tensor) {
+  auto& all = marks();
+  const std::shared_lock lock(all.mutex);
+  if (const auto dtype = by_memory(all, tensor)) return dtype;
+  return at::GradMode::is_enabled() ? std::nullopt : by_parameter(all, tensor);
+}
+
+at::Tensor marked_like(const at::Tensor& original, at::Tensor copy) {
+  if (!parts_in_use()) return copy;
+  const auto dtype = dtype_of_copies(original);
+  c10::StorageImpl* memory = memory_of(copy);
+  if (!dtype || !memory) return copy;
+  auto& all = marks();
+  const std::unique_lock lock(all.mutex);
+  all.by_memory.insert_or_assign(
+      memory,
+      Mark<Memory>{Memory(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory)), *dtype});
+  all.count();
+  return copy;
+}
+
+at::Tensor clone(c10::DispatchKeySet keys, const at::Tensor& self,
+                 std::optional<at::MemoryFormat> format) {
+  return marked_like(
+      self, at::_ops::clone::redispatch(keys & c10::after_ADInplaceOrView_keyset, self, format));
+}
+
+at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self,
+                   std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                   std::optional<at::Device> device, std::optional<bool> pin_memory,
+                   bool non_blocking, std::optional<at::MemoryFormat> format) {
+  return marked_like(
+      self, at::_ops::_to_copy::redispatch(keys & c10::after_ADInplaceOrView_keyset, self, dtype,
+                                           layout, device, pin_memory, non_blocking, format));
+}
+
+// A key that every tensor has and at which LibTorch itself has nothing for these two.
+void watch_copies() {
+  static const auto* kernels = [] {
+    auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                       c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);
+    library->impl("clone", TORCH_FN(clone));
+    library->impl("_to_copy", TORCH_FN(to_copy));
+    return library;
+  }();
+  static_cast<void>(kernels);
 }
 
 }  // namespace
 
 void mark_part(const at::Tensor& parameter, c10::ScalarType dtype) {
+  watch_copies();
   auto& all = marks();
   const std::unique_lock lock(all.mutex);
-  all.by_parameter.insert_or_assign(
-      parameter.unsafeGetTensorImpl(),
-      Mark{decltype(Mark::parameter)(parameter.getIntrusivePtr()), dtype});
-  marked_parameters = static_cast<int>(all.by_parameter.size());
+  all.by_parameter.insert_or_assign(parameter.unsafeGetTensorImpl(),
+                                    Mark<Parameter>{Parameter(parameter.getIntrusivePtr()), dtype});
+  all.count();
 }
 
 void unmark_part(const at::Tensor& parameter) {
   auto& all = marks();
   const std::unique_lock lock(all.mutex);
   all.by_parameter.erase(parameter.unsafeGetTensorImpl());
-  marked_parameters = static_cast<int>(all.by_parameter.size());
+  all.by_memory.erase(memory_of(parameter));
+  all.count();
 }
 
 void forget_dead_parts() {
   auto& all = marks();
   const std::unique_lock lock(all.mutex);
-  forget_dead(all);
+  const auto is_dead = [](const auto& entry) { return entry.second.of.expired(); };
+  std::erase_if(all.by_parameter, is_dead);
+  std::erase_if(all.by_memory, is_dead);
+  all.count();
 }
 
 int count_marked_parameters() { return marked_parameters; }
@@ -60,11 +143,8 @@ int count_marked_parameters() { return marked_parameters; }
 std::optional<c10::ScalarType> dtype_of_part(const at::Tensor& tensor) {
   auto& all = marks();
   const std::shared_lock lock(all.mutex);
-  auto found = all.by_parameter.find(tensor.unsafeGetTensorImpl());
-  if (found == all.by_parameter.end() && tensor.is_view())
-    found = all.by_parameter.find(tensor._base().unsafeGetTensorImpl());
-  if (found == all.by_parameter.end()) return std::nullopt;
-  return found->second.dtype;
+  const auto dtype = by_parameter(all, tensor);
+  return dtype ? dtype : by_memory(all, tensor);
 }
 
 }  // namespace demi
