@@ -238,7 +238,8 @@ void run(const Options& options) {
   if (const int64_t kb = options.numbers.at("--bucket-kb"); kb > 0)
     settings.bucket_bytes = settings.first_bucket_bytes = kb * 1024;
   DistributedDataParallel parallel(*model, group, settings);
-  demi::optim::SGD optimizer(model->parameters(), demi::optim::SGDOptions(1e-4));
+  demi::optim::SGD optimizer(model->parameters(), demi::optim::SGDOptions(1e-4),
+                             {.low_precision_grads = true});
   std::optional<demi::distributed::ShardedOptimizerState> shards;
   if (options.numbers.at("--shard") != 0) {
     demi::distributed::ShardOptions pieces;

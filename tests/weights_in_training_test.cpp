@@ -1,9 +1,13 @@
 // Weights as whole models use them: several times in one forward, and in long regions beside
 // batches that die in them.
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <string_view>
 
 #include "demi/autocast/autocast.h"
 #include "demi/optim/sgd.h"
@@ -16,6 +20,7 @@ namespace nn = torch::nn;
 using at::Tensor;
 
 constexpr int kUses = 400;
+constexpr optim::StepOptions kNarrow{.low_precision_grads = true};
 
 template <class Model>
 Tensor uses(Model& model, const Tensor& input, bool mixed, bool one_region) {
@@ -38,7 +43,7 @@ void expect_gradients_of_fp32(Model model, const Tensor& input) {
   std::vector<Tensor> wanted;
   for (const auto& p : model->parameters()) wanted.push_back(p.grad().clone());
   for (const bool one_region : {true, false}) {
-    optim::SGD optimizer(model->parameters(), 0.1);
+    optim::SGD optimizer(model->parameters(), 0.1, {.low_precision_grads = one_region});
     optimizer.zero_grad();
     uses(model, input, true, one_region).backward();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -65,7 +70,7 @@ TEST(SharedWeights, OfATransposedConvolution) {
 
 TEST(SharedWeights, GradientsOfAWeightUsedOnceStayIn16Bits) {
   nn::Conv1d model(8, 8, 1);  // a Linear's weight comes as a view
-  optim::SGD optimizer(model->parameters(), 0.1);
+  optim::SGD optimizer(model->parameters(), 0.1, kNarrow);
   Tensor loss;
   for (int step = 0; step < 4; ++step) {
     optimizer.zero_grad();
@@ -77,6 +82,44 @@ TEST(SharedWeights, GradientsOfAWeightUsedOnceStayIn16Bits) {
     for (const auto& p : model->parameters())
       EXPECT_EQ(p.grad().scalar_type(), torch::kBFloat16) << step;
     optimizer.step();
+  }
+}
+
+/// Casts of tensors with so many elements that `work` makes.
+std::int64_t casts_of(std::int64_t elements, const std::function<void()>& work) {
+  static thread_local std::int64_t size = 0, seen = 0;
+  size = elements;
+  seen = 0;
+  const auto on_start = [](const at::RecordFunction& op) -> std::unique_ptr<at::ObserverContext> {
+    if (std::string_view(op.name()) == "aten::_to_copy")
+      seen += op.inputs()[0].toTensor().numel() == size;
+    return nullptr;
+  };
+  const auto handle =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(on_start).needsInputs(true));
+  work();
+  at::removeCallback(handle);
+  return seen;
+}
+
+// FP32: one cast of each gradient, behind backward. 16 bits: none.
+TEST(SteadyState, CastsNoWeightAndIn16BitsNoGradientEither) {
+  for (const bool narrow : {true, false}) {
+    nn::Sequential model(nn::Linear(32, 24), nn::ReLU(), nn::Linear(24, 32));  // 768 elements each
+    optim::SGD optimizer(model->parameters(), 0.1, {.low_precision_grads = narrow});
+    const auto x = torch::randn({4, 32});
+    const auto step = [&] {
+      optimizer.zero_grad();
+      Tensor loss;
+      {
+        const Autocast region(torch::kCPU, torch::kBFloat16);
+        loss = model->forward(x).to(torch::kFloat).pow(2).mean();
+      }
+      loss.backward();
+      optimizer.step();
+    };
+    for (int i = 0; i < 2; ++i) step();
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(casts_of(768, step), narrow ? 0 : 2);
   }
 }
 
@@ -119,7 +162,7 @@ TEST(SharedWeights, OfAnUnrolledCellAreAsNearToFP64AsOneUseAtATime) {
 // zero_grad(false) leaves zeros in 16 bits; the next gradient must not be added to them there.
 TEST(SharedWeights, ZeroGradThatKeepsTheTensors) {
   nn::Linear model(8, 8);
-  optim::SGD optimizer(model->parameters(), 0.0);
+  optim::SGD optimizer(model->parameters(), 0.0, kNarrow);
   const auto backward = [&](double factor) {
     Tensor loss;
     {

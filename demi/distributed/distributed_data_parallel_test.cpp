@@ -458,7 +458,7 @@ TEST(DistributedDataParallel, PlansAnewWhereADtypeHasChanged) {
     Net model;
     fill(model);
     const DistributedDataParallel parallel(model, group);
-    const optim::SGD optimizer(model.parameters(), 0.1);
+    const optim::SGD optimizer(model.parameters(), 0.1, {.low_precision_grads = true});
     for (const bool in_bf16 : {false, false, true, true, false, false}) {
       model.zero_grad();
       torch::Tensor output;

@@ -231,6 +231,16 @@ const StepResult& Optimizer::last_step() const { return impl_->last; }
 
 PendingStep& Optimizer::pending() { return *impl_->pending; }
 
+void Optimizer::set_low_precision_grads(bool on) {
+  if (!on) impl_->pending->write_16_bit_gradients_as_fp32();
+  impl_->pending->options_.low_precision_grads = on;
+  for (const auto& one : impl_->owned) one->set_low_precision_grad(on);
+}
+
+bool Optimizer::low_precision_grads() const {
+  return impl_->pending->options().low_precision_grads;
+}
+
 at::Tensor Optimizer::unscaled_grad(const at::Tensor& parameter) {
   return pending().unscaled_grad(parameter);
 }

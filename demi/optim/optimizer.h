@@ -67,6 +67,11 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// What GradScaler and clip_grad_* record for the next step. It lives as long as the optimizer.
   PendingStep& pending();
 
+  /// StepOptions::low_precision_grads from here on. Off: gradients of 16 bits become fp32, with
+  /// what was recorded for them.
+  void set_low_precision_grads(bool on);
+  bool low_precision_grads() const;
+
   /// Learning rates of a group by the count of steps taken; they replace the group's own. They are
   /// read where the step is decided, so a skipped step does not advance them. Steps beyond the last
   /// rate use the last. None: the group's own again.

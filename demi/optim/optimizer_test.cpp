@@ -402,7 +402,7 @@ TEST(Optimizer, AStateOfAnotherModelIsRefusedWhole) {
 
 TEST(Optimizer, ASecondBackwardAddsInFp32) {
   const at::Tensor p = torch::zeros(1).requires_grad_();
-  SGD sgd({p}, SGDOptions(1));
+  SGD sgd({p}, SGDOptions(1), StepOptions{.low_precision_grads = true});
   EXPECT_FALSE(p.grad_dtype().has_value());
   const auto backward = [&](double g) { torch::autograd::backward({p.to(at::kBFloat16) * g}, {}); };
   p.mutable_grad() = torch::ones(1, at::kBFloat16) * 256;
@@ -416,8 +416,9 @@ TEST(Optimizer, ASecondBackwardAddsInFp32) {
 TEST(Optimizer, LetsTheParametersGoAsTheyWere) {
   const at::Tensor p = parameter({2});
   {
-    SGD sgd({p}, SGDOptions(1));
-    SGD other({p}, SGDOptions(1));  // as when one is made to take the place of another
+    const StepOptions narrow{.low_precision_grads = true};
+    SGD sgd({p}, SGDOptions(1), narrow);
+    SGD other({p}, SGDOptions(1), narrow);  // as when one is made to take the place of another
     p.mutable_grad() = torch::ones(2, at::kBFloat16);
   }
   EXPECT_EQ(p.grad().scalar_type(), at::kFloat);
@@ -529,9 +530,9 @@ TEST(Optimizer, OptionsOutOfRangeAreNamed) {
 TEST(Optimizer, TheLastHoldIn16BitsClosesTheGradientsDtypeWhoeverGoesLast) {
   for (const bool narrow_goes_first : {true, false}) {
     const at::Tensor p = parameter({2});
-    auto narrow = std::make_unique<SGD>(std::vector<at::Tensor>{p});
-    auto wide = std::make_unique<SGD>(std::vector<at::Tensor>{p}, SGDOptions(),
-                                      StepOptions{.low_precision_grads = false});
+    auto narrow = std::make_unique<SGD>(std::vector<at::Tensor>{p}, SGDOptions(),
+                                        StepOptions{.low_precision_grads = true});
+    auto wide = std::make_unique<SGD>(std::vector<at::Tensor>{p});
     set_grad(p, torch::ones(2, at::kBFloat16));
     (narrow_goes_first ? narrow : wide).reset();
     EXPECT_EQ(p.grad_dtype().has_value(), narrow_goes_first);

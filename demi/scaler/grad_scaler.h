@@ -49,10 +49,10 @@ class DEMI_API GradScaler {
   at::Tensor scale(const at::Tensor& output);
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
-  /// Divides the gradients of this optimizer by the scale and looks for Inf and NaN. In place; the
-  /// 16-bit gradients of a demi optimizer stay as they are and the factor is recorded, since fp16
-  /// would underflow again. At most once an optimizer and step, after its last backward; throws
-  /// UsageError otherwise.
+  /// Divides the gradients of this optimizer by the scale and looks for Inf and NaN. In place; a
+  /// demi optimizer's gradients of 16 bits (StepOptions::low_precision_grads, 16-bit weights) stay
+  /// as they are and the factor is recorded, since fp16 would underflow again. At most once an
+  /// optimizer and step, after its last backward; throws UsageError otherwise.
   void unscale_(torch::optim::Optimizer& optimizer);
 
   /// unscale_ if that was not done, then the optimizer's step unless a gradient is Inf or NaN: a

@@ -1,16 +1,22 @@
 #include "demi/step/ownership.h"
 
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
+#include <cstddef>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 #include "demi/tensor/dtype.h"
+#include "demi/weights/accumulator.h"
 #include "demi/weights/weights.h"
 
 namespace demi::optim {
 namespace {
+
+namespace autograd = torch::autograd;
 
 struct Holders {
   std::vector<Optimizer*> owners;
@@ -27,56 +33,93 @@ Registry& registry() {
   return *all;
 }
 
-void promote(at::Tensor& gradient) {
-  if (gradient.defined() && tensor::is_16_bit(gradient.scalar_type()))
-    gradient = gradient.to(at::kFloat);
+bool is_narrow(const at::Tensor& gradient) {
+  return gradient.defined() && tensor::is_16_bit(gradient.scalar_type());
 }
 
-/// The hook runs before AccumulateGrad adds to .grad. It belongs to the parameter, which is alive
-/// then.
-unsigned hook_before_sums(const at::Tensor& parameter, const Arrivals& arrivals, bool promotes) {
-  at::TensorImpl* impl = parameter.unsafeGetTensorImpl();
-  const bool required = parameter.requires_grad();
-  if (!required) parameter.set_requires_grad(true);
-  const unsigned hook = parameter.register_hook([impl, arrivals, promotes](const at::Tensor&) {
-    arrivals->fetch_add(1, std::memory_order_relaxed);
-    if (!promotes) return;
-    const at::Tensor self(c10::intrusive_ptr<at::TensorImpl>::reclaim_copy(impl));
-    const at::NoGradGuard no_grad;
-    if (self.scalar_type() == at::kFloat) promote(self.mutable_grad());
-  });
-  if (!required) parameter.set_requires_grad(false);
-  return hook;
+void promote(at::Tensor& gradient) {
+  if (is_narrow(gradient)) gradient = gradient.to(at::kFloat);
 }
 
 }  // namespace
 
+/// Runs before AccumulateGrad adds to .grad, and before every hook of the user's. It belongs to the
+/// parameter, which is alive then.
+class BeforeSums final : public autograd::FunctionPreHook {
+ public:
+  BeforeSums(at::TensorImpl* parameter, Arrivals arrivals)
+      : parameter_(parameter), arrivals_(std::move(arrivals)) {}
+
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
+    arrivals_->fetch_add(1, std::memory_order_relaxed);
+    if (parameter_->dtype() != at::kFloat) return gradients;
+    auto& meta = *static_cast<autograd::AutogradMeta*>(parameter_->autograd_meta());
+    const bool is_asked_for = meta.grad_.defined() && meta.grad_dtype_ == meta.grad_.scalar_type();
+    if (!is_asked_for) promote(meta.grad_);
+    autograd::variable_list mine = gradients;
+    if (meta.allow_grad_dtype_mismatch_ && is_narrow(mine[0]) && is_seen(meta)) promote(mine[0]);
+    return mine;
+  }
+
+ private:
+  /// Whether a hook or torch::autograd::grad gets the gradient.
+  static bool is_seen(autograd::AutogradMeta& meta) {
+    std::ptrdiff_t unknown = 0;
+    for (const auto& hook : meta.hooks_) unknown += !dynamic_cast<const BeforeSums*>(hook.get());
+    if (meta.cpp_hooks_list_) {  // which stands for one of them, and is of functions or nothing
+      --unknown;
+      for (const auto& function : *meta.cpp_hooks_list_)
+        if (function) return true;
+    }
+    if (unknown > 0) return true;
+    const std::lock_guard lock(meta.mutex_);
+    const auto accumulator = meta.grad_accumulator_.lock();  // runs this hook, so it lives on
+    return accumulator && weights::is_captured(*accumulator);
+  }
+
+  at::TensorImpl* parameter_;
+  Arrivals arrivals_;
+};
+
 Ownership::Ownership(const at::Tensor& parameter, Optimizer& owner, bool low_precision_grad)
-    : parameter_(parameter),
-      owner_(owner),
-      low_precision_grad_(low_precision_grad && parameter.is_leaf() &&
-                          parameter.scalar_type() == at::kFloat) {
+    : parameter_(parameter), owner_(owner) {
   {
     const std::lock_guard lock(registry().mutex);
-    Holders& holders = registry().holders[parameter_.unsafeGetTensorImpl()];
-    holders.owners.push_back(&owner_);
-    holders.low_precision += low_precision_grad_;
+    registry().holders[parameter_.unsafeGetTensorImpl()].owners.push_back(&owner_);
   }
   weights::own(parameter_);
-  if (low_precision_grad_) parameter_.set_grad_dtype(std::nullopt);
-  if (parameter_.is_leaf()) hook_ = hook_before_sums(parameter_, arrivals_, low_precision_grad_);
+  if (parameter_.is_leaf()) {
+    auto hook = std::make_unique<BeforeSums>(parameter_.unsafeGetTensorImpl(), arrivals_);
+    hook_ = hook.get();
+    auto& meta = *autograd::impl::materialize_autograd_meta(parameter_);
+    // Made at the first register_hook(), the user's list would throw out what is there.
+    if (!meta.cpp_hooks_list_) autograd::impl::create_cpp_hook(parameter_);
+    meta.hooks_.insert(meta.hooks_.begin(), std::move(hook));
+  }
+  set_low_precision_grad(low_precision_grad);
 }
 
 Ownership::~Ownership() {
-  if (hook_) parameter_.remove_hook(*hook_);
+  set_low_precision_grad(false);
+  if (hook_)
+    std::erase_if(autograd::impl::hooks(parameter_),
+                  [this](const auto& hook) { return hook.get() == hook_; });
   weights::disown(parameter_);
   const std::lock_guard lock(registry().mutex);
-  Holders& holders = registry().holders[parameter_.unsafeGetTensorImpl()];
-  std::erase(holders.owners, &owner_);
-  holders.low_precision -= low_precision_grad_;
-  const bool closes = low_precision_grad_ && holders.low_precision == 0;
-  if (holders.owners.empty()) registry().holders.erase(parameter_.unsafeGetTensorImpl());
-  if (!closes) return;
+  const auto holders = registry().holders.find(parameter_.unsafeGetTensorImpl());
+  std::erase(holders->second.owners, &owner_);
+  if (holders->second.owners.empty()) registry().holders.erase(holders);
+}
+
+void Ownership::set_low_precision_grad(bool on) {
+  on = on && parameter_.is_leaf() && parameter_.scalar_type() == at::kFloat;
+  if (on == low_precision_grad_) return;
+  low_precision_grad_ = on;
+  const std::lock_guard lock(registry().mutex);
+  int& holders = registry().holders[parameter_.unsafeGetTensorImpl()].low_precision;
+  holders += on ? 1 : -1;
+  if (on && holders == 1) parameter_.set_grad_dtype(std::nullopt);
+  if (on || holders > 0) return;
   const at::NoGradGuard no_grad;
   promote(parameter_.mutable_grad());
   parameter_.set_grad_dtype(parameter_.scalar_type());

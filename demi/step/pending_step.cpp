@@ -292,7 +292,19 @@ void PendingStep::take_nonfinite() { takes_nonfinite_ = true; }
 void PendingStep::apply_recorded_factors() {
   const at::NoGradGuard no_grad;
   prepare();
-  if (max_norm_ == kernels::kNoLimit && !factors_) return;
+  if (max_norm_ != kernels::kNoLimit || factors_) write_gradients();
+}
+
+void PendingStep::write_16_bit_gradients_as_fp32() {
+  if (!holds_) return;
+  const at::NoGradGuard no_grad;
+  prepare();
+  const bool recorded =
+      max_norm_ != kernels::kNoLimit || factors_ || (wide_unscaled_ && scale_.defined());
+  if (recorded) write_gradients();
+}
+
+void PendingStep::write_gradients() {
   std::vector<std::pair<at::Tensor, at::Tensor>> applied;
   for (auto& table : tables_)
     for (Member& member : table.members())

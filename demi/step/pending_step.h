@@ -75,6 +75,8 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void clip_value(const std::vector<at::Tensor>& parameters, double limit);
   /// Writes scale, factors and limits into .grad, as fp32, so that more can be recorded.
   void apply_recorded_factors();
+  /// The same if anything is recorded for a gradient of 16 bits, which then needs no record.
+  void write_16_bit_gradients_as_fp32();
 
   /// The gradient as the step will use it: fp32, unscaled and clipped. Undefined without a
   /// gradient.
@@ -118,6 +120,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void forget_records();
   void forget_for_new_gradients();
   void warn_of_writes();
+  void write_gradients();
   at::Tensor used_gradient(const at::Tensor& parameter);
 
   // The step.

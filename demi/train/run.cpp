@@ -18,6 +18,7 @@
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/to_device.h"
+#include "demi/optim/optimizer.h"
 #include "demi/train/agreement.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/forward.h"
@@ -59,6 +60,32 @@ class SwappedAverage {
     if (average_) average_->swap();
   }
   std::optional<EMA>& average_;
+};
+
+// demi's optimizers have gradients of 16 bits while this lives: nobody but the Run comes between
+// backward and step.
+class LowPrecisionGrads {
+ public:
+  explicit LowPrecisionGrads(const TrainerOptions& options) {
+    for (const auto& optimizer : options.optimizers) {
+      auto* ours = dynamic_cast<optim::Optimizer*>(optimizer.get());
+      if (!ours || ours->low_precision_grads()) continue;
+      ours->set_low_precision_grads(true);
+      switched_.push_back(ours);
+    }
+  }
+  ~LowPrecisionGrads() {
+    try {
+      for (optim::Optimizer* optimizer : switched_) optimizer->set_low_precision_grads(false);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for gradients that nobody needs any
+                     // more, or an exception that is on its way already
+    }
+  }
+  LowPrecisionGrads(const LowPrecisionGrads&) = delete;
+  LowPrecisionGrads& operator=(const LowPrecisionGrads&) = delete;
+
+ private:
+  std::vector<optim::Optimizer*> switched_;
 };
 
 // Of all optimizers together.
@@ -221,6 +248,7 @@ void Run::keep_after_exception() {
 bool Run::go_on(int64_t until) {
   const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
   const BackendsGuard backends(backends_in(setup_.precision, options_.backends));
+  const LowPrecisionGrads gradients(options_);
   begin();
   while (progress_.in_epoch || (progress_.epochs_begun < epochs_ && !is_over())) {
     if (!progress_.in_epoch) {

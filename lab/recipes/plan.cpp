@@ -31,7 +31,8 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
     groups = optim::decay_groups(*network.module);
   else
     groups.decay = network.module->parameters();
-  return find_optimizer(config.optimizer).make(config, groups, {.skip_nonfinite = config.skip});
+  return find_optimizer(config.optimizer)
+      .make(config, groups, {.skip_nonfinite = config.skip, .low_precision_grads = true});
 }
 
 LossFunction loss_function_of(const Config& config) {
