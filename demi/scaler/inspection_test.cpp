@@ -336,6 +336,75 @@ TEST(Inspection, LibTorchsOwnClipOn16BitGradientsIsNamed) {
   }
 }
 
+// The norm is that of scaled gradients: an update 840 times too small, in PyTorch too.
+TEST(Inspection, LibTorchsClipBeforeUnscaleIsWarnedOf) {
+  for (const auto dtype : {at::kHalf, at::kFloat})
+    for (const bool unscales : {false, true})
+      for (const bool clips_first : {true, false}) {
+        Loop loop(dtype);
+        const RecordedWarnings heard;
+        for (const float gradient : {6, 3, 5, 4, 6, 2}) {
+          loop.backward(gradient);
+          if (clips_first) torch::nn::utils::clip_grad_norm_({loop.p}, 0.5);
+          if (unscales) loop.scaler.unscale_(loop.sgd);
+          const float applied = loop.step();
+          EXPECT_NEAR(applied, clips_first ? 0.5 / 1024 : gradient, 1e-3 * applied);
+        }
+        EXPECT_EQ(heard.holding("Call unscale_ first"), clips_first ? 1 : 0);
+        EXPECT_EQ(heard.messages().size(), clips_first ? 1U : 0U);
+      }
+}
+
+TEST(Inspection, SmallGradientsThatDifferAreNotTakenForClipped) {
+  Loop loop;
+  const RecordedWarnings heard;
+  for (const float gradient : {0.05F, 0.0501F, 0.05F, 0.05F, 0.0499F, 0.05F, kInf, 0.05F}) {
+    loop.backward(gradient);
+    loop.step();
+  }
+  EXPECT_EQ(heard.holding("Call unscale_ first"), 0);
+}
+
+// PyTorch's gradients are true ones after unscale_. Nobody can tell what one was made of that is
+// put in the place of a scaled one.
+TEST(Inspection, AGradientPutInThePlaceOfA16BitOneIsTakenAsTrueAndWarnedOf) {
+  for_host_and_device([](const optim::Backend& backend) {
+    enum Made { kOfScaled, kOfTrue, kNarrow, kOfNothingAfterUpdate };
+    for (const Made made : {kOfScaled, kOfTrue, kNarrow, kOfNothingAfterUpdate}) {
+      Loop loop(at::kHalf, {}, backend);
+      const RecordedWarnings heard;
+      loop.backward(1);
+      loop.scaler.unscale_(loop.sgd);
+      float expected = 2;
+      if (made == kOfScaled) {
+        loop.p.mutable_grad() = loop.p.grad().to(at::kFloat) * 2;
+        expected = 2048;
+      } else if (made == kOfTrue) {
+        loop.p.mutable_grad() = loop.sgd.unscaled_grad(loop.p) * 2;
+      } else if (made == kNarrow) {
+        loop.p.mutable_grad() = loop.p.grad() * 2;
+      } else {
+        loop.scaler.update();
+        loop.backward(2);
+      }
+      EXPECT_NEAR(loop.step(), expected, 1e-3) << made;
+      const bool warns = made == kOfScaled || made == kNarrow;
+      EXPECT_EQ(heard.holding("another tensor was put in its place"), warns ? 1 : 0) << made;
+    }
+  });
+}
+
+// By default nothing is scaled after unscale_, so any way of replacing a gradient is right.
+TEST(Inspection, AGradientPutInThePlaceOfAnFP32OneIsTrue) {
+  Loop loop;
+  const RecordedWarnings heard;
+  loop.backward(1);
+  loop.scaler.unscale_(loop.sgd);
+  loop.p.mutable_grad() = loop.p.grad().to(at::kDouble).to(at::kFloat) * 2;
+  EXPECT_EQ(loop.step(), 2);
+  EXPECT_TRUE(heard.messages().empty());
+}
+
 TEST(Inspection, DemisOwnClipIsSilent) {
   Loop loop(at::kHalf);
   const RecordedWarnings heard;

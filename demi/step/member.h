@@ -64,6 +64,8 @@ struct Member {
   Arrivals arrivals;
   /// Recorded for the next step: fp32, (), on the device of `work`; or undefined.
   at::Tensor factor;
+  /// The program has asked for the gradient as the step uses it.
+  bool shown = false;
 };
 
 /// A member and the index of its parameter group.

@@ -130,6 +130,7 @@ bool PendingStep::refresh_tables() {
 
 void PendingStep::refresh() {
   bool changed = refresh_tables();
+  const bool carries_scale = wide_unscaled_ && scale_.defined() && !sealed_;
   int64_t kept = 0, lost = 0;
   bool narrow_written = false;
   for (const auto& table : tables_) {
@@ -145,7 +146,7 @@ void PendingStep::refresh() {
     freeze_clip();
   }
   changed_ |= changed;
-  if (narrow_written && wide_unscaled_ && scale_.defined()) warn_of_writes();
+  if (narrow_written && carries_scale) warn_of_writes();
 }
 
 bool PendingStep::holds_all_unchanged() const {
@@ -168,12 +169,26 @@ void PendingStep::warn_of_writes() {
   if (warned_) return;
   warned_ = true;
   TORCH_WARN(
-      "[optim.step] a 16-bit gradient was written to after unscale_(): it still carries the "
-      "loss scale (unscale_ records the factor, since 16 bits would underflow), so whatever "
-      "compares it with a true magnitude is wrong, as torch::nn::utils::clip_grad_norm_ is. "
-      "Use demi::optim::clip_grad_norm_ and clip_grad_value_, which know the scale; "
-      "Optimizer::unscaled_grad() shows true gradients, and "
-      "StepOptions::low_precision_grads = false keeps them in fp32.");
+      "[optim.step] a 16-bit gradient was written to after unscale_(), or another tensor was put "
+      "in "
+      "its place: it still carries the loss scale (unscale_ records the factor, since 16 bits "
+      "would "
+      "underflow), so whatever compares it with a true magnitude is wrong, as "
+      "torch::nn::utils::clip_grad_norm_ is, and an fp32 tensor that was made from it is stepped "
+      "with the scale on. Use demi::optim::clip_grad_norm_ and clip_grad_value_, which know the "
+      "scale; Optimizer::unscaled_grad() shows true gradients, and without "
+      "StepOptions::low_precision_grads they stand in .grad.");
+}
+
+/// Where the host knows the norm.
+void PendingStep::warn_of_clipping() {
+  const float norm = joint_.gradient_norm * scale();
+  if (!clip_watch_.note(scale(), norm)) return;
+  TORCH_WARN("[optim.step] the gradients with the loss scale of ", scale(), " on had a norm of ",
+             norm,
+             " in three steps in a row: it looks as if they were clipped before they were divided, "
+             "as by torch::nn::utils::clip_grad_norm_ before scaler.unscale_(optimizer), so each "
+             "update is too small by up to the scale. Call unscale_ first, then clip.");
 }
 
 /// Makes the recorded clip a factor of each gradient that it was measured on, before these are
@@ -364,6 +379,7 @@ void PendingStep::clip_value(const std::vector<at::Tensor>& parameters, double l
 at::Tensor PendingStep::unscaled_grad(const at::Tensor& parameter) {
   const at::NoGradGuard no_grad;
   prepare();
+  if (Member* member = reader_of(parameter).second) member->shown = true;
   return used_gradient(parameter);
 }
 
@@ -522,6 +538,7 @@ StepResult PendingStep::run(const torch::optim::Optimizer* optimizer, const at::
   const at::NoGradGuard no_grad;
   prepare();
   if (any_reads()) step();
+  if (any_reads() && !deciding_device() && scale_.defined()) warn_of_clipping();
   const StepResult done = result(optimizer, loss);
   forget_records();
   return done;

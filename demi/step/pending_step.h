@@ -11,6 +11,7 @@
 
 #include "demi/core/export.h"
 #include "demi/kernels/step_table.h"
+#include "demi/step/clip_watch.h"
 #include "demi/step/step_options.h"
 #include "demi/step/step_result.h"
 
@@ -120,6 +121,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void forget_records();
   void forget_for_new_gradients();
   void warn_of_writes();
+  void warn_of_clipping();
   void write_gradients();
   at::Tensor used_gradient(const at::Tensor& parameter);
 
@@ -155,6 +157,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   bool sealed_ = false;  // end_inspection(): a write to a held gradient ends its records
   bool takes_nonfinite_ = false;
   bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
+  ClipWatch clip_watch_;
   float max_norm_ = kernels::kNoLimit;
   at::Tensor found_inf_;      // fp32, (): decides instead of the gradients
   at::Tensor earlier_found_;  // fp32, (): what was found when the clip was measured

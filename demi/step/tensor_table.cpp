@@ -106,6 +106,17 @@ void unscale_dense(const kernels::CpuKernels& kernels, const at::Tensor& gradien
   gradient.unsafeGetTensorImpl()->bump_version();
 }
 
+/// Whether the program itself has replaced a 16-bit gradient, unless by an fp32 one after it had
+/// asked for the true gradient.
+bool is_made_of_narrow(const Member& member, const at::Tensor& gradient) {
+  const HeldGradient& held = member.held;
+  if (!gradient.defined() || gradient.is_same(held.gradient) ||
+      !is_16_bit(held.gradient.scalar_type()))
+    return false;
+  const bool by_backward = arrivals_of(member) != held.arrivals;
+  return !by_backward && !(member.shown && !is_16_bit(gradient.scalar_type()));
+}
+
 }  // namespace
 
 TensorTable::TensorTable(TableKernels kernels, kernels::UpdateRule rule,
@@ -149,10 +160,12 @@ bool TensorTable::read_gradient(size_t i, bool unscaled) {
   const bool was_measured = entry.gradient && member.measured;
   entry.gradient = nullptr;
   const bool kept = is_still_there(member, gradient);
-  if (kept)
+  if (kept) {
     ++kept_;
-  else if (member.held.gradient.defined())
+  } else if (member.held.gradient.defined()) {
+    narrow_written_ |= is_made_of_narrow(member, gradient);
     lose_gradient(member, entry);
+  }
   if (!gradient.defined()) return was_measured;
   const bool narrow = is_16_bit(gradient.scalar_type());
   narrow_written_ |= kept && narrow && version_of(gradient) != member.held.version;
@@ -365,6 +378,7 @@ void TensorTable::end_step() {
   watch_.end();
   for (Member& member : members_) {
     member.factor.reset();
+    member.shown = false;
     member.staged.reset();
     member.held = {};
     member.gradient = nullptr;

@@ -43,7 +43,8 @@ class TensorTable {
   /// Notices a write to a 16-bit gradient from now on. One of them is watched, since clipping
   /// writes all.
   void watch_narrow();
-  /// Whether a 16-bit gradient was written to since it was held.
+  /// Whether a 16-bit gradient was written to since it was held, or the program has put another
+  /// tensor in its place, which it may have made of it.
   bool narrow_written() const { return narrow_written_; }
   bool has_gradients() const { return gradients_ > 0; }
   /// Whether a gradient is not of 16 bits.
