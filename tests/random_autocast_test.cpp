@@ -1,6 +1,7 @@
 // Random autocast calls against the same casts written by hand: every weight stands in two worlds,
 // one is used in regions, the other through .to(dtype). Between the calls regions open and close,
-// weights are written to in every way, and graphs run backward or are thrown away.
+// weights are written to in every way, hooked, frozen and cloned, and graphs run backward, are
+// asked by torch::autograd::grad or are thrown away.
 //
 //   DEMI_RANDOM_CALLS=3000 DEMI_RANDOM_SEED=7 training_tests --gtest_filter=RandomAutocast.*
 #include <gtest/gtest.h>
@@ -14,9 +15,13 @@
 #include <optional>
 #include <random>
 #include <sstream>
+#include <string>
+#include <utility>
 
+#include "demi/autocast/apply.h"
 #include "demi/autocast/autocast.h"
 #include "demi/optim/sgd.h"
+#include "demi/step/pending_step.h"
 #include "demi/weights/weights.h"
 
 namespace demi {
@@ -143,6 +148,7 @@ std::vector<Op> ops_of(Random& random) {
 
 /// A tensor of some shape as a view of another one; the same in both worlds.
 struct View {
+  const char* name;
   Shape base;
   std::function<Tensor(const Tensor&)> of;
   bool one_of_several = false;  // LibTorch refuses such a one after a write to its base
@@ -150,73 +156,179 @@ struct View {
 
 Shape reversed(Shape shape) { return {shape.rbegin(), shape.rend()}; }
 
+Shape with_first(Shape shape, std::int64_t first) {
+  shape[0] = first;
+  return shape;
+}
+
+Shape places_reversed(const Shape& shape) {
+  Shape order;
+  for (std::size_t i = shape.size(); i-- > 0;) order.push_back(static_cast<std::int64_t>(i));
+  return order;
+}
+
+/// Windows over the first dimension of a base that has no last one: they overlap.
+View windows(const Shape& shape) {
+  Shape base(shape.begin(), shape.end() - 1);
+  base[0] += shape.back() - 1;
+  return {"unfold", base, [size = shape.back()](auto& t) { return t.unfold(0, size, 1); }};
+}
+
+/// Rows that begin one element after the other.
+View rows_upon_rows(const Shape& shape) {
+  Shape strides(shape.size(), 1);
+  for (std::size_t i = shape.size() - 1; i-- > 1;) strides[i] = strides[i + 1] * shape[i + 1];
+  const std::int64_t row = c10::multiply_integers(shape.begin() + 1, shape.end());
+  return {"as_strided", {shape[0] - 1 + row}, [shape, strides](auto& t) {
+            return t.as_strided(shape, strides);
+          }};
+}
+
+View view_of_a_view(const Shape& shape, Random& random) {
+  const Shape order = places_reversed(shape);
+  const View inner = shape.size() > 1 && random.chance(40)
+                         ? windows(reversed(shape))
+                         : View{"", with_first(reversed(shape), shape.back() + 2),
+                                [n = shape.back()](auto& t) { return t.narrow(0, 1, n); }};
+  return {"view of a view", inner.base,
+          [inner, order](auto& t) { return inner.of(t).permute(order); }};
+}
+
 View random_view(const Shape& shape, Random& random) {
-  const auto with_first = [&](std::int64_t first) {
-    Shape result = shape;
-    result[0] = first;
-    return result;
-  };
   Shape stacked{3};
   stacked.insert(stacked.end(), shape.begin(), shape.end());
   const std::int64_t place = random.below(3);
-  switch (random.below(9)) {
-    case 0: {
-      std::vector<std::int64_t> order;
-      for (std::size_t i = shape.size(); i-- > 0;) order.push_back(static_cast<std::int64_t>(i));
-      return {reversed(shape), [order](auto& t) { return t.permute(order); }};
-    }
+  const bool has_rows = shape.size() > 1;
+  switch (random.below(13)) {
+    case 0:
+      return {"permute", reversed(shape),
+              [order = places_reversed(shape)](auto& t) { return t.permute(order); }};
     case 1:
-      return {with_first(shape[0] + 2),
+      return {"narrow", with_first(shape, shape[0] + 2),
               [place, n = shape[0]](auto& t) { return t.narrow(0, place, n); }};
     case 2:
-      return {stacked, [place](auto& t) { return t.select(0, place); }};
+      return {"select", stacked, [place](auto& t) { return t.select(0, place); }};
     case 3:
-      return {{c10::multiply_integers(shape)}, [shape](auto& t) { return t.view(shape); }};
+      return {"view", {c10::multiply_integers(shape)}, [shape](auto& t) { return t.view(shape); }};
     case 4:
-      return {with_first(1), [shape](auto& t) { return t.expand(shape); }};
+      return {"expand", with_first(shape, 1), [shape](auto& t) { return t.expand(shape); }};
     case 5:
-      return {stacked, [](auto& t) { return t.chunk(3)[1].squeeze(0); }, true};
+      return {"chunk", stacked, [](auto& t) { return t.chunk(3)[1].squeeze(0); }, true};
+    case 6:
+    case 7:
+      if (has_rows) return windows(shape);
+      break;
+    case 8:
+      if (has_rows) return rows_upon_rows(shape);
+      break;
+    case 9:
+      return view_of_a_view(shape, random);
     default:
-      return {shape, nullptr};
+      break;
   }
+  return {"", shape, nullptr};
 }
 
-enum class Kind { trained, owned, opened, frozen, batch, activation, low, other_low };
+/// A module with one parameter.
+struct Holder : torch::nn::Cloneable<Holder> {
+  explicit Holder(const Tensor& value) : value_(value) { Holder::reset(); }
+  void reset() override { p = register_parameter("p", value_.clone()); }
+  Tensor p;
+
+ private:
+  Tensor value_;
+};
+
+// held: by an optimizer with gradients in FP32; opened: with gradients in 16 bits. part: of a
+// module that a policy keeps in FP32.
+enum class Kind { trained, held, opened, part, frozen, batch, activation, low, other_low };
+
+/// How often something took part in a call.
+using Counts = std::map<std::string, int>;
 
 /// One tensor in both worlds. Held twice, as a module holds a parameter, where it is a weight.
 class Source {
  public:
   Source(Shape shape, Random& random) : view_(random_view(shape, random)) {
-    kind_ = static_cast<Kind>(random.below(8));
+    kind_ = static_cast<Kind>(random.below(9));
     const bool four = view_.base.size() == 4 && random.chance(50);
     value_ = fresh();
     if (four) value_ = value_.contiguous(at::MemoryFormat::ChannelsLast);
-    for (Tensor& t : worlds_) t = value_.clone().set_requires_grad(is_trained());
+    for (Tensor& t : worlds_) t = value_.clone().set_requires_grad(can_train());
+    if (kind_ == Kind::part) {
+      holder_ = std::make_shared<Holder>(value_);
+      demi::apply(Policy("float32"), *holder_);
+      worlds_[0] = holder_->p;
+    }
     if (kind_ != Kind::batch) also_ = worlds_[0];
-    if (kind_ == Kind::owned || kind_ == Kind::opened) weights::own(worlds_[0]);
-    if (kind_ == Kind::opened) worlds_[0].set_grad_dtype(std::nullopt);
+    hold();
     caches_view_ = random.chance(20) && !view_.one_of_several;
-  }
-  ~Source() {
-    if (kind_ == Kind::owned || kind_ == Kind::opened) weights::disown(worlds_[0]);
   }
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
 
-  bool is_trained() const {
+  bool can_train() const {
     return kind_ != Kind::frozen && kind_ != Kind::batch && kind_ != Kind::low &&
            kind_ != Kind::other_low;
   }
+  bool is_trained() const { return worlds_[0].requires_grad(); }
+  bool is_part() const { return kind_ == Kind::part; }
+  bool wants_fp32_gradients() const { return kind_ != Kind::opened; }
   Tensor& leaf(int world) { return worlds_[world]; }
 
-  /// As a call gets it.
-  Tensor in(int world) {
-    if (caches_view_ && view_.of && at::GradMode::is_enabled()) {
+  /// As a call gets it. `hooked`: with a hook on the view.
+  Tensor in(int world, bool hooked) {
+    const bool grad = at::GradMode::is_enabled();
+    if (caches_view_ && view_.of && grad) {
       Tensor& cached = cached_[world];
       if (!cached.defined()) cached = view_.of(worlds_[world]);
       return shaped(cached);
     }
-    return shaped(view_.of ? view_.of(worlds_[world]) : worlds_[world]);
+    const Tensor made = view_.of ? view_.of(worlds_[world]) : worlds_[world];
+    if (hooked && view_.of && grad && made.requires_grad()) made.register_hook(hook(world));
+    return shaped(made);
+  }
+
+  void count(Counts& counts) const {
+    if (view_.of) ++counts[view_.name];
+    if (is_hooked_) ++counts["hook"];
+    if (can_train() && !is_trained()) ++counts["frozen"];
+    if (is_clone_) ++counts["clone of a part"];
+    if (kind_ == Kind::opened) ++counts["16-bit gradients"];
+  }
+
+  /// What hooks got since the last time: FP32, and the same in both worlds.
+  bool hooks_saw_the_same(const std::function<bool(const Tensor&, const Tensor&)>& is_same) {
+    const Tensors ours = std::exchange(seen_[0], {}), theirs = std::exchange(seen_[1], {});
+    if (ours.size() != theirs.size()) return false;
+    for (std::size_t i = 0; i < ours.size(); ++i)
+      if (ours[i].scalar_type() != torch::kFloat || !is_same(ours[i], theirs[i])) return false;
+    return true;
+  }
+
+  /// No graph may be alive: a hook comes or goes, the weight is frozen or trained on, a clone takes
+  /// its place.
+  void change(Random& random) {
+    if (!can_train()) return;
+    const int what = random.below(4);
+    if (what == 0 && is_part()) {
+      holder_ = std::dynamic_pointer_cast<Holder>(holder_->clone());
+      worlds_[0] = holder_->p.requires_grad_(worlds_[1].requires_grad());
+      also_ = worlds_[0];
+      is_clone_ = true;
+      if (std::exchange(is_hooked_, false)) worlds_[1].remove_hook(hooks_[1]);
+      forget_view();
+    } else if (what <= 1) {
+      const bool trains = !is_trained();
+      for (Tensor& t : worlds_) t.requires_grad_(trains);
+      forget_view();
+    } else if (is_hooked_) {
+      for (int world : {0, 1}) worlds_[world].remove_hook(hooks_[world]);
+      is_hooked_ = false;
+    } else if (is_trained()) {
+      for (int world : {0, 1}) hooks_[world] = worlds_[world].register_hook(hook(world));
+      is_hooked_ = true;
+    }
   }
 
   /// New numbers in both worlds, in one of the ways in which programs write.
@@ -233,6 +345,20 @@ class Source {
 
  private:
   Tensor fresh() const { return torch::randn(view_.base); }
+
+  void hold() {
+    if (kind_ == Kind::held || kind_ == Kind::opened)
+      optimizer_ = std::make_unique<optim::SGD>(
+          Tensors{worlds_[0]}, optim::SGDOptions(0.5),
+          optim::StepOptions{.low_precision_grads = kind_ == Kind::opened});
+  }
+
+  std::function<Tensor(const Tensor&)> hook(int world) {
+    return [this, world](const Tensor& gradient) {
+      seen_[world].push_back(gradient.clone());
+      return gradient.to(torch::kFloat) * 2;
+    };
+  }
 
   Tensor shaped(const Tensor& t) const {
     switch (kind_) {
@@ -289,8 +415,12 @@ class Source {
 
   View view_;
   Kind kind_;
-  bool caches_view_;
+  bool caches_view_, is_hooked_ = false, is_clone_ = false;
   Tensor value_, worlds_[2], cached_[2], also_;
+  std::shared_ptr<Holder> holder_;
+  unsigned hooks_[2] = {};
+  Tensors seen_[2];
+  std::unique_ptr<optim::SGD> optimizer_;
 };
 
 struct Setting {
@@ -298,11 +428,12 @@ struct Setting {
   c10::ScalarType dtype = torch::kBFloat16;
 };
 
-Tensors cast_by_hand(const Op& op, Tensors tensors, const Setting& region) {
+/// `in_fp32`: an argument is of a part that is kept in FP32.
+Tensors cast_by_hand(const Op& op, Tensors tensors, const Setting& region, bool in_fp32) {
   if (!region.enabled || op.casts == Casts::none) return tensors;
-  const bool low = op.casts == Casts::low || op.casts == Casts::inner;
+  const bool low = (op.casts == Casts::low || op.casts == Casts::inner) && !in_fp32;
   c10::ScalarType to = low ? region.dtype : torch::kFloat;
-  if (op.casts == Casts::promote) {
+  if (op.casts == Casts::promote && !in_fp32) {
     to = tensors[0].scalar_type();
     for (const Tensor& t : tensors)
       if (t.scalar_type() != to) to = torch::kFloat;
@@ -324,7 +455,8 @@ bool is_near(const Tensor& ours, const Tensor& theirs, double roundings) {
 /// Some weights, and calls on them in regions that open and close.
 class Episode {
  public:
-  Episode(std::uint64_t seed, int& wrong) : random_(seed), wrong_(wrong) {
+  Episode(std::uint64_t seed, int& wrong, Counts& counts)
+      : random_(seed), wrong_(wrong), counts_(counts) {
     torch::manual_seed(seed);
     ops_ = ops_of(random_);
     name_ = "DEMI_RANDOM_SEED=" + std::to_string(seed);
@@ -336,7 +468,8 @@ class Episode {
   void run(int calls) {
     for (int i = 0; i < calls; ++i) {
       if (random_.chance(25)) change_region();
-      if (random_.chance(30)) write();
+      if (random_.chance(25)) write();
+      if (random_.chance(15)) change();
       if (random_.chance(5)) weights::drop();
       call(name_ + " call " + std::to_string(i));
       if (random_.chance(25)) backward();
@@ -378,13 +511,18 @@ class Episode {
     const at::AutoGradMode grad(random_.chance(80));
     std::vector<Source*> chosen;
     for (const Shape& shape : op.shapes) chosen.push_back(&source(shape));
+    // What an op is made of gets results of its arguments, which are no parameters.
+    const bool has_part =
+        std::any_of(chosen.begin(), chosen.end(), [](const Source* one) { return one->is_part(); });
+    if (has_part && op.casts == Casts::inner) return;
+    const bool hooked = random_.chance(15);
     Tensors given[2];
     for (int world : {0, 1})
-      for (Source* one : chosen) given[world].push_back(one->in(world));
+      for (Source* one : chosen) given[world].push_back(one->in(world, hooked));
     if (!can_run(given[1], op)) return;
     const Tensor theirs = result_of([&] {
       const Autocast off(torch::kCPU, {.enabled = false});
-      return op.call(cast_by_hand(op, given[1], setting_));
+      return op.call(cast_by_hand(op, given[1], setting_, has_part));
     });
     const Tensor ours = result_of([&] { return op.call(given[0]); });
     if (!theirs.defined() || !ours.defined()) {
@@ -392,6 +530,8 @@ class Episode {
       return;
     }
     ++calls_;
+    if (hooked) ++counts_["hook on a view"];
+    for (const Source* one : chosen) one->count(counts_);
     if (ours.scalar_type() != theirs.scalar_type() || !is_near(ours, theirs, 4) ||
         ours.requires_grad() != theirs.requires_grad())
       tell(where + ": " + op.name);
@@ -401,7 +541,8 @@ class Episode {
     const auto weight = torch::randn(theirs.sizes());
     losses_[0].push_back((ours.to(torch::kFloat) * weight).sum());
     losses_[1].push_back((theirs.to(torch::kFloat) * weight).sum());
-    used_.insert(used_.end(), chosen.begin(), chosen.end());
+    for (Source* one : chosen)
+      if (std::find(used_.begin(), used_.end(), one) == used_.end()) used_.push_back(one);
   }
 
   // Undefined where LibTorch refuses.
@@ -423,17 +564,70 @@ class Episode {
 
   void backward() {
     if (losses_[0].empty()) return;
-    for (Tensors& losses : losses_) {
-      torch::autograd::backward(losses, {});
-      losses.clear();
-    }
+    const int way = random_.below(10);
+    way < 3 ? ask() : way < 5 ? put_in() : torch_backward(/*again=*/false);
     for (Source* one : used_) {
       Tensor &ours = one->leaf(0).mutable_grad(), &theirs = one->leaf(1).mutable_grad();
-      if (ours.defined() != theirs.defined() || (ours.defined() && !is_near(ours, theirs, 8)))
+      if (!is_same_gradient(ours, theirs) ||
+          (ours.defined() && one->wants_fp32_gradients() && ours.scalar_type() != torch::kFloat))
         tell(name_ + ": gradient");
+      if (!one->hooks_saw_the_same(is_same_gradient)) tell(name_ + ": gradient in a hook");
       ours = theirs = Tensor();
     }
+    for (Tensors& losses : losses_) losses.clear();
     used_.clear();
+  }
+
+  void torch_backward(bool again) {
+    for (const Tensors& losses : losses_) torch::autograd::backward(losses, {}, again);
+  }
+
+  static bool is_same_gradient(const Tensor& ours, const Tensor& theirs) {
+    return ours.defined() == theirs.defined() && (!ours.defined() || is_near(ours, theirs, 8));
+  }
+
+  // torch::autograd::grad
+  void ask() {
+    Tensors asked[2];
+    for (Source* one : used_)
+      if (one->is_trained())
+        for (int world : {0, 1}) asked[world].push_back(one->leaf(world));
+    if (asked[0].empty()) return torch_backward(/*again=*/false);
+    Tensors got[2];
+    for (int world : {0, 1})
+      got[world] = torch::autograd::grad(losses_[world], asked[world], {}, {},
+                                         /*create_graph=*/false,
+                                         /*allow_unused=*/true);
+    counts_["autograd::grad"] += static_cast<int>(got[0].size());
+    for (std::size_t i = 0; i < got[0].size(); ++i)
+      if (!is_same_gradient(got[0][i], got[1][i]) ||
+          (got[0][i].defined() && got[0][i].scalar_type() != torch::kFloat))
+        tell(name_ + ": autograd::grad");
+  }
+
+  // Another tensor in the place of .grad, and one more backward.
+  void put_in() {
+    torch_backward(/*again=*/true);
+    for (Source* one : used_) {
+      const bool narrow = random_.chance(30);
+      for (int world : {0, 1}) {
+        Tensor& gradient = one->leaf(world).mutable_grad();
+        if (!gradient.defined()) continue;
+        const Tensor doubled = gradient.to(torch::kFloat) * 2;
+        gradient = narrow && world == 0 && !one->wants_fp32_gradients()
+                       ? doubled.to(torch::kBFloat16)
+                       : doubled;
+        ++counts_["gradient put in"];
+      }
+    }
+    torch_backward(/*again=*/false);
+  }
+
+  void change() {
+    backward();
+    for (auto& [shape, known] : sources_)
+      for (auto& one : known)
+        if (random_.chance(40)) one->change(random_);
   }
 
   // A graph has to run before what it saved is written to.
@@ -444,26 +638,42 @@ class Episode {
         if (random_.chance(40)) one->write(random_);
   }
 
-  // The step's kernels write weights and copies.
+  // The step's kernels write weights and copies. Gradients come with a loss scale, and some are
+  // replaced by true ones after unscale_.
   void step() {
     backward();
+    const torch::NoGradGuard no_grad;
+    std::vector<Source*> stepped;
     Tensors leaves;
     for (auto& [shape, known] : sources_)
       for (auto& one : known)
         if (one->is_trained() && one->leaf(0).is_non_overlapping_and_dense()) {
+          stepped.push_back(one.get());
           leaves.push_back(one->leaf(0));
-          one->leaf(0).mutable_grad() = torch::randn_like(one->leaf(0));
         }
     if (leaves.empty()) return;
-    {
-      optim::SGD optimizer(leaves, 0.5);
-      optimizer.step();
+    optim::SGD optimizer(leaves, optim::SGDOptions(0.5),
+                         {.low_precision_grads = random_.chance(50)});
+    const Tensor scale = torch::full({}, 1024.F);
+    for (Source* one : stepped) {
+      const Tensor gradient = torch::randn_like(one->leaf(0));
+      const bool narrow = optimizer.low_precision_grads() && random_.chance(70);
+      one->leaf(0).mutable_grad() =
+          (gradient * scale).to(narrow ? torch::kBFloat16 : torch::kFloat);
+      one->leaf(1).data().sub_(gradient * 0.5);
     }
-    for (auto& [shape, known] : sources_)
-      for (auto& one : known) {
-        one->leaf(0).mutable_grad() = Tensor();
-        one->leaf(1).data().copy_(one->leaf(0).detach());
+    optimizer.pending().unscale_(scale);
+    for (Source* one : stepped)
+      if (random_.chance(30)) {
+        one->leaf(0).mutable_grad() = optimizer.unscaled_grad(one->leaf(0)) * 1;
+        ++counts_["gradient put in before a step"];
       }
+    optimizer.step();
+    for (Source* one : stepped) {
+      one->leaf(0).mutable_grad() = Tensor();
+      if (!is_near(one->leaf(0), one->leaf(1), 1)) tell(name_ + ": step");
+      one->leaf(1).data().copy_(one->leaf(0).detach());
+    }
   }
 
   void tell(const std::string& what) {
@@ -472,6 +682,7 @@ class Episode {
 
   Random random_;
   int& wrong_;
+  Counts& counts_;
   int calls_ = 0;
   std::string name_;
   std::vector<Op> ops_;
@@ -490,12 +701,15 @@ TEST(RandomAutocast, CallsAreTheCastsWrittenByHand) {
   auto seed = static_cast<std::uint64_t>(number_from("DEMI_RANDOM_SEED", 1));
   int wrong = 0;
   std::int64_t calls = 0;
+  Counts counts;
   for (; calls < wanted && wrong < 10; ++seed) {
-    Episode episode(seed, wrong);
+    Episode episode(seed, wrong, counts);
     episode.run(25);
     calls += episode.calls();
   }
-  std::cout << calls << " calls, " << wrong << " wrong\n";
+  std::cout << calls << " calls, " << wrong << " wrong";
+  for (const auto& [what, count] : counts) std::cout << "; " << what << " " << count;
+  std::cout << "\n";
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(weights::stats().copies, 0);
 }
