@@ -3,11 +3,14 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
+#include "demi/tensor/module_tensors.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -32,11 +35,26 @@ std::string form_of(const at::Tensor& tensor) {
 
 NamedTensors tensors_of(const torch::nn::Module& module) {
   NamedTensors all;
-  for (const auto& parameter : module.named_parameters())
-    if (parameter.value().defined()) all[parameter.key()] = parameter.value().detach();
-  for (const auto& buffer : module.named_buffers())
-    if (buffer.value().defined()) all[buffer.key()] = buffer.value().detach();
+  for (const auto& [name, parameter] : tensor::parameters_once(module))
+    all[name] = parameter.detach();
+  for (const auto& [name, buffer] : tensor::buffers_once(module)) all[name] = buffer.detach();
   return all;
+}
+
+void use_first_names(NamedTensors& values, const torch::nn::Module& module) {
+  std::map<const at::TensorImpl*, std::string> first;
+  const auto rename = [&](const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const auto [known, is_first] = first.emplace(tensor.unsafeGetTensorImpl(), name);
+    if (is_first) return;
+    auto value = values.extract(name);
+    if (value.empty()) return;
+    value.key() = known->second;
+    values.insert(std::move(value));  // unless the first name has its own
+  };
+  for (const auto& parameter : module.named_parameters())
+    rename(parameter.key(), parameter.value());
+  for (const auto& buffer : module.named_buffers()) rename(buffer.key(), buffer.value());
 }
 
 void check_fits(const NamedTensors& values, const NamedTensors& module, const char* what) {

@@ -6,8 +6,14 @@
 
 namespace demi::checkpoint {
 
-/// Parameters and buffers under their module's names: those of the module, detached.
+/// Parameters and buffers, those of the module, detached: each tensor once, under the first of the
+/// names that the module has for it.
 NamedTensors tensors_of(const torch::nn::Module& module);
+
+/// What `values` holds under further names of the module's tensors is kept under the first ones, as
+/// tensors_of() has them: state_dict() of Python, and demi before 0.1, write a shared tensor under
+/// each of its names.
+void use_first_names(NamedTensors& values, const torch::nn::Module& module);
 
 /// Throws UsageError unless `values` has exactly the names and shapes of `module`, with real
 /// numbers where it has real numbers of any dtype. `what`: "the model".

@@ -73,7 +73,8 @@ void prepare_scaler(const Checkpoint& checkpoint, GradScaler* scaler, Actions& a
 }
 
 // An average that was not saved starts as the loaded weights do.
-void prepare_average(Checkpoint& checkpoint, EMA* average, Actions& actions) {
+void prepare_average(Checkpoint& checkpoint, const TrainingObjects& objects, Actions& actions) {
+  EMA* average = objects.average;
   if (!average) return;
   NamedTensors averages = take_part(checkpoint.state, kAveragePrefix);
   if (averages.empty()) averages = checkpoint.model;
@@ -145,6 +146,7 @@ Checkpoint capture(const TrainingObjects& objects) {
 PreparedState prepare(Checkpoint& checkpoint, const TrainingObjects& objects) {
   require_model(objects, kRestore);
   const NamedTensors module = tensors_of(*objects.model);
+  use_first_names(checkpoint.model, *objects.model);
   check_fits(checkpoint.model, module, "the model");
   check_schedules(checkpoint.numbers, objects.schedules);
   Actions actions;
@@ -154,7 +156,7 @@ PreparedState prepare(Checkpoint& checkpoint, const TrainingObjects& objects) {
   });
   prepare_optimizers(checkpoint, objects, actions);
   prepare_scaler(checkpoint, objects.scaler, actions);
-  prepare_average(checkpoint, objects.average, actions);
+  prepare_average(checkpoint, objects, actions);
   actions.push_back([module, values = std::exchange(checkpoint.model, {})]() mutable {
     assign(module, std::move(values));
   });
@@ -184,6 +186,7 @@ Checkpoint load(const std::filesystem::path& path, const TrainingObjects& object
 
 Checkpoint load(const std::filesystem::path& path, torch::nn::Module& model, c10::Device device) {
   Checkpoint checkpoint = map(path);
+  use_first_names(checkpoint.model, model);
   check_fits(checkpoint.model, tensors_of(model), "the model");
   model.to(device);
   assign(tensors_of(model), std::exchange(checkpoint.model, {}));

@@ -485,6 +485,29 @@ TEST_F(TrainingStateFile, LeavesTheCallersTensorsInMemoryOfTheirOwn) {
   EXPECT_EQ(rest.numbers.at("mine").at("a"), 3);
 }
 
+// A layer that is in the model twice has two names. Python's state_dict(), and files of older
+// versions, hold both.
+TEST(TrainingState, HoldsATensorOfTwoNamesOnce) {
+  const auto tied = [] {
+    torch::nn::Linear layer(3, 3);
+    return torch::nn::Sequential(layer, torch::nn::Tanh(), layer);
+  };
+  torch::nn::Sequential saved = tied(), loaded = tied();
+  Checkpoint checkpoint = capture({.model = saved.ptr().get(), .random = false});
+  ASSERT_EQ(checkpoint.model.size(), 2U);
+  EXPECT_TRUE(equal_bits(checkpoint.model.at("0.weight"), saved->parameters()[0]));
+  restore(checkpoint, {.model = loaded.ptr().get(), .random = false});
+  EXPECT_TRUE(equal_bits(loaded->parameters()[0], saved->parameters()[0]));
+
+  torch::nn::Sequential from_both = tied(), from_second = tied();
+  checkpoint.model["2.weight"] = checkpoint.model.at("0.weight");
+  restore(checkpoint, {.model = from_both.ptr().get(), .random = false});
+  EXPECT_TRUE(equal_bits(from_both->parameters()[0], saved->parameters()[0]));
+  checkpoint.model.erase("0.weight");
+  restore(checkpoint, {.model = from_second.ptr().get(), .random = false});
+  EXPECT_TRUE(equal_bits(from_second->parameters()[0], saved->parameters()[0]));
+}
+
 TEST(TrainingState, DropsGradients) {
   Full loop(1);
   const Checkpoint good = everything(loop);

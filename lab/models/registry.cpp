@@ -1,11 +1,11 @@
 #include "lab/models/registry.h"
 
-#include <unordered_set>
 #include <vector>
 
 #include "demi/core/error.h"
 #include "demi/core/find_by_name.h"
 #include "demi/core/nearest.h"
+#include "demi/tensor/module_tensors.h"
 #include "lab/models/check.h"
 #include "lab/models/fashion_cnn.h"
 #include "lab/models/mlp.h"
@@ -103,10 +103,8 @@ Model make_model(std::string_view name, const ModelOptions& options, uint64_t se
 
 int64_t parameter_count(const torch::nn::Module& module) {
   int64_t count = 0;
-  std::unordered_set<const c10::TensorImpl*> counted;  // LibTorch names a shared one again
-  for (const at::Tensor& parameter : module.parameters())
-    if (parameter.requires_grad() && counted.insert(parameter.unsafeGetTensorImpl()).second)
-      count += parameter.numel();
+  for (const auto& [name, parameter] : tensor::parameters_once(module))
+    if (parameter.requires_grad()) count += parameter.numel();
   return count;
 }
 
