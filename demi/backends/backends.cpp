@@ -4,8 +4,11 @@
 #include <ATen/Parallel.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <array>
+#include <mutex>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "demi/backends/float32_settings.h"
@@ -119,44 +122,90 @@ struct BackendsGuard::Before {
   std::optional<Float32Settings> float32;
   Reduction fp16, bf16;
   bool warn_only;
+
+  void put_back() const;
+  void hand_to(Before& later);
+
+  /// Those of the guards that live, in the order in which they were made, and what guards it: the
+  /// settings are the process's, and threads may each have a guard.
+  static std::vector<Before*> alive;
+  static std::mutex mutex;
 };
+
+std::vector<BackendsGuard::Before*> BackendsGuard::Before::alive;
+std::mutex BackendsGuard::Before::mutex;
+
+namespace {
+
+// Calls visit(first.setting, second.setting) for each that is no precision of FP32.
+template <class First, class Second, class Visit>
+void each_setting(First& first, Second& second, const Visit& visit) {
+  visit(first.allow_fp16_reduced_precision_reduction,
+        second.allow_fp16_reduced_precision_reduction);
+  visit(first.allow_bf16_reduced_precision_reduction,
+        second.allow_bf16_reduced_precision_reduction);
+  visit(first.cudnn_enabled, second.cudnn_enabled);
+  visit(first.cudnn_benchmark, second.cudnn_benchmark);
+  visit(first.cudnn_deterministic, second.cudnn_deterministic);
+  visit(first.deterministic_algorithms, second.deterministic_algorithms);
+  visit(first.threads, second.threads);
+}
+
+}  // namespace
 
 BackendsGuard::BackendsGuard(const Backends& backends) : before_(std::make_unique<Before>()) {
   backends.check();
+  const std::lock_guard lock(Before::mutex);
   const at::Context& context = at::globalContext();
-  const Backends now = Backends::current();
-  const auto keep = [](const auto& given, const auto& is, auto& kept) {
-    if (given) kept = is;
-  };
-  Backends& kept = before_->settings;
-  keep(backends.allow_fp16_reduced_precision_reduction, now.allow_fp16_reduced_precision_reduction,
-       kept.allow_fp16_reduced_precision_reduction);
-  keep(backends.allow_bf16_reduced_precision_reduction, now.allow_bf16_reduced_precision_reduction,
-       kept.allow_bf16_reduced_precision_reduction);
-  keep(backends.cudnn_enabled, now.cudnn_enabled, kept.cudnn_enabled);
-  keep(backends.cudnn_benchmark, now.cudnn_benchmark, kept.cudnn_benchmark);
-  keep(backends.cudnn_deterministic, now.cudnn_deterministic, kept.cudnn_deterministic);
-  keep(backends.deterministic_algorithms, now.deterministic_algorithms,
-       kept.deterministic_algorithms);
-  keep(backends.threads, now.threads, kept.threads);
+  Backends now = Backends::current();
+  each_setting(backends, now, [](const auto& given, auto& is) {
+    if (!given) is.reset();
+  });
+  before_->settings = std::move(now);
+  before_->settings.cuda_matmul_allow_tf32.reset();
+  before_->settings.cudnn_allow_tf32.reset();
+  before_->settings.mkldnn_fp32_precision.reset();
   before_->fp16 = context.allowFP16ReductionCuBLAS();
   before_->bf16 = context.allowBF16ReductionCuBLAS();
   before_->warn_only = context.deterministicAlgorithmsWarnOnly();
   if (sets_float32(backends)) before_->float32 = Float32Settings::now();
   backends.set();
+  Before::alive.push_back(before_.get());
 }
 
 BackendsGuard::~BackendsGuard() {
-  const Backends& kept = before_->settings;
-  kept.set();
-  if (before_->float32) before_->float32->put_back();
+  const std::lock_guard lock(Before::mutex);
+  auto& alive = Before::alive;
+  const auto self = std::find(alive.begin(), alive.end(), before_.get());
+  // What a later guard has set as well holds on, and that guard puts back what was before this one.
+  for (auto later = self + 1; later != alive.end(); ++later) before_->hand_to(**later);
+  alive.erase(self);
+  before_->put_back();
+}
+
+void BackendsGuard::Before::hand_to(Before& later) {
+  const auto both = [&](auto Backends::*setting) {
+    return (settings.*setting).has_value() && (later.settings.*setting).has_value();
+  };
+  if (both(&Backends::allow_fp16_reduced_precision_reduction)) later.fp16 = fp16;
+  if (both(&Backends::allow_bf16_reduced_precision_reduction)) later.bf16 = bf16;
+  if (both(&Backends::deterministic_algorithms)) later.warn_only = warn_only;
+  each_setting(settings, later.settings, [](auto& mine, auto& theirs) {
+    if (mine && theirs) theirs = std::exchange(mine, std::nullopt);
+  });
+  if (float32 && later.float32) later.float32 = std::exchange(float32, std::nullopt);
+}
+
+void BackendsGuard::Before::put_back() const {
+  settings.set();
+  if (float32) float32->put_back();
   at::Context& context = at::globalContext();
-  if (kept.allow_fp16_reduced_precision_reduction)
-    context.setAllowFP16ReductionCuBLAS(allows(before_->fp16), splits_k(before_->fp16));
-  if (kept.allow_bf16_reduced_precision_reduction)
-    context.setAllowBF16ReductionCuBLAS(allows(before_->bf16), splits_k(before_->bf16));
-  if (kept.deterministic_algorithms)
-    context.setDeterministicAlgorithms(*kept.deterministic_algorithms, before_->warn_only);
+  if (settings.allow_fp16_reduced_precision_reduction)
+    context.setAllowFP16ReductionCuBLAS(allows(fp16), splits_k(fp16));
+  if (settings.allow_bf16_reduced_precision_reduction)
+    context.setAllowBF16ReductionCuBLAS(allows(bf16), splits_k(bf16));
+  if (settings.deterministic_algorithms)
+    context.setDeterministicAlgorithms(*settings.deterministic_algorithms, warn_only);
 }
 
 bool keep_memory() {

@@ -51,7 +51,8 @@ struct Backends {
 
 /// The settings that are given hold until the end of the scope. The destructor puts them back as
 /// they were, whether they had been made by LibTorch's older functions, its newer ones, or both. Of
-/// several guards the last made ends first.
+/// several guards, in one thread or more, the last made holds; whichever ends last puts back what
+/// was before the first.
 class DEMI_API BackendsGuard {
  public:
   /// Throws as Backends::set.

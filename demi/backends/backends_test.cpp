@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -112,6 +113,35 @@ TEST(BackendsGuard, LeavesWhatIsNotGivenAsItIs) {
     }
     EXPECT_EQ(Backends::current(), before) << i;
   }
+}
+
+// Two fits in two threads: the first one that begins is the first one that ends.
+TEST(BackendsGuard, TheFirstMadeMayEndFirst) {
+  const Backends before = Backends::current();
+  const Backends other = all_others(before);
+  Backends only_cudnn;
+  only_cudnn.cudnn_benchmark = other.cudnn_benchmark;
+  auto first = std::make_unique<BackendsGuard>(other);
+  auto second = std::make_unique<BackendsGuard>(other);
+  auto third = std::make_unique<BackendsGuard>(only_cudnn);
+  first.reset();
+  EXPECT_EQ(Backends::current(), other) << "the second's";
+  second.reset();
+  Backends expected = before;
+  expected.cudnn_benchmark = other.cudnn_benchmark;
+  EXPECT_EQ(Backends::current(), expected) << "the third's";
+  third.reset();
+  EXPECT_EQ(Backends::current(), before);
+
+  // One that sets nothing, or something else, hands nothing on.
+  auto bystander = std::make_unique<BackendsGuard>(Backends());
+  auto outer = std::make_unique<BackendsGuard>(other);
+  auto inner = std::make_unique<BackendsGuard>(before);
+  bystander.reset();
+  inner.reset();
+  EXPECT_EQ(Backends::current(), other);
+  outer.reset();
+  EXPECT_EQ(Backends::current(), before);
 }
 
 TEST(BackendsGuard, PutsBackWhatBackendsDoNotTell) {
