@@ -6,11 +6,13 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "demi/core/error.h"
@@ -79,7 +81,17 @@ std::int64_t read_number(const char* file) {
   return stream >> value ? value : -1;
 }
 
-// What the operating system could give without swapping, and what the control group leaves.
+// What a limit of the process leaves (ulimit -v, -d); the greatest number without one.
+std::int64_t left_by_limit(int resource, const char* used) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 ||
+      limit.rlim_cur > static_cast<rlim_t>(std::numeric_limits<std::int64_t>::max()))
+    return std::numeric_limits<std::int64_t>::max();
+  return std::max<std::int64_t>(static_cast<std::int64_t>(limit.rlim_cur) - status_bytes(used), 0);
+}
+
+// What the operating system could give without swapping, and what the control group and the limits
+// of the process leave.
 std::int64_t free_host_bytes() {
   std::ifstream stream("/proc/meminfo");
   std::int64_t free = 0;
@@ -92,7 +104,7 @@ std::int64_t free_host_bytes() {
   const std::int64_t limit = read_number("/sys/fs/cgroup/memory.max");
   const std::int64_t used = read_number("/sys/fs/cgroup/memory.current");
   if (limit > 0 && used >= 0) free = std::min(free, limit - used);
-  return free;
+  return std::min({free, left_by_limit(RLIMIT_AS, "VmSize"), left_by_limit(RLIMIT_DATA, "VmData")});
 }
 
 }  // namespace
