@@ -12,6 +12,7 @@
 #include <string>
 
 #include "demi/core/error.h"
+#include "demi/profile/allocation_log.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
 #include "demi/train/trainer.h"
@@ -42,18 +43,37 @@ class OneBatch : public data::Loader {
   data::Batch batch_;
 };
 
-// Peak bytes of two training steps with a batch of that size, above the memory in use before.
-int64_t trial(const Config& config, const RunSpec& spec, const Workload& workload,
-              const data::Batch& some, int64_t size, c10::Device device) {
+// What two training steps with a batch of that size take above the memory in use before: bytes of
+// tensors or, on a CPU, those of the process if they are more. Tensors beyond the limit throw,
+// since a system that overcommits memory would end the process.
+double trial(const Config& config, const RunSpec& spec, const Workload& workload,
+             const data::Batch& some, int64_t size, c10::Device device, int64_t limit) {
   profile::quiet_down(device);
+  profile::reset_peak_resident_memory();
   const int64_t before = profile::memory_use(device).current_bytes;
-  const Network network = workload.make_network(0);
-  TrainerOptions options = trainer_options(config, spec, 1, device);
-  options.epochs = 2;
-  options.schedule = options.momentum_schedule = {};
-  Trainer(network, make_optimizer(config_of(config, spec), network), std::move(options))
-      .fit(OneBatch(some, size));
-  return profile::memory_use(device).peak_bytes - before;
+  const int64_t resident_before = profile::resident_memory().current_bytes;
+  {
+    const profile::AllocationLog guard(device, limit);
+    const Network network = workload.make_network(0);
+    TrainerOptions options = trainer_options(config, spec, 1, device);
+    options.epochs = 2;
+    options.schedule = options.momentum_schedule = {};
+    Trainer(network, make_optimizer(config_of(config, spec), network), std::move(options))
+        .fit(OneBatch(some, size));
+  }
+  const int64_t tensors = profile::memory_use(device).peak_bytes - before;
+  if (!device.is_cpu()) return static_cast<double>(tensors);
+  return static_cast<double>(
+      std::max(tensors, profile::resident_memory().peak_bytes - resident_before));
+}
+
+// A thread writes checkpoints from a copy of weights, moments and average.
+double checkpoint_bytes(const Workload& workload) {
+  constexpr double kTensors = 4;
+  double bytes = 0;
+  for (const at::Tensor& parameter : workload.make_network(0).module->parameters())
+    bytes += kTensors * static_cast<double>(parameter.nbytes());
+  return bytes;
 }
 
 // A training batch to try; of texts the one with the longest rows among the first fifty.
@@ -94,43 +114,62 @@ int64_t largest_batch(const std::function<double(int64_t)>& peak, double room, i
                          .advice = "use a smaller model or another device"});
   if (small == large) return most;
   if (at_large > room) return small;
-  const double of_one = std::max((at_large - at_small) / static_cast<double>(large - small), 1.0);
-  const double fixed = std::max(at_small - of_one * static_cast<double>(small), 0.0);
-  const double reckoned = (room - fixed) / of_one;
-  int64_t size = reckoned < static_cast<double>(most) ? static_cast<int64_t>(reckoned) : most;
-  // What was reckoned is tried, and made smaller until it holds.
-  while (size > large) {
-    const double needed = peak(size);
-    if (needed <= room) break;
-    size = std::isinf(needed) ? size / 2 : size - std::max<int64_t>(size / 10, 1);
+  struct Tried {
+    int64_t size;
+    double peak;
+  };
+  Tried before{small, at_small}, last{large, at_large};
+  int64_t bound = most;
+  while (true) {
+    const double of_one =
+        std::max((last.peak - before.peak) / static_cast<double>(last.size - before.size), 1.0);
+    const double predicted = static_cast<double>(last.size) + (room - last.peak) / of_one;
+    const int64_t size =
+        predicted < static_cast<double>(bound) ? static_cast<int64_t>(predicted) : bound;
+    if (size <= 2 * last.size) return bound < most ? last.size : size;
+    const int64_t next = std::min(size / 2, 8 * last.size);
+    if (const double needed = peak(next); needed <= room) {
+      before = last;
+      last = {next, needed};
+    } else {
+      bound = next - 1;
+    }
   }
-  return size;
 }
 
 int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workload& workload,
-                        c10::Device device) {
+                        c10::Device device, const BatchSearch& search) {
   profile::count_cpu_memory();
+  const auto share_of = [&](c10::Device place) {
+    const bool is_told = search.free_bytes > 0 && place == device;
+    return kShare * static_cast<double>(is_told ? search.free_bytes : profile::free_memory(place));
+  };
   const data::Batch some = widest_batch(*workload.train);
   int64_t most = std::max<int64_t>(workload.train->examples(), 1);
   // Synthetic data are made for the batch size, so memory alone sets it; they lie in the memory of
   // the host and of the device as long as the run lasts. Those here are of a provisional size.
-  const int64_t data_of_one = (config.dry_run ? 2 : config.batches) * synthetic_bytes(config);
+  const int64_t batches = config.dry_run ? 2 * config.accumulate : config.batches;
+  const auto data_of_one = static_cast<double>(batches * synthetic_bytes(config));
   if (data_of_one > 0)
-    most = std::clamp<int64_t>(
-        static_cast<int64_t>(kShare * static_cast<double>(profile::free_memory(c10::kCPU))) /
-            data_of_one,
-        1, std::numeric_limits<int32_t>::max());
-  // A trial that runs out of memory, where a limit is set that is not seen here, needs too much.
+    most = static_cast<int64_t>(std::clamp<double>(share_of(c10::kCPU) / data_of_one, 1,
+                                                   std::numeric_limits<int32_t>::max()));
+  const double fixed = device.is_cpu() ? checkpoint_bytes(workload) : 0;
+  const double room = share_of(device);
+  // A trial that runs out of memory needs too much.
   const auto peak = [&](int64_t size) {
+    const double data = static_cast<double>(size) * data_of_one + fixed;
+    double needed = std::numeric_limits<double>::infinity();
     try {
-      return static_cast<double>(trial(config, spec, workload, some, size, device)) +
-             static_cast<double>(size) * static_cast<double>(data_of_one);
+      if (data < room)
+        needed = data + trial(config, spec, workload, some, size, device,
+                              static_cast<int64_t>(room - data));
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
-      return std::numeric_limits<double>::infinity();
     }
+    if (search.tried) search.tried({size, needed, room});
+    return needed;
   };
-  return largest_batch(peak, kShare * static_cast<double>(profile::free_memory(device)), most);
+  return largest_batch(peak, room, most);
 }
 
 }  // namespace demi::train

@@ -20,16 +20,36 @@ DEMI_API bool is_out_of_memory(const std::exception& error);
 /// are not synthetic.
 DEMI_API int64_t synthetic_bytes(const Config& config);
 
-/// The largest batch size whose training step fits in 80 % of the free memory of the device: found
-/// by trial steps of two sizes, an extrapolation, and one trial of the result. At most the number
-/// of training examples; synthetic data are made for the batch size, so they get as many examples
-/// as fit in memory beside the step. Throws TrainingError if 8 examples do not fit.
+/// One trial of the search: two training steps with a batch of that size.
+struct BatchTrial {
+  int64_t size = 0;
+  double needed_bytes = 0;  // by a whole run; infinite: memory ran out
+  double room_bytes = 0;    // that the run may take
+};
+
+struct BatchSearch {
+  /// Free memory of the device; 0: profile::free_memory().
+  int64_t free_bytes = 0;
+  /// Called after each trial.
+  std::function<void(const BatchTrial&)> tried;
+};
+
+/// The largest batch size with which a run is predicted to take at most 80 % of the free memory of
+/// the device, as largest_batch finds it. Counted are the tensors of a training step or, on a CPU,
+/// the memory of the process if that is more; synthetic data, which are made for the batch size;
+/// and the copy of the state from which a checkpoint is written. A trial on a CPU has a limit of
+/// its own and is never larger than half of what is predicted to fit, since the system would end
+/// the process rather than refuse memory. At most the number of training examples. Throws
+/// TrainingError if 8 examples do not fit.
 DEMI_API int64_t find_batch_size(const Config& config, const RunSpec& spec,
-                                 const Workload& workload, c10::Device device);
+                                 const Workload& workload, c10::Device device,
+                                 const BatchSearch& search = {});
 
 /// The search of find_batch_size: the largest size, at most `most`, whose `peak` (bytes; infinite:
-/// memory ran out) is at most `room`. Extrapolates the peaks of 8 and 32 in a straight line, tries
-/// the result, and makes it smaller until it fits. Throws TrainingError if 8 do not fit.
+/// memory ran out) is at most `room`. From 8 and 32 on each trial is at most eight times the one
+/// before and at most half of what the line through the last two predicts; the result is at most
+/// twice the largest trial that fits, or that trial itself if a larger one did not. Throws
+/// TrainingError if 8 do not fit.
 DEMI_API int64_t largest_batch(const std::function<double(int64_t)>& peak, double room,
                                int64_t most);
 

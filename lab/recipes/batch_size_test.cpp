@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <new>
@@ -30,18 +31,33 @@ TEST(LargestBatch, FillsTheRoom) {
   EXPECT_EQ(largest_batch(line, 2'000, 5), 5);
 }
 
-TEST(LargestBatch, BecomesSmallerUntilItHolds) {
-  const auto steeper = [](int64_t size) { return line(size) + (size > 500 ? 1e6 : 0); };
-  const int64_t size = largest_batch(steeper, 100'000, 1 << 30);
-  EXPECT_LE(size, 500);
-  EXPECT_GT(size, 400);
+// Where memory is overcommitted, a trial beyond the limit ends the process.
+TEST(LargestBatch, TriesHalfOfWhatItPredictsAtMost) {
+  for (const double room : {1e4, 1e5, 1e6, 1e9}) {
+    double most = 0;
+    const auto noted = [&](int64_t size) {
+      most = std::max(most, line(size));
+      return line(size);
+    };
+    const int64_t size = largest_batch(noted, room, 1 << 30);
+    EXPECT_LE(line(size), room);
+    EXPECT_LE(most, 0.51 * room + 1000) << "of line(8) and line(32) at least";
+  }
+}
+
+// What grows faster than a line is met on the way, in steps of at most eight times.
+TEST(LargestBatch, StaysWithinWhatTurnsOutToBeSteeper) {
   std::vector<int64_t> tried;
   const auto limited = [&](int64_t of) {
     tried.push_back(of);
     return of > 1000 ? std::numeric_limits<double>::infinity() : line(of);
   };
-  EXPECT_EQ(largest_batch(limited, 81'000, 1 << 30), 1'000);
-  EXPECT_EQ(tried, (std::vector<int64_t>{8, 32, 8'000, 4'000, 2'000, 1'000}));
+  EXPECT_EQ(largest_batch(limited, 81'000, 1 << 30), 511);
+  EXPECT_EQ(tried, (std::vector<int64_t>{8, 32, 256, 2'048, 1'023, 511}));
+  const auto square = [](int64_t of) { return static_cast<double>(of * of); };
+  const int64_t size = largest_batch(square, 1e8, 1 << 30);
+  EXPECT_LE(size, 10'000 * 5 / 4);
+  EXPECT_GE(size, 5'000);
 }
 
 TEST(LargestBatch, SaysThatNothingFits) {
@@ -146,6 +162,35 @@ TEST(FindBatchSize, OfSyntheticDataIsSetByMemory) {
   EXPECT_GT(find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU),
             10 * size)
       << "data of a hundredth";
+}
+
+// A whole run takes what its data take, too: 50 batches of rows. The figure of free memory stands
+// in for a machine, so that nothing is filled here.
+TEST(FindBatchSize, CountsDataAndTheProcess) {
+  Config config = small_config();
+  config.batches = 1000;  // 64,000 bytes of data for each row of a batch
+  constexpr int64_t kFree = int64_t{1} << 30;
+  std::vector<BatchTrial> trials;
+  const int64_t size = find_batch_size(
+      config, parse_run("fp32"), small_workload(config), c10::kCPU,
+      {.free_bytes = kFree, .tried = [&](const BatchTrial& one) { trials.push_back(one); }});
+  EXPECT_LE(static_cast<double>(size) * 64'000, 0.8 * kFree);
+  EXPECT_GE(static_cast<double>(size) * 64'000, 0.5 * kFree) << "and not much less";
+  ASSERT_GE(trials.size(), 3U);
+  for (const BatchTrial& one : trials) {
+    EXPECT_LE(2 * one.size, std::max<int64_t>(size, 64));
+    EXPECT_GE(one.needed_bytes, static_cast<double>(one.size) * 64'000);
+    EXPECT_EQ(one.room_bytes, 0.8 * kFree);
+  }
+}
+
+// The limit of a trial comes before the system's.
+TEST(FindBatchSize, ATrialBeyondItsLimitIsNoDeath) {
+  Config config = small_config();
+  config.data = "cifar10";  // any that is not synthetic
+  EXPECT_THROW(find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU,
+                               {.free_bytes = 2'000, .tried = {}}),
+               TrainingError);
 }
 
 TEST(IsOutOfMemory, IsToldFromOtherErrors) {
