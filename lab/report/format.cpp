@@ -31,6 +31,12 @@ std::string group_thousands(std::string digits) {
 
 }  // namespace
 
+std::string format_loss(double loss) {
+  if (!std::isfinite(loss)) return format_number(loss);
+  const bool small = loss != 0 && std::fabs(loss) < 1e-3;
+  return small ? fmt::format("{:.3e}", loss) : fmt::format("{:.4f}", loss);
+}
+
 ByteUnit byte_unit(double largest) {
   static constexpr std::array<const char*, 6> kNames = {"B", "kB", "MB", "GB", "TB", "PB"};
   std::size_t power = 0;

@@ -44,6 +44,9 @@ DEMI_API std::string format_fixed(double value, int decimals);
 /// At most `digits` significant digits, no trailing zeros: "0.001", "65536", "1.5e-07".
 DEMI_API std::string format_number(double value, int digits = 4);
 
+/// A loss: "0.4312", "1.234e-05" where four decimals would leave no digit, "nan".
+DEMI_API std::string format_loss(double loss);
+
 /// For a column of one unit: the unit that gives `largest` one to three digits before the point,
 /// and what to divide by.
 struct ByteUnit {

@@ -141,7 +141,7 @@ Metrics read_metrics(const std::filesystem::path& path) {
 void keep_metrics(const std::filesystem::path& path,
                   const std::function<bool(const MetricFields&)>& keep) {
   if (!std::filesystem::exists(path)) return;
-  AtomicFile file(path, kOtherRunsFolder);
+  AtomicFile file(std::filesystem::canonical(path), kOtherRunsFolder);  // a link stays one
   for_each_line(path, [&](const std::string& text) {
     const Json line = Json::parse(text, nullptr, false);
     if (!line.is_object() || keep(from_json(line))) file.write(text + "\n");

@@ -29,13 +29,6 @@ double share_done(const ProgressState& state) {
   return std::clamp(static_cast<double>(state.step) / static_cast<double>(state.steps), 0.0, 1.0);
 }
 
-// Four decimals, or as many digits of a loss that would have none left.
-std::string loss_text(double loss) {
-  if (!std::isfinite(loss)) return format_number(loss);
-  const bool small = loss != 0 && std::fabs(loss) < 1e-3;
-  return small ? fmt::format("{:.3e}", loss) : fmt::format("{:.4f}", loss);
-}
-
 std::string joined(const std::vector<Part>& parts) {
   std::string out;
   for (const Part& part : parts) {
@@ -62,10 +55,11 @@ std::vector<Part> parts_of(const ProgressState& state,
   } else {
     add(5, fmt::format("step {}", format_count(state.step)));
   }
-  if (state.loss) add(3, "loss " + loss_text(*state.loss));
+  if (state.loss) add(3, "loss " + format_loss(*state.loss));
   if (state.accuracy) add(7, "accuracy " + format_percent(*state.accuracy));
   if (state.correct)
     add(12, fmt::format("({}/{})", format_count(*state.correct), format_count(state.examples)));
+  if (!state.remark.empty()) add(3, state.remark);
   if (state.learning_rate) add(9, fmt::format("lr {:.2e}", *state.learning_rate));
   if (state.loss_scale) add(10, "scale " + format_number(*state.loss_scale));
   if (state.items_per_second) add(8, format_rate(*state.items_per_second, state.items));

@@ -12,9 +12,10 @@ namespace demi::report {
 
 /// Progress of a run. Empty fields are unknown and not shown.
 struct ProgressState {
-  std::string run;    // "bf16"; "" if there is only one
-  std::string phase;  // "evaluating"; "" while training
-  int epoch = 1;      // from 1
+  std::string run;     // "bf16"; "" if there is only one
+  std::string phase;   // "evaluating", "training" and "test" at an epoch's end; "" while training
+  std::string remark;  // behind the figures: "saved as the best"
+  int epoch = 1;       // from 1
   int epochs = 1;
   std::int64_t step = 0;                 // done in this epoch
   std::int64_t steps = 0;                // of this epoch; 0: not known

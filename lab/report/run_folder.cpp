@@ -78,6 +78,25 @@ fs::path make_numbered(const fs::path& root, std::string_view name) {
   }
 }
 
+/// NAME.PID.tmp, which an AtomicFile of a killed process left.
+bool is_temporary(std::string name) {
+  constexpr std::string_view kEnding = ".tmp";
+  if (!name.ends_with(kEnding)) return false;
+  name.resize(name.size() - kEnding.size());
+  const std::size_t digits = name.find_last_not_of("0123456789");
+  return digits != name.npos && digits > 0 && digits + 1 < name.size() && name[digits] == '.';
+}
+
+void remove_temporary_files(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    if (is_temporary(entry->path().filename()) && fs::is_regular_file(entry->symlink_status()))
+      found.push_back(entry->path());
+  for (const fs::path& file : found) fs::remove(file, error);
+}
+
 void check_space(const fs::path& folder, std::uint64_t needed_bytes) {
   struct statvfs disk {};
   if (::statvfs(folder.c_str(), &disk) != 0) return;  // unknown is not too little
@@ -133,6 +152,7 @@ RunFolder RunFolder::open(const fs::path& folder) {
                      .seen = folder.string(),
                      .advice = "look into " + runs_root().string() + " for the runs there are"});
   }
+  remove_temporary_files(folder);
   return RunFolder(folder);
 }
 

@@ -34,7 +34,8 @@ class DEMI_API RunFolder {
   static RunFolder create(std::string_view name, const std::filesystem::path& root = runs_root(),
                           std::uint64_t needed_bytes = 0);
 
-  /// An existing folder, to go on with a run. Throws DataError if there is none.
+  /// An existing folder, to go on with a run, which this process holds: what a killed process was
+  /// writing there (NAME.PID.tmp) is removed. Throws DataError if there is none.
   static RunFolder open(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
