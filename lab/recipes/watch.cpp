@@ -8,6 +8,7 @@
 #include "lab/recipes/health.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/what_if.h"
+#include "lab/report/format.h"
 
 namespace demi::train {
 namespace {
@@ -45,6 +46,9 @@ void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) 
 }
 
 void ShowProgress::resume(const History& history, int64_t step_examples) {
+  for (const EpochRecord& epoch : history.epochs)
+    if (epoch.validation && (!view_->best || epoch.validation->better_than(*view_->best)))
+      view_->best = epoch.validation;
   const auto ended = static_cast<int64_t>(history.epochs.size());
   if (history.steps.empty() || history.steps.back().epoch <= ended) return;
   View& view = *view_;
@@ -90,18 +94,43 @@ void ShowProgress::on_evaluate_begin(int64_t) {
   progress_.update(view_->state);
 }
 
+// One line for training and one for the test set, so that no figure is taken for the other's.
 void ShowProgress::on_epoch_end(const EpochRecord& epoch) {
   report::ProgressState& state = view_->state;
-  state.phase.clear();
-  state.loss = epoch.validation ? epoch.validation->loss : epoch.loss;
-  state.accuracy = epoch.validation ? epoch.validation->accuracy : epoch.accuracy;
-  state.examples = epoch.validation ? epoch.validation->examples : epoch.examples;
-  state.correct.reset();
-  if (state.accuracy)
-    state.correct = std::llround(*state.accuracy * static_cast<double>(state.examples));
   if (epoch.seconds > 0)
     state.items_per_second = static_cast<double>(epoch.examples) / epoch.seconds;
+  keep_line("training", epoch.loss, epoch.accuracy, epoch.examples);
+  if (!epoch.validation) return;
+  const Evaluation& test = *epoch.validation;
+  for (const auto& [name, value] : test.metrics)
+    state.remark += (state.remark.empty() ? "" : "  ") + name + " " + report::format_percent(value);
+  if (!view_->best || test.better_than(*view_->best)) {
+    view_->best = test;
+    state.remark += state.remark.empty() ? "" : "  ";
+    state.remark += keeps_best_ ? "saved as the best" : "the best so far";
+  }
+  const auto training = state;
+  state.learning_rate.reset();
+  state.loss_scale.reset();
+  state.items_per_second.reset();
+  state.memory_bytes.reset();
+  keep_line("test", test.loss, test.accuracy, test.examples);
+  state = training;
+  state.phase.clear();
+  state.remark.clear();
+}
+
+void ShowProgress::keep_line(const char* phase, double loss, std::optional<double> accuracy,
+                             int64_t examples) {
+  report::ProgressState& state = view_->state;
+  state.phase = phase;
+  state.loss = loss;
+  state.accuracy = accuracy;
+  state.examples = examples;
+  state.correct.reset();
+  if (accuracy) state.correct = std::llround(*accuracy * static_cast<double>(examples));
   progress_.end_epoch(state);
+  state.phase.clear();
 }
 
 FileMetrics::FileMetrics(std::filesystem::path folder)

@@ -34,6 +34,9 @@ class DEMI_API ShowProgress : public Callback {
   /// call is on_epoch_begin, of the epoch in which it stands or of the next one.
   void resume(const History& history, int64_t step_examples);
 
+  /// The state after the best epoch is kept, and the line of an epoch says so.
+  void set_keeps_best(bool keeps) { keeps_best_ = keeps; }
+
   /// What examples are called: "images".
   void set_items(std::string items) { items_ = std::move(items); }
 
@@ -48,18 +51,21 @@ class DEMI_API ShowProgress : public Callback {
  private:
   struct View {
     report::ProgressState state;
-    double seconds = 0;      // of the epoch's steps
-    int64_t first_step = 0;  // of the epoch, minus one
-    double loss = 0;         // fading mean, so that the figure can be read
-    bool goes_on = false;    // within the epoch of `state`, which on_epoch_begin is to come for
+    double seconds = 0;              // of the epoch's steps
+    int64_t first_step = 0;          // of the epoch, minus one
+    double loss = 0;                 // fading mean, so that the figure can be read
+    std::optional<Evaluation> best;  // of the tests so far
+    bool goes_on = false;  // within the epoch of `state`, which on_epoch_begin is to come for
   };
 
   void begin(View& view) const;
+  void keep_line(const char* phase, double loss, std::optional<double> accuracy, int64_t examples);
 
   report::Progress progress_;
   std::map<std::string, View> views_;  // by run
   View* view_;                         // of the present one
   std::string items_ = "images";
+  bool keeps_best_ = false;
   c10::Device device_;
 };
 

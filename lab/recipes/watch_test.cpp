@@ -41,6 +41,35 @@ TEST(ShowProgress, CountsWhatWasRightInThisEpochAndThenInTheTest) {
   }
 }
 
+// The figures of the test stood where those of training had been, without a word.
+TEST(ShowProgress, AnEpochEndsWithALineOfTrainingAndOneOfTheTest) {
+  std::ostringstream out;
+  ShowProgress show(out, {}, c10::kCPU);
+  show.set_keeps_best(true);
+  const auto end_of = [&](int64_t epoch, double test_loss) {
+    show.on_epoch_begin(epoch, 3, 1);
+    show.on_step({.step = epoch, .loss = 9}, 4);
+    out.str("");
+    EpochRecord record{.epoch = epoch, .examples = 4, .loss = 3.19, .accuracy = 0.5};
+    record.validation =
+        Evaluation{.loss = test_loss, .metrics = {{"top5_accuracy", 0.75}}, .examples = 8};
+    show.on_epoch_end(record);
+    return out.str();
+  };
+  const std::string first = end_of(1, 7.5), second = end_of(2, 8.5), third = end_of(3, 6.5);
+  EXPECT_EQ(std::count(first.begin(), first.end(), '\n'), 2) << first;
+  const std::string training = first.substr(0, first.find('\n')),
+                    test = first.substr(first.find('\n'));
+  EXPECT_THAT(training, HasSubstr("epoch 1/3  training"));
+  EXPECT_THAT(training, HasSubstr("loss 3.1900  accuracy 50.00 %  (2/4)"));
+  EXPECT_THAT(test, HasSubstr("epoch 1/3  test"));
+  EXPECT_THAT(test, HasSubstr("loss 7.5000"));
+  EXPECT_THAT(test, HasSubstr("top5_accuracy 75.00 %"));
+  EXPECT_THAT(test, HasSubstr("saved as the best"));
+  EXPECT_THAT(second, Not(HasSubstr("best")));
+  EXPECT_THAT(third, HasSubstr("saved as the best"));
+}
+
 TEST(ShowProgress, ALossWithoutAccuracyHasNoCounts) {
   std::ostringstream out;
   ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
