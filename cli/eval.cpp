@@ -20,6 +20,8 @@ struct EvalArguments {
 
 nlohmann::ordered_json eval_json(const train::SavedResult& result, const std::string& file) {
   nlohmann::ordered_json json{{"file", file}, {"trained_in", result.trained_in}};
+  json["note"] =
+      result.note.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.note);
   json["runs"] = nlohmann::ordered_json::array();
   for (const train::SavedRun& run : result.runs) {
     nlohmann::ordered_json row{{"precision", run.precision}, {"test_loss", run.evaluation.loss}};
@@ -60,6 +62,7 @@ report::Table eval_table(const train::SavedResult& result, const std::string& fi
   }
   table.notes = {fmt::format("{} examples; trained in {}", result.runs.front().evaluation.examples,
                              result.trained_in)};
+  if (!result.note.empty()) table.notes.push_back(result.note + ".");
   return table;
 }
 

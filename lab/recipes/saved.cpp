@@ -1,5 +1,9 @@
 #include "lab/recipes/saved.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
@@ -27,6 +31,33 @@ Network loaded(const Config& config, const Workload& workload,
   return network;
 }
 
+// A run may have been tested on a part of the test set, or on its training batches.
+std::string difference_to_run(const Config& run, const SavedOptions& options) {
+  if (run.overfit_batches > 0)
+    return "the run was tested on its own training batches (--overfit-batches), this is the test "
+           "set";
+  const int64_t tested = run.test_limit > 0 ? run.test_limit
+                         : run.limit > 0    ? std::max<int64_t>(1, run.limit / 6)
+                                            : 0;
+  if (tested == options.limit) return "";
+  const auto count = [](int64_t limit) {
+    return limit == 0 ? std::string("all") : std::to_string(limit);
+  };
+  return fmt::format("the run was tested on {} examples; --limit {} tests the same", count(tested),
+                     tested);
+}
+
+// A saved model has neither gradients nor a scale.
+void require_meaning(const RunSpec& run) {
+  const bool scales = run.loss_scale.kind != LossScale::Kind::automatic;
+  if (!scales && run.skip && run.autocast) return;
+  throw UsageError({.where = "--precision",
+                    .what = "a test has no gradients to scale or to skip, and is in a region as "
+                            "shipped",
+                    .seen = run.label,
+                    .accepted = "a precision, with fp32-part=NAME or op-policy=FILE if wanted"});
+}
+
 }  // namespace
 
 SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions& options) {
@@ -40,18 +71,25 @@ SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions
                       .what = "limit is out of range",
                       .seen = std::to_string(options.limit),
                       .accepted = "0 (all) or more"});
-  info.config.limit = 0;
+  SavedResult result{.trained_in = std::string(info.precision.name),
+                     .note = difference_to_run(info.config, options)};
+  info.config.limit = info.config.overfit_batches = 0;
   info.config.test_limit = options.limit;
-  SavedResult result{.trained_in = std::string(info.precision.name)};
   const bool trained_in_fp32 = result.trained_in == "fp32";
   const auto runs = !options.precisions.empty() ? parse_runs(options.precisions)
                     : trained_in_fp32           ? parse_runs("fp32")
                                                 : parse_runs("fp32," + result.trained_in);
   const Workload workload = load_workload(info.config, device);
+  for (const RunSpec& run : runs) require_meaning(run);
   if (!workload.test)
     throw UsageError({.where = "train.evaluate_saved",
                       .what = "the model was trained on data without a test set",
                       .seen = info.config.data});
+  if (options.top_k > 0 && info.config.loss == "bce")
+    throw UsageError({.where = "--top-k",
+                      .what = "the model has one output, which is among the k likeliest always",
+                      .seen = std::to_string(options.top_k),
+                      .advice = "leave it out"});
   result.top_k = top_k_of(options.top_k > 0 ? options.top_k : info.config.top_k,
                           static_cast<int64_t>(workload.classes.size()));
   std::vector<Metric> metrics;
@@ -67,7 +105,8 @@ SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions
                                             .op_policy = op_policy_of(config),
                                             .loss = loss_function_of(config),
                                             .metrics = metrics,
-                                            .flush_subnormals = info.config.flush_subnormals});
+                                            .flush_subnormals = info.config.flush_subnormals,
+                                            .backends = backends_of(info.config)});
     if (run.label == "fp32") fp32 = evaluation.accuracy;
     result.runs.push_back({.precision = run.label, .evaluation = evaluation});
   }

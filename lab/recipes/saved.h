@@ -28,6 +28,9 @@ struct SavedRun {
 
 struct SavedResult {
   std::string trained_in;
+  /// How this test differs from the one in the run's table: of more examples, or of others. Empty:
+  /// in nothing.
+  std::string note;
   std::vector<SavedRun> runs;
   int64_t top_k = 0;  // of the metric beside the accuracy; 0: none
 };
