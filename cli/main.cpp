@@ -1,9 +1,11 @@
 // The `demi` program: parse, call the library, print, exit code.
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/commands.h"
@@ -13,6 +15,7 @@
 #include "cli/stop.h"
 #include "demi/backends/backends.h"
 #include "demi/core/nearest.h"
+#include "lab/recipes/config.h"
 
 namespace demi::cli {
 namespace {
@@ -45,12 +48,53 @@ std::vector<std::string> names_of(const CLI::App& app) {
   return names;
 }
 
+// What people type who know another program, and what is meant here, if the command has `option`.
+struct Meant {
+  std::string_view word, option, text;
+};
+constexpr Meant kMeant[] = {
+    {"--mp", "--runs", "--runs fp32,bf16"},
+    {"--mixed-precision", "--runs", "--runs fp32,bf16"},
+    {"--amp", "--mp", "--mp"},
+    {"--amp", "--runs", "--runs fp32,bf16"},
+    {"--half", "--precision", "--precision fp16"},
+    {"--half", "--runs", "--runs fp32,fp16"},
+    {"--fp16", "--precision", "--precision fp16"},
+    {"--fp16", "--runs", "--runs fp32,fp16"},
+    {"--bf16", "--precision", "--precision bf16"},
+    {"--bf16", "--runs", "--runs fp32,bf16"},
+    {"--precision", "--runs", "--runs fp32,bf16"},
+    {"--loss-scale", "--runs", "--runs fp32,fp16:scale=128"},
+    {"--gpu", "--device", "--device cuda"},
+    {"--cuda", "--device", "--device cuda"},
+    {"--cpu", "--device", "--device cpu"},
+    {"fit", "", "train"},
+    {"evaluate", "", "eval"},
+    {"test", "", "eval"},
+    {"validate", "", "eval"},
+    {"benchmark", "", "bench"},
+};
+
+std::string by_meaning(const CLI::App& command, const std::string& word) {
+  const std::vector<std::string> names = names_of(command);
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  for (const Meant& meant : kMeant)
+    if (word == meant.word && has(meant.option.empty() ? meant.text : meant.option))
+      return std::string(meant.text);
+  if (!word.starts_with("--")) return "";
+  const std::string setting = "--" + train::setting_meant(word.substr(2));
+  return has(setting) ? setting : "";
+}
+
 // "unknown command bench-matmul; known: compare, train, ..."
 std::string unexpected(const CLI::App& command, const std::string& word) {
   const std::vector<std::string> commands = commands_of(command);
   const char* kind = word.starts_with("-") ? "option" : commands.empty() ? "argument" : "command";
   const std::string text = std::string("unknown ") + kind + " " + word;
-  const std::string near = nearest(word, names_of(command));
+  std::string near = by_meaning(command, word);
+  if (near.empty()) near = nearest(word, names_of(command));
   if (!near.empty()) return text + "; did you mean " + near + "?";
   if (commands.empty() || word.starts_with("-")) return text;
   std::string known;
@@ -86,13 +130,23 @@ int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
   return kUsage;
 }
 
+// "demi help train" is "demi train --help".
+std::vector<std::string> without_help_command(std::vector<std::string> reversed) {
+  if (reversed.empty() || reversed.back() != "help") return reversed;
+  reversed.pop_back();
+  reversed.insert(reversed.begin(), "--help");
+  return reversed;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Mixed precision training for C++, on LibTorch", "demi"};
   app.set_version_flag("--version", "demi " DEMI_VERSION);
   app.get_formatter()->column_width(36);
+  // Scripts append what they change: of one option given twice the last counts.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_commands(app);
   try {
-    app.parse(arguments_for_parser(argc, argv));
+    app.parse(without_help_command(arguments_for_parser(argc, argv)));
     return kDone;
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);

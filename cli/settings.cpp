@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
+#include "cli/output.h"
+#include "lab/recipes/effects.h"
 #include "lab/recipes/recipe.h"
 
 namespace demi::cli {
@@ -19,29 +24,25 @@ std::string lower_first(std::string text) {
 void SettingOptions::add(CLI::App& command, const train::Setting& setting,
                          const train::Config& shown) {
   const std::string value = setting.get(shown);
-  const auto note = [this, name = setting.name](const std::string& text,
-                                                const std::string& source) {
-    typed_.push_back({name, text, source});
-  };
   if (!setting.is_flag) {
     const std::string option = "--" + setting.name;
-    command
-        .add_option_function<std::string>(
-            option, [note, option](const std::string& text) { note(text, option); },
-            setting.help + (value.empty() ? "" : " [" + value + "]"))
-        ->type_name(setting.type)
-        ->group(setting.group);
+    CLI::Option* added = command.add_option(
+        option, [](const CLI::results_t&) { return true; },
+        setting.help + (value.empty() ? "" : " [" + value + "]"));
+    added->type_name(setting.type)->group(setting.group);
+    added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    forms_[added] = {.setting = setting.name, .option = option};
     return;
   }
   // The form that changes something is shown, the other one is taken too.
   const std::string yes = "--" + setting.name, no = "--no-" + setting.name;
   const bool on = value == "true";
   const auto flag = [&](const std::string& option, const std::string& text, bool visible) {
-    command
-        .add_flag_callback(
-            option, [note, option, text] { note(text, option); },
-            visible && on ? "Turn off: " + lower_first(setting.help) : setting.help)
-        ->group(visible ? setting.group : "");
+    CLI::Option* added = command.add_flag(
+        option, visible && on ? "Turn off: " + lower_first(setting.help) : setting.help);
+    added->group(visible ? setting.group : "");
+    added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    forms_[added] = {.setting = setting.name, .option = option, .text = text};
   };
   flag(yes, "true", !on);
   flag(no, "false", on);
@@ -60,12 +61,7 @@ std::string set_by(const train::Recipe& recipe, const train::Config& shown) {
   std::string text;
   for (const train::Setting& setting : train::settings()) {
     const std::string value = setting.get(recipe.config);
-    if (value == setting.get(shown)) continue;
-    if (setting.is_flag) {
-      text += (value == "true" ? " --" : " --no-") + setting.name;
-    } else {
-      text += " --" + setting.name + " " + (value.empty() ? "''" : value);
-    }
+    if (value != setting.get(shown)) text += option_text(setting, value);
   }
   return text;
 }
@@ -87,10 +83,19 @@ std::string footer(const CLI::App& command, const train::Recipe* by_default,
 
 }  // namespace
 
+std::string option_text(const train::Setting& setting, const std::string& value) {
+  if (setting.is_flag) return (value == "true" ? " --" : " --no-") + setting.name;
+  const bool is_plain =
+      value.find_first_of(" '\"\\$&;|<>()*?") == std::string::npos && !value.empty();
+  return " --" + setting.name + " " + (is_plain ? value : "'" + value + "'");
+}
+
 void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe,
                             const std::set<std::string>& without) {
   const train::Recipe* by_default = recipe_of(default_recipe);
   const train::Config shown = by_default ? by_default->config : train::Config();
+  command_ = &command;
+  without_ = without;
   command.footer([&command, by_default, shown] { return footer(command, by_default, shown); });
   command.add_option("--config", file_,
                      "JSON file of settings, such as a run folder's config.json; weaker than the "
@@ -100,46 +105,95 @@ void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe
 }
 
 void SettingOptions::add_mixed_flag(CLI::App& command) {
-  command
-      .add_flag_callback(
-          "--mp,--mixed-precision",
-          [this] {
-            typed_.push_back({"precision", "mixed", "--mixed-precision"});
-          },
-          "--precision fp16 on CUDA, bf16 on a CPU")
-      ->group("Precision");
+  CLI::Option* added = command.add_flag(std::string("--mp,--mixed-precision"),
+                                        std::string("--precision fp16 on CUDA, bf16 on a CPU"));
+  added->group("Precision");
+  added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  forms_[added] = {.setting = "precision", .option = "--mixed-precision", .text = "mixed"};
+}
+
+// In the order in which they were typed, which CLI11 keeps by value: of those that write one
+// setting the last one counts.
+std::vector<train::Assignment> SettingOptions::typed_ones() const {
+  std::vector<train::Assignment> all;
+  std::map<const CLI::Option*, std::size_t> seen;
+  for (const CLI::Option* option : command_->parse_order()) {
+    const auto form = forms_.find(option);
+    if (form == forms_.end()) continue;
+    const auto& [setting, name, text] = form->second;
+    const std::string given = option->results().at(seen[option]++);
+    std::string value = text.empty() ? given : text;
+    if (!text.empty() && given == "false") value = text == "false" ? "true" : "false";
+    std::erase_if(all, [&](const train::Assignment& a) { return a.name == setting; });
+    all.push_back({setting, std::move(value), name});
+  }
+  return all;
 }
 
 std::vector<train::Assignment> SettingOptions::given() const {
   std::vector<train::Assignment> all;
-  if (!file_.empty()) all = train::read_config_file(file_);
-  const std::vector<train::Assignment> environment = train::read_environment();
-  all.insert(all.end(), environment.begin(), environment.end());
-  all.insert(all.end(), typed_.begin(), typed_.end());
+  train::Config tried;  // a word that is none is said, whether it counts or not
+  const auto add_all = [&](const std::vector<train::Assignment>& some, bool of_file) {
+    for (const train::Assignment& a : some) {
+      if (!without_.contains(a.name)) {
+        all.push_back(a);
+        continue;
+      }
+      const train::Config before = tried;
+      train::set(tried, a.name, a.text, a.source);
+      const bool is_about_runs = a.name == "precision" || a.name == "loss-scale";
+      const bool differs = train::to_json(before) != train::to_json(tried);
+      if (!of_file || (is_about_runs && differs)) ignored_.insert(a.source);
+    }
+  };
+  if (!file_.empty()) add_all(train::read_config_file(file_), /*of_file=*/true);
+  add_all(train::read_environment(), /*of_file=*/false);
+  const std::vector<train::Assignment> typed = typed_ones();
+  all.insert(all.end(), typed.begin(), typed.end());
   return all;
 }
 
+void SettingOptions::note_ignored() const {
+  for (const std::string& source : std::exchange(ignored_, {}))
+    note(source + " has no effect on demi " + command_->get_name() +
+         (command_->get_option_no_throw("--runs") ? ": --runs names precisions and scales"
+                                                  : ", which has no such option"));
+}
+
 train::Config SettingOptions::resolve(train::Config config) const {
-  for (const train::Assignment& a : given()) train::set(config, a.name, a.text, a.source);
+  const std::vector<train::Assignment> all = given();
+  note_ignored();
+  for (const train::Assignment& a : all) train::set(config, a.name, a.text, a.source);
   train::check(config);
+  check_effects(config, all);
   return config;
+}
+
+void SettingOptions::check_effects(train::Config config,
+                                   const std::vector<train::Assignment>& given) const {
+  if (without_.contains("precision")) config.precision = "mixed";  // each run has its own
+  train::check_effects(config, given);
 }
 
 std::string SettingOptions::recipe_of_file() const {
   return file_.empty() ? "" : train::recipe_of_config_file(file_);
 }
 
+train::RunsOfFile SettingOptions::runs_of_file() const {
+  return file_.empty() ? train::RunsOfFile() : train::runs_of_config_file(file_);
+}
+
 std::string SettingOptions::typed() const {
-  std::string line;
-  for (const train::Assignment& a : typed_) {
-    const bool is_flag = a.source == "--no-" + a.name ||
-                         (a.text == "true" && a.source == "--" + a.name) || a.text == "mixed";
-    const bool plain =
-        a.text.find_first_of(" '\"\\$&;|<>()*?") == std::string::npos && !a.text.empty();
-    line += " " + a.source;
-    if (!is_flag) line += plain ? " " + a.text : " '" + a.text + "'";
+  std::string line = file_.empty() ? "" : " --config '" + file_ + "'";
+  for (const train::Assignment& a : typed_ones()) {
+    if (a.source == "--mixed-precision") {
+      line += " " + a.source;
+      continue;
+    }
+    for (const train::Setting& setting : train::settings())
+      if (setting.name == a.name) line += option_text(setting, a.text);
   }
-  return file_.empty() ? line : " --config '" + file_ + "'" + line;
+  return line;
 }
 
 }  // namespace demi::cli

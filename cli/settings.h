@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -9,9 +10,12 @@
 
 namespace demi::cli {
 
+/// " --lr 0.1", " --no-autocast": a setting as it is typed.
+std::string option_text(const train::Setting& setting, const std::string& value);
+
 /// The settings of a training run as options of a command: --name VALUE, --flag and --no-flag, and
 /// --config FILE. What counts, from weakest to strongest: the recipe, the file, the environment
-/// (DEMI_NAME), the options.
+/// (DEMI_NAME), the options; of several options that write one setting the last.
 class SettingOptions {
  public:
   /// The command has an option RECIPE, whose own settings --help shows below the options. These
@@ -23,23 +27,43 @@ class SettingOptions {
   /// --mp and --mixed-precision: the device's mixed precision.
   void add_mixed_flag(CLI::App& command);
 
-  /// What file, environment and options set, from the weakest to the strongest. Throws UsageError.
+  /// What file, environment and options set, from the weakest to the strongest, without the
+  /// settings that the command has no use for. Throws UsageError.
   std::vector<train::Assignment> given() const;
 
-  /// The recipe's settings with what is given. Throws UsageError.
+  /// Says once which variables, and which precisions of the file, given() left out.
+  void note_ignored() const;
+
+  /// The recipe's settings with what is given. Throws UsageError, as check_effects.
   train::Config resolve(train::Config recipe) const;
+
+  /// Throws UsageError for what is asked for and does nothing in a run of that config.
+  void check_effects(train::Config config, const std::vector<train::Assignment>& given) const;
 
   /// The recipe that the config file names, or "".
   std::string recipe_of_file() const;
+
+  /// The runs that the config file names; none if there is no file.
+  train::RunsOfFile runs_of_file() const;
+  const std::string& file() const { return file_; }
 
   /// What was typed, to be typed again: " --lr 0.1 --no-autocast".
   std::string typed() const;
 
  private:
-  void add(CLI::App& command, const train::Setting& setting, const train::Config& shown);
+  struct Form {
+    std::string setting, option;
+    std::string text = {};  // of a flag: the value that it stands for
+  };
 
+  void add(CLI::App& command, const train::Setting& setting, const train::Config& shown);
+  std::vector<train::Assignment> typed_ones() const;
+
+  CLI::App* command_ = nullptr;
+  std::set<std::string> without_;
   std::string file_;
-  std::vector<train::Assignment> typed_;
+  std::map<const CLI::Option*, Form> forms_;
+  mutable std::set<std::string> ignored_;
 };
 
 }  // namespace demi::cli

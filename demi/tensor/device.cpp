@@ -52,10 +52,11 @@ c10::Device pick_device(std::string_view name) {
         c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(std::string(digits)))));
   }
   const std::vector<std::string> known{"auto", "cpu", "cuda", "cuda:0"};
+  const std::string_view meant = name.starts_with("gpu") ? "cuda" : name;  // by its letters: cpu
   throw UsageError({.where = "pick_device",
                     .what = "no such device",
                     .seen = name,
-                    .advice = did_you_mean(name, known)});
+                    .advice = did_you_mean(meant, known)});
 }
 
 }  // namespace demi

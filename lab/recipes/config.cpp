@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "demi/core/error.h"
 #include "demi/core/find_by_name.h"
@@ -17,6 +18,7 @@
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/devices.h"
 #include "lab/recipes/optimizers.h"
+#include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"
 
 namespace demi::train {
@@ -86,6 +88,21 @@ Setting real(std::string name, std::string group, double Config::*field, double 
               }};
 }
 
+// config.json and checkpoints hold the text, and JSON is UTF-8.
+void require_utf8(std::string_view text, std::string_view source) {
+  try {
+    nlohmann::json(std::string(text)).dump();
+  } catch (const nlohmann::json::type_error&) {
+    throw UsageError({.where = source,
+                      .what = "the text is not UTF-8, and the run's files could not hold it",
+                      .seen = nlohmann::json(std::string(text))
+                                  .dump(-1, ' ', /*ensure_ascii=*/true,
+                                        nlohmann::json::error_handler_t::replace),
+                      .accepted = "UTF-8",
+                      .advice = "rename the file or folder, or name it by a link"});
+  }
+}
+
 Setting words(std::string name, std::string group, std::string Config::*field, std::string help,
               std::vector<std::string> accepted = {}) {
   const bool has_list = !accepted.empty();
@@ -103,6 +120,7 @@ Setting words(std::string name, std::string group, std::string Config::*field, s
                                     .what = "not accepted",
                                     .seen = text,
                                     .advice = did_you_mean(text, accepted)});
+                require_utf8(text, source);
                 c.*field = text;
               },
           .has_list = has_list};
@@ -147,8 +165,8 @@ Setting batch_size() {
   return {.name = "batch-size",
           .group = "Training",
           .help =
-              "Examples per step and device, or auto: the largest number that fits in 80 % of the "
-              "free memory, found by trial",
+              "Examples per step and device, or auto: the largest number with which the whole run "
+              "is predicted to fit in 80 % of the free memory",
           .type = "INT",
           .is_flag = false,
           .get = [](const Config& c) { return c.batch_size; },
@@ -178,6 +196,51 @@ Setting checkpoint_every(std::string group) {
       wrong(source, "not a number of steps, epochs, minutes or hours", text,
             "400, 1epoch, 2epochs, 10min, 1.5h, or 0");
     }
+    take(c, text, source);
+  };
+  return setting;
+}
+
+// Kept under demi's own name. A variant would be a second place for what other settings say.
+Setting precision(std::string group) {
+  Setting setting =
+      words("precision", std::move(group), &Config::precision,
+            "Precision of training: fp32, tf32, fp16, bf16, fp64, fp16-true or bf16-true; fp16 and "
+            "bf16 are mixed precision");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    if (text == "mixed") return take(c, text, source);
+    if (text.find(':') != text.npos)
+      throw UsageError({.where = source,
+                        .what = "a precision alone is meant, and this is one with a variant",
+                        .seen = text,
+                        .accepted = std::string(parse_run(text).precision.name),
+                        .advice = "give the rest as options of their own: " + typed_options(text)});
+    take(c, parse_precision(text).name, source);
+  };
+  return setting;
+}
+
+// Kept in one spelling: 128 for 128.0, auto for automatic.
+Setting loss_scale(std::string group) {
+  Setting setting =
+      words("loss-scale", std::move(group), &Config::loss_scale,
+            "Loss scaling: auto (dynamic for fp16, off otherwise), dynamic, statistics, off, or a "
+            "fixed scale");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    take(c, to_text(parse_loss_scale(text)), source);
+  };
+  return setting;
+}
+
+// One word and the entry of all others are the least.
+Setting vocabulary_size(std::string group) {
+  Setting setting = whole("vocabulary-size", std::move(group), &Config::vocabulary_size, 0,
+                          "Texts: entries of the vocabulary, the most frequent words and one for "
+                          "all others; 2 or more, 0: all words");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    Config tried;
+    take(tried, text, source);
+    if (tried.vocabulary_size == 1) wrong(source, "no word is left", text, "2 or more, or 0: all");
     take(c, text, source);
   };
   return setting;
@@ -245,7 +308,8 @@ std::vector<Setting> data_settings() {
       whole("test-limit", g, &Config::test_limit, 0,
             "Number of test examples to use, evenly spaced; 0: a sixth of --limit"),
       whole("overfit-batches", g, &Config::overfit_batches, 0,
-            "Number of batches to both train and test on, without augmentation; 0: off"),
+            "Number of batches to both train and test on, without augmentation; in place of "
+            "--limit; 0: off"),
       whole("workers", g, &Config::workers, 0,
             "Threads that prepare batches ahead; 0: the training thread prepares them", 1024),
       words("normalize", g, &Config::normalize,
@@ -253,7 +317,7 @@ std::vector<Setting> data_settings() {
             "folder), half ((x/255 - 0.5) / 0.5), none",
             {"data-set", "half", "none"}),
       whole("crop-padding", g, &Config::crop_padding, 0,
-            "Pixels of padding before a random crop; 0: no crop", kMostPixels),
+            "CIFAR and MNIST: pixels of padding before a random crop; 0: no crop", kMostPixels),
       real("crop-area", g, &Config::crop_area, 0.001, 1,
            "Random crop of a folder's pictures: least share of the picture's area; 1: centre crop"),
       flag("horizontal-flip", g, &Config::horizontal_flip, "Mirror half of the training pictures"),
@@ -275,8 +339,7 @@ std::vector<Setting> data_settings() {
       whole("embedding", g, &Config::embedding, 1, "lstm: width of the word embedding",
             kMostFeatures),
       whole("hidden", g, &Config::hidden, 1, "lstm: width of the hidden state", kMostFeatures),
-      whole("vocabulary-size", g, &Config::vocabulary_size, 0,
-            "Texts: number of most frequent words to keep; 0: all"),
+      vocabulary_size(g),
       whole("max-length", g, &Config::max_length, 0,
             "Texts: number of words to keep of each text, from its start; 0: all"),
   };
@@ -319,27 +382,23 @@ std::vector<Setting> training_settings() {
       real("gradient-penalty", g, &Config::gradient_penalty, 0, kInfinity,
            "Weight of the gradients' L2 norm in the loss; 0: no penalty"),
       whole("accumulate", g, &Config::accumulate, 1,
-            "Batches whose gradients are added up for one step"),
+            "Batches for one step, which takes the sum of their gradients divided by this number"),
       real("ema", g, &Config::ema, 0, 0.999999,
            "Decay of a moving average of the weights, which is tested and saved in their place; 0: "
            "no average"),
       whole("early-stopping", g, &Config::early_stopping, 0,
             "Epochs without a better test result after which training ends; 0: never"),
       whole("top-k", g, &Config::top_k, 0,
-            "Also report the share of test examples whose class is among the k likeliest; 0: 5 "
-            "with more than 10 classes, else off"),
+            "Also report the share of test examples whose class is among the k likeliest, with "
+            "cross entropy; 0: 5 with more than 10 classes, else off"),
   };
 }
 
 std::vector<Setting> precision_settings() {
   const std::string g = "Precision";
   return {
-      words("precision", g, &Config::precision,
-            "Precision of training: fp32, tf32, fp16, bf16, fp64, fp16-true or bf16-true; fp16 and "
-            "bf16 are mixed precision"),
-      words("loss-scale", g, &Config::loss_scale,
-            "Loss scaling: auto (dynamic for fp16, off otherwise), dynamic, statistics, off, or a "
-            "fixed scale"),
+      precision(g),
+      loss_scale(g),
       real("init-scale", g, &Config::init_scale, std::numeric_limits<float>::min(),
            std::numeric_limits<float>::max(), "First loss scale"),
       real("growth-factor", g, &Config::growth_factor, 1, kInfinity,
@@ -446,16 +505,71 @@ std::span<const Setting> settings() {
   return all;
 }
 
-void set(Config& config, std::string_view name, std::string_view text, std::string_view source) {
+namespace {
+
+// What other programs call a setting.
+constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
+    {"accumulate-grad-batches", "accumulate"},
+    {"amp", "precision"},
+    {"arch", "model"},
+    {"augment", "horizontal-flip"},
+    {"batch", "batch-size"},
+    {"bs", "batch-size"},
+    {"clip", "clip-norm"},
+    {"data-path", "data-dir"},
+    {"data-root", "data-dir"},
+    {"dataset", "data"},
+    {"decay", "weight-decay"},
+    {"dtype", "precision"},
+    {"ema-decay", "ema"},
+    {"epoch", "epochs"},
+    {"gpu", "device"},
+    {"gpus", "devices"},
+    {"grad-accum", "accumulate"},
+    {"grad-clip", "clip-norm"},
+    {"gradient-accumulation-steps", "accumulate"},
+    {"gradient-clip-val", "clip-norm"},
+    {"half", "precision"},
+    {"iterations", "steps"},
+    {"learning-rate", "lr"},
+    {"learning_rate", "lr"},
+    {"max-epochs", "epochs"},
+    {"max-grad-norm", "clip-norm"},
+    {"max-steps", "steps"},
+    {"num-epochs", "epochs"},
+    {"num-workers", "workers"},
+    {"patience", "early-stopping"},
+    {"random-seed", "seed"},
+    {"save-every", "checkpoint-every"},
+    {"scheduler", "schedule"},
+    {"smoothing", "label-smoothing"},
+    {"warmup", "warmup-epochs"},
+    {"wd", "weight-decay"},
+};
+
+}  // namespace
+
+std::string setting_meant(std::string_view word) {
+  for (const auto& [synonym, setting] : kSynonyms)
+    if (synonym == word) return std::string(setting);
   std::vector<std::string> known;
-  for (const Setting& setting : settings()) {
+  for (const Setting& setting : settings()) known.push_back(setting.name);
+  return nearest(word, known);
+}
+
+std::string did_you_mean_setting(std::string_view word) {
+  const std::string meant = setting_meant(word);
+  return (meant.empty() ? "" : "did you mean " + meant + "? ") +
+         "`demi train --help` lists the settings";
+}
+
+void set(Config& config, std::string_view name, std::string_view text, std::string_view source) {
+  for (const Setting& setting : settings())
     if (setting.name == name) return setting.set(config, text, source);
-    known.push_back(setting.name);
-  }
   throw UsageError({.where = source,
                     .what = "no such setting",
                     .seen = name,
-                    .advice = did_you_mean(name, known)});
+                    .advice = did_you_mean_setting(name)});
 }
 
 int64_t batch_size_of(const Config& config) {
@@ -538,8 +652,29 @@ void check_schedule(const Config& config) {
 
 }  // namespace
 
+namespace {
+
+void check_contradictions(const Config& config) {
+  if (config.overfit_batches > 0 && (config.limit > 0 || config.test_limit > 0))
+    refuse_together(
+        "the batches of --overfit-batches are trained and tested on, and no limit counts",
+        fmt::format("--overfit-batches {} --limit {} --test-limit {}", config.overfit_batches,
+                    config.limit, config.test_limit),
+        "leave out one of them");
+  const bool asks_for_scale = config.loss_scale != "auto" && config.loss_scale != "off";
+  if (!config.scaler && asks_for_scale)
+    refuse_together("a loss scale is asked for, and none",
+                    "--no-scaler --loss-scale " + config.loss_scale, "leave out one of them");
+  if (config.top_k > 0 && config.loss == "bce")
+    refuse_together("binary cross entropy has one output, which is among the k likeliest always",
+                    fmt::format("--top-k {} --loss bce", config.top_k), "leave out --top-k");
+}
+
+}  // namespace
+
 void check(const Config& config) {
   check_words(config);
+  check_contradictions(config);
   check_synthetic(config);
   check_files(config);
   if (config.nesterov && config.momentum == 0)

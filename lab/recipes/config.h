@@ -99,6 +99,13 @@ DEMI_API std::span<const Setting> settings();
 DEMI_API void set(Config& config, std::string_view name, std::string_view text,
                   std::string_view source);
 
+/// The setting that a word which is none was meant for: by what other programs call it
+/// (learning-rate, wd), else by the nearest name; "": none.
+DEMI_API std::string setting_meant(std::string_view word);
+
+/// "did you mean lr? ..." for such a word.
+DEMI_API std::string did_you_mean_setting(std::string_view word);
+
 /// Throws UsageError for values that cannot mean anything together, and for a word that is not in
 /// its setting's list.
 DEMI_API void check(const Config& config);

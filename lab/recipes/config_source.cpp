@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -30,12 +31,14 @@ const Setting* setting_of_key(const std::string& key) {
 }
 
 [[noreturn]] void unknown_key(const std::string& key, const std::string& file) {
-  std::vector<std::string> known;
-  for (const Setting& setting : settings()) known.push_back(key_of(setting.name));
+  std::string name = key;
+  std::ranges::replace(name, '_', '-');
+  const std::string meant = key_of(setting_meant(name));
   throw UsageError({.where = "train.read_config_file",
                     .what = "no such setting in " + file,
                     .seen = key,
-                    .advice = did_you_mean(key, known)});
+                    .advice = (meant.empty() ? "" : "did you mean " + meant + "? ") +
+                              "`demi train --help` lists the settings"});
 }
 
 [[noreturn]] void refuse(const std::string& what, const std::string& seen) {
@@ -51,8 +54,18 @@ nlohmann::ordered_json parse(std::string_view text, const std::string& file) {
   constexpr std::size_t kMostBytes = 1 << 16;
   if (text.size() > kMostBytes)
     refuse(file + " is too long for a config", fmt::format("{} bytes", text.size()));
+  // A parser keeps the last of two entries, and nobody would know of the first.
+  std::set<std::string> keys;
+  const auto note_keys = [&](int depth, nlohmann::json::parse_event_t event,
+                             const nlohmann::ordered_json& parsed) {
+    if (event == nlohmann::json::parse_event_t::key && depth == 1) {
+      std::string key = key_of(parsed.get<std::string>());
+      if (!keys.insert(key).second) refuse(file + " says a setting twice", key);
+    }
+    return true;
+  };
   try {
-    auto json = nlohmann::ordered_json::parse(text);
+    auto json = nlohmann::ordered_json::parse(text, note_keys);
     if (!json.is_object()) refuse(file + " holds no JSON object", json.type_name());
     return json;
   } catch (const nlohmann::json::parse_error& error) {
@@ -90,7 +103,12 @@ std::vector<Assignment> read_config_text(std::string_view text, const std::strin
                         .seen = value.dump(),
                         .accepted = "a number, a string, true or false"});
     }
-    result.push_back({setting->name, value.is_string() ? value.get<std::string>() : value.dump(),
+    const bool is_whole = setting->type == "INT" && value.is_number_float() &&
+                          std::nearbyint(value.get<double>()) == value.get<double>();
+    result.push_back({setting->name,
+                      value.is_string() ? value.get<std::string>()
+                      : is_whole        ? fmt::format("{:.0f}", value.get<double>())
+                                        : value.dump(),
                       key + " in " + file});
   }
   return result;
@@ -110,6 +128,19 @@ std::string recipe_of_config_file(const std::filesystem::path& file) {
                       .seen = recipe->dump(),
                       .accepted = "a string, such as \"fashion-cnn\""});
   return recipe->get<std::string>();
+}
+
+RunsOfFile runs_of_config_file(const std::filesystem::path& file) {
+  const auto json = parse(content_of(file), file.string());
+  RunsOfFile found;
+  try {
+    found.runs = json.value("runs", std::vector<std::string>());
+    found.turn_steps = json.value("interleave", int64_t{0});
+    found.is_comparison = json.value("command", std::string()).starts_with("demi compare");
+  } catch (const nlohmann::json::type_error& error) {
+    refuse("runs in " + file.string() + " are no list of names", error.what());
+  }
+  return found;
 }
 
 std::string environment_variable(std::string_view setting) {
@@ -134,10 +165,8 @@ std::string to_json(const Config& config) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const Setting& setting : settings()) {
     const std::string text = setting.get(config);
-    // Numbers and flags as such: what parses as one is one, except in settings that are words.
-    const bool plain = setting.is_flag ||
-                       (!text.empty() && text.find_first_not_of("0123456789.e+-") == text.npos &&
-                        nlohmann::json::accept(text));
+    // Numbers and flags as such. A word that looks like a number stays one: the folder 2.10.
+    const bool plain = setting.is_flag || (setting.type != "TEXT" && nlohmann::json::accept(text));
     json[key_of(setting.name)] =
         plain ? nlohmann::ordered_json::parse(text) : nlohmann::ordered_json(text);
   }

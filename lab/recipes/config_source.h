@@ -17,11 +17,19 @@ struct Assignment {
 
 /// The values in a JSON file, in the order of the file. A run's own config.json is such a file:
 /// what belongs to the program in it ("command", ...) is passed over. Throws UsageError: no such
-/// file, not JSON, not an object of plain values, an unknown name.
+/// file, not JSON, not an object of plain values, an unknown name, a setting that it says twice.
 DEMI_API std::vector<Assignment> read_config_file(const std::filesystem::path& file);
 
 /// The recipe that a run's config.json names, or "". Throws as read_config_file.
 DEMI_API std::string recipe_of_config_file(const std::filesystem::path& file);
+
+/// What a comparison's config.json says of its runs; nothing of another file.
+struct RunsOfFile {
+  bool is_comparison = false;
+  std::vector<std::string> runs;  // labels
+  int64_t turn_steps = 0;
+};
+DEMI_API RunsOfFile runs_of_config_file(const std::filesystem::path& file);
 
 /// The same as read_config_file from the text of such a file; `file` names it in messages.
 DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const std::string& file);

@@ -65,6 +65,9 @@ TEST_F(ConfigFile, SaysWhatIsWrongInIt) {
   };
   EXPECT_THAT(complaint("{\"leanring_rate\": 1}"), HasSubstr("no such setting"));
   EXPECT_THAT(complaint("{\"epoch\": 1}"), HasSubstr("did you mean epochs?"));
+  EXPECT_THAT(complaint("{\"learning_rate\": 1}"), HasSubstr("did you mean lr?"));
+  EXPECT_THAT(complaint("{\"lr\": 1, \"lr\": 2}"), HasSubstr("says a setting twice; seen: lr"));
+  EXPECT_THAT(complaint("{\"batch_size\": 1, \"batch-size\": 2}"), HasSubstr("batch_size"));
   EXPECT_THAT(complaint("{\"lr\": [1, 2]}"), HasSubstr("not a plain value"));
   EXPECT_THAT(complaint("{\"lr\": 1"), HasSubstr("is not JSON"));
   EXPECT_THAT(complaint("[1]"), HasSubstr("no JSON object"));
@@ -72,6 +75,33 @@ TEST_F(ConfigFile, SaysWhatIsWrongInIt) {
   EXPECT_EQ(recipe_of_config_file(file_), "mlp");
   std::filesystem::remove(file_);
   EXPECT_THROW(read_config_file(file_), UsageError);
+}
+
+// A folder that is called 2.10 is not 2.1, and epochs of 2.0 are 2.
+TEST_F(ConfigFile, KnowsWordsFromNumbers) {
+  Config config;
+  config.data_dir = "2.10";
+  config.fp32_part = "-0";
+  write(to_json(config));
+  Config read;
+  for (const Assignment& a : read_config_file(file_)) set(read, a.name, a.text, a.source);
+  EXPECT_EQ(read.data_dir, "2.10");
+  EXPECT_EQ(read.fp32_part, "-0");
+  write(R"({"epochs": 2.0, "data_dir": 2.10})");
+  for (const Assignment& a : read_config_file(file_)) set(read, a.name, a.text, a.source);
+  EXPECT_EQ(read.epochs, 2);
+}
+
+TEST_F(ConfigFile, OfAComparisonNamesItsRuns) {
+  write(R"({"command": "demi compare mlp", "runs": ["bf16", "fp16:scale=128"], "interleave": 4})");
+  const RunsOfFile found = runs_of_config_file(file_);
+  EXPECT_TRUE(found.is_comparison);
+  EXPECT_EQ(found.runs, (std::vector<std::string>{"bf16", "fp16:scale=128"}));
+  EXPECT_EQ(found.turn_steps, 4);
+  write(R"({"command": "demi train mlp", "runs": ["bf16"]})");
+  EXPECT_FALSE(runs_of_config_file(file_).is_comparison);
+  write(R"({"runs": 3})");
+  EXPECT_THROW(runs_of_config_file(file_), UsageError);
 }
 
 TEST(ConfigEnvironment, VariablesNameTheirSetting) {

@@ -34,6 +34,43 @@ TEST(Config, RefusesWhatItCannotMeanAndSaysWhatItTakes) {
   EXPECT_EQ(refusal("batch-size", "auto"), "");
 }
 
+TEST(Config, OneValueHasOneSpelling) {
+  const auto kept = [](std::string_view name, std::string_view text) {
+    Config config;
+    set(config, name, text, name);
+    for (const Setting& setting : settings())
+      if (setting.name == name) return setting.get(config);
+    return std::string();
+  };
+  EXPECT_EQ(kept("loss-scale", "automatic"), "auto");
+  EXPECT_EQ(kept("loss-scale", "128.0"), "128");
+  EXPECT_EQ(kept("precision", "16-mixed"), "fp16");
+  EXPECT_EQ(kept("precision", "mixed"), "mixed");
+  EXPECT_EQ(kept("data-dir", "2.10"), "2.10");
+}
+
+// `--precision fp16:scale=128` trained with another scale.
+TEST(Config, AVariantIsNoPrecision) {
+  EXPECT_THAT(refusal("precision", "fp16:scale=128"),
+              HasSubstr("--precision fp16 --loss-scale 128"));
+  EXPECT_THAT(refusal("precision", "bf16:no-autocast"), HasSubstr("--no-autocast"));
+  EXPECT_THAT(refusal("precision", "fp99"), HasSubstr("did you mean"));
+  EXPECT_THAT(refusal("vocabulary-size", "1"), HasSubstr("2 or more"));
+  EXPECT_THAT(refusal("data-dir", "p\xff"), HasSubstr("not UTF-8"));
+}
+
+TEST(Config, WordsOfOtherProgramsHaveASettingEach) {
+  for (const char* word : {"learning-rate", "bs", "wd", "clip", "gpu", "amp", "half"}) {
+    Config config;
+    EXPECT_THROW(set(config, word, "1", "x"), UsageError);
+    const std::string meant = setting_meant(word);
+    EXPECT_TRUE(std::ranges::any_of(settings(), [&](const Setting& setting) {
+      return setting.name == meant;
+    })) << word;
+  }
+  EXPECT_EQ(setting_meant("learning-rate"), "lr");
+}
+
 // Sums and products of settings stay within 63 bits. 2^63 - 1 made runs of 0 batches, which shipped
 // untrained weights and ended well.
 TEST(Config, EveryNumberHasACeiling) {

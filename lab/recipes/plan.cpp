@@ -1,7 +1,5 @@
 #include "lab/recipes/plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -137,31 +135,10 @@ RunSpec run_of(const Config& config) {
   return run;
 }
 
-namespace {
-
-// As parse_loss_scale reads it.
-std::string text_of(const LossScale& scale) {
-  switch (scale.kind) {
-    case LossScale::Kind::automatic:
-      return "auto";
-    case LossScale::Kind::dynamic:
-      return "dynamic";
-    case LossScale::Kind::statistics:
-      return "statistics";
-    case LossScale::Kind::off:
-      return "off";
-    case LossScale::Kind::fixed:
-      break;
-  }
-  return fmt::format("{}", scale.value);
-}
-
-}  // namespace
-
 Config config_of(const Config& config, const RunSpec& run) {
   Config own = config;
   own.precision = run.precision.name;
-  own.loss_scale = text_of(run.loss_scale);
+  own.loss_scale = to_text(run.loss_scale);
   own.autocast = config.autocast && run.autocast;
   own.skip = config.skip && run.skip;
   if (!run.fp32_part.empty())

@@ -1,5 +1,7 @@
 #include "lab/recipes/run_spec.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -92,9 +94,40 @@ void set_variant(RunSpec& run, std::string_view text, std::string_view whole) {
                       .seen = whole,
                       .accepted = "a mixed precision: fp16, bf16"});
   variant->set(run, value);
+  // One label for one run: scale=128 for scale=128.0.
+  run.label.append(":").append(name);
+  if (has_value) run.label.append("=").append(name == "scale" ? to_text(run.loss_scale) : value);
 }
 
 }  // namespace
+
+std::string to_text(const LossScale& scale) {
+  switch (scale.kind) {
+    case LossScale::Kind::automatic:
+      return "auto";
+    case LossScale::Kind::dynamic:
+      return "dynamic";
+    case LossScale::Kind::statistics:
+      return "statistics";
+    case LossScale::Kind::off:
+      return "off";
+    case LossScale::Kind::fixed:
+      break;
+  }
+  return fmt::format("{}", scale.value);
+}
+
+std::string typed_options(std::string_view text) {
+  const RunSpec run = parse_run(text);
+  std::string options = "--precision " + std::string(run.precision.name);
+  if (run.loss_scale.kind != LossScale::Kind::automatic)
+    options += " --loss-scale " + to_text(run.loss_scale);
+  if (!run.skip) options += " --no-skip";
+  if (!run.autocast) options += " --no-autocast";
+  if (!run.fp32_part.empty()) options += " --fp32-part " + run.fp32_part;
+  if (!run.op_policy.empty()) options += " --op-policy " + run.op_policy;
+  return options;
+}
 
 RunSpec parse_run(std::string_view text) {
   std::size_t colon = text.find(':');
@@ -105,7 +138,6 @@ RunSpec parse_run(std::string_view text) {
     const std::string_view variant =
         text.substr(colon + 1, next == std::string_view::npos ? next : next - colon - 1);
     set_variant(run, variant, text);
-    run.label.append(":").append(variant);
     colon = next;
   }
   return run;

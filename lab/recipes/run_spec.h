@@ -30,6 +30,13 @@ DEMI_API RunSpec parse_run(std::string_view text);
 /// one name.
 DEMI_API std::vector<RunSpec> parse_runs(std::string_view text);
 
+/// As parse_loss_scale reads it.
+DEMI_API std::string to_text(const LossScale& scale);
+
+/// The same run as options of `demi train`: "fp16:scale=128" gives "--precision fp16 --loss-scale
+/// 128".
+DEMI_API std::string typed_options(std::string_view run);
+
 /// A run's label as part of a file name: "fp16:scale=128" becomes "fp16-scale-128".
 DEMI_API std::string file_name(std::string_view label);
 

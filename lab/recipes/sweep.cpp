@@ -1,12 +1,27 @@
 #include "lab/recipes/sweep.h"
 
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "demi/core/error.h"
 #include "lab/recipes/compare_report.h"
 #include "lab/report/format.h"
 
 namespace demi::train {
+
+namespace {
+
+constexpr std::pair<std::string_view, std::string_view> kNotSwept[] = {
+    {"precision", "the runs of one comparison have precisions: --runs fp32,bf16,fp16"},
+    {"loss-scale", "the runs of one comparison have scales: --runs fp16:scale=64,fp16:scale=1024"},
+    {"resume", "resume each comparison by its own folder"},
+    {"dry-run", "--dry-run with the sweep makes each comparison one"},
+    {"ranks", "start one comparison for each number: demi compare --ranks 2"},
+    {"devices", "start one comparison for each list: demi compare --devices cuda:0,cuda:1"},
+};
+
+}  // namespace
 
 Sweep parse_sweep(std::string_view text, const Config& config) {
   const std::size_t equals = text.find('=');
@@ -16,6 +31,12 @@ Sweep parse_sweep(std::string_view text, const Config& config) {
                       .seen = text,
                       .accepted = "such as batch-size=128,256,512,513"});
   Sweep sweep{.setting = std::string(text.substr(0, equals))};
+  for (const auto& [name, why] : kNotSwept)
+    if (sweep.setting == name)
+      throw UsageError({.where = "--sweep",
+                        .what = "no comparison takes this setting from a sweep",
+                        .seen = text,
+                        .advice = std::string(why)});
   std::string_view rest = text.substr(equals + 1);
   while (true) {
     const std::size_t comma = rest.find(',');

@@ -46,6 +46,13 @@ struct Place {
   RankPart part;
 };
 
+// Two steps.
+int64_t dry_run_batches(const Config& config) { return 2 * config.accumulate; }
+
+int64_t synthetic_batches(const Config& config) {
+  return config.dry_run ? dry_run_batches(config) : config.batches;
+}
+
 // `examples` of the split, the order that the config asks for.
 data::OrderOptions training_order(const Config& config, const Place& place) {
   const int64_t batch = batch_size_of(config);
@@ -56,7 +63,7 @@ data::OrderOptions training_order(const Config& config, const Place& place) {
                            .rank = place.part.rank,
                            .world_size = place.part.ranks};
   if (config.overfit_batches > 0) order.limit = config.overfit_batches * batch * config.ranks;
-  if (config.dry_run) order.limit = 2 * batch * config.ranks;
+  if (config.dry_run) order.limit = dry_run_batches(config) * batch * config.ranks;
   return order;
 }
 
@@ -75,6 +82,7 @@ data::OrderOptions test_order(const Config& config, const Place& place) {
 data::OrderOptions overfit_order(const Config& config, const Place& place) {
   data::OrderOptions order = training_order(config, place);
   order.shuffle = false;
+  if (config.dry_run) order.limit = order.batch_size * config.ranks;  // one test batch
   return order;
 }
 
@@ -103,7 +111,7 @@ Loaders random_rows(const Place& place, bool linear) {
   return [place, make = linear ? linear_rows : data::synthetic_rows](const Config& config,
                                                                      DataShape&) {
     const int64_t batch = batch_size_of(config);
-    const int64_t batches = config.dry_run ? 2 : config.batches;
+    const int64_t batches = synthetic_batches(config);
     const auto made = within_memory("the rows",
                                     fmt::format("--in {} --out {} --batch-size {} --batches {}",
                                                 config.in, config.out, batch, batches),
@@ -113,18 +121,23 @@ Loaders random_rows(const Place& place, bool linear) {
                                     });
     Workload result;
     result.items = "rows";
-    result.train = std::make_shared<data::TensorLoader>(
-        (made.input * config.input_scale).to(place.device), made.target.to(place.device),
-        data::OrderOptions{
-            .batch_size = batch, .rank = place.part.rank, .world_size = place.part.ranks});
+    // In place: a second copy would be the greatest tensor of the run.
+    const at::Tensor input = made.input.mul_(config.input_scale).to(place.device),
+                     target = made.target.to(place.device);
+    if (config.overfit_batches > 0)
+      result.test =
+          std::make_shared<data::TensorLoader>(input, target, overfit_order(config, place));
+    data::OrderOptions order = training_order(config, place);
+    order.shuffle = false;  // they are random as they are
+    result.train = with_workers(std::make_shared<data::TensorLoader>(input, target, order), config,
+                                place.device);
     return result;
   };
 }
 
 data::ImageSet random_images(const Config& config) {
   const models::Seeded seeded(static_cast<uint64_t>(config.seed));
-  const int64_t count =
-      batch_size_of(config) * config.ranks * (config.dry_run ? 2 : config.batches);
+  const int64_t count = batch_size_of(config) * config.ranks * synthetic_batches(config);
   data::ImageSet set{
       .images = at::randint(0, 256, {count, 3, config.image_size, config.image_size}, at::kByte),
       .labels = at::randint(0, config.classes, {count}, at::kLong),
@@ -283,10 +296,18 @@ void require_loss(const Config& config, std::size_t classes) {
                       .accepted = accepted});
   };
   if (classes == 0 && config.loss != "mse") refuse("mse");
-  if (classes == 2 && models::find_model(config.model).one_logit_for_two_classes &&
-      config.loss != "bce")
-    refuse("bce: there are two classes");
-  if (classes > 2 && config.loss != "cross-entropy") refuse("cross-entropy");
+  const bool one_logit = classes == 2 && models::find_model(config.model).one_logit_for_two_classes;
+  if (one_logit && config.loss != "bce") refuse("bce: there are two classes");
+  if (classes > 0 && !one_logit && config.loss != "cross-entropy") refuse("cross-entropy");
+}
+
+void require_test_set(const Config& config, const Workload& workload) {
+  if (config.early_stopping > 0 && !workload.test)
+    throw UsageError({.where = "train.read_data",
+                      .what = "training ends early by test results, and the data " + config.data +
+                              " have no test set",
+                      .seen = fmt::format("--early-stopping {}", config.early_stopping),
+                      .advice = "leave out --early-stopping"});
 }
 
 // Convolution weights in the layout of the pictures; LibTorch's modules have no call for it.
@@ -332,6 +353,7 @@ WorkloadMaker read_data(const Config& read, c10::Device device, RankPart part) {
     Workload result = loaders(config, shape);
     const auto classes = static_cast<int64_t>(result.classes.size());
     require_loss(config, result.classes.size());
+    require_test_set(config, result);
     top_k_of(config.top_k, classes);  // refused before training
     result.make_network = [config, shape, device](uint64_t seed) {
       return make_network(config, shape, seed, device);

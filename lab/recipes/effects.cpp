@@ -1,0 +1,126 @@
+#include "lab/recipes/effects.h"
+
+#include <initializer_list>
+
+#include "demi/core/error.h"
+#include "lab/data/data_sets.h"
+#include "lab/models/registry.h"
+#include "lab/recipes/run_spec.h"
+#include "lab/recipes/schedules.h"
+
+namespace demi::train {
+namespace {
+
+// What decides it.
+struct Facts {
+  const Config& config;
+  data::DataSet set;
+  bool is(data::Kind kind) const { return set.kind == kind; }
+  bool is(data::Layout layout) const { return set.layout == layout; }
+};
+
+struct Need {
+  std::initializer_list<std::string_view> settings;
+  bool (*is_met)(const Facts&);
+  std::string_view otherwise;
+};
+
+using data::Kind;
+using data::Layout;
+
+// A dynamic scale moves. "mixed" is not known before the device is.
+bool has_moving_scale(const Facts& f) {
+  const Config& c = f.config;
+  if (c.precision == "mixed") return true;
+  if (!c.scaler || c.loss_scale == "off") return false;
+  if (c.loss_scale == "auto") return parse_precision(c.precision).autocast == c10::kHalf;
+  return parse_loss_scale(c.loss_scale).kind != LossScale::Kind::fixed;
+}
+
+const Need kNeeds[] = {
+    {{"crop-padding"},
+     [](const Facts& f) { return f.is(Kind::pictures) && !f.is(Layout::picture_folder); },
+     "this crop is of pictures of one size (CIFAR, MNIST); a folder's have --crop-area"},
+    {{"crop-area"},
+     [](const Facts& f) { return f.is(Layout::picture_folder); },
+     "this crop is of a folder's pictures (--data folder)"},
+    {{"horizontal-flip", "normalize"},
+     [](const Facts& f) { return f.is(Kind::pictures); },
+     "it is about pictures"},
+    {{"in", "out"},
+     [](const Facts& f) { return f.is(Kind::rows); },
+     "it is about the model mlp on rows"},
+    {{"depth"},
+     [](const Facts& f) { return f.config.model == "mlp"; },
+     "it is about the model mlp"},
+    {{"batches"},
+     [](const Facts& f) { return f.is(Layout::synthetic); },
+     "it is about synthetic data; --steps ends a run of other data"},
+    {{"input-scale"},
+     [](const Facts& f) { return f.is(Layout::synthetic) && f.is(Kind::rows); },
+     "it is about synthetic rows"},
+    {{"image-size"},
+     [](const Facts& f) {
+       return f.is(Layout::picture_folder) || (f.is(Layout::synthetic) && f.is(Kind::pictures));
+     },
+     "it is about a folder's pictures and synthetic ones; others have their size"},
+    {{"classes"},
+     [](const Facts& f) { return f.is(Layout::synthetic) && f.is(Kind::pictures); },
+     "it is about synthetic pictures; other data have their classes"},
+    {{"test-limit"},
+     [](const Facts& f) { return !f.is(Layout::synthetic); },
+     "synthetic data have no test set"},
+    {{"pool", "bidirectional", "embedding", "hidden"},
+     [](const Facts& f) { return f.config.model == "lstm"; },
+     "it is about the model lstm"},
+    {{"vocabulary-size", "max-length"},
+     [](const Facts& f) { return f.is(Kind::texts); },
+     "it is about texts"},
+    {{"momentum", "nesterov"},
+     [](const Facts& f) { return f.config.optimizer == "sgd"; },
+     "it is about the optimizer sgd; the others have moments of their own"},
+    {{"label-smoothing"},
+     [](const Facts& f) { return f.config.loss == "cross-entropy"; },
+     "it is about cross entropy"},
+    {{"schedule-epochs"},
+     [](const Facts& f) { return find_schedule(f.config.schedule).ends; },
+     "a constant rate is made for no number of epochs"},
+    {{"init-scale", "growth-factor", "backoff-factor", "growth-interval"},
+     has_moving_scale,
+     "no loss scale moves in this run; fp16 has one, or --loss-scale dynamic"},
+};
+
+bool asks(const Assignment& a) {
+  return a.source.starts_with("--") || a.source.starts_with("DEMI_");
+}
+
+const Setting* find_setting(std::string_view name) {
+  for (const Setting& setting : settings())
+    if (setting.name == name) return &setting;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string why_without_effect(const Config& config, std::string_view setting) {
+  const Facts facts{config, config.data.empty() ? data::DataSet() : data::data_set(config.data)};
+  for (const Need& need : kNeeds)
+    for (const std::string_view name : need.settings)
+      if (name == setting && !need.is_met(facts)) return std::string(need.otherwise);
+  return "";
+}
+
+void check_effects(const Config& config, std::span<const Assignment> given) {
+  for (const Assignment& a : given) {
+    const Setting* setting = find_setting(a.name);
+    const bool is_off = !setting || setting->get(config) == setting->get(Config());
+    if (!asks(a) || is_off) continue;
+    if (const std::string why = why_without_effect(config, a.name); !why.empty())
+      throw UsageError({.where = a.source,
+                        .what = "the setting does nothing in this run: " + why,
+                        .seen = a.text,
+                        .advice = "leave it out"});
+  }
+}
+
+}  // namespace demi::train

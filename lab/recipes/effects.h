@@ -1,0 +1,21 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "demi/core/export.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/config_source.h"
+
+namespace demi::train {
+
+/// Why a setting does nothing in a run of that config: "crops belong to CIFAR and MNIST". "": it
+/// does something.
+DEMI_API std::string why_without_effect(const Config& config, std::string_view setting);
+
+/// Throws UsageError for a setting that an option or a variable asks for and that does nothing in
+/// this run. A recipe and a file have values for all settings, and ask for none of them.
+DEMI_API void check_effects(const Config& config, std::span<const Assignment> given);
+
+}  // namespace demi::train
