@@ -107,18 +107,32 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// Those named, or those of the comparison that goes on, which must be the same.
+// Those named, as an option or in a comparison's file.
+std::vector<train::RunSpec> named_runs(const CompareArguments& a) {
+  if (!a.runs.empty()) return train::parse_runs(a.runs);
+  const train::RunsOfFile of_file = a.settings.runs_of_file();
+  return of_file.is_comparison && !of_file.runs.empty() ? train::parse_runs(joined(of_file.runs))
+                                                        : std::vector<train::RunSpec>();
+}
+
+std::vector<std::string> labels_of(const std::vector<train::RunSpec>& runs) {
+  std::vector<std::string> labels;
+  for (const train::RunSpec& run : runs) labels.push_back(run.label);
+  return labels;
+}
+
+// Those named, those of the recipe, or those of the comparison that goes on, which must be the
+// same.
 std::vector<train::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
   if (!start.record) {
-    const std::string& named = a.runs.empty() ? train::find_recipe(start.recipe).runs : a.runs;
-    return named.empty() ? std::vector<train::RunSpec>() : train::parse_runs(named);
+    const std::vector<train::RunSpec> named = named_runs(a);
+    const std::string& of_recipe = train::find_recipe(start.recipe).runs;
+    return named.empty() && !of_recipe.empty() ? train::parse_runs(of_recipe) : named;
   }
   const std::string begun = joined(start.record->runs);
   std::vector<train::RunSpec> runs = train::parse_runs(begun);
   if (a.runs.empty()) return runs;
-  std::vector<std::string> named;
-  for (const train::RunSpec& run : train::parse_runs(a.runs)) named.push_back(run.label);
-  if (named != start.record->runs)
+  if (labels_of(train::parse_runs(a.runs)) != labels_of(runs))
     throw UsageError({.where = "--runs",
                       .what = "other runs than those of " + start.folder.string(),
                       .seen = a.runs,
@@ -129,7 +143,8 @@ std::vector<train::RunSpec> runs_of(const CompareArguments& a, const Start& star
 
 train::Comparison compare_one(const CompareArguments& a, Start start) {
   const std::vector<train::RunSpec> runs = runs_of(a, start);
-  const int64_t begun_with = start.record ? start.record->turn_steps : 0;
+  const int64_t begun_with =
+      start.record ? start.record->turn_steps : a.settings.runs_of_file().turn_steps;
   RunSession session(std::move(start));
   train::Comparison result =
       session.compare(runs, /*alone=*/false, a.turn_steps > 0 ? a.turn_steps : begun_with);
@@ -170,6 +185,8 @@ void compare_each(const CompareArguments& a, const Start& start) {
   for (const std::string& value : sweep.values) {
     Start one = start;
     train::set(one.config, sweep.setting, value, "--sweep");
+    for (const train::Setting& setting : train::settings())
+      if (setting.name == sweep.setting) one.line += option_text(setting, setting.get(one.config));
     results.push_back(compare_one(a, std::move(one)));
   }
   std::vector<report::Table> tables{train::to_table(sweep, results)};
@@ -185,6 +202,7 @@ void compare_all(const CompareArguments& a) {
                           .recipe = a.recipe,
                           .default_recipe = kComparedRecipe,
                           .run_dir = a.run_dir,
+                          .runs = labels_of(named_runs(a)),
                           .more = own_options(a)},
                          a.settings);
   if (!a.layers.empty()) return compare_layers(a, start);

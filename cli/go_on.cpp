@@ -14,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folders of checkpoints in a run's folder checkpoints/: itself, or one for each of its runs.
+}  // namespace
+
 std::vector<fs::path> checkpoint_folders(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code none;
@@ -24,8 +25,6 @@ std::vector<fs::path> checkpoint_folders(const fs::path& folder) {
     if (fs::exists(entry->path() / "last")) found.push_back(entry->path());
   return found;
 }
-
-}  // namespace
 
 void say_how_to_go_on(const std::string& command, const fs::path& run_folder) {
   const auto folders = checkpoint_folders(run_folder / train::kCheckpoints);

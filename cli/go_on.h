@@ -2,8 +2,13 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace demi::cli {
+
+/// The folders of checkpoints in a run's folder checkpoints/ that hold one: itself, or one for each
+/// of its runs.
+std::vector<std::filesystem::path> checkpoint_folders(const std::filesystem::path& folder);
 
 /// Names on stderr the last checkpoints in a run's folder, and the line that goes on from them.
 /// Nothing if there is none.

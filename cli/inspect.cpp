@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "cli/inspect_difference.h"
 #include "cli/inspect_text.h"
 #include "cli/output.h"
+#include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/contents.h"
 #include "demi/checkpoint/statistics.h"
 #include "demi/core/error.h"
@@ -189,13 +191,17 @@ std::string verified_text(const Contents& contents) {
 }
 
 void list(const InspectArguments& a) {
-  const Contents contents = checkpoint::contents(a.file);
-  if (a.verify) checkpoint::verify(contents);
+  Contents contents;
   std::vector<Listed> tensors;
-  for (const StoredTensor& tensor : contents.tensors) {
-    tensors.push_back({.tensor = tensor});
-    if (a.statistics) tensors.back().statistics = checkpoint::statistics(tensor);
-  }
+  checkpoint::read_current(a.file, [&](const std::filesystem::path& path) {
+    contents = checkpoint::contents(path);
+    if (a.verify) checkpoint::verify(contents);
+    tensors.clear();
+    for (const StoredTensor& tensor : contents.tensors) {
+      tensors.push_back({.tensor = tensor});
+      if (a.statistics) tensors.back().statistics = checkpoint::statistics(tensor);
+    }
+  });
   if (a.output.is_json()) return Output::print(contents_json(contents, tensors, a.verify));
   std::vector<report::Table> tables = contents_tables(contents, tensors);
   if (a.verify) tables.back().notes.push_back(verified_text(contents));

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <system_error>
@@ -27,6 +28,7 @@
 #include "lab/recipes/plan.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/what_if.h"
+#include "lab/report/format.h"
 
 namespace demi::cli {
 namespace {
@@ -55,7 +57,7 @@ RunSession::RunSession(Start start)
           is_first() ? std::cerr : nowhere(), report::Terminal::of(STDERR_FILENO), device_)) {
   if (!start_.folder.empty() && is_first()) lock_.emplace(start_.folder);
   profile::count_cpu_memory();
-  train::backends_of(config_).set();
+  backends_.emplace(train::backends_of(config_));
   resolve_config();
   load_data();
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
@@ -99,11 +101,19 @@ void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
   train::Config provisional = config_;
   provisional.batch_size = "32";
   const train::Workload workload = workload_of(provisional);
-  const int64_t size =
-      train::find_batch_size(provisional, train::run_of(provisional), workload, device_);
+  const auto say_trial = [](const train::BatchTrial& one) {
+    const std::string room = report::format_bytes(one.room_bytes);
+    note(std::isfinite(one.needed_bytes)
+             ? fmt::format("batch size {}: a run takes {} of {}", one.size,
+                           report::format_bytes(one.needed_bytes), room)
+             : fmt::format("batch size {}: more than {}", one.size, room));
+  };
+  const int64_t size = train::find_batch_size(provisional, train::run_of(provisional), workload,
+                                              device_, {.free_bytes = 0, .tried = say_trial});
   config_.batch_size = std::to_string(size);
   train::check(config_);
-  note("batch size " + config_.batch_size + " fits in 80 % of the free memory");
+  note("batch size " + config_.batch_size +
+       " is predicted to fit in 80 % of the free memory, the rest of the run counted");
 }
 
 // Rank 0 says it. If it has died, the `demi` that started the ranks does; without one, rank 1.
@@ -112,6 +122,20 @@ void RunSession::say_how_to_go_on() const {
   if (folder_) return cli::say_how_to_go_on(start_.command, folder_->path());
   if (group_ && group_->rank() == 1 && !told_folder_.empty() && !has_launcher())
     cli::say_how_to_go_on(start_.command, told_folder_);
+}
+
+// A run that ended before its first step leaves nothing that anybody could go on from or look at.
+void RunSession::remove_unused_folder() {
+  if (!folder_ || !start_.folder.empty()) return;
+  try {
+    if (files_) files_->flush();
+  } catch (
+      const std::exception&) {  // NOLINT(bugprone-empty-catch): the error that came first counts
+  }
+  std::error_code none;
+  const bool has_lines = fs::file_size(folder_->file("metrics.jsonl"), none) > 0 && !none;
+  if (has_lines || checkpoint_folders(folder_->file(train::kCheckpoints)).size() > 0) return;
+  fs::remove_all(folder_->path(), none);
 }
 
 train::Comparison RunSession::train(const train::CompareOptions& options) {
@@ -171,6 +195,7 @@ void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
   train::RunOptions& run = options.run;
   run.resume = !start_.folder.empty();
   run.begin_from = start_.begin_from;
+  run.say = [this](const std::string& text) { progress_->message("note: " + text); };
   if (is_first()) open_folder(options);
   if (group_) tell_folder();
   if (!is_first()) {
@@ -237,12 +262,19 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
   options.run.per_class = alone;
   options.run.group = group_;
   if (is_first()) options.run.callbacks = {progress_};
-  if (!config_.dry_run) keep_in_folder(options, alone);
+  progress_->set_keeps_best(alone && !config_.dry_run);
   options.on_run_begin = [&](const train::RunSpec& run) {
     progress_->set_run(several_ ? run.label : "");
     if (files_) files_->set_run(run.label);
   };
-  train::Comparison result = train(options);
+  train::Comparison result;
+  try {
+    if (!config_.dry_run) keep_in_folder(options, alone);
+    result = train(options);
+  } catch (const std::exception&) {
+    remove_unused_folder();
+    throw;
+  }
   if (!config_.dry_run && config_.ranks == 1 && stop_signal() == 0 &&
       doctor::has_minor_speedup(result)) {
     note("the speedup is minor: a few steps more are profiled, to say why");

@@ -12,6 +12,7 @@
 #include "demi/distributed/process_group.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/layers_report.h"
+#include "lab/recipes/plan.h"
 #include "lab/recipes/watch.h"
 #include "lab/report/run_folder.h"
 
@@ -58,11 +59,13 @@ class RunSession {
   void say_that_it_goes_on(const train::RunSpec& run, const train::History& history);
   train::Comparison train(const train::CompareOptions& options);
   void tell_folder();
+  void remove_unused_folder();
   void say_how_to_go_on() const;
 
   Start start_;
   train::Config config_;
   c10::Device device_;
+  std::optional<BackendsGuard> backends_;             // a sweep's next comparison has its own
   std::shared_ptr<distributed::ProcessGroup> group_;  // null for one process
   train::Workload workload_;
   std::shared_ptr<train::ShowProgress> progress_;

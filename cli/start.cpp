@@ -7,6 +7,8 @@
 #include "cli/ranks.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
+#include "lab/doctor/variables.h"
+#include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/resume.h"
 #include "lab/recipes/weights_file.h"
@@ -29,21 +31,52 @@ std::string named_recipe(const StartWords& words, const SettingOptions& settings
                     .advice = "`demi train --list` names them: demi train fashion-cnn"});
 }
 
-// What --resume says; empty: nothing.
+// What --resume says; empty: nothing. A file's is that of the run which it describes.
 std::string asked_to_resume(const std::vector<train::Assignment>& given) {
-  std::string text;
+  const train::Assignment* asked = nullptr;
   for (const train::Assignment& a : given)
-    if (a.name == "resume") text = a.text;
-  return text;
+    if (a.name == "resume") asked = &a;
+  if (!asked) return "";
+  const bool is_of_file = !asked->source.starts_with("--") && !asked->source.starts_with("DEMI_");
+  if (asked->text.empty() && !is_of_file)
+    throw UsageError({.where = asked->source,
+                      .what = "no run is named, as by a variable of the shell that is not set",
+                      .seen = "\"\"",
+                      .accepted = "a run folder, a checkpoint, or auto",
+                      .advice = "leave it out to begin a new run"});
+  return asked->text;
+}
+
+// What is easily taken for another thing than it is.
+void note_file(const StartWords& words, const SettingOptions& settings, const std::string& recipe,
+               const std::vector<train::Assignment>& given) {
+  const std::string of_file = settings.recipe_of_file();
+  if (!of_file.empty() && of_file != recipe)
+    note(settings.file() + " is of the recipe " + of_file +
+         ", whose settings count: its model and data are trained under the name " + recipe);
+  const train::RunsOfFile runs = settings.runs_of_file();
+  bool names_precision = false;
+  for (const train::Assignment& a : given)
+    names_precision |=
+        a.name == "precision" && (a.source.starts_with("--") || a.source.starts_with("DEMI_"));
+  if (words.command == "train" && runs.is_comparison && !names_precision) {
+    std::string labels;
+    for (const std::string& label : runs.runs) labels += (labels.empty() ? "" : ",") + label;
+    note(settings.file() + " is of a comparison of " + labels +
+         ": one run is trained here, and --precision names which");
+  }
 }
 
 Start new_run(const StartWords& words, const SettingOptions& settings) {
   const std::string recipe = named_recipe(words, settings);
   if (recipe.empty()) which_recipe(words);
+  const std::vector<train::Assignment> given = with_launched_ranks(settings.given());
   train::Config config = train::find_recipe(recipe).config;
-  for (const train::Assignment& a : with_launched_ranks(settings.given()))
-    train::set(config, a.name, a.text, a.source);
+  for (const train::Assignment& a : given) train::set(config, a.name, a.text, a.source);
   train::check(config);
+  settings.check_effects(config, given);
+  settings.note_ignored();
+  note_file(words, settings, recipe, given);
   return {.command = words.command,
           .recipe = recipe,
           .config = std::move(config),
@@ -68,6 +101,7 @@ std::string changed(const train::Config& begun, const train::Config& now) {
 
 Start go_on(const StartWords& words, const SettingOptions& settings, const fs::path& folder) {
   train::RunRecord record = train::read_run_record(folder);
+  train::require_saved_settings(folder, record);
   if (!train::can_go_on(folder))
     throw DataError({.where = "--resume",
                      .what = "the run has come to its end and left no checkpoint",
@@ -118,6 +152,21 @@ Start begin_from(const StartWords& words, const SettingOptions& settings, const 
   return start;
 }
 
+// Why an unfinished run is not the one that was asked for; empty: it is.
+std::string why_not(const fs::path& folder, const StartWords& words, const SettingOptions& settings,
+                    const train::Config& asked) {
+  try {
+    const train::RunRecord record = train::read_run_record(folder);
+    if (!words.runs.empty() && words.runs != record.runs) return "its runs are others";
+    std::string difference = train::first_difference(record.config, asked);
+    if (difference.empty())
+      train::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
+    return difference;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 Start find_and_start(const StartWords& words, const SettingOptions& settings) {
   const std::string resume = asked_to_resume(settings.given());
   if (resume.empty()) return new_run(words, settings);
@@ -131,19 +180,28 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
     const bool is_run = fs::exists(fs::path(resume) / "config.json");
     return is_run ? go_on(words, settings, resume) : begin_from(words, settings, resume);
   }
-  const std::string recipe = named_recipe(words, settings);
-  if (recipe.empty()) which_recipe(words);
+  Start begun = new_run(words, settings);
   const fs::path root = report::runs_root(words.run_dir);
-  const fs::path folder = train::newest_unfinished(words.command, recipe, root);
-  if (!folder.empty()) return go_on(words, settings, folder);
-  note("no unfinished run of " + words.command + "-" + recipe + " in " + root.string() +
-       ": a new one begins");
-  return new_run(words, settings);
+  std::string passed_over;
+  for (const fs::path& folder : train::unfinished(words.command, begun.recipe, root)) {
+    const std::string difference = why_not(folder, words, settings, begun.config);
+    if (difference.empty()) return go_on(words, settings, folder);
+    if (passed_over.empty()) passed_over = folder.string() + " is another: " + difference;
+  }
+  if (passed_over.empty())
+    note("no unfinished run of " + words.command + "-" + begun.recipe + " in " + root.string() +
+         ": a new one begins");
+  else
+    note("no unfinished run with these settings in " + root.string() + ": a new one begins (" +
+         passed_over + ")");
+  return begun;
 }
 
 }  // namespace
 
 Start start_of(const StartWords& words, const SettingOptions& settings) {
+  if (!has_launcher())  // which has said it
+    for (const std::string& variable : doctor::unknown_variables()) note(variable);
   Start start = find_and_start(words, settings);
   start.config.resume.clear();  // --config with the run's config.json would go on with another run
   return start;

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/settings.h"
 #include "lab/recipes/config.h"
@@ -27,6 +28,7 @@ struct StartWords {
   std::string recipe;          // empty: not named
   std::string default_recipe;  // empty: one has to be named, or be found
   std::string run_dir;
+  std::vector<std::string> runs;  // labels that were named
   std::string more;  // options of the command itself, for the line: " --runs fp32,bf16"
 };
 

@@ -40,6 +40,13 @@ void handle(int number, void (*handler)(int)) {
 void catch_signals() {
   for (const int number : {SIGHUP, SIGINT, SIGTERM}) handle(number, stop);
   handle(SIGUSR1, ask_for_save);
+  // cli/wait_policy.cpp has blocked it until here, where it would have ended the program.
+  sigset_t asks_for_save;
+  sigemptyset(&asks_for_save);
+  sigaddset(&asks_for_save, SIGUSR1);
+  sigprocmask(SIG_UNBLOCK, &asks_for_save, nullptr);
+  // A file that would exceed a limit (ulimit -f): the write fails, and the run says so.
+  signal(SIGXFSZ, SIG_IGN);
 }
 
 NoteStopSignals::NoteStopSignals() { noting = true; }

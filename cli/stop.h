@@ -3,7 +3,8 @@
 namespace demi::cli {
 
 /// From now on SIGHUP, SIGINT or SIGTERM ends the program at once with 128 and its number, and
-/// SIGUSR1 is counted; except if one is ignored already (nohup).
+/// SIGUSR1 is counted; except if one is ignored already (nohup). A write beyond a file-size limit
+/// fails, in place of SIGXFSZ's end without a word.
 void catch_signals();
 
 /// While one lives, the first such signal is only noted, so that the step in progress ends and what

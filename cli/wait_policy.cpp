@@ -4,6 +4,7 @@
 // it later, so the program starts itself once more with GOMP_SPINCOUNT set. It does so from
 // .preinit_array, which the loader calls before any library's constructors: 10 ms, where main()
 // would have paid for LibTorch's 0.3 s twice.
+#include <signal.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -35,6 +36,12 @@ bool was_started_by_the_kernel() { return getauxval(AT_BASE) != 0; }
 // No memory is allocated and no variable written: the C library is not set up yet. Where anything
 // fails, the program goes on as it is.
 void start_again_with_spin_count(int, char** arguments, char** environment) {
+  // SIGUSR1 asks for a checkpoint, and would end the program while the libraries are loaded. The
+  // mask outlives execve; catch_signals() unblocks it.
+  sigset_t asks_for_save;
+  sigemptyset(&asks_for_save);
+  sigaddset(&asks_for_save, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &asks_for_save, nullptr);
   if (is_decided(environment) || !was_started_by_the_kernel()) return;
   static char* variables[kMostVariables + 2];
   int count = 0;

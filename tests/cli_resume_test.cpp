@@ -412,14 +412,15 @@ TEST_F(ResumeSettings, ASecondProcessInTheRunsFolderIsRefused) {
   const fs::path result = folder() / "result.json";
   for (const std::string& which : {std::string("auto"), folder().string()}) {
     if (which != "auto") std::ofstream(result) << "{}";
-    const Outcome outcome = run({"train", "mlp", "--resume", which});
+    const Outcome outcome = run(mlp({"--epochs", "1000000", "--resume", which}));
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(std::to_string(child))) << "the process that holds it";
   }
   EXPECT_TRUE(fs::remove(result)) << "it was refused before anything was changed";
   kill(child, SIGKILL);
   finish(child);
-  const pid_t next = start({"train", "mlp", "--resume", "auto"});
+  const pid_t next =
+      start(mlp({"--epochs", "1000000", "--checkpoint-every", "1epoch", "--resume", "auto"}));
   const std::string last = slurp(folder() / "checkpoints" / "last");
   EXPECT_TRUE(wait_until(next, [&] { return slurp(folder() / "checkpoints" / "last") != last; }))
       << "a dead process holds nothing";
@@ -448,6 +449,91 @@ TEST_F(ResumeSettings, ADamagedCheckpointIsNamedAndNothingIsChanged) {
   const std::string config = slurp(folder() / "config.json");
   std::ofstream(folder() / "config.json") << config.substr(0, config.size() / 2);
   expect_refusal(resume, 3, {"config.json", "damaged"});
+}
+
+// What config.json says has no checksum, and its seed, clipping and precision decide the bits.
+TEST_F(ResumeSettings, AConfigThatIsNotTheCheckpointsIsRefusedWithBothValues) {
+  begin();
+  const fs::path file = folder() / "config.json";
+  const std::string whole = slurp(file);
+  const Words resume{"train", "--resume", folder().string()};
+  const std::vector<std::vector<std::string>> changes{
+      {"seed", "0", "7"},        {"clip_norm", "1", "2"},
+      {"ema", "0.9", "0.8"},     {"precision", "\"fp16\"", "\"bf16\""},
+      {"loss_weight", "1", "3"}, {"schedule", "\"constant\"", "\"linear\""},
+      {"input_scale", "1", "4"}, {"epochs", "1000000", "5"}};
+  for (const auto& change : changes) {
+    const std::string before = "\"" + change[0] + "\": " + change[1];
+    std::string text = whole;
+    ASSERT_NE(text.find(before), std::string::npos) << before;
+    text.replace(text.find(before), before.size(), "\"" + change[0] + "\": " + change[2]);
+    std::ofstream(file) << text;
+    std::string name = change[0], value = change[2], old = change[1];
+    std::ranges::replace(name, '_', '-');
+    for (std::string* word : {&value, &old}) std::erase(*word, '"');
+    expect_refusal(resume, 2,
+                   {name + " in " + file.string(), "seen: " + value, "accepted: " + old});
+  }
+  std::ofstream(file) << whole;
+  EXPECT_EQ(run(resume + Words{"--epochs", "1000000", "--dry-run"}).code, 2);
+}
+
+TEST_F(ResumeSettings, ADamagedCheckpointGivesWayToTheOneBefore) {
+  const Words words = mlp({"--epochs", "4", "--checkpoint-every", "10", "--keep-last", "3"});
+  ASSERT_EQ(run(words).code, 0);
+  const pid_t child =
+      start(mlp({"--epochs", "1000000", "--checkpoint-every", "10", "--keep-last", "3"}));
+  const fs::path kept = run_folder("train-mlp-002") / "checkpoints";
+  ASSERT_TRUE(wait_until(child, [&] { return fs::exists(kept / "step-00000030"); }));
+  kill(child, SIGKILL);
+  finish(child);
+  const fs::path last = demi::checkpoint::find(kept);
+  fs::resize_file(last / "model.safetensors", 100);
+  const Words resume{"train", "--resume", run_folder("train-mlp-002").string(), "--steps"};
+  const std::string at = last.filename().string();
+  const auto steps = std::to_string(std::stoll(at.substr(5)) + 20);
+  const Outcome outcome = run(resume + Words{steps});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(at + " is damaged and is kept as "));
+  EXPECT_THAT(outcome.err, HasSubstr("goes on after step "));
+  EXPECT_TRUE(fs::exists(last.string() + ".damaged/model.safetensors"));
+  EXPECT_EQ(run(resume + Words{steps}).code, 0) << "and it stays so";
+  EXPECT_TRUE(fs::exists(last.string() + ".damaged/model.safetensors"));
+}
+
+TEST_F(ResumeSettings, AutoPassesOverARunOfOtherSettingsAndSaysWhich) {
+  begin();
+  Outcome outcome = run(mlp({"--epochs", "1", "--lr", "0.5", "--resume", "auto"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(folder().string() + " is another: lr is 0.001, not 0.5"));
+  EXPECT_TRUE(fs::exists(run_folder("train-mlp-002") / "result.json"));
+  EXPECT_FALSE(fs::exists(folder() / "result.json"));
+}
+
+TEST_F(ResumeSettings, ANameThatIsEmptyIsRefused) {
+  Outcome outcome = run(mlp({"--epochs", "1", "--resume", ""}));
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("[--resume] no run is named"));
+  setenv("DEMI_RESUME", "", 1);
+  outcome = run(mlp({"--epochs", "1"}));
+  unsetenv("DEMI_RESUME");
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+}
+
+// What a killed process was writing; and a file that somebody put elsewhere stays there.
+TEST_F(ResumeSettings, LeftoversAreRemovedAndALinkStaysOne) {
+  begin({"--steps", "600"});
+  for (const char* name : {"result.json.77.tmp", "model.safetensors.77.tmp", "notes.tmp"})
+    std::ofstream(folder() / name) << "half";
+  fs::rename(folder() / "metrics.jsonl", folder_ / "metrics");
+  fs::create_symlink(folder_ / "metrics", folder() / "metrics.jsonl");
+  ASSERT_EQ(run({"train", "--resume", folder().string()}).code, 0);
+  EXPECT_FALSE(fs::exists(folder() / "result.json.77.tmp"));
+  EXPECT_FALSE(fs::exists(folder() / "model.safetensors.77.tmp"));
+  EXPECT_TRUE(fs::exists(folder() / "notes.tmp")) << "somebody's own";
+  EXPECT_TRUE(fs::is_symlink(folder() / "metrics.jsonl"));
+  EXPECT_TRUE(has(folder_ / "metrics", "\"step\":600"));
 }
 
 // Files of the process end at so many bytes: what a full disk does, without one.

@@ -386,6 +386,136 @@ TEST_F(Cli, SweepComparesOnceAValue) {
   EXPECT_THAT(wrong.err, HasSubstr("did you mean batch-size?"));
 }
 
+// Among what writes one setting the last one counts, as where a script appends what it changes.
+TEST_F(Cli, TheLastOptionCounts) {
+  const auto trained = [&](Words more) {
+    more.insert(more.begin(), {"train", "mlp", "--in", "8", "--out", "8", "--batches", "2",
+                               "--batch-size", "4", "--epochs", "1", "--device", "cpu", "--json"});
+    const Outcome outcome = run(more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out, nullptr, false);
+  };
+  EXPECT_EQ(trained({"--mp", "--precision", "fp32"})["runs"][0]["precision"], "fp32");
+  EXPECT_EQ(trained({"--precision", "fp32", "--mp"})["runs"][0]["precision"], "bf16");
+  EXPECT_EQ(trained({"--epochs", "3", "--epochs=2"})["epochs"], 2);
+  const auto config = [&](const char* number, const std::string& entry) {
+    EXPECT_THAT(slurp(folder_ / "runs" / (std::string("train-mlp-00") + number) / "config.json"),
+                HasSubstr(entry));
+  };
+  trained({"--no-skip", "--skip", "--deterministic", "--no-deterministic"});
+  config("4", "\"skip\": true");
+  config("4", "\"deterministic\": false");
+  trained({"--skip", "--no-skip", "--autocast=false"});
+  config("5", "\"skip\": false");
+  config("5", "\"autocast\": false");
+  EXPECT_EQ(run({"train", "mlp", "mlp"}).code, 2) << "a second recipe is none";
+}
+
+TEST_F(Cli, AVariantIsNoPartOfAPrecision) {
+  const Outcome outcome = run({"train", "mlp", "--precision", "fp16:scale=128:no-skip"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--precision fp16 --loss-scale 128 --no-skip"));
+  setenv("DEMI_PRECISION", "fp99", 1);
+  EXPECT_EQ(run({"compare", "mlp", "--dry-run"}).code, 2);
+  unsetenv("DEMI_PRECISION");
+  const Outcome eval = run({"train", "mlp", "--loss-scale", "128", "--no-scaler"});
+  EXPECT_EQ(eval.code, 2) << "a scale and none";
+}
+
+TEST_F(Cli, WhatCompareDoesNotTakeIsSaid) {
+  const Words small{"compare", "mlp",          "--in", "8",        "--out", "8",        "--batches",
+                    "2",       "--batch-size", "4",    "--epochs", "1",     "--device", "cpu"};
+  const auto with = [&](Words more) {
+    more.insert(more.begin(), small.begin(), small.end());
+    return run(more);
+  };
+  for (const char* sweep : {"precision=fp32,fp16", "loss-scale=64,1024", "resume=auto", "ranks=1,2",
+                            "dry-run=true", "devices=cpu"}) {
+    const Outcome outcome = with({"--sweep", sweep});
+    EXPECT_EQ(outcome.code, 2) << sweep;
+    EXPECT_THAT(outcome.err, HasSubstr("[--sweep] no comparison takes this setting")) << sweep;
+  }
+  setenv("DEMI_LOSS_SCALE", "64", 1);
+  setenv("DEMI_BATCHSIZE", "3", 1);
+  const Outcome noted = with({"--runs", "fp16", "--dry-run"});
+  unsetenv("DEMI_LOSS_SCALE");
+  unsetenv("DEMI_BATCHSIZE");
+  EXPECT_EQ(noted.code, 0) << noted.err;
+  EXPECT_THAT(noted.err, HasSubstr("DEMI_LOSS_SCALE has no effect on demi compare"));
+  EXPECT_THAT(noted.err, HasSubstr("did you mean DEMI_BATCH_SIZE?"));
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+
+  // A comparison's own file gives it back, and a sweep's folders name their value.
+  ASSERT_EQ(with({"--runs", "bf16,fp16:scale=128.0", "--interleave=1"}).code, 0);
+  const fs::path runs = folder_ / "runs";
+  const Outcome again =
+      run({"compare", "--config", (runs / "compare-mlp-001" / "config.json").string(), "--json"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  const auto json = nlohmann::json::parse(again.out);
+  EXPECT_EQ(json["interleave"], 1);
+  EXPECT_EQ(json["runs"][0]["precision"], "bf16");
+  EXPECT_EQ(json["runs"][1]["precision"], "fp16:scale=128");
+  ASSERT_EQ(with({"--runs", "fp32", "--sweep", "seed=5,6"}).code, 0);
+  EXPECT_THAT(slurp(runs / "compare-mlp-004" / "config.json"), HasSubstr("--seed 6\""));
+}
+
+TEST_F(Cli, WordsOfOtherProgramsAreUnderstood) {
+  const auto expect = [&](const Words& arguments, const char* words) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+  };
+  expect({"train", "mlp", "--learning-rate", "1"}, "did you mean --lr?");
+  expect({"train", "mlp", "--bs", "1"}, "did you mean --batch-size?");
+  expect({"train", "mlp", "--wd", "1"}, "did you mean --weight-decay?");
+  expect({"train", "mlp", "--clip", "1"}, "did you mean --clip-norm?");
+  expect({"train", "mlp", "--gpu"}, "did you mean --device cuda?");
+  expect({"train", "mlp", "--half"}, "did you mean --precision fp16?");
+  expect({"train", "mlp", "--amp"}, "did you mean --mp?");
+  expect({"compare", "mlp", "--mp"}, "did you mean --runs fp32,bf16?");
+  expect({"compare", "mlp", "--loss-scale", "3"}, "did you mean --runs fp32,fp16:scale=128?");
+  expect({"train", "mlp", "--device", "gpu"}, "did you mean cuda?");
+  expect({"fit"}, "did you mean train?");
+  std::ofstream(folder_ / "c.json") << R"({"learning_rate": 1})";
+  expect({"train", "mlp", "--config", (folder_ / "c.json").string()}, "did you mean lr?");
+  const Outcome help = run({"help"}), of_train = run({"help", "train"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_EQ(help.out, run({"--help"}).out);
+  EXPECT_EQ(of_train.out, run({"train", "--help"}).out);
+}
+
+TEST_F(Cli, ASettingThatDoesNothingHereIsRefused) {
+  for (const Words& words : {Words{"--crop-padding", "4"},
+                             {"--horizontal-flip"},
+                             {"--pool", "mean"},
+                             {"--test-limit", "3"},
+                             {"--optimizer", "adam", "--momentum", "0.9"},
+                             {"--label-smoothing", "0.1"},
+                             {"--schedule-epochs", "3"},
+                             {"--init-scale", "8"},
+                             {"--early-stopping", "1"},
+                             {"--fp32-part", "layers.0", "--precision", "bf16-true"},
+                             {"--limit", "4", "--overfit-batches", "1"}}) {
+    Words all{"train", "mlp", "--in", "8", "--out", "8", "--dry-run"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome outcome = run(all);
+    EXPECT_EQ(outcome.code, 2) << words.front() << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(words.size() > 2 ? "--" : words.front()));
+  }
+  EXPECT_EQ(
+      run({"compare", "mlp", "--in", "8", "--out", "8", "--dry-run", "--init-scale", "8"}).code, 0)
+      << "its runs have scales of their own";
+}
+
+// Two steps, though each takes three batches.
+TEST_F(Cli, ADryRunTakesTwoSteps) {
+  const auto json =
+      nlohmann::json::parse(run({"train", "mlp", "--in", "8", "--out", "8", "--batch-size", "4",
+                                 "--dry-run", "--accumulate", "3", "--json"})
+                                .out);
+  EXPECT_EQ(json["runs"][0]["steps"], 2);
+}
+
 // 2 x 2 pixels: red, green, blue, white.
 constexpr unsigned char kPng[] = {
     0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48, 0x44,

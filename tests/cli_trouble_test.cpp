@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -244,6 +245,27 @@ TEST_F(Trouble, ARunGoesOnWithDamagedMetrics) {
   EXPECT_THAT(notes, HasSubstr("Left out of what was read from metrics.jsonl: line 2 is no JSON "
                                "object; line "));
   EXPECT_THAT(slurp(run_folder() / "report.html"), HasSubstr("Left out of what was read from"));
+}
+
+// SIGXFSZ would end the program without a word.
+TEST_F(Trouble, AFileThatMayNotGrowIsSaidAndNothingIsLeft) {
+  const Outcome outcome = run(small_run(), [] {
+    signal(SIGXFSZ, SIG_DFL);
+    const rlimit limit{5000, 5000};  // less than the settings
+    setrlimit(RLIMIT_FSIZE, &limit);
+  });
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("File too large"));
+  EXPECT_FALSE(fs::exists(run_folder()));
+}
+
+TEST_F(Trouble, APathThatIsNotUtf8IsRefusedAndNothingIsLeft) {
+  const std::string folder = (folder_ / "p\xff").string();
+  fs::create_directories(folder);
+  const Outcome outcome = run({"train", "folder-resnet50", "--data-dir", folder});
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("[--data-dir] the text is not UTF-8"));
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
 }
 
 TEST_F(Trouble, OneSignalEndsTheProgramWhileItReadsData) {

@@ -233,7 +233,7 @@ std::optional<fs::path> newest_whole(
   std::error_code code;
   const std::vector<std::string> standing = checkpoints_in(folder, code);
   if (code) no_checkpoint(folder, code.message());
-  if (standing.empty()) return std::nullopt;
+  if (standing.empty()) return named_in(folder / "last");  // throws if it names one
   std::string wrong = "no manifest.json that can be read";
   for (const std::string& name : newest_first(folder, standing)) {
     try {

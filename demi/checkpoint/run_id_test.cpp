@@ -178,6 +178,9 @@ TEST_F(DamagedCheckpoints, GiveWayToTheNewestThatIsWhole) {
   damage("step-00000010");
   EXPECT_THROW(newest(), DataError);
   EXPECT_EQ(newest_whole(folder_ / "step-00000010", [](auto&&...) {}), std::nullopt);
+  for (const char* name : {"step-00000010", "step-00000020", "step-00000030"})
+    fs::remove_all(folder_ / name);
+  EXPECT_THROW(newest(), DataError) << "`last` names one that is gone";
 }
 
 TEST_F(DamagedCheckpoints, AreSoughtWithoutTheFileLastAndInTheirRunAlone) {

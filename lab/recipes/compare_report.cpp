@@ -56,8 +56,8 @@ std::vector<Field> fields_of(const Comparison& c) {
     return format_fixed(static_cast<double>(value) / unit.bytes, 2);
   };
   const auto any = [&](const auto& has) { return std::ranges::any_of(c.runs, has); };
-  const bool tested = (c.stopped && c.test_examples > 0) ||
-                      any([](const RunResult& run) { return run.test_accuracy.has_value(); });
+  const bool has_classes = (c.stopped && c.test_examples > 0) ||
+                           any([](const RunResult& run) { return run.test_accuracy.has_value(); });
   const auto has_file = [](const RunResult& run) {
     return !run.history.stopped && run.model_bytes > 0;
   };
@@ -79,7 +79,11 @@ std::vector<Field> fields_of(const Comparison& c) {
     fields.push_back({{.name = "model size", .unit = file.name}, [=](const RunResult& run) {
                         return has_file(run) ? bytes(run.model_bytes, file) : "";
                       }});
-  if (tested)
+  if (any([](const RunResult& run) { return run.test_loss.has_value(); }))
+    fields.push_back({{.name = "test loss"}, [](const RunResult& run) {
+                        return run.test_loss ? report::format_loss(*run.test_loss) : "";
+                      }});
+  if (has_classes)
     fields.push_back({{.name = "test accuracy"},
                       [](const RunResult& run) { return percent(run.test_accuracy); }});
   for (const RunResult& run : c.runs) {
@@ -88,7 +92,7 @@ std::vector<Field> fields_of(const Comparison& c) {
                       [](const RunResult& r) { return percent(r.test_top_k_accuracy); }});
     break;
   }
-  if (tested)
+  if (has_classes)
     fields.push_back({{.name = "evaluated in fp32"},
                       [](const RunResult& run) { return percent(run.test_accuracy_fp32_eval); }});
   fields.push_back({{.name = "skipped steps"},
@@ -134,13 +138,6 @@ bool allowed(const std::string& setting, const Precision& precision) {
   return setting == "auto" ? precision.tf32 : setting == "on";
 }
 
-std::string on_a_cpu(const Comparison& c) {
-  return std::string("fp32 is FP32 throughout: oneDNN puts neither tf32 nor bf16 in its place") +
-         (c.config.flush_subnormals
-              ? ", and numbers below 1.2e-38 count as 0 (--no-flush-subnormals keeps them)."
-              : ".");
-}
-
 // What TF32 does to the FP32 of a run on CUDA. LibTorch by itself allows it in convolutions.
 std::string on_cuda(const Comparison& c, const Precision& precision) {
   const bool products = allowed(c.config.cuda_matmul_allow_tf32, precision);
@@ -170,8 +167,6 @@ void note_fp32(const Comparison& c, std::vector<std::string>& notes) {
       notes.push_back(on_cuda(c, run->spec.precision));
     } else if (tf32) {
       notes.emplace_back("There is no tf32 on a CPU: the run computed in FP32.");
-    } else {
-      notes.push_back(on_a_cpu(c));
     }
   }
   if (is_cuda && c.config.cudnn_benchmark && !c.config.deterministic)
@@ -222,12 +217,30 @@ nlohmann::ordered_json json_of(const Backends& b) {
       {"threads", value(b.threads)}};
 }
 
+// What was trained: "3 epochs of 100 steps", or how much of that by run.
+std::string trained(const Comparison& c) {
+  const std::string asked =
+      fmt::format("{} epoch{} of {} step{}", c.config.epochs, c.config.epochs == 1 ? "" : "s",
+                  c.steps_per_epoch, c.steps_per_epoch == 1 ? "" : "s");
+  const auto steps = [](const RunResult& run) { return std::ssize(run.history.steps); };
+  std::string text;
+  for (const RunResult& run : c.runs) {
+    if (steps(run) == c.config.epochs * c.steps_per_epoch) continue;
+    const bool alone = std::ranges::all_of(
+        c.runs, [&](const RunResult& other) { return steps(other) == steps(run); });
+    const std::string count =
+        report::format_count(steps(run)) + (steps(run) == 1 ? " step" : " steps");
+    if (alone) return count + " of " + asked;
+    text += (text.empty() ? "" : ", ") + run.spec.label + " " + count;
+  }
+  return asked + (text.empty() ? "" : " (" + text + ")");
+}
+
 std::string data_line(const Comparison& c) {
   return fmt::format(
-      "{} on {}: {} training and {} test examples, {} epoch{} of {} steps, batch {}{}, seed {}",
-      c.config.model, c.config.data, report::format_count(c.training_examples),
-      report::format_count(c.test_examples), c.config.epochs, c.config.epochs == 1 ? "" : "s",
-      c.steps_per_epoch, c.config.batch_size,
+      "{} on {}: {} training and {} test examples, {}, batch {}{}, seed {}", c.config.model,
+      c.config.data, report::format_count(c.training_examples),
+      report::format_count(c.test_examples), trained(c), c.config.batch_size,
       c.config.accumulate > 1 ? fmt::format(" x {} accumulated", c.config.accumulate) : "",
       c.config.seed);
 }
@@ -247,8 +260,12 @@ report::Series steps_of(const RunResult& run, Pick pick) {
 
 report::Chart step_chart(const Comparison& c, std::string title, report::Axis y, Pick pick) {
   report::Chart chart{.title = std::move(title), .x = {.label = "step"}, .y = std::move(y)};
-  for (const RunResult& run : c.runs) chart.series.push_back(steps_of(run, pick));
-  for (int64_t epoch = 1; epoch < c.config.epochs; ++epoch) {
+  std::size_t epochs = 0;
+  for (const RunResult& run : c.runs) {
+    chart.series.push_back(steps_of(run, pick));
+    epochs = std::max(epochs, run.history.epochs.size());
+  }
+  for (int64_t epoch = 1; epoch < static_cast<int64_t>(epochs); ++epoch) {
     chart.marks.push_back(
         {static_cast<double>(epoch * c.steps_per_epoch), fmt::format("epoch {}", epoch)});
   }
@@ -264,6 +281,21 @@ report::Chart accuracy_chart(const Comparison& c) {
       if (!epoch.validation || !epoch.validation->accuracy) continue;
       series.x.push_back(static_cast<double>(epoch.epoch));
       series.y.push_back(100 * *epoch.validation->accuracy);
+    }
+    chart.series.push_back(std::move(series));
+  }
+  chart.note = "Of the weights as trained, after each epoch, in the run's own precision.";
+  return chart;
+}
+
+report::Chart test_loss_chart(const Comparison& c) {
+  report::Chart chart{.title = "Test loss", .x = {.label = "epoch"}, .y = {.label = "loss"}};
+  for (const RunResult& run : c.runs) {
+    report::Series series{.name = run.spec.label};
+    for (const EpochRecord& epoch : run.history.epochs) {
+      if (!epoch.validation) continue;
+      series.x.push_back(static_cast<double>(epoch.epoch));
+      series.y.push_back(epoch.validation->loss);
     }
     chart.series.push_back(std::move(series));
   }
@@ -382,7 +414,9 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   const auto number = [](const std::optional<double>& value) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
   };
-  json["test_loss"] = number(run.test_accuracy ? std::optional(run.test_loss) : std::nullopt);
+  json["steps"] = run.history.steps.size();
+  json["epochs"] = run.history.epochs.size();
+  json["test_loss"] = number(run.test_loss);
   json["test_accuracy"] = number(run.test_accuracy);
   if (run.top_k > 0)
     json[fmt::format("test_top{}_accuracy", run.top_k)] = number(run.test_top_k_accuracy);
@@ -424,7 +458,10 @@ report::Section curves_section(const Comparison& c) {
                  [](const StepMetrics& s) -> std::optional<double> { return s.loss; });
   loss.smoothing = 0.9;
   report::Section curves{"Curves", {std::move(loss)}};
-  if (c.test_examples > 0) curves.blocks.emplace_back(accuracy_chart(c));
+  if (report::Chart test = test_loss_chart(c); has_points(test))
+    curves.blocks.emplace_back(std::move(test));
+  if (report::Chart accuracy = accuracy_chart(c); has_points(accuracy))
+    curves.blocks.emplace_back(std::move(accuracy));
   report::Chart scale =
       step_chart(c, "Loss scale", {.label = "loss scale", .scale = report::Scale::kLog2},
                  [](const StepMetrics& s) { return s.loss_scale; });

@@ -279,7 +279,7 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
   EXPECT_TRUE(tested.history.stopped);
   EXPECT_TRUE(tested.history.epochs[0].validation);
   EXPECT_FALSE(tested.test_accuracy_fp32_eval);
-  EXPECT_EQ(tested.test_loss, 0) << "that of a part of the test set is none";
+  EXPECT_EQ(tested.test_loss, std::nullopt) << "that of a part of the test set is none";
 }
 
 TEST(Evaluation, OneOfNaNIsBeatenByEveryNumberAndBeatsNone) {

@@ -4,11 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
 #include "demi/train/precision.h"
+#include "lab/recipes/plan.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"
 
@@ -36,14 +43,12 @@ const Setting& setting_of(std::string_view name) {
 // Whether the value that was asked for is the one that the run was begun with.
 bool is_same(const Setting& setting, const Config& begun, const Config& asked) {
   const std::string before = setting.get(begun), now = setting.get(asked);
+  if (setting.name == "batch-size")  // of all ranks together
+    return now == "auto" ||
+           batch_size_of(asked) * asked.ranks == batch_size_of(begun) * begun.ranks;
   if (before == now) return true;
-  if (setting.name == "batch-size") return now == "auto";
-  if (setting.name != "precision") return false;
-  const auto label = [&](const std::string& text) {
-    if (text != "mixed") return parse_run(text).label;
-    return std::string(mixed_precision_of(c10::Device(begun.device).type()).name);
-  };
-  return label(before) == label(now);
+  return setting.name == "precision" && now == "mixed" &&
+         before == mixed_precision_of(c10::Device(begun.device).type()).name;
 }
 
 [[noreturn]] void refuse(const Assignment& given, const std::string& what,
@@ -97,6 +102,25 @@ const Assignment* last_named(std::span<const Assignment> given, std::string_view
   return found;
 }
 
+// Of several with one name the last. Ranks come first, since they decide the batch of each.
+std::vector<Assignment> that_count(std::span<const Assignment> given) {
+  std::vector<Assignment> all;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const auto is_later = [&](const Assignment& other) { return other.name == given[i].name; };
+    if (std::ranges::none_of(given.subspan(i + 1), is_later)) all.push_back(given[i]);
+  }
+  std::ranges::stable_partition(
+      all, [](const Assignment& a) { return a.name == "ranks" || a.name == "devices"; });
+  return all;
+}
+
+std::string begun_with(const Setting& setting, const Config& begun, const Config& now) {
+  const std::string before = setting.get(begun);
+  if (setting.name != "batch-size" || begun.ranks == now.ranks) return before;
+  return fmt::format("{} on each of {}, which is {} on each of {}", before, begun.ranks,
+                     now.batch_size, now.ranks);
+}
+
 // Other devices take the place of the one that the run found.
 std::string named_device(std::span<const Assignment> given) {
   const Assignment* device = last_named(given, "device");
@@ -118,20 +142,72 @@ OnResume on_resume(std::string_view setting) {
   return OnResume::kSame;
 }
 
+std::string first_difference(const Config& begun, const Config& now) {
+  for (const Setting& setting : settings())
+    if (on_resume(setting.name) == OnResume::kSame && !is_same(setting, begun, now))
+      return fmt::format("{} is {}, not {}", setting.name, setting.get(begun), setting.get(now));
+  return "";
+}
+
+namespace {
+
+// The newest checkpoint of a folder whose manifest can be read; a damaged one is passed over by
+// whoever reads its tensors.
+std::optional<std::pair<std::filesystem::path, checkpoint::Metadata>> newest_texts(
+    const std::filesystem::path& folder) {
+  std::error_code code;
+  if (!std::filesystem::is_directory(folder, code)) return std::nullopt;
+  try {
+    std::filesystem::path last = checkpoint::find(folder);
+    return std::pair(last, checkpoint::read_manifest(last).text);
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+void require_saved_settings(const std::filesystem::path& run_folder, const RunRecord& record) {
+  for (const std::string& label : record.runs) {
+    const auto saved = newest_texts(checkpoints_of(run_folder, record, label));
+    if (!saved || !saved->second.contains("demi.config")) continue;
+    Config of_checkpoint;
+    std::set<std::string> names;  // an older demi had fewer
+    for (const Assignment& a : read_config_text(saved->second.at("demi.config"), saved->first)) {
+      set(of_checkpoint, a.name, a.text, a.source);
+      names.insert(a.name);
+    }
+    const bool alone = record.command == "train";
+    const Config of_file =
+        config_of(record.config, alone ? run_of(record.config) : parse_run(label));
+    for (const Setting& setting : settings()) {
+      const bool is_shorter_now = on_resume(setting.name) == OnResume::kLonger &&
+                                  is_shorter(setting.name, of_checkpoint, of_file);
+      const bool is_other =
+          on_resume(setting.name) == OnResume::kSame && !is_same(setting, of_checkpoint, of_file);
+      if (!names.contains(setting.name) || !(is_shorter_now || is_other)) continue;
+      throw UsageError({.where = "--resume",
+                        .what = setting.name + " in " + (run_folder / "config.json").string() +
+                                " is not what the checkpoint was trained with",
+                        .seen = setting.get(of_file),
+                        .accepted = setting.get(of_checkpoint) + ", as in " + saved->first.string(),
+                        .advice = "put the value back, or begin a new run with the other one"});
+    }
+  }
+}
+
 Config resumed_config(const Config& begun, std::span<const Assignment> given,
                       const std::filesystem::path& run) {
   Config config = begun;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const Assignment& a = given[i];
-    const auto is_later = [&](const Assignment& other) { return other.name == a.name; };
-    if (std::ranges::any_of(given.subspan(i + 1), is_later)) continue;
+  for (const Assignment& a : that_count(given)) {
     const Setting& setting = setting_of(a.name);
     Config asked = config;
     setting.set(asked, a.text, a.source);
     const OnResume rule = on_resume(a.name);
     if (rule == OnResume::kSame) {
       if (!is_same(setting, begun, asked))
-        refuse(a, "this would change the training", "it was begun with " + setting.get(begun), run);
+        refuse(a, "this would change the training",
+               "it was begun with " + begun_with(setting, begun, config), run);
       continue;
     }
     if (rule == OnResume::kLonger) require_longer(a, begun, asked, run);

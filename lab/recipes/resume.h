@@ -7,6 +7,7 @@
 #include "demi/core/export.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/run_record.h"
 
 namespace demi::train {
 
@@ -23,10 +24,21 @@ DEMI_API OnResume on_resume(std::string_view setting);
 /// The settings of a run that goes on: those that it was begun with, and of `given` those that may
 /// differ; of several with one name the last counts. Settings in `given` with the value that they
 /// had are accepted; so are batch-size auto and precision mixed, which were found when it began.
-/// With another number of ranks, batch_size becomes what keeps the batch of all ranks together.
+/// With another number of ranks, batch_size becomes what keeps the batch of all ranks together, and
+/// may be said so.
 /// `run` names it in messages. Throws UsageError for a setting that may not differ, with the old
 /// and the new value.
 DEMI_API Config resumed_config(const Config& begun, std::span<const Assignment> given,
                                const std::filesystem::path& run);
+
+/// The first setting that a run which goes on may not change and that differs, as "lr is 0.1, not
+/// 0.5"; "": none. batch-size auto and precision mixed agree with what they may have become.
+DEMI_API std::string first_difference(const Config& begun, const Config& now);
+
+/// The settings of a run's config.json against those in the checkpoints that it goes on from, whose
+/// manifests have a checksum. Throws UsageError with key and both values for one that may not
+/// differ.
+DEMI_API void require_saved_settings(const std::filesystem::path& run_folder,
+                                     const RunRecord& record);
 
 }  // namespace demi::train

@@ -66,6 +66,32 @@ TEST(Resume, OtherRanksShareTheSameBatches) {
   EXPECT_THAT(refusal({{"ranks", "5", "--ranks"}}, config), HasSubstr("a divisor of 384"));
 }
 
+// The batch of each rank may be said too, and another one is not taken in silence.
+TEST(Resume, OtherRanksMayNameTheirBatch) {
+  Config config = begun();
+  config.ranks = 2;  // of 96 examples each
+  EXPECT_EQ(
+      resumed({{"ranks", "3", "--ranks"}, {"batch-size", "64", "--batch-size"}}, config).batch_size,
+      "64");
+  EXPECT_EQ(
+      resumed({{"batch-size", "64", "--batch-size"}, {"ranks", "3", "--ranks"}}, config).batch_size,
+      "64");
+  EXPECT_THAT(refusal({{"ranks", "3", "--ranks"}, {"batch-size", "96", "--batch-size"}}, config),
+              HasSubstr("96 on each of 2, which is 64 on each of 3"));
+}
+
+TEST(Resume, TheFirstDifferenceIsNamed) {
+  Config other = begun();
+  EXPECT_EQ(first_difference(begun(), other), "");
+  other.epochs = 9;
+  other.keep_last = 3;
+  other.batch_size = "auto";
+  other.precision = "mixed";
+  EXPECT_EQ(first_difference(begun(), other), "") << "these may differ, or were found";
+  other.seed = 7;
+  EXPECT_EQ(first_difference(begun(), other), "seed is 0, not 7");
+}
+
 // One rank has nobody to share with, so it need not be said.
 TEST(Resume, OneRankSharesNoOptimizerState) {
   Config config = begun();

@@ -6,11 +6,13 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/utils.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "demi/autocast/to_precision.h"
@@ -21,6 +23,7 @@
 #include "demi/core/state_dict.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/sync_batch_norm.h"
+#include "demi/distributed/text.h"
 #include "demi/monitor/origin_search.h"
 #include "demi/profile/core_share.h"
 #include "demi/profile/memory.h"
@@ -37,14 +40,16 @@
 namespace demi::train {
 namespace {
 
-// The mean over whole epochs; of a run without a whole epoch, its time until it ended.
-double mean_epoch_seconds(const History& history) {
-  const std::size_t cut = history.stopped || history.failed ? 1 : 0;
-  if (history.epochs.size() <= cut) return history.seconds();
-  const std::size_t whole = history.epochs.size() - cut;
-  double sum = 0;
-  for (std::size_t i = 0; i < whole; ++i) sum += history.epochs[i].seconds;
-  return sum / static_cast<double>(whole);
+// The mean over whole epochs; of a run without a whole epoch, its time until it ended. An epoch is
+// cut short by a signal, a failure or --steps.
+double mean_epoch_seconds(const History& history, int64_t examples) {
+  double sum = 0, whole = 0;
+  for (const EpochRecord& epoch : history.epochs) {
+    if (epoch.examples < examples) continue;
+    sum += epoch.seconds;
+    ++whole;
+  }
+  return whole > 0 ? sum / whole : history.seconds();
 }
 
 bool is_first(const RunOptions& options) { return !options.group || options.group->rank() == 0; }
@@ -111,6 +116,17 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
   const Evaluation exact = evaluate(network, *workload.test, test);
   history.stopped = exact.stopped;
   if (!exact.stopped) result.test_accuracy_fp32_eval = exact.accuracy;
+}
+
+// The library names its options, the program its own.
+std::string in_words_of_the_program(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"TrainerOptions::autocast = false", "--no-autocast"},
+      {"TrainerOptions::loss_scale off", "--no-scaler"}};
+  for (const auto& [library, program] : kWords)
+    if (const std::size_t at = text.find(library); at != text.npos)
+      text.replace(at, library.size(), program);
+  return text;
 }
 
 // A remark on skipped steps of a run without a scaler, which nothing else reports.
@@ -199,6 +215,25 @@ bool has_checkpoint(const std::filesystem::path& folder) {
   return false;
 }
 
+// The name of the newest whole checkpoint; empty: there is none. Damaged ones that are newer are
+// set aside.
+std::string newest_whole_in(const RunOptions& options) {
+  if (!has_checkpoint(options.checkpoints)) return "";
+  std::vector<std::pair<std::filesystem::path, std::string>> damaged;
+  const auto found = checkpoint::newest_whole(
+      options.checkpoints, [&](const std::filesystem::path& path, const std::string& wrong) {
+        damaged.emplace_back(path, wrong);
+      });
+  for (const auto& [path, wrong] : damaged) {
+    const auto aside = checkpoint::set_aside(path);
+    if (options.say)
+      options.say(fmt::format("{} is damaged and is kept as {}; the run goes on from {} ({})",
+                              path.filename().string(), aside.string(), found->filename().string(),
+                              wrong));
+  }
+  return found ? found->filename().string() : "";
+}
+
 // Of a checkpoint's folder.
 int64_t bytes_of(const std::filesystem::path& folder) {
   int64_t bytes = 0;
@@ -245,6 +280,7 @@ struct RunInParts::Work {
   void begin();
   TrainerOptions told();
   void go_on_from(const std::filesystem::path& checkpoint);
+  std::filesystem::path checkpoint_to_go_on_from() const;
   bool advance(int64_t steps);
   Measured measured();
   void keep();
@@ -298,9 +334,20 @@ TrainerOptions RunInParts::Work::told() {
 // The memory that reading takes is none of the training's.
 void RunInParts::Work::go_on_from(const std::filesystem::path& checkpoint) {
   trainer->resume(checkpoint);
-  const auto numbers = checkpoint::read_manifest(checkpoint).numbers;
-  const auto found = numbers.find(kMeasured);
-  if (found != numbers.end()) before = measured_of(found->second);
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
+  const auto found = manifest.numbers.find(kMeasured);
+  if (found != manifest.numbers.end()) before = measured_of(found->second);
+  if (manifest.libtorch != TORCH_VERSION && is_first(options) && options.say)
+    options.say("the checkpoint was written with LibTorch " + manifest.libtorch + ", and this is " +
+                TORCH_VERSION + ": what follows may round otherwise");
+}
+
+// Rank 0 looks for it: it alone may set damaged ones aside. Others may see its folder elsewhere.
+std::filesystem::path RunInParts::Work::checkpoint_to_go_on_from() const {
+  std::string name = is_first(options) ? newest_whole_in(options) : "";
+  if (options.group && options.group->world_size() > 1)
+    name = distributed::broadcast_text(name, 0, *options.group);
+  return name.empty() ? std::filesystem::path() : options.checkpoints / name;
 }
 
 void RunInParts::Work::begin() {
@@ -341,8 +388,7 @@ void RunInParts::Work::begin() {
 
   memory.begin();
   std::filesystem::path from = options.begin_from;
-  if (options.resume && has_checkpoint(options.checkpoints))
-    from = checkpoint::find(options.checkpoints);
+  if (options.resume) from = checkpoint_to_go_on_from();
   if (!from.empty()) go_on_from(from);
   parts.emplace(*trainer, *workload.train, workload.test.get());
   profile::reset_peak_memory(device);
@@ -413,13 +459,15 @@ void RunInParts::Work::keep() {
 RunResult RunInParts::Work::finish() {
   if (!parts) return std::move(result);
   result.history = parts->history();
+  if (result.history.failed)
+    result.history.failed = in_words_of_the_program(*result.history.failed);
   const Measured all = measured();
   result.peak_bytes = all.peak_bytes;
   result.peak_resident_bytes = all.peak_resident_bytes;
   result.cores_share = profile::cores_share(all.cores);
   result.involuntary_switches = all.cores.involuntary_switches;
   result.seconds = result.history.seconds();
-  result.seconds_per_epoch = mean_epoch_seconds(result.history);
+  result.seconds_per_epoch = mean_epoch_seconds(result.history, workload.train->all_examples());
   result.skipped_steps = result.history.skipped_steps;
   result.remark = remark_on(result.history);
   answer_what_if();
@@ -468,7 +516,22 @@ void check_parts(const Config& config, std::span<const RunSpec> runs, const Work
   Network network;
   for (const RunSpec& run : runs) {
     const Config told = config_of(config, run);
+    if (!config.scaler && (run.loss_scale.kind == LossScale::Kind::fixed ||
+                           run.loss_scale.kind == LossScale::Kind::dynamic ||
+                           run.loss_scale.kind == LossScale::Kind::statistics))
+      throw UsageError({.where = "--no-scaler",
+                        .what = "a loss scale is asked for, and none",
+                        .seen = run.label,
+                        .advice = "leave out one of them"});
     if (told.fp32_part.empty() && told.op_policy.empty()) continue;
+    const bool is_16_bit =
+        !run.precision.is_mixed() && at::isReducedFloatingType(run.precision.weights);
+    if (is_16_bit)
+      throw UsageError({.where = told.fp32_part.empty() ? "--op-policy" : "--fp32-part",
+                        .what = "this is about the autocast region, and " + run.label +
+                                " computes everything in 16 bits",
+                        .seen = told.fp32_part.empty() ? told.op_policy : told.fp32_part,
+                        .accepted = "a mixed precision (fp16, bf16), or one of FP32 or more"});
     if (!network.module) network = workload.make_network(static_cast<uint64_t>(config.seed));
     keep_in_fp32(told, network);
   }

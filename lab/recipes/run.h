@@ -34,8 +34,12 @@ struct RunOptions {
   /// run's.
   bool save_in_background = false;
   bool per_class = false;  // test accuracy of each class
-  /// Goes on from the last checkpoint in `checkpoints`; from the beginning if there is none.
+  /// Goes on from the newest whole checkpoint in `checkpoints`, and sets damaged ones that are
+  /// newer aside; from the beginning if there is none.
   bool resume = false;
+  /// Called with what people should know before the first step: a damaged checkpoint that was
+  /// passed over, one of another LibTorch.
+  std::function<void(const std::string&)> say;
   /// Begins from this checkpoint, which stays as it is. Empty: from the beginning.
   std::filesystem::path begin_from = {};
   /// Called before the first step of a run that goes on, with what it has done so far.
@@ -74,7 +78,7 @@ struct RunResult {
   History history;
   double seconds = 0;                             // of training, all epochs
   double seconds_per_epoch = 0;                   // of training, mean over whole epochs
-  double test_loss = 0;                           // of the shipped weights, in the run's precision
+  std::optional<double> test_loss;                // of the shipped weights, in the run's precision
   std::optional<double> test_accuracy;            // likewise; none for a regression
   std::optional<double> test_accuracy_fp32_eval;  // of the weights as trained, evaluated in FP32
   int64_t top_k = 0;                              // of test_top_k_accuracy; 0: none
@@ -104,7 +108,8 @@ struct RunResult {
   std::vector<SlowCause> slow_causes;  // of a minor speedup, the first in order first
 };
 
-/// Throws what keep_in_fp32 would throw for one of these runs, before any of them is trained.
+/// Throws what keep_in_fp32 would throw for one of these runs, before any of them is trained, and
+/// UsageError for settings that contradict a run.
 DEMI_API void check_parts(const Config& config, std::span<const RunSpec> runs,
                           const Workload& workload);
 

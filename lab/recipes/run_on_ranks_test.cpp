@@ -128,14 +128,14 @@ TEST_F(RanksOfOneProcess, EachKeepsPartsInFp32AlsoInTheTestOfWhatIsShipped) {
   const std::vector<RunResult> results = trained("fp16:fp32-part=0:fp32-part=1");
   for (const RunResult& result : results) {
     EXPECT_FALSE(result.history.failed);
-    EXPECT_NEAR(result.test_loss, kOutput * kOutput, 1e-3 * kOutput * kOutput);
+    EXPECT_NEAR(result.test_loss.value(), kOutput * kOutput, 1e-3 * kOutput * kOutput);
   }
 }
 
 // Weights, inputs and outputs are rounded to 8 bits.
 TEST_F(RanksOfOneProcess, AllTestTheDtypeThatIsShipped) {
   for (const RunResult& result : trained("bf16-true"))
-    EXPECT_NEAR(result.test_loss, kOutput * kOutput, 8 * 0x1p-8 * kOutput * kOutput);
+    EXPECT_NEAR(result.test_loss.value(), kOutput * kOutput, 8 * 0x1p-8 * kOutput * kOutput);
 }
 
 TEST_F(RanksOfOneProcess, TheFirstAloneKeepsWhatWasTrained) {

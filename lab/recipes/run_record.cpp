@@ -7,6 +7,7 @@
 
 #include "demi/core/error.h"
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/run_spec.h"
 #include "lab/report/run_folder.h"
 
 namespace demi::train {
@@ -49,7 +50,8 @@ std::string to_json(const RunRecord& record) {
   json["runs"] = record.runs;
   if (record.turn_steps > 0) json["interleave"] = record.turn_steps;
   json.update(nlohmann::ordered_json::parse(to_json(record.config)));
-  return json.dump(2) + "\n";
+  // A path in the line need not be UTF-8.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 RunRecord read_run_record(const fs::path& folder) {
@@ -76,13 +78,21 @@ bool can_go_on(const fs::path& folder) {
   return fs::exists(folder / kCheckpoints) || !fs::exists(folder / "report.html");
 }
 
-fs::path newest_unfinished(std::string_view command, std::string_view recipe,
-                           const fs::path& root) {
-  const std::string name = std::string(command) + "-" + std::string(recipe);
-  for (const fs::path& folder : report::run_folders(name, root))
-    if (fs::exists(folder / kConfigFile) && !fs::exists(folder / kResultFile) && can_go_on(folder))
-      return folder;
-  return {};
+fs::path checkpoints_of(const fs::path& run_folder, const RunRecord& record,
+                        std::string_view label) {
+  const fs::path all = run_folder / kCheckpoints;
+  return record.runs.size() > 1 ? all / file_name(label) : all;
+}
+
+std::vector<fs::path> unfinished(std::string_view command, std::string_view recipe,
+                                 const fs::path& root) {
+  std::vector<fs::path> folders =
+      report::run_folders(std::string(command) + "-" + std::string(recipe), root);
+  std::erase_if(folders, [](const fs::path& folder) {
+    return !fs::exists(folder / kConfigFile) || fs::exists(folder / kResultFile) ||
+           !can_go_on(folder);
+  });
+  return folders;
 }
 
 }  // namespace demi::train

@@ -37,9 +37,14 @@ inline constexpr std::string_view kCheckpoints = "checkpoints";
 /// was killed before its first checkpoint goes on from its beginning.
 DEMI_API bool can_go_on(const std::filesystem::path& folder);
 
-/// The newest run folder of that command and recipe below `root` whose run has not come to its end.
-/// Empty if there is none. A folder without a config.json holds no run that has begun.
-DEMI_API std::filesystem::path newest_unfinished(std::string_view command, std::string_view recipe,
-                                                 const std::filesystem::path& root);
+/// The folder of one run's checkpoints; in a comparison each run has its own.
+DEMI_API std::filesystem::path checkpoints_of(const std::filesystem::path& run_folder,
+                                              const RunRecord& record, std::string_view label);
+
+/// The run folders of that command and recipe below `root` whose runs have not come to their end,
+/// the newest first. A folder without a config.json holds no run that has begun.
+DEMI_API std::vector<std::filesystem::path> unfinished(std::string_view command,
+                                                       std::string_view recipe,
+                                                       const std::filesystem::path& root);
 
 }  // namespace demi::train

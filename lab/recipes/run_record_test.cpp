@@ -1,5 +1,6 @@
 #include "lab/recipes/run_record.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -68,20 +69,25 @@ TEST_F(RunRecords, ThatAreMissingOrDamagedAreDataErrors) {
 
 TEST_F(RunRecords, TheNewestUnfinishedIsFoundByCommandAndRecipe) {
   const std::string text = to_json(record());
-  EXPECT_EQ(newest_unfinished("compare", "mlp", root_), "");
+  const auto newest = [&]() -> fs::path {
+    const auto all = unfinished("compare", "mlp", root_);
+    return all.empty() ? fs::path() : all.front();
+  };
+  EXPECT_EQ(newest(), "");
   make("compare-mlp-002", text);
   make("compare-mlp-010", text);
   make("compare-mlp-011", text, /*finished=*/true);
   fs::create_directories(root_ / "compare-mlp-012");  // killed before it began
   make("compare-mlp-cnn-099", text);
   make("train-mlp-099", text);
-  EXPECT_EQ(newest_unfinished("compare", "mlp", root_), root_ / "compare-mlp-010");
+  EXPECT_THAT(unfinished("compare", "mlp", root_),
+              ::testing::ElementsAre(root_ / "compare-mlp-010", root_ / "compare-mlp-002"));
   // It has a report and no checkpoints: it would be trained anew, over what it left.
   std::ofstream(make("compare-mlp-013", text) / "report.html") << "";
   EXPECT_FALSE(can_go_on(root_ / "compare-mlp-013"));
-  EXPECT_EQ(newest_unfinished("compare", "mlp", root_), root_ / "compare-mlp-010");
+  EXPECT_EQ(newest(), root_ / "compare-mlp-010");
   fs::create_directories(root_ / "compare-mlp-013" / std::string(kCheckpoints));
-  EXPECT_EQ(newest_unfinished("compare", "mlp", root_), root_ / "compare-mlp-013");
+  EXPECT_EQ(newest(), root_ / "compare-mlp-013");
 }
 
 }  // namespace

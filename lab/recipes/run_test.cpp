@@ -109,10 +109,16 @@ TEST_F(RunParts, TheTimePerEpochIsThatOfWholeEpochs) {
   ASSERT_EQ(second.history.epochs.size(), 2u);
   EXPECT_DOUBLE_EQ(second.seconds_per_epoch, second.history.epochs[0].seconds);
   EXPECT_LT(second.seconds_per_epoch, second.seconds) << "half an epoch more";
+  config_.steps = 18;  // two epochs and two steps
+  const RunResult cut = now({});
+  ASSERT_EQ(cut.history.epochs.size(), 3u);
+  EXPECT_DOUBLE_EQ(cut.seconds_per_epoch,
+                   (cut.history.epochs[0].seconds + cut.history.epochs[1].seconds) / 2);
+  config_.steps = 0;
   const RunResult first = now(until(3));
   ASSERT_TRUE(first.history.stopped);
   EXPECT_GT(first.seconds, 0);
-  EXPECT_EQ(first.test_loss, 0);
+  EXPECT_EQ(first.test_loss, std::nullopt);
   EXPECT_FALSE(fs::exists(folder_ / "model.safetensors")) << "a stopped run ships nothing";
   EXPECT_DOUBLE_EQ(first.seconds_per_epoch, first.seconds);
 }
@@ -481,7 +487,7 @@ TEST_F(RunParts, TheTestIsOfTheFileThatIsShipped) {
   const torch::NoGradGuard no_grad;
   const at::Tensor output = shipped.forward({x.to(torch::kBFloat16), y, {}});
   const double loss = (output.to(torch::kDouble) - y).square().mean().item<double>();
-  EXPECT_NEAR(result.test_loss, loss, 1e-2 * loss);
+  EXPECT_NEAR(result.test_loss.value(), loss, 1e-2 * loss);
 }
 
 TEST(Run, APartOfAPolicyFileThatIsNotThereIsSaidBeforeAnyRunIsTrained) {

@@ -84,8 +84,7 @@ bool is_checkpoint(const std::filesystem::path& path) {
 
 checkpoint::NamedTensors read_weights(const std::filesystem::path& path) {
   constexpr std::string_view kAverage = "average/";
-  checkpoint::Checkpoint saved =
-      checkpoint::load(is_checkpoint(path) ? checkpoint::find(path) : path);
+  checkpoint::Checkpoint saved = checkpoint::load(path);
   for (const auto& [name, tensor] : saved.state) {
     if (!name.starts_with(kAverage)) continue;
     const auto found = saved.model.find(name.substr(kAverage.size()));
@@ -96,9 +95,11 @@ checkpoint::NamedTensors read_weights(const std::filesystem::path& path) {
 
 WeightsInfo weights_info(const std::filesystem::path& path) {
   const bool is_folder = is_checkpoint(path);
-  const checkpoint::Metadata text = is_folder
-                                        ? checkpoint::read_manifest(checkpoint::find(path)).text
-                                        : checkpoint::read_safetensors_header(path).metadata;
+  checkpoint::Metadata text;
+  checkpoint::read_current(path, [&](const std::filesystem::path& one) {
+    text = is_folder ? checkpoint::read_manifest(one).text
+                     : checkpoint::read_safetensors_header(one).metadata;
+  });
   const auto config = text.find("demi.config"), precision = text.find("demi.precision");
   if (config == text.end() || precision == text.end()) {
     throw DataError({.where = "train.weights_info",
