@@ -20,17 +20,26 @@
 namespace demi::cli {
 namespace {
 
+const std::vector<number::FixedPoint> kDefaultSplit{{8, 8}};  // of --range
+
 struct NumberOptions {
   std::vector<std::string> values;
   std::string formats;  // "": all
   bool range = false;
-  std::string fixed = "8.8";
+  std::optional<std::string> fixed;
   Output output;
+};
+
+struct FixedExplanation {
+  number::FixedPoint split;
+  number::FixedValue value;
 };
 
 struct ExplainedValue {
   number::Expression expression;
   std::vector<number::Explanation> explanations;  // one a format
+  std::optional<number::ExactNumber> exact;
+  std::vector<FixedExplanation> fixed;  // one a split; none if `exact` is not known
 };
 
 std::vector<const Format*> chosen_formats(const std::string& names) {
@@ -43,12 +52,20 @@ std::vector<const Format*> chosen_formats(const std::string& names) {
   return chosen;
 }
 
-ExplainedValue explain_value(std::string text, const std::vector<const Format*>& chosen) {
+ExplainedValue explain_value(std::string text, const std::vector<const Format*>& chosen,
+                             const std::vector<number::FixedPoint>& splits) {
   text.erase(0, text.find_first_not_of(' '));
   ExplainedValue value{.expression = number::Expression(std::move(text))};
-  const auto exact = value.expression.exact_value();
+  value.exact = value.expression.exact_value();
   for (const Format* format : chosen)
-    value.explanations.push_back(number::explain(value.expression, exact, *format));
+    value.explanations.push_back(number::explain(value.expression, value.exact, *format));
+  if (!splits.empty() && !value.exact)
+    throw UsageError({.where = "--fixed",
+                      .what = "a fixed-point number is finite, and this has no finite exact value",
+                      .seen = value.expression.text(),
+                      .advice = "leave out --fixed"});
+  for (const number::FixedPoint split : splits)
+    value.fixed.push_back({split, number::round_to(split, *value.exact)});
   return value;
 }
 
@@ -95,18 +112,34 @@ nlohmann::ordered_json format_json(const ExplainedValue& value, const number::Ex
   return json;
 }
 
+nlohmann::ordered_json exact_json(const std::optional<number::ExactNumber>& x) {
+  if (!x) return nullptr;
+  const Format& fp64 = format_of(Dtype::fp64);
+  return number::double_of(fp64, number::round_to(fp64, *x));
+}
+
+nlohmann::ordered_json fixed_json(const ExplainedValue& value, const FixedExplanation& fixed) {
+  const auto& [split, rounded] = fixed;
+  return {{"hex", number::hexadecimal(split, rounded.bits)},
+          {"bits", fmt::format("{:0{}b}", rounded.bits, split.bits())},
+          {"value", exact_json(rounded.value)},
+          {"error_ulp", rounded.error_ulp},
+          {"decimal", to_decimal(rounded.value)},
+          {"outcome", number::name_of(rounded.outcome)},
+          {"lowest", exact_json(number::lowest(split))},
+          {"largest", exact_json(number::largest(split))},
+          {"step", exact_json(number::step(split))},
+          {"derivation", number::derivation(split, *value.exact, rounded)}};
+}
+
 nlohmann::ordered_json value_json(const ExplainedValue& value) {
   nlohmann::ordered_json json{{"input", value.expression.text()},
                               {"formats", nlohmann::ordered_json::object()}};
   for (const number::Explanation& e : value.explanations)
     json["formats"][std::string(e.format->name)] = format_json(value, e);
+  for (const FixedExplanation& fixed : value.fixed)
+    json["fixed"][number::text_of(fixed.split)] = fixed_json(value, fixed);
   return json;
-}
-
-nlohmann::ordered_json exact_json(const std::optional<number::ExactNumber>& x) {
-  if (!x) return nullptr;
-  const Format& fp64 = format_of(Dtype::fp64);
-  return number::double_of(fp64, number::round_to(fp64, *x));
 }
 
 nlohmann::ordered_json range_json(const std::vector<number::Range>& ranges) {
@@ -152,12 +185,10 @@ report::Table range_table(const std::vector<number::Range>& ranges) {
   }
   table.notes = {
       "Bytes are those of one value; tf32 is a mode of FP32 products and is stored as FP32. "
-      "Epsilon "
-      "is the distance from 1 to the next floating point number; the distance grows with the "
-      "number. Integers and fixed-point numbers have one step everywhere.",
+      "Epsilon is the distance from 1 to the next floating point number; the distance grows with "
+      "the number. Integers and fixed-point numbers have one step everywhere.",
       "fp8_e4m3 is the OCP's E4M3 (float8_e4m3fn): no infinities, and a NaN for each sign. fixed "
-      "8.8 has 8 "
-      "bits before the point, the sign among them, and 8 behind it (--fixed)."};
+      "8.8 has 8 bits before the point, the sign among them, and 8 behind it (--fixed)."};
   return table;
 }
 
@@ -185,25 +216,46 @@ report::Table summary(const ExplainedValue& value) {
                           e.error_ulp ? number::ulp_text(*e.error_ulp) : "",
                           std::string(number::name_of(e.outcome))});
   }
+  for (const auto& [split, fixed] : value.fixed) {
+    const auto decimal = number::round_to_decimal(fixed.value, kDigits);
+    all_digits = all_digits && decimal.is_exact;
+    table.rows.push_back({number::name_of(split), number::hexadecimal(split, fixed.bits),
+                          decimal.text, number::ulp_text(fixed.error_ulp),
+                          std::string(number::name_of(fixed.outcome))});
+  }
   if (!all_digits)
     table.notes = {fmt::format("Values to {} digits; all digits stand above.", kDigits)};
   return table;
+}
+
+void print_entry(std::string name, std::size_t width, std::vector<std::string> lines,
+                 const Output& output) {
+  name.resize(width, ' ');
+  output.show({Entry{std::move(name), std::move(lines)}}, {});
+  Output::print_lines("\n");
 }
 
 void print_value(const ExplainedValue& value, const Output& output) {
   std::size_t widest = 0;
   for (const number::Explanation& e : value.explanations)
     widest = std::max(widest, e.format->name.size());
+  for (const FixedExplanation& fixed : value.fixed)
+    widest = std::max(widest, number::name_of(fixed.split).size());
   for (const number::Explanation& e : value.explanations) {
     std::vector<std::string> lines{
         number::fields_ruler(*e.format),
         number::fields_text(*e.format, e.bits) + "  " + number::hexadecimal(*e.format, e.bits)};
     for (std::string& line : number::derivation(value.expression, e))
       lines.push_back(std::move(line));
-    std::string name(e.format->name);
-    name.resize(widest, ' ');
-    output.show({Entry{std::move(name), std::move(lines)}}, {});
-    Output::print_lines("\n");
+    print_entry(std::string(e.format->name), widest, std::move(lines), output);
+  }
+  for (const auto& [split, fixed] : value.fixed) {
+    std::vector<std::string> lines{
+        number::fields_ruler(split),
+        number::fields_text(split, fixed.bits) + "  " + number::hexadecimal(split, fixed.bits)};
+    for (std::string& line : number::derivation(split, *value.exact, fixed))
+      lines.push_back(std::move(line));
+    print_entry(number::name_of(split), widest, std::move(lines), output);
   }
   Output::print({summary(value)});
 }
@@ -215,10 +267,13 @@ void show_numbers(const NumberOptions& options) {
                       .advice = "demi number -314.625, demi number '2049+1', demi number --range"});
   }
   const auto chosen = chosen_formats(options.formats);
+  const auto splits =
+      options.fixed ? number::read_fixed_points(*options.fixed) : std::vector<number::FixedPoint>();
   std::vector<ExplainedValue> values;
-  for (const std::string& text : options.values) values.push_back(explain_value(text, chosen));
+  for (const std::string& text : options.values)
+    values.push_back(explain_value(text, chosen, splits));
   const auto ranges = options.range
-                          ? number::ranges(chosen, number::read_fixed_point(options.fixed))
+                          ? number::ranges(chosen, splits.empty() ? kDefaultSplit : splits)
                           : std::vector<number::Range>();
   if (options.output.is_json()) {
     nlohmann::ordered_json json{{"values", nlohmann::ordered_json::array()}};
@@ -252,10 +307,10 @@ void add_number(CLI::App& app) {
   command->add_flag("--range", options->range,
                     "Range, smallest numbers, epsilon and bytes of the formats, of integers and of "
                     "fixed-point numbers");
-  command
-      ->add_option("--fixed", options->fixed,
-                   "Fixed-point split of --range: bits before and behind the point")
-      ->capture_default_str();
+  command->add_option("--fixed", options->fixed,
+                      "Fixed-point formats, too, by comma: bits before and behind the point, the "
+                      "sign among the first (8.8,1.15); what a value becomes in them, and with "
+                      "--range what fits [--range: 8.8]");
   options->output.add_to(*command);
   command->footer(
       "Rounding is to nearest, ties to even, with subnormal numbers. fp8_e4m3 is float8_e4m3fn.");

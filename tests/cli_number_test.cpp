@@ -68,6 +68,25 @@ TEST_F(Number, JsonHasTheBitsTheValueAndTheError) {
   EXPECT_EQ(formats["tf32"]["hex"], "0xC39D4000");
 }
 
+// 3.14159 x 2^8 = 804.247; 1.15 ends at 1 - 2^-15.
+TEST_F(Number, FixedPointStandsBesideFloatingPoint) {
+  const auto json = json_of({"number", "3.14159", "--format", "fp16", "--fixed", "8.8,1.15"});
+  const auto& value = json["values"][0];
+  EXPECT_EQ(value["formats"].size(), 1U);
+  EXPECT_EQ(value["fixed"]["8.8"]["value"], 804 / 256.0);
+  EXPECT_EQ(value["fixed"]["8.8"]["hex"], "0x0324");
+  EXPECT_EQ(value["fixed"]["8.8"]["bits"], "0000001100100100");
+  EXPECT_NEAR(value["fixed"]["8.8"]["error_ulp"].get<double>(), 3.14159 * 256 - 804, 1e-12);
+  EXPECT_EQ(value["fixed"]["1.15"]["value"], 1 - 0x1p-15);
+  EXPECT_EQ(value["fixed"]["1.15"]["outcome"], "overflow");
+  EXPECT_EQ(value["fixed"]["1.15"]["lowest"], -1);
+  const Outcome text = run({"number", "3.14159", "--format", "fp16", "--fixed", "8.8"});
+  EXPECT_THAT(text.out, HasSubstr("0 0000011 00100100  0x0324"));
+  EXPECT_EQ(json_of({"number", "--range", "--fixed", "2.6,3.5"})["ranges"].size(), 12U);
+  EXPECT_EQ(run({"number", "1/0", "--fixed", "8.8"}).code, 2);
+  EXPECT_EQ(run({"number", "1", "--fixed", ""}).code, 2);
+}
+
 TEST_F(Number, TheCourseExamplesInFp16) {
   const auto json = json_of(
       {"number", "2049+1", "0.0001*0.0001", "65520", "65519", "1e-8", "0.1", "--format", "half"});

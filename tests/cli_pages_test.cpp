@@ -99,13 +99,13 @@ class Pages : public Cli {
   }
 };
 
-TEST_F(Pages, Number) { expect_outputs("reference/number.md", 4); }
+TEST_F(Pages, Number) { expect_outputs("reference/number.md", 5); }
 
 TEST_F(Pages, Doctor) { expect_outputs("reference/doctor.md", 3); }
 
 TEST_F(Pages, Profiler) { expect_outputs("reference/profiler.md", 4); }
 
-TEST_F(Pages, Concepts) { expect_outputs("guide/concepts.md", 1); }
+TEST_F(Pages, Concepts) { expect_outputs("guide/concepts.md", 2); }
 
 TEST_F(Pages, Pitfalls) {
   if (!std::filesystem::exists(examples_ / "pitfalls")) GTEST_SKIP() << "no examples are built";

@@ -7,6 +7,7 @@
 #include "demi/core/dtype.h"
 #include "demi/core/exact_number.h"
 #include "demi/core/export.h"
+#include "lab/number/fixed_point.h"
 
 namespace demi::number {
 
@@ -24,17 +25,10 @@ struct Range {
 
 DEMI_API Range range_of(const Format& format);
 
-/// A two's complement number: integer_bits, of which one is the sign, before the point, and
-/// fraction_bits behind it. 1 to 64 bits in all.
-struct FixedPoint {
-  int integer_bits, fraction_bits;
-};
 DEMI_API Range range_of(const std::string& name, FixedPoint split);
 
-/// Reads "8.8". Throws UsageError.
-DEMI_API FixedPoint read_fixed_point(const std::string& text);
-
-/// The formats, int8, int16, int32, and the fixed-point split.
-DEMI_API std::vector<Range> ranges(const std::vector<const Format*>& formats, FixedPoint split);
+/// The formats, int8, int16, int32, and the fixed-point splits.
+DEMI_API std::vector<Range> ranges(const std::vector<const Format*>& formats,
+                                   const std::vector<FixedPoint>& splits);
 
 }  // namespace demi::number
