@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -21,6 +22,8 @@
 
 namespace demi::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr const char* kComparedRecipe = "fashion-cnn";
 constexpr int64_t kMostSteps = 1'000'000'000;
@@ -141,6 +144,22 @@ std::vector<train::RunSpec> runs_of(const CompareArguments& a, const Start& star
   return runs;
 }
 
+// What can be typed to start this program.
+std::string program_path() {
+  const fs::path whole = fs::read_symlink("/proc/self/exe");
+  const fs::path relative = whole.lexically_proximate(fs::current_path());
+  return relative.native().size() < whole.native().size() ? relative : whole;
+}
+
+// For somebody who has typed `demi compare`, or ./demo, without a recipe.
+void say_what_is_next(const fs::path& folder) {
+  const std::string program = program_path();
+  note(
+      fmt::format("to look at the report: xdg-open {}, or any browser; to try next: {} doctor, {} "
+                  "train --list",
+                  (folder / "report.html").string(), program, program));
+}
+
 train::Comparison compare_one(const CompareArguments& a, Start start) {
   const std::vector<train::RunSpec> runs = runs_of(a, start);
   const int64_t begun_with =
@@ -150,6 +169,9 @@ train::Comparison compare_one(const CompareArguments& a, Start start) {
       session.compare(runs, /*alone=*/false, a.turn_steps > 0 ? a.turn_steps : begun_with);
   if (a.sweep.empty()) show(result, a);
   session.finish(result);
+  const bool names_no_recipe = a.recipe.empty() && a.settings.recipe_of_file().empty();
+  if (names_no_recipe && !a.output.is_json() && !session.folder().empty())
+    say_what_is_next(session.folder());
   return result;
 }
 

@@ -31,6 +31,10 @@ class RunSession {
   /// Of several ranks the one that makes files and says what there is to say.
   bool is_first() const { return !group_ || group_->rank() == 0; }
   const train::Config& config() const { return config_; }
+  /// Of the run; empty before `compare`, for a dry run, and on ranks other than the first.
+  std::filesystem::path folder() const {
+    return folder_ ? folder_->path() : std::filesystem::path();
+  }
 
   /// Trains. `runs` empty: the device's default runs; `turn_steps`: of CompareOptions. Nothing is
   /// kept of a dry run. From here on a signal is noted until the step in progress has ended, and

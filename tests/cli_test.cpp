@@ -119,6 +119,22 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
   EXPECT_EQ(scaled, 8);
 }
 
+// ./demo ends with it.
+TEST_F(Cli, AComparisonWithoutARecipeEndsWithWhatToOpenAndTry) {
+  if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
+  const std::vector<std::string> command{"compare",      "--limit", "32",     "--steps", "1",
+                                         "--batch-size", "32",      "--runs", "fp32"};
+  const Outcome outcome = run(command);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::string last = outcome.err.substr(outcome.err.rfind('\n', outcome.err.size() - 2) + 1);
+  EXPECT_THAT(last, HasSubstr("xdg-open"));
+  EXPECT_THAT(last, HasSubstr("compare-fashion-cnn-001/report.html, or any browser"));
+  EXPECT_THAT(last, HasSubstr("/demi doctor"));
+  std::vector<std::string> named = command;
+  named.insert(named.begin() + 1, "fashion-cnn");
+  EXPECT_THAT(run(named).err, Not(HasSubstr("xdg-open")));
+}
+
 TEST_F(Cli, InterleavedRunsAreBitForBitThoseInSequence) {
   if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
   const std::vector<std::string> command{"compare", "--limit",      "320", "--epochs",
