@@ -38,6 +38,9 @@ std::string_view name_of(TensorPlace place) {
 
 std::string to_string(const Cure& cure, c10::ScalarType format) {
   const std::string kind = cure.kind == Cure::Kind::part ? "part " : "op ";
+  if (!cure.made.empty())
+    return fmt::format("{}{}: Inf or NaN in step {} in {}, as {}", kind, cure.name, cure.step,
+                       tensor::name_of(format), cure.made);
   const std::string layer = cure.layer.empty() ? "" : " in " + cure.layer;
   return fmt::format("{}{}: the {} of {}{} {}", kind, cure.name, name_of(cure.place), cure.op,
                      layer, reason_of(cure, tensor::name_of(format)));

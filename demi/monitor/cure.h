@@ -30,9 +30,13 @@ struct Cure {
   std::string layer, op;  // of the tensor
   TensorPlace place = TensorPlace::output;
   FormatLoss loss;
+  /// What a batch in the format did without it, as cause_of(Origin); "": `loss` is the reason.
+  std::string made;
+  std::int64_t step = 0;  // of that batch
 };
 
-/// "part layers.0: the output of addmm in layers.0 reaches 98304, beyond fp16, first in step 1".
+/// "part layers.0: the output of addmm in layers.0 reaches 98304, beyond fp16, first in step 1", or
+/// "op sigmoid: Inf or NaN in step 1 in fp16, as aten::log made it in forward, after the layer fc".
 DEMI_API std::string to_string(const Cure& cure, c10::ScalarType format);
 
 }  // namespace demi::monitor

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <memory>
 #include <string_view>
@@ -23,14 +24,21 @@ std::atomic<OpTrace*> tracing = nullptr;
 
 // What is open in this thread: autograd's threads have their own.
 struct ThreadState {
-  std::vector<std::pair<std::int64_t, int>> ops;                // serial, layer
-  std::vector<std::pair<std::string, std::int64_t>> functions;  // of backward; sequence number
+  struct Op {
+    std::int64_t serial = 0;
+    int layer = -1;
+    std::string name;
+  };
+  struct Function {  // of backward
+    std::string name;
+    std::int64_t sequence = 0;
+    bool is_work = false;   // the engine's on a node: hooks, then the function itself
+    std::size_t first = 0;  // of the ops of backward, when it began
+  };
+  std::vector<Op> ops;
+  std::vector<Function> functions;
 };
 thread_local ThreadState thread_state;
-
-const void* storage_of(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
-}
 
 // A tensor's least and greatest element; NaN if it holds one.
 struct Extremes {
@@ -74,6 +82,8 @@ bool is_mask(std::string_view op) {
   return std::ranges::any_of(kMasks, [&](std::string_view mask) { return op.starts_with(mask); });
 }
 
+constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
+
 // torch::autograd::CppNode<Name> is Name.
 std::string function_name(std::string name) {
   const auto open = name.find('<'), close = name.rfind('>');
@@ -115,8 +125,7 @@ OpTrace::~OpTrace() {
 
 std::unique_ptr<at::ObserverContext> OpTrace::on_start(const at::RecordFunction& op) {
   OpTrace* trace = tracing;
-  // The engine tells of its work on a node as if it were an op, around hooks and function.
-  if (!trace || std::string_view(op.name()).starts_with("autograd::engine::")) return nullptr;
+  if (!trace) return nullptr;
   const Unobserved reading;
   return trace->begin(op);
 }
@@ -132,16 +141,21 @@ std::unique_ptr<OpTrace::Open> OpTrace::begin(const at::RecordFunction& op) {
   auto open = std::make_unique<Open>();
   const std::lock_guard lock(mutex_);
   ThreadState& thread = thread_state;
-  open->is_function = op.scope() == at::RecordScope::BACKWARD_FUNCTION;
+  // The engine tells of its work on a node as if it were an op, around hooks and function.
+  const bool is_work = std::string_view(op.name()).starts_with(kEngine);
+  open->is_function = is_work || op.scope() == at::RecordScope::BACKWARD_FUNCTION;
   if (open->is_function) {
-    thread.functions.emplace_back(function_name(op.name()), op.seqNr());
+    const std::string name = op.name();
+    if (!is_work) name_work(op.seqNr());
+    thread.functions.push_back({function_name(is_work ? name.substr(kEngine.size()) : name),
+                                op.seqNr(), is_work, backward_.size()});
     return open;
   }
   TracedOp& traced = open->op;
   traced.name = op.name();
   traced.serial = serial_++;
   traced.depth = static_cast<int>(thread.ops.size());
-  traced.outermost = thread.ops.empty() ? traced.serial : thread.ops.front().first;
+  traced.outermost = thread.ops.empty() ? traced.serial : thread.ops.front().serial;
   bool first = true;
   for_each_tensor(op.inputs(), [&](const at::Tensor& tensor) {
     open->read.push_back(tensor);
@@ -152,21 +166,45 @@ std::unique_ptr<OpTrace::Open> OpTrace::begin(const at::RecordFunction& op) {
     }
     if (!(std::exchange(first, false) && overwrites(traced.name))) read_input(tensor, *open);
   });
-  if (!thread.functions.empty()) {
-    const auto& [function, sequence] = thread.functions.back();
-    traced.function = function;
-    const auto made = layer_of_node_.find(static_cast<std::uint64_t>(sequence));
-    if (made != layer_of_node_.end()) traced.layer = made->second;
-  } else if (!in_backward_ && traced.reads_weights && traced.depth == 0) {
+  const int layer_before = last_layer_;
+  if (!thread.functions.empty())
+    place_in_backward(traced);
+  else if (!in_backward_ && traced.reads_weights && traced.depth == 0)
     last_layer_ = traced.layer;
-  }
   if (traced.layer < 0 && !in_backward_) traced.layer = last_layer_;
-  thread.ops.emplace_back(traced.serial, traced.layer);
+  // A node that no op made is a function's of the user's.
+  if (!in_backward_ && traced.depth == 0)
+    for (const at::Tensor& tensor : open->read) note_node(tensor, layer_before, "");
+  thread.ops.push_back({traced.serial, traced.layer, traced.name});
   return open;
 }
 
+// Which layer and op of forward made it. What is noted first counts: ops end from the inside.
+void OpTrace::note_node(const at::Tensor& tensor, int layer, const std::string& op) {
+  if (const auto& node = tensor.grad_fn()) made_.try_emplace(node->sequence_nr(), Made{layer, op});
+}
+
+// The engine does not say on which node it works before it calls the function: what hooks did until
+// then is that node's.
+void OpTrace::name_work(std::int64_t sequence) {
+  auto& functions = thread_state.functions;
+  if (functions.empty() || !functions.back().is_work) return;
+  functions.back().sequence = sequence;
+  for (std::size_t i = functions.back().first; i < backward_.size(); ++i)
+    if (backward_[i].layer < 0) place_in_backward(backward_[i]);
+}
+
+void OpTrace::place_in_backward(TracedOp& op) const {
+  const ThreadState::Function& function = thread_state.functions.back();
+  if (!function.is_work) op.function = function.name;
+  const auto made = made_.find(static_cast<std::uint64_t>(function.sequence));
+  if (made == made_.end()) return;
+  op.layer = made->second.layer;
+  op.forward_op = made->second.op;
+}
+
 void OpTrace::read_input(const at::Tensor& tensor, Open& open) {
-  if (uninitialised_.contains(storage_of(tensor))) {
+  if (uninitialised_.contains(memory_of(tensor))) {
     open.op.reads_garbage |= open.op.depth > 0;
     return;
   }
@@ -180,7 +218,7 @@ void OpTrace::read_input(const at::Tensor& tensor, Open& open) {
   const auto name = held_name(tensor);
   auto writer = writer_.find(tensor.unsafeGetTensorImpl());
   const bool found = writer != writer_.end();
-  if (!found) writer = storage_writer_.find(storage_of(tensor));
+  if (!found) writer = storage_writer_.find(memory_of(tensor));
   if (found || writer != storage_writer_.end()) {
     note();
     op.from.push_back(writer->second);
@@ -195,14 +233,14 @@ void OpTrace::read_input(const at::Tensor& tensor, Open& open) {
     op.reads_unknown = true;
   } else {
     // What a kernel allocates by itself, for an op inside it to write to.
-    uninitialised_.insert(storage_of(tensor));
+    uninitialised_.insert(memory_of(tensor));
     op.reads_garbage = true;
   }
 }
 
 std::string OpTrace::held_name(const at::Tensor& tensor) const {
   for (const auto& [name, held] : held_)
-    if (held.has_storage() && storage_of(held) == storage_of(tensor)) return name;
+    if (held.has_storage() && memory_of(held) == memory_of(tensor)) return name;
   return "";
 }
 
@@ -213,15 +251,17 @@ void OpTrace::end(const at::RecordFunction& op, Open& open) {
     if (!thread.functions.empty()) thread.functions.pop_back();
     return;
   }
+  const ThreadState::Op outermost = thread.ops.empty() ? ThreadState::Op{} : thread.ops.front();
   if (!thread.ops.empty()) thread.ops.pop_back();
   TracedOp& traced = open.op;
+  if (std::uncaught_exceptions() > 0) {
+    failed_ = traced;
+    return;
+  }
   Finding all;
   std::vector<at::Tensor> spoiled;
   for_each_tensor(op.outputs(), [&](const at::Tensor& tensor) {
-    if (const auto& node = tensor.grad_fn(); node && !in_backward_) {
-      const int layer = thread.ops.empty() ? traced.layer : thread.ops.front().second;
-      layer_of_node_.emplace(node->sequence_nr(), layer);
-    }
+    if (!in_backward_) note_node(tensor, outermost.layer, outermost.name);
     const Finding found = write_output(tensor, open);
     if (found.nonfinite) spoiled.push_back(tensor);
     all.nonfinite |= found.nonfinite;
@@ -239,13 +279,13 @@ void OpTrace::end(const at::RecordFunction& op, Open& open) {
   ops().push_back(std::move(traced));
   for (const at::Tensor& tensor : spoiled) {
     writer_[tensor.unsafeGetTensorImpl()] = index;
-    storage_writer_[storage_of(tensor)] = index;
+    storage_writer_[memory_of(tensor)] = index;
   }
 }
 
 OpTrace::Finding OpTrace::write_output(const at::Tensor& tensor, const Open& open) {
-  const void* storage = storage_of(tensor);
-  const auto shares = [&](const at::Tensor& input) { return storage_of(input) == storage; };
+  const void* storage = memory_of(tensor);
+  const auto shares = [&](const at::Tensor& input) { return memory_of(input) == storage; };
   const auto is_same = [&](const at::Tensor& input) { return input.is_same(tensor); };
   const bool is_alias = std::ranges::any_of(open.read, shares);
   const bool is_written = !is_alias || std::ranges::any_of(open.read, is_same);

@@ -25,6 +25,7 @@ struct TracedOp {
   std::int64_t outermost = 0;     // of the op that called it, or its own
   int depth = 0;                  // 0: outermost
   std::string function;           // of backward, that called it: "DivBackward0"
+  std::string forward_op;         // backward: the outermost op whose backward this is
   int layer = -1;                 // whose weights it reads, else the last one before
   bool reads_weights = false;     // of that layer
   std::vector<std::size_t> from;  // ops in TracedOps that wrote the Inf or NaN it reads
@@ -56,6 +57,9 @@ class OpTrace {
   const std::vector<TracedOp>& backward() const { return backward_; }
   /// The op of forward() that made the loss, if it is not finite.
   std::optional<std::size_t> loss() const { return loss_; }
+  /// The outermost op that an exception has left last.
+  const TracedOp& failed() const { return failed_; }
+  bool is_in_backward() const { return in_backward_; }
 
  private:
   struct Open;
@@ -65,6 +69,9 @@ class OpTrace {
 
   std::unique_ptr<Open> begin(const at::RecordFunction& op);
   void end(const at::RecordFunction& op, Open& open);
+  void note_node(const at::Tensor& tensor, int layer, const std::string& op);
+  void name_work(std::int64_t sequence);
+  void place_in_backward(TracedOp& op) const;
   void read_input(const at::Tensor& tensor, Open& open);
   Finding write_output(const at::Tensor& tensor, const Open& open);
   std::vector<TracedOp>& ops() { return in_backward_ ? backward_ : forward_; }
@@ -77,12 +84,17 @@ class OpTrace {
   std::vector<TracedOp> forward_, backward_;
   bool in_backward_ = false;
   std::optional<std::size_t> loss_;
+  TracedOp failed_;
   std::int64_t serial_ = 0;
   int last_layer_ = -1;
   /// What wrote the Inf or NaN in a tensor, and in a storage: an op of the present vector.
   std::unordered_map<const void*, std::size_t> writer_, storage_writer_;
-  std::unordered_set<const void*> uninitialised_;         // storages
-  std::unordered_map<std::uint64_t, int> layer_of_node_;  // by autograd's sequence number
+  std::unordered_set<const void*> uninitialised_;  // storages
+  struct Made {
+    int layer = -1;
+    std::string op;  // outermost
+  };
+  std::unordered_map<std::uint64_t, Made> made_;  // nodes, by autograd's sequence number
 };
 
 }  // namespace demi::monitor

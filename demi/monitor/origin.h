@@ -14,7 +14,8 @@ struct Origin {
   enum class Place : std::uint8_t {
     data,      // the batch held it already
     state,     // a parameter or buffer held it before the step
-    update,    // the optimizers' step wrote it
+    update,    // the optimizers' step wrote it to a parameter or a moment
+    buffer,    // forward wrote it to a buffer, such as a running variance
     forward,   // an op of forward or of the loss
     backward,  // an op of backward
   };
@@ -27,22 +28,28 @@ struct Origin {
   struct Trial {
     bool autocast = true, scaler = true;
     bool loss_is_finite = false, gradients_are_finite = false;
+    bool values_are_finite = true;  // of forward; read where the Inf or NaN vanishes again
   };
 
   std::int64_t epoch = 1, step = 1;
   Place place = Place::forward;
-  /// Place::data: "input" or "target". state, update: the parameter or buffer. forward, backward:
-  /// the layer whose weights the op reads, else the layer before it; empty: none.
+  /// Place::data: "input" or "target". state, update, buffer: the parameter or buffer. forward,
+  /// backward: the layer whose weights the op reads, else the layer before it; empty: none.
   std::string name;
   bool reads_weights = false;  // of the layer that is named
   std::string op;              // forward, backward: "aten::div"
-  /// backward: the function that ran the op ("DivBackward0"). forward: the op that ran inside of
-  /// `op`, if it is another one.
+  /// backward: the function that ran the op ("DivBackward0"), "" of a tensor's hook. forward: the
+  /// op that ran inside of `op`, if it is another one.
   std::string inner;
+  std::string forward_op;  // backward: whose backward it is, as `op` of forward; "": not known
+  /// The op refused its arguments, as `masked_fill` refuses a number that fp16 does not hold: the
+  /// first line of what it threw. Else "".
+  std::string refusal;
+  /// Neither loss nor gradients hold it: 1 / Inf is 0.
+  bool vanishes = false;
   std::vector<Input> inputs;           // of the innermost op
-  std::vector<std::string> nonfinite;  // state, update: each tensor in words
-  /// The three others that a mixed or scaled run can be compared with; none for Place::data, state
-  /// and update.
+  std::vector<std::string> nonfinite;  // update, buffer: each tensor in words
+  /// Of forward and backward: the three others that a mixed or scaled run can be compared with.
   std::vector<Trial> trials;
 
   /// Without loss scaling the step is sound: a dynamic scale backs off, and nothing is wrong.
@@ -52,7 +59,10 @@ struct Origin {
 /// "forward".
 DEMI_API std::string_view name_of(Origin::Place place);
 
-/// Sentences: what, where, with which inputs, and what the trials say.
+/// The op or tensor that made it, and where: "aten::log made it in forward, after the layer fc".
+DEMI_API std::string cause_of(const Origin& origin);
+
+/// Sentences: what, where, with which inputs, what the trials say, and what to do.
 DEMI_API std::string to_string(const Origin& origin);
 
 }  // namespace demi::monitor

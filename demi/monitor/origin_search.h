@@ -14,12 +14,13 @@ namespace demi::monitor {
 ///
 ///     trainer.add(std::make_shared<demi::monitor::OriginSearch>([](const auto& o) { ... }));
 ///
-/// Before each batch buffers and the random generators' states are copied. After its backward loss
-/// and gradients are read, and after the update the weights: the host waits for the device twice a
-/// step. If one of them is not finite, the batch is repeated under observation, then once for each
-/// trial; weights, gradients, buffers and random numbers are put back, so that the run goes on as
-/// without. Each place is told once, and 20 of them at most; an overflow that the loss scale alone
-/// makes (Origin::is_loss_scale) is told once a run.
+/// Before each batch buffers and the random generators' states are copied. What each op of forward
+/// gives is read; after backward loss and gradients are, and after the update weights, buffers and
+/// the optimizers' moments: the host waits for the device twice a step. If one of them is not
+/// finite, the batch is repeated under observation, then once for each trial; weights, gradients,
+/// buffers and random numbers are put back, so that the run goes on as without. Each place is told
+/// once, and 20 of them at most; an overflow that the loss scale alone makes
+/// (Origin::is_loss_scale) is told once a run.
 ///
 /// An op is named with a layer by the weights that it reads: LibTorch's C++ modules have no hooks.
 /// Memory that no op of LibTorch writes (a raw pointer) is noticed at the next op that reads it.
@@ -31,6 +32,7 @@ class DEMI_API OriginSearch : public train::Callback {
   ~OriginSearch() override;
 
   void before_forward(const train::StepView& view) override;
+  void after_forward(const train::StepView& view, const at::Tensor& output) override;
   void after_backward(const train::StepView& view) override;
   void after_update(const train::StepView& view) override;
 

@@ -24,6 +24,8 @@ using ::testing::HasSubstr;
 using train::testing::Rows;
 using Place = Origin::Place;
 
+using at::Tensor;
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kDepth = 50, kWidth = 8;
 
@@ -219,6 +221,7 @@ TEST(OriginSearch, AFunctionOfTheUsers) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].place, Place::backward);
   EXPECT_EQ(told[0].op, "aten::mul");
+  EXPECT_EQ(told[0].name, "blocks.5") << "in which layer of forward the function was called";
   EXPECT_THAT(told[0].inner, HasSubstr("Planted"));
 }
 
@@ -233,6 +236,7 @@ TEST(OriginSearch, ATensorsHook) {
   EXPECT_EQ(told[0].place, Place::backward);
   EXPECT_EQ(told[0].op, "aten::mul");
   EXPECT_EQ(told[0].inner, "");
+  EXPECT_EQ(told[0].name, "blocks.20") << "whose output has the hook";
   EXPECT_THAT(to_string(told[0]), HasSubstr("a tensor's hook"));
 }
 
@@ -337,6 +341,81 @@ TEST(OriginSearch, AFirstMomentOfInf) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].place, Place::update);
   EXPECT_EQ(told[0].name, "head.bias");
+}
+
+// An Inf there makes every update from then on 0.
+TEST(OriginSearch, ASecondMomentOfInf) {
+  Job job;
+  const at::Tensor weight = job.model->linear(17)->weight;
+  job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, weight, true, kInfinity); };
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].place, Place::update);
+  EXPECT_THAT(to_string(told[0]), HasSubstr("the exp_avg_sq of blocks.17.weight: 1 Inf"));
+  EXPECT_THAT(to_string(told[0]), HasSubstr("clipped gradients"));
+}
+
+// In training nothing reads it: the loss is finite until the model is evaluated.
+TEST(OriginSearch, ARunningVarianceOfNaN) {
+  Job job;
+  job.between_fits = [&](torch::optim::Optimizer&) {
+    job.model->batch_norm->running_var[3] = std::nan("");
+  };
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].place, Place::buffer);
+  EXPECT_EQ(told[0].name, "batch_norm.running_var");
+  EXPECT_THAT(to_string(told[0]),
+              HasSubstr("forward wrote it: the buffer batch_norm.running_var: 1 NaN"));
+}
+
+TEST(OriginSearch, AMaskInABufferIsNoFault) {
+  Job job;
+  job.model->register_buffer("mask", at::full({3}, -kInfinity));
+  EXPECT_TRUE(job.origins().empty());
+}
+
+// 1 / sqrt(Inf) is 0: the branch is dead, and loss and gradients are finite.
+Tensor dead_norm(const Tensor& x, double factor) {
+  const Tensor y = x * factor;
+  return y * at::rsqrt((y * y).mean(1, true));
+}
+
+TEST(OriginSearch, AnInfThatVanishesAgain) {
+  Job job;
+  job.plant(9, [](const Tensor& x) { return x + dead_norm(x, 1e25); });
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].vanishes);
+  EXPECT_EQ(told[0].place, Place::forward);
+  EXPECT_EQ(told[0].name, "blocks.9");
+  EXPECT_EQ(told[0].op, "aten::mul");
+  EXPECT_THAT(to_string(told[0]), HasSubstr("it vanishes again: loss and gradients are finite"));
+  EXPECT_THAT(to_string(told[0]), HasSubstr("too large: a lower learning rate"));
+}
+
+TEST(OriginSearch, AnInfOf16BitsThatVanishesAgain) {
+  Job job;
+  job.precision("fp16");
+  job.plant(9, [](const Tensor& x) { return x + dead_norm(x.matmul(at::eye(kWidth)), 1000); });
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].vanishes);
+  EXPECT_EQ(told[0].op, "aten::mul");
+  for (const Origin::Trial& trial : told[0].trials) {
+    EXPECT_FALSE(trial.autocast);
+    EXPECT_TRUE(trial.values_are_finite);
+  }
+  EXPECT_THAT(to_string(told[0]), HasSubstr("16 bits make it"));
+}
+
+TEST(OriginSearch, InFp32ItSaysWhatToDo) {
+  Job job;
+  job.plant(7, [](const Tensor& x) { return x / at::zeros_like(x); });
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].trials.empty());
+  EXPECT_THAT(to_string(told[0]), HasSubstr("add an epsilon"));
 }
 
 // What is there before the step.

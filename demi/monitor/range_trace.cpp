@@ -13,19 +13,18 @@
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/unobserved.h"
 #include "demi/scaler/grad_scaler.h"
+#include "demi/tensor/dtype.h"
 
 namespace demi::monitor {
 namespace {
 
 constexpr const char* kUnknown = "tensor from outside";
+constexpr int kInRegion = -1;  // a value of the region, of which no more is asked
 
-// What a region would cast, and what is counted.
-bool is_traced(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.scalar_type() == c10::kFloat &&
-         tensor.layout() == c10::kStrided && tensor.numel() > 0 && !tensor.device().is_meta();
+bool has_numbers(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == c10::kStrided && tensor.numel() > 0 &&
+         !tensor.device().is_meta();
 }
-
-const void* memory_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
 // The greatest magnitude, on the device; Inf or NaN if it holds one.
 at::Tensor greatest_of(const at::Tensor& tensor) {
@@ -114,7 +113,18 @@ RangeTrace::RangeTrace(c10::ScalarType format, const OpPolicy& policy, TracedSca
 
 RangeTrace::~RangeTrace() { end_forward(); }
 
+void RangeTrace::begin_in_region(const train::StepView& view) {
+  is_region_ = true;
+  observe(view);
+}
+
 void RangeTrace::begin(const train::StepView& view) {
+  if (is_region_) region_times_ = times_;
+  is_region_ = false;
+  observe(view);
+}
+
+void RangeTrace::observe(const train::StepView& view) {
   end_forward();
   const torch::nn::Module& model = *view.network.module;
   layers_ = std::make_unique<Layers>(model);
@@ -189,13 +199,19 @@ const RangeTrace::OpKind& RangeTrace::kind_of(const at::RecordFunction& op) {
   kind.writes = !schema || schema->schema().is_mutable();
   kind.is_in_place = kind.writes && base.ends_with("_");
   kind.gives_memory = base.starts_with("empty") || base.starts_with("new_empty");
-  kind.follows_first = kind.is_in_place || base.find("norm") != base.npos;
+  if (kind.is_in_place || base.find("norm") != base.npos) kind.follows = StepGraph::Follows::first;
   const auto rule = rules_.find(kind.name);
   if (rule != rules_.end()) kind.category = rule->second;
   // On a CPU it is in no list, and has a kernel that casts.
   else if (base == "lstm")
     kind.category = OpCategory::lower_precision;
   return kind;
+}
+
+// What a region would cast, and what is counted; in a region, what it has cast.
+bool RangeTrace::is_traced(const at::Tensor& tensor) const {
+  return has_numbers(tensor) && (tensor.scalar_type() == c10::kFloat ||
+                                 (is_region_ && tensor::is_16_bit(tensor.scalar_type())));
 }
 
 // An op inside of one that is in a list computes in the dtype that the outer one chose. One that
@@ -222,7 +238,8 @@ std::vector<at::Tensor> RangeTrace::outputs_of(const at::RecordFunction& op, con
     if (!is_traced(tensor)) return;
     const auto known = known_.find(tensor.unsafeGetTensorImpl());
     if (known != known_.end() && known->second.serial > open.serial && !known->second.is_memory) {
-      hook(known->second.value, tensor);  // inside of the op it had no graph yet
+      // Inside of the op it had no graph yet.
+      if (!is_region_) hook(known->second.value, tensor);
       return;
     }
     if (!open.kind->writes)
@@ -240,14 +257,27 @@ void RangeTrace::end_op(const at::RecordFunction& fn, Open& open) {
   const auto place = std::ranges::find(open_, &open);
   if (place != open_.end()) open_.erase(place, open_.end());
   if (!is_forward_ || !open.kind) return;
-  if (std::ranges::none_of(open.inputs, is_traced)) return;
+  const bool reads =
+      std::ranges::any_of(open.inputs, [&](const at::Tensor& tensor) { return is_traced(tensor); });
+  if (!reads && (open.kind->gives_memory || open.kind->is_in_place)) return;
   // Memory that the op around it has allocated, and will hand out as its result.
   if (!open_.empty() && open.kind->is_in_place && !is_result(open.inputs.front())) return;
   const std::vector<at::Tensor> outputs = outputs_of(fn, open);
   if (outputs.empty()) return;
-  const int index = op_index(open);
+  // A number that an op makes for itself decides on no dtype.
+  if (!reads && !open_.empty() && outputs.front().dim() == 0) return;
+  const int layer = layer_of(open);
+  const std::string key = key_of(open);
+  if (is_region_) {
+    in_region_[key] = tensor::is_16_bit(outputs.front().scalar_type());
+    for (const at::Tensor& output : outputs)
+      know(output, kInRegion, open.serial, open.kind->gives_memory);
+    return;
+  }
+  const int index = op_index(open, key, layer >= 0);
   StepGraph::Op& op = graph_.ops[static_cast<std::size_t>(index)];
   read_inputs(op, open);
+  if (op.outputs.empty()) follow_region(index, key);
   cast_inputs(op, open);
   const bool is_low = gives_16_bits(op, kept_, low_);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -264,25 +294,56 @@ void RangeTrace::end_op(const at::RecordFunction& fn, Open& open) {
   }
 }
 
-// By layer, op and how often that op has run in the batch.
-int RangeTrace::op_index(const Open& open) {
+// Whose weights it reads; -1: nobody's.
+int RangeTrace::layer_of(const Open& open) {
   int layer = -1;
   for (const at::Tensor& input : open.inputs) layer = std::max(layer, layers_->find(input));
   if (layer >= 0) last_layer_ = layers_->all()[static_cast<std::size_t>(layer)].name;
-  const std::string key = last_layer_ + "|" + open.outer->name + "|" + open.kind->name;
-  const auto [at, is_new] = ops_.try_emplace(key + "|" + std::to_string(times_[key]++),
-                                             static_cast<int>(graph_.ops.size()));
+  return layer;
+}
+
+// By layer, op and how often that op has run in the batch.
+std::string RangeTrace::key_of(const Open& open) {
+  const std::string op = last_layer_ + "|" + open.outer->name + "|" + open.kind->name;
+  return op + "|" + std::to_string(times_[op]++);
+}
+
+int RangeTrace::op_index(const Open& open, const std::string& key, bool reads_weights) {
+  const auto [at, is_new] = ops_.try_emplace(key, static_cast<int>(graph_.ops.size()));
   if (is_new) {
     const bool outer_has_rule = !open.outer->writes;
     graph_.ops.push_back({.layer = last_layer_,
                           .name = open.kind->name,
                           .outer = outer_has_rule ? open.outer->name : open.kind->name,
                           .category = open.kind->category,
-                          .reads_weights = layer >= 0,
+                          .reads_weights = reads_weights,
                           .has_rule = outer_has_rule || !open.kind->writes,
-                          .follows_first = open.kind->follows_first});
+                          .follows = open.kind->follows});
   }
   return at->second;
+}
+
+// A region knows better than the rule where the model casts by hand.
+void RangeTrace::follow_region(int index, const std::string& key) {
+  StepGraph::Op& op = graph_.ops[static_cast<std::size_t>(index)];
+  const auto seen = in_region_.find(key);
+  if (seen == in_region_.end() || seen->second == gives_16_bits(op, kept_, low_)) return;
+  ruled_[key] = op.follows;
+  const bool any = std::ranges::any_of(
+      op.inputs, [&](int value) { return bool(low_[static_cast<std::size_t>(value)]); });
+  op.follows = !seen->second ? StepGraph::Follows::never
+               : any         ? StepGraph::Follows::any
+                             : StepGraph::Follows::always;
+}
+
+// Ops that have not run as often in the region are not the same ones: the rule counts for them.
+void RangeTrace::compare_with_region() {
+  for (const auto& [key, rule] : ruled_) {
+    const std::string op = key.substr(0, key.rfind('|'));
+    if (times_[op] != region_times_[op])
+      graph_.ops[static_cast<std::size_t>(ops_.at(key))].follows = rule;
+  }
+  ruled_.clear();
 }
 
 int RangeTrace::new_value(std::string name) {
@@ -324,7 +385,7 @@ bool RangeTrace::is_result(const at::Tensor& tensor) const {
 // that have some.
 void RangeTrace::read_inputs(StepGraph::Op& op, const Open& open) {
   op.inputs.clear();
-  const auto counts = [](const at::Tensor& tensor) {
+  const auto counts = [&](const at::Tensor& tensor) {
     return is_traced(tensor) && tensor.dim() > 0;
   };
   const bool any = std::ranges::any_of(open.inputs, counts);
@@ -367,6 +428,7 @@ void RangeTrace::hook(int value, const at::Tensor& tensor) {
 
 void RangeTrace::end_batch(const train::StepView& view) {
   end_forward();
+  compare_with_region();
   const Unobserved unobserved;
   if (view.ends_step)
     for (const auto& parameter : view.network.module->named_parameters()) {

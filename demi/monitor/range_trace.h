@@ -37,7 +37,10 @@ class RangeTrace {
   RangeTrace(const RangeTrace&) = delete;
   RangeTrace& operator=(const RangeTrace&) = delete;
 
-  /// Ops from now on are those of the batch's forward.
+  /// Ops from now on are those of the batch's forward in a region of the format: the dtypes of
+  /// what they give are noted, for the first forward in FP32.
+  void begin_in_region(const train::StepView& view);
+  /// Ops from now on are those of the batch's forward in FP32.
   void begin(const train::StepView& view);
   void end_forward();
   /// After backward. Waits for the device.
@@ -56,7 +59,7 @@ class RangeTrace {
     bool writes = false;  // to an argument: add_, add.out
     bool is_in_place = false;
     bool gives_memory = false;  // whose numbers another op writes
-    bool follows_first = false;
+    StepGraph::Follows follows = StepGraph::Follows::all;
   };
   struct Open;
   struct Counts;
@@ -73,9 +76,15 @@ class RangeTrace {
 
   std::unique_ptr<Open> begin_op(const at::RecordFunction& op);
   void end_op(const at::RecordFunction& op, Open& open);
+  void observe(const train::StepView& view);
+  bool is_traced(const at::Tensor& tensor) const;
+  int layer_of(const Open& open);
+  std::string key_of(const Open& open);
+  void follow_region(int index, const std::string& key);
+  void compare_with_region();
   const OpKind& kind_of(const at::RecordFunction& op);
   void keep_base_parts(const OpPolicy& policy);
-  int op_index(const Open& open);
+  int op_index(const Open& open, const std::string& key, bool reads_weights);
   int value_read(const at::Tensor& tensor);
   bool is_result(const at::Tensor& tensor) const;
   int new_value(std::string name);
@@ -93,8 +102,11 @@ class RangeTrace {
   std::map<std::string, OpKind> kinds_;
   StepGraph graph_;
   KeptInFp32 kept_;
-  std::vector<bool> low_;                     // by value
-  std::map<std::string, int> ops_, outside_;  // by what tells them apart
+  std::vector<bool> low_;                            // by value
+  std::map<std::string, int> ops_, outside_;         // by what tells them apart
+  std::map<std::string, bool> in_region_;            // likewise: whether a region gave 16 bits
+  std::map<std::string, int> region_times_;          // that an op has run in the region
+  std::map<std::string, StepGraph::Follows> ruled_;  // of ops whose dtype a region has changed
   double least_scale_ = 0, greatest_scale_ = 0;
 
   // Of the batch.
@@ -107,6 +119,7 @@ class RangeTrace {
   std::int64_t serial_ = 0;
   std::string last_layer_;
   bool is_forward_ = false;
+  bool is_region_ = false;
   at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
 };
 

@@ -27,11 +27,40 @@ const Value& value_of(const StepGraph& graph, int i) {
   return graph.values[static_cast<std::size_t>(i)];
 }
 
+double mean_square(const FormatLoss& loss) {
+  return loss.elements == 0 ? 0 : loss.energy / static_cast<double>(loss.elements);
+}
+
+// Weights that are too small to change a digit of the op's output, and gradients of weights that
+// are below fp16's rounding of the terms of their sum: those of a bias in front of a BatchNorm,
+// which are 0, and the bias that they move.
+bool is_noise(const StepGraph& graph, const Harm& harm) {
+  const bool is_weight = harm.place == Place::weights;
+  if (loss_of(graph, harm).overflowed > 0) return false;
+  if (!is_weight && harm.place != Place::weight_gradient) return false;
+  constexpr double kResolution = 0x1p-22;  // 2^-11, squared
+  const Op& op = graph.ops[static_cast<std::size_t>(harm.op)];
+  double least_input = 1, greatest_input = 1, output = 0, terms = 0;
+  for (const int v : op.inputs) {
+    const FormatLoss& input = value_of(graph, v).forward;
+    if (value_of(graph, v).is_parameter || input.elements == 0) continue;
+    least_input = std::min(least_input, mean_square(input));
+    greatest_input = std::max(greatest_input, mean_square(input));
+  }
+  for (const int v : op.outputs) {
+    output = std::max(output, mean_square(value_of(graph, v).forward));
+    terms += value_of(graph, v).gradient.energy;
+  }
+  const double energy = loss_of(graph, harm).energy;
+  return is_weight ? energy * greatest_input <= kResolution * output
+                   : energy <= kResolution * terms * least_input;
+}
+
 // In forward, then from the loss backward: the order in which training meets them.
 std::vector<Harm> harms(const StepGraph& graph, const KeptInFp32& kept) {
   std::vector<Harm> found;
   for (const PlacedTensor& tensor : tensors_in_16_bits(graph, kept))
-    if (is_harmful(loss_of(graph, tensor))) found.push_back(tensor);
+    if (is_harmful(loss_of(graph, tensor)) && !is_noise(graph, tensor)) found.push_back(tensor);
   return found;
 }
 
@@ -40,34 +69,23 @@ bool can_be_a_part(const Op& op, const KeptInFp32& kept) {
          !kept.layers.contains(op.layer);
 }
 
-// Of the op itself: its layer, else its name. One that writes to its argument has its dtype, and
-// the op that made that is kept in FP32.
+// One that writes to its argument has its dtype, and the op that made that is kept in FP32.
 std::optional<Cure> cure_of(const StepGraph& graph, const KeptInFp32& kept, const Harm& harm) {
   int i = harm.op;
   const Op& harmed = graph.ops[static_cast<std::size_t>(i)];
-  Cure cure{.layer = harmed.layer, .op = harmed.outer, .place = harm.place};
-  cure.loss = loss_of(graph, harm);
   while (i >= 0) {
     const Op& op = graph.ops[static_cast<std::size_t>(i)];
-    if (can_be_a_part(op, kept)) {
-      cure.name = op.layer;
-      return cure;
-    }
-    if (op.has_rule && category_of(op, kept) != OpCategory::fp32) {
-      cure.kind = Cure::Kind::op;
-      cure.name = op.outer;
+    if (auto cure = cure_of_op(graph, kept, i)) {
+      cure->layer = harmed.layer;
+      cure->op = harmed.outer;
+      cure->place = harm.place;
+      cure->loss = loss_of(graph, harm);
       return cure;
     }
     if (op.inputs.empty()) break;
     i = value_of(graph, op.inputs.front()).producer;
   }
   return std::nullopt;
-}
-
-KeptInFp32 with(KeptInFp32 kept, const std::vector<Cure>& cures) {
-  for (const Cure& cure : cures)
-    (cure.kind == Cure::Kind::part ? kept.layers : kept.ops).insert(cure.name);
-  return kept;
 }
 
 // None but those that nothing cures.
@@ -78,6 +96,24 @@ bool is_sound(const StepGraph& graph, const KeptInFp32& kept, const std::vector<
 }
 
 }  // namespace
+
+std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, int number) {
+  const Op& op = graph.ops[static_cast<std::size_t>(number)];
+  Cure cure{.name = op.layer, .layer = op.layer, .op = op.outer};
+  if (can_be_a_part(op, kept)) return cure;
+  // A tensor that is made of nothing has no argument that could be cast.
+  if (!op.has_rule || op.inputs.empty() || category_of(op, kept) == OpCategory::fp32)
+    return std::nullopt;
+  cure.kind = Cure::Kind::op;
+  cure.name = op.outer;
+  return cure;
+}
+
+KeptInFp32 with(KeptInFp32 kept, const std::vector<Cure>& cures) {
+  for (const Cure& cure : cures)
+    (cure.kind == Cure::Kind::part ? kept.layers : kept.ops).insert(cure.name);
+  return kept;
+}
 
 OpCategory category_of(const Op& op, const KeptInFp32& kept) {
   const bool is_in_part =
@@ -99,8 +135,20 @@ bool gives_16_bits(const Op& op, const KeptInFp32& kept, const std::vector<bool>
     case OpCategory::unchanged:
       break;
   }
+  switch (op.follows) {
+    case StepGraph::Follows::always:
+      return true;
+    case StepGraph::Follows::any:
+      return std::ranges::any_of(op.inputs, is_low);
+    case StepGraph::Follows::never:
+      return false;
+    case StepGraph::Follows::first:
+    case StepGraph::Follows::all:
+      break;
+  }
   if (op.inputs.empty()) return false;
-  return op.follows_first ? is_low(op.inputs.front()) : std::ranges::all_of(op.inputs, is_low);
+  return op.follows == StepGraph::Follows::first ? is_low(op.inputs.front())
+                                                 : std::ranges::all_of(op.inputs, is_low);
 }
 
 std::vector<bool> values_in_16_bits(const StepGraph& graph, const KeptInFp32& kept) {

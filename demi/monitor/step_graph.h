@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +17,16 @@ namespace demi::monitor {
 /// would cast, and what its format does to each tensor. Ops are the same in all steps that have the
 /// same op, of the same layer, as often.
 struct StepGraph {
+  /// When the result of an op that casts nothing is in 16 bits. `any` and those below it stand
+  /// where a region gave something else than follows from the inputs: a cast by hand, or a dtype
+  /// that is taken from another tensor (`mask.to(h.dtype())`), which an FP32 run cannot show.
+  enum class Follows : std::uint8_t {
+    all,     // if all inputs are
+    first,   // if the first one is
+    any,     // if one of them is
+    always,  // at least while nothing keeps the op in FP32
+    never,
+  };
   struct Op {
     std::string layer;  // whose weights it reads, else the last one before; "": none
     std::string name;   // as a policy file has it: "linear", "mul.Tensor"
@@ -23,9 +34,9 @@ struct StepGraph {
     OpCategory category = OpCategory::unchanged;
     bool reads_weights = false;  // of that layer
     bool has_rule = true;        // a policy may name it: it writes to none of its arguments
-    bool follows_first = false;  // unchanged: the result has the dtype of the first input
-    std::vector<int> inputs;     // values
-    std::vector<int> outputs;    // values
+    Follows follows = Follows::all;
+    std::vector<int> inputs;   // values
+    std::vector<int> outputs;  // values
   };
   struct Value {
     int producer = -1;  // op; -1: from outside, and FP32
@@ -72,5 +83,12 @@ inline constexpr double kHarmfulLoss = 0.1;
 /// left out. Beside those in `kept`. Tensors without a cure, such as the output of an op on the
 /// batch that writes to it, are left out.
 DEMI_API std::vector<Cure> find_cures(const StepGraph& graph, const KeptInFp32& kept);
+
+/// What would have the op compute in FP32, beside those in `kept`: its layer, else its name. None
+/// if it does already, or cannot be told to.
+DEMI_API std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, int op);
+
+/// With the cures, too.
+KeptInFp32 with(KeptInFp32 kept, const std::vector<Cure>& cures);
 
 }  // namespace demi::monitor

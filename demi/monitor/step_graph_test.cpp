@@ -64,12 +64,59 @@ TEST(StepGraph, OpsGiveWhatTheirCategorySays) {
   const int wide = b.add({.name = "cat", .category = OpCategory::promote, .inputs = {low, exact}});
   const int both = b.add({.name = "cat", .category = OpCategory::promote, .inputs = {low, low}});
   const int relu = b.plain("relu", {low}), scaled = b.plain("mul", {low, weight});
-  const int norm = b.add({.name = "batch_norm", .follows_first = true, .inputs = {low, weight}});
+  const int norm =
+      b.add({.name = "batch_norm", .follows = StepGraph::Follows::first, .inputs = {low, weight}});
   const int made = b.plain("ones", {});
   const auto is_low = values_in_16_bits(b.graph, {});
   for (const int v : {low, both, relu, norm}) EXPECT_TRUE(is_low[static_cast<std::size_t>(v)]) << v;
   for (const int v : {0, weight, exact, summed, banned, wide, scaled, made})
     EXPECT_FALSE(is_low[static_cast<std::size_t>(v)]) << v;
+}
+
+// As a region has shown, where the model casts by hand.
+TEST(StepGraph, WhatARegionGaveCountsWhileNothingIsKeptInFp32) {
+  using Follows = StepGraph::Follows;
+  Builder b;
+  const int low = b.linear("a", 0);
+  const int mask = b.add({.name = "to.dtype", .follows = Follows::always});
+  const int product = b.add({.name = "mul", .follows = Follows::any, .inputs = {low, 0}});
+  const int wide = b.add({.name = "square", .follows = Follows::never, .inputs = {low}});
+  const auto in_16_bits = [&](const KeptInFp32& kept) {
+    const auto is_low = values_in_16_bits(b.graph, kept);
+    std::vector<int> values;
+    for (const int v : {mask, product, wide})
+      if (is_low[static_cast<std::size_t>(v)]) values.push_back(v);
+    return values;
+  };
+  EXPECT_THAT(in_16_bits({}), ElementsAre(mask, product));
+  EXPECT_THAT(in_16_bits({.layers = {"a"}, .ops = {}}), ElementsAre(mask));
+  EXPECT_THAT(in_16_bits({.layers = {}, .ops = {"mul"}}), ElementsAre(mask));
+  EXPECT_FALSE(cure_of_op(b.graph, {}, 1)) << "no argument could be cast";
+  EXPECT_EQ(cure_of_op(b.graph, {}, 2)->name, "mul");
+  EXPECT_FALSE(cure_of_op(b.graph, {.layers = {}, .ops = {"mul"}}, 2)) << "it is in FP32";
+}
+
+// In front of a BatchNorm the gradient of a bias is 0: what is left of its sum is rounding.
+TEST(StepGraph, AGradientBelowTheRoundingOfItsTermsIsNoise) {
+  for (const bool is_noise : {true, false}) {
+    Builder b;
+    const int output = b.linear("a", 0), weight = output - 1;
+    b.value(output).gradient = sound();
+    b.value(weight).gradient = flushed(1);
+    b.value(weight).gradient.energy = 4 * (is_noise ? 0x1p-24 : 0x1p-18);  // 2^-11 squared: 2^-22
+    EXPECT_EQ(b.cures().empty(), is_noise);
+  }
+}
+
+TEST(StepGraph, WeightsThatChangeNoDigitOfTheOutputAreNoise) {
+  for (const double inputs : {1.0, 0x1p20}) {
+    Builder b;
+    const int output = b.linear("a", 0), weight = output - 1;
+    b.value(0).forward.energy = 4 * inputs;
+    b.value(weight).forward = flushed(1);
+    b.value(weight).forward.energy = 0x1p-30;
+    EXPECT_EQ(b.cures().empty(), inputs == 1) << "times large inputs they do";
+  }
 }
 
 TEST(StepGraph, ASoundStepNeedsNothing) {
@@ -116,8 +163,10 @@ TEST(StepGraph, OfAnOpInsideAnotherOneTheOuterIsNamed) {
 TEST(StepGraph, AnOpThatWritesToItsArgumentIsCuredWhereThatWasMade) {
   Builder b;
   const int output = b.linear("a", 0);
-  const int doubled =
-      b.add({.name = "mul_", .has_rule = false, .follows_first = true, .inputs = {output}});
+  const int doubled = b.add({.name = "mul_",
+                             .has_rule = false,
+                             .follows = StepGraph::Follows::first,
+                             .inputs = {output}});
   b.value(doubled).forward = overflow();
   EXPECT_THAT(b.cures(), ElementsAre(std::pair(Kind::part, "a")));
 }
@@ -141,7 +190,7 @@ TEST(StepGraph, APartInFp32HasTheOpsThatReadItsWeights) {
   const int scaled = b.add({.layer = "b",
                             .name = "mul_",
                             .reads_weights = true,
-                            .follows_first = true,
+                            .follows = StepGraph::Follows::first,
                             .inputs = {low, b.parameter()}});
   const int product = b.add(
       {.layer = "b", .name = "mm", .category = OpCategory::lower_precision, .inputs = {0, 0}});

@@ -4,13 +4,17 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <tuple>
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/monitor/cure_search.h"
 #include "demi/monitor/range_trace.h"
+#include "demi/monitor/region_trial.h"
+#include "demi/monitor/repeated_batch.h"
 #include "demi/monitor/step_graph.h"
 #include "demi/tensor/dtype.h"
 #include "demi/train/step_view.h"
@@ -24,9 +28,9 @@ void check(const WhatIfOptions& options) {
                       .what = "a region computes in 16 bits",
                       .seen = tensor::name_of(options.format),
                       .accepted = "fp16, bf16"});
-  if (!(options.loss_scale > 0))
+  if (!(options.loss_scale > 0) || options.loss_scale > std::numeric_limits<float>::max())
     throw UsageError({.where = "monitor.WhatIf",
-                      .what = "the loss scale is not positive",
+                      .what = "the loss scale is not a positive FP32 number",
                       .seen = fmt::format("{}", options.loss_scale),
                       .accepted = "a positive number; 1: the loss is not scaled"});
 }
@@ -92,12 +96,69 @@ std::vector<TensorFate> by_harm(std::vector<TensorFate> fates) {
 
 struct WhatIf::Impl {
   explicit Impl(const WhatIfOptions& with)
-      : options(with), trace(with.format, with.policy, {with.loss_scale, with.dynamic_scale}) {}
+      : options(with),
+        trace(with.format, with.policy, {with.loss_scale, with.dynamic_scale}),
+        trial(with.format, {with.loss_scale, with.dynamic_scale}) {}
 
   const WhatIfOptions options;
   RangeTrace trace;
+  RegionTrial trial;
+  std::vector<Cure> tried;  // without which a batch in the region was not finite
+  std::optional<Origin> uncured;
+  std::optional<std::int64_t> diverged;
   std::int64_t batches = 0, first_step = 0, last_step = 0;
+
+  std::vector<Cure> all_cures(const std::vector<Cure>& more = {}) const;
+  OpPolicy policy_with(const std::vector<Cure>& cures) const;
+  void try_batch(const train::StepView& view);
 };
+
+// Those of the numbers that were counted, then those of the batches that were tried.
+std::vector<Cure> WhatIf::Impl::all_cures(const std::vector<Cure>& more) const {
+  std::vector<Cure> known = tried;
+  known.insert(known.end(), more.begin(), more.end());
+  std::vector<Cure> all = find_cures(trace.graph(), with(trace.kept(), known));
+  all.insert(all.end(), known.begin(), known.end());
+  return all;
+}
+
+OpPolicy WhatIf::Impl::policy_with(const std::vector<Cure>& cures) const {
+  OpPolicy policy = options.policy;
+  for (const Cure& cure : cures) {
+    if (cure.kind == Cure::Kind::part)
+      policy.keep_part_in_fp32(cure.name);
+    else
+      policy.set(cure.name.find('.') == std::string::npos ? cure.name + "." : cure.name,
+                 OpCategory::fp32, "what-if: " + to_string(cure, options.format));
+  }
+  return policy;
+}
+
+// What the numbers show is cured first. What is wrong even so is looked for from its origin.
+void WhatIf::Impl::try_batch(const train::StepView& view) {
+  if (trial.is_finite(view, policy_with(all_cures()))) return;
+  CureSearch search(trace.graph(), with(trace.kept(), all_cures()));
+  std::vector<Cure> added;
+  const auto is_finite = [&](const std::vector<Cure>& cures) {
+    return trial.is_finite(view, policy_with(all_cures(cures)));
+  };
+  do {
+    const auto origin = trial.find(view, policy_with(all_cures(added)));
+    if (!origin || origin->vanishes) return;  // it does not repeat
+    std::vector<Cure> more = search.next(*origin);
+    if (more.empty()) {
+      uncured = origin;
+      return;
+    }
+    for (Cure& cure : more) {
+      cure.made = cause_of(*origin);
+      cure.step = view.step;
+      added.push_back(std::move(cure));
+    }
+  } while (!is_finite(added));
+  added = without_needless(std::move(added), is_finite);
+  tried.insert(tried.end(), added.begin(), added.end());
+}
 
 WhatIf::WhatIf(WhatIfOptions options) {
   check(options);
@@ -113,7 +174,14 @@ void WhatIf::before_forward(const train::StepView& view) {
                       .seen = precision.name,
                       .accepted = "fp32, tf32",
                       .advice = "let it look at an FP32 run, and use what it finds in this one"});
-  impl_->trace.begin(view);
+  Impl& impl = *impl_;
+  if (impl.diverged) return;
+  impl.trial.before_forward(view);
+  if (impl.batches == 0) {
+    impl.trace.begin_in_region(view);
+    impl.trial.run(view, impl.options.policy);
+  }
+  impl.trace.begin(view);
 }
 
 void WhatIf::after_forward(const train::StepView&, const at::Tensor&) {
@@ -121,9 +189,19 @@ void WhatIf::after_forward(const train::StepView&, const at::Tensor&) {
 }
 
 void WhatIf::after_backward(const train::StepView& view) {
-  impl_->trace.end_batch(view);
-  if (impl_->batches++ == 0) impl_->first_step = view.step;
-  impl_->last_step = view.step;
+  Impl& impl = *impl_;
+  if (impl.diverged) return;
+  std::vector<at::Tensor> numbers = gradients_of(*view.network.module);
+  numbers.push_back(view.loss);
+  impl.trace.end_batch(view);
+  if (!all_finite(numbers)) {
+    impl.diverged = view.step;
+    return;
+  }
+  if (impl.batches++ == 0) impl.first_step = view.step;
+  impl.last_step = view.step;
+  impl.trial.limit_scale(impl.trace.least_scale());
+  if (!impl.uncured) impl.try_batch(view);
 }
 
 WhatIfResult WhatIf::result() const {
@@ -135,15 +213,12 @@ WhatIfResult WhatIf::result() const {
                       .least_scale = trace.least_scale(),
                       .greatest_scale = trace.greatest_scale(),
                       .tensors = by_harm(fates_of(trace.graph(), trace.kept())),
-                      .cures = find_cures(trace.graph(), trace.kept()),
-                      .policy = impl_->options.policy};
-  for (const Cure& cure : result.cures) {
-    if (cure.kind == Cure::Kind::part)
-      result.policy.keep_part_in_fp32(cure.name);
-    else
-      result.policy.set(cure.name.find('.') == std::string::npos ? cure.name + "." : cure.name,
-                        OpCategory::fp32, "what-if: " + to_string(cure, result.format));
-  }
+                      .policy = impl_->options.policy,
+                      .uncured = impl_->uncured,
+                      .diverged = impl_->diverged};
+  if (result.diverged) return result;
+  result.cures = impl_->all_cures();
+  result.policy = impl_->policy_with(result.cures);
   return result;
 }
 

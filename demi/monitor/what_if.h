@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "demi/core/export.h"
 #include "demi/monitor/cure.h"
 #include "demi/monitor/format_loss.h"
+#include "demi/monitor/origin.h"
 #include "demi/train/history.h"
 
 namespace demi::monitor {
@@ -51,6 +53,12 @@ struct WhatIfResult {
   std::vector<Cure> cures;
   /// WhatIfOptions::policy with the cures.
   OpPolicy policy;
+  /// Where Inf or NaN begin in a batch that no cure makes finite: the format cannot train it as it
+  /// is.
+  std::optional<Origin> uncured;
+  /// The step from which on loss or gradients of the FP32 run itself are not finite, whatever the
+  /// format. Then there are no cures, and no step from it on was asked.
+  std::optional<std::int64_t> diverged;
 
   /// The parts among the cures, as --fp32-part of the program takes them.
   DEMI_API std::vector<std::string> fp32_parts() const;
@@ -67,15 +75,19 @@ struct WhatIfResult {
 ///     what_if->result().policy.to_file("op_policy.txt");
 ///
 /// An observer of ops follows which tensors the region would hold in 16 bits: what the products
-/// give and, beside the op policy, whatever is computed of it. Each of these is rounded to the
-/// format and counted before and after, and its gradient is counted. Loss and optimizer are FP32 in
-/// a mixed run, too, and are not looked at. Every batch waits for the device once, and takes about
-/// the time of three.
+/// give and, beside the op policy, whatever is computed of it; which dtype a cast by hand takes is
+/// seen when the first batch is run in the region. Each of these tensors is rounded to the format
+/// and counted before and after, and its gradient is counted. Loss and optimizer are FP32 in a
+/// mixed run, too, and are not looked at. Then the batch is repeated in the region, with the cures
+/// that are known: if its loss or a gradient is Inf or NaN, as where rounding makes 0 of what a
+/// logarithm reads, the op is found, and what cures it. Every batch waits for the device, and takes
+/// about the time of three in FP32 and one in the format.
 ///
 /// An op is named with a layer by the weights that it reads, as by Monitor.
 class DEMI_API WhatIf : public train::Callback {
  public:
-  /// Throws UsageError for another format, and for a loss scale that is not positive.
+  /// Throws UsageError for another format, and for a loss scale that is not positive or beyond
+  /// FP32.
   explicit WhatIf(WhatIfOptions options = {});
   ~WhatIf() override;
 

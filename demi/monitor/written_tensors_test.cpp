@@ -86,8 +86,10 @@ TEST(WrittenTensors, AnOpInsideOfOneThatWritesMayBeNamed) {
 // multiply_ is mul_ by another name: the one that was called is told. What is multiplied is read
 // before, so that the trace has met it.
 TEST(WrittenTensors, ATensorFromOutsideIsWrittenByTheOpThatWasCalled) {
-  Plain model = handing_on([](const at::Tensor&) {
-    const at::Tensor outside = at::full({4, kFeatures}, 1024, torch::kFloat);
+  std::vector<float> memory;
+  Plain model = handing_on([&](const at::Tensor&) {
+    memory.assign(4 * kFeatures, 1024);
+    const at::Tensor outside = at::from_blob(memory.data(), {4, kFeatures}, torch::kFloat);
     EXPECT_EQ(outside.neg().numel(), 4 * kFeatures);
     return outside.multiply_(1024);
   });

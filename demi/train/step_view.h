@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "demi/autocast/op_policy.h"
 #include "demi/data/loader.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/train/network.h"
@@ -19,6 +21,11 @@ namespace demi::train {
 struct RepeatOptions {
   bool autocast = true;  // false: in FP32
   bool scaler = true;    // false: the loss is not scaled
+  /// fp16 or bf16: in a region of this format and policy in place of the run's.
+  std::optional<c10::ScalarType> format = std::nullopt;
+  std::optional<OpPolicy> op_policy = std::nullopt;
+  /// The factor of the loss in place of the run's.
+  std::optional<double> loss_scale = std::nullopt;
   /// Called with the network's output, as Callback::after_forward.
   std::function<void(const at::Tensor& output)> after_forward = {};
   /// Called with each loss, scaled, before its backward.

@@ -85,27 +85,37 @@ at::Tensor forward_and_backward(Setup& setup, UnreadStep& step, const data::Batc
   return sum;
 }
 
-// The run has neither region nor scaler, as asked, while this lives.
-class Without {
+// The run has the region and the scaler that are asked for while this lives.
+class Exchanged {
  public:
-  Without(Setup& setup, const RepeatOptions& how)
-      : setup_(setup), autocast_(setup.precision.autocast), scaler_({.enabled = false}) {
+  Exchanged(Setup& setup, const RepeatOptions& how)
+      : setup_(setup),
+        autocast_(setup.precision.autocast),
+        ops_(setup.options.op_policy),
+        scaler_(how.loss_scale && *how.loss_scale != 1 ? GradScaler({.init_scale = *how.loss_scale})
+                                                       : GradScaler({.enabled = false})),
+        exchanges_scaler_(!how.scaler || how.loss_scale) {
     if (!how.autocast) setup_.precision.autocast.reset();
-    if (!how.scaler) std::swap(setup_.scaler, scaler_);
-    exchanged_ = !how.scaler;
+    if (how.format) {
+      setup_.precision.autocast = how.format;
+      setup_.options.op_policy = how.op_policy;
+    }
+    if (exchanges_scaler_) std::swap(setup_.scaler, scaler_);
   }
-  ~Without() {
+  ~Exchanged() {
     setup_.precision.autocast = autocast_;
-    if (exchanged_) std::swap(setup_.scaler, scaler_);
+    std::swap(setup_.options.op_policy, ops_);
+    if (exchanges_scaler_) std::swap(setup_.scaler, scaler_);
   }
-  Without(const Without&) = delete;
-  Without& operator=(const Without&) = delete;
+  Exchanged(const Exchanged&) = delete;
+  Exchanged& operator=(const Exchanged&) = delete;
 
  private:
   Setup& setup_;
   std::optional<c10::ScalarType> autocast_;
+  std::optional<OpPolicy> ops_;
   GradScaler scaler_;
-  bool exchanged_ = false;
+  bool exchanges_scaler_ = false;
 };
 
 }  // namespace
@@ -120,7 +130,7 @@ at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, b
 }
 
 at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how) {
-  const Without without(setup, how);
+  const Exchanged exchanged(setup, how);
   const distributed::LocalBatchNorm local;  // the other ranks do not repeat it
   UnreadStep unread;
   profile::PhaseTimer timer(setup.options.device);

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <utility>
+#include <vector>
+
+#include "demi/checkpoint/safetensors.h"
+
+namespace demi::monitor {
+
+/// Whether no floating point number in the tensors is Inf or NaN. Reads each device once.
+bool all_finite(const std::vector<at::Tensor>& tensors);
+
+/// Of the parameters; undefined ones of those without.
+std::vector<at::Tensor> gradients_of(const torch::nn::Module& module);
+
+/// What a repeated batch changes, beside the gradients: copies of buffers, and the states of the
+/// random generators.
+struct Surroundings {
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers;  // and their copies
+  checkpoint::NamedTensors random;
+
+  static Surroundings of(const torch::nn::Module& module);
+  void put_back() const;
+};
+
+/// While it lives, batches may be repeated; then gradients, buffers and random generators are as
+/// they were when it was made.
+class Restored {
+ public:
+  explicit Restored(const torch::nn::Module& module);
+  ~Restored();
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+
+  /// No gradients, and the surroundings of the step's beginning.
+  void begin_again(const Surroundings& before);
+
+ private:
+  std::vector<at::Tensor> parameters_, gradients_;
+  Surroundings now_;
+};
+
+}  // namespace demi::monitor
