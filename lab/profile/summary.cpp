@@ -1,5 +1,7 @@
 #include "lab/profile/summary.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -13,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "demi/core/error.h"
 #include "demi/profile/phase_timer.h"
 #include "lab/profile/flops.h"
 
@@ -375,6 +378,19 @@ class Sums {
 }  // namespace
 
 Summary summarise(const std::vector<Event>& events, std::int64_t steps) {
+  const auto is_phase = [](const Event& event) {
+    return event.kind == Kind::range && event.name.starts_with(profile::kPhaseRange);
+  };
+  if (!events.empty() && std::ranges::none_of(events, is_phase))
+    throw UsageError(
+        {.where = "profile.summarise",
+         .what = "no phase of a training step was recorded, and what lies outside of them does not "
+                 "count",
+         .seen = fmt::format("{} events without a range {}forward", events.size(),
+                             profile::kPhaseRange),
+         .accepted = "steps of a demi::Trainer, or of a loop that enters the phases of a "
+                     "demi::profile::PhaseTimer",
+         .advice = "let a Trainer take the steps, or look at the events themselves"});
   return Sums(events, steps).sum();
 }
 

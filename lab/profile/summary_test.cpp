@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "demi/core/error.h"
+
 namespace demi::profiler {
 namespace {
 
@@ -48,6 +50,12 @@ double phase_ms(const Summary& summary, const std::string& name) {
   for (const auto& [phase, ms] : summary.phase_ms)
     if (phase == name) return ms;
   return -1;
+}
+
+// A loop of one's own has no phases, and 0 ops in 0 ms would be wrong.
+TEST(Summary, RefusesEventsThatLieInNoPhase) {
+  EXPECT_THROW(summarise({op("aten::mm", 0, 800, {"float", "float"})}, 1), UsageError);
+  EXPECT_NO_THROW(summarise({}, 1));
 }
 
 TEST(Summary, TimesArePerStepAndOfTheOpItself) {

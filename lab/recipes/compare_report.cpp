@@ -13,6 +13,7 @@
 #include "lab/recipes/machine_json.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/published.h"
+#include "lab/recipes/verdict.h"
 #include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
 #include "lab/report/table_json.h"
@@ -341,7 +342,9 @@ report::Chart wait_chart(const Comparison& c) {
 report::Highlights highlights(const Comparison& c) {
   report::Highlights result;
   const RunResult& first = c.runs.front();
-  const RunResult& last = c.runs.back();
+  // The speed of a run that ended in NaN is nobody's headline.
+  const auto sound = std::find_if(c.runs.rbegin(), c.runs.rend(), ended_soundly);
+  const RunResult& last = sound == c.runs.rend() ? c.runs.back() : *sound;
   const bool several = c.runs.size() > 1;
   const auto beside = [&](const std::string& of_first) {
     return several ? first.spec.label + ": " + of_first : std::string();
@@ -391,6 +394,10 @@ nlohmann::ordered_json json_of(const monitor::WhatIfResult& result, const std::s
       {"first_step", result.first_step},          {"last_step", result.last_step},
       {"least_scale", result.least_scale},        {"greatest_scale", result.greatest_scale},
       {"fp32_parts", result.fp32_parts()},        {"op_policy", policy}};
+  json["diverged_step"] =
+      result.diverged ? nlohmann::ordered_json(*result.diverged) : nlohmann::ordered_json();
+  json["uncured"] =
+      result.uncured ? nlohmann::ordered_json(cause_of(*result.uncured)) : nlohmann::ordered_json();
   json["cures"] = json["tensors"] = nlohmann::ordered_json::array();
   for (const monitor::Cure& cure : result.cures)
     json["cures"].push_back({{"kind", cure.kind == monitor::Cure::Kind::part ? "part" : "op"},
@@ -513,6 +520,10 @@ report::Table to_table(const Comparison& c) {
     for (const Field& field : fields) table.rows.back().push_back(field.cell(run));
   }
   table.notes = {data_line(c), describe(c.machine)};
+  if (std::string learning = learning_verdict(c); !learning.empty())
+    table.notes.push_back(std::move(learning));
+  for (const RunResult& run : c.runs)
+    for (std::string& verdict : health_verdicts(run)) table.notes.push_back(std::move(verdict));
   note_disturbances(c, table.notes);
   note_fp32(c, table.notes);
   note_data(c, table.notes);

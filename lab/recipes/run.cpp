@@ -369,15 +369,15 @@ void RunInParts::Work::begin() {
   if (result.top_k > 0) trainer_told.metrics = {top_k(result.top_k)};
   trainer.emplace(network, make_optimizer(config, network), std::move(trainer_told));
   for (const auto& callback : options.callbacks) trainer->add(callback);
+  if (is_first(options) && !config.what_if.empty() && can_be_asked(result.spec.precision)) {
+    what_if = std::make_shared<monitor::WhatIf>(what_if_options(config));
+    trainer->add(what_if);
+  }
   if (config.detect_anomaly)
     trainer->add(std::make_shared<monitor::OriginSearch>([this](const monitor::Origin& origin) {
       result.origins.push_back(origin);
       if (options.on_origin) options.on_origin(origin);
     }));
-  if (is_first(options) && !config.what_if.empty() && can_be_asked(result.spec.precision)) {
-    what_if = std::make_shared<monitor::WhatIf>(what_if_options(config));
-    trainer->add(what_if);
-  }
   if (is_first(options) && config.monitor > 0)
     trainer->add(
         std::make_shared<monitor::Monitor>(config.monitor, [this](const monitor::StepHealth& step) {
@@ -414,8 +414,10 @@ bool RunInParts::Work::advance(int64_t steps) {
 
 // What 16 bits would do, and the file that a run without it needs.
 void RunInParts::Work::answer_what_if() {
-  if (!what_if || what_if->result().batches == 0) return;
-  const monitor::WhatIfResult& found = result.what_if.emplace(what_if->result());
+  if (!what_if) return;
+  monitor::WhatIfResult asked = what_if->result();
+  if (asked.batches == 0 && !asked.diverged) return;
+  const monitor::WhatIfResult& found = result.what_if.emplace(std::move(asked));
   if (!options.folder.empty() && !found.cures.empty()) {
     result.what_if_policy =
         options.folder / fmt::format("{}op-policy-{}.txt", options.prefix, config.what_if);

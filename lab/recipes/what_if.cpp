@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/monitor/origin.h"
 #include "demi/tensor/dtype.h"
 #include "lab/recipes/plan.h"
 #include "lab/report/format.h"
@@ -57,10 +58,21 @@ std::vector<std::string> notes_of(const RunResult& run) {
   std::vector<std::string> notes;
   for (const monitor::Cure& cure : result.cures)
     notes.push_back("In FP32: " + to_string(cure, result.format) + ".");
-  if (result.cures.empty())
-    notes.push_back("No part of the model and no op has to compute in FP32.");
-  else
+  if (result.uncured)
+    notes.push_back(
+        fmt::format("{} cannot train it as it is: a batch of step {} gives Inf or NaN whatever "
+                    "computes in FP32, "
+                    "as {}.",
+                    format, result.uncured->step, cause_of(*result.uncured)));
+  if (result.diverged)
+    notes.push_back(fmt::format(
+        "The run is not finite itself from step {} on, whatever the format: what {} needs is not "
+        "known. --detect-anomaly says where Inf or NaN begin.",
+        *result.diverged, format));
+  else if (!result.cures.empty())
     notes.push_back("Policy file: " + run.what_if_policy.string());
+  else if (!result.uncured)
+    notes.push_back("No part of the model and no op has to compute in FP32.");
   notes.push_back(fmt::format(
       "Of {} batches, steps {} to {}; gradients times a loss scale of {}. Below normal: numbers "
       "that keep fewer digits in {}.",
