@@ -1,7 +1,8 @@
 """Runs every benchmark of demi and its peer in turn, and writes one results file for this class of machine.
 
     benchmarks/measure.sh                                     the benchmarks that need no peer
-    benchmarks/measure.sh --peer $(benchmarks/peers/make_env.sh)    with Python PyTorch beside them
+    benchmarks/measure.sh --peer $(benchmarks/peers/make_env.sh)    with Python PyTorch beside them, as it is started and with memory
+                                                                    that glibc keeps
     benchmarks/measure.sh --table                             only benchmarks/results/README.md, from all results files
 
 The program is build/release/demi, which is built first if it is missing. The results file is benchmarks/results/CLASS.json, where
@@ -46,6 +47,12 @@ LEVELS = {
 # The data set that a part trains on.
 DATA = {"fashion-cnn": "fashion-mnist", "cifar10-resnet50": "cifar10", "compare": "fashion-mnist", "profile": "fashion-mnist"}
 STEP_PEERS = {"sgd", "sgd-momentum", "adam", "adamw"}
+# Python as it is started, and with glibc told to keep memory, as the program `demi` tells it (cli/main.cpp): by default glibc gives
+# blocks above 32 MiB back to the system and takes them anew, whose pages are zeroed by the kernel each time.
+PYTHONS = {
+    "python_ms": {},
+    "python_kept_ms": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_TOP_PAD_": "268435456"},
+}
 WORDS, TEXTS, LENGTH = 100_681, 640, 256  # with the two marks, IMDB's vocabulary of 100,683
 
 
@@ -101,11 +108,12 @@ class Measurement:
         self.environment = {**os.environ, **environment}
         self.commands = []
 
-    def run(self, command):
-        shown = " ".join(command).replace(ROOT + "/", "")
+    def run(self, command, extra=None):
+        extra = extra or {}
+        shown = " ".join([f"{name}={value}" for name, value in extra.items()] + command).replace(ROOT + "/", "")
         print(f"measure: {shown}", file=sys.stderr, flush=True)
         before, busy, start = resource.getrusage(resource.RUSAGE_CHILDREN), busy_seconds(), time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=self.environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**self.environment, **extra})
         wall = time.monotonic() - start
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -119,8 +127,8 @@ class Measurement:
             "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw})
         return done.stdout
 
-    def json(self, command):
-        text = self.run(command)
+    def json(self, command, extra=None):
+        text = self.run(command, extra)
         return json.loads(text[text.index("{"):])
 
 
@@ -130,7 +138,8 @@ def measure_step(m, a):
         size = ["--optimizer", optimizer, "--parameters", str(a.parameters)]
         rows[optimizer] = m.json([a.program, "bench", "step", *size, "--json"])
         if a.peer and optimizer in STEP_PEERS:
-            rows[optimizer]["python_ms"] = m.json([a.peer, os.path.join(PEERS, "step_peer.py"), *size])["ms"]
+            for kind, memory in PYTHONS.items():
+                rows[optimizer][kind] = m.json([a.peer, os.path.join(PEERS, "step_peer.py"), *size], memory)["ms"]
     return rows
 
 
@@ -161,7 +170,7 @@ def random_texts(folder):
 
 
 def measure_recipe(m, a, recipe):
-    """demi and the peer in turn, FP32 and bf16 each; the median of the rounds' medians."""
+    """demi and the peer of both kinds in turn, FP32 and bf16 each; the median of the rounds' medians."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["--warmup", "2", "--steps", "1", "--rounds", str(a.steps), "--clip-norm", "0"]
         if recipe == "imdb-lstm":
@@ -169,18 +178,19 @@ def measure_recipe(m, a, recipe):
             options += ["--data", "csv", "--train-file", path, "--test-file", path]
         if recipe == "cifar10-resnet50":
             options += ["--batch-size", "32"] + (["--data-dir", a.data_dir] if a.data_dir else [])
-        demi, python = [], []
+        demi, python = [], {kind: [] for kind in PYTHONS if a.peer}
         for _ in range(a.rounds):
             result = m.json([a.program, "bench", "recipe", recipe, *options, "--device", a.device, "--json"])
             demi.append({run["precision"]: run["ms"] for run in result["runs"]})
-            if a.peer:
-                python.append({precision: m.json(
+            for kind, rounds in python.items():
+                rounds.append({precision: m.json(
                     [a.peer, os.path.join(PEERS, "recipe_peer.py"), recipe, "--precision", precision, "--steps", str(a.steps),
-                     "--device", a.device, "--flush-denormal"])["ms"] for precision in demi[0]})
+                     "--device", a.device, "--flush-denormal"], PYTHONS[kind])["ms"] for precision in demi[0]})
     median = lambda rounds, precision: statistics.median(one[precision] for one in rounds)
     row = {precision: {"demi_ms": median(demi, precision)} for precision in demi[0]}
-    for precision in row if python else []:
-        row[precision]["python_ms"] = median(python, precision)
+    for kind, rounds in python.items():
+        for precision, figures in row.items():
+            figures[kind] = median(rounds, precision)
     return row
 
 
