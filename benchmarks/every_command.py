@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Runs each command that README, the guides and the results pages name, once, and writes a line for each.
+
+    benchmarks/every_command.py                       whole: hours on two cores
+    benchmarks/every_command.py --quick               a few steps of few examples each: minutes
+    benchmarks/every_command.py --list                the commands, and nothing is run
+    benchmarks/every_command.py --only 'bench|number' those that the pattern finds
+
+The commands are read from the pages, so a new one is run without an entry here. A command that takes more than half an hour on two
+cores is run for one epoch of the full data (SHORTER). The folder build/every_command (quick: build/every_command_quick) holds
+commands.jsonl, a line for each command: command, exit code, seconds, last figures, and the name of the files of its output. Stopped by Ctrl-C or
+SIGTERM, it goes on with the command that was running when it is started again. --again runs those anew that did not end with 0.
+
+Exit codes: 0 all ended with 0, 1 one did not, 2 usage, 130 and 143 stopped.
+"""
+import argparse
+import glob
+import json
+import os
+import re
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PAGES = ["README.md", *sorted(glob.glob("docs/guide/*.md", root_dir=ROOT)), "docs/published_results.md",
+         *sorted(glob.glob("benchmarks/results/*.md", root_dir=ROOT))]
+RECIPES = r"\b(mlp|fashion-cnn|loss-scaling|cifar10-\w+|imdb-lstm|folder-\w+|gpt-\w+)\b"
+# What stands for a word that pages leave open.
+OPEN_WORDS = {"RECIPE": "fashion-cnn", "SEED": "0", "DIR": "pictures", "F": "texts.csv", "FILE": "policy.txt", "$o": "adamw",
+              "runs/train-RECIPE-001/op-policy-fp16.txt": "policy.txt"}
+# By a part of the command: settings that make it one epoch of the full data, or end within half an hour.
+SHORTER = {
+    "compare cifar10-resnet50 --epochs 200": "--epochs 1",
+    "compare cifar10-resnet50 --published": "--epochs 1",
+    "train cifar10-resnet18": "--epochs 1",
+    "compare cifar10-resnet18": "--epochs 1",
+    "train imdb-lstm": "--epochs 1",
+    "compare imdb-lstm": "--epochs 1",
+    "train folder-resnet50": "--epochs 1",
+    "fp32-part=layer4": "--steps 20",
+}
+# Parts of a network that fashion-cnn does not have.
+OTHER_RECIPE = {"fp32-part=layer4": "cifar10-resnet18"}
+# In quick mode, by the words after `demi`.
+QUICK = {
+    "train": "--steps 2 --epochs 1", "compare": "--steps 2 --epochs 1", "bench recipe": "--rounds 1 --steps 1 --warmup 2",
+    "bench model": "--width 64 --rounds 1 --steps 1 --warmup 2", "bench step": "--parameters 100000",
+    "bench memory": "--batch-size 4", "bench matmul": "--rounds 1", "profile": "--steps 1",
+}
+QUICK_EXAMPLES = "--limit 128 --batch-size 32"  # of recipes whose data are a set
+SECONDS = 3600  # after which a command is ended
+
+
+def is_set_of_examples(command):
+    named = re.search(RECIPES, command)
+    return not named or not named[1].startswith(("mlp", "loss-scaling", "folder"))
+
+
+def commands_of(page):
+    """Those of indented and `$ ` lines, and in the text those that name a recipe or print published figures."""
+    with open(os.path.join(ROOT, page), encoding="utf-8") as file:
+        text = file.read().replace("\\\n", " ")
+    for line in text.splitlines():
+        typed = re.match(r"(?: {4,}|\$ )((?:[A-Z_]+=\S+ +)*demi [a-z].*)$", line)
+        if typed:
+            yield re.split(r" {3,}| > |; done", re.sub(r" *\[RECIPE\]", "", typed[1]))[0]
+        else:
+            for found in re.findall(r"`((?:[A-Z_]+=\S+ )*demi [a-z][^`]*)`", line):
+                if re.search(RECIPES + "|--published", found):
+                    yield found
+
+
+def with_option(words, option, value):
+    """`words` with that value of the option, wherever it stands."""
+    kept = list(words)
+    if option in kept:
+        at = kept.index(option)
+        del kept[at:at + 2]
+    return [*kept, option, value]
+
+
+def with_options(words, options):
+    pairs = options.split()
+    for option, value in zip(pairs[::2], pairs[1::2]):
+        words = with_option(words, option, value)
+    return words
+
+
+def runnable(command, a):
+    """The command as it is run: open words filled in, and not too long."""
+    for part, recipe in OTHER_RECIPE.items():
+        if part in command:
+            command = command.replace("RECIPE", recipe)
+    words = [re.sub(r"\bRECIPE\b", OPEN_WORDS["RECIPE"], OPEN_WORDS.get(word, word)) for word in shlex.split(command)]
+    if "--help" in words or "--list" in words:
+        return words
+    for part, options in SHORTER.items():
+        if part in command:
+            words = with_options(words, options)
+    text = " ".join(words)
+    after = text[text.index("demi ") + len("demi "):]
+    if a.data_dir and after.startswith(("train", "compare", "eval", "bench recipe")) and "--train-file" not in words and \
+            re.search(r"\b(cifar10-\w+|imdb-lstm)\b", after):
+        words = with_option(words, "--data-dir", a.data_dir)
+    for start, options in QUICK.items():
+        if a.quick and after.startswith(start) and after != "compare --published":
+            words = with_options(words, options)
+            takes_limit = start in ("train", "compare", "bench recipe", "profile") and "--train-file" not in words
+            if takes_limit and is_set_of_examples(after):
+                words = with_options(words, QUICK_EXAMPLES)
+    return words
+
+
+def picture(side, grey):
+    """A PNG of one shade."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = (b"\0" + bytes([grey] * 3) * side) * side
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def make_inputs(folder):
+    """What DIR, F and FILE stand for: pictures of three classes, texts, and a policy."""
+    for split, count in (("train", 24), ("val", 8)):
+        for number, name in enumerate(("dark", "middle", "light")):
+            os.makedirs(os.path.join(folder, "pictures", split, name), exist_ok=True)
+            for i in range(count):
+                with open(os.path.join(folder, "pictures", split, name, f"{i}.png"), "wb") as file:
+                    file.write(picture(64, 20 + 80 * number + i))
+    with open(os.path.join(folder, "texts.csv"), "w", encoding="utf-8") as file:
+        file.write("label,text\n")
+        for i in range(640):
+            file.write(f"{i % 2},{' '.join(f'word{(7 * i + 31 * j) % 5000}' for j in range(256))}\n")
+    with open(os.path.join(folder, "policy.txt"), "w", encoding="utf-8") as file:
+        file.write("softmax fp32\n")
+
+
+def last_of_json(value):
+    """The numbers of the last entry of its first list, or its own."""
+    lists = [one for one in value.values() if isinstance(one, list) and one and isinstance(one[-1], dict)]
+    row = lists[0][-1] if lists else value
+    return ", ".join(f"{name} {one}" for name, one in row.items() if isinstance(one, (int, float, str)))[:200]
+
+
+def last_figures(output):
+    """The last row of the first table, or of the JSON's first list; else the last line."""
+    if output.startswith("{"):
+        return last_of_json(json.loads(output))
+    lines = [line.rstrip() for line in output.splitlines()]
+    for at, line in enumerate(lines):
+        if line and not line.strip("─-|: "):
+            end = lines.index("", at) if "" in lines[at:] else len(lines)
+            rows = [row for row in lines[at + 1:end] if row]
+            if rows:
+                return re.sub(r"\s{2,}", "  ", rows[-1].strip())
+    filled = [line for line in lines if line]
+    return filled[-1][:200] if filled else ""
+
+
+class Stopped(Exception):
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+
+def stop(number, _frame):
+    raise Stopped(number)
+
+
+def run(words, program, folder, output):
+    """Its words go to OUTPUT.out and OUTPUT.err. Ends the command, and raises Stopped, if a signal comes."""
+    names = [word for word in words if re.match(r"[A-Z_]+=", word)]
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", **dict(name.split("=", 1) for name in names)}
+    arguments = [program, *words[len(names) + 1:]]
+    start = time.monotonic()
+    with open(os.path.join(folder, output + ".out"), "w+", encoding="utf-8") as out, \
+            open(os.path.join(folder, output + ".err"), "w", encoding="utf-8") as err:
+        process = subprocess.Popen(arguments, cwd=folder, env=environment, stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                                   start_new_session=True)
+        try:
+            code = process.wait(SECONDS)
+        except (Stopped, subprocess.TimeoutExpired) as reason:
+            os.killpg(process.pid, signal.SIGTERM)  # it saves a checkpoint
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(reason, Stopped):
+                raise
+            code = 124
+        out.seek(0)
+        return code, round(time.monotonic() - start, 1), last_figures(out.read())
+
+
+def pattern(text):
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text} is no regular expression: {error}")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="benchmarks/every_command.py", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few steps of few examples each")
+    parser.add_argument("--list", action="store_true", help="print the commands and end")
+    parser.add_argument("--only", default="", type=pattern, metavar="PATTERN", help="a regular expression [all]")
+    parser.add_argument("--again", action="store_true", help="run those anew that did not end with 0")
+    parser.add_argument("--data-dir", default="", help="folder of CIFAR-10 and IMDB, where demi does not find them by itself")
+    parser.add_argument("--program", default=os.path.join(ROOT, "build", "release", "demi"), help="[build/release/demi]")
+    a = parser.parse_args()
+    a.program = os.path.abspath(a.program)
+    a.data_dir = a.data_dir and os.path.abspath(a.data_dir)
+    if not a.list and not os.access(a.program, os.X_OK):
+        parser.error(f"{a.program} is missing: ./demo builds it, or scripts/build.sh release release --target=demi_program")
+    return a
+
+
+def main():
+    a = arguments()
+    commands = {}  # as it is run: in the order of the pages, each once
+    for page in PAGES:
+        for command in commands_of(page):
+            commands.setdefault(shlex.join(runnable(command, a)), page)
+    commands = {command: page for command, page in commands.items() if re.search(a.only, command)}
+    if a.list:
+        print("\n".join(f"{page}: {command}" for command, page in commands.items()))
+        return 0
+    folder = os.path.join(ROOT, "build", "every_command" + ("_quick" if a.quick else ""))
+    os.makedirs(folder, exist_ok=True)
+    make_inputs(folder)
+    path = os.path.join(folder, "commands.jsonl")
+    done = {}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            done = {one["command"]: one for one in map(json.loads, file)}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    failed = 0
+    for number, (command, page) in enumerate(commands.items(), 1):
+        one = done.get(command)
+        if not one or (a.again and one["exit_code"] != 0):
+            try:
+                output = f"{zlib.crc32(command.encode()):08x}"
+                code, seconds, figures = run(shlex.split(command), a.program, folder, output)
+            except Stopped as stopped:
+                print(f"stopped in: {command}; start it again to go on", file=sys.stderr)
+                return 128 + stopped.number
+            one = {"command": command, "page": page, "exit_code": code, "seconds": seconds, "figures": figures,
+                   "output": output}
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(one, ensure_ascii=False) + "\n")
+        failed += one["exit_code"] != 0
+        print(f"{number}/{len(commands)}  exit {one['exit_code']}  {one['seconds']} s  {command}\n        {one['figures']}", flush=True)
+    print(f"{len(commands) - failed} of {len(commands)} commands ended with 0; {os.path.relpath(path)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
