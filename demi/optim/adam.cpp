@@ -2,17 +2,19 @@
 
 namespace demi::optim {
 
-AdamOptions::AdamOptions(double lr) : lr_(lr) {}
+AdamOptions::AdamOptions(double lr) : RuleOptions(lr) {}
+
+AdamOptions::AdamOptions(const Torch& options) : RuleOptions(options) {}
 
 kernels::Group AdamOptions::numbers() const {
-  return checked({.learning_rate = lr_,
-                  .beta1 = std::get<0>(betas_),
-                  .beta2 = std::get<1>(betas_),
-                  .epsilon = eps_,
-                  .weight_decay = weight_decay_,
-                  .amsgrad = amsgrad_,
+  return checked({.learning_rate = lr(),
+                  .beta1 = std::get<0>(betas()),
+                  .beta2 = std::get<1>(betas()),
+                  .epsilon = eps(),
+                  .weight_decay = weight_decay(),
+                  .amsgrad = amsgrad(),
                   .maximize = maximize_},
-                 "optim.Adam");
+                 kOptimizer);
 }
 
 }  // namespace demi::optim

@@ -2,17 +2,19 @@
 
 namespace demi::optim {
 
-AdamWOptions::AdamWOptions(double lr) : lr_(lr) {}
+AdamWOptions::AdamWOptions(double lr) : RuleOptions(lr) {}
+
+AdamWOptions::AdamWOptions(const Torch& options) : RuleOptions(options) {}
 
 kernels::Group AdamWOptions::numbers() const {
-  return checked({.learning_rate = lr_,
-                  .beta1 = std::get<0>(betas_),
-                  .beta2 = std::get<1>(betas_),
-                  .epsilon = eps_,
-                  .weight_decay = weight_decay_,
-                  .amsgrad = amsgrad_,
+  return checked({.learning_rate = lr(),
+                  .beta1 = std::get<0>(betas()),
+                  .beta2 = std::get<1>(betas()),
+                  .epsilon = eps(),
+                  .weight_decay = weight_decay(),
+                  .amsgrad = amsgrad(),
                   .maximize = maximize_},
-                 "optim.AdamW");
+                 kOptimizer);
 }
 
 }  // namespace demi::optim

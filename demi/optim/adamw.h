@@ -1,38 +1,46 @@
 #pragma once
 
+#include <torch/optim/adamw.h>
+
 #include <tuple>
 
 #include "demi/optim/rule_optimizer.h"
 
 namespace demi::optim {
 
-struct DEMI_API AdamWOptions : public RuleOptions<AdamWOptions> {
+struct DEMI_API AdamWOptions : public RuleOptions<AdamWOptions, torch::optim::AdamWOptions> {
+  using Torch = torch::optim::AdamWOptions;
+  static constexpr auto kOptimizer = "optim.AdamW";
+  static constexpr auto kTypes = "demi::optim::AdamWOptions, torch::optim::AdamWOptions";
   AdamWOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
+  /// LibTorch's options, as they are.
+  AdamWOptions(
+      const Torch& options);  // NOLINT(google-explicit-constructor): a program moves to demi
   /// Learning rate. 0 or more.
-  TORCH_ARG(double, lr) = 1e-3;
+  DEMI_TORCH_OPTION(double, lr);
   typedef std::tuple<double, double> betas_t;
   /// Decay of the first and the second moment. 0 or more, under 1.
-  TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.999);
+  DEMI_TORCH_OPTION(betas_t, betas);
   /// Added to the root of the second moment.
-  TORCH_ARG(double, eps) = 1e-8;
+  DEMI_TORCH_OPTION(double, eps);
   /// Decoupled: the weight shrinks by lr x weight_decay.
-  TORCH_ARG(double, weight_decay) = 1e-2;
+  DEMI_TORCH_OPTION(double, weight_decay);
   /// Divide by the greatest second moment so far (Reddi et al. 2018).
-  TORCH_ARG(bool, amsgrad) = false;
+  DEMI_TORCH_OPTION(bool, amsgrad);
   /// Maximise instead of minimise.
   TORCH_ARG(bool, maximize) = false;
 
  public:
   /// For the kernels. Throws UsageError for an option out of its range.
   kernels::Group numbers() const;
-  template <class Options, class Visit>
-  static void each(Options& self, Visit visit) {
-    visit("lr", self.lr());
-    visit("betas", self.betas());
-    visit("eps", self.eps());
-    visit("weight_decay", self.weight_decay());
-    visit("amsgrad", self.amsgrad());
-    visit("maximize", self.maximize());
+  template <class Visit, class... Selves>
+  static void each(Visit visit, Selves&... selves) {
+    visit("lr", selves.lr()...);
+    visit("betas", selves.betas()...);
+    visit("eps", selves.eps()...);
+    visit("weight_decay", selves.weight_decay()...);
+    visit("amsgrad", selves.amsgrad()...);
+    visit("maximize", selves.maximize()...);
   }
 };
 

@@ -22,7 +22,8 @@ struct DecayGroups {
 };
 DEMI_API DecayGroups decay_groups(const torch::nn::Module& module);
 
-/// Two parameter groups, the second with a weight decay of 0.
+/// Two parameter groups, the second with a weight decay of 0. They hold all options: hand them over
+/// without defaults, from which a weight decay of 0 would inherit where 0 is the rule's default.
 ///
 ///     demi::optim::AdamW optimizer(with_decay_by_rule(*model, demi::optim::AdamWOptions(1e-3)));
 template <class Options>

@@ -13,7 +13,7 @@ kernels::Group LAMBOptions::numbers() const {
                   .trust_limit = trust_limit_,
                   .maximize = maximize_,
                   .adapt = adapt_},
-                 "optim.LAMB");
+                 kOptimizer);
 }
 
 }  // namespace demi::optim

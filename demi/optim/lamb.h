@@ -8,6 +8,8 @@
 namespace demi::optim {
 
 struct DEMI_API LAMBOptions : public RuleOptions<LAMBOptions> {
+  static constexpr auto kOptimizer = "optim.LAMB";
+  static constexpr auto kTypes = "demi::optim::LAMBOptions";
   LAMBOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// Learning rate. 0 or more.
   TORCH_ARG(double, lr) = 1e-3;
@@ -28,15 +30,15 @@ struct DEMI_API LAMBOptions : public RuleOptions<LAMBOptions> {
  public:
   /// For the kernels. Throws UsageError for an option out of its range.
   kernels::Group numbers() const;
-  template <class Options, class Visit>
-  static void each(Options& self, Visit visit) {
-    visit("lr", self.lr());
-    visit("betas", self.betas());
-    visit("eps", self.eps());
-    visit("weight_decay", self.weight_decay());
-    visit("trust_limit", self.trust_limit());
-    visit("adapt", self.adapt());
-    visit("maximize", self.maximize());
+  template <class Visit, class... Selves>
+  static void each(Visit visit, Selves&... selves) {
+    visit("lr", selves.lr()...);
+    visit("betas", selves.betas()...);
+    visit("eps", selves.eps()...);
+    visit("weight_decay", selves.weight_decay()...);
+    visit("trust_limit", selves.trust_limit()...);
+    visit("adapt", selves.adapt()...);
+    visit("maximize", selves.maximize()...);
   }
 };
 

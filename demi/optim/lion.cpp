@@ -10,7 +10,7 @@ kernels::Group LionOptions::numbers() const {
                   .beta2 = std::get<1>(betas_),
                   .weight_decay = weight_decay_,
                   .maximize = maximize_},
-                 "optim.Lion");
+                 kOptimizer);
 }
 
 }  // namespace demi::optim

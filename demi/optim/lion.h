@@ -7,6 +7,8 @@
 namespace demi::optim {
 
 struct DEMI_API LionOptions : public RuleOptions<LionOptions> {
+  static constexpr auto kOptimizer = "optim.Lion";
+  static constexpr auto kTypes = "demi::optim::LionOptions";
   LionOptions(double lr = 1e-4);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// Learning rate. 0 or more.
   TORCH_ARG(double, lr) = 1e-4;
@@ -21,12 +23,12 @@ struct DEMI_API LionOptions : public RuleOptions<LionOptions> {
  public:
   /// For the kernels. Throws UsageError for an option out of its range.
   kernels::Group numbers() const;
-  template <class Options, class Visit>
-  static void each(Options& self, Visit visit) {
-    visit("lr", self.lr());
-    visit("betas", self.betas());
-    visit("weight_decay", self.weight_decay());
-    visit("maximize", self.maximize());
+  template <class Visit, class... Selves>
+  static void each(Visit visit, Selves&... selves) {
+    visit("lr", selves.lr()...);
+    visit("betas", selves.betas()...);
+    visit("weight_decay", selves.weight_decay()...);
+    visit("maximize", selves.maximize()...);
   }
 };
 

@@ -76,7 +76,7 @@ std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at:
 struct Optimizer::Impl final : MemberSource {
   Impl(Optimizer& its_optimizer, kernels::UpdateRule rule, StepOptions options,
        const Backend& backend)
-      : optimizer(its_optimizer), pending(new PendingStep(rule, options, backend, *this)) {}
+      : optimizer(&its_optimizer), pending(new PendingStep(rule, options, backend, *this)) {}
 
   const Groups& groups() override;
   bool is_unchanged() const override;
@@ -84,7 +84,10 @@ struct Optimizer::Impl final : MemberSource {
   bool has_gradients() const override;
   bool holds(size_t parameter) const { return !share || share->holds(parameter); }
 
-  Optimizer& optimizer;
+  /// To the optimizer that it now belongs to.
+  void move_to(Optimizer& to);
+
+  Optimizer* optimizer;
   std::shared_ptr<PendingStep> pending;
   std::vector<std::unique_ptr<Ownership>> owned;
   std::vector<TrackedParameter> tracked;
@@ -101,28 +104,56 @@ Optimizer::Optimizer(kernels::UpdateRule rule,
     : Optimizer(rule, groups, std::move(defaults), options, machine_backend()) {}
 
 // LibTorch 2.15 merges a group's options with the defaults for the optimizers that it knows, and
-// replaces the options by the defaults for those that it does not know: the group gets its own
-// back.
+// replaces them for those that it does not know. They have been merged already.
 Optimizer::Optimizer(kernels::UpdateRule rule,
                      const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options,
                      const Backend& backend)
     : torch::optim::Optimizer(groups, std::move(defaults)),
       impl_(std::make_unique<Impl>(*this, rule, options, backend)) {
+  if (parameters_of(groups).empty())
+    refuse("there are no parameters", "none", "one parameter or more, such as model->parameters()");
   for (size_t g = 0; g < groups.size(); ++g)
-    if (groups[g].has_options()) param_groups_[g].set_options(groups[g].options().clone());
+    param_groups_[g].set_options(groups[g].options().clone());
 }
 
 Optimizer::~Optimizer() = default;
 
+Optimizer::Optimizer(Optimizer&& other) noexcept
+    : torch::optim::Optimizer(std::move(other)), impl_(std::move(other.impl_)) {
+  if (impl_) impl_->move_to(*this);
+}
+
+Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
+  if (this == &other) return *this;
+  impl_.reset();  // first: an owner is known by its address
+  torch::optim::Optimizer::operator=(std::move(other));
+  impl_ = std::move(other.impl_);
+  if (impl_) impl_->move_to(*this);
+  return *this;
+}
+
+Optimizer::Impl& Optimizer::impl() const {
+  if (!impl_) refuse("this optimizer was moved from", "no parameters", "the one it was moved to");
+  return *impl_;
+}
+
+void Optimizer::Impl::move_to(Optimizer& to) {
+  optimizer = &to;
+  for (auto& one : owned) one->move_to(to);
+  last = last.moved_to(&to);
+}
+
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   require_unshared("add_param_group");
-  numbers_of(group.has_options() ? group.options() : defaults());
+  auto options =
+      group.has_options() ? options_access().merged(group.options()) : defaults().clone();
+  numbers_of(*options);
   std::vector<at::Tensor> all = parameters_of(param_groups_);
   all.insert(all.end(), group.params().begin(), group.params().end());
   check_parameters(all);
-  torch::optim::Optimizer::add_param_group(group);
-  if (group.has_options()) param_groups_.back().set_options(group.options().clone());
+  torch::optim::Optimizer::add_param_group(torch::optim::OptimizerParamGroup(group.params()));
+  param_groups_.back().set_options(std::move(options));
   adopt();
 }
 
@@ -130,7 +161,7 @@ void Optimizer::adopt() {
   for (const auto& group : param_groups_) numbers_of(group.options());
   const std::vector<at::Tensor> wanted = parameters_of(param_groups_);
   const std::unordered_set<const at::TensorImpl*> seen = check_parameters(wanted);
-  auto& owned = impl_->owned;
+  auto& owned = impl().owned;
   std::erase_if(owned, [&](const auto& one) {
     return !seen.contains(one->parameter().unsafeGetTensorImpl());
   });
@@ -139,20 +170,20 @@ void Optimizer::adopt() {
   for (const auto& parameter : wanted)
     if (!held.contains(parameter.unsafeGetTensorImpl()))
       owned.push_back(std::make_unique<Ownership>(parameter, *this,
-                                                  impl_->pending->options().low_precision_grads));
-  impl_->tracked.clear();
+                                                  impl().pending->options().low_precision_grads));
+  impl().tracked.clear();
 }
 
 void Optimizer::set_taken(int64_t taken) {
-  impl_->pending->set_taken(taken);
-  impl_->tracked.clear();
+  impl().pending->set_taken(taken);
+  impl().tracked.clear();
 }
 
 const Groups& Optimizer::Impl::groups() {
   step_groups.numbers.clear();
   step_groups.rates.clear();
-  for (size_t g = 0; g < optimizer.param_groups_.size(); ++g) {
-    step_groups.numbers.push_back(optimizer.numbers_of(optimizer.param_groups_[g].options()));
+  for (size_t g = 0; g < optimizer->param_groups_.size(); ++g) {
+    step_groups.numbers.push_back(optimizer->numbers_of(optimizer->param_groups_[g].options()));
     const auto scheduled = rates.find(g);
     step_groups.rates.push_back(scheduled == rates.end() ? at::Tensor() : scheduled->second);
   }
@@ -161,12 +192,12 @@ const Groups& Optimizer::Impl::groups() {
 
 bool Optimizer::Impl::is_unchanged() const {
   auto known = tracked.begin();
-  for (const auto& group : optimizer.param_groups_) {
+  for (const auto& group : optimizer->param_groups_) {
     for (const auto& parameter : group.params()) {
       if (known == tracked.end() || known->parameter != parameter.unsafeGetTensorImpl())
         return false;
-      const auto state = optimizer.state_.find(parameter.unsafeGetTensorImpl());
-      if ((state == optimizer.state_.end() ? nullptr : state->second.get()) != known->state)
+      const auto state = optimizer->state_.find(parameter.unsafeGetTensorImpl());
+      if ((state == optimizer->state_.end() ? nullptr : state->second.get()) != known->state)
         return false;
       if (known->held && !known->state && parameter.grad().defined()) return false;
       ++known;
@@ -176,14 +207,14 @@ bool Optimizer::Impl::is_unchanged() const {
 }
 
 std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
-  optimizer.adopt();
+  optimizer->adopt();
   std::vector<GroupedMember> all;
   std::unordered_map<const at::TensorImpl*, Arrivals> arrivals;
   for (const auto& one : owned) arrivals[one->parameter().unsafeGetTensorImpl()] = one->arrivals();
-  auto& states = optimizer.state_;
+  auto& states = optimizer->state_;
   size_t index = 0;
-  for (size_t g = 0; g < optimizer.param_groups_.size(); ++g) {
-    for (const auto& parameter : optimizer.param_groups_[g].params()) {
+  for (size_t g = 0; g < optimizer->param_groups_.size(); ++g) {
+    for (const auto& parameter : optimizer->param_groups_[g].params()) {
       auto* key = parameter.unsafeGetTensorImpl();
       if (!holds(index++)) {
         all.push_back({make_measured_member(parameter), static_cast<int>(g)});
@@ -191,13 +222,17 @@ std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
         tracked.push_back({key, nullptr, /*held=*/false});
         continue;
       }
-      const bool has_state = states.find(key) != states.end();
+      const auto found = states.find(key);
+      const bool has_state = found != states.end() && found->second;
       if (!has_state && !parameter.grad().defined()) {
         tracked.push_back({key, nullptr});
         continue;
       }
-      if (!has_state) states[key] = std::make_unique<ParamState>();
-      auto& state = static_cast<ParamState&>(*states[key]);
+      auto& held = states[key];
+      if (held && !dynamic_cast<ParamState*>(held.get()))
+        held = own_state(*held, pending->rule(), parameter);
+      if (!held) held = std::make_unique<ParamState>();
+      auto& state = static_cast<ParamState&>(*held);
       all.push_back({make_member(parameter, state, pending->rule(), groups.numbers[g],
                                  pending->backend(), pending->options().path),
                      static_cast<int>(g)});
@@ -209,7 +244,7 @@ std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
 }
 
 bool Optimizer::Impl::has_gradients() const {
-  for (const auto& group : optimizer.param_groups_)
+  for (const auto& group : optimizer->param_groups_)
     for (const auto& parameter : group.params())
       if (parameter.grad().defined()) return true;
   return false;
@@ -221,24 +256,24 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
-  impl_->others.reset();
-  impl_->last = impl_->pending->run(this, loss);
-  if (impl_->share) impl_->share->exchange(impl_->last);
+  impl().others.reset();
+  impl().last = impl().pending->run(this, loss);
+  if (impl().share) impl().share->exchange(impl().last);
   return loss;
 }
 
-const StepResult& Optimizer::last_step() const { return impl_->last; }
+const StepResult& Optimizer::last_step() const { return impl().last; }
 
-PendingStep& Optimizer::pending() { return *impl_->pending; }
+PendingStep& Optimizer::pending() { return *impl().pending; }
 
 void Optimizer::set_low_precision_grads(bool on) {
-  if (!on) impl_->pending->write_16_bit_gradients_as_fp32();
-  impl_->pending->options_.low_precision_grads = on;
-  for (const auto& one : impl_->owned) one->set_low_precision_grad(on);
+  if (!on) impl().pending->write_16_bit_gradients_as_fp32();
+  impl().pending->options_.low_precision_grads = on;
+  for (const auto& one : impl().owned) one->set_low_precision_grad(on);
 }
 
 bool Optimizer::low_precision_grads() const {
-  return impl_->pending->options().low_precision_grads;
+  return impl().pending->options().low_precision_grads;
 }
 
 at::Tensor Optimizer::unscaled_grad(const at::Tensor& parameter) {
@@ -252,52 +287,53 @@ void Optimizer::set_scheduled_rates(size_t group, const std::vector<double>& rat
     if (!(rate >= 0 && std::isfinite(rate)))
       refuse("a learning rate is out of range", std::to_string(rate), "0 or more, finite");
   if (rates.empty())
-    impl_->rates.erase(group);
+    impl().rates.erase(group);
   else
-    impl_->rates[group] = at::tensor(rates, at::kDouble);
+    impl().rates[group] = at::tensor(rates, at::kDouble);
 }
 
-double Optimizer::bytes_per_parameter() const { return impl_->pending->bytes_per_parameter(); }
+double Optimizer::bytes_per_parameter() const { return impl().pending->bytes_per_parameter(); }
 
 std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
   std::map<std::string, at::Tensor> all{
-      {"taken", at::scalar_tensor(impl_->pending->taken(), at::kLong)}};
+      {"taken", at::scalar_tensor(impl().pending->taken(), at::kLong)}};
   size_t index = 0;
   for (const auto& group : param_groups_) {
     for (const auto& parameter : group.params()) {
       const std::string prefix = std::to_string(index++) + ".";
       const auto state = state_.find(parameter.unsafeGetTensorImpl());
-      if (state == state_.end()) continue;
-      for (const auto& [name, tensor] : static_cast<const ParamState&>(*state->second).tensors())
-        all[prefix + name] = tensor;
+      if (state == state_.end() || !state->second) continue;
+      const auto own = own_state(*state->second, impl().pending->rule(), parameter);
+      if (!own) continue;
+      for (const auto& [name, tensor] : own->tensors()) all[prefix + name] = tensor;
     }
   }
-  for (const auto& [group, rates] : impl_->rates)
+  for (const auto& [group, rates] : impl().rates)
     all["scheduled_rates." + std::to_string(group)] = rates;
-  if (impl_->others) all.insert(impl_->others->begin(), impl_->others->end());
+  if (impl().others) all.insert(impl().others->begin(), impl().others->end());
   return all;
 }
 
 void Optimizer::share_state(std::shared_ptr<StateShare> share) {
   require_unshared("share_state");
-  impl_->share = std::move(share);
+  impl().share = std::move(share);
   size_t index = 0;
   for (const auto& group : param_groups_)
     for (const auto& parameter : group.params())
-      if (!impl_->holds(index++)) state_.erase(parameter.unsafeGetTensorImpl());
-  impl_->tracked.clear();
+      if (!impl().holds(index++)) state_.erase(parameter.unsafeGetTensorImpl());
+  impl().tracked.clear();
 }
 
-bool Optimizer::has_whole_state() const { return !impl_->share || impl_->others; }
+bool Optimizer::has_whole_state() const { return !impl().share || impl().others; }
 
 void Optimizer::set_others_state(std::map<std::string, at::Tensor> tensors) {
-  impl_->others = std::move(tensors);
+  impl().others = std::move(tensors);
 }
 
-void Optimizer::drop_others_state() { impl_->others.reset(); }
+void Optimizer::drop_others_state() { impl().others.reset(); }
 
 void Optimizer::require_unshared(const char* what) const {
-  if (!impl_->share) return;
+  if (!impl().share) return;
   refuse("several processes share the state of this optimizer", what,
          "parameter groups that are added before, torch::save of an optimizer that keeps its whole "
          "state, and one sharing; demi::checkpoint saves one that shares it");
@@ -318,10 +354,10 @@ std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor>
                                                const std::vector<StateDict>& groups) {
   const std::vector<at::Tensor> parameters = parameters_of(param_groups_);
   std::vector<bool> held;
-  for (size_t i = 0; i < parameters.size(); ++i) held.push_back(impl_->holds(i));
+  for (size_t i = 0; i < parameters.size(); ++i) held.push_back(impl().holds(i));
   auto rates = take_scheduled_rates(tensors, param_groups_.size());
   auto loaded = std::make_shared<LoadedState>(
-      read_state(std::move(tensors), impl_->pending->rule(), parameters, held));
+      read_state(std::move(tensors), impl().pending->rule(), parameters, held));
   if (!groups.empty() && groups.size() != param_groups_.size())
     refuse("the state has another number of parameter groups", std::to_string(groups.size()),
            std::to_string(param_groups_.size()).c_str());
@@ -333,27 +369,30 @@ std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor>
   }
   return [=, this] {
     state_.clear();
-    impl_->others.reset();
+    impl().others.reset();
     for (size_t i = 0; i < parameters.size(); ++i)
       if (loaded->of[i]) state_[parameters[i].unsafeGetTensorImpl()] = std::move(loaded->of[i]);
     set_taken(loaded->taken);
-    for (const auto& [group, values] : rates) impl_->rates[group] = values;
-    for (size_t g = 0; g < options.size(); ++g)
-      access.assign(param_groups_[g].options(), *options[g]);
+    for (const auto& [group, values] : rates) impl().rates[group] = values;
+    for (size_t g = 0; g < options.size(); ++g) access.assign(param_groups_[g], *options[g]);
   };
 }
 
-const char* Optimizer::rule_name() const { return optim::rule_name(impl_->pending->rule()); }
+const char* Optimizer::rule_name() const { return optim::rule_name(impl().pending->rule()); }
+
+void Optimizer::save_archive(torch::serialize::OutputArchive& archive) const {
+  require_unshared("save");
+  write_archive(archive, impl().pending->rule(), param_groups_, state_tensors(), options_access());
+}
 
 void Optimizer::load_archive(torch::serialize::InputArchive& archive) {
   const OptionsAccess options = options_access();
   std::vector<size_t> sizes;
   for (const auto& group : param_groups_) sizes.push_back(group.params().size());
-  Archived read = read_archive(archive, impl_->pending->rule(), sizes, options);
+  Archived read = read_archive(archive, impl().pending->rule(), sizes, options);
   for (const auto& group : read.options) numbers_of(*group);
   load_state_tensors(read.tensors);
-  for (size_t g = 0; g < sizes.size(); ++g)
-    options.assign(param_groups_[g].options(), *read.options[g]);
+  for (size_t g = 0; g < sizes.size(); ++g) options.assign(param_groups_[g], *read.options[g]);
 }
 
 }  // namespace demi::optim

@@ -47,13 +47,21 @@ struct OptionsAccess;
 class DEMI_API Optimizer : public torch::optim::Optimizer {
  public:
   ~Optimizer() override;
+  /// What is recorded for a step, the copies and the hooks follow. Whatever refers to the optimizer
+  /// by address (a Scheduler, ShardedOptimizerState, GradScaler between unscale_() and update()) is
+  /// to be made anew. The other one may then only be destroyed or assigned to: its calls throw
+  /// UsageError.
+  Optimizer(Optimizer&& other) noexcept;
+  /// The same. Gives up the parameters that it had before.
+  Optimizer& operator=(Optimizer&& other) noexcept;
 
   /// Takes a step with the present gradients, or skips it and then changes nothing at all. Throws
   /// UsageError for a gradient that does not fit its parameter, before anything is changed.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// As torch::optim's, but checks first, so that a wrong group is not added. Throws UsageError for
-  /// an optimizer that shares its state.
+  /// As torch::optim's, but checks first, so that a wrong group is not added. Options that the
+  /// group does not set are those of the optimizer. Throws UsageError for the options of another
+  /// optimizer and for an optimizer that shares its state.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   /// What the last step did. A step without check (skip_nonfinite off, no scaler, no clipping)
@@ -138,6 +146,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// Throws UsageError for an optimizer that shares its state.
   void require_unshared(const char* what) const;
 
+  /// Options and state, for torch::save.
+  void save_archive(torch::serialize::OutputArchive& archive) const;
   /// Options and state from what torch::save wrote. Nothing is changed if that does not fit.
   void load_archive(torch::serialize::InputArchive& archive);
 
@@ -145,6 +155,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   void set_taken(int64_t taken);
 
   struct Impl;
+  /// Throws UsageError for an optimizer that was moved from.
+  Impl& impl() const;
   std::unique_ptr<Impl> impl_;
 };
 

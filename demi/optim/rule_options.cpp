@@ -1,9 +1,11 @@
 #include "demi/optim/rule_options.h"
 
+#include <c10/util/Type.h>
 #include <torch/serialize/archive.h>
 
 #include <cmath>
 #include <string>
+#include <typeinfo>
 
 #include "demi/core/error.h"
 
@@ -43,6 +45,14 @@ kernels::Group checked(kernels::Group group, const char* optimizer) {
   require_positive("weight_decay", group.weight_decay);
   require(group.trust_limit > 0, "trust_limit", group.trust_limit, "above 0");
   return group;
+}
+
+void refuse_options(const torch::optim::OptimizerOptions& seen, const char* optimizer,
+                    const char* accepted) {
+  throw UsageError({.where = optimizer,
+                    .what = "the options of a parameter group are those of another optimizer",
+                    .seen = c10::demangle(typeid(seen).name()),
+                    .accepted = accepted});
 }
 
 void write_option(torch::serialize::OutputArchive& archive, const char* name,

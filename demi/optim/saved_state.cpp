@@ -1,11 +1,16 @@
 #include "demi/optim/saved_state.h"
 
+#include <c10/util/Type.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string_view>
+#include <typeinfo>
 
 #include "demi/core/error.h"
 
@@ -120,6 +125,41 @@ LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
     refuse_state("the state is that of more parameters", std::to_string(entries) + " entries",
                  std::to_string(parameters.size()) + " parameters");
   return loaded;
+}
+
+namespace {
+
+void take_adam_state(const auto& state, NamedTensors& tensors) {
+  tensors["0.step"] = at::scalar_tensor(state.step(), at::kLong);
+  for (const auto& [name, tensor] :
+       {std::pair("0.exp_avg", state.exp_avg()), std::pair("0.exp_avg_sq", state.exp_avg_sq()),
+        std::pair("0.max_exp_avg_sq", state.max_exp_avg_sq())})
+    if (tensor.defined()) tensors[name] = tensor;
+}
+
+}  // namespace
+
+std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& state,
+                                      kernels::UpdateRule rule, const at::Tensor& parameter) {
+  NamedTensors tensors;
+  if (const auto* mine = dynamic_cast<const ParamState*>(&state)) {
+    return std::make_unique<ParamState>(*mine);
+  } else if (const auto* adam = dynamic_cast<const torch::optim::AdamParamState*>(&state)) {
+    take_adam_state(*adam, tensors);
+  } else if (const auto* adamw = dynamic_cast<const torch::optim::AdamWParamState*>(&state)) {
+    take_adam_state(*adamw, tensors);
+  } else if (const auto* sgd = dynamic_cast<const torch::optim::SGDParamState*>(&state)) {
+    if (sgd->momentum_buffer().defined()) {
+      tensors["0.momentum_buffer"] = sgd->momentum_buffer();
+      tensors["0.step"] = at::scalar_tensor(int64_t{1}, at::kLong);  // as an archive without one
+    }
+  } else {
+    refuse_state("a parameter's state in state() is of a type that this optimizer does not know",
+                 c10::demangle(typeid(state).name()),
+                 std::string("demi::optim::ParamState, or torch::optim's of ") + rule_name(rule));
+  }
+  const at::NoGradGuard no_grad;
+  return std::move(read_state(std::move(tensors), rule, {parameter}, {true}).of.front());
 }
 
 std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups) {
@@ -245,7 +285,54 @@ Archived read_groups(InputArchive& archive, kernels::UpdateRule rule,
 
 }  // namespace
 
-void write_rule(torch::serialize::OutputArchive& archive, kernels::UpdateRule rule) {
+namespace {
+
+using torch::serialize::OutputArchive;
+
+/// LibTorch's optimizers read the step count as a number.
+void write_parameter(OutputArchive& states, const std::string& key, const std::string& prefix,
+                     const NamedTensors& tensors) {
+  OutputArchive state(states.compilation_unit());
+  auto it = tensors.lower_bound(prefix);
+  if (it == tensors.end() || !it->first.starts_with(prefix)) return;
+  for (; it != tensors.end() && it->first.starts_with(prefix); ++it) {
+    const std::string name = it->first.substr(prefix.size());
+    if (name == "step")
+      state.write(name, c10::IValue(it->second.item<int64_t>()));
+    else
+      state.write(name, it->second, /*is_buffer=*/true);
+  }
+  states.write(key, state);
+}
+
+at::Tensor size_tensor(size_t size) { return at::tensor({static_cast<int64_t>(size)}, at::kLong); }
+
+}  // namespace
+
+void write_archive(OutputArchive& archive, kernels::UpdateRule rule,
+                   const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                   const NamedTensors& tensors, const OptionsAccess& options) {
+  OutputArchive states(archive.compilation_unit()), all(archive.compilation_unit());
+  all.write("param_groups/size", size_tensor(groups.size()));
+  size_t parameter = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    OutputArchive group(archive.compilation_unit()), of_group(archive.compilation_unit());
+    const std::vector<at::Tensor>& members = groups[g].params();
+    group.write("params/size", size_tensor(members.size()));
+    for (size_t i = 0; i < members.size(); ++i) {
+      const auto key =
+          std::to_string(reinterpret_cast<std::uintptr_t>(members[i].unsafeGetTensorImpl()));
+      group.write("params/" + std::to_string(i), c10::IValue(key));
+      write_parameter(states, key, std::to_string(parameter++) + ".", tensors);
+    }
+    options.write(of_group, groups[g].options());
+    group.write("options", of_group);
+    all.write("param_groups/" + std::to_string(g), group);
+  }
+  archive.write("pytorch_version", c10::IValue("1.5.0"));  // of LibTorch's format
+  archive.write("state", states);
+  archive.write("param_groups", all);
+  archive.write("taken", tensors.at("taken"), /*is_buffer=*/true);
   archive.write("rule", c10::IValue(std::string(rule_name(rule))));
 }
 

@@ -29,17 +29,24 @@ struct Archived {
 struct OptionsAccess {
   /// Names of the options.
   std::vector<std::string> names;
+  /// The options for a group that was given these. Throws UsageError for those of another
+  /// optimizer.
+  std::function<std::unique_ptr<torch::optim::OptimizerOptions>(
+      const torch::optim::OptimizerOptions&)>
+      merged;
   /// Reads the options of one group from its archive.
   std::function<std::unique_ptr<torch::optim::OptimizerOptions>(torch::serialize::InputArchive&)>
       read;
+  std::function<void(torch::serialize::OutputArchive&, const torch::optim::OptimizerOptions&)>
+      write;
   std::function<StateDict(const torch::optim::OptimizerOptions&)> numbers;
   /// A copy with these numbers in place of its own. Throws UsageError for an unknown name.
   std::function<std::unique_ptr<torch::optim::OptimizerOptions>(
       const torch::optim::OptimizerOptions&, const StateDict&)>
       with_numbers;
-  /// In place, since users hold references.
-  std::function<void(torch::optim::OptimizerOptions& to,
-                     const torch::optim::OptimizerOptions& from)>
+  /// In place, since users hold references. `options`: of this optimizer's type.
+  std::function<void(torch::optim::OptimizerParamGroup& group,
+                     const torch::optim::OptimizerOptions& options)>
       assign;
 };
 
@@ -49,7 +56,11 @@ DEMI_API void require_no_option(const StateDict& left, const std::vector<std::st
 /// "SGD", "AdamW", ...
 const char* rule_name(kernels::UpdateRule rule);
 
-DEMI_API void write_rule(torch::serialize::OutputArchive& archive, kernels::UpdateRule rule);
+/// Writes what torch::optim's optimizer of the same name reads, and besides it "rule" and "taken".
+/// `tensors`: as Optimizer::state_tensors().
+void write_archive(torch::serialize::OutputArchive& archive, kernels::UpdateRule rule,
+                   const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                   const NamedTensors& tensors, const OptionsAccess& options);
 
 /// Reads archives of demi's optimizers and of torch::optim's SGD, Adam and AdamW. Those of
 /// torch::optim count steps as a number, or not at all, and do not name their class: it is known by
@@ -67,6 +78,12 @@ struct LoadedState {
 /// Those that are not `held` are checked alone.
 LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
                        const std::vector<at::Tensor>& parameters, const std::vector<bool>& held);
+
+/// A parameter's state in the form of this optimizer's: demi's, or that of torch::optim's SGD, Adam
+/// or AdamW, whose tensors are copied. Null for one that holds nothing. Throws UsageError for any
+/// other, and for one that lacks what the rule needs.
+std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& state,
+                                      kernels::UpdateRule rule, const at::Tensor& parameter);
 
 /// Scheduled rates by group, fp64, (steps), on the CPU: what stands in `tensors` as
 /// "scheduled_rates.GROUP", and is taken out.

@@ -2,16 +2,18 @@
 
 namespace demi::optim {
 
-SGDOptions::SGDOptions(double lr) : lr_(lr) {}
+SGDOptions::SGDOptions(double lr) : RuleOptions(lr) {}
+
+SGDOptions::SGDOptions(const Torch& options) : RuleOptions(options) {}
 
 kernels::Group SGDOptions::numbers() const {
-  return checked({.learning_rate = lr_,
-                  .momentum = momentum_,
-                  .dampening = dampening_,
-                  .weight_decay = weight_decay_,
-                  .nesterov = nesterov_,
+  return checked({.learning_rate = lr(),
+                  .momentum = momentum(),
+                  .dampening = dampening(),
+                  .weight_decay = weight_decay(),
+                  .nesterov = nesterov(),
                   .maximize = maximize_},
-                 "optim.SGD");
+                 kOptimizer);
 }
 
 }  // namespace demi::optim

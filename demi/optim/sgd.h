@@ -1,35 +1,42 @@
 #pragma once
 
+#include <torch/optim/sgd.h>
+
 #include "demi/optim/rule_optimizer.h"
 
 namespace demi::optim {
 
-struct DEMI_API SGDOptions : public RuleOptions<SGDOptions> {
+struct DEMI_API SGDOptions : public RuleOptions<SGDOptions, torch::optim::SGDOptions> {
+  using Torch = torch::optim::SGDOptions;
+  static constexpr auto kOptimizer = "optim.SGD";
+  static constexpr auto kTypes = "demi::optim::SGDOptions, torch::optim::SGDOptions";
   SGDOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
+  /// LibTorch's options, as they are.
+  SGDOptions(const Torch& options);  // NOLINT(google-explicit-constructor): a program moves to demi
   /// Learning rate. 0 or more.
-  TORCH_ARG(double, lr) = 1e-3;
+  DEMI_TORCH_OPTION(double, lr);
   /// Decay of the momentum buffer. 0: none is kept.
-  TORCH_ARG(double, momentum) = 0;
+  DEMI_TORCH_OPTION(double, momentum);
   /// Share of the gradient that is kept out of the momentum buffer.
-  TORCH_ARG(double, dampening) = 0;
+  DEMI_TORCH_OPTION(double, dampening);
   /// L2 penalty, added to the gradient.
-  TORCH_ARG(double, weight_decay) = 0;
+  DEMI_TORCH_OPTION(double, weight_decay);
   /// Nesterov momentum. Needs momentum, and a dampening of 0.
-  TORCH_ARG(bool, nesterov) = false;
+  DEMI_TORCH_OPTION(bool, nesterov);
   /// Maximise instead of minimise.
   TORCH_ARG(bool, maximize) = false;
 
  public:
   /// For the kernels. Throws UsageError for an option out of its range.
   kernels::Group numbers() const;
-  template <class Options, class Visit>
-  static void each(Options& self, Visit visit) {
-    visit("lr", self.lr());
-    visit("momentum", self.momentum());
-    visit("dampening", self.dampening());
-    visit("weight_decay", self.weight_decay());
-    visit("nesterov", self.nesterov());
-    visit("maximize", self.maximize());
+  template <class Visit, class... Selves>
+  static void each(Visit visit, Selves&... selves) {
+    visit("lr", selves.lr()...);
+    visit("momentum", selves.momentum()...);
+    visit("dampening", selves.dampening()...);
+    visit("weight_decay", selves.weight_decay()...);
+    visit("nesterov", selves.nesterov()...);
+    visit("maximize", selves.maximize()...);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <mutex>
 #include <unordered_map>
@@ -82,10 +83,10 @@ class BeforeSums final : public autograd::FunctionPreHook {
 };
 
 Ownership::Ownership(const at::Tensor& parameter, Optimizer& owner, bool low_precision_grad)
-    : parameter_(parameter), owner_(owner) {
+    : parameter_(parameter), owner_(&owner) {
   {
     const std::lock_guard lock(registry().mutex);
-    registry().holders[parameter_.unsafeGetTensorImpl()].owners.push_back(&owner_);
+    registry().holders[parameter_.unsafeGetTensorImpl()].owners.push_back(owner_);
   }
   weights::own(parameter_);
   if (parameter_.is_leaf()) {
@@ -107,7 +108,7 @@ Ownership::~Ownership() {
   weights::disown(parameter_);
   const std::lock_guard lock(registry().mutex);
   const auto holders = registry().holders.find(parameter_.unsafeGetTensorImpl());
-  std::erase(holders->second.owners, &owner_);
+  std::erase(holders->second.owners, owner_);
   if (holders->second.owners.empty()) registry().holders.erase(holders);
 }
 
@@ -123,6 +124,13 @@ void Ownership::set_low_precision_grad(bool on) {
   const at::NoGradGuard no_grad;
   promote(parameter_.mutable_grad());
   parameter_.set_grad_dtype(parameter_.scalar_type());
+}
+
+void Ownership::move_to(Optimizer& owner) {
+  const std::lock_guard lock(registry().mutex);
+  auto& owners = registry().holders.at(parameter_.unsafeGetTensorImpl()).owners;
+  std::replace(owners.begin(), owners.end(), owner_, &owner);
+  owner_ = &owner;
 }
 
 Owners owners_of(const at::Tensor& parameter) {

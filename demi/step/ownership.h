@@ -33,12 +33,15 @@ class Ownership {
 
   void set_low_precision_grad(bool on);
 
+  /// The owner has moved to another address. From the owner's thread.
+  void move_to(Optimizer& owner);
+
   const at::Tensor& parameter() const { return parameter_; }
   const Arrivals& arrivals() const { return arrivals_; }
 
  private:
   at::Tensor parameter_;
-  Optimizer& owner_;
+  Optimizer* owner_;
   Arrivals arrivals_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   const BeforeSums* hook_ = nullptr;  // the parameter's; null: none
   bool low_precision_grad_ = false;

@@ -62,6 +62,13 @@ class DEMI_API StepResult {
     return result;
   }
 
+  /// The same step of an optimizer that has another address now.
+  StepResult moved_to(const torch::optim::Optimizer* optimizer) const {
+    StepResult result = *this;
+    if (optimizer_) result.optimizer_ = optimizer;
+    return result;
+  }
+
   /// What the closure returned; undefined without one.
   const at::Tensor& loss() const { return loss_; }
 

@@ -32,7 +32,8 @@ std::unique_ptr<optim::Optimizer> make(const Config& config, const optim::DecayG
   if (config.decay_by_rule)
     groups.emplace_back(parameters.no_decay,
                         std::make_unique<Options>(Options(options).weight_decay(0)));
-  return std::make_unique<Mine>(groups, options, step);
+  // The groups' options are whole: what they leave at its default inherits nothing.
+  return std::make_unique<Mine>(groups, Options(), step);
 }
 
 template <class Theirs, class Options>
