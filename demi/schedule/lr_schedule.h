@@ -68,7 +68,8 @@ struct OneCycleOptions {
   double max_momentum = 0.95;
 };
 
-/// Throws UsageError past total_steps, as PyTorch does.
+/// Throws UsageError past total_steps, as PyTorch does. The last rate is that of total_steps - 1,
+/// and total_steps has it too; PyTorch's formula rises or falls beyond it there.
 DEMI_API Schedule one_cycle(OneCycleOptions options);
 
 /// The momentum of the same cycle: high while the rate is low. The second argument of the schedule

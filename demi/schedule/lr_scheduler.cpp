@@ -12,19 +12,44 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "demi/optim/adam.h"
-#include "demi/optim/adamw.h"
 #include "demi/optim/lamb.h"
 #include "demi/optim/lion.h"
-#include "demi/optim/sgd.h"
 
 namespace demi::optim::lr {
 
-Scheduler::Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum)
-    : optimizer_(optimizer), schedule_(std::move(schedule)), momentum_(std::move(momentum)) {
-  if (!schedule_)
-    throw UsageError({.where = "optim.lr.Scheduler", .what = "the schedule is empty"});
-  for (const auto& group : optimizer_.param_groups()) base_lrs_.push_back(group.options().get_lr());
+namespace {
+
+bool is_rate(double rate) { return rate >= 0 && std::isfinite(rate); }
+
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum,
+                     std::vector<double> base_lrs)
+    : optimizer_(optimizer),
+      schedule_(std::move(schedule)),
+      momentum_(std::move(momentum)),
+      base_lrs_(base_lrs.empty() ? rates_of(optimizer) : std::move(base_lrs)) {
+  constexpr auto kWhere = "optim.lr.Scheduler";
+  if (!schedule_ && !momentum_)
+    throw UsageError({.where = kWhere, .what = "the schedule is empty"});
+  const size_t groups = optimizer_.param_groups().size();
+  if (base_lrs_.size() != groups)
+    throw UsageError({.where = kWhere,
+                      .what = "base_lrs has another number of rates than there are groups",
+                      .seen = std::to_string(base_lrs_.size()),
+                      .accepted = std::to_string(groups) + ", one a parameter group"});
+  for (const double rate : base_lrs_)
+    if (!is_rate(rate))
+      throw UsageError({.where = kWhere,
+                        .what = "a base learning rate is out of range",
+                        .seen = std::to_string(rate),
+                        .accepted = "0 or more, finite"});
   apply();
 }
 
@@ -42,12 +67,13 @@ void Scheduler::apply() {
   // A group added later starts from the rate it came with.
   while (base_lrs_.size() < groups.size())
     base_lrs_.push_back(groups[base_lrs_.size()].options().get_lr());
-  std::vector<double> rates;
-  for (const double base : base_lrs_) rates.push_back(schedule_(step_, base));
+  std::vector<double> rates = rates_of(optimizer_);
+  if (schedule_)
+    for (size_t i = 0; i < rates.size(); ++i) rates[i] = schedule_(step_, base_lrs_[i]);
   const double momentum = momentum_ ? momentum_(step_, 0) : 0;
   last_lr_ = rates;
   for (size_t i = 0; i < groups.size(); ++i) {
-    groups[i].options().set_lr(rates[i]);
+    if (schedule_) groups[i].options().set_lr(rates[i]);
     if (momentum_) set_momentum(groups[i].options(), momentum);
   }
 }
@@ -72,7 +98,7 @@ ReadState read_scheduler(const StateDict& state, size_t groups) {
   for (size_t i = 0; i < groups; ++i) {
     const std::string key = "base_lrs." + std::to_string(i);
     base_lrs.push_back(state_value(state, key, kWhere));
-    if (!(base_lrs.back() >= 0 && std::isfinite(base_lrs.back())))
+    if (!is_rate(base_lrs.back()))
       throw UsageError({.where = kWhere,
                         .what = key + " is no learning rate",
                         .seen = std::to_string(base_lrs.back()),
@@ -93,7 +119,8 @@ ReadState read_scheduler(const StateDict& state, size_t groups) {
 void Scheduler::check_state_dict(const StateDict& state, size_t groups, const Schedule& schedule,
                                  const Schedule& momentum) {
   const ReadState read = read_scheduler(state, groups);
-  for (const double base : read.base_lrs) schedule(read.step, base);  // may throw
+  if (schedule)
+    for (const double base : read.base_lrs) schedule(read.step, base);  // may throw
   if (momentum) momentum(read.step, 0);
 }
 
@@ -213,15 +240,14 @@ bool set_plain(torch::optim::OptimizerOptions& options, double momentum) {
 
 }  // namespace
 
+// The options of demi's SGD, Adam and AdamW derive from LibTorch's.
 void set_momentum(torch::optim::OptimizerOptions& options, double momentum) {
-  const bool done =
-      set_plain<torch::optim::SGDOptions>(options, momentum) ||
-      set_plain<torch::optim::RMSpropOptions>(options, momentum) ||
-      set_beta1<torch::optim::AdamOptions>(options, momentum) ||
-      set_beta1<torch::optim::AdamWOptions>(options, momentum) ||
-      set_plain<SGDOptions>(options, momentum) || set_beta1<AdamOptions>(options, momentum) ||
-      set_beta1<AdamWOptions>(options, momentum) || set_beta1<LAMBOptions>(options, momentum) ||
-      set_beta1<LionOptions>(options, momentum);
+  const bool done = set_plain<torch::optim::SGDOptions>(options, momentum) ||
+                    set_plain<torch::optim::RMSpropOptions>(options, momentum) ||
+                    set_beta1<torch::optim::AdamOptions>(options, momentum) ||
+                    set_beta1<torch::optim::AdamWOptions>(options, momentum) ||
+                    set_beta1<LAMBOptions>(options, momentum) ||
+                    set_beta1<LionOptions>(options, momentum);
   if (!done)
     throw UsageError({.where = "optim.lr.set_momentum",
                       .what = "this optimizer has neither momentum nor beta1",

@@ -18,10 +18,16 @@ namespace demi::optim::lr {
 ///     lr::Scheduler schedule(optimizer, lr::cosine(1000));
 ///     for (...) { scaler.step(optimizer); scaler.update(); schedule.step(); }
 ///
-/// The constructor sets the rate of step 0. The base rates are the groups' rates at that moment.
+/// The constructor sets the rate of step 0.
 class DEMI_API Scheduler {
  public:
-  Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum = nullptr);
+  /// `schedule` may be empty if there is a schedule of the momentum: the rates are then not
+  /// touched. `base_lrs`: one a parameter group, as base_lrs(); empty: the groups' present rates.
+  /// Another scheduler of the same optimizer has decayed those: to begin anew, hand over its
+  /// base_lrs() (PyTorch keeps them as initial_lr in the group). Throws UsageError for two empty
+  /// schedules, another number of rates, and a rate that is negative or not finite.
+  Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum = nullptr,
+            std::vector<double> base_lrs = {});
 
   /// The next step's rate.
   void step();
@@ -32,6 +38,8 @@ class DEMI_API Scheduler {
 
   /// One rate a parameter group.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
+  /// The rates that the schedule starts from, one a parameter group.
+  const std::vector<double>& base_lrs() const { return base_lrs_; }
 
   /// "last_epoch", "base_lrs.0", ...: PyTorch's names. Loading sets the rates of that moment again.
   StateDict state_dict() const;

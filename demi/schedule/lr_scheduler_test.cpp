@@ -226,5 +226,40 @@ TEST(Scheduler, AStateBeyondTheCycleIsRefusedWhole) {
   EXPECT_EQ(schedule.state_dict(), before);
 }
 
+// As PyTorch's initial_lr: a second LambdaLR of the same optimizer begins anew, not from the rate
+// that the first has decayed.
+TEST(Scheduler, BeginsAnewFromTheBaseRatesOfAnother) {
+  auto sgd = some_sgd();
+  Scheduler first(sgd, cosine(10));
+  for (int i = 0; i < 10; ++i) first.step();
+  EXPECT_NEAR(sgd.param_groups()[0].options().get_lr(), 0, 1e-12);
+  EXPECT_EQ(first.base_lrs(), std::vector<double>{kBase});
+  Scheduler second(sgd, cosine(10), nullptr, first.base_lrs());
+  EXPECT_EQ(sgd.param_groups()[0].options().get_lr(), kBase);
+  second.step();
+  EXPECT_NEAR(second.get_last_lr()[0], kBase * (1 + std::cos(M_PI / 10)) / 2, 1e-12);
+  EXPECT_THROW(Scheduler(sgd, cosine(10), nullptr, {1, 1}), UsageError);
+  EXPECT_THROW(Scheduler(sgd, cosine(10), nullptr, {-1}), UsageError);
+  EXPECT_THROW(Scheduler(sgd, cosine(10), nullptr, {std::nan("")}), UsageError);
+}
+
+TEST(Scheduler, AMomentumAloneLeavesTheRateToTheUser) {
+  auto sgd = some_sgd();
+  auto& options = static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options());
+  const Schedule momentum = [](int64_t t, double) { return t == 0 ? 0.5 : 0.25; };
+  Scheduler schedule(sgd, nullptr, momentum);
+  EXPECT_EQ(options.momentum(), 0.5);
+  options.lr(0.75);
+  schedule.step();
+  EXPECT_EQ(options.momentum(), 0.25);
+  EXPECT_EQ(options.lr(), 0.75);
+  EXPECT_EQ(schedule.get_last_lr()[0], 0.75);
+  const StateDict state = schedule.state_dict();
+  Scheduler::check_state_dict(state, 1, nullptr, momentum);
+  schedule.load_state_dict(state);
+  EXPECT_EQ(options.lr(), 0.75);
+  EXPECT_THROW(Scheduler(sgd, nullptr), UsageError);
+}
+
 }  // namespace
 }  // namespace demi::optim::lr
