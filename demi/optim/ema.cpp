@@ -1,11 +1,19 @@
 #include "demi/optim/ema.h"
 
 #include <ATen/Parallel.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 #include <torch/types.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/tensor/parallel.h"
+#include "demi/tensor/version.h"
 
 namespace demi {
 namespace {
@@ -25,16 +33,40 @@ bool lerp_in_one_pass(at::Tensor& average, const at::Tensor& weight, float part)
   return true;
 }
 
-/// Moves an average to the device of its tensor (after module->to), never to a narrower dtype.
-void follow(at::Tensor& average, const at::Tensor& tensor) {
-  const auto dtype = at::promote_types(average.scalar_type(), tensor.scalar_type());
-  if (average.device() != tensor.device() || average.scalar_type() != dtype)
-    average = average.to(tensor.device(), dtype);
-}
-
 /// Assigns unless `skipped` is defined and not 0.
 void assign_unless(const at::Tensor& skipped, at::Tensor& place, const at::Tensor& value) {
-  place.copy_(skipped.defined() ? at::where(skipped != 0, place, value) : value);
+  place.copy_(skipped.defined() ? at::where(skipped.to(place.device()) != 0, place, value) : value);
+}
+
+using Steps = std::vector<const StepResult*>;
+
+/// fp32, (): not 0 if all of these steps were skipped. Undefined: the host knows that one was
+/// taken. Nothing: the host knows that none was.
+std::optional<at::Tensor> all_skipped(const Steps& steps) {
+  at::Tensor skipped;
+  for (const StepResult* step : steps) {
+    if (!step->is_on_device()) {
+      if (!step->skipped()) return at::Tensor();
+      continue;
+    }
+    const at::Tensor found = step->found_inf();
+    skipped = skipped.defined() ? at::minimum(skipped, found.to(skipped.device())) : found;
+  }
+  if (!skipped.defined()) return std::nullopt;
+  return skipped;
+}
+
+/// The steps of the optimizers that hold each parameter.
+std::unordered_map<const at::TensorImpl*, Steps> steps_by_parameter(
+    const std::vector<StepResult>& results) {
+  std::unordered_map<const at::TensorImpl*, Steps> steps;
+  for (const StepResult& result : results) {
+    if (!result.optimizer()) continue;
+    for (const auto& group : result.optimizer()->param_groups())
+      for (const auto& parameter : group.params())
+        steps[parameter.unsafeGetTensorImpl()].push_back(&result);
+  }
+  return steps;
 }
 
 }  // namespace
@@ -46,75 +78,159 @@ EMA::EMA(torch::nn::Module& module, double decay) : decay_(decay) {
                       .seen = std::to_string(decay),
                       .accepted = "0 to 1"});
   const at::NoGradGuard no_grad;
-  for (const auto& item : module.named_parameters()) {
-    weights_[item.key()] = item.value();
-    const auto dtype = at::promote_types(item.value().scalar_type(), at::kFloat);
-    averages_[item.key()] = item.value().detach().to(dtype, /*non_blocking=*/false, /*copy=*/true);
-  }
-  for (const auto& item : module.named_buffers()) {
-    buffers_[item.key()] = item.value();
-    averages_[item.key()] = item.value().clone();
-  }
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value(), false);
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value(), true);
 }
 
-void EMA::update() { update_unless({}); }
+void EMA::add(const std::string& name, const at::Tensor& tensor, bool is_buffer) {
+  for (Entry& entry : entries_) {
+    if (entry.tensor.is_same(tensor)) {
+      entry.names.push_back(name);
+      return;
+    }
+  }
+  const auto dtype =
+      is_buffer ? tensor.scalar_type() : at::promote_types(tensor.scalar_type(), at::kFloat);
+  const at::Tensor average = tensor.detach().to(dtype, /*non_blocking=*/false, /*copy=*/true);
+  if (!averages_.emplace(name, average).second)
+    throw UsageError({.where = "optim.EMA",
+                      .what = "a parameter and a buffer have the same name",
+                      .seen = name,
+                      .accepted = "names that differ",
+                      .advice = "register the buffer under another name"});
+  entries_.push_back({.tensor = tensor, .is_buffer = is_buffer, .names = {name}});
+}
+
+void EMA::update() {
+  require_not_swapped("update()");
+  const at::NoGradGuard no_grad;
+  for (Entry& entry : entries_) update_entry(entry, {});
+}
 
 void EMA::update(const StepResult& result) {
-  if (result.is_on_device())
-    update_unless(result.found_inf());
-  else if (!result.skipped())
-    update();
+  require_not_swapped("update()");
+  const at::NoGradGuard no_grad;
+  if (const auto skipped = all_skipped({&result}))
+    for (Entry& entry : entries_) update_entry(entry, *skipped);
 }
 
-void EMA::update_unless(const at::Tensor& skipped) {
+void EMA::update(const std::vector<StepResult>& results) {
+  if (results.size() == 1) return update(results.front());
+  require_not_swapped("update()");
   const at::NoGradGuard no_grad;
+  const auto by_parameter = steps_by_parameter(results);
+  Steps all;
+  for (const StepResult& result : results) all.push_back(&result);
+  for (Entry& entry : entries_) {
+    const auto held = by_parameter.find(entry.tensor.unsafeGetTensorImpl());
+    if (const auto skipped = all_skipped(held == by_parameter.end() ? all : held->second))
+      update_entry(entry, *skipped);
+  }
+}
+
+void EMA::update_entry(Entry& entry, const at::Tensor& skipped) {
+  at::Tensor& average = averages_.at(entry.names.front());
+  const at::Tensor& tensor = entry.tensor;
+  // It follows its tensor to another device (module->to), never to a narrower dtype.
+  const auto dtype = at::promote_types(average.scalar_type(), tensor.scalar_type());
+  if (average.device() != tensor.device() || average.scalar_type() != dtype)
+    average = average.to(tensor.device(), dtype);
+  if (entry.is_buffer) return assign_unless(skipped, average, tensor);
   const double part = 1 - decay_;
-  for (auto& [name, weight] : weights_) {
-    at::Tensor& average = averages_[name];
-    follow(average, weight);
-    if (!skipped.defined() && lerp_in_one_pass(average, weight, static_cast<float>(part))) continue;
-    assign_unless(skipped, average, at::lerp(average, weight.to(average.scalar_type()), part));
-  }
-  for (auto& [name, buffer] : buffers_) {
-    follow(averages_[name], buffer);
-    assign_unless(skipped, averages_[name], buffer);
-  }
+  if (!skipped.defined() && lerp_in_one_pass(average, tensor, static_cast<float>(part))) return;
+  assign_unless(skipped, average, at::lerp(average, tensor.to(average.scalar_type()), part));
 }
 
 void EMA::swap() {
+  if (swapped_) {
+    require_in_place();
+    return restore();
+  }
   const at::NoGradGuard no_grad;
-  for (auto* all : {&weights_, &buffers_}) {
-    for (auto& [name, tensor] : *all) {
-      at::Tensor& average = averages_[name];
-      // Into tensors of their own dtypes: an average does not go through 16 bits and back.
-      auto& parked = parked_[name];
-      if (parked.defined()) {
-        tensor.copy_(parked);
-        parked.reset();
-      } else {
-        parked = tensor.detach().clone();
-        tensor.copy_(average);
-      }
-    }
+  // Into tensors of their own dtypes: an average does not go through 16 bits and back. All of them
+  // before any is written to, since tensors may share memory.
+  for (Entry& entry : entries_) entry.parked = entry.tensor.detach().clone();
+  for (Entry& entry : entries_) entry.tensor.copy_(averages_.at(entry.names.front()));
+  for (Entry& entry : entries_)
+    entry.version = tensor::version_of(*entry.tensor.unsafeGetTensorImpl());
+  swapped_ = true;
+}
+
+void EMA::restore() {
+  if (!swapped_) return;
+  const at::NoGradGuard no_grad;
+  for (Entry& entry : entries_) entry.tensor.copy_(entry.parked);
+  for (Entry& entry : entries_) entry.parked.reset();
+  swapped_ = false;
+}
+
+/// Another EMA that was put in place and went back leaves the same numbers under another version.
+/// Buffers may change: an evaluation can renew running statistics.
+void EMA::require_in_place() const {
+  const at::NoGradGuard no_grad;
+  for (const Entry& entry : entries_) {
+    if (entry.is_buffer || entry.version == tensor::version_of(*entry.tensor.unsafeGetTensorImpl()))
+      continue;
+    const at::Tensor average = averages_.at(entry.names.front()).to(entry.tensor.options());
+    if (at::allclose(entry.tensor.detach(), average, 0, 0, /*equal_nan=*/true)) continue;
+    throw UsageError(
+        {.where = "optim.EMA.swap",
+         .what = "the weights were written to while the averages were in their place",
+         .seen = entry.names.front(),
+         .accepted = "evaluation alone between two calls",
+         .advice = "put back first whatever was put in place last; restore() brings the weights "
+                   "back without what was written"});
   }
 }
 
+void EMA::require_not_swapped(const char* what) const {
+  if (!swapped_) return;
+  throw UsageError({.where = "optim.EMA",
+                    .what = "the averages are in the place of the weights",
+                    .seen = what,
+                    .accepted = "swap() back and evaluation",
+                    .advice = "call swap() first, which brings the weights back"});
+}
+
+EMA::InPlace::InPlace(EMA& ema) : ema_(ema) {
+  ema_.require_not_swapped("InPlace");
+  ema_.swap();
+}
+
+std::map<std::string, at::Tensor>::const_iterator EMA::find(
+    const Entry& entry, const std::map<std::string, at::Tensor>& averages) {
+  for (const std::string& name : entry.names)
+    if (const auto found = averages.find(name); found != averages.end()) return found;
+  return averages.end();
+}
+
 void EMA::check(const std::map<std::string, at::Tensor>& averages) const {
-  for (const auto& [name, average] : averages_) {
-    const auto found = averages.find(name);
-    if (found == averages.end() || found->second.sizes() != average.sizes() ||
-        averages.size() != averages_.size())
-      throw UsageError({.where = "optim.EMA.load",
-                        .what = "the averages are those of another model",
-                        .seen = name,
-                        .accepted = "names and shapes of this module"});
+  require_not_swapped("load()");
+  const auto refuse = [](const std::string& seen) {
+    throw UsageError({.where = "optim.EMA.load",
+                      .what = "the averages are those of another model",
+                      .seen = seen,
+                      .accepted = "names and shapes of this module"});
+  };
+  std::unordered_set<std::string> names;
+  for (const Entry& entry : entries_) {
+    names.insert(entry.names.begin(), entry.names.end());
+    const auto found = find(entry, averages);
+    if (found == averages.end() || found->second.sizes() != entry.tensor.sizes())
+      refuse(entry.names.front());
   }
+  for (const auto& [name, average] : averages)
+    if (!names.contains(name)) refuse(name);
 }
 
 void EMA::load(std::map<std::string, at::Tensor> averages) {
   check(averages);
   const at::NoGradGuard no_grad;
-  for (auto& [name, average] : averages_) average.copy_(averages.extract(name).mapped());
+  for (const Entry& entry : entries_) {
+    const auto found = find(entry, averages);
+    averages_.at(entry.names.front()).copy_(found->second);
+    averages.erase(found);
+  }
 }
 
 }  // namespace demi

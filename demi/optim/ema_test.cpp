@@ -146,5 +146,153 @@ TEST(EMA, FollowsAModuleThatMovesToAWiderDtype) {
   EXPECT_NEAR(weight.item<double>(), third, 1e-12);  // fp32 holds 8 digits
 }
 
+/// A Linear and a BatchNorm1d that stand in it twice, and a weight under two names.
+struct Twice : torch::nn::Module {
+  Twice() {
+    for (const char* name : {"a", "b"}) register_module(std::string("linear_") + name, linear);
+    for (const char* name : {"a", "b"}) register_module(std::string("norm_") + name, norm);
+    tied = register_parameter("tied", torch::full({2}, 1.F));
+    register_parameter("tied_too", tied);
+  }
+  torch::nn::Linear linear = torch::nn::Linear(2, 2);
+  torch::nn::BatchNorm1d norm = torch::nn::BatchNorm1d(2);
+  at::Tensor tied;
+};
+
+TEST(EMA, WhatStandsInTheModuleTwiceHasOneAverage) {
+  Twice model;
+  const at::NoGradGuard no_grad;
+  for (const auto& p : model.parameters()) p.fill_(1);
+  EMA ema(model, 0.75);
+  for (const auto& p : model.parameters()) p.fill_(3);
+  model.norm->running_mean.fill_(7);
+  ema.update();  // 1 + 0.25 (3 - 1), once
+  EXPECT_EQ(ema.averages().at("linear_a.weight")[0][0].item<float>(), 1.5);
+  EXPECT_EQ(ema.averages().size(), 8U);  // two weights, two biases, three buffers, the tied one
+  for (int round = 0; round < 2; ++round) {
+    model.norm->running_mean.fill_(9);
+    ema.swap();
+    for (const auto& p : model.parameters()) EXPECT_TRUE(at::equal(p, torch::full_like(p, 1.5)));
+    EXPECT_EQ(model.norm->running_mean[0].item<float>(), 7);
+    ema.swap();
+    for (const auto& p : model.parameters()) EXPECT_TRUE(at::equal(p, torch::full_like(p, 3)));
+    EXPECT_EQ(model.norm->running_mean[0].item<float>(), 9);
+  }
+  // Files hold a tensor under one name of it, or under all, as demi once wrote them.
+  std::map<std::string, at::Tensor> one, all;
+  for (const auto& [name, average] : ema.averages()) one[name] = torch::full_like(average, 5);
+  one["linear_b.weight"] = one.extract("linear_a.weight").mapped();
+  ema.load(one);
+  EXPECT_EQ(ema.averages().at("linear_a.weight")[1][1].item<float>(), 5);
+  for (const auto& named : {model.named_parameters(), model.named_buffers()})
+    for (const auto& item : named) all[item.key()] = torch::full_like(item.value(), 6);
+  ema.load(all);
+  EXPECT_EQ(ema.averages().at("linear_a.weight")[1][1].item<float>(), 6);
+}
+
+TEST(EMA, TensorsInTheSameMemoryComeBack) {
+  torch::nn::Module model;
+  at::Tensor whole = torch::arange(4.F);
+  model.register_buffer("whole", whole);
+  model.register_buffer("part", whole.slice(0, 1, 3));
+  EMA ema(model);
+  const at::NoGradGuard no_grad;
+  whole.add_(10);
+  ema.swap();
+  EXPECT_TRUE(at::equal(whole, torch::arange(4.F)));
+  ema.swap();
+  EXPECT_TRUE(at::equal(whole, torch::arange(4.F) + 10));
+}
+
+TEST(EMA, SeveralOfOneModuleNest) {
+  torch::nn::Linear model(1, 1);
+  const at::NoGradGuard no_grad;
+  model->weight.fill_(1);
+  EMA a(*model, 1);
+  model->weight.fill_(2);
+  EMA b(*model, 1);
+  model->weight.fill_(3);
+  a.swap();
+  b.swap();
+  EXPECT_EQ(model->weight.item<float>(), 2);
+  EXPECT_THROW(a.swap(), UsageError);  // b's averages stand there
+  b.swap();
+  a.swap();
+  EXPECT_EQ(model->weight.item<float>(), 3);
+}
+
+TEST(EMA, TrainingOnTheAveragesIsNoticed) {
+  torch::nn::Linear model(1, 1);
+  const at::NoGradGuard no_grad;
+  model->weight.fill_(1);
+  EMA ema(*model, 1);
+  model->weight.fill_(3);
+  ema.swap();
+  EXPECT_THROW(ema.update(), UsageError);
+  EXPECT_THROW(ema.load(ema.averages()), UsageError);
+  model->weight.add_(1);
+  EXPECT_THROW(ema.swap(), UsageError);
+  EXPECT_TRUE(ema.is_swapped());
+  ema.restore();
+  EXPECT_EQ(model->weight.item<float>(), 3);
+  EXPECT_FALSE(ema.is_swapped());
+  ema.restore();
+  EXPECT_EQ(model->weight.item<float>(), 3);
+}
+
+TEST(EMA, TheWeightsComeBackAfterAnException) {
+  torch::nn::Linear model(1, 1);
+  const at::NoGradGuard no_grad;
+  model->weight.fill_(1);
+  EMA ema(*model, 1);
+  model->weight.fill_(3);
+  try {
+    const EMA::InPlace averages(ema);
+    EXPECT_EQ(model->weight.item<float>(), 1);
+    EXPECT_THROW(EMA::InPlace{ema}, UsageError);
+    throw std::runtime_error("in an evaluation");
+  } catch (const std::runtime_error&) {
+    EXPECT_EQ(model->weight.item<float>(), 3);
+  }
+}
+
+TEST(EMA, OfSeveralOptimizersEachAverageFollowsItsOwn) {
+  torch::nn::Sequential model(torch::nn::Linear(1, 1), torch::nn::Linear(1, 1),
+                              torch::nn::BatchNorm1d(1));
+  const at::NoGradGuard no_grad;
+  torch::optim::SGD first(model[0]->parameters(), 1), second(model[1]->parameters(), 1);
+  const auto result = [](const torch::optim::Optimizer& of, float found, bool device) {
+    return device ? StepResult(&of, at::tensor({found, 1.F, 1.F}), at::Tensor())
+                  : StepResult(&of, StepResult::Numbers{.found_inf = found}, {});
+  };
+  for (const bool device : {false, true}) {
+    for (const auto& [skips_first, skips_second] :
+         {std::pair(0, 0), std::pair(1, 0), std::pair(0, 1), std::pair(1, 1)}) {
+      for (const auto& p : model->parameters()) p.fill_(0);
+      EMA ema(*model, 0.5);
+      for (const auto& p : model->parameters()) p.fill_(2);
+      ema.update({result(first, static_cast<float>(skips_first), device),
+                  result(second, static_cast<float>(skips_second), device)});
+      const auto average = [&](const char* name) { return ema.averages().at(name).item<float>(); };
+      EXPECT_EQ(average("0.weight"), skips_first ? 0 : 1);
+      EXPECT_EQ(average("1.bias"), skips_second ? 0 : 1);
+      EXPECT_EQ(average("2.weight"), skips_first && skips_second ? 0 : 1);  // of no optimizer
+    }
+  }
+}
+
+TEST(EMA, AModelWithoutTensorsTakesNoAverages) {
+  torch::nn::Tanh model;
+  EMA ema(*model);
+  EXPECT_THROW(ema.load({{"weight", torch::zeros(1)}}), UsageError);
+  EXPECT_NO_THROW(ema.load({}));
+}
+
+TEST(EMA, AParameterAndABufferOfOneNameAreRefused) {
+  torch::nn::Linear model(1, 1);
+  model->register_buffer("weight", torch::zeros(3));
+  EXPECT_THROW(EMA{*model}, UsageError);
+}
+
 }  // namespace
 }  // namespace demi
