@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -52,7 +53,8 @@ size_t gradient_count(const Optimizer& optimizer) {
 at::Tensor norm_of(const at::Tensor& gradient, double norm_type) {
   const at::Tensor values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
   if (values.numel() == 0) return at::zeros({}, values.options().dtype(at::kDouble));
-  return at::linalg_vector_norm(values.to(at::kDouble), norm_type);
+  const auto dtype = values.is_complex() ? at::kComplexDouble : at::kDouble;
+  return at::linalg_vector_norm(values.to(dtype), norm_type);
 }
 
 /// fp64, (): the powers of norms are summed where no square can overflow.
@@ -66,6 +68,15 @@ at::Tensor total_norm(const ByOwner& owned, double norm_type) {
   const auto device = norms.front().device();
   for (auto& norm : norms) norm = norm.to(device);
   return at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+/// Of gradients that no demi optimizer holds, which it would step in fp32 factors.
+bool has_fp64(const ByOwner& owned) {
+  const auto loose = owned.find(nullptr);
+  return loose != owned.end() &&
+         std::any_of(loose->second.begin(), loose->second.end(), [](const at::Tensor& parameter) {
+           return c10::toRealValueType(parameter.grad().scalar_type()) == at::kDouble;
+         });
 }
 
 void check_norm(const at::Tensor& norm, bool error_if_nonfinite) {
@@ -99,7 +110,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
   }
   for (const auto& [owner, theirs] : owned)
     if (owner) owner->pending().apply_recorded_factors();
-  const at::Tensor norm = total_norm(owned, norm_type).to(at::kFloat);
+  const at::Tensor norm = total_norm(owned, norm_type);
   check_norm(norm, error_if_nonfinite);
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
   for (const auto& [owner, theirs] : owned) {
@@ -108,7 +119,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
     else
       for (const auto& parameter : theirs) parameter.grad().mul_(factor.to(parameter.device()));
   }
-  return norm;
+  return has_fp64(owned) ? norm : norm.to(at::kFloat);
 }
 
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

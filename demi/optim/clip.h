@@ -9,8 +9,9 @@
 namespace demi::optim {
 
 /// torch.nn.utils.clip_grad_norm_: multiplies the gradients by min(1, max_norm / (norm + 1e-6)),
-/// norm taken over all of them together. Returns the norm before, fp32, (), and does not
-/// synchronise (error_if_nonfinite does, and throws TrainingError for an Inf or NaN).
+/// norm taken over all of them together. Returns the norm before, (), fp32, or fp64
+/// if an fp64 gradient belongs to no demi optimizer. Does not synchronise (error_if_nonfinite does,
+/// and throws TrainingError for an Inf or NaN).
 ///
 /// For parameters of a demi optimizer the factor is recorded and applied within its next step, to
 /// the unscaled gradients. .grad itself stays as it is; Optimizer::unscaled_grad() returns the

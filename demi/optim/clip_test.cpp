@@ -175,5 +175,28 @@ TEST(Clip, AnUndefinedParameterIsNamed) {
             std::string::npos);
 }
 
+// Python's PyTorch 2.15 gives sqrt(1 + 4 + 9 + 16 + 25) for these, and factors of fp64.
+TEST(Clip, ComplexGradientsCountWithBothParts) {
+  const at::Tensor p = torch::zeros(2, at::kComplexFloat).requires_grad_(), q = torch::zeros(1);
+  q.requires_grad_();
+  set_grad(p, torch::complex(torch::tensor({1.F, 2.F}), torch::tensor({3.F, 4.F})));
+  set_grad(q, torch::full({1}, 5.F));
+  const double norm = std::sqrt(1.0 + 4 + 9 + 16 + 25);
+  EXPECT_NEAR(clip_grad_norm_({p, q}, 1).item<double>(), norm, 1e-6);
+  EXPECT_NEAR(at::imag(p.grad())[1].item<double>(), 4 / norm, 1e-6);
+  EXPECT_NEAR(q.grad().item<double>(), 5 / norm, 1e-6);
+}
+
+TEST(Clip, Fp64GradientsKeepTheirDigitsAndTheirRange) {
+  for (const double unit : {1.0, 1e200}) {
+    const at::Tensor p = torch::zeros(2, at::kDouble).requires_grad_();
+    set_grad(p, torch::tensor({3 * unit, 4 * unit}, at::kDouble));
+    const at::Tensor norm = clip_grad_norm_({p}, 1, 2, /*error_if_nonfinite=*/true);
+    EXPECT_EQ(norm.scalar_type(), at::kDouble);
+    EXPECT_DOUBLE_EQ(norm.item<double>(), 5 * unit);
+    EXPECT_DOUBLE_EQ(p.grad()[0].item<double>(), 3 * unit * (1 / (5 * unit + 1e-6)));
+  }
+}
+
 }  // namespace
 }  // namespace demi::optim

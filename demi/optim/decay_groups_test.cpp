@@ -24,5 +24,19 @@ TEST(DecayGroups, SpareBiasesAndNormalisation) {
   EXPECT_EQ(decay(1), 0);
 }
 
+struct Block : torch::nn::Module {
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(2, 2));
+  at::Tensor scale = register_parameter("scale", torch::ones(2));
+};
+
+// LibTorch's modules() needs a module that a shared_ptr holds.
+TEST(DecayGroups, TakeAModuleOnTheStack) {
+  const Block block;
+  const auto groups = optim::decay_groups(block);
+  EXPECT_EQ(groups.decay.size(), 1U);
+  EXPECT_EQ(groups.no_decay.size(), 2U);
+  EXPECT_TRUE(groups.no_decay.front().is_same(block.scale));  // in the order of parameters()
+}
+
 }  // namespace
 }  // namespace demi
