@@ -129,6 +129,18 @@ TEST(Guide, FirstLinesAreThoseOfTheirPrograms) {
   EXPECT_EQ(blocks, 6);
 }
 
+TEST(Guide, FromLibTorchIsItsProgram) {
+  const std::string page = source("docs/guide/from_libtorch.md");
+  const std::string program = source("examples/from_libtorch.cpp"), begin = "```cpp\n";
+  int blocks = 0;
+  for (std::size_t at = 0; (at = page.find(begin, at)) != std::string::npos; ++blocks) {
+    at += begin.size();
+    const std::string block = page.substr(at, page.find("```\n", at) - at);
+    EXPECT_NE(program.find(block), std::string::npos) << block;
+  }
+  EXPECT_GE(blocks, 10);
+}
+
 // The code of a cell of a table, which stands between backticks; empty if there is other text.
 std::string code_of(const std::string& cell) {
   const std::size_t begin = cell.find_first_not_of(' '), end = cell.find_last_not_of(' ');
