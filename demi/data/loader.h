@@ -11,11 +11,17 @@ namespace demi::data {
 /// The examples of one step.
 struct Batch {
   at::Tensor input;  // images (N, C, H, W) fp32; texts (N, T) int64; rows (N, ...)
-  /// (N) int64 classes, (N, 1) fp32 for binary classes, or whatever the loss expects.
+  /// (N) int64 classes, (N, 1) fp32 for binary classes, or whatever the loss expects. May be
+  /// undefined for losses that need none.
   at::Tensor target = {};
   /// (N) int64 on the CPU: valid tokens of each row. Undefined for images and rows.
   at::Tensor lengths = {};
 };
+
+/// How many examples it has: the rows of its targets, or of its inputs where there are none.
+inline std::int64_t examples_of(const Batch& batch) {
+  return batch.target.defined() ? batch.target.size(0) : batch.input.size(0);
+}
 
 /// A source of batches. `batch` is a pure function of the loader's seed, `epoch` and `position`, so
 /// a run can go on from any step with exactly the batches of an uninterrupted run. May be called

@@ -212,6 +212,11 @@ PrefetchLoader::PrefetchLoader(std::shared_ptr<const Loader> inner, const Prefet
                         .seen = fmt::to_string(value),
                         .accepted = ">= 1"});
   };
+  if (!inner_)
+    throw UsageError({.where = "data.PrefetchLoader",
+                      .what = "there is no loader to prefetch from",
+                      .seen = "a null pointer",
+                      .accepted = "a loader"});
   require("workers is too small", options.workers);
   require("depth is too small", options.depth);
   pipeline_ = std::make_unique<Pipeline>(*inner_, options);

@@ -25,7 +25,7 @@ struct PrefetchOptions {
 /// asks for that batch.
 class DEMI_API PrefetchLoader : public Loader {
  public:
-  /// Throws UsageError for options out of range.
+  /// Throws UsageError for options out of range, and without an inner loader.
   explicit PrefetchLoader(std::shared_ptr<const Loader> inner, const PrefetchOptions& options = {});
   ~PrefetchLoader() override;
 

@@ -106,6 +106,7 @@ TEST(PrefetchLoader, MakesNothingMoreOnceItIsGone) {
 TEST(PrefetchLoader, RefusesWhatMakesNoSense) {
   EXPECT_THROW(PrefetchLoader(rows(4), {.workers = 0}), UsageError);
   EXPECT_THROW(PrefetchLoader(rows(4), {.depth = 0}), UsageError);
+  EXPECT_THROW(PrefetchLoader(nullptr), UsageError);
 }
 
 TEST(TensorLoader, GivesViewsInOrderAndCopiesShuffled) {

@@ -12,14 +12,17 @@ namespace demi::data {
 namespace {
 
 int64_t rows_of(const at::Tensor& input, const at::Tensor& target) {
-  if (!input.defined() || !target.defined() || input.dim() < 1 || target.dim() < 1 ||
-      input.size(0) != target.size(0))
+  if (!input.defined() || !target.defined())
     throw UsageError(
         {.where = "data.TensorLoader",
-         .what = "input and target differ in their number of rows",
-         .seen = fmt::format("{} and {}", input.defined() && input.dim() > 0 ? input.size(0) : 0,
-                             target.defined() && target.dim() > 0 ? target.size(0) : 0),
+         .what = input.defined() ? "the target is undefined" : "the input is undefined",
          .accepted = "two tensors of one first extent"});
+  if (input.dim() < 1 || target.dim() < 1 || input.size(0) != target.size(0))
+    throw UsageError({.where = "data.TensorLoader",
+                      .what = "input and target differ in their number of rows",
+                      .seen = fmt::format("{} and {}", input.dim() > 0 ? input.size(0) : 0,
+                                          target.dim() > 0 ? target.size(0) : 0),
+                      .accepted = "two tensors of one first extent"});
   return input.size(0);
 }
 
