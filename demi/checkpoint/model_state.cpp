@@ -31,6 +31,19 @@ std::string form_of(const at::Tensor& tensor) {
   return c10::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes());
 }
 
+// Calls visit(name, first) for the names of a tensor but the first.
+template <class Visit>
+void each_further_name(const torch::nn::Module& module, const Visit& visit) {
+  std::map<const at::TensorImpl*, std::string> first;
+  const auto meet = [&](const auto& item) {
+    if (!item.value().defined()) return;
+    const auto [known, is_first] = first.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    if (!is_first) visit(item.key(), known->second);
+  };
+  for (const auto& parameter : module.named_parameters()) meet(parameter);
+  for (const auto& buffer : module.named_buffers()) meet(buffer);
+}
+
 }  // namespace
 
 NamedTensors tensors_of(const torch::nn::Module& module) {
@@ -42,19 +55,19 @@ NamedTensors tensors_of(const torch::nn::Module& module) {
 }
 
 void use_first_names(NamedTensors& values, const torch::nn::Module& module) {
-  std::map<const at::TensorImpl*, std::string> first;
-  const auto rename = [&](const std::string& name, const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    const auto [known, is_first] = first.emplace(tensor.unsafeGetTensorImpl(), name);
-    if (is_first) return;
+  each_further_name(module, [&](const std::string& name, const std::string& first) {
     auto value = values.extract(name);
     if (value.empty()) return;
-    value.key() = known->second;
+    value.key() = first;
     values.insert(std::move(value));  // unless the first name has its own
-  };
-  for (const auto& parameter : module.named_parameters())
-    rename(parameter.key(), parameter.value());
-  for (const auto& buffer : module.named_buffers()) rename(buffer.key(), buffer.value());
+  });
+}
+
+void add_further_names(NamedTensors& values, const torch::nn::Module& module) {
+  each_further_name(module, [&](const std::string& name, const std::string& first) {
+    if (const auto value = values.find(first); value != values.end())
+      values.emplace(name, value->second);
+  });
 }
 
 void check_fits(const NamedTensors& values, const NamedTensors& module, const char* what) {

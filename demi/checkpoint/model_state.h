@@ -15,6 +15,9 @@ NamedTensors tensors_of(const torch::nn::Module& module);
 /// each of its names.
 void use_first_names(NamedTensors& values, const torch::nn::Module& module);
 
+/// What `values` holds under a tensor's first name is there under its further names, too.
+void add_further_names(NamedTensors& values, const torch::nn::Module& module);
+
 /// Throws UsageError unless `values` has exactly the names and shapes of `module`, with real
 /// numbers where it has real numbers of any dtype. `what`: "the model".
 void check_fits(const NamedTensors& values, const NamedTensors& module, const char* what);

@@ -78,6 +78,7 @@ void prepare_average(Checkpoint& checkpoint, const TrainingObjects& objects, Act
   if (!average) return;
   NamedTensors averages = take_part(checkpoint.state, kAveragePrefix);
   if (averages.empty()) averages = checkpoint.model;
+  add_further_names(averages, *objects.model);  // an EMA has its averages under all of them
   average->check(averages);
   actions.push_back(
       [average, averages = std::move(averages)]() mutable { average->load(std::move(averages)); });
