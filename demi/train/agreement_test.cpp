@@ -133,7 +133,11 @@ TEST_F(Agreement, OptionsThatDifferAreNamed) {
       {"max_steps 1", [](auto& o) { o.max_steps = 1; }},
       {"precision bf16", [](auto& o) { o.precision = parse_precision("bf16"); }},
       {"autocast false", [](auto& o) { o.autocast = false; }},
-      {"label_smoothing 0.5", [](auto& o) { o.label_smoothing = 0.5; }},
+      {"label_smoothing 0.5",
+       [](auto& o) {
+         o.label_smoothing = 0.5;
+         o.loss = Loss::cross_entropy;
+       }},
       {"clip_norm 2", [](auto& o) { o.clip_norm = 2; }},
       {"accumulate 2", [](auto& o) { o.accumulate = 2; }},
       {"ema_decay 0.5", [](auto& o) { o.ema_decay = 0.5; }},

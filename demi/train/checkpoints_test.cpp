@@ -152,8 +152,12 @@ TEST(Checkpoints, SayWhatTheyAre) {
   ScratchFolder folder;
   Job one = plain_job(folder.path(), {.text = {{"demi.config", "{}"}, {"who", "me"}}});
   one.options.precision = parse_precision("bf16");
+  one.options.checkpoints.before_save = [](checkpoint::Checkpoint& state) {
+    state.numbers["mine"]["a"] = 3;
+  };
   const Outcome outcome = train(std::move(one));
   const checkpoint::Checkpoint saved = checkpoint::load(folder.path());
+  EXPECT_EQ(saved.numbers.at("mine").at("a"), 3);
   EXPECT_EQ(saved.text.at("demi.precision"), "bf16");
   EXPECT_EQ(saved.text.at("demi.epoch"), "3");
   EXPECT_EQ(saved.text.at("demi.step"), "12");

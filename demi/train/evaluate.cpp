@@ -2,14 +2,18 @@
 
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <torch/utils.h>
 
 #include <chrono>
+#include <limits>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/to_device.h"
 #include "demi/train/forward.h"
@@ -21,8 +25,9 @@ namespace {
 // Sums that stay on the device until the end; FP64, since 10,000 losses are added.
 struct Sums {
   at::Tensor loss, correct;
-  std::vector<at::Tensor> metrics;
-  at::Tensor class_correct, class_examples;  // (C)
+  at::Tensor answers;                              // that count; undefined: each example does
+  std::vector<at::Tensor> metrics, metric_counts;  // one a metric
+  at::Tensor class_correct, class_examples;        // (C)
   int64_t examples = 0;
 };
 
@@ -31,21 +36,49 @@ void add_to(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more : more;
 }
 
+at::Tensor checked(const Metric& metric, const at::Tensor& number) {
+  if (!number.defined() || number.numel() != 1)
+    throw UsageError({.where = "train.evaluate",
+                      .what = "a metric's sum or count is not one number",
+                      .seen = metric.name + ": " +
+                              (number.defined() ? c10::str(number.sizes()) : "an undefined tensor"),
+                      .accepted = "a scalar tensor: the sum over the examples of the batch"});
+  return number.to(c10::kDouble).reshape({});
+}
+
+void count_classes(Sums& sums, const LossFunction& loss, const at::Tensor& output,
+                   const at::Tensor& target, const at::Tensor& right) {
+  const auto [classes, count] = loss.classes(output, target);
+  const at::Tensor flat = classes.reshape(-1);
+  // Ignored answers go into one class more, which is left out.
+  const at::Tensor kept = at::where(flat.eq(kIgnoredClass), count, flat);
+  const auto by_class = [&, n = count](const at::Tensor& weights) {
+    return kept.bincount(weights, n + 1).narrow(0, 0, n);
+  };
+  add_to(sums.class_examples, by_class({}));
+  add_to(sums.class_correct, by_class(right.reshape(-1).to(c10::kDouble)));
+}
+
 void add_batch(Sums& sums, const EvaluateOptions& options, const data::Batch& batch,
-               const at::Tensor& output) {
-  const int64_t size = batch.target.size(0);
-  const at::Tensor loss = options.loss(output, batch.target).to(c10::kDouble) * size;
+               const at::Tensor& computed) {
+  const at::Tensor output = at_least_fp32(computed);
+  const int64_t size = data::examples_of(batch);
+  const at::Tensor loss = options.loss(output, batch.target).to(c10::kDouble);
   const at::Tensor right = options.loss.is_right(output, batch.target);
-  add_to(sums.loss, loss);
+  const at::Tensor answers = options.loss.answers(output, batch.target);
+  add_to(sums.loss, sum_over(loss, answers, size));
   if (right.defined()) add_to(sums.correct, right.sum());
-  for (std::size_t i = 0; i < options.metrics.size(); ++i)
-    add_to(sums.metrics[i], options.metrics[i].sum(output, batch.target).to(c10::kDouble));
+  add_to(sums.answers, answers);
+  for (std::size_t i = 0; i < options.metrics.size(); ++i) {
+    const Metric& metric = options.metrics[i];
+    add_to(sums.metrics[i], checked(metric, metric.sum(output, batch.target)));
+    const at::Tensor count =
+        metric.count ? metric.count(output, batch.target) : at::scalar_tensor(size, at::kDouble);
+    add_to(sums.metric_counts[i], checked(metric, count));
+  }
   sums.examples += size;
-  if (!options.per_class || !right.defined()) return;
-  const at::Tensor classes = batch.target.reshape(-1).to(c10::kLong);
-  const int64_t count = output.dim() > 1 && output.size(1) > 1 ? output.size(1) : 2;
-  add_to(sums.class_examples, classes.bincount({}, count));
-  add_to(sums.class_correct, classes.bincount(right.reshape(-1).to(c10::kDouble), count));
+  if (options.per_class && right.defined())
+    count_classes(sums, options.loss, output, batch.target, right);
 }
 
 // Each module has its own mode again at the end, also where it is not its parent's: parts that are
@@ -73,13 +106,14 @@ Sums over_ranks(const Sums& own, distributed::ProcessGroup& group, bool& stopped
   const auto classes = [](const at::Tensor& t) { return t.defined() ? t.numel() : int64_t{0}; };
   const at::Tensor there = at::zeros({3}, at::kLong);
   there[0] = own.loss.defined() ? 1 : 0;
-  there[1] = own.correct.defined() ? 1 : 0;
+  there[1] = own.answers.defined() ? 1 : 0;  // with them `correct` is, too
   there[2] = classes(own.class_correct);
   group.all_reduce(there, distributed::Reduction::kMax);
   const auto double_of = [](const at::Tensor& t) { return t.defined() ? t.item<double>() : 0.0; };
   std::vector<double> numbers{stopped ? 1.0 : 0.0, static_cast<double>(own.examples),
-                              double_of(own.loss), double_of(own.correct)};
-  for (const at::Tensor& metric : own.metrics) numbers.push_back(double_of(metric));
+                              double_of(own.loss), double_of(own.correct), double_of(own.answers)};
+  for (const auto* metrics : {&own.metrics, &own.metric_counts})
+    for (const at::Tensor& metric : *metrics) numbers.push_back(double_of(metric));
   for (const at::Tensor* counts : {&own.class_correct, &own.class_examples})
     for (int64_t i = 0; i < there[2].item<int64_t>(); ++i)
       numbers.push_back(counts->defined() ? (*counts)[i].item<double>() : 0.0);
@@ -88,11 +122,14 @@ Sums over_ranks(const Sums& own, distributed::ProcessGroup& group, bool& stopped
   Sums all;
   all.examples = static_cast<int64_t>(numbers[1]);
   if (there[0].item<int64_t>() > 0) all.loss = at::scalar_tensor(numbers[2], at::kDouble);
-  if (there[1].item<int64_t>() > 0)
+  if (there[1].item<int64_t>() > 0) {
     all.correct = at::scalar_tensor(static_cast<int64_t>(numbers[3]), at::kLong);
-  auto next = numbers.begin() + 4;
-  for (std::size_t i = 0; i < own.metrics.size(); ++i)
-    all.metrics.push_back(at::scalar_tensor(*next++, at::kDouble));
+    all.answers = at::scalar_tensor(static_cast<int64_t>(numbers[4]), at::kLong);
+  }
+  auto next = numbers.begin() + 5;
+  for (auto* metrics : {&all.metrics, &all.metric_counts})
+    for (std::size_t i = 0; i < own.metrics.size(); ++i)
+      metrics->push_back(at::scalar_tensor(*next++, at::kDouble));
   for (at::Tensor* counts : {&all.class_correct, &all.class_examples}) {
     const int64_t count = there[2].item<int64_t>();
     if (count > 0) *counts = at::tensor(std::vector<double>(next, next + count), at::kDouble);
@@ -101,15 +138,25 @@ Sums over_ranks(const Sums& own, distributed::ProcessGroup& group, bool& stopped
   return all;
 }
 
+// NaN of none.
+double mean_of(const at::Tensor& sum, double count) {
+  return sum.defined() && count > 0 ? sum.item<double>() / count
+                                    : std::numeric_limits<double>::quiet_NaN();
+}
+
 Evaluation read(const Sums& sums, const EvaluateOptions& options) {
   Evaluation result;
-  const double count = static_cast<double>(std::max<int64_t>(sums.examples, 1));
+  const double count = sums.answers.defined() ? static_cast<double>(sums.answers.item<int64_t>())
+                                              : static_cast<double>(sums.examples);
   result.examples = sums.examples;
-  if (sums.loss.defined()) result.loss = sums.loss.item<double>() / count;
-  if (sums.correct.defined())
+  result.loss = mean_of(sums.loss, count);
+  if (sums.correct.defined() && count > 0)
     result.accuracy = static_cast<double>(sums.correct.item<int64_t>()) / count;
-  for (std::size_t i = 0; i < options.metrics.size() && sums.examples > 0; ++i)
-    result.metrics.emplace_back(options.metrics[i].name, sums.metrics[i].item<double>() / count);
+  for (std::size_t i = 0; i < options.metrics.size(); ++i) {
+    const at::Tensor& of = sums.metric_counts[i];
+    result.metrics.emplace_back(options.metrics[i].name,
+                                mean_of(sums.metrics[i], of.defined() ? of.item<double>() : 0));
+  }
   if (sums.class_correct.defined()) {
     const at::Tensor share = (sums.class_correct / sums.class_examples).cpu().contiguous();
     result.class_accuracy.assign(share.data_ptr<double>(),
@@ -118,17 +165,31 @@ Evaluation read(const Sums& sums, const EvaluateOptions& options) {
   return result;
 }
 
+void check(const EvaluateOptions& options) {
+  for (const Metric& metric : options.metrics)
+    if (!metric.sum)
+      throw UsageError({.where = "train.evaluate",
+                        .what = "a metric has no function",
+                        .seen = metric.name,
+                        .accepted = "a function that sums it"});
+}
+
 }  // namespace
 
 Evaluation evaluate(const Network& network, const data::Loader& loader,
                     const EvaluateOptions& options) {
   const auto start = std::chrono::steady_clock::now();
+  check(network, "train.evaluate");
+  check(options);
+  check_device(options.device);
   const torch::NoGradGuard no_grad;
+  const OutsideRegions outside(options.device);
   const EvaluationMode mode(*network.module);
   const BackendsGuard backends(backends_in(options.precision, options.backends));
   const FlushSubnormals flush(options.flush_subnormals && options.device.is_cpu());
   Sums sums;
   sums.metrics.resize(options.metrics.size());
+  sums.metric_counts.resize(options.metrics.size());
   bool stopped = false;
   for (int64_t position = 0; position < loader.batches(); ++position) {
     stopped = options.should_stop && options.should_stop();

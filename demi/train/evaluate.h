@@ -27,7 +27,7 @@ struct EvaluateOptions {
   std::optional<OpPolicy> op_policy = std::nullopt;
   LossFunction loss = Loss::cross_entropy;
   std::vector<Metric> metrics = {};
-  /// true: also the accuracy of each class. For classifications.
+  /// true: also the accuracy of each class. No effect with a loss that has no accuracy.
   bool per_class = false;
   /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
   bool flush_subnormals = true;
@@ -42,8 +42,11 @@ struct EvaluateOptions {
 };
 
 /// Loss, accuracy and metrics over all batches of `loader`, in evaluation mode, without gradients.
-/// The weights must be on the device already; batches are moved there (data/to_device.h). Puts the
-/// module's mode back. Synchronises once, at the end. Throws what the loader throws.
+/// Means weigh each answer that counts alike, or each example for a loss without answers; of none
+/// they are NaN, and there is no accuracy. The weights must be on the device already; batches are
+/// moved there (data/to_device.h). Puts the module's mode back. Synchronises once, at the end.
+/// Throws what the loader throws, UsageError for what does not fit, DeviceError for a device that
+/// is not here.
 DEMI_API Evaluation evaluate(const Network& network, const data::Loader& loader,
                              const EvaluateOptions& options);
 

@@ -1,5 +1,10 @@
 #include "demi/train/forward.h"
 
+#include <ATen/autocast_mode.h>
+
+#include "demi/core/error.h"
+#include "demi/tensor/device.h"
+
 namespace demi::train {
 
 Backends backends_in(const Precision& precision, const Backends& given) {
@@ -20,9 +25,39 @@ Autocast region_of(const Precision& precision, c10::Device device,
       AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed(), .policy = ops});
 }
 
+// The regions stay open, with their copies of weights; LibTorch is told that none holds.
+OutsideRegions::OutsideRegions(c10::Device device) {
+  for (const c10::DeviceType type : {c10::DeviceType::CPU, device.type()}) {
+    if (!at::autocast::is_autocast_available(type) || !at::autocast::is_autocast_enabled(type))
+      continue;
+    at::autocast::set_autocast_enabled(type, false);
+    left_.push_back(type);
+  }
+}
+
+OutsideRegions::~OutsideRegions() {
+  for (const c10::DeviceType type : left_) at::autocast::set_autocast_enabled(type, true);
+}
+
+void check_device(c10::Device device) {
+  if (device.is_cuda()) pick_device(device.str());
+}
+
+void check(const Network& network, std::string_view where, bool needs_forward) {
+  const char* what = !network.module                     ? "the network has no module"
+                     : needs_forward && !network.forward ? "the network has no forward function"
+                                                         : nullptr;
+  if (what)
+    throw UsageError({.where = where,
+                      .what = what,
+                      .accepted = "a module and a function that computes its output for a batch",
+                      .advice = "train::network(model) makes both from a module holder"});
+}
+
 data::Batch input_for(const Precision& precision, const data::Batch& batch) {
   data::Batch result = batch;
-  if (!precision.is_mixed() && batch.input.is_floating_point())
+  if (!batch.input.defined() || !batch.input.is_floating_point()) return result;
+  if (!precision.is_mixed() || batch.input.scalar_type() == c10::kDouble)
     result.input = batch.input.to(precision.weights);
   return result;
 }

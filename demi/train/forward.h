@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <optional>
+#include <vector>
 
 #include "demi/autocast/autocast.h"
 #include "demi/backends/backends.h"
@@ -19,17 +20,34 @@ namespace demi::train {
 /// even if at::Context::setFloat32MatmulPrecision allows less.
 Backends backends_in(const Precision& precision, const Backends& given);
 
+/// Throws DeviceError for a CUDA device that this machine does not have.
+void check_device(c10::Device device);
+
 /// The autocast region of a mixed precision on the device; a disabled region for other precisions.
 /// Ops run as `ops` says. Without it, if the precision is that of demi::global_policy(), this is
 /// the policy's region, which runs softmax in FP32.
 Autocast region_of(const Precision& precision, c10::Device device,
                    const std::optional<OpPolicy>& ops = std::nullopt);
 
-/// The batch. If the precision is not mixed, floating point inputs have the weights' dtype.
+/// While this lives, no region that the caller has open for the CPU or `device` holds: what a fit
+/// and an evaluation compute does not depend on where they are called.
+class OutsideRegions {
+ public:
+  explicit OutsideRegions(c10::Device device);
+  ~OutsideRegions();
+  OutsideRegions(const OutsideRegions&) = delete;
+  OutsideRegions& operator=(const OutsideRegions&) = delete;
+
+ private:
+  std::vector<c10::DeviceType> left_;
+};
+
+/// The batch. If the precision is not mixed, floating point inputs have the weights' dtype; if it
+/// is, FP64 inputs are FP32, since a region casts all but FP64.
 data::Batch input_for(const Precision& precision, const data::Batch& batch);
 
-/// The network's output for the batch: in an autocast region if the precision is mixed, otherwise
-/// with floating point inputs in the weights' dtype.
+/// The network's output for the batch as input_for() makes it, in an autocast region if the
+/// precision is mixed.
 at::Tensor forward_in(const Precision& precision, const Network& network, const data::Batch& batch,
                       c10::Device device, const std::optional<OpPolicy>& ops = std::nullopt);
 

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -136,6 +137,32 @@ std::string metric_column(std::size_t number, const std::string& name) {
   return "metric." + std::to_string(number) + "." + name;
 }
 
+// "has_metric.3": in which epochs it was computed, if not in all that were validated.
+std::string has_metric_column(std::size_t number) { return "has_metric." + std::to_string(number); }
+
+const double* metric_in(const EpochRecord& epoch, const std::string& name) {
+  if (!epoch.validation) return nullptr;
+  for (const auto& [known, value] : epoch.validation->metrics)
+    if (known == name) return &value;
+  return nullptr;
+}
+
+// A run that goes on may have other metrics, in another order: each name has one column.
+void write_metrics(const std::vector<EpochRecord>& epochs, ColumnWriter& table) {
+  std::vector<std::string> names;
+  for (const EpochRecord& epoch : epochs)
+    for (const auto& [name, value] : epoch.validation.value_or(Evaluation{}).metrics)
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  for (std::size_t m = 0; m < names.size(); ++m) {
+    const auto in = [&](std::size_t i) { return metric_in(epochs[i], names[m]); };
+    bool in_all = true;
+    for (std::size_t i = 0; i < epochs.size(); ++i) in_all &= !epochs[i].validation || in(i);
+    table.write(metric_column(m, names[m]),
+                [&](std::size_t i) { return in(i) ? *in(i) : kNoNumber; });
+    if (!in_all) table.write(has_metric_column(m), [&](std::size_t i) { return in(i) != nullptr; });
+  }
+}
+
 void write_epochs(const std::vector<EpochRecord>& epochs, NamedTensors& to) {
   ColumnWriter table(to, kEpochTable, epochs.size());
   const auto validation = [&](std::size_t i) {
@@ -154,16 +181,7 @@ void write_epochs(const std::vector<EpochRecord>& epochs, NamedTensors& to) {
               [&](std::size_t i) { return or_none(validation(i).accuracy); });
   table.write("validation.examples", [&](std::size_t i) { return validation(i).examples; });
   table.write("validation.seconds", [&](std::size_t i) { return validation(i).seconds; });
-  for (const EpochRecord& epoch : epochs) {
-    if (!epoch.validation) continue;
-    const auto& metrics = epoch.validation->metrics;
-    for (std::size_t m = 0; m < metrics.size(); ++m)
-      table.write(metric_column(m, metrics[m].first), [&](std::size_t i) {
-        const auto own = validation(i).metrics;
-        return m < own.size() ? own[m].second : kNoNumber;
-      });
-    break;  // all epochs have the same metrics
-  }
+  write_metrics(epochs, table);
 }
 
 // Names of the metrics in their order.
@@ -200,9 +218,15 @@ void read_validations(const ColumnReader& table, const NamedTensors& from,
     if (epochs[i].validation) epochs[i].validation->examples = value;
   });
   const std::vector<std::string> metrics = metrics_in(from);
-  for (std::size_t m = 0; m < metrics.size(); ++m)
-    read(metric_column(m, metrics[m]),
-         [&](Evaluation& one, double value) { one.metrics.emplace_back(metrics[m], value); });
+  for (std::size_t m = 0; m < metrics.size(); ++m) {
+    std::vector<bool> has(epochs.size(), true);
+    if (table.has(has_metric_column(m)))
+      table.read<bool>(has_metric_column(m), [&](std::size_t i, bool value) { has[i] = value; });
+    table.read<double>(metric_column(m, metrics[m]), [&](std::size_t i, double value) {
+      if (epochs[i].validation && has[i])
+        epochs[i].validation->metrics.emplace_back(metrics[m], value);
+    });
+  }
 }
 
 std::vector<EpochRecord> read_epochs(const NamedTensors& from) {

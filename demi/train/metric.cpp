@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "demi/core/error.h"
+#include "demi/train/loss.h"
 
 namespace demi::train {
 
@@ -14,11 +15,19 @@ Metric top_k(int64_t k) {
                       .what = "k is below 1",
                       .seen = std::to_string(k),
                       .accepted = "1 or more classes"});
+  const auto classes_in = [](const at::Tensor& target) {
+    return target.is_floating_point() ? target.argmax(1) : target;  // of probabilities (N, C, ...)
+  };
   return {.name = "top" + std::to_string(k) + "_accuracy",
-          .sum = [k](const at::Tensor& output, const at::Tensor& target) {
-            const at::Tensor best = std::get<1>(output.topk(std::min(k, output.size(1)), 1));
-            return best.eq(target.unsqueeze(1)).any(1).sum();
-          }};
+          .sum =
+              [k, classes_in](const at::Tensor& output, const at::Tensor& target) {
+                const at::Tensor best = std::get<1>(output.topk(std::min(k, output.size(1)), 1));
+                return best.eq(classes_in(target).unsqueeze(1)).any(1).sum();
+              },
+          .count =
+              [classes_in](const at::Tensor&, const at::Tensor& target) {
+                return classes_in(target).ne(kIgnoredClass).sum();
+              }};
 }
 
 int64_t top_k_of(int64_t asked, int64_t classes) {
@@ -34,7 +43,9 @@ int64_t top_k_of(int64_t asked, int64_t classes) {
 Metric mean_absolute_error() {
   return {.name = "mean_absolute_error",
           .sum = [](const at::Tensor& output, const at::Tensor& target) {
-            const at::Tensor error = (output.to(target.scalar_type()) - target).abs();
+            const auto in = output.scalar_type() == c10::kDouble ? c10::kDouble : c10::kFloat;
+            const at::Tensor wanted = target_like(output, target, "train.mean_absolute_error");
+            const at::Tensor error = (output.to(in) - wanted.to(in)).abs();
             return error.reshape({error.size(0), -1}).mean(1).sum();
           }};
 }

@@ -9,15 +9,19 @@
 
 namespace demi::train {
 
-/// A figure that is computed beside the loss. `sum` returns the sum over the examples of a batch, a
-/// scalar on the output's device, and must not synchronise. Reported is the mean over all examples.
+/// A figure that is computed beside the loss, of outputs in FP32 at least. `sum` returns the sum
+/// over the examples of a batch, a scalar on the output's device, and must not synchronise.
+/// Reported is the mean over all examples.
 struct Metric {
   std::string name;
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> sum;
+  /// Returns, in the same way, how many `sum` is over, if that is not the number of examples:
+  /// Reported is then the sum of all sums over the sum of all counts.
+  std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> count = nullptr;
 };
 
-/// "top5_accuracy" for k = 5: the share of examples whose class (N) is among the k highest logits
-/// (N, C); 1 if C <= k.
+/// "top5_accuracy" for k = 5: the share of answers (N, ...) whose class is among the k highest
+/// logits (N, C, ...), without ignored ones; 1 if C <= k.
 DEMI_API Metric top_k(int64_t k);
 
 /// The k of a classification's top-k accuracy: `asked`; if that is 0, 5 with more than 10 classes

@@ -5,9 +5,16 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
+#include "demi/core/export.h"
 #include "demi/data/loader.h"
+
+namespace torch::nn {
+class SequentialImpl;
+}
 
 namespace demi::train {
 
@@ -19,17 +26,26 @@ struct Network {
   std::function<at::Tensor(const data::Batch&)> forward;
 };
 
+/// Throws UsageError with `where` for a network without a module, or without a forward function if
+/// one is needed.
+DEMI_API void check(const Network& network, std::string_view where, bool needs_forward = true);
+
 /// The network of a module holder (torch::nn::Linear, torch::nn::Sequential, one of yours). Its
 /// forward is called with the batch's input, and with the lengths, too, if it takes two tensors and
 /// the batch has lengths. A forward that takes two tensors and never one always gets both; the
 /// lengths are undefined if the batch has none.
+/// torch::nn::Sequential, whose forward takes whatever it is given, gets the input alone.
 template <class Holder>
 Network network(Holder model) {
   Network result;
   result.module = model.ptr();
   result.forward = [model](const data::Batch& batch) mutable -> at::Tensor {
     constexpr bool takes_one = requires { model->forward(batch.input); };
-    constexpr bool takes_two = requires { model->forward(batch.input, batch.lengths); };
+    using Module = std::remove_reference_t<decltype(*model)>;
+    constexpr bool takes_any = std::is_base_of_v<torch::nn::SequentialImpl, Module>;
+    constexpr bool takes_two = !takes_any && requires {
+      model->forward(batch.input, batch.lengths);
+    };
     if constexpr (takes_two) {
       if (!takes_one || batch.lengths.defined()) return model->forward(batch.input, batch.lengths);
     }

@@ -13,7 +13,6 @@ namespace {
 
 constexpr auto kResume = "train.Trainer.resume";
 constexpr auto kProgress = "progress";
-constexpr auto kWindowLoss = "window/loss", kWindowCorrect = "window/correct";
 
 std::string phase_key(std::size_t phase) {
   return "epoch_seconds." + std::string(profile::kPhaseNames[phase]);
@@ -28,6 +27,7 @@ void each_count(Any& progress, const Visit& visit) {
   visit("steps_since_read", progress.steps_since_read);
   visit("bad_steps_in_a_row", progress.bad_steps_in_a_row);
   visit("correct", progress.correct);
+  visit("answers", progress.answers);
   visit("skipped_steps", progress.history.skipped_steps);
   visit("epoch_examples", progress.epoch.examples);
   visit("window_examples", progress.window.examples);
@@ -46,7 +46,9 @@ void each_number(Any& progress, const Visit& visit) {
   visit("window_data_seconds", progress.window.record.data_seconds);
 }
 
-at::Tensor optional_tensor(const checkpoint::NamedTensors& tensors, const char* name) {
+std::string window_key(const char* sum) { return std::string("window/") + sum; }
+
+at::Tensor optional_tensor(const checkpoint::NamedTensors& tensors, const std::string& name) {
   const auto found = tensors.find(name);
   if (found == tensors.end()) return {};
   if (found->second.numel() != 1)
@@ -76,8 +78,9 @@ void write(const Progress& progress, checkpoint::Checkpoint& to) {
   numbers["in_epoch"] = progress.in_epoch ? 1 : 0;
   if (progress.history.best_epoch)
     numbers["best_epoch"] = static_cast<double>(*progress.history.best_epoch);
-  if (progress.window.loss.defined()) to.state[kWindowLoss] = progress.window.loss;
-  if (progress.window.correct.defined()) to.state[kWindowCorrect] = progress.window.correct;
+  each_sum(progress.window.sums, [&](const char* name, const at::Tensor& sum) {
+    if (sum.defined()) to.state[window_key(name)] = sum;
+  });
   write_columns(progress.history, to.state);
 }
 
@@ -93,7 +96,9 @@ Progress read_progress(const checkpoint::Checkpoint& from) {
   const StateDict& numbers = part->second;
   Progress progress;
   each_count(progress, [&](const std::string& name, int64_t& count) {
-    count = state_count(numbers, name, kResume);
+    const bool is_counted =
+        name != "answers" || numbers.contains(name);  // older versions: examples
+    count = state_count(numbers, is_counted ? name : "epoch_examples", kResume);
   });
   each_number(progress, [&](const std::string& name, double& number) {
     const bool is_phase = name.starts_with("epoch_seconds.");  // older versions have others
@@ -103,8 +108,12 @@ Progress read_progress(const checkpoint::Checkpoint& from) {
   if (numbers.contains("best_epoch"))
     progress.history.best_epoch = state_count(numbers, "best_epoch", kResume);
   progress.epoch.epoch = std::max<int64_t>(progress.epochs_begun, 1);
-  progress.window.loss = optional_tensor(from.state, kWindowLoss);
-  progress.window.correct = optional_tensor(from.state, kWindowCorrect);
+  StepSums& window = progress.window.sums;
+  each_sum(window, [&](const char* name, at::Tensor& sum) {
+    sum = optional_tensor(from.state, window_key(name));
+  });
+  if (window.correct.defined() && !window.answers.defined())
+    window.answers = at::full({}, progress.window.examples, at::kLong);
   read_columns(from.state, progress.history);
   return progress;
 }

@@ -5,6 +5,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 
@@ -153,7 +154,34 @@ Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validat
   }
   progress_.cut = cut;
   require_same_on_ranks();
+  check_data();
   for (const auto& optimizer : options_.optimizers) optimizer->zero_grad();
+}
+
+void Run::check_data() const {
+  const auto require = [](bool good, const char* what, const std::string& seen,
+                          const char* accepted, const char* advice) {
+    if (!good)
+      throw UsageError({.where = "train.Trainer.fit",
+                        .what = what,
+                        .seen = seen,
+                        .accepted = accepted,
+                        .advice = advice});
+  };
+  require(training_.examples() > 0 && training_.batches() > 0, "there is nothing to train on",
+          fmt::format("{} examples in {} batches", training_.examples(), training_.batches()),
+          "one batch or more", "a last batch that is left out (drop_last) may be the only one");
+  require(!validation_ || validation_->all_examples() > 0, "there is nothing to validate on",
+          "no examples", "one or more, or no validation", "");
+  require(validation_ || options_.early_stopping == 0,
+          "early stopping needs a validation, and there is none",
+          fmt::format("early_stopping {}", options_.early_stopping), "a validation, or 0",
+          "give fit() the data to validate on");
+  require(validation_ || !options_.checkpoints.keep_best || options_.checkpoints.folder.empty(),
+          "the best checkpoint is that of a validation, and there is none",
+          "checkpoints.keep_best true", "a validation, or false",
+          "give fit() the data to validate on");
+  if (validation_) check(setup_.network, "train.Trainer.fit");
 }
 
 // Before the first step: ranks that differ here would leave each other, or wait for each other.
@@ -173,9 +201,11 @@ void Run::require_same_on_ranks() const {
 
 void Run::judge_early_stopping() {
   History& history = progress_.history;
-  history.early_stopped =
-      options_.early_stopping > 0 && history.best_epoch && !history.epochs.empty() &&
-      history.epochs.back().epoch - *history.best_epoch >= options_.early_stopping;
+  const int64_t best = history.best_epoch.value_or(0);
+  const auto waited =
+      std::count_if(history.epochs.begin(), history.epochs.end(),
+                    [best](const EpochRecord& one) { return one.validation && one.epoch > best; });
+  history.early_stopped = options_.early_stopping > 0 && waited >= options_.early_stopping;
 }
 
 bool Run::is_over() const {
@@ -199,14 +229,12 @@ void Run::begin() {
   }
   const at::NoGradGuard no_grad;
   set_gradients(*beginning_, *setup_.network.module);
-  for (at::Tensor* sum : {&progress_.window.loss, &progress_.window.correct})
-    if (sum->defined()) *sum = sum->to(options_.device);
   // The sums of an open step are in those of rank 0.
-  if (!setup_.ranks.is_first() && progress_.window.loss.defined()) {
-    for (at::Tensor* sum : {&progress_.window.loss, &progress_.window.correct})
-      if (sum->defined()) *sum = at::zeros_like(*sum);
-    progress_.window.examples = 0;
-  }
+  const bool holds_window = setup_.ranks.is_first();
+  each_sum(progress_.window.sums, [&](const char*, at::Tensor& sum) {
+    if (sum.defined()) sum = holds_window ? sum.to(options_.device) : at::zeros_like(sum);
+  });
+  if (!holds_window) progress_.window.examples = 0;
   if (beginning_->random) beginning_->random();
   agree_on_seed(beginning_->rank_seed);
   beginning_.reset();
@@ -246,6 +274,10 @@ void Run::keep_after_exception() {
 }
 
 bool Run::go_on(int64_t until) {
+  setup_.require_weights_in_place();
+  // What the caller has switched off or on is none of the run's.
+  const c10::InferenceMode with_gradients(false);
+  const OutsideRegions outside(options_.device);
   const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
   const BackendsGuard backends(backends_in(setup_.precision, options_.backends));
   const LowPrecisionGrads gradients(options_);
@@ -274,7 +306,7 @@ void Run::begin_epoch() {
   progress_.epoch = EpochRecord{.epoch = ++progress_.epochs_begun};
   progress_.position = 0;
   progress_.in_epoch = true;
-  progress_.correct = 0;
+  progress_.correct = progress_.answers = 0;
   progress_.loss_sum = 0;
   phases_before_ = {};
   timer_.reset();
@@ -323,7 +355,7 @@ bool Run::is_told_to_stop(bool step_done) {
 
 // One batch; whether a step was taken after it.
 bool Run::train_batch() {
-  const bool opens_window = !progress_.window.loss.defined();
+  const bool opens_window = !progress_.window.is_open();
   if (opens_window) {
     setup_.ranks.seed(state_.rank_seed(), progress_.step);
     state_.begin_step();
@@ -346,8 +378,9 @@ bool Run::train_batch() {
   if (ends_step) {
     agree_on_step();
     take_step(view);
+  } else {
+    progress_.position = next;
   }
-  progress_.position = next;
   stage_ = Stage::kBetweenBatches;
   return ends_step;
 }
@@ -373,16 +406,20 @@ void Run::agree_on_step() {
   if (!setup_.ranks.are_several()) return;
   UnreadStep& window = progress_.window;
   const bool stop = options_.should_stop && options_.should_stop();
-  const bool counts = window.correct.defined();
   const bool save = state_.asks_to_save();
-  const std::vector<double> all = setup_.ranks.totals(
-      {stop ? 1.0 : 0.0, static_cast<double>(window.examples), window.loss.item<double>(),
-       counts ? static_cast<double>(window.correct.item<int64_t>()) : 0.0, save ? 1.0 : 0.0});
-  state_.agree_to_save(all[4] > 0);
+  std::vector<double> numbers{stop ? 1.0 : 0.0, save ? 1.0 : 0.0,
+                              static_cast<double>(window.examples)};
+  each_sum(window.sums, [&](const char*, const at::Tensor& sum) {
+    if (sum.defined()) numbers.push_back(sum.item<double>());
+  });
+  const std::vector<double> all = setup_.ranks.totals(std::move(numbers));
   stop_is_agreed_ = all[0] > 0;
-  window.examples = static_cast<int64_t>(all[1]);
-  window.loss = at::scalar_tensor(all[2], at::kDouble);
-  if (counts) window.correct = at::scalar_tensor(static_cast<int64_t>(all[3]), at::kLong);
+  state_.agree_to_save(all[1] > 0);
+  window.examples = static_cast<int64_t>(all[2]);
+  auto next = all.begin() + 3;
+  each_sum(window.sums, [&next](const char*, at::Tensor& sum) {
+    if (sum.defined()) sum = at::scalar_tensor(*next++, at::kDouble);
+  });
 }
 
 void Run::take_step(const StepView& view) {
@@ -390,20 +427,23 @@ void Run::take_step(const StepView& view) {
   timer_.enter(Phase::step);
   UnreadStep& window = progress_.window;
   window.record.epoch = progress_.epoch.epoch;
-  window.record.step = ++progress_.step;
+  window.record.step = view.step;
   window.record.learning_rate = learning_rate(*options_.optimizers.front());
   window.results = update(setup_, timer_);
   timer_.enter(Phase::other);
-  for (const auto& callback : setup_.callbacks) callback->after_update(view);
-  count_window_seconds();
+  // The step is taken, whatever schedules and callbacks throw.
   unread_.push_back(std::exchange(window, {}));
+  ++progress_.step;
+  ++progress_.position;
   ++progress_.steps_since_read;
+  for (const auto& schedule : setup_.schedules) schedule->step();
+  for (const auto& callback : setup_.callbacks) callback->after_update(view);
+  count_window_seconds(unread_.back().record);
 }
 
-void Run::count_window_seconds() {
+void Run::count_window_seconds(StepMetrics& record) {
   const auto now = Clock::now();
   const auto waited = timer_.spent(Phase::data);
-  StepMetrics& record = progress_.window.record;
   record.seconds += std::chrono::duration<double>(now - window_start_).count();
   record.data_seconds += (waited - waited_before_).count();
   window_start_ = now;
@@ -413,7 +453,7 @@ void Run::count_window_seconds() {
 // Until now, for the epoch and for an open window.
 void Run::count_seconds() {
   const auto now = Clock::now();
-  if (progress_.window.loss.defined()) count_window_seconds();
+  if (progress_.window.is_open()) count_window_seconds(progress_.window.record);
   progress_.epoch.seconds += std::chrono::duration<double>(now - counted_).count();
   counted_ = now;
   for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i)
@@ -421,37 +461,43 @@ void Run::count_seconds() {
         phases_before_[i] + timer_.spent(static_cast<Phase>(i)).count();
 }
 
-// The steps that were not read, with one copy from the device for all of them, put into the
-// history.
+namespace {
+
+// One copy from the device for all steps; empty if they have no such sum.
+std::vector<double> read_sums(const std::vector<UnreadStep>& steps, at::Tensor StepSums::*sum) {
+  if (!(steps.front().sums.*sum).defined()) return {};
+  std::vector<at::Tensor> scalars;
+  for (const UnreadStep& step : steps) scalars.push_back(step.sums.*sum);
+  const at::Tensor numbers = at::stack(scalars).to(c10::kCPU, c10::kDouble);
+  const auto* first = numbers.const_data_ptr<double>();
+  return {first, first + numbers.numel()};
+}
+
+}  // namespace
+
+// The steps that were not read, put into the history.
 std::vector<Run::Told> Run::taken_from_device() {
   std::vector<Told> told;
   if (unread_.empty()) return told;
-  std::vector<at::Tensor> losses, corrects;
-  for (const UnreadStep& step : unread_) {
-    losses.push_back(step.loss);
-    if (step.correct.defined()) corrects.push_back(step.correct);
-  }
-  const at::Tensor loss = at::stack(losses).to(c10::kCPU, c10::kDouble);
-  const at::Tensor correct = corrects.empty() ? at::Tensor() : at::stack(corrects).to(c10::kCPU);
-  const bool scaled = setup_.scaler.is_enabled();
+  const auto loss = read_sums(unread_, &StepSums::loss);
+  const auto judged = read_sums(unread_, &StepSums::judged);
+  const auto correct = read_sums(unread_, &StepSums::correct);
+  const auto answers = read_sums(unread_, &StepSums::answers);
   History& history = progress_.history;
   for (std::size_t i = 0; i < unread_.size(); ++i) {
     UnreadStep& step = unread_[i];
     StepMetrics& record = step.record;
-    const double examples = static_cast<double>(step.examples);
-    const double loss_sum = loss[static_cast<int64_t>(i)].item<double>();
-    record.loss = loss_sum / examples;
-    if (correct.defined()) {
-      const int64_t right = correct[static_cast<int64_t>(i)].item<int64_t>();
-      record.accuracy = static_cast<double>(right) / examples;
-      progress_.correct += right;
-    }
-    add_results(step.results, scaled, record);
-    progress_.loss_sum += loss_sum;
+    const double count = answers.empty() ? static_cast<double>(step.examples) : answers[i];
+    record.loss = loss[i] / count;  // NaN of none
+    if (!correct.empty() && count > 0) record.accuracy = correct[i] / count;
+    add_results(step.results, setup_.scaler.is_enabled(), record);
+    if (!correct.empty()) progress_.correct += static_cast<int64_t>(correct[i]);
+    progress_.answers += static_cast<int64_t>(count);
+    progress_.loss_sum += loss[i];
     progress_.epoch.examples += step.examples;
     history.skipped_steps += record.skipped;
-    // A scaler skips steps to find its scale; where there is none, a skipped step is a fault.
-    const bool bad = !std::isfinite(record.loss) || (record.skipped && !scaled);
+    const double told_by = judged.empty() ? loss[i] : judged[i];
+    const bool bad = is_bad(record, std::isfinite(told_by), setup_.scaler.options());
     progress_.bad_steps_in_a_row = bad ? progress_.bad_steps_in_a_row + 1 : 0;
     history.steps.push_back(record);
     told.push_back({record, progress_.epoch.examples});
@@ -477,21 +523,43 @@ void Run::read() {
 
 void Run::end_epoch() {
   EpochRecord& epoch = progress_.epoch;
-  const double examples = static_cast<double>(std::max<int64_t>(epoch.examples, 1));
-  epoch.loss = progress_.loss_sum / examples;
-  if (options_.loss.has_accuracy() && !options_.losses)
-    epoch.accuracy = static_cast<double>(progress_.correct) / examples;
+  const double answers = static_cast<double>(progress_.answers);
+  epoch.loss = progress_.loss_sum / answers;  // NaN of none
+  if (options_.loss.has_accuracy() && !options_.losses && answers > 0)
+    epoch.accuracy = static_cast<double>(progress_.correct) / answers;
+  warn_of_lost_mean();
   const bool was_stopped = progress_.history.stopped;
   if (validation_ && !was_stopped && !progress_.history.failed) validate();
   if (progress_.history.stopped && !was_stopped && !state_.is_kept()) keep_open_epoch();
   close_epoch();
 }
 
+// One example with a NaN is enough for a mean that says nothing, and changes no weight where its
+// step is skipped: such a run succeeds, so nothing else would say it.
+void Run::warn_of_lost_mean() {
+  const EpochRecord& epoch = progress_.epoch;
+  const History& history = progress_.history;
+  if (std::isfinite(epoch.loss) || progress_.answers == 0 || history.failed ||
+      !setup_.ranks.is_first() || std::exchange(has_warned_, true))
+    return;
+  int64_t steps = 0, lost = 0, first = 0;
+  for (const StepMetrics& step : history.steps) {
+    if (step.epoch != epoch.epoch) continue;
+    ++steps;
+    if (std::isfinite(step.loss)) continue;
+    if (lost++ == 0) first = step.step;
+  }
+  TORCH_WARN("[train.Trainer] the mean loss of epoch ", epoch.epoch, " is ", epoch.loss,
+             ": so is the loss of ", lost, " of its ", steps, " steps, first in step ", first,
+             "; look for NaN and Inf in the examples of that step");
+}
+
 void Run::close_epoch() {
   History& history = progress_.history;
   const EpochRecord& epoch = progress_.epoch;
   const Evaluation* best = progress_.best();
-  const bool is_best = epoch.validation && (!best || epoch.validation->better_than(*best));
+  const bool is_best = epoch.validation && !std::isnan(epoch.validation->loss) &&
+                       (!best || epoch.validation->better_than(*best));
   if (is_best) history.best_epoch = epoch.epoch;
   history.epochs.push_back(epoch);
   if (epoch.validation) judge_early_stopping();

@@ -46,14 +46,16 @@ class Run {
   StepView view_of(const data::Batch& batch, bool ends_step);
   void take_step(const StepView& view);
   void require_same_on_ranks() const;
+  void check_data() const;
   void agree_on_step();
   bool is_told_to_stop(bool step_done);
   void end_epoch();
+  void warn_of_lost_mean();
   void close_epoch();
   void validate();
   void judge_early_stopping();
   void count_seconds();
-  void count_window_seconds();
+  void count_window_seconds(StepMetrics& record);
 
   struct Told;
   std::vector<Told> taken_from_device();
@@ -78,6 +80,7 @@ class Run {
   bool stop_is_agreed_ = false;  // with several ranks
   bool is_begun_ = false;
   bool ended_ = false;
+  bool has_warned_ = false;
   bool is_counting_ = false;  // the seconds of the epoch
   /// Of the epoch, before timer_ began to count.
   std::array<double, profile::kPhaseNames.size()> phases_before_{};

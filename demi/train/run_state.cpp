@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/sparse_coo_tensor.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 #include <torch/version.h>
@@ -17,6 +18,7 @@
 #include "demi/checkpoint/random_state.h"
 #include "demi/core/error.h"
 #include "demi/core/version.h"
+#include "demi/tensor/module_tensors.h"
 
 namespace demi::train {
 namespace {
@@ -24,10 +26,47 @@ namespace {
 constexpr std::string_view kGradient = "gradient/";
 constexpr auto kRankSeed = "ranks/seed";
 
+// A sparse gradient is saved as its two parts.
+constexpr std::string_view kIndices = "gradient.indices/", kValues = "gradient.values/";
+constexpr std::string_view kWindow = "window/";
+
 std::map<std::string, at::Tensor> parameters_of(const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> all;
-  for (const auto& parameter : module.named_parameters()) all[parameter.key()] = parameter.value();
+  for (auto& [name, parameter] : tensor::parameters_once(module)) all[name] = parameter;
   return all;
+}
+
+void write_gradients(const torch::nn::Module& module, checkpoint::NamedTensors& to) {
+  for (const auto& [name, parameter] : parameters_of(module)) {
+    const at::Tensor gradient =
+        parameter.grad().defined() ? parameter.grad().detach() : at::Tensor();
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse()) {
+      to[std::string(kIndices) + name] = gradient._indices();
+      to[std::string(kValues) + name] = gradient._values();
+    } else {
+      to[std::string(kGradient) + name] = gradient;
+    }
+  }
+}
+
+[[noreturn]] void refuse_gradient(const std::string& name, const at::Tensor& saved) {
+  throw UsageError({.where = "train.Trainer.resume",
+                    .what = "a gradient in the checkpoint is that of another model",
+                    .seen = c10::str(name, " ", saved.sizes()),
+                    .accepted = "names and shapes of this module's parameters"});
+}
+
+// Sums over a sparse one keep their order, too: it is not coalesced.
+at::Tensor sparse_gradient(const std::string& name, const at::Tensor& parameter,
+                           const at::Tensor& indices, const at::Tensor& values) {
+  const bool fits = indices.dim() == 2 && indices.scalar_type() == at::kLong && values.dim() >= 1 &&
+                    values.is_floating_point() && values.size(0) == indices.size(1) &&
+                    indices.size(0) + values.dim() - 1 == parameter.dim();
+  if (!fits) refuse_gradient(name, values);
+  const c10::Device device = parameter.device();
+  return at::sparse_coo_tensor(indices.to(device), values.to(device, /*non_blocking=*/false, true),
+                               parameter.sizes());
 }
 
 // In the parameter's layout, as backward makes gradients: sums over them keep their order.
@@ -55,11 +94,14 @@ Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup) {
     const auto parameter = parameters.find(name);
     if (parameter == parameters.end() || parameter->second.sizes() != saved.sizes() ||
         !saved.is_floating_point())
-      throw UsageError({.where = "train.Trainer.resume",
-                        .what = "a gradient in the checkpoint is that of another model",
-                        .seen = c10::str(name, " ", saved.sizes()),
-                        .accepted = "names and shapes of this module's parameters"});
+      refuse_gradient(name, saved);
     beginning.gradients[name] = gradient_like(parameter->second, std::exchange(saved, {}));
+  }
+  checkpoint::NamedTensors values = checkpoint::take_part(from.state, kValues);
+  for (const auto& [name, indices] : checkpoint::take_part(from.state, kIndices)) {
+    const auto parameter = parameters.find(name);
+    if (parameter == parameters.end() || !values.contains(name)) refuse_gradient(name, indices);
+    beginning.gradients[name] = sparse_gradient(name, parameter->second, indices, values.at(name));
   }
   return beginning;
 }
@@ -123,10 +165,7 @@ checkpoint::Checkpoint RunState::captured() {
   if (!setup_.shards.empty() && !setup_.ranks.is_first()) return {};
   checkpoint::Checkpoint state = checkpoint::capture(setup_.objects());
   for (const auto& shards : setup_.shards) shards->release();  // `state` holds it
-  if (progress_.window.loss.defined())
-    for (const auto& [name, parameter] : parameters_of(*setup_.network.module))
-      if (parameter.grad().defined())
-        state.state[std::string(kGradient) + name] = parameter.grad().detach();
+  if (progress_.window.is_open()) write_gradients(*setup_.network.module, state.state);
   write(progress_, state);
   if (setup_.ranks.are_several())
     state.state[kRankSeed] = at::full({1}, std::bit_cast<std::int64_t>(rank_seed_), at::kLong);
@@ -168,13 +207,15 @@ void RunState::save_after_exception(Stage stage) {
   if (!is_on() || is_saved_ || progress_.step == 0 || stage == Stage::kInUpdate) return;
   checkpoint::Checkpoint state = captured();
   // Between the batches of a step, gradients are those of this rank alone.
-  const bool is_open = setup_.ranks.are_several() && progress_.window.loss.defined();
+  const bool is_open = setup_.ranks.are_several() && progress_.window.is_open();
   if (stage == Stage::kInBatch || is_open) {
     Progress start = progress_;
     start.position -= start.position % options_.accumulate;
     start.window = {};
     std::erase_if(state.state, [](const auto& item) {
-      return item.first.starts_with(kGradient) || item.first.starts_with("window/");
+      for (const std::string_view part : {kGradient, kIndices, kValues, kWindow})
+        if (item.first.starts_with(part)) return true;
+      return false;
     });
     write(start, state);
     for (const auto& [name, value] : step_random_) state.state[name] = value;

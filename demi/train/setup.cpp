@@ -1,9 +1,39 @@
 #include "demi/train/setup.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
 
 namespace demi::train {
+
+void Setup::make_schedules() {
+  for (std::size_t i = 0; options.schedule && i < schedules.size(); ++i) {
+    const std::vector<double>&base = schedules[i]->base_lrs(), &last = schedules[i]->get_last_lr();
+    auto& groups = options.optimizers[i]->param_groups();
+    for (std::size_t g = 0; g < std::min(last.size(), groups.size()); ++g)
+      if (groups[g].options().get_lr() == last[g]) groups[g].options().set_lr(base[g]);
+  }
+  schedules.clear();
+  if (!options.schedule && !options.momentum_schedule) return;
+  for (const auto& optimizer : options.optimizers)
+    schedules.push_back(std::make_unique<optim::lr::Scheduler>(*optimizer, options.schedule,
+                                                               options.momentum_schedule));
+}
+
+void Setup::require_weights_in_place() const {
+  if (average && average->is_swapped())
+    throw UsageError({.where = "train.Trainer.fit",
+                      .what = "the averages are in the weights' places, and would be trained",
+                      .accepted = "the weights in their places",
+                      .advice = "call swap_average() once more before"});
+}
+
+void Setup::begin_average() {
+  if (!average || std::exchange(average_is_begun, true)) return;
+  average.emplace(*network.module, options.ema_decay);
+}
 
 void Setup::shard_optimizers() {
   if (!ranks.are_several()) return;

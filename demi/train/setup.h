@@ -1,5 +1,6 @@
 #pragma once
 
+#include <list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -27,16 +28,20 @@ struct Setup {
   std::vector<std::unique_ptr<distributed::ShardedOptimizerState>> shards = {};
   /// One an optimizer, or none; each fit has its own.
   std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;
-  std::vector<std::shared_ptr<Callback>> callbacks;
+  std::list<std::shared_ptr<Callback>> callbacks;  // one may add another while they are called
 
-  /// Makes the schedules anew, at step 0.
-  void make_schedules() {
-    schedules.clear();
-    if (!options.schedule) return;
-    for (const auto& optimizer : options.optimizers)
-      schedules.push_back(std::make_unique<optim::lr::Scheduler>(*optimizer, options.schedule,
-                                                                 options.momentum_schedule));
-  }
+  /// Whether a fit, or a checkpoint, has set the averages going.
+  bool average_is_begun = false;
+
+  /// Makes the schedules anew, at step 0. They begin from the rates that the ones before began
+  /// from, or from a rate that somebody else has set since.
+  void make_schedules();
+
+  /// Throws UsageError while the averages are in the weights' places.
+  void require_weights_in_place() const;
+
+  /// Averages begin as the weights are when the first fit does.
+  void begin_average();
 
   /// If there are several ranks: each keeps a share of the optimizers' states from here on. Throws
   /// UsageError for an optimizer that is not demi's.

@@ -1,14 +1,21 @@
 #include "demi/train/trainer.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/optim/adam.h"
+#include "demi/tensor/dtype.h"
+#include "demi/tensor/module_tensors.h"
+#include "demi/train/forward.h"
 #include "demi/train/run.h"
 #include "demi/train/run_state.h"
 #include "demi/train/setup.h"
@@ -16,9 +23,13 @@
 namespace demi::train {
 namespace {
 
-void require(bool good, std::string_view what, const std::string& seen, std::string_view accepted) {
+constexpr auto kTrainer = "train.Trainer";
+
+void require(bool good, std::string_view what, const std::string& seen, std::string_view accepted,
+             std::string_view advice = "") {
   if (!good)
-    throw UsageError({.where = "train.Trainer", .what = what, .seen = seen, .accepted = accepted});
+    throw UsageError(
+        {.where = kTrainer, .what = what, .seen = seen, .accepted = accepted, .advice = advice});
 }
 
 void check_epochs(int64_t epochs) {
@@ -35,8 +46,11 @@ void check(const TrainerOptions& options) {
           "1 or more steps");
   require(options.max_steps >= 0, "max_steps is negative", std::to_string(options.max_steps),
           "0 (by epochs) or more steps");
-  require(options.gradient_penalty >= 0, "gradient_penalty is negative",
-          std::to_string(options.gradient_penalty), "0 (off) or more");
+  require(options.gradient_penalty >= 0 && std::isfinite(options.gradient_penalty),
+          "gradient_penalty is out of range", std::to_string(options.gradient_penalty),
+          "0 (off) or more, finite");
+  require(options.give_up_after >= 0, "give_up_after is negative",
+          std::to_string(options.give_up_after), "0 (never) or more steps");
   require(options.ema_decay >= 0 && options.ema_decay < 1, "ema_decay is out of range",
           std::to_string(options.ema_decay), "0 (off) up to, but not including, 1");
   require(options.early_stopping >= 0, "early_stopping is negative",
@@ -44,6 +58,10 @@ void check(const TrainerOptions& options) {
   require(options.label_smoothing >= 0 && options.label_smoothing < 1,
           "label_smoothing is out of range", std::to_string(options.label_smoothing),
           "0 up to, but not including, 1");
+  require(options.label_smoothing == 0 || (options.loss.takes_label_smoothing() && !options.losses),
+          "label_smoothing has no effect with this loss", std::to_string(options.label_smoothing),
+          "0, or Loss::cross_entropy",
+          "smooth the targets of another loss by hand: cross_entropy takes probabilities, too");
   require(!options.distributed.uneven_batches, "uneven batches are not trained on several ranks",
           "TrainerOptions::distributed.uneven_batches", "loaders of equally many batches");
   const bool several = options.group && options.group->world_size() > 1;
@@ -53,11 +71,77 @@ void check(const TrainerOptions& options) {
   options.backends.check();
 }
 
+void check_checkpoints(const CheckpointOptions& options) {
+  const Every& every = options.every;
+  require(
+      every.steps >= 0 && every.epochs >= 0 && every.minutes >= 0 && std::isfinite(every.minutes),
+      "checkpoints.every is out of range",
+      c10::str(every.steps, " steps, ", every.epochs, " epochs, ", every.minutes, " minutes"),
+      "0 (never) or more of each");
+  require(options.keep_last >= 0, "checkpoints.keep_last is negative",
+          std::to_string(options.keep_last), "0 (all) or more");
+}
+
+void check_metrics(const std::vector<Metric>& metrics) {
+  std::set<std::string> names;
+  for (const Metric& metric : metrics) {
+    require(metric.sum != nullptr, "a metric has no function", metric.name,
+            "a function that sums it over a batch");
+    require(names.insert(metric.name).second, "two metrics have one name", metric.name,
+            "a name of its own for each");
+  }
+}
+
+void check_optimizers(const TrainerOptions& options) {
+  for (const auto& optimizer : options.optimizers) {
+    require(optimizer != nullptr, "an optimizer is null", "a null pointer", "an optimizer");
+    const auto& groups = optimizer->param_groups();
+    const bool has_parameters = std::any_of(
+        groups.begin(), groups.end(), [](const auto& group) { return !group.params().empty(); });
+    require(has_parameters, "an optimizer has no parameters",
+            std::to_string(groups.size()) + " parameter groups", "one parameter or more");
+  }
+}
+
+// What a region or FP32 arithmetic would meet without a word: trained weights of another format.
+void check_weights(const torch::nn::Module& module, const Precision& precision,
+                   c10::Device device) {
+  for (const auto& [name, parameter] : tensor::parameters_once(module)) {
+    require(parameter.device().type() == device.type(), "the model is not on the device",
+            c10::str(name, " on ", parameter.device()), device.str(),
+            "move it there before: model->to(device)");
+    if (!parameter.requires_grad() || !parameter.is_floating_point()) continue;
+    require(parameter.scalar_type() == precision.weights,
+            c10::str("weights that are trained in ", precision.name, " have another format"),
+            c10::str(name, " of ", tensor::name_of(parameter.scalar_type())),
+            tensor::name_of(precision.weights),
+            "convert the model by demi::to_precision(model, dtype), or train in fp16-true, "
+            "bf16-true or fp64, which do");
+  }
+}
+
+// Contradictions: the loss scale asked for, and a rule that says otherwise.
+void check_scaling(const TrainerOptions& options) {
+  using Kind = LossScale::Kind;
+  const Kind kind = options.loss_scale.kind;
+  const ScaleMode mode = options.scaler.mode;
+  const bool asks_for_scaling = kind != Kind::automatic && kind != Kind::off;
+  require(options.scaler.enabled || !asks_for_scaling,
+          "the loss scale is asked for, and the scaler is off", "scaler.enabled false",
+          "scaler.enabled true, or loss_scale off");
+  const bool fits = kind == Kind::automatic || kind == Kind::off || mode == ScaleMode::kDynamic ||
+                    (kind == Kind::statistics && mode == ScaleMode::kAmax) ||
+                    (kind == Kind::fixed && mode == ScaleMode::kStatic);
+  require(fits, "scaler.mode and loss_scale contradict each other",
+          mode == ScaleMode::kStatic ? "scaler.mode kStatic" : "scaler.mode kAmax",
+          "loss_scale automatic, which leaves the mode to the scaler, or the default mode");
+}
+
 GradScalerOptions scaler_options(const TrainerOptions& options, const Precision& precision) {
   GradScalerOptions result = options.scaler;
   const LossScale::Kind kind = options.loss_scale.kind;
-  result.enabled = kind == LossScale::Kind::automatic ? precision.autocast == c10::kHalf
-                                                      : kind != LossScale::Kind::off;
+  result.enabled &= kind == LossScale::Kind::automatic ? precision.autocast == c10::kHalf
+                                                       : kind != LossScale::Kind::off;
   if (kind == LossScale::Kind::statistics) result.mode = ScaleMode::kAmax;
   if (kind == LossScale::Kind::fixed) {
     result.mode = ScaleMode::kStatic;
@@ -68,7 +152,7 @@ GradScalerOptions scaler_options(const TrainerOptions& options, const Precision&
 
 // The schedules of the checkpoint, with the rates of that moment.
 void check_schedules(const checkpoint::Numbers& from, const TrainerOptions& options) {
-  if (!options.schedule) return;
+  if (!options.schedule && !options.momentum_schedule) return;
   for (std::size_t i = 0; i < options.optimizers.size(); ++i)
     if (const auto saved = from.find(checkpoint::part_name("schedule", i)); saved != from.end())
       optim::lr::Scheduler::check_state_dict(saved->second,
@@ -83,10 +167,16 @@ int64_t steps_of(int64_t batches, int64_t accumulate) {
 }
 
 Trainer::Trainer(Network network, TrainerOptions options) {
+  train::check(network, kTrainer, /*needs_forward=*/!options.losses);
   const Precision precision = options.precision.value_or(global_precision());
   const GradScalerOptions scaling = scaler_options(options, precision);
   check(options);
+  check_checkpoints(options.checkpoints);
+  check_metrics(options.metrics);
+  check_optimizers(options);
+  check_scaling(options);
   demi::check(scaling);
+  check_device(options.device);
   setup_ = std::make_unique<Setup>(Setup{.network = std::move(network),
                                          .options = std::move(options),
                                          .precision = precision,
@@ -96,12 +186,17 @@ Trainer::Trainer(Network network, TrainerOptions options) {
                                          .callbacks = {}});
   torch::nn::Module& module = *setup_->network.module;
   TrainerOptions& held = setup_->options;
-  if (!precision.is_mixed() && precision.weights != c10::kFloat) module.to(precision.weights);
+  if (!precision.is_mixed() && precision.weights != c10::kFloat)
+    to_precision(module, precision.weights, /*keep_normalisation_fp32=*/false);
+  check_weights(module, precision, held.device);
   if (!held.autocast) setup_->precision.autocast.reset();
   setup_->ranks = Ranks(module, held.group, held.distributed);
   if (held.optimizers.empty()) {
+    auto parameters = tensor::without_names(tensor::parameters_once(module));
+    require(!parameters.empty(), "the model has no parameters", "none",
+            "a model with parameters, or optimizers of your own");
     held.optimizers.push_back(
-        std::make_shared<optim::Adam>(module.parameters(), optim::AdamOptions(1e-3)));
+        std::make_shared<optim::Adam>(std::move(parameters), optim::AdamOptions(1e-3)));
   }
   setup_->ranks.require_same(
       "whether they share the optimizer's state",
@@ -124,6 +219,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 const Precision& Trainer::precision() const { return setup_->precision; }
 
 void Trainer::add(std::shared_ptr<Callback> callback) {
+  require(callback != nullptr, "a callback is null", "a null pointer", "a callback");
   setup_->callbacks.push_back(std::move(callback));
 }
 
@@ -152,6 +248,7 @@ void Trainer::take_from(checkpoint::Checkpoint& from) {
   objects = setup.objects();
   checkpoint::load_schedules(from.numbers, objects.schedules);
   prepared.objects();
+  setup.average_is_begun = true;
   beginning->random = prepared.random;
   beginning_ = std::move(beginning);
 }
@@ -182,11 +279,13 @@ Trainer::Parts::Parts(Trainer& trainer, const data::Loader& training,
                       const data::Loader* validation, int64_t epochs) {
   check_epochs(epochs);
   Setup& setup = *trainer.setup_;
+  setup.require_weights_in_place();
   std::optional<Beginning> beginning;
   if (trainer.beginning_) {
     beginning = *trainer.beginning_;
   } else {
     setup.make_schedules();
+    setup.begin_average();
     setup.scaler.load_state_dict(setup.scaler.state_dict());  // without what an exception left
   }
   run_ = std::make_unique<Run>(setup, training, validation, epochs, std::move(beginning));
@@ -205,6 +304,14 @@ bool Trainer::Parts::advance(int64_t steps) {
 }
 
 History Trainer::fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit) {
+  const TensorPair& held_out = fit.validation;
+  require(x.defined() && y.defined(), "the training data are not given",
+          x.defined()   ? "x alone"
+          : y.defined() ? "y alone"
+                        : "neither x nor y",
+          "x and y");
+  require(held_out.x.defined() == held_out.y.defined(), "half of the validation is given",
+          held_out.x.defined() ? "x alone" : "y alone", "x and y, or neither");
   const c10::Device device = setup_->options.device;
   const auto loader = [&](const TensorPair& rows, data::OrderOptions order) {
     if (const distributed::ProcessGroup* group = setup_->ranks.group()) {

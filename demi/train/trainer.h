@@ -224,18 +224,6 @@ class DEMI_API Trainer {
   /// is 0.
   void swap_average();
 
-  /// While this object lives, the averages are in the weights' places.
-  class AverageInPlace {
-   public:
-    explicit AverageInPlace(Trainer& trainer) : trainer_(trainer) { trainer_.swap_average(); }
-    ~AverageInPlace() { trainer_.swap_average(); }
-    AverageInPlace(const AverageInPlace&) = delete;
-    AverageInPlace& operator=(const AverageInPlace&) = delete;
-
-   private:
-    Trainer& trainer_;
-  };
-
  private:
   /// Takes what it loads out of the checkpoint.
   void take_from(checkpoint::Checkpoint& from);

@@ -207,15 +207,19 @@ TEST(Trainer, ReadsTheGlobalPolicy) {
 TEST(Trainer, SoftmaxIsFp32UnderTheGlobalPolicy) {
   set_global_policy("mixed_bfloat16");
   torch::nn::Sequential model(torch::nn::Linear(4, 3), torch::nn::Softmax(1));
-  std::vector<c10::ScalarType> seen;
-  TrainerOptions options;
-  options.loss = [&](const at::Tensor& output, const at::Tensor& target) {
-    seen.push_back(output.scalar_type());
-    return loss_of(Loss::cross_entropy_probabilities, output, target);
+  class Outputs : public Callback {
+   public:
+    void after_forward(const StepView&, const at::Tensor& output) override {
+      seen.push_back(output.scalar_type());
+    }
+    std::vector<c10::ScalarType> seen;
   };
-  Trainer(model, options).fit(torch::randn({4, 4}), torch::arange(4) % 3, {.batch_size = 4});
+  const auto outputs = std::make_shared<Outputs>();
+  Trainer trainer(model, {.loss = Loss::cross_entropy_probabilities});
+  trainer.add(outputs);
+  trainer.fit(torch::randn({4, 4}), torch::arange(4) % 3, {.batch_size = 4});
   set_global_policy("float32");
-  EXPECT_EQ(seen, std::vector{c10::kFloat});
+  EXPECT_EQ(outputs->seen, std::vector{c10::kFloat});
 }
 
 TEST(Evaluate, CountsTopFiveAndEachClass) {

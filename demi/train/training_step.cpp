@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "demi/autocast/backward.h"
+#include "demi/core/error.h"
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/optim/clip.h"
+#include "demi/tensor/module_tensors.h"
 #include "demi/train/forward.h"
 
 namespace demi::train {
@@ -23,14 +25,19 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
   return parameters;
 }
 
-void add_up(at::Tensor& sum, const at::Tensor& more) { sum = sum.defined() ? sum + more : more; }
+void add_up(at::Tensor& sum, const at::Tensor& more) {
+  if (more.defined()) sum = sum.defined() ? sum + more : more;
+}
 
-// loss + weight x |d loss / d parameters|. The gradient is taken of the scaled loss, so that it
-// does not underflow, and unscaled before its norm.
-void penalise(Setup& setup, std::vector<at::Tensor>& losses) {
-  const auto parameters = setup.network.module->parameters();
+// weight x |d loss / d parameters|, for each loss. The gradient is taken of the scaled loss, so
+// that it does not underflow, and unscaled before its norm.
+std::vector<at::Tensor> penalties_of(Setup& setup, const std::vector<at::Tensor>& losses) {
+  std::vector<at::Tensor> parameters =
+      tensor::without_names(tensor::parameters_once(*setup.network.module));
+  std::erase_if(parameters, [](const at::Tensor& one) { return !one.requires_grad(); });
   GradScaler& scaler = setup.scaler;
-  for (at::Tensor& loss : losses) {
+  std::vector<at::Tensor> penalties;
+  for (const at::Tensor& loss : losses) {
     const at::Tensor scale = scaler.scale(at::ones({}, loss.options().requires_grad(false)));
     const auto gradients = torch::autograd::grad({scaler.scale(loss)}, parameters, {},
                                                  /*retain_graph=*/true, /*create_graph=*/true,
@@ -40,37 +47,75 @@ void penalise(Setup& setup, std::vector<at::Tensor>& losses) {
       if (!gradient.defined()) continue;
       add_up(squares, (gradient.to(loss.scalar_type()) / scale).square().sum());
     }
-    if (squares.defined()) loss = loss + setup.options.gradient_penalty * squares.sqrt();
+    penalties.push_back(squares.defined() ? setup.options.gradient_penalty * squares.sqrt()
+                                          : at::Tensor());
+  }
+  return penalties;
+}
+
+// LibTorch's messages about these name neither loss nor option.
+void check_losses(const std::vector<at::Tensor>& losses) {
+  const auto refuse = [](const char* what, const std::string& seen, const char* accepted) {
+    throw UsageError({.where = "train.Trainer",
+                      .what = what,
+                      .seen = seen,
+                      .accepted = accepted,
+                      .advice = "see TrainerOptions::loss and losses"});
+  };
+  if (losses.empty()) refuse("the batch has no loss", "an empty vector", "one loss or more");
+  for (const at::Tensor& loss : losses) {
+    if (!loss.defined()) refuse("a loss is undefined", "an undefined tensor", "a scalar tensor");
+    if (loss.numel() != 1 || !loss.is_floating_point())
+      refuse("a loss is not one floating point number",
+             c10::str(loss.sizes(), " ", c10::toString(loss.scalar_type())),
+             "the mean over the batch, a scalar tensor");
+    if (!loss.requires_grad())
+      refuse("a loss depends on nothing that is trained", "a tensor without gradient",
+             "a function of parameters that require a gradient");
   }
 }
 
-// The losses of the batch, on a graph. Right answers are added to the step's.
-std::vector<at::Tensor> losses_of(Setup& setup, UnreadStep& step, const data::Batch& batch,
-                                  profile::PhaseTimer& timer, const RepeatOptions& how) {
+// What a batch's forward gives: losses on a graph, and the sums over its answers.
+struct Forward {
+  std::vector<at::Tensor> losses;
+  at::Tensor correct, answers;
+};
+
+Forward forward_of(Setup& setup, const data::Batch& batch, profile::PhaseTimer& timer,
+                   const RepeatOptions& how) {
   const TrainerOptions& options = setup.options;
   if (options.losses) {
     const Autocast region = region_of(setup.precision, options.device, options.op_policy);
-    return options.losses(setup.network, input_for(setup.precision, batch));
+    return {.losses = options.losses(setup.network, input_for(setup.precision, batch))};
   }
   const at::Tensor output =
       forward_in(setup.precision, setup.network, batch, options.device, options.op_policy);
   if (how.after_forward) how.after_forward(output);
   timer.enter(Phase::loss);
-  const at::Tensor loss = options.loss(output, batch.target, options.label_smoothing);
+  Forward result{.losses = {options.loss(output, batch.target, options.label_smoothing)}};
   const at::Tensor right = options.loss.is_right(output, batch.target);
-  if (right.defined()) add_up(step.correct, right.sum());
-  return {loss};
+  if (right.defined()) result.correct = right.sum();
+  result.answers = options.loss.answers(output, batch.target);
+  return result;
 }
 
-// The sum of the losses, without a graph. `sends`: the last backward averages over the ranks.
-at::Tensor forward_and_backward(Setup& setup, UnreadStep& step, const data::Batch& batch,
-                                bool sends, profile::PhaseTimer& timer, const RepeatOptions& how) {
+// The batch's sums, in which the losses are still means. `sends`: the last backward averages over
+// the ranks.
+StepSums forward_and_backward(Setup& setup, const data::Batch& batch, bool sends,
+                              profile::PhaseTimer& timer, const RepeatOptions& how) {
   const TrainerOptions& options = setup.options;
   timer.enter(Phase::forward);
-  std::vector<at::Tensor> losses = losses_of(setup, step, batch, timer, how);
+  auto [losses, correct, answers] = forward_of(setup, batch, timer, how);
+  check_losses(losses);
   timer.enter(Phase::backward);
-  if (options.gradient_penalty > 0) penalise(setup, losses);
-  at::Tensor sum;  // of several losses, detached
+  StepSums sum{.correct = correct, .answers = answers};
+  if (options.gradient_penalty > 0) {
+    const std::vector<at::Tensor> penalties = penalties_of(setup, losses);
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      add_up(sum.judged, losses[i].detach().reshape({}));
+      if (penalties[i].defined()) losses[i] = losses[i] + penalties[i];
+    }
+  }
   for (std::size_t i = 0; i < losses.size(); ++i) {
     const at::Tensor share =
         options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
@@ -79,7 +124,7 @@ at::Tensor forward_and_backward(Setup& setup, UnreadStep& step, const data::Batc
     const bool is_last = i + 1 == losses.size();
     const auto hold = sends && is_last ? nullptr : setup.ranks.hold();
     demi::backward(scaled, {}, /*retain_graph=*/!is_last);
-    add_up(sum, losses[i].detach());
+    add_up(sum.loss, losses[i].detach().reshape({}));
   }
   timer.enter(Phase::other);
   return sum;
@@ -122,9 +167,15 @@ class Exchanged {
 
 at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, bool ends_step,
                      profile::PhaseTimer& timer, const RepeatOptions& how) {
-  at::Tensor loss = forward_and_backward(setup, step, batch, ends_step, timer, how);
-  const int64_t examples = batch.target.size(0);
-  add_up(step.loss, loss * static_cast<double>(examples));
+  StepSums of_batch = forward_and_backward(setup, batch, ends_step, timer, how);
+  const at::Tensor loss = of_batch.loss;
+  const int64_t examples = data::examples_of(batch);
+  for (at::Tensor* mean : {&of_batch.loss, &of_batch.judged})
+    if (mean->defined()) *mean = sum_over(*mean, of_batch.answers, examples);
+  add_up(step.sums.loss, of_batch.loss);
+  add_up(step.sums.judged, of_batch.judged);
+  add_up(step.sums.correct, of_batch.correct);
+  add_up(step.sums.answers, of_batch.answers);
   step.examples += examples;
   return loss;
 }
@@ -132,9 +183,8 @@ at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, b
 at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how) {
   const Exchanged exchanged(setup, how);
   const distributed::LocalBatchNorm local;  // the other ranks do not repeat it
-  UnreadStep unread;
   profile::PhaseTimer timer(setup.options.device);
-  return forward_and_backward(setup, unread, batch, /*sends=*/false, timer, how);
+  return forward_and_backward(setup, batch, /*sends=*/false, timer, how).loss;
 }
 
 std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer) {
@@ -152,7 +202,6 @@ std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer) {
   if (setup.average) setup.average->update(results.back());
   setup.scaler.update();
   for (const auto& optimizer : options.optimizers) optimizer->zero_grad();
-  for (const auto& schedule : setup.schedules) schedule->step();
   return results;
 }
 

@@ -13,12 +13,32 @@
 
 namespace demi::train {
 
+/// Sums over a step's examples, each () on the device; undefined where there is nothing to sum.
+struct StepSums {
+  at::Tensor loss;     // what is recorded
+  at::Tensor judged;   // what a run is judged by, without gradient penalty; undefined: `loss`
+  at::Tensor correct;  // right answers
+  at::Tensor answers;  // that count; undefined: each example does
+};
+
+/// Calls visit(name, sum) for each of them.
+template <class Sums, class Visit>
+void each_sum(Sums& sums, const Visit& visit) {
+  visit("loss", sums.loss);
+  visit("judged", sums.judged);
+  visit("correct", sums.correct);
+  visit("answers", sums.answers);
+}
+
 /// A step whose results the host has not read from the device.
 struct UnreadStep {
   StepMetrics record;
-  at::Tensor loss, correct;         // scalars: sums over the step's examples
+  StepSums sums;
   std::vector<StepResult> results;  // one an optimizer
   int64_t examples = 0;
+
+  /// Whether a batch has been added.
+  bool is_open() const { return sums.loss.defined(); }
 };
 
 /// Forward and backward of one batch, whose sums are added to the step's. Returns the batch's loss,
@@ -30,7 +50,7 @@ at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, b
 /// StepView::repeat.
 at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how);
 
-/// Unscale, clip, step, average, schedule. Gradients are gone after it.
+/// Unscale, clip, step, average. Gradients are gone after it.
 std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer);
 
 }  // namespace demi::train

@@ -29,11 +29,24 @@ std::string complaint_of(const History& history, int64_t bad_steps, const Precis
 
 }  // namespace
 
+bool is_bad(const StepMetrics& step, bool loss_is_finite, const GradScalerOptions& scaling) {
+  if (!loss_is_finite) return true;
+  if (!step.skipped) return false;
+  if (!step.loss_scale) return true;
+  // Another overflow would not lower the scale: it is static, or at its floor.
+  const ScaleState now{.scale = static_cast<float>(*step.loss_scale), .amax_history = {}};
+  return next_state(now, {.found_inf = true}, scaling).scale >= now.scale;
+}
+
 std::optional<std::string> hopeless(const History& history, int64_t bad_in_a_row,
                                     int64_t give_up_after, const Precision& precision) {
   if (give_up_after == 0 || bad_in_a_row == 0) return std::nullopt;
   const int64_t steps = history.steps.back().step;
-  const bool never_good = bad_in_a_row == steps && steps >= kFirstSteps;
+  // A static scale that is too high for the first gradients may do for later ones.
+  const StepMetrics& first =
+      history.steps[history.steps.size() - static_cast<std::size_t>(bad_in_a_row)];
+  const bool is_told_at_once = !first.loss_scale || !std::isfinite(first.loss);
+  const bool never_good = bad_in_a_row == steps && steps >= kFirstSteps && is_told_at_once;
   if (bad_in_a_row < give_up_after && !never_good) return std::nullopt;
   return complaint_of(history, bad_in_a_row, precision);
 }
@@ -42,7 +55,8 @@ std::optional<std::string> ended_badly(const History& history, int64_t bad_in_a_
                                        int64_t give_up_after, const Precision& precision) {
   if (give_up_after == 0 || history.steps.empty()) return std::nullopt;
   const StepMetrics& last = history.steps.back();
-  if (!std::isfinite(last.loss)) return complaint_of(history, bad_in_a_row, precision);
+  if (bad_in_a_row > 0 && !std::isfinite(last.loss))
+    return complaint_of(history, bad_in_a_row, precision);
   if (history.epochs.empty()) return std::nullopt;
   const auto& validation = history.epochs.back().validation;
   if (!validation || std::isfinite(validation->loss)) return std::nullopt;

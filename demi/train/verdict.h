@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "demi/scaler/scale_rule.h"
 #include "demi/train/history.h"
 #include "demi/train/precision.h"
 
@@ -12,6 +13,11 @@ namespace demi::train {
 /// A loss that is NaN or Inf from the first step on is answered after this many: a loss scale that
 /// is still too high overflows the gradients, never the loss, which is read before it is scaled.
 inline constexpr int64_t kFirstSteps = 3;
+
+/// Whether a step is a fault: its loss is NaN or Inf, or it was skipped where no scale is being
+/// found. `loss_is_finite`: of the loss without gradient penalty, which may overflow while the
+/// scale is too high.
+bool is_bad(const StepMetrics& step, bool loss_is_finite, const GradScalerOptions& scaling);
 
 /// Why there is no point in going on after the last of the history's steps, of which the last
 /// `bad_in_a_row` were bad: the first of them, and what to try. None if there is.

@@ -321,7 +321,7 @@ TrainerOptions RunInParts::Work::told() {
   checkpoints.folder = options.checkpoints;
   checkpoints.every = Every::parse(config.checkpoint_every);
   checkpoints.keep_last = config.keep_last;
-  checkpoints.keep_best = options.keep_best;
+  checkpoints.keep_best = options.keep_best && workload.test;
   checkpoints.in_background = options.save_in_background;
   checkpoints.text = {{"demi.config", to_json(config)}};
   checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
