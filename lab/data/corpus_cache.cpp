@@ -140,25 +140,27 @@ uint64_t fingerprint(const fs::path& folder, std::span<const std::string> parts)
   // A sum over files, each hashed by itself (FNV-1a, 64 bits), so that the order of a folder's
   // entries does not matter.
   uint64_t total = 0;
+  const auto add_file = [&](const std::string& name) {
+    uint64_t hash = 0xcbf29ce484222325;
+    const auto add = [&](const void* data, std::size_t bytes) {
+      for (std::size_t i = 0; i < bytes; ++i)
+        hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
+    };
+    add(name.data(), name.size());
+    struct stat file {};
+    if (stat((folder / name).c_str(), &file) == 0)
+      for (const int64_t number : {int64_t{file.st_size}, static_cast<int64_t>(file.st_ino),
+                                   int64_t{file.st_mtim.tv_sec}, int64_t{file.st_mtim.tv_nsec},
+                                   int64_t{file.st_ctim.tv_sec}, int64_t{file.st_ctim.tv_nsec}})
+        add(&number, sizeof number);
+    total += hash;
+  };
   for (const std::string& part : parts) {
     std::error_code code;
+    if (!fs::is_directory(folder / part, code)) add_file(part);
     for (fs::directory_iterator it(folder / part, code), end; !code && it != end;
-         it.increment(code)) {
-      uint64_t hash = 0xcbf29ce484222325;
-      const auto add = [&](const void* data, std::size_t bytes) {
-        for (std::size_t i = 0; i < bytes; ++i)
-          hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
-      };
-      const std::string name = part + "/" + it->path().filename().string();
-      add(name.data(), name.size());
-      struct stat file {};
-      if (stat(it->path().c_str(), &file) == 0)
-        for (const int64_t number : {int64_t{file.st_size}, static_cast<int64_t>(file.st_ino),
-                                     int64_t{file.st_mtim.tv_sec}, int64_t{file.st_mtim.tv_nsec},
-                                     int64_t{file.st_ctim.tv_sec}, int64_t{file.st_ctim.tv_nsec}})
-          add(&number, sizeof number);
-      total += hash;
-    }
+         it.increment(code))
+      add_file(part + "/" + it->path().filename().string());
   }
   return total;
 }

@@ -22,9 +22,10 @@ DEMI_API void write_corpus(const std::filesystem::path& file, const TextCorpus& 
 DEMI_API std::optional<TextCorpus> read_corpus(const std::filesystem::path& file,
                                                uint64_t fingerprint);
 
-/// Changes when a file in one of folder's `parts` is added, removed, renamed, replaced or written:
-/// its size, inode, and the times at which its contents and its inode changed go into it, the last
-/// of which no program can set. What cannot be read is for the reader to report.
+/// Changes when a file in one of folder's `parts`, or a part that is a file itself, is added,
+/// removed, renamed, replaced or written: its size, inode, and the times at which its contents and
+/// its inode changed go into it, the last of which no program can set. What cannot be read is for
+/// the reader to report.
 DEMI_API uint64_t fingerprint(const std::filesystem::path& folder,
                               std::span<const std::string> parts);
 

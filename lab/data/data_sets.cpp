@@ -121,6 +121,12 @@ DataSet cifar100() {
           .advice = "run `demi data get cifar100`"};
 }
 
+std::vector<std::string> imdb_marks() {
+  std::vector<std::string> marks{"train/pos", "train/neg"};
+  marks.insert(marks.end(), imdb_archives().begin(), imdb_archives().end());
+  return marks;
+}
+
 DataSet imdb() {
   return {.name = "imdb",
           .title = "50,000 film reviews, positive or negative (Maas et al. 2011)",
@@ -129,7 +135,7 @@ DataSet imdb() {
           .train_examples = 25'000,
           .test_examples = 25'000,
           .subfolders = {"imdb", "imdb/aclImdb", "aclImdb"},
-          .marks = {"train/pos", "train/neg"},
+          .marks = imdb_marks(),
           .classes = imdb_classes(),
           .mean = {},
           .std = {},

@@ -6,6 +6,7 @@
 #include "lab/data/archive.h"
 #include "lab/data/cifar_layout.h"
 #include "lab/data/fetch.h"
+#include "lab/data/imdb.h"
 #include "lab/data/locate.h"
 #include "lab/data/md5.h"
 #include "lab/data/registry.h"
@@ -32,12 +33,24 @@ void make_folder(const fs::path& folder) {
          .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA_DIR"});
 }
 
+/// The archive that is read there instead of unpacked files, or "".
+fs::path archive_of(const DataSet& set, const fs::path& folder) {
+  switch (set.layout) {
+    case Layout::cifar10:
+      return cifar_archive(folder, cifar_layout(Cifar::ten));
+    case Layout::cifar100:
+      return cifar_archive(folder, cifar_layout(Cifar::hundred));
+    case Layout::imdb:
+      return imdb_archive(folder);
+    default:
+      return {};
+  }
+}
+
 /// An archive of the published name is the published archive, byte for byte: gzip's header is under
 /// no checksum of its own.
 void check_published_sum(const DataSet& set, const fs::path& folder) {
-  if (set.layout != Layout::cifar10 && set.layout != Layout::cifar100) return;
-  const fs::path archive = cifar_archive(
-      folder, cifar_layout(set.layout == Layout::cifar10 ? Cifar::ten : Cifar::hundred));
+  const fs::path archive = archive_of(set, folder);
   for (const Download& download : set.downloads) {
     if (archive.filename() != download.file) continue;
     if (const std::string found = md5_of_file(archive); found != download.md5)

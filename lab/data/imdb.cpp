@@ -6,10 +6,14 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "lab/data/cifar_layout.h"
 #include "lab/data/damage.h"
+#include "lab/data/tar_reader.h"
 
 namespace demi::data {
 namespace {
@@ -43,28 +47,73 @@ std::string read_review(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::vector<std::pair<int64_t, fs::path>> reviews(const fs::path& folder) {
-  std::error_code code;
-  std::vector<std::pair<int64_t, fs::path>> found;
-  for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
-    const int64_t number = review_number(it->path().filename().string());
-    if (number < 0)
-      report_damage({.where = "data.imdb",
-                     .file = it->path(),
-                     .what = "not the name of a review",
-                     .found = it->path().filename().string(),
-                     .expected = "17.txt or 17_9.txt",
-                     .advice = "take the file out of the folder"});
-    found.emplace_back(number, it->path());
-  }
+/// A review that was found, and how it is read.
+struct Review {
+  int64_t number;
+  TextSource source;
+};
+
+int64_t require_review_number(const fs::path& place) {
+  const int64_t number = review_number(place.filename().string());
+  if (number < 0)
+    report_damage({.where = "data.imdb",
+                   .file = place,
+                   .what = "not the name of a review",
+                   .found = place.filename().string(),
+                   .expected = "17.txt or 17_9.txt",
+                   .advice = "take the file out of the folder"});
+  return number;
+}
+
+std::vector<Review> reviews_in(const fs::path& folder, int64_t label, std::error_code& code) {
+  std::vector<Review> found;
+  for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
+    found.push_back({require_review_number(it->path()),
+                     {.read = [file = it->path()] { return read_review(file); },
+                      .label = label,
+                      .place = it->path().string()}});
+  return found;
+}
+
+/// The sources by their numbers, of the folder or the part of an archive that `place` names.
+void add_sources(std::vector<TextSource>& sources, std::vector<Review> found, const fs::path& place,
+                 const std::error_code& code) {
   if (found.empty())
     report_damage({.where = "data.imdb",
-                   .file = folder,
+                   .file = place,
                    .what = "there are no reviews",
-                   .found = code ? code.message() : "an empty folder",
+                   .found = code ? code.message() : "no file there",
                    .expected = "files 0.txt, 1.txt ... or 0_9.txt ...",
                    .advice = "get the set again: demi data get imdb"});
-  std::ranges::sort(found);
+  std::ranges::sort(found, {}, [](const Review& review) {
+    return std::pair(review.number, std::string_view(review.source.place));
+  });
+  for (Review& review : found) sources.push_back(std::move(review.source));
+}
+
+constexpr const char* kSplits[] = {"train", "test"};
+
+/// By the name of their folder, "train/neg".
+std::map<std::string, std::vector<Review>> reviews_of_archive(const fs::path& archive) {
+  std::map<std::string, std::vector<Review>> found;
+  for (const char* split : kSplits)
+    for (const std::string& name : imdb_classes()) found[fs::path(split) / name];
+  TarReader reader(archive);
+  while (archive_entry* entry = reader.next()) {
+    const fs::path member = archive_entry_pathname(entry), folder = member.parent_path();
+    const std::string part = folder.parent_path().filename() / folder.filename();
+    if (archive_entry_filetype(entry) != AE_IFREG || !found.contains(part)) continue;
+    const fs::path place = archive / member;
+    const int64_t number = require_review_number(place);
+    std::string text;
+    reader.content([&](const void* block, std::size_t bytes) {
+      text.append(static_cast<const char*>(block), bytes);
+    });
+    found[part].push_back({number,
+                           {.read = [text = std::move(text)] { return text; },
+                            .label = folder.filename() == imdb_classes()[1] ? 1 : 0,
+                            .place = place.string()}});
+  }
   return found;
 }
 
@@ -75,15 +124,34 @@ const std::vector<std::string>& imdb_classes() {
   return classes;
 }
 
-std::vector<TextSource> imdb_sources(const fs::path& folder, Split split) {
-  std::vector<TextSource> sources;
-  for (std::size_t label = 0; label < imdb_classes().size(); ++label)
-    for (const auto& [number, file] :
-         reviews(folder / (split == Split::train ? "train" : "test") / imdb_classes()[label]))
-      sources.push_back({.read = [file = file] { return read_review(file); },
-                         .label = static_cast<int64_t>(label),
-                         .place = file.string()});
-  return sources;
+const std::vector<std::string>& imdb_archives() {
+  static const std::vector<std::string> archives{"aclImdb_v1.tar.gz", "aclImdb.tar.gz",
+                                                 "aclImdb.tar.xz"};
+  return archives;
+}
+
+fs::path imdb_archive(const fs::path& folder) {
+  if (!first_that_exists(folder, {"train/neg", "train/pos", "test/neg", "test/pos"}).empty())
+    return {};
+  return first_that_exists(folder, imdb_archives());
+}
+
+ImdbReviews imdb_reviews(const fs::path& folder) {
+  const fs::path archive = imdb_archive(folder);
+  auto packed =
+      archive.empty() ? std::map<std::string, std::vector<Review>>() : reviews_of_archive(archive);
+  ImdbReviews all;
+  for (const std::string split : kSplits)
+    for (std::size_t label = 0; label < imdb_classes().size(); ++label) {
+      const fs::path part = fs::path(split) / imdb_classes()[label];
+      const fs::path place = (archive.empty() ? folder : archive) / part;
+      std::error_code code;
+      add_sources(split == "train" ? all.train : all.test,
+                  archive.empty() ? reviews_in(place, static_cast<int64_t>(label), code)
+                                  : std::move(packed[part]),
+                  place, code);
+    }
+  return all;
 }
 
 }  // namespace demi::data

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/data/image_set.h"
 #include "lab/data/text_set.h"
 
 namespace demi::data {
@@ -13,9 +12,20 @@ namespace demi::data {
 /// Names of the classes of the Large Movie Review set, in the order of their labels: neg 0, pos 1.
 DEMI_API const std::vector<std::string>& imdb_classes();
 
-/// The review files of one split of an aclImdb folder (Maas et al. 2011), neg then pos, each by
-/// rising number; both forms of file names, 17.txt and 17_9.txt. Nothing is read yet. Throws
-/// DataError: no such folder, no reviews, a name of another form.
-DEMI_API std::vector<TextSource> imdb_sources(const std::filesystem::path& folder, Split split);
+struct ImdbReviews {
+  std::vector<TextSource> train, test;
+};
+
+/// The reviews of an aclImdb folder (Maas et al. 2011), neg then pos, each by rising number; both
+/// forms of file names, 17.txt and 17_9.txt. Where the folder has no train and no test, an archive
+/// of imdb_archives() in it is read, whole. Of a folder nothing is read yet. Throws DataError: no
+/// such folder, no reviews, a name of another form, a damaged archive.
+DEMI_API ImdbReviews imdb_reviews(const std::filesystem::path& folder);
+
+/// Names under which the whole set lies in one file.
+const std::vector<std::string>& imdb_archives();
+
+/// The archive that is read at `folder`; "" where there is none, or the unpacked set.
+std::filesystem::path imdb_archive(const std::filesystem::path& folder);
 
 }  // namespace demi::data

@@ -87,13 +87,15 @@ TextCorpus load_texts(std::string_view name, const fs::path& data_dir) {
   const DataSet& set = published_set(name);
   if (set.kind != Kind::texts) wrong_kind("data.load_texts", name, "a set of texts: imdb");
   const fs::path folder = find_data_set(name, data_dir);
-  const std::vector<std::string> parts{"train/neg", "train/pos", "test/neg", "test/pos"};
+  std::vector<std::string> parts{"train/neg", "train/pos", "test/neg", "test/pos"};
+  if (const fs::path archive = imdb_archive(folder); !archive.empty())
+    parts = {archive.filename().string()};
   // Before the files are listed and read: a change that comes later makes another fingerprint.
   const uint64_t version = fingerprint(folder, parts);
-  const auto train = imdb_sources(folder, Split::train), test = imdb_sources(folder, Split::test);
   const fs::path cache = corpus_cache(name, folder);
   if (auto cached = read_corpus(cache, version)) return std::move(*cached);
-  TextCorpus corpus = tokenize(train, test, imdb_classes(), std::string(name));
+  const ImdbReviews reviews = imdb_reviews(folder);
+  TextCorpus corpus = tokenize(reviews.train, reviews.test, imdb_classes(), std::string(name));
   try {
     fs::create_directories(cache.parent_path());
     write_corpus(cache, corpus, version);

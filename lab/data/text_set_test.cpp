@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 #include "demi/core/error.h"
+#include "lab/data/cifar_testing.h"
 #include "lab/data/corpus_cache.h"
 #include "lab/data/folder_testing.h"
 #include "lab/data/imdb.h"
@@ -182,6 +184,39 @@ TEST_F(Imdb, NoticesAReplacedReviewOfTheSameSizeAndTime) {
   folder_.write("aclImdb/train/neg/0.txt", "bar");
   fs::last_write_time(review, time);
   EXPECT_EQ(word(), "bar") << "the same file, written";
+}
+
+// As it lies: in the forms of its authors, and of those who pack the folder anew.
+TEST_F(Imdb, ReadsTheArchive) {
+  write_imdb(folder_, "_9.txt");
+  folder_.write("aclImdb/train/urls_pos.txt", "an address");
+  folder_.write("aclImdb/train/unsup/0_0.txt", "without a label");
+  const TextCorpus expected = load_texts("imdb", folder_.path());
+  for (const char* name : {"aclImdb_v1.tar.gz", "imdb/aclImdb.tar.xz"}) {
+    const TestFolder packed;
+    packed.write(name, "");
+    cifar_testing::pack(folder_ / "aclImdb", packed / name, "aclImdb/",
+                        std::string_view(name).ends_with("xz"));
+    for (int twice = 0; twice < 2; ++twice) {  // the second time from the cache
+      const TextCorpus corpus = load_texts("imdb", packed.path());
+      EXPECT_TRUE(at::equal(corpus.train.tokens, expected.train.tokens)) << name;
+      EXPECT_TRUE(at::equal(corpus.train.labels, expected.train.labels)) << name;
+      EXPECT_TRUE(at::equal(corpus.test.tokens, expected.test.tokens)) << name;
+    }
+    std::string bytes = contents(packed / name);
+    bytes[bytes.size() / 2] ^= 1;
+    packed.write(name, bytes);
+    EXPECT_THROW(load_texts("imdb", packed.path()), DataError) << "not from the cache";
+  }
+  std::filesystem::remove_all(folder_ / "aclImdb/test/neg");
+  const TestFolder packed;
+  cifar_testing::pack(folder_ / "aclImdb", packed / "aclImdb.tar.gz", "aclImdb/");
+  try {
+    load_texts("imdb", packed.path());
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("aclImdb.tar.gz/test/neg: there are no reviews"));
+  }
 }
 
 // 56 MB each for the published set.

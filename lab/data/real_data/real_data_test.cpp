@@ -61,10 +61,14 @@ TEST_F(RealCifar, IsTheOneOfItsAuthors) {
   EXPECT_TRUE(at::equal(at::bincount(train.labels), at::full({10}, 5000, at::kLong)));
   EXPECT_TRUE(at::equal(at::bincount(test.labels), at::full({10}, 1000, at::kLong)));
   // The mean that the field uses; its usual std (0.2023 ...) is the mean of single pictures' std.
-  const at::Tensor mean = train.images.to(at::kFloat).mean({0, 2, 3}) / 255;
-  for (int64_t c = 0; c < 3; ++c)
-    EXPECT_NEAR(mean[c].item<double>(), data_set("cifar10").mean[static_cast<std::size_t>(c)],
-                1e-4);
+  const at::Tensor pixels = train.images.to(at::kFloat).div_(255);
+  const at::Tensor mean = pixels.mean({0, 2, 3}), of_pictures = pixels.std({2, 3}).mean(0);
+  const DataSet& set = data_set("cifar10");
+  for (std::size_t c = 0; c < 3; ++c) {
+    const auto channel = static_cast<int64_t>(c);
+    EXPECT_NEAR(mean[channel].item<double>(), set.mean[c], 1e-4);
+    EXPECT_NEAR(of_pictures[channel].item<double>(), set.std[c], 1e-4);
+  }
 }
 
 TEST_F(RealCifar, FilesHaveThePublishedSums) {
@@ -118,6 +122,10 @@ TEST(RealData, ImdbHasTheKnownVocabulary) {
   EXPECT_TRUE(at::equal(again.train.tokens, corpus.train.tokens));
   EXPECT_TRUE(std::ranges::equal(again.vocabulary->words(), corpus.vocabulary->words()));
   EXPECT_EQ(check_data_set("imdb", folder.path()).test_examples, 25'000);
+
+  const TextCorpus as_it_lies = load_texts("imdb", packed.parent_path());
+  EXPECT_TRUE(at::equal(as_it_lies.train.tokens, corpus.train.tokens));
+  EXPECT_TRUE(at::equal(as_it_lies.test.tokens, corpus.test.tokens));
   unsetenv("DEMI_CACHE");
 }
 
