@@ -7,6 +7,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <utility>
+
 #include "demi/core/error.h"
 #include "lab/models/resnet.h"
 
@@ -72,6 +74,20 @@ TEST(Models, RefuseWhatMakesNoSense) {
     EXPECT_THROW(make_model("lstm", {.classes = wrong, .vocabulary = 9}, 0), UsageError) << wrong;
   }
   EXPECT_THROW(parse_pool("first"), UsageError);
+}
+
+TEST(ResNet, SaysWhatBatchNormCannotTrainOn) {
+  const ResNetOptions small{.depths = {1, 1, 1, 1}};
+  ResNetOptions imagenet = small;
+  imagenet.stem = ResNetStem::imagenet;
+  for (auto [options, least] : {std::pair(small, 9), {imagenet, 33}}) {
+    ResNet model(options);
+    EXPECT_THROW(model->forward(at::randn({1, 3, least - 1, least - 1})), UsageError) << least;
+    EXPECT_EQ(model->forward(at::randn({1, 3, least, 1})).size(0), 1) << least;
+    EXPECT_EQ(model->forward(at::randn({2, 3, 1, 1})).size(0), 2) << least;
+    model->eval();
+    EXPECT_EQ(model->forward(at::randn({1, 3, 1, 1})).size(0), 1) << least;
+  }
 }
 
 TEST(ResNet, TrainsEveryParameter) {

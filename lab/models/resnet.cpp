@@ -1,11 +1,15 @@
 #include "lab/models/resnet.h"
 
+#include <fmt/format.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/pooling.h>
 
+#include <algorithm>
+
+#include "demi/core/error.h"
 #include "lab/models/check.h"
 
 namespace demi::models {
@@ -52,7 +56,8 @@ TORCH_MODULE(Block);
 
 }  // namespace
 
-ResNetImpl::ResNetImpl(const ResNetOptions& options) : classifier_(nullptr) {
+ResNetImpl::ResNetImpl(const ResNetOptions& options)
+    : classifier_(nullptr), stride_(options.stem == ResNetStem::imagenet ? 32 : 8) {
   constexpr std::string_view kWhere = "models.ResNet";
   require_positive(kWhere, "channels", options.channels);
   require_positive(kWhere, "classes", options.classes);
@@ -78,6 +83,14 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options) : classifier_(nullptr) {
 }
 
 at::Tensor ResNetImpl::forward(const at::Tensor& images) {
+  // BatchNorm cannot normalise one value by itself.
+  if (is_training() && images.size(0) == 1 && std::max(images.size(2), images.size(3)) <= stride_)
+    throw UsageError(
+        {.where = "models.ResNet",
+         .what = "the last stage has one value a channel, and BatchNorm trains on two or more",
+         .seen = fmt::format("1 picture of {} x {}", images.size(2), images.size(3)),
+         .accepted = fmt::format("2 pictures or more, or above {} x {}", stride_, stride_),
+         .advice = "give a greater --batch-size or --image-size"});
   return classifier_->forward(stages_->forward(stem_->forward(images)).mean({2, 3}));
 }
 

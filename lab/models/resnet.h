@@ -40,6 +40,7 @@ class DEMI_API ResNetImpl : public torch::nn::Module {
  private:
   torch::nn::Sequential stem_, stages_;
   torch::nn::Linear classifier_;
+  int64_t stride_;  // pixels of a picture, across or down, to one of the last stage
 };
 TORCH_MODULE(ResNet);
 
