@@ -26,7 +26,8 @@ std::vector<fs::path> checkpoint_folders(const fs::path& folder) {
   return found;
 }
 
-void say_how_to_go_on(const std::string& command, const fs::path& run_folder) {
+void say_how_to_go_on(const std::string& command, const fs::path& run_folder,
+                      std::string_view when) {
   const auto folders = checkpoint_folders(run_folder / train::kCheckpoints);
   if (folders.empty()) return;
   for (const fs::path& folder : folders) {
@@ -36,7 +37,8 @@ void say_how_to_go_on(const std::string& command, const fs::path& run_folder) {
       note(damaged.what());
     }
   }
-  std::cerr << "go on: demi " << command << " --resume " << run_folder.string() << "\n";
+  std::cerr << "go on" << when << ": demi " << command << " --resume " << run_folder.string()
+            << "\n";
 }
 
 }  // namespace demi::cli

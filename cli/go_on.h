@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace demi::cli {
@@ -11,7 +12,8 @@ namespace demi::cli {
 std::vector<std::filesystem::path> checkpoint_folders(const std::filesystem::path& folder);
 
 /// Names on stderr the last checkpoints in a run's folder, and the line that goes on from them.
-/// Nothing if there is none.
-void say_how_to_go_on(const std::string& command, const std::filesystem::path& run_folder);
+/// Nothing if there is none. `when` says what has to be done first.
+void say_how_to_go_on(const std::string& command, const std::filesystem::path& run_folder,
+                      std::string_view when = {});
 
 }  // namespace demi::cli

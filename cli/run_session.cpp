@@ -117,11 +117,11 @@ void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
 }
 
 // Rank 0 says it. If it has died, the `demi` that started the ranks does; without one, rank 1.
-void RunSession::say_how_to_go_on() const {
+void RunSession::say_how_to_go_on(std::string_view when) const {
   progress_->clear();
-  if (folder_) return cli::say_how_to_go_on(start_.command, folder_->path());
+  if (folder_) return cli::say_how_to_go_on(start_.command, folder_->path(), when);
   if (group_ && group_->rank() == 1 && !told_folder_.empty() && !has_launcher())
-    cli::say_how_to_go_on(start_.command, told_folder_);
+    cli::say_how_to_go_on(start_.command, told_folder_, when);
 }
 
 // A run that ended before its first step leaves nothing that anybody could go on from or look at.
@@ -143,6 +143,9 @@ train::Comparison RunSession::train(const train::CompareOptions& options) {
   train::Comparison result;
   try {
     result = train::compare(options, workload_);
+  } catch (const DataError&) {
+    say_how_to_go_on(" once what is damaged is mended");  // else it ends there again
+    throw;
   } catch (const std::exception&) {
     say_how_to_go_on();
     throw;

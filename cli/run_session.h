@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/start.h"
@@ -64,7 +65,7 @@ class RunSession {
   train::Comparison train(const train::CompareOptions& options);
   void tell_folder();
   void remove_unused_folder();
-  void say_how_to_go_on() const;
+  void say_how_to_go_on(std::string_view when = {}) const;
 
   Start start_;
   train::Config config_;
