@@ -6,9 +6,8 @@
 #include <fstream>
 #include <iterator>
 #include <string_view>
+#include <system_error>
 #include <utility>
-
-#include "lab/data/damage.h"
 
 namespace demi::data {
 namespace {
@@ -36,20 +35,23 @@ std::string_view plural_of(char separator) {
 
 class CsvReader {
  public:
-  CsvReader(const fs::path& file, std::string text, char separator)
-      : file_(file), text_(std::move(text)), separator_(separator) {
-    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;
+  CsvReader(const fs::path& file, std::string text, char separator, const DamageReport& report)
+      : file_(file), text_(std::move(text)), separator_(separator), report_(report) {
+    if (text_.starts_with("\xEF\xBB\xBF")) at_ = first_ = 3;
   }
 
   std::vector<CsvRecord> records() {
     std::vector<CsvRecord> all;
+    std::size_t fields = 0;  // of the first record
     while (at_ < text_.size()) {
-      all.push_back(record());
-      if (all.size() == 1) require_own_separator(all.front());
-      if (all.back().fields.size() != all.front().fields.size())
-        fail("another number of fields than in the first record", all.back().line,
-             fmt::format("{}", all.back().fields.size()),
-             fmt::to_string(all.front().fields.size()));
+      const std::size_t start = at_;
+      CsvRecord next = record();
+      if (start == first_ && has_foreign_separator(next)) return {};
+      if (fields == 0) fields = next.fields.size();
+      if (next.fields.size() != fields && !broken_)
+        damaged("another number of fields than in the first record", next.line,
+                fmt::to_string(next.fields.size()), fmt::to_string(fields));
+      if (!broken_) all.push_back(std::move(next));
     }
     return all;
   }
@@ -59,20 +61,25 @@ class CsvReader {
     return at_ == text_.size() || text_[at_] == '\n' || text_.compare(at_, 2, "\r\n") == 0;
   }
 
-  /// A file of one column whose first line other separators would divide.
-  void require_own_separator(const CsvRecord& first) const {
-    if (first.fields.size() != 1) return;
-    for (const Separator& other : kSeparators)
-      if (other.character != separator_ &&
-          first.fields[0].find(other.character) != std::string::npos)
-        fail("the first line has one column", first.line,
-             fmt::format("{}, with {} in it", first.fields[0], other.plural),
-             fmt::format("columns that are separated by {}", plural_of(separator_)),
-             "save the file with commas as .csv, or with tabs as .tsv");
+  /// Whether there is one column, which another separator would divide.
+  bool has_foreign_separator(const CsvRecord& first) {
+    if (first.fields.size() != 1) return false;
+    for (const Separator& other : kSeparators) {
+      if (other.character == separator_ ||
+          first.fields[0].find(other.character) == std::string::npos)
+        continue;
+      damaged("the first line has one column", first.line,
+              fmt::format("{}, with {} in it", first.fields[0], other.plural),
+              fmt::format("columns that are separated by {}", plural_of(separator_)),
+              "save the file with commas as .csv, or with tabs as .tsv");
+      return true;
+    }
+    return false;
   }
 
   CsvRecord record() {
     CsvRecord record{.fields = {}, .line = line_};
+    broken_ = false;
     for (;;) {
       record.fields.push_back(at_ < text_.size() && text_[at_] == '"' ? quoted() : plain());
       if (at_line_end()) break;
@@ -93,8 +100,10 @@ class CsvReader {
     const int64_t opened = line_;
     std::string field;
     for (++at_;; ++at_) {
-      if (at_ >= text_.size())
-        fail("a quote is never closed", opened, "the end of the file", "a closing quote");
+      if (at_ >= text_.size()) {
+        damaged("a quote is never closed", opened, "the end of the file", "a closing quote");
+        return field;
+      }
       if (text_[at_] == '\n') ++line_;
       if (text_[at_] != '"') {
         field.push_back(text_[at_]);
@@ -105,43 +114,50 @@ class CsvReader {
       }
     }
     ++at_;
-    if (!at_line_end() && text_[at_] != separator_)
-      fail("text after a closing quote", line_, text_.substr(at_, 1),
-           "a separator or the end of the line");
+    if (!at_line_end() && text_[at_] != separator_) {
+      damaged("text after a closing quote", line_, text_.substr(at_, 1),
+              "a separator or the end of the line");
+      while (!at_line_end()) ++at_;
+    }
     return field;
   }
 
-  [[noreturn]] void fail(std::string_view what, int64_t line, std::string found,
-                         std::string expected,
-                         std::string_view advice = "write the file by RFC 4180") const {
-    report_damage({.where = "data.read_csv",
-                   .file = file_,
-                   .what = what,
-                   .place = fmt::format("line {}", line),
-                   .found = std::move(found),
-                   .expected = std::move(expected),
-                   .advice = advice});
+  void damaged(std::string_view what, int64_t line, std::string found, std::string expected,
+               std::string_view advice = "write the file by RFC 4180") {
+    broken_ = true;
+    report_({.where = "data.read_csv",
+             .file = file_,
+             .what = what,
+             .place = fmt::format("line {}", line),
+             .found = std::move(found),
+             .expected = std::move(expected),
+             .advice = advice});
   }
 
   const fs::path& file_;
   std::string text_;
   char separator_;
-  std::size_t at_ = 0;
+  const DamageReport& report_;
+  std::size_t at_ = 0, first_ = 0;
   int64_t line_ = 1;
+  bool broken_ = false;  // the record that is being read
 };
 
 }  // namespace
 
-std::vector<CsvRecord> read_csv(const fs::path& file, char separator) {
+std::vector<CsvRecord> read_csv(const fs::path& file, char separator, const DamageReport& report) {
   std::ifstream in(file, std::ios::binary);
-  if (!fs::is_regular_file(file) || !in)
-    report_damage({.where = "data.read_csv",
-                   .file = file,
-                   .what = "cannot be opened",
-                   .found = "no such file or no permission",
-                   .expected = "a CSV or TSV file"});
+  std::error_code unreadable;
+  if (!fs::is_regular_file(file, unreadable) || !in) {
+    report({.where = "data.read_csv",
+            .file = file,
+            .what = "cannot be opened",
+            .found = "no such file or no permission",
+            .expected = "a CSV or TSV file"});
+    return {};
+  }
   std::string text{std::istreambuf_iterator<char>(in), {}};
-  return CsvReader(file, without_blank_end(std::move(text)), separator).records();
+  return CsvReader(file, without_blank_end(std::move(text)), separator, report).records();
 }
 
 }  // namespace demi::data

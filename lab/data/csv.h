@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "lab/data/damage.h"
 
 namespace demi::data {
 
@@ -19,7 +20,9 @@ struct CsvRecord {
 /// inside of an unquoted field stands for itself, as Python's csv and pandas read it. A byte order
 /// mark and blank lines at the end are skipped. Throws DataError with the line: text after a
 /// closing quote, a quote that is never closed, another number of fields than the first record
-/// has, a first record of one field that other separators divide.
-DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator);
+/// has, a first record of one field that other separators divide. What another `report` is told of
+/// is left out.
+DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator,
+                                         const DamageReport& report = report_damage);
 
 }  // namespace demi::data

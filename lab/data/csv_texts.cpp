@@ -14,24 +14,28 @@
 #include <utility>
 
 #include "lab/data/csv.h"
-#include "lab/data/damage.h"
 
 namespace demi::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const fs::path& file, std::string_view what, int64_t line, std::string found,
-                       std::string expected,
-                       std::string_view advice = "give a file with the columns label and text") {
-  report_damage({.where = "data.read_labelled_texts",
-                 .file = file,
-                 .what = what,
-                 .place = fmt::format("line {}", line),
-                 .found = std::move(found),
-                 .expected = std::move(expected),
-                 .advice = advice});
-}
+/// The file, and who is told of its damage.
+struct Source {
+  const fs::path& file;
+  const DamageReport& report;
+
+  void damaged(std::string_view what, int64_t line, std::string found, std::string expected,
+               std::string_view advice = "give a file with the columns label and text") const {
+    report({.where = "data.read_labelled_texts",
+            .file = file,
+            .what = what,
+            .place = fmt::format("line {}", line),
+            .found = std::move(found),
+            .expected = std::move(expected),
+            .advice = advice});
+  }
+};
 
 std::string without_spaces_around(std::string_view text) {
   const std::size_t first = text.find_first_not_of(' ');
@@ -52,7 +56,8 @@ struct Columns {
   bool heading = false;
 };
 
-Columns columns(const fs::path& file, const CsvRecord& first) {
+/// Nothing if it has been reported that this cannot be told.
+std::optional<Columns> columns(const Source& source, const CsvRecord& first) {
   const auto find =
       [&](std::initializer_list<std::string_view> names) -> std::optional<std::size_t> {
     for (std::size_t i = 0; i < first.fields.size(); ++i)
@@ -61,12 +66,12 @@ Columns columns(const fs::path& file, const CsvRecord& first) {
   };
   const auto label = find({"label", "sentiment", "class", "target"});
   const auto text = find({"text", "review", "sentence"});
-  if (label && text) return {*label, *text, true};
-  if (first.fields.size() != 2)
-    fail(file, "it cannot be told which columns are meant", 1,
-         fmt::format("{} columns without these names", first.fields.size()),
-         "two columns, or a heading with label and text");
-  return {};
+  if (label && text) return Columns{*label, *text, true};
+  if (first.fields.size() == 2) return Columns{};
+  source.damaged("it cannot be told which columns are meant", first.line,
+                 fmt::format("{} columns without these names", first.fields.size()),
+                 "two columns, or a heading with label and text");
+  return std::nullopt;
 }
 
 /// Any number as people and programs write it: 10, +1, -1, 2.50, 1e3. As exact as 64-bit integers.
@@ -78,7 +83,7 @@ std::optional<long double> as_number(std::string_view text) {
   return number && std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
-std::vector<std::string> classes_of(const fs::path& file, std::span<const CsvRecord> records,
+std::vector<std::string> classes_of(const Source& source, std::span<const CsvRecord> records,
                                     std::size_t column) {
   std::map<std::string, int64_t> lines;  // on which each label stands first
   for (const CsvRecord& record : records) lines.emplace(record.fields[column], record.line);
@@ -90,48 +95,73 @@ std::vector<std::string> classes_of(const fs::path& file, std::span<const CsvRec
   std::ranges::sort(classes, {}, value);
   const auto twice = std::ranges::adjacent_find(classes, {}, value);
   if (twice != classes.end())
-    fail(file, "a label that is a number is written in two ways", lines[*std::next(twice)],
-         fmt::format("{} and {}", *twice, *std::next(twice)), "one way for each label",
-         "write it in the same way on all lines");
+    source.damaged("a label that is a number is written in two ways", lines[*std::next(twice)],
+                   fmt::format("{} and {}", *twice, *std::next(twice)), "one way for each label",
+                   "write it in the same way on all lines");
   return classes;
 }
 
 /// A heading of unknown words would be trained on as a text of a class of its own. So without a
 /// known heading the first line's label is a number or stands in another line, too.
-void require_no_heading(const fs::path& file, std::span<const CsvRecord> rows, std::size_t column) {
+void require_no_heading(const Source& source, std::span<const CsvRecord> rows, std::size_t column) {
   const std::string& first = rows[0].fields[column];
   const bool again = std::ranges::any_of(
       rows.subspan(1), [&](const CsvRecord& row) { return row.fields[column] == first; });
   if (!again && !as_number(first))
-    fail(file,
-         "it cannot be told whether the first line is a heading: its label stands nowhere else", 1,
-         first,
-         "a heading of one of label, sentiment, class, target and one of text, review, sentence; "
-         "or two texts or more of each label");
+    source.damaged(
+        "it cannot be told whether the first line is a heading: its label stands nowhere else",
+        rows[0].line, first,
+        "a heading of one of label, sentiment, class, target and one of text, review, sentence; "
+        "or two texts or more of each label");
+}
+
+/// The classes of a training file: those of its labels.
+std::vector<std::string> training_classes(const Source& source, std::span<const CsvRecord> rows,
+                                          const Columns& column) {
+  if (!column.heading) require_no_heading(source, rows, column.label);
+  std::vector<std::string> classes = classes_of(source, rows, column.label);
+  if (classes.size() == 1)
+    source.damaged("all texts have one label", rows[0].line, classes.front(), "two labels or more",
+                   "train on texts of several classes");
+  return classes;
 }
 
 }  // namespace
 
-LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string> classes) {
+LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string> classes,
+                                  const DamageReport& report) {
+  const Source source{file, report};
   const bool tabs = file.extension() == ".tsv" || file.extension() == ".tab";
-  std::vector<CsvRecord> records = read_csv(file, tabs ? '\t' : ',');
-  if (records.empty()) fail(file, "there are no texts", 1, "an empty file", "at least one");
-  const Columns column = columns(file, records[0]);
-  const std::span rows = std::span(records).subspan(column.heading ? 1 : 0);
-  for (CsvRecord& row : rows)
-    row.fields[column.label] = without_spaces_around(row.fields[column.label]);
-  if (rows.empty()) fail(file, "there are no texts", 1, "a heading alone", "at least one");
-  if (classes.empty()) {
-    if (!column.heading) require_no_heading(file, rows, column.label);
-    classes = classes_of(file, rows, column.label);
+  bool whole = true;  // nothing is said twice of a file of which nothing could be read
+  std::vector<CsvRecord> records = read_csv(file, tabs ? '\t' : ',', [&](const Damage& damage) {
+    whole = false;
+    report(damage);
+  });
+  const auto column = records.empty() ? std::nullopt : columns(source, records[0]);
+  if (column && column->heading) records.erase(records.begin());
+  if (records.empty() && whole)
+    source.damaged("there are no texts", 1, column ? "a heading alone" : "an empty file",
+                   "at least one");
+  if (records.empty() || !column) return {.sources = {}, .classes = std::move(classes)};
+  for (CsvRecord& row : records) {
+    std::string& label = row.fields[column->label];
+    label = without_spaces_around(label);
+    if (label.empty())
+      source.damaged("the text has no label", row.line, "nothing but spaces", "a label",
+                     "give it one, or take the line out");
   }
+  std::erase_if(records, [&](const CsvRecord& row) { return row.fields[column->label].empty(); });
+  if (records.empty()) return {.sources = {}, .classes = std::move(classes)};
+  if (classes.empty()) classes = training_classes(source, records, *column);
   std::vector<TextSource> sources;
-  for (CsvRecord& row : rows) {
-    const auto label = std::ranges::find(classes, row.fields[column.label]);
-    if (label == classes.end())
-      fail(file, "a label is unknown", row.line, row.fields[column.label],
-           fmt::format("{}", fmt::join(classes, ", ")));
-    sources.push_back({.read = [text = std::move(row.fields[column.text])] { return text; },
+  for (CsvRecord& row : records) {
+    const auto label = std::ranges::find(classes, row.fields[column->label]);
+    if (label == classes.end()) {
+      source.damaged("a label is unknown", row.line, row.fields[column->label],
+                     fmt::format("{}", fmt::join(classes, ", ")));
+      continue;
+    }
+    sources.push_back({.read = [text = std::move(row.fields[column->text])] { return text; },
                        .label = label - classes.begin(),
                        .place = fmt::format("{}, line {}", file.string(), row.line)});
   }

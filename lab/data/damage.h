@@ -1,8 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
+
+#include "demi/core/export.h"
 
 namespace demi::data {
 
@@ -17,6 +20,11 @@ struct Damage {
   std::string_view advice = "get an undamaged copy of the file";
 };
 
-[[noreturn]] void report_damage(const Damage& damage);
+/// Throws the DataError.
+[[noreturn]] DEMI_API void report_damage(const Damage& damage);
+
+/// Who is told of damage. Readers that are given one other than report_damage leave out what is
+/// damaged and read on, so that all of it is found in one pass.
+using DamageReport = std::function<void(const Damage&)>;
 
 }  // namespace demi::data

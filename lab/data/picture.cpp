@@ -6,9 +6,10 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "demi/core/error.h"
-#include "lab/data/damage.h"
 #include "lab/data/picture_decoder.h"
 
 namespace demi::data {
@@ -17,16 +18,10 @@ namespace {
 constexpr std::string_view kReadPicture = "data.read_picture";
 constexpr std::string_view kJpeg = "\xff\xd8\xff", kPng = "\x89PNG\r\n\x1a\n";
 
-std::string bytes_of(const std::filesystem::path& file) {
+std::optional<std::string> bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
-  if (!in)
-    report_damage({.where = kReadPicture,
-                   .file = file,
-                   .what = "cannot be opened",
-                   .found = std::strerror(errno),
-                   .expected = "a picture",
-                   .advice = "mend the permissions, or take the file out of the folder"});
-  return {std::istreambuf_iterator<char>(in), {}};
+  if (!in) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(in), {}};
 }
 
 std::string first_bytes(std::string_view bytes) {
@@ -53,23 +48,29 @@ std::string picture_formats() {
   return formats;
 }
 
-at::Tensor read_picture(const std::filesystem::path& file) {
-  const std::string bytes = bytes_of(file);
-  const bool jpeg = bytes.starts_with(kJpeg), png = bytes.starts_with(kPng);
+at::Tensor read_picture(const std::filesystem::path& file, const DamageReport& report) {
+  const auto damaged = [&](std::string_view what, std::string found, std::string expected,
+                           std::string_view advice =
+                               "get an undamaged copy of the file, or take it out of the folder") {
+    report({.where = kReadPicture,
+            .file = file,
+            .what = what,
+            .found = std::move(found),
+            .expected = std::move(expected),
+            .advice = advice});
+    return at::Tensor();
+  };
+  const std::optional<std::string> bytes = bytes_of(file);
+  if (!bytes)
+    return damaged("cannot be opened", std::strerror(errno), "a picture",
+                   "mend the permissions, or take the file out of the folder");
+  const bool jpeg = bytes->starts_with(kJpeg), png = bytes->starts_with(kPng);
   if (!jpeg && !png)
-    report_damage({.where = kReadPicture,
-                   .file = file,
-                   .what = "not a picture",
-                   .found = first_bytes(bytes),
-                   .expected = "JPEG (ff d8 ff) or PNG (89 50 4e 47)"});
-  Decoded decoded = jpeg ? decode_jpeg(bytes) : decode_png(bytes);
+    return damaged("not a picture", first_bytes(*bytes), "JPEG (ff d8 ff) or PNG (89 50 4e 47)");
+  Decoded decoded = jpeg ? decode_jpeg(*bytes) : decode_png(*bytes);
   if (!decoded.picture.defined())
-    report_damage({.where = kReadPicture,
-                   .file = file,
-                   .what = fmt::format("the {} is damaged", jpeg ? "JPEG" : "PNG"),
-                   .found = decoded.damage,
-                   .expected = "a whole picture",
-                   .advice = "get an undamaged copy of the file, or take it out of the folder"});
+    return damaged(jpeg ? "the JPEG is damaged" : "the PNG is damaged", decoded.damage,
+                   "a whole picture");
   return std::move(decoded.picture);
 }
 

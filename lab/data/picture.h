@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "lab/data/damage.h"
 
 namespace demi::data {
 
@@ -14,9 +15,10 @@ namespace demi::data {
 /// they stand in the file (no gamma), the upper 8 of 16 bits, grey three times, CMYK and YCCK
 /// converted as Adobe writes them, transparency left out, EXIF's orientation not applied. The
 /// content tells the format, not the name. Throws DataError with the path for a file that cannot be
-/// opened, is truncated, damaged or no picture, and UsageError if this build has no decoder for
-/// it.
-DEMI_API at::Tensor read_picture(const std::filesystem::path& file);
+/// opened, is truncated, damaged or no picture (with another `report`: undefined), and UsageError
+/// if this build has no decoder for it.
+DEMI_API at::Tensor read_picture(const std::filesystem::path& file,
+                                 const DamageReport& report = report_damage);
 
 /// What read_picture can decode in this build: "JPEG, PNG".
 DEMI_API std::string picture_formats();

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
+#include <system_error>
 
-#include "lab/data/damage.h"
+#include "lab/data/tokenizer.h"
 
 namespace demi::data {
 namespace {
@@ -24,19 +26,33 @@ bool is_picture(const fs::path& path) {
   return !is_hidden(path) && (ending == ".jpg" || ending == ".jpeg" || ending == ".png");
 }
 
-std::vector<std::string> class_folders(const fs::path& folder) {
+bool is_utf8(std::string_view text) {
+  return BasicEnglish()(text, [](std::string_view) {}) == BasicEnglish::npos;
+}
+
+std::vector<std::string> class_folders(const fs::path& folder, const DamageReport& report) {
   std::vector<std::string> names;
-  std::error_code code;
-  for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
-    if (it->is_directory() && !is_hidden(it->path())) names.push_back(it->path().filename());
+  std::error_code code, unreadable;
+  for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
+    if (!it->is_directory(unreadable) || is_hidden(it->path())) continue;
+    names.push_back(it->path().filename());
+    if (is_utf8(names.back())) continue;
+    report({.where = kReadFolder,
+            .file = it->path(),
+            .what = "the name of the class is not UTF-8",
+            .found = names.back(),
+            .expected = "a name that reports and files can hold",
+            .advice = "give the folder another name"});
+    names.pop_back();
+  }
   if (names.empty())
-    report_damage({.where = kReadFolder,
-                   .file = folder,
-                   .what = "there are no classes",
-                   .found = code ? code.message() : "no folder in it",
-                   .expected = std::string(kLayout),
-                   .advice = "name the folder above the classes, or above train and val, with "
-                             "--data-dir"});
+    report({.where = kReadFolder,
+            .file = folder,
+            .what = "there are no classes",
+            .found = code ? code.message() : "no folder in it",
+            .expected = std::string(kLayout),
+            .advice = "name the folder above the classes, or above train and val, with "
+                      "--data-dir"});
   std::ranges::sort(names);
   return names;
 }
@@ -45,85 +61,105 @@ bool begins_with(const fs::path& path, const fs::path& start) {
   return std::ranges::mismatch(path, start).in2 == start.end();
 }
 
-/// A link to a folder above it would give the pictures there, those of other classes too, again and
-/// again under this class.
-void require_no_circle(const fs::path& link, const fs::path& class_folder) {
+/// Whether a link in a class leads to a folder above itself: it would give the pictures there,
+/// those of other classes too, again and again under this class.
+bool leads_above(const fs::path& link, const fs::path& class_folder) {
   std::error_code code;
   const fs::path target = fs::canonical(link, code);
-  if (code) return;
-  for (fs::path above = link.parent_path();; above = above.parent_path()) {
-    if (begins_with(fs::canonical(above, code), target))
-      report_damage({.where = kReadFolder,
-                     .file = link,
-                     .what = "the link leads to a folder above it",
-                     .found = target.string(),
-                     .expected = "links to pictures, and to folders elsewhere",
-                     .advice = "take the link away"});
-    if (above == class_folder) return;
+  for (fs::path above = link; !code && above != class_folder;) {
+    above = above.parent_path();
+    if (begins_with(fs::canonical(above, code), target)) return true;
   }
+  return false;
 }
 
-std::vector<fs::path> pictures_below(const fs::path& folder) {
+std::vector<fs::path> pictures_below(const fs::path& folder, const DamageReport& report) {
   std::vector<fs::path> files;
-  std::error_code code;
+  std::error_code code, unreadable;
   const auto links = fs::directory_options::follow_directory_symlink;
   for (fs::recursive_directory_iterator it(folder, links, code), end; !code && it != end;
        it.increment(code)) {
-    const bool is_folder = it->is_directory(code);
-    if (is_folder && it->is_symlink()) require_no_circle(it->path(), folder);
+    const bool is_folder = it->is_directory(unreadable);
+    if (is_folder && it->is_symlink(unreadable) && leads_above(it->path(), folder)) {
+      report({.where = kReadFolder,
+              .file = it->path(),
+              .what = "the link leads to a folder above it",
+              .found = fs::read_symlink(it->path(), unreadable).string(),
+              .expected = "links to pictures, and to folders elsewhere",
+              .advice = "take the link away"});
+      it.disable_recursion_pending();
+    }
     if (is_picture(it->path()) && !is_folder) files.push_back(it->path());
   }
   if (code || files.empty())
-    report_damage({.where = kReadFolder,
-                   .file = folder,
-                   .what = "the class has no pictures",
-                   .found = code ? code.message() : "no .jpg, .jpeg or .png file",
-                   .expected = std::string(kLayout),
-                   .advice = "put pictures there, or take the folder away"});
+    report({.where = kReadFolder,
+            .file = folder,
+            .what = code ? "the class cannot be read" : "the class has no pictures",
+            .found = code ? code.message() : "no .jpg, .jpeg or .png file",
+            .expected = std::string(kLayout),
+            .advice = "put pictures there, or take the folder away"});
   std::ranges::sort(files);
   return files;
 }
 
-int64_t class_of(const fs::path& folder, const std::string& name,
-                 const std::vector<std::string>& classes) {
+std::optional<int64_t> class_of(const fs::path& folder, const std::string& name,
+                                const std::vector<std::string>& classes,
+                                const DamageReport& report) {
   const auto found = std::ranges::find(classes, name);
   if (found != classes.end()) return found - classes.begin();
-  report_damage({.where = kReadFolder,
-                 .file = folder / name,
-                 .what = "the class is not among those that are trained on",
-                 .found = name,
-                 .expected = fmt::format("{}", fmt::join(classes, ", ")),
-                 .advice = "train and test folders must have the same classes"});
+  report({.where = kReadFolder,
+          .file = folder / name,
+          .what = "the class is not among those that are trained on",
+          .found = name,
+          .expected = fmt::format("{}", fmt::join(classes, ", ")),
+          .advice = "train and test folders must have the same classes"});
+  return std::nullopt;
+}
+
+/// All pictures of one class are learned from the first step on, to an accuracy of 100 %.
+void require_two_classes(const fs::path& folder, const PictureFolder& train,
+                         const DamageReport& report) {
+  if (train.classes.size() != 1) return;
+  report({.where = "data.find_picture_folders",
+          .file = folder,
+          .what = "all pictures have one class",
+          .found = train.classes.front(),
+          .expected = std::string(kLayout) + ", two classes or more",
+          .advice = "add a folder for each other class; if the classes are elsewhere, name the "
+                    "folder above them with --data-dir"});
 }
 
 }  // namespace
 
-PictureFolder read_picture_folder(const fs::path& folder, const std::vector<std::string>& classes) {
-  const std::vector<std::string> found = class_folders(folder);
+PictureFolder read_picture_folder(const fs::path& folder, const std::vector<std::string>& classes,
+                                  const DamageReport& report) {
+  const std::vector<std::string> found = class_folders(folder, report);
   PictureFolder result{.files = {},
                        .labels = {},
                        .classes = classes.empty() ? found : classes,
                        .name = folder.string()};
   std::vector<int64_t> labels;
   for (const std::string& name : found) {
-    const int64_t label = class_of(folder, name, result.classes);
-    for (fs::path& file : pictures_below(folder / name)) {
+    const auto label = class_of(folder, name, result.classes, report);
+    if (!label) continue;
+    for (fs::path& file : pictures_below(folder / name, report)) {
       result.files.push_back(std::move(file));
-      labels.push_back(label);
+      labels.push_back(*label);
     }
   }
   result.labels = at::tensor(labels, at::kLong);
   return result;
 }
 
-PictureFolders find_picture_folders(const fs::path& folder) {
+PictureFolders find_picture_folders(const fs::path& folder, const DamageReport& report) {
   std::error_code unreadable;
-  if (!fs::is_directory(folder / "train", unreadable))
-    return {.train = read_picture_folder(folder), .test = {}};
-  PictureFolders result{.train = read_picture_folder(folder / "train"), .test = {}};
+  const bool parts = fs::is_directory(folder / "train", unreadable);
+  PictureFolders result{.train = read_picture_folder(parts ? folder / "train" : folder, {}, report),
+                        .test = {}};
+  require_two_classes(parts ? folder / "train" : folder, result.train, report);
   for (const char* name : {"val", "valid", "validation", "test"})
-    if (!result.test && fs::is_directory(folder / name, unreadable))
-      result.test = read_picture_folder(folder / name, result.train.classes);
+    if (parts && !result.test && fs::is_directory(folder / name, unreadable))
+      result.test = read_picture_folder(folder / name, result.train.classes, report);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "lab/data/damage.h"
 
 namespace demi::data {
 
@@ -22,9 +23,12 @@ struct PictureFolder {
 
 /// Lists the .jpg, .jpeg and .png files (in any case) of a folder; nothing is decoded. Hidden files
 /// and other endings are passed over. With `classes` the labels follow these, and a folder of
-/// another name is refused. Throws DataError: no such folder, no class, a class without a picture.
+/// another name is refused. Throws DataError: no such folder, no class, a class without a picture,
+/// a class whose name is not UTF-8, a link that leads to a folder above it. What another `report`
+/// is told of is left out.
 DEMI_API PictureFolder read_picture_folder(const std::filesystem::path& folder,
-                                           const std::vector<std::string>& classes = {});
+                                           const std::vector<std::string>& classes = {},
+                                           const DamageReport& report = report_damage);
 
 struct PictureFolders {
   PictureFolder train;
@@ -32,7 +36,9 @@ struct PictureFolders {
 };
 
 /// FOLDER/train and FOLDER/val (or valid, validation, test); if there is no FOLDER/train, FOLDER
-/// itself holds the classes and there is nothing to test on. Throws as read_picture_folder.
-DEMI_API PictureFolders find_picture_folders(const std::filesystem::path& folder);
+/// itself holds the classes and there is nothing to test on. Throws as read_picture_folder, and for
+/// one class alone.
+DEMI_API PictureFolders find_picture_folders(const std::filesystem::path& folder,
+                                             const DamageReport& report = report_damage);
 
 }  // namespace demi::data

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "demi/core/error.h"
 #include "demi/data/philox.h"
+#include "lab/data/damage.h"
 #include "lab/data/picture.h"
 
 namespace demi::data {
@@ -104,7 +106,14 @@ PictureLoader::PictureLoader(PictureFolder folder, PictureLoaderOptions options)
 
 // (1, 3, size, size) uint8
 at::Tensor PictureLoader::picture(int64_t file, int64_t epoch, int64_t item) const {
-  const at::Tensor whole = read_picture(folder_.files[static_cast<std::size_t>(file)]);
+  // Where one is damaged others may be: each would end another run.
+  const at::Tensor whole =
+      read_picture(folder_.files[static_cast<std::size_t>(file)], [](Damage damage) {
+        const std::string advice =
+            std::string(damage.advice) + "; demi data check FOLDER lists all that are damaged";
+        damage.advice = advice;
+        report_damage(damage);
+      });
   const uint64_t seed = options_.order.seed;
   at::Tensor result;
   if (options_.least_area < 1) {

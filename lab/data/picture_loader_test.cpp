@@ -161,6 +161,7 @@ TEST_F(PictureLoaderTest, ADamagedFileIsNamedFromAnyThread) {
       said = error.what();
     }
     EXPECT_THAT(said, HasSubstr((folder_ / "b/9.png").string()));
+    EXPECT_THAT(said, HasSubstr("demi data check FOLDER lists all"));
   }
 }
 

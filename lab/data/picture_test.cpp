@@ -189,6 +189,25 @@ TEST(PictureFolder, ALinkToAFolderAboveIsRefused) {
   EXPECT_THAT(link("../dog", "train/cat/dogs"), HasSubstr("a folder above")) << "a ring of two";
 }
 
+TEST(PictureFolder, OneClassIsNotTrainedOn) {
+  const TestFolder folder;
+  folder.write("train/cat/a.jpg", "x");
+  folder.write("val/cat/a.jpg", "x");
+  EXPECT_THAT(
+      folder_refusal(folder.path()),
+      AllOf(HasSubstr((folder / "train").string()), HasSubstr("all pictures have one class"),
+            HasSubstr("seen: cat"), HasSubstr("add a folder for each other class")));
+  EXPECT_THAT(folder_refusal(folder / "train"), HasSubstr("all pictures have one class"));
+  folder.write("train/dog/a.jpg", "x");
+  EXPECT_EQ(folder_refusal(folder.path()), "no DataError") << "of testing one is enough";
+}
+
+TEST(PictureFolder, ANameThatIsNoUtf8IsRefused) {
+  const TestFolder folder;
+  for (const char* name : {"cat/a.jpg", "dog/a.jpg", "p\xff/a.jpg"}) folder.write(name, "x");
+  EXPECT_THAT(folder_refusal(folder.path()), HasSubstr("the name of the class is not UTF-8"));
+}
+
 TEST(PictureFolder, WhatIsMissingIsNamed) {
   const TestFolder folder;
   EXPECT_THAT(folder_refusal(folder / "nowhere"),
@@ -199,6 +218,7 @@ TEST(PictureFolder, WhatIsMissingIsNamed) {
   EXPECT_THAT(folder_refusal(folder.path()),
               AllOf(HasSubstr("train/dog"), HasSubstr("no pictures")));
   folder.write("train/dog/a.jpg", "x");
+  EXPECT_EQ(folder_refusal(folder.path()), "no DataError");
   folder.write("val/bird/a.jpg", "x");
   EXPECT_THAT(folder_refusal(folder.path()), AllOf(HasSubstr("bird"), HasSubstr("cat, dog")));
 }

@@ -9,7 +9,6 @@
 #include "lab/data/cifar.h"
 #include "lab/data/corpus_cache.h"
 #include "lab/data/csv_texts.h"
-#include "lab/data/damage.h"
 #include "lab/data/idx.h"
 #include "lab/data/imdb.h"
 #include "lab/data/locate.h"
@@ -108,13 +107,6 @@ TextCorpus load_texts(std::string_view name, const fs::path& data_dir) {
 
 TextCorpus load_text_files(const fs::path& train, const fs::path& test) {
   const LabelledTexts first = read_labelled_texts(train);
-  if (first.classes.size() < 2)
-    report_damage({.where = "data.load_text_files",
-                   .file = train,
-                   .what = "all texts have one label",
-                   .found = first.classes.front(),
-                   .expected = "two labels or more",
-                   .advice = "train on texts of several classes"});
   const LabelledTexts second = read_labelled_texts(test, first.classes);
   return tokenize(first.sources, second.sources, first.classes, train.stem().string());
 }

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/data/kind.h"
+
+namespace demi::data {
+
+/// Something that training would refuse, one day in the middle of an epoch.
+struct Finding {
+  std::string place;  // a file, or a file and a line
+  std::string what, seen, advice;
+};
+
+/// Pictures of the same bytes, or equal texts.
+struct Repeated {
+  std::vector<std::string> places;  // two or more
+  bool in_both_parts = false;       // what is trained on is tested on
+  bool of_several_classes = false;
+};
+
+/// What is in a folder of pictures or in files of texts, and what is wrong with it.
+struct FilesCheck {
+  struct Part {
+    std::string place;
+    std::vector<int64_t> of_class;  // examples, by class
+    DEMI_API int64_t examples() const;
+  };
+
+  Kind kind = Kind::pictures;
+  std::vector<std::string> classes;  // those of train
+  std::vector<Part> parts;           // train, and what is tested on if there is any
+  std::vector<Finding> damaged;
+  std::vector<Repeated> repeated;
+  std::vector<std::string> notes;  // what is trained on, yet odd: a class of one part alone
+};
+
+/// Files read, files in all.
+using CheckProgress = std::function<void(int64_t done, int64_t all)>;
+
+/// Finds the classes as training does and decodes every picture, on LibTorch's threads. Where
+/// training ends at the first damage, this goes on and lists all. `progress` is called from one
+/// thread at a time. Throws UsageError if this build cannot decode a picture.
+DEMI_API FilesCheck check_pictures(const std::filesystem::path& folder,
+                                   const CheckProgress& progress = {});
+
+/// The same for CSV or TSV files of texts; `test` may be empty.
+DEMI_API FilesCheck check_texts(const std::filesystem::path& train,
+                                const std::filesystem::path& test = {});
+
+}  // namespace demi::data
