@@ -8,9 +8,14 @@
 #ifdef DEMI_C10D
 #include <ATen/core/ivalue.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -245,9 +250,32 @@ std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
   }
 }
 
+namespace {
+
+// On the loopback interface alone: the store asks nobody who he is.
+int listening_socket() {
+  const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (made >= 0 && ::bind(made, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+      ::listen(made, SOMAXCONN) == 0)
+    return made;
+  const int error = errno;
+  if (made >= 0) ::close(made);
+  throw DeviceError({kStart, "no port can be opened", std::strerror(error),
+                     "a free port of this machine", "ss -ltn shows those that are taken"});
+}
+
+}  // namespace
+
 ServedStore serve_store() {
   c10d::TCPStoreOptions options;
-  options.port = 0;
+  options.masterListenFd = listening_socket();  // TCPStore closes it
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  ::getsockname(*options.masterListenFd, reinterpret_cast<sockaddr*>(&address), &size);
+  options.port = ntohs(address.sin_port);
   options.isServer = true;
   options.waitWorkers = false;
   const BlocksSigpipe in_its_threads;

@@ -19,7 +19,8 @@ namespace demi::distributed {
 /// TCPStore. `serve`: this process opens the port. Waits until the store answers.
 DEMI_API std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
                                           std::chrono::milliseconds timeout);
-/// A TCPStore that this process serves on a port that the system chooses, for ranks that it starts.
+/// A TCPStore that this process serves on a port of 127.0.0.1 that the system chooses, for ranks
+/// that it starts. Other machines do not reach it.
 struct ServedStore {
   std::shared_ptr<Store> store;
   int port = 0;

@@ -62,7 +62,17 @@ std::string required(const Variables& variables, const std::string& name, const 
   return *value;
 }
 
+// srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE too. Slurm's own variables do not come first, since
+// MPICH's mpiexec starts its proxies by srun: SLURM_PROCID is then that of a machine.
+bool is_sruns(const Launcher& launcher, const Variables& variables) {
+  if (std::string_view(launcher.rank) != "PMI_RANK") return false;
+  const auto rank = variables(launcher.rank), size = variables(launcher.world_size);
+  return rank && size && rank == variables("SLURM_PROCID") &&
+         size == variables("SLURM_STEP_NUM_TASKS");
+}
+
 bool is_used(const Launcher& launcher, const Variables& variables) {
+  if (is_sruns(launcher, variables)) return false;
   const bool rank = variables(launcher.rank).has_value();
   const bool world_size = variables(launcher.world_size).has_value();
   return launcher.needs_both ? rank && world_size : rank || world_size;
@@ -187,7 +197,6 @@ StoreAddress read_store_address(const Variables& variables, const Ranks& ranks) 
   address.served_by_agent = is_true(variables("TORCHELASTIC_USE_AGENT_STORE"));
   if (address.served_by_agent) {
     address.named += ", TORCHELASTIC_USE_AGENT_STORE=True";
-    address.run = variables("TORCHELASTIC_RESTART_COUNT").value_or("0");
   }
   return address;
 }

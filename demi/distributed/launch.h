@@ -27,7 +27,8 @@ struct Ranks {
   std::string named;  // "RANK=1, WORLD_SIZE=4": which variables said so, and what
 };
 
-/// The first launcher in the order above. Without any of the variables: one rank. Throws
+/// The first launcher in the order above. PMI_RANK and PMI_SIZE that equal srun's are srun's
+/// (--mpi=pmi2). Without any of the variables: one rank. Throws
 /// DeviceError for a variable that is missing, is no number or is out of range, and where two
 /// launchers contradict each other (one that started a single task is passed over).
 DEMI_API Ranks read_ranks(const Variables& variables);
@@ -42,7 +43,6 @@ struct StoreAddress {
   int port = 0;
   /// torchrun's agent serves the store already (TORCHELASTIC_USE_AGENT_STORE).
   bool served_by_agent = false;
-  std::string run;    // different for each restart under one agent
   std::string named;  // "MASTER_ADDR=node1, MASTER_PORT=29500"
 };
 

@@ -89,6 +89,41 @@ TEST(Ranks, OfALauncherInsideAnother) {
             1);
 }
 
+// srun --mpi=pmi2 sets PMI's two as well, to its own ranks: an address comes from Slurm then.
+TEST(Ranks, OfSrunWithPmi2) {
+  const Values values{{"PMI_RANK", "1"},      {"PMI_SIZE", "4"},
+                      {"SLURM_PROCID", "1"},  {"SLURM_STEP_NUM_TASKS", "4"},
+                      {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NODELIST", "node[1-2]"},
+                      {"SLURM_JOB_ID", "12"}};
+  const Ranks ranks = read_ranks(of(values));
+  EXPECT_EQ(ranks.launcher, "srun");
+  EXPECT_EQ(ranks.rank, 1);
+  EXPECT_EQ(ranks.world_size, 4);
+  EXPECT_EQ(ranks.local_rank, 1);
+  const StoreAddress address = read_store_address(of(values), ranks);
+  EXPECT_EQ(address.host, "node1");
+  EXPECT_EQ(address.port, 20012);
+}
+
+// MPICH's mpiexec starts one proxy a machine by srun, and the proxies start the ranks: Slurm's are
+// those of the proxies.
+TEST(Ranks, OfMpichBelowSrun) {
+  const Values one_machine{{"PMI_RANK", "3"},        {"PMI_SIZE", "4"},
+                           {"MPI_LOCALRANKID", "3"}, {"SLURM_PROCID", "0"},
+                           {"SLURM_LOCALID", "0"},   {"SLURM_STEP_NUM_TASKS", "1"}};
+  const Ranks ranks = read_ranks(of(one_machine));
+  EXPECT_EQ(ranks.launcher, "mpirun");
+  EXPECT_EQ(ranks.rank, 3);
+  EXPECT_EQ(ranks.world_size, 4);
+  EXPECT_EQ(ranks.local_rank, 3);
+  // Two proxies: two launchers of several processes that contradict each other.
+  EXPECT_THAT(ranks_error({{"PMI_RANK", "3"},
+                           {"PMI_SIZE", "4"},
+                           {"SLURM_PROCID", "1"},
+                           {"SLURM_STEP_NUM_TASKS", "2"}}),
+              AllOf(HasSubstr("PMI_RANK=3, PMI_SIZE=4"), HasSubstr("SLURM_PROCID=1")));
+}
+
 TEST(Ranks, WrongVariablesAreNamed) {
   EXPECT_THAT(ranks_error({{"RANK", "1"}}),
               AllOf(HasSubstr("RANK=1"), HasSubstr("WORLD_SIZE is not set")));
@@ -124,13 +159,11 @@ TEST(StoreAddress, OfTorchrun) {
                       {"WORLD_SIZE", "2"},
                       {"MASTER_ADDR", "node1"},
                       {"MASTER_PORT", "29501"},
-                      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                      {"TORCHELASTIC_RESTART_COUNT", "3"}};
+                      {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
   const StoreAddress address = read_store_address(of(values), read_ranks(of(values)));
   EXPECT_EQ(address.host, "node1");
   EXPECT_EQ(address.port, 29501);
   EXPECT_TRUE(address.served_by_agent);
-  EXPECT_EQ(address.run, "3");
 }
 
 TEST(StoreAddress, OfSrun) {

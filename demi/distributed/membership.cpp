@@ -20,21 +20,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-std::string sign_key(int rank) { return fmt::format("sign/{}", rank); }
-std::string joined_key(int rank) { return fmt::format("joined/{}", rank); }
 constexpr const char* kLeft = "left_count";
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 constexpr const char* kFinding = "finding";
 constexpr const char* kSuspicion = "suspicion";
 std::string suspicion_key(int rank) { return fmt::format("suspicion/{}", rank); }
-
-// "rank 2", "ranks 1, 3", "ranks 0 to 6"
-std::string ranks_text(const std::vector<int>& ranks) {
-  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
-  const bool run = ranks.size() > 2 && ranks.back() - ranks.front() + 1 == std::ssize(ranks);
-  return run ? fmt::format("ranks {} to {}", ranks.front(), ranks.back())
-             : fmt::format("ranks {}", fmt::join(ranks, ", "));
-}
 
 std::vector<std::string> keys(int world_size, std::string (*key)(int)) {
   std::vector<std::string> all;
@@ -45,6 +35,15 @@ std::vector<std::string> keys(int world_size, std::string (*key)(int)) {
 double seconds(milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
 
 }  // namespace
+
+std::string sign_key(int rank) { return fmt::format("sign/{}", rank); }
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
+  const bool run = ranks.size() > 2 && ranks.back() - ranks.front() + 1 == std::ssize(ranks);
+  return run ? fmt::format("ranks {} to {}", ranks.front(), ranks.back())
+             : fmt::format("ranks {}", fmt::join(ranks, ", "));
+}
 
 std::string Sign::text() const {
   return fmt::format("{} {} {}", has_left ? "left" : "here", count, collectives);
@@ -97,12 +96,13 @@ struct Membership::State {
   std::function<void()> on_finding;
 
   std::atomic<std::int64_t> collectives{0};
+  std::atomic<bool> has_met{false};
   mutable std::mutex mutex;
   std::condition_variable changed;
   bool leaves = false, ended = false;
   std::optional<std::string> suspicion;         // a collective of this rank failed: its error
   std::optional<Clock::time_point> look_began;  // while the thread looks
-  std::optional<std::string> finding;
+  std::optional<std::string> reported, finding;
 
   // Of the thread alone.
   std::int64_t beats = 0;
@@ -145,10 +145,17 @@ struct Membership::State {
     if (store->add("findings", 1) == 1) store->set(kFinding, what);
     find(what);
   }
-  std::optional<std::string> long_silence() const {
+  // Ranks that are gone though nothing has failed. Until all have met, so are those that have left:
+  // before the collective by which they meet, since whoever comes out of it may be the first.
+  std::optional<std::string> without_a_failure() const {
+    const bool met = has_met;
     std::vector<Observed> gone = seen;
-    for (Observed& one : gone) one.last.has_left = false, one.last.collectives = 0;
-    return find_culprits(gone, times.dead_after);
+    for (Observed& one : gone) {
+      one.last.has_left = one.last.has_left && !met && one.last.collectives == 0;
+      one.last.collectives = 0;
+      if (one.last.count == 0) one.silence = milliseconds(0);
+    }
+    return find_culprits(gone, met ? times.dead_after : times.meeting_dead_after);
   }
   /// The store has not answered for so long that it will not, as far as a failed collective can
   /// wait for it. The lock is held.
@@ -192,13 +199,15 @@ void Membership::State::look() {
   say(false);
   if (const auto other = store->get(kFinding)) return find(*other);
   observe();
-  // A rank that has left is not silent.
-  if (const auto silent = long_silence()) return publish(*silent);
-  std::optional<std::string> error;
+  std::optional<std::string> error, own;
   {
     const std::lock_guard lock(mutex);
     error = suspicion;
+    own = reported;
   }
+  if (own) return publish(*own);
+  // A rank that has left is not silent.
+  if (const auto gone = without_a_failure()) return publish(*gone);
   if (error && !has_said_suspicion) {
     store->set(suspicion_key(rank), *error);
     store->set(kSuspicion, "yes");
@@ -219,7 +228,8 @@ void Membership::State::look() {
 
 void Membership::watch(const std::shared_ptr<State>& state) {
   std::unique_lock lock(state->mutex);
-  while (!state->leaves && !state->finding) {
+  // What this rank reports is said before it leaves.
+  while ((!state->leaves || state->reported) && !state->finding) {
     state->look_began = Clock::now();
     lock.unlock();
     try {
@@ -234,7 +244,8 @@ void Membership::watch(const std::shared_ptr<State>& state) {
     // After a failure the ranks hear of what is found without delay.
     const bool is_told = state->suspicion.has_value();
     state->changed.wait_for(lock, is_told ? state->times.interval / 5 : state->times.interval, [&] {
-      return state->leaves || state->finding.has_value() || state->suspicion.has_value() != is_told;
+      return state->leaves || state->reported.has_value() || state->finding.has_value() ||
+             state->suspicion.has_value() != is_told;
     });
   }
   // The rank that has the store stays until the others have read what it found.
@@ -275,35 +286,12 @@ Membership::~Membership() {
   state_->changed.wait_for(lock, 6 * state_->times.interval, [&] { return state_->ended; });
 }
 
-void Membership::join(Store& store, int rank, int world_size, milliseconds timeout) {
-  constexpr const char* kWhere = "distributed.start";
-  if (store.add(fmt::format("processes/{}", rank), 1) != 1)
-    throw DeviceError(
-        {kWhere, "a rank is there twice", fmt::format("rank {} in {}", rank, store.name()),
-         "one process for each rank",
-         "see which variables set the rank; delete the file of a store that an earlier "
-         "run left behind; name a second group (ProcessGroupOptions::name)"});
-  const std::string size = std::to_string(world_size);
-  if (rank == 0) store.set("world_size", size);
-  store.set(joined_key(rank), size);
-  const bool has_first = store.wait({"world_size"}, timeout);
-  if (has_first) {
-    const std::string said = store.get("world_size").value_or(size);
-    if (said != size)
-      throw DeviceError({kWhere, "the ranks disagree on their number",
-                         fmt::format("{} on rank {}, {} on rank 0", size, rank, said),
-                         "the same world size for all",
-                         "start all processes by one command, or correct WORLD_SIZE"});
-  }
-  if (has_first && store.wait(keys(world_size, joined_key), timeout)) return;
-  std::vector<int> missing;
-  for (int other = 0; other < world_size; ++other)
-    if (!store.get(joined_key(other))) missing.push_back(other);
-  throw DeviceError({kWhere, "not all ranks have come",
-                     fmt::format("{} of {} missing after {:.1f} s", ranks_text(missing), world_size,
-                                 seconds(timeout)),
-                     "all of them within ProcessGroupOptions::start_timeout",
-                     "see whether these processes were started, and their output"});
+void Membership::set_met() { state_->has_met = true; }
+
+void Membership::report(const std::string& what) {
+  const std::lock_guard lock(state_->mutex);
+  state_->reported = what;
+  state_->changed.notify_all();
 }
 
 bool Membership::has_any_left(Store& store) { return store.get(kLeft).has_value(); }

@@ -21,6 +21,8 @@ struct WatchTimes {
   std::chrono::milliseconds dead_after{60'000};
   /// The same after a collective failed on some rank.
   std::chrono::milliseconds suspect_after{1'500};
+  /// The same until the ranks have met: those that came wait for each other then.
+  std::chrono::milliseconds meeting_dead_after{2'500};
 };
 
 /// What a rank last said of itself.
@@ -32,9 +34,14 @@ struct DEMI_API Sign {
   static Sign parse(const std::string& text);
 };
 
+/// Where in the session's part of the store a rank's sign stands.
+std::string sign_key(int rank);
+/// "rank 2", "ranks 1, 3", "ranks 0 to 6"
+std::string ranks_text(const std::vector<int>& ranks);
+
 /// What a watching rank knows of another one.
 struct Observed {
-  Sign last;
+  Sign last;                             // 0 signs: it has not come
   std::chrono::milliseconds silence{0};  // since `last` was new
 };
 
@@ -43,9 +50,9 @@ struct Observed {
 DEMI_API std::optional<std::string> find_culprits(const std::vector<Observed>& seen,
                                                   std::chrono::milliseconds gone_after);
 
-/// Which ranks take part, and whether they are alive. A thread gives this rank's signs of life;
-/// that of rank 0 reads those of all, and all others read rank 0's. The first finding is written to
-/// the store, so that all ranks report the same.
+/// Whether the ranks of a session are alive. A thread gives this rank's signs of life; that of rank
+/// 0 reads those of all, and all others read rank 0's. The first finding is written to the store,
+/// so that all ranks report the same.
 class DEMI_API Membership {
  public:
   /// `on_finding`: called at most once, from the thread, maybe after the destructor.
@@ -54,9 +61,11 @@ class DEMI_API Membership {
   /// Says that this rank leaves. Returns within seconds, also if the store does not answer.
   ~Membership();
 
-  /// Waits until all ranks are there. Throws DeviceError that names those that are not, a rank that
-  /// is there twice, and ranks that disagree on the world size.
-  static void join(Store& store, int rank, int world_size, std::chrono::milliseconds timeout);
+  /// All ranks have met: from here on they wait for each other in collectives alone, and one that
+  /// is silent or that has left counts only where a collective fails, or after `dead_after`.
+  void set_met();
+  /// What this rank has found by itself. All ranks hear of it.
+  void report(const std::string& what);
 
   /// Whether some rank has left, as each does at its end. One request to the store.
   static bool has_any_left(Store& store);

@@ -3,9 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "demi/core/error.h"
-#include "demi/distributed/c10d.h"
-
 namespace demi::distributed {
 namespace {
 
@@ -44,28 +41,6 @@ TEST(Sign, TravelsAsText) {
   EXPECT_EQ(sign.count, 12);
   EXPECT_EQ(sign.collectives, 34);
   EXPECT_EQ(Sign::parse("nonsense").count, 0);
-}
-
-TEST(Join, NamesWhoIsMissingOrThereTwice) {
-  const auto store = thread_store();
-  try {
-    Membership::join(*store, 0, 3, milliseconds(50));
-    FAIL();
-  } catch (const DeviceError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("ranks 1, 2 of 3 missing"));
-  }
-  try {
-    Membership::join(*store, 0, 3, milliseconds(50));
-    FAIL();
-  } catch (const DeviceError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 in the store of this process"));
-  }
-  try {
-    Membership::join(*store, 1, 2, milliseconds(50));
-    FAIL();
-  } catch (const DeviceError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("2 on rank 1, 3 on rank 0"));
-  }
 }
 
 }  // namespace

@@ -23,8 +23,10 @@
 #include "demi/distributed/membership.h"
 #include "demi/distributed/nccl.h"
 #include "demi/distributed/poll.h"
+#include "demi/distributed/rendezvous.h"
 #include "demi/distributed/store.h"
 #include "demi/distributed/store_with_timeout.h"
+#include "demi/distributed/text.h"
 #include "demi/distributed/within.h"
 #include "demi/tensor/dtype.h"
 
@@ -33,6 +35,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+
+constexpr const char* kCompare = "require_same";  // is named if it fails
 
 double in_seconds(milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
 
@@ -76,12 +80,11 @@ Ranks ranks_of(const ProcessGroupOptions& options, const InitMethod& method) {
 }
 
 std::shared_ptr<Store> store_of(const ProcessGroupOptions& options, const InitMethod& method,
-                                const Ranks& ranks, std::string& prefix) {
+                                const Ranks& ranks) {
   if (method.kind == InitMethod::Kind::kFile) return file_store(method.path, ranks.world_size);
-  StoreAddress address{method.host, method.port, false, "", "init_method=" + options.init_method};
+  StoreAddress address{method.host, method.port, false, "init_method=" + options.init_method};
   if (method.kind == InitMethod::Kind::kEnvironment)
     address = read_store_address(environment(), ranks);
-  prefix += address.run + "/";
   // c10d asks the store whether it is one, and waits for the answer without end.
   const bool serves = ranks.rank == 0 && !address.served_by_agent;
   const auto store =
@@ -160,6 +163,27 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   return {line(a), line(b)};
 }
 
+// Fowler, Noll and Vo's FNV-1a of 64 bits.
+std::uint64_t checksum(const std::string& text) {
+  std::uint64_t sum = 14695981039346656037U;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return sum;
+}
+
+// What `work` returns or throws, from a thread of its own, which goes on alone if nobody waits.
+template <class T>
+std::shared_future<T> on_a_thread(std::function<T()> work) {
+  auto task = std::make_shared<std::packaged_task<T()>>(std::move(work));
+  std::shared_future<T> result = task->get_future().share();
+  std::thread([task] { (*task)(); }).detach();
+  return result;
+}
+
+template <class T>
+std::function<bool()> is_ready(const std::shared_future<T>& made) {
+  return [made] { return made.wait_for(milliseconds(0)) == std::future_status::ready; };
+}
+
 }  // namespace
 
 struct ProcessGroup::Impl {
@@ -167,14 +191,14 @@ struct ProcessGroup::Impl {
   milliseconds timeout{};
   std::shared_ptr<Store> store;  // null for one rank
   std::shared_ptr<Events> events = std::make_shared<Events>();
-  std::unique_ptr<Collectives> collectives;
+  std::shared_ptr<Collectives> collectives;
   std::shared_ptr<Collectives> on_gpu;  // made with the first tensor of a GPU
   std::optional<at::Device> gpu;        // on which that tensor is
   std::shared_ptr<Store> bare;          // of c10d; null for one rank
   std::string prefix;
   std::unique_ptr<Membership> membership;  // null for one rank
   std::string failure;                     // of the first collective that failed
-  std::int64_t comparisons = 0;
+  bool compares_calls = false;
 
   ~Impl();
   void start(const std::shared_ptr<Store>& bare_store, const std::string& named_by,
@@ -206,34 +230,45 @@ struct ProcessGroup::Pending::Impl {
 void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare_store,
                                const std::string& named_by, const ProcessGroupOptions& options) {
   bare = bare_store;
-  prefix = named_by;
   const auto began = Clock::now();
   timeout = options.timeout;
+  const auto within_start = [&](std::shared_ptr<Store> part) {
+    return std::make_shared<StoreWithTimeout>(std::move(part), options.start_timeout);
+  };
+  const auto all = within_start(bare);
+  Rendezvous rendezvous(within_start(std::make_shared<Named>(bare, named_by)), ranks.rank,
+                        ranks.world_size, options.start_timeout,
+                        [all] { return all->get(kEndedRank); });
+  const std::string session = rendezvous.session();
+  prefix = named_by + session + "/";
   const auto named = std::make_shared<Named>(bare, prefix);
-  store = std::make_shared<StoreWithTimeout>(named, options.start_timeout);
-  Membership::join(*store, ranks.rank, ranks.world_size, options.start_timeout);
   WatchTimes times;
   times.interval = std::max(times.interval, milliseconds(ranks.world_size));
   times.dead_after = std::max(options.dead_after, 4 * times.interval);
+  times.meeting_dead_after = std::max(times.meeting_dead_after, 4 * times.interval);
   auto watched = std::make_shared<StoreWithTimeout>(named->for_another_thread(), times.dead_after);
   membership = std::make_unique<Membership>(std::move(watched), ranks.rank, ranks.world_size, times,
                                             [events = events] {
                                               const std::lock_guard lock(events->mutex);
                                               events->changed.notify_all();
                                             });
+  rendezvous.gather(session, *membership);
   // Gloo tries several times, for `timeout` each.
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   const milliseconds left = std::max(options.start_timeout - waited, milliseconds(4'000));
-  auto connected = within<std::unique_ptr<Collectives>>(
-      left, [bare = bare, prefix = prefix, rank = ranks.rank, size = ranks.world_size,
-             timeout = options.timeout] { return gloo(bare, prefix, rank, size, timeout); });
-  if (!connected)
-    throw DeviceError({"distributed.start",
-                       fmt::format("rank {} cannot connect to the others", ranks.rank),
-                       fmt::format("no end after {:.1f} s", in_seconds(waited + left)),
-                       "a network interface on which every rank reaches every other",
-                       "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
-  collectives = std::move(*connected);
+  const auto connected = on_a_thread<std::shared_ptr<Collectives>>(
+      [bare = bare, prefix = prefix, rank = ranks.rank, size = ranks.world_size,
+       timeout = options.timeout] { return gloo(bare, prefix, rank, size, timeout); });
+  const Waited end = poll(
+      is_ready(connected), [&] { return is_rank_lost(); }, Clock::now() + left);
+  if (end != Waited::kOver)
+    throw DeviceError(
+        {"distributed.start", fmt::format("rank {} cannot connect to the others", ranks.rank),
+         end == Waited::kRankLost ? *membership->finding()
+                                  : fmt::format("no end after {:.1f} s", in_seconds(waited + left)),
+         "a network interface on which every rank reaches every other",
+         "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
+  collectives = connected.get();
   store = std::make_shared<StoreWithTimeout>(named, options.timeout);
 }
 
@@ -276,16 +311,12 @@ Waited ProcessGroup::Impl::wait_for_others(const std::function<bool()>& is_over,
 // the process and names no rank, so this process's own timeout comes first.
 void ProcessGroup::Impl::connect_gpus(at::Device device, const std::string& what) {
   check_alive(what);
-  using Made = std::shared_ptr<Collectives>;
-  auto task = std::make_shared<std::packaged_task<Made()>>(
+  const auto made = on_a_thread<std::shared_ptr<Collectives>>(
       [bare = bare, prefix = prefix, rank = ranks.rank, size = ranks.world_size,
        watchdog = timeout + milliseconds(10'000),
-       device]() -> Made { return nccl(bare, prefix, rank, size, watchdog, device); });
-  std::future<Made> made = task->get_future();
-  std::thread([task] { (*task)(); }).detach();
-  const auto is_made = [&] { return made.wait_for(milliseconds(0)) == std::future_status::ready; };
+       device] { return nccl(bare, prefix, rank, size, watchdog, device); });
   const auto deadline = Clock::now() + timeout + milliseconds(500);
-  const Waited waited = wait_for_others(is_made, deadline);
+  const Waited waited = wait_for_others(is_ready(made), deadline);
   if (waited != Waited::kOver) fail(what, waited == Waited::kTooLong ? no_end() : "");
   on_gpu = made.get();
   gpu = device;
@@ -337,16 +368,24 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options) : impl_(std::make
     impl_->collectives = alone();
     return;
   }
-  std::string prefix = "demi/" + options.name + "/";
-  const std::shared_ptr<Store> store = store_of(options, method, impl_->ranks, prefix);
-  impl_->start(store, prefix, options);
+  meet(store_of(options, method, impl_->ranks), options);
 }
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Store> store, int rank, int world_size,
                            const ProcessGroupOptions& options)
     : impl_(std::make_shared<Impl>()) {
   impl_->ranks = {"options", rank, world_size, std::nullopt, ""};
+  meet(store, options);
+}
+
+// The comparison is the collective by which the ranks meet: whoever comes out of it knows that all
+// are connected, and that they compare their calls, or do not.
+void ProcessGroup::meet(const std::shared_ptr<Store>& store, const ProcessGroupOptions& options) {
   impl_->start(store, "demi/" + options.name + "/", options);
+  require_same("the options of the group",
+               fmt::format("compare_calls {}\n", options.compare_calls));
+  impl_->compares_calls = options.compare_calls;
+  impl_->membership->set_met();
 }
 
 ProcessGroup::~ProcessGroup() = default;
@@ -405,6 +444,28 @@ void check_tensor(const char* where, const at::Tensor& tensor) {
                       "call contiguous() first, and copy the result back"});
 }
 
+void check_broadcast(const at::Tensor& tensor, int root, int world_size) {
+  check_tensor("distributed.broadcast", tensor);
+  if (root < 0 || root >= world_size)
+    throw UsageError({"distributed.broadcast", "there is no such rank", std::to_string(root),
+                      fmt::format("0 to {}", world_size - 1), "ranks count from 0"});
+}
+
+void check_gather(const at::Tensor& all, const at::Tensor& own, int world_size) {
+  constexpr const char* kGather = "distributed.all_gather";
+  check_tensor(kGather, all);
+  check_tensor(kGather, own);
+  const bool fits = all.numel() == own.numel() * world_size &&
+                    all.scalar_type() == own.scalar_type() && all.device() == own.device();
+  if (!fits)
+    throw UsageError({kGather, "the result does not hold the tensors of all ranks",
+                      fmt::format("{} elements of {} on {}", all.numel(),
+                                  tensor::name_of(all.scalar_type()), all.device().str()),
+                      fmt::format("{} times {} elements of {} on {}", world_size, own.numel(),
+                                  tensor::name_of(own.scalar_type()), own.device().str()),
+                      "make it of that size, dtype and device"});
+}
+
 }  // namespace
 
 ProcessGroup::Pending ProcessGroup::start_all_reduce(const at::Tensor& tensor, Reduction reduction,
@@ -441,41 +502,33 @@ ProcessGroup::Pending ProcessGroup::start(
 }
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, Reduction reduction) {
+  check_tensor("distributed.all_reduce", tensor);
+  require_same_call("all_reduce", tensor, reduction == Reduction::kMax ? "greatest" : "sum");
   start_all_reduce(tensor, reduction).wait();
 }
 
 void ProcessGroup::broadcast(const at::Tensor& tensor, int root) {
+  check_broadcast(tensor, root, world_size());
+  require_same_call("broadcast", tensor, fmt::format("from rank {}", root));
   start_broadcast(tensor, root).wait();
 }
 
 ProcessGroup::Pending ProcessGroup::start_broadcast(const at::Tensor& tensor, int root,
                                                     const std::string& what) {
-  check_tensor("distributed.broadcast", tensor);
-  if (root < 0 || root >= world_size())
-    throw UsageError({"distributed.broadcast", "there is no such rank", std::to_string(root),
-                      fmt::format("0 to {}", world_size() - 1), "ranks count from 0"});
+  check_broadcast(tensor, root, world_size());
   Collectives& collectives = impl_->collectives_of(tensor, what);
   return start(tensor, what, [&] { return collectives.broadcast(tensor, root); });
 }
 
 void ProcessGroup::all_gather(const at::Tensor& all, const at::Tensor& own) {
+  check_gather(all, own, world_size());
+  require_same_call("all_gather", own, "of all ranks");
   start_all_gather(all, own).wait();
 }
 
 ProcessGroup::Pending ProcessGroup::start_all_gather(const at::Tensor& all, const at::Tensor& own,
                                                      const std::string& what) {
-  constexpr const char* kGather = "distributed.all_gather";
-  check_tensor(kGather, all);
-  check_tensor(kGather, own);
-  const bool fits = all.numel() == own.numel() * world_size() &&
-                    all.scalar_type() == own.scalar_type() && all.device() == own.device();
-  if (!fits)
-    throw UsageError({kGather, "the result does not hold the tensors of all ranks",
-                      fmt::format("{} elements of {} on {}", all.numel(),
-                                  tensor::name_of(all.scalar_type()), all.device().str()),
-                      fmt::format("{} times {} elements of {} on {}", world_size(), own.numel(),
-                                  tensor::name_of(own.scalar_type()), own.device().str()),
-                      "make it of that size, dtype and device"});
+  check_gather(all, own, world_size());
   Collectives& collectives = impl_->collectives_of(all, what);
   const at::NoGradGuard no_grad;
   const at::Tensor flat = all.view({all.numel()}), part = own.view({own.numel()});
@@ -487,35 +540,53 @@ void ProcessGroup::barrier() {
   start_all_reduce(none, Reduction::kSum, "barrier").wait();
 }
 
-std::vector<ProcessGroup::Difference> ProcessGroup::compare(const std::string& text) {
-  if (world_size() == 1) return {};
-  constexpr const char* kWhat = "require_same";  // is named if it fails
-  const std::string key = fmt::format("same/{}", ++impl_->comparisons);
-  Store& store = *impl_->store;
-  try {
-    if (rank() == 0) store.set(key, text);
-    if (!store.wait({key}, impl_->timeout)) impl_->fail(kWhat, "rank 0 did not come");
-  } catch (const DeviceError&) {
-    throw;
-  } catch (const std::exception&) {
-    impl_->fail(kWhat, message_of(std::current_exception()));
-  }
-  const std::string first = store.get(key).value_or(text);
+// The greatest of a number and of its complement are complements where all have the same number.
+bool ProcessGroup::is_same(const std::string& text, const std::string& what) {
+  const auto own = static_cast<std::int64_t>(checksum(text));
+  const at::Tensor greatest = at::tensor({own, ~own}, at::kLong);
+  start_all_reduce(greatest, Reduction::kMax, what).wait();
+  const auto* of_all = greatest.const_data_ptr<std::int64_t>();
+  return of_all[0] == ~of_all[1];
+}
+
+std::vector<ProcessGroup::Difference> ProcessGroup::differences(const std::string& text) {
+  const std::string first = broadcast_text(text, 0, *this);
   const at::Tensor differs = at::zeros({world_size()}, at::kInt);
-  if (first != text) {
-    const auto [theirs, ours] = first_difference(first, text);
-    store.set(fmt::format("{}/{}", key, rank()), ours + "\n" + theirs);
-    differs[rank()] = 1;
-  }
-  start_all_reduce(differs, Reduction::kMax, kWhat).wait();
+  if (first != text) differs[rank()] = 1;
+  start_all_reduce(differs, Reduction::kMax, kCompare).wait();
   std::vector<Difference> found;
   for (int other = 0; other < world_size(); ++other) {
     if (differs[other].item<int>() == 0) continue;
-    const std::string lines = store.get(fmt::format("{}/{}", key, other)).value_or("");
+    const auto [theirs, ours] = first_difference(first, text);  // those of `other` alone count
+    const std::string lines = broadcast_text(ours + "\n" + theirs, other, *this);
     const size_t cut = lines.find('\n');
     found.push_back({other, lines.substr(0, cut), lines.substr(cut + 1)});
   }
   return found;
+}
+
+// By collectives alone: they notice a rank that is gone, which a wait on the store does not.
+std::vector<ProcessGroup::Difference> ProcessGroup::compare(const std::string& text) {
+  if (world_size() == 1 || is_same(text, kCompare)) return {};
+  return differences(text);
+}
+
+void ProcessGroup::require_same_call(const char* what, const at::Tensor& tensor,
+                                     const std::string& how) {
+  if (!impl_->compares_calls) return;
+  const std::string text = fmt::format(
+      "{} ({}) of {} ({}) on {}", what, how, tensor::name_of(tensor.scalar_type()),
+      fmt::join(tensor.sizes(), ", "), c10::DeviceTypeName(tensor.device().type(), true));
+  if (is_same(text, what)) return;
+  std::vector<std::string> seen;
+  const std::vector<Difference> found = differences(text);
+  for (const Difference& one : found)
+    seen.push_back(fmt::format("{} on rank {}", one.line, one.rank));
+  throw UsageError({"distributed." + std::string(what), "the ranks call different collectives",
+                    fmt::format("{}", fmt::join(seen, ", ")),
+                    found.front().line_of_rank_0 + ", as on rank 0",
+                    "all ranks call the same collectives in the same order, with tensors of one "
+                    "dtype and shape"});
 }
 
 void ProcessGroup::require_same(const std::string& what, const std::string& text) {

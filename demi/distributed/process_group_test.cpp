@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -141,6 +142,72 @@ TEST(ProcessGroup, DifferencesAreNamedOnEveryRank) {
     group.require_same("the model", group.rank() == 1 ? "a\n" : "a\nb\n");
   });
   EXPECT_THAT(shorter, Each(HasSubstr("nothing on rank 1")));
+}
+
+// Named on every rank before anything is sent, and the group goes on.
+TEST(ProcessGroup, CallsThatDifferAreNamedOnEveryRank) {
+  using Call = std::function<void(ProcessGroup&)>;
+  struct Case {
+    Call of_others, of_rank_1;
+    const char* said;
+  };
+  const auto sum = [](const std::vector<std::int64_t>& sizes, torch::Dtype dtype) -> Call {
+    return [=](ProcessGroup& group) { group.all_reduce(torch::ones(sizes, dtype)); };
+  };
+  const auto from = [](int root) -> Call {
+    return [=](ProcessGroup& group) { group.broadcast(torch::ones({2}), root); };
+  };
+  const auto gather = [](torch::Dtype dtype) -> Call {
+    return [=](ProcessGroup& group) {
+      group.all_gather(torch::zeros({2 * group.world_size()}, dtype), torch::ones({2}, dtype));
+    };
+  };
+  const Call greatest = [](ProcessGroup& group) {
+    group.all_reduce(torch::ones({2}), Reduction::kMax);
+  };
+  const Case cases[] = {
+      {sum({1}, torch::kFloat), sum({1}, torch::kInt), "int32 (1) on cpu on rank 1"},
+      {sum({2}, torch::kFloat), sum({3}, torch::kFloat), "fp32 (3) on cpu on rank 1"},
+      {sum({2, 3}, torch::kFloat), sum({3, 2}, torch::kFloat), "fp32 (3, 2) on cpu on rank 1"},
+      {sum({2}, torch::kFloat), greatest, "all_reduce (greatest)"},
+      {sum({2}, torch::kFloat), from(0), "broadcast (from rank 0)"},
+      {from(0), from(1), "broadcast (from rank 1)"},
+      {gather(torch::kFloat), gather(torch::kInt), "all_gather (of all ranks) of int32 (2)"}};
+  for (const Case& one : cases) {
+    const auto errors = on_ranks(3, [&](ProcessGroup& group) {
+      EXPECT_THROW(
+          try {
+            (group.rank() == 1 ? one.of_rank_1 : one.of_others)(group);
+          } catch (const UsageError& error) {
+            EXPECT_THAT(error.what(), AllOf(HasSubstr("the ranks call different collectives"),
+                                            HasSubstr(one.said)));
+            throw;
+          },
+          UsageError);
+      const auto tensor = torch::ones({2});
+      group.all_reduce(tensor);
+      EXPECT_EQ(tensor[0].item<float>(), 3);
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+  }
+}
+
+TEST(ProcessGroup, ComparesItsCallsOnAllRanksOrOnNone) {
+  const auto store = thread_store();
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> threads;
+  for (int rank : {0, 1})
+    threads.emplace_back([&, rank] {
+      ProcessGroupOptions options = short_timeouts();
+      options.compare_calls = rank == 0;
+      try {
+        const demi::testing::GroupOn group(store, rank, 2, options);
+      } catch (const UsageError& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(errors, Each(HasSubstr("compare_calls false on rank 1")));
 }
 
 TEST(ProcessGroup, RefusesWrongArguments) {

@@ -176,7 +176,7 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
     }
     const std::int64_t word = mix * 2 + (taken ? 1 : 0);
     const at::Tensor words = at::tensor({word, -word}, at::kLong);
-    group_->all_reduce(words, Reduction::kMax);
+    group_->start_all_reduce(words, Reduction::kMax).wait();
     if (words[0].item<std::int64_t>() != -words[1].item<std::int64_t>())
       throw UsageError({kWhere, "the ranks do not take the same step",
                         fmt::format("rank {}: {}, with gradients of {} parameters", rank_,
@@ -262,14 +262,14 @@ void ShardedOptimizerState::consolidate() {
     }
     const ByteStream stream(tensors);
     const at::Tensor size = at::full({1}, stream.size(), at::kLong);
-    group.broadcast(size, root);
+    group.start_broadcast(size, root).wait();
     const std::int64_t all = size.item<std::int64_t>();
     const std::int64_t most = std::min(all, share_->options().bucket_bytes);
     const at::Tensor buffer = at::empty({most}, at::kByte);
     for (std::int64_t begin = 0; begin < all; begin += most) {
       const at::Tensor piece = buffer.narrow(0, 0, std::min(most, all - begin));
       if (sends) stream.read(begin, piece);
-      group.broadcast(piece, root);
+      group.start_broadcast(piece, root).wait();
       if (group.rank() == 0) stream.write(begin, piece);
     }
   }

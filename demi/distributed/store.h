@@ -9,6 +9,10 @@
 
 namespace demi::distributed {
 
+/// What the process that started the ranks writes when one of them has ended with an error: which,
+/// and how. It stands in the store itself, outside of any session.
+inline constexpr const char* kEndedRank = "demi/ended-rank";
+
 /// Keys and values that all ranks see: c10d's store behind an interface without its headers. Every
 /// function throws what c10d throws if the store is gone.
 class Store {

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "demi/core/export.h"
+#include "demi/distributed/store.h"
+
+namespace demi::distributed {
+
+class Membership;
+
+/// How the ranks of one start find each other in a store that may hold what earlier starts left:
+/// torchrun's agents keep one store for all restarts, and each agent counts the restarts for
+/// itself. Each rank writes a number of its own, drawn at random, and rank 0 answers it with the id
+/// of this session. Nobody asks for the answer to a number of an earlier start. All other keys
+/// stand under the id.
+class DEMI_API Rendezvous {
+ public:
+  /// `lost`: asked now and then; why waiting has no sense any more. `timeout`: of both calls
+  /// together.
+  Rendezvous(std::shared_ptr<Store> store, int rank, int world_size,
+             std::chrono::milliseconds timeout, std::function<std::optional<std::string>()> lost);
+
+  /// The id: rank 0 makes one, the others wait for it. Throws DeviceError if rank 0 does not come,
+  /// and for a rank that is there twice.
+  std::string session();
+
+  /// Waits until all ranks are in the session. Throws DeviceError on all of them that names those
+  /// that are not, that disagree on the world size, or that `membership`, which is the session's,
+  /// has found gone.
+  void gather(const std::string& session, Membership& membership);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string find_session();
+  void wait_for_all(const std::string& session, Membership& membership);
+  void check_no_other_session();
+  bool is_alive(const std::string& session, int rank);
+  void check_lost() const;
+  void let_all_in(const std::string& session, Membership& membership);
+  [[noreturn]] void refuse_second(int rank) const;
+  [[noreturn]] void end_all(Membership& membership, const char* what, const std::string& seen,
+                            const char* accepted, const char* advice) const;
+
+  std::shared_ptr<Store> store_;
+  int rank_, world_size_;
+  std::chrono::milliseconds timeout_, pause_;
+  Clock::time_point deadline_;
+  std::function<std::optional<std::string>()> lost_;
+  std::string number_;
+  std::map<std::string, std::string> signs_;  // as they were seen last
+};
+
+}  // namespace demi::distributed
