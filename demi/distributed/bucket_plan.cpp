@@ -44,7 +44,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::optional<ScalarType> wire,
                         BucketLimits limits) {
   BucketPlan plan;
-  plan.bucket.resize(parameters.size());
+  plan.bucket.resize(parameters.size(), BucketPlan::kNoBucket);
   plan.slot.resize(parameters.size());
   for (const PlannedParameter& p : parameters) plan.gradient_dtype.push_back(p.gradient_dtype);
   std::vector<Bucket> open;  // one a device and dtype, by the last gradient that came
@@ -54,6 +54,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
   };
   for (const std::size_t index : order) {
     const PlannedParameter& p = parameters[index];
+    if (!p.is_sent) continue;
     const ScalarType dtype =
         wire && p.gradient_dtype != ScalarType::Double ? *wire : p.gradient_dtype;
     Bucket bucket{p.device, dtype, {}, {}, 0};

@@ -17,6 +17,7 @@ struct PlannedParameter {
   std::int64_t elements = 0;
   c10::Device device{c10::DeviceType::CPU};
   c10::ScalarType gradient_dtype = c10::ScalarType::Float;  // widest on any rank
+  bool is_sent = true;  // false: it is frozen, and no rank has a gradient of it
 };
 
 /// Gradients that travel as one tensor of one dtype: the elements of each parameter one after the
@@ -45,6 +46,8 @@ struct BucketPlan {
   // By parameter.
   std::vector<c10::ScalarType> gradient_dtype;
   std::vector<std::size_t> bucket, slot;
+  static constexpr std::size_t kNoBucket = static_cast<std::size_t>(-1);  // of one that is not sent
+  bool is_sent(std::size_t parameter) const { return bucket[parameter] != kNoBucket; }
 };
 
 struct BucketLimits {

@@ -63,7 +63,19 @@ std::string line_of(const char* kind, const std::string& name, const at::Tensor&
                      fmt::join(tensor.strides(), ", "), tensor.requires_grad() ? ", trained" : "");
 }
 
-std::string description(const torch::nn::Module& model, const DistributedOptions& options) {
+using Weights = std::vector<std::pair<std::string, at::Tensor>>;
+
+Weights parameters_of(const torch::nn::Module& model, const std::vector<at::Tensor>& more) {
+  Weights all;
+  for (const auto& parameter : model.named_parameters())
+    all.emplace_back(parameter.key(), parameter.value());
+  for (std::size_t i = 0; i < more.size(); ++i)
+    all.emplace_back(fmt::format("{} outside of the model", i), more[i]);
+  return all;
+}
+
+std::string description(const torch::nn::Module& model, const Weights& parameters,
+                        const DistributedOptions& options) {
   std::string text = fmt::format("demi {}\n", version());
   text += fmt::format("bucket_bytes {}, first_bucket_bytes {}\n", options.bucket_bytes,
                       options.first_bucket_bytes);
@@ -73,8 +85,8 @@ std::string description(const torch::nn::Module& model, const DistributedOptions
   text += fmt::format("broadcast_buffers {}\n", options.broadcast_buffers);
   text += fmt::format("same_weights {}\n", options.same_weights);
   text += fmt::format("uneven_batches {}\n", options.uneven_batches);
-  for (const auto& parameter : model.named_parameters())
-    text += line_of("parameter", parameter.key(), parameter.value());
+  text += fmt::format("compare_weights {}\n", options.compare_weights);
+  for (const auto& [name, parameter] : parameters) text += line_of("parameter", name, parameter);
   for (const auto& buffer : model.named_buffers())
     text += line_of("buffer", buffer.key(), buffer.value());
   return text;
@@ -85,11 +97,15 @@ std::uint32_t checksum(const at::Tensor& tensor) {
   return crc32c(bytes.const_data_ptr(), bytes.nbytes());
 }
 
-std::string weights_of(const torch::nn::Module& model) {
+std::string checksums_of(const Weights& parameters) {
   std::string text;
-  for (const auto& parameter : model.named_parameters())
-    text += fmt::format("parameter {}: checksum {:08x}\n", parameter.key(),
-                        checksum(parameter.value()));
+  for (const auto& [name, parameter] : parameters)
+    text += fmt::format("parameter {}: checksum {:08x}\n", name, checksum(parameter));
+  return text;
+}
+
+std::string weights_of(const torch::nn::Module& model, const Weights& parameters) {
+  std::string text = checksums_of(parameters);
   for (const auto& buffer : model.named_buffers())
     text += fmt::format("buffer {}: checksum {:08x}\n", buffer.key(), checksum(buffer.value()));
   return text;
@@ -133,23 +149,24 @@ void compare_weights(const std::string& text, ProcessGroup& group,
 
 bool can_be_sent(const at::Tensor& parameter) { return parameter.is_cpu() || parameter.is_cuda(); }
 
-std::vector<at::Tensor> trained_parameters(const torch::nn::Module& model, bool alone) {
+// Those that are frozen too: they may be trained later.
+std::vector<at::Tensor> trainable(const Weights& named, bool alone) {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const at::TensorImpl*> seen;  // tied weights
-  for (const auto& named : model.named_parameters()) {
-    const at::Tensor& parameter = named.value();
-    if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second)
-      continue;
-    if (!parameter.is_floating_point() || !(alone || can_be_sent(parameter)))
-      throw UsageError(
-          {kParallel, "a parameter cannot be trained on several ranks",
-           fmt::format("{}: {} on {}", named.key(), tensor::name_of(parameter.scalar_type()),
-                       parameter.device().str()),
-           "fp16, bf16, fp32 and fp64 on the CPU or a CUDA device",
-           "move the model there, as Gloo and NCCL send these alone"});
-    parameters.push_back(parameter);
+  bool trains = false;
+  for (const auto& [name, parameter] : named) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    const bool can_be = parameter.is_floating_point() && (alone || can_be_sent(parameter));
+    if (!can_be && parameter.requires_grad())
+      throw UsageError({kParallel, "a parameter cannot be trained on several ranks",
+                        fmt::format("{}: {} on {}", name, tensor::name_of(parameter.scalar_type()),
+                                    parameter.device().str()),
+                        "fp16, bf16, fp32 and fp64 on the CPU or a CUDA device",
+                        "move the model there, as Gloo and NCCL send these alone"});
+    trains = trains || parameter.requires_grad();
+    if (can_be) parameters.push_back(parameter);
   }
-  if (parameters.empty())
+  if (!trains)
     throw UsageError({kParallel, "the model has nothing to train",
                       "no parameter requires a gradient", "one or more",
                       "a model without parameters needs no gradients"});
@@ -160,15 +177,23 @@ std::vector<at::Tensor> trained_parameters(const torch::nn::Module& model, bool 
 void become_rank_0s(const at::Tensor& tensor, ProcessGroup& group) {
   if (tensor.numel() == 0) return;
   const at::Tensor sent = tensor.detach().clone(at::MemoryFormat::Contiguous);
-  group.broadcast(sent);
+  group.start_broadcast(sent, 0).wait();
   if (group.rank() != 0) tensor.detach().copy_(sent);
 }
 
 }  // namespace
 
+void broadcast_weights(torch::nn::Module& model, ProcessGroup& group) {
+  if (group.world_size() == 1) return;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : model.parameters()) become_rank_0s(parameter, group);
+  for (const at::Tensor& buffer : model.buffers()) become_rank_0s(buffer, group);
+}
+
 struct DistributedDataParallel::Impl {
   ProcessGroup& group;
   DistributedOptions options;
+  Weights named;
   std::vector<at::Tensor> parameters;
   std::shared_ptr<Reducer> reducer;
   std::vector<autograd::PostAccumulateGradHook*> hooks;  // by parameter; none for one rank
@@ -193,21 +218,26 @@ struct DistributedDataParallel::Impl {
 };
 
 DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
-                                                 const DistributedOptions& options) {
+                                                 const DistributedOptions& options)
+    : DistributedDataParallel(model, group, options, {}) {}
+
+DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
+                                                 const DistributedOptions& options,
+                                                 std::vector<at::Tensor> more) {
   check(options);
-  group.require_same("the model or its options", description(model, options));
+  const Weights named = parameters_of(model, more);
+  group.require_same("the model or its options", description(model, named, options));
   impl_ = std::make_shared<Impl>(
-      Impl{group, options, trained_parameters(model, group.world_size() == 1)});
-  if (group.world_size() > 1) compare_weights(weights_of(model), group, options);
-  std::vector<at::Tensor> buffers;
+      Impl{group, options, named, trainable(named, group.world_size() == 1)});
+  if (group.world_size() > 1) compare_weights(weights_of(model, named), group, options);
+  broadcast_weights(model, group);
   {
     const at::NoGradGuard no_grad;
-    for (const at::Tensor& parameter : model.parameters()) become_rank_0s(parameter, group);
-    for (const at::Tensor& buffer : model.buffers()) {
-      become_rank_0s(buffer, group);
-      if (options.broadcast_buffers && buffer.numel() > 0) buffers.push_back(buffer);
-    }
+    for (const at::Tensor& parameter : more) become_rank_0s(parameter, group);
   }
+  std::vector<at::Tensor> buffers;
+  for (const at::Tensor& buffer : model.buffers())
+    if (options.broadcast_buffers && buffer.numel() > 0) buffers.push_back(buffer);
   impl_->reducer = std::make_shared<Reducer>(impl_->parameters, std::move(buffers), group, options);
   if (group.world_size() > 1) impl_->add_hooks();
 }
@@ -228,9 +258,20 @@ void DistributedDataParallel::join(const std::function<void()>& step) {
     throw UsageError({"distributed.join", "the other ranks do not ask who has a batch",
                       "uneven_batches = false", "uneven_batches = true, on all ranks",
                       "set it in the DistributedOptions"});
-  if (impl_->group.world_size() == 1) return;
-  while (impl_->reducer->shadow()) step();
+  while (join_once()) step();
 }
+
+void DistributedDataParallel::reduce() {
+  if (impl_->group.world_size() > 1) impl_->reducer->reduce();
+}
+
+bool DistributedDataParallel::join_once() {
+  return impl_->group.world_size() > 1 && impl_->reducer->shadow();
+}
+
+std::int64_t DistributedDataParallel::rounds() const { return impl_->reducer->rounds(); }
+
+std::string DistributedDataParallel::checksums() const { return checksums_of(impl_->named); }
 
 const Reduced& DistributedDataParallel::last_reduced() const { return impl_->reducer->reduced(); }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <chrono>
@@ -7,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "demi/core/export.h"
@@ -34,6 +36,12 @@ struct DistributedOptions {
   /// Initial weights and buffers that differ are an error, which names the first one that does.
   /// Otherwise rank 0 warns, and all become rank 0's. They are compared by checksums.
   bool same_weights = false;
+  /// A Trainer compares the weights of all ranks when a fit begins and at the end of each epoch, by
+  /// checksums, and ends on all ranks where they differ: a CRC-32C of each parameter (0.13 ms a MB
+  /// on the machine of the results; on GPUs after a copy to the CPU) and one all-reduce of 16
+  /// bytes. false: for machines of different instruction sets in one job, whose norms may differ by
+  /// rounding.
+  bool compare_weights = true;
   /// Ranks may have different numbers of batches: join(). Costs one small all-reduce each backward.
   bool uneven_batches = false;
 };
@@ -79,6 +87,7 @@ struct Reduced {
 /// Every backward() that reaches a parameter of the model is a collective: all ranks run the same
 /// ones in the same order. A parameter that no rank used keeps its .grad; one that some rank used
 /// gets the average on all, in which the others count as 0. Sparse gradients are refused.
+/// Parameters may be frozen and unfrozen (requires_grad) at any time; frozen ones are not sent.
 class DEMI_API DistributedDataParallel {
  public:
   /// Throws UsageError on every rank, and names the difference, if models or options differ. Makes
@@ -86,6 +95,9 @@ class DEMI_API DistributedDataParallel {
   /// outlive this; the parameters' dtype and device stay what they are.
   DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
                           const DistributedOptions& options = {});
+  /// `more`: what is trained beside the model's parameters, such as learned weights of losses.
+  DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
+                          const DistributedOptions& options, std::vector<at::Tensor> more);
   ~DistributedDataParallel();
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
@@ -113,11 +125,26 @@ class DEMI_API DistributedDataParallel {
   /// UsageError without DistributedOptions::uneven_batches.
   void join(const std::function<void()>& step);
 
+  /// Averages what is in .grad now: for a backward that reached no parameter on this rank, while
+  /// those of other ranks did, and after no_sync(). As much a collective as a backward.
+  void reduce();
+  /// As one turn of join(), without the step. False: no rank has a batch.
+  bool join_once();
+  /// How often it has averaged.
+  std::int64_t rounds() const;
+
   const Reduced& last_reduced() const;
+
+  /// A line for each parameter, with a CRC-32C of its bits: equal on all ranks whose weights are.
+  std::string checksums() const;
 
  private:
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };
+
+/// The model's parameters and buffers become those of rank 0. A collective; all ranks have the same
+/// names, shapes and dtypes.
+DEMI_API void broadcast_weights(torch::nn::Module& model, ProcessGroup& group);
 
 }  // namespace demi::distributed

@@ -69,6 +69,10 @@ std::shared_ptr<void> Reducer::on_gradient(std::size_t index) {
   arrived_[index] = true;
   arrivals_.push_back(index);
   if (plan_.buckets.empty()) return first;
+  if (!plan_.is_sent(index)) {
+    late_ = true;  // it was frozen when the plan was made
+    return first;
+  }
   pack(index);
   const std::size_t bucket = plan_.bucket[index];
   --missing_[bucket];
@@ -90,7 +94,7 @@ void Reducer::finish() {
   if (reduced_.planned) {
     agree_on_plan();
     open_buckets();
-    send_rest();
+    if (!plan_.buckets.empty()) send_rest();
     wait_for_buckets();
   }
   write_averages();
@@ -101,6 +105,15 @@ void Reducer::finish() {
   arrivals_.clear();
   sent_.clear();
   in_round_ = false;
+}
+
+void Reducer::reduce() {
+  {
+    const at::NoGradGuard no_grad;
+    const std::lock_guard lock(mutex_);
+    begin_round();
+  }
+  finish();
 }
 
 bool Reducer::shadow() {
@@ -122,6 +135,7 @@ bool Reducer::shadow() {
 
 void Reducer::begin_round() {
   in_round_ = true;
+  ++rounds_;
   late_ = false;
   if (options_.uneven_batches) {
     active_flags_ = at::zeros({group_.world_size()}, at::kInt);
@@ -142,7 +156,8 @@ void Reducer::know_active() {
 
 void Reducer::agree_on_plan() {
   const auto count = static_cast<std::int64_t>(parameters_.size());
-  const at::Tensor dtypes = at::zeros({count, kDtypeCount}, at::kByte);
+  constexpr std::int64_t kFlags = kDtypeCount + 1;  // the last: it is trained
+  const at::Tensor dtypes = at::zeros({count, kFlags}, at::kByte);
   const at::Tensor order = at::empty({count}, at::kLong);
   auto* next = order.mutable_data_ptr<std::int64_t>();
   for (const std::size_t index : arrivals_) *next++ = static_cast<std::int64_t>(index);
@@ -150,12 +165,13 @@ void Reducer::agree_on_plan() {
   for (std::int64_t index = count - 1; index >= 0; --index)
     if (!arrived_[static_cast<std::size_t>(index)]) *next++ = index;
   for (std::int64_t index = 0; index < count; ++index) {
+    auto* flags = dtypes.mutable_data_ptr<std::uint8_t>() + index * kFlags;
     const at::Tensor grad = gradient(static_cast<std::size_t>(index));
-    if (grad.defined())
-      dtypes.mutable_data_ptr<std::uint8_t>()[index * kDtypeCount + dtype_flag(grad)] = 1;
+    if (grad.defined()) flags[dtype_flag(grad)] = 1;
+    flags[kDtypeCount] = parameters_[static_cast<std::size_t>(index)].requires_grad() ? 1 : 0;
   }
   group_.start_all_reduce(dtypes, Reduction::kMax, "all_reduce of the gradients' dtypes").wait();
-  group_.broadcast(order);
+  group_.start_broadcast(order, 0).wait();
 
   std::vector<PlannedParameter> planned;
   const auto* flags = dtypes.const_data_ptr<std::uint8_t>();
@@ -167,6 +183,7 @@ void Reducer::agree_on_plan() {
       one.gradient_dtype = any ? wider_of(one.gradient_dtype, dtype) : dtype;
       any = true;
     }
+    one.is_sent = *flags++ != 0 || any;
     planned.push_back(one);
   }
   const auto* indices = order.const_data_ptr<std::int64_t>();
@@ -191,6 +208,7 @@ void Reducer::open_buckets() {
   }
   // A plan that is made at the end finds all gradients there.
   for (const std::size_t index : arrivals_) {
+    if (!plan_.is_sent(index)) continue;
     pack(index);
     --missing_[plan_.bucket[index]];
   }
@@ -255,11 +273,15 @@ void Reducer::send(std::size_t b) {
 
 void Reducer::send_rest() {
   for (std::size_t index = 0; index < parameters_.size(); ++index)
-    if (!arrived_[index]) pack(index);
+    if (!arrived_[index] && plan_.is_sent(index)) pack(index);
   bool wider = false, narrower = false;
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const at::Tensor grad = gradient(index);
     if (!grad.defined()) continue;
+    if (!plan_.is_sent(index)) {
+      late_ = late_ || is_used(index);
+      continue;
+    }
     wider = wider || is_wider(grad.scalar_type(), plan_.gradient_dtype[index]);
     narrower = narrower || is_wider(plan_.gradient_dtype[index], grad.scalar_type());
   }
@@ -325,7 +347,7 @@ void Reducer::send_buffers() {
   for (const at::Tensor& buffer : buffers_)
     bytes.push_back(buffer.contiguous().reshape({-1}).view(at::kByte));
   const at::Tensor all = at::cat(bytes);
-  group_.broadcast(all, first_active_);
+  group_.start_broadcast(all, first_active_).wait();
   if (group_.rank() == first_active_) return;
   std::int64_t offset = 0;
   for (std::size_t i = 0; i < buffers_.size(); ++i) {

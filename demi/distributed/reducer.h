@@ -39,8 +39,12 @@ class DEMI_API Reducer {
   std::shared_ptr<void> on_gradient(std::size_t index);
   void finish();
 
+  /// A round without a backward: the averages of what is in .grad. For a backward that reached no
+  /// parameter, while the other ranks' did.
+  void reduce();
   /// A round in which this rank has no gradients. False: no rank has any.
   bool shadow();
+  std::int64_t rounds() const { return rounds_; }
 
   const Reduced& reduced() const { return reduced_; }
 
@@ -77,6 +81,7 @@ class DEMI_API Reducer {
   // The round.
   std::mutex mutex_;
   bool in_round_ = false;
+  std::int64_t rounds_ = 0;  // so far
   std::weak_ptr<void> round_;
   bool has_joined_ = false;                  // this rank contributes 0
   std::vector<std::size_t> arrivals_;        // in their order
