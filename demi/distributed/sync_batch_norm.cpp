@@ -1,13 +1,17 @@
 #include "demi/distributed/sync_batch_norm.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ops/batch_norm_native.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/any.h>
-#include <torch/nn/modules/container/sequential.h>
 
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -42,18 +46,24 @@ struct Statistics {
   double count = 0;           // of elements of a channel
 };
 
-// From each rank's count, mean and variance: sums of x and of x^2, in FP64.
+// From each rank's count, mean and variance: sums of x and of x^2, in FP64. A rank without an
+// example adds nothing.
 Statistics statistics_of(const at::Tensor& input, ProcessGroup& group) {
   const std::int64_t channels = input.size(1);
   const std::int64_t elements = input.numel() / channels;
   const auto own = static_cast<double>(elements);
-  const auto [variance, mean] =
-      at::var_mean(input.to(accumulation_of(input)), summed_dimensions(input), /*unbiased=*/false);
-  const at::Tensor mean64 = mean.to(at::kDouble), variance64 = variance.to(at::kDouble);
+  at::Tensor mean64 = at::zeros({channels}, input.options().dtype(at::kDouble));
+  at::Tensor variance64 = mean64;
+  if (elements > 0) {
+    const auto [variance, mean] = at::var_mean(input.to(accumulation_of(input)),
+                                               summed_dimensions(input), /*unbiased=*/false);
+    mean64 = mean.to(at::kDouble);
+    variance64 = variance.to(at::kDouble);
+  }
   const at::Tensor sums = at::cat({mean64 * own, (variance64 + mean64 * mean64) * own,
                                    at::full({1}, own, mean64.options())})
                               .contiguous();
-  group.all_reduce(sums);
+  group.start_all_reduce(sums).wait();
   const double count = sums[2 * channels].item<double>();
   const at::Tensor all_mean = sums.narrow(0, 0, channels) / count;
   const at::Tensor squares = sums.narrow(0, channels, channels) / count;
@@ -88,7 +98,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
         (input.to(mean.scalar_type()) - beside(mean, input)) * beside(inverse, input);
     const at::Tensor sum = dy.sum(dimensions), product_sum = (dy * x_hat).sum(dimensions);
     const at::Tensor all = at::cat({sum, product_sum}).to(at::kDouble).contiguous();
-    group->all_reduce(all);
+    group->start_all_reduce(all).wait();
     const at::Tensor means = (all / count).to(mean.scalar_type());
     const std::int64_t channels = input.size(1);
     const at::Tensor dx = (dy - beside(means.narrow(0, 0, channels), input) -
@@ -104,100 +114,126 @@ struct Normalise : torch::autograd::Function<Normalise> {
   }
 };
 
-template <class BatchNormImpl>
-class Synchronised final : public BatchNormImpl {
+// Which layers are synchronised, by their running mean: a layer's forward hands it to the operator,
+// and no two layers share one. A weak reference keeps the address from being used again.
+class Layers {
  public:
-  Synchronised(const BatchNormImpl& same, ProcessGroup& group)
-      : BatchNormImpl(same), group_(&group) {}
-
-  at::Tensor forward(const at::Tensor& input) {
-    if (!this->is_training() || local_norms > 0) return BatchNormImpl::forward(input);
-    this->_check_input_dim(input);
-    Statistics all;
-    at::Tensor mean, inverse;
-    {
-      const at::NoGradGuard no_grad;
-      all = statistics_of(input.detach(), *group_);
-      mean = all.mean.to(accumulation_of(input));
-      inverse = (all.variance + this->options.eps()).rsqrt().to(accumulation_of(input));
-      if (this->options.track_running_stats()) follow(all);
-    }
-    if (this->weight.defined())
-      return Normalise::apply(input, this->weight, this->bias, mean, inverse, all.count, group_);
-    return Normalise::apply(input, at::ones_like(mean), at::zeros_like(mean), mean, inverse,
-                            all.count, group_);
+  /// Whether it was not there before.
+  bool add(const at::Tensor& running_mean, ProcessGroup& group) {
+    const std::unique_lock lock(mutex_);
+    std::erase_if(groups_, [](const auto& one) { return one.second.layer.expired(); });
+    return groups_
+        .try_emplace(
+            running_mean.unsafeGetTensorImpl(),
+            Entry{c10::weak_intrusive_ptr<at::TensorImpl>(running_mean.getIntrusivePtr()), &group})
+        .second;
+  }
+  ProcessGroup* find(const at::Tensor& running_mean) {
+    const std::shared_lock lock(mutex_);
+    const auto found = groups_.find(running_mean.unsafeGetTensorImpl());
+    return found == groups_.end() ? nullptr : found->second.group;
   }
 
  private:
-  // The running variance is the unbiased one, as in torch::nn.
-  void follow(const Statistics& all) {
-    this->num_batches_tracked += 1;
-    const double share = this->options.momentum()
-                             ? *this->options.momentum()
-                             : 1 / this->num_batches_tracked.template item<double>();
-    const auto move = [share](at::Tensor& running, const at::Tensor& now) {
-      running.mul_(1 - share).add_(now.to(running.scalar_type()), share);
-    };
-    move(this->running_mean, all.mean);
-    move(this->running_var, all.variance * (all.count / (all.count - 1)));
-  }
-
-  ProcessGroup* group_;
+  struct Entry {
+    c10::weak_intrusive_ptr<at::TensorImpl> layer;
+    ProcessGroup* group;
+  };
+  std::shared_mutex mutex_;
+  std::unordered_map<const at::TensorImpl*, Entry> groups_;
 };
 
-// The module that takes the place of `module`; empty if it is no BatchNorm.
-template <class BatchNormImpl>
-torch::nn::AnyModule synchronised(const std::shared_ptr<torch::nn::Module>& module,
-                                  ProcessGroup& group) {
-  const auto norm = std::dynamic_pointer_cast<BatchNormImpl>(module);
-  if (!norm || std::dynamic_pointer_cast<Synchronised<BatchNormImpl>>(module)) return {};
-  return torch::nn::AnyModule(std::make_shared<Synchronised<BatchNormImpl>>(*norm, group));
+Layers& layers() {
+  static auto* all = new Layers;
+  return *all;
 }
 
-torch::nn::AnyModule replacement_of(const std::shared_ptr<torch::nn::Module>& module,
-                                    ProcessGroup& group) {
-  for (const auto make :
-       {synchronised<torch::nn::BatchNorm1dImpl>, synchronised<torch::nn::BatchNorm2dImpl>,
-        synchronised<torch::nn::BatchNorm3dImpl>})
-    if (torch::nn::AnyModule made = make(module, group); !made.is_empty()) return made;
-  return {};
+at::Tensor over_ranks(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                      const std::optional<at::Tensor>& bias, at::Tensor running_mean,
+                      at::Tensor running_var, double momentum, double eps, ProcessGroup& group) {
+  Statistics all;
+  at::Tensor mean, inverse;
+  {
+    const at::NoGradGuard no_grad;
+    all = statistics_of(input.detach(), group);
+    mean = all.mean.to(accumulation_of(input));
+    inverse = (all.variance + eps).rsqrt().to(accumulation_of(input));
+    // The running variance is the unbiased one, as in torch::nn.
+    const auto move = [momentum](at::Tensor& running, const at::Tensor& now) {
+      running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
+    };
+    move(running_mean, all.mean);
+    move(running_var, all.variance * (all.count / (all.count - 1)));
+  }
+  const bool is_affine = weight && weight->defined();
+  return Normalise::apply(input, is_affine ? *weight : at::ones_like(mean),
+                          is_affine ? *bias : at::zeros_like(mean), mean, inverse, all.count,
+                          &group);
 }
 
-// Sequential calls the modules of a list of its own, beside its children.
-void replace_in(torch::nn::SequentialImpl& parent, std::size_t place, torch::nn::AnyModule made) {
-  const std::string name = parent.named_children().keys()[place];
-  parent.replace_module(name, made.ptr());
-  *(parent.begin() + static_cast<std::ptrdiff_t>(place)) = std::move(made);
+// In the place of aten::batch_norm. A C++ module's members cannot be exchanged, and their forward
+// is not virtual, but all of them call this operator.
+at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                      const std::optional<at::Tensor>& bias,
+                      const std::optional<at::Tensor>& running_mean,
+                      const std::optional<at::Tensor>& running_var, bool training, double momentum,
+                      double eps, bool cudnn_enabled) {
+  const bool may_be = training && local_norms == 0 && running_mean && running_mean->defined();
+  ProcessGroup* group = may_be ? layers().find(*running_mean) : nullptr;
+  if (!group)
+    return at::native::batch_norm(input, weight, bias, running_mean, running_var, training,
+                                  momentum, eps, cudnn_enabled);
+  return over_ranks(input, weight, bias, *running_mean, *running_var, momentum, eps, *group);
+}
+
+void replace_operator() {
+  static std::vector<std::unique_ptr<torch::Library>> all = [] {
+    std::vector<std::unique_ptr<torch::Library>> made;
+    for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+      made.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__,
+                                                      static_cast<std::uint32_t>(__LINE__)));
+      made.back()->impl("batch_norm", TORCH_FN(batch_norm));
+    }
+    return made;
+  }();
+}
+
+// By name; the running mean is undefined for one that keeps none.
+std::vector<std::pair<std::string, at::Tensor>> running_means(const torch::nn::Module& model) {
+  std::vector<std::pair<std::string, at::Tensor>> all;
+  for (const auto& part : model.named_modules("", /*include_self=*/true)) {
+    const torch::nn::Module* module = part.value().get();
+    if (const auto* norm = dynamic_cast<const torch::nn::BatchNorm1dImpl*>(module))
+      all.emplace_back(part.key(), norm->running_mean);
+    else if (const auto* norm2d = dynamic_cast<const torch::nn::BatchNorm2dImpl*>(module))
+      all.emplace_back(part.key(), norm2d->running_mean);
+    else if (const auto* norm3d = dynamic_cast<const torch::nn::BatchNorm3dImpl*>(module))
+      all.emplace_back(part.key(), norm3d->running_mean);
+  }
+  return all;
 }
 
 }  // namespace
 
 std::int64_t synchronise_batch_norm(torch::nn::Module& model, ProcessGroup& group) {
   if (group.world_size() == 1) return 0;
-  struct Found {
-    torch::nn::SequentialImpl* parent;
-    std::size_t place;
-    torch::nn::AnyModule made;
-  };
-  std::vector<Found> found;
-  const auto look_into = [&](torch::nn::Module& parent) {
-    auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&parent);
-    const auto children = parent.named_children();
-    for (std::size_t place = 0; place < children.size(); ++place) {
-      torch::nn::AnyModule made = replacement_of(children[place].value(), group);
-      if (made.is_empty()) continue;
-      if (!sequential)
-        throw UsageError({"distributed.synchronise_batch_norm",
-                          "a batch normalisation cannot be replaced", children[place].key(),
-                          "those in a torch::nn::Sequential",
-                          "put it into one: C++ cannot change the type of a member"});
-      found.push_back({sequential, place, std::move(made)});
-    }
-  };
-  look_into(model);
-  for (const auto& part : model.modules(/*include_self=*/false)) look_into(*part);
-  for (Found& one : found) replace_in(*one.parent, one.place, std::move(one.made));
-  return static_cast<std::int64_t>(found.size());
+  const auto means = running_means(model);
+  for (const auto& [name, mean] : means)
+    if (!mean.defined())
+      throw UsageError({"distributed.synchronise_batch_norm",
+                        "a batch normalisation cannot be synchronised",
+                        name + ", which keeps no running mean",
+                        "those with track_running_stats = true", "leave it on"});
+  replace_operator();
+  std::int64_t count = 0;
+  for (const auto& [name, mean] : means) count += layers().add(mean, group) ? 1 : 0;
+  return count;
+}
+
+bool has_synchronised_batch_norm(const torch::nn::Module& model) {
+  for (const auto& [name, mean] : running_means(model))
+    if (mean.defined() && layers().find(mean)) return true;
+  return false;
 }
 
 LocalBatchNorm::LocalBatchNorm() { ++local_norms; }

@@ -19,10 +19,18 @@ class ProcessGroup;
 /// has the input's dtype. Each of them is one collective in forward and one in backward: all ranks
 /// run the same layers in the same order. In evaluation nothing is sent.
 ///
-/// Replaces modules that stand in a torch::nn::Sequential; returns how many. Throws UsageError for
-/// one elsewhere, and then nothing is replaced. The group outlives the model's last backward. Does
-/// nothing for one rank.
+/// By type, wherever they stand in the model, as Python's convert_sync_batchnorm: in a Sequential
+/// or as a member. Returns how many. A copy (clone()) is not synchronised. Throws UsageError for
+/// one without running statistics, and then none is synchronised. Each rank's batch has more than
+/// one element a channel, as LibTorch's own layers ask for, or none. The group outlives the model's
+/// last backward. Does nothing for one rank.
+///
+/// From the first call on, aten::batch_norm of the process on CPU and CUDA looks for the layer in a
+/// table (about 20 ns).
 DEMI_API std::int64_t synchronise_batch_norm(torch::nn::Module& model, ProcessGroup& group);
+
+/// Whether any part of it is.
+DEMI_API bool has_synchronised_batch_norm(const torch::nn::Module& model);
 
 /// While one lives in this thread, forward normalises over this rank's batch alone and sends
 /// nothing: for a pass that the other ranks do not make.

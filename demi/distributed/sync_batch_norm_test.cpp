@@ -127,16 +127,63 @@ TEST(SyncBatchNorm, ALocalPassSendsNothing) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-struct WithMember : torch::nn::Module {
-  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(3));
+// Most C++ modules have members, which nobody can exchange.
+struct WithMembers : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return second(first(x).relu()); }
+  torch::nn::BatchNorm2d first = register_module("first", torch::nn::BatchNorm2d(2));
+  torch::nn::BatchNorm2d second = register_module("second", torch::nn::BatchNorm2d(2));
 };
 
-TEST(SyncBatchNorm, OneThatIsNoPartOfASequentialIsRefused) {
+TEST(SyncBatchNorm, OfMembersOfAModule) {
+  const torch::Tensor pictures = pictures_of(8, torch::kDouble);
+  WithMembers alone;
+  alone.to(torch::kDouble);
+  const torch::Tensor expected = alone.forward(pictures).detach();
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-    WithMember model;
-    synchronise_batch_norm(model, group);
+    WithMembers model;
+    model.to(torch::kDouble);
+    EXPECT_FALSE(has_synchronised_batch_norm(model));
+    EXPECT_EQ(synchronise_batch_norm(model, group), 2);
+    EXPECT_TRUE(has_synchronised_batch_norm(model));
+    const auto own = pictures.slice(0, group.rank() * 4, group.rank() * 4 + 4);
+    const torch::Tensor output = model.forward(own);
+    EXPECT_LE((output - expected.slice(0, group.rank() * 4, group.rank() * 4 + 4))
+                  .abs()
+                  .max()
+                  .item<double>(),
+              1e-12 * expected.abs().max().item<double>());
+    EXPECT_LE((model.second->running_var - alone.second->running_var).abs().max().item<double>(),
+              1e-12);
   });
-  EXPECT_THAT(errors, Each(HasSubstr("a batch normalisation cannot be replaced; seen: norm")));
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// All examples of the step are on the other rank.
+TEST(SyncBatchNorm, ARankWithoutAnExampleAddsNothing) {
+  torch::nn::BatchNorm2d alone(2);
+  alone->to(torch::kDouble);
+  const torch::Tensor pictures = pictures_of(4, torch::kDouble);
+  alone->forward(pictures);
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::BatchNorm2d norm(2);
+    norm->to(torch::kDouble);
+    synchronise_batch_norm(*norm, group);
+    const auto own = group.rank() == 0 ? pictures : pictures.slice(0, 0, 0);
+    norm->forward(own).sum().backward();
+    EXPECT_LE((norm->running_mean - alone->running_mean).abs().max().item<double>(), 1e-12);
+    EXPECT_LE((norm->running_var - alone->running_var).abs().max().item<double>(), 1e-12);
+    EXPECT_TRUE(norm->weight.grad().isfinite().all().item<bool>());
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(SyncBatchNorm, OneWithoutRunningStatisticsIsRefused) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Sequential net(
+        torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(3).track_running_stats(false)));
+    synchronise_batch_norm(*net, group);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("0, which keeps no running mean")));
 }
 
 }  // namespace
