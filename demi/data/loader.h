@@ -34,6 +34,9 @@ class DEMI_API Loader {
   virtual int64_t examples() const = 0;
   /// Of all ranks together. A loader that knows of no other rank has its own.
   virtual int64_t all_examples() const { return examples(); }
+  /// Of an epoch, those that no rank gets: the ranks could not share them evenly, or a last batch
+  /// would be short. With shuffling, others in each epoch.
+  virtual int64_t left_out() const { return 0; }
   /// Batches of one epoch, for this rank.
   virtual int64_t batches() const = 0;
 

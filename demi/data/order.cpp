@@ -60,6 +60,8 @@ Order::Part Order::part(int64_t position) const {
 
 int64_t Order::all_examples() const { return used_; }
 
+int64_t Order::left_out() const { return chosen_.numel() - used_; }
+
 int64_t Order::batch_start(int64_t position) const {
   // All batches before the last are whole.
   if (position == 0) return 0;

@@ -31,6 +31,7 @@ class DEMI_API PrefetchLoader : public Loader {
 
   int64_t examples() const override { return inner_->examples(); }
   int64_t all_examples() const override { return inner_->all_examples(); }
+  int64_t left_out() const override { return inner_->left_out(); }
   int64_t batches() const override { return inner_->batches(); }
   Batch batch(int64_t epoch, int64_t position) const override;
 
