@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <sstream>
 #include <typeinfo>
 #include <vector>
@@ -22,6 +23,26 @@ std::uint32_t checksum(const torch::optim::OptimizerOptions& options) {
   std::ostringstream bytes;
   archive.save_to(bytes);
   return crc32c(bytes.str());
+}
+
+// The values at some steps tell two schedules apart.
+std::string values_of(const optim::lr::Schedule& schedule, double base) {
+  if (!schedule) return "none";
+  std::string text;
+  for (const std::int64_t step : {0, 1, 2, 5, 10, 100, 1'000, 10'000, 100'000}) {
+    try {
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", step, schedule(step, base));
+    } catch (const std::exception&) {  // it may have an end
+      text += fmt::format("{}{}: an exception", text.empty() ? "" : ", ", step);
+    }
+  }
+  return text;
+}
+
+std::string names_of(const std::vector<Metric>& metrics) {
+  std::string text;
+  for (const Metric& metric : metrics) text += (text.empty() ? "" : ", ") + metric.name;
+  return text.empty() ? "none" : text;
 }
 
 }  // namespace
@@ -68,6 +89,7 @@ std::string agreement_on(const torch::optim::Optimizer& optimizer, const std::st
 
 std::string agreement_on(const Setup& setup) {
   const TrainerOptions& o = setup.options;
+  const double base = o.optimizers.front()->param_groups().front().options().get_lr();
   std::string text = fmt::format(
       "max_steps {}\nprecision {}\nautocast {}\nlabel_smoothing {}\nclip_norm {}\n"
       "accumulate {}\nema_decay {}\nearly_stopping {}\nread_every {}\ngive_up_after {}\n"
@@ -76,6 +98,9 @@ std::string agreement_on(const Setup& setup) {
       o.ema_decay, o.early_stopping, o.read_every, o.give_up_after, o.optimizers.size(),
       o.schedule ? "given" : "none", o.momentum_schedule ? "given" : "none",
       o.losses ? "given" : "none", o.flush_subnormals);
+  text += fmt::format("schedule, by step: {}\nmomentum_schedule, by step: {}\n",
+                      values_of(o.schedule, base), values_of(o.momentum_schedule, 0.9));
+  text += fmt::format("loss {}\nmetrics {}\n", o.loss.text(), names_of(o.metrics));
   text += agreement_on(o.op_policy);
   for (const auto& optimizer : o.optimizers)
     text += fmt::format("learning rate {}\n", optimizer->param_groups().front().options().get_lr());

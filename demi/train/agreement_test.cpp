@@ -71,8 +71,8 @@ std::vector<std::string> disagreement(
     if (is_other) other.change(options);
     Trainer trainer(network(plane), options);
     const int64_t rows = is_other ? other.rows : 4;
-    const at::Tensor x = at::ones({rows, 2}), y = at::ones({rows, 1});
-    const data::TensorLoader loader(x, y, {.batch_size = 2});
+    const at::Tensor x = at::ones({2 * rows, 2}), y = at::ones({2 * rows, 1});
+    const data::TensorLoader loader(x, y, {.batch_size = 2, .rank = group.rank(), .world_size = 2});
     trainer.fit(loader, is_other && other.validates ? &loader : nullptr);
   });
 }
@@ -183,9 +183,9 @@ TEST_F(Agreement, PoliciesAndDataThatDifferAreNamed) {
   EXPECT_THAT(disagreement(kAgreedSgd, {.optimizer = kAgreedSgd, .rows = 6}),
               Each(HasSubstr("3 batches of training on rank 1; accepted: 2 batches of training")));
   EXPECT_THAT(disagreement(kAgreedSgd, {.optimizer = kAgreedSgd, .rows = 3}),
-              Each(HasSubstr("3 examples of training for each rank on rank 1")));
+              Each(HasSubstr("6 examples of training on rank 1")));
   EXPECT_THAT(disagreement(kAgreedSgd, {.optimizer = kAgreedSgd, .validates = true}),
-              Each(HasSubstr("validation on 4 examples on rank 1; accepted: validation none")));
+              Each(HasSubstr("validation on 8 examples on rank 1; accepted: validation none")));
 }
 
 }  // namespace

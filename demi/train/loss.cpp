@@ -6,6 +6,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/nll_loss_nd.h>
 #include <ATen/ops/where.h>
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -183,6 +184,25 @@ LossFunction::Classes LossFunction::classes(const at::Tensor& output,
                                             const at::Tensor& target) const {
   if (loss_ == Loss::bce_with_logits) return {target.gt(0.5).to(c10::kLong), 2};
   return {is_soft(target) ? target.argmax(1) : target.to(c10::kLong), output.size(1)};
+}
+
+double LossFunction::share_that_counts(const at::Tensor& target) const {
+  const bool of_classes =
+      !function_ && (loss_ == Loss::cross_entropy || loss_ == Loss::cross_entropy_probabilities);
+  if (!of_classes || !at::isIntegralType(target.scalar_type(), /*includeBool=*/false) ||
+      target.numel() == 0)
+    return 1;
+  const auto counted = target.ne(kIgnoredClass).sum().item<std::int64_t>();
+  return static_cast<double>(counted) / static_cast<double>(target.numel());
+}
+
+std::string LossFunction::text() const {
+  if (function_) return "a function";
+  const char* name = loss_ == Loss::cross_entropy                 ? "cross_entropy"
+                     : loss_ == Loss::cross_entropy_probabilities ? "cross_entropy_probabilities"
+                     : loss_ == Loss::bce_with_logits             ? "bce_with_logits"
+                                                                  : "mse";
+  return fmt::format("{}, weight {}", name, weight_);
 }
 
 }  // namespace demi::train

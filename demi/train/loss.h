@@ -88,6 +88,11 @@ class DEMI_API LossFunction {
   };
   /// Of a loss that has an accuracy.
   Classes classes(const at::Tensor& output, const at::Tensor& target) const;
+  /// The share of the batch's targets that count: 1, unless LibTorch ignores some (-100, in a cross
+  /// entropy of classes). Synchronises there.
+  double share_that_counts(const at::Tensor& target) const;
+  /// "cross_entropy, weight 1", "a function": for ranks that compare their losses.
+  std::string text() const;
 
  private:
   void require_function() const;

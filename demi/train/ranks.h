@@ -20,8 +20,9 @@ class DEMI_API Ranks {
   Ranks() = default;
   /// The module's parameters and buffers become those of rank 0, and backward averages gradients
   /// from here on. `group`: null, or of one rank, for one process.
+  /// `more`: what optimizers hold beside the module's parameters, which is treated alike.
   Ranks(torch::nn::Module& module, std::shared_ptr<distributed::ProcessGroup> group,
-        const distributed::DistributedOptions& options);
+        const distributed::DistributedOptions& options, std::vector<at::Tensor> more = {});
 
   bool are_several() const { return parallel_ != nullptr; }
   /// Rank 0, which alone makes files.
@@ -29,11 +30,25 @@ class DEMI_API Ranks {
   /// Null for one process.
   distributed::ProcessGroup* group() const { return are_several() ? group_.get() : nullptr; }
 
-  /// Sums over the ranks, each in FP64; the same bits on every rank.
+  /// Sums over the ranks, each in FP64; the same bits on every rank, and as many on each.
   std::vector<double> totals(std::vector<double> of_this_rank) const;
 
   /// Throws UsageError on every rank, with the first line that differs.
   void require_same(const std::string& what, const std::string& text) const;
+
+  /// Throws UsageError on every rank, with rank and parameter, if the weights differ, or a line of
+  /// `more`. Does nothing without DistributedOptions::compare_weights.
+  void require_same_weights(const std::string& when, const std::string& more) const;
+
+  /// The greatest number of all ranks.
+  std::int64_t greatest(std::int64_t number) const;
+
+  /// How often gradients were averaged. 0 for one process.
+  std::int64_t rounds() const { return are_several() ? parallel_->rounds() : 0; }
+  /// Averages what is in .grad: for a step whose backward reached no parameter on this rank.
+  void average() const;
+  /// Takes part in the other ranks' average without a batch of its own.
+  void average_without_batch() const;
 
   /// The number of rank 0.
   std::uint64_t of_first(std::uint64_t number) const;
@@ -49,6 +64,7 @@ class DEMI_API Ranks {
  private:
   std::shared_ptr<distributed::ProcessGroup> group_;
   std::unique_ptr<distributed::DistributedDataParallel> parallel_;  // null for one process
+  bool compares_weights_ = true;
 };
 
 /// Sums over the ranks of `group`, in FP64; null: of this process alone.

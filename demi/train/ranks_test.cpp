@@ -270,9 +270,9 @@ TEST_F(RanksOfOneProcess, SkipTheSameStep) {
     options.group = shared_group(group);
     options.optimizers = {std::make_shared<torch::optim::SGD>(plane->parameters(), 1e-3)};
     Trainer trainer(network(plane), options);
-    at::Tensor x = at::ones({6, 2}), y = at::ones({6, 1});
-    if (group.rank() == 1) y.slice(0, 2, 4).fill_(3e4);  // d loss / d output x 256 > 65,504
-    const data::TensorLoader loader(x, y, {.batch_size = 2});
+    at::Tensor x = at::ones({12, 2}), y = at::ones({12, 1});
+    y.slice(0, 6, 8).fill_(3e4);  // rank 1's of the second batch; d loss / d output x 256 > 65,504
+    const data::TensorLoader loader(x, y, {.batch_size = 2, .rank = group.rank(), .world_size = 2});
     outcomes[static_cast<std::size_t>(group.rank())].history = trainer.fit(loader);
   });
   ASSERT_THAT(errors, Each(IsEmpty()));

@@ -4,6 +4,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
@@ -11,6 +12,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -105,13 +108,29 @@ void add_results(const std::vector<StepResult>& results, bool scaled, StepMetric
   if (measured) record.grad_norm = std::sqrt(squares);
 }
 
-Cut cut_of(const data::Loader& training, const TrainerOptions& options) {
-  return {training.batches(), training.all_examples(), options.accumulate};
+Cut cut_of(const data::Loader& training, int64_t batches, const TrainerOptions& options) {
+  return {batches, training.all_examples(), options.accumulate};
 }
 
-void check_cut(const Progress& progress, const Cut& now) {
+// Ranks leave examples out that they cannot share evenly, so another number of them may cut the
+// same data otherwise at its end: by less than a batch. What was read of the epoch says how large
+// that is.
+bool differs_at_the_end_alone(const Progress& progress, const Cut& now, int64_t batch_now) {
+  const Cut& then = progress.cut;
+  if (progress.position == 0 || progress.position >= std::min(then.batches, now.batches))
+    return false;
+  const int64_t batch = progress.epoch.examples / progress.position;
+  return then.accumulate == now.accumulate && progress.window.examples == 0 &&
+         progress.epoch.examples % progress.position == 0 && batch == batch_now &&
+         std::abs(now.examples - then.examples) < batch &&
+         std::abs(now.batches - then.batches) <= 1;
+}
+
+void check_cut(const Progress& progress, const Cut& now,
+               const std::function<int64_t()>& examples_of_a_batch) {
   const Cut& then = progress.cut;
   if (!progress.in_epoch || then == now) return;
+  if (differs_at_the_end_alone(progress, now, examples_of_a_batch())) return;
   const auto text = [](const Cut& cut) {
     return fmt::format("{} batches, {} examples, {} batches a step", cut.batches, cut.examples,
                        cut.accumulate);
@@ -145,16 +164,26 @@ Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validat
                if (is_counting_) count_seconds();
              }),
       timer_(setup.options.device, setup.options.synchronise_phases) {
-  const Cut cut = cut_of(training, options_);
+  const bool uneven = setup.ranks.are_several() && options_.distributed.uneven_batches;
+  batches_ = uneven ? setup.ranks.greatest(training.batches()) : training.batches();
+  const Cut cut = cut_of(training, batches_, options_);
   if (beginning_) {
-    check_cut(beginning_->progress, cut);
+    const int64_t ranks = setup.ranks.are_several() ? setup.ranks.group()->world_size() : 1;
+    const int64_t epoch = beginning_->progress.epochs_begun - 1;
+    check_cut(beginning_->progress, cut,
+              [&] { return training.batch(epoch, 0).target.size(0) * ranks; });
     progress_ = std::move(beginning_->progress);
     phases_before_ = progress_.epoch.phase_seconds;
     judge_early_stopping();
   }
-  progress_.cut = cut;
+  if (progress_.in_epoch)
+    progress_.cut.batches = std::min(progress_.cut.batches, cut.batches);  // as it was begun
+  else
+    progress_.cut = cut;
   require_same_on_ranks();
+  require_shared_examples();
   check_data();
+  require_same_weights("where the training begins");
   for (const auto& optimizer : options_.optimizers) optimizer->zero_grad();
 }
 
@@ -168,8 +197,8 @@ void Run::check_data() const {
                         .accepted = accepted,
                         .advice = advice});
   };
-  require(training_.examples() > 0 && training_.batches() > 0, "there is nothing to train on",
-          fmt::format("{} examples in {} batches", training_.examples(), training_.batches()),
+  require(training_.all_examples() > 0 && batches_ > 0, "there is nothing to train on",
+          fmt::format("{} examples in {} batches", training_.all_examples(), batches_),
           "one batch or more", "a last batch that is left out (drop_last) may be the only one");
   require(!validation_ || validation_->all_examples() > 0, "there is nothing to validate on",
           "no examples", "one or more, or no validation", "");
@@ -188,8 +217,8 @@ void Run::check_data() const {
 void Run::require_same_on_ranks() const {
   if (!setup_.ranks.are_several()) return;
   std::string text = fmt::format("epochs {}\n", epochs_) + agreement_on(setup_);
-  text += fmt::format("{} batches of training\n{} examples of training for each rank\n",
-                      training_.batches(), training_.examples());
+  text += fmt::format("{} batches of training\n{} examples of training\n", batches_,
+                      training_.all_examples());
   text += fmt::format("validation {}\n",
                       validation_ ? fmt::format("on {} examples", validation_->all_examples())
                                   : std::string("none"));
@@ -197,6 +226,51 @@ void Run::require_same_on_ranks() const {
       fmt::format("begins after step {} of epoch {}, batch {}, with a sum of losses of {}\n",
                   progress_.step, progress_.epochs_begun, progress_.position, progress_.loss_sum);
   setup_.ranks.require_same("the training", text);
+}
+
+// A loader that knows of no other rank gives each all examples: every rank would train on the same.
+void Run::require_shared_examples() const {
+  if (!setup_.ranks.are_several()) return;
+  const auto examples = [](const data::Loader* loader) {
+    return loader ? static_cast<double>(loader->examples()) : 0;
+  };
+  const std::vector<double> sums =
+      setup_.ranks.totals({examples(&training_), examples(validation_)});
+  const int ranks = setup_.ranks.group()->world_size();
+  const auto require = [&](const data::Loader* loader, double sum, const char* of_what) {
+    if (!loader) return;
+    const int64_t all = loader->all_examples();
+    if (static_cast<double>(all) == sum) return;
+    throw UsageError(
+        {.where = "train.Trainer",
+         .what = fmt::format("the ranks do not share the examples of {}", of_what),
+         .seen = fmt::format("{} examples on {} ranks together", sum, ranks),
+         .accepted = fmt::format("{}, of which each rank has its own part", all),
+         .advice = "make the loader with OrderOptions::rank and world_size; a loader of your own "
+                   "says by all_examples() how many all ranks have together"});
+  };
+  require(&training_, sums[0], "training");
+  require(validation_, sums[1], "validation");
+  if (batches_ == 0)
+    throw UsageError({.where = "train.Trainer",
+                      .what = "there are fewer examples of training than ranks",
+                      .seen = fmt::format("{} for {} ranks",
+                                          training_.all_examples() + training_.left_out(), ranks),
+                      .accepted = "one example or more for each rank",
+                      .advice = "train on fewer ranks, or on more examples"});
+}
+
+// Whatever changed them on one rank alone (a callback, a file that was loaded, another machine's
+// arithmetic): the ranks would train different models from there on, and rank 0's would be saved.
+void Run::require_same_weights(const std::string& when) const {
+  std::string rates;
+  for (std::size_t i = 0; i < options_.optimizers.size(); ++i) {
+    const auto& groups = options_.optimizers[i]->param_groups();
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      rates += fmt::format("optimizer {}, group {}: learning rate {}\n", i, g,
+                           groups[g].options().get_lr());
+  }
+  setup_.ranks.require_same_weights(when, rates);
 }
 
 void Run::judge_early_stopping() {
@@ -304,6 +378,7 @@ bool Run::go_on(int64_t until) {
 void Run::begin_epoch() {
   if (!setup_.network.module->is_training()) setup_.network.module->train();
   progress_.epoch = EpochRecord{.epoch = ++progress_.epochs_begun};
+  progress_.cut = cut_of(training_, batches_, options_);
   progress_.position = 0;
   progress_.in_epoch = true;
   progress_.correct = progress_.answers = 0;
@@ -314,14 +389,14 @@ void Run::begin_epoch() {
 }
 
 void Run::tell_epoch_begin() {
-  const int64_t steps = steps_of(training_.batches(), options_.accumulate);
+  const int64_t steps = steps_of(progress_.cut.batches, options_.accumulate);
   for (const auto& callback : setup_.callbacks)
     callback->on_epoch_begin(progress_.epoch.epoch, epochs_, steps);
 }
 
 // Goes on with the epoch until the run's step `until` is done; whether the epoch's last is.
 bool Run::train_epoch(int64_t until) {
-  const int64_t batches = training_.batches();
+  const int64_t batches = progress_.cut.batches;
   is_counting_ = true;
   counted_ = window_start_ = Clock::now();
   waited_before_ = timer_.spent(Phase::data);
@@ -353,6 +428,35 @@ bool Run::is_told_to_stop(bool step_done) {
   return options_.should_stop && options_.should_stop();
 }
 
+// Whether the next batch is the last of its step.
+bool Run::ends_step() const {
+  const int64_t next = progress_.position + 1;
+  return next == progress_.cut.batches || next % options_.accumulate == 0;
+}
+
+// In the place of one batch: other ranks have one, and this rank takes their step.
+bool Run::pass_without_batch() {
+  stage_ = Stage::kInBatch;
+  state_.has_changed();
+  const bool steps = ends_step();
+  if (steps) {
+    if (progress_.window.is_open())
+      setup_.ranks.average();  // of the step's batches that this rank had
+    else
+      setup_.ranks.average_without_batch();
+    agree_on_step();
+    const data::Batch none;
+    StepView view = view_of(none, steps);
+    view.loss = at::zeros({});
+    view.repeat = [](const RepeatOptions&) { return at::zeros({}); };
+    take_step(view);
+  } else {
+    ++progress_.position;
+  }
+  stage_ = Stage::kBetweenBatches;
+  return steps;
+}
+
 // One batch; whether a step was taken after it.
 bool Run::train_batch() {
   const bool opens_window = !progress_.window.is_open();
@@ -360,29 +464,29 @@ bool Run::train_batch() {
     setup_.ranks.seed(state_.rank_seed(), progress_.step);
     state_.begin_step();
   }
+  if (progress_.position >= training_.batches()) return pass_without_batch();
   timer_.enter(Phase::data);
   const data::Batch batch = data::to_device(
       training_.batch(progress_.epoch.epoch - 1, progress_.position), options_.device);
   stage_ = Stage::kInBatch;
   state_.has_changed();
-  const int64_t next = progress_.position + 1;
-  const bool ends_step = next == training_.batches() || next % options_.accumulate == 0;
-  StepView view = view_of(batch, ends_step);
+  const bool steps = ends_step();
+  StepView view = view_of(batch, steps);
   for (const auto& callback : setup_.callbacks) callback->before_forward(view);
   const auto after_forward = [&](const at::Tensor& output) {
     for (const auto& callback : setup_.callbacks) callback->after_forward(view, output);
   };
-  view.loss = add_batch(setup_, progress_.window, batch, ends_step, timer_,
-                        {.after_forward = after_forward});
+  view.loss =
+      add_batch(setup_, progress_.window, batch, steps, timer_, {.after_forward = after_forward});
   for (const auto& callback : setup_.callbacks) callback->after_backward(view);
-  if (ends_step) {
+  if (steps) {
     agree_on_step();
     take_step(view);
   } else {
-    progress_.position = next;
+    ++progress_.position;
   }
   stage_ = Stage::kBetweenBatches;
-  return ends_step;
+  return steps;
 }
 
 StepView Run::view_of(const data::Batch& batch, bool ends_step) {
@@ -407,18 +511,24 @@ void Run::agree_on_step() {
   UnreadStep& window = progress_.window;
   const bool stop = options_.should_stop && options_.should_stop();
   const bool save = state_.asks_to_save();
+  // As many numbers on each: a rank without a batch has no sums.
   std::vector<double> numbers{stop ? 1.0 : 0.0, save ? 1.0 : 0.0,
-                              static_cast<double>(window.examples)};
+                              static_cast<double>(window.examples), window.batches, window.shares};
   each_sum(window.sums, [&](const char*, const at::Tensor& sum) {
-    if (sum.defined()) numbers.push_back(sum.item<double>());
+    numbers.push_back(sum.defined() ? 1.0 : 0.0);
+    numbers.push_back(sum.defined() ? sum.item<double>() : 0.0);
   });
   const std::vector<double> all = setup_.ranks.totals(std::move(numbers));
   stop_is_agreed_ = all[0] > 0;
   state_.agree_to_save(all[1] > 0);
   window.examples = static_cast<int64_t>(all[2]);
-  auto next = all.begin() + 3;
+  // Means of batches of which some targets were ignored become the mean over all that were not.
+  if (all[4] > 0 && all[3] != all[4]) scale_gradients(setup_, all[3] / all[4]);
+  auto next = all.begin() + 5;
   each_sum(window.sums, [&next](const char*, at::Tensor& sum) {
-    if (sum.defined()) sum = at::scalar_tensor(*next++, at::kDouble);
+    const bool is_there = *next++ > 0;
+    const double total = *next++;
+    if (is_there) sum = at::scalar_tensor(total, at::kDouble);
   });
 }
 
@@ -529,6 +639,8 @@ void Run::end_epoch() {
     epoch.accuracy = static_cast<double>(progress_.correct) / answers;
   warn_of_lost_mean();
   const bool was_stopped = progress_.history.stopped;
+  if (!progress_.history.failed)
+    require_same_weights(fmt::format("at the end of epoch {}", epoch.epoch));
   if (validation_ && !was_stopped && !progress_.history.failed) validate();
   if (progress_.history.stopped && !was_stopped && !state_.is_kept()) keep_open_epoch();
   close_epoch();

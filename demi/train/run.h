@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
@@ -43,10 +44,14 @@ class Run {
   void tell_epoch_begin();
   bool train_epoch(int64_t until);
   bool train_batch();
+  bool ends_step() const;
+  bool pass_without_batch();
   StepView view_of(const data::Batch& batch, bool ends_step);
   void take_step(const StepView& view);
   void require_same_on_ranks() const;
   void check_data() const;
+  void require_shared_examples() const;
+  void require_same_weights(const std::string& when) const;
   void agree_on_step();
   bool is_told_to_stop(bool step_done);
   void end_epoch();
@@ -71,6 +76,8 @@ class Run {
   const data::Loader& training_;
   const data::Loader* validation_;  // none: null
   const int64_t epochs_;
+  /// Of an epoch: this rank may have fewer than others, of which it takes the steps too.
+  int64_t batches_ = 0;
   Progress progress_;
   std::optional<Beginning> beginning_;  // until the first batch
   std::vector<UnreadStep> unread_;

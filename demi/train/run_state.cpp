@@ -129,13 +129,14 @@ void RunState::has_changed() {
 }
 
 bool RunState::asks_to_save() {
-  return !setup_.shards.empty() && plan_.is_due_after_batch(progress_.step + 1, true);
+  return setup_.ranks.are_several() && plan_.is_due_after_batch(progress_.step + 1, true);
 }
 
-// Ranks that save together know it from agree_to_save().
+// Several ranks know it from agree_to_save(). Within a step each has gradients of its own.
 bool RunState::is_due_after_batch(bool step_done) {
-  if (!setup_.shards.empty()) return step_done && std::exchange(save_is_agreed_, false);
-  return plan_.is_due_after_batch(progress_.step, step_done);
+  if (!setup_.ranks.are_several()) return plan_.is_due_after_batch(progress_.step, step_done);
+  const bool save = step_done && std::exchange(save_is_agreed_, false);
+  return save && (setup_.ranks.is_first() || !setup_.shards.empty());
 }
 
 RunState::Due RunState::due_after_epoch(std::int64_t epoch, bool is_best) const {

@@ -55,7 +55,8 @@ class RunState {
   /// The state is not the one that was saved last.
   void has_changed();
 
-  /// If ranks save together: whether this rank asks for it after the step that it is about to take.
+  /// With several ranks, which save after a step alone: whether this rank asks for it after the one
+  /// that it is about to take.
   bool asks_to_save();
   /// What the ranks have made of it.
   void agree_to_save(bool save) { save_is_agreed_ = save; }
@@ -97,7 +98,7 @@ class RunState {
   const std::function<void()> count_seconds_;
   SavePlan plan_;
   bool is_saved_ = false;        // the present state
-  bool save_is_agreed_ = false;  // by ranks that share the optimizers' states
+  bool save_is_agreed_ = false;  // by several ranks
   std::uint64_t rank_seed_ = 0;
   checkpoint::NamedTensors step_random_;        // states of the generators when the step began
   std::optional<checkpoint::Checkpoint> kept_;  // from before its epoch was closed

@@ -6,12 +6,15 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
+#include "demi/distributed/sync_batch_norm.h"
 #include "demi/optim/adam.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
@@ -62,8 +65,6 @@ void check(const TrainerOptions& options) {
           "label_smoothing has no effect with this loss", std::to_string(options.label_smoothing),
           "0, or Loss::cross_entropy",
           "smooth the targets of another loss by hand: cross_entropy takes probabilities, too");
-  require(!options.distributed.uneven_batches, "uneven batches are not trained on several ranks",
-          "TrainerOptions::distributed.uneven_batches", "loaders of equally many batches");
   const bool several = options.group && options.group->world_size() > 1;
   require(!several || options.gradient_penalty == 0,
           "a gradient penalty is of one rank's batch, not of all", "several ranks",
@@ -150,6 +151,21 @@ GradScalerOptions scaler_options(const TrainerOptions& options, const Precision&
   return result;
 }
 
+// What the optimizers hold beside the module's parameters: learned weights of losses, a
+// temperature.
+std::vector<at::Tensor> parameters_elsewhere(const torch::nn::Module& module,
+                                             const TrainerOptions& options) {
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const at::Tensor& parameter : module.parameters())
+    seen.insert(parameter.unsafeGetTensorImpl());
+  std::vector<at::Tensor> found;
+  for (const auto& optimizer : options.optimizers)
+    for (const auto& group : optimizer->param_groups())
+      for (const at::Tensor& parameter : group.params())
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second) found.push_back(parameter);
+  return found;
+}
+
 // The schedules of the checkpoint, with the rates of that moment.
 void check_schedules(const checkpoint::Numbers& from, const TrainerOptions& options) {
   if (!options.schedule && !options.momentum_schedule) return;
@@ -190,7 +206,13 @@ Trainer::Trainer(Network network, TrainerOptions options) {
     to_precision(module, precision.weights, /*keep_normalisation_fp32=*/false);
   check_weights(module, precision, held.device);
   if (!held.autocast) setup_->precision.autocast.reset();
-  setup_->ranks = Ranks(module, held.group, held.distributed);
+  const bool several = held.group && held.group->world_size() > 1;
+  require(!(several && held.distributed.uneven_batches &&
+            distributed::has_synchronised_batch_norm(module)),
+          "uneven batches do not go with a synchronised batch normalisation",
+          "DistributedOptions::uneven_batches",
+          "one of the two: a rank without a batch takes part in no forward");
+  setup_->ranks = Ranks(module, held.group, held.distributed, parameters_elsewhere(module, held));
   if (held.optimizers.empty()) {
     auto parameters = tensor::without_names(tensor::parameters_once(module));
     require(!parameters.empty(), "the model has no parameters", "none",
@@ -233,6 +255,11 @@ void Trainer::resume(const std::filesystem::path& path) {
 }
 
 void Trainer::resume(const checkpoint::Checkpoint& from) {
+  if (!setup_->shards.empty()) {
+    const bool has_state = setup_->ranks.totals({from.model.empty() ? 1.0 : 0.0}).front() == 0;
+    require(has_state, "the ranks share the optimizer's state, and rank 0 alone has all of it",
+            "a checkpoint of Parts::checkpoint()", "a saved one: resume(path)");
+  }
   checkpoint::Checkpoint same_tensors = from;
   take_from(same_tensors);
 }

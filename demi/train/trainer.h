@@ -97,14 +97,17 @@ struct TrainerOptions {
   /// Checkpoints of the run, to go on from (Trainer::resume). None without a folder.
   CheckpointOptions checkpoints = {};
   /// Asked after each batch, if there is a folder of checkpoints. true: one is saved now, and
-  /// training goes on.
+  /// training goes on. With several ranks rank 0 is asked, after each step: between the batches of
+  /// a step each rank has gradients of its own.
   std::function<bool()> should_save = {};
   /// Several processes that train one model, each on its part of the data
   /// (data::OrderOptions::rank): gradients are averaged, losses and metrics are totals over all
   /// ranks, every rank skips the same steps and ends at the same one, and rank 0 alone saves
   /// checkpoints. All ranks resume from the same one. None: this process alone.
   std::shared_ptr<distributed::ProcessGroup> group = {};
-  /// How gradients travel. uneven_batches is refused: the ranks' loaders have equally many batches.
+  /// How gradients travel, and whether weights are compared. With uneven_batches the ranks' loaders
+  /// may have different numbers of batches: a rank without one takes the step of the others, and
+  /// the average is over those that have one. Without it they have equally many.
   distributed::DistributedOptions distributed = {};
   /// With several ranks: each keeps the moments and fp32 masters of a share of the parameters alone
   /// (distributed::ShardedOptimizerState). All optimizers are demi's. Rank 0 saves the state of
@@ -209,7 +212,8 @@ class DEMI_API Trainer {
     /// The state between two parts, to go on from (Trainer::resume). Its tensors are those of model
     /// and optimizers: the next part changes them. If training has been stopped within an epoch, it
     /// is the state from which that epoch goes on. Waits for the device and tells callbacks of
-    /// every step.
+    /// every step. With shard_optimizer all ranks call it, rank 0 alone gets the state, and the
+    /// others get an empty one: save it to resume from it.
     checkpoint::Checkpoint checkpoint();
 
    private:

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "demi/autocast/backward.h"
@@ -79,7 +80,17 @@ void check_losses(const std::vector<at::Tensor>& losses) {
 struct Forward {
   std::vector<at::Tensor> losses;
   at::Tensor correct, answers;
+  double share = 1;  // with several ranks: of the targets, those that count
 };
+
+// With several ranks a mean counts as much as it has targets that are not ignored: those of all
+// ranks are one batch. The factor that this lacks is known after the step's totals. The mean of
+// nothing is NaN, and counts for nothing.
+at::Tensor loss_of(const TrainerOptions& options, double share, const at::Tensor& output,
+                   const at::Tensor& target) {
+  if (share == 0) return (output * 0).sum().to(c10::kFloat);
+  return options.loss(output, target, options.label_smoothing);
+}
 
 Forward forward_of(Setup& setup, const data::Batch& batch, profile::PhaseTimer& timer,
                    const RepeatOptions& how) {
@@ -92,7 +103,9 @@ Forward forward_of(Setup& setup, const data::Batch& batch, profile::PhaseTimer& 
       forward_in(setup.precision, setup.network, batch, options.device, options.op_policy);
   if (how.after_forward) how.after_forward(output);
   timer.enter(Phase::loss);
-  Forward result{.losses = {options.loss(output, batch.target, options.label_smoothing)}};
+  const double share = setup.ranks.are_several() ? options.loss.share_that_counts(batch.target) : 1;
+  Forward result{.losses = {loss_of(options, share, output, batch.target)}};
+  result.share = share;
   const at::Tensor right = options.loss.is_right(output, batch.target);
   if (right.defined()) result.correct = right.sum();
   result.answers = options.loss.answers(output, batch.target);
@@ -105,10 +118,10 @@ StepSums forward_and_backward(Setup& setup, const data::Batch& batch, bool sends
                               profile::PhaseTimer& timer, const RepeatOptions& how) {
   const TrainerOptions& options = setup.options;
   timer.enter(Phase::forward);
-  auto [losses, correct, answers] = forward_of(setup, batch, timer, how);
+  auto [losses, correct, answers, share_of_targets] = forward_of(setup, batch, timer, how);
   check_losses(losses);
   timer.enter(Phase::backward);
-  StepSums sum{.correct = correct, .answers = answers};
+  StepSums sum{.correct = correct, .answers = answers, .share = share_of_targets};
   if (options.gradient_penalty > 0) {
     const std::vector<at::Tensor> penalties = penalties_of(setup, losses);
     for (std::size_t i = 0; i < losses.size(); ++i) {
@@ -116,9 +129,11 @@ StepSums forward_and_backward(Setup& setup, const data::Batch& batch, bool sends
       if (penalties[i].defined()) losses[i] = losses[i] + penalties[i];
     }
   }
+  const std::int64_t rounds = setup.ranks.rounds();
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    const at::Tensor share =
+    at::Tensor share =
         options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
+    if (share_of_targets != 1) share = share * share_of_targets;
     const at::Tensor scaled = setup.scaler.scale(share);
     if (how.before_backward) how.before_backward(scaled);
     const bool is_last = i + 1 == losses.size();
@@ -126,6 +141,8 @@ StepSums forward_and_backward(Setup& setup, const data::Batch& batch, bool sends
     demi::backward(scaled, {}, /*retain_graph=*/!is_last);
     add_up(sum.loss, losses[i].detach().reshape({}));
   }
+  // The last loss reached no parameter of the ranks.
+  if (sends && setup.ranks.rounds() == rounds) setup.ranks.average();
   timer.enter(Phase::other);
   return sum;
 }
@@ -177,6 +194,8 @@ at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, b
   add_up(step.sums.correct, of_batch.correct);
   add_up(step.sums.answers, of_batch.answers);
   step.examples += examples;
+  step.batches += 1;
+  step.shares += of_batch.share;
   return loss;
 }
 
@@ -185,6 +204,15 @@ at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOpti
   const distributed::LocalBatchNorm local;  // the other ranks do not repeat it
   profile::PhaseTimer timer(setup.options.device);
   return forward_and_backward(setup, batch, /*sends=*/false, timer, how).loss;
+}
+
+void scale_gradients(Setup& setup, double factor) {
+  const at::NoGradGuard no_grad;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& optimizer : setup.options.optimizers)
+    for (const at::Tensor& p : parameters_of(*optimizer))
+      if (p.grad().defined() && seen.insert(p.unsafeGetTensorImpl()).second)
+        p.mutable_grad().mul_(factor);
 }
 
 std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer) {

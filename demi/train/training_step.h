@@ -19,6 +19,7 @@ struct StepSums {
   at::Tensor judged;   // what a run is judged by, without gradient penalty; undefined: `loss`
   at::Tensor correct;  // right answers
   at::Tensor answers;  // that count; undefined: each example does
+  double share = 1;    // of one batch's targets: those that count
 };
 
 /// Calls visit(name, sum) for each of them.
@@ -39,6 +40,8 @@ struct UnreadStep {
 
   /// Whether a batch has been added.
   bool is_open() const { return sums.loss.defined(); }
+  /// With several ranks: of this one's batches, and of their targets the shares that count.
+  double batches = 0, shares = 0;
 };
 
 /// Forward and backward of one batch, whose sums are added to the step's. Returns the batch's loss,
@@ -49,6 +52,9 @@ at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, b
 
 /// StepView::repeat.
 at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how);
+
+/// The gradients of all optimizers' parameters become so many times as large.
+void scale_gradients(Setup& setup, double factor);
 
 /// Unscale, clip, step, average. Gradients are gone after it.
 std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer);
