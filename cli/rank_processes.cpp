@@ -12,10 +12,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "cli/exit_code.h"
 #include "cli/stop.h"
@@ -61,10 +63,21 @@ std::vector<std::string> environment_of(int rank, int count, int port, int threa
   all.push_back(fmt::format("LOCAL_RANK={}", rank));
   all.emplace_back("MASTER_ADDR=127.0.0.1");
   all.push_back(fmt::format("MASTER_PORT={}", port));
-  all.emplace_back("TORCHELASTIC_USE_AGENT_STORE=True");         // this process serves it
+  all.emplace_back("TORCHELASTIC_USE_AGENT_STORE=True");  // this process serves it
+  // Gloo asks nobody who he is, so it listens where other machines do not reach it.
+  if (!::getenv("GLOO_SOCKET_IFNAME")) all.emplace_back("GLOO_SOCKET_IFNAME=lo");
+  // Between demi's messages stand LibTorch's of the same failure, with its stack.
+  if (!::getenv("TORCH_CPP_LOG_LEVEL")) all.emplace_back("TORCH_CPP_LOG_LEVEL=ERROR");
   all.push_back(fmt::format("TORCHELASTIC_RUN_ID={}", kRunId));  // an outer launcher does not count
   if (threads > 0) all.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
   return all;
+}
+
+std::string text_of_end(int rank, int status) {
+  if (WIFSIGNALED(status))
+    return fmt::format("rank {} was ended by signal {} ({})", rank, WTERMSIG(status),
+                       ::strsignal(WTERMSIG(status)));
+  return fmt::format("rank {} ended with exit code {}", rank, WEXITSTATUS(status));
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -84,8 +97,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 }  // namespace
 
-RankProcesses::RankProcesses(int count, int port, int threads)
+RankProcesses::RankProcesses(int count, int port, int threads, OnEnd on_end)
     : processes_(static_cast<std::size_t>(count)),
+      on_end_(std::move(on_end)),
       is_terminal_(::isatty(STDERR_FILENO) == 1),
       saves_(save_requests()) {
   std::vector<std::string> words = own_words();
@@ -208,7 +222,10 @@ void RankProcesses::note_ends() {
     if (process.status || ::waitpid(process.id, &status, WNOHANG) != process.id) continue;
     process.status = status;
     const bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != kDone;
-    if (failed && !first_) first_ = static_cast<int>(rank);
+    if (failed && !first_) {
+      first_ = static_cast<int>(rank);
+      on_end_(text_of_end(*first_, status));
+    }
     if (!ending_ && (failed || rank == 0)) ending_ = Clock::now();
   }
 }

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,9 +18,12 @@ inline constexpr std::string_view kRunId = "demi";
 /// process dies, the kernel sends them SIGTERM.
 class RankProcesses {
  public:
+  /// Is told which rank ended first with an error, and how.
+  using OnEnd = std::function<void(const std::string& which)>;
   /// They meet in the store at `port` of this machine. `threads`: OMP_NUM_THREADS of each; 0: as it
-  /// is.
-  RankProcesses(int count, int port, int threads);
+  /// is. Gloo connects them over the loopback interface, unless GLOO_SOCKET_IFNAME names another
+  /// one.
+  RankProcesses(int count, int port, int threads, OnEnd on_end);
   /// Kills those that are left.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
@@ -51,7 +55,8 @@ class RankProcesses {
   bool have_ended() const;
   int exit_code() const;
 
-  std::vector<Process> processes_;           // by rank
+  std::vector<Process> processes_;  // by rank
+  OnEnd on_end_;
   std::optional<int> first_;                 // the rank that ended first with an error
   std::optional<Clock::time_point> ending_;  // since then the others should end too
   bool is_terminal_ = false;

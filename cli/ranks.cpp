@@ -107,7 +107,10 @@ bool run_as_ranks(const std::string& command, const train::Config& config) {
   if (threads > 0)
     note(fmt::format("{} ranks with {} thread{} each (OMP_NUM_THREADS or --threads: other ones)",
                      count, threads, threads == 1 ? "" : "s"));
-  RankProcesses processes(count, store.port, threads);
+  // Those that still wait for it to come read it.
+  RankProcesses processes(count, store.port, threads, [&](const std::string& which) {
+    store.store->set(distributed::kEndedRank, which);
+  });
   const NoteStopSignals noting;
   const int code = processes.wait();
   if (code == kDone) return true;
@@ -117,6 +120,8 @@ bool run_as_ranks(const std::string& command, const train::Config& config) {
 }
 
 bool has_launcher() { return distributed::environment()("TORCHELASTIC_RUN_ID") == kRunId; }
+
+bool speaks_for_all() { return !has_launcher() && launched().rank == 0; }
 
 void tell_launcher(const std::filesystem::path& run_folder) {
   if (!has_launcher()) return;

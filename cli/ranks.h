@@ -28,6 +28,9 @@ bool run_as_ranks(const std::string& command, const train::Config& config);
 
 /// Whether run_as_ranks() started this process.
 bool has_launcher();
+/// Whether this process says what is known before the ranks meet: of those that `demi` started none
+/// does, since it has said it; of others rank 0.
+bool speaks_for_all();
 /// To the process that started this one, if has_launcher(): where the run's files are.
 void tell_launcher(const std::filesystem::path& run_folder);
 

@@ -95,6 +95,17 @@ void RunSession::load_data() {
       "the data",
       fmt::format("{} training examples\n{} test examples\n{} classes\n", examples(workload_.train),
                   examples(workload_.test), workload_.classes.size()));
+  say_what_is_left_out();
+}
+
+void RunSession::say_what_is_left_out() const {
+  const int64_t used = workload_.train->all_examples(), left_out = workload_.train->left_out();
+  if (!is_first() || left_out == 0) return;
+  note(
+      fmt::format("{} of {} training examples {} left out of each epoch, {}: {} ranks get equally "
+                  "many",
+                  left_out, used + left_out, left_out == 1 ? "is" : "are",
+                  left_out == 1 ? "another one each time" : "others each time", config_.ranks));
 }
 
 void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
@@ -320,7 +331,7 @@ void RunSession::finish(const train::Comparison& result) {
       std::cerr << "with its policy: " << again << "\n";
   }
   if (!stopped) return;
-  say_how_to_go_on();
+  if (is_first()) say_how_to_go_on();  // it has saved; the others may have read the folder before
   throw Exit{kStoppedBySignal + ending_signal()};
 }
 

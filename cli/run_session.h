@@ -57,6 +57,7 @@ class RunSession {
  private:
   void resolve_config();
   void load_data();
+  void say_what_is_left_out() const;
   void find_batch_size(const train::WorkloadMaker& workload_of);
   void require_collectives() const;
   void open_folder(const train::CompareOptions& options);

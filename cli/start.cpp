@@ -188,6 +188,7 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
     if (difference.empty()) return go_on(words, settings, folder);
     if (passed_over.empty()) passed_over = folder.string() + " is another: " + difference;
   }
+  if (!speaks_for_all()) return begun;
   if (passed_over.empty())
     note("no unfinished run of " + words.command + "-" + begun.recipe + " in " + root.string() +
          ": a new one begins");

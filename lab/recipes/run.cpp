@@ -86,8 +86,7 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
     if (precision.is_mixed()) keep_in_fp32(config, shipped);
   }
   // The other ranks get what rank 0 read.
-  if (ships && options.group)
-    const distributed::DistributedDataParallel same(*shipped.module, *options.group);
+  if (ships && options.group) distributed::broadcast_weights(*shipped.module, *options.group);
   if (!workload.test) return;
   EvaluateOptions test{.precision = precision,
                        .device = device,
