@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -27,6 +29,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
+using ::testing::Each;
+using ::testing::IsEmpty;
 
 class CliRanks : public Cli {
  protected:
@@ -421,6 +425,63 @@ TEST_F(CliRanks, ThatDifferAreNamed) {
   const Outcome contradiction = run(three, as_rank(0));
   EXPECT_EQ(contradiction.code, 2);
   EXPECT_THAT(contradiction.err, HasSubstr("RANK=0, WORLD_SIZE=2"));
+}
+
+// Its inodes among the sockets that listen in the kernel's table: local addresses in hexadecimal.
+std::vector<std::string> listening_addresses(pid_t process) {
+  std::set<std::string> own;
+  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(process) + "/fd")) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("socket:[")) own.insert(target.substr(8, target.size() - 9));
+  }
+  std::vector<std::string> found;
+  for (const char* table : {"/net/tcp", "/net/tcp6"}) {
+    std::istringstream lines(slurp("/proc/" + std::to_string(process) + table));
+    std::string line;
+    std::getline(lines, line);  // the heading
+    while (std::getline(lines, line)) {
+      std::istringstream words(line);
+      std::vector<std::string> word{std::istream_iterator<std::string>(words), {}};
+      if (word.size() > 9 && word[3] == "0A" && own.contains(word[9]))
+        found.push_back(word[1].substr(0, word[1].find(':')));
+    }
+  }
+  return found;
+}
+
+// Neither the store nor Gloo asks who connects.
+TEST_F(CliRanks, OfOneMachineListenOnTheLoopbackInterfaceAlone) {
+  std::map<int, pid_t> processes;
+  const pid_t launcher = start_long_run(2, processes);
+  ASSERT_EQ(processes.size(), 2U);
+  const auto is_loopback =
+      AnyOf("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F");
+  const std::vector<std::string> of_store = listening_addresses(launcher);
+  EXPECT_THAT(of_store, AllOf(Not(IsEmpty()), Each(is_loopback)));
+  for (const auto& [rank, process] : processes)
+    EXPECT_THAT(listening_addresses(process), AllOf(Not(IsEmpty()), Each(is_loopback))) << rank;
+  kill(launcher, SIGTERM);
+  const Outcome outcome = finish_within(launcher, std::chrono::seconds(60));
+  // Rank 0 alone says how to go on; nothing is said of weights that were broadcast.
+  EXPECT_EQ(count_of("kept: ", outcome.err), 1) << outcome.err;
+}
+
+TEST_F(CliRanks, SayWhatIsLeftOutAndWarnOfNothing) {
+  small_recipes::write_data("fashion-mnist", folder_ / "data");
+  const auto words = [&](const char* limit, const char* ranks) {
+    return Words{"train",    "fashion-cnn", "--data-dir",   (folder_ / "data").string(),
+                 "--ranks",  ranks,         "--batch-size", "2",
+                 "--limit",  limit,         "--epochs",     "1",
+                 "--device", "cpu",         "--json"};
+  };
+  const Outcome odd = run(words("5", "2"));
+  ASSERT_EQ(odd.code, 0) << odd.err;
+  EXPECT_THAT(odd.err, HasSubstr("1 of 5 training examples is left out of each epoch"));
+  EXPECT_THAT(odd.err, Not(HasSubstr("initial weights")));
+  const Outcome few = run(words("1", "2"));
+  EXPECT_EQ(few.code, 2) << few.err;
+  EXPECT_THAT(few.err, HasSubstr("fewer examples of training than ranks; seen: 1 for 2 ranks"));
 }
 
 TEST_F(CliRanks, WrongUse) {

@@ -1,6 +1,7 @@
 // A rank that dies, as a process of its own: in forward, in an all-reduce, in the gather of what
 // the others updated, while a checkpoint is saved. DEMI_LONG: every rank of 2, 3 and 4, in each of
-// them.
+// them. And a rank that ends at any point of a program at which the others wait for it, by a
+// signal, by an exit, by an exception, wherever the store is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -24,8 +25,10 @@
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/children_testing.h"
+#include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/shares.h"
+#include "demi/distributed/store.h"
 #include "demi/train/resume_testing.h"
 #include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
@@ -264,8 +267,9 @@ class RankThatDies : public ::testing::Test {
     expect_same_bits(resumed, unbroken);
   }
 
- private:
   fs::path folder_ = fs::temp_directory_path() / ("demi-rank-dies-" + std::to_string(::getpid()));
+
+ private:
   std::vector<distributed::ServedStore> stores_;
   std::map<std::pair<int, bool>, checkpoint::Checkpoint> unbroken_;  // by ranks and sharing
 };
@@ -305,6 +309,184 @@ TEST_F(RankThatDies, EveryRankInEveryMoment) {
       if (dies > 0) continue;  // rank 0 alone writes
       for (const bool shards : {false, true}) expect_end({ranks, shards, "save", dies, true}, 2);
     }
+}
+
+// The points of a program at which ranks wait for each other, in their order. At "rendezvous" the
+// third rank never comes.
+const std::vector<std::string> kPoints{"before",      "rendezvous", "require_same", "compare",
+                                       "constructor", "forward",    "bucket",       "totals",
+                                       "checkpoint",  "evaluation", "shipped"};
+
+void end_at(const std::string& point) {
+  if (point != variable("DEMI_TEST_POINT")) return;
+  const std::string how = variable("DEMI_TEST_HOW");
+  if (how == "exit") ::_exit(3);
+  if (how == "exception") throw std::runtime_error("by the test");
+  ::raise(SIGKILL);
+}
+
+class EndsAtAPoint : public Callback {
+ public:
+  void after_forward(const StepView&, const at::Tensor& output) override {
+    end_at("forward");
+    output.register_hook([](const at::Tensor&) { end_at("bucket"); });
+  }
+  void after_backward(const StepView&) override { end_at("totals"); }
+  void on_evaluate_begin(std::int64_t) override { end_at("evaluation"); }
+};
+
+// A rank of the tests below. They disable it, and run it as a process. Nothing in it waits for less
+// than a minute.
+TEST(DyingRank, DISABLED_AtAPoint) {
+  end_at("before");
+  distributed::ProcessGroupOptions times;
+  times.init_method = variable("DEMI_TEST_METHOD");
+  times.rank = std::stoi(variable("DEMI_TEST_RANK"));
+  times.world_size = std::stoi(variable("DEMI_TEST_RANKS"));
+  auto group = std::make_shared<distributed::ProcessGroup>(times);
+  end_at("require_same");
+  group->require_same("anything", "text");
+  end_at("compare");
+  group->compare("text");
+  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  TrainerOptions options;
+  options.epochs = 2;
+  options.loss = Loss::mse;
+  options.group = group;
+  options.checkpoints = {.folder = variable("DEMI_TEST_FOLDER"), .in_background = false};
+  options.checkpoints.before_save = [](checkpoint::Checkpoint&) { end_at("checkpoint"); };
+  end_at("constructor");
+  Trainer trainer(network(model), options);
+  trainer.add(std::make_shared<EndsAtAPoint>());
+  const at::Tensor x = at::ones({12, 4});
+  data::OrderOptions order{
+      .batch_size = 2, .rank = group->rank(), .world_size = group->world_size()};
+  const data::TensorLoader training(x, x, order);
+  order.keep_all = true;
+  const data::TensorLoader validation(x, x, order);
+  trainer.fit(training, &validation);
+  end_at("shipped");
+  distributed::broadcast_weights(*model, *group);
+}
+
+class RankThatEnds : public RankThatDies {
+ protected:
+  struct End {
+    std::string point, how = "signal", store = "agent";
+    int ranks = 2, rank = 1;
+  };
+
+  struct Started {
+    End end;
+    std::vector<std::unique_ptr<Child>> children;  // null: it never comes
+    distributed::ServedStore store;                // of "agent"
+  };
+
+  Started start(const End& end) {
+    Started started{.end = end, .children = {}, .store = {}};
+    const std::string name = "end" + std::to_string(++started_);
+    std::map<std::string, std::string> all{{"DEMI_TEST_RANKS", std::to_string(end.ranks)},
+                                           {"DEMI_TEST_FOLDER", (folder_ / name).string()},
+                                           {"OMP_NUM_THREADS", "1"}};
+    if (end.store == "file") {
+      all["DEMI_TEST_METHOD"] = "file://" + (folder_ / (name + "-store")).string();
+    } else {
+      started.store = distributed::serve_store();
+      all["DEMI_TEST_METHOD"] = "env://";
+      all["MASTER_ADDR"] = "127.0.0.1";
+      all["MASTER_PORT"] = std::to_string(started.store.port);
+      all["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+    }
+    if (end.store == "rank 0") {  // on the port that was free a moment ago
+      started.store.store.reset();
+      all["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+    }
+    for (int rank = 0; rank < end.ranks; ++rank) {
+      auto own = all;
+      own["DEMI_TEST_RANK"] = std::to_string(rank);
+      own["DEMI_TEST_POINT"] = rank == end.rank ? end.point : "";
+      own["DEMI_TEST_HOW"] = end.how;
+      const bool comes = end.point != "rendezvous" || rank < end.ranks - 1;
+      started.children.push_back(
+          comes ? std::make_unique<Child>("DyingRank.DISABLED_AtAPoint", own,
+                                          folder_ / (name + "-" + std::to_string(rank)))
+                : nullptr);
+    }
+    return started;
+  }
+
+  // All others end, and say which rank it was: 5 s are promised. What is waited for here is three
+  // times as long, on a machine that has more to do, and a tenth of any timeout of theirs.
+  static void expect_noticed(const Started& started) {
+    const End& end = started.end;
+    SCOPED_TRACE("rank " + std::to_string(end.rank) + " of " + std::to_string(end.ranks) + " at " +
+                 end.point + ", " + end.how + ", store of " + end.store);
+    const auto& dies = started.children[static_cast<std::size_t>(end.rank)];
+    if (end.point == "rendezvous") kill_in_rendezvous(started);
+    ASSERT_GT(dies->wait(std::chrono::seconds(60)), 0) << dies->output();
+    if (end.point == "before")  // as the process that starts ranks does
+      started.store.store->set(distributed::kEndedRank,
+                               "rank " + std::to_string(end.rank) + " ended");
+    for (const auto& other : started.children) {
+      if (!other || other == dies) continue;
+      const int code = other->wait(std::chrono::seconds(15));
+      EXPECT_NE(code, -1) << "it hangs: " << other->output();
+      EXPECT_NE(code, 0) << other->output();
+      EXPECT_THAT(other->output(), HasSubstr("rank " + std::to_string(end.rank)));
+    }
+  }
+
+  // When rank 0 knows that it is there.
+  static void kill_in_rendezvous(const Started& started) {
+    const std::string name = "demi/main/";
+    distributed::Store& store = *started.store.store;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto is_there = [&] {
+      const auto session = store.get(name + "session");
+      return session && store.get(name + session->substr(0, session->find(' ')) + "/sign/" +
+                                  std::to_string(started.end.rank));
+    };
+    while (!is_there() && std::chrono::steady_clock::now() < limit) ::usleep(20'000);
+    started.children[static_cast<std::size_t>(started.end.rank)]->send(SIGKILL);
+  }
+
+  // Side by side, since they wait most of the time.
+  void expect_all_noticed(const std::vector<End>& ends) {
+    std::vector<Started> started;
+    started.reserve(ends.size());
+    for (const End& end : ends) started.push_back(start(end));
+    for (const Started& one : started) expect_noticed(one);
+  }
+
+ private:
+  int started_ = 0;
+};
+
+TEST_F(RankThatEnds, IsNoticedByTheOthers) {
+  expect_all_noticed({{.point = "before"}, {.point = "rendezvous", .ranks = 3}});
+  expect_all_noticed({{.point = "require_same", .store = "file"},
+                      {.point = "compare", .rank = 0},
+                      {.point = "constructor", .how = "exception", .store = "rank 0"}});
+  expect_all_noticed({{.point = "evaluation", .how = "exit"}, {.point = "shipped", .rank = 0}});
+}
+
+TEST_F(RankThatEnds, IsNoticedAtEveryPoint) {
+  if (variable("DEMI_LONG").empty()) GTEST_SKIP() << "minutes; ctest -L long runs it";
+  for (const std::string& point : kPoints)
+    for (const char* store : {"agent", "file", "rank 0"})
+      for (const char* how : {"signal", "exit", "exception"}) {
+        // Nobody knows of a rank that has never come, but the process that started it.
+        const bool is_seen = point != "before" || std::string(store) == "agent";
+        const bool is_killed = point != "rendezvous" ||
+                               (std::string(store) == "agent" && std::string(how) == "signal");
+        if (!is_seen || !is_killed) continue;
+        std::vector<End> ends;
+        for (const int rank : {0, 1}) {
+          if (point == "checkpoint" && rank > 0) continue;  // rank 0 alone saves
+          ends.push_back({point, how, store, 3, rank});
+        }
+        expect_all_noticed(ends);
+      }
 }
 
 }  // namespace
