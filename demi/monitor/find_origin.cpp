@@ -86,7 +86,7 @@ void name_op(Origin& origin, const Ops& ops, const TracedOp& found, const Layers
   origin.op = in_backward ? inner.name : outer.name;
   if (in_backward)
     origin.inner = inner.function;
-  else if (inner.serial != outer.serial)
+  else if (inner.name != outer.name)
     origin.inner = inner.name;
   origin.forward_op = in_backward ? inner.forward_op : outer.name;
   origin.name = name_of_layer(layers, outer.layer);

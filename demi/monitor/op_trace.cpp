@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string_view>
@@ -166,15 +167,13 @@ std::unique_ptr<OpTrace::Open> OpTrace::begin(const at::RecordFunction& op) {
     }
     if (!(std::exchange(first, false) && overwrites(traced.name))) read_input(tensor, *open);
   });
-  const int layer_before = last_layer_;
   if (!thread.functions.empty())
     place_in_backward(traced);
   else if (!in_backward_ && traced.reads_weights && traced.depth == 0)
     last_layer_ = traced.layer;
   if (traced.layer < 0 && !in_backward_) traced.layer = last_layer_;
-  // A node that no op made is a function's of the user's.
   if (!in_backward_ && traced.depth == 0)
-    for (const at::Tensor& tensor : open->read) note_node(tensor, layer_before, "");
+    for (const at::Tensor& tensor : open->read) note_function(tensor);
   thread.ops.push_back({traced.serial, traced.layer, traced.name});
   return open;
 }
@@ -182,6 +181,15 @@ std::unique_ptr<OpTrace::Open> OpTrace::begin(const at::RecordFunction& op) {
 // Which layer and op of forward made it. What is noted first counts: ops end from the inside.
 void OpTrace::note_node(const at::Tensor& tensor, int layer, const std::string& op) {
   if (const auto& node = tensor.grad_fn()) made_.try_emplace(node->sequence_nr(), Made{layer, op});
+}
+
+// A node that no op made is a function's of the user's: in the layer of the node before it.
+void OpTrace::note_function(const at::Tensor& tensor) {
+  const auto& node = tensor.grad_fn();
+  if (!node || made_.contains(node->sequence_nr())) return;
+  const auto after = made_.upper_bound(node->sequence_nr());
+  const int layer = after == made_.begin() ? -1 : std::prev(after)->second.layer;
+  made_.emplace(node->sequence_nr(), Made{layer, ""});
 }
 
 // The engine does not say on which node it works before it calls the function: what hooks did until

@@ -4,6 +4,7 @@
 #include <ATen/record_function.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -70,6 +71,7 @@ class OpTrace {
   std::unique_ptr<Open> begin(const at::RecordFunction& op);
   void end(const at::RecordFunction& op, Open& open);
   void note_node(const at::Tensor& tensor, int layer, const std::string& op);
+  void note_function(const at::Tensor& tensor);
   void name_work(std::int64_t sequence);
   void place_in_backward(TracedOp& op) const;
   void read_input(const at::Tensor& tensor, Open& open);
@@ -94,7 +96,7 @@ class OpTrace {
     int layer = -1;
     std::string op;  // outermost
   };
-  std::unordered_map<std::uint64_t, Made> made_;  // nodes, by autograd's sequence number
+  std::map<std::uint64_t, Made> made_;  // nodes, by autograd's sequence number
 };
 
 }  // namespace demi::monitor

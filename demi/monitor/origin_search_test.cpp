@@ -397,6 +397,7 @@ TEST(OriginSearch, AnInfThatVanishesAgain) {
 TEST(OriginSearch, AnInfOf16BitsThatVanishesAgain) {
   Job job;
   job.precision("fp16");
+  job.options.loss_scale = {train::LossScale::Kind::fixed, 1};
   job.plant(9, [](const Tensor& x) { return x + dead_norm(x.matmul(at::eye(kWidth)), 1000); });
   const auto told = job.origins();
   ASSERT_EQ(told.size(), 1u);
