@@ -7,6 +7,14 @@
 namespace demi::train {
 namespace {
 
+// The first step that was taken although its gradients held Inf or NaN: none where such steps are
+// skipped.
+const StepMetrics* taken_with_nonfinite(const History& history) {
+  for (const StepMetrics& step : history.steps)
+    if (!step.skipped && step.grad_norm && !std::isfinite(*step.grad_norm)) return &step;
+  return nullptr;
+}
+
 std::string complaint_of(const History& history, int64_t bad_steps, const Precision& precision) {
   const StepMetrics& first =
       history.steps[history.steps.size() - static_cast<std::size_t>(bad_steps)];
@@ -16,7 +24,13 @@ std::string complaint_of(const History& history, int64_t bad_steps, const Precis
                   is_loss ? "the loss is" : "the gradients hold, though the loss is sound,",
                   first.step, bad_steps, bad_steps == 1 ? "" : "s in a row", first.learning_rate);
   if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
-  if (precision.is_mixed()) {
+  if (const StepMetrics* taken = taken_with_nonfinite(history);
+      taken && std::isfinite(taken->loss)) {
+    text += fmt::format(
+        "; step {} was taken although its gradients held Inf or NaN, which the weights hold since "
+        "then: let such steps be skipped (GradScalerOptions::skip_nonfinite, --skip)",
+        taken->step);
+  } else if (precision.is_mixed()) {
     text +=
         "; train once without the region (TrainerOptions::autocast = false) and once without loss "
         "scaling (TrainerOptions::loss_scale off): the one that mends it is where the NaN comes "

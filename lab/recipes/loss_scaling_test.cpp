@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 
 #include "lab/recipes/compare.h"
 #include "lab/recipes/recipe.h"
@@ -53,6 +54,9 @@ TEST_F(LossScaling, Fp16DivergesIfAStepThatOverflowsIsTaken) {
   for (std::size_t i = 0; i <= step; ++i)
     EXPECT_EQ(history(kWithoutSkipping).steps[i].loss, history(kScaled).steps[i].loss) << i;
   EXPECT_FALSE(std::isfinite(history(kWithoutSkipping).steps[step + 1].loss));
+  const std::string blamed = "step " + std::to_string(step + 1) + " was taken although";
+  EXPECT_NE(history(kWithoutSkipping).failed->find(blamed), std::string::npos)
+      << *history(kWithoutSkipping).failed;
 }
 
 }  // namespace
