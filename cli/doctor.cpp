@@ -113,6 +113,8 @@ ordered_json json_of(const Diagnosis& d) {
   for (const doctor::DataSetReport& one : d.data_sets)
     json["data_sets"].push_back({{"name", one.name}, {"folder", text_or_null(one.folder)}});
   json["model"] = d.model ? json_of(*d.model) : ordered_json();
+  json["cores_share"] = d.cores_share ? ordered_json(*d.cores_share) : ordered_json();
+  json["disturbed"] = !doctor::disturbance(d.cores_share).empty();
   json["seconds"] = d.seconds;
   return json;
 }
@@ -143,7 +145,9 @@ void note_no_gain(const doctor::DeviceReport& device, std::vector<std::string>& 
                       mixed, format.over_fp32));
 }
 
-report::Table table_of(const doctor::DeviceReport& device) {
+// `disturbance`: why figures are marked; "": they are not.
+report::Table table_of(const doctor::DeviceReport& device, const std::string& disturbance) {
+  const std::string mark = disturbance.empty() ? "" : "* ";
   report::Table table{.title = title_of(device)};
   table.columns = {{.name = "format", .align = report::Align::kLeft},
                    {.name = "products", .unit = "TFLOP/s"},
@@ -152,13 +156,14 @@ report::Table table_of(const doctor::DeviceReport& device) {
                    {.name = "computed by", .align = report::Align::kLeft}};
   for (const doctor::Format& format : device.formats) {
     const bool has = format.tflops > 0;
-    table.rows.push_back({format.dtype, has ? report::format_fixed(format.tflops, 3) : "",
+    table.rows.push_back({format.dtype, has ? mark + report::format_fixed(format.tflops, 3) : "",
                           has ? report::format_count(format.size) : "",
                           has ? report::format_factor(format.over_fp32) : "", note_of(format)});
   }
   if (device.copy_gb_per_s > 0)
     table.notes.push_back(
-        fmt::format("A plain copy reads and writes {:.1f} GB/s.", device.copy_gb_per_s));
+        fmt::format("A plain copy reads and writes {}{:.1f} GB/s.", mark, device.copy_gb_per_s));
+  if (!disturbance.empty() && device.copy_gb_per_s > 0) table.notes.push_back(disturbance);
   note_no_gain(device, table.notes);
   return table;
 }
@@ -245,7 +250,9 @@ void show_part(const Output& output, const std::string& title, const std::vector
 
 void show_text(const Output& output, const Diagnosis& d) {
   std::vector<report::Table> tables;
-  for (const doctor::DeviceReport& device : d.devices) tables.push_back(table_of(device));
+  const std::string disturbance = doctor::disturbance(d.cores_share);
+  for (const doctor::DeviceReport& device : d.devices)
+    tables.push_back(table_of(device, disturbance));
   if (d.model) tables.push_back(table_of(*d.model));
   Output::print(tables);
   show_part(output, "Machine and libraries", machine_entries(d));
@@ -262,7 +269,8 @@ void show_text(const Output& output, const Diagnosis& d) {
     if (device.copy_gb_per_s == 0) continue;
     if (device.advice.empty())
       Output::print_lines("\nNothing that was measured on " + device.device +
-                          " would make it faster.\n");
+                          " would make it faster" +
+                          (disturbance.empty() ? ".\n" : ", as far as it can be told here (*).\n"));
     else
       show_part(output, "Advice for " + device.device + ", the greatest gain first",
                 advice_of(device));

@@ -38,6 +38,15 @@ TEST(Dimensions, OthersAreNamedWithTheNextMultiple) {
   EXPECT_EQ((std::vector{out.next_m, out.next_k, out.next_n}), (std::vector<int64_t>{100, 64, 16}));
 }
 
+// A binary classifier has one output, and needs no other seven.
+TEST(Dimensions, FewOutputsAreTheTasks) {
+  const torch::nn::Sequential one(torch::nn::Linear(64, 64), torch::nn::Linear(64, 1));
+  EXPECT_THAT(check_dimensions(*one, 8).dimensions, IsEmpty());
+  const torch::nn::Sequential hidden(torch::nn::Linear(64, 1), torch::nn::Linear(1, 8));
+  EXPECT_THAT(words(check_dimensions(*hidden, 8)),
+              ElementsAre("0.out_features 1 8", "1.in_features 1 8"));
+}
+
 // An LSTM's products: input by 4 gates, hidden by 4 gates.
 TEST(Dimensions, OfAnLstmAreItsInputAndItsHiddenSize) {
   const torch::nn::LSTM lstm(torch::nn::LSTMOptions(100, 250));

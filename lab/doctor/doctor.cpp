@@ -19,9 +19,11 @@
 #include "demi/core/gpu_architecture.h"
 #include "demi/core/instruction_set.h"
 #include "demi/kernels/path.h"
+#include "demi/profile/core_share.h"
 #include "demi/profile/gpu.h"
 #include "lab/bench/roofline.h"
 #include "lab/data/registry.h"
+#include "lab/recipes/compare.h"
 #include "lab/recipes/recipe.h"
 
 namespace demi::doctor {
@@ -176,6 +178,17 @@ void add_faults(Diagnosis& diagnosis) {
 
 }  // namespace
 
+std::string disturbance(std::optional<double> cores_share) {
+  if (cores_share.value_or(1) >= train::kQuietShare) return "";
+  return fmt::format(
+      "* The measurements got {:.0f} % of the cores that they asked for: another program ran "
+      "beside "
+      "them. Their figures are too low, and advice may be missing or wrong: run it again on a "
+      "quiet "
+      "machine.",
+      100 * *cores_share);
+}
+
 Diagnosis diagnose(const DiagnoseOptions& options) {
   const auto start = Clock::now();
   check(options);
@@ -189,8 +202,12 @@ Diagnosis diagnose(const DiagnoseOptions& options) {
   diagnosis.variables = variables();
   diagnosis.data_sets = data_sets();
   add_faults(diagnosis);
+  profile::CoreMeter meter;
+  meter.begin();
   if (options.seconds > 0) measure_devices(diagnosis, options);
   if (!options.recipe.empty()) check_model(diagnosis, options);
+  meter.end();
+  if (options.seconds > 0) diagnosis.cores_share = profile::cores_share(meter.readings());
   diagnosis.seconds = since(start);
   return diagnosis;
 }

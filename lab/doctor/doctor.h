@@ -66,8 +66,14 @@ struct Diagnosis {
   std::vector<DataSetReport> data_sets;
   std::optional<ModelCheck> model;
   std::vector<std::string> faults;  // settings in the way, to be put right before all else
-  double seconds = 0;               // that the diagnosis took
+  /// Of the cores that the measurements asked for, what they got; none if nothing was measured, or
+  /// if this kernel does not tell.
+  std::optional<double> cores_share;
+  double seconds = 0;  // that the diagnosis took
 };
+
+/// What a share of the cores below train::kQuietShare means for the figures; "" of another one.
+DEMI_API std::string disturbance(std::optional<double> cores_share);
 
 /// Throws UsageError for an unknown recipe and `seconds` out of range, before anything is measured.
 DEMI_API Diagnosis diagnose(const DiagnoseOptions& options);

@@ -37,6 +37,13 @@ class Variables {
   std::optional<std::string> before_;
 };
 
+// As `demi compare` marks a run that got less than nine tenths of its cores.
+TEST(Doctor, MarksFiguresOfABusyMachine) {
+  EXPECT_EQ(disturbance(std::nullopt), "");
+  EXPECT_EQ(disturbance(0.9), "");
+  EXPECT_THAT(disturbance(0.61), HasSubstr("* The measurements got 61 % of the cores"));
+}
+
 TEST(Doctor, SaysWhatIsThereWithoutAnyMeasurement) {
   const Diagnosis d = diagnose({.seconds = 0});
   ASSERT_FALSE(d.devices.empty());
@@ -49,6 +56,7 @@ TEST(Doctor, SaysWhatIsThereWithoutAnyMeasurement) {
   EXPECT_FALSE(d.data_sets.empty());
   EXPECT_GE(d.variables.size(), 18U);
   EXPECT_FALSE(d.model);
+  EXPECT_FALSE(d.cores_share);
   EXPECT_EQ(d.libraries[1].first, "LibTorch");
   for (const auto& [name, version] : d.libraries) EXPECT_FALSE(version.empty()) << name;
   for (const BackendSetting& setting : d.backends) {
