@@ -49,6 +49,22 @@ std::string overhead_line(const RunProfile& run) {
                      ms(run.plain_ms), ms(run.recorded_ms), overhead_of(run));
 }
 
+// Why times of ops are too long, if they are.
+std::string disturbance_of(const RunProfile& run) {
+  constexpr double kDisturbed = 0.1, kManyFaults = 1000;
+  if (run.overhead() < kDisturbed) return "";
+  const bool is_memory = run.recorded_faults > 2 * run.plain_faults + kManyFaults;
+  return fmt::format(
+      "{}: the profiler disturbs what it measures: its ops take longer here than in training{}. "
+      "Compare times of ops within this run alone, and steps by the time without the profiler.",
+      run.precision,
+      is_memory ? fmt::format(", those that fill large tensors above all, since {} pages of memory "
+                              "a step were touched for the first time, and {} without it",
+                              report::format_count(static_cast<int64_t>(run.recorded_faults)),
+                              report::format_count(static_cast<int64_t>(run.plain_faults)))
+                : "");
+}
+
 report::Table run_table(const Profile& p) {
   report::Table table{.title = "profile of " + p.recipe + ": " + train::title(p.machine)};
   const bool is_device =
@@ -77,7 +93,11 @@ report::Table run_table(const Profile& p) {
     table.rows.push_back(std::move(row));
   }
   table.notes = {step_line(p) + "; numbers are those of a step.", train::describe(p.machine)};
-  for (const RunProfile& run : p.runs) table.notes.push_back(overhead_line(run));
+  for (const RunProfile& run : p.runs) {
+    table.notes.push_back(overhead_line(run));
+    if (std::string text = disturbance_of(run); !text.empty())
+      table.notes.push_back(std::move(text));
+  }
   std::set<std::string> said;
   for (const RunProfile& run : p.runs)
     for (const std::string& missing : run.missing)
@@ -296,10 +316,10 @@ ordered_json json_of(const OpUse& use) {
 
 ordered_json json_of(const RunProfile& run) {
   const Summary& s = run.summary;
-  ordered_json json{{"precision", run.precision},
-                    {"step_ms", run.plain_ms},
-                    {"recorded_ms", run.recorded_ms},
-                    {"overhead", run.overhead()}};
+  ordered_json json{
+      {"precision", run.precision},      {"step_ms", run.plain_ms},
+      {"recorded_ms", run.recorded_ms},  {"overhead", run.overhead()},
+      {"page_faults", run.plain_faults}, {"page_faults_recorded", run.recorded_faults}};
   for (const auto& [phase, phase_ms] : s.phase_ms) json["phases"][phase] = phase_ms;
   json["ops_ms"] = s.ops_ms;
   json["low_time_share"] = s.low_time_share;

@@ -1,6 +1,7 @@
 #include "lab/profile/profile_run.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -98,6 +99,13 @@ class Steps {
   std::unique_ptr<train::Trainer::Parts> parts_;
 };
 
+// Minor page faults of the process so far.
+double faults_so_far() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_minflt);
+}
+
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t half = values.size() / 2;
@@ -136,7 +144,9 @@ void read_kernel_names(Steps& steps, RunProfile& result) {
 
 void record(const ProfileOptions& options, Steps& steps, RunProfile& result) {
   Recording recording(options.device);
+  const double before = faults_so_far();
   result.recorded_ms = median(steps.timed(options.steps));
+  result.recorded_faults = (faults_so_far() - before) / static_cast<double>(options.steps);
   result.summary = summarise(recording.finish(), options.steps);
   for (const std::string& missing : recording.missing()) result.missing.push_back(missing);
   if (options.trace.empty()) return;
@@ -164,7 +174,9 @@ RunProfile profile_run(const ProfileOptions& options, const train::RunSpec& run,
   steps.take(options.warmup);
   // Half of them before and half after, so that another program's time does not all fall on one.
   const std::int64_t before = (options.steps + 1) / 2;
+  const double faults = faults_so_far();
   std::vector<double> plain = steps.timed(before);
+  result.plain_faults = (faults_so_far() - faults) / static_cast<double>(before);
   unless_missing(result, [&] { record(options, steps, result); });
   for (const double ms : steps.timed(options.steps - before)) plain.push_back(ms);
   result.plain_ms = median(std::move(plain));

@@ -33,8 +33,11 @@ struct ProfileOptions {
 struct RunProfile {
   std::string precision;  // the run's label
   Summary summary;
-  double plain_ms = 0;               // a step without the profiler, median
-  double recorded_ms = 0;            // a step with it, median
+  double plain_ms = 0;     // a step without the profiler, median
+  double recorded_ms = 0;  // a step with it, median
+  /// Pages of memory that were touched for the first time in a step, without and with the profiler:
+  /// what it records lies between the blocks of tensors, which then take memory from elsewhere.
+  double plain_faults = 0, recorded_faults = 0;
   std::filesystem::path trace;       // that was written; empty: none
   std::vector<std::string> missing;  // what could not be measured, for people
 
