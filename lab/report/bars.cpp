@@ -27,9 +27,9 @@ double total(const StackedBars& bars, const StackedBars::Bar& bar) {
   return sum;
 }
 
-// Three digits, and two of a small value: 123, 12.3, 1.23, 0.12, 0.0012.
+// Three digits, and two of a small value: 123, 12.3, 1.23, 0.12, 0.012, 0.0012.
 std::string amount(double value, const std::string& unit) {
-  const int decimals = value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  const int decimals = value >= 100 ? 0 : value >= 10 ? 1 : value >= 0.0995 || value == 0 ? 2 : 3;
   const bool is_small = value > 0 && value < 0.01;
   return (is_small ? format_number(value, 2) : format_fixed(value, decimals)) +
          (unit.empty() ? "" : " " + unit);
@@ -68,7 +68,9 @@ void draw_bar(Svg& svg, const StackedBars& bars, const StackedBars::Bar& bar, do
                          {"width", px(std::max(0.5, width - 1.5))},
                          {"height", px(kBar)}});
     const std::string label = inside(bars.parts[part], amount(value, ""), width);
-    if (!label.empty()) svg.text(x + 6, top + 16, label, {{"class", "on"}, {"fill", "#ffffff"}});
+    const bool is_whole = bars.parts.size() == 1;  // whose amount stands above the bar
+    if (!label.empty() && !is_whole)
+      svg.text(x + 6, top + 16, label, {{"class", "on"}, {"fill", "#ffffff"}});
     x += width;
   }
 }

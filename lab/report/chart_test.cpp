@@ -61,6 +61,9 @@ TEST(Ticks, LogarithmicOnesArePowersOrTheir125) {
     }
   }
   EXPECT_EQ(axis_scale({16384, 65536, false}, Scale::kLog2, 6, true).ticks[1].label, "32768");
+  for (const Range range : {Range{0.25, 16384, false}, Range{64, 0x1p38, false}})
+    for (const Tick& tick : axis_scale(range, Scale::kLog2, 6, true).ticks)
+      EXPECT_TRUE(tick.label.starts_with("2^")) << tick.label << ": one spelling an axis";
 }
 
 TEST(Ticks, StandStillForOneValueNoneAndWholeSteps) {
@@ -126,8 +129,13 @@ TEST(Chart, EmptySeriesHaveNoLabelAndKeepThePlaceOfTheOthers) {
 
 TEST(Bars, SmallValuesKeepTheirDigits) {
   const std::string svg = to_svg(
-      StackedBars{.parts = {"error"}, .bars = {{"a", {0.00031}}, {"b", {0.25}}, {"c", {12.34}}}});
-  for (const char* text : {"0.00031", "0.25", "12.3"}) EXPECT_NE(svg.find(text), svg.npos) << text;
+      StackedBars{.parts = {"error"},
+                  .bars = {{"a", {0.00031}}, {"b", {0.25}}, {"c", {12.34}}, {"d", {0.012}}}});
+  for (const char* text : {"0.00031", "0.25", "12.3", "0.012"})
+    EXPECT_NE(svg.find(text), svg.npos) << text;
+  const auto drawn = svg.find(">12.3<");
+  ASSERT_NE(drawn, svg.npos);
+  EXPECT_EQ(svg.find(">12.3<", drawn + 1), svg.npos) << "a value is drawn once";
 }
 
 TEST(Chart, NamesAreEscapedEverywhere) {

@@ -84,13 +84,16 @@ void draw_scales(Svg& svg, const ExponentPlot& plot) {
   const auto tick = [&](double x, const std::string& label) {
     svg.text(x, plot.bottom + 18, label, {{"class", "soft"}, {"text-anchor", "middle"}});
   };
-  tick(plot.x(plot.low - 2 + 0.5), "0");
+  const double zeros = plot.x(plot.low - 2 + 0.5);
+  tick(zeros, "zero");
   const int places = plot.high - plot.low + 1;
   const int fit = std::max(1, static_cast<int>((plot.right - plot.left) / text_width("-000 ")));
   int step = 2;
   while (places / step > fit) step *= 2;
   for (int e = plot.low; e <= plot.high; ++e)
-    if (e % step == 0) tick(plot.x(e + 0.5), std::to_string(e));
+    if (const std::string label = std::to_string(e);
+        e % step == 0 && plot.x(e + 0.5) - zeros > (text_width("zero ") + text_width(label)) / 2)
+      tick(plot.x(e + 0.5), label);
   svg.text((plot.left + plot.right) / 2, plot.bottom + 34, "log2 of the magnitude, and exact zeros",
            {{"class", "soft"}, {"text-anchor", "middle"}});
   svg.text(0, 35, "numbers (%)", {{"class", "soft"}});

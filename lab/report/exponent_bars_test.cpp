@@ -26,6 +26,8 @@ TEST(ExponentBars, DrawEachShareTheZerosAndTheLimits) {
   const std::string svg = to_svg(two_kinds());
   EXPECT_EQ(times(svg, "<rect class=\"f1\""), 3u + 1u);  // two shares, zeros, and the legend
   EXPECT_EQ(times(svg, "class=\"mark\""), 3u);
+  EXPECT_EQ(times(svg, ">0<"), 1u) << "2^0; the bar of exact zeros has its name";
+  EXPECT_EQ(times(svg, ">zero<"), 1u);
   for (const char* label : {"2^-24", "2^-14", "65504", "a note", "plain", "scaled"})
     EXPECT_NE(svg.find(label), svg.npos) << label;
   EXPECT_NE(svg.find("plain: 25 % exact zeros, from 2^-30 to 2^-20, most (50 %) at 2^-20."),

@@ -49,10 +49,11 @@ AxisScale linear(Range range, int most, bool loose, bool whole) {
   return axis;
 }
 
-std::string power_label(double value, Scale scale) {
-  if (scale == Scale::kLog2 && value >= 1 && value < 1e6) return fmt::format("{:.0f}", value);
-  if (scale == Scale::kLog2) return fmt::format("2^{:.0f}", std::log2(value));
-  return format_number(value, 4);
+// Powers of two are written out where all of the axis are short whole numbers.
+std::string power_label(double value, const AxisScale& axis) {
+  if (axis.scale != Scale::kLog2) return format_number(value, 4);
+  const bool all_short = axis.low >= 1 && axis.high < 1e6;
+  return all_short ? fmt::format("{:.0f}", value) : fmt::format("2^{:.0f}", std::log2(value));
 }
 
 /// What a logarithmic axis may show: powers of the base, and 2 and 5 times them where there are few
@@ -94,7 +95,7 @@ AxisScale logarithmic(Range range, Scale scale, int most, bool loose) {
                                    (static_cast<std::size_t>(most) + 1));
   const bool powers_only = scale == Scale::kLog2 || high - low > 3;
   for (std::size_t i = 0; i < marks.size(); i += powers_only ? stride : 1) {
-    axis.ticks.push_back({marks[i], power_label(marks[i], scale)});
+    axis.ticks.push_back({marks[i], power_label(marks[i], axis)});
   }
   return axis;
 }
