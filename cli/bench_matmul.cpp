@@ -102,7 +102,7 @@ report::Table matmul_table(const MatmulArguments& a, const bench::MatmulBenchRes
       where_of(result.machine)};
   for (const bench::MatmulLeftOut& one : result.left_out)
     table.notes.push_back(fmt::format(
-        "{} {} of size {} is left out: one product was foreseen to take {:.0f} s (--seconds).",
+        "{} {} of size {} is left out: one product was foreseen to take {:.2g} s (--seconds).",
         one.kind.dtype, way_of(one.kind), one.size, one.foreseen_seconds));
   return table;
 }

@@ -30,6 +30,23 @@ std::string flushed_text(const Difference& d) {
   return d.flushed == 0 ? "0" : report::format_percent(d.flushed);
 }
 
+// Layers come by harm: of Inf or NaN the first to appear.
+std::string verdict_of(const LayerComparison& run) {
+  constexpr double kSmall = 0.01;
+  if (run.layers.empty()) return "There is no layer with weights.";
+  const LayerDifference& worst = run.layers.front();
+  const char* where = worst.output.nonfinite > 0     ? "output"
+                      : worst.gradient.nonfinite > 0 ? "output's gradient"
+                                                     : "weights' gradient";
+  if (std::isinf(worst.harm()))
+    return fmt::format("Inf or NaN begin in {}, in its {}.", worst.name, where);
+  if (worst.harm() < kSmall)
+    return fmt::format("No layer is off by 1 % or more; {} is the worst, by {}.", worst.name,
+                       small(worst.harm()));
+  return fmt::format("{} is harmed most: it is off by {} of its values or gradients.", worst.name,
+                     small(worst.harm()));
+}
+
 report::Table table_of(const LayerComparison& run) {
   report::Table table{
       .title = fmt::format("layers in {} against fp32, the most harmed first", run.spec.label)};
@@ -49,7 +66,8 @@ report::Table table_of(const LayerComparison& run) {
                           small(layer.gradient.error), cosine_text(layer.gradient.cosine),
                           range_text(layer.gradient), flushed_text(layer.gradient),
                           small(layer.weight_gradient.error)});
-  table.notes = {fmt::format("loss {:.6g}, in fp32 {:.6g}; loss scale {}", run.loss, run.exact_loss,
+  table.notes = {verdict_of(run),
+                 fmt::format("loss {:.6g}, in fp32 {:.6g}; loss scale {}", run.loss, run.exact_loss,
                              report::format_number(run.loss_scale)),
                  "Errors are |low - fp32| / |fp32|, gradients those of the unscaled loss with "
                  "respect to the layer's output; Inf: values that are Inf or NaN in low precision "
