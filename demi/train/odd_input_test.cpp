@@ -710,7 +710,7 @@ TEST(OddMoment, APenaltyDoesNotJudgeTheRunWhileTheScaleIsFound) {
   Small s, without;
   s.input.mul_(40);
   without.input.mul_(40);
-  TrainerOptions options{.epochs = 30, .precision = parse_precision("fp16")};
+  TrainerOptions options{.epochs = 12, .precision = parse_precision("fp16")};
   options.scaler.init_scale = 1e8;
   EXPECT_FALSE(without.trainer(options).fit(without.loader()).failed);
   options.gradient_penalty = 0.01;
