@@ -85,8 +85,6 @@ Program drawn(uint64_t seed) {
   p.accumulate = 1 + of(3);
   p.clip = of(3) == 0 && !p.is_true_16() ? 0.1 : 0;
   p.ema = of(3) == 0 ? 0.5 : 0;
-  if (p.body == Body::shared || p.body == Body::two_names)
-    p.ema = 0;  // until EMA names tensors once
   p.penalty = of(4) == 0 && (p.precision == "fp32" || p.precision == "fp64") ? 0.1 : 0;
   p.schedule = of(2) == 0;
   p.validation = of(2) == 0;

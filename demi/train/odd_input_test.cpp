@@ -585,6 +585,41 @@ TEST(OddMoment, AveragesBeginWithTheFirstFit) {
   trainer.swap_average();
 }
 
+// The second optimizer skips its step, since its gradients are NaN.
+TEST(OddMoment, AnAverageFollowsTheOptimizerOfItsParameter) {
+  Small s, other;
+  torch::nn::Sequential both(s.model, other.model);
+  const at::Tensor start = s.weight();
+  TrainerOptions options{.max_steps = 1, .ema_decay = 0.5};
+  options.optimizers = {std::make_shared<optim::SGD>(s.model->parameters(), 0.1),
+                        std::make_shared<optim::SGD>(other.model->parameters(), 0.1)};
+  options.losses = [&](const Network&, const data::Batch& batch) {
+    return std::vector<at::Tensor>{s.model(batch.input).square().mean(),
+                                   other.model(batch.input).sum() * NAN};
+  };
+  Trainer trainer(network(both), options);
+  trainer.fit(s.loader());
+  const at::Tensor after = s.weight();
+  EXPECT_FALSE(torch::equal(after, start));
+  EXPECT_TRUE(torch::equal(other.weight(), start)) << "made by the same seed, and skipped";
+  trainer.swap_average();
+  EXPECT_TRUE(torch::allclose(s.weight(), 0.5 * (after + start), 1e-6, 1e-7));
+  EXPECT_TRUE(torch::equal(other.weight(), start));
+  trainer.swap_average();
+  EXPECT_TRUE(torch::equal(s.weight(), after));
+}
+
+TEST(OddMoment, ASharedLayerHasOneAverageAndItsWeightsComeBack) {
+  const at::Tensor x = torch::randn({8, 6}), y = torch::arange(8) % 6;
+  const auto trained = [&](double decay) {
+    torch::nn::Sequential model = with_a_shared_layer();
+    const Rows rows(x, y, 4);
+    Trainer(model, {.epochs = 2, .ema_decay = decay}).fit(rows, &rows);
+    return model->parameters()[0].detach().clone();
+  };
+  EXPECT_TRUE(torch::equal(trained(0.9), trained(0)));
+}
+
 TEST(OddMoment, AveragesInTheWeightsPlacesAreNotTrained) {
   Small s;
   Trainer trainer = s.trainer({.ema_decay = 0.5});

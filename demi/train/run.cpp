@@ -51,21 +51,6 @@ EvaluateOptions evaluate_options(const Setup& setup) {
           .group = setup.ranks.group()};
 }
 
-// The averages are in the weights' places while this lives.
-class SwappedAverage {
- public:
-  explicit SwappedAverage(std::optional<EMA>& average) : average_(average) { swap(); }
-  ~SwappedAverage() { swap(); }
-  SwappedAverage(const SwappedAverage&) = delete;
-  SwappedAverage& operator=(const SwappedAverage&) = delete;
-
- private:
-  void swap() {
-    if (average_) average_->swap();
-  }
-  std::optional<EMA>& average_;
-};
-
 // demi's optimizers have gradients of 16 bits while this lives: nobody but the Run comes between
 // backward and step.
 class LowPrecisionGrads {
@@ -684,7 +669,8 @@ void Run::close_epoch() {
 
 void Run::validate() {
   for (const auto& callback : setup_.callbacks) callback->on_evaluate_begin(progress_.epoch.epoch);
-  const SwappedAverage average(setup_.average);  // given back also where evaluation throws
+  std::optional<EMA::InPlace> averages;  // the weights come back also where evaluation throws
+  if (setup_.average) averages.emplace(*setup_.average);
   Evaluation evaluation = evaluate(setup_.network, *validation_, evaluate_options(setup_));
   progress_.history.stopped = evaluation.stopped;
   if (!evaluation.stopped) progress_.epoch.validation = std::move(evaluation);

@@ -227,7 +227,7 @@ std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer) {
     }
     results.push_back(setup.scaler.step(*optimizer));
   }
-  if (setup.average) setup.average->update(results.back());
+  if (setup.average) setup.average->update(results);
   setup.scaler.update();
   for (const auto& optimizer : options.optimizers) optimizer->zero_grad();
   return results;
