@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/optim/backend_testing.h"
@@ -355,14 +356,21 @@ TEST(Inspection, LibTorchsClipBeforeUnscaleIsWarnedOf) {
       }
 }
 
-TEST(Inspection, SmallGradientsThatDifferAreNotTakenForClipped) {
-  Loop loop;
-  const RecordedWarnings heard;
-  for (const float gradient : {0.05F, 0.0501F, 0.05F, 0.05F, 0.0499F, 0.05F, kInf, 0.05F}) {
-    loop.backward(gradient);
-    loop.step();
+TEST(Inspection, SmallGradientsOfNoLimitAreNotTakenForClipped) {
+  constexpr float kRound = 50.F / 1024;  // 50 with the scale on
+  for (const std::vector<float>& gradients :
+       {std::vector{kRound, kRound * 1.001F, kRound, kRound, kRound * 0.999F, kRound},
+        std::vector{kRound, kRound, kInf, kRound, kRound}, std::vector(5, kRound * 1.001F),
+        std::vector(5, 2 * kRound * 1.1F)}) {
+    Loop loop;
+    const RecordedWarnings heard;
+    for (const float gradient : gradients) {
+      loop.backward(gradient);
+      loop.step();
+      loop.scaler.update(1024);
+    }
+    EXPECT_EQ(heard.holding("Call unscale_ first"), 0) << gradients[1];
   }
-  EXPECT_EQ(heard.holding("Call unscale_ first"), 0);
 }
 
 // PyTorch's gradients are true ones after unscale_. Nobody can tell what one was made of that is

@@ -182,7 +182,7 @@ void PendingStep::warn_of_writes() {
 
 /// Where the host knows the norm.
 void PendingStep::warn_of_clipping() {
-  const float norm = joint_.gradient_norm * scale();
+  const double norm = static_cast<double>(joint_.gradient_norm) * scale();
   if (!clip_watch_.note(scale(), norm)) return;
   TORCH_WARN("[optim.step] the gradients with the loss scale of ", scale(), " on had a norm of ",
              norm,
