@@ -105,8 +105,8 @@ void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe
 }
 
 void SettingOptions::add_mixed_flag(CLI::App& command) {
-  CLI::Option* added = command.add_flag(std::string("--mp,--mixed-precision"),
-                                        std::string("--precision fp16 on CUDA, bf16 on a CPU"));
+  const std::string help = "--precision fp16 on CUDA, bf16 on a CPU";
+  CLI::Option* added = command.add_flag("--mp,--mixed-precision", help);
   added->group("Precision");
   added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   forms_[added] = {.setting = "precision", .option = "--mixed-precision", .text = "mixed"};

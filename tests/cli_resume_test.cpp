@@ -479,26 +479,19 @@ TEST_F(ResumeSettings, AConfigThatIsNotTheCheckpointsIsRefusedWithBothValues) {
 }
 
 TEST_F(ResumeSettings, ADamagedCheckpointGivesWayToTheOneBefore) {
-  const Words words = mlp({"--epochs", "4", "--checkpoint-every", "10", "--keep-last", "3"});
-  ASSERT_EQ(run(words).code, 0);
-  const pid_t child =
-      start(mlp({"--epochs", "1000000", "--checkpoint-every", "10", "--keep-last", "3"}));
-  const fs::path kept = run_folder("train-mlp-002") / "checkpoints";
-  ASSERT_TRUE(wait_until(child, [&] { return fs::exists(kept / "step-00000030"); }));
-  kill(child, SIGKILL);
-  finish(child);
-  const fs::path last = demi::checkpoint::find(kept);
+  ASSERT_EQ(run(mlp({"--epochs", "4", "--checkpoint-every", "10", "--keep-last", "3"})).code, 0);
+  const fs::path last = demi::checkpoint::find(folder());
   fs::resize_file(last / "model.safetensors", 100);
-  const Words resume{"train", "--resume", run_folder("train-mlp-002").string(), "--steps"};
-  const std::string at = last.filename().string();
-  const auto steps = std::to_string(std::stoll(at.substr(5)) + 20);
-  const Outcome outcome = run(resume + Words{steps});
+  const fs::path aside = last.string() + ".damaged";
+  const Words resume{"train", "--resume", folder().string(), "--json", "--epochs"};
+  const Outcome outcome = run(resume + Words{"5"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr(at + " is damaged and is kept as "));
+  EXPECT_THAT(outcome.err,
+              HasSubstr(last.filename().string() + " is damaged and is kept as " + aside.string()));
   EXPECT_THAT(outcome.err, HasSubstr("goes on after step "));
-  EXPECT_TRUE(fs::exists(last.string() + ".damaged/model.safetensors"));
-  EXPECT_EQ(run(resume + Words{steps}).code, 0) << "and it stays so";
-  EXPECT_TRUE(fs::exists(last.string() + ".damaged/model.safetensors"));
+  EXPECT_TRUE(fs::exists(aside / "model.safetensors"));
+  EXPECT_EQ(run(resume + Words{"6"}).code, 0) << "and it stays so";
+  EXPECT_TRUE(fs::exists(aside / "model.safetensors"));
 }
 
 TEST_F(ResumeSettings, AutoPassesOverARunOfOtherSettingsAndSaysWhich) {

@@ -251,7 +251,7 @@ TEST_F(Trouble, ARunGoesOnWithDamagedMetrics) {
 TEST_F(Trouble, AFileThatMayNotGrowIsSaidAndNothingIsLeft) {
   const Outcome outcome = run(small_run(), [] {
     signal(SIGXFSZ, SIG_DFL);
-    const rlimit limit{5000, 5000};  // less than the settings
+    const rlimit limit{1000, 1000};
     setrlimit(RLIMIT_FSIZE, &limit);
   });
   EXPECT_EQ(outcome.code, 1) << outcome.err;

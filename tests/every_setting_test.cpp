@@ -18,6 +18,7 @@
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
 #include "demi/data/prefetch_loader.h"
+#include "lab/recipes/config_source.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/run.h"
 #include "tests/small_recipes.h"

@@ -242,7 +242,9 @@ TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
   c.stopped = true;
   c.runs.back().history.stopped = true;
   c.runs.back().test_accuracy.reset();
+  c.runs.back().test_loss.reset();
   EXPECT_EQ(to_table(c).rows[1][5], "");
+  EXPECT_EQ(to_table(c).rows[1][6], "");
   const auto json = nlohmann::json::parse(to_json(c));
   EXPECT_TRUE(json["runs"][1]["test_accuracy"].is_null());
   EXPECT_TRUE(json["stopped"]);
