@@ -51,7 +51,7 @@ double trial(const Config& config, const RunSpec& spec, const Workload& workload
   profile::quiet_down(device);
   profile::reset_peak_resident_memory();
   const int64_t before = profile::memory_use(device).current_bytes;
-  const int64_t resident_before = profile::resident_memory().current_bytes;
+  const profile::MemoryUse resident_before = profile::resident_memory();
   {
     const profile::AllocationLog guard(device, limit);
     const Network network = workload.make_network(0);
@@ -62,9 +62,10 @@ double trial(const Config& config, const RunSpec& spec, const Workload& workload
         .fit(OneBatch(some, size));
   }
   const int64_t tensors = profile::memory_use(device).peak_bytes - before;
-  if (!device.is_cpu()) return static_cast<double>(tensors);
-  return static_cast<double>(
-      std::max(tensors, profile::resident_memory().peak_bytes - resident_before));
+  const int64_t peak = profile::resident_memory().peak_bytes;
+  // An earlier peak of the process, where it may not be reset, is none of the trial's.
+  if (!device.is_cpu() || peak == resident_before.peak_bytes) return static_cast<double>(tensors);
+  return static_cast<double>(std::max(tensors, peak - resident_before.current_bytes));
 }
 
 // A thread writes checkpoints from a copy of weights, moments and average.
@@ -149,7 +150,8 @@ int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workloa
   // Synthetic data are made for the batch size, so memory alone sets it; they lie in the memory of
   // the host and of the device as long as the run lasts. Those here are of a provisional size.
   const int64_t batches = config.dry_run ? 2 * config.accumulate : config.batches;
-  const auto data_of_one = static_cast<double>(batches * synthetic_bytes(config));
+  constexpr double kHeap = 1.1;  // what the heap keeps beside them, measured at 2.5 GB
+  const double data_of_one = kHeap * static_cast<double>(batches * synthetic_bytes(config));
   if (data_of_one > 0)
     most = static_cast<int64_t>(std::clamp<double>(share_of(c10::kCPU) / data_of_one, 1,
                                                    std::numeric_limits<int32_t>::max()));
