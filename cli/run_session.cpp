@@ -277,6 +277,8 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
   options.run.group = group_;
   if (is_first()) options.run.callbacks = {progress_};
   progress_->set_keeps_best(alone && !config_.dry_run);
+  if (config_.ranks == 1)  // the others' batches are not seen here
+    progress_->set_top_k(config_.top_k, static_cast<int64_t>(workload_.classes.size()));
   options.on_run_begin = [&](const train::RunSpec& run) {
     progress_->set_run(several_ ? run.label : "");
     if (files_) files_->set_run(run.label);

@@ -1,10 +1,14 @@
 #include "lab/recipes/watch.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "demi/profile/memory.h"
+#include "demi/train/metric.h"
+#include "demi/train/step_view.h"
 #include "lab/recipes/health.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/what_if.h"
@@ -68,6 +72,24 @@ void ShowProgress::resume(const History& history, int64_t step_examples) {
   state.loss = view.loss;
 }
 
+void ShowProgress::set_top_k(int64_t asked, int64_t classes) { top_k_ = top_k_of(asked, classes); }
+
+// Without a wait for the device: it is read where steps are shown, after the device was.
+void ShowProgress::after_forward(const StepView& view, const at::Tensor& output) {
+  if (top_k_ == 0) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor right = top_k(top_k_).sum(output.detach(), view.batch.target);
+  view_->in_top_k = view_->in_top_k.defined() ? view_->in_top_k + right : right;
+  view_->seen += view.batch.target.size(0);
+}
+
+std::string ShowProgress::top_k_text() const {
+  if (!view_->in_top_k.defined()) return "";
+  return fmt::format(
+      "top-{} {}", top_k_,
+      report::format_percent(view_->in_top_k.item<double>() / static_cast<double>(view_->seen)));
+}
+
 void ShowProgress::on_step(const StepMetrics& step, int64_t examples) {
   View& view = *view_;
   report::ProgressState& state = view.state;
@@ -86,6 +108,7 @@ void ShowProgress::on_step(const StepMetrics& step, int64_t examples) {
   state.loss_scale = step.loss_scale;
   if (view.seconds > 0) state.items_per_second = static_cast<double>(examples) / view.seconds;
   state.memory_bytes = static_cast<double>(profile::memory_use(device_).peak_bytes);
+  state.remark = top_k_text();
   progress_.update(state);
 }
 
@@ -99,7 +122,11 @@ void ShowProgress::on_epoch_end(const EpochRecord& epoch) {
   report::ProgressState& state = view_->state;
   if (epoch.seconds > 0)
     state.items_per_second = static_cast<double>(epoch.examples) / epoch.seconds;
+  state.remark = view_->seen == epoch.examples ? top_k_text() : "";  // one that went on has a part
   keep_line("training", epoch.loss, epoch.accuracy, epoch.examples);
+  state.remark.clear();
+  view_->in_top_k.reset();
+  view_->seen = 0;
   if (!epoch.validation) return;
   const Evaluation& test = *epoch.validation;
   for (const auto& [name, value] : test.metrics)

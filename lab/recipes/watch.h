@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -37,10 +38,14 @@ class DEMI_API ShowProgress : public Callback {
   /// The state after the best epoch is kept, and the line of an epoch says so.
   void set_keeps_best(bool keeps) { keeps_best_ = keeps; }
 
+  /// Also the share of training examples whose class is among the k likeliest, as top_k_of says.
+  void set_top_k(int64_t asked, int64_t classes);
+
   /// What examples are called: "images".
   void set_items(std::string items) { items_ = std::move(items); }
 
   void on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) override;
+  void after_forward(const StepView& view, const at::Tensor& output) override;
   void on_step(const StepMetrics& step, int64_t examples) override;
   void on_evaluate_begin(int64_t epoch) override;
   void on_epoch_end(const EpochRecord& epoch) override;
@@ -53,12 +58,15 @@ class DEMI_API ShowProgress : public Callback {
     report::ProgressState state;
     double seconds = 0;              // of the epoch's steps
     int64_t first_step = 0;          // of the epoch, minus one
+    at::Tensor in_top_k;             // of the epoch, examples among the k likeliest, on the device
+    int64_t seen = 0;                // of so many
     double loss = 0;                 // fading mean, so that the figure can be read
     std::optional<Evaluation> best;  // of the tests so far
     bool goes_on = false;  // within the epoch of `state`, which on_epoch_begin is to come for
   };
 
   void begin(View& view) const;
+  std::string top_k_text() const;
   void keep_line(const char* phase, double loss, std::optional<double> accuracy, int64_t examples);
 
   report::Progress progress_;
@@ -66,6 +74,7 @@ class DEMI_API ShowProgress : public Callback {
   View* view_;                         // of the present one
   std::string items_ = "images";
   bool keeps_best_ = false;
+  int64_t top_k_ = 0;
   c10::Device device_;
 };
 

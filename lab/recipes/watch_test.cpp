@@ -10,6 +10,11 @@
 #include <map>
 #include <sstream>
 #include <thread>
+#include <vector>
+
+#include "demi/scaler/grad_scaler.h"
+#include "demi/train/network.h"
+#include "demi/train/step_view.h"
 
 namespace demi::train {
 namespace {
@@ -68,6 +73,31 @@ TEST(ShowProgress, AnEpochEndsWithALineOfTrainingAndOneOfTheTest) {
   EXPECT_THAT(test, HasSubstr("saved as the best"));
   EXPECT_THAT(second, Not(HasSubstr("best")));
   EXPECT_THAT(third, HasSubstr("saved as the best"));
+}
+
+// Of 4 examples with 3 classes, the class of 3 is among the 2 likeliest.
+TEST(ShowProgress, TheShareAmongTheLikeliestRunsThroughTheEpoch) {
+  std::ostringstream out;
+  ShowProgress show(out, {}, c10::kCPU);
+  show.set_top_k(2, 3);
+  const data::Batch batch{.input = at::zeros({4, 1}),
+                          .target = at::tensor(std::vector<int64_t>{0, 1, 2, 0}),
+                          .lengths = {}};
+  const at::Tensor logits = at::tensor(std::vector<double>{3, 2, 1}).repeat({4, 1});
+  const Network network;
+  const GradScaler scaler;
+  show.on_epoch_begin(1, 1, 2);
+  for (int step = 0; step < 2; ++step)
+    show.after_forward({.batch = batch,
+                        .network = network,
+                        .optimizers = {},
+                        .scaler = scaler,
+                        .precision = parse_precision("fp32"),
+                        .loss = {},
+                        .repeat = {}},
+                       logits);
+  show.on_epoch_end({.epoch = 1, .examples = 8, .loss = 1, .accuracy = 0.5});
+  EXPECT_THAT(out.str(), HasSubstr("accuracy 50.00 %  (4/8)  top-2 75.00 %"));
 }
 
 TEST(ShowProgress, ALossWithoutAccuracyHasNoCounts) {
