@@ -82,12 +82,14 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& w
 
 namespace {
 
-// A note for each warning about a run's precision, with the runs that it is about.
+// A note for each warning about a run's precision, with the runs that it is about. One that was
+// measured to be faster has its answer.
 void note_slow_precisions(Comparison& result, c10::Device device) {
   std::vector<std::pair<std::string, std::string>> labels_of;  // by warning
   for (const RunResult& run : result.runs) {
+    constexpr double kFaster = 1.1;
     const std::string warning = slow_precision_warning(run.spec.precision, device);
-    if (warning.empty()) continue;
+    if (warning.empty() || run.speedup > kFaster) continue;
     const auto known =
         std::ranges::find(labels_of, warning, &decltype(labels_of)::value_type::first);
     if (known == labels_of.end())
@@ -122,10 +124,11 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
         fmt::format("{} ranks, each with batches of {}; times and memory are those of rank 0",
                     options.config.ranks, options.config.batch_size));
   result.runs = turns ? in_turns(options, workload) : one_after_the_other(options, workload);
+  for (RunResult& run : result.runs)
+    run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
   note_slow_precisions(result, options.device);
   for (RunResult& run : result.runs) {
     const std::string& label = run.spec.label;
-    run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
     if (!run.remark.empty()) result.notes.push_back(label + ": " + run.remark);
     for (const monitor::Origin& origin : run.origins)
       result.notes.push_back(label + ": " + monitor::to_string(origin));
