@@ -20,8 +20,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kStart = "distributed.start";
-constexpr const char* kSession = "session";  // "ID WORLD_SIZE" of the last rank 0 that came
-constexpr milliseconds kPause{20};           // between two looks at the store
+constexpr const char* kSession = "session";   // "ID WORLD_SIZE" of the last rank 0 that came
+constexpr milliseconds kUntilToldWhy{3'000};  // rank 0 knows who is missing
+constexpr milliseconds kPause{20};            // between two looks at the store
 
 std::string number_key(int rank) { return fmt::format("number/{}", rank); }
 std::string answer_key(const std::string& number) { return "answer/" + number; }
@@ -145,7 +146,7 @@ void Rendezvous::wait_for_all(const std::string& session, Membership& membership
       throw DeviceError({kStart, "the ranks have not met", *found, "ranks that all come, and stay",
                          "see those ranks' own output"});
     check_lost();
-    if (Clock::now() > deadline_)
+    if (Clock::now() > deadline_ + kUntilToldWhy)
       throw DeviceError({kStart, "the ranks have not met",
                          fmt::format("no word of rank 0 after {:.1f} s",
                                      static_cast<double>(timeout_.count()) / 1e3),
