@@ -4,7 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <string>
@@ -216,10 +218,26 @@ bool can_have_copy(const at::TensorBase& tensor) {
          tensor.has_storage() && !tensor.key_set().has_any(kNotPlain);
 }
 
+// Whether two elements may share memory: windows, rows upon rows, expanded dimensions. Kernels of
+// LibTorch's do not all read such a tensor right, and a cast never makes one.
+bool may_overlap_itself(const at::TensorBase& tensor) {
+  if (tensor.is_non_overlapping_and_dense()) return false;
+  c10::SmallVector<std::pair<std::int64_t, std::int64_t>, 5> dimensions;  // stride, size
+  for (std::int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.size(d) > 1) dimensions.emplace_back(tensor.stride(d), tensor.size(d));
+  std::sort(dimensions.begin(), dimensions.end());
+  std::int64_t span = 1;  // places from the first element to the last
+  for (const auto& [stride, size] : dimensions) {
+    if (stride < span) return true;
+    span += stride * (size - 1);
+  }
+  return false;
+}
+
 // The whole base is cast for a view of it: of a frozen one only if the view shows as much.
 at::Tensor copy_of_view(const at::Tensor& view, c10::ScalarType dtype) {
   const at::TensorBase& base = view._base();
-  if (!can_have_copy(base) ||
+  if (!can_have_copy(base) || may_overlap_itself(view) ||
       !tensor::lies_within(*view.unsafeGetTensorImpl(), *base.unsafeGetTensorImpl()))
     return {};
   const Kind kind = kind_of(base);
