@@ -142,9 +142,15 @@ int count_marked_parameters() { return marked_parameters; }
 
 std::optional<c10::ScalarType> dtype_of_part(const at::Tensor& tensor) {
   auto& all = marks();
-  const std::shared_lock lock(all.mutex);
-  const auto dtype = by_parameter(all, tensor);
-  return dtype ? dtype : by_memory(all, tensor);
+  std::optional<c10::ScalarType> dtype;
+  {
+    const std::shared_lock lock(all.mutex);
+    if (const auto of_parameter = by_parameter(all, tensor)) return of_parameter;
+    dtype = by_memory(all, tensor);
+  }
+  // From here on the parameter may get other memory.
+  if (dtype) mark_part(tensor.is_view() ? at::Tensor(tensor._base()) : tensor, *dtype);
+  return dtype;
 }
 
 }  // namespace demi
