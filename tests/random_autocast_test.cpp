@@ -259,6 +259,7 @@ class Source {
       holder_ = std::make_shared<Holder>(value_);
       demi::apply(Policy("float32"), *holder_);
       worlds_[0] = holder_->p;
+      if (random.chance(50)) clone();
     }
     if (kind_ != Kind::batch) also_ = worlds_[0];
     hold();
@@ -310,15 +311,12 @@ class Source {
   /// its place.
   void change(Random& random) {
     if (!can_train()) return;
-    const int what = random.below(4);
-    if (what == 0 && is_part()) {
-      holder_ = std::dynamic_pointer_cast<Holder>(holder_->clone());
-      worlds_[0] = holder_->p.requires_grad_(worlds_[1].requires_grad());
-      also_ = worlds_[0];
-      is_clone_ = true;
+    const int what = random.below(3);
+    if (is_part() && random.chance(60)) {
+      clone();
       if (std::exchange(is_hooked_, false)) worlds_[1].remove_hook(hooks_[1]);
       forget_view();
-    } else if (what <= 1) {
+    } else if (what == 0) {
       const bool trains = !is_trained();
       for (Tensor& t : worlds_) t.requires_grad_(trains);
       forget_view();
@@ -351,6 +349,16 @@ class Source {
       optimizer_ = std::make_unique<optim::SGD>(
           Tensors{worlds_[0]}, optim::SGDOptions(0.5),
           optim::StepOptions{.low_precision_grads = kind_ == Kind::opened});
+  }
+
+  void clone() {
+    holder_ = std::dynamic_pointer_cast<Holder>(holder_->clone());
+    worlds_[0] = also_ = holder_->p.requires_grad_(worlds_[1].requires_grad());
+    is_clone_ = true;
+    // Writes give it other memory, and only after a first use it is known without that.
+    const torch::NoGradGuard no_grad;
+    const Autocast region(torch::kCPU);
+    at::cat({worlds_[0]});
   }
 
   std::function<Tensor(const Tensor&)> hook(int world) {
@@ -656,7 +664,8 @@ class Episode {
                          {.low_precision_grads = random_.chance(50)});
     const Tensor scale = torch::full({}, 1024.F);
     for (Source* one : stepped) {
-      const Tensor gradient = torch::randn_like(one->leaf(0));
+      const Tensor gradient =
+          torch::randn_like(one->leaf(0)).to(torch::kBFloat16).to(torch::kFloat);
       const bool narrow = optimizer.low_precision_grads() && random_.chance(70);
       one->leaf(0).mutable_grad() =
           (gradient * scale).to(narrow ? torch::kBFloat16 : torch::kFloat);
@@ -671,7 +680,7 @@ class Episode {
     optimizer.step();
     for (Source* one : stepped) {
       one->leaf(0).mutable_grad() = Tensor();
-      if (!is_near(one->leaf(0), one->leaf(1), 1)) tell(name_ + ": step");
+      if (!is_near(one->leaf(0), one->leaf(1), 0x1p-8)) tell(name_ + ": step");
       one->leaf(1).data().copy_(one->leaf(0).detach());
     }
   }
