@@ -47,7 +47,11 @@ void regions(const torch::Tensor& x, torch::Dtype dtype) {
     show("without a cache", model->forward(x));
   }
   show("outside", model->forward(x));
-  std::thread worker([&, state = (demi::Autocast(torch::kCPU, dtype), demi::ThreadState())] {
+  const demi::ThreadState state = [&] {
+    const demi::Autocast region(torch::kCPU, dtype);
+    return demi::ThreadState();
+  }();
+  std::thread worker([&] {
     demi::ThreadState::Guard guard(state);
     show("in a thread", model->forward(x));
   });
