@@ -168,7 +168,9 @@ TEST(DistributedDataParallel, SixteenBitGradientsTravelAsTheyAre) {
       Net alone, model;
       fill(alone);
       fill(model);
-      optim::SGD of_alone(alone.parameters(), 0.1), optimizer(model.parameters(), 0.1);
+      const optim::StepOptions narrow{.low_precision_grads = true};
+      optim::SGD of_alone(alone.parameters(), 0.1, narrow),
+          optimizer(model.parameters(), 0.1, narrow);
       backward(alone);
       own[group.rank()] = gradients_of(alone);
       const DistributedDataParallel parallel(model, group);
@@ -373,7 +375,7 @@ TEST(DistributedDataParallel, RanksWithDifferentDtypes) {
     const auto rank = static_cast<size_t>(group.rank());
     Net model;
     fill(model);
-    const optim::SGD optimizer(model.parameters(), 0.1);
+    const optim::SGD optimizer(model.parameters(), 0.1, {.low_precision_grads = true});
     const auto backward = [&] {
       model.zero_grad();
       torch::Tensor output;
@@ -407,7 +409,7 @@ TEST(DistributedDataParallel, TheLastBucketWaitsForTheFlags) {
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     torch::nn::Linear model(12, 5);
     const DistributedDataParallel parallel(*model, group);
-    const optim::SGD optimizer(model->parameters(), 0.1);
+    const optim::SGD optimizer(model->parameters(), 0.1, {.low_precision_grads = true});
     for (int step = 0; step < 3; ++step) {
       model->zero_grad();
       // Backward goes on for so long after the model's last gradient.

@@ -167,7 +167,6 @@ TEST(TrainerOption, OutOfRange) {
   for (const double wrong : {-1.0, nan, inf})
     refused({.checkpoints = {.every = {.minutes = wrong}}}, "checkpoints.every");
   refused({.checkpoints = {.keep_last = -1}}, "keep_last");
-  refused({.distributed = {.uneven_batches = true}}, "uneven");
   EXPECT_NO_THROW(s.trainer({.clip_norm = inf})) << "measures, and clips nothing";
 }
 

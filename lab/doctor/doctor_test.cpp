@@ -96,13 +96,13 @@ TEST(Doctor, AMisspeltVariableIsAFault) {
 }
 
 TEST(Doctor, MeasuresEachFormatAndTheCopy) {
-  const Diagnosis d = diagnose({.recipe = "loss-scaling", .seconds = 0.02});
+  const Diagnosis d = diagnose({.recipe = "fashion-cnn", .seconds = 0.02});
   EXPECT_GT(d.devices[0].copy_gb_per_s, 0);
   for (const Format& format : d.devices[0].formats) EXPECT_GT(format.tflops, 0) << format.dtype;
   EXPECT_THAT(d.faults, Not(Contains(HasSubstr("cannot be measured"))));
   ASSERT_TRUE(d.model);
-  ASSERT_EQ(d.model->dimensions.size(), 1U) << "64 to 1";
-  EXPECT_EQ(d.model->dimensions[0].next, 8);
+  ASSERT_EQ(d.model->dimensions.size(), 1U) << "10 classes";
+  EXPECT_EQ(d.model->dimensions[0].next, 16);
   EXPECT_GT(d.model->dimensions[0].speedup, 0);
 }
 
