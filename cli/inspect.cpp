@@ -237,6 +237,7 @@ void add_inspect(CLI::App& app) {
                    "Compare two of them: which tensors differ, in what and by how much")
       ->type_name("A B")
       ->expected(2)
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
       ->excludes(file)
       ->excludes(statistics)
       ->excludes(verify);
