@@ -564,6 +564,11 @@ class Episode {
 
   // Without a region dtypes have to agree, and ops made of others ask for that at once.
   bool can_run(const Tensors& given, const Op& op) const {
+    // LibTorch's fused kernel gives its result the strides of the first argument, in every dtype:
+    // elements that share memory there overwrite each other in the result.
+    if (op.name == std::string("attention"))
+      for (const Tensor& t : given)
+        if (!t.is_non_overlapping_and_dense()) return false;
     if (setting_.enabled && op.casts != Casts::none && op.casts != Casts::inner) return true;
     for (const Tensor& t : given)
       if (t.scalar_type() != torch::kFloat) return false;

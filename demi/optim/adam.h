@@ -14,8 +14,8 @@ struct DEMI_API AdamOptions : public RuleOptions<AdamOptions, torch::optim::Adam
   static constexpr auto kTypes = "demi::optim::AdamOptions, torch::optim::AdamOptions";
   AdamOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
-  AdamOptions(
-      const Torch& options);  // NOLINT(google-explicit-constructor): a program moves to demi
+  // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi
+  AdamOptions(const Torch& options);
   /// Learning rate. 0 or more.
   DEMI_TORCH_OPTION(double, lr);
   typedef std::tuple<double, double> betas_t;

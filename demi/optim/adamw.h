@@ -14,8 +14,8 @@ struct DEMI_API AdamWOptions : public RuleOptions<AdamWOptions, torch::optim::Ad
   static constexpr auto kTypes = "demi::optim::AdamWOptions, torch::optim::AdamWOptions";
   AdamWOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
-  AdamWOptions(
-      const Torch& options);  // NOLINT(google-explicit-constructor): a program moves to demi
+  // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi
+  AdamWOptions(const Torch& options);
   /// Learning rate. 0 or more.
   DEMI_TORCH_OPTION(double, lr);
   typedef std::tuple<double, double> betas_t;

@@ -120,7 +120,9 @@ Optimizer::Optimizer(kernels::UpdateRule rule,
 Optimizer::~Optimizer() = default;
 
 Optimizer::Optimizer(Optimizer&& other) noexcept
-    : torch::optim::Optimizer(std::move(other)), impl_(std::move(other.impl_)) {
+    : torch::optim::Optimizer(std::move(other)),
+      // The base has taken its own part alone.
+      impl_(std::move(other.impl_)) {  // NOLINT(bugprone-use-after-move)
   if (impl_) impl_->move_to(*this);
 }
 

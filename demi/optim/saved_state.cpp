@@ -144,7 +144,8 @@ std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& s
   NamedTensors tensors;
   if (const auto* mine = dynamic_cast<const ParamState*>(&state)) {
     return std::make_unique<ParamState>(*mine);
-  } else if (const auto* adam = dynamic_cast<const torch::optim::AdamParamState*>(&state)) {
+  }
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamParamState*>(&state)) {
     take_adam_state(*adam, tensors);
   } else if (const auto* adamw = dynamic_cast<const torch::optim::AdamWParamState*>(&state)) {
     take_adam_state(*adamw, tensors);
