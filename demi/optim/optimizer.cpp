@@ -130,7 +130,7 @@ Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
   if (this == &other) return *this;
   impl_.reset();  // first: an owner is known by its address
   torch::optim::Optimizer::operator=(std::move(other));
-  impl_ = std::move(other.impl_);
+  impl_ = std::move(other.impl_);  // NOLINT(bugprone-use-after-move): the base took its part alone
   if (impl_) impl_->move_to(*this);
   return *this;
 }
