@@ -49,7 +49,7 @@ def ranks_below(agent):
 def last_step(folder):
     last = next(iter(folder.glob("*/checkpoints/last")), None)
     try:
-        return int(os.readlink(last).rsplit("-", 1)[1]) if last else 0
+        return int(last.read_text().split()[0].split("-")[1]) if last else 0
     except (OSError, IndexError, ValueError):
         return 0
 
