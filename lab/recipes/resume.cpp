@@ -109,8 +109,9 @@ std::vector<Assignment> that_count(std::span<const Assignment> given) {
     const auto is_later = [&](const Assignment& other) { return other.name == given[i].name; };
     if (std::ranges::none_of(given.subspan(i + 1), is_later)) all.push_back(given[i]);
   }
-  std::ranges::stable_partition(
-      all, [](const Assignment& a) { return a.name == "ranks" || a.name == "devices"; });
+  std::stable_partition(all.begin(), all.end(), [](const Assignment& a) {
+    return a.name == "ranks" || a.name == "devices";
+  });
   return all;
 }
 
