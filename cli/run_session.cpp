@@ -145,7 +145,7 @@ void RunSession::remove_unused_folder() {
   }
   std::error_code none;
   const bool has_lines = fs::file_size(folder_->file("metrics.jsonl"), none) > 0 && !none;
-  if (has_lines || checkpoint_folders(folder_->file(train::kCheckpoints)).size() > 0) return;
+  if (has_lines || !checkpoint_folders(folder_->file(train::kCheckpoints)).empty()) return;
   fs::remove_all(folder_->path(), none);
 }
 

@@ -120,12 +120,12 @@ std::vector<train::Assignment> SettingOptions::typed_ones() const {
   for (const CLI::Option* option : command_->parse_order()) {
     const auto form = forms_.find(option);
     if (form == forms_.end()) continue;
-    const auto& [setting, name, text] = form->second;
+    const Form& typed = form->second;
     const std::string given = option->results().at(seen[option]++);
-    std::string value = text.empty() ? given : text;
-    if (!text.empty() && given == "false") value = text == "false" ? "true" : "false";
-    std::erase_if(all, [&](const train::Assignment& a) { return a.name == setting; });
-    all.push_back({setting, std::move(value), name});
+    std::string value = typed.text.empty() ? given : typed.text;
+    if (!typed.text.empty() && given == "false") value = typed.text == "false" ? "true" : "false";
+    std::erase_if(all, [&](const train::Assignment& a) { return a.name == typed.setting; });
+    all.push_back({typed.setting, std::move(value), typed.option});
   }
   return all;
 }
