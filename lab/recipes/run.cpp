@@ -110,7 +110,7 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
     if (!history.failed && !std::isfinite(low.loss))
       history.failed = "the test loss of the weights as shipped is NaN or Inf";
   }
-  network.module->to(c10::kFloat);
+  to_precision(*network.module, c10::kFloat);  // module->to() would convert integer buffers, too
   test.precision = parse_precision("fp32");
   const Evaluation exact = evaluate(network, *workload.test, test);
   history.stopped = exact.stopped;

@@ -64,6 +64,27 @@ TEST(Run, APartThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
   }
 }
 
+// An index table of the model: it is evaluated in FP32 at the end.
+TEST(Run, IntegersOfTheModelStayIntegers) {
+  const Config config = small_mlp();
+  Workload workload = load_workload(config, c10::kCPU);
+  std::vector<Network> made;
+  workload.make_network = [&made, make = workload.make_network](uint64_t seed) {
+    made.push_back(make(seed));
+    made.back().module->register_buffer("order", at::tensor({16'777'217}, at::kLong));
+    return made.back();
+  };
+  workload.test = std::make_shared<testing::Rows>(at::ones({8, 8}), at::ones({8, 8}), 8);
+  for (const char* spec : {"bf16", "bf16-true"})
+    run(config, parse_run(spec), workload, c10::kCPU, {});
+  ASSERT_FALSE(made.empty());
+  for (const Network& network : made) {
+    const at::Tensor order = network.module->named_buffers()["order"];
+    EXPECT_EQ(order.scalar_type(), at::kLong);
+    EXPECT_EQ(order.item<int64_t>(), 16'777'217) << "no FP32 has it";
+  }
+}
+
 // Of a run that is trained in parts, as the program's signals and a killed process leave them.
 class RunParts : public ::testing::Test {
  protected:
