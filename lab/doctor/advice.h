@@ -12,7 +12,7 @@ namespace demi::doctor {
 
 /// What would make training faster on a device, by how much, and how it is done.
 struct Advice {
-  std::string topic;  // precision, dimensions, batch, channels_last, tf32
+  std::string topic;  // precision, dimensions, batch, channels_last, tf32, memory
   double gain = 0;    // times as fast, as measured here
   std::string what;   // what was measured
   std::string how;    // what to do
@@ -31,6 +31,10 @@ DEMI_API std::vector<Advice> of_formats(const std::vector<Format>& formats);
 /// Measures what dimensions, batch size and channels_last do to products and convolutions of that
 /// dtype, in a region: a second or less.
 DEMI_API std::vector<Advice> of_shapes(const std::string& dtype, c10::Device device);
+
+/// Measures what it costs to get the memory of each large tensor anew on the CPU. Nothing where
+/// `allocator` is not glibc, which has it so: others keep memory.
+DEMI_API std::vector<Advice> of_memory(const std::string& allocator);
 
 /// Those with a gain of at least kLeastGain, the greatest first.
 DEMI_API std::vector<Advice> in_order(std::vector<Advice> all);

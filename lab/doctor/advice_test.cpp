@@ -56,5 +56,14 @@ TEST(Advice, OfShapesHasTheThreeOfThem) {
   for (const Advice& one : all) EXPECT_GT(one.gain, 0) << one.topic;
 }
 
+TEST(Advice, OfMemoryIsForTheAllocatorThatReturnsIt) {
+  const auto all = of_memory("glibc");
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].topic, "memory");
+  EXPECT_GT(all[0].gain, 0);
+  EXPECT_THAT(all[0].how, HasSubstr("demi::keep_memory()"));
+  EXPECT_TRUE(of_memory("jemalloc").empty());
+}
+
 }  // namespace
 }  // namespace demi::doctor

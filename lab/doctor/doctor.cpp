@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -84,13 +85,14 @@ std::vector<DeviceReport> devices_here(const std::string& no_cuda) {
   return all;
 }
 
-void measure_device(DeviceReport& report, double seconds) {
+void measure_device(DeviceReport& report, const Cores& cores, double seconds) {
   const c10::Device device(report.device);
   measure(report.formats, device, seconds);
   report.copy_gb_per_s = bench::copy_gb_per_s(device);
   std::vector<Advice> all = of_formats(report.formats);
   if (const std::string dtype = best_mixed(report.formats); !dtype.empty())
-    for (Advice& one : of_shapes(dtype, device)) all.push_back(std::move(one));
+    std::ranges::move(of_shapes(dtype, device), std::back_inserter(all));
+  if (device.is_cpu()) std::ranges::move(of_memory(cores.allocator), std::back_inserter(all));
   report.advice = in_order(std::move(all));
 }
 
@@ -102,7 +104,7 @@ void measure_devices(Diagnosis& diagnosis, const DiagnoseOptions& options) {
   const double seconds = std::min(options.seconds, kFormatSeconds / static_cast<double>(formats));
   for (std::size_t i = 0; i < count; ++i) {
     try {
-      measure_device(diagnosis.devices[i], seconds);
+      measure_device(diagnosis.devices[i], diagnosis.cores, seconds);
     } catch (const std::exception& error) {
       const std::string text = error.what();
       diagnosis.faults.push_back(diagnosis.devices[i].device +

@@ -2,8 +2,11 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "demi/autocast/autocast.h"
@@ -59,6 +62,23 @@ double convolution_ms(const std::string& dtype, bool channels_last, c10::Device 
   const at::Tensor input = at::ones({8, 64, 56, 56}, options).contiguous(format);
   const at::Tensor weight = at::ones({64, 64, 3, 3}, options).contiguous(format);
   return least_ms(dtype, device, [&] { at::conv2d(input, weight, {}, 1, 1); });
+}
+
+// By mmap itself: the program's own malloc keeps its memory.
+double fill_ms(bool anew) {
+  constexpr size_t kBytes = 64 << 20;
+  const auto map = [] {
+    void* memory =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    TORCH_CHECK(memory != MAP_FAILED, "no memory for a tensor of 64 MiB");
+    return std::unique_ptr<void, void (*)(void*)>(memory, [](void* m) { munmap(m, kBytes); });
+  };
+  const auto fill = [](void* memory) {
+    at::from_blob(memory, {kBytes / sizeof(float)}, at::kFloat).fill_(1);
+  };
+  if (anew) return least_ms("fp32", c10::kCPU, [&] { fill(map().get()); });
+  const auto kept = map();
+  return least_ms("fp32", c10::kCPU, [&] { fill(kept.get()); });
 }
 
 }  // namespace demi::doctor
