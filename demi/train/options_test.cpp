@@ -11,53 +11,21 @@
 
 #include "demi/backends/backends.h"
 #include "demi/core/error.h"
+#include "demi/train/small_testing.h"
 #include "demi/train/step_view.h"
-#include "demi/train/testing.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::Rows;
+using testing::Small;
 namespace F = torch::nn::functional;
 
-struct Three {
-  torch::nn::Linear model{nullptr};
-  std::shared_ptr<torch::optim::SGD> optimizer;
-  at::Tensor input, target;
-
-  explicit Three(int64_t rows = 8) {
-    torch::manual_seed(5);
-    model = torch::nn::Linear(6, 3);
-    input = torch::randn({rows, 6});
-    target = torch::arange(rows) % 3;
-    optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
-  }
-  Trainer trainer(TrainerOptions options = {}) const {
-    return {network(model), optimizer, std::move(options)};
-  }
-  Rows loader(int64_t batch = 4) const { return {input, target, batch}; }
-  at::Tensor weight() const { return model->weight.detach().clone(); }
-  // A step of the plain loop.
-  void step(const at::Tensor& loss) const {
-    optimizer->zero_grad();
-    loss.backward();
-    optimizer->step();
-  }
-};
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "taken";
-}
-
 TEST(TrainerOption, AutocastFalseIsFp32ThatIsScaled) {
-  Three fp32, off, on;
+  Small fp32, off, on;
   fp32.trainer().fit(fp32.loader());
   const History history =
       off.trainer({.precision = parse_precision("fp16"), .autocast = false}).fit(off.loader());
@@ -68,25 +36,25 @@ TEST(TrainerOption, AutocastFalseIsFp32ThatIsScaled) {
 }
 
 TEST(TrainerOption, ScalerEnabledFalseIsNoScaler) {
-  Three s;
+  Small s;
   TrainerOptions options{.precision = parse_precision("fp16")};
   options.scaler.enabled = false;
   EXPECT_FALSE(s.trainer(options).fit(s.loader()).steps[0].loss_scale);
   for (const char* asked : {"dynamic", "statistics", "128"}) {
     options.loss_scale = parse_loss_scale(asked);
-    EXPECT_THAT(refusal([&] { s.trainer(options); }), HasSubstr("the scaler is off")) << asked;
+    EXPECT_THAT(message_of([&] { s.trainer(options); }), HasSubstr("the scaler is off")) << asked;
   }
 }
 
 TEST(TrainerOption, ScalerModeIsWhatTheLossScaleLeavesToIt) {
-  Three s;
+  Small s;
   TrainerOptions options{.epochs = 2, .precision = parse_precision("fp16")};
   options.scaler = {.init_scale = 4, .growth_interval = 1, .mode = ScaleMode::kStatic};
   for (const StepMetrics& step : s.trainer(options).fit(s.loader()).steps)
     EXPECT_EQ(step.loss_scale, 4);
   for (const char* asked : {"dynamic", "statistics"}) {
     options.loss_scale = parse_loss_scale(asked);
-    EXPECT_THAT(refusal([&] { s.trainer(options); }), HasSubstr("contradict")) << asked;
+    EXPECT_THAT(message_of([&] { s.trainer(options); }), HasSubstr("contradict")) << asked;
   }
   options.loss_scale = parse_loss_scale("dynamic");
   options.scaler.mode = ScaleMode::kDynamic;
@@ -94,16 +62,16 @@ TEST(TrainerOption, ScalerModeIsWhatTheLossScaleLeavesToIt) {
 }
 
 TEST(TrainerOption, LossHasAWeight) {
-  Three s, by_hand;
+  Small s, by_hand;
   const at::Tensor wanted = torch::randn({8, 3});
   s.trainer({.loss = {Loss::mse, 0.25}}).fit(Rows(s.input, wanted, 8));
   by_hand.step(0.25 * (by_hand.model(s.input) - wanted).square().mean());
   EXPECT_TRUE(torch::allclose(s.weight(), by_hand.weight(), 1e-6, 1e-8));
-  EXPECT_THAT(refusal([] { LossFunction(Loss::mse, NAN); }), HasSubstr("no number"));
+  EXPECT_THAT(message_of([] { LossFunction(Loss::mse, NAN); }), HasSubstr("no number"));
 }
 
 TEST(TrainerOption, LabelSmoothingIsThatOfCrossEntropy) {
-  Three s, by_hand;
+  Small s, by_hand;
   s.trainer({.label_smoothing = 0.3}).fit(s.loader(8));
   by_hand.step(F::cross_entropy(by_hand.model(s.input), s.target,
                                 F::CrossEntropyFuncOptions().label_smoothing(0.3)));
@@ -111,11 +79,11 @@ TEST(TrainerOption, LabelSmoothingIsThatOfCrossEntropy) {
   const LossFunction own = [](const at::Tensor& o, const at::Tensor&) { return o.sum(); };
   for (const LossFunction& loss : {LossFunction(Loss::mse), LossFunction(Loss::bce_with_logits),
                                    LossFunction(Loss::cross_entropy_probabilities), own})
-    EXPECT_THAT(refusal([&] { s.trainer({.loss = loss, .label_smoothing = 0.1}); }),
+    EXPECT_THAT(message_of([&] { s.trainer({.loss = loss, .label_smoothing = 0.1}); }),
                 HasSubstr("no effect with this loss"));
   TrainerOptions several{.label_smoothing = 0.1};
   several.losses = [](const Network&, const data::Batch&) { return std::vector<at::Tensor>(); };
-  EXPECT_THAT(refusal([&] { s.trainer(several); }), HasSubstr("no effect with this loss"));
+  EXPECT_THAT(message_of([&] { s.trainer(several); }), HasSubstr("no effect with this loss"));
 }
 
 TEST(TrainerOption, ReadEveryIsHowLongCallbacksWait) {
@@ -128,7 +96,7 @@ TEST(TrainerOption, ReadEveryIsHowLongCallbacksWait) {
   // The third step is read in any case: a loss that is NaN from the start is told at once.
   for (const auto& [every, first] :
        std::vector<std::pair<int64_t, std::size_t>>{{1, 1}, {2, 2}, {4, 3}, {100, 3}}) {
-    Three s(9);
+    Small s(9);
     const auto order = std::make_shared<Order>();
     Trainer trainer = s.trainer({.read_every = every});
     trainer.add(order);
@@ -140,10 +108,10 @@ TEST(TrainerOption, ReadEveryIsHowLongCallbacksWait) {
 }
 
 TEST(TrainerOption, OutOfRange) {
-  Three s;
+  Small s;
   const double nan = NAN, inf = std::numeric_limits<double>::infinity();
   const auto refused = [&](TrainerOptions options, const char* word) {
-    EXPECT_THAT(refusal([&] { s.trainer(std::move(options)); }), HasSubstr(word));
+    EXPECT_THAT(message_of([&] { s.trainer(std::move(options)); }), HasSubstr(word));
   };
   refused({.epochs = -1}, "epochs");
   refused({.max_steps = -1}, "max_steps");
@@ -171,22 +139,23 @@ TEST(TrainerOption, OutOfRange) {
 }
 
 TEST(TrainerOption, WhatNeedsAValidationIsRefusedWithoutOne) {
-  Three s;
+  Small s;
   const Rows rows = s.loader();
   Trainer waits = s.trainer({.early_stopping = 1});
-  EXPECT_THAT(refusal([&] { waits.fit(rows); }), HasSubstr("early stopping needs a validation"));
+  EXPECT_THAT(message_of([&] { waits.fit(rows); }), HasSubstr("early stopping needs a validation"));
   EXPECT_NO_THROW(waits.fit(rows, &rows));
   const auto folder = std::filesystem::temp_directory_path() / "demi_keep_best_without";
   std::filesystem::remove_all(folder);
-  EXPECT_THAT(
-      refusal([&] { s.trainer({.checkpoints = {.folder = folder, .keep_best = true}}).fit(rows); }),
-      HasSubstr("keep_best"));
+  EXPECT_THAT(message_of([&] {
+                s.trainer({.checkpoints = {.folder = folder, .keep_best = true}}).fit(rows);
+              }),
+              HasSubstr("keep_best"));
   EXPECT_NO_THROW(s.trainer({.checkpoints = {.keep_best = true}}).fit(rows)) << "none are saved";
   std::filesystem::remove_all(folder);
 }
 
 TEST(FitOption, BatchSizeOrderAndEpochsAreThoseOfTheLoop) {
-  Three s, by_hand, seed0, seed1;
+  Small s, by_hand, seed0, seed1;
   s.trainer().fit(s.input, s.target, {.epochs = 2, .batch_size = 3, .shuffle = false});
   for (int epoch = 0; epoch < 2; ++epoch)
     for (const int64_t start : {0, 3, 6})
@@ -201,7 +170,7 @@ TEST(FitOption, BatchSizeOrderAndEpochsAreThoseOfTheLoop) {
 }
 
 TEST(EvaluateOption, PrecisionIsThatOfTheRegion) {
-  Three s;
+  Small s;
   const at::Tensor low =
       F::linear(s.input.to(torch::kBFloat16), s.model->weight.to(torch::kBFloat16),
                 s.model->bias.to(torch::kBFloat16));
@@ -211,7 +180,7 @@ TEST(EvaluateOption, PrecisionIsThatOfTheRegion) {
 }
 
 TEST(EvaluateOption, ShouldStopEndsItBeforeABatch) {
-  Three s;
+  Small s;
   EvaluateOptions options;
   options.should_stop = [left = 3]() mutable { return --left == 0; };
   const Evaluation result = evaluate(network(s.model), s.loader(2), options);
@@ -220,7 +189,7 @@ TEST(EvaluateOption, ShouldStopEndsItBeforeABatch) {
 }
 
 TEST(EvaluateOption, BackendsHoldInIt) {
-  Three s;
+  Small s;
   std::optional<Backends> seen;
   EvaluateOptions options{.backends = {.cudnn_benchmark = true}};
   options.loss = [&](const at::Tensor& output, const at::Tensor&) {
