@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "demi/autocast/op_policy.h"
-#include "demi/backends/backends.h"
 #include "demi/data/tensor_loader.h"
-#include "demi/distributed/ranks_testing.h"
 #include "demi/optim/adamw.h"
 #include "demi/schedule/lr_schedule.h"
+#include "demi/train/on_ranks_testing.h"
 #include "demi/train/precision.h"
 #include "demi/train/trainer.h"
 
@@ -38,12 +37,7 @@ OptimizerToAgreeOn agreed(const Options& options) {
   };
 }
 
-// LibTorch's settings are the process's, and the ranks are its threads: what they set while they
-// meet each other is put back here.
-class Agreement : public ::testing::Test {
- private:
-  BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
-};
+class Agreement : public testing::OnRanks {};
 
 using ChangeOfOptions = std::function<void(TrainerOptions&)>;
 
@@ -65,7 +59,7 @@ std::vector<std::string> disagreement(
     TrainerOptions options;
     options.precision = parse_precision("fp16");
     options.loss = Loss::mse;
-    options.group = {&group, [](ProcessGroup*) {}};
+    options.group = testing::shared_group(group);
     options.optimizers = {(is_other ? other.optimizer : first)(plane->parameters())};
     of_both(options);
     if (is_other) other.change(options);

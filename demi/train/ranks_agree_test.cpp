@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -13,12 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "demi/backends/backends.h"
 #include "demi/data/tensor_loader.h"
-#include "demi/distributed/ranks_testing.h"
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/optim/sgd.h"
 #include "demi/schedule/lr_schedule.h"
+#include "demi/train/on_ranks_testing.h"
 #include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
@@ -60,10 +58,7 @@ struct PartOutcome {
 
 torch::nn::Sequential net_of_two_layers() {
   torch::nn::Sequential net(torch::nn::Linear(4, 6), torch::nn::Tanh(), torch::nn::Linear(6, 3));
-  const torch::NoGradGuard no_grad;
-  double phase = 0;
-  for (at::Tensor& p : net->parameters())
-    p.copy_((at::arange(p.numel(), at::kDouble) * 0.7 + ++phase).sin().view(p.sizes()) * 0.5);
+  testing::set_weights(*net);
   net->to(torch::kDouble);
   return net;
 }
@@ -76,7 +71,7 @@ PartOutcome train_part(ProcessGroup* group, const Change& change) {
   part.options.epochs = 2;
   const int64_t ranks = group ? group->world_size() : 1;
   part.rank = group ? group->rank() : 0;
-  if (group) part.options.group = {group, [](ProcessGroup*) {}};
+  if (group) part.options.group = testing::shared_group(*group);
   part.order = {.batch_size = kPartsTogether / ranks, .rank = part.rank, .world_size = ranks};
   change(part);
   if (part.options.optimizers.empty())
@@ -126,16 +121,7 @@ void expect_as_alone(const Change& change, std::vector<int> counts = {2}) {
   }
 }
 
-// LibTorch's settings are the process's, and the ranks are its threads.
-class RanksAgree : public ::testing::Test {
- protected:
-  RanksAgree() { fs::remove_all(folder_); }
-  ~RanksAgree() override { fs::remove_all(folder_); }
-  fs::path folder_ = fs::temp_directory_path() / ("demi-ranks-agree-" + std::to_string(::getpid()));
-
- private:
-  BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
-};
+class RanksAgree : public testing::OnRanks {};
 
 // Between two batches of a step each rank has gradients of its own: what is asked for there is
 // saved after the step, and goes on as if nothing had been asked.

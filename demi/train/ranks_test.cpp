@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -14,11 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "demi/backends/backends.h"
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
-#include "demi/distributed/ranks_testing.h"
 #include "demi/train/evaluate.h"
+#include "demi/train/on_ranks_testing.h"
 #include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
@@ -34,19 +32,11 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using testing::shared_group;
 
 constexpr int64_t kPlaneRows = 48, kPlaneFeatures = 6;
 
-// LibTorch's settings are the process's, and the ranks are its threads: what they set while they
-// meet each other is put back here.
-class RanksOfOneProcess : public ::testing::Test {
- private:
-  BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
-};
-
-std::shared_ptr<ProcessGroup> shared_group(ProcessGroup& group) {
-  return {&group, [](ProcessGroup*) {}};
-}
+class RanksOfOneProcess : public testing::OnRanks {};
 
 data::SyntheticRows rows_of_a_plane() {
   data::SyntheticRows rows = data::synthetic_rows(kPlaneRows, kPlaneFeatures, 1, 7);
@@ -178,11 +168,9 @@ TEST_F(RanksOfOneProcess, TrainAsOneProcessWithTheirBatchesTogether) {
 
 // Four ranks to step 3 in the middle of an epoch, two to the middle of the second, one to the end.
 TEST_F(RanksOfOneProcess, ARunGoesOnOnFewerRanks) {
-  const fs::path folder = fs::temp_directory_path() / ("demi-ranks-" + std::to_string(::getpid()));
-  fs::remove_all(folder);
-  PlaneJob job{.epochs = 3, .max_steps = 3, .checkpoints = folder};
+  PlaneJob job{.epochs = 3, .max_steps = 3, .checkpoints = folder_};
   fit_planes(4, job);
-  job.resume = folder;
+  job.resume = folder_;
   job.max_steps = 6;
   const std::vector<PlaneOutcome> two = fit_planes(2, job);
   ASSERT_EQ(std::ssize(two[0].history.steps), 6);
@@ -191,7 +179,6 @@ TEST_F(RanksOfOneProcess, ARunGoesOnOnFewerRanks) {
   const PlaneOutcome last = fit_plane(job, nullptr);
   const PlaneOutcome alone = fit_plane({.epochs = 3}, nullptr);
   expect_same_run(last, alone, job.all_batch, 4);
-  fs::remove_all(folder);
 }
 
 // After the second of four steps, and in the validation after them, which asks too.
@@ -316,39 +303,33 @@ class ThrowsInPlaneStep : public Callback {
 
 // The other ranks end too, and what rank 0 saves goes on.
 TEST_F(RanksOfOneProcess, OneThatThrowsEndsAllAndTheLastStepIsSaved) {
-  const fs::path folder = fs::temp_directory_path() / ("demi-ranks-" + std::to_string(::getpid()));
-  fs::remove_all(folder);
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-    PlaneJob job{.epochs = 3, .checkpoints = folder};
+    PlaneJob job{.epochs = 3, .checkpoints = folder_};
     if (group.rank() == 1) job.callback = std::make_shared<ThrowsInPlaneStep>(6);
     fit_plane(job, &group);
   });
   EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 1 left the group"),
                                HasSubstr("the last checkpoint is that of step 5, " +
-                                         (folder / "step-00000005").string())));
+                                         (folder_ / "step-00000005").string())));
   EXPECT_EQ(errors[1], "by the test");
   const PlaneOutcome last =
-      fit_plane({.epochs = 3, .checkpoints = folder, .resume = folder}, nullptr);
+      fit_plane({.epochs = 3, .checkpoints = folder_, .resume = folder_}, nullptr);
   expect_same_run(last, fit_plane({.epochs = 3}, nullptr), 12, 2);
-  fs::remove_all(folder);
 }
 
 // Rank 0 may still be saving when the others say where to go on.
 TEST_F(RanksOfOneProcess, OthersNameTheLastCheckpointSoFar) {
-  const fs::path folder = fs::temp_directory_path() / ("demi-ranks-" + std::to_string(::getpid()));
-  fs::remove_all(folder);
-  fit_plane({.max_steps = 2, .checkpoints = folder}, nullptr);
+  fit_plane({.max_steps = 2, .checkpoints = folder_}, nullptr);
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-    PlaneJob job{.epochs = 3, .checkpoints = folder, .resume = folder};
+    PlaneJob job{.epochs = 3, .checkpoints = folder_, .resume = folder_};
     if (group.rank() == 0) job.callback = std::make_shared<ThrowsInPlaneStep>(3);
     fit_plane(job, &group);
   });
   EXPECT_EQ(errors[0], "by the test");
   EXPECT_THAT(errors[1],
               AllOf(HasSubstr("rank 0 left the group"),
-                    HasSubstr("the last checkpoint is that of step 2, " + folder.string()),
+                    HasSubstr("the last checkpoint is that of step 2, " + folder_.string()),
                     HasSubstr(", unless rank 0 saves another one as it ends")));
-  fs::remove_all(folder);
 }
 
 class LosesItsDevice : public Callback {
@@ -360,15 +341,12 @@ class LosesItsDevice : public Callback {
 
 // One process has nobody to start again.
 TEST_F(RanksOfOneProcess, AnErrorOfOneProcessStaysAsItIs) {
-  const fs::path folder = fs::temp_directory_path() / ("demi-ranks-" + std::to_string(::getpid()));
-  fs::remove_all(folder);
   try {
-    fit_plane({.checkpoints = folder, .callback = std::make_shared<LosesItsDevice>()}, nullptr);
+    fit_plane({.checkpoints = folder_, .callback = std::make_shared<LosesItsDevice>()}, nullptr);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const DeviceError& error) {
     EXPECT_STREQ(error.what(), "the device is gone");
   }
-  fs::remove_all(folder);
 }
 
 TEST_F(RanksOfOneProcess, DrawOtherRandomNumbersInEachStep) {
@@ -397,16 +375,13 @@ TEST_F(RanksOfOneProcess, DrawOtherRandomNumbersInEachStep) {
 // One process is stopped between the batches of a step. Two ranks finish that step: its sums count
 // once.
 TEST_F(RanksOfOneProcess, GoOnWithinAStepOfOneProcess) {
-  const fs::path folder = fs::temp_directory_path() / ("demi-ranks-" + std::to_string(::getpid()));
-  fs::remove_all(folder);
-  PlaneJob job{.accumulate = 3, .epochs = 2, .checkpoints = folder};
+  PlaneJob job{.accumulate = 3, .epochs = 2, .checkpoints = folder_};
   job.should_stop = [asked = 0]() mutable { return ++asked == 2; };
   fit_plane(job, nullptr);
   const std::vector<PlaneOutcome> two =
-      fit_planes(2, {.accumulate = 3, .epochs = 2, .checkpoints = folder, .resume = folder});
+      fit_planes(2, {.accumulate = 3, .epochs = 2, .checkpoints = folder_, .resume = folder_});
   const PlaneOutcome alone = fit_plane({.accumulate = 3, .epochs = 2}, nullptr);
   for (const PlaneOutcome& one : two) expect_same_run(one, alone, 36, 2);
-  fs::remove_all(folder);
 }
 
 TEST_F(RanksOfOneProcess, FitOnTensorsSharesTheRows) {

@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,11 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "demi/backends/backends.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/data/tensor_loader.h"
-#include "demi/distributed/ranks_testing.h"
 #include "demi/optim/adamw.h"
+#include "demi/train/on_ranks_testing.h"
 #include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
@@ -33,17 +31,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// LibTorch's settings are the process's, and the ranks are its threads.
-class ShardOptimizer : public ::testing::Test {
+class ShardOptimizer : public testing::OnRanks {
  protected:
-  ShardOptimizer() { fs::remove_all(folder_); }
-  ~ShardOptimizer() override { fs::remove_all(folder_); }
   fs::path folder(const std::string& name) const { return folder_ / name; }
-
- private:
-  fs::path folder_ =
-      fs::temp_directory_path() / ("demi_shard_optimizer_" + std::to_string(getpid()));
-  BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
 };
 
 struct ShardJob {
@@ -65,12 +55,7 @@ struct ShardOutcome {
 // Two layers, with all that a training has: schedule, clipping, accumulation, averages, scaler.
 ShardOutcome fit_sharded(const ShardJob& job, ProcessGroup& group) {
   torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 3));
-  {
-    const torch::NoGradGuard no_grad;
-    double phase = 0;
-    for (auto& p : net->parameters())
-      p.copy_((at::arange(p.numel(), at::kDouble) * 0.7 + ++phase).sin().view(p.sizes()) * 0.5);
-  }
+  testing::set_weights(*net);
   TrainerOptions options;
   options.precision = parse_precision("fp16");
   options.epochs = 3;
@@ -87,7 +72,7 @@ ShardOutcome fit_sharded(const ShardJob& job, ProcessGroup& group) {
                          .in_background = false};
   options.should_save = job.should_save;
   options.should_stop = job.should_stop;
-  options.group = {&group, [](ProcessGroup*) {}};
+  options.group = testing::shared_group(group);
   options.shard_optimizer = job.shares;
   options.optimizers = {
       job.optimizer ? job.optimizer
