@@ -150,7 +150,9 @@ TEST(LowPrecisionGrads, AutogradGradGivesFP32) {
   run_both([](StepOptions options) {
     const Tensor p = parameter({2, 4}), q = parameter({4});
     const SGD sgd({p, q}, SGDOptions(1), options);
-    const auto gradients = torch::autograd::grad({use(p, 3) + use(p.t(), 256) + use(q, 5)}, {p, q});
+    const Tensor sum = use(p, 3) + use(p.t(), 256) + use(q, 5);
+    const auto gradients = torch::autograd::grad({sum}, {p, q});
+    for (const Tensor& g : gradients) EXPECT_EQ(g.scalar_type(), at::kFloat);
     EXPECT_TRUE(gradients[0].equal(torch::full({2, 4}, 259.)));
     EXPECT_TRUE(gradients[1].equal(torch::full({4}, 5.)));
     for (const Tensor& x : {p, q}) EXPECT_FALSE(x.grad().defined());
@@ -205,10 +207,10 @@ TEST(LowPrecisionGrads, PyTorchsGradientPenaltyIsThatWithoutAnOptimizer) {
 TEST(LowPrecisionGrads, OfUnfoldedWeightsAreAddedUpInFP32) {
   const Tensor x = torch::linspace(0.5, 1.5, 4 * 2048).reshape({4, 2048}).to(at::kBFloat16);
   const auto gradient = [&](const Tensor& p) {
-    at::linear(x, weights::low_precision(p.unfold(0, 2048, 1), at::kBFloat16))
-        .to(at::kFloat)
-        .sum()
-        .backward();
+    const Tensor loss = at::linear(x, weights::low_precision(p.unfold(0, 2048, 1), at::kBFloat16))
+                            .to(at::kFloat)
+                            .sum();
+    loss.backward();  // the view is gone: one that lives gets FP32 anyway
     return p.grad().to(at::kFloat);
   };
   const Tensor wanted = gradient(parameter({4096}));
