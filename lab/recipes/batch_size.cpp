@@ -10,6 +10,7 @@
 #include <limits>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/profile/allocation_log.h"
@@ -23,6 +24,9 @@ namespace demi::train {
 namespace {
 
 constexpr double kShare = 0.8;  // of what is free
+// What a run's heap takes in the end, over what it takes after kTrialSteps: holes between blocks.
+constexpr double kHeap = 1.1;
+constexpr int64_t kTrialSteps = 4;  // most of what a heap grows by, it grows by in these
 
 // One batch, made of the examples of a smaller one again and again.
 class OneBatch : public data::Loader {
@@ -43,29 +47,29 @@ class OneBatch : public data::Loader {
   data::Batch batch_;
 };
 
-// What two training steps with a batch of that size take above the memory in use before: bytes of
-// tensors or, on a CPU, those of the process if they are more. Tensors beyond the limit throw,
-// since a system that overcommits memory would end the process.
+// What some training steps with a batch of that size take above the memory in use before the search
+// (`resident_before`): bytes of tensors or, on a CPU, those of the process if they are more.
+// Tensors beyond the limit throw, since a system that overcommits memory would end the process.
 double trial(const Config& config, const RunSpec& spec, const Workload& workload,
-             const data::Batch& some, int64_t size, c10::Device device, int64_t limit) {
+             const data::Batch& some, int64_t size, c10::Device device, int64_t limit,
+             int64_t resident_before) {
   profile::quiet_down(device);
-  profile::reset_peak_resident_memory();
+  const bool can_reset = profile::reset_peak_resident_memory();
   const int64_t before = profile::memory_use(device).current_bytes;
-  const profile::MemoryUse resident_before = profile::resident_memory();
   {
     const profile::AllocationLog guard(device, limit);
     const Network network = workload.make_network(0);
     TrainerOptions options = trainer_options(config, spec, 1, device);
-    options.epochs = 2;
+    options.epochs = kTrialSteps;
     options.schedule = options.momentum_schedule = {};
     Trainer(network, make_optimizer(config_of(config, spec), network), std::move(options))
         .fit(OneBatch(some, size));
   }
   const int64_t tensors = profile::memory_use(device).peak_bytes - before;
-  const int64_t peak = profile::resident_memory().peak_bytes;
-  // An earlier peak of the process, where it may not be reset, is none of the trial's.
-  if (!device.is_cpu() || peak == resident_before.peak_bytes) return static_cast<double>(tensors);
-  return static_cast<double>(std::max(tensors, peak - resident_before.current_bytes));
+  if (!device.is_cpu()) return static_cast<double>(tensors);
+  const profile::MemoryUse after = profile::resident_memory();
+  const int64_t resident = can_reset ? after.peak_bytes : after.current_bytes;
+  return static_cast<double>(std::max(tensors, resident - resident_before));
 }
 
 // A thread writes checkpoints from a copy of weights, moments and average.
@@ -119,22 +123,26 @@ int64_t largest_batch(const std::function<double(int64_t)>& peak, double room, i
     int64_t size;
     double peak;
   };
-  Tried before{small, at_small}, last{large, at_large};
+  std::vector<Tried> fit{{small, at_small}, {large, at_large}};
   int64_t bound = most;
   while (true) {
+    const Tried last = fit.back();
+    // A line needs distance: a heap differs by megabytes from one trial to the next.
+    const auto half = std::find_if(fit.rbegin(), fit.rend(),
+                                   [&](const Tried& one) { return 2 * one.size <= last.size; });
+    const Tried before = half == fit.rend() ? fit.front() : *half;
     const double of_one =
         std::max((last.peak - before.peak) / static_cast<double>(last.size - before.size), 1.0);
     const double predicted = static_cast<double>(last.size) + (room - last.peak) / of_one;
     const int64_t size =
         predicted < static_cast<double>(bound) ? static_cast<int64_t>(predicted) : bound;
-    if (size <= 2 * last.size) return bound < most ? last.size : size;
     const int64_t next = std::min(size / 2, 8 * last.size);
-    if (const double needed = peak(next); needed <= room) {
-      before = last;
-      last = {next, needed};
-    } else {
+    const bool is_far = 10 * next > 11 * last.size;
+    if (!is_far) return bound < most ? last.size : std::min(size, 2 * last.size);
+    if (const double needed = peak(next); needed <= room)
+      fit.push_back({next, needed});
+    else
       bound = next - 1;
-    }
   }
 }
 
@@ -150,21 +158,22 @@ int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workloa
   // Synthetic data are made for the batch size, so memory alone sets it; they lie in the memory of
   // the host and of the device as long as the run lasts. Those here are of a provisional size.
   const int64_t batches = config.dry_run ? 2 * config.accumulate : config.batches;
-  constexpr double kHeap = 1.1;  // what the heap keeps beside them, measured at 2.5 GB
-  const double data_of_one = kHeap * static_cast<double>(batches * synthetic_bytes(config));
+  const double data_of_one = static_cast<double>(batches * synthetic_bytes(config));
   if (data_of_one > 0)
-    most = static_cast<int64_t>(std::clamp<double>(share_of(c10::kCPU) / data_of_one, 1,
+    most = static_cast<int64_t>(std::clamp<double>(share_of(c10::kCPU) / (kHeap * data_of_one), 1,
                                                    std::numeric_limits<int32_t>::max()));
   const double fixed = device.is_cpu() ? checkpoint_bytes(workload) : 0;
+  profile::quiet_down(device);
   const double room = share_of(device);
+  const int64_t resident = profile::resident_memory().current_bytes;
   // A trial that runs out of memory needs too much.
   const auto peak = [&](int64_t size) {
     const double data = static_cast<double>(size) * data_of_one + fixed;
     double needed = std::numeric_limits<double>::infinity();
     try {
-      if (data < room)
-        needed = data + trial(config, spec, workload, some, size, device,
-                              static_cast<int64_t>(room - data));
+      if (kHeap * data < room)
+        needed = kHeap * (data + trial(config, spec, workload, some, size, device,
+                                       static_cast<int64_t>(room / kHeap - data), resident));
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
     }

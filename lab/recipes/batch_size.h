@@ -20,7 +20,7 @@ DEMI_API bool is_out_of_memory(const std::exception& error);
 /// are not synthetic.
 DEMI_API int64_t synthetic_bytes(const Config& config);
 
-/// One trial of the search: two training steps with a batch of that size.
+/// One trial of the search: four training steps with a batch of that size.
 struct BatchTrial {
   int64_t size = 0;
   double needed_bytes = 0;  // by a whole run; infinite: memory ran out
@@ -36,20 +36,21 @@ struct BatchSearch {
 
 /// The largest batch size with which a run is predicted to take at most 80 % of the free memory of
 /// the device, as largest_batch finds it. Counted are the tensors of a training step or, on a CPU,
-/// the memory of the process if that is more; synthetic data, which are made for the batch size;
-/// and the copy of the state from which a checkpoint is written. A trial on a CPU has a limit of
-/// its own and is never larger than half of what is predicted to fit, since the system would end
-/// the process rather than refuse memory. At most the number of training examples. Throws
-/// TrainingError if 8 examples do not fit.
+/// what the process takes more than before the search if that is more; synthetic data, which are
+/// made for the batch size; the copy of the state from which a checkpoint is written; and a tenth
+/// of all this for the holes that a heap has in the end. A trial on a CPU has a limit of its own
+/// and is never larger than half of what is predicted to fit, since the system would end the
+/// process rather than refuse memory. At most the number of training examples. Throws TrainingError
+/// if 8 examples do not fit.
 DEMI_API int64_t find_batch_size(const Config& config, const RunSpec& spec,
                                  const Workload& workload, c10::Device device,
                                  const BatchSearch& search = {});
 
 /// The search of find_batch_size: the largest size, at most `most`, whose `peak` (bytes; infinite:
 /// memory ran out) is at most `room`. From 8 and 32 on each trial is at most eight times the one
-/// before and at most half of what the line through the last two predicts; the result is at most
-/// twice the largest trial that fits, or that trial itself if a larger one did not. Throws
-/// TrainingError if 8 do not fit.
+/// before and at most half of what is predicted by the line through the last one that fits and one
+/// of at most half its size; the result is at most twice the largest trial that fits, or that trial
+/// itself if a larger one did not. Throws TrainingError if 8 do not fit.
 DEMI_API int64_t largest_batch(const std::function<double(int64_t)>& peak, double room,
                                int64_t most);
 
