@@ -390,7 +390,7 @@ bool Run::train_epoch(int64_t until) {
     const bool last = progress_.position == batches;
     const bool first_word = progress_.step == kFirstSteps && options_.give_up_after > 0;
     if (last || first_word || progress_.steps_since_read >= options_.read_every) read();
-    const bool due = state_.is_due_after_batch(step_done);
+    const bool due = state_.is_due_after_batch(step_done, last);
     if (due && !progress_.history.failed) save();
     if (is_told_to_stop(step_done)) progress_.history.stopped = true;
   }

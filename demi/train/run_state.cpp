@@ -133,15 +133,21 @@ bool RunState::asks_to_save() {
 }
 
 // Several ranks know it from agree_to_save(). Within a step each has gradients of its own.
-bool RunState::is_due_after_batch(bool step_done) {
-  if (!setup_.ranks.are_several()) return plan_.is_due_after_batch(progress_.step, step_done);
-  const bool save = step_done && std::exchange(save_is_agreed_, false);
-  return save && (setup_.ranks.is_first() || !setup_.shards.empty());
+bool RunState::is_due_after_batch(bool step_done, bool epoch_done) {
+  bool due = false;
+  if (setup_.ranks.are_several())
+    due = step_done && std::exchange(save_is_agreed_, false) &&
+          (setup_.ranks.is_first() || !setup_.shards.empty());
+  else
+    due = plan_.is_due_after_batch(progress_.step, step_done);
+  is_due_ = due && epoch_done;
+  return due && !epoch_done;
 }
 
-RunState::Due RunState::due_after_epoch(std::int64_t epoch, bool is_best) const {
+RunState::Due RunState::due_after_epoch(std::int64_t epoch, bool is_best) {
   const bool best_due = is_on() && plan_.keeps_best() && is_best;
-  const bool last_due = !kept_ && plan_.is_due_after_epoch(epoch);
+  const bool by_step = std::exchange(is_due_, false);
+  const bool last_due = !kept_ && (by_step || plan_.is_due_after_epoch(epoch));
   const Due due = best_due ? Due::kBest : last_due ? Due::kLast : Due::kNo;
   return static_cast<Due>(of_saving_rank(static_cast<std::int64_t>(due)));
 }

@@ -61,9 +61,11 @@ class RunState {
   /// What the ranks have made of it.
   void agree_to_save(bool save) { save_is_agreed_ = save; }
 
-  bool is_due_after_batch(bool step_done);
+  /// `epoch_done`: it was the last batch of its epoch. What is due then is saved once the epoch is
+  /// closed, with its test figures: one checkpoint, not two of the same step.
+  bool is_due_after_batch(bool step_done, bool epoch_done);
   enum class Due : std::int64_t { kNo, kLast, kBest };
-  Due due_after_epoch(std::int64_t epoch, bool is_best) const;
+  Due due_after_epoch(std::int64_t epoch, bool is_best);
   bool is_due_at_end() const;
 
   /// Of a run that was ended within an epoch, the state that was kept; else the present one.
@@ -99,6 +101,7 @@ class RunState {
   SavePlan plan_;
   bool is_saved_ = false;        // the present state
   bool save_is_agreed_ = false;  // by several ranks
+  bool is_due_ = false;          // since the epoch's last batch
   std::uint64_t rank_seed_ = 0;
   checkpoint::NamedTensors step_random_;        // states of the generators when the step began
   std::optional<checkpoint::Checkpoint> kept_;  // from before its epoch was closed
