@@ -175,7 +175,8 @@ struct Measured {
   profile::CoreReadings cores;
 };
 
-constexpr const char* kMeasured = "measured";  // the part of a checkpoint's numbers
+constexpr const char* kMeasured = "measured";   // the part of a checkpoint's numbers
+constexpr const char* kLabels = "demi.labels";  // of its texts: Workload::labels
 
 StateDict numbers_of(const Measured& measured) {
   const profile::CoreReadings& cores = measured.cores;
@@ -323,6 +324,7 @@ TrainerOptions RunInParts::Work::told() {
   checkpoints.keep_best = options.keep_best && workload.test;
   checkpoints.in_background = options.save_in_background;
   checkpoints.text = {{"demi.config", to_json(config)}};
+  if (workload.labels) checkpoints.text[kLabels] = std::to_string(*workload.labels);
   checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
     checkpoint.numbers[kMeasured] = numbers_of(measured());
     if (options.before_save) options.before_save();
@@ -336,7 +338,14 @@ void RunInParts::Work::go_on_from(const std::filesystem::path& checkpoint) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
   const auto found = manifest.numbers.find(kMeasured);
   if (found != manifest.numbers.end()) before = measured_of(found->second);
-  if (manifest.libtorch != TORCH_VERSION && is_first(options) && options.say)
+  if (!is_first(options) || !options.say) return;
+  const auto labels = manifest.text.find(kLabels);
+  if (workload.labels && labels != manifest.text.end() &&
+      labels->second != std::to_string(*workload.labels))
+    options.say(
+        "the labels of the training data are not those that the run was begun with, in value or in "
+        "order: its weights have learned the others");
+  if (manifest.libtorch != TORCH_VERSION)
     options.say("the checkpoint was written with LibTorch " + manifest.libtorch + ", and this is " +
                 TORCH_VERSION + ": what follows may round otherwise");
 }

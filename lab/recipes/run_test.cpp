@@ -1,6 +1,7 @@
 #include "lab/recipes/run.h"
 
 #include <ATen/Context.h>
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -10,15 +11,20 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <atomic>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <new>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demi/autocast/op_policy.h"
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
@@ -26,6 +32,8 @@
 #include "demi/train/step_view.h"
 #include "demi/train/testing.h"
 #include "lab/recipes/plan.h"
+#include "lab/recipes/recipe.h"
+#include "lab/recipes/saved.h"
 #include "lab/recipes/small_mlp_testing.h"
 #include "lab/recipes/weights_file.h"
 
@@ -191,6 +199,27 @@ TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
 }
 
 // Killed before its first checkpoint, or between a checkpoint and the file that names it.
+// Labels that are others behind the same number of examples train another model.
+TEST_F(RunParts, OtherLabelsAreSaidWhereARunGoesOn) {
+  workload_.labels = 7;
+  std::vector<std::string> said;
+  const auto go_on = [&](std::optional<std::uint32_t> labels) {
+    workload_.labels = labels;
+    RunOptions options = to_the_end();
+    options.resume = true;
+    options.say = [&](const std::string& text) { said.push_back(text); };
+    now(options);
+    return std::exchange(said, {});
+  };
+  now(until(5));
+  EXPECT_THAT(go_on(8),
+              ::testing::ElementsAre(::testing::HasSubstr("labels of the training data")));
+  fs::remove_all(folder_ / "kept");
+  workload_.labels = 7;
+  now(until(5));
+  EXPECT_THAT(go_on(7), ::testing::IsEmpty());
+}
+
 TEST_F(RunParts, WhatAKilledProcessLeftIsNoCheckpointOrOne) {
   RunOptions options = to_the_end();
   options.resume = true;
@@ -227,6 +256,39 @@ TEST_F(RunParts, ARequestIsSavedOnce) {
   const int without = saves(0);
   EXPECT_EQ(saves(1), without + 1);
   EXPECT_EQ(saves(2), without + 1) << "two at once";
+}
+
+// 8, 16 and 24 are the ends of epochs, and 24 that of the run: a checkpoint of each, with its
+// epoch.
+TEST_F(RunParts, WhatIsDueAtTheEndOfAnEpochIsSavedOnceWithItsFigures) {
+  workload_.test = workload_.train;
+  for (const char* every : {"8", "4", "5"}) {
+    config_.checkpoint_every = every;
+    RunOptions options = to_the_end();
+    int count = 0;
+    options.before_save = [&] { ++count; };
+    EXPECT_EQ(now(options).history.epochs.size(), 3U);
+    EXPECT_EQ(count, every == std::string("8") ? 3 : every == std::string("4") ? 6 : 4 + 1);
+    EXPECT_EQ(checkpoint::read_manifest(checkpoint::find(folder_ / "kept")).step, 24);
+    fs::remove_all(folder_ / "kept");
+  }
+  // Stopped in the test after the first epoch, it is saved as well, from before the test.
+  struct Stopping : train::testing::Rows {
+    using Rows::Rows;
+    data::Batch batch(int64_t epoch, int64_t position) const override {
+      if (epoch == 0) asked = true;
+      return Rows::batch(epoch, position);
+    }
+    mutable bool asked = false;
+  };
+  const auto test =
+      std::make_shared<Stopping>(torch::ones({8, 8}), torch::zeros({8, 8}), int64_t{4});
+  workload_.test = test;
+  config_.checkpoint_every = "8";
+  RunOptions options = to_the_end();
+  options.should_stop = [&] { return test->asked; };
+  EXPECT_EQ(now(options).history.steps.size(), 8U);
+  EXPECT_EQ(checkpoint::read_manifest(checkpoint::find(folder_ / "kept")).step, 8);
 }
 
 TEST_F(RunParts, AsManyCheckpointsStayAsTheConfigSays) {
@@ -495,6 +557,35 @@ TEST_F(RunParts, TheTestHasTheSettingsOfTheRun) {
     EXPECT_EQ(on ? watched->free : watched->exact, 0) << on;
     EXPECT_GE(watched->kept + watched->flushed, 3 + 2) << "epochs, and the weights twice";
   }
+}
+
+// A saved model is tested with the settings of the run that it is from.
+TEST_F(RunParts, ASavedModelIsTestedWithTheSettingsOfItsRun) {
+  std::ofstream(folder_ / "t.csv") << "label,text\n0,bad film\n1,good film\n";
+  Config config = find_recipe("imdb-lstm").config;
+  for (const auto& [name, value] : std::vector<std::pair<const char*, std::string>>{
+           {"data", "csv"},
+           {"train-file", (folder_ / "t.csv").string()},
+           {"test-file", (folder_ / "t.csv").string()},
+           {"hidden", "4"},
+           {"embedding", "4"},
+           {"epochs", "1"}})
+    set(config, name, value, name);
+  static std::atomic<bool> is_exact, is_free;
+  const auto callback = at::addGlobalCallback(at::RecordFunctionCallback(
+      [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+        (at::globalContext().deterministicAlgorithms() ? is_exact : is_free) = true;
+        return nullptr;
+      }));
+  for (const bool on : {true, false}) {
+    config.deterministic = on;
+    run(config, parse_run("fp32"), load_workload(config, c10::kCPU), c10::kCPU,
+        {.folder = folder_});
+    is_exact = is_free = false;
+    evaluate_saved(folder_ / "model.safetensors", {.device = "cpu"});
+    EXPECT_EQ(is_exact, on) << "in the test of " << on;
+  }
+  at::removeCallback(callback);
 }
 
 // The file is what is tested: its weights are those of the network as trained, rounded.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <optional>
 
+#include "demi/core/crc32c.h"
 #include "demi/core/error.h"
 #include "demi/data/prefetch_loader.h"
 #include "demi/data/tensor_loader.h"
@@ -162,6 +163,11 @@ void fit_channels(data::ImageLoaderOptions& options, int64_t channels) {
   options.std.resize(static_cast<std::size_t>(channels), options.std.back());
 }
 
+std::uint32_t checksum_of(const at::Tensor& labels) {
+  const at::Tensor numbers = labels.to(at::kLong).contiguous();
+  return crc32c(numbers.const_data_ptr(), numbers.nbytes());
+}
+
 Workload image_loaders(const Config& config, const Place& place, DataShape& shape,
                        data::ImageSet training, const std::optional<data::ImageSet>& test) {
   shape.channels = training.images.size(1);
@@ -206,7 +212,9 @@ Loaders read_images(const Config& read, const Place& place) {
     test = data::load_images(read.data, data::Split::test, read.data_dir);
   return [place, training = std::move(training), test = std::move(test)](const Config& config,
                                                                          DataShape& shape) {
-    return image_loaders(config, place, shape, training, test);
+    Workload result = image_loaders(config, place, shape, training, test);
+    result.labels = checksum_of(training.labels);
+    return result;
   };
 }
 
@@ -228,6 +236,7 @@ Loaders list_pictures(const Config& listed, const Place& place) {
     Workload result;
     result.items = "images";
     result.classes = folders.train.classes;
+    result.labels = checksum_of(folders.train.labels);
     data::PictureLoaderOptions options = picture_options(config, place.device);
     const bool overfit = config.overfit_batches > 0;
     if (overfit) {
@@ -255,6 +264,7 @@ Loaders text_loaders(data::TextCorpus read, const Place& place) {
     Workload result;
     result.items = "texts";
     result.classes = corpus.classes;
+    result.labels = checksum_of(corpus.train.labels);
     result.note = corpus.note;
     data::TextLoaderOptions options{.max_length = config.max_length,
                                     .vocabulary_size = config.vocabulary_size};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct Workload {
   std::vector<std::string> classes;          // empty for a regression
   std::string items = "examples";            // for people: images, reviews, rows
   std::string note;                          // for people; mostly empty
+  /// CRC-32C of the labels of all training examples in the files' order; none of made data.
+  std::optional<std::uint32_t> labels;
   /// A new network on the device; 4-dimensional weights are channels_last. Its initial weights
   /// depend on config, data and seed alone, not on the device.
   std::function<Network(uint64_t seed)> make_network;

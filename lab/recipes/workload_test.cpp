@@ -2,8 +2,12 @@
 
 #include <ATen/ops/linalg_solve.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <torch/types.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "demi/core/error.h"
@@ -37,6 +41,27 @@ TEST(Workload, RecipesHaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(parameters("cifar10-resnet18", cifar), 11173962);
   EXPECT_EQ(parameters("cifar10-resnet50", cifar), 23520842);
   EXPECT_EQ(parameters("imdb-lstm", {.classes = 2, .vocabulary = 100683}), 10435149);
+}
+
+// Reversed labels have another checksum; the texts behind them none.
+TEST(Workload, LabelsHaveAChecksum) {
+  const auto labels_of = [](const std::string& rows) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "demi-labels-XXXXXX").string();
+    const std::filesystem::path folder = mkdtemp(pattern.data());
+    std::ofstream(folder / "t.csv") << "label,text\n" << rows;
+    Config config = find_recipe("imdb-lstm").config;
+    set(config, "data", "csv", "");
+    set(config, "train-file", (folder / "t.csv").string(), "");
+    set(config, "test-file", (folder / "t.csv").string(), "");
+    const auto labels = load_workload(config, c10::kCPU).labels;
+    std::filesystem::remove_all(folder);
+    return labels;
+  };
+  const auto labels = labels_of("0,bad\n1,good\n1,fine\n");
+  ASSERT_TRUE(labels);
+  EXPECT_EQ(labels_of("0,poor\n1,well\n1,nice\n"), labels);
+  EXPECT_NE(labels_of("1,bad\n0,good\n0,fine\n"), labels);
+  EXPECT_FALSE(load_workload(find_recipe("loss-scaling").config, c10::kCPU).labels);
 }
 
 TEST(Workload, SyntheticDataIsTheSameForEveryRun) {
