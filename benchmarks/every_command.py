@@ -42,10 +42,8 @@ SHORTER = {
     "train imdb-lstm": "--epochs 1",
     "compare imdb-lstm": "--epochs 1",
     "train folder-resnet50": "--epochs 1",
-    "fp32-part=layer4": "--steps 20",
+    "fp32-part=stages.7": "--steps 20",
 }
-# Parts of a network that fashion-cnn does not have.
-OTHER_RECIPE = {"fp32-part=layer4": "cifar10-resnet18"}
 # In quick mode, by the words after `demi`.
 QUICK = {
     "train": "--steps 2 --epochs 1", "compare": "--steps 2 --epochs 1", "bench recipe": "--rounds 1 --steps 1 --warmup 2",
@@ -93,9 +91,6 @@ def with_options(words, options):
 
 def runnable(command, a):
     """The command as it is run: open words filled in, and not too long."""
-    for part, recipe in OTHER_RECIPE.items():
-        if part in command:
-            command = command.replace("RECIPE", recipe)
     words = [re.sub(r"\bRECIPE\b", OPEN_WORDS["RECIPE"], OPEN_WORDS.get(word, word)) for word in shlex.split(command)]
     if "--help" in words or "--list" in words:
         return words
@@ -107,6 +102,8 @@ def runnable(command, a):
     if a.data_dir and after.startswith(("train", "compare", "eval", "bench recipe")) and "--train-file" not in words and \
             re.search(r"\b(cifar10-\w+|imdb-lstm)\b", after):
         words = with_option(words, "--data-dir", a.data_dir)
+    if a.quick:
+        words = [re.sub(r"--layers=\d+", "--layers=2", word) for word in words]
     for start, options in QUICK.items():
         if a.quick and after.startswith(start) and after != "compare --published":
             words = with_options(words, options)

@@ -416,7 +416,7 @@ std::vector<Setting> precision_settings() {
            "Skip a step whose gradients hold Inf or NaN; without it the step is taken, with a loss "
            "scale or without"),
       words("fp32-part", g, &Config::fp32_part,
-            "Parts of the model that run in FP32, by comma (module names: layer4,fc)"),
+            "Parts of the model that run in FP32, by comma (module names: stages.7,classifier)"),
       words("op-policy", g, &Config::op_policy,
             "File that says what ops run in, and which parts of the model in FP32, a line each: "
             "`softmax fp32`, `part fc fp32`"),

@@ -17,6 +17,7 @@
 #include "demi/monitor/layers.h"
 #include "demi/train/trainer.h"
 #include "lab/recipes/plan.h"
+#include "lab/recipes/schedules.h"
 
 namespace demi::train {
 namespace {
@@ -280,6 +281,15 @@ double first_scale(const Config& config, const Precision& precision) {
 Network exact_network(const LayerOptions& options, const Config& config, const Workload& workload) {
   Network network = workload.make_network(static_cast<uint64_t>(config.seed));
   if (options.steps == 0) return network;
+  const int64_t whole =
+      scheduled_epochs(config) * train::steps_of(workload.train->batches(), config.accumulate);
+  if (find_schedule(config.schedule).ends && options.steps > whole)
+    throw UsageError({.where = "--layers",
+                      .what = "the learning rates of the " + config.schedule +
+                              " schedule end before so many steps",
+                      .seen = std::to_string(options.steps),
+                      .accepted = "0 to " + std::to_string(whole),
+                      .advice = "more --epochs, or --schedule constant"});
   TrainerOptions told =
       trainer_options(config, run_of(config), workload.train->batches(), options.device);
   told.max_steps = options.steps;

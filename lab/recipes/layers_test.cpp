@@ -221,6 +221,9 @@ TEST_F(Layers, AreThoseAfterSoManySteps) {
                   static_cast<float>(trained.history.steps[0].loss));
   EXPECT_FLOAT_EQ(static_cast<float>(compared("bf16", 2).exact_loss),
                   static_cast<float>(trained.history.steps[2].loss));
+  config_.schedule = "one-cycle";
+  EXPECT_NO_THROW(compared("bf16", 3));
+  EXPECT_THROW(compared("bf16", 4), UsageError) << "its rates end after three steps";
 }
 
 }  // namespace
