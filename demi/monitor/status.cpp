@@ -48,7 +48,7 @@ std::string to_string(const Status& status) {
   } else {
     text += "loss scale none\n";
   }
-  text += fmt::format("memory     {} bytes allocated, {} reserved, {} at the peak\n",
+  text += fmt::format("memory     {} bytes allocated, {} bytes reserved, {} bytes at the peak\n",
                       status.memory.current_bytes, status.memory.reserved_bytes,
                       status.memory.peak_bytes);
   if (status.nonfinite.empty()) return text + "Inf, NaN   none\n";
