@@ -22,7 +22,7 @@ namespace {
 
 struct MemoryArguments {
   bench::MemoryBenchOptions bench;
-  std::string model = "mlp", runs, optimizer, device = "auto";
+  std::string model = "fashion-cnn", runs, optimizer, device = "auto";
   Output output;
 };
 
