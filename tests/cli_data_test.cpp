@@ -1,4 +1,6 @@
 // demi data check with data of the user's own, and what training says of the same.
+#include <cmath>
+
 #include "demi/core/source_dir_testing.h"
 #include "tests/cli_testing.h"
 
@@ -107,6 +109,58 @@ TEST_F(CliData, ADamagedPictureEndsWithWhatToDo) {
        {at("pics/train/dog/zz.png"), std::string("demi data check FOLDER"),
         std::string("go on once what is damaged is mended: demi train --resume")})
     EXPECT_THAT(outcome.err, HasSubstr(words));
+}
+
+// A network of texts with two classes has one output: it is class 0 that is the likeliest always.
+TEST_F(CliData, ASavedModelIsTestedOnItsTestSetInAPrecision) {
+  std::string rows = "label,text\n";
+  for (int i = 0; i < 24; ++i) rows += i % 2 ? "1,good film\n" : "0,bad film\n";
+  write("texts.csv", rows);
+  const Words texts{"train",        "imdb-lstm",
+                    "--data",       "csv",
+                    "--train-file", at("texts.csv"),
+                    "--test-file",  at("texts.csv"),
+                    "--hidden",     "4",
+                    "--embedding",  "4",
+                    "--epochs",     "1",
+                    "--batch-size", "4",
+                    "--device",     "cpu"};
+  const auto with = [](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const Outcome top = run(with(texts, {"--top-k", "1"}));
+  EXPECT_EQ(top.code, 2) << top.err;
+  EXPECT_THAT(top.err, HasSubstr("top-k"));
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+  ASSERT_EQ(run(with(texts, {"--overfit-batches", "2"})).code, 0);
+  const std::string folder = at("runs/train-imdb-lstm-001");
+
+  const auto eval = json_of({"eval", folder, "--limit", "3"});
+  const double correct = 3 * eval["runs"][0]["test_accuracy"].get<double>();
+  EXPECT_NEAR(correct, std::round(correct), 1e-6) << "of three examples";
+  EXPECT_THAT(eval.dump(), HasSubstr("--overfit-batches"));
+  const Outcome eval_top = run({"eval", folder, "--top-k", "1"});
+  EXPECT_EQ(eval_top.code, 2) << eval_top.err;
+  EXPECT_THAT(eval_top.err, HasSubstr("one output"));
+  for (const char* variant : {"bf16:no-autocast", "bf16:scale=128", "fp16:no-skip"}) {
+    const Outcome outcome = run({"eval", folder, "--precision", variant});
+    EXPECT_EQ(outcome.code, 2) << variant;
+    EXPECT_THAT(outcome.err, HasSubstr("a test has no gradients")) << variant;
+  }
+}
+
+TEST_F(CliData, ALossThatDoesNotFitThePicturesIsRefused) {
+  write_pictures();
+  for (const char* loss : {"mse", "bce"}) {
+    const Outcome outcome = run({"train", "folder-resnet50", "--model", "resnet18", "--image-size",
+                                 "32", "--data-dir", at("pics"), "--loss", loss});
+    if (outcome.err.find("cannot decode") != std::string::npos)
+      GTEST_SKIP() << "built without libpng";
+    EXPECT_EQ(outcome.code, 2) << loss << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("the loss does not fit the data folder"));
+    EXPECT_THAT(outcome.err, HasSubstr("cross-entropy"));
+  }
 }
 
 TEST_F(CliData, OnePictureThatBatchNormCannotTrainOnIsSaidInWords) {

@@ -195,6 +195,24 @@ TEST_F(Resume, Sigusr1SavesACheckpointAndTrainingGoesOn) {
   EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume " + folder.string()));
 }
 
+// It would end the program while the libraries are loaded: it is blocked before main() until there
+// is a handler.
+TEST_F(Resume, Sigusr1BeforeMainEndsNothing) {
+  const pid_t child = start(mlp({"--epochs", "1"}));
+  const auto has_sigusr1 = [&](const char* key) {
+    std::ifstream status("/proc/" + std::to_string(child) + "/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with(key))
+        return (std::stoull(line.substr(7), nullptr, 16) >> (SIGUSR1 - 1) & 1) != 0;
+    return false;
+  };
+  ASSERT_TRUE(wait_until(child, [&] { return has_sigusr1("SigBlk:"); }));
+  EXPECT_FALSE(has_sigusr1("SigCgt:")) << "there is no handler yet";
+  kill(child, SIGUSR1);
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
 class ResumeCompare : public Resume {
  protected:
   Words compare(const Words& more = {}) {

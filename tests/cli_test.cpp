@@ -475,6 +475,30 @@ TEST_F(Cli, WhatCompareDoesNotTakeIsSaid) {
   EXPECT_THAT(slurp(runs / "compare-mlp-004" / "config.json"), HasSubstr("--seed 6\""));
 }
 
+// 0 threads are LibTorch's choice, also after a comparison with 2.
+TEST_F(Cli, EachComparisonOfASweepHasItsOwnThreads) {
+  const Outcome outcome = run(
+      {"compare", "mlp", "--in", "8", "--out", "8", "--batches", "2", "--batch-size", "4",
+       "--epochs", "1", "--device", "cpu", "--runs", "fp32", "--sweep", "threads=2,0", "--json"},
+      [] { setenv("OMP_NUM_THREADS", "1", 1); });
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto rows = nlohmann::json::parse(outcome.out)["rows"];
+  EXPECT_EQ(rows[0]["comparison"]["machine"]["threads"], 2);
+  EXPECT_EQ(rows[1]["comparison"]["machine"]["threads"], 1);
+}
+
+// A file of another recipe is trained as it says, under the name that was typed.
+TEST_F(Cli, AFileOfAnotherRecipeIsSaid) {
+  const Words small{"train", "mlp",          "--in", "8",        "--out", "8",        "--batches",
+                    "2",     "--batch-size", "4",    "--epochs", "1",     "--device", "cpu"};
+  ASSERT_EQ(run(small).code, 0);
+  const std::string file = (folder_ / "runs" / "train-mlp-001" / "config.json").string();
+  const Outcome other = run({"train", "fashion-cnn", "--config", file});
+  EXPECT_EQ(other.code, 0) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("note: " + file + " is of the recipe mlp"));
+  EXPECT_THAT(run({"train", "mlp", "--config", file}).err, Not(HasSubstr("is of the recipe")));
+}
+
 TEST_F(Cli, WordsOfOtherProgramsAreUnderstood) {
   const auto expect = [&](const Words& arguments, const char* words) {
     const Outcome outcome = run(arguments);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "tests/cli_testing.h"
@@ -266,6 +267,24 @@ TEST_F(Trouble, APathThatIsNotUtf8IsRefusedAndNothingIsLeft) {
   EXPECT_EQ(outcome.code, 2) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("[--data-dir] the text is not UTF-8"));
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
+}
+
+// What stands beside the folder of a run that was refused is the user's.
+TEST_F(Trouble, WhatIsRefusedBeforeItsFirstStepLeavesTheUsersFilesAlone) {
+  const fs::path runs = folder_ / "mine";
+  fs::create_directories(runs / "train-mlp-001");
+  std::ofstream(runs / "train-mlp-001" / "notes.txt") << "mine";
+  std::ofstream(runs / "notes.txt") << "mine";
+  const Outcome outcome = run(small_run({"--run-dir", runs.string()}), [] {
+    const rlimit limit{1000, 1000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  });
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  std::set<std::string> left;
+  for (const auto& entry : fs::recursive_directory_iterator(runs))
+    left.insert(fs::relative(entry.path(), runs));
+  EXPECT_THAT(left,
+              ::testing::ElementsAre("notes.txt", "train-mlp-001", "train-mlp-001/notes.txt"));
 }
 
 TEST_F(Trouble, OneSignalEndsTheProgramWhileItReadsData) {

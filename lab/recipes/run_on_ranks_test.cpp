@@ -1,13 +1,16 @@
 // Runs of several ranks, which are threads of this process.
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -94,6 +97,31 @@ class RanksOfOneProcess : public ::testing::Test {
  private:
   BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
 };
+
+// One batch of the two ranks is the whole set, whose mean is 3.5; a rank's own half has another.
+TEST_F(RanksOfOneProcess, ShareTheStatisticsOfBatchNormUnlessTold) {
+  const auto running_mean = [&](bool synchronises) {
+    config_.sync_batch_norm = synchronises;
+    config_.batch_size = "4";
+    config_.loss = "mse";
+    const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+      Workload rows = workload(group.rank(), 2);
+      data::OrderOptions order{.batch_size = 4, .rank = group.rank(), .world_size = 2};
+      rows.train = rows.test = std::make_shared<data::TensorLoader>(
+          at::arange(8, at::kFloat).reshape({8, 1}), at::zeros({8, 1}), order);
+      rows.make_network = [](uint64_t) {
+        return network(torch::nn::Sequential(torch::nn::BatchNorm1d(1), torch::nn::Linear(1, 1)));
+      };
+      run(config_, parse_run("fp32"), rows, c10::kCPU,
+          options(group, synchronises ? "together" : "apart"));
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+    return checkpoint::load(folder_ / "model.safetensors").model.at("0.running_mean").item<float>();
+  };
+  const float mean_after_two_steps = 3.5F * (1 - 0.9F * 0.9F);
+  EXPECT_NEAR(running_mean(true), mean_after_two_steps, 1e-5);
+  EXPECT_GT(std::abs(running_mean(false) - mean_after_two_steps), 1e-3);
+}
 
 // The batches of rank 0 stand for all.
 TEST_F(RanksOfOneProcess, TheFirstAloneIsAskedWhatIfAndMonitored) {
