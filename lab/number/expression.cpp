@@ -163,20 +163,21 @@ class Expression::Parser {
 Expression::Expression(std::string text) : text_(std::move(text)) { Parser(*this).parse(); }
 
 std::optional<ExactNumber> Expression::exact_value() const {
-  std::vector<ExactNumber> stack;
+  std::vector<std::optional<ExactNumber>> stack;  // none: an infinity, which may be divided by
   for (const Node& node : nodes_) {
     if (node.kind == Node::Kind::kNegate) {
-      stack.back().negative = !stack.back().negative;
+      if (stack.back()) stack.back()->negative = !stack.back()->negative;
     } else if (node.kind == Node::Kind::kNumber) {
-      const bool is_finite = node.literal.kind == Kind::kZero || node.literal.kind == Kind::kNormal;
-      if (!is_finite || (node.literal.is_stand_in && !is_number())) return std::nullopt;
-      stack.push_back(node.literal.value);
+      const Literal& literal = node.literal;
+      if (literal.kind == Kind::kNaN || (literal.is_stand_in && !is_number())) return std::nullopt;
+      const bool is_infinite = literal.kind == Kind::kInfinity;
+      stack.push_back(is_infinite ? std::nullopt : std::optional(literal.value));
     } else {
       const auto [left, right] = pop_two(stack);
-      if (bits_needed(left) + bits_needed(right) > kMostBits) return std::nullopt;
-      auto result = apply(node.operation, left, right);
-      if (!result) return std::nullopt;
-      stack.push_back(std::move(*result));
+      if (!left || (!right && node.operation != Operation::kDivide)) return std::nullopt;
+      if (right && bits_needed(*left) + bits_needed(*right) > kMostBits) return std::nullopt;
+      stack.push_back(right ? apply(node.operation, *left, *right) : ExactNumber());
+      if (!stack.back()) return std::nullopt;
     }
   }
   return stack.back();

@@ -50,7 +50,8 @@ class DEMI_API Expression {
   /// One number, and one that Literal::is_stand_in.
   bool is_stand_in() const { return is_number() && nodes_.front().literal.is_stand_in; }
 
-  /// Without any rounding. None if it is not a finite number, or one of more than 2^19 bits.
+  /// Without any rounding; a number over Inf is 0. None if it is not a finite number, or one of
+  /// more than 2^19 bits.
   std::optional<ExactNumber> exact_value() const;
 
   struct Value {
