@@ -57,7 +57,8 @@ struct OriginSearch::Impl {
   ForwardWatch forward;
   bool found_in_step = false;
   bool began = false;
-  bool told_loss_scale = false;
+  bool found_loss_scale = false;
+  std::optional<Origin> harmless;  // by a dynamic scale alone: said after what is a fault
   std::set<std::string> told;
   std::set<std::string> meant;  // ops of forward whose Inf or NaN is no fault, or is told
   std::set<std::string> held;   // by key_of(): what holds Inf or NaN and is told, or was before
@@ -66,16 +67,21 @@ struct OriginSearch::Impl {
   void add_trials(Origin& origin, const StepView& view, Restored& run);
   void find(const StepView& view, const std::vector<std::string>& spoiled, bool vanishes);
   void say(const Origin& origin);
+  void say_harmless();
 };
 
 // Each place once.
 void OriginSearch::Impl::say(const Origin& origin) {
   constexpr std::size_t kMost = 20;
-  if (origin.is_loss_scale() && std::exchange(told_loss_scale, true)) return;
   const std::string key = std::to_string(static_cast<int>(origin.place)) + " " + origin.name + " " +
                           origin.op + " " + origin.inner;
   if (told.size() >= kMost || !told.insert(key).second) return;
   tell(origin);
+  say_harmless();
+}
+
+void OriginSearch::Impl::say_harmless() {
+  if (harmless) tell(*std::exchange(harmless, std::nullopt));
 }
 
 bool OriginSearch::Impl::is_spoiled(ForwardWatch& watch) const {
@@ -120,7 +126,11 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
       add_trials(*origin, view, run);
   }
   if (vanishes) meant.insert(spoiled.begin(), spoiled.end());
-  if (origin) say(*origin);
+  if (!origin) return;
+  if (!origin->is_loss_scale()) return say(*origin);
+  if (std::exchange(found_loss_scale, true)) return;
+  const bool backs_off = view.scaler.options().mode != ScaleMode::kStatic;
+  backs_off ? void(harmless = origin) : say(*origin);
 }
 
 OriginSearch::OriginSearch(Tell tell) : impl_(std::make_unique<Impl>(std::move(tell))) {}
@@ -165,5 +175,7 @@ void OriginSearch::after_update(const StepView& view) {
   for (const Origin& origin : {buffer, update})
     if (!origin.nonfinite.empty()) impl.say(origin);
 }
+
+void OriginSearch::on_epoch_end(const train::EpochRecord&) { impl_->say_harmless(); }
 
 }  // namespace demi::monitor

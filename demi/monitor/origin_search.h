@@ -20,7 +20,8 @@ namespace demi::monitor {
 /// finite, the batch is repeated under observation, then once for each trial; weights, gradients,
 /// buffers and random numbers are put back, so that the run goes on as without. Each place is told
 /// once, and 20 of them at most; an overflow that the loss scale alone makes
-/// (Origin::is_loss_scale) is told once a run.
+/// (Origin::is_loss_scale) is told once a run, and that of a dynamic scale after the first fault or
+/// at the end of the epoch.
 ///
 /// An op is named with a layer by the weights that it reads: LibTorch's C++ modules have no hooks.
 /// Memory that no op of LibTorch writes (a raw pointer) is noticed at the next op that reads it.
@@ -35,6 +36,7 @@ class DEMI_API OriginSearch : public train::Callback {
   void after_forward(const train::StepView& view, const at::Tensor& output) override;
   void after_backward(const train::StepView& view) override;
   void after_update(const train::StepView& view) override;
+  void on_epoch_end(const train::EpochRecord& epoch) override;
 
  private:
   struct Impl;

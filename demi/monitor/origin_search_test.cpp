@@ -419,6 +419,35 @@ TEST(OriginSearch, InFp32ItSaysWhatToDo) {
   EXPECT_THAT(to_string(told[0]), HasSubstr("add an epsilon"));
 }
 
+// A dynamic scale that is too high at the beginning is no fault: what is one is told before it.
+TEST(OriginSearch, AnInputBeyondFp16IsToldFirst) {
+  for (const int row : {2, 8}) {  // in the first batch, in the second
+    Job job;
+    job.precision("fp16");
+    job.options.max_steps = 2;
+    job.options.scaler.init_scale = 0x1p120;
+    job.input[row][3] = 1e6;  // beyond 65504
+    const auto told = job.origins();
+    ASSERT_EQ(told.size(), 2u);
+    EXPECT_EQ(told[0].step, row == 2 ? 1 : 2);
+    EXPECT_EQ(told[0].place, Place::forward);
+    EXPECT_EQ(told[0].name, "blocks.0");
+    EXPECT_TRUE(told[1].is_loss_scale());
+  }
+}
+
+TEST(OriginSearch, AFixedScaleThatIsTooHighIsToldAtOnce) {
+  Job job;
+  job.precision("fp16");
+  job.options.max_steps = 2;
+  job.options.loss_scale = {train::LossScale::Kind::fixed, 0x1p100};
+  job.input[8][3] = 1e6;
+  const auto told = job.origins();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_TRUE(told[0].is_loss_scale());
+  EXPECT_EQ(told[0].step, 1);
+}
+
 // What is there before the step.
 
 TEST(OriginSearch, ABatchThatHoldsNaN) {

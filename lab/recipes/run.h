@@ -55,8 +55,8 @@ struct RunOptions {
   /// Called with each step that the monitor looked at (Config::monitor), after the callbacks were
   /// told of it.
   std::function<void(const monitor::StepHealth&)> on_health = {};
-  /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), at the moment
-  /// itself.
+  /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), when
+  /// monitor::OriginSearch tells it.
   std::function<void(const monitor::Origin&)> on_origin = {};
   /// The processes that train together, Config::ranks of them; each has RunOptions of its own.
   /// Files are those of rank 0, and results are totals over all. None: this process alone.
