@@ -436,15 +436,19 @@ class RankThatEnds : public RankThatDies {
     }
   }
 
-  // When rank 0 knows that it is there.
+  // When those that come know each other: a rank that comes later cannot tell a rank 0 that has
+  // ended from one of an earlier start.
   static void kill_in_rendezvous(const Started& started) {
     const std::string name = "demi/main/";
     distributed::Store& store = *started.store.store;
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     const auto is_there = [&] {
       const auto session = store.get(name + "session");
-      return session && store.get(name + session->substr(0, session->find(' ')) + "/sign/" +
-                                  std::to_string(started.end.rank));
+      if (!session) return false;
+      const std::string signs = name + session->substr(0, session->find(' ')) + "/sign/";
+      for (int rank = 0; rank < started.end.ranks - 1; ++rank)
+        if (!store.get(signs + std::to_string(rank))) return false;
+      return true;
     };
     while (!is_there() && std::chrono::steady_clock::now() < limit) ::usleep(20'000);
     started.children[static_cast<std::size_t>(started.end.rank)]->send(SIGKILL);

@@ -9,14 +9,19 @@
 #include <ATen/core/ivalue.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <future>
 #include <mutex>
+#include <optional>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -205,22 +210,48 @@ class NcclCollectives final : public C10dCollectives {
   }
 };
 
+struct FreeAddresses {
+  void operator()(addrinfo* all) const { ::freeaddrinfo(all); }
+};
+
 // c10d tries a name that nobody knows until its time is over.
-void check_host(const StoreAddress& address) {
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.host.c_str(), nullptr, nullptr, &found);
-  if (found) freeaddrinfo(found);
+std::unique_ptr<addrinfo, FreeAddresses> addresses_of(const StoreAddress& address) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const std::string port = std::to_string(address.port);
+  const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
   if (error != 0)
     throw DeviceError({kStart, "no machine has this name", address.named,
                        "the name or address of the machine of rank 0",
                        fmt::format("the resolver says: {}", gai_strerror(error))});
+  return std::unique_ptr<addrinfo, FreeAddresses>(found);
+}
+
+// Whether a process accepts a connection within a second.
+bool is_listened_to(const addrinfo& address) {
+  const int made = ::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (made < 0) return false;
+  ::connect(made, address.ai_addr, address.ai_addrlen);
+  pollfd wait{made, POLLOUT, 0};
+  int error = 1;
+  socklen_t size = sizeof error;
+  if (::poll(&wait, 1, 1'000) == 1) ::getsockopt(made, SOL_SOCKET, SO_ERROR, &error, &size);
+  ::close(made);
+  return error == 0;
+}
+
+bool is_listened_to(const StoreAddress& address) {
+  const auto all = addresses_of(address);
+  for (const addrinfo* one = all.get(); one; one = one->ai_next)
+    if (is_listened_to(*one)) return true;
+  return false;
 }
 
 }  // namespace
 
 std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
                                  std::chrono::milliseconds timeout) {
-  check_host(address);
+  addresses_of(address);
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(address.port);
   options.isServer = serve;
@@ -248,6 +279,37 @@ std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
          "whether a firewall is in between; LibTorch says: " +
              message});
   }
+}
+
+// c10d asks what has accepted its connection whether it is a store, and waits for the answer
+// without end, or tries again. A store that is there answers at once.
+std::shared_ptr<Store> reach_store(const StoreAddress& address, bool serve,
+                                   std::chrono::milliseconds timeout,
+                                   std::chrono::milliseconds until_taken) {
+  using Clock = std::chrono::steady_clock;
+  auto task = std::make_shared<std::packaged_task<std::shared_ptr<Store>()>>(
+      [address, serve, timeout] { return tcp_store(address, serve, timeout); });
+  std::future<std::shared_ptr<Store>> made = task->get_future();
+  std::thread([task] { (*task)(); }).detach();  // it may go on alone
+  const auto end = Clock::now() + timeout + std::chrono::milliseconds(500);
+  std::optional<Clock::time_point> accepted_since;
+  while (Clock::now() < end) {
+    const auto pause = std::min<Clock::duration>(until_taken / 4, end - Clock::now());
+    if (made.wait_for(pause) == std::future_status::ready) return made.get();
+    if (serve || !is_listened_to(address))
+      accepted_since.reset();
+    else if (!accepted_since)
+      accepted_since = Clock::now();
+    else if (Clock::now() - *accepted_since >= until_taken)
+      throw DeviceError(
+          {kStart, "what listens there is no store", address.named, "the store of rank 0",
+           "another program has the port, or nothing comes through the network: ss "
+           "-ltnp on that machine shows who has it; choose a free one for all ranks"});
+  }
+  throw DeviceError(
+      {kStart, "the store does not answer", address.named,
+       fmt::format("an answer within {:.1f} s", static_cast<double>(timeout.count()) / 1e3),
+       "see whether the network to the machine of rank 0 is whole"});
 }
 
 namespace {
@@ -350,6 +412,10 @@ namespace {
 }  // namespace
 
 std::shared_ptr<Store> tcp_store(const StoreAddress&, bool, std::chrono::milliseconds) {
+  no_collectives();
+}
+std::shared_ptr<Store> reach_store(const StoreAddress&, bool, std::chrono::milliseconds,
+                                   std::chrono::milliseconds) {
   no_collectives();
 }
 ServedStore serve_store() { no_collectives(); }

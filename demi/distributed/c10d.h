@@ -19,6 +19,11 @@ namespace demi::distributed {
 /// TCPStore. `serve`: this process opens the port. Waits until the store answers.
 DEMI_API std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
                                           std::chrono::milliseconds timeout);
+/// The same, in at most `timeout` whatever the network does. Throws DeviceError earlier where
+/// something has accepted connections for `until_taken` and is no store.
+DEMI_API std::shared_ptr<Store> reach_store(
+    const StoreAddress& address, bool serve, std::chrono::milliseconds timeout,
+    std::chrono::milliseconds until_taken = std::chrono::seconds(20));
 /// A TCPStore that this process serves on a port of 127.0.0.1 that the system chooses, for ranks
 /// that it starts. Other machines do not reach it.
 struct ServedStore {

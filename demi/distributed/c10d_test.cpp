@@ -1,8 +1,11 @@
 #include "demi/distributed/c10d.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -13,6 +16,8 @@
 #include <set>
 #include <string>
 #include <thread>
+
+#include "demi/core/error.h"
 
 namespace demi::distributed {
 namespace {
@@ -64,6 +69,55 @@ TEST(C10d, LeavesTheSignalsOfTheCallerAsTheyWere) {
     const ServedStore served = serve_store();
     EXPECT_TRUE(blocks_sigpipe(std::to_string(::gettid())));
   }).join();
+}
+
+// Another program, which accepts connections and says nothing, closes them, or greets.
+class AnotherProgram {
+ public:
+  explicit AnotherProgram(const std::string& how) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    ::bind(socket_, reinterpret_cast<sockaddr*>(&address), size);
+    ::listen(socket_, 64);
+    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    if (how == "silent") return;
+    serving_ = std::thread([this, greets = how == "greets"] {
+      for (int made; (made = ::accept(socket_, nullptr, nullptr)) >= 0; ::close(made))
+        if (greets) ::send(made, "SSH-2.0-other\r\n", 15, MSG_NOSIGNAL);
+    });
+  }
+  ~AnotherProgram() {
+    ::shutdown(socket_, SHUT_RDWR);
+    if (serving_.joinable()) serving_.join();
+    ::close(socket_);
+  }
+  StoreAddress address() const {
+    return {.host = "127.0.0.1", .port = port_, .named = "MASTER_PORT=" + std::to_string(port_)};
+  }
+
+ private:
+  int socket_, port_ = 0;
+  std::thread serving_;
+};
+
+// c10d alone waits for the answer of what has the port until the start times out.
+TEST(C10d, APortThatAnotherProgramHasIsSaidLongBeforeTheTimeout) {
+  for (const char* how : {"silent", "closes", "greets"}) {
+    const AnotherProgram program(how);
+    const auto began = std::chrono::steady_clock::now();
+    try {
+      reach_store(program.address(), /*serve=*/false, std::chrono::minutes(5),
+                  std::chrono::milliseconds(400));
+      ADD_FAILURE() << how << ": no store is there";
+    } catch (const DeviceError& error) {
+      EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("is no store"),
+                                                 ::testing::HasSubstr(program.address().named)));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::minutes(1)) << how;
+  }
 }
 
 }  // namespace

@@ -85,18 +85,7 @@ std::shared_ptr<Store> store_of(const ProcessGroupOptions& options, const InitMe
   StoreAddress address{method.host, method.port, false, "init_method=" + options.init_method};
   if (method.kind == InitMethod::Kind::kEnvironment)
     address = read_store_address(environment(), ranks);
-  // c10d asks the store whether it is one, and waits for the answer without end.
-  const bool serves = ranks.rank == 0 && !address.served_by_agent;
-  const auto store =
-      within<std::shared_ptr<Store>>(options.start_timeout + milliseconds(500),
-                                     [address, serves, timeout = options.start_timeout] {
-                                       return tcp_store(address, serves, timeout);
-                                     });
-  if (!store)
-    throw DeviceError({"distributed.start", "the store does not answer", address.named,
-                       fmt::format("an answer within {:.1f} s", in_seconds(options.start_timeout)),
-                       "see whether the network to the machine of rank 0 is whole"});
-  return *store;
+  return reach_store(address, ranks.rank == 0 && !address.served_by_agent, options.start_timeout);
 }
 
 /// The store's keys under a name.
