@@ -11,6 +11,7 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "demi/core/error.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/memory.h"
 #include "lab/recipes/machine_json.h"
@@ -22,7 +23,7 @@ namespace {
 
 struct MemoryArguments {
   bench::MemoryBenchOptions bench;
-  std::string model = "fashion-cnn", runs, optimizer, device = "auto";
+  std::string model = "fashion-cnn", runs, optimizer, accumulate, device = "auto";
   Output output;
 };
 
@@ -43,6 +44,7 @@ std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResul
   if (a.bench.forward) line += " --forward";
   if (!a.runs.empty()) line += " --runs " + a.runs;
   if (!a.optimizer.empty()) line += " --optimizer " + a.optimizer;
+  if (!a.accumulate.empty()) line += " --accumulate " + a.accumulate;
   if (a.bench.classes > 0) line += fmt::format(" --classes {}", a.bench.classes);
   return line + fmt::format(" --vocabulary {} --device {}", a.bench.vocabulary, a.device);
 }
@@ -63,6 +65,7 @@ nlohmann::ordered_json memory_json(const MemoryArguments& a,
                               {"recipe", a.model},
                               {"input", result.input},
                               {"forward", a.bench.forward},
+                              {"accumulate", a.bench.forward ? 1 : a.bench.config.accumulate},
                               {"parameters", result.parameters}};
   json["runs"] = nlohmann::ordered_json::array();
   for (const bench::MemoryRow& row : result.rows)
@@ -85,6 +88,21 @@ report::ByteUnit unit_of(const bench::MemoryBenchResult& result) {
   for (const bench::MemoryRow& row : result.rows)
     largest = std::max({largest, row.peak_bytes, row.predicted_bytes});
   return report::byte_unit(static_cast<double>(largest));
+}
+
+// Of the first run that takes more than FP32 for its copies of the weights; "" if there is none.
+std::string why_more(const bench::MemoryBenchResult& result) {
+  const auto more = std::ranges::find_if(result.rows, [](const bench::MemoryRow& row) {
+    const auto peak = static_cast<double>(row.peak_bytes);
+    const double beyond_fp32 = peak - peak / (1 - row.reduction);
+    return beyond_fp32 > 0 && 2 * static_cast<double>(row.peak.copies) > beyond_fp32;
+  });
+  if (more == result.rows.end()) return "";
+  return fmt::format(
+      "{} takes more than fp32 with a batch of {}: mixed precision keeps 16-bit copies beside the "
+      "FP32 weights, and saves in activations, which are few here. A 16-bit model (fp16-true, "
+      "bf16-true) has 16-bit weights alone.",
+      more->precision, more->batch_size);
 }
 
 report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchResult& result) {
@@ -114,14 +132,24 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
   table.notes = {
       "Units are powers of 1000. The kinds are those at the moment of the measured peak; `after` "
       "is what is held afterwards. The reduction is the peak's, against fp32.",
-      "Predicted block by block from two other batches, of at most 32 and 64 examples.",
-      where_of(result.machine)};
+      "Predicted block by block from two other batches, of at most 32 and 64 examples."};
+  if (const std::string why = why_more(result); !why.empty()) table.notes.push_back(why);
+  table.notes.push_back(where_of(result.machine));
   return table;
 }
 
 void bench_memory(MemoryArguments& a) {
   a.bench.config = recipe_or_model(a.model).config;
   if (!a.optimizer.empty()) train::set(a.bench.config, "optimizer", a.optimizer, "--optimizer");
+  if (!a.accumulate.empty()) {
+    if (a.bench.forward)
+      throw UsageError({.where = "--accumulate",
+                        .what = "a forward pass accumulates no gradients",
+                        .seen = "--forward",
+                        .accepted = "one of the two",
+                        .advice = "leave --forward out to measure training steps"});
+    train::set(a.bench.config, "accumulate", a.accumulate, "--accumulate");
+  }
   if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
   const bench::MemoryBenchResult result = bench::bench_memory(a.bench, pick_device(a.device));
   show_measurement(a.output, memory_table(a, result), memory_json(a, result),
@@ -152,6 +180,8 @@ void add_bench_memory(CLI::App& bench) {
                       "Runs to set beside fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
                       "on a CPU, fp16-true,fp16 on CUDA]");
   command->add_option("--optimizer", a->optimizer, "Optimizer [the recipe's]");
+  command->add_option("--accumulate", a->accumulate,
+                      "Batches whose gradients are added up before a step [the recipe's]");
   command->add_option("--classes", a->bench.classes, "Classes of pictures or texts [the recipe's]");
   command->add_option("--vocabulary", a->bench.vocabulary, "Words that a text model knows")
       ->capture_default_str();

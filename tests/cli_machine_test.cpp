@@ -148,6 +148,12 @@ TEST_F(Machine, BenchMemoryGivesTheWordsThatScriptsRelyOn) {
   }
   EXPECT_EQ(json["runs"][0]["reduction"], 0.0);
   EXPECT_EQ(json["runs"][3]["batch_size"], 16);
+  // Of the weights alone the mixed run holds half as much again.
+  const Outcome use = run(with(line, {"--forward"}));
+  EXPECT_THAT(use.out, HasSubstr("bf16 takes more than fp32 with a batch of 8: mixed precision "
+                                 "keeps 16-bit copies beside the FP32 weights"));
+  const auto summed = nlohmann::json::parse(run(with(line, {"--json", "--accumulate", "4"})).out);
+  EXPECT_EQ(summed["accumulate"], 4);
   const auto forward = nlohmann::json::parse(run(with(line, {"--json", "--forward"})).out);
   EXPECT_EQ(forward["runs"][0]["peak"]["gradients"], 0);
   EXPECT_EQ(forward["runs"][0]["peak_bytes"], 4 * parameters + 4 * 4 * 8 * 64)
@@ -166,6 +172,8 @@ TEST_F(Machine, BenchMemoryRefusesSizesWithTheBound) {
   expect({"--input", "8,64", "--batch-size", "2000000000"}, "accepted: batch sizes from 1 to ");
   expect({"--input", "1,3000000"}, "MB that are free");
   expect({"--model", "mlq"}, "did you mean mlp?");
+  expect({"--accumulate", "0"}, "--accumulate");
+  expect({"--accumulate", "2", "--forward"}, "a forward pass accumulates no gradients");
 }
 
 TEST_F(Machine, BenchMatmulTimesLayersThreeWays) {

@@ -16,7 +16,7 @@ namespace demi::bench {
 
 /// `demi bench memory`: bytes of tensors of a recipe's model, predicted and measured.
 struct MemoryBenchOptions {
-  train::Config config = {};  // model, optimizer, loss, clipping
+  train::Config config = {};  // model, optimizer, loss, clipping, accumulation
   /// (N, in), (N, C, H, W) or (N, T), the batch first; empty: input_of(config).
   std::vector<int64_t> input = {};
   std::vector<int64_t> batch_sizes = {};  // empty: the input's

@@ -6,6 +6,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -102,20 +103,10 @@ class Traced {
     output_ = at::Tensor();
   }
 
+  // From the second batch of a window on each holds what the second does.
   void step(GradScaler& scaler) {
-    const std::int64_t before = log_.now();
-    at::Tensor loss;
-    {
-      const Autocast region = region_of(work_.run.precision, device_);
-      const at::Tensor output = network_.forward(input_for(work_.run.precision, batch_));
-      loss = train::loss_function_of(work_.config)(output, batch_.target,
-                                                   work_.config.label_smoothing);
-      mark_copies();
-    }
-    mark_from(before + 1, log_.now());
-    demi::backward(scaler.scale(loss));
-    loss = at::Tensor();
-    mark_gradients();
+    const std::int64_t batches = std::min<std::int64_t>(work_.config.accumulate, 2);
+    for (std::int64_t i = 0; i < batches; ++i) forward_and_backward(scaler);
     if (work_.config.clip_norm > 0) {
       scaler.unscale_(*optimizer_);
       optim::clip_grad_norm_(network_.module->parameters(), work_.config.clip_norm);
@@ -138,6 +129,21 @@ class Traced {
   }
 
  private:
+  void forward_and_backward(GradScaler& scaler) {
+    const std::int64_t before = log_.now();
+    at::Tensor loss;
+    {
+      const Autocast region = region_of(work_.run.precision, device_);
+      const at::Tensor output = network_.forward(input_for(work_.run.precision, batch_));
+      loss = train::loss_function_of(work_.config)(output, batch_.target,
+                                                   work_.config.label_smoothing);
+      mark_copies();
+    }
+    mark_from(before + 1, log_.now());
+    demi::backward(scaler.scale(loss));
+    loss = at::Tensor();
+    mark_gradients();
+  }
   // The block of an address, by the time at which it was made: an address is used again.
   void mark(const std::vector<at::Tensor>& tensors, MemoryKind kind) {
     std::set<const void*> addresses;

@@ -72,6 +72,23 @@ TEST(Memory, AtThePeakHasTheGradients) {
                                             static_cast<double>(fp32.peak_bytes));
 }
 
+// The sums are there from the first batch on, and a new gradient stands beside its sum before it is
+// added: the peak is higher by all gradients.
+TEST(Memory, OfAccumulationHasTheGradientsInForward) {
+  const auto fp32_of = [](int64_t accumulate) {
+    MemoryBenchOptions options = mlp(1024);
+    options.config.accumulate = accumulate;
+    return bench_memory(options, c10::kCPU).rows.front();
+  };
+  const MemoryRow one = fp32_of(1), two = fp32_of(2), four = fp32_of(4);
+  EXPECT_EQ(two.peak.activations, one.peak.activations);
+  EXPECT_EQ(two.peak.gradients, 4 * kParameters);
+  EXPECT_EQ(two.peak_bytes - one.peak_bytes, 4 * kParameters);
+  EXPECT_EQ(four.peak_bytes, two.peak_bytes);
+  EXPECT_NEAR(static_cast<double>(two.predicted_bytes), static_cast<double>(two.peak_bytes),
+              0.05 * static_cast<double>(two.peak_bytes));
+}
+
 TEST(Memory, TheKindsAreAllThatTheAllocatorCounts) {
   for (const bool forward : {false, true}) {
     MemoryBenchOptions options = mlp(16);
