@@ -2,12 +2,19 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <utility>
@@ -30,6 +37,39 @@ std::vector<std::string> keys(int world_size, std::string (*key)(int)) {
   std::vector<std::string> all;
   for (int rank = 0; rank < world_size; ++rank) all.push_back(key(rank));
   return all;
+}
+
+std::string process_key(int rank) { return fmt::format("process/{}", rank); }
+
+// When the process began, in the kernel's ticks; "" if there is none, or one that has ended and
+// that nobody has waited for (proc(5): the name may hold anything, so the last parenthesis counts).
+std::string start_of(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::istringstream words(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(words), {}};
+  constexpr std::size_t kState = 0, kStart = 19;
+  if (fields.size() <= kStart || fields[kState] == "Z" || fields[kState] == "X") return "";
+  return fields[kStart];
+}
+
+// "MACHINE PID START"; the first word is the same for processes that see each other in /proc.
+std::string this_process() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::error_code none;
+  const std::string pids = std::filesystem::read_symlink("/proc/self/ns/pid", none).string();
+  const std::string pid = std::to_string(::getpid());
+  return fmt::format("{}{} {} {}", boot, pids, pid, start_of(pid));
+}
+
+// False of one that this process does not see.
+bool has_ended(const std::string& process, const std::string& own) {
+  std::istringstream words(process), own_words(own);
+  std::string machine, pid, start, here;
+  words >> machine >> pid >> start;
+  own_words >> here;
+  return machine == here && !start.empty() && start_of(pid) != start;
 }
 
 double seconds(milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
@@ -110,6 +150,9 @@ struct Membership::State {
   std::vector<Clock::time_point> since;
   std::optional<Clock::time_point> suspicious_since;
   bool has_said_suspicion = false;
+  std::string process;                   // this one
+  std::map<int, std::string> processes;  // of the ranks whose end this one would see
+  std::set<int> ended_ranks;             // of them, after they had left
 
   void say(bool has_left) {
     store->set(sign_key(rank), Sign{has_left, ++beats, collectives}.text());
@@ -157,6 +200,7 @@ struct Membership::State {
     }
     return find_culprits(gone, met ? times.dead_after : times.meeting_dead_after);
   }
+  std::optional<std::string> ended_process();
   /// The store has not answered for so long that it will not, as far as a failed collective can
   /// wait for it. The lock is held.
   bool is_stuck() const {
@@ -166,6 +210,31 @@ struct Membership::State {
   std::string of_network() const;
   void look();
 };
+
+// A connection that breaks is noticed by ranks that wait for data on it alone. Rank 0 sees the ends
+// of all processes of its machine, each other rank those of rank 0 and of its neighbours.
+std::optional<std::string> Membership::State::ended_process() {
+  if (process.empty()) store->set(process_key(rank), process = this_process());
+  for (int other = 0; other < world_size; ++other) {
+    const bool sees = rank == 0 || other == 0 || std::abs(other - rank) == 1;
+    if (!sees || other == rank || ended_ranks.contains(other)) continue;
+    auto known = processes.find(other);
+    if (known == processes.end()) {
+      const auto said = store->get(process_key(other));
+      if (!said) continue;
+      known = processes.emplace(other, *said).first;
+    }
+    if (!has_ended(known->second, process)) continue;
+    const auto sign = store->get(sign_key(other));
+    if (!sign || !Sign::parse(*sign).has_left)
+      return fmt::format(
+          "rank {}: no sign of life, as its process has ended: it was killed or has "
+          "crashed",
+          other);
+    ended_ranks.insert(other);
+  }
+  return std::nullopt;
+}
 
 std::string Membership::State::of_store(bool host_has_left) const {
   const int host = store->host_rank();
@@ -206,6 +275,7 @@ void Membership::State::look() {
     own = reported;
   }
   if (own) return publish(*own);
+  if (const auto ended = ended_process()) return publish(*ended);
   // A rank that has left is not silent.
   if (const auto gone = without_a_failure()) return publish(*gone);
   if (error && !has_said_suspicion) {

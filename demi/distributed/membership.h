@@ -51,8 +51,9 @@ DEMI_API std::optional<std::string> find_culprits(const std::vector<Observed>& s
                                                   std::chrono::milliseconds gone_after);
 
 /// Whether the ranks of a session are alive. A thread gives this rank's signs of life; that of rank
-/// 0 reads those of all, and all others read rank 0's. The first finding is written to the store,
-/// so that all ranks report the same.
+/// 0 reads those of all, and all others read rank 0's. That a process of the same machine has ended
+/// is seen without signs. The first finding is written to the store, so that all ranks report the
+/// same.
 class DEMI_API Membership {
  public:
   /// `on_finding`: called at most once, from the thread, maybe after the destructor.

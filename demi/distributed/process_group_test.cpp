@@ -333,5 +333,15 @@ TEST_F(Folder, RanksThatAreGoneAreNamedByTheOthers) {
   stops.expect_the_others_name(2, "rank 2 is alive but behind", seconds(60));
 }
 
+// Nobody waits for data of it: rank 1, which computes, is between it and rank 0 in a ring of three.
+// A silent rank counts after dead_after, a minute.
+TEST_F(Folder, ARankThatDiesWhileAnotherOneComputesIsNamed) {
+  Job job(3, "file://" + (path_ / "store").string(), /*stuck=*/1, 600, path_ / "a");
+  ASSERT_TRUE(job.rank(1).has_said("stuck", seconds(60))) << job.rank(1).output();
+  job.rank(2).send(SIGKILL);
+  EXPECT_EQ(job.rank(0).wait(seconds(30)), 4) << job.rank(0).output();
+  EXPECT_THAT(job.rank(0).output(), HasSubstr("rank 2: no sign of life"));
+}
+
 }  // namespace
 }  // namespace demi::distributed
