@@ -68,21 +68,15 @@ struct Likeness {
     const double most = kRounding * static_cast<double>(large) / static_cast<double>(small);
     return from < to && static_cast<double>(to) <= most * static_cast<double>(from) ? kPossible : 0;
   }
-  bool goes_on_growing(const TracedBlock& a, const TracedBlock& b) const {
-    const double proportional = static_cast<double>(a.block.bytes) * static_cast<double>(large);
-    return kRounding * static_cast<double>(b.block.bytes) * static_cast<double>(small) >=
-           proportional;
-  }
 };
 
 // For each block of `b` by how many bytes it grew, in the common subsequence of the two that goes
 // together best: an op may need a block more for a larger batch. What is sure at the beginning and
-// at the end is left out of the search. A block that grew by less than in proportion has stopped
-// growing: scratch memory for a piece of the batch holds so many examples at most.
+// at the end is left out of the search.
 std::vector<int64_t> growth_of(const Blocks& a, const Blocks& b, const Likeness& alike) {
   std::vector<int64_t> grew(b.size(), 0);
   const auto go_together = [&](std::size_t i, std::size_t j) {
-    if (alike.goes_on_growing(a[i], b[j])) grew[j] = b[j].block.bytes - a[i].block.bytes;
+    grew[j] = b[j].block.bytes - a[i].block.bytes;
   };
   std::size_t first = 0, a_end = a.size(), b_end = b.size();
   for (; first < a_end && first < b_end && alike(a[first], b[first]) == kSure; ++first)

@@ -47,8 +47,8 @@ DEMI_API MemoryByKind memory_at(const MemoryTrace& trace, int64_t time);
 DEMI_API MemoryByKind memory_at_peak(const MemoryTrace& trace);
 
 /// The trace of the same work with `size` examples, from those with `small` and `large`. Blocks
-/// that grew in proportion to the batch, within 10 %, go on growing; the others, and those that
-/// only `of_large` has, keep their bytes. The order of the blocks is that of `of_large`.
+/// that grew with the batch go on growing; the others, and those that only `of_large` has, keep
+/// their bytes. The order of the blocks is that of `of_large`.
 DEMI_API MemoryTrace extrapolated(const MemoryTrace& of_small, int64_t small,
                                   const MemoryTrace& of_large, int64_t large, int64_t size);
 
