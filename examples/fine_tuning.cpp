@@ -32,7 +32,7 @@ demi::checkpoint::NamedTensors part(const demi::checkpoint::NamedTensors& tensor
 
 // Names and shapes must be the module's, or nothing is changed.
 void load(torch::nn::Module& module, const demi::checkpoint::NamedTensors& tensors) {
-  demi::checkpoint::restore({.model = tensors}, {.model = &module, .random = false});
+  demi::checkpoint::restore({.model = tensors}, {.models = {&module}, .random = false});
 }
 
 // The new task: the sum's sine and its cosine.

@@ -31,7 +31,7 @@ demi::models::ResNetOptions options_of(int64_t classes) {
 
 // Parameters and buffers under the module's own names.
 NamedTensors tensors_of(const ResNet& network) {
-  return demi::checkpoint::capture({.model = network.ptr().get(), .random = false}).model;
+  return demi::checkpoint::capture({.models = {network.ptr().get()}, .random = false}).model;
 }
 
 // The file's tensors under the names of `network`. Its classifier stays as it is, if it is to tell
@@ -47,7 +47,7 @@ NamedTensors renamed(const NamedTensors& file, const ResNet& network, bool with_
 ResNet load(const NamedTensors& file, int64_t classes, bool with_classifier) {
   ResNet network(options_of(classes));
   demi::checkpoint::restore({.model = renamed(file, network, with_classifier)},
-                            {.model = network.ptr().get(), .random = false});
+                            {.models = {network.ptr().get()}, .random = false});
   return network;
 }
 

@@ -112,8 +112,7 @@ void save_and_load() {
   auto model = make_model();
   demi::optim::AdamW optimizer(model->parameters(), demi::optim::AdamWOptions(1e-2));
   demi::GradScaler scaler({.init_scale = 512});
-  demi::checkpoint::TrainingObjects objects{
-      .model = model.get(), .optimizers = {&optimizer}, .scaler = &scaler};
+  demi::loop::Job objects{.models = {model.get()}, .optimizers = {&optimizer}, .scaler = &scaler};
   scaler.scale(torch::zeros({}));  // makes the scale, so that it can be set
   demi::checkpoint::save(folder, /*step=*/7, objects);
   scaler.update(2.0);

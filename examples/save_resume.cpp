@@ -46,8 +46,8 @@ torch::nn::Sequential train(torch::Device device, torch::Dtype dtype, const fs::
   demi::optim::AdamW optimizer(model->parameters(), demi::optim::AdamWOptions(1e-2));
   demi::GradScaler scaler;
   // What dropout draws belongs to it, too: `random` is true.
-  const demi::checkpoint::TrainingObjects objects{
-      .model = model.get(), .optimizers = {&optimizer}, .scaler = &scaler};
+  const demi::loop::Job objects{
+      .models = {model.get()}, .optimizers = {&optimizer}, .scaler = &scaler};
 
   int64_t step = 0;
   if (fs::exists(folder / "last")) {

@@ -55,8 +55,8 @@ int main(int argc, char** argv) {
   auto model = make_model();
   const auto optimizer = make_optimizer(kind, groups_of(model));
   demi::GradScaler scaler;
-  const demi::checkpoint::TrainingObjects objects{
-      .model = model.get(), .optimizers = {optimizer.get()}, .scaler = &scaler};
+  const demi::loop::Job objects{
+      .models = {model.get()}, .optimizers = {optimizer.get()}, .scaler = &scaler};
   demi::checkpoint::load(argv[2], objects);
   for (int64_t step = first; step < last; ++step) {
     const at::Tensor x = batch_of(step), y = x.sum(1, true) / 2;

@@ -24,7 +24,7 @@
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/children_testing.h"
 #include "demi/distributed/process_group.h"
-#include "demi/train/step_view.h"
+#include "demi/train/names.h"
 #include "demi/train/trainer.h"
 #include "tests/network_proxy.h"
 

@@ -498,7 +498,9 @@ INSTANTIATE_TEST_SUITE_P(Seeds, RandomTrainer, ::testing::Values(1, 2, 3));
 TEST(RandomTrainerHeader, IsAllThatACallbackNeeds) {
   class Device : public train::Callback {
    public:
-    void before_forward(const train::StepView& view) override { seen = view.batch.input.device(); }
+    void before_forward(const train::StepView& view) override {
+      seen = view.input("input").device();
+    }
     std::optional<c10::Device> seen;
   };
   const auto device = std::make_shared<Device>();

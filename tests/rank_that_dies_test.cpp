@@ -29,8 +29,8 @@
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/shares.h"
 #include "demi/distributed/store.h"
+#include "demi/train/names.h"
 #include "demi/train/resume_testing.h"
-#include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {

@@ -176,11 +176,14 @@ std::string advice(Failure& failure, c10::DeviceType device) {
 }  // namespace
 
 void backward(const at::Tensor& loss, const at::Tensor& gradient, std::optional<bool> retain_graph,
-              bool create_graph) {
+              bool create_graph, const std::vector<at::Tensor>& inputs) {
   const auto failure = std::make_shared<Failure>();
   observe_functions_of(loss, failure);
   try {
-    loss.backward(gradient, retain_graph, create_graph);
+    if (inputs.empty())
+      loss.backward(gradient, retain_graph, create_graph);
+    else
+      loss.backward(gradient, retain_graph, create_graph, inputs);
   } catch (c10::Error& error) {
     const std::string what = error.what_without_backtrace();
     const bool is_explained = what.find("[autocast.") != std::string::npos;

@@ -28,7 +28,10 @@ struct PreparedState {
 };
 
 /// Takes the tensors of the objects out of the checkpoint. Throws as restore().
-PreparedState prepare(Checkpoint& checkpoint, const TrainingObjects& objects);
+PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job);
+
+/// capture() of a Trainer's run, which adds the gradients of a step that is not finished.
+Checkpoint capture_within_step(const loop::Job& job);
 
 /// Checks the saved states of schedules, and loads them: to be called before
 /// PreparedState::objects, which loads the learning rates of the optimizers' groups.

@@ -37,14 +37,14 @@ class Warnings : public c10::WarningHandler {
 class RunsOfAFolder : public CheckpointFolder {
  protected:
   fs::path save_step(int64_t step, const SaveOptions& options = {}) {
-    return save(folder_, step, TrainingObjects{.model = model_.get()}, options);
+    return save(folder_, step, loop::Job{.models = {model_.get()}}, options);
   }
   void save_in_another_run(std::initializer_list<int64_t> steps, const SaveOptions& options = {}) {
     in_another_process([&] {
       for (const int64_t step : steps) save_step(step, options);
     });
   }
-  void go_on() { load(folder_, TrainingObjects{.model = model_.get()}); }
+  void go_on() { load(folder_, loop::Job{.models = {model_.get()}}); }
 
   torch::nn::Linear model_{2, 2};
 };
@@ -85,7 +85,7 @@ TEST_F(RunsOfAFolder, OneThatLoadsGoesOnWithTheRun) {
   Warnings warnings;
   const Checkpoint loaded = load(folder_);
   EXPECT_EQ(loaded.run, run);
-  restore(loaded, TrainingObjects{.model = model_.get()});
+  restore(loaded, loop::Job{.models = {model_.get()}});
   save_step(30);
   EXPECT_THAT(names(), ElementsAre("last", "lock", "step-00000030"));
   EXPECT_TRUE(warnings.said.empty());

@@ -15,6 +15,7 @@
 #include "demi/checkpoint/random_state.h"
 #include "demi/checkpoint/run_id.h"
 #include "demi/core/error.h"
+#include "demi/loop/open_steps.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -23,21 +24,19 @@ constexpr std::string_view kAveragePrefix = "average/";
 
 using Actions = std::vector<std::function<void()>>;
 
-void require_model(const TrainingObjects& objects, const char* where) {
-  if (!objects.model)
-    throw UsageError({.where = where, .what = "there is no model", .accepted = "a module"});
-  if (objects.average && objects.average->is_swapped())
+void require_weights(const loop::Job& job, const char* where) {
+  if (job.average && job.average->is_swapped())
     throw UsageError({.where = where,
                       .what = "the averages are in the place of the weights",
                       .advice = "call EMA::swap() first, which brings the weights back"});
 }
 
-void require_parameters_of_model(const TrainingObjects& objects) {
+void require_parameters_of_model(const loop::Job& job, const torch::nn::Module& model) {
   std::unordered_set<const at::TensorImpl*> known;
-  for (const at::Tensor& parameter : objects.model->parameters())
+  for (const at::Tensor& parameter : model.parameters())
     known.insert(parameter.unsafeGetTensorImpl());
-  for (std::size_t i = 0; i < objects.optimizers.size(); ++i)
-    for (const auto& group : objects.optimizers[i]->param_groups())
+  for (std::size_t i = 0; i < job.optimizers.size(); ++i)
+    for (const auto& group : job.optimizers[i]->param_groups())
       for (const at::Tensor& parameter : group.params())
         if (!known.contains(parameter.unsafeGetTensorImpl()))
           throw UsageError({.where = kCapture,
@@ -48,20 +47,19 @@ void require_parameters_of_model(const TrainingObjects& objects) {
                                       "in one"});
 }
 
-void prepare_optimizers(Checkpoint& checkpoint, const TrainingObjects& objects, Actions& actions) {
-  if (objects.optimizers.empty()) return;
+void prepare_optimizers(Checkpoint& checkpoint, const loop::Job& job, Actions& actions) {
+  if (job.optimizers.empty()) return;
   std::size_t saved = 0;
   while (has_optimizer(checkpoint, part_name("optimizer", saved))) ++saved;
-  if (saved != objects.optimizers.size())
+  if (saved != job.optimizers.size())
     throw UsageError({.where = kRestore,
                       .what = "the checkpoint holds the state of another number of optimizers",
                       .seen = std::to_string(saved),
-                      .accepted = std::to_string(objects.optimizers.size()),
+                      .accepted = std::to_string(job.optimizers.size()),
                       .advice = saved == 0 ? "weights alone are loaded by load(path, model, device)"
                                            : "make the optimizers that it was saved with"});
   for (std::size_t i = 0; i < saved; ++i)
-    actions.push_back(
-        prepare_optimizer(checkpoint, part_name("optimizer", i), *objects.optimizers[i]));
+    actions.push_back(prepare_optimizer(checkpoint, part_name("optimizer", i), *job.optimizers[i]));
 }
 
 void prepare_scaler(const Checkpoint& checkpoint, GradScaler* scaler, Actions& actions) {
@@ -73,12 +71,12 @@ void prepare_scaler(const Checkpoint& checkpoint, GradScaler* scaler, Actions& a
 }
 
 // An average that was not saved starts as the loaded weights do.
-void prepare_average(Checkpoint& checkpoint, const TrainingObjects& objects, Actions& actions) {
-  EMA* average = objects.average;
+void prepare_average(Checkpoint& checkpoint, EMA* average, const torch::nn::Module& model,
+                     Actions& actions) {
   if (!average) return;
   NamedTensors averages = take_part(checkpoint.state, kAveragePrefix);
   if (averages.empty()) averages = checkpoint.model;
-  add_further_names(averages, *objects.model);  // an EMA has its averages under all of them
+  add_further_names(averages, model);  // an EMA has its averages under all of them
   average->check(averages);
   actions.push_back(
       [average, averages = std::move(averages)]() mutable { average->load(std::move(averages)); });
@@ -97,8 +95,8 @@ std::function<void()> one_after_another(Actions actions) {
 }
 
 /// Takes what it puts into the objects out of the checkpoint.
-void move_into(const TrainingObjects& objects, Checkpoint& checkpoint) {
-  const PreparedState prepared = prepare(checkpoint, objects);
+void move_into(const loop::Job& job, Checkpoint& checkpoint) {
+  const PreparedState prepared = prepare(checkpoint, job);
   prepared.objects();
   if (prepared.random) prepared.random();
 }
@@ -126,61 +124,68 @@ void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Schedul
       schedules[i]->load_state_dict(saved->second);
 }
 
-Checkpoint capture(const TrainingObjects& objects) {
-  require_model(objects, kCapture);
-  require_parameters_of_model(objects);
+Checkpoint capture(const loop::Job& job) {
+  loop::require_no_open_step(job, kCapture);
+  return capture_within_step(job);
+}
+
+Checkpoint capture_within_step(const loop::Job& job) {
+  const auto model = job.module();
+  require_weights(job, kCapture);
+  require_parameters_of_model(job, *model);
   Checkpoint checkpoint;
-  checkpoint.model = tensors_of(*objects.model);
-  for (std::size_t i = 0; i < objects.optimizers.size(); ++i)
-    capture_optimizer(*objects.optimizers[i], part_name("optimizer", i), checkpoint);
-  if (objects.scaler && objects.scaler->is_enabled())
-    checkpoint.numbers["scaler"] = objects.scaler->state_dict();
-  for (std::size_t i = 0; i < objects.schedules.size(); ++i)
-    checkpoint.numbers[part_name("schedule", i)] = objects.schedules[i]->state_dict();
-  if (objects.average)
-    for (const auto& [name, average] : objects.average->averages())
+  checkpoint.model = tensors_of(*model);
+  for (std::size_t i = 0; i < job.optimizers.size(); ++i)
+    capture_optimizer(*job.optimizers[i], part_name("optimizer", i), checkpoint);
+  if (job.scaler && job.scaler->is_enabled())
+    checkpoint.numbers["scaler"] = job.scaler->state_dict();
+  for (std::size_t i = 0; i < job.schedules.size(); ++i)
+    checkpoint.numbers[part_name("schedule", i)] = job.schedules[i]->state_dict();
+  if (job.average)
+    for (const auto& [name, average] : job.average->averages())
       checkpoint.state[std::string(kAveragePrefix) + name] = average;
-  if (objects.random) checkpoint.state.merge(random_states());
+  if (job.random) checkpoint.state.merge(random_states());
   return checkpoint;
 }
 
-PreparedState prepare(Checkpoint& checkpoint, const TrainingObjects& objects) {
-  require_model(objects, kRestore);
-  const NamedTensors module = tensors_of(*objects.model);
-  use_first_names(checkpoint.model, *objects.model);
+PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job) {
+  const auto model = job.module();
+  require_weights(job, kRestore);
+  const NamedTensors module = tensors_of(*model);
+  use_first_names(checkpoint.model, *model);
   check_fits(checkpoint.model, module, "the model");
-  check_schedules(checkpoint.numbers, objects.schedules);
+  check_schedules(checkpoint.numbers, job.schedules);
   Actions actions;
   actions.push_back([run = checkpoint.run] { take_over_run(run); });
-  actions.push_back([numbers = checkpoint.numbers, schedules = objects.schedules] {
+  actions.push_back([numbers = checkpoint.numbers, schedules = job.schedules] {
     load_schedules(numbers, schedules);
   });
-  prepare_optimizers(checkpoint, objects, actions);
-  prepare_scaler(checkpoint, objects.scaler, actions);
-  prepare_average(checkpoint, objects, actions);
+  prepare_optimizers(checkpoint, job, actions);
+  prepare_scaler(checkpoint, job.scaler, actions);
+  prepare_average(checkpoint, job.average, *model, actions);
   actions.push_back([module, values = std::exchange(checkpoint.model, {})]() mutable {
     assign(module, std::move(values));
   });
-  for (torch::optim::Optimizer* optimizer : objects.optimizers)
+  for (torch::optim::Optimizer* optimizer : job.optimizers)
     actions.push_back([optimizer] { optimizer->zero_grad(); });
   PreparedState prepared{.objects = one_after_another(std::move(actions)), .random = {}};
-  if (objects.random) prepared.random = prepare_random(checkpoint.state);
+  if (job.random) prepared.random = prepare_random(checkpoint.state);
   return prepared;
 }
 
-void restore(const Checkpoint& checkpoint, const TrainingObjects& objects) {
+void restore(const Checkpoint& checkpoint, const loop::Job& job) {
   Checkpoint same_tensors = checkpoint;
-  move_into(objects, same_tensors);
+  move_into(job, same_tensors);
 }
 
-std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
-                           const TrainingObjects& objects, const SaveOptions& options) {
-  return save(folder, step, capture(objects), options);
+std::filesystem::path save(const std::filesystem::path& folder, int64_t step, const loop::Job& job,
+                           const SaveOptions& options) {
+  return save(folder, step, capture(job), options);
 }
 
-Checkpoint load(const std::filesystem::path& path, const TrainingObjects& objects) {
+Checkpoint load(const std::filesystem::path& path, const loop::Job& job) {
   Checkpoint checkpoint = map(path);
-  move_into(objects, checkpoint);
+  move_into(job, checkpoint);
   for (auto& [name, tensor] : checkpoint.state) tensor = tensor.clone();  // out of the file
   return checkpoint;
 }

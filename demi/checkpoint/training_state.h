@@ -2,38 +2,20 @@
 
 #include <c10/core/Device.h>
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <filesystem>
-#include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/export.h"
-#include "demi/optim/ema.h"
-#include "demi/scaler/grad_scaler.h"
-#include "demi/schedule/lr_scheduler.h"
+#include "demi/loop/job.h"
 
 namespace demi::checkpoint {
 
-/// The objects of a training loop, which a checkpoint is made of and loaded into. Those that a loop
-/// does not have stay null or empty; the model is needed.
-struct TrainingObjects {
-  torch::nn::Module* model = nullptr;
-  /// demi's or any of LibTorch's. All of their parameters belong to the model.
-  std::vector<torch::optim::Optimizer*> optimizers = {};
-  GradScaler* scaler = nullptr;
-  std::vector<optim::lr::Scheduler*> schedules = {};
-  EMA* average = nullptr;
-  /// Whether the states of LibTorch's random generators belong to it: of the CPU and of every CUDA
-  /// device that this machine has.
-  bool random = true;
-};
-
-/// The state of these objects, to be taken after GradScaler::update() or before the next iteration.
-/// Gradients are not part of it. The tensors are those of the objects themselves, detached, so that
-/// nothing is copied: training that goes on changes them (Writer takes a copy). Waits for the
-/// device of the scaler and of the optimizers' counts.
+/// The state of a loop's objects, to be taken after GradScaler::update() or before the next
+/// iteration. Gradients are not part of it. The tensors are those of the objects themselves,
+/// detached, so that nothing is copied: training that goes on changes them (Writer takes a copy).
+/// Waits for the device of the scaler and of the optimizers' counts.
 ///
 /// | in                 | names                                                                  |
 /// |--------------------|------------------------------------------------------------------------|
@@ -47,9 +29,10 @@ struct TrainingObjects {
 /// | `text`             | `demi.optimizer`: the optimizer's rule or class                        |
 ///
 /// The second optimizer's names begin with `optimizer.1`, the second schedule's with `schedule.1`.
-/// Throws UsageError if the model is missing, if an optimizer has a parameter that is none of the
-/// model's, and while averages are in the weights' place (EMA::swap).
-DEMI_API Checkpoint capture(const TrainingObjects& objects);
+/// Of several models the names begin with the model's own. Throws UsageError if the model is
+/// missing, if an optimizer has a parameter that is none of the models', while averages are in the
+/// weights' place (EMA::swap), and between the batches of a loop::Step.
+DEMI_API Checkpoint capture(const loop::Job& job);
 
 /// Puts a checkpoint into these objects: all of it, or nothing if any part does not fit. From then
 /// on this process goes on with the checkpoint's run (save). Parameters and buffers are written in
@@ -65,18 +48,17 @@ DEMI_API Checkpoint capture(const TrainingObjects& objects);
 ///
 /// Throws UsageError for names or shapes that are not the model's, for another number of
 /// optimizers, for the state of another update rule, for numbers out of range.
-DEMI_API void restore(const Checkpoint& checkpoint, const TrainingObjects& objects);
+DEMI_API void restore(const Checkpoint& checkpoint, const loop::Job& job);
 
 /// checkpoint::save of what capture() returns.
 DEMI_API std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
-                                    const TrainingObjects& objects,
-                                    const SaveOptions& options = {});
+                                    const loop::Job& job, const SaveOptions& options = {});
 
 /// checkpoint::load and restore(), from the mapped files, so that memory grows by at most one
 /// tensor beyond the objects' own. Returns the checkpoint without the tensors that were put into
 /// objects: numbers, texts, and tensors of the caller's own, which own their memory. Throws what
 /// the two throw, and then nothing is changed.
-DEMI_API Checkpoint load(const std::filesystem::path& path, const TrainingObjects& objects);
+DEMI_API Checkpoint load(const std::filesystem::path& path, const loop::Job& job);
 
 /// The model of a checkpoint, or the tensors of a single safetensors file, put into `model`, which
 /// is moved to `device` first. A file that was written on CUDA loads on any machine. Memory grows

@@ -76,8 +76,8 @@ struct Loop {
   }
   std::vector<at::Tensor> parameters() const { return model->parameters(); }
 
-  TrainingObjects objects() {
-    TrainingObjects all{.model = model.ptr().get()};
+  loop::Job objects() {
+    loop::Job all{.models = {model.ptr().get()}};
     for (const auto& optimizer : optimizers) all.optimizers.push_back(optimizer.get());
     for (const auto& schedule : schedules) all.schedules.push_back(schedule.get());
     if (scaler) all.scaler = &*scaler;
@@ -244,9 +244,9 @@ TEST(TrainingState, IsSeenByTheWeightCache) {
     return model->forward(torch::ones({1, 3})).to(at::kFloat);
   };
   const at::Tensor before = in_region();
-  Checkpoint checkpoint = own_copy(capture({.model = model.ptr().get()}));
+  Checkpoint checkpoint = own_copy(capture({.models = {model.ptr().get()}}));
   for (auto& [name, tensor] : checkpoint.model) tensor.fill_(2);
-  restore(checkpoint, {.model = model.ptr().get()});
+  restore(checkpoint, {.models = {model.ptr().get()}});
   EXPECT_FALSE(torch::equal(in_region(), before));
   EXPECT_TRUE(torch::equal(in_region(), torch::full({1, 2}, 8.0)));  // 3 x 2 + 2
 }
@@ -404,19 +404,19 @@ TEST(TrainingState, AcrossPrecisions) {
 
 TEST(TrainingState, LeavesRandomStatesOfAbsentDevices) {
   torch::nn::Linear model(1, 1);
-  Checkpoint checkpoint = own_copy(capture({.model = model.ptr().get()}));
+  Checkpoint checkpoint = own_copy(capture({.models = {model.ptr().get()}}));
   checkpoint.state["random/cuda:99"] = torch::zeros(16, at::kByte);
   const at::Tensor drawn = torch::rand({3});
-  restore(checkpoint, {.model = model.ptr().get()});
+  restore(checkpoint, {.models = {model.ptr().get()}});
   EXPECT_TRUE(torch::equal(torch::rand({3}), drawn));
   const at::Tensor next = torch::rand({3});
-  restore(checkpoint, {.model = model.ptr().get()});
+  restore(checkpoint, {.models = {model.ptr().get()}});
   torch::rand({3});
   EXPECT_TRUE(torch::equal(torch::rand({3}), next));
   torch::manual_seed(1);
   const at::Tensor own = torch::rand({3});
   torch::manual_seed(1);
-  restore(checkpoint, {.model = model.ptr().get(), .random = false});
+  restore(checkpoint, {.models = {model.ptr().get()}, .random = false});
   EXPECT_TRUE(torch::equal(torch::rand({3}), own)) << "random = false leaves them alone";
 }
 
@@ -434,7 +434,7 @@ TEST(TrainingState, NeedsAModelThatHoldsAllParameters) {
   EXPECT_THROW(capture({}), UsageError);
   torch::nn::Linear model(2, 2), other(2, 2);
   optim::SGD sgd(other->parameters(), optim::SGDOptions(0.1));
-  EXPECT_THROW(capture({.model = model.ptr().get(), .optimizers = {&sgd}}), UsageError);
+  EXPECT_THROW(capture({.models = {model.ptr().get()}, .optimizers = {&sgd}}), UsageError);
 }
 
 /// 16 parameters of 4 MiB.
@@ -458,12 +458,12 @@ TEST_F(TrainingStateFile, LoadsInOneTensorOfMemoryBeyondTheObjects) {
     parameter.mutable_grad() = torch::ones_like(parameter);
   trained.step();
   trained.zero_grad();
-  save(folder_, 1, {.model = &saved, .optimizers = {&trained}});
+  save(folder_, 1, {.models = {&saved}, .optimizers = {&trained}});
   optim::AdamW fresh(loaded.parameters(), optim::AdamWOptions(0.1));
-  const TrainingObjects objects{.model = &loaded, .optimizers = {&fresh}};
+  const loop::Job objects{.models = {&loaded}, .optimizers = {&fresh}};
   const int64_t all = peak_kilobytes_of([&] { load(folder_, objects); });
   const int64_t model = peak_kilobytes_of([&] { load(folder_, weights); });
-  expect_equal(capture({.model = &saved, .optimizers = {&trained}}), capture(objects));
+  expect_equal(capture({.models = {&saved}, .optimizers = {&trained}}), capture(objects));
   for (const auto& item : weights.named_parameters())
     EXPECT_TRUE(equal_bits(item.value(), saved.named_parameters()[item.key()]));
   if (all < 0) GTEST_SKIP() << "memory cannot be measured here";
@@ -493,18 +493,18 @@ TEST(TrainingState, HoldsATensorOfTwoNamesOnce) {
     return torch::nn::Sequential(layer, torch::nn::Tanh(), layer);
   };
   torch::nn::Sequential saved = tied(), loaded = tied();
-  Checkpoint checkpoint = capture({.model = saved.ptr().get(), .random = false});
+  Checkpoint checkpoint = capture({.models = {saved.ptr().get()}, .random = false});
   ASSERT_EQ(checkpoint.model.size(), 2U);
   EXPECT_TRUE(equal_bits(checkpoint.model.at("0.weight"), saved->parameters()[0]));
-  restore(checkpoint, {.model = loaded.ptr().get(), .random = false});
+  restore(checkpoint, {.models = {loaded.ptr().get()}, .random = false});
   EXPECT_TRUE(equal_bits(loaded->parameters()[0], saved->parameters()[0]));
 
   torch::nn::Sequential from_both = tied(), from_second = tied();
   checkpoint.model["2.weight"] = checkpoint.model.at("0.weight");
-  restore(checkpoint, {.model = from_both.ptr().get(), .random = false});
+  restore(checkpoint, {.models = {from_both.ptr().get()}, .random = false});
   EXPECT_TRUE(equal_bits(from_both->parameters()[0], saved->parameters()[0]));
   checkpoint.model.erase("0.weight");
-  restore(checkpoint, {.model = from_second.ptr().get(), .random = false});
+  restore(checkpoint, {.models = {from_second.ptr().get()}, .random = false});
   EXPECT_TRUE(equal_bits(from_second->parameters()[0], saved->parameters()[0]));
 }
 

@@ -30,7 +30,7 @@ struct ShardOptions {
 ///     demi::distributed::ShardedOptimizerState shards(optimizer, group);
 ///     ...                                    // backward, clip, scaler.step, as before
 ///     shards.consolidate();                  // all ranks
-///     if (group.rank() == 0) demi::checkpoint::save(folder, step, {.model = ..., ...});
+///     if (group.rank() == 0) demi::checkpoint::save(folder, step, {.models = ..., ...});
 ///
 /// Whole parameters are shared out, the largest first, each to the rank that has the fewest
 /// elements. Every optimizer of demi's can be shared, LAMB too, whose trust ratio needs a tensor's

@@ -302,8 +302,8 @@ class ShardedTraining {
     schedule_->step();
   }
 
-  checkpoint::TrainingObjects objects() {
-    return {.model = model_.get(),
+  loop::Job objects() {
+    return {.models = {model_.get()},
             .optimizers = {optimizer_.get()},
             .scaler = &scaler_,
             .schedules = {schedule_.get()},
@@ -479,7 +479,7 @@ TEST(ShardedOptimizerState, WhatAShareCannotDoIsRefused) {
       for (const at::Tensor& p : model->parameters()) p.mutable_grad() = at::ones_like(p);
       optimizer.step();
     };
-    const checkpoint::TrainingObjects objects{.model = model.get(), .optimizers = {&optimizer}};
+    const loop::Job objects{.models = {model.get()}, .optimizers = {&optimizer}};
     {
       ShardedOptimizerState shards(optimizer, group);
       step();

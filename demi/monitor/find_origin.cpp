@@ -94,10 +94,10 @@ void name_op(Origin& origin, const Ops& ops, const TracedOp& found, const Layers
   origin.inputs = inner.inputs;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> tensors_before(const train::StepView& view) {
-  std::vector<std::pair<std::string, at::Tensor>> held{{"batch input", view.batch.input},
-                                                       {"batch target", view.batch.target}};
-  const torch::nn::Module& module = *view.network.module;
+std::vector<std::pair<std::string, at::Tensor>> tensors_before(const loop::StepView& view) {
+  std::vector<std::pair<std::string, at::Tensor>> held;
+  for (const auto& [name, tensor] : view.inputs) held.emplace_back("batch " + name, tensor);
+  const torch::nn::Module& module = view.module;
   for (const auto& p : module.named_parameters())
     held.emplace_back("parameter " + p.key(), p.value());
   for (const auto& b : module.named_buffers()) held.emplace_back("buffer " + b.key(), b.value());
@@ -109,9 +109,9 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-std::optional<Origin> find_origin(const train::StepView& view, Restored& run,
-                                  const Surroundings& before, train::RepeatOptions how) {
-  const torch::nn::Module& module = *view.network.module;
+std::optional<Origin> find_origin(const loop::StepView& view, Restored& run,
+                                  const Surroundings& before, loop::RepeatOptions how) {
+  const torch::nn::Module& module = view.module;
   const Layers layers(module);
   Origin origin{.epoch = view.epoch, .step = view.step};
   run.begin_again(before);

@@ -2,16 +2,16 @@
 
 #include <optional>
 
+#include "demi/loop/observer.h"
 #include "demi/monitor/origin.h"
 #include "demi/monitor/repeated_batch.h"
-#include "demi/train/step_view.h"
 
 namespace demi::monitor {
 
 /// Repeats the batch under observation, from `before`, and names the op that made the first Inf or
 /// NaN in its loss; else in its gradients; else in what forward computes and no longer needs. None
 /// if nothing is Inf or NaN this time, -Inf of masks aside. Trials are left to the caller.
-std::optional<Origin> find_origin(const train::StepView& view, Restored& run,
-                                  const Surroundings& before, train::RepeatOptions how = {});
+std::optional<Origin> find_origin(const loop::StepView& view, Restored& run,
+                                  const Surroundings& before, loop::RepeatOptions how = {});
 
 }  // namespace demi::monitor

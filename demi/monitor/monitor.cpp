@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/loop/observer.h"
 #include "demi/monitor/activation_hooks.h"
 #include "demi/monitor/layers.h"
-#include "demi/train/step_view.h"
 
 namespace demi::monitor {
 namespace {
@@ -75,13 +75,13 @@ struct Monitor::Impl {
   std::unique_ptr<ActivationHooks> hooks;
   std::deque<PendingHealth> pending;
 
-  bool is_due(const train::StepView& view) const { return (view.step - 1) % every == 0; }
+  bool is_due(const loop::StepView& view) const { return (view.step - 1) % every == 0; }
   // The weights' memory may have moved since the last step that was looked at.
-  void begin(const train::StepView& view) {
+  void begin(const loop::StepView& view) {
     PendingHealth& one = pending.emplace_back();
     one.epoch = view.epoch;
     one.step = view.step;
-    one.layers = std::make_shared<const Layers>(*view.network.module);
+    one.layers = std::make_shared<const Layers>(view.module);
     const std::size_t layers = one.layers->all().size();
     one.weights.resize(layers);
     one.activations = std::make_shared<std::vector<ExponentCounter>>(layers);
@@ -128,7 +128,7 @@ Monitor::Monitor(int64_t every, Tell tell)
 }
 Monitor::~Monitor() = default;
 
-void Monitor::before_forward(const train::StepView& view) {
+void Monitor::before_forward(const loop::StepView& view) {
   if (!impl_->is_due(view)) return;
   auto& pending = impl_->pending;
   const bool goes_on = !pending.empty() && !pending.back().stepped;
@@ -141,24 +141,26 @@ void Monitor::before_forward(const train::StepView& view) {
       std::make_unique<ActivationHooks>(pending.back().layers, pending.back().activations);
 }
 
-void Monitor::after_backward(const train::StepView& view) {
+void Monitor::after_backward(const loop::StepView& view) {
   if (!impl_->is_due(view)) return;
   impl_->hooks.reset();
   if (!view.ends_step) return;
   const at::NoGradGuard no_grad;
   PendingHealth& one = impl_->pending.back();
   const auto& layers = one.layers->all();
-  one.before.clear();
+  one.before.resize(layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    auto& kept = one.before.emplace_back();
-    for (const at::Tensor& p : layers[i].parameters) {
+    auto& kept = one.before[i];
+    kept.resize(layers[i].parameters.size());
+    for (std::size_t k = 0; k < kept.size(); ++k) {
+      const at::Tensor& p = layers[i].parameters[k];
       one.weights[i].add(p.grad());
-      kept.push_back(p.grad().defined() ? sampled(p).clone() : at::Tensor());
+      if (p.grad().defined()) kept[k] = sampled(p).clone();
     }
   }
 }
 
-void Monitor::after_update(const train::StepView& view) {
+void Monitor::after_update(const loop::StepView& view) {
   if (!impl_->is_due(view)) return;
   const at::NoGradGuard no_grad;
   PendingHealth& one = impl_->pending.back();
@@ -179,7 +181,7 @@ void Monitor::after_update(const train::StepView& view) {
   one.before.clear();
 }
 
-void Monitor::on_step(const train::StepMetrics& step, int64_t) {
+void Monitor::on_step(const loop::StepMetrics& step, int64_t) {
   auto& pending = impl_->pending;
   while (!pending.empty() && pending.front().step < step.step) pending.pop_front();
   if (pending.empty() || pending.front().step != step.step) return;

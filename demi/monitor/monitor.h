@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "demi/loop/observer.h"
 #include "demi/monitor/exponent_histogram.h"
-#include "demi/train/history.h"
 
 namespace demi::monitor {
 
@@ -28,7 +28,7 @@ struct LayerHealth {
 /// What the monitor saw of one step.
 struct StepHealth {
   int64_t epoch = 1, step = 1;
-  std::optional<double> loss_scale, grad_norm;  // as in train::StepMetrics
+  std::optional<double> loss_scale, grad_norm;  // as in loop::StepMetrics
   bool skipped = false;
   std::vector<LayerHealth> layers;
 
@@ -50,14 +50,15 @@ struct FlushedShares {
 };
 DEMI_API FlushedShares flushed_shares(const ExponentHistogram& scaled, double loss_scale);
 
-/// Looks at the gradients of the steps 1, 1 + N, 1 + 2N, ... of a Trainer's run:
+/// Looks at the gradients of the steps 1, 1 + N, 1 + 2N, ... of a Trainer's run or a loop's:
 ///
 ///     trainer.add(std::make_shared<demi::monitor::Monitor>(100, [](const auto& step) { ... }));
+///     step.watch(...);   // the same, of a demi::loop::Step
 ///
 /// Other steps cost nothing. In such a step each gradient of a weight and of a layer's output is
 /// read once more, and a sample of the weights is copied. Results stay on the device until the
-/// Trainer reads the step's loss, and `tell` is called then, before the next callback's on_step.
-class DEMI_API Monitor : public train::Callback {
+/// step is read, and `tell` is called then, before the next observer's on_step.
+class DEMI_API Monitor : public loop::StepObserver {
  public:
   using Tell = std::function<void(const StepHealth&)>;
 
@@ -65,10 +66,10 @@ class DEMI_API Monitor : public train::Callback {
   Monitor(int64_t every, Tell tell);
   ~Monitor() override;
 
-  void before_forward(const train::StepView& view) override;
-  void after_backward(const train::StepView& view) override;
-  void after_update(const train::StepView& view) override;
-  void on_step(const train::StepMetrics& step, int64_t examples) override;
+  void before_forward(const loop::StepView& view) override;
+  void after_backward(const loop::StepView& view) override;
+  void after_update(const loop::StepView& view) override;
+  void on_step(const loop::StepMetrics& step, int64_t examples) override;
 
  private:
   struct Impl;

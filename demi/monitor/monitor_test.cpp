@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "demi/core/error.h"
+#include "demi/loop/observer.h"
 #include "demi/optim/sgd.h"
-#include "demi/train/step_view.h"
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
 

@@ -9,36 +9,30 @@
 #include <utility>
 #include <vector>
 
+#include "demi/loop/observer.h"
 #include "demi/monitor/find_nonfinite.h"
 #include "demi/monitor/find_origin.h"
 #include "demi/monitor/forward_watch.h"
 #include "demi/monitor/moments.h"
 #include "demi/monitor/repeated_batch.h"
-#include "demi/train/step_view.h"
 
 namespace demi::monitor {
 namespace {
 
-using train::StepView;
-
-std::vector<torch::optim::Optimizer*> optimizers_of(const StepView& view) {
-  std::vector<torch::optim::Optimizer*> optimizers;
-  for (const auto& optimizer : view.optimizers) optimizers.push_back(optimizer.get());
-  return optimizers;
-}
+using loop::StepView;
 
 // What stays after a step.
 std::vector<at::Tensor> state_of(const StepView& view) {
-  std::vector<at::Tensor> all = view.network.module->parameters();
-  for (const at::Tensor& buffer : view.network.module->buffers()) all.push_back(buffer);
-  for (torch::optim::Optimizer* optimizer : optimizers_of(view))
+  std::vector<at::Tensor> all = view.module.parameters();
+  for (const at::Tensor& buffer : view.module.buffers()) all.push_back(buffer);
+  for (torch::optim::Optimizer* optimizer : view.optimizers)
     for (const Moment& moment : moments_of(*optimizer)) all.push_back(moment.value);
   return all;
 }
 
 // Gradients are another question.
 std::vector<NonFinite> nonfinite_state(const StepView& view) {
-  std::vector<NonFinite> found = find_nonfinite(*view.network.module, optimizers_of(view));
+  std::vector<NonFinite> found = find_nonfinite(view.module, view.optimizers);
   std::erase_if(found, [](const NonFinite& one) { return one.role == Role::gradient; });
   return found;
 }
@@ -48,6 +42,9 @@ std::string key_of(const NonFinite& found) {
 }
 
 }  // namespace
+
+// A scale that is halved so often without a finite step is not found soon.
+constexpr std::int64_t kPatience = 10;
 
 struct OriginSearch::Impl {
   explicit Impl(Tell to) : tell(std::move(to)) {}
@@ -98,14 +95,14 @@ void OriginSearch::Impl::add_trials(Origin& origin, const StepView& view, Restor
   for (Origin::Trial& trial : trials) {
     run.begin_again(*before);
     ForwardWatch watch;
-    train::RepeatOptions how{.autocast = trial.autocast, .scaler = trial.scaler};
+    loop::RepeatOptions how{.autocast = trial.autocast, .scaler = trial.scaler};
     if (origin.vanishes) {
       watch.begin();
       how.after_forward = [&](const at::Tensor&) { watch.end(); };
     }
     const at::Tensor loss = view.repeat(how);
     trial.loss_is_finite = all_finite({loss});
-    trial.gradients_are_finite = all_finite(gradients_of(*view.network.module));
+    trial.gradients_are_finite = all_finite(gradients_of(view.module));
     trial.values_are_finite = !is_spoiled(watch);
     // What a run without a region or without a scaler has in any case.
     if (!mixed) trial.autocast = true;
@@ -117,7 +114,7 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
                               bool vanishes) {
   std::optional<Origin> origin;
   {
-    Restored run(*view.network.module);
+    Restored run(view.module);
     origin = find_origin(view, run, *before);
     if (!origin && !vanishes)  // it does not repeat
       origin = Origin{.epoch = view.epoch, .step = view.step, .place = Origin::Place::backward};
@@ -140,7 +137,7 @@ void OriginSearch::before_forward(const StepView& view) {
   Impl& impl = *impl_;
   if (!std::exchange(impl.began, true))
     for (const NonFinite& found : nonfinite_state(view)) impl.held.insert(key_of(found));
-  impl.before = Surroundings::of(*view.network.module);
+  impl.before = Surroundings::of(view.module);
   impl.forward.begin();
 }
 
@@ -150,7 +147,7 @@ void OriginSearch::after_backward(const StepView& view) {
   Impl& impl = *impl_;
   const std::vector<std::string> spoiled = impl.forward.spoiled();
   if (impl.found_in_step) return;  // a window's gradients stay spoiled
-  std::vector<at::Tensor> numbers = gradients_of(*view.network.module);
+  std::vector<at::Tensor> numbers = gradients_of(view.module);
   numbers.push_back(view.loss);
   const bool is_finite = all_finite(numbers);
   impl.found_in_step = !is_finite;
@@ -162,6 +159,8 @@ void OriginSearch::after_backward(const StepView& view) {
 void OriginSearch::after_update(const StepView& view) {
   Impl& impl = *impl_;
   const bool was_found = std::exchange(impl.found_in_step, false);
+  if (impl.harmless && (!was_found || view.step >= impl.harmless->step + kPatience))
+    impl.say_harmless();
   if (impl.held.empty() && all_finite(state_of(view))) return;
   Origin update{.epoch = view.epoch, .step = view.step, .place = Origin::Place::update};
   Origin buffer{.epoch = view.epoch, .step = view.step, .place = Origin::Place::buffer};
@@ -175,7 +174,5 @@ void OriginSearch::after_update(const StepView& view) {
   for (const Origin& origin : {buffer, update})
     if (!origin.nonfinite.empty()) impl.say(origin);
 }
-
-void OriginSearch::on_epoch_end(const train::EpochRecord&) { impl_->say_harmless(); }
 
 }  // namespace demi::monitor

@@ -4,15 +4,16 @@
 #include <memory>
 
 #include "demi/core/export.h"
+#include "demi/loop/observer.h"
 #include "demi/monitor/origin.h"
-#include "demi/train/history.h"
 
 namespace demi::monitor {
 
-/// Finds the first op of a Trainer's run that makes Inf or NaN out of finite numbers, as
-/// torch.autograd.set_detect_anomaly does for NaN in backward:
+/// Finds the first op of a Trainer's run or a loop's that makes Inf or NaN out of finite numbers,
+/// as torch.autograd.set_detect_anomaly does for NaN in backward:
 ///
 ///     trainer.add(std::make_shared<demi::monitor::OriginSearch>([](const auto& o) { ... }));
+///     step.watch(...);   // the same, of a demi::loop::Step
 ///
 /// Before each batch buffers and the random generators' states are copied. What each op of forward
 /// gives is read; after backward loss and gradients are, and after the update weights, buffers and
@@ -20,23 +21,22 @@ namespace demi::monitor {
 /// finite, the batch is repeated under observation, then once for each trial; weights, gradients,
 /// buffers and random numbers are put back, so that the run goes on as without. Each place is told
 /// once, and 20 of them at most; an overflow that the loss scale alone makes
-/// (Origin::is_loss_scale) is told once a run, and that of a dynamic scale after the first fault or
-/// at the end of the epoch.
+/// (Origin::is_loss_scale) is told once a run, and that of a dynamic scale after the first fault,
+/// the first step without an overflow, or 10 steps.
 ///
 /// An op is named with a layer by the weights that it reads: LibTorch's C++ modules have no hooks.
 /// Memory that no op of LibTorch writes (a raw pointer) is noticed at the next op that reads it.
-class DEMI_API OriginSearch : public train::Callback {
+class DEMI_API OriginSearch : public loop::StepObserver {
  public:
   using Tell = std::function<void(const Origin&)>;
 
   explicit OriginSearch(Tell tell);
   ~OriginSearch() override;
 
-  void before_forward(const train::StepView& view) override;
-  void after_forward(const train::StepView& view, const at::Tensor& output) override;
-  void after_backward(const train::StepView& view) override;
-  void after_update(const train::StepView& view) override;
-  void on_epoch_end(const train::EpochRecord& epoch) override;
+  void before_forward(const loop::StepView& view) override;
+  void after_forward(const loop::StepView& view, const at::Tensor& output) override;
+  void after_backward(const loop::StepView& view) override;
+  void after_update(const loop::StepView& view) override;
 
  private:
   struct Impl;

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "demi/core/source_dir_testing.h"
+#include "demi/loop/observer.h"
 #include "demi/optim/adam.h"
 #include "demi/step/param_state.h"
-#include "demi/train/step_view.h"
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
 

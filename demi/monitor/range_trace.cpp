@@ -81,6 +81,13 @@ Read read(const Counted& counted) {
   return result;
 }
 
+c10::DeviceType device_of(const loop::StepView& view) {
+  for (const auto& [name, tensor] : view.inputs)
+    if (tensor.defined()) return tensor.device().type();
+  const auto parameters = view.module.parameters();
+  return parameters.empty() ? c10::DeviceType::CPU : parameters.front().device().type();
+}
+
 std::string without_namespace(std::string name) {
   return name.starts_with("aten::") ? name.substr(6) : name;
 }
@@ -113,32 +120,33 @@ RangeTrace::RangeTrace(c10::ScalarType format, const OpPolicy& policy, TracedSca
 
 RangeTrace::~RangeTrace() { end_forward(); }
 
-void RangeTrace::begin_in_region(const train::StepView& view) {
+void RangeTrace::begin_in_region(const loop::StepView& view) {
   is_region_ = true;
   observe(view);
 }
 
-void RangeTrace::begin(const train::StepView& view) {
+void RangeTrace::begin(const loop::StepView& view) {
   if (is_region_) region_times_ = times_;
   is_region_ = false;
   observe(view);
 }
 
-void RangeTrace::observe(const train::StepView& view) {
+void RangeTrace::observe(const loop::StepView& view) {
   end_forward();
-  const torch::nn::Module& model = *view.network.module;
+  const torch::nn::Module& model = view.module;
   layers_ = std::make_unique<Layers>(model);
   if (graph_.ops.empty()) keep_base_parts(policy_);
   if (rules_.empty())
-    for (const OpRule& rule : policy_.rules(view.batch.input.device().type()))
-      rules_[rule.op] = rule.category;
+    for (const OpRule& rule : policy_.rules(device_of(view))) rules_[rule.op] = rule.category;
   counts_ = std::make_shared<Counts>();
   counts_->resize(graph_.values.size());
   known_.clear();
   times_.clear();
   open_.clear();
   last_layer_.clear();
-  held_ = {{"batch input", view.batch.input}};
+  held_.clear();
+  for (const auto& [name, tensor] : view.inputs)
+    if (name != "target") held_.emplace_back("batch " + name, tensor);  // the loss is FP32
   for (const auto& buffer : model.named_buffers())
     held_.emplace_back("buffer " + buffer.key(), buffer.value());
   for (const auto& parameter : model.named_parameters()) {
@@ -426,12 +434,12 @@ void RangeTrace::hook(int value, const at::Tensor& tensor) {
   });
 }
 
-void RangeTrace::end_batch(const train::StepView& view) {
+void RangeTrace::end_batch(const loop::StepView& view) {
   end_forward();
   compare_with_region();
   const Unobserved unobserved;
   if (view.ends_step)
-    for (const auto& parameter : view.network.module->named_parameters()) {
+    for (const auto& parameter : view.module.named_parameters()) {
       const int value = outside_.at("parameter " + parameter.key());
       if (counts_->counted.contains(value) && parameter.value().grad().defined())
         counts_->gradients.add(value, parameter.value().grad());

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "demi/autocast/op_policy.h"
+#include "demi/loop/observer.h"
 #include "demi/monitor/exponent_histogram.h"
 #include "demi/monitor/layers.h"
 #include "demi/monitor/step_graph.h"
-#include "demi/train/step_view.h"
 
 namespace demi::monitor {
 
@@ -39,12 +39,12 @@ class RangeTrace {
 
   /// Ops from now on are those of the batch's forward in a region of the format: the dtypes of
   /// what they give are noted, for the first forward in FP32.
-  void begin_in_region(const train::StepView& view);
+  void begin_in_region(const loop::StepView& view);
   /// Ops from now on are those of the batch's forward in FP32.
-  void begin(const train::StepView& view);
+  void begin(const loop::StepView& view);
   void end_forward();
   /// After backward. Waits for the device.
-  void end_batch(const train::StepView& view);
+  void end_batch(const loop::StepView& view);
 
   const StepGraph& graph() const { return graph_; }
   const KeptInFp32& kept() const { return kept_; }
@@ -76,7 +76,7 @@ class RangeTrace {
 
   std::unique_ptr<Open> begin_op(const at::RecordFunction& op);
   void end_op(const at::RecordFunction& op, Open& open);
-  void observe(const train::StepView& view);
+  void observe(const loop::StepView& view);
   bool is_traced(const at::Tensor& tensor) const;
   int layer_of(const Open& open);
   std::string key_of(const Open& open);

@@ -42,20 +42,20 @@ class KeptParts {
 
 }  // namespace
 
-train::RepeatOptions RegionTrial::how(const OpPolicy& policy, double scale) const {
+loop::RepeatOptions RegionTrial::how(const OpPolicy& policy, double scale) const {
   return {.format = format_, .op_policy = policy, .loss_scale = scale};
 }
 
-void RegionTrial::before_forward(const train::StepView& view) {
-  before_ = Surroundings::of(*view.network.module);
+void RegionTrial::before_forward(const loop::StepView& view) {
+  before_ = Surroundings::of(view.module);
 }
 
-void RegionTrial::run(const train::StepView& view, const OpPolicy& policy) {
+void RegionTrial::run(const loop::StepView& view, const OpPolicy& policy) {
   is_finite(view, policy, scale_.begin);
 }
 
-bool RegionTrial::is_finite(const train::StepView& view, const OpPolicy& policy, double scale) {
-  const torch::nn::Module& module = *view.network.module;
+bool RegionTrial::is_finite(const loop::StepView& view, const OpPolicy& policy, double scale) {
+  const torch::nn::Module& module = view.module;
   Restored run(module);
   run.begin_again(*before_);
   const KeptParts parts(policy, module);
@@ -67,7 +67,7 @@ bool RegionTrial::is_finite(const train::StepView& view, const OpPolicy& policy,
   }
 }
 
-bool RegionTrial::is_finite(const train::StepView& view, const OpPolicy& policy) {
+bool RegionTrial::is_finite(const loop::StepView& view, const OpPolicy& policy) {
   if (is_finite(view, policy, scale_.begin)) return true;
   if (!scale_.is_dynamic || scale_.begin <= 1 || !is_finite(view, policy, 1)) return false;
   double fits = 1, overflows = scale_.begin;
@@ -79,8 +79,8 @@ bool RegionTrial::is_finite(const train::StepView& view, const OpPolicy& policy)
   return true;
 }
 
-std::optional<Origin> RegionTrial::find(const train::StepView& view, const OpPolicy& policy) {
-  const torch::nn::Module& module = *view.network.module;
+std::optional<Origin> RegionTrial::find(const loop::StepView& view, const OpPolicy& policy) {
+  const torch::nn::Module& module = view.module;
   Restored run(module);
   const KeptParts parts(policy, module);
   return find_origin(view, run, *before_, how(policy, scale_.is_dynamic ? 1 : scale_.begin));

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "demi/autocast/op_policy.h"
+#include "demi/loop/observer.h"
 #include "demi/monitor/origin.h"
 #include "demi/monitor/range_trace.h"
 #include "demi/monitor/repeated_batch.h"
-#include "demi/train/step_view.h"
 
 namespace demi::monitor {
 
@@ -21,20 +21,20 @@ class RegionTrial {
   RegionTrial(c10::ScalarType format, TracedScale scale) : format_(format), scale_(scale) {}
 
   /// Keeps what a repeated batch changes.
-  void before_forward(const train::StepView& view);
+  void before_forward(const loop::StepView& view);
   /// Forward and backward in the region, for an observer; what an op throws there is passed over.
-  void run(const train::StepView& view, const OpPolicy& policy);
+  void run(const loop::StepView& view, const OpPolicy& policy);
   /// Whether loss and gradients are finite in a region of the policy, with its parts in FP32. A
   /// dynamic scale is halved until they are, but not below 1, and stays there.
-  bool is_finite(const train::StepView& view, const OpPolicy& policy);
+  bool is_finite(const loop::StepView& view, const OpPolicy& policy);
   /// Where Inf or NaN begin, if it is not.
-  std::optional<Origin> find(const train::StepView& view, const OpPolicy& policy);
+  std::optional<Origin> find(const loop::StepView& view, const OpPolicy& policy);
   /// A dynamic scale begins the next batch with no more than this.
   void limit_scale(double scale) { scale_.begin = std::min(scale_.begin, scale); }
 
  private:
-  bool is_finite(const train::StepView& view, const OpPolicy& policy, double scale);
-  train::RepeatOptions how(const OpPolicy& policy, double scale) const;
+  bool is_finite(const loop::StepView& view, const OpPolicy& policy, double scale);
+  loop::RepeatOptions how(const OpPolicy& policy, double scale) const;
 
   const c10::ScalarType format_;
   TracedScale scale_;

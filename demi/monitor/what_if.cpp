@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/loop/observer.h"
 #include "demi/monitor/cure_search.h"
 #include "demi/monitor/range_trace.h"
 #include "demi/monitor/region_trial.h"
 #include "demi/monitor/repeated_batch.h"
 #include "demi/monitor/step_graph.h"
 #include "demi/tensor/dtype.h"
-#include "demi/train/step_view.h"
 
 namespace demi::monitor {
 namespace {
@@ -110,7 +110,7 @@ struct WhatIf::Impl {
 
   std::vector<Cure> all_cures(const std::vector<Cure>& more = {}) const;
   OpPolicy policy_with(const std::vector<Cure>& cures) const;
-  void try_batch(const train::StepView& view);
+  void try_batch(const loop::StepView& view);
 };
 
 // Those of the numbers that were counted, then those of the batches that were tried.
@@ -135,7 +135,7 @@ OpPolicy WhatIf::Impl::policy_with(const std::vector<Cure>& cures) const {
 }
 
 // What the numbers show is cured first. What is wrong even so is looked for from its origin.
-void WhatIf::Impl::try_batch(const train::StepView& view) {
+void WhatIf::Impl::try_batch(const loop::StepView& view) {
   if (trial.is_finite(view, policy_with(all_cures()))) return;
   CureSearch search(trace.graph(), with(trace.kept(), all_cures()));
   std::vector<Cure> added;
@@ -166,8 +166,8 @@ WhatIf::WhatIf(WhatIfOptions options) {
 }
 WhatIf::~WhatIf() = default;
 
-void WhatIf::before_forward(const train::StepView& view) {
-  const train::Precision& precision = view.precision;
+void WhatIf::before_forward(const loop::StepView& view) {
+  const loop::Precision& precision = view.precision;
   if (precision.is_mixed() || precision.weights != c10::kFloat)
     throw UsageError({.where = "monitor.WhatIf",
                       .what = "the run is not FP32",
@@ -184,14 +184,12 @@ void WhatIf::before_forward(const train::StepView& view) {
   impl.trace.begin(view);
 }
 
-void WhatIf::after_forward(const train::StepView&, const at::Tensor&) {
-  impl_->trace.end_forward();
-}
+void WhatIf::after_forward(const loop::StepView&, const at::Tensor&) { impl_->trace.end_forward(); }
 
-void WhatIf::after_backward(const train::StepView& view) {
+void WhatIf::after_backward(const loop::StepView& view) {
   Impl& impl = *impl_;
   if (impl.diverged) return;
-  std::vector<at::Tensor> numbers = gradients_of(*view.network.module);
+  std::vector<at::Tensor> numbers = gradients_of(view.module);
   numbers.push_back(view.loss);
   impl.trace.end_batch(view);
   if (!all_finite(numbers)) {

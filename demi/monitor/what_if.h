@@ -10,10 +10,10 @@
 
 #include "demi/autocast/op_policy.h"
 #include "demi/core/export.h"
+#include "demi/loop/observer.h"
 #include "demi/monitor/cure.h"
 #include "demi/monitor/format_loss.h"
 #include "demi/monitor/origin.h"
-#include "demi/train/history.h"
 
 namespace demi::monitor {
 
@@ -84,7 +84,7 @@ struct WhatIfResult {
 /// about the time of three in FP32 and one in the format.
 ///
 /// An op is named with a layer by the weights that it reads, as by Monitor.
-class DEMI_API WhatIf : public train::Callback {
+class DEMI_API WhatIf : public loop::StepObserver {
  public:
   /// Throws UsageError for another format, and for a loss scale that is not positive or beyond
   /// FP32.
@@ -92,9 +92,9 @@ class DEMI_API WhatIf : public train::Callback {
   ~WhatIf() override;
 
   /// Throws UsageError if the run is not FP32.
-  void before_forward(const train::StepView& view) override;
-  void after_forward(const train::StepView& view, const at::Tensor& output) override;
-  void after_backward(const train::StepView& view) override;
+  void before_forward(const loop::StepView& view) override;
+  void after_forward(const loop::StepView& view, const at::Tensor& output) override;
+  void after_backward(const loop::StepView& view) override;
 
   /// Of the batches so far.
   WhatIfResult result() const;

@@ -102,7 +102,7 @@ std::string truth_of(const Case& one, const OpPolicy& policy = {}, bool settles 
   try {
     const train::History history = train::Trainer(train::network(model), options).fit(rows_of(one));
     if (!std::isfinite(history.steps.back().loss)) return "ends in NaN";
-    const auto is_skipped = [](const train::StepMetrics& step) { return step.skipped; };
+    const auto is_skipped = [](const loop::StepMetrics& step) { return step.skipped; };
     const bool settled = std::none_of(history.steps.end() - 10, history.steps.end(), is_skipped);
     if (settles ? !settled : history.skipped_steps > kToleratedSkips)
       return "skips " + std::to_string(history.skipped_steps);

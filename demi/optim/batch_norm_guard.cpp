@@ -11,7 +11,10 @@ BatchNormGuard::BatchNormGuard(const torch::nn::Module& module) {
   for (const auto& item : module.named_buffers()) {
     const std::string_view name = item.key();
     for (const std::string_view known : {"running_mean", "running_var", "num_batches_tracked"})
-      if (name.ends_with(known)) buffers_.push_back(item.value());
+      if (name.ends_with(known)) {
+        names_.push_back(item.key());
+        buffers_.push_back(item.value());
+      }
   }
   remember();
 }
@@ -30,13 +33,46 @@ void BatchNormGuard::remember() {
   }
 }
 
-void BatchNormGuard::restore_if_skipped(const StepResult& result) {
+void BatchNormGuard::restore() {
   const at::NoGradGuard no_grad;
-  const bool on_device = result.is_on_device();
-  if (!on_device && !result.skipped()) return;
-  const at::Tensor found_inf = result.found_inf();
-  for (size_t i = 0; i < buffers_.size(); ++i)
-    buffers_[i].copy_(on_device ? at::where(found_inf != 0, kept_[i], buffers_[i]) : kept_[i]);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(kept_[i]);
+}
+
+std::map<std::string, at::Tensor> BatchNormGuard::kept() const {
+  std::map<std::string, at::Tensor> all;
+  for (std::size_t i = 0; i < names_.size(); ++i) all[names_[i]] = kept_[i];
+  return all;
+}
+
+void BatchNormGuard::remember(const std::map<std::string, at::Tensor>& kept) {
+  remember();
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < names_.size(); ++i)
+    if (const auto found = kept.find(names_[i]);
+        found != kept.end() && found->second.sizes() == kept_[i].sizes())
+      kept_[i].copy_(found->second);
+}
+
+void BatchNormGuard::restore_if_skipped(const StepResult& result) {
+  restore_if_skipped(std::vector<StepResult>{result});
+}
+
+void BatchNormGuard::restore_if_skipped(const std::vector<StepResult>& results) {
+  const at::NoGradGuard no_grad;
+  at::Tensor all_skipped;  // where a device decides
+  for (const StepResult& result : results) {
+    if (!result.is_on_device()) {
+      if (!result.skipped()) return;
+      continue;
+    }
+    const at::Tensor skipped = result.found_inf() != 0;
+    all_skipped =
+        all_skipped.defined() ? all_skipped.logical_and(skipped.to(all_skipped.device())) : skipped;
+  }
+  for (std::size_t i = 0; i < buffers_.size(); ++i)
+    buffers_[i].copy_(all_skipped.defined()
+                          ? at::where(all_skipped.to(buffers_[i].device()), kept_[i], buffers_[i])
+                          : kept_[i]);
 }
 
 }  // namespace demi

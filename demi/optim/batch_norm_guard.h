@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "demi/core/export.h"
@@ -29,10 +31,20 @@ class DEMI_API BatchNormGuard {
 
   /// Call before the forward pass.
   void remember();
+  /// The statistics become what remember() has kept.
+  void restore();
   /// Does not synchronise: a device decides itself.
   void restore_if_skipped(const StepResult& result);
+  /// The same if all of them were skipped.
+  void restore_if_skipped(const std::vector<StepResult>& results);
+  /// What remember() has kept, by the buffer's name. The tensors are the guard's own.
+  std::map<std::string, at::Tensor> kept() const;
+  /// In place of remember(), with what kept() gave. Buffers that it does not name are remembered as
+  /// they are.
+  void remember(const std::map<std::string, at::Tensor>& kept);
 
  private:
+  std::vector<std::string> names_;
   std::vector<at::Tensor> buffers_, kept_;
 };
 

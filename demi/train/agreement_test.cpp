@@ -14,8 +14,8 @@
 #include "demi/data/tensor_loader.h"
 #include "demi/optim/adamw.h"
 #include "demi/schedule/lr_schedule.h"
+#include "demi/train/names.h"
 #include "demi/train/on_ranks_testing.h"
-#include "demi/train/precision.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {

@@ -324,7 +324,7 @@ TEST(Trainer, ResumeRefusesWhatDoesNotFitAndChangesNothing) {
   const Outcome part = stopped_after(plain_job({}), 6);
   const auto expect_refused = [](Job one, const checkpoint::Checkpoint& from, const char* words) {
     Trainer trainer(one.network, one.options);
-    const auto before = copy_of(checkpoint::capture({.model = one.network.module.get()}));
+    const auto before = copy_of(checkpoint::capture({.models = {one.network.module.get()}}));
     try {
       trainer.resume(from);
       Trainer::Parts parts(trainer, *one.training, one.validation.get());
@@ -333,7 +333,7 @@ TEST(Trainer, ResumeRefusesWhatDoesNotFitAndChangesNothing) {
       EXPECT_THAT(error.what(), HasSubstr(words));
     }
     if (std::string(words).find("other batches") == std::string::npos)
-      expect_same(before, copy_of(checkpoint::capture({.model = one.network.module.get()})));
+      expect_same(before, copy_of(checkpoint::capture({.models = {one.network.module.get()}})));
   };
   checkpoint::Checkpoint weights{.model = part.state.model, .state = {}, .numbers = {}, .text = {}};
   expect_refused(plain_job({}), weights, "weights alone");

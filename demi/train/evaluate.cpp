@@ -16,6 +16,7 @@
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/to_device.h"
+#include "demi/loop/region.h"
 #include "demi/train/forward.h"
 #include "demi/train/ranks.h"
 
@@ -183,9 +184,9 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
   check(options);
   check_device(options.device);
   const torch::NoGradGuard no_grad;
-  const OutsideRegions outside(options.device);
+  const loop::OutsideRegions outside(options.device);
   const EvaluationMode mode(*network.module);
-  const BackendsGuard backends(backends_in(options.precision, options.backends));
+  const BackendsGuard backends(loop::backends_in(options.precision, options.backends));
   const FlushSubnormals flush(options.flush_subnormals && options.device.is_cpu());
   Sums sums;
   sums.metrics.resize(options.metrics.size());

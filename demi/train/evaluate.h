@@ -14,8 +14,8 @@
 #include "demi/train/history.h"
 #include "demi/train/loss.h"
 #include "demi/train/metric.h"
+#include "demi/train/names.h"
 #include "demi/train/network.h"
-#include "demi/train/precision.h"
 
 namespace demi::train {
 

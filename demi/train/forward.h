@@ -4,43 +4,16 @@
 #include <c10/core/Device.h>
 
 #include <optional>
-#include <vector>
 
-#include "demi/autocast/autocast.h"
-#include "demi/backends/backends.h"
+#include "demi/autocast/op_policy.h"
 #include "demi/data/loader.h"
+#include "demi/loop/precision.h"
 #include "demi/train/network.h"
-#include "demi/train/precision.h"
 
 namespace demi::train {
 
-/// What a fit and an evaluation set of LibTorch: what the caller gives, and FP32 as the precision
-/// says where the caller gives nothing. In `tf32` products, convolutions and recurrent layers may
-/// use TF32 on CUDA, in every other precision they may not. On a CPU they are FP32 in any case,
-/// even if at::Context::setFloat32MatmulPrecision allows less.
-Backends backends_in(const Precision& precision, const Backends& given);
-
 /// Throws DeviceError for a CUDA device that this machine does not have.
 void check_device(c10::Device device);
-
-/// The autocast region of a mixed precision on the device; a disabled region for other precisions.
-/// Ops run as `ops` says. Without it, if the precision is that of demi::global_policy(), this is
-/// the policy's region, which runs softmax in FP32.
-Autocast region_of(const Precision& precision, c10::Device device,
-                   const std::optional<OpPolicy>& ops = std::nullopt);
-
-/// While this lives, no region that the caller has open for the CPU or `device` holds: what a fit
-/// and an evaluation compute does not depend on where they are called.
-class OutsideRegions {
- public:
-  explicit OutsideRegions(c10::Device device);
-  ~OutsideRegions();
-  OutsideRegions(const OutsideRegions&) = delete;
-  OutsideRegions& operator=(const OutsideRegions&) = delete;
-
- private:
-  std::vector<c10::DeviceType> left_;
-};
 
 /// The batch. If the precision is not mixed, floating point inputs have the weights' dtype; if it
 /// is, FP64 inputs are FP32, since a region casts all but FP64.

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -10,29 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "demi/core/export.h"
 #include "demi/profile/phase_timer.h"
+#include "demi/train/names.h"
 
 namespace demi::train {
-
-/// One optimizer step.
-struct StepMetrics {
-  int64_t epoch = 1;               // from 1
-  int64_t step = 0;                // of the whole run, from 1
-  double loss = 0;                 // mean over the batch; may be NaN or Inf
-  std::optional<double> accuracy;  // of the batch, 0 to 1
-  double learning_rate = 0;        // of the first parameter group, used in this step
-  /// Factor of this step's loss; none without a scaler.
-  std::optional<double> loss_scale;
-  /// L2 norm of all gradients, unscaled and before clipping; NaN or Inf if they hold one. None if
-  /// no pass computed it: torch::optim optimizers without GradScalerOptions::record_grad_norm.
-  std::optional<double> grad_norm;
-  /// The gradients held an Inf or NaN, and nothing was changed.
-  bool skipped = false;
-  /// The host's time since the end of the step before, including reads and callbacks.
-  double seconds = 0;
-  /// The part of `seconds` in which the host waited for data.
-  double data_seconds = 0;
-};
 
 /// Results of one evaluation.
 struct Evaluation {
@@ -85,23 +65,10 @@ struct History {
   }
 };
 
-struct StepView;
-
-/// Is called in the training thread when something happens in a run. on_step is called for several
-/// steps in a row, in order, after the device was read (TrainerOptions::read_every). The four hooks
-/// that get a StepView (step_view.h) are called at the moment itself: before the forward of each
-/// batch; after it, with the network's output on its graph, unless TrainerOptions::losses computes
-/// output and loss together; after the batch's backward, when gradients are those of the step so
-/// far, still scaled; and after the optimizers' step, when gradients are gone.
-class Callback {
+/// What a run tells of itself, beside its steps. Is called in the training thread.
+class DEMI_API Callback : public StepObserver {
  public:
-  virtual ~Callback() = default;
   virtual void on_epoch_begin(int64_t /*epoch*/, int64_t /*epochs*/, int64_t /*steps*/) {}
-  virtual void before_forward(const StepView&) {}
-  virtual void after_forward(const StepView&, const at::Tensor& /*output*/) {}
-  virtual void after_backward(const StepView&) {}
-  virtual void after_update(const StepView&) {}
-  virtual void on_step(const StepMetrics&, int64_t /*examples_so_far_in_epoch*/) {}
   virtual void on_evaluate_begin(int64_t /*epoch*/) {}
   virtual void on_epoch_end(const EpochRecord&) {}
 };

@@ -11,7 +11,7 @@
 
 #include "demi/optim/sgd.h"
 #include "demi/train/history_columns.h"
-#include "demi/train/step_view.h"
+#include "demi/train/names.h"
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
 
@@ -60,14 +60,14 @@ struct SeenHooks : Callback {
   }
   void after_backward(const StepView& view) override {
     note("backward", view);
-    const at::Tensor weight = view.network.module->parameters()[0];
+    const at::Tensor weight = view.module.parameters()[0];
     gradients.push_back(weight.grad().item<double>());
     weights.push_back(weight.item<double>());
     if (look) look(view);
   }
   void after_update(const StepView& view) override {
     note("update", view);
-    weights.push_back(view.network.module->parameters()[0].item<double>());
+    weights.push_back(view.module.parameters()[0].item<double>());
   }
   void on_step(const StepMetrics& step, int64_t) override {
     events.push_back("read " + std::to_string(step.step));
@@ -93,7 +93,7 @@ TEST(Hooks, SeeScaledGradientsBeforeTheUpdateAndNewWeightsAfterIt) {
   const auto seen = std::make_shared<SeenHooks>();
   seen->look = [](const StepView& view) {
     EXPECT_EQ(view.loss.item<double>(), 36);  // (2 × 3)^2
-    EXPECT_EQ(view.batch.input.item<double>(), 3);
+    EXPECT_EQ(view.input("input").item<double>(), 3);
     EXPECT_EQ(view.scaler.get_scale(), 64);
   };
   trainer.add(seen);

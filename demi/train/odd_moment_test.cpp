@@ -13,9 +13,9 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/optim/sgd.h"
+#include "demi/train/names.h"
 #include "demi/train/resume_testing.h"
 #include "demi/train/small_testing.h"
-#include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {

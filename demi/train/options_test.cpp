@@ -11,8 +11,8 @@
 
 #include "demi/backends/backends.h"
 #include "demi/core/error.h"
+#include "demi/train/names.h"
 #include "demi/train/small_testing.h"
-#include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {

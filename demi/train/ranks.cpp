@@ -66,26 +66,11 @@ std::int64_t Ranks::greatest(std::int64_t number) const {
   return sent.item<std::int64_t>();
 }
 
-void Ranks::average() const {
-  if (are_several()) parallel_->reduce();
-}
-
-void Ranks::average_without_batch() const {
-  if (are_several()) parallel_->join_once();
-}
-
 std::uint64_t Ranks::of_first(std::uint64_t number) const {
   if (!are_several()) return number;
   const at::Tensor sent = at::full({1}, std::bit_cast<std::int64_t>(number), at::kLong);
   group_->start_broadcast(sent, 0).wait();
   return std::bit_cast<std::uint64_t>(sent.item<std::int64_t>());
-}
-
-std::unique_ptr<distributed::DistributedDataParallel::NoSync> Ranks::hold() const {
-  if (!are_several()) return nullptr;
-  // It is made where it stays, for it cannot be moved. NOLINTNEXTLINE(modernize-make-unique)
-  return std::unique_ptr<distributed::DistributedDataParallel::NoSync>(
-      new distributed::DistributedDataParallel::NoSync(parallel_->no_sync()));
 }
 
 void Ranks::seed(std::uint64_t seed, std::int64_t step) const {

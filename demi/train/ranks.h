@@ -43,18 +43,11 @@ class DEMI_API Ranks {
   /// The greatest number of all ranks.
   std::int64_t greatest(std::int64_t number) const;
 
-  /// How often gradients were averaged. 0 for one process.
-  std::int64_t rounds() const { return are_several() ? parallel_->rounds() : 0; }
-  /// Averages what is in .grad: for a step whose backward reached no parameter on this rank.
-  void average() const;
-  /// Takes part in the other ranks' average without a batch of its own.
-  void average_without_batch() const;
+  /// Null for one process.
+  distributed::DistributedDataParallel* parallel() const { return parallel_.get(); }
 
   /// The number of rank 0.
   std::uint64_t of_first(std::uint64_t number) const;
-
-  /// While the result lives, backward sends nothing. Null for one process.
-  [[nodiscard]] std::unique_ptr<distributed::DistributedDataParallel::NoSync> hold() const;
 
   /// LibTorch's random numbers from here on are those of this rank in that step, a function of
   /// `seed`: two ranks draw other ones (dropout), and a run that goes on on more or fewer ranks

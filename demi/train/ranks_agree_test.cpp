@@ -16,8 +16,8 @@
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/optim/sgd.h"
 #include "demi/schedule/lr_schedule.h"
+#include "demi/train/names.h"
 #include "demi/train/on_ranks_testing.h"
-#include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {
@@ -263,7 +263,7 @@ class AddsNoise : public Callback {
   void after_update(const StepView& view) override {
     if (!really_ || view.step != 2) return;
     const torch::NoGradGuard no_grad;
-    view.network.module->parameters()[2].add_(1e-6);
+    view.module.parameters()[2].add_(1e-6);
   }
 
  private:

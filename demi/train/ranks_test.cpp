@@ -16,8 +16,8 @@
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/train/evaluate.h"
+#include "demi/train/names.h"
 #include "demi/train/on_ranks_testing.h"
-#include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {

@@ -22,10 +22,10 @@
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/to_device.h"
-#include "demi/optim/optimizer.h"
+#include "demi/loop/metrics.h"
+#include "demi/loop/region.h"
 #include "demi/train/agreement.h"
 #include "demi/train/evaluate.h"
-#include "demi/train/forward.h"
 #include "demi/train/verdict.h"
 
 namespace demi::train {
@@ -49,48 +49,6 @@ EvaluateOptions evaluate_options(const Setup& setup) {
           .backends = options.backends,
           .should_stop = options.should_stop,
           .group = setup.ranks.group()};
-}
-
-// demi's optimizers have gradients of 16 bits while this lives: nobody but the Run comes between
-// backward and step.
-class LowPrecisionGrads {
- public:
-  explicit LowPrecisionGrads(const TrainerOptions& options) {
-    for (const auto& optimizer : options.optimizers) {
-      auto* ours = dynamic_cast<optim::Optimizer*>(optimizer.get());
-      if (!ours || ours->low_precision_grads()) continue;
-      ours->set_low_precision_grads(true);
-      switched_.push_back(ours);
-    }
-  }
-  ~LowPrecisionGrads() {
-    try {
-      for (optim::Optimizer* optimizer : switched_) optimizer->set_low_precision_grads(false);
-    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for gradients that nobody needs any
-                     // more, or an exception that is on its way already
-    }
-  }
-  LowPrecisionGrads(const LowPrecisionGrads&) = delete;
-  LowPrecisionGrads& operator=(const LowPrecisionGrads&) = delete;
-
- private:
-  std::vector<optim::Optimizer*> switched_;
-};
-
-// Of all optimizers together.
-void add_results(const std::vector<StepResult>& results, bool scaled, StepMetrics& record) {
-  double squares = 0;
-  bool measured = !results.empty();
-  for (const StepResult& result : results) {
-    const StepResult::Numbers numbers = result.numbers();
-    const double norm = numbers.grad_norm;
-    const bool skipped = numbers.found_inf != 0;
-    record.skipped |= skipped;
-    measured &= skipped || !std::isnan(norm);  // NaN: no pass computed it
-    squares += norm * norm;
-    if (scaled && !record.loss_scale) record.loss_scale = numbers.scale;
-  }
-  if (measured) record.grad_norm = std::sqrt(squares);
 }
 
 Cut cut_of(const data::Loader& training, int64_t batches, const TrainerOptions& options) {
@@ -144,11 +102,9 @@ Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validat
       validation_(validation),
       epochs_(epochs),
       beginning_(std::move(beginning)),
-      state_(setup, progress_,
-             [this] {
-               if (is_counting_) count_seconds();
-             }),
-      timer_(setup.options.device, setup.options.synchronise_phases) {
+      state_(setup, progress_, [this] {
+        if (is_counting_) count_seconds();
+      }) {
   const bool uneven = setup.ranks.are_several() && options_.distributed.uneven_batches;
   batches_ = uneven ? setup.ranks.greatest(training.batches()) : training.batches();
   const Cut cut = cut_of(training, batches_, options_);
@@ -273,6 +229,42 @@ bool Run::is_over() const {
          (options_.max_steps > 0 && progress_.step >= options_.max_steps);
 }
 
+// What the Step tells goes to those who watch the Trainer, among them such as are added meanwhile.
+class Run::Relay final : public StepObserver {
+ public:
+  explicit Relay(Run& run) : run_(run) {}
+  void before_forward(const StepView& view) override {
+    for (const Watcher& one : run_.setup_.watchers) one.observer->before_forward(view);
+  }
+  void after_forward(const StepView& view, const at::Tensor& output) override {
+    for (const Watcher& one : run_.setup_.watchers) one.observer->after_forward(view, output);
+  }
+  void after_backward(const StepView& view) override {
+    for (const Watcher& one : run_.setup_.watchers) one.observer->after_backward(view);
+  }
+  void after_update(const StepView& view) override { run_.step_is_taken(view); }
+
+ private:
+  Run& run_;
+};
+
+// Schedules step once the step is recorded, and steps are read with what the Trainer counts.
+void Run::make_step() {
+  loop::Job job = setup_.job();
+  job.schedules.clear();
+  step_.emplace(std::move(job), loop::Options{.precision = setup_.precision,
+                                              .device = options_.device,
+                                              .op_policy = options_.op_policy,
+                                              .accumulate = options_.accumulate,
+                                              .clip_norm = options_.clip_norm,
+                                              .guard_statistics = setup_.scaler.is_enabled(),
+                                              .read_every = 0,
+                                              .steps_taken = progress_.step,
+                                              .synchronise_phases = options_.synchronise_phases});
+  step_->watch(std::make_shared<Relay>(*this));
+  state_.set_step(&*step_);
+}
+
 // The step's sums, gradients and random numbers of a run that goes on; they are not loaded before,
 // since whoever made the loaders may have drawn random numbers.
 void Run::begin() {
@@ -288,6 +280,7 @@ void Run::begin() {
   }
   const at::NoGradGuard no_grad;
   set_gradients(*beginning_, *setup_.network.module);
+  if (progress_.window.is_open()) step_->reopen(beginning_->statistics);
   // The sums of an open step are in those of rank 0.
   const bool holds_window = setup_.ranks.is_first();
   each_sum(progress_.window.sums, [&](const char*, at::Tensor& sum) {
@@ -336,10 +329,10 @@ bool Run::go_on(int64_t until) {
   setup_.require_weights_in_place();
   // What the caller has switched off or on is none of the run's.
   const c10::InferenceMode with_gradients(false);
-  const OutsideRegions outside(options_.device);
+  const loop::OutsideRegions outside(options_.device);
   const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
-  const BackendsGuard backends(backends_in(setup_.precision, options_.backends));
-  const LowPrecisionGrads gradients(options_);
+  const BackendsGuard backends(loop::backends_in(setup_.precision, options_.backends));
+  if (!step_) make_step();
   begin();
   while (progress_.in_epoch || (progress_.epochs_begun < epochs_ && !is_over())) {
     if (!progress_.in_epoch) {
@@ -369,14 +362,14 @@ void Run::begin_epoch() {
   progress_.correct = progress_.answers = 0;
   progress_.loss_sum = 0;
   phases_before_ = {};
-  timer_.reset();
+  timer().reset();
   tell_epoch_begin();
 }
 
 void Run::tell_epoch_begin() {
   const int64_t steps = steps_of(progress_.cut.batches, options_.accumulate);
-  for (const auto& callback : setup_.callbacks)
-    callback->on_epoch_begin(progress_.epoch.epoch, epochs_, steps);
+  for (const Watcher& one : setup_.watchers)
+    if (one.callback) one.callback->on_epoch_begin(progress_.epoch.epoch, epochs_, steps);
 }
 
 // Goes on with the epoch until the run's step `until` is done; whether the epoch's last is.
@@ -384,7 +377,7 @@ bool Run::train_epoch(int64_t until) {
   const int64_t batches = progress_.cut.batches;
   is_counting_ = true;
   counted_ = window_start_ = Clock::now();
-  waited_before_ = timer_.spent(Phase::data);
+  waited_before_ = timer().spent(Phase::data);
   while (progress_.position < batches && progress_.step < until && !is_over()) {
     const bool step_done = train_batch();
     const bool last = progress_.position == batches;
@@ -401,7 +394,7 @@ bool Run::train_epoch(int64_t until) {
     read();
   }
   profile::synchronize(options_.device);
-  timer_.pause();
+  timer().pause();
   count_seconds();
   is_counting_ = false;
   return whole;
@@ -425,16 +418,9 @@ bool Run::pass_without_batch() {
   state_.has_changed();
   const bool steps = ends_step();
   if (steps) {
-    if (progress_.window.is_open())
-      setup_.ranks.average();  // of the step's batches that this rank had
-    else
-      setup_.ranks.average_without_batch();
+    step_->pass({.last = true, .epoch = progress_.epoch.epoch});
     agree_on_step();
-    const data::Batch none;
-    StepView view = view_of(none, steps);
-    view.loss = at::zeros({});
-    view.repeat = [](const RepeatOptions&) { return at::zeros({}); };
-    take_step(view);
+    take_step();
   } else {
     ++progress_.position;
   }
@@ -450,43 +436,21 @@ bool Run::train_batch() {
     state_.begin_step();
   }
   if (progress_.position >= training_.batches()) return pass_without_batch();
-  timer_.enter(Phase::data);
+  timer().enter(Phase::data);
   const data::Batch batch = data::to_device(
       training_.batch(progress_.epoch.epoch - 1, progress_.position), options_.device);
   stage_ = Stage::kInBatch;
   state_.has_changed();
   const bool steps = ends_step();
-  StepView view = view_of(batch, steps);
-  for (const auto& callback : setup_.callbacks) callback->before_forward(view);
-  const auto after_forward = [&](const at::Tensor& output) {
-    for (const auto& callback : setup_.callbacks) callback->after_forward(view, output);
-  };
-  view.loss =
-      add_batch(setup_, progress_.window, batch, steps, timer_, {.after_forward = after_forward});
-  for (const auto& callback : setup_.callbacks) callback->after_backward(view);
+  add_batch(setup_, *step_, progress_.window, batch, steps, progress_.epoch.epoch);
   if (steps) {
     agree_on_step();
-    take_step(view);
+    take_step();
   } else {
     ++progress_.position;
   }
   stage_ = Stage::kBetweenBatches;
   return steps;
-}
-
-StepView Run::view_of(const data::Batch& batch, bool ends_step) {
-  return {.epoch = progress_.epoch.epoch,
-          .step = progress_.step + 1,
-          .ends_step = ends_step,
-          .batch = batch,
-          .network = setup_.network,
-          .optimizers = options_.optimizers,
-          .scaler = setup_.scaler,
-          .precision = setup_.precision,
-          .loss = {},
-          .repeat = [this, &batch](const RepeatOptions& how) {
-            return repeat_batch(setup_, batch, how);
-          }};
 }
 
 // The step's sums are those of all ranks from here on. Nothing is sent between here and the next
@@ -517,28 +481,30 @@ void Run::agree_on_step() {
   });
 }
 
-void Run::take_step(const StepView& view) {
+void Run::take_step() {
   stage_ = Stage::kInUpdate;
-  timer_.enter(Phase::step);
+  progress_.window.record.learning_rate = learning_rate(*options_.optimizers.front());
+  step_->finish();
+  count_window_seconds(unread_.back().record);
+}
+
+// It is, whatever schedules and callbacks throw.
+void Run::step_is_taken(const StepView& view) {
   UnreadStep& window = progress_.window;
-  window.record.epoch = progress_.epoch.epoch;
+  window.record.epoch = view.epoch;
   window.record.step = view.step;
-  window.record.learning_rate = learning_rate(*options_.optimizers.front());
-  window.results = update(setup_, timer_);
-  timer_.enter(Phase::other);
-  // The step is taken, whatever schedules and callbacks throw.
+  window.results = view.results;
   unread_.push_back(std::exchange(window, {}));
   ++progress_.step;
   ++progress_.position;
   ++progress_.steps_since_read;
   for (const auto& schedule : setup_.schedules) schedule->step();
-  for (const auto& callback : setup_.callbacks) callback->after_update(view);
-  count_window_seconds(unread_.back().record);
+  for (const Watcher& one : setup_.watchers) one.observer->after_update(view);
 }
 
 void Run::count_window_seconds(StepMetrics& record) {
   const auto now = Clock::now();
-  const auto waited = timer_.spent(Phase::data);
+  const auto waited = timer().spent(Phase::data);
   record.seconds += std::chrono::duration<double>(now - window_start_).count();
   record.data_seconds += (waited - waited_before_).count();
   window_start_ = now;
@@ -553,7 +519,7 @@ void Run::count_seconds() {
   counted_ = now;
   for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i)
     progress_.epoch.phase_seconds[i] =
-        phases_before_[i] + timer_.spent(static_cast<Phase>(i)).count();
+        phases_before_[i] + timer().spent(static_cast<Phase>(i)).count();
 }
 
 namespace {
@@ -585,7 +551,7 @@ std::vector<Run::Told> Run::taken_from_device() {
     const double count = answers.empty() ? static_cast<double>(step.examples) : answers[i];
     record.loss = loss[i] / count;  // NaN of none
     if (!correct.empty() && count > 0) record.accuracy = correct[i] / count;
-    add_results(step.results, setup_.scaler.is_enabled(), record);
+    loop::add_results(step.results, setup_.scaler.is_enabled(), record);
     if (!correct.empty()) progress_.correct += static_cast<int64_t>(correct[i]);
     progress_.answers += static_cast<int64_t>(count);
     progress_.loss_sum += loss[i];
@@ -604,7 +570,7 @@ std::vector<Run::Told> Run::taken_from_device() {
 // The history and the callbacks have every step after this.
 void Run::tell() {
   for (const Told& told : taken_from_device())
-    for (const auto& callback : setup_.callbacks) callback->on_step(told.step, told.examples);
+    for (const Watcher& one : setup_.watchers) one.observer->on_step(told.step, told.examples);
 }
 
 void Run::read() {
@@ -662,13 +628,15 @@ void Run::close_epoch() {
   if (epoch.validation) judge_early_stopping();
   progress_.in_epoch = false;
   state_.has_changed();
-  for (const auto& callback : setup_.callbacks) callback->on_epoch_end(epoch);
+  for (const Watcher& one : setup_.watchers)
+    if (one.callback) one.callback->on_epoch_end(epoch);
   const RunState::Due due = state_.due_after_epoch(epoch.epoch, is_best);
   if (due != RunState::Due::kNo) save(due == RunState::Due::kBest);
 }
 
 void Run::validate() {
-  for (const auto& callback : setup_.callbacks) callback->on_evaluate_begin(progress_.epoch.epoch);
+  for (const Watcher& one : setup_.watchers)
+    if (one.callback) one.callback->on_evaluate_begin(progress_.epoch.epoch);
   std::optional<EMA::InPlace> averages;  // the weights come back also where evaluation throws
   if (setup_.average) averages.emplace(*setup_.average);
   Evaluation evaluation = evaluate(setup_.network, *validation_, evaluate_options(setup_));
@@ -684,7 +652,7 @@ checkpoint::Checkpoint Run::checkpoint() {
 // The time that it takes is not the training's.
 void Run::save(bool is_best) {
   tell();
-  timer_.pause();
+  timer().pause();
   state_.save(is_best);  // counts until here
   const auto saving = Clock::now() - counted_;
   counted_ += saving;

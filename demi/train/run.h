@@ -9,6 +9,7 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/data/loader.h"
+#include "demi/loop/step.h"
 #include "demi/profile/phase_timer.h"
 #include "demi/train/progress.h"
 #include "demi/train/run_state.h"
@@ -37,6 +38,8 @@ class Run {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void make_step();
+  profile::PhaseTimer& timer() { return step_->phases(); }
   bool is_over() const;
   bool go_on(int64_t until);
   void begin();
@@ -46,8 +49,8 @@ class Run {
   bool train_batch();
   bool ends_step() const;
   bool pass_without_batch();
-  StepView view_of(const data::Batch& batch, bool ends_step);
-  void take_step(const StepView& view);
+  void take_step();
+  void step_is_taken(const StepView& view);
   void require_same_on_ranks() const;
   void check_data() const;
   void require_shared_examples() const;
@@ -82,14 +85,15 @@ class Run {
   std::optional<Beginning> beginning_;  // until the first batch
   std::vector<UnreadStep> unread_;
   RunState state_;
-  profile::PhaseTimer timer_;
+  class Relay;
+  std::optional<loop::Step> step_;  // from the first part on
   Stage stage_ = Stage::kBetweenBatches;
   bool stop_is_agreed_ = false;  // with several ranks
   bool is_begun_ = false;
   bool ended_ = false;
   bool has_warned_ = false;
   bool is_counting_ = false;  // the seconds of the epoch
-  /// Of the epoch, before timer_ began to count.
+  /// Of the epoch, before this object began to count.
   std::array<double, profile::kPhaseNames.size()> phases_before_{};
   Clock::time_point counted_, window_start_;
   profile::PhaseTimer::Seconds waited_before_{0};  // for data, when the window began

@@ -28,7 +28,7 @@ constexpr auto kRankSeed = "ranks/seed";
 
 // A sparse gradient is saved as its two parts.
 constexpr std::string_view kIndices = "gradient.indices/", kValues = "gradient.values/";
-constexpr std::string_view kWindow = "window/";
+constexpr std::string_view kWindow = "window/", kStatistics = "statistics/";
 
 std::map<std::string, at::Tensor> parameters_of(const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> all;
@@ -90,6 +90,8 @@ Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup) {
     beginning.rank_seed = std::bit_cast<std::uint64_t>(seed.mapped().item<std::int64_t>());
   const auto parameters = parameters_of(*setup.network.module);
   const at::NoGradGuard no_grad;
+  for (auto& [name, saved] : checkpoint::take_part(from.state, kStatistics))
+    beginning.statistics[name] = saved.clone();
   for (auto& [name, saved] : checkpoint::take_part(from.state, kGradient)) {
     const auto parameter = parameters.find(name);
     if (parameter == parameters.end() || parameter->second.sizes() != saved.sizes() ||
@@ -170,9 +172,14 @@ checkpoint::Checkpoint RunState::captured() {
   count_seconds_();
   for (const auto& shards : setup_.shards) shards->consolidate();
   if (!setup_.shards.empty() && !setup_.ranks.is_first()) return {};
-  checkpoint::Checkpoint state = checkpoint::capture(setup_.objects());
+  checkpoint::Checkpoint state = checkpoint::capture_within_step(setup_.job());
   for (const auto& shards : setup_.shards) shards->release();  // `state` holds it
-  if (progress_.window.is_open()) write_gradients(*setup_.network.module, state.state);
+  if (progress_.window.is_open()) {
+    write_gradients(*setup_.network.module, state.state);
+    if (step_)
+      for (const auto& [name, kept] : step_->statistics())
+        state.state[std::string(kStatistics) + name] = kept;
+  }
   write(progress_, state);
   if (setup_.ranks.are_several())
     state.state[kRankSeed] = at::full({1}, std::bit_cast<std::int64_t>(rank_seed_), at::kLong);
@@ -220,7 +227,7 @@ void RunState::save_after_exception(Stage stage) {
     start.position -= start.position % options_.accumulate;
     start.window = {};
     std::erase_if(state.state, [](const auto& item) {
-      for (const std::string_view part : {kGradient, kIndices, kValues, kWindow})
+      for (const std::string_view part : {kGradient, kIndices, kValues, kStatistics, kWindow})
         if (item.first.starts_with(part)) return true;
       return false;
     });

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/loop/step.h"
 #include "demi/train/progress.h"
 #include "demi/train/save_plan.h"
 #include "demi/train/setup.h"
@@ -18,6 +19,8 @@ namespace demi::train {
 struct Beginning {
   Progress progress;
   checkpoint::NamedTensors gradients;  // of an open window, by parameter, as backward makes them
+  /// Running statistics from before the open window.
+  checkpoint::NamedTensors statistics = {};
   std::optional<std::uint64_t> rank_seed;  // of several ranks' random numbers
   std::function<void()> random;            // sets the random generators; empty: leaves them
 };
@@ -51,6 +54,9 @@ class RunState {
   /// A step begins: if one of its batches is interrupted, it is repeated with the random numbers
   /// from here on.
   void begin_step();
+
+  /// A step's batches are under way: what its Step keeps of running statistics. Null: no Step yet.
+  void set_step(const loop::Step* step) { step_ = step; }
 
   /// The state is not the one that was saved last.
   void has_changed();
@@ -99,6 +105,7 @@ class RunState {
   const Progress& progress_;
   const std::function<void()> count_seconds_;
   SavePlan plan_;
+  const loop::Step* step_ = nullptr;
   bool is_saved_ = false;        // the present state
   bool save_is_agreed_ = false;  // by several ranks
   bool is_due_ = false;          // since the epoch's last batch

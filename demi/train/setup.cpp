@@ -1,6 +1,7 @@
 #include "demi/train/setup.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "demi/core/error.h"
@@ -20,6 +21,29 @@ void Setup::make_schedules() {
   for (const auto& optimizer : options.optimizers)
     schedules.push_back(std::make_unique<optim::lr::Scheduler>(*optimizer, options.schedule,
                                                                options.momentum_schedule));
+}
+
+loop::Job Setup::job() {
+  loop::Job all{.models = {network.module.get()}, .scaler = &scaler};
+  for (const auto& optimizer : options.optimizers) all.optimizers.push_back(optimizer.get());
+  for (const auto& schedule : schedules) all.schedules.push_back(schedule.get());
+  if (average) all.average = &*average;
+  if (ranks.are_several()) all.parallel = {ranks.parallel()};
+  all.more = parameters_elsewhere(*network.module, options);
+  return all;
+}
+
+std::vector<at::Tensor> parameters_elsewhere(const torch::nn::Module& module,
+                                             const TrainerOptions& options) {
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const at::Tensor& parameter : module.parameters())
+    seen.insert(parameter.unsafeGetTensorImpl());
+  std::vector<at::Tensor> found;
+  for (const auto& optimizer : options.optimizers)
+    for (const auto& group : optimizer->param_groups())
+      for (const at::Tensor& parameter : group.params())
+        if (seen.insert(parameter.unsafeGetTensorImpl()).second) found.push_back(parameter);
+  return found;
 }
 
 void Setup::require_weights_in_place() const {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "demi/checkpoint/training_state.h"
 #include "demi/distributed/sharded_optimizer_state.h"
+#include "demi/loop/job.h"
 #include "demi/optim/ema.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/schedule/lr_scheduler.h"
@@ -14,6 +14,12 @@
 #include "demi/train/trainer.h"
 
 namespace demi::train {
+
+/// Who hears of the steps, and if it is a Callback, of epochs too.
+struct Watcher {
+  std::shared_ptr<StepObserver> observer;
+  Callback* callback = nullptr;
+};
 
 /// What a Trainer trains, and with what. It outlives each fit, so a second one goes on with the
 /// scale and the moments of the first.
@@ -28,7 +34,7 @@ struct Setup {
   std::vector<std::unique_ptr<distributed::ShardedOptimizerState>> shards = {};
   /// One an optimizer, or none; each fit has its own.
   std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;
-  std::list<std::shared_ptr<Callback>> callbacks;  // one may add another while they are called
+  std::list<Watcher> watchers;  // one may add another while they are called
 
   /// Whether a fit, or a checkpoint, has set the averages going.
   bool average_is_begun = false;
@@ -47,14 +53,13 @@ struct Setup {
   /// UsageError for an optimizer that is not demi's.
   void shard_optimizers();
 
-  /// As a checkpoint sees them.
-  checkpoint::TrainingObjects objects() {
-    checkpoint::TrainingObjects all{.model = network.module.get(), .scaler = &scaler};
-    for (const auto& optimizer : options.optimizers) all.optimizers.push_back(optimizer.get());
-    for (const auto& schedule : schedules) all.schedules.push_back(schedule.get());
-    if (average) all.average = &*average;
-    return all;
-  }
+  /// As a checkpoint and a Step see it.
+  loop::Job job();
 };
+
+/// What the optimizers hold beside the module's parameters: learned weights of losses, a
+/// temperature.
+std::vector<at::Tensor> parameters_elsewhere(const torch::nn::Module& module,
+                                             const TrainerOptions& options);
 
 }  // namespace demi::train

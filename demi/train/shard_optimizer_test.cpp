@@ -14,8 +14,8 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/optim/adamw.h"
+#include "demi/train/names.h"
 #include "demi/train/on_ranks_testing.h"
-#include "demi/train/step_view.h"
 #include "demi/train/trainer.h"
 
 namespace demi::train {

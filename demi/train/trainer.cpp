@@ -6,7 +6,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -151,21 +150,6 @@ GradScalerOptions scaler_options(const TrainerOptions& options, const Precision&
   return result;
 }
 
-// What the optimizers hold beside the module's parameters: learned weights of losses, a
-// temperature.
-std::vector<at::Tensor> parameters_elsewhere(const torch::nn::Module& module,
-                                             const TrainerOptions& options) {
-  std::unordered_set<const at::TensorImpl*> seen;
-  for (const at::Tensor& parameter : module.parameters())
-    seen.insert(parameter.unsafeGetTensorImpl());
-  std::vector<at::Tensor> found;
-  for (const auto& optimizer : options.optimizers)
-    for (const auto& group : optimizer->param_groups())
-      for (const at::Tensor& parameter : group.params())
-        if (seen.insert(parameter.unsafeGetTensorImpl()).second) found.push_back(parameter);
-  return found;
-}
-
 // The schedules of the checkpoint, with the rates of that moment.
 void check_schedules(const checkpoint::Numbers& from, const TrainerOptions& options) {
   if (!options.schedule && !options.momentum_schedule) return;
@@ -199,7 +183,7 @@ Trainer::Trainer(Network network, TrainerOptions options) {
                                          .scaler = GradScaler(scaling),
                                          .average = std::nullopt,
                                          .schedules = {},
-                                         .callbacks = {}});
+                                         .watchers = {}});
   torch::nn::Module& module = *setup_->network.module;
   TrainerOptions& held = setup_->options;
   if (!precision.is_mixed() && precision.weights != c10::kFloat)
@@ -240,9 +224,10 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 const Precision& Trainer::precision() const { return setup_->precision; }
 
-void Trainer::add(std::shared_ptr<Callback> callback) {
-  require(callback != nullptr, "a callback is null", "a null pointer", "a callback");
-  setup_->callbacks.push_back(std::move(callback));
+void Trainer::add(std::shared_ptr<StepObserver> observer) {
+  require(observer != nullptr, "a callback is null", "a null pointer", "a callback");
+  auto* callback = dynamic_cast<Callback*>(observer.get());
+  setup_->watchers.push_back({std::move(observer), callback});
 }
 
 void Trainer::swap_average() {
@@ -268,12 +253,11 @@ void Trainer::take_from(checkpoint::Checkpoint& from) {
   Setup& setup = *setup_;
   auto beginning = std::make_unique<Beginning>(read_beginning(from, setup));
   check_schedules(from.numbers, setup.options);
-  checkpoint::TrainingObjects objects = setup.objects();
-  objects.schedules.clear();  // they are made below, once everything is known to fit
-  const checkpoint::PreparedState prepared = checkpoint::prepare(from, objects);
+  loop::Job job = setup.job();
+  job.schedules.clear();  // they are made below, once everything is known to fit
+  const checkpoint::PreparedState prepared = checkpoint::prepare(from, job);
   setup.make_schedules();
-  objects = setup.objects();
-  checkpoint::load_schedules(from.numbers, objects.schedules);
+  checkpoint::load_schedules(from.numbers, setup.job().schedules);
   prepared.objects();
   setup.average_is_begun = true;
   beginning->random = prepared.random;

@@ -24,8 +24,8 @@
 #include "demi/train/history.h"
 #include "demi/train/loss.h"
 #include "demi/train/metric.h"
+#include "demi/train/names.h"
 #include "demi/train/network.h"
-#include "demi/train/precision.h"
 
 namespace demi::train {
 
@@ -160,8 +160,8 @@ class DEMI_API Trainer {
   /// The precision in which it trains: that of the options, else the global one at construction.
   const Precision& precision() const;
 
-  /// The callback hears of all fits from now on.
-  void add(std::shared_ptr<Callback> callback);
+  /// It hears of all fits from now on: of their steps, and if it is a Callback, of epochs, too.
+  void add(std::shared_ptr<StepObserver> observer);
 
   /// Loads a checkpoint of another Trainer's run, as checkpoint::load finds it: weights,
   /// optimizers, scaler, averages and schedules now. The next `fit` or Parts begins where that run

@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "demi/data/loader.h"
-#include "demi/profile/phase_timer.h"
+#include "demi/loop/step.h"
 #include "demi/step/step_result.h"
 #include "demi/train/history.h"
+#include "demi/train/names.h"
 #include "demi/train/setup.h"
-#include "demi/train/step_view.h"
 
 namespace demi::train {
 
@@ -44,19 +44,11 @@ struct UnreadStep {
   double batches = 0, shares = 0;
 };
 
-/// Forward and backward of one batch, whose sums are added to the step's. Returns the batch's loss,
-/// without a graph. `ends_step`: with several ranks, its gradients and those that were added up
-/// before are averaged.
-at::Tensor add_batch(Setup& setup, UnreadStep& step, const data::Batch& batch, bool ends_step,
-                     profile::PhaseTimer& timer, const RepeatOptions& how);
-
-/// StepView::repeat.
-at::Tensor repeat_batch(Setup& setup, const data::Batch& batch, const RepeatOptions& how);
+/// Forward and backward of one batch, whose sums are added to the window's.
+void add_batch(const Setup& setup, loop::Step& step, UnreadStep& window, const data::Batch& batch,
+               bool ends_step, int64_t epoch);
 
 /// The gradients of all optimizers' parameters become so many times as large.
-void scale_gradients(Setup& setup, double factor);
-
-/// Unscale, clip, step, average. Gradients are gone after it.
-std::vector<StepResult> update(Setup& setup, profile::PhaseTimer& timer);
+void scale_gradients(const Setup& setup, double factor);
 
 }  // namespace demi::train

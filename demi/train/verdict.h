@@ -6,7 +6,7 @@
 
 #include "demi/scaler/scale_rule.h"
 #include "demi/train/history.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 
 namespace demi::train {
 

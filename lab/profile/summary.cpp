@@ -388,9 +388,9 @@ Summary summarise(const std::vector<Event>& events, std::int64_t steps) {
                  "count",
          .seen = fmt::format("{} events without a range {}forward", events.size(),
                              profile::kPhaseRange),
-         .accepted = "steps of a demi::Trainer, or of a loop that enters the phases of a "
-                     "demi::profile::PhaseTimer",
-         .advice = "let a Trainer take the steps, or look at the events themselves"});
+         .accepted = "steps of a demi::Trainer or demi::loop::Step, or of a loop that enters "
+                     "the phases of a demi::profile::PhaseTimer",
+         .advice = "let a demi::loop::Step take the steps, or look at the events themselves"});
   return Sums(events, steps).sum();
 }
 

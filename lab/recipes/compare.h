@@ -7,7 +7,7 @@
 
 #include "demi/core/export.h"
 #include "demi/train/history.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run.h"
 

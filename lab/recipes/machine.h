@@ -8,7 +8,7 @@
 
 #include "demi/core/export.h"
 #include "demi/profile/gpu.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 
 namespace demi::train {
 

@@ -14,7 +14,7 @@
 #include "demi/core/export.h"
 #include "demi/schedule/lr_schedule.h"
 #include "demi/train/network.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 #include "demi/train/trainer.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/run_spec.h"

@@ -14,7 +14,7 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"

@@ -17,7 +17,7 @@
 #include "demi/monitor/origin.h"
 #include "demi/monitor/what_if.h"
 #include "demi/train/history.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/workload.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 
 namespace demi::train {
 

@@ -29,7 +29,7 @@
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/profile/memory.h"
-#include "demi/train/step_view.h"
+#include "demi/train/names.h"
 #include "demi/train/testing.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"

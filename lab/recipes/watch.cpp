@@ -8,7 +8,7 @@
 
 #include "demi/profile/memory.h"
 #include "demi/train/metric.h"
-#include "demi/train/step_view.h"
+#include "demi/train/names.h"
 #include "lab/recipes/health.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/what_if.h"
@@ -78,9 +78,9 @@ void ShowProgress::set_top_k(int64_t asked, int64_t classes) { top_k_ = top_k_of
 void ShowProgress::after_forward(const StepView& view, const at::Tensor& output) {
   if (top_k_ == 0) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor right = top_k(top_k_).sum(output.detach(), view.batch.target);
+  const at::Tensor right = top_k(top_k_).sum(output.detach(), view.input("target"));
   view_->in_top_k = view_->in_top_k.defined() ? view_->in_top_k + right : right;
-  view_->seen += view.batch.target.size(0);
+  view_->seen += view.input("target").size(0);
 }
 
 std::string ShowProgress::top_k_text() const {

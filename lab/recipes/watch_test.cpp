@@ -14,7 +14,7 @@
 
 #include "demi/scaler/grad_scaler.h"
 #include "demi/train/network.h"
-#include "demi/train/step_view.h"
+#include "demi/train/names.h"
 
 namespace demi::train {
 namespace {

@@ -54,7 +54,7 @@ namespace {
 
 void load_weights(torch::nn::Module& module, checkpoint::NamedTensors weights) {
   try {
-    checkpoint::restore({.model = std::move(weights)}, {.model = &module, .random = false});
+    checkpoint::restore({.model = std::move(weights)}, {.models = {&module}, .random = false});
   } catch (const UsageError& error) {
     misfit(error.what());
   }

@@ -7,7 +7,7 @@
 
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/export.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 #include "lab/recipes/config.h"
 
 namespace demi::train {

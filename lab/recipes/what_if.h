@@ -7,7 +7,7 @@
 
 #include "demi/core/export.h"
 #include "demi/monitor/what_if.h"
-#include "demi/train/precision.h"
+#include "demi/train/names.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/run_spec.h"

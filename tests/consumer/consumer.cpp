@@ -46,9 +46,9 @@ bool options_by_name(torch::nn::Linear& model) {
       .precision = demi::train::parse_precision("bf16")};
   [[maybe_unused]] const demi::train::CheckpointOptions checkpoints{.folder = "checkpoints"};
   [[maybe_unused]] const demi::checkpoint::SaveOptions save{.keep_last = 2};
-  [[maybe_unused]] const demi::checkpoint::TrainingObjects objects{.model = model.get(),
-                                                                   .optimizers = {&optimizer}};
-  return options.epochs == fit.epochs && without.epochs == 5 && objects.model;
+  [[maybe_unused]] const demi::loop::Job objects{.models = {model.get()},
+                                                 .optimizers = {&optimizer}};
+  return options.epochs == fit.epochs && without.epochs == 5 && !objects.models.empty();
 }
 
 }  // namespace

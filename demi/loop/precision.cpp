@@ -1,4 +1,4 @@
-#include "demi/train/precision.h"
+#include "demi/loop/precision.h"
 
 #include <array>
 #include <charconv>
@@ -11,7 +11,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 
-namespace demi::train {
+namespace demi::loop {
 namespace {
 
 using c10::ScalarType;
@@ -50,7 +50,7 @@ double parse_scale(std::string_view text) {
   if (failure != std::errc() || end != text.data() + text.size() || !(value > 0) ||
       !std::isfinite(value)) {
     throw UsageError(
-        {.where = "train.parse_loss_scale",
+        {.where = "loop.parse_loss_scale",
          .what = "the loss scale is not a positive number",
          .seen = text,
          .accepted = "auto, dynamic, statistics, off, or a number such as 128 or 65536"});
@@ -72,7 +72,7 @@ const Precision& parse_precision(std::string_view name) {
   }
   std::vector<std::string> known;
   for (const Precision& precision : kPrecisions) known.emplace_back(precision.name);
-  throw UsageError({.where = "train.parse_precision",
+  throw UsageError({.where = "loop.parse_precision",
                     .what = "no such precision",
                     .seen = name,
                     .advice = did_you_mean(name, known)});
@@ -95,4 +95,4 @@ LossScale parse_loss_scale(std::string_view text) {
   return {LossScale::Kind::fixed, parse_scale(text)};
 }
 
-}  // namespace demi::train
+}  // namespace demi::loop

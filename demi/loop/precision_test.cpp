@@ -1,10 +1,10 @@
-#include "demi/train/precision.h"
+#include "demi/loop/precision.h"
 
 #include <gtest/gtest.h>
 
 #include "demi/core/error.h"
 
-namespace demi::train {
+namespace demi::loop {
 namespace {
 
 TEST(Precision, MixedKeepsWeightsInFp32AndComputesInSixteenBits) {
@@ -45,4 +45,4 @@ TEST(LossScale, IsAWordOrAPositiveNumber) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::loop

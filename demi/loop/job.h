@@ -1,0 +1,55 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/distributed/distributed_data_parallel.h"
+#include "demi/optim/ema.h"
+#include "demi/scaler/grad_scaler.h"
+#include "demi/schedule/lr_scheduler.h"
+
+namespace demi::loop {
+
+/// A model and its name among several. One model alone needs none.
+struct NamedModel {
+  NamedModel(torch::nn::Module* of) : module(of) {}  // NOLINT(google-explicit-constructor)
+  NamedModel(std::string called, torch::nn::Module* of) : name(std::move(called)), module(of) {}
+  std::string name;
+  torch::nn::Module* module;
+};
+
+/// The objects of a training loop. All are borrowed: they outlive what is made of a Job.
+///
+///     demi::loop::Job job{.models = {&*model}, .optimizers = {&adamw}, .scaler = &scaler};
+///     demi::loop::Job gan{.models = {{"generator", &*g}, {"critic", &*d}}, ...};
+struct Job {
+  std::vector<NamedModel> models;
+  /// demi's or any of LibTorch's.
+  std::vector<torch::optim::Optimizer*> optimizers = {};
+  GradScaler* scaler = nullptr;  // null: losses are not scaled
+  std::vector<optim::lr::Scheduler*> schedules = {};
+  EMA* average = nullptr;
+  /// With several ranks: one for each model, in the models' order; null for a model of each rank's
+  /// own. Empty: this process alone.
+  std::vector<distributed::DistributedDataParallel*> parallel = {};
+  /// Whether a checkpoint holds the states of LibTorch's random generators: of the CPU and of every
+  /// CUDA device that this machine has.
+  bool random = true;
+  /// What the optimizers hold beside the models' parameters: learned weights of losses, a
+  /// temperature. A checkpoint does not hold it.
+  std::vector<at::Tensor> more = {};
+
+  /// The model; of several a module that has them as children under their names, so that
+  /// parameters are called "critic.0.weight". Throws UsageError for no model, a null one, two of
+  /// one name, and for one of several without a name.
+  DEMI_API std::shared_ptr<torch::nn::Module> module() const;
+};
+
+}  // namespace demi::loop

@@ -1,0 +1,22 @@
+#include "demi/loop/metrics.h"
+
+#include <cmath>
+
+namespace demi::loop {
+
+void add_results(const std::vector<StepResult>& results, bool scaled, StepMetrics& record) {
+  double squares = 0;
+  bool measured = !results.empty();
+  for (const StepResult& result : results) {
+    const StepResult::Numbers numbers = result.numbers();
+    const double norm = numbers.grad_norm;
+    const bool skipped = numbers.found_inf != 0;
+    record.skipped |= skipped;
+    measured &= skipped || !std::isnan(norm);  // NaN: no pass computed it
+    squares += norm * norm;
+    if (scaled && !record.loss_scale) record.loss_scale = numbers.scale;
+  }
+  if (measured) record.grad_norm = std::sqrt(squares);
+}
+
+}  // namespace demi::loop

@@ -1,0 +1,813 @@
+#include "demi/loop/step.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "demi/autocast/backward.h"
+#include "demi/autocast/to_precision.h"
+#include "demi/core/error.h"
+#include "demi/distributed/sync_batch_norm.h"
+#include "demi/loop/metrics.h"
+#include "demi/loop/open_steps.h"
+#include "demi/loop/region.h"
+#include "demi/optim/batch_norm_guard.h"
+#include "demi/optim/clip.h"
+#include "demi/optim/optimizer.h"
+#include "demi/tensor/dtype.h"
+#include "demi/tensor/module_tensors.h"
+
+namespace demi::loop {
+namespace {
+
+using profile::Phase;
+using torch::optim::Optimizer;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kStep = "loop.Step";
+
+[[noreturn]] void refuse(std::string_view what, const std::string& seen, std::string_view accepted,
+                         std::string_view advice = "") {
+  throw UsageError(
+      {.where = kStep, .what = what, .seen = seen, .accepted = accepted, .advice = advice});
+}
+
+void check(const Options& options) {
+  const auto require = [](bool good, const char* what, const std::string& seen,
+                          const char* accepted) {
+    if (!good) refuse(what, seen, accepted);
+  };
+  require(options.accumulate >= 1, "accumulate is below 1", std::to_string(options.accumulate),
+          "1 or more batches");
+  require(options.clip_norm >= 0, "clip_norm is negative", std::to_string(options.clip_norm),
+          "0 (off) or more");
+  require(options.clip_value >= 0, "clip_value is negative", std::to_string(options.clip_value),
+          "0 (off) or more");
+  require(options.read_every >= 0, "read_every is negative", std::to_string(options.read_every),
+          "0 (never) or more steps");
+  require(options.steps_taken >= 0, "steps_taken is negative", std::to_string(options.steps_taken),
+          "0 or more steps");
+}
+
+std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return parameters;
+}
+
+using Tensors = std::unordered_set<const at::TensorImpl*>;
+
+Tensors parameters_of(const torch::nn::Module& module) {
+  Tensors all;
+  for (const at::Tensor& parameter : module.parameters())
+    all.insert(parameter.unsafeGetTensorImpl());
+  return all;
+}
+
+bool holds_one_of(const Optimizer& optimizer, const Tensors& tensors) {
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params())
+      if (tensors.contains(parameter.unsafeGetTensorImpl())) return true;
+  return false;
+}
+
+// LibTorch's messages about these name neither loss nor caller.
+void check_losses(const std::vector<at::Tensor>& losses) {
+  constexpr auto kAdvice = "see what the loss function returns";
+  if (losses.empty())
+    refuse("the batch has no loss", "an empty vector", "one loss or more", kAdvice);
+  for (const at::Tensor& loss : losses) {
+    if (!loss.defined())
+      refuse("a loss is undefined", "an undefined tensor", "a scalar tensor", kAdvice);
+    if (loss.numel() != 1 || !loss.is_floating_point())
+      refuse("a loss is not one floating point number",
+             c10::str(loss.sizes(), " ", c10::toString(loss.scalar_type())),
+             "the mean over the batch, a scalar tensor", kAdvice);
+    if (!loss.requires_grad())
+      refuse("a loss depends on nothing that is trained", "a tensor without gradient",
+             "a function of parameters that require a gradient", kAdvice);
+  }
+}
+
+// demi's optimizers have gradients of 16 bits while it lives.
+class LowPrecisionGrads {
+ public:
+  explicit LowPrecisionGrads(const std::vector<Optimizer*>& optimizers) {
+    for (Optimizer* optimizer : optimizers) {
+      auto* ours = dynamic_cast<optim::Optimizer*>(optimizer);
+      if (!ours || ours->low_precision_grads()) continue;
+      ours->set_low_precision_grads(true);
+      switched_.push_back(ours);
+    }
+  }
+  ~LowPrecisionGrads() {
+    try {
+      for (optim::Optimizer* optimizer : switched_) optimizer->set_low_precision_grads(false);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for gradients that nobody needs any
+                     // more, or an exception that is on its way already
+    }
+  }
+  LowPrecisionGrads(const LowPrecisionGrads&) = delete;
+  LowPrecisionGrads& operator=(const LowPrecisionGrads&) = delete;
+
+ private:
+  std::vector<optim::Optimizer*> switched_;
+};
+
+// What a batch computes: an output and its loss, or all losses at once.
+struct Program {
+  const Step::Forward* forward = nullptr;
+  const Step::Loss* loss = nullptr;
+  const Step::Losses* losses = nullptr;
+};
+
+// A finished step that the host has not read from the device.
+struct Unread {
+  StepMetrics record;
+  at::Tensor loss;  // sum over its batches
+  std::vector<StepResult> results;
+  int64_t batches = 0;
+};
+
+// What other Steps and checkpoints have to know of one.
+struct Claim {
+  const GradScaler* scaler = nullptr;  // null: none
+  std::vector<const Optimizer*> optimizers;
+  bool is_open = false;
+};
+
+std::mutex claims_mutex;
+
+// Never destroyed: a Step may be static.
+std::vector<const Claim*>& claims() {
+  static auto& all = *new std::vector<const Claim*>;
+  return all;
+}
+
+bool share_one(const std::vector<const Optimizer*>& these,
+               const std::vector<const Optimizer*>& those) {
+  return std::ranges::any_of(
+      these, [&](const Optimizer* one) { return std::ranges::find(those, one) != those.end(); });
+}
+
+std::vector<const Optimizer*> as_const(const std::vector<Optimizer*>& optimizers) {
+  return {optimizers.begin(), optimizers.end()};
+}
+
+void add_up(at::Tensor& sum, const at::Tensor& more) {
+  sum = sum.defined() ? sum + more.to(sum.device()) : more;
+}
+
+at::Tensor sum_of(const std::vector<at::Tensor>& losses) {
+  at::Tensor sum;
+  for (const at::Tensor& loss : losses) add_up(sum, loss);
+  return sum;
+}
+
+}  // namespace
+
+struct Step::Impl {
+  // What the step is made of.
+  const Job job;
+  const Options options;
+  Precision precision;
+  std::optional<OpPolicy> op_policy;
+  std::shared_ptr<torch::nn::Module> module;
+  GradScaler disabled{GradScalerOptions{.enabled = false}};
+  GradScaler* scaler = nullptr;
+  std::vector<Tensors> parameters;     // of each model
+  std::vector<BatchNormGuard> guards;  // of each model, or none
+  std::vector<std::shared_ptr<StepObserver>> observers;
+  profile::PhaseTimer timer;
+  Claim claim;
+  std::optional<LowPrecisionGrads> low_precision;
+
+  // The step that has begun. By optimizer: its result, and whether it had a batch.
+  std::vector<std::optional<StepResult>> taken;
+  std::vector<bool> had_batch;
+  int64_t batches_of_turn = 0;  // since the last take()
+  int64_t all_batches = 0;
+  bool is_due = false;
+  at::Tensor loss_sum, last_loss;
+  int64_t epoch = 1;
+
+  int64_t steps = 0;
+  std::vector<Unread> unread;
+  Clock::time_point since = Clock::now();
+  profile::PhaseTimer::Seconds waited_before{0};
+
+  Impl(Job of, const Options& with);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void check_job() const;
+  void enter(bool open);
+  // Of its parameters and buffers in `module`.
+  std::string prefix_of(std::size_t model) const {
+    return job.models.size() == 1 ? "" : job.models[model].name + ".";
+  }
+  std::size_t number_of(const Optimizer& one) const;
+  bool is_taken() const {
+    return std::ranges::any_of(taken, [](auto& one) { return !!one; });
+  }
+
+  bool records() const { return options.read_every > 0 && !observers.empty(); }
+  std::vector<at::Tensor> batch(const Program& program, const MicroBatch& how);
+  std::vector<at::Tensor> losses_of(const Program& program, const RepeatOptions& how,
+                                    profile::PhaseTimer& times);
+  std::vector<at::Tensor> forward_and_backward(const Program& program, const MicroBatch& batch,
+                                               bool sends, const RepeatOptions& how,
+                                               profile::PhaseTimer& times);
+  at::Tensor repeat(const Program& program, const MicroBatch& batch, const RepeatOptions& how);
+  std::vector<Optimizer*> receivers(const MicroBatch& how) const;
+  std::vector<distributed::DistributedDataParallel*> senders(const MicroBatch& how) const;
+  void begin(const MicroBatch& how);
+  bool ends_turn(const MicroBatch& how) const;
+  void end_turn(Optimizer& one);
+  void require_not_taken(std::size_t i) const;
+  void count(const MicroBatch& how, bool ends);
+  StepView view(const std::vector<NamedInput>& inputs, bool ends_step);
+  // One may add another.
+  template <class Call>
+  void each_observer(const Call& call) {
+    for (std::size_t i = 0; i < observers.size(); ++i) call(*observers[i]);
+  }
+  void tell_update(std::vector<StepResult> results);
+  template <class Do>
+  auto or_drop(const Do& what) {
+    try {
+      return what();
+    } catch (...) {
+      drop();
+      throw;
+    }
+  }
+  StepResult take(std::size_t i);
+  void put_statistics_back();
+  std::vector<StepResult> finish();
+  void record(const std::vector<StepResult>& results, double rate);
+  void forget();
+  void drop();
+  void read();
+};
+
+namespace {
+
+// The run has the region and the scaler that are asked for while this lives.
+class Exchanged {
+ public:
+  Exchanged(Precision& precision, std::optional<OpPolicy>& ops, GradScaler*& scaler,
+            const RepeatOptions& how)
+      : precision_(precision),
+        ops_(ops),
+        scaler_(scaler),
+        autocast_before_(precision.autocast),
+        ops_before_(ops),
+        scaler_before_(scaler),
+        other_(how.loss_scale && *how.loss_scale != 1 ? GradScaler({.init_scale = *how.loss_scale})
+                                                      : GradScaler({.enabled = false})) {
+    if (!how.autocast) precision.autocast.reset();
+    if (how.format) {
+      precision.autocast = how.format;
+      ops = how.op_policy;
+    }
+    if (!how.scaler || how.loss_scale) scaler = &other_;
+  }
+  ~Exchanged() {
+    precision_.autocast = autocast_before_;
+    std::swap(ops_, ops_before_);
+    scaler_ = scaler_before_;
+  }
+  Exchanged(const Exchanged&) = delete;
+  Exchanged& operator=(const Exchanged&) = delete;
+
+ private:
+  Precision& precision_;
+  std::optional<OpPolicy>& ops_;
+  GradScaler*& scaler_;
+  std::optional<c10::ScalarType> autocast_before_;
+  std::optional<OpPolicy> ops_before_;
+  GradScaler* scaler_before_;
+  GradScaler other_;
+};
+
+// While it lives, backward sends nothing.
+using NoSync = distributed::DistributedDataParallel::NoSync;
+std::vector<std::unique_ptr<NoSync>> hold(
+    const std::vector<distributed::DistributedDataParallel*>& parallel) {
+  std::vector<std::unique_ptr<NoSync>> all;
+  for (auto* one : parallel)
+    // It is made where it stays, for it cannot be moved. NOLINTNEXTLINE(modernize-make-unique)
+    if (one) all.push_back(std::unique_ptr<NoSync>(new NoSync(one->no_sync())));
+  return all;
+}
+
+}  // namespace
+
+Step::Impl::Impl(Job of, const Options& with)
+    : job(std::move(of)),
+      options(with),
+      precision(with.precision.value_or(global_precision())),
+      op_policy(with.op_policy),
+      module(job.module()),
+      scaler(job.scaler ? job.scaler : &disabled),
+      timer(with.device, with.synchronise_phases),
+      steps(with.steps_taken) {
+  check(options);
+  for (const NamedModel& model : job.models) parameters.push_back(parameters_of(*model.module));
+  check_job();
+  taken.resize(job.optimizers.size());
+  had_batch.resize(job.optimizers.size());
+  claim = {.scaler = job.scaler, .optimizers = as_const(job.optimizers)};
+  const std::lock_guard lock(claims_mutex);
+  for (const Claim* other : claims()) {
+    if (job.scaler && other->scaler == job.scaler)
+      refuse("the scaler is held by another Step", "one scaler in two", "a Step that has it alone",
+             "one Step serves several optimizers: take() and finish() update their scaler once");
+    if (share_one(claim.optimizers, other->optimizers))
+      refuse("an optimizer is held by another Step", "one optimizer in two",
+             "a Step that has it alone", "let the other one go before");
+  }
+  if (!precision.is_mixed() && precision.weights != c10::kFloat)
+    for (const NamedModel& model : job.models)
+      to_precision(*model.module, precision.weights, /*keep_normalisation_fp32=*/false);
+  if (options.guard_statistics)
+    for (const NamedModel& model : job.models) guards.emplace_back(*model.module);
+  if (options.low_precision_grads) low_precision.emplace(job.optimizers);
+  claims().push_back(&claim);
+}
+
+Step::Impl::~Impl() {
+  drop();
+  const std::lock_guard lock(claims_mutex);
+  std::erase(claims(), &claim);
+}
+
+void Step::Impl::check_job() const {
+  if (job.optimizers.empty()) refuse("there is no optimizer", "none", "one or more");
+  if (!job.parallel.empty() && job.parallel.size() != job.models.size())
+    refuse("there are more or fewer DistributedDataParallels than models",
+           c10::str(job.parallel.size(), " for ", job.models.size(), " models"),
+           "one for each model, in the models' order, or none");
+  Tensors known;
+  for (const Tensors& of_model : parameters) known.insert(of_model.begin(), of_model.end());
+  for (const at::Tensor& one : job.more) known.insert(one.unsafeGetTensorImpl());
+  for (std::size_t i = 0; i < job.optimizers.size(); ++i) {
+    if (!job.optimizers[i])
+      refuse("an optimizer is null", c10::str("optimizer ", i), "an optimizer");
+    for (const at::Tensor& one : loop::parameters_of(*job.optimizers[i]))
+      if (!known.contains(one.unsafeGetTensorImpl()))
+        refuse("a parameter of an optimizer is of no model",
+               c10::str("optimizer ", i, ", shape ", one.sizes()),
+               "parameters of Job::models, or tensors of Job::more",
+               "name the model that it belongs to in Job::models");
+  }
+}
+
+std::size_t Step::Impl::number_of(const Optimizer& one) const {
+  const auto found = std::ranges::find(job.optimizers, &one);
+  if (found == job.optimizers.end())
+    refuse("the optimizer is none of the job's", c10::str("not among ", job.optimizers.size()),
+           "one of Job::optimizers");
+  return static_cast<std::size_t>(found - job.optimizers.begin());
+}
+
+void Step::Impl::enter(bool open) {
+  const std::lock_guard lock(claims_mutex);
+  claim.is_open = open;
+}
+
+std::vector<at::Tensor> Step::Impl::losses_of(const Program& program, const RepeatOptions& how,
+                                              profile::PhaseTimer& times) {
+  if (program.losses) {
+    const Autocast region = region_of(precision, options.device, op_policy);
+    return (*program.losses)();
+  }
+  at::Tensor output;
+  {
+    const Autocast region = region_of(precision, options.device, op_policy);
+    output = (*program.forward)();
+  }
+  if (how.after_forward) how.after_forward(output);
+  times.enter(Phase::loss);
+  if (output.defined() && tensor::is_16_bit(output.scalar_type())) output = output.to(c10::kFloat);
+  return {(*program.loss)(output)};
+}
+
+std::vector<Optimizer*> Step::Impl::receivers(const MicroBatch& how) const {
+  if (!how.of.empty()) return how.of;
+  std::vector<Optimizer*> all;
+  for (std::size_t i = 0; i < job.optimizers.size(); ++i)
+    if (!taken[i]) all.push_back(job.optimizers[i]);
+  return all;
+}
+
+// Of the models that get gradients.
+std::vector<distributed::DistributedDataParallel*> Step::Impl::senders(
+    const MicroBatch& how) const {
+  std::vector<distributed::DistributedDataParallel*> all;
+  const bool is_turn = !how.of.empty() || is_taken();
+  const std::vector<Optimizer*> of = receivers(how);
+  for (std::size_t m = 0; m < job.parallel.size(); ++m) {
+    const bool reached = !is_turn || std::ranges::any_of(of, [&](const Optimizer* one) {
+      return holds_one_of(*one, parameters[m]);
+    });
+    if (job.parallel[m] && reached) all.push_back(job.parallel[m]);
+  }
+  return all;
+}
+
+// `sends`: the last backward averages over the ranks.
+std::vector<at::Tensor> Step::Impl::forward_and_backward(const Program& program,
+                                                         const MicroBatch& batch, bool sends,
+                                                         const RepeatOptions& how,
+                                                         profile::PhaseTimer& times) {
+  times.enter(Phase::forward);
+  std::vector<at::Tensor> losses = losses_of(program, how, times);
+  check_losses(losses);
+  times.enter(Phase::backward);
+  std::vector<at::Tensor> inputs;
+  if (!batch.of.empty() || is_taken())
+    for (const Optimizer* one : receivers(batch))
+      for (const at::Tensor& p : loop::parameters_of(*one))
+        if (p.requires_grad()) inputs.push_back(p);
+  const auto parallel = sends ? senders(batch) : job.parallel;
+  std::vector<std::int64_t> rounds;
+  for (const auto* one : parallel) rounds.push_back(one ? one->rounds() : 0);
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    at::Tensor share =
+        options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
+    if (batch.weight != 1) share = share * batch.weight;
+    const at::Tensor scaled = scaler->scale(share);
+    if (how.before_backward) how.before_backward(scaled);
+    const bool is_last = i + 1 == losses.size();
+    const auto held =
+        sends && is_last ? std::vector<std::unique_ptr<NoSync>>() : hold(job.parallel);
+    demi::backward(scaled, {}, /*retain_graph=*/!is_last, /*create_graph=*/false, inputs);
+  }
+  // The last loss reached no parameter of the ranks.
+  if (sends)
+    for (std::size_t i = 0; i < parallel.size(); ++i)
+      if (parallel[i]->rounds() == rounds[i]) parallel[i]->reduce();
+  times.enter(Phase::other);
+  for (at::Tensor& loss : losses) {
+    loss = loss.detach();
+    if (loss.dim() != 0) loss = loss.reshape({});
+  }
+  return losses;
+}
+
+at::Tensor Step::Impl::repeat(const Program& program, const MicroBatch& batch,
+                              const RepeatOptions& how) {
+  const Exchanged exchanged(precision, op_policy, scaler, how);
+  const distributed::LocalBatchNorm local;  // the other ranks do not repeat it
+  profile::PhaseTimer times(options.device);
+  return sum_of(forward_and_backward(program, batch, /*sends=*/false, how, times));
+}
+
+StepView Step::Impl::view(const std::vector<NamedInput>& inputs, bool ends_step) {
+  return {.epoch = epoch,
+          .step = steps + 1,
+          .ends_step = ends_step,
+          .module = *module,
+          .optimizers = job.optimizers,
+          .scaler = *scaler,
+          .precision = precision,
+          .inputs = inputs};
+}
+
+void Step::Impl::begin(const MicroBatch& how) {
+  for (const Optimizer* one : how.of) number_of(*one);
+  for (const Optimizer* one : receivers(how))
+    if (taken[number_of(*one)])
+      refuse("a batch is for an optimizer that was taken in this step",
+             c10::str("optimizer ", number_of(*one)), "one that was not, or a new step",
+             "call finish() before");
+  if (!(how.weight >= 0) || !std::isfinite(how.weight))
+    refuse("the weight of a batch is out of range", std::to_string(how.weight),
+           "0 or more, finite");
+  epoch = how.epoch;
+  if (claim.is_open) return;
+  enter(/*open=*/true);
+  for (BatchNormGuard& guard : guards) guard.remember();
+}
+
+bool Step::Impl::ends_turn(const MicroBatch& how) const {
+  return how.last || batches_of_turn + 1 >= options.accumulate;
+}
+
+void Step::Impl::end_turn(Optimizer& one) {
+  one.zero_grad();
+  batches_of_turn = 0;
+  timer.enter(Phase::other);
+}
+
+void Step::Impl::require_not_taken(std::size_t i) const {
+  if (taken[i])
+    refuse("an optimizer is taken twice in one step", c10::str("optimizer ", i), "once",
+           "call finish() before");
+}
+
+void Step::Impl::count(const MicroBatch& how, bool ends) {
+  for (Optimizer* one : receivers(how)) had_batch[number_of(*one)] = true;
+  ++all_batches;
+  ++batches_of_turn;
+  is_due |= how.of.empty() && ends;
+}
+
+// After an exception the caller drops the step.
+std::vector<at::Tensor> Step::Impl::batch(const Program& program, const MicroBatch& how) {
+  begin(how);
+  const bool ends = ends_turn(how);
+  std::vector<at::Tensor> losses;
+  if (observers.empty()) {
+    losses = forward_and_backward(program, how, ends, {}, timer);
+  } else {
+    StepView seen = view(how.inputs, ends);
+    seen.repeat = [&](const RepeatOptions& again) { return repeat(program, how, again); };
+    each_observer([&](StepObserver& one) { one.before_forward(seen); });
+    losses = forward_and_backward(
+        program, how, ends,
+        {.after_forward =
+             [&](const at::Tensor& output) {
+               each_observer([&](StepObserver& one) { one.after_forward(seen, output); });
+             }},
+        timer);
+    seen.loss = last_loss = sum_of(losses);
+    each_observer([&](StepObserver& one) { one.after_backward(seen); });
+    if (records()) add_up(loss_sum, last_loss);
+  }
+  count(how, ends);
+  return losses;
+}
+
+StepResult Step::Impl::take(std::size_t i) {
+  Optimizer& one = *job.optimizers[i];
+  if (options.clip_norm > 0 || options.clip_value > 0) {
+    timer.enter(Phase::unscale);
+    scaler->unscale_(one);
+    if (options.clip_value > 0)
+      optim::clip_grad_value_(loop::parameters_of(one), options.clip_value);
+    if (options.clip_norm > 0) optim::clip_grad_norm_(loop::parameters_of(one), options.clip_norm);
+  }
+  timer.enter(Phase::step);
+  taken[i] = scaler->step(one);
+  return *taken[i];
+}
+
+// Of a model whose optimizers have all skipped.
+void Step::Impl::put_statistics_back() {
+  for (std::size_t m = 0; m < guards.size(); ++m) {
+    std::vector<StepResult> of_model;
+    for (std::size_t i = 0; i < taken.size(); ++i)
+      if (taken[i] && holds_one_of(*job.optimizers[i], parameters[m]))
+        of_model.push_back(*taken[i]);
+    if (!of_model.empty()) guards[m].restore_if_skipped(of_model);
+  }
+}
+
+std::vector<StepResult> Step::Impl::finish() {
+  if (all_batches == 0)
+    refuse("a step is finished without a batch", "none since the last step or exception",
+           "one batch or more", "call batch() before");
+  const double rate = job.optimizers.front()->param_groups().front().options().get_lr();
+  or_drop([&] {
+    for (std::size_t i = 0; i < taken.size(); ++i)
+      if (had_batch[i] && !taken[i]) take(i);
+  });
+  std::vector<StepResult> results;
+  for (const auto& result : taken)
+    if (result) results.push_back(*result);
+  if (job.average) job.average->update(results);
+  put_statistics_back();
+  scaler->update();
+  // The step is taken, whatever schedules and observers throw.
+  ++steps;
+  if (records()) record(results, rate);
+  forget();
+  timer.enter(Phase::other);
+  for (optim::lr::Scheduler* schedule : job.schedules) schedule->step();
+  if (!observers.empty()) tell_update(results);
+  if (options.read_every > 0 && static_cast<int64_t>(unread.size()) >= options.read_every) read();
+  return results;
+}
+
+void Step::Impl::record(const std::vector<StepResult>& results, double rate) {
+  Unread& one = unread.emplace_back();
+  one.record.epoch = epoch;
+  one.record.step = steps;
+  one.record.learning_rate = rate;
+  const auto now = Clock::now();
+  const auto waited = timer.spent(Phase::data);
+  one.record.seconds = std::chrono::duration<double>(now - std::exchange(since, now)).count();
+  one.record.data_seconds = (waited - std::exchange(waited_before, waited)).count();
+  one.loss = loss_sum;
+  one.results = results;
+  one.batches = all_batches;
+}
+
+void Step::Impl::tell_update(std::vector<StepResult> results) {
+  const std::vector<NamedInput> none;
+  StepView seen = view(none, /*ends_step=*/true);
+  seen.step = steps;
+  seen.loss = std::exchange(last_loss, {});
+  seen.results = std::move(results);
+  seen.repeat = [](const RepeatOptions&) -> at::Tensor {
+    refuse("a batch is repeated after the update", "StepObserver::after_update",
+           "before_forward, after_forward, after_backward");
+  };
+  each_observer([&](StepObserver& one) { one.after_update(seen); });
+}
+
+// The gradients and the records of the step.
+void Step::Impl::forget() {
+  for (Optimizer* one : job.optimizers) one->zero_grad();
+  taken.assign(taken.size(), std::nullopt);
+  had_batch.assign(had_batch.size(), false);
+  batches_of_turn = all_batches = 0;
+  is_due = false;
+  loss_sum.reset();
+  enter(/*open=*/false);
+}
+
+void Step::Impl::drop() {
+  if (!claim.is_open) return;
+  try {
+    // What those that were taken have found counts.
+    if (is_taken())
+      scaler->update();
+    else
+      scaler->load_state_dict(scaler->state_dict());  // forgets what unscale_ has found
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the device is what has failed
+  }
+  if (!is_taken())
+    for (BatchNormGuard& guard : guards) guard.restore();
+  last_loss.reset();
+  forget();
+}
+
+void Step::Impl::read() {
+  for (Unread& one : std::exchange(unread, {})) {
+    one.record.loss = one.loss.item<double>() / static_cast<double>(one.batches);
+    add_results(one.results, scaler->is_enabled(), one.record);
+    each_observer([&](StepObserver& observer) { observer.on_step(one.record, 0); });
+  }
+}
+
+Step::Step(Job job, Options options) : impl_(std::make_unique<Impl>(std::move(job), options)) {}
+Step::~Step() = default;
+Step::Step(Step&&) noexcept = default;
+Step& Step::operator=(Step&&) noexcept = default;
+
+at::Tensor Step::batch(const Forward& forward, const Loss& loss, const MicroBatch& how) {
+  return impl_->or_drop(
+      [&] { return impl_->batch({.forward = &forward, .loss = &loss}, how).front(); });
+}
+
+std::vector<at::Tensor> Step::batch(const Losses& losses, const MicroBatch& how) {
+  return impl_->or_drop([&] { return impl_->batch({.losses = &losses}, how); });
+}
+
+void Step::pass(const MicroBatch& how) {
+  Impl& step = *impl_;
+  step.or_drop([&] {
+    const bool holds_batches = step.all_batches > 0;
+    step.begin(how);
+    const bool ends = step.ends_turn(how);
+    if (ends)
+      for (auto* parallel : step.senders(how)) {
+        if (holds_batches)
+          parallel->reduce();  // of the step's batches that this rank had
+        else
+          parallel->join_once();
+      }
+    step.count(how, ends);
+    step.last_loss = at::zeros({});
+    if (step.records()) add_up(step.loss_sum, step.last_loss);
+  });
+}
+
+std::vector<at::Tensor> Step::gradients(const at::Tensor& loss, const std::vector<at::Tensor>& of) {
+  GradScaler& scaler = *impl_->scaler;
+  const at::Tensor scale = scaler.scale(at::ones({}, loss.options().requires_grad(false)));
+  auto gradients = torch::autograd::grad({scaler.scale(loss)}, of, {}, /*retain_graph=*/true,
+                                         /*create_graph=*/true, /*allow_unused=*/true);
+  for (at::Tensor& gradient : gradients)
+    if (gradient.defined()) gradient = gradient.to(loss.scalar_type()) / scale;
+  return gradients;
+}
+
+bool Step::is_due() const { return impl_->is_due; }
+
+StepResult Step::take(Optimizer& one) {
+  Impl& step = *impl_;
+  const std::size_t i = step.number_of(one);
+  step.require_not_taken(i);
+  if (!step.had_batch[i])
+    refuse("an optimizer is taken without a batch", c10::str("optimizer ", i),
+           "one batch or more since the last step", "call batch() before");
+  return step.or_drop([&] {
+    StepResult result = step.take(i);
+    step.end_turn(one);
+    return result;
+  });
+}
+
+StepResult Step::take(Optimizer& one, const Forward& forward, const Loss& loss,
+                      const MicroBatch& how) {
+  Impl& step = *impl_;
+  const std::size_t i = step.number_of(one);
+  step.require_not_taken(i);
+  if (step.options.clip_norm > 0 || step.options.clip_value > 0)
+    refuse("an optimizer that evaluates its loss several times is not clipped",
+           "clip_norm or clip_value", "0 (off)", "clip in a loop of your own");
+  MicroBatch each = how;
+  each.of = {&one};
+  each.last = true;
+  return step.or_drop([&] {
+    StepResult result = step.scaler->step(one, [&] {
+      one.zero_grad();
+      return step.batch({.forward = &forward, .loss = &loss}, each).front();
+    });
+    step.taken[i] = result;
+    step.is_due = true;
+    step.end_turn(one);
+    return result;
+  });
+}
+
+std::vector<StepResult> Step::finish() { return impl_->finish(); }
+void Step::drop() { impl_->drop(); }
+bool Step::is_open() const { return impl_->claim.is_open; }
+
+std::map<std::string, at::Tensor> Step::statistics() const {
+  std::map<std::string, at::Tensor> all;
+  if (!is_open()) return all;
+  for (std::size_t m = 0; m < impl_->guards.size(); ++m)
+    for (auto& [name, kept] : impl_->guards[m].kept()) all[impl_->prefix_of(m) + name] = kept;
+  return all;
+}
+
+void Step::reopen(const std::map<std::string, at::Tensor>& statistics) {
+  for (std::size_t m = 0; m < impl_->guards.size(); ++m) {
+    const std::string prefix = impl_->prefix_of(m);
+    std::map<std::string, at::Tensor> of_model;
+    for (const auto& [name, kept] : statistics)
+      if (name.starts_with(prefix)) of_model[name.substr(prefix.size())] = kept;
+    impl_->guards[m].remember(of_model);
+  }
+  impl_->enter(/*open=*/true);
+}
+
+void Step::read() { impl_->read(); }
+
+void Step::watch(std::shared_ptr<StepObserver> observer) {
+  if (!observer) refuse("an observer is null", "a null pointer", "an observer");
+  impl_->observers.push_back(std::move(observer));
+}
+
+at::Tensor Step::input(const at::Tensor& from) const {
+  const Precision& precision = impl_->precision;
+  if (!from.defined() || !from.is_floating_point()) return from;
+  if (precision.is_mixed() && from.scalar_type() != c10::kDouble) return from;
+  return from.to(precision.weights);
+}
+
+const Precision& Step::precision() const { return impl_->precision; }
+int64_t Step::steps_taken() const { return impl_->steps; }
+profile::PhaseTimer& Step::phases() { return impl_->timer; }
+
+StepObserver::~StepObserver() = default;
+
+at::Tensor StepView::gradient(const at::Tensor& parameter) const {
+  const at::Tensor& held = parameter.grad();
+  if (!held.defined()) return {};
+  const auto dtype = parameter.scalar_type() == c10::kDouble ? c10::kDouble : c10::kFloat;
+  return held.detach().to(dtype) / static_cast<double>(scaler.get_scale());
+}
+
+void require_no_open_step(const Job& job, const char* where) {
+  const std::vector<const Optimizer*> optimizers = as_const(job.optimizers);
+  const std::lock_guard lock(claims_mutex);
+  for (const Claim* claim : claims())
+    if (claim->is_open && share_one(optimizers, claim->optimizers))
+      throw UsageError({.where = where,
+                        .what = "a step has begun and is not finished",
+                        .seen = "loop::Step with a batch since finish()",
+                        .accepted = "the time between two steps",
+                        .advice = "call finish() or drop() before"});
+}
+
+}  // namespace demi::loop

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/autocast/op_policy.h"
+#include "demi/core/export.h"
+#include "demi/loop/job.h"
+#include "demi/loop/observer.h"
+#include "demi/loop/precision.h"
+#include "demi/profile/phase_timer.h"
+#include "demi/step/step_result.h"
+
+namespace demi::loop {
+
+struct Options {
+  /// Not given: that of demi::set_global_policy when the Step is made, which is fp32 by default. A
+  /// "true" 16-bit or FP64 precision converts the models.
+  std::optional<Precision> precision = std::nullopt;
+  c10::Device device = c10::kCPU;
+  /// Which op runs in what in the region of a mixed run. Not given: as in a region that names no
+  /// policy.
+  std::optional<OpPolicy> op_policy = std::nullopt;
+  /// Batches whose gradients are summed for one optimizer step. Each loss is divided by it, also in
+  /// a step of fewer batches.
+  int64_t accumulate = 1;
+  /// Largest L2 norm of an optimizer's gradients together, and largest absolute value of one. 0: no
+  /// clipping.
+  double clip_norm = 0, clip_value = 0;
+  /// The running statistics of a model's normalisation layers go back to what they were before the
+  /// step's first batch, if all optimizers that hold its parameters skip the step (BatchNormGuard),
+  /// and if the step is dropped. Copies them once a step.
+  bool guard_statistics = false;
+  /// demi's optimizers have gradients of 16 bits while the Step lives
+  /// (StepOptions::low_precision_grads): nobody but it comes between backward and step. They stay
+  /// scaled there; StepView::gradient gives FP32.
+  bool low_precision_grads = true;
+  /// Steps between two reads of the device; observers hear of the steps then. 0: no step is
+  /// recorded or read.
+  int64_t read_every = 10;
+  /// Of the run so far, which the numbers of steps go on from.
+  int64_t steps_taken = 0;
+  /// true: the host waits for the device between phases, which is slower, but splits the time
+  /// between them exactly.
+  bool synchronise_phases = false;
+};
+
+/// One batch of a step.
+struct MicroBatch {
+  /// Only their parameters get gradients. Empty: those of all optimizers that were not taken in
+  /// this step.
+  std::vector<torch::optim::Optimizer*> of = {};
+  std::vector<NamedInput> inputs = {};  // for observers, which name the one that is at fault
+  bool last = false;  // ends the step, or the turn of `of`, with fewer batches than `accumulate`
+  double weight = 1;  // factor of the losses
+  int64_t epoch = 1;
+};
+
+/// One training step in mixed precision:
+///
+///     forward in an autocast region, loss in FP32, scaled, backward, unscaled and checked,
+///     clipped, optimizer, average, scaler, schedules
+///
+/// watched by whoever asks for it: monitor::Monitor, OriginSearch, WhatIf, or an observer of yours.
+///
+///     demi::loop::Step step({.models = {&*model}, .optimizers = {&adamw}, .scaler = &scaler},
+///                           {.accumulate = 4, .clip_norm = 1});
+///     for (const auto& [x, y] : data) {
+///       step.batch([&] { return model->forward(x); },
+///                  [&](const at::Tensor& out) { return cross_entropy(out, y); });
+///       if (step.is_due()) step.finish();
+///     }
+///
+/// The plain calls (Autocast, GradScaler, demi::backward, optim::clip_grad_norm_), written out in
+/// this order with gradients of 16 bits, give the same bits. With several ranks nothing is sent
+/// before the last batch of a step, and an Inf or NaN on one rank skips the step on all. An
+/// exception of forward, loss, backward or an observer drops the step's gradients; the next batch
+/// begins a new step. One thread.
+class DEMI_API Step {
+ public:
+  /// Called in the region, and again where an observer repeats the batch.
+  using Forward = std::function<at::Tensor()>;
+  /// Called outside of the region, with the output, in FP32 if it is 16-bit. Gives one number.
+  using Loss = std::function<at::Tensor(const at::Tensor& output)>;
+  /// Forward and all losses together, in the region. Each loss has a backward of its own.
+  using Losses = std::function<std::vector<at::Tensor>()>;
+
+  /// Throws UsageError for an option out of its range, for a model, optimizer or scaler that is
+  /// missing or held by another Step, and for an optimizer with a parameter that is none of the
+  /// models' and not in Job::more.
+  explicit Step(Job job, Options options = {});
+  ~Step();  // drop()
+  Step(Step&&) noexcept;
+  Step& operator=(Step&&) noexcept;
+
+  /// Forward and backward of one batch. Returns the loss, (), unscaled and without a graph. Throws
+  /// UsageError for a loss that is not one floating point number on a graph.
+  at::Tensor batch(const Forward& forward, const Loss& loss, const MicroBatch& how = {});
+  std::vector<at::Tensor> batch(const Losses& losses, const MicroBatch& how = {});
+  /// With several ranks: this rank has no batch where others do; it takes their step. `how.last`
+  /// as in batch().
+  void pass(const MicroBatch& how = {});
+
+  /// The gradients of a loss on a graph, without the loss scale, in the loss's dtype: for penalties
+  /// within a loss. Undefined where the loss does not depend on a tensor. They are computed of the
+  /// scaled loss, so that they do not underflow.
+  std::vector<at::Tensor> gradients(const at::Tensor& loss, const std::vector<at::Tensor>& of);
+
+  /// Whether the batches of a step are there: those without MicroBatch::of count.
+  bool is_due() const;
+
+  /// Unscale, clip and step of this optimizer now, before finish(): the turns of a GAN. Its
+  /// gradients are gone after it. Throws UsageError for one that was taken in this step, or that
+  /// had no batch.
+  StepResult take(torch::optim::Optimizer& one);
+  /// The same of an optimizer that evaluates its loss several times (LBFGS). Observers hear of each
+  /// evaluation as of a batch. Throws UsageError with clipping.
+  StepResult take(torch::optim::Optimizer& one, const Forward& forward, const Loss& loss,
+                  const MicroBatch& how = {});
+  /// Takes the optimizers that had a batch and were not taken, then average, scaler, schedules, and
+  /// no gradients. The results are in the optimizers' order, without those that had no batch.
+  /// Throws UsageError without a batch.
+  std::vector<StepResult> finish();
+
+  /// Gradients and everything else of a step that is not finished are gone. What was taken, stays.
+  void drop();
+  /// Whether a step has begun and is not finished.
+  bool is_open() const;
+  /// Of the step that has begun: the running statistics before its first batch, by the module's
+  /// name of the buffer. Empty without Options::guard_statistics and between two steps.
+  std::map<std::string, at::Tensor> statistics() const;
+  /// A step goes on that was saved between two of its batches, with its gradients, by whoever saved
+  /// these, too.
+  void reopen(const std::map<std::string, at::Tensor>& statistics);
+
+  /// Observers hear of every finished step. Waits for the device.
+  void read();
+
+  /// It hears of all batches from now on.
+  void watch(std::shared_ptr<StepObserver> observer);
+
+  /// An input as the models take it: in a precision that is not mixed floating point has the
+  /// weights' dtype; in a mixed one FP64 becomes FP32, since a region casts all but FP64.
+  at::Tensor input(const at::Tensor& from) const;
+  const Precision& precision() const;
+  int64_t steps_taken() const;
+  /// The time since the Step was made, by phase. What lies between two calls counts as `other`:
+  /// enter another phase here.
+  profile::PhaseTimer& phases();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace demi::loop
