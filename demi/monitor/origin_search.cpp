@@ -41,10 +41,10 @@ std::string key_of(const NonFinite& found) {
   return std::string(name_of(found.role)) + " " + found.name + " " + found.moment;
 }
 
-}  // namespace
-
 // A scale that is halved so often without a finite step is not found soon.
 constexpr std::int64_t kPatience = 10;
+
+}  // namespace
 
 struct OriginSearch::Impl {
   explicit Impl(Tell to) : tell(std::move(to)) {}
