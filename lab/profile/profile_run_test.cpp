@@ -15,6 +15,8 @@
 
 #include "demi/autocast/slow_dtype.h"
 #include "demi/core/error.h"
+#include "demi/loop/step.h"
+#include "demi/optim/sgd.h"
 #include "demi/profile/phase_timer.h"
 #include "lab/profile/profile_report.h"
 #include "lab/profile/recording.h"
@@ -178,6 +180,27 @@ TEST(Recording, OneAtATimeAndGoneAfterwards) {
   EXPECT_EQ(product->shapes[1], (std::vector<std::int64_t>{8, 8}));
   EXPECT_EQ(dtype_of(product->dtypes[0]), "fp32");
   EXPECT_GE(product->end_ns, product->start_ns);
+}
+
+// 8 rows of 32 numbers to 16: 2 x 8 x 32 x 16 operations in forward, and as many for the weight's
+// gradient.
+TEST(Recording, OfALoopOfOnesOwnIsSummarised) {
+  torch::nn::Linear model(32, 16);
+  demi::optim::SGD sgd(model->parameters(), demi::optim::SGDOptions(0.1));
+  loop::Step step({.models = {model.get()}, .optimizers = {&sgd}});
+  const at::Tensor x = torch::ones({8, 32});
+  Recording recording(c10::kCPU);
+  for (int i = 0; i < 3; ++i) {
+    step.batch([&] { return model->forward(x); },
+               [](const at::Tensor& out) { return out.square().mean(); });
+    step.finish();
+  }
+  const Summary summary = summarise(recording.finish(), 3);
+  EXPECT_DOUBLE_EQ(summary.gflop, 2 * 2 * 8 * 32 * 16 / 1e9);
+  for (const auto& [phase, ms] : summary.phase_ms)
+    if (phase == "forward" || phase == "loss" || phase == "backward" || phase == "step") {
+      EXPECT_GT(ms, 0) << phase;
+    }
 }
 
 TEST(Recording, RangesWithoutCudaAreRefusedByName) {
