@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "demi/scaler/grad_scaler.h"
-#include "demi/train/network.h"
 #include "demi/train/names.h"
+#include "demi/train/network.h"
 
 namespace demi::train {
 namespace {
@@ -80,21 +80,19 @@ TEST(ShowProgress, TheShareAmongTheLikeliestRunsThroughTheEpoch) {
   std::ostringstream out;
   ShowProgress show(out, {}, c10::kCPU);
   show.set_top_k(2, 3);
-  const data::Batch batch{.input = at::zeros({4, 1}),
-                          .target = at::tensor(std::vector<int64_t>{0, 1, 2, 0}),
-                          .lengths = {}};
+  const std::vector<loop::NamedInput> inputs{
+      {"target", at::tensor(std::vector<int64_t>{0, 1, 2, 0})}};
   const at::Tensor logits = at::tensor(std::vector<double>{3, 2, 1}).repeat({4, 1});
-  const Network network;
+  torch::nn::Module module;
+  const std::vector<torch::optim::Optimizer*> optimizers;
   const GradScaler scaler;
   show.on_epoch_begin(1, 1, 2);
   for (int step = 0; step < 2; ++step)
-    show.after_forward({.batch = batch,
-                        .network = network,
-                        .optimizers = {},
+    show.after_forward({.module = module,
+                        .optimizers = optimizers,
                         .scaler = scaler,
                         .precision = parse_precision("fp32"),
-                        .loss = {},
-                        .repeat = {}},
+                        .inputs = inputs},
                        logits);
   show.on_epoch_end({.epoch = 1, .examples = 8, .loss = 1, .accuracy = 0.5});
   EXPECT_THAT(out.str(), HasSubstr("accuracy 50.00 %  (4/8)  top-2 75.00 %"));
