@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/core/gpu_architecture.h"
 #include "demi/core/instruction_set.h"
+#include "lab/doctor/gpu_architecture.h"
 
 namespace demi::doctor {
 

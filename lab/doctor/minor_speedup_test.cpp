@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "demi/autocast/slow_dtype.h"
-#include "demi/core/gpu_architecture.h"
 #include "lab/doctor/explain.h"
+#include "lab/doctor/gpu_architecture.h"
 #include "lab/profile/profile_run.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/recipe.h"

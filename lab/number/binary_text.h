@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "demi/core/exact_number.h"
-#include "demi/core/float_bits.h"
+#include "lab/number/exact_number.h"
+#include "lab/number/float_bits.h"
 
 namespace demi::number {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "demi/core/number_text.h"
+#include "lab/number/number_text.h"
 
 namespace demi::number {
 namespace {

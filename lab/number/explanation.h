@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/core/float_bits.h"
 #include "lab/number/expression.h"
+#include "lab/number/float_bits.h"
 
 namespace demi::number {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "demi/core/formats_testing.h"
+#include "lab/number/formats_testing.h"
 
 namespace demi::number {
 namespace {

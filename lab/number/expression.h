@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/core/float_arithmetic.h"
-#include "demi/core/number_text.h"
+#include "lab/number/float_arithmetic.h"
+#include "lab/number/number_text.h"
 
 namespace demi::number {
 

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "demi/core/formats_testing.h"
 #include "demi/core/source_dir_testing.h"
 #include "lab/number/explanation.h"
+#include "lab/number/formats_testing.h"
 
 namespace demi::number {
 namespace {

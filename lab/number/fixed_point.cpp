@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "demi/core/error.h"
-#include "demi/core/float_bits.h"
 #include "lab/number/explanation.h"
+#include "lab/number/float_bits.h"
 
 namespace demi::number {
 namespace {

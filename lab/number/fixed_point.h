@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "demi/core/exact_number.h"
 #include "demi/core/export.h"
+#include "lab/number/exact_number.h"
 #include "lab/number/expression.h"
 
 namespace demi::number {

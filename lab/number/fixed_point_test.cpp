@@ -9,7 +9,7 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "demi/core/float_bits.h"
+#include "lab/number/float_bits.h"
 
 namespace demi::number {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-#include "demi/core/float_bits.h"
+#include "lab/number/float_bits.h"
 
 namespace demi::number {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "demi/core/dtype.h"
-#include "demi/core/exact_number.h"
 #include "demi/core/export.h"
+#include "lab/number/exact_number.h"
 #include "lab/number/fixed_point.h"
 
 namespace demi::number {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "demi/core/float_bits.h"
+#include "lab/number/float_bits.h"
 
 namespace demi::number {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "demi/core/big_unsigned.h"
 #include "demi/core/export.h"
+#include "lab/number/big_unsigned.h"
 
 namespace demi::number {
 

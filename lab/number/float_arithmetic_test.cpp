@@ -1,4 +1,4 @@
-#include "demi/core/float_arithmetic.h"
+#include "lab/number/float_arithmetic.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <random>
 
-#include "demi/core/formats_testing.h"
+#include "lab/number/formats_testing.h"
 
 namespace demi::number {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "demi/core/export.h"
 
-namespace demi {
+namespace demi::doctor {
 
 /// An architecture of NVIDIA's GPUs, and the formats whose products it computes on tensor cores
 /// (CUDA C++ programming guide, "Compute capabilities").
@@ -22,4 +22,4 @@ DEMI_API GpuArchitecture gpu_architecture(int compute_capability);
 /// The same of a text such as "9.0"; that of 0 if it is none.
 DEMI_API GpuArchitecture gpu_architecture(std::string_view compute_capability);
 
-}  // namespace demi
+}  // namespace demi::doctor

@@ -2,9 +2,9 @@
 
 #include <optional>
 
-#include "demi/core/exact_number.h"
 #include "demi/core/export.h"
-#include "demi/core/float_bits.h"
+#include "lab/number/exact_number.h"
+#include "lab/number/float_bits.h"
 
 namespace demi::number {
 

@@ -1,4 +1,4 @@
-#include "demi/core/float_arithmetic.h"
+#include "lab/number/float_arithmetic.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "demi/core/float_bits.h"
+#include "lab/number/float_bits.h"
 
 #include <gtest/gtest.h>
 
@@ -13,10 +13,10 @@
 #include <sstream>
 #include <string>
 
-#include "demi/core/formats_testing.h"
 #include "demi/core/number.h"
-#include "demi/core/number_text.h"
 #include "demi/core/source_dir_testing.h"
+#include "lab/number/formats_testing.h"
+#include "lab/number/number_text.h"
 
 namespace demi::number {
 namespace {

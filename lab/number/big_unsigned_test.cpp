@@ -1,4 +1,4 @@
-#include "demi/core/big_unsigned.h"
+#include "lab/number/big_unsigned.h"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "demi/core/exact_number.h"
 #include "demi/core/export.h"
-#include "demi/core/float_bits.h"
+#include "lab/number/exact_number.h"
+#include "lab/number/float_bits.h"
 
 namespace demi::number {
 

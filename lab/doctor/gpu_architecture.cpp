@@ -1,8 +1,8 @@
-#include "demi/core/gpu_architecture.h"
+#include "lab/doctor/gpu_architecture.h"
 
 #include <charconv>
 
-namespace demi {
+namespace demi::doctor {
 namespace {
 
 std::string_view name_of(int compute_capability) {
@@ -56,4 +56,4 @@ GpuArchitecture gpu_architecture(std::string_view compute_capability) {
   return gpu_architecture(major < 0 || minor < 0 ? 0 : 10 * major + minor);
 }
 
-}  // namespace demi
+}  // namespace demi::doctor

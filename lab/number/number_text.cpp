@@ -1,4 +1,4 @@
-#include "demi/core/number_text.h"
+#include "lab/number/number_text.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "demi/core/number_text.h"
+#include "lab/number/number_text.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "demi/core/formats_testing.h"
+#include "lab/number/formats_testing.h"
 
 namespace demi::number {
 namespace {

@@ -1,10 +1,10 @@
-#include "demi/core/gpu_architecture.h"
+#include "lab/doctor/gpu_architecture.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace demi {
+namespace demi::doctor {
 namespace {
 
 // NVIDIA's table of GPUs and compute capabilities, and of tensor cores' formats by capability
@@ -40,4 +40,4 @@ TEST(GpuArchitecture, ReadsTheDriversText) {
 }
 
 }  // namespace
-}  // namespace demi
+}  // namespace demi::doctor

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "demi/core/dtype.h"
-#include "demi/core/exact_number.h"
 #include "demi/core/export.h"
+#include "lab/number/exact_number.h"
 
 // Numbers as the bits of any format, by exact arithmetic: slow, made to explain and to check. What
 // converts arrays between fp32 and 16 bits is number.h.

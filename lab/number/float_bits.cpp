@@ -1,4 +1,4 @@
-#include "demi/core/float_bits.h"
+#include "lab/number/float_bits.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "demi/core/exact_number.h"
+#include "lab/number/exact_number.h"
 
 #include <algorithm>
 #include <utility>
