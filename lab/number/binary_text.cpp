@@ -10,13 +10,13 @@ namespace {
 constexpr std::size_t kDroppedDigits = 5;  // of those that a format cuts off
 constexpr std::size_t kMostWritten = 40;   // digits without an exponent
 
-struct Digits {
+struct BinaryDigits {
   std::string digits;  // from the leading 1 on, to the last 1 of the 128
   bool has_more;
   std::int64_t magnitude;
 };
 
-Digits digits_of(const ExactNumber& x) {
+BinaryDigits digits_of(const ExactNumber& x) {
   const LeadingBits leading = leading_bits(x);
   std::string digits;
   for (int bit = 127; bit >= 0; --bit) digits += (leading.bits >> bit) & 1 ? '1' : '0';
@@ -26,14 +26,14 @@ Digits digits_of(const ExactNumber& x) {
 }
 
 // Without the leading 1.
-std::string fraction_digits(const Digits& number, std::size_t count) {
+std::string fraction_digits(const BinaryDigits& number, std::size_t count) {
   return number.digits.substr(1, count);
 }
 
 }  // namespace
 
 std::string positional_text(const ExactNumber& x) {
-  const Digits number = digits_of(x);
+  const BinaryDigits number = digits_of(x);
   const auto length = static_cast<std::int64_t>(number.digits.size());
   constexpr auto kMost = static_cast<std::int64_t>(kMostWritten);
   if (number.has_more || number.magnitude == 0 || number.magnitude >= kMost ||
@@ -48,7 +48,7 @@ std::string positional_text(const ExactNumber& x) {
 }
 
 std::string normalised_text(const ExactNumber& x, int digits) {
-  const Digits number = digits_of(x);
+  const BinaryDigits number = digits_of(x);
   const auto room = static_cast<std::size_t>(digits) + kDroppedDigits;
   const bool is_cut = number.has_more || number.digits.size() - 1 > room;
   const std::string fraction = fraction_digits(number, room);
@@ -57,7 +57,7 @@ std::string normalised_text(const ExactNumber& x, int digits) {
 }
 
 CutNumber cut_after(const ExactNumber& x, int digits) {
-  const Digits number = digits_of(x);
+  const BinaryDigits number = digits_of(x);
   const auto count = static_cast<std::size_t>(digits);
   std::string kept = fraction_digits(number, count);
   kept.resize(count, '0');
