@@ -39,8 +39,8 @@ int main(int argc, char** argv) {
   auto generator = make(8, 2, device), critic = make(2, 1, device);
   using demi::optim::Adam;
   using demi::optim::AdamOptions;
-  Adam adam_g(generator->parameters(), AdamOptions(1e-3).betas({0.5, 0.9}));
-  Adam adam_c(critic->parameters(), AdamOptions(1e-3).betas({0.5, 0.9}));
+  Adam adam_g(generator->parameters(), AdamOptions(5e-4).betas({0.5, 0.9}));
+  Adam adam_c(critic->parameters(), AdamOptions(5e-4).betas({0.5, 0.9}));
   demi::GradScaler scaler({.enabled = dtype == torch::kHalf});
   const auto noise = [&] { return torch::randn({256, 8}, device); };
   const auto radius = [&] {
@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
        .scaler = &scaler},
       {.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16"),
        .device = device});
-  for (int n = 0; n < 600; ++n) {
+  for (int n = 0; n < 800; ++n) {
     const auto angle = torch::rand({256, 1}, device) * (2 * M_PI);
     const auto real = torch::cat({angle.cos(), angle.sin()}, 1) * 2;
     const auto z = noise();

@@ -56,6 +56,7 @@ struct Training {
                                   .guard_statistics = true,
                                   .steps_taken = from});
     for (const auto& observer : observers) step.watch(observer);
+    if (from == 0) torch::manual_seed(1);  // what dropout draws; a checkpoint holds it later
     torch::Tensor loss;
     for (int64_t n = 2 * from; n < 2 * to; ++n) {
       step.phases().enter(demi::profile::Phase::data);

@@ -162,7 +162,8 @@ TEST_F(Machine, BenchMemoryGivesTheWordsThatScriptsRelyOn) {
 
 TEST_F(Machine, BenchMemoryRefusesSizesWithTheBound) {
   const auto expect = [&](const Words& more, const char* words) {
-    const Outcome outcome = run(with({"bench", "memory", "--device", "cpu"}, more));
+    const Outcome outcome =
+        run(with({"bench", "memory", "--device", "cpu", "--model", "mlp"}, more));
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(words));
   };

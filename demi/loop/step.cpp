@@ -223,6 +223,9 @@ struct Step::Impl {
     return std::ranges::any_of(taken, [](auto& one) { return !!one; });
   }
 
+  bool is_one_of(const std::vector<Optimizer*>& some, std::size_t i) const {
+    return std::ranges::find(some, job.optimizers[i]) != some.end();
+  }
   bool records() const { return options.read_every > 0 && !observers.empty(); }
   std::vector<at::Tensor> batch(const Program& program, const MicroBatch& how);
   std::vector<at::Tensor> losses_of(const Program& program, const RepeatOptions& how,
@@ -254,7 +257,7 @@ struct Step::Impl {
       throw;
     }
   }
-  StepResult take(std::size_t i);
+  StepResult step_of(std::size_t i);
   void put_statistics_back();
   std::vector<StepResult> finish();
   void record(const std::vector<StepResult>& results, double rate);
@@ -443,9 +446,12 @@ std::vector<at::Tensor> Step::Impl::forward_and_backward(const Program& program,
     for (const Optimizer* one : receivers(batch))
       for (const at::Tensor& p : loop::parameters_of(*one))
         if (p.requires_grad()) inputs.push_back(p);
-  const auto parallel = sends ? senders(batch) : job.parallel;
+  std::vector<distributed::DistributedDataParallel*> parallel;
   std::vector<std::int64_t> rounds;
-  for (const auto* one : parallel) rounds.push_back(one ? one->rounds() : 0);
+  if (sends && !job.parallel.empty()) {
+    parallel = senders(batch);
+    for (const auto* one : parallel) rounds.push_back(one->rounds());
+  }
   for (std::size_t i = 0; i < losses.size(); ++i) {
     at::Tensor share =
         options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
@@ -458,9 +464,8 @@ std::vector<at::Tensor> Step::Impl::forward_and_backward(const Program& program,
     demi::backward(scaled, {}, /*retain_graph=*/!is_last, /*create_graph=*/false, inputs);
   }
   // The last loss reached no parameter of the ranks.
-  if (sends)
-    for (std::size_t i = 0; i < parallel.size(); ++i)
-      if (parallel[i]->rounds() == rounds[i]) parallel[i]->reduce();
+  for (std::size_t i = 0; i < parallel.size(); ++i)
+    if (parallel[i]->rounds() == rounds[i]) parallel[i]->reduce();
   times.enter(Phase::other);
   for (at::Tensor& loss : losses) {
     loss = loss.detach();
@@ -489,8 +494,7 @@ StepView Step::Impl::view(const std::vector<NamedInput>& inputs, bool ends_step)
 }
 
 void Step::Impl::begin(const MicroBatch& how) {
-  for (const Optimizer* one : how.of) number_of(*one);
-  for (const Optimizer* one : receivers(how))
+  for (const Optimizer* one : how.of)
     if (taken[number_of(*one)])
       refuse("a batch is for an optimizer that was taken in this step",
              c10::str("optimizer ", number_of(*one)), "one that was not, or a new step",
@@ -521,7 +525,8 @@ void Step::Impl::require_not_taken(std::size_t i) const {
 }
 
 void Step::Impl::count(const MicroBatch& how, bool ends) {
-  for (Optimizer* one : receivers(how)) had_batch[number_of(*one)] = true;
+  for (std::size_t i = 0; i < taken.size(); ++i)
+    had_batch[i] = had_batch[i] || (how.of.empty() ? !taken[i] : is_one_of(how.of, i));
   ++all_batches;
   ++batches_of_turn;
   is_due |= how.of.empty() && ends;
@@ -553,7 +558,7 @@ std::vector<at::Tensor> Step::Impl::batch(const Program& program, const MicroBat
   return losses;
 }
 
-StepResult Step::Impl::take(std::size_t i) {
+StepResult Step::Impl::step_of(std::size_t i) {
   Optimizer& one = *job.optimizers[i];
   if (options.clip_norm > 0 || options.clip_value > 0) {
     timer.enter(Phase::unscale);
@@ -563,8 +568,7 @@ StepResult Step::Impl::take(std::size_t i) {
     if (options.clip_norm > 0) optim::clip_grad_norm_(loop::parameters_of(one), options.clip_norm);
   }
   timer.enter(Phase::step);
-  taken[i] = scaler->step(one);
-  return *taken[i];
+  return scaler->step(one);
 }
 
 // Of a model whose optimizers have all skipped.
@@ -585,13 +589,13 @@ std::vector<StepResult> Step::Impl::finish() {
   const double rate = job.optimizers.front()->param_groups().front().options().get_lr();
   or_drop([&] {
     for (std::size_t i = 0; i < taken.size(); ++i)
-      if (had_batch[i] && !taken[i]) take(i);
+      if (had_batch[i] && !taken[i]) taken[i] = step_of(i);
   });
-  std::vector<StepResult> results;
-  for (const auto& result : taken)
-    if (result) results.push_back(*result);
-  if (job.average) job.average->update(results);
   put_statistics_back();
+  std::vector<StepResult> results;
+  for (auto& result : taken)
+    if (result) results.push_back(std::move(*result));
+  if (job.average) job.average->update(results);
   scaler->update();
   // The step is taken, whatever schedules and observers throw.
   ++steps;
@@ -719,7 +723,8 @@ StepResult Step::take(Optimizer& one) {
     refuse("an optimizer is taken without a batch", c10::str("optimizer ", i),
            "one batch or more since the last step", "call batch() before");
   return step.or_drop([&] {
-    StepResult result = step.take(i);
+    StepResult result = step.step_of(i);
+    step.taken[i] = result;
     step.end_turn(one);
     return result;
   });

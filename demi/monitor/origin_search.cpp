@@ -127,7 +127,8 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
   if (!origin->is_loss_scale()) return say(*origin);
   if (std::exchange(found_loss_scale, true)) return;
   const bool backs_off = view.scaler.options().mode != ScaleMode::kStatic;
-  backs_off ? void(harmless = origin) : say(*origin);
+  const bool waits = backs_off && told.empty();
+  waits ? void(harmless = origin) : say(*origin);
 }
 
 OriginSearch::OriginSearch(Tell tell) : impl_(std::make_unique<Impl>(std::move(tell))) {}

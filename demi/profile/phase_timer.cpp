@@ -34,16 +34,23 @@ void PhaseTimer::pause() {
   if (!running_) return;
   if (synchronise_) synchronize(device_);
   range_.reset();
-  spent_[static_cast<std::size_t>(phase_)] += Clock::now() - since_;
+  since_ = end(Clock::now());
   running_ = false;
 }
 
 void PhaseTimer::enter(Phase phase) {
-  pause();
+  if (running_ && synchronise_) synchronize(device_);
+  range_.reset();
+  since_ = end(Clock::now());
   phase_ = phase;
   range_ = range_of(phase);
-  since_ = Clock::now();
   running_ = true;
+}
+
+// A phase begins where the one before ends: one look at the clock for both.
+PhaseTimer::Clock::time_point PhaseTimer::end(Clock::time_point now) {
+  if (running_) spent_[static_cast<std::size_t>(phase_)] += now - since_;
+  return now;
 }
 
 PhaseTimer::Seconds PhaseTimer::total() const {

@@ -40,6 +40,8 @@ class DEMI_API PhaseTimer {
 
  private:
   using Clock = std::chrono::steady_clock;
+  Clock::time_point end(Clock::time_point now);
+
   c10::Device device_;
   bool synchronise_;
   bool running_ = false;
