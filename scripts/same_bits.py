@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-SYNTHETIC = ["mlp", "loss-scaling", "synthetic-resnet50 --batch-size 2 --image-size 32"]
+SYNTHETIC = ["mlp --in 64 --out 64", "loss-scaling", "synthetic-resnet50 --batch-size 2 --image-size 32"]
 OF_DATA = ["fashion-cnn", "cifar10-cnn", "cifar10-resnet18", "imdb-lstm"]
 PRECISIONS = ["fp32", "bf16", "fp16", "bf16-true"]
 VARIANTS = ["", "--clip-norm 0.5", "--accumulate 2", "--ema 0.9", "--gradient-penalty 0.01", "--monitor 2", "--detect-anomaly",
@@ -30,9 +30,9 @@ def runs(steps, data_dir):
         for precision in PRECISIONS:
             yield f"{recipe} --precision {precision} {small}"
     for variant in VARIANTS[1:]:
-        yield f"mlp --precision fp16 {variant} {small}"
-    yield f"mlp --precision bf16 --ranks 2 {small}"
-    yield f"mlp --precision fp16 --ranks 2 --accumulate 2 {small}"
+        yield f"mlp --in 64 --out 64 --precision fp16 {variant} {small}"
+    yield f"mlp --in 64 --out 64 --precision bf16 --ranks 2 {small}"
+    yield f"mlp --in 64 --out 64 --precision fp16 --ranks 2 --accumulate 2 {small}"
     for recipe in OF_DATA if data_dir else []:
         for precision in PRECISIONS[:3]:
             yield f"{recipe} --data-dir {data_dir} --limit 128 --test-limit 64 --batch-size 16 --precision {precision} {small}"
