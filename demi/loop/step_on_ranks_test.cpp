@@ -1,0 +1,125 @@
+// A step of several ranks: what is sent and when, and that all of them take or skip it.
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <vector>
+
+#include "demi/distributed/distributed_data_parallel.h"
+#include "demi/distributed/ranks_testing.h"
+#include "demi/loop/step.h"
+#include "demi/optim/sgd.h"
+
+namespace demi::loop {
+namespace {
+
+using distributed::DistributedDataParallel;
+using distributed::ProcessGroup;
+using Losses = std::vector<at::Tensor>;
+
+// Weights that are no function of LibTorch's random numbers, which threads share.
+torch::nn::Linear make_linear(int64_t in, int64_t out) {
+  torch::nn::Linear model(in, out);
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& p : model->parameters())
+    p.copy_((at::arange(p.numel(), at::kDouble) * 0.7).sin().view(p.sizes()) * 0.5);
+  return model;
+}
+
+at::Tensor rows(int64_t n, int rank) {
+  return (at::arange(12, at::kDouble) * 0.9 + static_cast<double>(n) + 10.0 * rank)
+      .sin()
+      .view({3, 4})
+      .to(at::kFloat);
+}
+
+void expect_no_error(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST(StepOnRanks, SendsAtTheEndOfATurnAlone) {
+  expect_no_error(testing::on_ranks(2, [](ProcessGroup& group) {
+    auto g = make_linear(4, 4), d = make_linear(4, 1);
+    DistributedDataParallel of_g(*g, group), of_d(*d, group);
+    optim::SGD sgd_g(g->parameters(), optim::SGDOptions(0.1)),
+        sgd_d(d->parameters(), optim::SGDOptions(0.1));
+    GradScaler scaler({.init_scale = 64});
+    Step step({.models = {{"g", g.get()}, {"d", d.get()}},
+               .optimizers = {&sgd_g, &sgd_d},
+               .scaler = &scaler,
+               .parallel = {&of_g, &of_d}},
+              {.accumulate = 2});
+    const auto critic = [&](int64_t n) {
+      step.batch(Step::Losses([&, n] {
+                   const at::Tensor x = rows(n, group.rank());
+                   return Losses{(d->forward(g->forward(x).detach()) - d->forward(x)).mean()};
+                 }),
+                 {.of = {&sgd_d}});
+    };
+    const auto generator = [&](int64_t n) {
+      step.batch(Step::Losses(
+          [&, n] { return Losses{-d->forward(g->forward(rows(n, group.rank()))).mean()}; }));
+    };
+    critic(0);
+    EXPECT_EQ(of_d.rounds(), 0);
+    critic(1);
+    EXPECT_EQ(of_d.rounds(), 1);
+    EXPECT_EQ(of_g.rounds(), 0);
+    step.take(sgd_d);
+    generator(2);
+    EXPECT_EQ(of_g.rounds(), 0);
+    generator(3);
+    EXPECT_TRUE(step.is_due());
+    EXPECT_EQ(of_g.rounds(), 1);
+    EXPECT_EQ(of_d.rounds(), 1);
+    for (const StepResult& result : step.finish()) EXPECT_FALSE(result.skipped());
+    group.require_same("the weights", of_g.checksums() + of_d.checksums());
+  }));
+}
+
+TEST(StepOnRanks, AnInfOnOneSkipsOnAll) {
+  expect_no_error(testing::on_ranks(2, [](ProcessGroup& group) {
+    auto model = make_linear(4, 1);
+    DistributedDataParallel parallel(*model, group);
+    optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));
+    GradScaler scaler({.init_scale = 64});
+    Step step({.models = {model.get()},
+               .optimizers = {&sgd},
+               .scaler = &scaler,
+               .parallel = {&parallel}});
+    for (const bool overflows : {true, false}) {
+      const double factor = overflows && group.rank() == 1 ? 1e30 : 1;
+      step.batch([&] { return model->forward(rows(0, group.rank()) * factor); },
+                 [](const at::Tensor& out) { return out.square().mean(); });
+      EXPECT_EQ(step.finish().front().skipped(), overflows);
+      EXPECT_EQ(scaler.get_scale(), 32);
+    }
+    group.require_same("the weights", parallel.checksums());
+  }));
+}
+
+// The average is over the ranks that have a batch: that of rank 0 alone.
+TEST(StepOnRanks, ARankWithoutABatchTakesTheStepOfTheOthers) {
+  auto alone = make_linear(4, 1);
+  optim::SGD plain(alone->parameters(), optim::SGDOptions(0.1));
+  plain.set_low_precision_grads(true);
+  alone->forward(rows(0, 0)).square().mean().backward();
+  plain.step();
+  expect_no_error(testing::on_ranks(2, [&](ProcessGroup& group) {
+    auto model = make_linear(4, 1);
+    DistributedDataParallel parallel(*model, group, {.uneven_batches = true});
+    optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));
+    Step step({.models = {model.get()}, .optimizers = {&sgd}, .parallel = {&parallel}});
+    if (group.rank() == 0)
+      step.batch([&] { return model->forward(rows(0, 0)); },
+                 [](const at::Tensor& out) { return out.square().mean(); });
+    else
+      step.pass();
+    EXPECT_TRUE(step.is_due());
+    step.finish();
+    EXPECT_TRUE(model->weight.equal(alone->weight)) << model->weight << alone->weight;
+  }));
+}
+
+}  // namespace
+}  // namespace demi::loop
