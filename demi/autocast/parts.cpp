@@ -98,9 +98,10 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self,
                                            layout, device, pin_memory, non_blocking, format));
 }
 
-// A key that every tensor has and at which LibTorch itself has nothing for these two.
+// A key that every tensor has and at which LibTorch itself has nothing for these two. The pointer is
+// kept for checkers of leaks.
 void watch_copies() {
-  static const auto* kernels = [] {
+  [[gnu::used]] static const torch::Library* const kernels = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "aten",
                                        c10::DispatchKey::ADInplaceOrView, __FILE__, __LINE__);
     library->impl("clone", TORCH_FN(clone));

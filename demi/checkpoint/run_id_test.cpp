@@ -270,6 +270,9 @@ TEST_F(RunsOfAFolder, AForkedProcessKeepsNoLock) {
 
 // ulimit -v: what is missing is memory, and no file is damaged.
 TEST_F(RunsOfAFolder, AFileThatNoAddressSpaceHoldsIsNotDamaged) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer takes address space of its own";
+#endif
   Checkpoint large;
   large.model["w"] = at::zeros({16 << 20}, at::kByte);
   const fs::path saved = save(folder_, 1, large);

@@ -231,7 +231,7 @@ std::unique_ptr<addrinfo, FreeAddresses> addresses_of(const StoreAddress& addres
 bool is_listened_to(const addrinfo& address) {
   const int made = ::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0) return false;
-  ::connect(made, address.ai_addr, address.ai_addrlen);
+  static_cast<void>(::connect(made, address.ai_addr, address.ai_addrlen));  // poll says how it ends
   pollfd wait{made, POLLOUT, 0};
   int error = 1;
   socklen_t size = sizeof error;
