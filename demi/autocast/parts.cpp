@@ -98,8 +98,8 @@ at::Tensor to_copy(c10::DispatchKeySet keys, const at::Tensor& self,
                                            layout, device, pin_memory, non_blocking, format));
 }
 
-// A key that every tensor has and at which LibTorch itself has nothing for these two. The pointer is
-// kept for checkers of leaks.
+// A key that every tensor has and at which LibTorch itself has nothing for these two. The pointer
+// is kept for checkers of leaks.
 void watch_copies() {
   [[gnu::used]] static const torch::Library* const kernels = [] {
     auto* library = new torch::Library(torch::Library::IMPL, "aten",
