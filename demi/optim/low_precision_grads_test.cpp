@@ -24,8 +24,11 @@ constexpr StepOptions kNarrow{.low_precision_grads = true};
 
 /// A use in 16 bits whose gradient is `factor` everywhere.
 Tensor use(const Tensor& p, double factor, c10::ScalarType dtype = at::kBFloat16) {
+  weights::enter_region();
   const Tensor low = weights::low_precision(p, dtype);
-  return (low * torch::full_like(low, factor)).sum().to(at::kFloat);
+  const Tensor loss = (low * torch::full_like(low, factor)).sum().to(at::kFloat);
+  weights::leave_region();
+  return loss;
 }
 
 void run_both(const std::function<void(StepOptions)>& test) {

@@ -27,6 +27,7 @@
 #include "demi/train/agreement.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/verdict.h"
+#include "demi/weights/weights.h"
 
 namespace demi::train {
 namespace {
@@ -488,8 +489,14 @@ void Run::take_step() {
   count_window_seconds(unread_.back().record);
 }
 
+// Copies of weights that a region of the caller's would keep until it ends.
+static void drop_copies() {
+  if (weights::mode() == weights::Mode::region) weights::drop();
+}
+
 // It is, whatever schedules and callbacks throw.
 void Run::step_is_taken(const StepView& view) {
+  drop_copies();
   UnreadStep& window = progress_.window;
   window.record.epoch = view.epoch;
   window.record.step = view.step;
@@ -638,8 +645,13 @@ void Run::validate() {
   for (const Watcher& one : setup_.watchers)
     if (one.callback) one.callback->on_evaluate_begin(progress_.epoch.epoch);
   std::optional<EMA::InPlace> averages;  // the weights come back also where evaluation throws
-  if (setup_.average) averages.emplace(*setup_.average);
+  if (setup_.average) {
+    averages.emplace(*setup_.average);
+    drop_copies();
+  }
   Evaluation evaluation = evaluate(setup_.network, *validation_, evaluate_options(setup_));
+  averages.reset();
+  drop_copies();
   progress_.history.stopped = evaluation.stopped;
   if (!evaluation.stopped) progress_.epoch.validation = std::move(evaluation);
 }
