@@ -599,7 +599,7 @@ std::vector<StepResult> Step::Impl::finish() {
   scaler->update();
   // The step is taken, whatever schedules and observers throw.
   ++steps;
-  if (records()) record(results, rate);
+  if (records() && loss_sum.defined()) record(results, rate);  // watched since before its batches
   forget();
   timer.enter(Phase::other);
   for (optim::lr::Scheduler* schedule : job.schedules) schedule->step();
