@@ -458,6 +458,21 @@ TEST(Step, IsWatched) {
   EXPECT_GE(seen->records[1].seconds, 0);
 }
 
+// Of the step that has begun nothing was recorded: it is the next one that is read.
+TEST(Step, IsWatchedFromTheMiddleOfAStep) {
+  Loop loop;
+  Step step(loop.job(), {.read_every = 1});
+  loop.batch(step, 0);
+  const auto seen = std::make_shared<Seen>();
+  step.watch(seen);
+  step.finish();
+  EXPECT_TRUE(seen->records.empty());
+  loop.batch(step, 1);
+  step.finish();
+  ASSERT_EQ(seen->records.size(), 1U);
+  EXPECT_EQ(seen->records[0].step, 2);
+}
+
 // Scaled and in 16 bits in .grad, and neither in what an observer asks for.
 TEST(Step, GivesObserversTrueGradients) {
   Loop loop, plain;
