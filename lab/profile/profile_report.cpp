@@ -131,7 +131,7 @@ report::Table phase_table(const Profile& p) {
 // An op in one run, its dtypes together. Casts are an op of their own.
 struct OpRow {
   double ms = 0, calls = 0;
-  std::vector<std::string> dtypes;
+  std::set<std::string> dtypes;  // by name: by time they would change places from run to run
 };
 
 std::string row_name(const OpUse& use) {
@@ -149,8 +149,7 @@ OpRows rows_of(const Profile& p) {
       auto& row = rows.try_emplace(row_name(use), p.runs.size()).first->second[run];
       row.ms += use.ms;
       row.calls += use.calls;
-      const bool is_known = std::ranges::find(row.dtypes, use.dtype) != row.dtypes.end();
-      if (!use.dtype.empty() && !is_known && use.ms > 0) row.dtypes.push_back(use.dtype);
+      if (!use.dtype.empty() && use.ms > 0) row.dtypes.insert(use.dtype);
     }
   return rows;
 }
@@ -168,7 +167,7 @@ std::vector<std::string> in_order(const OpRows& rows) {
   return names;
 }
 
-std::string joined(const std::vector<std::string>& words) {
+std::string joined(const std::set<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
   return text;

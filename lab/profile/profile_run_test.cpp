@@ -233,7 +233,7 @@ TEST(ProfileReport, TheSameOpsSideBySide) {
   EXPECT_EQ((*row)[2], "3");
   EXPECT_EQ((*row)[3], "fp32");
   EXPECT_EQ((*row)[5], std::to_string(3 * addmms_of_a_product()));
-  EXPECT_EQ((*row)[6], bf16_runs_through_fp32() ? "fp32, bf16" : "bf16");
+  EXPECT_EQ((*row)[6], bf16_runs_through_fp32() ? "bf16, fp32" : "bf16");
 }
 
 TEST(ProfileReport, JsonHasAllOps) {
