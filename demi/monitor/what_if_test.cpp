@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string>
@@ -196,6 +197,20 @@ TEST(WhatIf, BatchesOfAWindowCountTogether) {
   EXPECT_EQ(elements(two, TensorPlace::output), elements(one, TensorPlace::output));
   EXPECT_EQ(2 * elements(two, TensorPlace::weight_gradient),
             elements(one, TensorPlace::weight_gradient));
+}
+
+// The loss of the third of six batches is infinite in FP32, which no format cures.
+TEST(WhatIf, ARunThatDivergesByItselfHasNoCures) {
+  at::Tensor targets = input_rows().sum(1, true);
+  targets[9] = std::numeric_limits<float>::infinity();
+  const Rows rows{input_rows(), targets, 4};
+  const WhatIfResult result = ask(Plain(1e6), rows), sound = ask(Plain(1e6), training_rows());
+  EXPECT_EQ(result.diverged, 3);
+  EXPECT_EQ(result.batches, 2);
+  EXPECT_EQ(result.last_step, 2);
+  EXPECT_THAT(result.cures, IsEmpty());
+  EXPECT_FALSE(sound.diverged);
+  EXPECT_FALSE(sound.cures.empty()) << "its outputs leave the range of fp16";
 }
 
 TEST(WhatIf, TheRunTrainsAsWithoutIt) {
