@@ -477,6 +477,50 @@ TEST(DistributedDataParallel, PlansAnewWhereADtypeHasChanged) {
   EXPECT_THAT(planned, Each(std::vector<bool>{true, false, true, false, true, false}));
 }
 
+TEST(DistributedDataParallel, ALayerThatWasFrozenIsAveragedFromThenOn) {
+  ByRank<Gradients> frozen(2), thawed(2);
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    Net model;
+    fill(model);
+    for (auto& p : model.in->parameters()) p.set_requires_grad(false);
+    const DistributedDataParallel parallel(model, group);
+    const auto backward = [&] {
+      model.zero_grad();
+      loss_of(model.forward(numbers(4, 12, group.rank())), numbers(4, 5, 2)).backward();
+      return gradients_of(model);
+    };
+    frozen[group.rank()] = backward();
+    for (auto& p : model.in->parameters()) p.set_requires_grad(true);
+    backward();  // the plan was made without them
+    thawed[group.rank()] = backward();
+  });
+  ASSERT_THAT(errors, Each(IsEmpty()));
+  // The mean of the ranks' losses is that of all rows, of which each rank has as many.
+  const Gradients expected = reference(torch::cat({numbers(4, 12, 0), numbers(4, 12, 1)}),
+                                       torch::cat({numbers(4, 5, 2), numbers(4, 5, 2)}));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_FALSE(frozen[rank].contains("in.weight"));
+    expect_same_bits(thawed[rank], thawed[0]);
+    for (const auto& [name, gradient] : expected)
+      EXPECT_TRUE(torch::allclose(thawed[rank].at(name), gradient, 1e-5, 1e-7)) << name;
+  }
+}
+
+// Weights of the losses, say: they become rank 0's, and their gradients are averaged.
+TEST(DistributedDataParallel, ParametersOutsideTheModel) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    Net model;
+    fill(model);
+    const auto weights = torch::full({3}, 1. + group.rank(), torch::kFloat).requires_grad_();
+    const DistributedDataParallel parallel(model, group, {}, {weights});
+    EXPECT_TRUE(torch::equal(weights, torch::ones({3})));
+    const auto loss = loss_of(model.forward(numbers(4, 12, 1)), numbers(4, 5, 2));
+    (loss + (weights * (2. * group.rank())).sum()).backward();
+    EXPECT_TRUE(torch::equal(weights.grad(), torch::ones({3}))) << "the mean of 0 and 2";
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
 TEST(DistributedDataParallel, BuffersBecomeRankZeros) {
   std::vector<torch::Tensor> mean(3), expected(3);
   const auto errors = on_ranks(3, [&](ProcessGroup& group) {
