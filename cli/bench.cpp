@@ -11,8 +11,8 @@ nlohmann::ordered_json timing_json(const bench::RecipeTiming& timing) {
           {"speedup", timing.speedup}};
 }
 
-std::string where_of(const train::Machine& machine) {
-  return "On " + train::describe(machine) + ".";
+std::string where_of(const recipes::Machine& machine) {
+  return "On " + recipes::describe(machine) + ".";
 }
 
 void show_measurement(const Output& output, report::Table table, nlohmann::ordered_json json,

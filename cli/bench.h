@@ -15,7 +15,7 @@ namespace demi::cli {
 nlohmann::ordered_json timing_json(const bench::RecipeTiming& timing);
 
 /// "On PROCESSOR (...), LibTorch ..., demi ...."
-std::string where_of(const train::Machine& machine);
+std::string where_of(const recipes::Machine& machine);
 
 /// Prints the measurement, with `again`, the line that repeats it, as last note and last JSON
 /// field.

@@ -75,7 +75,7 @@ report::Table autocast_table(const AutocastArguments& a, const bench::AutocastRe
       fmt::format("The policy fp32_reductions takes {:.2f} ms on one attention block, the default "
                   "{:.2f} ms; their errors to FP64 are {:.2e} and {:.2e}.",
                   fp32.policy_ms, fp32.default_ms, fp32.policy_error, fp32.default_error),
-      where_of(train::machine(c10::kCPU))};
+      where_of(recipes::machine(c10::kCPU))};
   return table;
 }
 

@@ -64,7 +64,7 @@ nlohmann::ordered_json matmul_json(const MatmulArguments& a,
   json["peak_tflops"] = result.peak_tflops;
   json["copy_gb_per_s"] = result.copy_gb_per_s;
   json["iterations"] = a.bench.iterations;
-  json["machine"] = train::json_of(result.machine);
+  json["machine"] = recipes::json_of(result.machine);
   return json;
 }
 
@@ -74,7 +74,7 @@ std::string way_of(const bench::ProductKind& kind) {
 }
 
 report::Table matmul_table(const MatmulArguments& a, const bench::MatmulBenchResult& result) {
-  report::Table table{.title = "products of square matrices: " + train::title(result.machine)};
+  report::Table table{.title = "products of square matrices: " + recipes::title(result.machine)};
   table.columns = {{.name = "size"},
                    {.name = "dtype", .align = report::Align::kLeft},
                    {.name = "product", .align = report::Align::kLeft},
@@ -126,7 +126,7 @@ report::Chart matmul_chart(const bench::MatmulBenchResult& result) {
 void write_html(const MatmulArguments& a, const report::Table& table,
                 const bench::MatmulBenchResult& result) {
   const report::Page page{.title = "demi bench matmul",
-                          .subtitle = train::describe(result.machine),
+                          .subtitle = recipes::describe(result.machine),
                           .sections = {{"Rates", {matmul_chart(result)}},
                                        {"Figures", {table}},
                                        {"Again", {report::Code{matmul_again(a)}}}}};
@@ -142,7 +142,7 @@ void bench_squares(const MatmulArguments& a) {
 }
 
 nlohmann::ordered_json layers_json(const std::vector<bench::LayerProductsRow>& rows,
-                                   const train::Machine& machine) {
+                                   const recipes::Machine& machine) {
   nlohmann::ordered_json json;
   json["layers"] = nlohmann::ordered_json::array();
   for (const bench::LayerProductsRow& row : rows)
@@ -154,13 +154,13 @@ nlohmann::ordered_json layers_json(const std::vector<bench::LayerProductsRow>& r
                               {"speedup", row.speedup()},
                               {"libtorch_over_demi", row.libtorch_over_demi()},
                               {"error", row.error}});
-  json["machine"] = train::json_of(machine);
+  json["machine"] = recipes::json_of(machine);
   return json;
 }
 
 report::Table layers_table(const MatmulArguments& a,
                            const std::vector<bench::LayerProductsRow>& rows,
-                           const train::Machine& machine) {
+                           const recipes::Machine& machine) {
   report::Table table{.title = "layers in a region, forward and backward"};
   table.columns = {{.name = "layer", .align = report::Align::kLeft},
                    {.name = "dtype", .align = report::Align::kLeft},
@@ -192,7 +192,7 @@ void bench_layers(MatmulArguments& a) {
   if (a.layer != "all") a.layers.only = a.layer;
   if (!a.bench.dtypes.empty()) a.layers.dtypes = a.bench.dtypes;
   const std::vector<bench::LayerProductsRow> rows = bench::bench_layer_products(a.layers);
-  const train::Machine machine = train::machine(device);
+  const recipes::Machine machine = recipes::machine(device);
   show_measurement(a.output, layers_table(a, rows, machine), layers_json(rows, machine),
                    matmul_again(a));
 }

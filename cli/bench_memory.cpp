@@ -28,12 +28,12 @@ struct MemoryArguments {
 };
 
 // A recipe, or the first one that trains the model of that name.
-const train::Recipe& recipe_or_model(const std::string& name) {
-  const auto all = train::recipes();
-  if (std::ranges::find(all, name, &train::Recipe::name) == all.end())
-    for (const train::Recipe& recipe : all)
+const recipes::Recipe& recipe_or_model(const std::string& name) {
+  const auto all = recipes::recipes();
+  if (std::ranges::find(all, name, &recipes::Recipe::name) == all.end())
+    for (const recipes::Recipe& recipe : all)
       if (recipe.config.model == name) return recipe;
-  return train::find_recipe(name);
+  return recipes::find_recipe(name);
 }
 
 std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResult& result) {
@@ -78,7 +78,7 @@ nlohmann::ordered_json memory_json(const MemoryArguments& a,
                             {"peak", kinds_json(row.peak)},
                             {"predicted", kinds_json(row.predicted)},
                             {"current", kinds_json(row.current)}});
-  json["machine"] = train::json_of(result.machine);
+  json["machine"] = recipes::json_of(result.machine);
   return json;
 }
 
@@ -140,7 +140,7 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
 
 void bench_memory(MemoryArguments& a) {
   a.bench.config = recipe_or_model(a.model).config;
-  if (!a.optimizer.empty()) train::set(a.bench.config, "optimizer", a.optimizer, "--optimizer");
+  if (!a.optimizer.empty()) recipes::set(a.bench.config, "optimizer", a.optimizer, "--optimizer");
   if (!a.accumulate.empty()) {
     if (a.bench.forward)
       throw UsageError({.where = "--accumulate",
@@ -148,9 +148,9 @@ void bench_memory(MemoryArguments& a) {
                         .seen = "--forward",
                         .accepted = "one of the two",
                         .advice = "leave --forward out to measure training steps"});
-    train::set(a.bench.config, "accumulate", a.accumulate, "--accumulate");
+    recipes::set(a.bench.config, "accumulate", a.accumulate, "--accumulate");
   }
-  if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
+  if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
   const bench::MemoryBenchResult result = bench::bench_memory(a.bench, pick_device(a.device));
   show_measurement(a.output, memory_table(a, result), memory_json(a, result),
                    memory_again(a, result));

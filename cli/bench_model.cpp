@@ -51,7 +51,7 @@ nlohmann::ordered_json model_json(const ModelArguments& a, const bench::ModelBen
   json["warmup"] = a.bench.warmup;
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
-  json["machine"] = train::json_of(result.rows.front().result.machine);
+  json["machine"] = recipes::json_of(result.rows.front().result.machine);
   return json;
 }
 
@@ -84,7 +84,7 @@ report::Table model_table(const ModelArguments& a, const bench::ModelBenchResult
 }
 
 void bench_model(ModelArguments& a) {
-  if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
+  if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
   const c10::Device device = pick_device(a.device);
   note_slow_precisions(a.bench.runs, device);
   const bench::ModelBenchResult result = bench::bench_model(a.bench, device);

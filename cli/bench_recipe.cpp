@@ -50,7 +50,7 @@ nlohmann::ordered_json recipe_json(const RecipeArguments& a,
   json["warmup"] = a.bench.warmup;
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
-  json["machine"] = train::json_of(result.machine);
+  json["machine"] = recipes::json_of(result.machine);
   return json;
 }
 
@@ -78,10 +78,10 @@ report::Table recipe_table(const RecipeArguments& a, const bench::RecipeBenchRes
 }
 
 void bench_recipe(RecipeArguments& a) {
-  a.bench.config = a.settings.resolve(train::find_recipe(a.recipe).config);
-  if (!a.runs.empty()) a.bench.runs = train::parse_runs(a.runs);
+  a.bench.config = a.settings.resolve(recipes::find_recipe(a.recipe).config);
+  if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
   const c10::Device device = pick_device(a.bench.config.device);
-  train::backends_of(a.bench.config).set();
+  recipes::backends_of(a.bench.config).set();
   note_slow_precisions(a.bench.runs, device);
   const bench::RecipeBenchResult result = bench::bench_recipe(a.bench, device);
   show_measurement(a.output, recipe_table(a, result), recipe_json(a, result), recipe_again(a));

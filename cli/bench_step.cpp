@@ -88,7 +88,7 @@ report::Table step_table(const bench::StepBenchResult& r, int rounds) {
 void bench_step(const StepArguments& a) {
   const bench::StepBenchResult result = bench::bench_step(a.bench);
   report::Table table = step_table(result, a.bench.rounds);
-  table.notes.push_back(where_of(train::machine(pick_device(a.bench.device))));
+  table.notes.push_back(where_of(recipes::machine(pick_device(a.bench.device))));
   show_measurement(a.output, std::move(table), step_json(result), step_again(a.bench));
 }
 

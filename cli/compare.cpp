@@ -81,9 +81,9 @@ std::string own_options(const CompareArguments& a) {
 }
 
 // The words of the AMP recipe.
-std::string totals(const train::Comparison& c) {
+std::string totals(const recipes::Comparison& c) {
   std::string text;
-  for (const train::RunResult& run : c.runs)
+  for (const recipes::RunResult& run : c.runs)
     text += fmt::format(
         "{}\nTotal execution time = {:.3f} sec\nMax memory used by tensors = {} bytes\n",
         run.spec.label, run.seconds, run.peak_bytes + run.data_bytes);
@@ -91,17 +91,17 @@ std::string totals(const train::Comparison& c) {
 }
 
 // Figures that others published, with this comparison beside them if it can be.
-report::Table published_table(const train::Comparison& result) {
-  return train::published_beside(result).value_or(train::published_of(result.recipe).table);
+report::Table published_table(const recipes::Comparison& result) {
+  return recipes::published_beside(result).value_or(recipes::published_of(result.recipe).table);
 }
 
-void show(const train::Comparison& result, const CompareArguments& a) {
-  if (!a.output.is_json() && train::find_recipe(result.recipe).prints_totals)
+void show(const recipes::Comparison& result, const CompareArguments& a) {
+  if (!a.output.is_json() && recipes::find_recipe(result.recipe).prints_totals)
     Output::print_lines(totals(result));
-  std::vector<report::Table> tables{train::to_table(result)};
+  std::vector<report::Table> tables{recipes::to_table(result)};
   if (a.published) tables.push_back(published_table(result));
-  for (report::Table& table : train::what_if_tables(result)) tables.push_back(std::move(table));
-  a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(result)));
+  for (report::Table& table : recipes::what_if_tables(result)) tables.push_back(std::move(table));
+  a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(result)));
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -111,31 +111,31 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 // Those named, as an option or in a comparison's file.
-std::vector<train::RunSpec> named_runs(const CompareArguments& a) {
-  if (!a.runs.empty()) return train::parse_runs(a.runs);
-  const train::RunsOfFile of_file = a.settings.runs_of_file();
-  return of_file.is_comparison && !of_file.runs.empty() ? train::parse_runs(joined(of_file.runs))
-                                                        : std::vector<train::RunSpec>();
+std::vector<recipes::RunSpec> named_runs(const CompareArguments& a) {
+  if (!a.runs.empty()) return recipes::parse_runs(a.runs);
+  const recipes::RunsOfFile of_file = a.settings.runs_of_file();
+  return of_file.is_comparison && !of_file.runs.empty() ? recipes::parse_runs(joined(of_file.runs))
+                                                        : std::vector<recipes::RunSpec>();
 }
 
-std::vector<std::string> labels_of(const std::vector<train::RunSpec>& runs) {
+std::vector<std::string> labels_of(const std::vector<recipes::RunSpec>& runs) {
   std::vector<std::string> labels;
-  for (const train::RunSpec& run : runs) labels.push_back(run.label);
+  for (const recipes::RunSpec& run : runs) labels.push_back(run.label);
   return labels;
 }
 
 // Those named, those of the recipe, or those of the comparison that goes on, which must be the
 // same.
-std::vector<train::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
+std::vector<recipes::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
   if (!start.record) {
-    const std::vector<train::RunSpec> named = named_runs(a);
-    const std::string& of_recipe = train::find_recipe(start.recipe).runs;
-    return named.empty() && !of_recipe.empty() ? train::parse_runs(of_recipe) : named;
+    const std::vector<recipes::RunSpec> named = named_runs(a);
+    const std::string& of_recipe = recipes::find_recipe(start.recipe).runs;
+    return named.empty() && !of_recipe.empty() ? recipes::parse_runs(of_recipe) : named;
   }
   const std::string begun = joined(start.record->runs);
-  std::vector<train::RunSpec> runs = train::parse_runs(begun);
+  std::vector<recipes::RunSpec> runs = recipes::parse_runs(begun);
   if (a.runs.empty()) return runs;
-  if (labels_of(train::parse_runs(a.runs)) != labels_of(runs))
+  if (labels_of(recipes::parse_runs(a.runs)) != labels_of(runs))
     throw UsageError({.where = "--runs",
                       .what = "other runs than those of " + start.folder.string(),
                       .seen = a.runs,
@@ -160,12 +160,12 @@ void say_what_is_next(const fs::path& folder) {
                   (folder / "report.html").string(), program, program));
 }
 
-train::Comparison compare_one(const CompareArguments& a, Start start) {
-  const std::vector<train::RunSpec> runs = runs_of(a, start);
+recipes::Comparison compare_one(const CompareArguments& a, Start start) {
+  const std::vector<recipes::RunSpec> runs = runs_of(a, start);
   const int64_t begun_with =
       start.record ? start.record->turn_steps : a.settings.runs_of_file().turn_steps;
   RunSession session(std::move(start));
-  train::Comparison result =
+  recipes::Comparison result =
       session.compare(runs, /*alone=*/false, a.turn_steps > 0 ? a.turn_steps : begun_with);
   if (a.sweep.empty()) show(result, a);
   session.finish(result);
@@ -182,18 +182,19 @@ void compare_layers(const CompareArguments& a, const Start& start) {
         {.where = "--layers",
          .what = "no run is trained that could go on, be swept, take turns or have ranks",
          .advice = "leave out --resume, --sweep, --published, --interleave and --ranks"});
-  std::vector<train::RunSpec> runs = runs_of(a, start);
+  std::vector<recipes::RunSpec> runs = runs_of(a, start);
   RunSession session(start);
-  if (runs.empty()) runs = train::default_runs(session.device());
-  const train::LayerReport report = session.compare_layers(std::move(runs), std::stoll(a.layers));
-  a.output.show(train::to_tables(report), nlohmann::ordered_json::parse(train::to_json(report)));
+  if (runs.empty()) runs = recipes::default_runs(session.device());
+  const recipes::LayerReport report = session.compare_layers(std::move(runs), std::stoll(a.layers));
+  a.output.show(recipes::to_tables(report),
+                nlohmann::ordered_json::parse(recipes::to_json(report)));
   session.finish(report);
 }
 
 void show_published(const Output& output) {
   std::vector<report::Table> tables;
-  for (const train::Published& one : train::published()) tables.push_back(one.table);
-  output.show(tables, nlohmann::ordered_json::parse(train::to_json(train::published())));
+  for (const recipes::Published& one : recipes::published()) tables.push_back(one.table);
+  output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(recipes::published())));
 }
 
 void compare_each(const CompareArguments& a, const Start& start) {
@@ -202,19 +203,19 @@ void compare_each(const CompareArguments& a, const Start& start) {
                       .what = "a sweep makes a comparison for each value, and one goes on",
                       .seen = a.sweep,
                       .advice = "leave out --sweep, or --resume"});
-  const train::Sweep sweep = train::parse_sweep(a.sweep, start.config);
-  std::vector<train::Comparison> results;
+  const recipes::Sweep sweep = recipes::parse_sweep(a.sweep, start.config);
+  std::vector<recipes::Comparison> results;
   for (const std::string& value : sweep.values) {
     Start one = start;
-    train::set(one.config, sweep.setting, value, "--sweep");
-    for (const train::Setting& setting : train::settings())
+    recipes::set(one.config, sweep.setting, value, "--sweep");
+    for (const recipes::Setting& setting : recipes::settings())
       if (setting.name == sweep.setting) one.line += option_text(setting, setting.get(one.config));
     results.push_back(compare_one(a, std::move(one)));
   }
-  std::vector<report::Table> tables{train::to_table(sweep, results)};
-  if (a.published) tables.push_back(train::published_of(start.recipe).table);
-  a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(sweep, results)));
-  for (const train::Comparison& result : results) require_success("compare", result);
+  std::vector<report::Table> tables{recipes::to_table(sweep, results)};
+  if (a.published) tables.push_back(recipes::published_of(start.recipe).table);
+  a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(sweep, results)));
+  for (const recipes::Comparison& result : results) require_success("compare", result);
 }
 
 void compare_all(const CompareArguments& a) {
@@ -229,7 +230,7 @@ void compare_all(const CompareArguments& a) {
                          a.settings);
   if (!a.layers.empty()) return compare_layers(a, start);
   if (run_as_ranks(start.command, start.config)) return;
-  if (a.published) train::published_of(start.recipe);  // refused before anything is trained
+  if (a.published) recipes::published_of(start.recipe);  // refused before anything is trained
   if (!a.sweep.empty()) return compare_each(a, start);
   require_success("compare", compare_one(a, std::move(start)));
 }

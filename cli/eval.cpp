@@ -18,12 +18,12 @@ struct EvalArguments {
   Output output;
 };
 
-nlohmann::ordered_json eval_json(const train::SavedResult& result, const std::string& file) {
+nlohmann::ordered_json eval_json(const recipes::SavedResult& result, const std::string& file) {
   nlohmann::ordered_json json{{"file", file}, {"trained_in", result.trained_in}};
   json["note"] =
       result.note.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.note);
   json["runs"] = nlohmann::ordered_json::array();
-  for (const train::SavedRun& run : result.runs) {
+  for (const recipes::SavedRun& run : result.runs) {
     nlohmann::ordered_json row{{"precision", run.precision}, {"test_loss", run.evaluation.loss}};
     row["test_accuracy"] = run.evaluation.accuracy
                                ? nlohmann::ordered_json(*run.evaluation.accuracy)
@@ -38,7 +38,7 @@ nlohmann::ordered_json eval_json(const train::SavedResult& result, const std::st
   return json;
 }
 
-report::Table eval_table(const train::SavedResult& result, const std::string& file) {
+report::Table eval_table(const recipes::SavedResult& result, const std::string& file) {
   report::Table table{.title = file};
   table.columns = {{.name = "precision", .align = report::Align::kLeft},
                    {.name = "test loss"},
@@ -49,7 +49,7 @@ report::Table eval_table(const train::SavedResult& result, const std::string& fi
   if (has_top_k)
     table.columns.insert(table.columns.begin() + 3,
                          {.name = fmt::format("top-{} accuracy", result.top_k)});
-  for (const train::SavedRun& run : result.runs) {
+  for (const recipes::SavedRun& run : result.runs) {
     table.rows.push_back(
         {run.precision, report::format_fixed(run.evaluation.loss, 4),
          run.evaluation.accuracy ? report::format_percent(*run.evaluation.accuracy) : "",
@@ -67,11 +67,11 @@ report::Table eval_table(const train::SavedResult& result, const std::string& fi
 }
 
 void evaluate(const EvalArguments& a) {
-  const train::SavedResult result = train::evaluate_saved(a.file, {.precisions = a.precisions,
-                                                                   .device = a.device,
-                                                                   .data_dir = a.data_dir,
-                                                                   .limit = a.limit,
-                                                                   .top_k = a.top_k});
+  const recipes::SavedResult result = recipes::evaluate_saved(a.file, {.precisions = a.precisions,
+                                                                       .device = a.device,
+                                                                       .data_dir = a.data_dir,
+                                                                       .limit = a.limit,
+                                                                       .top_k = a.top_k});
   a.output.show({eval_table(result, a.file)}, eval_json(result, a.file));
 }
 

@@ -28,7 +28,7 @@ std::vector<fs::path> checkpoint_folders(const fs::path& folder) {
 
 void say_how_to_go_on(const std::string& command, const fs::path& run_folder,
                       std::string_view when) {
-  const auto folders = checkpoint_folders(run_folder / train::kCheckpoints);
+  const auto folders = checkpoint_folders(run_folder / recipes::kCheckpoints);
   if (folders.empty()) return;
   for (const fs::path& folder : folders) {
     try {

@@ -84,7 +84,7 @@ std::string by_meaning(const CLI::App& command, const std::string& word) {
     if (word == meant.word && has(meant.option.empty() ? meant.text : meant.option))
       return std::string(meant.text);
   if (!word.starts_with("--")) return "";
-  const std::string setting = "--" + train::setting_meant(word.substr(2));
+  const std::string setting = "--" + recipes::setting_meant(word.substr(2));
   return has(setting) ? setting : "";
 }
 

@@ -17,8 +17,8 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/tensor/device.h"
-#include "lab/profile/profile_report.h"
-#include "lab/profile/profile_run.h"
+#include "lab/profiler/profile_report.h"
+#include "lab/profiler/profile_run.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
@@ -42,9 +42,9 @@ struct ProfileArguments {
   Output output;
 };
 
-std::vector<train::RunSpec> profiled_runs(const ProfileArguments& a, c10::Device device) {
-  if (!a.precisions.empty()) return train::parse_runs(a.precisions);
-  return train::parse_runs("fp32," + std::string(train::mixed_precision_of(device.type()).name));
+std::vector<recipes::RunSpec> profiled_runs(const ProfileArguments& a, c10::Device device) {
+  if (!a.precisions.empty()) return recipes::parse_runs(a.precisions);
+  return recipes::parse_runs("fp32," + std::string(train::mixed_precision_of(device.type()).name));
 }
 
 std::optional<profiler::Ranges::Kind> ranges_of(const std::string& name) {
@@ -84,31 +84,31 @@ fs::path folder_of(const ProfileArguments& a) {
 void profile(const ProfileArguments& a) {
   profiler::ProfileOptions options{.warmup = a.warmup, .steps = a.steps};
   options.ranges = ranges_of(a.ranges);
-  options.config = a.settings.resolve(train::find_recipe(a.recipe).config);
+  options.config = a.settings.resolve(recipes::find_recipe(a.recipe).config);
   if (options.config.batch_size == "auto")
     throw UsageError({.where = "--batch-size",
                       .what = "the batch size must be the same for all precisions",
                       .seen = "auto",
                       .advice = "name one: --batch-size 512"});
   options.device = pick_device(options.config.device);
-  const std::vector<train::RunSpec> runs = profiled_runs(a, options.device);
-  train::backends_of(options.config).set();
+  const std::vector<recipes::RunSpec> runs = profiled_runs(a, options.device);
+  recipes::backends_of(options.config).set();
   note_slow_precisions(runs, options.device);
-  const train::Workload workload = train::load_workload(options.config, options.device);
+  const recipes::Workload workload = recipes::load_workload(options.config, options.device);
   const fs::path folder = folder_of(a);
   profiler::Profile result{.recipe = a.recipe,
                            .config = options.config,
-                           .machine = train::machine(options.device),
+                           .machine = recipes::machine(options.device),
                            .steps = a.steps};
-  for (const train::RunSpec& run : runs) {
-    options.trace = folder / ("trace-" + train::file_name(run.label) + ".json");
+  for (const recipes::RunSpec& run : runs) {
+    options.trace = folder / ("trace-" + recipes::file_name(run.label) + ".json");
     result.runs.push_back(profiler::profile_run(options, run, workload));
   }
   const std::string json = profiler::to_json(result);
   write_atomically(folder / "report.html",
                    report::to_html(profiler::to_page(result, profile_again(a))),
                    report::kOtherRunsFolder);
-  write_atomically(folder / train::kResultFile, json, report::kOtherRunsFolder);
+  write_atomically(folder / recipes::kResultFile, json, report::kOtherRunsFolder);
   a.output.show(profiler::to_tables(result), nlohmann::ordered_json::parse(json));
   std::cerr << "report: " << (folder / "report.html").string() << "\n";
   for (const profiler::RunProfile& run : result.runs)

@@ -53,11 +53,11 @@ RunSession::RunSession(Start start)
       config_(start_.config),
       device_(device_of_this_rank(config_)),
       group_((require_collectives(), meet_ranks(start_.command, start_.recipe, config_))),
-      progress_(std::make_shared<train::ShowProgress>(
+      progress_(std::make_shared<recipes::ShowProgress>(
           is_first() ? std::cerr : nowhere(), report::Terminal::of(STDERR_FILENO), device_)) {
   if (!start_.folder.empty() && is_first()) lock_.emplace(start_.folder);
   profile::count_cpu_memory();
-  backends_.emplace(train::backends_of(config_));
+  backends_.emplace(recipes::backends_of(config_));
   resolve_config();
   load_data();
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
@@ -84,8 +84,8 @@ void RunSession::resolve_config() {
 }
 
 void RunSession::load_data() {
-  const train::RankPart part{.rank = group_ ? group_->rank() : 0, .ranks = config_.ranks};
-  const train::WorkloadMaker workload_of = train::read_data(config_, device_, part);
+  const recipes::RankPart part{.rank = group_ ? group_->rank() : 0, .ranks = config_.ranks};
+  const recipes::WorkloadMaker workload_of = recipes::read_data(config_, device_, part);
   if (config_.batch_size == "auto") find_batch_size(workload_of);
   workload_ = workload_of(config_);
   progress_->set_items(workload_.items);
@@ -108,21 +108,21 @@ void RunSession::say_what_is_left_out() const {
                   left_out == 1 ? "another one each time" : "others each time", config_.ranks));
 }
 
-void RunSession::find_batch_size(const train::WorkloadMaker& workload_of) {
-  train::Config provisional = config_;
+void RunSession::find_batch_size(const recipes::WorkloadMaker& workload_of) {
+  recipes::Config provisional = config_;
   provisional.batch_size = "32";
-  const train::Workload workload = workload_of(provisional);
-  const auto say_trial = [](const train::BatchTrial& one) {
+  const recipes::Workload workload = workload_of(provisional);
+  const auto say_trial = [](const recipes::BatchTrial& one) {
     const std::string room = report::format_bytes(one.room_bytes);
     note(std::isfinite(one.needed_bytes)
              ? fmt::format("batch size {}: a run takes {} of {}", one.size,
                            report::format_bytes(one.needed_bytes), room)
              : fmt::format("batch size {}: more than {}", one.size, room));
   };
-  const int64_t size = train::find_batch_size(provisional, train::run_of(provisional), workload,
-                                              device_, {.free_bytes = 0, .tried = say_trial});
+  const int64_t size = recipes::find_batch_size(provisional, recipes::run_of(provisional), workload,
+                                                device_, {.free_bytes = 0, .tried = say_trial});
   config_.batch_size = std::to_string(size);
-  train::check(config_);
+  recipes::check(config_);
   note("batch size " + config_.batch_size +
        " is predicted to fit in 80 % of the free memory, the rest of the run counted");
 }
@@ -145,15 +145,15 @@ void RunSession::remove_unused_folder() {
   }
   std::error_code none;
   const bool has_lines = fs::file_size(folder_->file("metrics.jsonl"), none) > 0 && !none;
-  if (has_lines || !checkpoint_folders(folder_->file(train::kCheckpoints)).empty()) return;
+  if (has_lines || !checkpoint_folders(folder_->file(recipes::kCheckpoints)).empty()) return;
   fs::remove_all(folder_->path(), none);
 }
 
-train::Comparison RunSession::train(const train::CompareOptions& options) {
+recipes::Comparison RunSession::train(const recipes::CompareOptions& options) {
   noting_.emplace();
-  train::Comparison result;
+  recipes::Comparison result;
   try {
-    result = train::compare(options, workload_);
+    result = recipes::compare(options, workload_);
   } catch (const DataError&) {
     say_how_to_go_on(" once what is damaged is mended");  // else it ends there again
     throw;
@@ -164,10 +164,10 @@ train::Comparison RunSession::train(const train::CompareOptions& options) {
   progress_->clear();
   if (!start_.folder.empty() && files_) {
     files_->flush();
-    train::add_earlier_health(result, folder_->file("metrics.jsonl"));
+    recipes::add_earlier_health(result, folder_->file("metrics.jsonl"));
   }
   // A run that a signal stopped before its first step has no results.
-  std::erase_if(result.runs, [](const train::RunResult& run) {
+  std::erase_if(result.runs, [](const recipes::RunResult& run) {
     return run.history.stopped && run.history.steps.empty();
   });
   if (result.runs.empty()) throw Exit{kStoppedBySignal + ending_signal()};
@@ -175,22 +175,23 @@ train::Comparison RunSession::train(const train::CompareOptions& options) {
 }
 
 // Makes the run's folder, or opens that of the run that goes on, and writes config.json.
-void RunSession::open_folder(const train::CompareOptions& options) {
+void RunSession::open_folder(const recipes::CompareOptions& options) {
   if (start_.folder.empty()) {
     folder_ = report::RunFolder::create(start_.command + "-" + start_.recipe,
                                         report::runs_root(start_.run_dir), kNeededBytes);
     lock_.emplace(folder_->path());
   } else {
     folder_ = report::RunFolder::open(start_.folder);
-    fs::remove(folder_->file(train::kResultFile));
+    fs::remove(folder_->file(recipes::kResultFile));
   }
-  train::RunRecord record{.command = start_.command,
-                          .line = start_.line,
-                          .recipe = start_.recipe,
-                          .turn_steps = options.turn_steps,
-                          .config = config_};
-  for (const train::RunSpec& run : options.runs) record.runs.push_back(run.label);
-  write_atomically(folder_->file("config.json"), train::to_json(record), report::kOtherRunsFolder);
+  recipes::RunRecord record{.command = start_.command,
+                            .line = start_.line,
+                            .recipe = start_.recipe,
+                            .turn_steps = options.turn_steps,
+                            .config = config_};
+  for (const recipes::RunSpec& run : options.runs) record.runs.push_back(run.label);
+  write_atomically(folder_->file("config.json"), recipes::to_json(record),
+                   report::kOtherRunsFolder);
 }
 
 // Rank 0's folder, so that others can name the last checkpoint if rank 0 dies. Another machine may
@@ -205,8 +206,8 @@ void RunSession::tell_folder() {
 }
 
 // What a run leaves in its folder while it trains.
-void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
-  train::RunOptions& run = options.run;
+void RunSession::keep_in_folder(recipes::CompareOptions& options, bool alone) {
+  recipes::RunOptions& run = options.run;
   run.resume = !start_.folder.empty();
   run.begin_from = start_.begin_from;
   run.say = [this](const std::string& text) { progress_->message("note: " + text); };
@@ -214,15 +215,15 @@ void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
   if (group_) tell_folder();
   if (!is_first()) {
     // It reads rank 0's checkpoints, and makes no files.
-    if (!told_folder_.empty()) run.checkpoints = told_folder_ / train::kCheckpoints;
+    if (!told_folder_.empty()) run.checkpoints = told_folder_ / recipes::kCheckpoints;
     run.on_origin = [](const monitor::Origin& origin) {
       std::cerr << monitor::to_string(origin) << "\n";
     };
     return;
   }
-  files_ = std::make_shared<train::FileMetrics>(folder_->path());
+  files_ = std::make_shared<recipes::FileMetrics>(folder_->path());
   run.folder = folder_->path();
-  run.checkpoints = folder_->file(train::kCheckpoints);
+  run.checkpoints = folder_->file(recipes::kCheckpoints);
   run.keep_best = run.save_in_background = alone;
   run.callbacks.push_back(files_);
   run.on_health = [this](const monitor::StepHealth& step) { files_->write(step); };
@@ -238,14 +239,14 @@ void RunSession::keep_in_folder(train::CompareOptions& options, bool alone) {
     if (std::exchange(saves_, save_requests()) != save_requests())
       progress_->message("saving a checkpoint, as SIGUSR1 asks");
   };
-  run.on_resume = [this](const train::RunSpec& spec, const train::History& history) {
+  run.on_resume = [this](const recipes::RunSpec& spec, const train::History& history) {
     files_->set_run(spec.label);
     files_->resume(history);
     say_that_it_goes_on(spec, history);
   };
 }
 
-void RunSession::say_that_it_goes_on(const train::RunSpec& run, const train::History& history) {
+void RunSession::say_that_it_goes_on(const recipes::RunSpec& run, const train::History& history) {
   progress_->set_run(several_ ? run.label : "");
   const std::string name = several_ ? run.label + ": " : "";
   if (history.steps.empty()) {
@@ -260,18 +261,18 @@ void RunSession::say_that_it_goes_on(const train::RunSpec& run, const train::His
   }
   progress_->message(
       fmt::format("{}goes on after step {} in epoch {}", name, last.step, last.epoch));
-  progress_->resume(history, train::batch_size_of(config_) * config_.ranks * config_.accumulate);
+  progress_->resume(history, recipes::batch_size_of(config_) * config_.ranks * config_.accumulate);
 }
 
-train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alone,
-                                      int64_t turn_steps) {
-  train::CompareOptions options{.recipe = start_.recipe, .config = config_, .device = device_};
-  options.runs = runs.empty() ? train::default_runs(device_) : std::move(runs);
+recipes::Comparison RunSession::compare(std::vector<recipes::RunSpec> runs, bool alone,
+                                        int64_t turn_steps) {
+  recipes::CompareOptions options{.recipe = start_.recipe, .config = config_, .device = device_};
+  options.runs = runs.empty() ? recipes::default_runs(device_) : std::move(runs);
   options.turn_steps = turn_steps;
   several_ = options.runs.size() > 1;
-  train::check_what_if(config_, options.runs);
+  recipes::check_what_if(config_, options.runs);
   note_slow_precisions(options.runs, device_);
-  train::check_parts(config_, options.runs, workload_);
+  recipes::check_parts(config_, options.runs, workload_);
   options.run.should_stop = [] { return stop_signal() != 0; };
   options.run.per_class = alone;
   options.run.group = group_;
@@ -279,11 +280,11 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
   progress_->set_keeps_best(alone && !config_.dry_run);
   if (config_.ranks == 1)  // the others' batches are not seen here
     progress_->set_top_k(config_.top_k, static_cast<int64_t>(workload_.classes.size()));
-  options.on_run_begin = [&](const train::RunSpec& run) {
+  options.on_run_begin = [&](const recipes::RunSpec& run) {
     progress_->set_run(several_ ? run.label : "");
     if (files_) files_->set_run(run.label);
   };
-  train::Comparison result;
+  recipes::Comparison result;
   try {
     if (!config_.dry_run) keep_in_folder(options, alone);
     result = train(options);
@@ -299,37 +300,38 @@ train::Comparison RunSession::compare(std::vector<train::RunSpec> runs, bool alo
   return result;
 }
 
-train::LayerReport RunSession::compare_layers(std::vector<train::RunSpec> runs, int64_t steps) {
-  train::check_parts(config_, runs, workload_);
-  train::LayerReport report{
+recipes::LayerReport RunSession::compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps) {
+  recipes::check_parts(config_, runs, workload_);
+  recipes::LayerReport report{
       .recipe = start_.recipe,
       .options = {.config = config_, .runs = std::move(runs), .steps = steps, .device = device_}};
-  report.runs = train::compare_layers(report.options, workload_);
+  report.runs = recipes::compare_layers(report.options, workload_);
   return report;
 }
 
-void RunSession::finish(const train::LayerReport& report) {
+void RunSession::finish(const recipes::LayerReport& report) {
   if (config_.dry_run) return;
   const auto folder = report::RunFolder::create("layers-" + start_.recipe,
                                                 report::runs_root(start_.run_dir), kNeededBytes);
-  write_atomically(folder.file("report.html"), report::to_html(train::to_page(report, start_.line)),
+  write_atomically(folder.file("report.html"),
+                   report::to_html(recipes::to_page(report, start_.line)),
                    report::kOtherRunsFolder);
-  write_atomically(folder.file(train::kResultFile), train::to_json(report),
+  write_atomically(folder.file(recipes::kResultFile), recipes::to_json(report),
                    report::kOtherRunsFolder);
   std::cerr << "report: " << folder.file("report.html").string() << "\n";
 }
 
-void RunSession::finish(const train::Comparison& result) {
+void RunSession::finish(const recipes::Comparison& result) {
   const bool stopped = result.stopped || stop_signal() != 0;
   if (folder_) {
     write_atomically(folder_->file("report.html"),
-                     report::to_html(train::to_page(result, start_.line)),
+                     report::to_html(recipes::to_page(result, start_.line)),
                      report::kOtherRunsFolder);
     if (!stopped)
-      write_atomically(folder_->file(train::kResultFile), train::to_json(result),
+      write_atomically(folder_->file(recipes::kResultFile), recipes::to_json(result),
                        report::kOtherRunsFolder);
     std::cerr << "report: " << folder_->file("report.html").string() << "\n";
-    for (const std::string& again : train::lines_with_policy(result, start_.line))
+    for (const std::string& again : recipes::lines_with_policy(result, start_.line))
       std::cerr << "with its policy: " << again << "\n";
   }
   if (!stopped) return;
@@ -337,8 +339,8 @@ void RunSession::finish(const train::Comparison& result) {
   throw Exit{kStoppedBySignal + ending_signal()};
 }
 
-void require_success(const std::string& command, const train::Comparison& result) {
-  for (const train::RunResult& run : result.runs) {
+void require_success(const std::string& command, const recipes::Comparison& result) {
+  for (const recipes::RunResult& run : result.runs) {
     if (!run.history.failed) continue;
     const bool is_mixed = run.spec.precision.is_mixed();
     throw TrainingError(

@@ -31,7 +31,7 @@ class RunSession {
   c10::Device device() const { return device_; }
   /// Of several ranks the one that makes files and says what there is to say.
   bool is_first() const { return !group_ || group_->rank() == 0; }
-  const train::Config& config() const { return config_; }
+  const recipes::Config& config() const { return config_; }
   /// Of the run; empty before `compare`, for a dry run, and on ranks other than the first.
   std::filesystem::path folder() const {
     return folder_ ? folder_->path() : std::filesystem::path();
@@ -42,49 +42,50 @@ class RunSession {
   /// SIGUSR1 saves a checkpoint; throws Exit if a signal came before the first step.
   /// `alone`: the one run of `demi train`, which keeps its best checkpoint, writes checkpoints
   /// while it trains and is tested by class.
-  train::Comparison compare(std::vector<train::RunSpec> runs, bool alone, int64_t turn_steps = 0);
+  recipes::Comparison compare(std::vector<recipes::RunSpec> runs, bool alone,
+                              int64_t turn_steps = 0);
 
   /// The layers of the runs' networks on one batch, after so many steps in FP32.
-  train::LayerReport compare_layers(std::vector<train::RunSpec> runs, int64_t steps);
+  recipes::LayerReport compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps);
 
   /// Writes its report and its result into a run folder, and says where the report is.
-  void finish(const train::LayerReport& report);
+  void finish(const recipes::LayerReport& report);
 
   /// Writes the report and the result, and says where the report is. If a signal came, says how the
   /// run goes on instead, and throws Exit.
-  void finish(const train::Comparison& result);
+  void finish(const recipes::Comparison& result);
 
  private:
   void resolve_config();
   void load_data();
   void say_what_is_left_out() const;
-  void find_batch_size(const train::WorkloadMaker& workload_of);
+  void find_batch_size(const recipes::WorkloadMaker& workload_of);
   void require_collectives() const;
-  void open_folder(const train::CompareOptions& options);
-  void keep_in_folder(train::CompareOptions& options, bool alone);
-  void say_that_it_goes_on(const train::RunSpec& run, const train::History& history);
-  train::Comparison train(const train::CompareOptions& options);
+  void open_folder(const recipes::CompareOptions& options);
+  void keep_in_folder(recipes::CompareOptions& options, bool alone);
+  void say_that_it_goes_on(const recipes::RunSpec& run, const train::History& history);
+  recipes::Comparison train(const recipes::CompareOptions& options);
   void tell_folder();
   void remove_unused_folder();
   void say_how_to_go_on(std::string_view when = {}) const;
 
   Start start_;
-  train::Config config_;
+  recipes::Config config_;
   c10::Device device_;
   std::optional<BackendsGuard> backends_;             // a sweep's next comparison has its own
   std::shared_ptr<distributed::ProcessGroup> group_;  // null for one process
-  train::Workload workload_;
-  std::shared_ptr<train::ShowProgress> progress_;
+  recipes::Workload workload_;
+  std::shared_ptr<recipes::ShowProgress> progress_;
   std::optional<report::RunFolder> folder_;
   std::filesystem::path told_folder_;  // rank 0's, on other ranks that see it; else empty
   std::optional<checkpoint::FolderLock> lock_;
-  std::shared_ptr<train::FileMetrics> files_;
+  std::shared_ptr<recipes::FileMetrics> files_;
   bool several_ = false;  // runs
   int saves_ = 0;         // that were asked for and begun
   std::optional<NoteStopSignals> noting_;
 };
 
 /// Throws TrainingError if training failed in one of the runs. All ranks do, and say it.
-void require_success(const std::string& command, const train::Comparison& result);
+void require_success(const std::string& command, const recipes::Comparison& result);
 
 }  // namespace demi::cli

@@ -21,8 +21,8 @@ std::string lower_first(std::string text) {
 
 }  // namespace
 
-void SettingOptions::add(CLI::App& command, const train::Setting& setting,
-                         const train::Config& shown) {
+void SettingOptions::add(CLI::App& command, const recipes::Setting& setting,
+                         const recipes::Config& shown) {
   const std::string value = setting.get(shown);
   if (!setting.is_flag) {
     const std::string option = "--" + setting.name;
@@ -50,31 +50,31 @@ void SettingOptions::add(CLI::App& command, const train::Setting& setting,
 
 namespace {
 
-const train::Recipe* recipe_of(const std::string& name) {
-  for (const train::Recipe& recipe : train::recipes())
+const recipes::Recipe* recipe_of(const std::string& name) {
+  for (const recipes::Recipe& recipe : recipes::recipes())
     if (recipe.name == name) return &recipe;
   return nullptr;
 }
 
 // The settings of a recipe that differ from those shown in brackets, as options.
-std::string set_by(const train::Recipe& recipe, const train::Config& shown) {
+std::string set_by(const recipes::Recipe& recipe, const recipes::Config& shown) {
   std::string text;
-  for (const train::Setting& setting : train::settings()) {
+  for (const recipes::Setting& setting : recipes::settings()) {
     const std::string value = setting.get(recipe.config);
     if (value != setting.get(shown)) text += option_text(setting, value);
   }
   return text;
 }
 
-std::string footer(const CLI::App& command, const train::Recipe* by_default,
-                   const train::Config& shown) {
+std::string footer(const CLI::App& command, const recipes::Recipe* by_default,
+                   const recipes::Config& shown) {
   const std::string brackets =
       "In brackets: what a setting is where " +
       (by_default ? "file, environment and options say nothing, in the recipe " + by_default->name
                   : "recipe, file, environment and options say nothing") +
       ".\n";
   const auto given = command.get_option("RECIPE")->results();
-  const train::Recipe* named = given.empty() ? nullptr : recipe_of(given.front());
+  const recipes::Recipe* named = given.empty() ? nullptr : recipe_of(given.front());
   if (!named) return brackets + "What a recipe sets: demi " + command.get_name() + " RECIPE --help";
   if (named == by_default) return brackets;
   return brackets + "The recipe " + named->name + " (" + named->title + ") sets\n " +
@@ -83,7 +83,7 @@ std::string footer(const CLI::App& command, const train::Recipe* by_default,
 
 }  // namespace
 
-std::string option_text(const train::Setting& setting, const std::string& value) {
+std::string option_text(const recipes::Setting& setting, const std::string& value) {
   if (setting.is_flag) return (value == "true" ? " --" : " --no-") + setting.name;
   const bool is_plain =
       value.find_first_of(" '\"\\$&;|<>()*?") == std::string::npos && !value.empty();
@@ -92,15 +92,15 @@ std::string option_text(const train::Setting& setting, const std::string& value)
 
 void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe,
                             const std::set<std::string>& without) {
-  const train::Recipe* by_default = recipe_of(default_recipe);
-  const train::Config shown = by_default ? by_default->config : train::Config();
+  const recipes::Recipe* by_default = recipe_of(default_recipe);
+  const recipes::Config shown = by_default ? by_default->config : recipes::Config();
   command_ = &command;
   without_ = without;
   command.footer([&command, by_default, shown] { return footer(command, by_default, shown); });
   command.add_option("--config", file_,
                      "JSON file of settings, such as a run folder's config.json; weaker than the "
                      "environment (DEMI_LR=0.1, ...), which is weaker than options");
-  for (const train::Setting& setting : train::settings())
+  for (const recipes::Setting& setting : recipes::settings())
     if (!without.contains(setting.name)) add(command, setting, shown);
 }
 
@@ -114,8 +114,8 @@ void SettingOptions::add_mixed_flag(CLI::App& command) {
 
 // In the order in which they were typed, which CLI11 keeps by value: of those that write one
 // setting the last one counts.
-std::vector<train::Assignment> SettingOptions::typed_ones() const {
-  std::vector<train::Assignment> all;
+std::vector<recipes::Assignment> SettingOptions::typed_ones() const {
+  std::vector<recipes::Assignment> all;
   std::map<const CLI::Option*, std::size_t> seen;
   for (const CLI::Option* option : command_->parse_order()) {
     const auto form = forms_.find(option);
@@ -124,31 +124,31 @@ std::vector<train::Assignment> SettingOptions::typed_ones() const {
     const std::string given = option->results().at(seen[option]++);
     std::string value = typed.text.empty() ? given : typed.text;
     if (!typed.text.empty() && given == "false") value = typed.text == "false" ? "true" : "false";
-    std::erase_if(all, [&](const train::Assignment& a) { return a.name == typed.setting; });
+    std::erase_if(all, [&](const recipes::Assignment& a) { return a.name == typed.setting; });
     all.push_back({typed.setting, std::move(value), typed.option});
   }
   return all;
 }
 
-std::vector<train::Assignment> SettingOptions::given() const {
-  std::vector<train::Assignment> all;
-  train::Config tried;  // a word that is none is said, whether it counts or not
-  const auto add_all = [&](const std::vector<train::Assignment>& some, bool of_file) {
-    for (const train::Assignment& a : some) {
+std::vector<recipes::Assignment> SettingOptions::given() const {
+  std::vector<recipes::Assignment> all;
+  recipes::Config tried;  // a word that is none is said, whether it counts or not
+  const auto add_all = [&](const std::vector<recipes::Assignment>& some, bool of_file) {
+    for (const recipes::Assignment& a : some) {
       if (!without_.contains(a.name)) {
         all.push_back(a);
         continue;
       }
-      const train::Config before = tried;
-      train::set(tried, a.name, a.text, a.source);
+      const recipes::Config before = tried;
+      recipes::set(tried, a.name, a.text, a.source);
       const bool is_about_runs = a.name == "precision" || a.name == "loss-scale";
-      const bool differs = train::to_json(before) != train::to_json(tried);
+      const bool differs = recipes::to_json(before) != recipes::to_json(tried);
       if (!of_file || (is_about_runs && differs)) ignored_.insert(a.source);
     }
   };
-  if (!file_.empty()) add_all(train::read_config_file(file_), /*of_file=*/true);
-  add_all(train::read_environment(), /*of_file=*/false);
-  const std::vector<train::Assignment> typed = typed_ones();
+  if (!file_.empty()) add_all(recipes::read_config_file(file_), /*of_file=*/true);
+  add_all(recipes::read_environment(), /*of_file=*/false);
+  const std::vector<recipes::Assignment> typed = typed_ones();
   all.insert(all.end(), typed.begin(), typed.end());
   return all;
 }
@@ -160,37 +160,37 @@ void SettingOptions::note_ignored() const {
                                                   : ", which has no such option"));
 }
 
-train::Config SettingOptions::resolve(train::Config config) const {
-  const std::vector<train::Assignment> all = given();
+recipes::Config SettingOptions::resolve(recipes::Config config) const {
+  const std::vector<recipes::Assignment> all = given();
   note_ignored();
-  for (const train::Assignment& a : all) train::set(config, a.name, a.text, a.source);
-  train::check(config);
+  for (const recipes::Assignment& a : all) recipes::set(config, a.name, a.text, a.source);
+  recipes::check(config);
   check_effects(config, all);
   return config;
 }
 
-void SettingOptions::check_effects(train::Config config,
-                                   const std::vector<train::Assignment>& given) const {
+void SettingOptions::check_effects(recipes::Config config,
+                                   const std::vector<recipes::Assignment>& given) const {
   if (without_.contains("precision")) config.precision = "mixed";  // each run has its own
-  train::check_effects(config, given);
+  recipes::check_effects(config, given);
 }
 
 std::string SettingOptions::recipe_of_file() const {
-  return file_.empty() ? "" : train::recipe_of_config_file(file_);
+  return file_.empty() ? "" : recipes::recipe_of_config_file(file_);
 }
 
-train::RunsOfFile SettingOptions::runs_of_file() const {
-  return file_.empty() ? train::RunsOfFile() : train::runs_of_config_file(file_);
+recipes::RunsOfFile SettingOptions::runs_of_file() const {
+  return file_.empty() ? recipes::RunsOfFile() : recipes::runs_of_config_file(file_);
 }
 
 std::string SettingOptions::typed() const {
   std::string line = file_.empty() ? "" : " --config '" + file_ + "'";
-  for (const train::Assignment& a : typed_ones()) {
+  for (const recipes::Assignment& a : typed_ones()) {
     if (a.source == "--mixed-precision") {
       line += " " + a.source;
       continue;
     }
-    for (const train::Setting& setting : train::settings())
+    for (const recipes::Setting& setting : recipes::settings())
       if (setting.name == a.name) line += option_text(setting, a.text);
   }
   return line;

@@ -11,7 +11,7 @@
 namespace demi::cli {
 
 /// " --lr 0.1", " --no-autocast": a setting as it is typed.
-std::string option_text(const train::Setting& setting, const std::string& value);
+std::string option_text(const recipes::Setting& setting, const std::string& value);
 
 /// The settings of a training run as options of a command: --name VALUE, --flag and --no-flag, and
 /// --config FILE. What counts, from weakest to strongest: the recipe, the file, the environment
@@ -29,22 +29,22 @@ class SettingOptions {
 
   /// What file, environment and options set, from the weakest to the strongest, without the
   /// settings that the command has no use for. Throws UsageError.
-  std::vector<train::Assignment> given() const;
+  std::vector<recipes::Assignment> given() const;
 
   /// Says once which variables, and which precisions of the file, given() left out.
   void note_ignored() const;
 
   /// The recipe's settings with what is given. Throws UsageError, as check_effects.
-  train::Config resolve(train::Config recipe) const;
+  recipes::Config resolve(recipes::Config recipe) const;
 
   /// Throws UsageError for what is asked for and does nothing in a run of that config.
-  void check_effects(train::Config config, const std::vector<train::Assignment>& given) const;
+  void check_effects(recipes::Config config, const std::vector<recipes::Assignment>& given) const;
 
   /// The recipe that the config file names, or "".
   std::string recipe_of_file() const;
 
   /// The runs that the config file names; none if there is no file.
-  train::RunsOfFile runs_of_file() const;
+  recipes::RunsOfFile runs_of_file() const;
   const std::string& file() const { return file_; }
 
   /// What was typed, to be typed again: " --lr 0.1 --no-autocast".
@@ -56,8 +56,8 @@ class SettingOptions {
     std::string text = {};  // of a flag: the value that it stands for
   };
 
-  void add(CLI::App& command, const train::Setting& setting, const train::Config& shown);
-  std::vector<train::Assignment> typed_ones() const;
+  void add(CLI::App& command, const recipes::Setting& setting, const recipes::Config& shown);
+  std::vector<recipes::Assignment> typed_ones() const;
 
   CLI::App* command_ = nullptr;
   std::set<std::string> without_;

@@ -8,13 +8,13 @@
 
 namespace demi::cli {
 
-void note_slow_precisions(const std::vector<train::RunSpec>& runs, c10::Device device) {
+void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device device) {
   std::vector<train::Precision> used;
   if (runs.empty()) used.push_back(train::mixed_precision_of(device.type()));
-  for (const train::RunSpec& run : runs) used.push_back(run.precision);
+  for (const recipes::RunSpec& run : runs) used.push_back(run.precision);
   std::set<std::string> said{""};
   for (const train::Precision& precision : used) {
-    const std::string warning = train::slow_precision_warning(precision, device);
+    const std::string warning = recipes::slow_precision_warning(precision, device);
     if (said.insert(warning).second) note(warning);
   }
 }

@@ -10,6 +10,6 @@ namespace demi::cli {
 
 /// Notes on stderr for runs whose precision does not pay on the device. `runs` empty: the device's
 /// mixed precision.
-void note_slow_precisions(const std::vector<train::RunSpec>& runs, c10::Device device);
+void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device device);
 
 }  // namespace demi::cli

@@ -32,9 +32,9 @@ std::string named_recipe(const StartWords& words, const SettingOptions& settings
 }
 
 // What --resume says; empty: nothing. A file's is that of the run which it describes.
-std::string asked_to_resume(const std::vector<train::Assignment>& given) {
-  const train::Assignment* asked = nullptr;
-  for (const train::Assignment& a : given)
+std::string asked_to_resume(const std::vector<recipes::Assignment>& given) {
+  const recipes::Assignment* asked = nullptr;
+  for (const recipes::Assignment& a : given)
     if (a.name == "resume") asked = &a;
   if (!asked) return "";
   const bool is_of_file = !asked->source.starts_with("--") && !asked->source.starts_with("DEMI_");
@@ -49,14 +49,14 @@ std::string asked_to_resume(const std::vector<train::Assignment>& given) {
 
 // What is easily taken for another thing than it is.
 void note_file(const StartWords& words, const SettingOptions& settings, const std::string& recipe,
-               const std::vector<train::Assignment>& given) {
+               const std::vector<recipes::Assignment>& given) {
   const std::string of_file = settings.recipe_of_file();
   if (!of_file.empty() && of_file != recipe)
     note(settings.file() + " is of the recipe " + of_file +
          ", whose settings count: its model and data are trained under the name " + recipe);
-  const train::RunsOfFile runs = settings.runs_of_file();
+  const recipes::RunsOfFile runs = settings.runs_of_file();
   bool names_precision = false;
-  for (const train::Assignment& a : given)
+  for (const recipes::Assignment& a : given)
     names_precision |=
         a.name == "precision" && (a.source.starts_with("--") || a.source.starts_with("DEMI_"));
   if (words.command == "train" && runs.is_comparison && !names_precision) {
@@ -70,10 +70,10 @@ void note_file(const StartWords& words, const SettingOptions& settings, const st
 Start new_run(const StartWords& words, const SettingOptions& settings) {
   const std::string recipe = named_recipe(words, settings);
   if (recipe.empty()) which_recipe(words);
-  const std::vector<train::Assignment> given = with_launched_ranks(settings.given());
-  train::Config config = train::find_recipe(recipe).config;
-  for (const train::Assignment& a : given) train::set(config, a.name, a.text, a.source);
-  train::check(config);
+  const std::vector<recipes::Assignment> given = with_launched_ranks(settings.given());
+  recipes::Config config = recipes::find_recipe(recipe).config;
+  for (const recipes::Assignment& a : given) recipes::set(config, a.name, a.text, a.source);
+  recipes::check(config);
   settings.check_effects(config, given);
   settings.note_ignored();
   note_file(words, settings, recipe, given);
@@ -91,18 +91,18 @@ Start new_run(const StartWords& words, const SettingOptions& settings) {
 }
 
 // The settings that differ from those that it was begun with, as options.
-std::string changed(const train::Config& begun, const train::Config& now) {
+std::string changed(const recipes::Config& begun, const recipes::Config& now) {
   std::string text;
-  for (const train::Setting& setting : train::settings())
+  for (const recipes::Setting& setting : recipes::settings())
     if (setting.name != "resume" && setting.get(now) != setting.get(begun))
       text += " --" + setting.name + " " + setting.get(now);
   return text;
 }
 
 Start go_on(const StartWords& words, const SettingOptions& settings, const fs::path& folder) {
-  train::RunRecord record = train::read_run_record(folder);
-  train::require_saved_settings(folder, record);
-  if (!train::can_go_on(folder))
+  recipes::RunRecord record = recipes::read_run_record(folder);
+  recipes::require_saved_settings(folder, record);
+  if (!recipes::can_go_on(folder))
     throw DataError({.where = "--resume",
                      .what = "the run has come to its end and left no checkpoint",
                      .seen = folder.string(),
@@ -116,7 +116,7 @@ Start go_on(const StartWords& words, const SettingOptions& settings, const fs::p
            "leave it out, or name " + record.recipe);
   Start start{.command = words.command, .recipe = record.recipe, .run_dir = words.run_dir};
   start.config =
-      train::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
+      recipes::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
   start.line = record.line + changed(record.config, start.config);
   start.folder = folder;
   start.record = std::move(record);
@@ -128,7 +128,7 @@ std::string recipe_around(fs::path checkpoint) {
   constexpr int kDeepest = 3;  // RUN/checkpoints/fp32/step-00000400
   for (int i = 0; i < kDeepest && checkpoint.has_parent_path(); ++i) {
     checkpoint = checkpoint.parent_path();
-    if (fs::exists(checkpoint / "config.json")) return train::read_run_record(checkpoint).recipe;
+    if (fs::exists(checkpoint / "config.json")) return recipes::read_run_record(checkpoint).recipe;
   }
   return "";
 }
@@ -143,10 +143,10 @@ Start begin_from(const StartWords& words, const SettingOptions& settings, const 
   if (recipe.empty())
     refuse(path, "which recipe? No run's folder stands around the checkpoint", checkpoint.string(),
            "name it: demi train RECIPE --resume " + path.string());
-  train::find_recipe(recipe);
+  recipes::find_recipe(recipe);
   Start start{.command = words.command, .recipe = recipe, .run_dir = words.run_dir};
-  start.config = train::resumed_config(train::weights_info(checkpoint).config,
-                                       with_launched_ranks(settings.given()), checkpoint);
+  start.config = recipes::resumed_config(recipes::weights_info(checkpoint).config,
+                                         with_launched_ranks(settings.given()), checkpoint);
   start.line = "demi " + words.command + " " + recipe + words.more + settings.typed();
   start.begin_from = checkpoint;
   return start;
@@ -154,13 +154,13 @@ Start begin_from(const StartWords& words, const SettingOptions& settings, const 
 
 // Why an unfinished run is not the one that was asked for; empty: it is.
 std::string why_not(const fs::path& folder, const StartWords& words, const SettingOptions& settings,
-                    const train::Config& asked) {
+                    const recipes::Config& asked) {
   try {
-    const train::RunRecord record = train::read_run_record(folder);
+    const recipes::RunRecord record = recipes::read_run_record(folder);
     if (!words.runs.empty() && words.runs != record.runs) return "its runs are others";
-    std::string difference = train::first_difference(record.config, asked);
+    std::string difference = recipes::first_difference(record.config, asked);
     if (difference.empty())
-      train::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
+      recipes::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
     return difference;
   } catch (const Error& error) {
     return error.what();
@@ -183,7 +183,7 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
   Start begun = new_run(words, settings);
   const fs::path root = report::runs_root(words.run_dir);
   std::string passed_over;
-  for (const fs::path& folder : train::unfinished(words.command, begun.recipe, root)) {
+  for (const fs::path& folder : recipes::unfinished(words.command, begun.recipe, root)) {
     const std::string difference = why_not(folder, words, settings, begun.config);
     if (difference.empty()) return go_on(words, settings, folder);
     if (passed_over.empty()) passed_over = folder.string() + " is another: " + difference;

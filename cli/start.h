@@ -14,12 +14,12 @@ namespace demi::cli {
 /// What a command is to train: a new run, or one that goes on (--resume).
 struct Start {
   std::string command, recipe;
-  train::Config config;
-  std::string line;                        // to be typed again
-  std::filesystem::path run_dir;           // of --run-dir; may be empty
-  std::filesystem::path folder;            // of the run that goes on; empty: a new run
-  std::optional<train::RunRecord> record;  // likewise
-  std::filesystem::path begin_from;        // a checkpoint that a new run begins from; mostly empty
+  recipes::Config config;
+  std::string line;                          // to be typed again
+  std::filesystem::path run_dir;             // of --run-dir; may be empty
+  std::filesystem::path folder;              // of the run that goes on; empty: a new run
+  std::optional<recipes::RunRecord> record;  // likewise
+  std::filesystem::path begin_from;  // a checkpoint that a new run begins from; mostly empty
 };
 
 /// The words of a command line beside its settings.

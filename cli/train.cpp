@@ -28,8 +28,8 @@ struct TrainArguments {
 void show_recipes(const Output& output) {
   std::vector<Entry> entries;
   auto json = nlohmann::ordered_json::array();
-  for (const train::Recipe& recipe : train::recipes()) {
-    const train::Config& c = recipe.config;
+  for (const recipes::Recipe& recipe : recipes::recipes()) {
+    const recipes::Config& c = recipe.config;
     entries.push_back({recipe.name,
                        {recipe.title, fmt::format("data {}; {} epoch{}, batch {}, {} with {} ({})",
                                                   c.data, c.epochs, c.epochs == 1 ? "" : "s",
@@ -55,15 +55,15 @@ void train_one(const TrainArguments& a) {
   Start start =
       start_of({.command = "train", .recipe = a.recipe, .run_dir = a.run_dir}, a.settings);
   if (start.config.precision != "mixed")
-    train::run_of(start.config);  // a wrong name is said before data is read
+    recipes::run_of(start.config);  // a wrong name is said before data is read
   if (run_as_ranks(start.command, start.config)) return;
   RunSession session(std::move(start));
-  const train::Comparison result =
-      session.compare({train::run_of(session.config())}, /*alone=*/true);
-  std::vector<report::Table> tables{train::to_table(result)};
-  if (!result.runs.front().class_accuracy.empty()) tables.push_back(train::class_table(result));
-  for (report::Table& table : train::what_if_tables(result)) tables.push_back(std::move(table));
-  a.output.show(tables, nlohmann::ordered_json::parse(train::to_json(result)));
+  const recipes::Comparison result =
+      session.compare({recipes::run_of(session.config())}, /*alone=*/true);
+  std::vector<report::Table> tables{recipes::to_table(result)};
+  if (!result.runs.front().class_accuracy.empty()) tables.push_back(recipes::class_table(result));
+  for (report::Table& table : recipes::what_if_tables(result)) tables.push_back(std::move(table));
+  a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(result)));
   session.finish(result);
   require_success("train", result);
 }

@@ -2,7 +2,9 @@
 # Holds the tree to its layers: scripts/check_layers.sh [ROOT]. Exit codes: 0 as it should be, 1 not.
 #   - a module includes only what scripts/layers.txt allows it, and everything that is allowed there is included somewhere;
 #   - a module may include only modules that stand above it in that file, so there is no circle;
-#   - a public header (PUBLIC of demi_module) includes only public headers, and neither fmt nor nlohmann, which are compiled in.
+#   - a public header (PUBLIC of demi_module) includes only public headers, and neither fmt nor nlohmann, which are compiled in;
+#   - a folder opens the namespace of its name and those that scripts/namespaces.txt adds, no other folder opens them, and
+#     everything that is added there is opened somewhere.
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
 
@@ -11,16 +13,23 @@ public=$(for list in demi/*/CMakeLists.txt lab/*/CMakeLists.txt; do
     grep '\.h$' | sed "s|^|$(dirname "$list")/|" || true
 done)
 {
+  sed 's/#.*//' scripts/namespaces.txt | awk 'NF { print "added", $0 }'
   sed 's/#.*//' scripts/layers.txt | awk 'NF { print "layer", $0 }'
   printf 'public %s\n' demi/demi.h $public
-  find demi lab cli -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort |
-    xargs grep -HE '^ *# *include *["<]((demi|lab|cli)/|fmt/|nlohmann/)' | sed -E 's/^([^:]*): *# *include *["<]([^">]*)[">].*/include \1 \2/'
+  files=$(find demi lab cli -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort)
+  grep -HE '^ *# *include *["<]((demi|lab|cli)/|fmt/|nlohmann/)' $files | sed -E 's/^([^:]*): *# *include *["<]([^">]*)[">].*/include \1 \2/'
+  awk '  # of each block that holds more than forward declarations: its file and its namespace
+    $1 == "namespace" && $2 ~ /^demi(:|$)/ { opened = $2; next }
+    opened == "" || /^$/ || /^(class|struct) [A-Za-z]+;$/ { next }
+    !/^}/ { print "opens", FILENAME, opened }
+    { opened = "" }' $files
 } | awk '
   function module(path, parts, n) {
     n = split(path, parts, "/")
     return path == "demi/demi.h" ? path : n > 2 ? parts[1] "/" parts[2] : parts[1]
   }
   function library(path, parts) { split(path, parts, "/"); return parts[1] }
+  function namespace_of(folder, parts, n) { n = split(folder, parts, "/"); return "demi::" parts[n] }
   function complain(text) { print "layers: " text; bad = 1 }
   BEGIN { rank["demi"] = 1; rank["lab"] = 2; rank["cli"] = 3 }
   $1 == "layer" {
@@ -31,8 +40,24 @@ done)
       allowed[name, $i] = 1
     }
     known[name] = 1
+    own = namespace_of(name)
+    if ((own in folder_of) && !((name, own) in added))
+      complain(name " has the namespace of " folder_of[own] ", " own ": give it another name, or add it to scripts/namespaces.txt")
+    folder_of[own] = name
+    if ((name, own) in added) is_opened[name, own] = 1
   }
   $1 == "public" { is_public[$2] = 1 }
+  $1 == "added" {
+    sub(/:$/, "", $2)
+    for (i = 3; i <= NF; ++i) added[$2, $i] = 1
+  }
+  $1 == "opens" {
+    from = module($2)
+    own = namespace_of(from)
+    if ((from, $3) in added) is_opened[from, $3] = 1
+    else if (index($3 "::", own "::") != 1)
+      complain($2 " opens the namespace " $3 ": " from " has " own ", and scripts/namespaces.txt adds no other")
+  }
   $1 == "include" {
     from = module($2)
     if ($3 ~ /^(fmt|nlohmann)\//) {
@@ -55,6 +80,8 @@ done)
   END {
     for (pair in allowed)
       if (!(pair in used)) { split(pair, p, SUBSEP); complain("scripts/layers.txt lets " p[1] " include " p[2] ", which it does not") }
+    for (pair in added)
+      if (!(pair in is_opened)) { split(pair, p, SUBSEP); complain("scripts/namespaces.txt lets " p[1] " open " p[2] ", which it does not") }
     for (header in is_public)
       if (system("test -e " header)) complain(header " is PUBLIC, but there is no such file")
     exit bad

@@ -24,7 +24,7 @@
 #include "lab/recipes/run.h"
 #include "tests/small_recipes.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -193,7 +193,7 @@ class EverySetting : public ::testing::Test {
                              }};
     const RunResult result = run(config, run_of(config), workload, c10::kCPU, options);
     std::ostringstream text;
-    for (const StepMetrics& step : result.history.steps)
+    for (const train::StepMetrics& step : result.history.steps)
       text << step.epoch << ' ' << fmt::format("{}", step.loss) << ' ' << step.learning_rate << ' '
            << step.loss_scale.value_or(0) << ' ' << step.skipped << '\n';
     text << result.history.failed.value_or("") << fmt::format("{}", result.test_loss.value_or(0))
@@ -292,4 +292,4 @@ TEST_F(EverySetting, ThatNoTrainingShowsHasATestOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

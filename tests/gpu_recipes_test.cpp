@@ -16,7 +16,7 @@
 
 namespace {
 
-using demi::train::parse_run;
+using demi::recipes::parse_run;
 
 std::string why_no_gpu() {
   const demi::CudaLibrary& library = demi::load_cuda();
@@ -37,11 +37,11 @@ class Gpu : public ::testing::Test {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  demi::train::RunResult train(const demi::train::Config& config, const std::string& precision,
-                               c10::Device device) {
-    return demi::train::run(config, parse_run(precision),
-                            demi::train::load_workload(config, device), device,
-                            {.folder = folder_});
+  demi::recipes::RunResult train(const demi::recipes::Config& config, const std::string& precision,
+                                 c10::Device device) {
+    return demi::recipes::run(config, parse_run(precision),
+                              demi::recipes::load_workload(config, device), device,
+                              {.folder = folder_});
   }
 
   std::filesystem::path folder_;
@@ -77,18 +77,19 @@ INSTANTIATE_TEST_SUITE_P(OfTheTable, GpuRecipes,
 TEST_F(Gpu, EvaluatesASavedTextModelAndTimesItsStep) {
   const auto config = small_recipes::of("imdb-lstm", folder_);
   train(config, "bf16", kGpu);
-  const auto saved = demi::train::evaluate_saved(folder_ / "model.safetensors", {.device = "cuda"});
+  const auto saved =
+      demi::recipes::evaluate_saved(folder_ / "model.safetensors", {.device = "cuda"});
   ASSERT_EQ(saved.runs.size(), 2u);
   EXPECT_TRUE(std::isfinite(saved.runs.back().evaluation.loss));
   EXPECT_NO_THROW(
       demi::bench::bench_recipe({.config = config, .warmup = 2, .steps = 1, .rounds = 1}, kGpu));
-  EXPECT_GE(demi::train::find_batch_size(config, parse_run("fp16"),
-                                         demi::train::load_workload(config, kGpu), kGpu),
+  EXPECT_GE(demi::recipes::find_batch_size(config, parse_run("fp16"),
+                                           demi::recipes::load_workload(config, kGpu), kGpu),
             1);
 }
 
 TEST_F(Gpu, IsCalledByItsName) {
-  const auto machine = demi::train::machine(kGpu);
+  const auto machine = demi::recipes::machine(kGpu);
   ASSERT_TRUE(machine.gpu);
   EXPECT_NE(machine.device_name, "cuda:0");
   EXPECT_GT(machine.gpu->memory_bytes, int64_t{1} << 30);

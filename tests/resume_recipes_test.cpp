@@ -8,7 +8,7 @@
 #include "lab/recipes/same_run_testing.h"
 #include "tests/small_recipes.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -46,7 +46,7 @@ class ResumedRecipe : public ::testing::TestWithParam<std::string> {
     int asked = 0;
     RunOptions options{.folder = folder_ / name, .checkpoints = folder_ / name / "kept"};
     options.resume = true;
-    options.on_resume = [&](const RunSpec&, const History& history) {
+    options.on_resume = [&](const RunSpec&, const train::History& history) {
       steps_before_.push_back(history.steps.size());
     };
     options.should_stop = [&] { return ++asked == stop_at; };
@@ -92,4 +92,4 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ResumedRecipe, ::testing::ValuesIn(small_recip
                          [](const auto& recipe) { return small_recipes::plain(recipe.param); });
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -17,8 +17,8 @@
 namespace {
 
 using demi::data::Batch;
+using demi::recipes::parse_run;
 using demi::train::History;
-using demi::train::parse_run;
 using second_device::kDevice;
 
 class Folder {
@@ -36,11 +36,11 @@ class Folder {
 
 class Recipes : public ::testing::TestWithParam<std::string> {
  protected:
-  std::vector<double> losses(const demi::train::Config& config, const char* precision,
+  std::vector<double> losses(const demi::recipes::Config& config, const char* precision,
                              c10::Device device) {
-    const auto workload = demi::train::load_workload(config, device);
-    const auto result = demi::train::run(config, parse_run(precision), workload, device,
-                                         {.folder = folder_.path()});
+    const auto workload = demi::recipes::load_workload(config, device);
+    const auto result = demi::recipes::run(config, parse_run(precision), workload, device,
+                                           {.folder = folder_.path()});
     EXPECT_FALSE(result.history.failed) << result.history.failed.value_or("");
     EXPECT_EQ(workload.test != nullptr, result.test_accuracy_fp32_eval.has_value());
     std::vector<double> all;
@@ -131,8 +131,8 @@ TEST(SecondDevice, BatchesThatAreThereAreNotCopied) {
 TEST(SecondDevice, FindsABatchSizeForTextsAndTimesTheirStep) {
   const Folder folder;
   const auto config = small_recipes::of("imdb-lstm", folder.path());
-  const auto workload = demi::train::load_workload(config, kDevice);
-  EXPECT_EQ(demi::train::find_batch_size(config, parse_run("fp32"), workload, kDevice),
+  const auto workload = demi::recipes::load_workload(config, kDevice);
+  EXPECT_EQ(demi::recipes::find_batch_size(config, parse_run("fp32"), workload, kDevice),
             small_recipes::kExamples);
   const auto timed = demi::bench::bench_recipe(
       {.config = config, .runs = {parse_run("bf16")}, .warmup = 2, .steps = 1, .rounds = 1},

@@ -16,7 +16,7 @@
 namespace small_recipes {
 
 namespace fs = std::filesystem;
-using demi::train::Config;
+using demi::recipes::Config;
 
 constexpr int kExamples = 12;  // of training; a third of that to test on
 constexpr int kBatch = 4;
@@ -157,7 +157,7 @@ inline void write_data(const std::string& name, const fs::path& folder) {
 /// Of that recipe, with its data below `folder`: three batches of four examples, in two steps of
 /// which nothing is random.
 inline Config of(const std::string& recipe, const fs::path& folder) {
-  Config c = demi::train::find_recipe(recipe).config;
+  Config c = demi::recipes::find_recipe(recipe).config;
   c.epochs = 1;
   c.steps = 2;
   c.batches = kExamples / kBatch;
@@ -188,7 +188,7 @@ inline Config of(const std::string& recipe, const fs::path& folder) {
 
 inline std::vector<std::string> names() {
   std::vector<std::string> all;
-  for (const demi::train::Recipe& recipe : demi::train::recipes()) all.push_back(recipe.name);
+  for (const demi::recipes::Recipe& recipe : demi::recipes::recipes()) all.push_back(recipe.name);
   return all;
 }
 

@@ -10,7 +10,7 @@
 //
 // Internal linkage on purpose: files compiled for several instruction sets include this, and with
 // external linkage the linker would keep one of their copies for all.
-namespace demi::number {
+namespace demi {
 
 static constexpr std::uint16_t bf16_from_fp32(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -65,4 +65,4 @@ static constexpr bool is_finite_fp32(float value) {
   return (std::bit_cast<std::uint32_t>(value) & 0x7F800000u) != 0x7F800000u;
 }
 
-}  // namespace demi::number
+}  // namespace demi

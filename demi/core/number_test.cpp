@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-namespace demi::number {
+namespace demi {
 namespace {
 
 // Each 16-bit value, the points half way to its neighbour, and one fp32 step to either side of
@@ -101,4 +101,4 @@ TEST(Number, FiniteIsReadFromTheExponentBits) {
 }
 
 }  // namespace
-}  // namespace demi::number
+}  // namespace demi

@@ -38,7 +38,7 @@ TEST(Arrays, NarrowingRoundsAsNumberSays) {
     for (const std::uint32_t low : {0x0000u, 0x0001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
       probes.push_back(std::bit_cast<float>(high << 16 | low));
     }
-    const float half = number::fp32_from_fp16(static_cast<std::uint16_t>(high));
+    const float half = fp32_from_fp16(static_cast<std::uint16_t>(high));
     for (const std::uint32_t step : {0u, 0xFFFu, 0x1000u, 0x1001u}) {
       probes.push_back(std::bit_cast<float>(std::bit_cast<std::uint32_t>(half) + step));
     }
@@ -49,8 +49,8 @@ TEST(Arrays, NarrowingRoundsAsNumberSays) {
     for (const Storage storage : {Storage::fp16, Storage::bf16}) {
       kernels->narrow(narrow.data(), storage, probes.data(), n);
       for (std::size_t i = 0; i < probes.size(); ++i) {
-        const std::uint16_t expected = storage == Storage::fp16 ? number::fp16_from_fp32(probes[i])
-                                                                : number::bf16_from_fp32(probes[i]);
+        const std::uint16_t expected =
+            storage == Storage::fp16 ? fp16_from_fp32(probes[i]) : bf16_from_fp32(probes[i]);
         ASSERT_EQ(narrow[i], expected)
             << name_of(kernels->path) << " " << std::bit_cast<std::uint32_t>(probes[i]);
       }
@@ -66,8 +66,8 @@ TEST(Arrays, WideningIsExactForAllBitPatterns) {
     for (const Storage storage : {Storage::fp16, Storage::bf16}) {
       kernels->widen(wide.data(), halves.data(), storage, 65536);
       for (std::uint32_t i = 0; i < 65536; ++i) {
-        const float expected = storage == Storage::fp16 ? number::fp32_from_fp16(halves[i])
-                                                        : number::fp32_from_bf16(halves[i]);
+        const float expected =
+            storage == Storage::fp16 ? fp32_from_fp16(halves[i]) : fp32_from_bf16(halves[i]);
         ASSERT_TRUE(same_bits(wide[i], expected)) << name_of(kernels->path) << " " << i;
       }
     }

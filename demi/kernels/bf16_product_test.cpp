@@ -27,11 +27,11 @@ struct Matrix {
     for (int64_t i = 0; i < rows * width; ++i) {
       seed = seed * 1664525u + 1013904223u;
       bits.push_back(
-          number::bf16_from_fp32(static_cast<float>(static_cast<int>(seed >> 20) - 2048) / 1024));
+          bf16_from_fp32(static_cast<float>(static_cast<int>(seed >> 20) - 2048) / 1024));
     }
   }
   double operator()(int64_t i, int64_t j) const {
-    return number::fp32_from_bf16(bits[static_cast<std::size_t>(i * columns + j)]);
+    return fp32_from_bf16(bits[static_cast<std::size_t>(i * columns + j)]);
   }
 };
 
@@ -82,7 +82,7 @@ TEST(Bf16Product, KeepsInfinityAndNaNToTheirRowsAndColumns) {
   constexpr int64_t kRowsHere = 3, kInner = 5, kColumns = 20;  // an odd k, and columns that pad
   Matrix a(kRowsHere, kInner, 1), b(kInner, kColumns, 2);
   a.bits[1 * kInner + 0] =
-      number::bf16_from_fp32(std::numeric_limits<float>::infinity());  // behind row 0's last k
+      bf16_from_fp32(std::numeric_limits<float>::infinity());  // behind row 0's last k
   std::vector<std::uint16_t> packed(
       static_cast<std::size_t>(Bf16Product::packed_size(kInner, kColumns)));
   product->pack(packed.data(), b.bits.data(), kInner, kColumns, kColumns, 1);

@@ -192,7 +192,7 @@ TEST(Lstm, RoundsWhatItKeepsToTheStorage) {
     low.forward(*kernels);
     high.forward(*kernels);
     for (std::size_t i = 0; i < high.widened.size(); ++i) {
-      const auto rounded = number::fp32_from_bf16(number::bf16_from_fp32(high.widened[i]));
+      const auto rounded = fp32_from_bf16(bf16_from_fp32(high.widened[i]));
       EXPECT_EQ(low.widened[i], rounded);
       EXPECT_EQ(low.cell[i], high.cell[i]) << "c stays FP32";
     }

@@ -160,7 +160,7 @@ MatmulBenchResult bench_matmul(const MatmulBenchOptions& options, c10::Device de
                       .accepted = "iterations of 1 or more, seconds above 0"});
   const std::vector<ProductKind> kinds = kinds_of(options, device);
   const std::vector<int64_t> sizes = sizes_of(options, device);
-  MatmulBenchResult result{.machine = train::machine(device)};
+  MatmulBenchResult result{.machine = recipes::machine(device)};
   torch::manual_seed(0);
   for (const int64_t size : sizes) measure_size(result, kinds, size, options, device);
 

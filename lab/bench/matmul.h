@@ -41,7 +41,7 @@ struct MatmulLeftOut {
 };
 
 struct MatmulBenchResult {
-  train::Machine machine;
+  recipes::Machine machine;
   std::vector<MatmulRow> rows;          // by size, FP32 first in each
   std::vector<MatmulLeftOut> left_out;  // never FP32, which the others are set against
   double copy_gb_per_s = 0;

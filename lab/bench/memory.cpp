@@ -27,7 +27,7 @@ constexpr int64_t kExamples = 32;   // from which is predicted, at most; and fro
 constexpr double kFreeShare = 0.8;  // of what is free
 constexpr int64_t kTokens = 256;
 
-data::Kind kind_of(const train::Config& config) { return models::find_model(config.model).reads; }
+data::Kind kind_of(const recipes::Config& config) { return models::find_model(config.model).reads; }
 
 int64_t bound_of(c10::Device device) {
   return static_cast<int64_t>(kFreeShare * static_cast<double>(profile::free_memory(device)));
@@ -93,14 +93,14 @@ MemoryWork work_of(const MemoryBenchOptions& options, const std::vector<int64_t>
   return work;
 }
 
-std::vector<train::RunSpec> runs_of(const MemoryBenchOptions& options, c10::Device device) {
-  std::vector<train::RunSpec> runs{train::parse_run("fp32")};
+std::vector<recipes::RunSpec> runs_of(const MemoryBenchOptions& options, c10::Device device) {
+  std::vector<recipes::RunSpec> runs{recipes::parse_run("fp32")};
   if (options.runs.empty()) {
     const std::string low(train::mixed_precision_of(device.type()).name);
-    runs.push_back(train::parse_run(low + "-true"));
-    runs.push_back(train::parse_run(low));
+    runs.push_back(recipes::parse_run(low + "-true"));
+    runs.push_back(recipes::parse_run(low));
   }
-  for (const train::RunSpec& run : options.runs)
+  for (const recipes::RunSpec& run : options.runs)
     if (run.label != "fp32") runs.push_back(run);
   return runs;
 }
@@ -187,7 +187,7 @@ int64_t parameters_of(const MemoryWork& work, c10::Device device) {
   profile::count_cpu_memory();
   const profile::AllocationLog within_the_bound(device, bound_of(device));
   return models::parameter_count(
-      *train::make_network(work.config, work.shape, /*seed=*/0, device).module);
+      *recipes::make_network(work.config, work.shape, /*seed=*/0, device).module);
 }
 
 void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
@@ -195,7 +195,7 @@ void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
   MemoryWork work = work_of(options, result.input);
   result.parameters = parameters_of(work, device);
   std::vector<std::vector<MemoryRow>> by_run;
-  for (const train::RunSpec& run : runs_of(options, device)) {
+  for (const recipes::RunSpec& run : runs_of(options, device)) {
     work.run = run;
     Predictions predictions(work, device);
     auto& rows = by_run.emplace_back();
@@ -212,8 +212,8 @@ void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
 
 }  // namespace
 
-std::vector<int64_t> input_of(const train::Config& config) {
-  const int64_t batch = train::batch_size_of(config);
+std::vector<int64_t> input_of(const recipes::Config& config) {
+  const int64_t batch = recipes::batch_size_of(config);
   switch (kind_of(config)) {
     case data::Kind::rows:
       return {batch, config.in};
@@ -229,7 +229,7 @@ std::vector<int64_t> input_of(const train::Config& config) {
 
 MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device device) {
   MemoryBenchResult result{
-      .machine = train::machine(device),
+      .machine = recipes::machine(device),
       .input = options.input.empty() ? input_of(options.config) : options.input};
   std::vector<int64_t> sizes = options.batch_sizes;
   if (sizes.empty() && !result.input.empty()) sizes = {result.input.front()};
@@ -237,7 +237,7 @@ MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device de
   try {
     measure_runs(result, options, sizes, device);
   } catch (const std::exception& error) {
-    if (!train::is_out_of_memory(error)) throw;
+    if (!recipes::is_out_of_memory(error)) throw;
     throw UsageError({.where = kMemoryBench,
                       .what = "the work is beyond the free memory",
                       .seen = fmt::format("input {}", fmt::join(result.input, ",")),

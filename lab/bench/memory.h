@@ -16,11 +16,11 @@ namespace demi::bench {
 
 /// `demi bench memory`: bytes of tensors of a recipe's model, predicted and measured.
 struct MemoryBenchOptions {
-  train::Config config = {};  // model, optimizer, loss, clipping, accumulation
+  recipes::Config config = {};  // model, optimizer, loss, clipping, accumulation
   /// (N, in), (N, C, H, W) or (N, T), the batch first; empty: input_of(config).
   std::vector<int64_t> input = {};
   std::vector<int64_t> batch_sizes = {};  // empty: the input's
-  std::vector<train::RunSpec> runs =
+  std::vector<recipes::RunSpec> runs =
       {};                      // empty: FP32, the device's 16-bit model, its mixed precision
   bool forward = false;        // one forward pass without training
   int64_t classes = 0;         // 0: the recipe's; two for texts
@@ -40,14 +40,14 @@ struct MemoryRow {
 };
 
 struct MemoryBenchResult {
-  train::Machine machine;
+  recipes::Machine machine;
   std::vector<int64_t> input;   // of one batch; the batch is the rows'
   int64_t parameters = 0;       // trained ones, by element
   std::vector<MemoryRow> rows;  // by batch size, FP32 first in each
 };
 
 /// The shape of the recipe's batch, as far as the config tells; texts have 256 tokens.
-DEMI_API std::vector<int64_t> input_of(const train::Config& config);
+DEMI_API std::vector<int64_t> input_of(const recipes::Config& config);
 
 /// Predicts and measures. The prediction knows the work with two smaller batches alone, powers of
 /// two of at most 32 and 64 examples (of batches below 8: with one and two examples more): each

@@ -53,7 +53,7 @@ data::Batch random_batch(const MemoryWork& work, int64_t size, c10::Device devic
   return batch;
 }
 
-GradScalerOptions scaler_options(const train::RunSpec& run) {
+GradScalerOptions scaler_options(const recipes::RunSpec& run) {
   using Kind = train::LossScale::Kind;
   const bool enabled = run.loss_scale.kind == Kind::automatic ? run.precision.autocast == at::kHalf
                                                               : run.loss_scale.kind != Kind::off;
@@ -78,14 +78,14 @@ class Traced {
  public:
   Traced(const MemoryWork& work, int64_t batch_size, c10::Device device, int64_t limit)
       : work_(work), device_(device), log_(device, limit) {
-    network_ = train::make_network(work.config, work.shape, /*seed=*/0, device);
+    network_ = recipes::make_network(work.config, work.shape, /*seed=*/0, device);
     const train::Precision& precision = work.run.precision;
     if (!precision.is_mixed() && precision.weights != at::kFloat)
       network_.module->to(precision.weights);
     if (work.forward)
       network_.module->eval();
     else
-      optimizer_ = train::make_optimizer(train::config_of(work.config, work.run), network_);
+      optimizer_ = recipes::make_optimizer(recipes::config_of(work.config, work.run), network_);
     batch_ = random_batch(work, batch_size, device);
     profile::reset_peak_memory(device);
     begin_ = log_.now();
@@ -135,8 +135,8 @@ class Traced {
     {
       const Autocast region = region_of(work_.run.precision, device_);
       const at::Tensor output = network_.forward(input_for(work_.run.precision, batch_));
-      loss = train::loss_function_of(work_.config)(output, batch_.target,
-                                                   work_.config.label_smoothing);
+      loss = recipes::loss_function_of(work_.config)(output, batch_.target,
+                                                     work_.config.label_smoothing);
       mark_copies();
     }
     mark_from(before + 1, log_.now());

@@ -15,10 +15,10 @@ namespace demi::bench {
 
 /// A model in training or in use, whose memory is traced.
 struct MemoryWork {
-  train::Config config;
-  train::DataShape shape;
+  recipes::Config config;
+  recipes::DataShape shape;
   std::vector<int64_t> example;  // the shape of one: (in), (C, H, W) or (T)
-  train::RunSpec run;
+  recipes::RunSpec run;
   bool forward = false;  // one forward pass without a graph, in place of two training steps
 };
 

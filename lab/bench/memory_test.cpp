@@ -22,7 +22,7 @@ constexpr int64_t kWidth = 256, kLayers = 3;
 constexpr int64_t kParameters = kLayers * (kWidth * kWidth + kWidth);
 
 MemoryBenchOptions mlp(int64_t batch_size, const std::string& optimizer = "adam") {
-  MemoryBenchOptions options{.config = train::find_recipe("mlp").config,
+  MemoryBenchOptions options{.config = recipes::find_recipe("mlp").config,
                              .input = {batch_size, kWidth}};
   options.config.optimizer = optimizer;
   options.config.weight_decay = 0;
@@ -117,8 +117,8 @@ TEST(Memory, IsPredictedFromSmallerBatches) {
 // An LSTM over 5 tokens and a convolution network, on batches that a small machine holds.
 TEST(Memory, IsPredictedOfTextsAndPictures) {
   MemoryBenchOptions texts{
-      .config = train::find_recipe("imdb-lstm").config, .input = {24, 5}, .vocabulary = 100};
-  MemoryBenchOptions pictures{.config = train::find_recipe("cifar10-cnn").config,
+      .config = recipes::find_recipe("imdb-lstm").config, .input = {24, 5}, .vocabulary = 100};
+  MemoryBenchOptions pictures{.config = recipes::find_recipe("cifar10-cnn").config,
                               .input = {24, 3, 16, 16}};
   for (const MemoryBenchOptions& options : {texts, pictures}) {
     for (const MemoryRow& row : bench_memory(options, c10::kCPU).rows) {

@@ -13,7 +13,7 @@ namespace demi::bench {
 namespace {
 
 RecipeBenchOptions of_width(const ModelBenchOptions& options, int64_t width) {
-  RecipeBenchOptions one{.config = train::find_recipe("mlp").config,
+  RecipeBenchOptions one{.config = recipes::find_recipe("mlp").config,
                          .runs = options.runs,
                          .warmup = options.warmup,
                          .steps = options.steps,

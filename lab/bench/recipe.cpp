@@ -46,21 +46,21 @@ class Stretch : public data::Loader {
 class Runner {
  public:
   /// `steps`: of the whole measurement, for which a schedule is made where an epoch has fewer.
-  Runner(const train::Config& config, train::RunSpec spec, const train::Workload& workload,
+  Runner(const recipes::Config& config, recipes::RunSpec spec, const recipes::Workload& workload,
          int64_t steps, c10::Device device)
-      : config_(train::config_of(config, spec)),
+      : config_(recipes::config_of(config, spec)),
         spec_(std::move(spec)),
         workload_(workload),
         network_(workload.make_network(static_cast<uint64_t>(config.seed))),
-        optimizer_(train::make_optimizer(config_, network_)),
-        options_(train::trainer_options(
+        optimizer_(recipes::make_optimizer(config_, network_)),
+        options_(recipes::trainer_options(
             config, spec_, std::max(workload.train->batches(), steps * config.accumulate), device)),
         schedule_(std::exchange(options_.schedule, {})),
         momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
     options_.epochs = 1;
     options_.max_steps = 0;
     options_.give_up_after = 0;  // check_losses has a word of its own
-    train::keep_in_fp32(config_, network_);
+    recipes::keep_in_fp32(config_, network_);
   }
 
   // Goes on where the last call ended: rate and loss scale too.
@@ -71,7 +71,7 @@ class Runner {
     options_.momentum_schedule = from_here(momentum_schedule_);
     torch::manual_seed(static_cast<uint64_t>(config_.seed + position_));
     train::Trainer trainer(network_, optimizer_, options_);
-    const Stretch stretch(*workload_.train, train::batch_size_of(config_), position_,
+    const Stretch stretch(*workload_.train, recipes::batch_size_of(config_), position_,
                           steps * options_.accumulate);
     train::History history = trainer.fit(stretch);
     position_ += stretch.batches();
@@ -81,7 +81,7 @@ class Runner {
     return history;
   }
 
-  const train::RunSpec& spec() const { return spec_; }
+  const recipes::RunSpec& spec() const { return spec_; }
   const train::Network& network() const { return network_; }
   int64_t skipped() const { return skipped_; }
 
@@ -98,9 +98,9 @@ class Runner {
     return [rule, start = step_](int64_t step, double base) { return rule(start + step, base); };
   }
 
-  const train::Config config_;
-  train::RunSpec spec_;
-  const train::Workload& workload_;
+  const recipes::Config config_;
+  recipes::RunSpec spec_;
+  const recipes::Workload& workload_;
   train::Network network_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   train::TrainerOptions options_;
@@ -142,11 +142,11 @@ void check(const RecipeBenchOptions& options) {
                     .accepted = "2 or more steps of warm-up, 1 or more of the others"});
 }
 
-std::vector<train::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Device device) {
-  std::vector<train::RunSpec> runs{train::parse_run("fp32")};
+std::vector<recipes::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Device device) {
+  std::vector<recipes::RunSpec> runs{recipes::parse_run("fp32")};
   if (options.runs.empty())
-    runs.push_back(train::parse_run(train::mixed_precision_of(device.type()).name));
-  for (const train::RunSpec& run : options.runs)
+    runs.push_back(recipes::parse_run(train::mixed_precision_of(device.type()).name));
+  for (const recipes::RunSpec& run : options.runs)
     if (run.label != "fp32") runs.push_back(run);
   if (runs.size() > 1) return runs;
   throw UsageError({.where = "bench.recipe",
@@ -184,9 +184,9 @@ void check_losses(const std::string& run, const std::vector<double>& fp32,
 
 RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device) {
   check(options);
-  const train::Workload workload = train::load_workload(options.config, device);
+  const recipes::Workload workload = recipes::load_workload(options.config, device);
   std::vector<std::unique_ptr<Runner>> runners;
-  for (const train::RunSpec& run : runs_of(options, device))
+  for (const recipes::RunSpec& run : runs_of(options, device))
     runners.push_back(std::make_unique<Runner>(
         options.config, run, workload, options.warmup + options.rounds * options.steps, device));
 
@@ -201,9 +201,9 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
       ms[i].add(1e3 * runners[i]->train(options.steps).seconds() / options.steps);
 
   RecipeBenchResult result{
-      .machine = train::machine(device),
+      .machine = recipes::machine(device),
       .parameters = models::parameter_count(*runners.front()->network().module),
-      .batch_size = train::batch_size_of(options.config)};
+      .batch_size = recipes::batch_size_of(options.config)};
   for (std::size_t i = 0; i < runners.size(); ++i) {
     result.runs.push_back(timing_of(*runners[i], ms[i], mean(warmup[i])));
     result.runs.back().speedup = result.runs.front().ms / result.runs.back().ms;

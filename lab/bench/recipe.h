@@ -15,8 +15,8 @@ namespace demi::bench {
 
 /// `demi bench recipe`: the training step of a recipe in several precisions, all else equal.
 struct RecipeBenchOptions {
-  train::Config config = {};
-  std::vector<train::RunSpec>
+  recipes::Config config = {};
+  std::vector<recipes::RunSpec>
       runs;        // empty: the device's mixed precision; fp32 is always timed too
   int warmup = 5;  // steps of each run, which are also checked; 2 or more
   int steps = 5;   // of each run in a round; 1 or more
@@ -34,7 +34,7 @@ struct RecipeTiming {
 };
 
 struct RecipeBenchResult {
-  train::Machine machine;
+  recipes::Machine machine;
   int64_t parameters = 0, batch_size = 0;
   std::vector<RecipeTiming> runs;  // fp32 first
 };

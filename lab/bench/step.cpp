@@ -28,8 +28,8 @@ constexpr double kMaxNorm = 1.0;
 // An optimizer of the one list, with the hyper-parameters that it is timed with.
 struct Contender {
   std::string name;
-  const train::OptimizerKind* kind;
-  train::Config config;
+  const recipes::OptimizerKind* kind;
+  recipes::Config config;
 
   std::unique_ptr<optim::Optimizer> demi(const Tensors& parameters, optim::StepOptions step) const {
     return kind->make(config, {.decay = parameters, .no_decay = {}}, step);
@@ -43,8 +43,8 @@ struct Contender {
 // Each optimizer once; where momentum is a choice, with and without.
 std::vector<Contender> all_contenders() {
   std::vector<Contender> all;
-  for (const train::OptimizerKind& kind : train::optimizer_kinds()) {
-    train::Config config;
+  for (const recipes::OptimizerKind& kind : recipes::optimizer_kinds()) {
+    recipes::Config config;
     config.lr = 1e-3;
     config.weight_decay = kind.usual_weight_decay;
     all.push_back({kind.name, &kind, config});

@@ -85,9 +85,9 @@ std::vector<Product> products_of(const torch::nn::Module& module, const std::str
   return {};
 }
 
-train::DataShape shape_of(const train::Config& config) {
+recipes::DataShape shape_of(const recipes::Config& config) {
   const data::DataSet& set = data::data_set(config.data);
-  train::DataShape shape{.channels = 3, .size = config.image_size, .classes = config.classes};
+  recipes::DataShape shape{.channels = 3, .size = config.image_size, .classes = config.classes};
   if (set.layout == data::Layout::mnist) shape.size = 28;
   if (set.layout == data::Layout::cifar10 || set.layout == data::Layout::cifar100) shape.size = 32;
   if (!set.mean.empty()) shape.channels = static_cast<int64_t>(set.mean.size());
@@ -123,10 +123,10 @@ ModelCheck check_dimensions(const torch::nn::Module& module, int64_t batch_size)
 }
 
 ModelCheck check_recipe(const std::string& recipe) {
-  const train::Config& config = train::find_recipe(recipe).config;
+  const recipes::Config& config = recipes::find_recipe(recipe).config;
   const train::Network network =
-      train::make_network(config, shape_of(config), /*seed=*/0, c10::kCPU);
-  ModelCheck check = check_dimensions(*network.module, train::batch_size_of(config));
+      recipes::make_network(config, shape_of(config), /*seed=*/0, c10::kCPU);
+  ModelCheck check = check_dimensions(*network.module, recipes::batch_size_of(config));
   check.recipe = recipe;
   check.model = config.model;
   return check;

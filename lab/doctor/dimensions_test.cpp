@@ -67,7 +67,7 @@ TEST(Dimensions, OfConvolutionsAreExempt) {
 }
 
 TEST(Dimensions, EveryRecipeCanBeChecked) {
-  for (const train::Recipe& recipe : train::recipes()) {
+  for (const recipes::Recipe& recipe : recipes::recipes()) {
     const ModelCheck check = check_recipe(recipe.name);
     EXPECT_EQ(check.model, recipe.config.model);
     EXPECT_GE(check.products, 1) << recipe.name;

@@ -44,7 +44,7 @@ void check(const DiagnoseOptions& options) {
                       .what = "seconds are out of range",
                       .seen = fmt::format("{}", options.seconds),
                       .accepted = "0 (nothing is measured) to 1"});
-  if (!options.recipe.empty()) train::find_recipe(options.recipe);
+  if (!options.recipe.empty()) recipes::find_recipe(options.recipe);
 }
 
 DeviceReport cpu_report() {
@@ -181,7 +181,7 @@ void add_faults(Diagnosis& diagnosis) {
 }  // namespace
 
 std::string disturbance(std::optional<double> cores_share) {
-  if (cores_share.value_or(1) >= train::kQuietShare) return "";
+  if (cores_share.value_or(1) >= recipes::kQuietShare) return "";
   return fmt::format(
       "* The measurements got {:.0f} % of the cores that they asked for: another program ran "
       "beside "

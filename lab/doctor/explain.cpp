@@ -8,7 +8,7 @@
 
 #include "demi/autocast/slow_dtype.h"
 #include "lab/doctor/shape_time.h"
-#include "lab/profile/profile_run.h"
+#include "lab/profiler/profile_run.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/plan.h"
 
@@ -19,7 +19,7 @@ constexpr double kSeconds = 10;  // of profiled steps, about
 constexpr std::int64_t kMostSteps = 5;
 constexpr std::size_t kMeasured = 6;  // dimensions
 
-std::optional<c10::ScalarType> low_type(const train::RunSpec& run) {
+std::optional<c10::ScalarType> low_type(const recipes::RunSpec& run) {
   const train::Precision& precision = run.precision;
   if (precision.is_mixed()) return run.autocast ? precision.autocast : std::nullopt;
   const bool is_low =
@@ -27,17 +27,17 @@ std::optional<c10::ScalarType> low_type(const train::RunSpec& run) {
   return is_low ? std::optional(precision.weights) : std::nullopt;
 }
 
-bool is_fp32(const train::RunSpec& run) {
+bool is_fp32(const recipes::RunSpec& run) {
   return run.precision.weights == c10::ScalarType::Float && !run.precision.is_mixed();
 }
 
-bool is_whole(const train::RunResult& run) {
+bool is_whole(const recipes::RunResult& run) {
   return !run.history.stopped && !run.history.failed && !run.history.steps.empty();
 }
 
-bool is_minor(const train::Comparison& comparison, const train::RunResult& run) {
+bool is_minor(const recipes::Comparison& comparison, const recipes::RunResult& run) {
   return is_whole(run) && !low_dtype_of(run.spec).empty() && run.speedup > 0 &&
-         run.speedup < train::kMinorSpeedup && is_fp32(comparison.runs.front().spec) &&
+         run.speedup < recipes::kMinorSpeedup && is_fp32(comparison.runs.front().spec) &&
          is_whole(comparison.runs.front());
 }
 
@@ -48,10 +48,11 @@ double flops_share(const Dimension& d, double gflop) {
   return gflop > 0 ? std::min(1e-9 * flops / gflop, 1.0) : 1;
 }
 
-std::vector<WeighedDimension> weighed(const train::Config& config, const train::Workload& workload,
-                                      const std::string& dtype, c10::Device device, double gflop) {
+std::vector<WeighedDimension> weighed(const recipes::Config& config,
+                                      const recipes::Workload& workload, const std::string& dtype,
+                                      c10::Device device, double gflop) {
   const train::Network network = workload.make_network(static_cast<std::uint64_t>(config.seed));
-  ModelCheck check = check_dimensions(*network.module, train::batch_size_of(config));
+  ModelCheck check = check_dimensions(*network.module, recipes::batch_size_of(config));
   const auto share = [gflop](const Dimension& one) { return flops_share(one, gflop); };
   std::erase_if(check.dimensions, [&](const Dimension& one) { return share(one) < kDimension; });
   std::ranges::stable_sort(check.dimensions, std::greater(), share);
@@ -69,16 +70,16 @@ double product_gain(const std::string& dtype, c10::Device device) {
 }
 
 // Without instructions for the format, a region's products and LibTorch's own are different ones.
-std::string no_unit_of(const train::RunSpec& run, c10::Device device) {
+std::string no_unit_of(const recipes::RunSpec& run, c10::Device device) {
   const auto type = low_type(run);
   if (!type) return "";
   if (device.is_cpu() && !run.precision.is_mixed())
-    return train::slow_precision_warning(run.precision, device);
+    return recipes::slow_precision_warning(run.precision, device);
   return why_slow(device.type(), *type);
 }
 
 // A warm-up step, the steps, and as many without the profiler.
-std::int64_t steps_in_time(const train::RunResult& run) {
+std::int64_t steps_in_time(const recipes::RunResult& run) {
   const double step = run.seconds / static_cast<double>(run.history.steps.size());
   const double most = step > 0 ? (kSeconds / step - 1) / 2 : static_cast<double>(kMostSteps);
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(most, 1e3)), 1, kMostSteps);
@@ -86,14 +87,14 @@ std::int64_t steps_in_time(const train::RunResult& run) {
 
 }  // namespace
 
-std::string low_dtype_of(const train::RunSpec& run) {
+std::string low_dtype_of(const recipes::RunSpec& run) {
   const auto type = low_type(run);
   if (!type) return "";
   return *type == c10::ScalarType::Half ? "fp16" : "bf16";
 }
 
-SpeedupFacts facts_of(const train::Config& config, const train::RunSpec& run,
-                      const train::Workload& workload, c10::Device device, std::int64_t steps) {
+SpeedupFacts facts_of(const recipes::Config& config, const recipes::RunSpec& run,
+                      const recipes::Workload& workload, c10::Device device, std::int64_t steps) {
   SpeedupFacts facts{.dtype = low_dtype_of(run), .is_device = device.is_cuda()};
   facts.no_unit = no_unit_of(run, device);
   facts.product_gain = product_gain(facts.dtype, device);
@@ -106,14 +107,14 @@ SpeedupFacts facts_of(const train::Config& config, const train::RunSpec& run,
   return facts;
 }
 
-bool has_minor_speedup(const train::Comparison& comparison) {
+bool has_minor_speedup(const recipes::Comparison& comparison) {
   return std::ranges::any_of(
-      comparison.runs, [&](const train::RunResult& run) { return is_minor(comparison, run); });
+      comparison.runs, [&](const recipes::RunResult& run) { return is_minor(comparison, run); });
 }
 
-void explain_speedups(train::Comparison& comparison, const train::Workload& workload,
+void explain_speedups(recipes::Comparison& comparison, const recipes::Workload& workload,
                       c10::Device device) {
-  for (train::RunResult& run : comparison.runs) {
+  for (recipes::RunResult& run : comparison.runs) {
     if (!is_minor(comparison, run)) continue;
     try {
       const SpeedupFacts facts =

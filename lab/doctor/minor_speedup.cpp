@@ -13,7 +13,7 @@
 namespace demi::doctor {
 namespace {
 
-using train::SlowCause;
+using recipes::SlowCause;
 
 constexpr std::size_t kNamed = 3;      // places, dimensions and ops in one sentence
 constexpr double kWorthNaming = 0.01;  // of the ops' time
@@ -26,7 +26,7 @@ std::optional<SlowCause> no_unit(const SpeedupFacts& f) {
       "a large {} product in a region runs at {:.2f} times FP32's rate", f.dtype, f.product_gain);
   if (!f.no_unit.empty())
     return SlowCause{"no_unit", f.product_gain, f.no_unit + (is_measured ? "; " + rate : "")};
-  if (is_measured && f.product_gain < train::kMinorSpeedup)
+  if (is_measured && f.product_gain < recipes::kMinorSpeedup)
     return SlowCause{"no_unit", f.product_gain, rate + " on this device"};
   return std::nullopt;
 }

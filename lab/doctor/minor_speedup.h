@@ -5,7 +5,7 @@
 
 #include "demi/core/export.h"
 #include "lab/doctor/dimensions.h"
-#include "lab/profile/summary.h"
+#include "lab/profiler/summary.h"
 #include "lab/recipes/run.h"
 
 namespace demi::doctor {
@@ -38,6 +38,6 @@ inline constexpr double kLittleLow = 0.5;   // of the ops' time
 /// waits for numbers, kernels under 10 us, dimensions that are no multiples of 8; and if most of
 /// the time is spent in other dtypes than the 16-bit one, that. Empty if it is none of them. A pure
 /// function.
-DEMI_API std::vector<train::SlowCause> causes_of(const SpeedupFacts& facts);
+DEMI_API std::vector<recipes::SlowCause> causes_of(const SpeedupFacts& facts);
 
 }  // namespace demi::doctor

@@ -54,8 +54,8 @@ std::vector<std::string> names_of_demi() {
   std::vector<std::string> names;
   for (const auto& [name, meaning] : kRead)
     if (name.starts_with("DEMI_")) names.emplace_back(name);
-  for (const train::Setting& setting : train::settings())
-    names.push_back(train::environment_variable(setting.name));
+  for (const recipes::Setting& setting : recipes::settings())
+    names.push_back(recipes::environment_variable(setting.name));
   return names;
 }
 
@@ -65,8 +65,8 @@ std::vector<Variable> variables(const Environment& environment) {
   std::vector<Variable> all;
   for (const auto& [name, meaning] : kRead)
     all.push_back({std::string(name), std::string(meaning), environment(std::string(name))});
-  for (const train::Setting& setting : train::settings()) {
-    const std::string name = train::environment_variable(setting.name);
+  for (const recipes::Setting& setting : recipes::settings()) {
+    const std::string name = recipes::environment_variable(setting.name);
     if (const auto value = environment(name))
       all.push_back({name, "the setting " + setting.name, value});
   }

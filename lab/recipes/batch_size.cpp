@@ -20,7 +20,7 @@
 #include "lab/data/data_sets.h"
 #include "lab/recipes/plan.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 constexpr double kShare = 0.8;  // of what is free
@@ -60,11 +60,11 @@ double trial(const Config& config, const RunSpec& spec, const Workload& workload
   const int64_t before = profile::memory_use(device).current_bytes;
   {
     const profile::AllocationLog guard(device, limit);
-    const Network network = workload.make_network(0);
-    TrainerOptions options = trainer_options(config, spec, 1, device);
+    const train::Network network = workload.make_network(0);
+    train::TrainerOptions options = trainer_options(config, spec, 1, device);
     options.epochs = kTrialSteps;
     options.schedule = options.momentum_schedule = {};
-    Trainer(network, make_optimizer(config_of(config, spec), network), std::move(options))
+    train::Trainer(network, make_optimizer(config_of(config, spec), network), std::move(options))
         .fit(OneBatch(some, size));
   }
   const int64_t tensors = profile::memory_use(device).peak_bytes - before;
@@ -186,4 +186,4 @@ int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workloa
   return largest_batch(peak, room, most);
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

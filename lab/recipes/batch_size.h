@@ -11,7 +11,7 @@
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/workload.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// Whether the exception says that memory ran out, of a device or of the host.
 DEMI_API bool is_out_of_memory(const std::exception& error);
@@ -55,4 +55,4 @@ DEMI_API int64_t find_batch_size(const Config& config, const RunSpec& spec,
 DEMI_API int64_t largest_batch(const std::function<double(int64_t)>& peak, double room,
                                int64_t most);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -17,7 +17,7 @@
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/within_memory.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 double line(int64_t size) { return 1000 + 10 * static_cast<double>(size); }
@@ -101,7 +101,7 @@ TEST(FindBatchSize, IsAtMostTheWholeSet) {
 TEST(FindBatchSize, AnErrorOfTheModelIsNotOneOfMemory) {
   const Config config = small_config();
   Workload workload = small_workload(config);
-  workload.make_network = [](uint64_t) -> Network { throw std::domain_error("no model"); };
+  workload.make_network = [](uint64_t) -> train::Network { throw std::domain_error("no model"); };
   EXPECT_THROW(find_batch_size(config, parse_run("fp32"), workload, c10::kCPU), std::domain_error);
 }
 
@@ -124,11 +124,11 @@ TEST(FindBatchSize, TriesTheLongestTextsWithTheirLengths) {
   std::set<int64_t> widths, lengths;
   workload.make_network = [&](uint64_t) {
     torch::nn::Linear model(8, 8);
-    return Network{model.ptr(), [&, model](const data::Batch& batch) mutable {
-                     widths.insert(batch.input.size(1));
-                     lengths.insert(batch.lengths.defined() ? batch.lengths.size(0) : 0);
-                     return model(batch.input);
-                   }};
+    return train::Network{model.ptr(), [&, model](const data::Batch& batch) mutable {
+                            widths.insert(batch.input.size(1));
+                            lengths.insert(batch.lengths.defined() ? batch.lengths.size(0) : 0);
+                            return model(batch.input);
+                          }};
   };
   EXPECT_EQ(find_batch_size(config, parse_run("fp32"), workload, c10::kCPU), 12);
   EXPECT_EQ(widths, std::set<int64_t>{8});
@@ -210,4 +210,4 @@ TEST(IsOutOfMemory, IsToldFromOtherErrors) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -12,10 +12,10 @@
 #include "demi/profile/scoped_timer.h"
 #include "demi/train/trainer.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 std::vector<RunSpec> default_runs(c10::Device device) {
-  return {parse_run("fp32"), parse_run(mixed_precision_of(device.type()).name)};
+  return {parse_run("fp32"), parse_run(train::mixed_precision_of(device.type()).name)};
 }
 
 namespace {
@@ -114,7 +114,7 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
       .machine = machine(options.device),
       .training_examples = workload.train->all_examples(),
       .test_examples = workload.test ? workload.test->all_examples() : 0,
-      .steps_per_epoch = steps_of(workload.train->batches(), options.config.accumulate),
+      .steps_per_epoch = train::steps_of(workload.train->batches(), options.config.accumulate),
       .classes = workload.classes};
   const bool turns = options.turn_steps > 0 && options.runs.size() > 1;
   if (turns) result.turn_steps = options.turn_steps;
@@ -138,4 +138,4 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
   return result;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

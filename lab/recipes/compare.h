@@ -11,7 +11,7 @@
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// Options of a comparison.
 struct CompareOptions {
@@ -57,4 +57,4 @@ DEMI_API bool is_disturbed(const Comparison& comparison, const RunResult& run);
 /// Trains one run after the other, or in turns, from the same initial weights and data order.
 DEMI_API Comparison compare(const CompareOptions& options, const Workload& workload);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -18,7 +18,7 @@
 #include "lab/report/format.h"
 #include "lab/report/table_json.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using report::format_factor;
@@ -131,16 +131,16 @@ void note_disturbances(const Comparison& c, std::vector<std::string>& notes) {
 }
 
 bool is_fp32(const RunResult& run) {
-  const Precision& precision = run.spec.precision;
+  const train::Precision& precision = run.spec.precision;
   return precision.weights == c10::kFloat && !precision.is_mixed();
 }
 
-bool allowed(const std::string& setting, const Precision& precision) {
+bool allowed(const std::string& setting, const train::Precision& precision) {
   return setting == "auto" ? precision.tf32 : setting == "on";
 }
 
 // What TF32 does to the FP32 of a run on CUDA. LibTorch by itself allows it in convolutions.
-std::string on_cuda(const Comparison& c, const Precision& precision) {
+std::string on_cuda(const Comparison& c, const train::Precision& precision) {
   const bool products = allowed(c.config.cuda_matmul_allow_tf32, precision);
   const bool cudnn = allowed(c.config.cudnn_allow_tf32, precision);
   const std::string name(precision.name);
@@ -246,11 +246,11 @@ std::string data_line(const Comparison& c) {
       c.config.seed);
 }
 
-using Pick = std::optional<double> (*)(const StepMetrics&);
+using Pick = std::optional<double> (*)(const train::StepMetrics&);
 
 report::Series steps_of(const RunResult& run, Pick pick) {
   report::Series series{.name = run.spec.label};
-  for (const StepMetrics& step : run.history.steps) {
+  for (const train::StepMetrics& step : run.history.steps) {
     if (const auto value = pick(step)) {
       series.x.push_back(static_cast<double>(step.step));
       series.y.push_back(*value);
@@ -278,7 +278,7 @@ report::Chart accuracy_chart(const Comparison& c) {
       .title = "Test accuracy", .x = {.label = "epoch"}, .y = {.label = "accuracy", .unit = "%"}};
   for (const RunResult& run : c.runs) {
     report::Series series{.name = run.spec.label};
-    for (const EpochRecord& epoch : run.history.epochs) {
+    for (const train::EpochRecord& epoch : run.history.epochs) {
       if (!epoch.validation || !epoch.validation->accuracy) continue;
       series.x.push_back(static_cast<double>(epoch.epoch));
       series.y.push_back(100 * *epoch.validation->accuracy);
@@ -293,7 +293,7 @@ report::Chart test_loss_chart(const Comparison& c) {
   report::Chart chart{.title = "Test loss", .x = {.label = "epoch"}, .y = {.label = "loss"}};
   for (const RunResult& run : c.runs) {
     report::Series series{.name = run.spec.label};
-    for (const EpochRecord& epoch : run.history.epochs) {
+    for (const train::EpochRecord& epoch : run.history.epochs) {
       if (!epoch.validation) continue;
       series.x.push_back(static_cast<double>(epoch.epoch));
       series.y.push_back(epoch.validation->loss);
@@ -308,7 +308,7 @@ report::StackedBars phase_bars(const Comparison& c) {
   report::StackedBars bars{.title = "Training time by phase", .unit = "s"};
   std::vector<std::array<double, profile::kPhaseNames.size()>> seconds_of(c.runs.size());
   for (std::size_t run = 0; run < c.runs.size(); ++run)
-    for (const EpochRecord& epoch : c.runs[run].history.epochs)
+    for (const train::EpochRecord& epoch : c.runs[run].history.epochs)
       for (std::size_t i = 0; i < epoch.phase_seconds.size(); ++i)
         seconds_of[run][i] += epoch.phase_seconds[i];
   for (const RunResult& run : c.runs) bars.bars.push_back({.name = run.spec.label});
@@ -324,9 +324,9 @@ report::StackedBars phase_bars(const Comparison& c) {
 }
 
 report::Chart step_time_chart(const Comparison& c) {
-  report::Chart chart =
-      step_chart(c, "Time of a step", {.label = "time", .unit = "ms"},
-                 [](const StepMetrics& s) -> std::optional<double> { return 1e3 * s.seconds; });
+  report::Chart chart = step_chart(
+      c, "Time of a step", {.label = "time", .unit = "ms"},
+      [](const train::StepMetrics& s) -> std::optional<double> { return 1e3 * s.seconds; });
   chart.note = "From the end of the step before; every few steps the device is read in it.";
   return chart;
 }
@@ -334,7 +334,7 @@ report::Chart step_time_chart(const Comparison& c) {
 report::Chart wait_chart(const Comparison& c) {
   report::Chart chart = step_chart(
       c, "Waiting for data", {.label = "time", .unit = "ms"},
-      [](const StepMetrics& s) -> std::optional<double> { return 1e3 * s.data_seconds; });
+      [](const train::StepMetrics& s) -> std::optional<double> { return 1e3 * s.data_seconds; });
   chart.note = "The part of a step in which it had no batch: near the whole, loading is the limit.";
   return chart;
 }
@@ -462,7 +462,7 @@ bool has_points(const report::Chart& chart) {
 report::Section curves_section(const Comparison& c) {
   report::Chart loss =
       step_chart(c, "Training loss", {.label = "loss"},
-                 [](const StepMetrics& s) -> std::optional<double> { return s.loss; });
+                 [](const train::StepMetrics& s) -> std::optional<double> { return s.loss; });
   loss.smoothing = 0.9;
   report::Section curves{"Curves", {std::move(loss)}};
   if (report::Chart test = test_loss_chart(c); has_points(test))
@@ -471,19 +471,19 @@ report::Section curves_section(const Comparison& c) {
     curves.blocks.emplace_back(std::move(accuracy));
   report::Chart scale =
       step_chart(c, "Loss scale", {.label = "loss scale", .scale = report::Scale::kLog2},
-                 [](const StepMetrics& s) { return s.loss_scale; });
+                 [](const train::StepMetrics& s) { return s.loss_scale; });
   scale.steps = true;
   const bool scaled = has_points(scale);
   if (scaled) curves.blocks.emplace_back(std::move(scale));
   report::Chart norm =
       step_chart(c, "Gradient norm", {.label = "L2 norm", .scale = report::Scale::kLog10},
-                 [](const StepMetrics& s) { return s.grad_norm; });
+                 [](const train::StepMetrics& s) { return s.grad_norm; });
   norm.smoothing = 0.9;
   norm.note = "Of all gradients together, unscaled and before clipping";
   if (has_points(norm)) curves.blocks.emplace_back(std::move(norm));
-  curves.blocks.emplace_back(
-      step_chart(c, "Learning rate", {.label = "learning rate"},
-                 [](const StepMetrics& s) -> std::optional<double> { return s.learning_rate; }));
+  curves.blocks.emplace_back(step_chart(
+      c, "Learning rate", {.label = "learning rate"},
+      [](const train::StepMetrics& s) -> std::optional<double> { return s.learning_rate; }));
   const bool needs_no_scale = std::ranges::all_of(c.runs, [](const RunResult& run) {
     return run.spec.precision.autocast != c10::kHalf && run.spec.precision.weights != c10::kHalf;
   });
@@ -604,4 +604,4 @@ std::string to_json(const Comparison& c) {
   return json.dump(2);
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -5,7 +5,7 @@
 #include "lab/report/page.h"
 #include "lab/report/table.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// The one table: a row a run.
 DEMI_API report::Table to_table(const Comparison& comparison);
@@ -20,4 +20,4 @@ DEMI_API report::Page to_page(const Comparison& comparison, const std::string& c
 /// One JSON object, the same words as the table: runs[], speedup, recipe, machine, notes.
 DEMI_API std::string to_json(const Comparison& comparison);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

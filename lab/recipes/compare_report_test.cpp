@@ -13,7 +13,7 @@
 #include "lab/recipes/published.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 Comparison two_runs() {
@@ -28,7 +28,7 @@ Comparison two_runs() {
     run.test_accuracy = 0.9213;
     run.model_bytes = c.runs.empty() ? 1000000 : 500000;
     for (int64_t step = 1; step <= 4; ++step) {
-      StepMetrics record{
+      train::StepMetrics record{
           .epoch = 1, .step = step, .loss = 1.0 / static_cast<double>(step), .learning_rate = 0.1};
       if (run.spec.label == "fp16") record.loss_scale = 65536;
       run.history.steps.push_back(record);
@@ -278,7 +278,7 @@ TEST(CompareReport, AStoppedRunHasColumnsForWhatARunToTheEndWouldShow) {
 TEST(CompareReport, PageShowsHowLongStepsTookAndWaited) {
   Comparison c = two_runs();
   for (RunResult& run : c.runs)
-    for (StepMetrics& step : run.history.steps) {
+    for (train::StepMetrics& step : run.history.steps) {
       step.seconds = 0.4;
       step.data_seconds = 0.1;
     }
@@ -420,4 +420,4 @@ TEST(Published, JsonHasEveryTableWithItsSource) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

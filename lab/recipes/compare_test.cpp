@@ -15,7 +15,7 @@
 #include "lab/recipes/same_run_testing.h"
 #include "lab/recipes/small_mlp_testing.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -33,9 +33,9 @@ Workload workload() {
   for (int64_t i = 0; i < kClasses; ++i) result.classes.push_back(std::to_string(i));
   result.make_network = [](uint64_t seed) {
     const models::Seeded seeded(seed);
-    return network(torch::nn::Sequential(torch::nn::Linear(6, 32), torch::nn::BatchNorm1d(32),
-                                         torch::nn::ReLU(), torch::nn::Dropout(0.5),
-                                         torch::nn::Linear(32, kClasses)));
+    return train::network(torch::nn::Sequential(
+        torch::nn::Linear(6, 32), torch::nn::BatchNorm1d(32), torch::nn::ReLU(),
+        torch::nn::Dropout(0.5), torch::nn::Linear(32, kClasses)));
   };
   return result;
 }
@@ -191,14 +191,14 @@ TEST_F(CompareRuns, OneRunAloneTakesNoTurns) {
 }
 
 TEST(TopK, IsOfFiveWithMoreThanTenClassesOrAsAsked) {
-  EXPECT_EQ(top_k_of(0, 10), 0);
-  EXPECT_EQ(top_k_of(0, 11), 5);
-  EXPECT_EQ(top_k_of(0, 0), 0) << "a regression";
-  EXPECT_EQ(top_k_of(3, 10), 3);
-  EXPECT_EQ(top_k_of(9, 10), 9);
-  EXPECT_THROW(top_k_of(10, 10), UsageError) << "every example would be right";
-  EXPECT_THROW(top_k_of(5, 2), UsageError);
-  EXPECT_THROW(top_k_of(5, 0), UsageError) << "a regression has no classes";
+  EXPECT_EQ(train::top_k_of(0, 10), 0);
+  EXPECT_EQ(train::top_k_of(0, 11), 5);
+  EXPECT_EQ(train::top_k_of(0, 0), 0) << "a regression";
+  EXPECT_EQ(train::top_k_of(3, 10), 3);
+  EXPECT_EQ(train::top_k_of(9, 10), 9);
+  EXPECT_THROW(train::top_k_of(10, 10), UsageError) << "every example would be right";
+  EXPECT_THROW(train::top_k_of(5, 2), UsageError);
+  EXPECT_THROW(train::top_k_of(5, 0), UsageError) << "a regression has no classes";
 }
 
 // An example counts if fewer than k logits are above its class's: the definition, by counting.
@@ -211,11 +211,12 @@ TEST(TopK, CountsExamplesWithFewerThanKLogitsAboveTheirs) {
     const at::Tensor own = logits.gather(1, target.unsqueeze(1));
     const at::Tensor above = logits.gt(own).sum(1);
     for (const int64_t k : {1, 5, 29, 30, 40}) {
-      EXPECT_EQ(top_k(k).sum(logits, target).item<int64_t>(), above.lt(k).sum().item<int64_t>())
+      EXPECT_EQ(train::top_k(k).sum(logits, target).item<int64_t>(),
+                above.lt(k).sum().item<int64_t>())
           << "top " << k << " in " << dtype;
     }
   }
-  EXPECT_EQ(top_k(5).name, "top5_accuracy");
+  EXPECT_EQ(train::top_k(5).name, "top5_accuracy");
 }
 
 // 8 batches, of which 3 make a step.
@@ -233,4 +234,4 @@ TEST(Compare, CountsAndSchedulesStepsOfAccumulatedBatches) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

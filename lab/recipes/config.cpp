@@ -21,7 +21,7 @@
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -191,7 +191,7 @@ Setting checkpoint_every(std::string group) {
       "minutes and hours (10min, 1.5h); 0: at the end alone, and when a signal asks for it");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
     try {
-      Every::parse(text);
+      train::Every::parse(text);
     } catch (const UsageError&) {
       wrong(source, "not a number of steps, epochs, minutes or hours", text,
             "400, 1epoch, 2epochs, 10min, 1.5h, or 0");
@@ -215,7 +215,7 @@ Setting precision(std::string group) {
                         .seen = text,
                         .accepted = std::string(parse_run(text).precision.name),
                         .advice = "give the rest as options of their own: " + typed_options(text)});
-    take(c, parse_precision(text).name, source);
+    take(c, train::parse_precision(text).name, source);
   };
   return setting;
 }
@@ -227,7 +227,7 @@ Setting loss_scale(std::string group) {
             "Loss scaling: auto (dynamic for fp16, off otherwise), dynamic, statistics, off, or a "
             "fixed scale");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
-    take(c, to_text(parse_loss_scale(text)), source);
+    take(c, to_text(train::parse_loss_scale(text)), source);
   };
   return setting;
 }
@@ -692,4 +692,4 @@ void check(const Config& config) {
                     "--gradient-penalty with --ranks", "leave out one of them");
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

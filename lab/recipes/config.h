@@ -9,7 +9,7 @@
 
 #include "demi/core/export.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// All settings of one training run. A recipe is a config with its published values filled in.
 /// Flat, so that each value is one option of the program, one entry of a config file and one
@@ -116,4 +116,4 @@ DEMI_API int64_t batch_size_of(const Config& config);
 /// The epochs that the schedule is made for.
 DEMI_API int64_t scheduled_epochs(const Config& config);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

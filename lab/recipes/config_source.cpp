@@ -13,7 +13,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 // What a run folder's config.json holds beside the settings.
@@ -173,4 +173,4 @@ std::string to_json(const Config& config) {
   return json.dump(2) + "\n";
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -8,7 +8,7 @@
 #include "demi/core/export.h"
 #include "lab/recipes/config.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// A value for a setting, and where it was found ("lr in file.json", "DEMI_LR").
 struct Assignment {
@@ -44,4 +44,4 @@ DEMI_API std::string to_json(const Config& config);
 /// The environment variable of a setting: DEMI_BATCH_SIZE of batch-size.
 DEMI_API std::string environment_variable(std::string_view setting);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

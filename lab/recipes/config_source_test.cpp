@@ -11,7 +11,7 @@
 #include "demi/core/error.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ TEST(ConfigSource, AFolderAndARecipeThatIsNoNameAreSaid) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -6,7 +6,7 @@
 #include "demi/core/error.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using ::testing::HasSubstr;
@@ -165,4 +165,4 @@ TEST(Config, RecipesHoldThePublishedValues) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

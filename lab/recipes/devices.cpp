@@ -8,7 +8,7 @@
 
 #include "demi/core/error.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 bool is_gpu(std::string_view name) {
@@ -84,4 +84,4 @@ void require_gpus(const Config& config, int gpus) {
                         : "--device cpu needs none"});
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

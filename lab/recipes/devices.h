@@ -7,7 +7,7 @@
 #include "demi/core/export.h"
 #include "lab/recipes/config.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// The names in a list of devices: "cuda:0,cuda:1". Does not ask whether they are there. Throws
 /// UsageError with `source` for what names no device, for a GPU that stands twice, and for the CPU
@@ -24,4 +24,4 @@ DEMI_API void check_devices(const Config& config);
 /// `gpus`: the number of GPUs here. Config::devices names one for each, and is not looked at.
 DEMI_API void require_gpus(const Config& config, int gpus);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -7,7 +7,7 @@
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/resume.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using ::testing::AllOf;
@@ -114,4 +114,4 @@ TEST(Devices, OfARunThatGoesOn) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

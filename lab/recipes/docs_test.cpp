@@ -16,7 +16,7 @@
 #include "lab/recipes/published.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 std::string recipe_table() {
@@ -137,4 +137,4 @@ TEST(Docs, ThePublishedTablesAreTheCodes) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -8,7 +8,7 @@
 #include "lab/recipes/config.h"
 #include "lab/recipes/config_source.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// Why a setting does nothing in a run of that config: "crops belong to CIFAR and MNIST". "": it
 /// does something.
@@ -18,4 +18,4 @@ DEMI_API std::string why_without_effect(const Config& config, std::string_view s
 /// this run. A recipe and a file have values for all settings, and ask for none of them.
 DEMI_API void check_effects(const Config& config, std::span<const Assignment> given);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

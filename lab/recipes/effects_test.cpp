@@ -8,7 +8,7 @@
 #include "demi/core/error.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using ::testing::HasSubstr;
@@ -63,4 +63,4 @@ TEST(Effects, AScaleMustMoveForItsRule) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

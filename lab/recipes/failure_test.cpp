@@ -18,12 +18,12 @@
 #include "lab/recipes/run.h"
 #include "lab/recipes/weights_file.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::Broken;
-using testing::Rows;
+using train::testing::Broken;
+using train::testing::Rows;
 
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
@@ -36,15 +36,15 @@ struct OnOnes {
     torch::manual_seed(3);
     model = torch::nn::Linear(3, 1);
   }
-  Trainer trainer(TrainerOptions options) const {
+  train::Trainer trainer(train::TrainerOptions options) const {
     options.optimizers = {
         std::make_shared<optim::SGD>(model->parameters(), optim::SGDOptions(0.1))};
-    return Trainer(network(model), std::move(options));
+    return train::Trainer(train::network(model), std::move(options));
   }
 };
 
 // Losses of 1 with a NaN in the steps from `first` to `last`.
-History losses_with_nan(int64_t first, int64_t last, TrainerOptions options) {
+train::History losses_with_nan(int64_t first, int64_t last, train::TrainerOptions options) {
   const OnOnes problem;
   int64_t step = 0;
   options.loss = [=](const at::Tensor& output, const at::Tensor&) mutable {
@@ -55,7 +55,7 @@ History losses_with_nan(int64_t first, int64_t last, TrainerOptions options) {
 }
 
 TEST(Failure, IsALossThatIsNaNInTheLastStep) {
-  const History history = losses_with_nan(24, 24, {.epochs = 2});
+  const train::History history = losses_with_nan(24, 24, {.epochs = 2});
   ASSERT_TRUE(history.failed);
   EXPECT_NE(history.failed->find("NaN or Inf from step 24 on, in 1 step;"), std::string::npos)
       << *history.failed;
@@ -68,7 +68,7 @@ TEST(Failure, IsALossThatIsNaNInTheLastValidation) {
   const auto validated = [](int64_t first_bad_epoch) {
     const OnOnes problem;
     int64_t calls = 0;  // 12 in training and 12 in validation an epoch
-    TrainerOptions options{.epochs = 2};
+    train::TrainerOptions options{.epochs = 2};
     options.loss = [&](const at::Tensor& output, const at::Tensor&) {
       const int64_t epoch = calls / 24 + 1;
       const bool validation = calls++ % 24 >= 12;
@@ -77,7 +77,7 @@ TEST(Failure, IsALossThatIsNaNInTheLastValidation) {
     return problem.trainer(options).fit(problem.rows, &problem.rows);
   };
   EXPECT_FALSE(validated(3).failed);
-  const History history = validated(2);
+  const train::History history = validated(2);
   ASSERT_TRUE(history.failed);
   EXPECT_NE(history.failed->find("in validation"), std::string::npos) << *history.failed;
   EXPECT_EQ(history.best_epoch, 1);
@@ -87,11 +87,11 @@ TEST(Failure, IsALossThatIsNaNInTheLastValidation) {
 // The loss is 0 and its gradient 0 x Inf.
 TEST(Failure, IsAStepThatIsAlwaysSkippedWithoutAScaler) {
   const OnOnes problem;
-  TrainerOptions options{.epochs = 10};
+  train::TrainerOptions options{.epochs = 10};
   options.loss = [](const at::Tensor& output, const at::Tensor&) {
     return (output.sum() * 0).sqrt();
   };
-  const History history = problem.trainer(options).fit(problem.rows);
+  const train::History history = problem.trainer(options).fit(problem.rows);
   ASSERT_TRUE(history.failed);
   EXPECT_EQ(history.steps.size(), 3u);
   EXPECT_EQ(history.skipped_steps, 3);
@@ -100,16 +100,16 @@ TEST(Failure, IsAStepThatIsAlwaysSkippedWithoutAScaler) {
 
 TEST(Failure, AnExceptionLeavesTheHistoryOfTheStepsThatWereTaken) {
   const OnOnes problem;
-  TrainerOptions options{.epochs = 3, .read_every = 100};
-  options.loss = Loss::mse;
-  Trainer trainer = problem.trainer(options);
+  train::TrainerOptions options{.epochs = 3, .read_every = 100};
+  options.loss = train::Loss::mse;
+  train::Trainer trainer = problem.trainer(options);
   EXPECT_THROW(trainer.fit(Broken(problem.rows)), std::runtime_error);
   EXPECT_EQ(trainer.history().steps.size(), 11u) << "also those that had not been read";
   EXPECT_TRUE(std::isfinite(trainer.history().steps.back().loss));
   EXPECT_EQ(trainer.history().epochs.size(), 0u);
 
-  struct Full : Callback {
-    void on_step(const StepMetrics& step, int64_t) override {
+  struct Full : train::Callback {
+    void on_step(const train::StepMetrics& step, int64_t) override {
       if (step.step == 5) throw std::runtime_error("disk full");
     }
   };
@@ -246,10 +246,10 @@ TEST_F(RunFailure, AskedToStopBeforeTheFirstStepItTakesNone) {
 // Asked in validation, and in the test of the shipped weights, evaluation ends with the batch in
 // progress.
 TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
-  struct Begun : Callback {
+  struct Begun : train::Callback {
     bool validation = false, over = false;
     void on_evaluate_begin(int64_t) override { validation = true; }
-    void on_epoch_end(const EpochRecord&) override { over = true; }
+    void on_epoch_end(const train::EpochRecord&) override { over = true; }
   };
   class Counted : public Rows {
    public:
@@ -285,17 +285,18 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
 }
 
 TEST(Evaluation, OneOfNaNIsBeatenByEveryNumberAndBeatsNone) {
-  const Evaluation nan{.loss = kNoNumber}, one{.loss = 1}, two{.loss = 2};
+  const train::Evaluation nan{.loss = kNoNumber}, one{.loss = 1}, two{.loss = 2};
   EXPECT_TRUE(two.better_than(nan));
   EXPECT_FALSE(nan.better_than(two));
   EXPECT_FALSE(nan.better_than(nan));
   EXPECT_TRUE(one.better_than(two));
   EXPECT_FALSE(two.better_than(one));
-  const Evaluation lucky{.loss = kNoNumber, .accuracy = 0.9}, sound{.loss = 2, .accuracy = 0.2};
+  const train::Evaluation lucky{.loss = kNoNumber, .accuracy = 0.9},
+      sound{.loss = 2, .accuracy = 0.2};
   EXPECT_TRUE(sound.better_than(lucky)) << "argmax of NaN is a class, too";
   EXPECT_FALSE(lucky.better_than(sound));
-  EXPECT_TRUE((Evaluation{.loss = 3, .accuracy = 0.3}).better_than(sound)) << "by accuracy";
+  EXPECT_TRUE((train::Evaluation{.loss = 3, .accuracy = 0.3}).better_than(sound)) << "by accuracy";
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

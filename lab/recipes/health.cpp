@@ -15,7 +15,7 @@
 #include "lab/report/format.h"
 #include "lab/report/table.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using monitor::ExponentHistogram;
@@ -364,4 +364,4 @@ std::optional<report::Section> health_section(const Comparison& comparison) {
   return section;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

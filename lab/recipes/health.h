@@ -13,7 +13,7 @@
 #include "lab/report/metrics_log.h"
 #include "lab/report/page.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// The lines of metrics.jsonl about one step that the monitor looked at, two a layer: its weights'
 /// gradients, its output's.
@@ -44,4 +44,4 @@ DEMI_API report::Histogram over_exponents(const monitor::ExponentHistogram& coun
 /// run.
 DEMI_API std::optional<report::Section> health_section(const Comparison& comparison);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -12,7 +12,7 @@
 
 #include "lab/report/metrics_log.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 monitor::ExponentHistogram histogram(std::vector<std::pair<int, int64_t>> counts, int64_t zeros) {
@@ -222,4 +222,4 @@ TEST_F(HealthFile, ARunThatGoesOnShowsTheStepsBeforeIt) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

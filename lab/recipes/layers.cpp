@@ -19,7 +19,7 @@
 #include "lab/recipes/plan.h"
 #include "lab/recipes/schedules.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
@@ -158,9 +158,9 @@ void turn_off_dropout(torch::nn::Module& module) {
       each->eval();
 }
 
-at::Tensor output_of(const Config& config, const Network& network, data::Batch batch,
+at::Tensor output_of(const Config& config, const train::Network& network, data::Batch batch,
                      c10::Device device) {
-  const Precision& precision = parse_precision(config.precision);
+  const train::Precision& precision = train::parse_precision(config.precision);
   const bool mixed = precision.is_mixed() && config.autocast;
   const Autocast region(device.type(), AutocastOptions{.dtype = precision.autocast,
                                                        .enabled = mixed,
@@ -190,8 +190,8 @@ void take_weight_gradients(NetworkTrace& trace, const torch::nn::Module& module,
 
 }  // namespace
 
-NetworkTrace trace_layers(const Config& config, const Network& network, const data::Batch& batch,
-                          c10::Device device, double loss_scale) {
+NetworkTrace trace_layers(const Config& config, const train::Network& network,
+                          const data::Batch& batch, c10::Device device, double loss_scale) {
   NetworkTrace trace;
   torch::nn::Module& module = *network.module;
   module.train();
@@ -263,23 +263,24 @@ void copy_weights(const torch::nn::Module& from, const torch::nn::Module& to) {
   for (auto& item : to.named_buffers()) item.value().copy_(buffers[item.key()]);
 }
 
-bool is_dynamic(const Config& config, const Precision& precision) {
-  const LossScale scale = parse_loss_scale(config.loss_scale);
-  const bool automatic = scale.kind == LossScale::Kind::automatic;
-  return config.scaler &&
-         ((automatic && precision.autocast == c10::kHalf) ||
-          scale.kind == LossScale::Kind::dynamic || scale.kind == LossScale::Kind::statistics);
+bool is_dynamic(const Config& config, const train::Precision& precision) {
+  const train::LossScale scale = train::parse_loss_scale(config.loss_scale);
+  const bool automatic = scale.kind == train::LossScale::Kind::automatic;
+  return config.scaler && ((automatic && precision.autocast == c10::kHalf) ||
+                           scale.kind == train::LossScale::Kind::dynamic ||
+                           scale.kind == train::LossScale::Kind::statistics);
 }
 
-double first_scale(const Config& config, const Precision& precision) {
-  const LossScale scale = parse_loss_scale(config.loss_scale);
-  if (config.scaler && scale.kind == LossScale::Kind::fixed) return scale.value;
+double first_scale(const Config& config, const train::Precision& precision) {
+  const train::LossScale scale = train::parse_loss_scale(config.loss_scale);
+  if (config.scaler && scale.kind == train::LossScale::Kind::fixed) return scale.value;
   return is_dynamic(config, precision) ? config.init_scale : 1;
 }
 
 // Trained in FP32 for the steps that are asked for.
-Network exact_network(const LayerOptions& options, const Config& config, const Workload& workload) {
-  Network network = workload.make_network(static_cast<uint64_t>(config.seed));
+train::Network exact_network(const LayerOptions& options, const Config& config,
+                             const Workload& workload) {
+  train::Network network = workload.make_network(static_cast<uint64_t>(config.seed));
   if (options.steps == 0) return network;
   const int64_t whole =
       scheduled_epochs(config) * train::steps_of(workload.train->batches(), config.accumulate);
@@ -290,11 +291,11 @@ Network exact_network(const LayerOptions& options, const Config& config, const W
                       .seen = std::to_string(options.steps),
                       .accepted = "0 to " + std::to_string(whole),
                       .advice = "more --epochs, or --schedule constant"});
-  TrainerOptions told =
+  train::TrainerOptions told =
       trainer_options(config, run_of(config), workload.train->batches(), options.device);
   told.max_steps = options.steps;
   told.epochs = options.steps / std::max<int64_t>(workload.train->batches(), 1) + 1;
-  Trainer(network, make_optimizer(config, network), std::move(told)).fit(*workload.train);
+  train::Trainer(network, make_optimizer(config, network), std::move(told)).fit(*workload.train);
   return network;
 }
 
@@ -309,9 +310,9 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options, const W
   const auto seed = static_cast<uint64_t>(options.config.seed);
   torch::manual_seed(seed);
   const Config in_fp32 = config_of(options.config, parse_run("fp32"));
-  const Network exact = exact_network(options, in_fp32, workload);
+  const train::Network exact = exact_network(options, in_fp32, workload);
   const data::Batch batch = batch_after(options.steps, *workload.train, options.device);
-  Network spare = workload.make_network(seed);
+  train::Network spare = workload.make_network(seed);
   copy_weights(*exact.module, *spare.module);
   const NetworkTrace reference = trace_layers(in_fp32, spare, batch, options.device, 1);
   std::vector<LayerComparison> result;
@@ -321,7 +322,7 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options, const W
     LayerComparison one{.spec = run, .loss_scale = first_scale(config, run.precision)};
     NetworkTrace low;
     while (true) {
-      Network network = workload.make_network(seed);
+      train::Network network = workload.make_network(seed);
       copy_weights(*exact.module, *network.module);
       if (!run.precision.is_mixed()) network.module->to(run.precision.weights);
       keep_in_fp32(config, network);
@@ -341,4 +342,4 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options, const W
   return result;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -13,7 +13,7 @@
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/workload.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// How far a tensor in low precision is from the same one in FP32. Computed in FP64 on the CPU.
 struct Difference {
@@ -47,7 +47,7 @@ struct NetworkTrace {
   double loss = 0;
   bool finite_gradients = true;  // of all weights
 };
-DEMI_API NetworkTrace trace_layers(const Config& config, const Network& network,
+DEMI_API NetworkTrace trace_layers(const Config& config, const train::Network& network,
                                    const data::Batch& batch, c10::Device device, double loss_scale);
 
 /// One layer in FP32 and in low precision.
@@ -79,4 +79,4 @@ struct LayerOptions {
 DEMI_API std::vector<LayerComparison> compare_layers(const LayerOptions& options,
                                                      const Workload& workload);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -8,7 +8,7 @@
 
 #include "lab/report/format.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 constexpr std::size_t kMostBars = 24;
@@ -149,4 +149,4 @@ std::string to_json(const LayerReport& report) {
   return json.dump(2);
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -8,7 +8,7 @@
 #include "lab/report/page.h"
 #include "lab/report/table.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// What a comparison of layers was made of, and what it found.
 struct LayerReport {
@@ -27,4 +27,4 @@ DEMI_API report::Page to_page(const LayerReport& report, const std::string& comm
 /// layers[]: name, op, harm, output, gradient, weight_gradient. Inf and NaN are null.
 DEMI_API std::string to_json(const LayerReport& report);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

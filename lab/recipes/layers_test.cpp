@@ -17,7 +17,7 @@
 #include "lab/recipes/plan.h"
 #include "lab/recipes/run.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -78,7 +78,7 @@ class Layers : public ::testing::Test {
         layer->bias.zero_();
         model->push_back(layer);
       }
-      return network(model);
+      return train::network(model);
     };
     workload_.train = std::make_shared<data::TensorLoader>(
         torch::full({1, 1}, input), torch::zeros({1, 1}), data::OrderOptions{.batch_size = 1});
@@ -176,12 +176,12 @@ TEST_F(Layers, AreTracedByTheirWeights) {
   model->push_back("norm", norm);
   model->push_back("dropout", torch::nn::Dropout(0.5));
   model->push_back("linear", linear);
-  const Network net{.module = model.ptr(), .forward = [=](const data::Batch& batch) mutable {
-                      at::Tensor x = norm->forward(convolution->forward(batch.input));
-                      x = x.relu_();
-                      x = model[2]->as<torch::nn::Dropout>()->forward(x.mean({2, 3}));
-                      return linear->forward(linear->forward(x).slice(1, 0, 2).unsqueeze(1));
-                    }};
+  const train::Network net{.module = model.ptr(), .forward = [=](const data::Batch& batch) mutable {
+                             at::Tensor x = norm->forward(convolution->forward(batch.input));
+                             x = x.relu_();
+                             x = model[2]->as<torch::nn::Dropout>()->forward(x.mean({2, 3}));
+                             return linear->forward(linear->forward(x).slice(1, 0, 2).unsqueeze(1));
+                           }};
   const at::Tensor input = torch::randn({4, 1, 5, 5});
   const NetworkTrace trace = trace_layers(config_of(config_, parse_run("fp32")), net,
                                           {input, torch::zeros({4, 1, 3}), {}}, c10::kCPU,
@@ -227,4 +227,4 @@ TEST_F(Layers, AreThoseAfterSoManySteps) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -7,7 +7,7 @@
 #include "lab/recipes/compare.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 class LossScaling : public ::testing::Test {
@@ -18,7 +18,7 @@ class LossScaling : public ::testing::Test {
     comparison_ = compare(
         {.config = recipe.config, .runs = parse_runs(recipe.runs + ",fp16:no-skip")}, workload);
   }
-  static const History& history(std::size_t run) { return comparison_.runs[run].history; }
+  static const train::History& history(std::size_t run) { return comparison_.runs[run].history; }
   static double first(std::size_t run) { return history(run).epochs.front().loss; }
   static double last(std::size_t run) { return history(run).epochs.back().loss; }
 
@@ -60,4 +60,4 @@ TEST_F(LossScaling, Fp16DivergesIfAStepThatOverflowsIsTaken) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -13,7 +13,7 @@
 #include "demi/core/instruction_set.h"
 #include "demi/core/nearest.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 // Of a dtype that the processor has no instructions for, outside a region.
@@ -66,7 +66,7 @@ std::string title(const Machine& machine) {
   return machine.gpu ? machine.gpu->name : machine.device;
 }
 
-std::string slow_precision_warning(const Precision& precision, c10::Device device) {
+std::string slow_precision_warning(const train::Precision& precision, c10::Device device) {
   if (!device.is_cpu()) return "";
   const std::string machine = "this processor (" + usable_instructions() + ")";
   const c10::ScalarType computed = precision.shipped();
@@ -81,4 +81,4 @@ std::string slow_precision_warning(const Precision& precision, c10::Device devic
   return "";
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -4,7 +4,7 @@
 
 #include "lab/recipes/machine.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// The machine as every command's JSON has it. What a CPU has not is null.
 inline nlohmann::ordered_json json_of(const Machine& machine) {
@@ -24,4 +24,4 @@ inline nlohmann::ordered_json json_of(const Machine& machine) {
           {"demi", machine.demi}};
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

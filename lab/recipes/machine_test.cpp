@@ -7,7 +7,7 @@
 #include "lab/recipes/compare_report.h"
 #include "lab/recipes/machine_json.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 Machine with_gpu() {
@@ -49,4 +49,4 @@ TEST(MachineText, TableAndReportNameTheGpu) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

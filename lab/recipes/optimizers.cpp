@@ -11,7 +11,7 @@
 #include "demi/optim/lion.h"
 #include "demi/optim/sgd.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 template <class Options>
@@ -48,7 +48,7 @@ OptimizerKind kind(std::string name) {
 }
 , .usual_weight_decay = Options().weight_decay(), .make = make<Mine, Options>, .make_torch = nullptr
 };  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes
 
 template <class Mine, class Options, class Theirs, class TheirOptions>
 OptimizerKind kind(std::string name) {
@@ -76,4 +76,4 @@ const OptimizerKind& find_optimizer(std::string_view name) {
   return find_by_name(optimizer_kinds(), name, "train.find_optimizer", "no such optimizer");
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

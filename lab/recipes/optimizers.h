@@ -14,7 +14,7 @@
 #include "demi/optim/optimizer.h"
 #include "lab/recipes/config.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// An optimizer that a config can name. The settings, their help, make_optimizer and `bench step`
 /// all read the one list.
@@ -38,4 +38,4 @@ DEMI_API std::span<const OptimizerKind> optimizer_kinds();
 /// Throws UsageError with the nearest right name.
 DEMI_API const OptimizerKind& find_optimizer(std::string_view name);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -13,7 +13,7 @@
 #include "lab/recipes/optimizers.h"
 #include "lab/recipes/schedules.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 int64_t steps_of_schedule(const Config& config, int64_t steps_per_epoch) {
@@ -23,7 +23,7 @@ int64_t steps_of_schedule(const Config& config, int64_t steps_per_epoch) {
 }  // namespace
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
-                                                        const Network& network) {
+                                                        const train::Network& network) {
   optim::DecayGroups groups;
   if (config.decay_by_rule)
     groups = optim::decay_groups(*network.module);
@@ -33,8 +33,8 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
       .make(config, groups, {.skip_nonfinite = config.skip, .low_precision_grads = true});
 }
 
-LossFunction loss_function_of(const Config& config) {
-  return {parse_loss(config.loss), config.loss_weight};
+train::LossFunction loss_function_of(const Config& config) {
+  return {train::parse_loss(config.loss), config.loss_weight};
 }
 
 std::optional<OpPolicy> op_policy_of(const Config& config) {
@@ -54,7 +54,7 @@ std::vector<std::string> words_between_commas(std::string_view text) {
   return words;
 }
 
-void require_parts(const Network& network, const std::vector<std::string>& parts,
+void require_parts(const train::Network& network, const std::vector<std::string>& parts,
                    const std::string& where) {
   std::vector<std::string> known;
   for (const auto& item : network.module->named_modules("", /*include_self=*/false))
@@ -73,7 +73,7 @@ std::vector<std::string> fp32_parts_of(const Config& config) {
   return words_between_commas(config.fp32_part);
 }
 
-void keep_in_fp32(const Config& config, const Network& network) {
+void keep_in_fp32(const Config& config, const train::Network& network) {
   const std::vector<std::string> parts = fp32_parts_of(config);
   require_parts(network, parts, "--fp32-part");
   OpPolicy policy = op_policy_of(config).value_or(OpPolicy());
@@ -131,7 +131,7 @@ Backends backends_of(const Config& config) {
 
 RunSpec run_of(const Config& config) {
   RunSpec run = parse_run(config.precision);
-  run.loss_scale = parse_loss_scale(config.loss_scale);
+  run.loss_scale = train::parse_loss_scale(config.loss_scale);
   return run;
 }
 
@@ -147,17 +147,17 @@ Config config_of(const Config& config, const RunSpec& run) {
   return own;
 }
 
-TrainerOptions trainer_options(const Config& shared, const RunSpec& run, int64_t batches_per_epoch,
-                               c10::Device device) {
+train::TrainerOptions trainer_options(const Config& shared, const RunSpec& run,
+                                      int64_t batches_per_epoch, c10::Device device) {
   const Config config = config_of(shared, run);
-  TrainerOptions options;
+  train::TrainerOptions options;
   options.epochs = config.epochs;
   options.max_steps = config.dry_run ? 2 : config.steps;
   options.precision = run.precision;
   options.autocast = config.autocast;
   options.op_policy = op_policy_of(config);
   options.loss_scale = run.loss_scale;
-  if (!config.scaler) options.loss_scale = {LossScale::Kind::off, 0};
+  if (!config.scaler) options.loss_scale = {train::LossScale::Kind::off, 0};
   options.scaler = {.init_scale = config.init_scale,
                     .growth_factor = config.growth_factor,
                     .backoff_factor = config.backoff_factor,
@@ -173,10 +173,10 @@ TrainerOptions trainer_options(const Config& shared, const RunSpec& run, int64_t
   options.device = device;
   options.flush_subnormals = config.flush_subnormals;
   options.backends = backends_of(config);
-  const int64_t steps = steps_of(batches_per_epoch, config.accumulate);
+  const int64_t steps = train::steps_of(batches_per_epoch, config.accumulate);
   options.schedule = make_schedule(config, steps);
   options.momentum_schedule = make_momentum_schedule(config, steps);
   return options;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

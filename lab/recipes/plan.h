@@ -19,15 +19,15 @@
 #include "lab/recipes/config.h"
 #include "lab/recipes/run_spec.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// The config's optimizer over all parameters of the network. Throws UsageError for an unknown
 /// name.
 DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Config& config,
-                                                                 const Network& network);
+                                                                 const train::Network& network);
 
 /// The config's loss, times its weight.
-DEMI_API LossFunction loss_function_of(const Config& config);
+DEMI_API train::LossFunction loss_function_of(const Config& config);
 
 /// What the config's op_policy file says; none without a file. Throws as OpPolicy::from_file.
 DEMI_API std::optional<OpPolicy> op_policy_of(const Config& config);
@@ -38,7 +38,7 @@ DEMI_API std::vector<std::string> fp32_parts_of(const Config& config);
 /// The parts of the network that the config's fp32_part and its op_policy name compute in FP32 from
 /// now on. Throws UsageError with the nearest name for one that is not there, before anything is
 /// changed, and as op_policy_of.
-DEMI_API void keep_in_fp32(const Config& config, const Network& network);
+DEMI_API void keep_in_fp32(const Config& config, const train::Network& network);
 
 /// The learning rate by step, or an empty rule for a constant one. Throws UsageError for an unknown
 /// name.
@@ -59,7 +59,7 @@ DEMI_API Config config_of(const Config& config, const RunSpec& run);
 
 /// What a trainer is told, for a run of the config as `run` says (config_of). Schedules count
 /// steps: of `accumulate` batches one.
-DEMI_API TrainerOptions trainer_options(const Config& config, const RunSpec& run,
-                                        int64_t batches_per_epoch, c10::Device device);
+DEMI_API train::TrainerOptions trainer_options(const Config& config, const RunSpec& run,
+                                               int64_t batches_per_epoch, c10::Device device);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -17,7 +17,7 @@
 #include "lab/recipes/optimizers.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using ::testing::AllOf;
@@ -176,10 +176,10 @@ TEST(Plan, SwitchesTellAutocastAndScalerApart) {
   config.loss_scale = "128";
   const auto both = trainer_options(config, run_of(config), 1, c10::kCPU);
   EXPECT_TRUE(both.autocast);
-  EXPECT_EQ(both.loss_scale.kind, LossScale::Kind::fixed);
+  EXPECT_EQ(both.loss_scale.kind, train::LossScale::Kind::fixed);
   config.scaler = false;
   EXPECT_EQ(trainer_options(config, run_of(config), 1, c10::kCPU).loss_scale.kind,
-            LossScale::Kind::off);
+            train::LossScale::Kind::off);
   config.autocast = false;
   EXPECT_FALSE(trainer_options(config, run_of(config), 1, c10::kCPU).autocast);
 }
@@ -242,7 +242,7 @@ class PolicyFile : public ::testing::Test {
   std::string path_;
 };
 
-std::string refusal_of(const Config& config, const Network& network) {
+std::string refusal_of(const Config& config, const train::Network& network) {
   try {
     keep_in_fp32(config, network);
   } catch (const UsageError& error) {
@@ -255,7 +255,7 @@ TEST_F(PolicyFile, NamesOpsAndPartsOfTheModel) {
   OpPolicy().set("mm", OpCategory::fp32).keep_part_in_fp32("1").to_file(path_);
   torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4),
                               torch::nn::Linear(4, 4));
-  const Network network = train::network(model);
+  const train::Network network = train::network(model);
   Config config;
   EXPECT_FALSE(op_policy_of(config));
   config.op_policy = path_;
@@ -276,7 +276,7 @@ TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
   torch::nn::Sequential model;
   model->push_back("encoder", torch::nn::Linear(4, 4));
   model->push_back("head", torch::nn::Linear(4, 4));
-  const Network network = train::network(model);
+  const train::Network network = train::network(model);
   Config config;
   config.fp32_part = "encoder,haed";
   EXPECT_THAT(refusal_of(config, network),
@@ -292,4 +292,4 @@ TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

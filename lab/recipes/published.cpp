@@ -10,7 +10,7 @@
 #include "lab/report/format.h"
 #include "lab/report/table_json.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using report::Align;
@@ -158,4 +158,4 @@ std::string to_json(const std::vector<Published>& tables) {
   return json.dump(2);
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

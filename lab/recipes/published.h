@@ -8,7 +8,7 @@
 #include "lab/recipes/compare.h"
 #include "lab/report/table.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// One table of published figures of mixed precision training (docs/published_results.md shows the
 /// same).
@@ -32,4 +32,4 @@ DEMI_API std::optional<report::Table> published_beside(const Comparison& compari
 /// A JSON array of the tables: title, columns, rows, notes, and the recipe of those that have one.
 DEMI_API std::string to_json(const std::vector<Published>& tables);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -4,7 +4,7 @@
 
 #include "demi/core/find_by_name.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 // The AMP recipe: 150 steps of a multilayer perceptron on rows from randn.
@@ -167,4 +167,4 @@ const Recipe& find_recipe(std::string_view name) {
   return find_by_name(recipes(), name, "train.find_recipe", "no such recipe");
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -7,7 +7,7 @@
 #include "demi/core/export.h"
 #include "lab/recipes/config.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// A model, a data set and the published way to train the one on the other. Every value can be
 /// overridden.
@@ -27,4 +27,4 @@ DEMI_API std::span<const Recipe> recipes();
 /// Throws UsageError with the nearest right name.
 DEMI_API const Recipe& find_recipe(std::string_view name);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -10,7 +10,7 @@
 #include "lab/recipes/plan.h"
 #include "lab/recipes/workload.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 TEST(Recipe, UnknownNamesAreAnsweredWithTheNearest) {
@@ -65,9 +65,9 @@ TEST(Recipe, AMakerOfWorkloadsGivesEveryBatchSize) {
 
 TEST(Recipe, InitialWeightsFollowTheSeedAlone) {
   const Config& config = find_recipe("fashion-cnn").config;
-  const Network a = make_network(config, {}, 7, c10::kCPU),
-                b = make_network(config, {}, 7, c10::kCPU),
-                c = make_network(config, {}, 8, c10::kCPU);
+  const train::Network a = make_network(config, {}, 7, c10::kCPU),
+                       b = make_network(config, {}, 7, c10::kCPU),
+                       c = make_network(config, {}, 8, c10::kCPU);
   const auto pa = a.module->parameters(), pb = b.module->parameters(), pc = c.module->parameters();
   for (std::size_t i = 0; i < pa.size(); ++i) EXPECT_TRUE(torch::equal(pa[i], pb[i])) << i;
   EXPECT_FALSE(torch::equal(pa[0], pc[0]));
@@ -96,4 +96,4 @@ TEST(Machine, DevicesAreNamedOrRefusedWithAReason) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -19,7 +19,7 @@
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 constexpr std::pair<std::string_view, OnResume> kRules[] = {
@@ -48,7 +48,7 @@ bool is_same(const Setting& setting, const Config& begun, const Config& asked) {
            batch_size_of(asked) * asked.ranks == batch_size_of(begun) * begun.ranks;
   if (before == now) return true;
   return setting.name == "precision" && now == "mixed" &&
-         before == mixed_precision_of(c10::Device(begun.device).type()).name;
+         before == train::mixed_precision_of(c10::Device(begun.device).type()).name;
 }
 
 [[noreturn]] void refuse(const Assignment& given, const std::string& what,
@@ -222,4 +222,4 @@ Config resumed_config(const Config& begun, std::span<const Assignment> given,
   return config;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -9,7 +9,7 @@
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/run_record.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// How a setting may differ if a run goes on.
 enum class OnResume {
@@ -41,4 +41,4 @@ DEMI_API std::string first_difference(const Config& begun, const Config& now);
 DEMI_API void require_saved_settings(const std::filesystem::path& run_folder,
                                      const RunRecord& record);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -8,7 +8,7 @@
 #include "demi/core/error.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using ::testing::HasSubstr;
@@ -140,4 +140,4 @@ TEST(Resume, ValuesThatAreNoneAreRefusedAsEver) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -37,14 +37,14 @@
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/what_if.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 // The mean over whole epochs; of a run without a whole epoch, its time until it ended. An epoch is
 // cut short by a signal, a failure or --steps.
-double mean_epoch_seconds(const History& history, int64_t examples) {
+double mean_epoch_seconds(const train::History& history, int64_t examples) {
   double sum = 0, whole = 0;
-  for (const EpochRecord& epoch : history.epochs) {
+  for (const train::EpochRecord& epoch : history.epochs) {
     if (epoch.examples < examples) continue;
     sum += epoch.seconds;
     ++whole;
@@ -69,10 +69,10 @@ bool is_stopped(const RunOptions& options) {
 // The accuracy is that of the file, so the file is what is evaluated: written from one module, read
 // into another.
 void test_shipped(RunResult& result, const Config& config, const Workload& workload,
-                  const Network& network, c10::Device device, const RunOptions& options) {
+                  const train::Network& network, c10::Device device, const RunOptions& options) {
   const auto seed = static_cast<uint64_t>(config.seed);
-  const Precision& precision = result.spec.precision;
-  Network shipped = workload.make_network(seed);
+  const train::Precision& precision = result.spec.precision;
+  train::Network shipped = workload.make_network(seed);
   const bool ships = any_rank(options, !options.folder.empty());
   if (!options.folder.empty()) {
     const auto file = options.folder / (options.prefix + "model.safetensors");
@@ -88,19 +88,19 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
   // The other ranks get what rank 0 read.
   if (ships && options.group) distributed::broadcast_weights(*shipped.module, *options.group);
   if (!workload.test) return;
-  EvaluateOptions test{.precision = precision,
-                       .device = device,
-                       .op_policy = op_policy_of(config),
-                       .loss = loss_function_of(config)};
+  train::EvaluateOptions test{.precision = precision,
+                              .device = device,
+                              .op_policy = op_policy_of(config),
+                              .loss = loss_function_of(config)};
   test.per_class = options.per_class;
-  if (result.top_k > 0) test.metrics = {top_k(result.top_k)};
+  if (result.top_k > 0) test.metrics = {train::top_k(result.top_k)};
   test.flush_subnormals = config.flush_subnormals;
   test.backends = backends_of(config);
   test.should_stop = options.should_stop;
   test.group = options.group.get();
-  History& history = result.history;
+  train::History& history = result.history;
   if (ships) {
-    const Evaluation low = evaluate(shipped, *workload.test, test);
+    const train::Evaluation low = evaluate(shipped, *workload.test, test);
     history.stopped = low.stopped;
     if (low.stopped) return;
     result.test_loss = low.loss;
@@ -111,8 +111,8 @@ void test_shipped(RunResult& result, const Config& config, const Workload& workl
       history.failed = "the test loss of the weights as shipped is NaN or Inf";
   }
   to_precision(*network.module, c10::kFloat);  // module->to() would convert integer buffers, too
-  test.precision = parse_precision("fp32");
-  const Evaluation exact = evaluate(network, *workload.test, test);
+  test.precision = train::parse_precision("fp32");
+  const train::Evaluation exact = evaluate(network, *workload.test, test);
   history.stopped = exact.stopped;
   if (!exact.stopped) result.test_accuracy_fp32_eval = exact.accuracy;
 }
@@ -129,10 +129,10 @@ std::string in_words_of_the_program(std::string text) {
 }
 
 // A remark on skipped steps of a run without a scaler, which nothing else reports.
-std::string remark_on(const History& history) {
+std::string remark_on(const train::History& history) {
   const bool scaled =
       std::any_of(history.steps.begin(), history.steps.end(),
-                  [](const StepMetrics& step) { return step.loss_scale.has_value(); });
+                  [](const train::StepMetrics& step) { return step.loss_scale.has_value(); });
   if (scaled || history.skipped_steps == 0) return "";
   return fmt::format(
       "{} of {} steps were skipped, with Inf or NaN among their gradients, though no loss is "
@@ -278,7 +278,7 @@ struct RunInParts::Work {
         memory(device, /*shared_bytes=*/0) {}
 
   void begin();
-  TrainerOptions told();
+  train::TrainerOptions told();
   void go_on_from(const std::filesystem::path& checkpoint);
   std::filesystem::path checkpoint_to_go_on_from() const;
   bool advance(int64_t steps);
@@ -292,9 +292,9 @@ struct RunInParts::Work {
   const c10::Device device;
   const RunOptions options;
   RunResult result;
-  Network network;
-  std::optional<Trainer> trainer;
-  std::optional<Trainer::Parts> parts;  // none where it was stopped before its first step
+  train::Network network;
+  std::optional<train::Trainer> trainer;
+  std::optional<train::Trainer::Parts> parts;  // none where it was stopped before its first step
   std::optional<RandomNumbers> random;
   std::shared_ptr<monitor::WhatIf> what_if;  // none: it was not asked
   profile::TurnMemory memory;
@@ -305,8 +305,9 @@ struct RunInParts::Work {
 };
 
 // What the trainer is told of checkpoints and signals, beside the plan.
-TrainerOptions RunInParts::Work::told() {
-  TrainerOptions told = trainer_options(config, result.spec, workload.train->batches(), device);
+train::TrainerOptions RunInParts::Work::told() {
+  train::TrainerOptions told =
+      trainer_options(config, result.spec, workload.train->batches(), device);
   told.should_stop = options.should_stop;
   told.group = options.group;
   told.shard_optimizer = config.shard_optimizer;
@@ -317,9 +318,9 @@ TrainerOptions RunInParts::Work::told() {
     };
   }
   if (options.checkpoints.empty()) return told;
-  CheckpointOptions& checkpoints = told.checkpoints;
+  train::CheckpointOptions& checkpoints = told.checkpoints;
   checkpoints.folder = options.checkpoints;
-  checkpoints.every = Every::parse(config.checkpoint_every);
+  checkpoints.every = train::Every::parse(config.checkpoint_every);
   checkpoints.keep_last = config.keep_last;
   checkpoints.keep_best = options.keep_best && workload.test;
   checkpoints.in_background = options.save_in_background;
@@ -372,9 +373,9 @@ void RunInParts::Work::begin() {
     result.history.stopped = true;
     return;
   }
-  TrainerOptions trainer_told = told();
-  result.top_k = top_k_of(config.top_k, static_cast<int64_t>(workload.classes.size()));
-  if (result.top_k > 0) trainer_told.metrics = {top_k(result.top_k)};
+  train::TrainerOptions trainer_told = told();
+  result.top_k = train::top_k_of(config.top_k, static_cast<int64_t>(workload.classes.size()));
+  if (result.top_k > 0) trainer_told.metrics = {train::top_k(result.top_k)};
   trainer.emplace(network, make_optimizer(config, network), std::move(trainer_told));
   for (const auto& callback : options.callbacks) trainer->add(callback);
   if (is_first(options) && !config.what_if.empty() && can_be_asked(result.spec.precision)) {
@@ -523,12 +524,12 @@ RunResult RunInParts::finish() {
 }
 
 void check_parts(const Config& config, std::span<const RunSpec> runs, const Workload& workload) {
-  Network network;
+  train::Network network;
   for (const RunSpec& run : runs) {
     const Config told = config_of(config, run);
-    if (!config.scaler && (run.loss_scale.kind == LossScale::Kind::fixed ||
-                           run.loss_scale.kind == LossScale::Kind::dynamic ||
-                           run.loss_scale.kind == LossScale::Kind::statistics))
+    if (!config.scaler && (run.loss_scale.kind == train::LossScale::Kind::fixed ||
+                           run.loss_scale.kind == train::LossScale::Kind::dynamic ||
+                           run.loss_scale.kind == train::LossScale::Kind::statistics))
       throw UsageError({.where = "--no-scaler",
                         .what = "a loss scale is asked for, and none",
                         .seen = run.label,
@@ -556,4 +557,4 @@ RunResult run(const Config& config, const RunSpec& spec, const Workload& workloa
   return all.finish();
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

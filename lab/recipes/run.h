@@ -22,7 +22,7 @@
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/workload.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// What a training run does beside training.
 struct RunOptions {
@@ -43,7 +43,7 @@ struct RunOptions {
   /// Begins from this checkpoint, which stays as it is. Empty: from the beginning.
   std::filesystem::path begin_from = {};
   /// Called before the first step of a run that goes on, with what it has done so far.
-  std::function<void(const RunSpec&, const History&)> on_resume = {};
+  std::function<void(const RunSpec&, const train::History&)> on_resume = {};
   /// Called before a checkpoint is saved, so that what has been told of its steps reaches the disk
   /// with it.
   std::function<void()> before_save = {};
@@ -51,7 +51,7 @@ struct RunOptions {
   std::function<bool()> should_stop = {};
   /// A number that rises from 0 whenever somebody asks for a checkpoint; training goes on.
   std::function<int()> save_requests = {};
-  std::vector<std::shared_ptr<Callback>> callbacks = {};
+  std::vector<std::shared_ptr<train::Callback>> callbacks = {};
   /// Called with each step that the monitor looked at (Config::monitor), after the callbacks were
   /// told of it.
   std::function<void(const monitor::StepHealth&)> on_health = {};
@@ -75,7 +75,7 @@ struct SlowCause {
 /// A run and its results: one row of the table.
 struct RunResult {
   RunSpec spec;
-  History history;
+  train::History history;
   double seconds = 0;                             // of training, all epochs
   double seconds_per_epoch = 0;                   // of training, mean over whole epochs
   std::optional<double> test_loss;                // of the shipped weights, in the run's precision
@@ -148,4 +148,4 @@ class DEMI_API RunInParts {
   std::unique_ptr<Work> work_;
 };
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -25,7 +25,7 @@
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/run.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -64,7 +64,7 @@ class RanksOfOneProcess : public ::testing::Test {
       const torch::NoGradGuard no_grad;
       for (auto& parameter : model->parameters()) parameter.fill_(1.0 / 1024);
       model[0]->as<torch::nn::Linear>()->weight.fill_(300);
-      return network(model);
+      return train::network(model);
     };
     return result;
   }
@@ -110,7 +110,8 @@ TEST_F(RanksOfOneProcess, ShareTheStatisticsOfBatchNormUnlessTold) {
       rows.train = rows.test = std::make_shared<data::TensorLoader>(
           at::arange(8, at::kFloat).reshape({8, 1}), at::zeros({8, 1}), order);
       rows.make_network = [](uint64_t) {
-        return network(torch::nn::Sequential(torch::nn::BatchNorm1d(1), torch::nn::Linear(1, 1)));
+        return train::network(
+            torch::nn::Sequential(torch::nn::BatchNorm1d(1), torch::nn::Linear(1, 1)));
       };
       run(config_, parse_run("fp32"), rows, c10::kCPU,
           options(group, synchronises ? "together" : "apart"));
@@ -197,4 +198,4 @@ TEST_F(RanksOfOneProcess, ThatShareTheStateKeepNothingAlone) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -14,7 +14,7 @@
 #include "demi/data/tensor_loader.h"
 #include "lab/recipes/run.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -37,7 +37,7 @@ class Overflow : public ::testing::Test {
       const torch::NoGradGuard no_grad;
       for (auto& parameter : model->parameters()) parameter.fill_(1.0 / 1024);
       model[0]->as<torch::nn::Linear>()->weight.fill_(300);
-      return network(model);
+      return train::network(model);
     };
     fs::create_directories(folder_);
   }
@@ -99,4 +99,4 @@ TEST_F(Overflow, ItsOriginIsToldAndKept) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

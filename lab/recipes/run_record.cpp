@@ -10,7 +10,7 @@
 #include "lab/recipes/run_spec.h"
 #include "lab/report/run_folder.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +95,4 @@ std::vector<fs::path> unfinished(std::string_view command, std::string_view reci
   return folders;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -9,7 +9,7 @@
 #include "demi/core/export.h"
 #include "lab/recipes/config.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// What the config.json of a run folder says of its run.
 struct RunRecord {
@@ -47,4 +47,4 @@ DEMI_API std::vector<std::filesystem::path> unfinished(std::string_view command,
                                                        std::string_view recipe,
                                                        const std::filesystem::path& root);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -11,7 +11,7 @@
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -91,4 +91,4 @@ TEST_F(RunRecords, TheNewestUnfinishedIsFoundByCommandAndRecipe) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

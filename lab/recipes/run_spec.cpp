@@ -8,7 +8,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 struct Variant {
@@ -24,8 +24,8 @@ void add_part(RunSpec& run, std::string_view part) {
 }
 
 void set_scale(RunSpec& run, std::string_view number) {
-  run.loss_scale = parse_loss_scale(number);
-  if (run.loss_scale.kind != LossScale::Kind::fixed)
+  run.loss_scale = train::parse_loss_scale(number);
+  if (run.loss_scale.kind != train::LossScale::Kind::fixed)
     throw UsageError({.where = "train.parse_run",
                       .what = "the loss scale is not a positive number",
                       .seen = number,
@@ -35,15 +35,15 @@ void set_scale(RunSpec& run, std::string_view number) {
 constexpr std::array<Variant, 8> kVariants{{
     {"no-scaler", "", false,
      [](RunSpec& r, auto) {
-       r.loss_scale = {LossScale::Kind::off, 0};
+       r.loss_scale = {train::LossScale::Kind::off, 0};
      }},
     {"scaler", "", false,
      [](RunSpec& r, auto) {
-       r.loss_scale = {LossScale::Kind::dynamic, 0};
+       r.loss_scale = {train::LossScale::Kind::dynamic, 0};
      }},
     {"statistics", "", false,
      [](RunSpec& r, auto) {
-       r.loss_scale = {LossScale::Kind::statistics, 0};
+       r.loss_scale = {train::LossScale::Kind::statistics, 0};
      }},
     {"scale", "NUMBER", false, set_scale},
     {"no-skip", "", false, [](RunSpec& r, auto) { r.skip = false; }},
@@ -101,17 +101,17 @@ void set_variant(RunSpec& run, std::string_view text, std::string_view whole) {
 
 }  // namespace
 
-std::string to_text(const LossScale& scale) {
+std::string to_text(const train::LossScale& scale) {
   switch (scale.kind) {
-    case LossScale::Kind::automatic:
+    case train::LossScale::Kind::automatic:
       return "auto";
-    case LossScale::Kind::dynamic:
+    case train::LossScale::Kind::dynamic:
       return "dynamic";
-    case LossScale::Kind::statistics:
+    case train::LossScale::Kind::statistics:
       return "statistics";
-    case LossScale::Kind::off:
+    case train::LossScale::Kind::off:
       return "off";
-    case LossScale::Kind::fixed:
+    case train::LossScale::Kind::fixed:
       break;
   }
   return fmt::format("{}", scale.value);
@@ -120,7 +120,7 @@ std::string to_text(const LossScale& scale) {
 std::string typed_options(std::string_view text) {
   const RunSpec run = parse_run(text);
   std::string options = "--precision " + std::string(run.precision.name);
-  if (run.loss_scale.kind != LossScale::Kind::automatic)
+  if (run.loss_scale.kind != train::LossScale::Kind::automatic)
     options += " --loss-scale " + to_text(run.loss_scale);
   if (!run.skip) options += " --no-skip";
   if (!run.autocast) options += " --no-autocast";
@@ -131,7 +131,7 @@ std::string typed_options(std::string_view text) {
 
 RunSpec parse_run(std::string_view text) {
   std::size_t colon = text.find(':');
-  RunSpec run{.precision = parse_precision(text.substr(0, colon))};
+  RunSpec run{.precision = train::parse_precision(text.substr(0, colon))};
   run.label = run.precision.name;
   while (colon != std::string_view::npos) {
     const std::size_t next = text.find(':', colon + 1);
@@ -166,4 +166,4 @@ std::string file_name(std::string_view label) {
   return name;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -7,19 +7,19 @@
 #include "demi/core/export.h"
 #include "demi/train/names.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// One run of a comparison: a precision with variants after colons, such as `fp16:no-scaler`,
 /// `fp16:scale=128`, `bf16:no-autocast`.
 struct RunSpec {
   /// The text, with Lightning's names replaced by demi's: the name of row, curve and files.
   std::string label;
-  Precision precision;
-  LossScale loss_scale;        // no-scaler, scaler, statistics, scale=NUMBER; the last counts
-  bool autocast = true;        // no-autocast: false
-  bool skip = true;            // no-skip: false
-  std::string fp32_part = {};  // fp32-part=NAME; several by comma, as Config::fp32_part
-  std::string op_policy = {};  // op-policy=FILE
+  train::Precision precision;
+  train::LossScale loss_scale;  // no-scaler, scaler, statistics, scale=NUMBER; the last counts
+  bool autocast = true;         // no-autocast: false
+  bool skip = true;             // no-skip: false
+  std::string fp32_part = {};   // fp32-part=NAME; several by comma, as Config::fp32_part
+  std::string op_policy = {};   // op-policy=FILE
 };
 
 /// Reads a run. Throws UsageError with the nearest known name for an unknown precision or variant,
@@ -31,7 +31,7 @@ DEMI_API RunSpec parse_run(std::string_view text);
 DEMI_API std::vector<RunSpec> parse_runs(std::string_view text);
 
 /// As parse_loss_scale reads it.
-DEMI_API std::string to_text(const LossScale& scale);
+DEMI_API std::string to_text(const train::LossScale& scale);
 
 /// The same run as options of `demi train`: "fp16:scale=128" gives "--precision fp16 --loss-scale
 /// 128".
@@ -40,4 +40,4 @@ DEMI_API std::string typed_options(std::string_view run);
 /// A run's label as part of a file name: "fp16:scale=128" becomes "fp16-scale-128".
 DEMI_API std::string file_name(std::string_view label);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -37,7 +37,7 @@
 #include "lab/recipes/small_mlp_testing.h"
 #include "lab/recipes/weights_file.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -76,17 +76,17 @@ TEST(Run, APartThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
 TEST(Run, IntegersOfTheModelStayIntegers) {
   const Config config = small_mlp();
   Workload workload = load_workload(config, c10::kCPU);
-  std::vector<Network> made;
+  std::vector<train::Network> made;
   workload.make_network = [&made, make = workload.make_network](uint64_t seed) {
     made.push_back(make(seed));
     made.back().module->register_buffer("order", at::tensor({16'777'217}, at::kLong));
     return made.back();
   };
-  workload.test = std::make_shared<testing::Rows>(at::ones({8, 8}), at::ones({8, 8}), 8);
+  workload.test = std::make_shared<train::testing::Rows>(at::ones({8, 8}), at::ones({8, 8}), 8);
   for (const char* spec : {"bf16", "bf16-true"})
     run(config, parse_run(spec), workload, c10::kCPU, {});
   ASSERT_FALSE(made.empty());
-  for (const Network& network : made) {
+  for (const train::Network& network : made) {
     const at::Tensor order = network.module->named_buffers()["order"];
     EXPECT_EQ(order.scalar_type(), at::kLong);
     EXPECT_EQ(order.item<int64_t>(), 16'777'217) << "no FP32 has it";
@@ -96,9 +96,9 @@ TEST(Run, IntegersOfTheModelStayIntegers) {
 // Of a run that is trained in parts, as the program's signals and a killed process leave them.
 class RunParts : public ::testing::Test {
  protected:
-  struct Counter : Callback {
+  struct Counter : train::Callback {
     int64_t steps = 0;
-    void after_update(const StepView& view) override { steps = view.step; }
+    void after_update(const train::StepView& view) override { steps = view.step; }
   };
 
   RunParts() {
@@ -132,7 +132,7 @@ TEST_F(RunParts, TheTimePerEpochIsThatOfWholeEpochs) {
   const RunResult whole = now({});
   ASSERT_EQ(whole.history.epochs.size(), 3u);
   double sum = 0;
-  for (const EpochRecord& epoch : whole.history.epochs) sum += epoch.seconds;
+  for (const train::EpochRecord& epoch : whole.history.epochs) sum += epoch.seconds;
   EXPECT_DOUBLE_EQ(whole.seconds_per_epoch, sum / 3);
   const RunResult second = now(until(12));
   ASSERT_EQ(second.history.epochs.size(), 2u);
@@ -177,13 +177,13 @@ TEST_F(RunParts, WhatGoesOnIsMeasuredAsOneRun) {
 TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
   std::vector<std::size_t> told;
   RunOptions options = until(12);
-  options.on_resume = [&](const RunSpec&, const History& history) {
+  options.on_resume = [&](const RunSpec&, const train::History& history) {
     told.push_back(history.steps.size());
   };
   now(options);
   EXPECT_TRUE(told.empty()) << "it begins";
   options = to_the_end();
-  options.on_resume = [&](const RunSpec&, const History& history) {
+  options.on_resume = [&](const RunSpec&, const train::History& history) {
     told.push_back(history.steps.size());
   };
   options.checkpoints = folder_ / "from";
@@ -225,7 +225,7 @@ TEST_F(RunParts, WhatAKilledProcessLeftIsNoCheckpointOrOne) {
   options.resume = true;
   fs::create_directories(folder_ / "kept" / "step-00000003.123.tmp");
   std::size_t begun_with = 99;
-  options.on_resume = [&](const RunSpec&, const History& history) {
+  options.on_resume = [&](const RunSpec&, const train::History& history) {
     begun_with = history.steps.size();
   };
   EXPECT_EQ(now(options).history.steps.size(), 24u);
@@ -375,7 +375,7 @@ TEST_F(RunParts, ThePeakOfResidentMemoryIsThatOfItsTraining) {
   GTEST_SKIP() << "a sanitizer's own memory would be counted";
 #endif
   constexpr int64_t kMuch = 64 << 20;
-  struct Allocating : Callback {
+  struct Allocating : train::Callback {
     // Not by malloc, since AddressSanitizer keeps what is freed.
     static void allocate() {
       void* much = ::mmap(nullptr, kMuch, PROT_READ | PROT_WRITE,
@@ -383,7 +383,7 @@ TEST_F(RunParts, ThePeakOfResidentMemoryIsThatOfItsTraining) {
       ASSERT_NE(much, MAP_FAILED);
       ::munmap(much, kMuch);
     }
-    void after_update(const StepView& view) override {
+    void after_update(const train::StepView& view) override {
       if (view.step == 1) allocate();
     }
   };
@@ -418,7 +418,7 @@ class Classes : public RunParts {
       torch::nn::Sequential model(torch::nn::Linear(torch::nn::LinearOptions(3, 3).bias(false)));
       const torch::NoGradGuard no_grad;
       model[0]->as<torch::nn::Linear>()->weight.copy_(torch::eye(3));
-      return network(model);
+      return train::network(model);
     };
   }
 
@@ -524,7 +524,7 @@ TEST_F(RunParts, WhereMemoryRunsOutItSaysWhichBatchFits) {
   bool is_freed = true;
   workload_.make_network = [&, make = workload_.make_network](uint64_t seed) {
     is_freed = is_freed && held.expired();
-    Network network = make(seed);
+    train::Network network = make(seed);
     held = network.module;
     return network;
   };
@@ -596,8 +596,8 @@ TEST_F(RunParts, TheTestIsOfTheFileThatIsShipped) {
   const at::Tensor x = torch::rand({8, 8}), y = torch::rand({8, 8});
   workload_.test = std::make_shared<train::testing::Rows>(x, y, int64_t{8});
   const RunResult result = now(to_the_end(), "bf16-true");
-  Network shipped = workload_.make_network(77);
-  load_shipped_weights(*shipped.module, parse_precision("bf16-true"),
+  train::Network shipped = workload_.make_network(77);
+  load_shipped_weights(*shipped.module, train::parse_precision("bf16-true"),
                        folder_ / "model.safetensors");
   const torch::NoGradGuard no_grad;
   const at::Tensor output = shipped.forward({x.to(torch::kBFloat16), y, {}});
@@ -616,4 +616,4 @@ TEST(Run, APartOfAPolicyFileThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -15,12 +15,12 @@
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/workload.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
-Network loaded(const Config& config, const Workload& workload,
-               const checkpoint::NamedTensors& weights, const Precision& precision) {
-  Network network = workload.make_network(0);
+train::Network loaded(const Config& config, const Workload& workload,
+                      const checkpoint::NamedTensors& weights, const train::Precision& precision) {
+  train::Network network = workload.make_network(0);
   load_weights(*network.module, weights);
   if (precision.is_mixed()) {
     to_precision(*network.module, precision.shipped());
@@ -49,7 +49,7 @@ std::string difference_to_run(const Config& run, const SavedOptions& options) {
 
 // A saved model has neither gradients nor a scale.
 void require_meaning(const RunSpec& run) {
-  const bool scales = run.loss_scale.kind != LossScale::Kind::automatic;
+  const bool scales = run.loss_scale.kind != train::LossScale::Kind::automatic;
   if (!scales && run.skip && run.autocast) return;
   throw UsageError({.where = "--precision",
                     .what = "a test has no gradients to scale or to skip, and is in a region as "
@@ -90,23 +90,23 @@ SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions
                       .what = "the model has one output, which is among the k likeliest always",
                       .seen = std::to_string(options.top_k),
                       .advice = "leave it out"});
-  result.top_k = top_k_of(options.top_k > 0 ? options.top_k : info.config.top_k,
-                          static_cast<int64_t>(workload.classes.size()));
-  std::vector<Metric> metrics;
-  if (result.top_k > 0) metrics = {top_k(result.top_k)};
+  result.top_k = train::top_k_of(options.top_k > 0 ? options.top_k : info.config.top_k,
+                                 static_cast<int64_t>(workload.classes.size()));
+  std::vector<train::Metric> metrics;
+  if (result.top_k > 0) metrics = {train::top_k(result.top_k)};
   std::optional<double> fp32;
   const checkpoint::NamedTensors weights = read_weights(path);
   for (const RunSpec& run : runs) {
     const Config config = config_of(info.config, run);
-    const Network network = loaded(config, workload, weights, run.precision);
-    const Evaluation evaluation = evaluate(network, *workload.test,
-                                           {.precision = run.precision,
-                                            .device = device,
-                                            .op_policy = op_policy_of(config),
-                                            .loss = loss_function_of(config),
-                                            .metrics = metrics,
-                                            .flush_subnormals = info.config.flush_subnormals,
-                                            .backends = backends_of(info.config)});
+    const train::Network network = loaded(config, workload, weights, run.precision);
+    const train::Evaluation evaluation = evaluate(network, *workload.test,
+                                                  {.precision = run.precision,
+                                                   .device = device,
+                                                   .op_policy = op_policy_of(config),
+                                                   .loss = loss_function_of(config),
+                                                   .metrics = metrics,
+                                                   .flush_subnormals = info.config.flush_subnormals,
+                                                   .backends = backends_of(info.config)});
     if (run.label == "fp32") fp32 = evaluation.accuracy;
     result.runs.push_back({.precision = run.label, .evaluation = evaluation});
   }
@@ -115,4 +115,4 @@ SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions
   return result;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -9,7 +9,7 @@
 #include "demi/core/export.h"
 #include "demi/train/history.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 struct SavedOptions {
   std::string precisions = {};  // by comma; empty: fp32 and the one that the model was trained in
@@ -22,7 +22,7 @@ struct SavedOptions {
 /// A saved model in one precision on its test set.
 struct SavedRun {
   std::string precision;
-  Evaluation evaluation;
+  train::Evaluation evaluation;
   std::optional<double> difference_to_fp32;  // of the accuracy; none without fp32 among the runs
 };
 
@@ -42,4 +42,4 @@ struct SavedResult {
 /// (precision, device, a run without test data), DeviceError.
 DEMI_API SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions& options);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -4,7 +4,7 @@
 
 #include "demi/core/find_by_name.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 optim::lr::OneCycleOptions cycle(const Config& config, int64_t steps) {
@@ -52,4 +52,4 @@ const ScheduleKind& find_schedule(std::string_view name) {
   return find_by_name(schedule_kinds(), name, "train.find_schedule", "no such schedule");
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -9,7 +9,7 @@
 #include "demi/schedule/lr_schedule.h"
 #include "lab/recipes/config.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// A learning rate schedule that a config can name. The settings, their help, check and
 /// make_schedule all read the one list.
@@ -30,4 +30,4 @@ DEMI_API std::span<const ScheduleKind> schedule_kinds();
 /// Throws UsageError with the nearest right name.
 DEMI_API const ScheduleKind& find_schedule(std::string_view name);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -3,7 +3,7 @@
 #include "lab/recipes/config.h"
 #include "lab/recipes/recipe.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 // Three layers of 8 by 8, 8 batches of 8 rows, one epoch.
 inline Config small_mlp() {
@@ -13,4 +13,4 @@ inline Config small_mlp() {
   return config;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

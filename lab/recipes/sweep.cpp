@@ -8,7 +8,7 @@
 #include "lab/recipes/compare_report.h"
 #include "lab/report/format.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 namespace {
 
@@ -84,4 +84,4 @@ std::string to_json(const Sweep& sweep, const std::vector<Comparison>& results) 
   return json.dump(2);
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

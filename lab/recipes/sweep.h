@@ -8,7 +8,7 @@
 #include "lab/recipes/compare.h"
 #include "lab/report/table.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// One setting and the values that are compared: "batch-size=128,256,512,513".
 struct Sweep {
@@ -23,4 +23,4 @@ DEMI_API Sweep parse_sweep(std::string_view text, const Config& config);
 DEMI_API report::Table to_table(const Sweep& sweep, const std::vector<Comparison>& results);
 DEMI_API std::string to_json(const Sweep& sweep, const std::vector<Comparison>& results);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -9,7 +9,7 @@
 
 #include "lab/report/format.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 constexpr std::size_t kSteps = 10;      // at each end of a run, whose losses are averaged
@@ -34,7 +34,7 @@ Losses losses_of(const RunResult& run) {
 }
 
 std::string words_of(const RunResult& run) {
-  const auto is_lost = [](const StepMetrics& step) { return !std::isfinite(step.loss); };
+  const auto is_lost = [](const train::StepMetrics& step) { return !std::isfinite(step.loss); };
   if (!ended_soundly(run)) {
     const auto first = std::ranges::find_if(run.history.steps, is_lost);
     return fmt::format(
@@ -139,4 +139,4 @@ std::vector<std::string> health_verdicts(const RunResult& run) {
   return verdicts;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

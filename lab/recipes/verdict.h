@@ -6,7 +6,7 @@
 #include "demi/core/export.h"
 #include "lab/recipes/compare.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// Whether the run's training loss is a number at its end.
 DEMI_API bool ended_soundly(const RunResult& run);
@@ -19,4 +19,4 @@ DEMI_API std::string learning_verdict(const Comparison& comparison);
 /// there are none. Empty if the run was not monitored.
 DEMI_API std::vector<std::string> health_verdicts(const RunResult& run);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

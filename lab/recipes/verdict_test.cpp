@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using ::testing::ElementsAre;
@@ -70,4 +70,4 @@ TEST(Verdict, NamesDeadLayersAndExplodingGradients) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

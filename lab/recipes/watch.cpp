@@ -14,7 +14,7 @@
 #include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 constexpr double kFade = 0.95;  // weight of the past in the shown loss
@@ -49,8 +49,8 @@ void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) 
   progress_.begin_epoch(state);
 }
 
-void ShowProgress::resume(const History& history, int64_t step_examples) {
-  for (const EpochRecord& epoch : history.epochs)
+void ShowProgress::resume(const train::History& history, int64_t step_examples) {
+  for (const train::EpochRecord& epoch : history.epochs)
     if (epoch.validation && (!view_->best || epoch.validation->better_than(*view_->best)))
       view_->best = epoch.validation;
   const auto ended = static_cast<int64_t>(history.epochs.size());
@@ -59,7 +59,7 @@ void ShowProgress::resume(const History& history, int64_t step_examples) {
   begin(view);
   view.goes_on = true;
   report::ProgressState& state = view.state;
-  for (const StepMetrics& step : history.steps) {
+  for (const train::StepMetrics& step : history.steps) {
     if (step.epoch <= ended) continue;
     if (state.step++ == 0) view.first_step = step.step - 1;
     state.examples += step_examples;
@@ -72,13 +72,15 @@ void ShowProgress::resume(const History& history, int64_t step_examples) {
   state.loss = view.loss;
 }
 
-void ShowProgress::set_top_k(int64_t asked, int64_t classes) { top_k_ = top_k_of(asked, classes); }
+void ShowProgress::set_top_k(int64_t asked, int64_t classes) {
+  top_k_ = train::top_k_of(asked, classes);
+}
 
 // Without a wait for the device: it is read where steps are shown, after the device was.
-void ShowProgress::after_forward(const StepView& view, const at::Tensor& output) {
+void ShowProgress::after_forward(const train::StepView& view, const at::Tensor& output) {
   if (top_k_ == 0) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor right = top_k(top_k_).sum(output.detach(), view.input("target"));
+  const at::Tensor right = train::top_k(top_k_).sum(output.detach(), view.input("target"));
   view_->in_top_k = view_->in_top_k.defined() ? view_->in_top_k + right : right;
   view_->seen += view.input("target").size(0);
 }
@@ -90,7 +92,7 @@ std::string ShowProgress::top_k_text() const {
       report::format_percent(view_->in_top_k.item<double>() / static_cast<double>(view_->seen)));
 }
 
-void ShowProgress::on_step(const StepMetrics& step, int64_t examples) {
+void ShowProgress::on_step(const train::StepMetrics& step, int64_t examples) {
   View& view = *view_;
   report::ProgressState& state = view.state;
   if (state.step == 0) view.first_step = step.step - 1;
@@ -118,7 +120,7 @@ void ShowProgress::on_evaluate_begin(int64_t) {
 }
 
 // One line for training and one for the test set, so that no figure is taken for the other's.
-void ShowProgress::on_epoch_end(const EpochRecord& epoch) {
+void ShowProgress::on_epoch_end(const train::EpochRecord& epoch) {
   report::ProgressState& state = view_->state;
   if (epoch.seconds > 0)
     state.items_per_second = static_cast<double>(epoch.examples) / epoch.seconds;
@@ -128,7 +130,7 @@ void ShowProgress::on_epoch_end(const EpochRecord& epoch) {
   view_->in_top_k.reset();
   view_->seen = 0;
   if (!epoch.validation) return;
-  const Evaluation& test = *epoch.validation;
+  const train::Evaluation& test = *epoch.validation;
   for (const auto& [name, value] : test.metrics)
     state.remark += (state.remark.empty() ? "" : "  ") + name + " " + report::format_percent(value);
   if (!view_->best || test.better_than(*view_->best)) {
@@ -182,7 +184,7 @@ report::EventFile* FileMetrics::events() {
 
 // Removes the lines that the run will write again, and says what is there of the others. The file
 // has its run's lines in order and lacks those at the end, if any.
-FileMetrics::Written FileMetrics::keep_lines(const History& history) {
+FileMetrics::Written FileMetrics::keep_lines(const train::History& history) {
   const int64_t last_step = history.steps.empty() ? 0 : history.steps.back().step;
   const auto last_epoch = static_cast<int64_t>(history.epochs.size());
   Written written;
@@ -207,7 +209,7 @@ FileMetrics::Written FileMetrics::keep_lines(const History& history) {
   return written;
 }
 
-void FileMetrics::resume(const History& history) {
+void FileMetrics::resume(const train::History& history) {
   const Written written = keep_lines(history);
   // Events of the last step are told again, since those of its epoch's end may follow.
   const bool has_events = !run_->folder.empty() && !std::filesystem::is_empty(run_->folder);
@@ -223,7 +225,7 @@ void FileMetrics::resume(const History& history) {
     }
   };
   events();  // begins at last_step
-  for (const StepMetrics& step : history.steps) {
+  for (const train::StepMetrics& step : history.steps) {
     end_epochs_before(step.epoch);
     run_->last_step = step.step;
     if (step.step > written.step) write(step);
@@ -233,13 +235,13 @@ void FileMetrics::resume(const History& history) {
   flush();
 }
 
-void FileMetrics::on_step(const StepMetrics& step, int64_t) {
+void FileMetrics::on_step(const train::StepMetrics& step, int64_t) {
   run_->last_step = step.step;
   write(step);
   tell(step);
 }
 
-void FileMetrics::on_epoch_end(const EpochRecord& epoch) {
+void FileMetrics::on_epoch_end(const train::EpochRecord& epoch) {
   write(epoch);
   log_->sync();
   tell(epoch);
@@ -272,7 +274,7 @@ void FileMetrics::flush() {
     if (run.events) run.events->flush();
 }
 
-void FileMetrics::write(const StepMetrics& step) {
+void FileMetrics::write(const train::StepMetrics& step) {
   report::MetricFields fields{
       {"run", run_->name}, {"epoch", step.epoch}, {"step", step.step}, {"loss", step.loss}};
   if (step.accuracy) fields.emplace_back("accuracy", *step.accuracy);
@@ -285,7 +287,7 @@ void FileMetrics::write(const StepMetrics& step) {
   log_->write(fields);
 }
 
-void FileMetrics::tell(const StepMetrics& step) {
+void FileMetrics::tell(const train::StepMetrics& step) {
   report::EventFile* file = events();
   if (!file) return;
   file->scalar("loss/train", step.step, step.loss);
@@ -297,7 +299,7 @@ void FileMetrics::tell(const StepMetrics& step) {
   file->scalar("seconds/data", step.step, step.data_seconds);
 }
 
-void FileMetrics::write(const EpochRecord& epoch) {
+void FileMetrics::write(const train::EpochRecord& epoch) {
   report::MetricFields fields{
       {"run", run_->name},        {"epoch", epoch.epoch},           {"step", run_->last_step},
       {"epoch_loss", epoch.loss}, {"epoch_seconds", epoch.seconds}, {"examples", epoch.examples}};
@@ -316,7 +318,7 @@ void FileMetrics::write(const EpochRecord& epoch) {
   log_->write(fields);
 }
 
-void FileMetrics::tell(const EpochRecord& epoch) {
+void FileMetrics::tell(const train::EpochRecord& epoch) {
   report::EventFile* file = events();
   if (!file || !epoch.validation) return;
   file->scalar("loss/test", run_->last_step, epoch.validation->loss);
@@ -326,4 +328,4 @@ void FileMetrics::tell(const EpochRecord& epoch) {
     file->scalar(name + "/test", run_->last_step, value);
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

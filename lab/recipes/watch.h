@@ -20,10 +20,10 @@
 #include "lab/report/metrics_log.h"
 #include "lab/report/progress.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// Shows a run as a progress line on a terminal, as plain lines elsewhere.
-class DEMI_API ShowProgress : public Callback {
+class DEMI_API ShowProgress : public train::Callback {
  public:
   ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device);
 
@@ -33,7 +33,7 @@ class DEMI_API ShowProgress : public Callback {
 
   /// The present run goes on after what `history` holds, in steps of so many examples. The next
   /// call is on_epoch_begin, of the epoch in which it stands or of the next one.
-  void resume(const History& history, int64_t step_examples);
+  void resume(const train::History& history, int64_t step_examples);
 
   /// The state after the best epoch is kept, and the line of an epoch says so.
   void set_keeps_best(bool keeps) { keeps_best_ = keeps; }
@@ -45,10 +45,10 @@ class DEMI_API ShowProgress : public Callback {
   void set_items(std::string items) { items_ = std::move(items); }
 
   void on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) override;
-  void after_forward(const StepView& view, const at::Tensor& output) override;
-  void on_step(const StepMetrics& step, int64_t examples) override;
+  void after_forward(const train::StepView& view, const at::Tensor& output) override;
+  void on_step(const train::StepMetrics& step, int64_t examples) override;
   void on_evaluate_begin(int64_t epoch) override;
-  void on_epoch_end(const EpochRecord& epoch) override;
+  void on_epoch_end(const train::EpochRecord& epoch) override;
 
   void message(const std::string& text) { progress_.message(text); }
   void clear() { progress_.clear(); }
@@ -56,12 +56,12 @@ class DEMI_API ShowProgress : public Callback {
  private:
   struct View {
     report::ProgressState state;
-    double seconds = 0;              // of the epoch's steps
-    int64_t first_step = 0;          // of the epoch, minus one
-    at::Tensor in_top_k;             // of the epoch, examples among the k likeliest, on the device
-    int64_t seen = 0;                // of so many
-    double loss = 0;                 // fading mean, so that the figure can be read
-    std::optional<Evaluation> best;  // of the tests so far
+    double seconds = 0;      // of the epoch's steps
+    int64_t first_step = 0;  // of the epoch, minus one
+    at::Tensor in_top_k;     // of the epoch, examples among the k likeliest, on the device
+    int64_t seen = 0;        // of so many
+    double loss = 0;         // fading mean, so that the figure can be read
+    std::optional<train::Evaluation> best;  // of the tests so far
     bool goes_on = false;  // within the epoch of `state`, which on_epoch_begin is to come for
   };
 
@@ -80,7 +80,7 @@ class DEMI_API ShowProgress : public Callback {
 
 /// Writes each step and each epoch as a line of metrics.jsonl, and as TensorBoard scalars in a
 /// folder a run.
-class DEMI_API FileMetrics : public Callback {
+class DEMI_API FileMetrics : public train::Callback {
  public:
   explicit FileMetrics(std::filesystem::path folder);
 
@@ -91,10 +91,10 @@ class DEMI_API FileMetrics : public Callback {
   /// The present run goes on after what `history` holds: its lines of later steps and epochs are
   /// removed, and those that a crash lost of the earlier ones are written again. Lines of other
   /// runs stay. TensorBoard shows each step once.
-  void resume(const History& history);
+  void resume(const train::History& history);
 
-  void on_step(const StepMetrics& step, int64_t examples) override;
-  void on_epoch_end(const EpochRecord& epoch) override;
+  void on_step(const train::StepMetrics& step, int64_t examples) override;
+  void on_epoch_end(const train::EpochRecord& epoch) override;
   /// What the monitor saw of a step that on_step has told already: a line a layer and kind of
   /// gradient, histograms, and shares as scalars.
   void write(const monitor::StepHealth& step);
@@ -115,12 +115,12 @@ class DEMI_API FileMetrics : public Callback {
     int64_t step = 0, epoch = 0;
   };
 
-  Written keep_lines(const History& history);
-  void write(const StepMetrics& step);
-  void write(const EpochRecord& epoch);
+  Written keep_lines(const train::History& history);
+  void write(const train::StepMetrics& step);
+  void write(const train::EpochRecord& epoch);
   report::EventFile* events();
-  void tell(const StepMetrics& step);
-  void tell(const EpochRecord& epoch);
+  void tell(const train::StepMetrics& step);
+  void tell(const train::EpochRecord& epoch);
 
   std::filesystem::path folder_;
   std::optional<report::MetricsLog> log_;
@@ -128,4 +128,4 @@ class DEMI_API FileMetrics : public Callback {
   Lines* run_;  // the present one
 };
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -16,7 +16,7 @@
 #include "demi/train/names.h"
 #include "demi/train/network.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using ::testing::HasSubstr;
@@ -39,8 +39,8 @@ TEST(ShowProgress, CountsWhatWasRightInThisEpochAndThenInTheTest) {
     show.on_epoch_begin(epoch, 2, 2);
     EXPECT_THAT(step(2 * epoch - 1, 0.5, 4), HasSubstr("accuracy 50.00 %  (2/4)"));
     EXPECT_THAT(step(2 * epoch, 1, 10), HasSubstr("accuracy 80.00 %  (8/10)"));
-    EpochRecord record{.epoch = epoch, .examples = 10, .accuracy = 0.8};
-    if (epoch == 2) record.validation = Evaluation{.accuracy = 0.25, .examples = 1200};
+    train::EpochRecord record{.epoch = epoch, .examples = 10, .accuracy = 0.8};
+    if (epoch == 2) record.validation = train::Evaluation{.accuracy = 0.25, .examples = 1200};
     show.on_epoch_end(record);
     EXPECT_THAT(shown(), HasSubstr(epoch == 2 ? "25.00 %  (300/1,200)" : "80.00 %  (8/10)"));
   }
@@ -55,9 +55,9 @@ TEST(ShowProgress, AnEpochEndsWithALineOfTrainingAndOneOfTheTest) {
     show.on_epoch_begin(epoch, 3, 1);
     show.on_step({.step = epoch, .loss = 9}, 4);
     out.str("");
-    EpochRecord record{.epoch = epoch, .examples = 4, .loss = 3.19, .accuracy = 0.5};
+    train::EpochRecord record{.epoch = epoch, .examples = 4, .loss = 3.19, .accuracy = 0.5};
     record.validation =
-        Evaluation{.loss = test_loss, .metrics = {{"top5_accuracy", 0.75}}, .examples = 8};
+        train::Evaluation{.loss = test_loss, .metrics = {{"top5_accuracy", 0.75}}, .examples = 8};
     show.on_epoch_end(record);
     return out.str();
   };
@@ -91,7 +91,7 @@ TEST(ShowProgress, TheShareAmongTheLikeliestRunsThroughTheEpoch) {
     show.after_forward({.module = module,
                         .optimizers = optimizers,
                         .scaler = scaler,
-                        .precision = parse_precision("fp32"),
+                        .precision = train::parse_precision("fp32"),
                         .inputs = inputs},
                        logits);
   show.on_epoch_end({.epoch = 1, .examples = 8, .loss = 1, .accuracy = 0.5});
@@ -160,7 +160,7 @@ TEST(FileMetrics, RunsThatTakeTurnsHaveLinesAndEventsOfTheirOwn) {
 TEST(ShowProgress, ARunThatGoesOnBeginsAtItsStep) {
   std::ostringstream out;
   ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
-  History history;
+  train::History history;
   for (int64_t step = 1; step <= 7; ++step)  // epochs of 5 steps
     history.steps.push_back(
         {.epoch = step <= 5 ? 1 : 2, .step = step, .loss = 1, .accuracy = 0.5, .seconds = 2});
@@ -191,14 +191,16 @@ class ResumedMetrics : public ::testing::Test {
   }
   ~ResumedMetrics() override { std::filesystem::remove_all(folder_); }
 
-  static StepMetrics step(int64_t number) {
+  static train::StepMetrics step(int64_t number) {
     return {.epoch = (number + 1) / 2, .step = number, .loss = 1.0 / static_cast<double>(number)};
   }
-  static EpochRecord epoch(int64_t number) { return {.epoch = number, .examples = 8, .loss = 0.5}; }
+  static train::EpochRecord epoch(int64_t number) {
+    return {.epoch = number, .examples = 8, .loss = 0.5};
+  }
 
   // The steps up to `steps`, two an epoch, and the ends of the first `epochs`.
-  static History history(int64_t steps, int64_t epochs) {
-    History history;
+  static train::History history(int64_t steps, int64_t epochs) {
+    train::History history;
     for (int64_t i = 1; i <= steps; ++i) history.steps.push_back(step(i));
     for (int64_t i = 1; i <= epochs; ++i) history.epochs.push_back(epoch(i));
     return history;
@@ -282,4 +284,4 @@ TEST_F(ResumedMetrics, ThatACrashLostAreWrittenFromTheHistory) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

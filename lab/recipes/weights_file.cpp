@@ -11,7 +11,7 @@
 #include "demi/core/error.h"
 #include "lab/recipes/config_source.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 checkpoint::NamedTensors tensors_of(const torch::nn::Module& module) {
@@ -28,7 +28,7 @@ int64_t size_of(const std::filesystem::path& file) {
 }  // namespace
 
 int64_t save_shipped_weights(const torch::nn::Module& trained, torch::nn::Module& spare,
-                             const Precision& precision, const std::filesystem::path& file,
+                             const train::Precision& precision, const std::filesystem::path& file,
                              const Config& config) {
   const torch::NoGradGuard no_grad;
   checkpoint::NamedTensors weights = tensors_of(spare);
@@ -60,7 +60,7 @@ void load_weights(torch::nn::Module& module, checkpoint::NamedTensors weights) {
   }
 }
 
-void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
+void load_shipped_weights(torch::nn::Module& spare, const train::Precision& precision,
                           const std::filesystem::path& file) {
   to_precision(spare, precision.shipped());
   checkpoint::NamedTensors weights = checkpoint::load(file).model;
@@ -108,10 +108,10 @@ WeightsInfo weights_info(const std::filesystem::path& path) {
                      .seen = path.string(),
                      .accepted = "a run folder, one of its checkpoints, or its model.safetensors"});
   }
-  WeightsInfo result{.precision = parse_precision(precision->second)};
+  WeightsInfo result{.precision = train::parse_precision(precision->second)};
   for (const Assignment& a : read_config_text(config->second, path.string()))
     set(result.config, a.name, a.text, a.source);
   return result;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

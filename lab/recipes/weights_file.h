@@ -10,7 +10,7 @@
 #include "demi/train/names.h"
 #include "lab/recipes/config.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// Writes the weights file that one would ship: the parameters and buffers of `trained`, in
 /// `precision.shipped()`, with normalisation layers and their running statistics in FP32 if that
@@ -18,18 +18,18 @@ namespace demi::train {
 /// it holds the shipped weights afterwards. The config goes into the file's metadata, so that the
 /// file alone is enough for `demi eval`. Returns the file's bytes.
 DEMI_API int64_t save_shipped_weights(const torch::nn::Module& trained, torch::nn::Module& spare,
-                                      const Precision& precision, const std::filesystem::path& file,
-                                      const Config& config = {});
+                                      const train::Precision& precision,
+                                      const std::filesystem::path& file, const Config& config = {});
 
 /// Reads such a file back into `spare`, bit for bit, or changes nothing but its dtypes. Throws
 /// DataError if names, shapes or dtypes do not fit.
-DEMI_API void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
+DEMI_API void load_shipped_weights(torch::nn::Module& spare, const train::Precision& precision,
                                    const std::filesystem::path& file);
 
 /// What a weights file or a checkpoint says about the run that made it.
 struct WeightsInfo {
   Config config;
-  Precision precision;
+  train::Precision precision;
 };
 
 /// Of a weights file, of a checkpoint, or of whatever stands for one (checkpoint::find): a run
@@ -45,4 +45,4 @@ DEMI_API checkpoint::NamedTensors read_weights(const std::filesystem::path& path
 /// or none. Throws DataError if names or shapes do not fit.
 DEMI_API void load_weights(torch::nn::Module& module, checkpoint::NamedTensors weights);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -14,7 +14,7 @@
 #include "lab/recipes/plan.h"
 #include "lab/report/format.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using monitor::FormatLoss;
@@ -129,20 +129,20 @@ void check_what_if(const Config& config, std::span<const RunSpec> runs) {
                               "--monitor and --detect-anomaly"});
 }
 
-bool can_be_asked(const Precision& precision) {
+bool can_be_asked(const train::Precision& precision) {
   return precision.weights == c10::kFloat && !precision.is_mixed();
 }
 
 monitor::WhatIfOptions what_if_options(const Config& config) {
-  const Precision& precision = parse_precision(config.what_if);
+  const train::Precision& precision = train::parse_precision(config.what_if);
   monitor::WhatIfOptions options{.format = *precision.autocast,
                                  .policy = op_policy_of(config).value_or(OpPolicy())};
   for (const std::string& part : fp32_parts_of(config)) options.policy.keep_part_in_fp32(part);
-  const LossScale scale = parse_loss_scale(config.loss_scale);
-  const bool is_automatic = scale.kind == LossScale::Kind::automatic;
-  const bool is_off = scale.kind == LossScale::Kind::off || !config.scaler ||
+  const train::LossScale scale = train::parse_loss_scale(config.loss_scale);
+  const bool is_automatic = scale.kind == train::LossScale::Kind::automatic;
+  const bool is_off = scale.kind == train::LossScale::Kind::off || !config.scaler ||
                       (is_automatic && options.format != c10::kHalf);
-  options.dynamic_scale = !is_off && scale.kind != LossScale::Kind::fixed;
+  options.dynamic_scale = !is_off && scale.kind != train::LossScale::Kind::fixed;
   options.loss_scale = is_off ? 1 : options.dynamic_scale ? config.init_scale : scale.value;
   return options;
 }
@@ -205,4 +205,4 @@ std::optional<report::Section> what_if_section(const Comparison& comparison,
   return section;
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

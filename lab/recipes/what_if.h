@@ -15,14 +15,14 @@
 #include "lab/report/page.h"
 #include "lab/report/table.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// Throws UsageError if Config::what_if is set and none of the runs is one that it can look at:
 /// fp32 or tf32.
 DEMI_API void check_what_if(const Config& config, std::span<const RunSpec> runs);
 
 /// Whether a run in this precision can be looked at.
-DEMI_API bool can_be_asked(const Precision& precision);
+DEMI_API bool can_be_asked(const train::Precision& precision);
 
 /// The 16-bit run of the config that Config::what_if asks about: its parts in FP32, its op policy,
 /// its loss scale.
@@ -45,4 +45,4 @@ DEMI_API std::vector<std::string> lines_with_policy(const Comparison& comparison
 DEMI_API std::optional<report::Section> what_if_section(const Comparison& comparison,
                                                         const std::string& line);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

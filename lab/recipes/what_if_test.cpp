@@ -18,7 +18,7 @@
 #include "lab/recipes/run.h"
 #include "lab/report/metrics_log.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 using monitor::TensorFate;
@@ -255,4 +255,4 @@ TEST(WhatIf, ACureStandsBesideItsOwnTensorAlone) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

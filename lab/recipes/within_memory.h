@@ -12,7 +12,7 @@
 #include "demi/profile/memory.h"
 #include "lab/recipes/batch_size.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 // LibTorch, and the standard library, on sizes that no memory holds or no int64 counts.
 inline bool is_too_large(const std::exception& error) {
@@ -39,4 +39,4 @@ auto within_memory(std::string_view what, const std::string& settings, const Mak
        .advice = "choose smaller numbers"});
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -20,7 +20,7 @@
 #include "lab/models/seeded.h"
 #include "lab/recipes/within_memory.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 // The words of Config::normalize.
@@ -330,8 +330,8 @@ void to_channels_last(torch::nn::Module& module) {
 
 }  // namespace
 
-Network make_network(const Config& config, const DataShape& shape, uint64_t seed,
-                     c10::Device device) {
+train::Network make_network(const Config& config, const DataShape& shape, uint64_t seed,
+                            c10::Device device) {
   const models::ModelOptions options{.channels = shape.channels,
                                      .size = shape.size,
                                      .classes = shape.classes,
@@ -364,7 +364,7 @@ WorkloadMaker read_data(const Config& read, c10::Device device, RankPart part) {
     const auto classes = static_cast<int64_t>(result.classes.size());
     require_loss(config, result.classes.size());
     require_test_set(config, result);
-    top_k_of(config.top_k, classes);  // refused before training
+    train::top_k_of(config.top_k, classes);  // refused before training
     result.make_network = [config, shape, device](uint64_t seed) {
       return make_network(config, shape, seed, device);
     };
@@ -376,4 +376,4 @@ Workload load_workload(const Config& config, c10::Device device) {
   return read_data(config, device)(config);
 }
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -14,7 +14,7 @@
 #include "demi/train/network.h"
 #include "lab/recipes/config.h"
 
-namespace demi::train {
+namespace demi::recipes {
 
 /// A config's data, ready to be trained on, and how its network is made.
 struct Workload {
@@ -27,7 +27,7 @@ struct Workload {
   std::optional<std::uint32_t> labels;
   /// A new network on the device; 4-dimensional weights are channels_last. Its initial weights
   /// depend on config, data and seed alone, not on the device.
-  std::function<Network(uint64_t seed)> make_network;
+  std::function<train::Network(uint64_t seed)> make_network;
 };
 
 /// Of processes that train together, the one whose part of the data is read.
@@ -51,7 +51,7 @@ DEMI_API Workload load_workload(const Config& config, c10::Device device);
 struct DataShape {
   int64_t channels = 1, size = 28, classes = 10, vocabulary = 1;
 };
-DEMI_API Network make_network(const Config& config, const DataShape& shape, uint64_t seed,
-                              c10::Device device);
+DEMI_API train::Network make_network(const Config& config, const DataShape& shape, uint64_t seed,
+                                     c10::Device device);
 
-}  // namespace demi::train
+}  // namespace demi::recipes

@@ -14,7 +14,7 @@
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/small_mlp_testing.h"
 
-namespace demi::train {
+namespace demi::recipes {
 namespace {
 
 TEST(Workload, ModelDataAndLossMustFit) {
@@ -32,7 +32,7 @@ TEST(Workload, ModelDataAndLossMustFit) {
 TEST(Workload, RecipesHaveThePublishedNumbersOfParameters) {
   const auto parameters = [](const char* recipe, const DataShape& shape) {
     int64_t count = 0;
-    const Network network = make_network(find_recipe(recipe).config, shape, 0, c10::kCPU);
+    const train::Network network = make_network(find_recipe(recipe).config, shape, 0, c10::kCPU);
     for (const auto& p : network.module->parameters()) count += p.numel();
     return count;
   };
@@ -90,4 +90,4 @@ TEST(Workload, ALinearTargetIsAFunctionOfTheRows) {
 }
 
 }  // namespace
-}  // namespace demi::train
+}  // namespace demi::recipes

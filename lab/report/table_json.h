@@ -4,12 +4,12 @@
 
 #include "lab/report/table.h"
 
-namespace demi::train {
+namespace demi::report {
 
 /// title, columns, rows of text, notes.
-inline nlohmann::ordered_json json_of(const report::Table& table) {
+inline nlohmann::ordered_json json_of(const Table& table) {
   auto columns = nlohmann::ordered_json::array();
-  for (const report::Column& column : table.columns)
+  for (const Column& column : table.columns)
     columns.push_back(column.unit.empty() ? column.name : column.name + " (" + column.unit + ")");
   return {{"title", table.title},
           {"columns", std::move(columns)},
@@ -17,4 +17,4 @@ inline nlohmann::ordered_json json_of(const report::Table& table) {
           {"notes", table.notes}};
 }
 
-}  // namespace demi::train
+}  // namespace demi::report

@@ -70,7 +70,7 @@ DEMI_HOST_DEVICE float widen_fp16(std::uint16_t half) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
   return x;
 #else
-  return number::fp32_from_fp16(half);
+  return fp32_from_fp16(half);
 #endif
 }
 
@@ -80,7 +80,7 @@ DEMI_HOST_DEVICE std::uint16_t narrow_fp16(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
   return half;
 #else
-  return number::fp16_from_fp32(x);
+  return fp16_from_fp32(x);
 #endif
 }
 

@@ -12,9 +12,9 @@ namespace {
 inline float load_element(const void* array, Storage storage, std::int64_t i) {
   switch (storage) {
     case Storage::fp16:
-      return number::fp32_from_fp16(static_cast<const std::uint16_t*>(array)[i]);
+      return fp32_from_fp16(static_cast<const std::uint16_t*>(array)[i]);
     case Storage::bf16:
-      return number::fp32_from_bf16(static_cast<const std::uint16_t*>(array)[i]);
+      return fp32_from_bf16(static_cast<const std::uint16_t*>(array)[i]);
     default:
       return static_cast<const float*>(array)[i];
   }
@@ -23,10 +23,10 @@ inline float load_element(const void* array, Storage storage, std::int64_t i) {
 inline void store_element(void* array, Storage storage, std::int64_t i, float value) {
   switch (storage) {
     case Storage::fp16:
-      static_cast<std::uint16_t*>(array)[i] = number::fp16_from_fp32(value);
+      static_cast<std::uint16_t*>(array)[i] = fp16_from_fp32(value);
       break;
     case Storage::bf16:
-      static_cast<std::uint16_t*>(array)[i] = number::bf16_from_fp32(value);
+      static_cast<std::uint16_t*>(array)[i] = bf16_from_fp32(value);
       break;
     default:
       static_cast<float*>(array)[i] = value;

@@ -1,4 +1,4 @@
-#include "lab/profile/kernel_log.h"
+#include "lab/profiler/kernel_log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include "lab/profile/captured_output.h"
+#include "lab/profiler/captured_output.h"
 
 namespace demi::profiler {
 namespace {

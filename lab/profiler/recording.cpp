@@ -1,4 +1,4 @@
-#include "lab/profile/recording.h"
+#include "lab/profiler/recording.h"
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
@@ -13,7 +13,7 @@
 
 #include "demi/core/error.h"
 #include "demi/profile/phase_timer.h"
-#include "lab/profile/trace_header.h"
+#include "lab/profiler/trace_header.h"
 
 namespace demi::profiler {
 namespace {

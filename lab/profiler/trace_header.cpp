@@ -1,4 +1,4 @@
-#include "lab/profile/trace_header.h"
+#include "lab/profiler/trace_header.h"
 
 #include <cstddef>
 #include <fstream>

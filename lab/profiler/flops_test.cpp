@@ -1,4 +1,4 @@
-#include "lab/profile/flops.h"
+#include "lab/profiler/flops.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/profile/event.h"
+#include "lab/profiler/event.h"
 
 namespace demi::profiler {
 

@@ -1,4 +1,4 @@
-#include "lab/profile/kernel_log.h"
+#include "lab/profiler/kernel_log.h"
 
 #include <ATen/native/verbose_wrapper.h>
 #include <c10/util/Exception.h>

@@ -1,4 +1,4 @@
-#include "lab/profile/captured_output.h"
+#include "lab/profiler/captured_output.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "lab/profile/profile_run.h"
+#include "lab/profiler/profile_run.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -13,7 +13,7 @@
 #include "demi/data/loader.h"
 #include "demi/profile/phase_timer.h"
 #include "demi/train/trainer.h"
-#include "lab/profile/kernel_log.h"
+#include "lab/profiler/kernel_log.h"
 #include "lab/recipes/plan.h"
 
 namespace demi::profiler {
@@ -52,18 +52,19 @@ class Endless : public data::Loader {
 // One run in training, a few steps at a time.
 class Steps {
  public:
-  Steps(const ProfileOptions& options, const train::RunSpec& run, const train::Workload& workload)
+  Steps(const ProfileOptions& options, const recipes::RunSpec& run,
+        const recipes::Workload& workload)
       : device_(options.device),
-        config_(train::config_of(options.config, run)),
-        loader_(workload.train, train::batch_size_of(config_)),
+        config_(recipes::config_of(options.config, run)),
+        loader_(workload.train, recipes::batch_size_of(config_)),
         network_(workload.make_network(static_cast<std::uint64_t>(config_.seed))) {
-    train::keep_in_fp32(config_, network_);
+    recipes::keep_in_fp32(config_, network_);
     torch::manual_seed(static_cast<std::uint64_t>(config_.seed));
     // A schedule is made for the epoch, or for all steps here if it has fewer.
     const std::int64_t all = (options.warmup + 3 * options.steps + 1) * config_.accumulate;
     train::TrainerOptions trainer =
-        train::trainer_options(config_, run, std::max(workload.train->batches(), all), device_);
-    trainer.optimizers = {train::make_optimizer(config_, network_)};
+        recipes::trainer_options(config_, run, std::max(workload.train->batches(), all), device_);
+    trainer.optimizers = {recipes::make_optimizer(config_, network_)};
     trainer.epochs = 1;
     trainer.max_steps = 0;
     trainer.read_every = kEver;  // a read of the device would be a wait that no step has
@@ -92,7 +93,7 @@ class Steps {
 
  private:
   c10::Device device_;
-  train::Config config_;
+  recipes::Config config_;
   Endless loader_;
   train::Network network_;
   std::optional<train::Trainer> trainer_;
@@ -166,8 +167,8 @@ void unless_missing(RunProfile& result, const Measure& measure) {
 
 }  // namespace
 
-RunProfile profile_run(const ProfileOptions& options, const train::RunSpec& run,
-                       const train::Workload& workload) {
+RunProfile profile_run(const ProfileOptions& options, const recipes::RunSpec& run,
+                       const recipes::Workload& workload) {
   check(options);
   RunProfile result{.precision = run.label, .summary = summarise({}, options.steps)};
   Steps steps(options, run, workload);

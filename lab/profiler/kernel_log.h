@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/profile/captured_output.h"
+#include "lab/profiler/captured_output.h"
 
 namespace demi::profiler {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/profile/recording.h"
-#include "lab/profile/summary.h"
+#include "lab/profiler/recording.h"
+#include "lab/profiler/summary.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run_spec.h"
@@ -19,7 +19,7 @@
 namespace demi::profiler {
 
 struct ProfileOptions {
-  train::Config config = {};
+  recipes::Config config = {};
   c10::Device device = c10::kCPU;
   std::int64_t warmup = 3;           // steps before; 1 or more
   std::int64_t steps = 5;            // recorded, and as many around them without; 1 or more
@@ -51,14 +51,14 @@ struct RunProfile {
 /// Trainer, data included. What is missing (a profiler, NVTX, oneDNN's log) is named in the result,
 /// and the rest is measured. Throws UsageError for counts below 1, TrainingError as
 /// Recording::save.
-DEMI_API RunProfile profile_run(const ProfileOptions& options, const train::RunSpec& run,
-                                const train::Workload& workload);
+DEMI_API RunProfile profile_run(const ProfileOptions& options, const recipes::RunSpec& run,
+                                const recipes::Workload& workload);
 
 /// What `demi profile` found.
 struct Profile {
   std::string recipe;
-  train::Config config;
-  train::Machine machine;
+  recipes::Config config;
+  recipes::Machine machine;
   std::int64_t steps = 0;
   std::vector<RunProfile> runs;
 };

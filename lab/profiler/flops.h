@@ -1,7 +1,7 @@
 #pragma once
 
 #include "demi/core/export.h"
-#include "lab/profile/event.h"
+#include "lab/profiler/event.h"
 
 namespace demi::profiler {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/profile/profile_run.h"
+#include "lab/profiler/profile_run.h"
 #include "lab/report/page.h"
 #include "lab/report/table.h"
 

@@ -1,4 +1,4 @@
-#include "lab/profile/profile_report.h"
+#include "lab/profiler/profile_report.h"
 
 #include <fmt/format.h>
 
@@ -66,7 +66,7 @@ std::string disturbance_of(const RunProfile& run) {
 }
 
 report::Table run_table(const Profile& p) {
-  report::Table table{.title = "profile of " + p.recipe + ": " + train::title(p.machine)};
+  report::Table table{.title = "profile of " + p.recipe + ": " + recipes::title(p.machine)};
   const bool is_device =
       std::ranges::any_of(p.runs, [](const RunProfile& run) { return run.summary.is_device; });
   table.columns = {{.name = "precision", .align = report::Align::kLeft},
@@ -92,7 +92,7 @@ report::Table run_table(const Profile& p) {
     row.push_back(format_share(s.idle_share));
     table.rows.push_back(std::move(row));
   }
-  table.notes = {step_line(p) + "; numbers are those of a step.", train::describe(p.machine)};
+  table.notes = {step_line(p) + "; numbers are those of a step.", recipes::describe(p.machine)};
   for (const RunProfile& run : p.runs) {
     table.notes.push_back(overhead_line(run));
     if (std::string text = disturbance_of(run); !text.empty())
@@ -373,9 +373,9 @@ report::Page to_page(const Profile& profile, const std::string& command) {
 std::string to_json(const Profile& profile) {
   ordered_json json{{"recipe", profile.recipe},
                     {"model", profile.config.model},
-                    {"batch_size", train::batch_size_of(profile.config)},
+                    {"batch_size", recipes::batch_size_of(profile.config)},
                     {"steps", profile.steps},
-                    {"machine", train::json_of(profile.machine)}};
+                    {"machine", recipes::json_of(profile.machine)}};
   json["runs"] = ordered_json::array();
   for (const RunProfile& run : profile.runs) json["runs"].push_back(json_of(run));
   return json.dump(2);

@@ -1,4 +1,4 @@
-#include "lab/profile/summary.h"
+#include "lab/profiler/summary.h"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 
 #include "demi/core/error.h"
 #include "demi/profile/phase_timer.h"
-#include "lab/profile/flops.h"
+#include "lab/profiler/flops.h"
 
 namespace demi::profiler {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/profile/summary.h"
+#include "lab/profiler/summary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

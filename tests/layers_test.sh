@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# What scripts/check_layers.sh says of a tree with one fault in it: layers_test.sh SOURCE
+set -euo pipefail
+source=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# file PATH TEXT: of the small tree, which is as it should be until a test writes into it.
+file() { mkdir -p "$work/tree/$(dirname "$1")" && printf '%b\n' "$2" >"$work/tree/$1"; }
+small_tree() {
+  rm -rf "$work/tree"
+  file scripts/layers.txt 'demi/ground:\ndemi/house: demi/ground\nlab/house: demi/house\ncli: lab/house'
+  file scripts/namespaces.txt 'demi/ground: demi  # public\nlab/house: demi::house'
+  file demi/demi.h ''
+  file demi/ground/CMakeLists.txt 'demi_module(ground PUBLIC ground.h)'
+  file demi/ground/ground.h 'namespace demi {\nstruct Ground {};\n}'
+  file demi/house/CMakeLists.txt 'demi_module(house PUBLIC house.h)'
+  file demi/house/house.h '#include "demi/ground/ground.h"\nnamespace demi::lab {\nclass Guest;\n}\n\nnamespace demi::house {\nint of(demi::lab::Guest);\n}'
+  file demi/house/attic/attic.cpp 'namespace demi::house::attic {\nint rooms = 1;\n}'
+  file lab/house/CMakeLists.txt 'demi_module(house)'
+  file lab/house/guest.cpp '#include "demi/house/house.h"\nnamespace demi::house {\nint guests = 1;\n}'
+  file lab/house/guest.h ''
+  file cli/main.cpp '#include "lab/house/guest.h"\nnamespace demi::cli {\nint main_of;\n}'
+}
+# check CODE: what it says is in $said.
+check() {
+  local seen=0
+  said=$("$source/scripts/check_layers.sh" "$work/tree" 2>&1) || seen=$?
+  [ "$seen" = "$1" ] || failed "exit code $seen, expected $1"
+}
+failed() {
+  echo "FAILED (line ${BASH_LINENO[1]}): $1, in:" && echo "$said"
+  failures=$((failures + 1))
+}
+refuses() {
+  check 1
+  [ "$said" = "layers: $1" ] || failed "it does not say '$1'"
+  small_tree
+}
+
+small_tree
+check 0
+
+file demi/house/stray.cpp 'namespace demi::ground {\nint rooms = 1;\n}'
+refuses "demi/house/stray.cpp opens the namespace demi::ground: demi/house has demi::house, and scripts/namespaces.txt adds no other"
+file cli/stray.cpp '\nnamespace demi {\nstruct A;\nint rooms = 1;\n}'
+refuses "cli/stray.cpp opens the namespace demi: cli has demi::cli, and scripts/namespaces.txt adds no other"
+file scripts/namespaces.txt 'demi/ground: demi'
+refuses "lab/house has the namespace of demi/house, demi::house: give it another name, or add it to scripts/namespaces.txt"
+file scripts/namespaces.txt 'demi/ground: demi\nlab/house: demi::house\ncli: demi::shed'
+refuses "scripts/namespaces.txt lets cli open demi::shed, which it does not"
+file demi/ground/up.cpp '#include "demi/house/house.h"'
+refuses "demi/ground/up.cpp includes demi/house/house.h: demi/ground may not include demi/house"
+file scripts/layers.txt 'demi/ground:\ndemi/house: demi/ground\nlab/house: demi/house demi/ground\ncli: lab/house'
+refuses "scripts/layers.txt lets lab/house include demi/ground, which it does not"
+file scripts/layers.txt 'demi/house: demi/ground\ndemi/ground:\nlab/house: demi/house\ncli: lab/house'
+refuses "scripts/layers.txt lets demi/house include demi/ground, which does not stand above it"
+file demi/house/house.h '#include "demi/ground/ground.h"\n#include "demi/house/private.h"\n#include <fmt/format.h>'
+file demi/house/private.h ''
+check 1
+[[ $said == *"demi/house/house.h: a public header includes demi/house/private.h"* ]] || failed "a private header is accepted"
+[[ $said == *"demi/house/house.h: a public header includes <fmt/format.h>"* ]] || failed "fmt is accepted"
+
+[ "$failures" -eq 0 ] && echo "all as expected"
