@@ -17,8 +17,8 @@ torch=${DEMI_LIBTORCH:-$(cache_dir)/libtorch-2.15.0/torch}
 
 build=build/fuzz
 mkdir -p $build/corpus
-sources=(tests/fuzz/checkpoint_fuzz.cpp cmake/fmt.cpp demi/core/{crc32c,error}.cpp
-  demi/checkpoint/{input_file,manifest,safetensors_dtype,safetensors_fault,safetensors_header,safetensors_input,safetensors_read}.cpp)
+sources=(tests/fuzz/checkpoint_fuzz.cpp cmake/fmt.cpp demi/core/{crc32c,error,huge_pages}.cpp
+  demi/checkpoint/{input_file,manifest,safetensors_header,safetensors_read}.cpp)
 objects=()
 for source in "${sources[@]}"; do
   object=$build/$(basename "$source" .cpp).o

@@ -12,9 +12,9 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/contents.h"
 #include "demi/checkpoint/folder.h"
+#include "demi/checkpoint/input_file.h"
 #include "demi/checkpoint/manifest.h"
-#include "demi/checkpoint/safetensors_fault.h"
-#include "demi/checkpoint/safetensors_input.h"
+#include "demi/checkpoint/safetensors_read.h"
 #include "demi/core/error.h"
 
 namespace demi::checkpoint {

@@ -17,10 +17,9 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/folder.h"
-#include "demi/checkpoint/held_folder.h"
-#include "demi/checkpoint/layouts.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/run_id.h"
+#include "demi/checkpoint/safetensors_write.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/core/version.h"
@@ -55,6 +54,40 @@ class TemporaryFolder {
  private:
   fs::path path_;
   bool published_ = false;
+};
+
+/// Longer texts stand in the manifest alone.
+constexpr std::size_t kLongestMetadataText = std::size_t{64} << 10;
+
+/// "format" as in the files of Python, where readers ask for it.
+Metadata model_metadata(const Metadata& text) {
+  Metadata metadata{{"format", "pt"}};
+  for (const auto& [name, value] : text)
+    if (value.size() <= kLongestMetadataText) metadata.insert_or_assign(name, value);
+  return metadata;
+}
+
+void require_not_negative(std::string_view what, int64_t seen) {
+  if (seen < 0)
+    throw UsageError(
+        {.where = kSave, .what = what, .seen = fmt::to_string(seen), .accepted = "0 or more"});
+}
+
+void check_options(int64_t step, const SaveOptions& options) {
+  require_not_negative("step is negative", step);
+  require_not_negative("keep_last is negative", options.keep_last);
+}
+
+/// Both safetensors files of a checkpoint, which has to outlive them.
+struct Layouts {
+  /// Throws UsageError for what the files and the manifest cannot hold.
+  explicit Layouts(const Checkpoint& checkpoint)
+      : model(checkpoint.model, model_metadata(checkpoint.text), kSave),
+        state(checkpoint.state, {}, kSave) {
+    to_text({.numbers = checkpoint.numbers, .text = checkpoint.text});  // throws if it cannot be
+  }
+
+  SafetensorsLayout model, state;
 };
 
 template <class Write>
@@ -130,6 +163,11 @@ void prune(const fs::path& folder, const std::vector<std::string>& own,
 }
 
 }  // namespace
+
+void check_save(int64_t step, const Checkpoint& checkpoint, const SaveOptions& options) {
+  check_options(step, options);
+  const Layouts refuses(checkpoint);
+}
 
 fs::path save(const fs::path& folder, int64_t step, const Checkpoint& checkpoint,
               const SaveOptions& options) {

@@ -11,8 +11,8 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/folder.h"
 #include "demi/checkpoint/manifest.h"
-#include "demi/checkpoint/safetensors_dtype.h"
-#include "demi/checkpoint/safetensors_input.h"
+#include "demi/checkpoint/safetensors_header.h"
+#include "demi/checkpoint/safetensors_read.h"
 
 namespace demi::checkpoint {
 namespace {

@@ -1,13 +1,18 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "demi/core/descriptor.h"
 #include "demi/core/export.h"
 
 namespace demi::checkpoint {
@@ -65,5 +70,18 @@ std::optional<NotRemoved> remove_checkpoint(const std::filesystem::path& checkpo
 
 /// The name under which something is made before it is renamed to `path`.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
+
+/// A folder that this process holds.
+struct HeldFolder {
+  Descriptor file;                          // FOLDER/lock
+  bool locked = false;                      // false where the file system has no locks
+  std::atomic<bool> has_run = false;        // a FolderLock of this process is alive
+  std::mutex saving;                        // held by the thread that saves
+  std::map<std::string, std::string> runs;  // of checkpoints that stand in it; under `saving`
+};
+
+/// Holds the folder, which is made if there is none, for one save or for a run; shared if this
+/// process holds it already. Throws as FolderLock.
+std::shared_ptr<HeldFolder> hold_folder(const std::filesystem::path& folder, bool for_a_run);
 
 }  // namespace demi::checkpoint

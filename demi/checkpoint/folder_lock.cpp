@@ -14,7 +14,7 @@
 #include <tuple>
 #include <utility>
 
-#include "demi/checkpoint/held_folder.h"
+#include "demi/checkpoint/folder.h"
 #include "demi/core/error.h"
 
 namespace demi::checkpoint {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 
@@ -27,6 +28,42 @@ std::string_view advice_about(int error) {
   if (error == EACCES) return "let this user read it, and enter the folders above it (chmod)";
   return "";
 }
+
+/// Control characters as \x1b, so that a file's bytes neither steer a terminal nor end the message.
+std::string without_control_characters(std::string_view text) {
+  std::string plain;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F)
+      plain += fmt::format("\\x{:02x}", byte);
+    else
+      plain += c;
+  }
+  return plain;
+}
+
+using namespace std::string_view_literals;
+
+constexpr std::string_view kAnother = "name the weights' file";
+constexpr std::string_view kConvert =
+    "if torch.save wrote it: scripts/demi_checkpoint.py convert FILE OUT.safetensors";
+
+struct Beginning {
+  std::string_view bytes;
+  FileKind kind;
+};
+
+// Each format's own specification fixes these bytes.
+constexpr Beginning kBeginnings[] = {
+    {"PK\x03\x04"sv, {"a zip archive, as torch.save writes", kConvert}},
+    {"\x80\x02"sv, {"a Python pickle, as old versions of torch.save write", kConvert}},
+    {"\x89PNG"sv, {"a PNG picture", kAnother}},
+    {"\xff\xd8\xff"sv, {"a JPEG picture", kAnother}},
+    {"\x89HDF"sv, {"an HDF5 file", kAnother}},
+    {"\x1f\x8b"sv, {"a gzip archive", "unpack it first"}},
+    {"GGUF"sv, {"a GGUF file", kAnother}},
+    {"\x7f\x45LF"sv, {"a program or a library", kAnother}},
+};
 
 }  // namespace
 
@@ -99,6 +136,37 @@ std::shared_ptr<const Mapping> InputFile::map() const {
                          .advice = "raise the limit (ulimit -v), or end other programs"});
   if (data == MAP_FAILED) refuse("cannot be mapped", errno);
   return std::make_shared<const Mapping>(data, bytes_);
+}
+
+std::string excerpt(std::string_view text) {
+  constexpr std::size_t kMost = 200;
+  if (text.size() <= kMost) return without_control_characters(text);
+  std::size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    --end;  // not inside of a UTF-8 character
+  return fmt::format("{}... ({} bytes)", without_control_characters(text.substr(0, end)),
+                     text.size());
+}
+
+void Fault::operator()(std::string_view what, uint64_t offset, std::string_view found,
+                       std::string_view expected) const {
+  throw DataError(
+      {.where = where,
+       .what = fmt::format("{}, offset {}: {}", path.string(), offset, what),
+       .seen = excerpt(found),
+       .accepted = expected,
+       .advice =
+           "the file is damaged or of another kind; use another copy or an older checkpoint"});
+}
+
+FileKind file_kind(std::string_view first) {
+  for (const Beginning& one : kBeginnings)
+    if (first.starts_with(one.bytes)) return one.kind;
+  const auto is_text = [](char c) {
+    return std::isprint(static_cast<unsigned char>(c)) != 0 || c == '\n' || c == '\r' || c == '\t';
+  };
+  if (!first.empty() && std::ranges::all_of(first, is_text)) return {"a text", kAnother};
+  return {};
 }
 
 }  // namespace demi::checkpoint

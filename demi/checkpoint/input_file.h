@@ -3,11 +3,34 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 
-#include "demi/checkpoint/safetensors_fault.h"
+#include "demi/core/error.h"
+#include "demi/core/export.h"
 
 namespace demi::checkpoint {
+
+/// A file that the system does not let be read (no permission, a failing disk): its bytes may be
+/// whole.
+class UnreadableError : public DataError {
+ public:
+  using DataError::DataError;
+};
+
+/// The text for an error message: shortened, saying how long it was, and with its control
+/// characters escaped (\x1b).
+DEMI_API std::string excerpt(std::string_view text);
+
+/// Throws errors about one file.
+struct Fault {
+  std::filesystem::path path;
+  std::string_view where = "checkpoint.load_safetensors";
+
+  /// Throws DataError. `found` is shortened, because it may be all of a damaged header.
+  [[noreturn]] DEMI_API void operator()(std::string_view what, uint64_t offset,
+                                        std::string_view found, std::string_view expected) const;
+};
 
 /// A file's bytes in memory: private pages, so that writing to them changes no file.
 class Mapping {
@@ -49,5 +72,15 @@ class InputFile {
   int fd_ = -1;
   uint64_t bytes_ = 0;
 };
+
+/// What a file is by its first bytes, and what becomes of one that should have been a safetensors
+/// file. `name` is empty if the bytes tell nothing.
+struct FileKind {
+  std::string_view name;    // "a PNG picture"
+  std::string_view advice;  // for the error's end
+};
+
+/// Of a file that begins with `first`: 8 bytes, or all of a shorter one.
+DEMI_API FileKind file_kind(std::string_view first);
 
 }  // namespace demi::checkpoint

@@ -12,7 +12,6 @@
 
 #include "demi/checkpoint/input_file.h"
 #include "demi/checkpoint/run_id.h"
-#include "demi/checkpoint/safetensors_fault.h"
 #include "demi/core/crc32c.h"
 #include "demi/core/error.h"
 

@@ -1,5 +1,3 @@
-#include "demi/checkpoint/model_state.h"
-
 #include <torch/types.h>
 
 #include <algorithm>

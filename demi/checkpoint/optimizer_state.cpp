@@ -1,12 +1,17 @@
-#include "demi/checkpoint/optimizer_state.h"
-
+#include <c10/util/StringUtil.h>
 #include <c10/util/Type.h>
+#include <torch/optim/serialize.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <typeinfo>
 #include <vector>
 
-#include "demi/checkpoint/optimizer_archive.h"
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
@@ -48,6 +53,150 @@ void check_kind(const Checkpoint& checkpoint, const std::string& part,
                                                            : "one of LibTorch's",
                     .accepted = kind,
                     .advice = "make the optimizer that the checkpoint was saved with"});
+}
+
+using torch::serialize::InputArchive;
+
+[[noreturn]] void refuse_archive(const std::string& what, const std::string& seen,
+                                 const std::string& accepted) {
+  throw UsageError({.where = kRestore,
+                    .what = what,
+                    .seen = seen,
+                    .accepted = accepted,
+                    .advice = "make model and optimizer as the checkpoint was saved with"});
+}
+
+// What a load would put into an optimizer, as far as it can be compared.
+struct ArchiveGroup {
+  std::vector<std::string> options;     // names
+  std::vector<std::string> parameters;  // keys into the archive's states
+};
+struct ArchiveContent {
+  std::vector<ArchiveGroup> groups;
+  InputArchive states;
+};
+
+int64_t size_in(InputArchive& archive, const std::string& name) {
+  c10::IValue size;
+  archive.read(name, size);
+  return size.isTensor() ? size.toTensor().item<int64_t>() : size.toInt();
+}
+
+ArchiveContent content_of(InputArchive& archive) {
+  ArchiveContent content;
+  archive.read("state", content.states);
+  InputArchive groups;
+  archive.read("param_groups", groups);
+  const int64_t count = size_in(groups, "param_groups/size");
+  for (int64_t g = 0; g < count; ++g) {
+    InputArchive group, options;
+    groups.read("param_groups/" + std::to_string(g), group);
+    group.read("options", options);
+    ArchiveGroup& read = content.groups.emplace_back();
+    read.options = options.keys();
+    std::sort(read.options.begin(), read.options.end());
+    const int64_t parameters = size_in(group, "params/size");
+    for (int64_t i = 0; i < parameters; ++i) {
+      c10::IValue key;
+      group.read("params/" + std::to_string(i), key);
+      read.parameters.push_back(key.toStringRef());
+    }
+  }
+  return content;
+}
+
+InputArchive opened(const at::Tensor& bytes, c10::Device device) {
+  const auto* data = reinterpret_cast<const char*>(bytes.const_data_ptr<std::uint8_t>());
+  InputArchive archive;
+  archive.load_from(data, static_cast<std::size_t>(bytes.numel()), device);
+  return archive;
+}
+
+c10::Device device_of(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups())
+    if (!group.params().empty()) return group.params().front().device();
+  return c10::kCPU;
+}
+
+// Moments have the parameter's shape. LBFGS keeps flat vectors instead.
+void check_moments(InputArchive& states, const std::string& key, const at::Tensor& parameter) {
+  InputArchive state;
+  if (!states.try_read(key, state)) return;
+  for (const char* name : {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq",
+                           "square_avg", "grad_avg", "sum"}) {
+    c10::IValue value;
+    if (!state.try_read(name, value) || !value.isTensor() || !value.toTensor().defined()) continue;
+    if (value.toTensor().sizes() != parameter.sizes())
+      refuse_archive("the optimizer's state does not fit its parameter",
+                     c10::str(name, " ", value.toTensor().sizes()),
+                     c10::str("the parameter's shape, ", parameter.sizes()));
+  }
+}
+
+void check_content(ArchiveContent& found, const ArchiveContent& own,
+                   const torch::optim::Optimizer& optimizer) {
+  if (found.groups.size() != own.groups.size())
+    refuse_archive("the optimizer's state has another number of parameter groups",
+                   std::to_string(found.groups.size()), std::to_string(own.groups.size()));
+  for (std::size_t g = 0; g < own.groups.size(); ++g) {
+    const ArchiveGroup& group = found.groups[g];
+    if (group.parameters.size() != own.groups[g].parameters.size())
+      refuse_archive("the optimizer's state has another number of parameters",
+                     c10::str(group.parameters.size(), " in group ", g),
+                     std::to_string(own.groups[g].parameters.size()));
+    if (group.options != own.groups[g].options)
+      refuse_archive("the state is that of another optimizer", c10::Join(", ", group.options),
+                     "the options " + c10::Join(", ", own.groups[g].options));
+    const auto& parameters = optimizer.param_groups()[g].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      check_moments(found.states, group.parameters[i], parameters[i]);
+  }
+}
+
+/// What torch::save writes of an optimizer, uint8, (bytes), on the CPU. Throws UsageError for a
+/// state that LibTorch cannot save.
+at::Tensor archive_of(const torch::optim::Optimizer& optimizer) {
+  std::ostringstream text;
+  try {
+    torch::serialize::OutputArchive archive;
+    optimizer.save(archive);
+    archive.save_to(text);
+  } catch (const c10::Error& error) {
+    throw UsageError({.where = kCapture,
+                      .what = "LibTorch cannot save the state of this optimizer",
+                      .seen = error.what_without_backtrace(),
+                      .advice = "save the weights alone, or train with another optimizer"});
+  }
+  const std::string bytes = text.str();
+  at::Tensor archive = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(archive.mutable_data_ptr<std::uint8_t>(), bytes.data(), bytes.size());
+  return archive;
+}
+
+/// Checks such an archive against the optimizer: groups, numbers of parameters, names of options,
+/// shapes of moments. The function that it returns loads it, to the device of the optimizer's first
+/// parameter. LibTorch's own load checks less, and throws in the middle. Throws UsageError for an
+/// archive that does not fit, and changes nothing.
+std::function<void()> prepare_archive(const at::Tensor& archive,
+                                      torch::optim::Optimizer& optimizer) {
+  if (archive.scalar_type() != at::kByte || archive.dim() != 1)
+    refuse_archive("the archive of an optimizer is not bytes", archive.toString(),
+                   "uint8, (bytes)");
+  const at::Tensor bytes = archive.cpu().contiguous().clone();
+  try {
+    InputArchive saved = opened(bytes, c10::kCPU);
+    InputArchive now = opened(archive_of(optimizer), c10::kCPU);
+    ArchiveContent found = content_of(saved);
+    check_content(found, content_of(now), optimizer);
+  } catch (const c10::Error& error) {
+    refuse_archive("the archive is not that of an optimizer", error.what_without_backtrace(),
+                   "what capture() wrote of one");
+  }
+  return [bytes, &optimizer] {
+    optimizer.state().clear();
+    InputArchive saved = opened(bytes, device_of(optimizer));
+    optimizer.load(saved);
+  };
 }
 
 }  // namespace

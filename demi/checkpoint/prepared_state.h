@@ -1,5 +1,9 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -7,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/training_state.h"
 
 namespace demi::checkpoint {
@@ -43,5 +49,47 @@ NamedTensors take_part(NamedTensors& all, std::string_view prefix);
 /// "schedule", "schedule.1", ...: the part of `numbers` that holds a schedule, and the same of an
 /// optimizer.
 std::string part_name(const char* kind, std::size_t index);
+
+/// Parameters and buffers, those of the module, detached: each tensor once, under the first of the
+/// names that the module has for it.
+NamedTensors tensors_of(const torch::nn::Module& module);
+
+/// What `values` holds under further names of the module's tensors is kept under the first ones, as
+/// tensors_of() has them: state_dict() of Python, and demi before 0.1, write a shared tensor under
+/// each of its names.
+void use_first_names(NamedTensors& values, const torch::nn::Module& module);
+
+/// What `values` holds under a tensor's first name is there under its further names, too.
+void add_further_names(NamedTensors& values, const torch::nn::Module& module);
+
+/// Throws UsageError unless `values` has exactly the names and shapes of `module`, with real
+/// numbers where it has real numbers of any dtype. `what`: "the model".
+void check_fits(const NamedTensors& values, const NamedTensors& module, const char* what);
+
+/// Writes the values to the module's tensors, in place, and lets go of each one once it is copied.
+void assign(const NamedTensors& module, NamedTensors values);
+
+/// Writes the optimizer's state to `to` under names that begin with `part`: "optimizer",
+/// "optimizer.1". Throws UsageError for an optimizer whose state LibTorch cannot save.
+void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::string& part,
+                       Checkpoint& to);
+
+/// Whether the checkpoint holds the state of an optimizer under this name.
+bool has_optimizer(const Checkpoint& checkpoint, const std::string& part);
+
+/// Checks the state, and takes its tensors out of the checkpoint. The function that it returns puts
+/// it into the optimizer. Throws UsageError for a state that does not fit, and then the optimizer
+/// is not changed.
+std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::string& part,
+                                        torch::optim::Optimizer& optimizer);
+
+/// The states of LibTorch's default random generators: "random/cpu", and "random/cuda:0" ... of
+/// each CUDA device of this machine, if LibTorch's CUDA part is loaded. uint8, on the CPU.
+NamedTensors random_states();
+
+/// Takes the states of generators out of `state`. The function that it returns sets the generators;
+/// it is empty if there are none. States of devices that are not there are passed over, with a
+/// warning. Throws UsageError for a state that is none.
+std::function<void()> prepare_random(NamedTensors& state);
 
 }  // namespace demi::checkpoint

@@ -1,5 +1,3 @@
-#include "demi/checkpoint/random_state.h"
-
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

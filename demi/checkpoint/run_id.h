@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "demi/checkpoint/held_folder.h"
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/folder.h"
 
 namespace demi::checkpoint {
 
@@ -34,7 +35,9 @@ OwnCheckpoints own_checkpoints(const std::filesystem::path& folder, HeldFolder& 
 /// One warning (TORCH_WARN) a folder and process if checkpoints of other runs stand there.
 void warn_of_other_runs(const std::filesystem::path& folder, const OwnCheckpoints& own);
 
-/// The same before a save in another thread, which has no handler of warnings.
+/// What Writer does of a save before another thread writes it: this warning, which that thread has
+/// no handler for, and what save() throws before it writes anything.
 void warn_of_other_runs(const std::filesystem::path& folder, const std::string& run);
+void check_save(int64_t step, const Checkpoint& checkpoint, const SaveOptions& options);
 
 }  // namespace demi::checkpoint

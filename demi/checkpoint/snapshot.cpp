@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "demi/checkpoint/huge_pages.h"
+#include "demi/core/huge_pages.h"
 
 namespace demi::checkpoint {
 namespace {

@@ -9,10 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "demi/checkpoint/model_state.h"
-#include "demi/checkpoint/optimizer_state.h"
 #include "demi/checkpoint/prepared_state.h"
-#include "demi/checkpoint/random_state.h"
 #include "demi/checkpoint/run_id.h"
 #include "demi/core/error.h"
 #include "demi/loop/open_steps.h"

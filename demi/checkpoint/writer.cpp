@@ -3,7 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "demi/checkpoint/layouts.h"
 #include "demi/checkpoint/run_id.h"
 #include "demi/checkpoint/snapshot.h"
 
@@ -17,8 +16,7 @@ Writer::~Writer() {
 
 void Writer::save(int64_t step, const Checkpoint& checkpoint, const SaveOptions& options) {
   wait();
-  check_options(step, options);
-  const Layouts refuses_now(checkpoint);
+  check_save(step, checkpoint, options);
   if (!std::exchange(has_saved_, true)) warn_of_other_runs(folder_, checkpoint.run);
   auto snapshot = std::make_shared<const Snapshot>(checkpoint);
   thread_ = std::thread([this, step, options, snapshot = std::move(snapshot)]() mutable {

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "demi/checkpoint/random_state.h"
+#include "demi/checkpoint/prepared_state.h"
 
 namespace demi::monitor {
 

@@ -6,16 +6,20 @@
 #include <string>
 
 #include "demi/core/error.h"
+#include "demi/core/huge_pages.h"
 #include "demi/kernels/formulas.h"
-#include "demi/step/pages.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/version.h"
 
 namespace demi::optim {
 namespace {
 
+/// A step reads five arrays side by side; with pages of 4 KiB it waits for address translation more
+/// than for data.
 at::Tensor on_huge_pages(at::Tensor tensor) {
-  ask_for_huge_pages(tensor);
+  constexpr std::size_t kLeast = std::size_t{8} << 20;  // smaller ones fit into translation caches
+  if (tensor.is_cpu() && tensor.nbytes() >= kLeast)
+    prefer_huge_pages(tensor.const_data_ptr(), tensor.nbytes(), /*also_used=*/true);
   return tensor;
 }
 

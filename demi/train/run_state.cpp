@@ -15,7 +15,6 @@
 
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/prepared_state.h"
-#include "demi/checkpoint/random_state.h"
 #include "demi/core/error.h"
 #include "demi/core/version.h"
 #include "demi/tensor/module_tensors.h"

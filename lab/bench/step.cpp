@@ -10,10 +10,10 @@
 #include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
 #include "demi/core/find_by_name.h"
+#include "demi/core/huge_pages.h"
 #include "demi/kernels/path.h"
 #include "demi/optim/clip.h"
 #include "demi/scaler/grad_scaler.h"
-#include "demi/step/pages.h"
 #include "demi/tensor/device.h"
 #include "demi/weights/weights.h"
 #include "lab/bench/timing.h"
@@ -216,7 +216,9 @@ Times time_demi(const Contender& contender, const StepBenchOptions& options,
   const at::Tensor from = at::ones({copy_elements}, device);
   const at::Tensor to = at::zeros({copy_elements}, device);
   // The step asks for huge pages too; a copy that waits for address translation is no yardstick.
-  for (const at::Tensor& array : {from, to}) optim::ask_for_huge_pages(array);
+  if (device.is_cpu())
+    for (const at::Tensor& array : {from, to})
+      prefer_huge_pages(array.const_data_ptr(), array.nbytes(), /*also_used=*/true);
   GradScaler scaler;
   scaler.scale(at::zeros({}, device));
   demi_step(scaler, *optimizer, parameters);

@@ -1,4 +1,4 @@
-#include "demi/checkpoint/file_kind.h"
+#include "demi/checkpoint/input_file.h"
 
 #include <gmock/gmock.h>
 
