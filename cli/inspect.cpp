@@ -18,9 +18,9 @@
 #include "cli/output.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/contents.h"
-#include "demi/checkpoint/statistics.h"
 #include "demi/core/error.h"
 #include "demi/tensor/dtype.h"
+#include "lab/inspect/statistics.h"
 #include "lab/report/format.h"
 #include "lab/report/table.h"
 
@@ -28,8 +28,8 @@ namespace demi::cli {
 namespace {
 
 using checkpoint::Contents;
-using checkpoint::Statistics;
 using checkpoint::StoredTensor;
+using inspect::Statistics;
 using Json = nlohmann::ordered_json;
 
 struct InspectArguments {
@@ -199,7 +199,7 @@ void list(const InspectArguments& a) {
     tensors.clear();
     for (const StoredTensor& tensor : contents.tensors) {
       tensors.push_back({.tensor = tensor});
-      if (a.statistics) tensors.back().statistics = checkpoint::statistics(tensor);
+      if (a.statistics) tensors.back().statistics = inspect::statistics(tensor);
     }
   });
   if (a.output.is_json()) return Output::print(contents_json(contents, tensors, a.verify));

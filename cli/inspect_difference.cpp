@@ -10,8 +10,8 @@
 
 #include "cli/inspect_text.h"
 #include "demi/checkpoint/contents.h"
-#include "demi/checkpoint/difference.h"
 #include "demi/tensor/dtype.h"
+#include "lab/inspect/difference.h"
 #include "lab/report/format.h"
 #include "lab/report/table.h"
 
@@ -19,9 +19,9 @@ namespace demi::cli {
 namespace {
 
 using checkpoint::Contents;
-using checkpoint::Difference;
 using checkpoint::StoredTensor;
-using checkpoint::TensorDifference;
+using inspect::Difference;
+using inspect::TensorDifference;
 using Json = nlohmann::ordered_json;
 using Kind = TensorDifference::Kind;
 
@@ -66,7 +66,7 @@ Json difference_json(const std::vector<TensorDifference>& differences) {
 }
 
 template <class Value, class Show>
-Json entries_json(const std::vector<checkpoint::EntryDifference<Value>>& entries, Show show) {
+Json entries_json(const std::vector<inspect::EntryDifference<Value>>& entries, Show show) {
   Json all = Json::array();
   for (const auto& entry : entries)
     all.push_back({{"name", entry.name},
@@ -119,8 +119,7 @@ report::Table difference_table(const std::string& title,
 
 template <class Value, class Show>
 report::Table entry_table(const std::string& title,
-                          const std::vector<checkpoint::EntryDifference<Value>>& entries,
-                          Show show) {
+                          const std::vector<inspect::EntryDifference<Value>>& entries, Show show) {
   report::Table table{.title = title};
   for (const char* name : {"name", "first", "second"})
     table.columns.push_back({.name = name, .align = report::Align::kLeft});
@@ -154,7 +153,7 @@ std::string sentence_of(const std::string& pair, const Difference& found) {
 
 void show_difference(const std::string& a, const std::string& b, const Output& output) {
   const Contents first = checkpoint::contents(a), second = checkpoint::contents(b);
-  const Difference found = checkpoint::difference(first, second);
+  const Difference found = inspect::difference(first, second);
   if (output.is_json()) return Output::print(json_of(first, second, found));
   const std::string pair = fmt::format("{} and {}", first.path.string(), second.path.string());
   std::vector<report::Table> tables;

@@ -1,5 +1,6 @@
 #include "demi/checkpoint/contents.h"
 
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/folder.h"
+#include "demi/checkpoint/input_file.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/safetensors_header.h"
 #include "demi/checkpoint/safetensors_read.h"
@@ -127,6 +129,21 @@ void verify(const Contents& contents) {
   }
   for (const auto& [name, record] : read_manifest(contents.path).files)
     SafetensorsInput(contents.path / name, kContents).verify(&record);
+}
+
+StoredValues::StoredValues(const StoredTensor& tensor)
+    : file_(std::make_shared<const InputFile>(tensor.file, kContents, "a safetensors file")),
+      dtype_(tensor.dtype),
+      offset_(tensor.offset),
+      left_(tensor.elements()) {}
+
+at::Tensor StoredValues::next() {
+  if (left_ == 0) return {};
+  at::Tensor part = at::empty({std::min(kPart, left_)}, at::TensorOptions().dtype(dtype_));
+  file_->read(part.mutable_data_ptr(), offset_, part.nbytes());
+  offset_ += part.nbytes();
+  left_ -= part.numel();
+  return part;
 }
 
 }  // namespace demi::checkpoint

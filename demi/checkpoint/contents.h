@@ -1,10 +1,11 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@
 #include "demi/core/state_dict.h"
 
 namespace demi::checkpoint {
+
+class InputFile;
 
 /// A tensor as it lies in a file.
 struct StoredTensor {
@@ -53,6 +56,26 @@ DEMI_API Contents contents(const std::filesystem::path& path);
 /// names file, tensor and place. A single file has checksums if it stands beside the manifest that
 /// names it; of any other one the header, the size and the truth values are checked.
 DEMI_API void verify(const Contents& contents);
+
+/// Reads a stored tensor in parts, so that a file of any size takes little memory.
+class DEMI_API StoredValues {
+ public:
+  /// Elements of a part: 1,048,576. All parts but the last one have that many.
+  static constexpr int64_t kPart = int64_t{1} << 20;
+
+  /// Throws DataError if the file cannot be opened.
+  explicit StoredValues(const StoredTensor& tensor);
+
+  /// The next elements in the order of memory: (n), in the tensor's dtype, on the CPU. Undefined at
+  /// the end. Throws DataError if the file is shorter than it was, or cannot be read.
+  at::Tensor next();
+
+ private:
+  std::shared_ptr<const InputFile> file_;
+  c10::ScalarType dtype_;
+  uint64_t offset_;
+  int64_t left_;
+};
 
 /// Whether `a` comes before `b` if runs of digits count as numbers.
 DEMI_API bool natural_less(std::string_view a, std::string_view b);

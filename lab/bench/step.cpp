@@ -9,7 +9,6 @@
 
 #include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
-#include "demi/core/find_by_name.h"
 #include "demi/core/huge_pages.h"
 #include "demi/kernels/path.h"
 #include "demi/optim/clip.h"
@@ -17,6 +16,7 @@
 #include "demi/tensor/device.h"
 #include "demi/weights/weights.h"
 #include "lab/bench/timing.h"
+#include "lab/find_by_name.h"
 #include "lab/recipes/optimizers.h"
 
 namespace demi::bench {
@@ -266,13 +266,13 @@ void check(const StepBenchOptions& options) {
 }  // namespace
 
 const std::vector<std::string>& step_bench_optimizers() {
-  static const std::vector<std::string> names = names_of(contenders());
+  static const std::vector<std::string> names = lab::names_of(contenders());
   return names;
 }
 
 StepBenchResult bench_step(const StepBenchOptions& options) {
-  const Contender& contender =
-      find_by_name(contenders(), options.optimizer, "bench.step", "there is no such optimizer");
+  const Contender& contender = lab::find_by_name(contenders(), options.optimizer, "bench.step",
+                                                 "there is no such optimizer");
   check(options);
   const KeptCopies kept;
   const c10::Device device = pick_device(options.device);

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "demi/core/find_by_name.h"
 #include "lab/data/cifar_layout.h"
 #include "lab/data/imdb.h"
+#include "lab/find_by_name.h"
 
 namespace demi::data {
 namespace {
@@ -178,7 +178,7 @@ std::span<const DataSet> data_sets() {
 }
 
 const DataSet& data_set(std::string_view name) {
-  return find_by_name(data_sets(), name, "data.data_set", "no such data set");
+  return lab::find_by_name(data_sets(), name, "data.data_set", "no such data set");
 }
 
 }  // namespace demi::data

@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "demi/core/find_by_name.h"
 #include "demi/core/nearest.h"
 #include "demi/tensor/module_tensors.h"
+#include "lab/find_by_name.h"
 #include "lab/models/check.h"
 #include "lab/models/fashion_cnn.h"
 #include "lab/models/mlp.h"
@@ -92,7 +92,7 @@ std::span<const ModelInfo> models() {
 }
 
 const ModelInfo& find_model(std::string_view name) {
-  return find_by_name(models(), name, "models.find_model", "no such model");
+  return lab::find_by_name(models(), name, "models.find_model", "no such model");
 }
 
 Model make_model(std::string_view name, const ModelOptions& options, uint64_t seed) {

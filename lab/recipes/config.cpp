@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "demi/core/error.h"
-#include "demi/core/find_by_name.h"
 #include "demi/core/nearest.h"
 #include "demi/train/every.h"
 #include "lab/data/data_sets.h"
+#include "lab/find_by_name.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/devices.h"
@@ -294,7 +294,7 @@ Setting data_name(std::string group) {
 std::vector<Setting> data_settings() {
   const std::string g = "Model and data";
   return {
-      words("model", g, &Config::model, "Network: " + either(names_of(models::models()))),
+      words("model", g, &Config::model, "Network: " + either(lab::names_of(models::models()))),
       data_name(g),
       words("data-dir", g, &Config::data_dir,
             "Folder that holds the data set's files [DEMI_DATA_DIR, else the cache and "
@@ -354,7 +354,8 @@ std::vector<Setting> training_settings() {
       batch_size(),
       whole("test-batch-size", g, &Config::test_batch_size, 1, "Examples per batch in evaluation"),
       words("optimizer", g, &Config::optimizer,
-            "Update rule: " + either(names_of(optimizer_kinds())), names_of(optimizer_kinds())),
+            "Update rule: " + either(lab::names_of(optimizer_kinds())),
+            lab::names_of(optimizer_kinds())),
       real("lr", g, &Config::lr, 0, kInfinity, "Learning rate; the peak, if the schedule has one"),
       real("momentum", g, &Config::momentum, 0, kInfinity, "sgd: momentum"),
       flag("nesterov", g, &Config::nesterov, "sgd: Nesterov's form of momentum"),
@@ -362,7 +363,8 @@ std::vector<Setting> training_settings() {
       flag("decay-by-rule", g, &Config::decay_by_rule,
            "Exempt biases and normalization layers from weight decay"),
       words("schedule", g, &Config::schedule,
-            "Course of the learning rate: " + schedules_with_effects(), names_of(schedule_kinds())),
+            "Course of the learning rate: " + schedules_with_effects(),
+            lab::names_of(schedule_kinds())),
       whole("schedule-epochs", g, &Config::schedule_epochs, 0,
             "Epochs that the schedule is made for; 0: as --epochs"),
       real("warmup-epochs", g, &Config::warmup_epochs, 0, static_cast<double>(kMost),

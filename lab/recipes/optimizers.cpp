@@ -4,12 +4,12 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include "demi/core/find_by_name.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/lamb.h"
 #include "demi/optim/lion.h"
 #include "demi/optim/sgd.h"
+#include "lab/find_by_name.h"
 
 namespace demi::recipes {
 namespace {
@@ -73,7 +73,7 @@ std::span<const OptimizerKind> optimizer_kinds() {
 }
 
 const OptimizerKind& find_optimizer(std::string_view name) {
-  return find_by_name(optimizer_kinds(), name, "train.find_optimizer", "no such optimizer");
+  return lab::find_by_name(optimizer_kinds(), name, "train.find_optimizer", "no such optimizer");
 }
 
 }  // namespace demi::recipes

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "demi/core/find_by_name.h"
+#include "lab/find_by_name.h"
 
 namespace demi::recipes {
 namespace {
@@ -164,7 +164,7 @@ std::span<const Recipe> recipes() {
 }
 
 const Recipe& find_recipe(std::string_view name) {
-  return find_by_name(recipes(), name, "train.find_recipe", "no such recipe");
+  return lab::find_by_name(recipes(), name, "train.find_recipe", "no such recipe");
 }
 
 }  // namespace demi::recipes

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "demi/core/find_by_name.h"
+#include "lab/find_by_name.h"
 
 namespace demi::recipes {
 namespace {
@@ -49,7 +49,7 @@ std::span<const ScheduleKind> schedule_kinds() {
 }
 
 const ScheduleKind& find_schedule(std::string_view name) {
-  return find_by_name(schedule_kinds(), name, "train.find_schedule", "no such schedule");
+  return lab::find_by_name(schedule_kinds(), name, "train.find_schedule", "no such schedule");
 }
 
 }  // namespace demi::recipes

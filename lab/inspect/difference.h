@@ -9,7 +9,7 @@
 #include "demi/checkpoint/contents.h"
 #include "demi/core/export.h"
 
-namespace demi::checkpoint {
+namespace demi::inspect {
 
 /// How a tensor of one file differs from the tensor of the same name of another.
 struct TensorDifference {
@@ -17,7 +17,7 @@ struct TensorDifference {
 
   std::string name;
   Kind kind = Kind::values;
-  std::optional<StoredTensor> first, second;  // none where the tensor is missing
+  std::optional<checkpoint::StoredTensor> first, second;  // none where the tensor is missing
   /// Of `values` and `dtype`: pairs of elements that differ in a bit; of two dtypes, in their
   /// value.
   int64_t elements = 0, different_elements = 0;
@@ -53,6 +53,7 @@ DEMI_API bool is_measured(const std::string& name);
 /// Reads the tensors of both in parts: about 50 MB of memory, whatever their size. Throws
 /// DataError. If one of them is a single file and the other one a checkpoint, the checkpoint's
 /// model is compared alone.
-DEMI_API Difference difference(const Contents& first, const Contents& second);
+DEMI_API Difference difference(const checkpoint::Contents& first,
+                               const checkpoint::Contents& second);
 
-}  // namespace demi::checkpoint
+}  // namespace demi::inspect

@@ -8,7 +8,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 
-namespace demi {
+namespace demi::lab {
 
 /// The names of the entries of a table, in its order.
 template <class Entry>
@@ -30,4 +30,4 @@ const Entry& find_by_name(std::span<const Entry> entries, std::string_view name,
                     .advice = did_you_mean(name, names_of(entries))});
 }
 
-}  // namespace demi
+}  // namespace demi::lab

@@ -1,15 +1,13 @@
-#include "demi/checkpoint/statistics.h"
+#include "lab/inspect/statistics.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
 
-#include "demi/checkpoint/stored_values.h"
-
-namespace demi::checkpoint {
+namespace demi::inspect {
 namespace {
 
 /// Count, mean and sum of squared deviations of what has been seen. Parts are joined by the
@@ -46,11 +44,15 @@ Moments moments_of(std::span<const double> values) {
 
 }  // namespace
 
-Statistics statistics(const StoredTensor& tensor) {
+at::Tensor as_doubles(const at::Tensor& values) {
+  return (values.is_complex() ? at::view_as_real(values).flatten() : values).to(at::kDouble);
+}
+
+Statistics statistics(const checkpoint::StoredTensor& tensor) {
   Statistics found;
   Moments moments;
   double least = std::numeric_limits<double>::infinity(), greatest = -least;
-  StoredValues stored(tensor);
+  checkpoint::StoredValues stored(tensor);
   for (at::Tensor part = stored.next(); part.defined(); part = stored.next()) {
     const at::Tensor doubles = as_doubles(part);
     const std::span<const double> values(doubles.const_data_ptr<double>(),
@@ -76,4 +78,4 @@ Statistics statistics(const StoredTensor& tensor) {
   return found;
 }
 
-}  // namespace demi::checkpoint
+}  // namespace demi::inspect

@@ -1,12 +1,14 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <optional>
 
 #include "demi/checkpoint/contents.h"
 #include "demi/core/export.h"
 
-namespace demi::checkpoint {
+namespace demi::inspect {
 
 /// What the values of a tensor are like. Computed in fp64, over the finite values; a complex number
 /// counts as two.
@@ -20,7 +22,10 @@ struct Statistics {
   std::optional<double> std;
 };
 
-/// Reads the tensor's values in parts: about 20 MB of memory, whatever its size. Throws DataError.
-DEMI_API Statistics statistics(const StoredTensor& tensor);
+/// fp64, (n), of any dtype; a complex number becomes two, its real and its imaginary part.
+at::Tensor as_doubles(const at::Tensor& values);
 
-}  // namespace demi::checkpoint
+/// Reads the tensor's values in parts: about 20 MB of memory, whatever its size. Throws DataError.
+DEMI_API Statistics statistics(const checkpoint::StoredTensor& tensor);
+
+}  // namespace demi::inspect

@@ -1,4 +1,4 @@
-#include "demi/checkpoint/difference.h"
+#include "lab/inspect/difference.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -9,9 +9,9 @@
 #include <map>
 #include <utility>
 
-#include "demi/checkpoint/stored_values.h"
+#include "lab/inspect/statistics.h"
 
-namespace demi::checkpoint {
+namespace demi::inspect {
 namespace {
 
 using Kind = TensorDifference::Kind;
@@ -77,13 +77,13 @@ class PartDifference {
 };
 
 void compare_values(TensorDifference& found) {
-  StoredValues first(*found.first), second(*found.second);
+  checkpoint::StoredValues first(*found.first), second(*found.second);
   for (at::Tensor a = first.next(); a.defined(); a = first.next())
     PartDifference(found, a, second.next());
 }
 
-TensorDifference compare(const std::string& name, const StoredTensor* first,
-                         const StoredTensor* second) {
+TensorDifference compare(const std::string& name, const checkpoint::StoredTensor* first,
+                         const checkpoint::StoredTensor* second) {
   TensorDifference found{.name = name};
   if (first) found.first = *first;
   if (second) found.second = *second;
@@ -108,7 +108,7 @@ bool is_different(const TensorDifference& found) {
 /// Tensors of both sides by name, in the order of the first and then of the second.
 class Pairs {
  public:
-  Pairs(const Contents& first, const Contents& second) {
+  Pairs(const checkpoint::Contents& first, const checkpoint::Contents& second) {
     const bool model_alone = first.is_file != second.is_file;
     add(first, model_alone, &Pair::first);
     add(second, model_alone, &Pair::second);
@@ -116,14 +116,15 @@ class Pairs {
 
   struct Pair {
     std::string name;
-    const StoredTensor* first = nullptr;
-    const StoredTensor* second = nullptr;
+    const checkpoint::StoredTensor* first = nullptr;
+    const checkpoint::StoredTensor* second = nullptr;
   };
   const std::vector<Pair>& all() const { return pairs_; }
 
  private:
-  void add(const Contents& contents, bool model_alone, const StoredTensor* Pair::*side) {
-    for (const StoredTensor& tensor : contents.tensors) {
+  void add(const checkpoint::Contents& contents, bool model_alone,
+           const checkpoint::StoredTensor* Pair::*side) {
+    for (const checkpoint::StoredTensor& tensor : contents.tensors) {
       if (model_alone && !tensor.of_model) continue;
       const auto [at, is_new] = index_.emplace(tensor.name, pairs_.size());
       if (is_new) pairs_.push_back({.name = tensor.name});
@@ -176,7 +177,7 @@ bool is_measured(const std::string& name) {
   return false;
 }
 
-Difference difference(const Contents& first, const Contents& second) {
+Difference difference(const checkpoint::Contents& first, const checkpoint::Contents& second) {
   Difference found;
   const Pairs pairs(first, second);
   for (const Pairs::Pair& pair : pairs.all()) {
@@ -191,4 +192,4 @@ Difference difference(const Contents& first, const Contents& second) {
   return found;
 }
 
-}  // namespace demi::checkpoint
+}  // namespace demi::inspect

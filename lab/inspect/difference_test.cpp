@@ -1,4 +1,4 @@
-#include "demi/checkpoint/difference.h"
+#include "lab/inspect/difference.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -7,8 +7,10 @@
 
 #include "demi/checkpoint/checkpoint_testing.h"
 
-namespace demi::checkpoint {
+namespace demi::inspect {
 namespace {
+
+using namespace checkpoint;  // NOLINT(google-build-using-namespace)
 
 using testing::ElementsAre;
 using Differs = TensorDifference::Kind;
@@ -149,4 +151,4 @@ TEST_F(DifferenceOf, MetadataAreCompared) {
 }
 
 }  // namespace
-}  // namespace demi::checkpoint
+}  // namespace demi::inspect

@@ -1,4 +1,4 @@
-#include "demi/checkpoint/statistics.h"
+#include "lab/inspect/statistics.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,10 @@
 #include "demi/checkpoint/checkpoint_testing.h"
 #include "demi/core/error.h"
 
-namespace demi::checkpoint {
+namespace demi::inspect {
 namespace {
+
+using namespace checkpoint;  // NOLINT(google-build-using-namespace)
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -113,4 +115,4 @@ TEST_F(StatisticsOf, AFileThatEndsWhileItIsReadIsAnError) {
 }
 
 }  // namespace
-}  // namespace demi::checkpoint
+}  // namespace demi::inspect
