@@ -19,7 +19,7 @@
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/distributed/nccl.h"
-#include "demi/distributed/text.h"
+#include "demi/distributed/process_group.h"
 #include "demi/profile/memory.h"
 #include "lab/doctor/explain.h"
 #include "lab/recipes/batch_size.h"

@@ -27,7 +27,7 @@
 #include "demi/distributed/children_testing.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
-#include "demi/distributed/shares.h"
+#include "demi/distributed/sharding.h"
 #include "demi/distributed/store.h"
 #include "demi/train/names.h"
 #include "demi/train/resume_testing.h"

@@ -29,7 +29,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
-#include "demi/distributed/within.h"
+#include "demi/distributed/deadline.h"
 #endif
 
 namespace demi::distributed {
@@ -221,9 +221,11 @@ std::unique_ptr<addrinfo, FreeAddresses> addresses_of(const StoreAddress& addres
   const std::string port = std::to_string(address.port);
   const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
   if (error != 0)
-    throw DeviceError({kStart, "no machine has this name", address.named,
-                       "the name or address of the machine of rank 0",
-                       fmt::format("the resolver says: {}", gai_strerror(error))});
+    throw DeviceError({.where = kStart,
+                       .what = "no machine has this name",
+                       .seen = address.named,
+                       .accepted = "the name or address of the machine of rank 0",
+                       .advice = fmt::format("the resolver says: {}", gai_strerror(error))});
   return std::unique_ptr<addrinfo, FreeAddresses>(found);
 }
 
@@ -270,14 +272,20 @@ std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
     const bool taken = message.find("EADDRINUSE") != std::string::npos ||
                        message.find("in use") != std::string::npos;
     if (taken)
-      throw DeviceError({kStart, "the port is taken", address.named, "a free port",
-                         "choose another one for all ranks; ss -ltnp shows who has it"});
+      throw DeviceError({.where = kStart,
+                         .what = "the port is taken",
+                         .seen = address.named,
+                         .accepted = "a free port",
+                         .advice = "choose another one for all ranks; ss -ltnp shows who has it"});
     throw DeviceError(
-        {kStart, "the store does not answer", address.named,
-         fmt::format("an answer within {} s", static_cast<double>(timeout.count()) / 1e3),
-         "see whether rank 0 runs, whether the address is that of its machine, and "
-         "whether a firewall is in between; LibTorch says: " +
-             message});
+        {.where = kStart,
+         .what = "the store does not answer",
+         .seen = address.named,
+         .accepted =
+             fmt::format("an answer within {} s", static_cast<double>(timeout.count()) / 1e3),
+         .advice = "see whether rank 0 runs, whether the address is that of its machine, and "
+                   "whether a firewall is in between; LibTorch says: " +
+                   message});
   }
 }
 
@@ -287,10 +295,8 @@ std::shared_ptr<Store> reach_store(const StoreAddress& address, bool serve,
                                    std::chrono::milliseconds timeout,
                                    std::chrono::milliseconds until_taken) {
   using Clock = std::chrono::steady_clock;
-  auto task = std::make_shared<std::packaged_task<std::shared_ptr<Store>()>>(
+  const auto made = on_a_thread<std::shared_ptr<Store>>(
       [address, serve, timeout] { return tcp_store(address, serve, timeout); });
-  std::future<std::shared_ptr<Store>> made = task->get_future();
-  std::thread([task] { (*task)(); }).detach();  // it may go on alone
   const auto end = Clock::now() + timeout + std::chrono::milliseconds(500);
   std::optional<Clock::time_point> accepted_since;
   while (Clock::now() < end) {
@@ -302,14 +308,19 @@ std::shared_ptr<Store> reach_store(const StoreAddress& address, bool serve,
       accepted_since = Clock::now();
     else if (Clock::now() - *accepted_since >= until_taken)
       throw DeviceError(
-          {kStart, "what listens there is no store", address.named, "the store of rank 0",
-           "another program has the port, or nothing comes through the network: ss "
-           "-ltnp on that machine shows who has it; choose a free one for all ranks"});
+          {.where = kStart,
+           .what = "what listens there is no store",
+           .seen = address.named,
+           .accepted = "the store of rank 0",
+           .advice = "another program has the port, or nothing comes through the network: ss "
+                     "-ltnp on that machine shows who has it; choose a free one for all ranks"});
   }
-  throw DeviceError(
-      {kStart, "the store does not answer", address.named,
-       fmt::format("an answer within {:.1f} s", static_cast<double>(timeout.count()) / 1e3),
-       "see whether the network to the machine of rank 0 is whole"});
+  throw DeviceError({.where = kStart,
+                     .what = "the store does not answer",
+                     .seen = address.named,
+                     .accepted = fmt::format("an answer within {:.1f} s",
+                                             static_cast<double>(timeout.count()) / 1e3),
+                     .advice = "see whether the network to the machine of rank 0 is whole"});
 }
 
 namespace {
@@ -325,8 +336,11 @@ int listening_socket() {
     return made;
   const int error = errno;
   if (made >= 0) ::close(made);
-  throw DeviceError({kStart, "no port can be opened", std::strerror(error),
-                     "a free port of this machine", "ss -ltn shows those that are taken"});
+  throw DeviceError({.where = kStart,
+                     .what = "no port can be opened",
+                     .seen = std::strerror(error),
+                     .accepted = "a free port of this machine",
+                     .advice = "ss -ltn shows those that are taken"});
 }
 
 }  // namespace
@@ -347,8 +361,11 @@ ServedStore serve_store() {
     return {std::make_shared<C10dStore>(std::move(store), "the store of this process", -1, true),
             port};
   } catch (const std::exception& error) {
-    throw DeviceError({kStart, "no port can be opened", first_line(error),
-                       "a free port of this machine", "ss -ltn shows those that are taken"});
+    throw DeviceError({.where = kStart,
+                       .what = "no port can be opened",
+                       .seen = first_line(error),
+                       .accepted = "a free port of this machine",
+                       .advice = "ss -ltn shows those that are taken"});
   }
 }
 
@@ -372,9 +389,11 @@ std::unique_ptr<Collectives> gloo(const std::shared_ptr<Store>& store, const std
         c10::make_intrusive<c10d::PrefixStore>(prefix + "gloo", of_c10d->get()), rank, world_size,
         c10d::ProcessGroupGloo::Options::create_default(timeout)));
   } catch (const std::exception& error) {
-    throw DeviceError({kStart, "the ranks cannot connect", first_line(error),
-                       "a network interface on which every rank reaches every other",
-                       "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
+    throw DeviceError({.where = kStart,
+                       .what = "the ranks cannot connect",
+                       .seen = first_line(error),
+                       .accepted = "a network interface on which every rank reaches every other",
+                       .advice = "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
   }
 }
 
@@ -382,10 +401,12 @@ std::unique_ptr<Collectives> nccl(const std::shared_ptr<Store>& store, const std
                                   int rank, int world_size, std::chrono::milliseconds timeout,
                                   at::Device device, const Nccl& library) {
   if (!library.make)
-    throw DeviceError({kStart, "there is no NCCL for tensors of GPUs", library.why,
-                       "tensors of the CPU, which Gloo serves",
-                       "train on the CPU, or on one GPU; demi that is configured with "
-                       "-DDEMI_NCCL=ON has NCCL, or says what is missing"});
+    throw DeviceError({.where = kStart,
+                       .what = "there is no NCCL for tensors of GPUs",
+                       .seen = library.why,
+                       .accepted = "tensors of the CPU, which Gloo serves",
+                       .advice = "train on the CPU, or on one GPU; demi that is configured with "
+                                 "-DDEMI_NCCL=ON has NCCL, or says what is missing"});
   const auto* of_c10d = dynamic_cast<const C10dStore*>(store.get());
   TORCH_INTERNAL_ASSERT(of_c10d);
   const std::string keys = prefix + "nccl";
@@ -396,8 +417,11 @@ std::unique_ptr<Collectives> nccl(const std::shared_ptr<Store>& store, const std
             library.make(*of_c10d->get(), keys.c_str(), rank, world_size, timeout.count())),
         device);
   } catch (const std::exception& error) {
-    throw DeviceError({kStart, "NCCL does not start", first_line(error), "one GPU for each rank",
-                       "NCCL_DEBUG=INFO says more"});
+    throw DeviceError({.where = kStart,
+                       .what = "NCCL does not start",
+                       .seen = first_line(error),
+                       .accepted = "one GPU for each rank",
+                       .advice = "NCCL_DEBUG=INFO says more"});
   }
 }
 
@@ -405,9 +429,11 @@ std::unique_ptr<Collectives> nccl(const std::shared_ptr<Store>& store, const std
 
 namespace {
 [[noreturn]] void no_collectives() {
-  throw DeviceError({"distributed.start", "this LibTorch has no collectives",
-                     "it was built without USE_DISTRIBUTED", "one rank",
-                     "build demi with a LibTorch that has them, or run one process"});
+  throw DeviceError({.where = "distributed.start",
+                     .what = "this LibTorch has no collectives",
+                     .seen = "it was built without USE_DISTRIBUTED",
+                     .accepted = "one rank",
+                     .advice = "build demi with a LibTorch that has them, or run one process"});
 }
 }  // namespace
 

@@ -20,8 +20,7 @@
 
 #include "demi/autocast/thread_state.h"
 #include "demi/core/flush_subnormals.h"
-#include "demi/distributed/replica_thread.h"
-#include "demi/distributed/stand_in.h"
+#include "demi/distributed/replica.h"
 #include "demi/tensor/device.h"
 #include "demi/weights/cast_turns.h"
 #include "demi/weights/weights.h"

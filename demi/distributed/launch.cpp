@@ -47,9 +47,12 @@ std::optional<int> whole_number(std::string_view text) {
 int number_in(const std::string& name, const std::string& value, int least, int greatest) {
   const std::optional<int> number = whole_number(value);
   if (!number || *number < least || *number > greatest)
-    throw DeviceError({kLaunch, "a variable is not a whole number in its range", said(name, value),
-                       fmt::format("{} to {}", least, greatest),
-                       "correct it, or start the processes with torchrun, mpirun or srun"});
+    throw DeviceError(
+        {.where = kLaunch,
+         .what = "a variable is not a whole number in its range",
+         .seen = said(name, value),
+         .accepted = fmt::format("{} to {}", least, greatest),
+         .advice = "correct it, or start the processes with torchrun, mpirun or srun"});
   return *number;
 }
 
@@ -57,8 +60,11 @@ std::string required(const Variables& variables, const std::string& name, const 
                      const std::string& advice) {
   const std::optional<std::string> value = variables(name);
   if (!value)
-    throw DeviceError({kLaunch, "a variable is missing", said(name, value) + "; " + beside,
-                       name + " beside it", advice});
+    throw DeviceError({.where = kLaunch,
+                       .what = "a variable is missing",
+                       .seen = said(name, value) + "; " + beside,
+                       .accepted = name + " beside it",
+                       .advice = advice});
   return *value;
 }
 
@@ -83,15 +89,22 @@ Ranks ranks_of(const Launcher& launcher, const Variables& variables) {
   const std::string both =
       said(launcher.rank, rank_text) + ", " + said(launcher.world_size, size_text);
   if (!rank_text || !size_text)
-    throw DeviceError({kLaunch, "one of two variables is missing", both, "both of them, or neither",
-                       fmt::format("set {}", rank_text ? launcher.world_size : launcher.rank)});
+    throw DeviceError(
+        {.where = kLaunch,
+         .what = "one of two variables is missing",
+         .seen = both,
+         .accepted = "both of them, or neither",
+         .advice = fmt::format("set {}", rank_text ? launcher.world_size : launcher.rank)});
   Ranks ranks{launcher.name, 0, 1, std::nullopt, both};
   ranks.world_size = number_in(launcher.world_size, *size_text, 1, std::numeric_limits<int>::max());
   ranks.rank = number_in(launcher.rank, *rank_text, 0, std::numeric_limits<int>::max());
   if (ranks.rank >= ranks.world_size)
-    throw DeviceError({kLaunch, "the rank is out of range", both,
-                       fmt::format("{} from 0 to {}", launcher.rank, ranks.world_size - 1),
-                       "ranks count from 0; start as many processes as the world size says"});
+    throw DeviceError(
+        {.where = kLaunch,
+         .what = "the rank is out of range",
+         .seen = both,
+         .accepted = fmt::format("{} from 0 to {}", launcher.rank, ranks.world_size - 1),
+         .advice = "ranks count from 0; start as many processes as the world size says"});
   if (const auto local = variables(launcher.local_rank))
     ranks.local_rank = number_in(launcher.local_rank, *local, 0, ranks.rank);
   return ranks;
@@ -118,10 +131,13 @@ std::optional<int> parse_port(std::string_view text) {
 
 [[noreturn]] void refuse_method(const std::string& text, const char* what) {
   throw DeviceError(
-      {kLaunch, what, "init_method=" + text,
-       "env://, tcp://HOST:PORT with a port from 1 to 65535, file:///PATH; the last two "
-       "also with ?rank=R&world_size=N",
-       "tcp://[::1]:29500 is the form for an IPv6 address"});
+      {.where = kLaunch,
+       .what = what,
+       .seen = "init_method=" + text,
+       .accepted =
+           "env://, tcp://HOST:PORT with a port from 1 to 65535, file:///PATH; the last two "
+           "also with ?rank=R&world_size=N",
+       .advice = "tcp://[::1]:29500 is the form for an IPv6 address"});
 }
 
 // "rank=1&world_size=4"
@@ -160,10 +176,12 @@ Ranks read_ranks(const Variables& variables) {
     }
     const Ranks other = ranks_of(launcher, variables);
     if (contradict(*chosen, other))
-      throw DeviceError({kLaunch, "two launchers contradict each other",
-                         chosen->named + " against " + other.named,
-                         "one of them, or the same ranks",
-                         "unset the variables of the launcher that did not start this process"});
+      throw DeviceError(
+          {.where = kLaunch,
+           .what = "two launchers contradict each other",
+           .seen = chosen->named + " against " + other.named,
+           .accepted = "one of them, or the same ranks",
+           .advice = "unset the variables of the launcher that did not start this process"});
     if (chosen->world_size == 1) chosen = other;
   }
   return chosen.value_or(Ranks{});

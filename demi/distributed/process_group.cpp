@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <future>
@@ -19,15 +20,12 @@
 #include "demi/core/error.h"
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/collectives.h"
+#include "demi/distributed/deadline.h"
 #include "demi/distributed/launch.h"
 #include "demi/distributed/membership.h"
 #include "demi/distributed/nccl.h"
-#include "demi/distributed/poll.h"
 #include "demi/distributed/rendezvous.h"
 #include "demi/distributed/store.h"
-#include "demi/distributed/store_with_timeout.h"
-#include "demi/distributed/text.h"
-#include "demi/distributed/within.h"
 #include "demi/tensor/dtype.h"
 
 namespace demi::distributed {
@@ -49,31 +47,44 @@ struct Events {
 void check_options(const ProcessGroupOptions& options) {
   constexpr const char* kWhere = "distributed.start";
   if (options.rank.has_value() != options.world_size.has_value())
-    throw UsageError({kWhere, "one of two options is missing",
-                      options.rank ? "rank alone" : "world_size alone",
-                      "rank and world_size, or neither", "give both"});
+    throw UsageError({.where = kWhere,
+                      .what = "one of two options is missing",
+                      .seen = options.rank ? "rank alone" : "world_size alone",
+                      .accepted = "rank and world_size, or neither",
+                      .advice = "give both"});
   if (options.rank &&
       (*options.world_size < 1 || *options.rank < 0 || *options.rank >= *options.world_size))
-    throw UsageError({kWhere, "the rank is out of range",
-                      fmt::format("rank {} of {}", *options.rank, *options.world_size),
-                      "a rank from 0 to world_size - 1", "ranks count from 0"});
+    throw UsageError({.where = kWhere,
+                      .what = "the rank is out of range",
+                      .seen = fmt::format("rank {} of {}", *options.rank, *options.world_size),
+                      .accepted = "a rank from 0 to world_size - 1",
+                      .advice = "ranks count from 0"});
   const milliseconds least = std::min({options.start_timeout, options.timeout, options.dead_after});
   if (least < milliseconds(1))
-    throw UsageError({kWhere, "a timeout is not positive", fmt::format("{} ms", least.count()),
-                      "1 ms or more", "leave it out for the default"});
+    throw UsageError({.where = kWhere,
+                      .what = "a timeout is not positive",
+                      .seen = fmt::format("{} ms", least.count()),
+                      .accepted = "1 ms or more",
+                      .advice = "leave it out for the default"});
 }
 
 Ranks ranks_of(const ProcessGroupOptions& options, const InitMethod& method) {
   if (method.rank.has_value() != method.world_size.has_value())
-    throw DeviceError({"distributed.start", "one of two numbers is missing", options.init_method,
-                       "?rank=R&world_size=N, or neither", "give both"});
+    throw DeviceError({.where = "distributed.start",
+                       .what = "one of two numbers is missing",
+                       .seen = options.init_method,
+                       .accepted = "?rank=R&world_size=N, or neither",
+                       .advice = "give both"});
   const auto rank = options.rank ? options.rank : method.rank;
   const auto size = options.world_size ? options.world_size : method.world_size;
   if (!rank) return read_ranks(environment());
   const std::string named = fmt::format("rank {} of {} in the options", *rank, *size);
   if (*size < 1 || *rank < 0 || *rank >= *size)
-    throw DeviceError({"distributed.start", "the rank is out of range", options.init_method,
-                       "rank from 0 to world_size - 1", "ranks count from 0"});
+    throw DeviceError({.where = "distributed.start",
+                       .what = "the rank is out of range",
+                       .seen = options.init_method,
+                       .accepted = "rank from 0 to world_size - 1",
+                       .advice = "ranks count from 0"});
   Ranks ranks{"options", *rank, *size, std::nullopt, named};
   ranks.local_rank = read_local_rank(environment());
   return ranks;
@@ -159,15 +170,6 @@ std::uint64_t checksum(const std::string& text) {
   return sum;
 }
 
-// What `work` returns or throws, from a thread of its own, which goes on alone if nobody waits.
-template <class T>
-std::shared_future<T> on_a_thread(std::function<T()> work) {
-  auto task = std::make_shared<std::packaged_task<T()>>(std::move(work));
-  std::shared_future<T> result = task->get_future().share();
-  std::thread([task] { (*task)(); }).detach();
-  return result;
-}
-
 template <class T>
 std::function<bool()> is_ready(const std::shared_future<T>& made) {
   return [made] { return made.wait_for(milliseconds(0)) == std::future_status::ready; };
@@ -251,12 +253,13 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare_store,
   const Waited end = poll(
       is_ready(connected), [&] { return is_rank_lost(); }, Clock::now() + left);
   if (end != Waited::kOver)
-    throw DeviceError(
-        {"distributed.start", fmt::format("rank {} cannot connect to the others", ranks.rank),
-         end == Waited::kRankLost ? *membership->finding()
-                                  : fmt::format("no end after {:.1f} s", in_seconds(waited + left)),
-         "a network interface on which every rank reaches every other",
-         "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
+    throw DeviceError({.where = "distributed.start",
+                       .what = fmt::format("rank {} cannot connect to the others", ranks.rank),
+                       .seen = end == Waited::kRankLost ? *membership->finding()
+                                                        : fmt::format("no end after {:.1f} s",
+                                                                      in_seconds(waited + left)),
+                       .accepted = "a network interface on which every rank reaches every other",
+                       .advice = "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
   collectives = connected.get();
   store = std::make_shared<StoreWithTimeout>(named, options.timeout);
 }
@@ -272,9 +275,12 @@ Collectives& ProcessGroup::Impl::collectives_of(const at::Tensor& tensor, const 
   if (!is_for_nccl(tensor.device()) || !bare) return *collectives;
   if (!on_gpu) connect_gpus(tensor.device(), what);
   if (tensor.device() != *gpu)
-    throw UsageError({"distributed." + what, "the tensors of a rank are on several GPUs",
-                      tensor.device().str(), gpu->str() + ", as the first one",
-                      "train on one GPU in each process, or in one process with DataParallel"});
+    throw UsageError(
+        {.where = "distributed." + what,
+         .what = "the tensors of a rank are on several GPUs",
+         .seen = tensor.device().str(),
+         .accepted = gpu->str() + ", as the first one",
+         .advice = "train on one GPU in each process, or in one process with DataParallel"});
   return *on_gpu;
 }
 
@@ -328,10 +334,12 @@ void ProcessGroup::Impl::check_alive(const std::string& what) const {
   std::string known = failure;
   if (known.empty() && membership) known = membership->finding().value_or("");
   if (!known.empty())
-    throw DeviceError({"distributed." + what, "the process group has failed", known,
-                       "ranks that are all alive",
-                       "see those ranks' own output; start all of them "
-                       "again and resume from the last checkpoint"});
+    throw DeviceError({.where = "distributed." + what,
+                       .what = "the process group has failed",
+                       .seen = known,
+                       .accepted = "ranks that are all alive",
+                       .advice = "see those ranks' own output; start all of them "
+                                 "again and resume from the last checkpoint"});
 }
 
 void ProcessGroup::Impl::fail(const std::string& what, const std::string& error) {
@@ -342,10 +350,12 @@ void ProcessGroup::Impl::fail(const std::string& what, const std::string& error)
   if (on_gpu) within<bool>(milliseconds(5'000), [all = on_gpu] { return all->abort(), true; });
   const bool adds = finding && !error.empty() && finding->find(error) == std::string::npos;
   throw DeviceError(
-      {"distributed." + what, "a collective failed on rank " + std::to_string(ranks.rank),
-       adds ? failure + " (LibTorch says: " + error + ")" : failure,
-       "ranks that are all alive and call the same collectives in the same order",
-       "see those ranks' own output; start all of them again and resume from the last checkpoint"});
+      {.where = "distributed." + what,
+       .what = "a collective failed on rank " + std::to_string(ranks.rank),
+       .seen = adds ? failure + " (LibTorch says: " + error + ")" : failure,
+       .accepted = "ranks that are all alive and call the same collectives in the same order",
+       .advice = "see those ranks' own output; start all of them again and resume from the last "
+                 "checkpoint"});
 }
 
 ProcessGroup::ProcessGroup(const ProcessGroupOptions& options) : impl_(std::make_shared<Impl>()) {
@@ -386,9 +396,11 @@ int ProcessGroup::local_rank() const {
   const Ranks& ranks = impl_->ranks;
   if (ranks.local_rank) return *ranks.local_rank;
   if (ranks.world_size == 1) return 0;
-  throw DeviceError({"distributed.local_rank", "nobody said which process of its machine this is",
-                     ranks.named, "LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK or SLURM_LOCALID",
-                     "set LOCAL_RANK for each process"});
+  throw DeviceError({.where = "distributed.local_rank",
+                     .what = "nobody said which process of its machine this is",
+                     .seen = ranks.named,
+                     .accepted = "LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK or SLURM_LOCALID",
+                     .advice = "set LOCAL_RANK for each process"});
 }
 
 ProcessGroup::Pending::Pending() = default;
@@ -428,16 +440,21 @@ namespace {
 
 void check_tensor(const char* where, const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_contiguous())
-    throw UsageError({where, "the tensor has no contiguous memory",
-                      tensor.defined() ? "a view" : "an undefined tensor", "a contiguous tensor",
-                      "call contiguous() first, and copy the result back"});
+    throw UsageError({.where = where,
+                      .what = "the tensor has no contiguous memory",
+                      .seen = tensor.defined() ? "a view" : "an undefined tensor",
+                      .accepted = "a contiguous tensor",
+                      .advice = "call contiguous() first, and copy the result back"});
 }
 
 void check_broadcast(const at::Tensor& tensor, int root, int world_size) {
   check_tensor("distributed.broadcast", tensor);
   if (root < 0 || root >= world_size)
-    throw UsageError({"distributed.broadcast", "there is no such rank", std::to_string(root),
-                      fmt::format("0 to {}", world_size - 1), "ranks count from 0"});
+    throw UsageError({.where = "distributed.broadcast",
+                      .what = "there is no such rank",
+                      .seen = std::to_string(root),
+                      .accepted = fmt::format("0 to {}", world_size - 1),
+                      .advice = "ranks count from 0"});
 }
 
 void check_gather(const at::Tensor& all, const at::Tensor& own, int world_size) {
@@ -447,12 +464,14 @@ void check_gather(const at::Tensor& all, const at::Tensor& own, int world_size) 
   const bool fits = all.numel() == own.numel() * world_size &&
                     all.scalar_type() == own.scalar_type() && all.device() == own.device();
   if (!fits)
-    throw UsageError({kGather, "the result does not hold the tensors of all ranks",
-                      fmt::format("{} elements of {} on {}", all.numel(),
-                                  tensor::name_of(all.scalar_type()), all.device().str()),
-                      fmt::format("{} times {} elements of {} on {}", world_size, own.numel(),
-                                  tensor::name_of(own.scalar_type()), own.device().str()),
-                      "make it of that size, dtype and device"});
+    throw UsageError(
+        {.where = kGather,
+         .what = "the result does not hold the tensors of all ranks",
+         .seen = fmt::format("{} elements of {} on {}", all.numel(),
+                             tensor::name_of(all.scalar_type()), all.device().str()),
+         .accepted = fmt::format("{} times {} elements of {} on {}", world_size, own.numel(),
+                                 tensor::name_of(own.scalar_type()), own.device().str()),
+         .advice = "make it of that size, dtype and device"});
 }
 
 }  // namespace
@@ -571,11 +590,13 @@ void ProcessGroup::require_same_call(const char* what, const at::Tensor& tensor,
   const std::vector<Difference> found = differences(text);
   for (const Difference& one : found)
     seen.push_back(fmt::format("{} on rank {}", one.line, one.rank));
-  throw UsageError({"distributed." + std::string(what), "the ranks call different collectives",
-                    fmt::format("{}", fmt::join(seen, ", ")),
-                    found.front().line_of_rank_0 + ", as on rank 0",
-                    "all ranks call the same collectives in the same order, with tensors of one "
-                    "dtype and shape"});
+  throw UsageError(
+      {.where = "distributed." + std::string(what),
+       .what = "the ranks call different collectives",
+       .seen = fmt::format("{}", fmt::join(seen, ", ")),
+       .accepted = found.front().line_of_rank_0 + ", as on rank 0",
+       .advice = "all ranks call the same collectives in the same order, with tensors of one "
+                 "dtype and shape"});
 }
 
 void ProcessGroup::require_same(const std::string& what, const std::string& text) {
@@ -584,10 +605,22 @@ void ProcessGroup::require_same(const std::string& what, const std::string& text
   std::vector<std::string> seen;
   for (const Difference& one : found)
     seen.push_back(fmt::format("{} on rank {}", one.line, one.rank));
-  throw UsageError({"distributed.require_same", "ranks do not agree on " + what,
-                    fmt::format("{}", fmt::join(seen, ", ")),
-                    found.front().line_of_rank_0 + ", as on rank 0",
-                    "start all ranks with the same program, options and files"});
+  throw UsageError({.where = "distributed.require_same",
+                    .what = "ranks do not agree on " + what,
+                    .seen = fmt::format("{}", fmt::join(seen, ", ")),
+                    .accepted = found.front().line_of_rank_0 + ", as on rank 0",
+                    .advice = "start all ranks with the same program, options and files"});
+}
+
+std::string broadcast_text(const std::string& own, int root, ProcessGroup& group) {
+  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong);
+  group.start_broadcast(length, root).wait();
+  const at::Tensor bytes = at::zeros({length.item<std::int64_t>()}, at::kByte);
+  if (bytes.numel() == 0) return {};
+  if (group.rank() == root) std::memcpy(bytes.mutable_data_ptr(), own.data(), own.size());
+  group.start_broadcast(bytes, root).wait();
+  return {static_cast<const char*>(bytes.const_data_ptr()),
+          static_cast<std::size_t>(bytes.numel())};
 }
 
 }  // namespace demi::distributed

@@ -135,4 +135,7 @@ class DEMI_API ProcessGroup {
   std::shared_ptr<Impl> impl_;
 };
 
+/// The text of rank `root`, on every rank. A collective; throws as ProcessGroup::broadcast.
+DEMI_API std::string broadcast_text(const std::string& own, int root, ProcessGroup& group);
+
 }  // namespace demi::distributed

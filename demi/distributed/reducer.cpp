@@ -24,11 +24,13 @@ constexpr std::int64_t kDtypeCount = std::size(kDtypes);
 std::int64_t dtype_flag(const at::Tensor& gradient) {
   const auto* found = std::find(std::begin(kDtypes), std::end(kDtypes), gradient.scalar_type());
   if (gradient.layout() != at::kStrided || found == std::end(kDtypes))
-    throw UsageError({kBackward, "a gradient cannot be sent",
-                      gradient.layout() != at::kStrided ? "a sparse gradient"
-                                                        : tensor::name_of(gradient.scalar_type()),
-                      "dense gradients of fp16, bf16, fp32 or fp64",
-                      "an Embedding's are dense with sparse(false)"});
+    throw UsageError({.where = kBackward,
+                      .what = "a gradient cannot be sent",
+                      .seen = gradient.layout() != at::kStrided
+                                  ? "a sparse gradient"
+                                  : tensor::name_of(gradient.scalar_type()),
+                      .accepted = "dense gradients of fp16, bf16, fp32 or fp64",
+                      .advice = "an Embedding's are dense with sparse(false)"});
   return found - std::begin(kDtypes);
 }
 
@@ -54,9 +56,11 @@ std::shared_ptr<void> Reducer::on_gradient(std::size_t index) {
     return nullptr;
   }
   if (in_round_ && round_.expired())
-    throw DeviceError({kBackward, "an earlier backward failed before its gradients were averaged",
-                       "the ranks are out of step", "a backward that ends on every rank",
-                       "start all ranks again and resume from the last checkpoint"});
+    throw DeviceError({.where = kBackward,
+                       .what = "an earlier backward failed before its gradients were averaged",
+                       .seen = "the ranks are out of step",
+                       .accepted = "a backward that ends on every rank",
+                       .advice = "start all ranks again and resume from the last checkpoint"});
   std::shared_ptr<void> first;
   if (!in_round_) {
     begin_round();

@@ -45,10 +45,12 @@ auto while_it_answers(const Store& store, const Ask& ask) {
     throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw DeviceError({kStart, "the store does not answer any more", store.name(),
-                       "one that stays until all ranks have met",
-                       "see the output of the process that serves it; LibTorch says: " +
-                           text.substr(0, text.find('\n'))});
+    throw DeviceError({.where = kStart,
+                       .what = "the store does not answer any more",
+                       .seen = store.name(),
+                       .accepted = "one that stays until all ranks have met",
+                       .advice = "see the output of the process that serves it; LibTorch says: " +
+                                 text.substr(0, text.find('\n'))});
   }
 }
 
@@ -66,17 +68,31 @@ Rendezvous::Rendezvous(std::shared_ptr<Store> store, int rank, int world_size, m
       number_(random_number()) {}
 
 void Rendezvous::refuse_second(int rank) const {
-  throw DeviceError({kStart, "a rank is there twice",
-                     fmt::format("rank {} in {}", rank, store_->name()),
-                     "one process for each rank",
-                     "see which variables set the rank; name a second group "
-                     "(ProcessGroupOptions::name)"});
+  throw DeviceError({.where = kStart,
+                     .what = "a rank is there twice",
+                     .seen = fmt::format("rank {} in {}", rank, store_->name()),
+                     .accepted = "one process for each rank",
+                     .advice = "see which variables set the rank; name a second group "
+                               "(ProcessGroupOptions::name)"});
+}
+
+void Rendezvous::check_lost(Membership& membership) const {
+  if (const auto found = membership.finding())
+    throw DeviceError({.where = kStart,
+                       .what = "the ranks have not met",
+                       .seen = *found,
+                       .accepted = "ranks that all come, and stay",
+                       .advice = "see those ranks' own output"});
+  check_lost();
 }
 
 void Rendezvous::check_lost() const {
   if (const auto why = lost_())
-    throw DeviceError({kStart, "not all ranks will come", *why, "ranks that all start",
-                       "see the output of that rank"});
+    throw DeviceError({.where = kStart,
+                       .what = "not all ranks will come",
+                       .seen = *why,
+                       .accepted = "ranks that all start",
+                       .advice = "see the output of that rank"});
 }
 
 // A process gives signs of life in its session; those of an earlier start do not change any more.
@@ -96,10 +112,11 @@ void Rendezvous::check_no_other_session() {
   int size = 0;
   if (!(words >> session >> size) || !is_alive(session, 0)) return;
   if (size != world_size_)
-    throw DeviceError({kStart, "the ranks disagree on their number",
-                       fmt::format("{} on rank {}, {} on rank 0", world_size_, rank_, size),
-                       "the same world size for all",
-                       "start all processes by one command, or correct WORLD_SIZE"});
+    throw DeviceError({.where = kStart,
+                       .what = "the ranks disagree on their number",
+                       .seen = fmt::format("{} on rank {}, {} on rank 0", world_size_, rank_, size),
+                       .accepted = "the same world size for all",
+                       .advice = "start all processes by one command, or correct WORLD_SIZE"});
   if (rank_ == 0 || is_alive(session, rank_)) refuse_second(rank_);
 }
 
@@ -128,11 +145,12 @@ std::string Rendezvous::find_session() {
     check_lost();
     check_no_other_session();
     if (Clock::now() > deadline_)
-      throw DeviceError({kStart, "not all ranks have come",
-                         fmt::format("rank 0 of {} missing after {:.1f} s", world_size_,
-                                     static_cast<double>(timeout_.count()) / 1e3),
-                         "all of them within ProcessGroupOptions::start_timeout",
-                         "see whether these processes were started, and their output"});
+      throw DeviceError({.where = kStart,
+                         .what = "not all ranks have come",
+                         .seen = fmt::format("rank 0 of {} missing after {:.1f} s", world_size_,
+                                             static_cast<double>(timeout_.count()) / 1e3),
+                         .accepted = "all of them within ProcessGroupOptions::start_timeout",
+                         .advice = "see whether these processes were started, and their output"});
     std::this_thread::sleep_for(pause_);
   }
 }
@@ -142,24 +160,22 @@ void Rendezvous::wait_for_all(const std::string& session, Membership& membership
   store_->set(joined_key(session, rank_), size);
   if (rank_ == 0) return let_all_in(session, membership);
   while (!store_->get(begin_key(session))) {
-    if (const auto found = membership.finding())
-      throw DeviceError({kStart, "the ranks have not met", *found, "ranks that all come, and stay",
-                         "see those ranks' own output"});
-    check_lost();
+    check_lost(membership);
     if (Clock::now() > deadline_ + kUntilToldWhy)
-      throw DeviceError({kStart, "the ranks have not met",
-                         fmt::format("no word of rank 0 after {:.1f} s",
-                                     static_cast<double>(timeout_.count()) / 1e3),
-                         "ranks that all come within ProcessGroupOptions::start_timeout",
-                         "see the output of rank 0"});
+      throw DeviceError(
+          {.where = kStart,
+           .what = "the ranks have not met",
+           .seen = fmt::format("no word of rank 0 after {:.1f} s",
+                               static_cast<double>(timeout_.count()) / 1e3),
+           .accepted = "ranks that all come within ProcessGroupOptions::start_timeout",
+           .advice = "see the output of rank 0"});
     std::this_thread::sleep_for(pause_);
   }
 }
 
-void Rendezvous::end_all(Membership& membership, const char* what, const std::string& seen,
-                         const char* accepted, const char* advice) const {
-  membership.report(fmt::format("{}: {}", what, seen));
-  throw DeviceError({kStart, what, seen, accepted, advice});
+void Rendezvous::end_all(Membership& membership, const Complaint& why) const {
+  membership.report(fmt::format("{}: {}", why.what, why.seen));
+  throw DeviceError(why);
 }
 
 // A rank whose answer is not taken has another number, or will have it when it starts again.
@@ -175,24 +191,24 @@ void Rendezvous::let_all_in(const std::string& session, Membership& membership) 
       store_->set(answer_key(*number), session);
     const auto said = store_->get(joined_key(session, rank));
     if (said && *said != size)
-      end_all(membership, "the ranks disagree on their number",
-              fmt::format("{} on rank {}, {} on rank 0", *said, rank, size),
-              "the same world size for all",
-              "start all processes by one command, or correct WORLD_SIZE");
+      end_all(membership, {.where = kStart,
+                           .what = "the ranks disagree on their number",
+                           .seen = fmt::format("{} on rank {}, {} on rank 0", *said, rank, size),
+                           .accepted = "the same world size for all",
+                           .advice = "start all processes by one command, or correct WORLD_SIZE"});
     return said.has_value();
   };
   while (std::erase_if(missing, has_come), !missing.empty()) {
-    if (const auto found = membership.finding())
-      throw DeviceError({kStart, "the ranks have not met", *found, "ranks that all come, and stay",
-                         "see those ranks' own output"});
-    check_lost();
+    check_lost(membership);
     if (store_->get(number_key(0)) != number_) refuse_second(0);
     if (Clock::now() > deadline_)
-      end_all(membership, "not all ranks have come",
-              fmt::format("{} of {} missing after {:.1f} s", ranks_text(missing), world_size_,
-                          static_cast<double>(timeout_.count()) / 1e3),
-              "all of them within ProcessGroupOptions::start_timeout",
-              "see whether these processes were started, and their output");
+      end_all(membership,
+              {.where = kStart,
+               .what = "not all ranks have come",
+               .seen = fmt::format("{} of {} missing after {:.1f} s", ranks_text(missing),
+                                   world_size_, static_cast<double>(timeout_.count()) / 1e3),
+               .accepted = "all of them within ProcessGroupOptions::start_timeout",
+               .advice = "see whether these processes were started, and their output"});
     std::this_thread::sleep_for(pause_);
   }
   store_->set(begin_key(session), "yes");

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "demi/core/error.h"
 #include "demi/core/export.h"
 #include "demi/distributed/store.h"
 
@@ -43,10 +44,11 @@ class DEMI_API Rendezvous {
   void check_no_other_session();
   bool is_alive(const std::string& session, int rank);
   void check_lost() const;
+  void check_lost(Membership& membership) const;
   void let_all_in(const std::string& session, Membership& membership);
   [[noreturn]] void refuse_second(int rank) const;
-  [[noreturn]] void end_all(Membership& membership, const char* what, const std::string& seen,
-                            const char* accepted, const char* advice) const;
+  /// Also reports it to the other ranks.
+  [[noreturn]] void end_all(Membership& membership, const Complaint& why) const;
 
   std::shared_ptr<Store> store_;
   int rank_, world_size_;

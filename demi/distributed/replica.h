@@ -1,9 +1,13 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <thread>
+
+#include "demi/core/export.h"
 
 namespace demi::distributed {
 
@@ -30,5 +34,18 @@ class ReplicaThread {
   bool ends_ = false;
   std::thread thread_;  // the last member: it uses the others
 };
+
+// A parameter of the replica is made one of the module's. The members of the replica keep their
+// tensors; what these tensors hold is replaced.
+
+/// `replica` becomes a view of all of `parameter`: the same memory, its gradient goes to the
+/// parameter, and the copies of the parameter in 16 bits serve the replica, too.
+DEMI_API void share(const at::Tensor& replica, const at::Tensor& parameter);
+
+/// `replica` becomes `copy`, which was made of `parameter` by an op that passes gradients on. A
+/// graph that saved it notices a later write to the parameter, as one that saved the parameter
+/// does.
+DEMI_API void stand_for(const at::Tensor& replica, const at::Tensor& copy,
+                        const at::Tensor& parameter);
 
 }  // namespace demi::distributed

@@ -1,4 +1,4 @@
-#include "demi/distributed/store_with_timeout.h"
+#include "demi/distributed/store.h"
 
 #include <fmt/format.h>
 

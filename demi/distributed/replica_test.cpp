@@ -1,4 +1,4 @@
-#include "demi/distributed/stand_in.h"
+#include "demi/distributed/replica.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,4 +1,4 @@
-#include "demi/distributed/shares.h"
+#include "demi/distributed/sharding.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,7 @@
-#include "demi/distributed/stream_exchange.h"
+#include "demi/distributed/sharding.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -68,6 +70,53 @@ class Round {
 };
 
 }  // namespace
+
+ByteStream::ByteStream(const std::vector<at::Tensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::int64_t end = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    bytes_.push_back(tensor.detach().as_strided({tensor.numel()}, {1}).view(at::kByte));
+    ends_.push_back(end += bytes_.back().numel());
+  }
+}
+
+template <class Act>
+void ByteStream::each_part(std::int64_t begin, const at::Tensor& piece, Act act) const {
+  const at::NoGradGuard no_grad;
+  const std::int64_t end = begin + piece.numel();
+  auto i =
+      static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin());
+  for (std::int64_t at = begin; at < end; ++i) {
+    const std::int64_t size = std::min(end, ends_[i]) - at;
+    act(bytes_[i].narrow(0, bytes_[i].numel() - (ends_[i] - at), size),
+        piece.narrow(0, at - begin, size));
+    at += size;
+  }
+}
+
+void ByteStream::read(std::int64_t begin, const at::Tensor& piece) const {
+  each_part(begin, piece, [](at::Tensor own, at::Tensor part) { part.copy_(own); });
+}
+
+void ByteStream::write(std::int64_t begin, const at::Tensor& piece) const {
+  each_part(begin, piece, [](at::Tensor own, at::Tensor part) { own.copy_(part); });
+}
+
+std::vector<int> owners_of_tensors(const std::vector<std::int64_t>& elements, int ranks) {
+  std::vector<std::size_t> order(elements.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return elements[a] > elements[b]; });
+  std::vector<std::int64_t> load(static_cast<std::size_t>(ranks));
+  std::vector<int> owners(elements.size());
+  for (const std::size_t tensor : order) {
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += elements[tensor];
+    owners[tensor] = static_cast<int>(least - load.begin());
+  }
+  return owners;
+}
 
 void exchange_streams(const std::vector<ByteStream>& streams, std::int64_t bucket_bytes,
                       at::Device device, ProcessGroup& group) {

@@ -1,5 +1,3 @@
-#include "demi/distributed/text.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

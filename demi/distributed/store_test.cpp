@@ -1,4 +1,4 @@
-#include "demi/distributed/store_with_timeout.h"
+#include "demi/distributed/store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

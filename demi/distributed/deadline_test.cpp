@@ -1,4 +1,4 @@
-#include "demi/distributed/poll.h"
+#include "demi/distributed/deadline.h"
 
 #include <gtest/gtest.h>
 
