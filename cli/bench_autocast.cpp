@@ -6,7 +6,6 @@
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "lab/bench/autocast.h"
-#include "lab/bench/reductions.h"
 #include "lab/report/format.h"
 
 namespace demi::cli {

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "lab/report/table_text.h"
+#include "lab/report/table.h"
 #include "lab/report/terminal.h"
 
 namespace demi::cli {

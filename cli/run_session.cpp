@@ -21,7 +21,7 @@
 #include "demi/distributed/nccl.h"
 #include "demi/distributed/process_group.h"
 #include "demi/profile/memory.h"
-#include "lab/doctor/explain.h"
+#include "lab/doctor/minor_speedup.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
 #include "lab/recipes/health.h"

@@ -15,7 +15,6 @@
 #include "demi/demi.h"
 #include "examples/arguments.h"
 #include "lab/models/resnet.h"
-#include "lab/models/torchvision_names.h"
 
 namespace {
 

@@ -1,9 +1,8 @@
-#include "demi/autocast/boxed_kernel.h"
-
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
 #include "demi/autocast/call.h"
+#include "demi/autocast/kernels.h"
 
 namespace demi {
 namespace {

@@ -1,10 +1,9 @@
-#include "demi/autocast/cudnn_rnn_kernel.h"
-
 #include <ATen/Operators.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "demi/autocast/call.h"
+#include "demi/autocast/kernels.h"
 
 namespace demi {
 namespace {

@@ -1,11 +1,10 @@
-#include "demi/autocast/hot_kernels.h"
-
 #include <ATen/Operators.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <map>
 
 #include "demi/autocast/call.h"
+#include "demi/autocast/kernels.h"
 #include "demi/products/ops.h"
 #include "demi/products/through_fp32.h"
 

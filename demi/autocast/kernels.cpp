@@ -9,11 +9,6 @@
 #include <memory>
 #include <set>
 
-#include "demi/autocast/boxed_kernel.h"
-#include "demi/autocast/cudnn_rnn_kernel.h"
-#include "demi/autocast/hot_kernels.h"
-#include "demi/autocast/lstm_kernel.h"
-
 namespace demi {
 namespace {
 

@@ -1,5 +1,3 @@
-#include "demi/autocast/lstm_kernel.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -8,6 +6,7 @@
 #include <map>
 
 #include "demi/autocast/call.h"
+#include "demi/autocast/kernels.h"
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/products/through_fp32.h"
 #include "demi/rnn/lstm_layer.h"

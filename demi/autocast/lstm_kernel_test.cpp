@@ -1,10 +1,9 @@
 // torch.nn.LSTM in a region comes to demi's layer whatever its input's dtype and lengths are.
-#include "demi/autocast/lstm_kernel.h"
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/kernels.h"
 
 namespace demi {
 namespace {

@@ -8,7 +8,6 @@
 #include <shared_mutex>
 
 #include "demi/autocast/kernels.h"
-#include "demi/autocast/lstm_kernel.h"
 #include "demi/autocast/op_lists.h"
 #include "demi/core/cuda_library.h"
 #include "demi/core/error.h"

@@ -15,10 +15,12 @@ const OpTable* in_force(const Inherited* outer, std::size_t device) {
 }  // namespace
 
 std::shared_ptr<Inherited> Inherited::of_this_thread() {
-  return std::static_pointer_cast<Inherited>(weights::handed_on(kName));
+  return std::static_pointer_cast<Inherited>(weights::inherited_state(kName));
 }
 
-void Inherited::set(std::shared_ptr<Inherited> state) { weights::hand_on(kName, std::move(state)); }
+void Inherited::set(std::shared_ptr<Inherited> state) {
+  weights::set_inherited_state(kName, std::move(state));
+}
 
 std::shared_ptr<Inherited> Inherited::snapshot() {
   const auto outer = of_this_thread();

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "demi/autocast/op_table.h"
-#include "demi/weights/handed_on.h"
+#include "demi/weights/inherited_state.h"
 
 // The op table in which an op of this thread is looked up.
 namespace demi {
@@ -24,7 +24,7 @@ using ThreadTables = std::array<const OpTable*, kDeviceTypes>;
 
 /// The state of a thread's regions for the threads that work for it (autograd's for each device,
 /// those of at::launch). Made only if it differs from the defaults.
-struct Inherited : weights::HandedOn {
+struct Inherited : weights::InheritedState {
   ThreadTables tables{};
   bool cache_enabled = true;
 

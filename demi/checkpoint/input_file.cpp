@@ -48,13 +48,13 @@ constexpr std::string_view kAnother = "name the weights' file";
 constexpr std::string_view kConvert =
     "if torch.save wrote it: scripts/demi_checkpoint.py convert FILE OUT.safetensors";
 
-struct Beginning {
+struct Signature {
   std::string_view bytes;
   FileKind kind;
 };
 
 // Each format's own specification fixes these bytes.
-constexpr Beginning kBeginnings[] = {
+constexpr Signature kSignatures[] = {
     {"PK\x03\x04"sv, {"a zip archive, as torch.save writes", kConvert}},
     {"\x80\x02"sv, {"a Python pickle, as old versions of torch.save write", kConvert}},
     {"\x89PNG"sv, {"a PNG picture", kAnother}},
@@ -160,7 +160,7 @@ void Fault::operator()(std::string_view what, uint64_t offset, std::string_view 
 }
 
 FileKind file_kind(std::string_view first) {
-  for (const Beginning& one : kBeginnings)
+  for (const Signature& one : kSignatures)
     if (first.starts_with(one.bytes)) return one.kind;
   const auto is_text = [](char c) {
     return std::isprint(static_cast<unsigned char>(c)) != 0 || c == '\n' || c == '\r' || c == '\t';

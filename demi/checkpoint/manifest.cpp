@@ -48,7 +48,7 @@ ordered_json number_to_json(double value) {
 }
 
 /// What a text that is no manifest throws; parse_manifest turns it into a DataError.
-struct Misfit {
+struct FormatError {
   std::string what, seen;
 };
 
@@ -61,14 +61,14 @@ double number_from_json(const json& value) {
   const auto bits = from_hexadecimal<uint64_t>(
       text.starts_with("nan:") ? std::string_view(text).substr(4) : std::string_view());
   if (!bits || !std::isnan(std::bit_cast<double>(*bits)))
-    throw Misfit{"a number has another form", text};
+    throw FormatError{"a number has another form", text};
   return std::bit_cast<double>(*bits);
 }
 
 uint32_t checksum_from_json(const json& value) {
   const auto& text = value.get_ref<const std::string&>();
   const auto checksum = from_hexadecimal<uint32_t>(text);
-  if (!checksum) throw Misfit{"a checksum has another form", text};
+  if (!checksum) throw FormatError{"a checksum has another form", text};
   return *checksum;
 }
 
@@ -76,12 +76,12 @@ template <class Number>
 Number count_from_json(const json& value) {
   if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0) ||
       value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-    throw Misfit{"a count has another form", value.dump()};
+    throw FormatError{"a count has another form", value.dump()};
   return value.get<Number>();
 }
 
 const json& object(const json& value) {
-  if (!value.is_object()) throw Misfit{"an object has another form", value.dump()};
+  if (!value.is_object()) throw FormatError{"an object has another form", value.dump()};
   return value;
 }
 
@@ -170,14 +170,14 @@ Manifest parse_manifest(const std::filesystem::path& file, std::string_view text
     fail("the file does not end with its checksum", body, text.substr(body), expected);
   try {
     if (document.at("format") != json(kKind))
-      throw Misfit{"the kind is another", document.at("format").dump()};
+      throw FormatError{"the kind is another", document.at("format").dump()};
     if (count_from_json<int64_t>(document.at("format_version")) < 1)
-      throw Misfit{"the format's version is below 1", document.at("format_version").dump()};
+      throw FormatError{"the format's version is below 1", document.at("format_version").dump()};
     return manifest_from_json(document);
   } catch (const json::exception& error) {
     fail("the file is no manifest of a checkpoint", 0, error.what(), kKind);
-  } catch (const Misfit& misfit) {
-    fail(misfit.what, 0, misfit.seen, kKind);
+  } catch (const FormatError& error) {
+    fail(error.what, 0, error.seen, kKind);
   }
 }
 

@@ -58,11 +58,4 @@ static constexpr float fp32_from_fp16(std::uint16_t bits) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
 }
 
-/// False for infinities and NaN: their exponent bits are all ones.
-static constexpr bool is_finite_fp16(std::uint16_t bits) { return (bits & 0x7C00u) != 0x7C00u; }
-static constexpr bool is_finite_bf16(std::uint16_t bits) { return (bits & 0x7F80u) != 0x7F80u; }
-static constexpr bool is_finite_fp32(float value) {
-  return (std::bit_cast<std::uint32_t>(value) & 0x7F800000u) != 0x7F800000u;
-}
-
 }  // namespace demi

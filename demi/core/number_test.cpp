@@ -90,15 +90,5 @@ TEST(Number, KeepsNaNAndInfinityAndSigns) {
   EXPECT_EQ(bf16_from_fp32(0x1p-133f), 0x0001) << "subnormals are not flushed";
 }
 
-TEST(Number, FiniteIsReadFromTheExponentBits) {
-  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
-    const auto half = static_cast<std::uint16_t>(bits);
-    EXPECT_EQ(is_finite_fp16(half), std::isfinite(fp32_from_fp16(half)));
-    EXPECT_EQ(is_finite_bf16(half), std::isfinite(fp32_from_bf16(half)));
-  }
-  EXPECT_FALSE(is_finite_fp32(std::numeric_limits<float>::quiet_NaN()));
-  EXPECT_TRUE(is_finite_fp32(std::numeric_limits<float>::max()));
-}
-
 }  // namespace
 }  // namespace demi

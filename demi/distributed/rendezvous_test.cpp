@@ -27,13 +27,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // A process of a job: its rank, and the world size that it was told.
-struct Told {
+struct Process {
   int rank, world_size;
 };
 
 // What each of them throws, with one store; empty if it met the others.
 std::vector<std::string> errors_of(const std::shared_ptr<Store>& store,
-                                   const std::vector<Told>& processes, milliseconds start_timeout) {
+                                   const std::vector<Process>& processes,
+                                   milliseconds start_timeout) {
   std::vector<std::string> errors(processes.size());
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < processes.size(); ++i)
@@ -52,7 +53,7 @@ std::vector<std::string> errors_of(const std::shared_ptr<Store>& store,
   return errors;
 }
 
-const std::vector<Told> kTwo{{0, 2}, {1, 2}};
+const std::vector<Process> kTwo{{0, 2}, {1, 2}};
 
 // torchrun's agents keep one store for all restarts, and what a killed rank wrote stays in it.
 TEST(Rendezvous, IgnoresWhatAnEarlierStartLeft) {
@@ -89,7 +90,7 @@ TEST(Rendezvous, NamesRanksThatDisagreeOnTheirNumber) {
 }
 
 TEST(Rendezvous, ThirdProcessOfAJobIsTold) {
-  for (const Told third : {Told{1, 2}, Told{0, 2}, Told{2, 3}}) {
+  for (const Process third : {Process{1, 2}, Process{0, 2}, Process{2, 3}}) {
     const auto store = thread_store();
     const auto options = demi::testing::short_timeouts();
     std::string error;

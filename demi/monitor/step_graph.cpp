@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace demi::monitor {
@@ -11,8 +12,6 @@ namespace {
 using Op = StepGraph::Op;
 using Value = StepGraph::Value;
 using Place = TensorPlace;
-
-using Harm = PlacedTensor;
 
 bool is_gradient(Place place) {
   return place == Place::input_gradient || place == Place::output_gradient ||
@@ -34,12 +33,12 @@ double mean_square(const FormatLoss& loss) {
 // Weights that are too small to change a digit of the op's output, and gradients of weights that
 // are below fp16's rounding of the terms of their sum: those of a bias in front of a BatchNorm,
 // which are 0, and the bias that they move.
-bool is_noise(const StepGraph& graph, const Harm& harm) {
-  const bool is_weight = harm.place == Place::weights;
-  if (loss_of(graph, harm).overflowed > 0) return false;
-  if (!is_weight && harm.place != Place::weight_gradient) return false;
+bool is_noise(const StepGraph& graph, const PlacedTensor& tensor) {
+  const bool is_weight = tensor.place == Place::weights;
+  if (loss_of(graph, tensor).overflowed > 0) return false;
+  if (!is_weight && tensor.place != Place::weight_gradient) return false;
   constexpr double kResolution = 0x1p-22;  // 2^-11, squared
-  const Op& op = graph.ops[static_cast<std::size_t>(harm.op)];
+  const Op& op = graph.ops[static_cast<std::size_t>(tensor.op)];
   double least_input = 1, greatest_input = 1, output = 0, terms = 0;
   for (const int v : op.inputs) {
     const FormatLoss& input = value_of(graph, v).forward;
@@ -51,14 +50,14 @@ bool is_noise(const StepGraph& graph, const Harm& harm) {
     output = std::max(output, mean_square(value_of(graph, v).forward));
     terms += value_of(graph, v).gradient.energy;
   }
-  const double energy = loss_of(graph, harm).energy;
+  const double energy = loss_of(graph, tensor).energy;
   return is_weight ? energy * greatest_input <= kResolution * output
                    : energy <= kResolution * terms * least_input;
 }
 
 // In forward, then from the loss backward: the order in which training meets them.
-std::vector<Harm> harms(const StepGraph& graph, const KeptInFp32& kept) {
-  std::vector<Harm> found;
+std::vector<PlacedTensor> harmed_tensors(const StepGraph& graph, const KeptInFp32& kept) {
+  std::vector<PlacedTensor> found;
   for (const PlacedTensor& tensor : tensors_in_16_bits(graph, kept))
     if (is_harmful(loss_of(graph, tensor)) && !is_noise(graph, tensor)) found.push_back(tensor);
   return found;
@@ -70,16 +69,17 @@ bool can_be_a_part(const Op& op, const KeptInFp32& kept) {
 }
 
 // One that writes to its argument has its dtype, and the op that made that is kept in FP32.
-std::optional<Cure> cure_of(const StepGraph& graph, const KeptInFp32& kept, const Harm& harm) {
-  int i = harm.op;
+std::optional<Cure> cure_of(const StepGraph& graph, const KeptInFp32& kept,
+                            const PlacedTensor& tensor) {
+  int i = tensor.op;
   const Op& harmed = graph.ops[static_cast<std::size_t>(i)];
   while (i >= 0) {
     const Op& op = graph.ops[static_cast<std::size_t>(i)];
     if (auto cure = cure_of_op(graph, kept, i)) {
       cure->layer = harmed.layer;
       cure->op = harmed.outer;
-      cure->place = harm.place;
-      cure->loss = loss_of(graph, harm);
+      cure->place = tensor.place;
+      cure->loss = loss_of(graph, tensor);
       return cure;
     }
     if (op.inputs.empty()) break;
@@ -89,10 +89,17 @@ std::optional<Cure> cure_of(const StepGraph& graph, const KeptInFp32& kept, cons
 }
 
 // None but those that nothing cures.
-bool is_sound(const StepGraph& graph, const KeptInFp32& kept, const std::vector<Harm>& incurable) {
-  return std::ranges::all_of(harms(graph, kept), [&](const Harm& harm) {
-    return std::ranges::find(incurable, harm) != incurable.end();
+bool is_sound(const StepGraph& graph, const KeptInFp32& kept,
+              const std::vector<PlacedTensor>& incurable) {
+  return std::ranges::all_of(harmed_tensors(graph, kept), [&](const PlacedTensor& tensor) {
+    return std::ranges::find(incurable, tensor) != incurable.end();
   });
+}
+
+// "mul" of "aten::mul" and "mul.Tensor".
+std::string_view base_of(std::string_view op) {
+  if (op.starts_with("aten::")) op.remove_prefix(6);
+  return op.substr(0, op.find('.'));
 }
 
 }  // namespace
@@ -192,25 +199,74 @@ const FormatLoss& loss_of(const StepGraph& graph, const PlacedTensor& tensor) {
 
 std::vector<Cure> find_cures(const StepGraph& graph, const KeptInFp32& kept) {
   std::vector<Cure> cures;
-  std::vector<Harm> incurable;
+  std::vector<PlacedTensor> incurable;
   for (bool searching = true; searching;) {
     searching = false;
     const KeptInFp32 now = with(kept, cures);
-    for (const Harm& harm : harms(graph, now)) {
-      if (std::ranges::find(incurable, harm) != incurable.end()) continue;
-      if (auto cure = cure_of(graph, now, harm))
+    for (const PlacedTensor& tensor : harmed_tensors(graph, now)) {
+      if (std::ranges::find(incurable, tensor) != incurable.end()) continue;
+      if (auto cure = cure_of(graph, now, tensor))
         cures.push_back(*std::move(cure));
       else
-        incurable.push_back(harm);
+        incurable.push_back(tensor);
       searching = true;
       break;
     }
   }
   // A later cure may have made an earlier one needless.
+  return without_needless(std::move(cures), [&](const std::vector<Cure>& others) {
+    return is_sound(graph, with(kept, others), incurable);
+  });
+}
+
+void CureSearch::add(int op) {
+  if (op >= 0 && seen_.insert(op).second) open_.push_back(op);
+}
+
+// Of that name and layer; of the layer, if that is all that is known.
+std::vector<int> CureSearch::ops_of(const Origin& origin) const {
+  const std::string_view wanted = base_of(origin.forward_op);
+  std::vector<int> found, of_layer;
+  for (int i = 0; const StepGraph::Op& op : graph_.ops) {
+    if (op.layer == origin.name) of_layer.push_back(i);
+    if (op.layer == origin.name && (base_of(op.outer) == wanted || base_of(op.name) == wanted))
+      found.push_back(i);
+    ++i;
+  }
+  return found.empty() ? of_layer : found;
+}
+
+std::vector<Cure> CureSearch::next(const Origin& origin) {
+  for (const int op : ops_of(origin)) add(op);
+  std::vector<Cure> cures;
+  while (cures.empty()) {
+    if (open_.empty()) {
+      // What gives a tensor its dtype need not be among its inputs.
+      const int before = seen_.empty() ? static_cast<int>(graph_.ops.size()) : *seen_.begin();
+      add(before - 1);
+      if (open_.empty()) return {};
+    }
+    std::vector<int> behind;
+    for (const int i : std::exchange(open_, {})) {
+      if (const auto cure = cure_of_op(graph_, with(kept_, cures), i)) cures.push_back(*cure);
+      for (const int value : graph_.ops[static_cast<std::size_t>(i)].inputs)
+        behind.push_back(graph_.values[static_cast<std::size_t>(value)].producer);
+    }
+    for (const int i : behind) add(i);
+  }
+  kept_ = with(kept_, cures);
+  return cures;
+}
+
+std::vector<Cure> without_needless(std::vector<Cure> cures,
+                                   const std::function<bool(const std::vector<Cure>&)>& is_enough) {
   for (std::size_t i = 0; i < cures.size();) {
     std::vector<Cure> others = cures;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
-    is_sound(graph, with(kept, others), incurable) ? void(cures = std::move(others)) : void(++i);
+    if (is_enough(others))
+      cures = std::move(others);
+    else
+      ++i;
   }
   return cures;
 }

@@ -1,15 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demi/autocast/op_policy.h"
 #include "demi/core/export.h"
 #include "demi/monitor/cure.h"
 #include "demi/monitor/format_loss.h"
+#include "demi/monitor/origin.h"
 
 namespace demi::monitor {
 
@@ -90,5 +93,28 @@ DEMI_API std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32
 
 /// With the cures, too.
 KeptInFp32 with(KeptInFp32 kept, const std::vector<Cure>& cures);
+
+/// What has to compute in FP32 so that a batch is finite which is not: from the op at its origin
+/// backwards through forward, the nearest first, then whatever ran before it.
+class CureSearch {
+ public:
+  CureSearch(const StepGraph& graph, KeptInFp32 kept) : graph_(graph), kept_(std::move(kept)) {}
+
+  /// The next cures, for the origin that the batch has with those before. Empty: there are none.
+  std::vector<Cure> next(const Origin& origin);
+
+ private:
+  std::vector<int> ops_of(const Origin& origin) const;
+  void add(int op);
+
+  const StepGraph& graph_;
+  KeptInFp32 kept_;
+  std::set<int> seen_;
+  std::vector<int> open_;  // ops to be cured, or looked behind
+};
+
+/// Without those that can be left out while the others are enough.
+std::vector<Cure> without_needless(std::vector<Cure> cures,
+                                   const std::function<bool(const std::vector<Cure>&)>& is_enough);
 
 }  // namespace demi::monitor

@@ -12,7 +12,6 @@
 
 #include "demi/core/error.h"
 #include "demi/loop/observer.h"
-#include "demi/monitor/cure_search.h"
 #include "demi/monitor/range_trace.h"
 #include "demi/monitor/region_trial.h"
 #include "demi/monitor/repeated_batch.h"

@@ -5,7 +5,6 @@
 
 #include "demi/optim/gpu_testing.h"
 #include "demi/optim/sgd.h"
-#include "demi/weights/capture.h"
 #include "demi/weights/weights.h"
 
 namespace demi::optim {

@@ -54,22 +54,22 @@ Region& WorkersRegions::of_this_thread() {
 }
 
 Region& inherited_region(Region& own) {
-  const auto workers = std::static_pointer_cast<WorkersRegions>(handed_on(kRegionName));
+  const auto workers = std::static_pointer_cast<WorkersRegions>(inherited_state(kRegionName));
   return workers ? workers->of_this_thread() : own;
 }
 
 void enter_region() {
   Region& here = region();
   if (here.depth++ > 0) return;
-  here.outer = handed_on(kRegionName);
-  hand_on(kRegionName, std::make_shared<WorkersRegions>());
+  here.outer = inherited_state(kRegionName);
+  set_inherited_state(kRegionName, std::make_shared<WorkersRegions>());
 }
 
 void leave_region() {
   Region& here = region();
   if (--here.depth > 0) return;
   here.clear();
-  hand_on(kRegionName, std::move(here.outer));
+  set_inherited_state(kRegionName, std::move(here.outer));
   if (thread_is_ending) free_region();
 }
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "demi/weights/captured_step.h"
-#include "demi/weights/handed_on.h"
+#include "demi/weights/inherited_state.h"
 #include "demi/weights/low_copy.h"
 #include "demi/weights/weights.h"
 
@@ -78,8 +78,8 @@ class Memo {
 struct Region {
   int depth = 0;
   std::unordered_map<const c10::TensorImpl*, RegionEntry> entries;
-  std::uint64_t generation = 0;     // of `entries`, as owned_generation
-  std::shared_ptr<HandedOn> outer;  // the regions that this thread itself inherits
+  std::uint64_t generation = 0;           // of `entries`, as owned_generation
+  std::shared_ptr<InheritedState> outer;  // the regions that this thread itself inherits
   Memo memo;
   ~Region();
   void clear();
@@ -98,7 +98,7 @@ Region& make_region();
 
 /// The regions of the threads that work for a thread in a region, one for each. They end when that
 /// region has been left and their last work is done.
-class WorkersRegions : public HandedOn {
+class WorkersRegions : public InheritedState {
  public:
   Region& of_this_thread();
 
@@ -129,9 +129,9 @@ bool uses_hooks();
 void discard(std::vector<LowCopy>&& copies);
 
 /// Copies that are in no table; discards them at the end of the scope.
-struct Loose {
+struct UnlistedCopies {
   std::vector<LowCopy> copies;
-  ~Loose() {
+  ~UnlistedCopies() {
     if (!copies.empty()) discard(std::move(copies));
   }
 };

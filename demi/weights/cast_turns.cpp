@@ -8,19 +8,19 @@ namespace {
 constexpr const char* kTurnsName = "demi.weights.turns";
 
 // Recursive: whatever observes a cast may use weights itself.
-struct Turns : HandedOn {
+struct Turns : InheritedState {
   std::recursive_mutex mutex;
 };
 
 }  // namespace
 
-CastTurns::CastTurns() : outer_(handed_on(kTurnsName)) {
-  hand_on(kTurnsName, std::make_shared<Turns>());
+CastTurns::CastTurns() : outer_(inherited_state(kTurnsName)) {
+  set_inherited_state(kTurnsName, std::make_shared<Turns>());
 }
 
-CastTurns::~CastTurns() { hand_on(kTurnsName, std::move(outer_)); }
+CastTurns::~CastTurns() { set_inherited_state(kTurnsName, std::move(outer_)); }
 
-Turn::Turn() : turns_(handed_on(kTurnsName)) {
+Turn::Turn() : turns_(inherited_state(kTurnsName)) {
   if (turns_) lock_ = std::unique_lock(static_cast<Turns&>(*turns_).mutex);
 }
 

@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "demi/core/export.h"
-#include "demi/weights/handed_on.h"
+#include "demi/weights/inherited_state.h"
 
 namespace demi::weights {
 
@@ -20,7 +20,7 @@ class DEMI_API CastTurns {
   CastTurns& operator=(const CastTurns&) = delete;
 
  private:
-  std::shared_ptr<HandedOn> outer_;
+  std::shared_ptr<InheritedState> outer_;
 };
 
 /// The right to cast, until it is destroyed. Empty if this thread and no thread that it works for
@@ -30,7 +30,7 @@ class Turn {
   Turn();
 
  private:
-  std::shared_ptr<HandedOn> turns_;
+  std::shared_ptr<InheritedState> turns_;
   std::unique_lock<std::recursive_mutex> lock_;
 };
 

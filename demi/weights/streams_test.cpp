@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "demi/weights/capture.h"
 #include "demi/weights/mutation_hook.h"
 #include "demi/weights/step_targets.h"
 #include "demi/weights/streams_testing.h"
 #include "demi/weights/testing.h"
+#include "demi/weights/weights.h"
 
 namespace demi::weights {
 namespace {

@@ -18,11 +18,12 @@
 #include "demi/tensor/version.h"
 #include "demi/weights/alias.h"
 #include "demi/weights/cache.h"
-#include "demi/weights/capture.h"
 #include "demi/weights/cast_turns.h"
 
 namespace demi::weights {
 namespace {
+
+constinit std::atomic<bool> step_is_captured = false;
 
 Mode mode_of_environment() {
   const char* word = std::getenv("DEMI_WEIGHT_CACHE");
@@ -104,7 +105,7 @@ std::uint64_t& generation_of(Region& here, bool is_own) {
 // Announces a copy where there may be one, in `made`; else takes away what is stale, into `gone`.
 // Gives the memory that the copy has to be in. Exclusive lock.
 at::Tensor announce(Region& here, Copies& copies, const at::Tensor& leaf, c10::ScalarType dtype,
-                    bool is_own, Loose& made, Loose& gone) {
+                    bool is_own, UnlistedCopies& made, UnlistedCopies& gone) {
   LowCopy* stale = find(copies, dtype);
   const auto owner = owned().find(leaf.unsafeGetTensorImpl());
   std::optional<at::Tensor> memory;
@@ -123,7 +124,7 @@ at::Tensor announce(Region& here, Copies& copies, const at::Tensor& leaf, c10::S
 }
 
 // Puts the copy into the place of the stale one, which it leaves in `made`. Exclusive lock.
-LowCopy* put(Region& here, Copies& copies, Loose& made, bool is_own) {
+LowCopy* put(Region& here, Copies& copies, UnlistedCopies& made, bool is_own) {
   LowCopy& copy = made.copies.front();
   if (LowCopy* stale = find(copies, copy.dtype)) {
     std::swap(*stale, copy);
@@ -144,7 +145,7 @@ at::Tensor cast_into_cache(Region& here, const at::Tensor& leaf, c10::ScalarType
   const c10::TensorImpl* key = leaf.unsafeGetTensorImpl();
   if (!is_own && !note_in_region(here, leaf, dtype)) return {};
   const Turn turn;
-  Loose made, gone;
+  UnlistedCopies made, gone;
   std::vector<at::Tensor> dropped;
   at::Tensor memory;
   {
@@ -176,7 +177,7 @@ at::Tensor cached_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool with_
   if (how == Mode::off) return {};
   const CurrentStream current(leaf);
   const bool captured = current && current.is_captured();
-  if (captured && !captures_step()) return {};
+  if (captured && !step_is_captured.load(std::memory_order_relaxed)) return {};
   const c10::TensorImpl* key = leaf.unsafeGetTensorImpl();
   Region& here = region_in_force();
   bool is_own = false;
@@ -362,6 +363,8 @@ std::vector<at::Tensor> copies_of(const at::Tensor& parameter) {
   add(region_in_force().entries);
   return all;
 }
+
+void set_captures_step(bool captures) { step_is_captured = captures; }
 
 at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtype, int handles) {
   if (tensor.scalar_type() == dtype) return tensor;

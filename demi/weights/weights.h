@@ -89,6 +89,15 @@ DEMI_API at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtyp
 /// region. They must not be written to.
 DEMI_API std::vector<at::Tensor> copies_of(const at::Tensor& parameter);
 
+/// Whether the step that refreshes the copies is captured in one CUDA graph with the forward pass.
+/// A replay runs no host code, so a recorded use of a copy reads the values of the last eager step
+/// or cast. False (default): a use while the current stream is captured records a cast, so a replay
+/// reads the weight as it is then. True: such a use reads the copy if it is valid. After a write to
+/// the weight between replays, use the weight once in a region before the next replay, which
+/// refreshes the copy. LibTorch before 2.15 cannot tell that a stream is captured: capture with
+/// AutocastOptions{.cache_enabled = false} there. Any thread.
+DEMI_API void set_captures_step(bool captures);
+
 /// Enters and leaves a region of this thread, which keeps copies of parameters that nobody owns
 /// until the outermost region is left. Autocast calls them.
 DEMI_API void enter_region();

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "demi/weights/weights.h"
-#include "lab/bench/reductions.h"
 
 namespace demi::bench {
 namespace {

@@ -29,6 +29,13 @@ constexpr int64_t kTokens = 256;
 
 data::Kind kind_of(const recipes::Config& config) { return models::find_model(config.model).reads; }
 
+// Of what the model is made for; of a model for any pictures what the config says.
+models::PictureShape pictures_of(const recipes::Config& config) {
+  return models::find_model(config.model)
+      .pictures.value_or(
+          models::PictureShape{.size = config.image_size, .classes = config.classes});
+}
+
 int64_t bound_of(c10::Device device) {
   return static_cast<int64_t>(kFreeShare * static_cast<double>(profile::free_memory(device)));
 }
@@ -69,7 +76,7 @@ void check_sizes(const MemoryBenchOptions& options, const std::vector<int64_t>& 
 int64_t classes_of(const MemoryBenchOptions& options) {
   if (options.classes > 0) return options.classes;
   if (kind_of(options.config) == data::Kind::texts) return 2;
-  return options.config.model == "resnet50-imagenet" ? options.config.classes : 10;
+  return pictures_of(options.config).classes;
 }
 
 MemoryWork work_of(const MemoryBenchOptions& options, const std::vector<int64_t>& input) {
@@ -222,9 +229,8 @@ std::vector<int64_t> input_of(const recipes::Config& config) {
     case data::Kind::pictures:
       break;
   }
-  if (config.model == "fashion-cnn") return {batch, 1, 28, 28};
-  const int64_t size = config.model == "resnet50-imagenet" ? config.image_size : 32;
-  return {batch, 3, size, size};
+  const models::PictureShape pictures = pictures_of(config);
+  return {batch, pictures.channels, pictures.size, pictures.size};
 }
 
 MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device device) {

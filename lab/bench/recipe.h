@@ -43,7 +43,7 @@ struct RecipeBenchResult {
 /// checked: all losses finite, the first one within 2 % of FP32's and their mean within 10 %;
 /// throws TrainingError if they are not, and nothing is timed. A step is all that the Trainer
 /// does, data included, up to a device that has finished; validation and files apart. Throws as
-/// train::load_workload, and UsageError for options out of range and a batch size of auto.
+/// recipes::load_workload, and UsageError for options out of range and a batch size of auto.
 DEMI_API RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device);
 
 /// What bench_recipe asks of the losses of a warm-up, by step, before it times the run.

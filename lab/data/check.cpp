@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "lab/data/csv_texts.h"
+#include "lab/data/csv.h"
 #include "lab/data/damage.h"
 #include "lab/data/md5.h"
 #include "lab/data/picture.h"

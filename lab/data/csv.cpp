@@ -1,10 +1,16 @@
 #include "lab/data/csv.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -143,6 +149,112 @@ class CsvReader {
   bool broken_ = false;  // the record that is being read
 };
 
+/// The file, and who is told of its damage.
+struct Source {
+  const fs::path& file;
+  const DamageReport& report;
+
+  void damaged(std::string_view what, int64_t line, std::string found, std::string expected,
+               std::string_view advice = "give a file with the columns label and text") const {
+    report({.where = "data.read_labelled_texts",
+            .file = file,
+            .what = what,
+            .place = fmt::format("line {}", line),
+            .found = std::move(found),
+            .expected = std::move(expected),
+            .advice = advice});
+  }
+};
+
+std::string without_spaces_around(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(' ');
+  if (first == std::string_view::npos) return {};
+  return std::string(text.substr(first, text.find_last_not_of(' ') - first + 1));
+}
+
+/// The form in which headings are compared: no spaces around, ASCII letters in lower case.
+std::string plain(std::string_view name) {
+  std::string text = without_spaces_around(name);
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+struct Columns {
+  std::size_t label = 0, text = 1;
+  bool heading = false;
+};
+
+/// Nothing if it has been reported that this cannot be told.
+std::optional<Columns> columns(const Source& source, const CsvRecord& first) {
+  const auto find =
+      [&](std::initializer_list<std::string_view> names) -> std::optional<std::size_t> {
+    for (std::size_t i = 0; i < first.fields.size(); ++i)
+      if (std::ranges::find(names, plain(first.fields[i])) != names.end()) return i;
+    return std::nullopt;
+  };
+  const auto label = find({"label", "sentiment", "class", "target"});
+  const auto text = find({"text", "review", "sentence"});
+  if (label && text) return Columns{*label, *text, true};
+  if (first.fields.size() == 2) return Columns{};
+  source.damaged("it cannot be told which columns are meant", first.line,
+                 fmt::format("{} columns without these names", first.fields.size()),
+                 "two columns, or a heading with label and text");
+  return std::nullopt;
+}
+
+/// Any number as people and programs write it: 10, +1, -1, 2.50, 1e3. As exact as 64-bit integers.
+std::optional<long double> as_number(std::string_view text) {
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  long double value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool number = code == std::errc() && end == text.data() + text.size();
+  return number && std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+std::vector<std::string> classes_of(const Source& source, std::span<const CsvRecord> records,
+                                    std::size_t column) {
+  std::map<std::string, int64_t> lines;  // on which each label stands first
+  for (const CsvRecord& record : records) lines.emplace(record.fields[column], record.line);
+  std::vector<std::string> classes;
+  for (const auto& [name, line] : lines) classes.push_back(name);
+  const auto value = [](const std::string& name) { return as_number(name); };
+  if (!std::ranges::all_of(classes, [&](const auto& name) { return value(name).has_value(); }))
+    return classes;
+  std::ranges::sort(classes, {}, value);
+  const auto twice = std::ranges::adjacent_find(classes, {}, value);
+  if (twice != classes.end())
+    source.damaged("a label that is a number is written in two ways", lines[*std::next(twice)],
+                   fmt::format("{} and {}", *twice, *std::next(twice)), "one way for each label",
+                   "write it in the same way on all lines");
+  return classes;
+}
+
+/// A heading of unknown words would be trained on as a text of a class of its own. So without a
+/// known heading the first line's label is a number or stands in another line, too.
+void require_no_heading(const Source& source, std::span<const CsvRecord> rows, std::size_t column) {
+  const std::string& first = rows[0].fields[column];
+  const bool again = std::ranges::any_of(
+      rows.subspan(1), [&](const CsvRecord& row) { return row.fields[column] == first; });
+  if (!again && !as_number(first))
+    source.damaged(
+        "it cannot be told whether the first line is a heading: its label stands nowhere else",
+        rows[0].line, first,
+        "a heading of one of label, sentiment, class, target and one of text, review, sentence; "
+        "or two texts or more of each label");
+}
+
+/// The classes of a training file: those of its labels.
+std::vector<std::string> training_classes(const Source& source, std::span<const CsvRecord> rows,
+                                          const Columns& column) {
+  if (!column.heading) require_no_heading(source, rows, column.label);
+  std::vector<std::string> classes = classes_of(source, rows, column.label);
+  if (classes.size() == 1)
+    source.damaged("all texts have one label", rows[0].line, classes.front(), "two labels or more",
+                   "train on texts of several classes");
+  return classes;
+}
+
 }  // namespace
 
 std::vector<CsvRecord> read_csv(const fs::path& file, char separator, const DamageReport& report) {
@@ -158,6 +270,46 @@ std::vector<CsvRecord> read_csv(const fs::path& file, char separator, const Dama
   }
   std::string text{std::istreambuf_iterator<char>(in), {}};
   return CsvReader(file, without_blank_end(std::move(text)), separator, report).records();
+}
+
+LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string> classes,
+                                  const DamageReport& report) {
+  const Source source{file, report};
+  const bool tabs = file.extension() == ".tsv" || file.extension() == ".tab";
+  bool whole = true;  // nothing is said twice of a file of which nothing could be read
+  std::vector<CsvRecord> records = read_csv(file, tabs ? '\t' : ',', [&](const Damage& damage) {
+    whole = false;
+    report(damage);
+  });
+  const auto column = records.empty() ? std::nullopt : columns(source, records[0]);
+  if (column && column->heading) records.erase(records.begin());
+  if (records.empty() && whole)
+    source.damaged("there are no texts", 1, column ? "a heading alone" : "an empty file",
+                   "at least one");
+  if (records.empty() || !column) return {.sources = {}, .classes = std::move(classes)};
+  for (CsvRecord& row : records) {
+    std::string& label = row.fields[column->label];
+    label = without_spaces_around(label);
+    if (label.empty())
+      source.damaged("the text has no label", row.line, "nothing but spaces", "a label",
+                     "give it one, or take the line out");
+  }
+  std::erase_if(records, [&](const CsvRecord& row) { return row.fields[column->label].empty(); });
+  if (records.empty()) return {.sources = {}, .classes = std::move(classes)};
+  if (classes.empty()) classes = training_classes(source, records, *column);
+  std::vector<TextSource> sources;
+  for (CsvRecord& row : records) {
+    const auto label = std::ranges::find(classes, row.fields[column->label]);
+    if (label == classes.end()) {
+      source.damaged("a label is unknown", row.line, row.fields[column->label],
+                     fmt::format("{}", fmt::join(classes, ", ")));
+      continue;
+    }
+    sources.push_back({.read = [text = std::move(row.fields[column->text])] { return text; },
+                       .label = label - classes.begin(),
+                       .place = fmt::format("{}, line {}", file.string(), row.line)});
+  }
+  return {.sources = std::move(sources), .classes = std::move(classes)};
 }
 
 }  // namespace demi::data

@@ -7,6 +7,7 @@
 
 #include "demi/core/export.h"
 #include "lab/data/damage.h"
+#include "lab/data/text_set.h"
 
 namespace demi::data {
 
@@ -24,5 +25,21 @@ struct CsvRecord {
 /// is left out.
 DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator,
                                          const DamageReport& report = report_damage);
+
+/// Labelled texts out of a CSV or TSV file (by its name: .tsv or .tab is TSV).
+struct LabelledTexts {
+  std::vector<TextSource> sources;   // labels are places in classes
+  std::vector<std::string> classes;  // all numbers: by value; else by their bytes
+};
+
+/// A first line that holds one of the names label, sentiment, class, target and one of text,
+/// review, sentence, in any letter case, is a heading and says which columns are meant; otherwise
+/// there are two columns, label and text, and the first line's label is a number or stands in
+/// another line, too. With `classes` given (those of the training file) others are an error;
+/// without, there have to be two or more. Throws DataError with the line; also if there are no
+/// texts, or one without a label. What another `report` is told of is left out.
+DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
+                                           std::vector<std::string> classes = {},
+                                           const DamageReport& report = report_damage);
 
 }  // namespace demi::data

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "lab/data/csv_texts.h"
 #include "lab/data/folder_testing.h"
 #include "lab/data/registry.h"
 

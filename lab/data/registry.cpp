@@ -8,7 +8,7 @@
 #include "demi/core/error.h"
 #include "lab/data/cifar.h"
 #include "lab/data/corpus_cache.h"
-#include "lab/data/csv_texts.h"
+#include "lab/data/csv.h"
 #include "lab/data/idx.h"
 #include "lab/data/imdb.h"
 #include "lab/data/locate.h"

@@ -23,7 +23,7 @@
 #include "demi/profile/gpu.h"
 #include "lab/bench/roofline.h"
 #include "lab/data/registry.h"
-#include "lab/doctor/gpu_architecture.h"
+#include "lab/doctor/formats.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/recipe.h"
 

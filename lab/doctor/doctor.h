@@ -72,7 +72,7 @@ struct Diagnosis {
   double seconds = 0;  // that the diagnosis took
 };
 
-/// What a share of the cores below train::kQuietShare means for the figures; "" of another one.
+/// What a share of the cores below recipes::kQuietShare means for the figures; "" of another one.
 DEMI_API std::string disturbance(std::optional<double> cores_share);
 
 /// Throws UsageError for an unknown recipe and `seconds` out of range, before anything is measured.

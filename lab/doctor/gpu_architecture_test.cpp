@@ -1,8 +1,8 @@
-#include "lab/doctor/gpu_architecture.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "lab/doctor/formats.h"
 
 namespace demi::doctor {
 namespace {

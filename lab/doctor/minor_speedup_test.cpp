@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "demi/autocast/slow_dtype.h"
-#include "lab/doctor/explain.h"
-#include "lab/doctor/gpu_architecture.h"
+#include "lab/doctor/formats.h"
 #include "lab/profiler/profile_run.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/recipe.h"

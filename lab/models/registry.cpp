@@ -69,7 +69,8 @@ std::span<const ModelInfo> models() {
   static const std::vector<ModelInfo> all{
       {"fashion-cnn", "five 3 x 3 convolutions of 32, 64, 128 channels with BatchNorm",
        data::Kind::pictures,
-       [](const ModelOptions& o) { return make_for_pictures<FashionCNN>(o, FashionCNNOptions()); }},
+       [](const ModelOptions& o) { return make_for_pictures<FashionCNN>(o, FashionCNNOptions()); },
+       PictureShape{1, 28, 10}},
       {"simple-cnn", "two 3 x 3 convolutions and one linear layer", data::Kind::pictures,
        [](const ModelOptions& o) { return make_for_pictures<SimpleCNN>(o, SimpleCNNOptions()); }},
       {"resnet18", "ResNet-18 with a 3 x 3 stem", data::Kind::pictures,
@@ -81,12 +82,12 @@ std::span<const ModelInfo> models() {
          return make_for_pictures<ResNet>(o, ResNetOptions::resnet50());
        }},
       {"resnet50-imagenet", "ResNet-50 with ImageNet's 7 x 7 stem and 1000 classes",
-       data::Kind::pictures, make_imagenet_resnet50},
+       data::Kind::pictures, make_imagenet_resnet50, /*pictures=*/std::nullopt},
       {"vgg19", "VGG-19 with BatchNorm for pictures of 32 x 32", data::Kind::pictures,
        [](const ModelOptions& o) { return make_for_pictures<VGG19>(o, VGG19Options()); }},
       {"mlp", "Linear layers with ReLU between them", data::Kind::rows, make_mlp},
       {"lstm", "embedding, one LSTM layer, pooling, one linear layer", data::Kind::texts, make_lstm,
-       /*one_logit_for_two_classes=*/true},
+       /*pictures=*/std::nullopt, /*one_logit_for_two_classes=*/true},
   };
   return all;
 }

@@ -33,11 +33,17 @@ struct Model {
   std::function<at::Tensor(const at::Tensor& input, const at::Tensor& lengths)> forward;
 };
 
+/// Pictures of (channels, size, size), in so many classes.
+struct PictureShape {
+  int64_t channels = 3, size = 32, classes = 10;
+};
+
 struct ModelInfo {
   std::string name;
   std::string title;  // one line for people
   data::Kind reads;
   Model (*make)(const ModelOptions&);
+  std::optional<PictureShape> pictures = PictureShape();  // that it is made for; none: of any size
   bool one_logit_for_two_classes = false;  // which wants binary cross entropy
 };
 

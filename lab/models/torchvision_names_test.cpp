@@ -1,5 +1,3 @@
-#include "lab/models/torchvision_names.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
+#include "lab/models/resnet.h"
 
 namespace demi::models {
 namespace {

@@ -1,11 +1,11 @@
-#include "lab/number/big_unsigned.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cstdint>
 #include <random>
 #include <string>
+
+#include "lab/number/exact_number.h"
 
 namespace demi::number {
 namespace {

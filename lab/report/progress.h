@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -8,11 +9,64 @@
 #include <string>
 
 #include "demi/core/export.h"
-#include "lab/report/progress_line.h"
 #include "lab/report/terminal.h"
-#include "lab/report/time_left.h"
 
 namespace demi::report {
+
+/// The time that is left, from an exponential mean of the seconds of a step: steps older than
+/// `memory` have less than a third of the weight. Pauses between epochs are left out by `pause`.
+/// Steps that are reported at once, after a wait for the last of them, share that wait.
+class DEMI_API TimeLeft {
+ public:
+  using Seconds = std::chrono::duration<double>;
+  explicit TimeLeft(Seconds memory = std::chrono::seconds(20)) : memory_(memory) {}
+  void pause();
+  void at(std::int64_t steps_done, Seconds now);
+  std::optional<Seconds> left(std::int64_t steps_to_go) const;
+
+ private:
+  struct Point {
+    std::int64_t steps;
+    Seconds time;
+  };
+  /// A wait and the steps reported right after it; counted at the end of the next wait.
+  struct Burst {
+    Point before, first, last;
+  };
+  struct Rate {
+    double seconds = 0, steps = 0;  // fading sums
+  };
+  Rate with(const Burst& burst) const;
+
+  Seconds memory_;
+  std::optional<Point> last_;
+  std::optional<Burst> open_;
+  Rate rate_;
+};
+
+/// Progress of a run. Empty fields are unknown and not shown.
+struct ProgressState {
+  std::string run;     // "bf16"; "" if there is only one
+  std::string phase;   // "evaluating", "training" and "test" at an epoch's end; "" while training
+  std::string remark;  // behind the figures: "saved as the best"
+  int epoch = 1;       // from 1
+  int epochs = 1;
+  std::int64_t step = 0;                 // done in this epoch
+  std::int64_t steps = 0;                // of this epoch; 0: not known
+  std::optional<double> loss, accuracy;  // accuracy: 0 to 1
+  std::optional<std::int64_t> correct;   // of `examples`
+  std::int64_t examples = 0;             // that loss and accuracy are of
+  std::optional<double> learning_rate;
+  std::optional<double> loss_scale;  // a scaler's; empty without one
+  std::optional<double> items_per_second;
+  std::string items = "images";
+  std::optional<double> memory_bytes;  // peak
+};
+
+/// The progress line, at most `width` columns wide (0: no limit): what matters least goes first.
+DEMI_API std::string progress_line(const ProgressState& state,
+                                   std::optional<std::chrono::duration<double>> left,
+                                   std::size_t width, bool utf8, bool colour, bool bar);
 
 struct ProgressOptions {
   std::chrono::duration<double> redraw =

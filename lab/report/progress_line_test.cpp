@@ -1,9 +1,8 @@
-#include "lab/report/progress_line.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "lab/report/progress.h"
 #include "lab/report/progress_testing.h"
 #include "lab/report/terminal.h"
 

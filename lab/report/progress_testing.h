@@ -1,6 +1,6 @@
 #pragma once
 
-#include "lab/report/progress_line.h"
+#include "lab/report/progress.h"
 
 namespace demi::report {
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "lab/report/terminal.h"
 
 namespace demi::report {
 
@@ -35,5 +36,10 @@ DEMI_API std::string to_markdown(const Table& table);
 
 /// The cell, or "–" where the row is short or the cell empty.
 DEMI_API std::string cell(const Table& table, std::size_t row, std::size_t column);
+
+/// The table for a terminal, every line ended by '\n'. A table that is too wide is never cut off:
+/// the words of its header go below each other; if that is not enough, rows and columns are
+/// exchanged; at last each row becomes a list.
+DEMI_API std::string to_text(const Table& table, const Terminal& terminal);
 
 }  // namespace demi::report

@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "lab/report/markup.h"
-#include "lab/report/table_text.h"
 
 namespace demi::report {
 namespace {

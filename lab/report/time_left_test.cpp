@@ -1,6 +1,6 @@
-#include "lab/report/time_left.h"
-
 #include <gtest/gtest.h>
+
+#include "lab/report/progress.h"
 
 namespace demi::report {
 namespace {

@@ -13,16 +13,16 @@ namespace demi::weights {
 /// It travels as one of the objects that LibTorch keeps by name for Python, but holds no Python
 /// object. c10::ThreadLocalDebugInfo is meant for such state, but its entries must be left in the
 /// reverse order of entering, which a profiler that is stopped inside a region violates.
-struct HandedOn : c10::SafePyObject {
-  HandedOn() : SafePyObject(nullptr, nullptr) {}
+struct InheritedState : c10::SafePyObject {
+  InheritedState() : SafePyObject(nullptr, nullptr) {}
 };
 
 /// The object of that name in this thread. Null if there is none, and in a thread that is being
 /// torn down.
-std::shared_ptr<HandedOn> handed_on(const char* name);
+std::shared_ptr<InheritedState> inherited_state(const char* name);
 
 /// Sets the object of that name for this thread and those that work for it; null removes it. Does
 /// nothing in a thread that is being torn down.
-void hand_on(const char* name, std::shared_ptr<HandedOn> object);
+void set_inherited_state(const char* name, std::shared_ptr<InheritedState> object);
 
 }  // namespace demi::weights

@@ -1,4 +1,4 @@
-#include "demi/weights/handed_on.h"
+#include "demi/weights/inherited_state.h"
 
 #include <ATen/ThreadLocalPythonObjects.h>
 
@@ -22,12 +22,12 @@ bool has_objects() {
 
 }  // namespace
 
-std::shared_ptr<HandedOn> handed_on(const char* name) {
+std::shared_ptr<InheritedState> inherited_state(const char* name) {
   if (!has_objects() || !Objects::contains(name)) return nullptr;
-  return std::static_pointer_cast<HandedOn>(Objects::get(name));
+  return std::static_pointer_cast<InheritedState>(Objects::get(name));
 }
 
-void hand_on(const char* name, std::shared_ptr<HandedOn> object) {
+void set_inherited_state(const char* name, std::shared_ptr<InheritedState> object) {
   if (has_objects()) Objects::set(name, std::move(object));
 }
 
