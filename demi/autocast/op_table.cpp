@@ -24,8 +24,8 @@ struct Registry {
   std::vector<std::string> names;
   std::array<std::deque<OpTable>, kDeviceTypes> tables;
   std::array<std::vector<OpRule>, kDeviceTypes> user_rules;
-  std::map<std::string, const OpTable*>
-      compiled;  // by fingerprint: entering a region compiles once
+  // By fingerprint: entering a region compiles once.
+  std::map<std::string, const OpTable*> compiled;
   OpPolicy global;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "demi/monitor/moments.h"
+#include "demi/monitor/unobserved.h"
 
 namespace demi::monitor {
 namespace {
@@ -20,7 +21,7 @@ struct Candidate {
 // The sum of all elements times 0 would be 0 or NaN, but needs as many passes.
 void add(std::vector<Candidate>& to, NonFinite named, const at::Tensor& tensor) {
   if (!tensor.defined() || !(tensor.is_floating_point() || tensor.is_complex())) return;
-  const at::Tensor values = tensor.is_sparse() ? tensor.coalesce().values() : tensor.detach();
+  const at::Tensor values = values_of(tensor);
   to.push_back({std::move(named), at::stack({values.isinf().sum(), values.isnan().sum()})});
 }
 

@@ -28,7 +28,7 @@ bool has_numbers(const at::Tensor& tensor) {
 
 // The greatest magnitude, on the device; Inf or NaN if it holds one.
 at::Tensor greatest_of(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.is_sparse() ? tensor.coalesce().values() : tensor.detach();
+  const at::Tensor values = values_of(tensor);
   if (values.numel() == 0) return at::zeros({}, values.options().dtype(c10::kDouble));
   const auto [least, greatest] = at::aminmax(values);
   return at::maximum(least.abs(), greatest.abs()).to(c10::kDouble);

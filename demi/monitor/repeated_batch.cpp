@@ -6,6 +6,7 @@
 #include <string>
 
 #include "demi/checkpoint/prepared_state.h"
+#include "demi/monitor/unobserved.h"
 
 namespace demi::monitor {
 
@@ -14,7 +15,7 @@ bool all_finite(const std::vector<at::Tensor>& tensors) {
   std::map<std::string, std::vector<at::Tensor>> extremes;
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined() || !tensor.is_floating_point()) continue;
-    const at::Tensor values = tensor.is_sparse() ? tensor.coalesce().values() : tensor.detach();
+    const at::Tensor values = values_of(tensor);
     if (values.numel() == 0) continue;
     const auto [least, greatest] = at::aminmax(values);
     auto& of_device = extremes[tensor.device().str()];

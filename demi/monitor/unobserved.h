@@ -15,6 +15,12 @@ struct Unobserved {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
+/// The values that the tensor stores: of a sparse one those of its entries, summed where several
+/// have one place.
+inline at::Tensor values_of(const at::Tensor& tensor) {
+  return tensor.is_sparse() ? tensor.coalesce().values() : tensor.detach();
+}
+
 /// By which an observer tells tensors apart that share memory; null without any.
 inline const void* memory_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;

@@ -20,8 +20,8 @@ struct MemoryBenchOptions {
   /// (N, in), (N, C, H, W) or (N, T), the batch first; empty: input_of(config).
   std::vector<int64_t> input = {};
   std::vector<int64_t> batch_sizes = {};  // empty: the input's
-  std::vector<recipes::RunSpec> runs =
-      {};                      // empty: FP32, the device's 16-bit model, its mixed precision
+  /// Empty: FP32, the device's 16-bit model, its mixed precision.
+  std::vector<recipes::RunSpec> runs = {};
   bool forward = false;        // one forward pass without training
   int64_t classes = 0;         // 0: the recipe's; two for texts
   int64_t vocabulary = 20000;  // of texts

@@ -17,8 +17,8 @@ struct ModelBenchOptions {
   std::vector<int64_t> widths{64, 256, 1024, 4096};
   int64_t batch_size = 512;
   int64_t layers = 3;
-  std::vector<recipes::RunSpec> runs =
-      {};  // as in RecipeBenchOptions; the first that is not fp32 counts
+  /// As in RecipeBenchOptions; the first one that is not fp32 counts.
+  std::vector<recipes::RunSpec> runs = {};
   int warmup = 5, steps = 5, rounds = 5;  // as in RecipeBenchOptions
 };
 

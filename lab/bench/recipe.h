@@ -16,8 +16,8 @@ namespace demi::bench {
 /// `demi bench recipe`: the training step of a recipe in several precisions, all else equal.
 struct RecipeBenchOptions {
   recipes::Config config = {};
-  std::vector<recipes::RunSpec>
-      runs;        // empty: the device's mixed precision; fp32 is always timed too
+  /// Empty: the device's mixed precision. fp32 is always timed, too.
+  std::vector<recipes::RunSpec> runs;
   int warmup = 5;  // steps of each run, which are also checked; 2 or more
   int steps = 5;   // of each run in a round; 1 or more
   int rounds = 7;  // the runs take turns in each; 1 or more
@@ -27,7 +27,7 @@ struct RecipeBenchOptions {
 struct RecipeTiming {
   std::string precision;          // the run's label
   double ms = 0;                  // median
-  double min_ms = 0, max_ms = 0;  //
+  double min_ms = 0, max_ms = 0;  // of the rounds
   double loss = 0;                // mean over the warm-up
   int64_t skipped_steps = 0;      // of all that were taken; a skipped step does less work
   double speedup = 1;             // median of fp32 over this one's

@@ -12,19 +12,19 @@ namespace demi::data {
 /// What is wrong with a file of a data set: all of it goes into the message of the DataError.
 struct Damage {
   std::string_view where;      // module.function
-  std::filesystem::path file;  //
+  std::filesystem::path file;  // the damaged one
   std::string_view what;       // "the magic number is wrong"
   std::string place;           // "offset 0", "line 7"; empty: the whole file
-  std::string found;           //
-  std::string expected;        //
+  std::string found;           // there
+  std::string expected;        // in its place
   std::string_view advice = "get an undamaged copy of the file";
 };
 
 /// Throws the DataError.
 [[noreturn]] DEMI_API void report_damage(const Damage& damage);
 
-/// Who is told of damage. Readers that are given one other than report_damage leave out what is
-/// damaged and read on, so that all of it is found in one pass.
+/// Called with each damage. Readers with another one than report_damage skip what is damaged and
+/// continue, so that all of it is found in one pass.
 using DamageReport = std::function<void(const Damage&)>;
 
 }  // namespace demi::data

@@ -18,8 +18,8 @@ struct ImageLoaderOptions {
   OrderOptions order = {};        // batch size, shuffling, seed, limit, ranks
   std::vector<double> mean = {};  // of each channel in [0, 1]; empty: 0
   std::vector<double> std = {};   // of each channel; empty: 1
-  int64_t crop_padding =
-      0;  // pad by that many black pixels and crop a random window of the old size; 0: no crop
+  /// Pads by so many black pixels and crops a random window of the old size; 0: no crop.
+  int64_t crop_padding = 0;
   bool horizontal_flip = false;    // mirror each picture with probability 1/2
   c10::Device device = c10::kCPU;  // where the pictures are kept and the batches are made
   c10::MemoryFormat memory_format = c10::MemoryFormat::ChannelsLast;

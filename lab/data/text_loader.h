@@ -13,8 +13,8 @@ struct TextLoaderOptions {
   OrderOptions order = {};      // batch size, shuffling, seed, limit, ranks
   int64_t max_length = 0;       // keep the first that many tokens of a text; 0: all
   int64_t vocabulary_size = 0;  // words from that number on become <unk>; 0: none
-  int64_t bucket_batches =
-      50;  // when shuffling: texts of so many batches are sorted by length among themselves
+  /// When shuffling, texts of so many batches are sorted by length among themselves.
+  int64_t bucket_batches = 50;
 };
 
 /// Batches of texts of about the same length, padded with 0 to the longest of the batch: tokens (N,

@@ -15,8 +15,7 @@ namespace demi::inspect {
 struct Statistics {
   int64_t values = 0;                    // all of them
   int64_t zeros = 0;                     // 0 and -0
-  int64_t nan = 0;                       //
-  int64_t infinite = 0;                  // Inf and -Inf
+  int64_t nan = 0, infinite = 0;         // infinite: Inf and -Inf
   std::optional<double> min, max, mean;  // none without a finite value
   /// With n - 1 in the denominator, as torch.std. None with fewer than two finite values.
   std::optional<double> std;

@@ -10,7 +10,7 @@ namespace demi::models {
 
 struct MLPOptions {
   int64_t in = 4096;   // features; also the width of the hidden layers
-  int64_t out = 4096;  //
+  int64_t out = 4096;  // outputs
   int64_t layers = 3;  // Linear layers, >= 1
 };
 

@@ -22,8 +22,8 @@ struct ModelOptions {
   std::optional<int64_t> channels = {}, size = {}, classes = {};        // of pictures
   std::optional<int64_t> in = {}, out = {}, layers = {};                // of the MLP
   std::optional<int64_t> vocabulary = {}, embedding = {}, hidden = {};  // of texts
-  Pool pool = Pool::last;                                               //
-  bool bidirectional = false;                                           //
+  Pool pool = Pool::last;                                               // of texts
+  bool bidirectional = false;                                           // of texts
 };
 
 /// A module and the call of its forward, whatever that takes: `lengths` is undefined where rows
@@ -44,7 +44,7 @@ struct ModelInfo {
   data::Kind reads;
   Model (*make)(const ModelOptions&);
   std::optional<PictureShape> pictures = PictureShape();  // that it is made for; none: of any size
-  bool one_logit_for_two_classes = false;  // which wants binary cross entropy
+  bool one_logit_for_two_classes = false;                 // which wants binary cross entropy
 };
 
 DEMI_API std::span<const ModelInfo> models();

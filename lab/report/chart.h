@@ -37,8 +37,8 @@ struct Chart {
   Axis x, y;
   std::vector<Series> series;
   std::vector<Mark> marks;
-  bool steps =
-      false;  // a value holds until the next one (a loss scale), instead of a line between them
+  /// A value holds until the next one (a loss scale), instead of a line between them.
+  bool steps = false;
   double smoothing = 0;  // 0 to 1: weight of the past in an exponential mean (TensorBoard's rule,
                          // debiased); the values themselves stay visible, faint
   std::string note;      // below the chart

@@ -41,8 +41,8 @@ using Block =
 
 struct Section {
   std::string title;
-  std::vector<Block>
-      blocks;  // charts that follow each other stand side by side where there is room
+  /// Charts that follow each other are side by side where there is room.
+  std::vector<Block> blocks;
 };
 
 struct Page {

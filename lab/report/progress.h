@@ -69,10 +69,10 @@ DEMI_API std::string progress_line(const ProgressState& state,
                                    std::size_t width, bool utf8, bool colour, bool bar);
 
 struct ProgressOptions {
-  std::chrono::duration<double> redraw =
-      std::chrono::milliseconds(100);                             // on a terminal, at most once a
-  std::chrono::duration<double> line = std::chrono::seconds(10);  // elsewhere, a line every
-  std::function<std::chrono::duration<double>()> clock = {};      // steady_clock where empty
+  using Seconds = std::chrono::duration<double>;
+  Seconds redraw = std::chrono::milliseconds(100);  // the least time between two, on a terminal
+  Seconds line = std::chrono::seconds(10);          // between two lines elsewhere
+  std::function<Seconds()> clock = {};              // steady_clock where empty
 };
 
 /// How far training is. On a terminal one line that is redrawn in place; elsewhere plain lines: one
