@@ -176,7 +176,7 @@ TEST_F(Inspect, WhatIsDamagedIsNamed) {
 }
 
 TEST_F(Inspect, NoFileAndOtherFilesAreRefused) {
-  for (const char* words : {"none stands for no checkpoint", "No such file", "a safetensors file"})
+  for (const char* words : {"none is no checkpoint", "No such file", "a safetensors file"})
     expect_refused({(folder_ / "none").string()}, 3, words);
   fs::create_directories(folder_ / "empty");
   expect_refused({(folder_ / "empty").string()}, 3, "stands for no checkpoint");

@@ -20,7 +20,7 @@ namespace demi {
 /// forward.
 ///
 /// module.clone() keeps the policy, on another device too, and so does every copy of a parameter
-/// that clone() or to() makes under NoGradGuard. A module that is made anew and filled with values
+/// that clone() or to() makes under NoGradGuard. A new module that is filled with values
 /// (torch::load, copy_) has none, nor has a clone that torch::load or set_data() gives other memory
 /// before an op of a region has used it: apply it there again.
 ///

@@ -49,7 +49,7 @@ struct AutocastOptions {
 ///
 /// Throws UsageError for a device without autocast and for a dtype other than fp16 and bf16, also
 /// if at::autocast::set_autocast_dtype has set it. A region that is destroyed in another thread or
-/// order than it was entered warns; the state outside comes back when the regions entered after it
+/// order than it was entered warns; the state outside is restored when the regions entered after it
 /// have been left by their own thread. Every region ends with its thread.
 class DEMI_API Autocast {
  public:

@@ -82,7 +82,7 @@ TEST(Autocast, LeftInTheWrongOrderSaysSoAndRestores) {
   RecordedWarnings warnings;
   outer.reset();
   EXPECT_EQ(warnings.holding("entered later is still open"), 1);
-  EXPECT_EQ(dtype_of_mm(), torch::kBFloat16) << "the inner region goes on";
+  EXPECT_EQ(dtype_of_mm(), torch::kBFloat16) << "the inner region is still in force";
   inner.reset();
   EXPECT_EQ(dtype_of_mm(), torch::kFloat);
   EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);

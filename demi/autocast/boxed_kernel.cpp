@@ -61,7 +61,7 @@ std::optional<c10::OperatorHandle> with_dtype_appended(const c10::OperatorHandle
 }
 
 // fp32_output: the arguments stay, the output's dtype is named. False: the op has no such argument,
-// or somebody named one.
+// or the user named one.
 bool call_with_fp32_output(const c10::OperatorHandle& op, const Call& call, Stack* stack) {
   const auto& schema = op.schema();
   const std::size_t first = stack->size() - schema.arguments().size();

@@ -1,4 +1,4 @@
-// What a dtype error of an op says. An operator of our own throws whatever LibTorch's ops throw.
+// What a dtype error of an op says. An operator of our own throws what LibTorch's ops throw.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>

@@ -19,9 +19,9 @@ struct CudnnRnn {
                                                : c10::DispatchKey::AutocastCUDA;
   static inline int number = 0;
 
-  // What cuDNN reads is one buffer, in its own order for the weights' dtype; the weights beside it
-  // tell autograd where gradients go. So the buffer is laid out anew by cuDNN, as LibTorch does for
-  // FP16, from weights that are cast once.
+  // What cuDNN reads is one buffer, in its own order for the weights' dtype; the weights with it
+  // show autograd where gradients go. So the buffer is laid out again by cuDNN, as LibTorch does
+  // for FP16, from weights that are cast once.
   static Result call(c10::DispatchKeySet keys, const at::Tensor& input, at::TensorList weight,
                      int64_t weight_stride0, const std::optional<at::Tensor>& weight_buf,
                      const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode,
@@ -57,7 +57,7 @@ struct CudnnRnn {
         buffer = Flatten::call(parts, weight_stride0, input.sym_size(-1), mode, hidden_size,
                                proj_size, num_layers, batch_first, bidirectional);
       }
-      const auto state = [&](const at::Tensor& one) {  // no weight, whoever else holds it
+      const auto state = [&](const at::Tensor& one) {  // no weight, even if others hold it
         return now.dtype == kAsGiven || !now.eligible(one) ? one : one.to(now.dtype);
       };
       const auto cell = cx ? std::optional<at::Tensor>(state(*cx)) : std::nullopt;

@@ -1,4 +1,4 @@
-// What cuDNN's RNN gets in a region, seen by kernels of this test that stand in for it on a CPU.
+// What cuDNN's RNN gets in a region, seen by kernels of this test that replace it on a CPU.
 #include <gtest/gtest.h>
 #include <torch/library.h>
 #include <torch/torch.h>

@@ -148,7 +148,7 @@ TEST(Recurrent, AndAllOtherLayersRunAsInLibTorchsOwnAutocast) {
   EXPECT_EQ(weights::stats().copies, 0);
 }
 
-/// In whatever dtype the parameters are in.
+/// In the dtype of the parameters.
 Layer lstm(const char* name, const torch::nn::LSTMOptions& options) {
   torch::nn::LSTM module(options);
   const auto sequence = torch::randn({30, 4, 8});
@@ -257,7 +257,7 @@ at::Tensor by_hand(const torch::nn::Sequential& model, const at::Tensor& x) {
 }
 
 // torch::optim::SGD writes through p.data(), which no version counter shows: copies checked by
-// version alone stand still.
+// version alone are unchanged.
 TEST(Training, WithKeptCopiesIsBitForBitTheHandWrittenOne) {
   torch::manual_seed(5);
   auto ours = perceptron();

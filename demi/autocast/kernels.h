@@ -41,7 +41,7 @@ bool register_hot_kernel(torch::Library& library, c10::DeviceType device, const 
                          int number);
 
 /// Ops that torch.nn.LSTM calls and that have no rule of their own. Their kernels lead to demi's
-/// layer whatever the dtype of the input and the lengths of its sequences.
+/// layer for any dtype of the input and the lengths of its sequences.
 std::vector<std::string> lstm_ops();
 
 /// Registers the kernel of one of lstm_ops(), or of the op that torch.nn.LSTM consists of on a CPU.

@@ -78,8 +78,8 @@ void expect_equal_runs(const LstmRun& seen, const LstmRun& expected) {
         << "gradient " << i;
 }
 
-// LibTorch takes the op that the layer stands for with FP32 input on any processor, with 16-bit
-// input on some.
+// LibTorch takes the op that the layer replaces with FP32 input on any processor, with 16-bit input
+// on some.
 TEST(LstmOfInput, SixteenBitInputGivesTheBitsOfTheSameNumbersInFp32) {
   const auto lstm = two_layers_both_ways();
   const at::Tensor values = torch::randn({30, 4, kLstmInputs});

@@ -14,7 +14,7 @@ namespace demi {
 using Arguments = std::vector<c10::IValue>;
 using Example = std::function<Arguments()>;
 
-// Makes the arguments anew, from the seed, at every call.
+// Makes the arguments again, from the seed, at every call.
 #define CALL(...) [] { return Arguments{__VA_ARGS__}; }
 
 inline at::Tensor r(at::IntArrayRef sizes) { return torch::randn(sizes); }

@@ -246,9 +246,8 @@ std::vector<OpRule> cuda_rules() {
   rules.push_back(rule("cudnn_convolution", OpCategory::lower_precision));
   rules.push_back(rule("cudnn_convolution_transpose", OpCategory::lower_precision));
   rules.push_back(rule("linalg_matrix_sqrth", OpCategory::fp32));
-  rules.push_back(
-      rule("_cudnn_rnn",
-           OpCategory::lower_precision));  // LibTorch's casts to fp16 whatever the region says
+  rules.push_back(rule("_cudnn_rnn",
+                       OpCategory::lower_precision));  // LibTorch's casts to fp16 in any region
   return rules;
 }
 

@@ -120,7 +120,7 @@ std::string without_module(const std::string& message) {
   return message.starts_with('[') ? message.substr(message.find("] ") + 2) : message;
 }
 
-// What stands behind '#', without blanks around it.
+// The text behind '#', without blanks around it.
 std::string comment_of(const std::string& line) {
   const auto mark = line.find('#');
   if (mark == std::string::npos) return "";

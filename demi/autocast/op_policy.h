@@ -19,7 +19,7 @@ enum class OpCategory : std::uint8_t {
   fp32,             // cast to FP32
   /// Arguments as they are; the op sums in FP32 and returns FP32, unless the call names a dtype.
   fp32_output,
-  promote,    // cast to the widest dtype among them; FP16 beside BF16 gives FP32
+  promote,    // cast to the widest dtype among them; FP16 with BF16 gives FP32
   banned,     // refused, with advice
   unchanged,  // run as given
 };

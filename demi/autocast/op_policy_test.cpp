@@ -269,7 +269,7 @@ TEST(OpPolicy, TheLastCallCountsAndIsListedOnce) {
   policy.set("mm", OpCategory::unchanged).set("add.Tensor", OpCategory::promote);
   EXPECT_EQ(policy.changes().size(), overloads + 1);
   const auto defaults = default_op_rules(torch::kCPU), rules = policy.rules(torch::kCPU);
-  EXPECT_EQ(rules.size(), defaults.size() + overloads) << "mm stood there already";
+  EXPECT_EQ(rules.size(), defaults.size() + overloads) << "mm was there already";
   const auto category = [&](std::string_view op) {
     return std::find_if(rules.begin(), rules.end(), [&](auto& r) { return r.op == op; })->category;
   };

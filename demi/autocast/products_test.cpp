@@ -22,7 +22,7 @@ bool is_ours(const torch::autograd::Node* node, std::set<const torch::autograd::
   return false;
 }
 
-/// Whether a product of demi's stands in the graph.
+/// Whether a product of demi's is in the graph.
 bool ran_through_fp32(const at::Tensor& result) {
   std::set<const torch::autograd::Node*> seen;
   return is_ours(result.grad_fn().get(), seen);

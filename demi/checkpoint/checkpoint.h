@@ -39,16 +39,16 @@ struct SaveOptions {
 ///   - FOLDER/last names the old one or the new one. It names the new one once this returns;
 ///   - the process lives: a failure is a TrainingError that names the file and the system's cause.
 ///     The checkpoint may be there in spite of it, for example if only an old one cannot be removed.
-/// How: the files are written to a temporary folder beside (step-00000400.PID.tmp), files and
-/// folder are synchronised with the disk (fsync), one rename publishes it, and FOLDER is
+/// How: the files are written to a temporary folder in the same place (step-00000400.PID.tmp),
+/// files and folder are synchronised with the disk (fsync), one rename publishes it, and FOLDER is
 /// synchronised. Then FOLDER/last is replaced in the same way, and FOLDER/best if `is_best`. Only
 /// then are old ones removed. What a killed save left behind is removed by the next one. A step
-/// that stands already is not overwritten: the new one is called step-00000400-2, and the old one
+/// that is there already is not overwritten: the new one is called step-00000400-2, and the old one
 /// is an old one.
 ///
-/// Counted and removed are checkpoints of the same run alone. A process is one run; with
-/// restore(), load(path, objects) or Trainer::resume it goes on with the run of that checkpoint.
-/// Checkpoints of other runs, and folders of another content, stay, with one warning (TORCH_WARN).
+/// Counted and removed are checkpoints of the same run alone. A process is one run; with restore(),
+/// load(path, objects) or Trainer::resume it continues the run of that checkpoint. Checkpoints of
+/// other runs, and folders of another content, stay, with one warning (TORCH_WARN).
 ///
 /// Tensors of any device; those of devices are copied one by one, so memory grows by at most one
 /// tensor. Synchronises with the tensors' devices. A thread that writes to the tensors meanwhile
@@ -59,7 +59,7 @@ struct SaveOptions {
 DEMI_API std::filesystem::path save(const std::filesystem::path& folder, int64_t step,
                                     const Checkpoint& checkpoint, const SaveOptions& options = {});
 
-/// The folder of the checkpoint that a path stands for:
+/// The folder of the checkpoint that a path means:
 ///   - the folder of a checkpoint: itself;
 ///   - a folder of checkpoints: the one that its file `last` names; without that file, the one of
 ///     the highest step;
@@ -69,9 +69,9 @@ DEMI_API std::filesystem::path save(const std::filesystem::path& folder, int64_t
 /// Throws DataError if there is none, if `last` is damaged or if it names one that is gone.
 DEMI_API std::filesystem::path find(const std::filesystem::path& path);
 
-/// Calls read(folder) with the checkpoint that a path stands for (find). Where the path is a
-/// folder, a run or a file `last`, and the run that saves there removes the checkpoint while it is
-/// being read (`read` throws DataError), calls it again with the one that took its place.
+/// Calls read(folder) with the checkpoint that a path means (find). Where the path is a folder, a
+/// run or a file `last`, and the run that saves there removes the checkpoint while it is being read
+/// (`read` throws DataError), calls it again with the one that took its place.
 DEMI_API void read_current(const std::filesystem::path& path,
                            const std::function<void(const std::filesystem::path&)>& read);
 
@@ -84,13 +84,14 @@ DEMI_API std::optional<std::filesystem::path> newest_whole(
     const std::function<void(const std::filesystem::path&, const std::string&)>& damaged);
 
 /// Renames a damaged checkpoint to step-00000400.damaged, so that it neither counts as a checkpoint
-/// nor is ever removed. Returns the new name. For whoever holds the folder. Throws TrainingError.
+/// nor is ever removed. Returns the new name. Call it only while this process holds the folder.
+/// Throws TrainingError.
 DEMI_API std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
 
-/// Reads the checkpoint that `path` stands for (find), or a single safetensors file, whose tensors
-/// are `model` and whose metadata is `text`. Verifies everything before it returns: checksums of
-/// the manifest, both files and every tensor, all names, the format's version. A file that stands
-/// beside its manifest.json is verified with it.
+/// Reads the checkpoint that `path` means (find), or a single safetensors file, whose tensors are
+/// `model` and whose metadata is `text`. Verifies everything before it returns: checksums of the
+/// manifest, both files and every tensor, all names, the format's version. A file with its
+/// manifest.json in the same folder is verified with it.
 ///
 /// Tensors are contiguous, on the CPU, and own their memory: no tensor aliases the file. The values
 /// are read into their memory at once, so memory grows by the checkpoint's size and no more. Throws

@@ -32,24 +32,24 @@ constexpr std::string_view kLetIn = "let this user read it, and enter the folder
 [[noreturn]] void no_checkpoint(const fs::path& path, std::string_view seen,
                                 std::string_view advice = kNameOne) {
   throw DataError({.where = "checkpoint.find",
-                   .what = path.string() + " stands for no checkpoint",
+                   .what = path.string() + " is no checkpoint",
                    .seen = seen,
                    .accepted = "a checkpoint's folder, a folder of checkpoints, or a run's folder",
                    .advice = advice});
 }
 
-/// `code`: why the system cannot tell; none where there is nothing of that name.
+/// `code`: why the system does not know; none where there is nothing of that name.
 [[noreturn]] void nothing_there(const fs::path& path, std::error_code code) {
   const bool is_locked = code == std::errc::permission_denied;
   throw DataError({.where = "checkpoint.find",
-                   .what = path.string() + " stands for no checkpoint",
+                   .what = path.string() + " is no checkpoint",
                    .seen = code ? code.message() : "nothing of that name",
                    .accepted = "a safetensors file, a checkpoint's folder, a folder of "
                                "checkpoints, or a run's folder",
                    .advice = is_locked ? kLetIn : "look for its name in the folder"});
 }
 
-/// Whether something stands there. Throws DataError if the system cannot tell.
+/// Whether something is there. Throws DataError if the system does not know.
 bool stands(const fs::path& path) {
   std::error_code code;
   const fs::file_status status = fs::status(path, code);
@@ -65,7 +65,8 @@ std::optional<fs::path> named_in(const fs::path& file) {
   while (!names.empty()) {
     fs::path named = file.parent_path() / names.front();
     if (stands(named)) return named;
-    // The run that saves here has replaced the file and removed what it named, or somebody has.
+    // The run that saves here has replaced the file and removed what it named, or another program
+    // has.
     const std::string gone = names.front();
     names = read_names(file);
     if (!names.empty() && names.front() == gone)
@@ -136,7 +137,7 @@ Checkpoint read_checkpoint(const fs::path& folder, Memory memory) {
           .run = std::move(manifest.run)};
 }
 
-/// A safetensors file alone; with its manifest, if that stands beside it.
+/// A safetensors file alone; with its manifest, if that is in the same folder.
 Checkpoint read_file(const fs::path& path, Memory memory) {
   const SafetensorsInput input(path, kLoadCheckpoint);
   Checkpoint result{.model = {}, .state = {}, .numbers = {}, .text = input.header().metadata};

@@ -56,7 +56,7 @@ class TemporaryFolder {
   bool published_ = false;
 };
 
-/// Longer texts stand in the manifest alone.
+/// Longer texts are in the manifest alone.
 constexpr std::size_t kLongestMetadataText = std::size_t{64} << 10;
 
 /// "format" as in the files of Python, where readers ask for it.

@@ -245,7 +245,7 @@ TEST_F(CheckpointTest, NothingAliasesTheFile) {
   EXPECT_TRUE(same(own, ten_tensors(4)));
 }
 
-// Pages of the mapped files are read again by whoever looks at a tensor that is still there.
+// Pages of the mapped files are read again when a tensor that is still there is read.
 TEST_F(CheckpointTest, MappedTensorsOutliveTheirNeighbours) {
   Checkpoint large;
   for (int i = 0; i < 8; ++i) large.model[std::to_string(i)] = at::full({3001}, i, at::kDouble);
@@ -348,7 +348,7 @@ TEST_F(CheckpointTest, RefusesAMixOfTwoCheckpoints) {
   EXPECT_THAT(message_of<DataError>([&] { load(one); }), HasSubstr("state.safetensors"));
 }
 
-// Manifests with right checksums of their own, that do not fit the files beside them.
+// Manifests with right checksums of their own, that do not fit the files with them.
 TEST_F(CheckpointTest, RefusesAManifestOfOtherFiles) {
   const fs::path saved = save(folder_, 1, ten_tensors(1));
   const Manifest whole = read_manifest(saved);

@@ -20,7 +20,7 @@
 
 namespace demi::checkpoint {
 
-/// Names of all that stands in the folder, sorted.
+/// Names of all entries of the folder, sorted.
 inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))

@@ -51,7 +51,7 @@ void add(std::vector<StoredTensor>& tensors, const fs::path& file, const Safeten
             [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });
 }
 
-/// The record of a single file, if it stands beside the manifest that names it.
+/// The record of a single file, if the manifest that names it is in the same folder.
 std::optional<FileRecord> record_beside(const fs::path& file) {
   std::error_code code;
   if (!fs::exists(file.parent_path() / kManifestFile, code)) return std::nullopt;

@@ -47,14 +47,14 @@ struct Contents {
 };
 
 /// Reads headers and the manifest alone, however large the files are. The path is that of a
-/// safetensors file from anywhere, or one that stands for a checkpoint (checkpoint::find). Throws
+/// safetensors file from anywhere, or one that means a checkpoint (checkpoint::find). Throws
 /// DataError, as find() and read_safetensors_header(), and for files that are not those of the
 /// manifest.
 DEMI_API Contents contents(const std::filesystem::path& path);
 
 /// Reads every byte and compares it with the checksums; keeps nothing. Throws DataError, which
-/// names file, tensor and place. A single file has checksums if it stands beside the manifest that
-/// names it; of any other one the header, the size and the truth values are checked.
+/// names file, tensor and place. A single file has checksums if the manifest that names it is in
+/// the same folder; of any other one the header, the size and the truth values are checked.
 DEMI_API void verify(const Contents& contents);
 
 /// Reads a stored tensor in parts, so that a file of any size takes little memory.

@@ -77,7 +77,7 @@ class SaveUnderFaults : public CheckpointFolder {
     }
   }
 
-  /// One save of `new_` where `old_` stands, with one intervention; then looks at what is left.
+  /// One save of `new_` where `old_` is, with one intervention; then looks at what is left.
   Ended save_with(const Intervention& intervention) {
     start_over();
     message_.set("");

@@ -35,16 +35,16 @@ DEMI_API std::optional<StepName> parse_checkpoint_name(std::string_view name);
 /// Whether the path is a file of tensors: `last` and `best` are none.
 bool is_single_file(const std::filesystem::path& path);
 
-/// What stands in a folder, in any order. On failure `error` is set and the result incomplete.
+/// The entries of a folder, in any order. On failure `error` is set and the result incomplete.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder,
                                               std::error_code& error);
 
-/// Names of the checkpoints that stand in a folder, by step and copy; errors as entries_of.
+/// Names of the checkpoints in a folder, by step and copy; errors as entries_of.
 std::vector<std::string> checkpoints_in(const std::filesystem::path& folder,
                                         std::error_code& error);
 
 /// The text of FOLDER/last and FOLDER/best: a name a line, and the checksum of these lines in the
-/// last line. The first name counts; `last` goes on with those saved before it, the newest first.
+/// last line. The first name counts; `last` continues with those saved before it, the newest first.
 DEMI_API std::string names_to_text(const std::vector<std::string>& names);
 
 /// The names of such a file; none if there is no such file. Throws DataError for a damaged one.
@@ -57,8 +57,8 @@ DEMI_API std::vector<std::string> kept_names(const std::string& saved,
                                              const std::vector<std::string>& standing,
                                              int64_t keep_last);
 
-/// Removes what killed saves left in the folder. Only whoever holds the folder may call it. Returns
-/// the path that could not be removed and the system's cause, if any.
+/// Removes what killed saves left in the folder. Call it only while this process holds the folder.
+/// Returns the path that could not be removed and the system's cause, if any.
 struct NotRemoved {
   std::filesystem::path path;
   int error;
@@ -77,7 +77,7 @@ struct HeldFolder {
   bool locked = false;                      // false where the file system has no locks
   std::atomic<bool> has_run = false;        // a FolderLock of this process is alive
   std::mutex saving;                        // held by the thread that saves
-  std::map<std::string, std::string> runs;  // of checkpoints that stand in it; under `saving`
+  std::map<std::string, std::string> runs;  // of the checkpoints in it; under `saving`
 };
 
 /// Holds the folder, which is made if there is none, for one save or for a run; shared if this

@@ -11,7 +11,7 @@ struct HeldFolder;
 
 /// A run's hold on a folder of checkpoints, so that no two runs write to one folder: FOLDER/lock,
 /// locked by flock(2), holds the process id and the machine's name. The system releases it if the
-/// process dies. checkpoint::save in the process that holds it goes on as usual. On a file system
+/// process dies. checkpoint::save in the process that holds it works as usual. On a file system
 /// without locks nothing is refused. A process that is forked holds nothing.
 class DEMI_API FolderLock {
  public:

@@ -74,7 +74,7 @@ class InputFile {
 };
 
 /// What a file is by its first bytes, and what becomes of one that should have been a safetensors
-/// file. `name` is empty if the bytes tell nothing.
+/// file. `name` is empty if the bytes say nothing.
 struct FileKind {
   std::string_view name;    // "a PNG picture"
   std::string_view advice;  // for the error's end

@@ -19,7 +19,7 @@ inline constexpr int64_t kFormatVersion = 1;
 struct FileRecord {
   uint64_t bytes = 0;
   uint32_t checksum = 0;                    // of the whole file
-  std::map<std::string, uint32_t> tensors;  // of each tensor's values as they stand in the file
+  std::map<std::string, uint32_t> tensors;  // of each tensor's values as they are in the file
 };
 
 /// The content of manifest.json. As text it is a JSON object with the members format ("demi

@@ -24,7 +24,7 @@ inline constexpr auto kRestore = "checkpoint.restore";
 using Numbers = std::map<std::string, StateDict>;  // as Checkpoint::numbers
 
 /// A checkpoint that was checked against objects and found to fit. Calling the functions, each at
-/// most once, puts it into them; until then the objects are not changed. They let go of each tensor
+/// most once, puts it into them; until then the objects are not changed. They release each tensor
 /// once it is copied.
 struct PreparedState {
   /// All objects that prepare() was given.
@@ -66,7 +66,7 @@ void add_further_names(NamedTensors& values, const torch::nn::Module& module);
 /// numbers where it has real numbers of any dtype. `what`: "the model".
 void check_fits(const NamedTensors& values, const NamedTensors& module, const char* what);
 
-/// Writes the values to the module's tensors, in place, and lets go of each one once it is copied.
+/// Writes the values to the module's tensors, in place, and releases each one once it is copied.
 void assign(const NamedTensors& module, NamedTensors values);
 
 /// Writes the optimizer's state to `to` under names that begin with `part`: "optimizer",

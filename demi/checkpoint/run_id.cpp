@@ -55,7 +55,7 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// The run of a checkpoint that stands in the folder; empty without a readable manifest.
+/// The run of a checkpoint in the folder; empty without a readable manifest.
 const std::string& run_of(const fs::path& folder, HeldFolder& held, const std::string& name) {
   const auto [known, is_new] = held.runs.try_emplace(name);
   if (!is_new) return known->second;
@@ -66,7 +66,8 @@ const std::string& run_of(const fs::path& folder, HeldFolder& held, const std::s
   return known->second;
 }
 
-/// The names in `last` that stand there. A damaged one is no reason not to save: it is replaced.
+/// The names in `last` whose checkpoints are there. A damaged one is no reason not to save: it is
+/// replaced.
 std::vector<std::string> named_in_last(const fs::path& folder,
                                        const std::vector<std::string>& standing) {
   std::vector<std::string> names;
@@ -98,7 +99,7 @@ OwnCheckpoints own_checkpoints(const fs::path& folder, HeldFolder& held,
   const auto of = [&](const std::string& name) { return run_of(folder, held, name); };
   OwnCheckpoints own{.run = run, .named = named_in_last(folder, standing)};
   if (!own.named.empty() && !runs.taken_over.contains(of(own.named.front()))) own.named.clear();
-  // The newest that was taken over says which run goes on here.
+  // The newest that was taken over says which run continues here.
   std::vector<std::string> newest_first = own.named;
   newest_first.insert(newest_first.end(), standing.rbegin(), standing.rend());
   for (const std::string& name : newest_first)

@@ -12,8 +12,8 @@ namespace demi::checkpoint {
 /// The run of a checkpoint whose manifest names none: an older demi's, or Python's.
 inline constexpr const char* kNoRunId = "none";
 
-/// This process goes on with that run: what it saves to that run's folder belongs to the run, and
-/// the run's checkpoints there are its own. Does nothing for an empty id.
+/// This process continues that run: what it saves to that run's folder belongs to the run, and the
+/// run's checkpoints there are its own. Does nothing for an empty id.
 void take_over_run(const std::string& run);
 
 /// The part of a folder that belongs to the run which saves there.
@@ -24,15 +24,15 @@ struct OwnCheckpoints {
   std::vector<std::string> others;    // of other runs, by step
 };
 
-/// Tells the run's checkpoints from those of others among the `standing` ones. The run is the one
-/// that this process has begun or taken over: a process that starts again without loading is
-/// another run. A folder without a readable manifest is nobody's, so that it is never removed.
-/// Without ids the names in `last` are those of the run if it took such a checkpoint over. `run`:
-/// the id if it is known, else empty.
+/// Separates the run's checkpoints from those of others among the `standing` ones. The run is the
+/// one that this process has begun or taken over: a process that starts again without loading is
+/// another run. A folder without a readable manifest belongs to no run, so that it is never
+/// removed. Without ids the names in `last` are those of the run if it took such a checkpoint over.
+/// `run`: the id if it is known, else empty.
 OwnCheckpoints own_checkpoints(const std::filesystem::path& folder, HeldFolder& held,
                                const std::vector<std::string>& standing, const std::string& run);
 
-/// One warning (TORCH_WARN) a folder and process if checkpoints of other runs stand there.
+/// One warning (TORCH_WARN) a folder and process if checkpoints of other runs are there.
 void warn_of_other_runs(const std::filesystem::path& folder, const OwnCheckpoints& own);
 
 /// What Writer does of a save before another thread writes it: this warning, which that thread has

@@ -41,7 +41,7 @@ struct TensorPlace {
   uint64_t begin, end;  // in bytes, counted from the end of the header
 };
 
-/// The header of a file, which stands before the values.
+/// The header of a file, which comes before the values.
 struct SafetensorsHeader {
   std::vector<TensorPlace> tensors;  // in the order of their values
   Metadata metadata;

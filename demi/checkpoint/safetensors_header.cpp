@@ -115,7 +115,7 @@ class HeaderHandler {
     fault_(what, kHeaderOffset, found, expected);
   }
   [[noreturn]] void twice(std::string_view key) const {
-    refuse("a name stands twice in the header", key, "each name once");
+    refuse("a name occurs twice in the header", key, "each name once");
   }
   [[noreturn]] void no_entry(std::string_view found) {
     refuse(fmt::format("the entry of {} is not one of a tensor", name()), found,
@@ -129,7 +129,7 @@ class HeaderHandler {
     refuse(fmt::format("data_offsets of {} are impossible", name()), found, "[begin, end]");
   }
 
-  /// A value whose kind does not fit where it stands; only unknown fields may hold it.
+  /// A value of a kind that does not fit its place; only unknown fields may hold it.
   bool value(std::string_view found, bool nested = false) {
     if (level_ == Level::outside) refuse("the header is not a JSON object", found, "an object");
     if (level_ == Level::metadata || (level_ == Level::header && in_metadata_))
@@ -201,7 +201,7 @@ void require_unique(const Fault& fault, std::vector<TensorPlace>& tensors) {
   std::ranges::sort(tensors, {}, &TensorPlace::name);
   const auto same = std::ranges::adjacent_find(tensors, {}, &TensorPlace::name);
   if (same != tensors.end())
-    fault("a name stands twice in the header", kHeaderOffset, same->name, "each name once");
+    fault("a name occurs twice in the header", kHeaderOffset, same->name, "each name once");
 }
 
 // In the order in which the reference implementation lays tensors out: wide ones first, so that

@@ -23,7 +23,7 @@ constexpr std::size_t kMostMetadata = 100'000;
 /// The entries of a JSON header, sorted by place and then by name; the caller sets data_start.
 /// Takes the time of a sort and less than 3 times the text's memory, because no JSON document is
 /// built. Does not compare places, dtypes and shapes with each other or with the file. Throws
-/// DataError for text that is not JSON, a name that stands twice, and an entry of another form.
+/// DataError for text that is not JSON, a name that occurs twice, and an entry of another form.
 DEMI_API SafetensorsHeader parse_header(const Fault& fault, std::string_view text);
 
 /// The format's name of a dtype ("BF16"), or nothing if the format does not have it.

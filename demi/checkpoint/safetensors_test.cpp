@@ -264,8 +264,8 @@ std::string header_of(int tensors) {
   return header + "}";
 }
 
-// 60,000 tensors took 73 s while each looked through all that stood before it. Processor time; the
-// bound is far above what is needed on any machine.
+// 60,000 tensors took 73 s while each was compared with all before it. Processor time; the bound is
+// far above what is needed on any machine.
 TEST_F(SafetensorsFile, ReadsAHeaderOfManyTensorsInLittleTime) {
   write(header_of(60'000), 0);
   const std::clock_t start = std::clock();
@@ -303,7 +303,7 @@ TEST_F(SafetensorsFile, RefusesTwoTensorsInOnePlaceOrOfOneName) {
   const std::string a = R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]})";
   EXPECT_THAT(complaint("{" + a + R"(,"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3),
               HasSubstr("overlaps"));
-  EXPECT_THAT(complaint("{" + a + "," + a + "}", 2), HasSubstr("a name stands twice"));
+  EXPECT_THAT(complaint("{" + a + "," + a + "}", 2), HasSubstr("a name occurs twice"));
   EXPECT_THAT(complaint(R"({"a":{"dtype":"U8","dtype":"I8","shape":[2],"data_offsets":[0,2]}})", 2),
               HasSubstr("twice"));
 }

@@ -14,8 +14,8 @@ namespace demi::checkpoint {
 
 /// The state of a loop's objects, to be taken after GradScaler::update() or before the next
 /// iteration. Gradients are not part of it. The tensors are those of the objects themselves,
-/// detached, so that nothing is copied: training that goes on changes them (Writer takes a copy).
-/// Waits for the device of the scaler and of the optimizers' counts.
+/// detached, so that nothing is copied: further training changes them (Writer takes a copy). Waits
+/// for the device of the scaler and of the optimizers' counts.
 ///
 /// | in                 | names                                                                  |
 /// |--------------------|------------------------------------------------------------------------|
@@ -35,14 +35,14 @@ namespace demi::checkpoint {
 DEMI_API Checkpoint capture(const loop::Job& job);
 
 /// Puts a checkpoint into these objects: all of it, or nothing if any part does not fit. From then
-/// on this process goes on with the checkpoint's run (save). Parameters and buffers are written in
+/// on this process continues the checkpoint's run (save). Parameters and buffers are written in
 /// place, on their own device and in their own dtype, and the weight cache notices it. Gradients
 /// are dropped.
 ///
 ///   - FP32 weights may be loaded into 16-bit modules, and the other way round. Masters that the
 ///     checkpoint does not hold are made from the weights.
-///   - A scaler or an average that the checkpoint does not hold starts anew; a schedule stays as it
-///     is. What the checkpoint holds of objects that are not there is left alone.
+///   - A scaler or an average that the checkpoint does not hold starts again; a schedule stays as
+///     it is. What the checkpoint holds of objects that are not there is left alone.
 ///   - The state of a random generator whose device this machine does not have is left alone, with
 ///     one warning (TORCH_WARN) that names the devices.
 ///

@@ -1,4 +1,4 @@
-// Loops of one's own: what is captured after a step and restored into new objects goes on as the
+// Loops of one's own: what is captured after a step and restored into new objects continues as the
 // unbroken loop, bit for bit.
 #include "demi/checkpoint/training_state.h"
 
@@ -111,7 +111,7 @@ struct Loop {
   }
 };
 
-/// After each of the steps: captured, put into a new loop, gone on with.
+/// After each of the steps: captured, put into a new loop, continued.
 void expect_loop_to_go_on(const std::function<std::unique_ptr<Loop>(uint64_t seed)>& make,
                           bool expects_skips = false) {
   constexpr int64_t kSteps = 6;
@@ -365,7 +365,7 @@ TEST(TrainingState, AcrossPrecisions) {
   scaled.step(1);
   const Checkpoint with_scaler = everything(scaled);
   ASSERT_TRUE(with_scaler.numbers.contains("scaler"));
-  // A run without scaling goes on from one with it.
+  // A run without scaling continues one with it.
   Full plain(2);
   plain.scaler.reset();
   restore(with_scaler, plain.objects());

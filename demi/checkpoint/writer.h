@@ -11,9 +11,9 @@
 
 namespace demi::checkpoint {
 
-/// Saves checkpoints to one folder while training goes on: save() takes a snapshot and returns, and
-/// a thread writes it, with the promises of checkpoint::save. Holds the folder's FolderLock. Memory
-/// grows by one snapshot until it is written. Not thread-safe.
+/// Saves checkpoints to one folder while training continues: save() takes a snapshot and returns,
+/// and a thread writes it, with the promises of checkpoint::save. Holds the folder's FolderLock.
+/// Memory grows by one snapshot until it is written. Not thread-safe.
 class DEMI_API Writer {
  public:
   /// Throws UsageError if another run holds the folder, TrainingError if it cannot be made.

@@ -10,10 +10,10 @@
 
 namespace demi {
 
-/// Writes a file whole or not at all. The bytes go to a temporary file beside it (NAME.PID.tmp);
-/// commit() writes them to the disk (fsync), renames that file and synchronises its folder. Without
-/// commit(), for example after an exception, the old file stays as it was. A process that is killed
-/// leaves the temporary file behind.
+/// Writes a file whole or not at all. The bytes go to a temporary file in the same folder
+/// (NAME.PID.tmp); commit() writes them to the disk (fsync), renames that file and synchronises its
+/// folder. Without commit(), for example after an exception, the old file stays as it was. A
+/// process that is killed leaves the temporary file behind.
 class DEMI_API AtomicFile {
  public:
   /// `elsewhere`: as in Descriptor. Throws TrainingError if the file cannot be made (no permission,

@@ -10,7 +10,7 @@ namespace demi {
 
 /// CRC-32C: Castagnoli's polynomial 0x1EDC6F41, as in RFC 3720 (iSCSI), appendix B.4. It differs
 /// for any two texts of one length that differ in one bit, in an odd number of bits or within 32
-/// bits in a row. `before` is the checksum of what stands before the bytes: checksums of pieces in
+/// bits in a row. `before` is the checksum of what comes before the bytes: checksums of pieces in
 /// turn give that of the whole.
 DEMI_API std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before = 0);
 inline std::uint32_t crc32c(std::string_view text) { return crc32c(text.data(), text.size()); }

@@ -47,7 +47,7 @@ TEST(Crc32c, OfPiecesIsThatOfTheWholeWhereverItIsCut) {
     EXPECT_EQ(crc32c_of_both(crc32c(text.data(), cut), crc32c(rest, left), left), crc32c(text))
         << cut;
   }
-  // A piece of a length that only its high bits tell from a short one.
+  // A piece of a length that differs from a short one in its high bits alone.
   const std::string zeros((std::size_t{1} << 21) + 5, '\0');
   EXPECT_EQ(crc32c_of_both(crc32c(text), crc32c(zeros), zeros.size()), crc32c(text + zeros));
 }

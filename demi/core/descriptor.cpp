@@ -80,7 +80,7 @@ void Descriptor::append(std::string_view text) const {
   try {
     write_all(text);
   } catch (...) {
-    // On a full disk a part may have gone out; a pipe cannot take it back, and nobody resumes from
+    // On a full disk a part may have gone out; a pipe cannot take it back, and no run resumes from
     // one.
     if (before >= 0) std::ignore = ::ftruncate(fd_, before);
     throw;

@@ -17,7 +17,8 @@ std::int64_t element_bytes(const Bucket& bucket) {
 }
 
 // Makes the end of the last bucket one of its own, of at most `bytes` or one parameter. A bucket of
-// up to twice as much stays whole: what that would gain is little beside one more collective.
+// up to twice as much stays whole: what that would gain is little compared with one more
+// collective.
 void part_the_last(std::vector<Bucket>& buckets, std::int64_t bytes) {
   if (buckets.empty()) return;
   Bucket& last = buckets.back();

@@ -186,7 +186,7 @@ class C10dCollectives : public Collectives {
   c10::intrusive_ptr<c10d::Backend> backend_;
 };
 
-// The class stands here and not in the plugin, which only makes the backend: NCCL's collectives and
+// The class is here and not in the plugin, which only makes the backend: NCCL's collectives and
 // Gloo's then begin under the same lock. In a header it would be one for each library, since what
 // is inline is hidden.
 class NcclCollectives final : public C10dCollectives {
@@ -214,7 +214,7 @@ struct FreeAddresses {
   void operator()(addrinfo* all) const { ::freeaddrinfo(all); }
 };
 
-// c10d tries a name that nobody knows until its time is over.
+// c10d tries an unknown name until its time is over.
 std::unique_ptr<addrinfo, FreeAddresses> addresses_of(const StoreAddress& address) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -325,7 +325,7 @@ std::shared_ptr<Store> reach_store(const StoreAddress& address, bool serve,
 
 namespace {
 
-// On the loopback interface alone: the store asks nobody who he is.
+// On the loopback interface alone: the store does not authenticate anybody.
 int listening_socket() {
   const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

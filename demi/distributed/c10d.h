@@ -19,7 +19,7 @@ namespace demi::distributed {
 /// TCPStore. `serve`: this process opens the port. Waits until the store answers.
 DEMI_API std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
                                           std::chrono::milliseconds timeout);
-/// The same, in at most `timeout` whatever the network does. Throws DeviceError earlier where
+/// The same, in at most `timeout` even if the network fails. Throws DeviceError earlier where
 /// something has accepted connections for `until_taken` and is no store.
 DEMI_API std::shared_ptr<Store> reach_store(
     const StoreAddress& address, bool serve, std::chrono::milliseconds timeout,

@@ -22,7 +22,7 @@ class Module;
 namespace demi {
 
 struct DataParallelOptions {
-  /// One replica on each. The first is the module's own device; a device may stand here more than
+  /// One replica on each. The first is the module's own device; a device may be named more than
   /// once. Empty: all CUDA devices.
   std::vector<c10::Device> devices = {};
   /// Where the output goes. Default: the first of `devices`.

@@ -14,7 +14,7 @@ namespace demi::distributed {
 /// How a wait has ended.
 enum class Waited { kOver, kRankLost, kTooLong };
 
-/// Asks until one of the three is true, `is_over` first: what is over is over, whoever died.
+/// Asks until one of the three is true, `is_over` first: what is over is over, even if a rank died.
 inline Waited poll(const std::function<bool()>& is_over, const std::function<bool()>& is_rank_lost,
                    std::chrono::steady_clock::time_point deadline) {
   while (true) {
@@ -25,8 +25,8 @@ inline Waited poll(const std::function<bool()>& is_over, const std::function<boo
   }
 }
 
-/// What `work` returns or throws, from a thread of its own. That continues alone if nobody waits
-/// for it, so `work` owns what it uses.
+/// What `work` returns or throws, from a thread of its own. The thread continues alone if nobody
+/// waits for it, so `work` owns what it uses.
 template <class T>
 std::shared_future<T> on_a_thread(std::function<T()> work) {
   auto task = std::make_shared<std::packaged_task<T()>>(std::move(work));

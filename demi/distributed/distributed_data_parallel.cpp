@@ -214,7 +214,7 @@ struct DistributedDataParallel::Impl {
       autograd::impl::set_post_acc_grad_hooks(parameters[index], std::move(hook));
     }
   }
-  // A hook that somebody wrapped stays, and does nothing from then on.
+  // A hook that other code wrapped stays, and does nothing from then on.
   ~Impl() {
     for (std::size_t index = 0; index < hooks.size(); ++index) {
       auto& slot = autograd::impl::post_acc_grad_hooks(parameters[index]);

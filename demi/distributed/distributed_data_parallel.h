@@ -22,7 +22,7 @@ namespace demi::distributed {
 class ProcessGroup;
 
 struct DistributedOptions {
-  /// Gradients are sent in buckets of about this size, while backward goes on.
+  /// Gradients are sent in buckets of about this size during backward.
   std::int64_t bucket_bytes = 4 << 20;
   /// The size of the first bucket, which is sent early, and about that of the last one, which is
   /// sent when backward has ended.
@@ -57,7 +57,7 @@ struct Reduced {
   int buckets = 0;
   std::int64_t bytes = 0;  // of the buckets of one rank
   int ranks = 0;           // that had a batch: the average is over these
-  /// The buckets were planned anew and nothing overlapped backward: the first time, and where a
+  /// The buckets were planned again and nothing overlapped backward: the first time, and where a
   /// gradient's dtype has changed.
   bool planned = false;
   /// In their order. What is sent before backward_ended overlaps backward.
@@ -95,7 +95,8 @@ class DEMI_API DistributedDataParallel {
   /// outlive this; the parameters' dtype and device stay what they are.
   DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
                           const DistributedOptions& options = {});
-  /// `more`: what is trained beside the model's parameters, such as learned weights of losses.
+  /// `more`: what is trained in addition to the model's parameters, such as learned weights of
+  /// losses.
   DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
                           const DistributedOptions& options, std::vector<at::Tensor> more);
   ~DistributedDataParallel();

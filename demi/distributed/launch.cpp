@@ -22,7 +22,7 @@ struct Launcher {
   const char* rank;
   const char* world_size;
   const char* local_rank;
-  bool needs_both;  // the variables stand in environments that it did not start, too
+  bool needs_both;  // the variables are set in environments that it did not start, too
 };
 
 constexpr std::array kLaunchers{

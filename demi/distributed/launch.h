@@ -33,7 +33,7 @@ struct Ranks {
 /// launchers contradict each other (one that started a single task is passed over).
 DEMI_API Ranks read_ranks(const Variables& variables);
 
-/// LOCAL_RANK, for ranks that are told by other means. Throws DeviceError if it is no whole number
+/// LOCAL_RANK, for ranks that are set by other means. Throws DeviceError if it is no whole number
 /// from 0.
 DEMI_API std::optional<int> read_local_rank(const Variables& variables);
 

@@ -42,7 +42,8 @@ std::vector<std::string> keys(int world_size, std::string (*key)(int)) {
 std::string process_key(int rank) { return fmt::format("process/{}", rank); }
 
 // When the process began, in the kernel's ticks; "" if there is none, or one that has ended and
-// that nobody has waited for (proc(5): the name may hold anything, so the last parenthesis counts).
+// that no process has waited for (proc(5): the name may hold anything, so the last parenthesis
+// counts).
 std::string start_of(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -189,7 +190,7 @@ struct Membership::State {
     find(what);
   }
   // Ranks that are gone though nothing has failed. Until all have met, so are those that have left:
-  // before the collective by which they meet, since whoever comes out of it may be the first.
+  // before the collective by which they meet, since a rank that returns from it may be the first.
   std::optional<std::string> without_a_failure() const {
     const bool met = has_met;
     std::vector<Observed> gone = seen;
@@ -312,11 +313,12 @@ void Membership::watch(const std::shared_ptr<State>& state) {
     lock.lock();
     state->look_began.reset();
     // After a failure the ranks hear of what is found without delay.
-    const bool is_told = state->suspicion.has_value();
-    state->changed.wait_for(lock, is_told ? state->times.interval / 5 : state->times.interval, [&] {
-      return state->leaves || state->reported.has_value() || state->finding.has_value() ||
-             state->suspicion.has_value() != is_told;
-    });
+    const bool suspects = state->suspicion.has_value();
+    state->changed.wait_for(
+        lock, suspects ? state->times.interval / 5 : state->times.interval, [&] {
+          return state->leaves || state->reported.has_value() || state->finding.has_value() ||
+                 state->suspicion.has_value() != suspects;
+        });
   }
   // The rank that has the store stays until the others have read what it found.
   const bool found = state->finding.has_value();
@@ -328,7 +330,7 @@ void Membership::watch(const std::shared_ptr<State>& state) {
     if (state->store->host_rank() == state->rank)
       state->store->wait(keys(state->world_size, left_key), 3 * state->times.interval);
   } catch (const std::exception&) {
-    // The store is gone: nobody is there to be told.
+    // The store is gone: nobody can be notified.
   }
   lock.lock();
   state->ended = true;

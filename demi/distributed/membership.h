@@ -34,7 +34,7 @@ struct DEMI_API Sign {
   static Sign parse(const std::string& text);
 };
 
-/// Where in the session's part of the store a rank's sign stands.
+/// The key of a rank's sign in the session's part of the store.
 std::string sign_key(int rank);
 /// "rank 2", "ranks 1, 3", "ranks 0 to 6"
 std::string ranks_text(const std::vector<int>& ranks);

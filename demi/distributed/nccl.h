@@ -9,7 +9,7 @@
 
 namespace demi::distributed {
 
-/// LibTorch's NCCL backend, which is opened at run time: libdemi_nccl.so beside libdemi.
+/// LibTorch's NCCL backend, which is opened at run time: libdemi_nccl.so in libdemi's folder.
 struct Nccl {
   MakeNccl* make = nullptr;
   std::string why;  // there is none; empty if there is

@@ -377,8 +377,8 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Store> store, int rank, int world_siz
   meet(store, options);
 }
 
-// The comparison is the collective by which the ranks meet: whoever comes out of it knows that all
-// are connected, and that they compare their calls, or do not.
+// The comparison is the collective by which the ranks meet: a rank that returns from it knows that
+// all are connected, and that they compare their calls, or do not.
 void ProcessGroup::meet(const std::shared_ptr<Store>& store, const ProcessGroupOptions& options) {
   impl_->start(store, "demi/" + options.name + "/", options);
   require_same("the options of the group",
@@ -397,7 +397,7 @@ int ProcessGroup::local_rank() const {
   if (ranks.local_rank) return *ranks.local_rank;
   if (ranks.world_size == 1) return 0;
   throw DeviceError({.where = "distributed.local_rank",
-                     .what = "nobody said which process of its machine this is",
+                     .what = "the number of this process on its machine is not known",
                      .seen = ranks.named,
                      .accepted = "LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK or SLURM_LOCALID",
                      .advice = "set LOCAL_RANK for each process"});

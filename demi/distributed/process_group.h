@@ -58,10 +58,10 @@ struct ProcessGroupOptions {
 class DEMI_API ProcessGroup {
  public:
   /// Waits for all ranks. Throws DeviceError for variables that are missing, out of range or in
-  /// contradiction, an address that nobody answers, a port that is taken, ranks that did not come,
+  /// contradiction, an address that does not answer, a port that is taken, ranks that did not come,
   /// and a LibTorch without collectives; UsageError for options that cannot be.
   explicit ProcessGroup(const ProcessGroupOptions& options = {});
-  /// Tells the other ranks. Waits at most for a few seconds.
+  /// Notifies the other ranks. Waits at most for a few seconds.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;

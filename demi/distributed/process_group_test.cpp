@@ -144,7 +144,7 @@ TEST(ProcessGroup, DifferencesAreNamedOnEveryRank) {
   EXPECT_THAT(shorter, Each(HasSubstr("nothing on rank 1")));
 }
 
-// Named on every rank before anything is sent, and the group goes on.
+// Named on every rank before anything is sent, and the group stays usable.
 TEST(ProcessGroup, CallsThatDifferAreNamedOnEveryRank) {
   using Call = std::function<void(ProcessGroup&)>;
   struct Case {

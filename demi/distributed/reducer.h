@@ -22,7 +22,7 @@ namespace demi::distributed {
 /// The plan of buckets needs the dtype of each gradient, which only backward knows. So the first
 /// round sends nothing before its end: the ranks agree on dtypes and order, and plan. Later rounds
 /// follow the plan. The last bucket is sent at the end and carries flags: if any rank has a
-/// gradient that the plan does not fit, all ranks plan anew and send that round's gradients again.
+/// gradient that the plan does not fit, all ranks plan again and send that round's gradients again.
 /// .grad is written only after that is known.
 class DEMI_API Reducer {
  public:

@@ -20,9 +20,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr const char* kStart = "distributed.start";
-constexpr const char* kSession = "session";   // "ID WORLD_SIZE" of the last rank 0 that came
-constexpr milliseconds kUntilToldWhy{3'000};  // rank 0 knows who is missing
-constexpr milliseconds kPause{20};            // between two looks at the store
+constexpr const char* kSession = "session";  // "ID WORLD_SIZE" of the last rank 0 that came
+constexpr milliseconds kUntilReason{3'000};  // rank 0 knows who is missing
+constexpr milliseconds kPause{20};           // between two looks at the store
 
 std::string number_key(int rank) { return fmt::format("number/{}", rank); }
 std::string answer_key(const std::string& number) { return "answer/" + number; }
@@ -36,7 +36,7 @@ std::string random_number() {
   return fmt::format("{:08x}{:08x}", bits(), bits());
 }
 
-// c10d's exceptions of a store that is gone name nobody.
+// c10d's exceptions of a store that is gone name no rank.
 template <class Ask>
 auto while_it_answers(const Store& store, const Ask& ask) {
   try {
@@ -161,7 +161,7 @@ void Rendezvous::wait_for_all(const std::string& session, Membership& membership
   if (rank_ == 0) return let_all_in(session, membership);
   while (!store_->get(begin_key(session))) {
     check_lost(membership);
-    if (Clock::now() > deadline_ + kUntilToldWhy)
+    if (Clock::now() > deadline_ + kUntilReason)
       throw DeviceError(
           {.where = kStart,
            .what = "the ranks have not met",

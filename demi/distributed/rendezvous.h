@@ -19,7 +19,7 @@ class Membership;
 /// torchrun's agents keep one store for all restarts, and each agent counts the restarts for
 /// itself. Each rank writes a number of its own, drawn at random, and rank 0 answers it with the id
 /// of this session. Nobody asks for the answer to a number of an earlier start. All other keys
-/// stand under the id.
+/// begin with the id.
 class DEMI_API Rendezvous {
  public:
   /// `lost`: asked now and then; why waiting has no sense any more. `timeout`: of both calls

@@ -26,7 +26,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// A process of a job: its rank, and the world size that it was told.
+// A process of a job: its rank, and the world size that was set for it.
 struct Process {
   int rank, world_size;
 };
@@ -89,7 +89,7 @@ TEST(Rendezvous, NamesRanksThatDisagreeOnTheirNumber) {
       Each(AllOf(HasSubstr("the ranks disagree on their number"), HasSubstr("2 on rank 1"))));
 }
 
-TEST(Rendezvous, ThirdProcessOfAJobIsTold) {
+TEST(Rendezvous, ThirdProcessOfAJobIsNamed) {
   for (const Process third : {Process{1, 2}, Process{0, 2}, Process{2, 3}}) {
     const auto store = thread_store();
     const auto options = demi::testing::short_timeouts();

@@ -183,7 +183,7 @@ TEST_P(ShardedOver, EachRankKeepsItsShareAlone) {
 class ShardedMemory : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(ShardedOptimizerState, ShardedMemory, ::testing::Values(2, 3, 4));
 
-// c10d's threads let go of a piece a moment after its collective has ended.
+// c10d's threads release a piece a moment after its collective has ended.
 std::int64_t settled_bytes() {
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (int i = 0; i < 20; ++i) {
@@ -234,7 +234,7 @@ TEST_P(ShardedMemory, OfFp32ParametersIs8ByNAnd8) {
   EXPECT_NEAR(bytes_a_parameter(GetParam(), at::kFloat), expected, 0.02 * expected);
 }
 
-// The owner's step writes its copies, and what is received makes those of the others anew.
+// The owner's step writes its copies, and what is received replaces those of the others.
 TEST(ShardedOptimizerState, CopiesOfReceivedParametersFollow) {
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     ShardedCase it(at::kFloat);

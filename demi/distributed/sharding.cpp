@@ -25,7 +25,7 @@ class Round {
       memory_ = at::empty({most * ranks}, at::device(device).dtype(at::kByte));
   }
 
-  // c10d's NCCL makes its stream wait for the current one, on which update and packing stand.
+  // c10d's NCCL makes its stream wait for the current one, on which update and packing are.
   void start(const std::vector<ByteStream>& streams, std::int64_t begin, std::int64_t most,
              ProcessGroup& group) {
     begin_ = begin;

@@ -13,7 +13,7 @@
 namespace demi::distributed {
 
 /// What the process that started the ranks writes when one of them has ended with an error: which,
-/// and how. It stands in the store itself, outside of any session.
+/// and how. It is in the store itself, outside of any session.
 inline constexpr const char* kEndedRank = "demi/ended-rank";
 
 /// Keys and values that all ranks see: c10d's store behind an interface without its headers. Every

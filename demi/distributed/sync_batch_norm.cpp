@@ -209,7 +209,7 @@ std::vector<std::pair<std::string, at::Tensor>> running_means(const torch::nn::M
     else if (const auto* norm3d = dynamic_cast<const torch::nn::BatchNorm3dImpl*>(module))
       all.emplace_back(name, norm3d->running_mean);
   };
-  add("the model", &model);  // which may stand on the stack
+  add("the model", &model);  // which may be on the stack
   for (const auto& part : model.named_modules("", /*include_self=*/false))
     add(part.key(), part.value().get());
   return all;

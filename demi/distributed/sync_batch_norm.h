@@ -19,10 +19,10 @@ class ProcessGroup;
 /// has the input's dtype. Each of them is one collective in forward and one in backward: all ranks
 /// run the same layers in the same order. In evaluation nothing is sent.
 ///
-/// By type, wherever they stand in the model, as Python's convert_sync_batchnorm: in a Sequential
-/// or as a member. Returns how many. A copy (clone()) is not synchronised. Throws UsageError for
-/// one without running statistics, and then none is synchronised. Each rank's batch has more than
-/// one element a channel, as LibTorch's own layers ask for, or none. The group outlives the model's
+/// By type, wherever they are in the model, as Python's convert_sync_batchnorm: in a Sequential or
+/// as a member. Returns how many. A copy (clone()) is not synchronised. Throws UsageError for one
+/// without running statistics, and then none is synchronised. Each rank's batch has more than one
+/// element a channel, as LibTorch's own layers ask for, or none. The group outlives the model's
 /// last backward. Does nothing for one rank.
 ///
 /// From the first call on, aten::batch_norm of the process on CPU and CUDA looks for the layer in a

@@ -127,7 +127,7 @@ TEST(SyncBatchNorm, ALocalPassSendsNothing) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-// Most C++ modules have members, which nobody can exchange.
+// Most C++ modules have members, which cannot be replaced from outside.
 struct WithMembers : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return second(first(x).relu()); }
   torch::nn::BatchNorm2d first = register_module("first", torch::nn::BatchNorm2d(2));

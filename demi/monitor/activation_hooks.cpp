@@ -16,7 +16,7 @@ struct ActivationHooks::Watch {
   std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();  // backward may use threads
   at::CallbackHandle handle = 0;
   int depth = 0;        // of ops that call ops
-  int open_layer = -1;  // whose weights the outermost open op reads, beside a tensor of its own
+  int open_layer = -1;  // whose weights the outermost open op reads, with another tensor
   int last_layer = -1;
   bool in_backward = false;           // forward is over
   std::shared_ptr<bool> last_counts;  // false: a later op of the layer has taken its place

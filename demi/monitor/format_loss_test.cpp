@@ -76,7 +76,7 @@ TEST(FormatLoss, OfScaledNumbers) {
   EXPECT_EQ(scaled.overflowed, 0);  // 61440
   EXPECT_EQ(format_loss(counts, 2048, 60, torch::kHalf).overflowed, 1);
   EXPECT_EQ(format_loss(counts, 8192, 60, torch::kHalf).overflowed, 2);
-  // In the bin of 65520 the histogram does not tell, the greatest number does.
+  // In the bin of 65520 the histogram does not report, the greatest number does.
   const ExponentHistogram in_bin = exponent_histogram(at::tensor({65510.0F, 65530.0F}));
   EXPECT_EQ(format_loss(in_bin, 1, 65530, torch::kHalf).overflowed, 1);
   EXPECT_EQ(format_loss(in_bin, 1, 65510, torch::kHalf).overflowed, 0);

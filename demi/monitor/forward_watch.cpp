@@ -68,7 +68,7 @@ void ForwardWatch::on_end(const at::RecordFunction& op, at::ObserverContext* con
   current->read(op, open);
 }
 
-// A view holds what was read already, and what an op allocates without filling it is nobody's.
+// A view holds what was read already, and what an op allocates without filling it is not reported.
 void ForwardWatch::read(const at::RecordFunction& op, const Open& open) {
   const std::string name = op.name();
   if (name.find("empty") != name.npos || name.find("resize") != name.npos) return;

@@ -20,7 +20,7 @@ struct Layer {
 };
 
 /// The layers of a model, found by their parameters: LibTorch's C++ modules have no hooks, but an
-/// op's arguments tell whose weights it reads, itself or in a view. Holds addresses: the weights
+/// op's arguments show whose weights it reads, itself or in a view. Holds addresses: the weights
 /// must not move.
 class DEMI_API Layers {
  public:

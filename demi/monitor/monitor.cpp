@@ -71,7 +71,7 @@ std::vector<std::optional<double>> read_ratios(const std::vector<at::Tensor>& sq
 
 struct Monitor::Impl {
   std::int64_t every;
-  Tell tell;
+  Report report;
   std::unique_ptr<ActivationHooks> hooks;
   std::deque<PendingHealth> pending;
 
@@ -118,8 +118,8 @@ FlushedShares flushed_shares(const ExponentHistogram& scaled, double loss_scale)
           .overflowed_scaled = share(scaled.from(kOverflow) + broken)};
 }
 
-Monitor::Monitor(int64_t every, Tell tell)
-    : impl_(std::make_unique<Impl>(Impl{.every = every, .tell = std::move(tell)})) {
+Monitor::Monitor(int64_t every, Report report)
+    : impl_(std::make_unique<Impl>(Impl{.every = every, .report = std::move(report)})) {
   if (every < 1)
     throw UsageError({.where = "monitor.Monitor",
                       .what = "steps between two looks are below 1",
@@ -200,7 +200,7 @@ void Monitor::on_step(const loop::StepMetrics& step, int64_t) {
   for (std::size_t i = 0; i < layers.size(); ++i)
     health.layers.push_back(
         {layers[i].name, weights[i], activations[i], i < ratios.size() ? ratios[i] : std::nullopt});
-  impl_->tell(health);
+  impl_->report(health);
 }
 
 }  // namespace demi::monitor

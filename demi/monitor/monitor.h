@@ -57,13 +57,13 @@ DEMI_API FlushedShares flushed_shares(const ExponentHistogram& scaled, double lo
 ///
 /// Other steps cost nothing. In such a step each gradient of a weight and of a layer's output is
 /// read once more, and a sample of the weights is copied. Results stay on the device until the
-/// step is read, and `tell` is called then, before the next observer's on_step.
+/// step is read, and `report` is called then, before the next observer's on_step.
 class DEMI_API Monitor : public loop::StepObserver {
  public:
-  using Tell = std::function<void(const StepHealth&)>;
+  using Report = std::function<void(const StepHealth&)>;
 
   /// Throws UsageError for `every` below 1.
-  Monitor(int64_t every, Tell tell);
+  Monitor(int64_t every, Report report);
   ~Monitor() override;
 
   void before_forward(const loop::StepView& view) override;

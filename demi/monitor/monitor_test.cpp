@@ -44,29 +44,30 @@ const at::Tensor& features() {
 
 Rows batches() { return {features(), at::arange(28) % 3, 4}; }
 
-// Trains and returns what the monitor told.
+// Trains and returns what the monitor reported.
 template <class Holder>
 std::vector<StepHealth> watch(Holder model, const data::Loader& loader, int64_t every,
                               train::TrainerOptions options = {}) {
   options.optimizers = {std::make_shared<optim::SGD>(model->parameters(), optim::SGDOptions(0.25))};
   train::Trainer trainer(train::network(model), options);
-  std::vector<StepHealth> told;
-  trainer.add(std::make_shared<Monitor>(every, [&](const StepHealth& s) { told.push_back(s); }));
+  std::vector<StepHealth> reported;
+  trainer.add(
+      std::make_shared<Monitor>(every, [&](const StepHealth& s) { reported.push_back(s); }));
   trainer.fit(loader);
-  return told;
+  return reported;
 }
 
 TEST(Monitor, LooksAtTheFirstStepAndEachNthAfterIt) {
-  const auto told = watch(TwoLayers(), batches(), 3, {.read_every = 5});
-  ASSERT_EQ(told.size(), 3u);
-  for (std::size_t i = 0; i < told.size(); ++i) {
-    EXPECT_EQ(told[i].step, 1 + 3 * static_cast<int64_t>(i));
-    ASSERT_EQ(told[i].layers.size(), 2u);
-    EXPECT_EQ(told[i].layers[0].name, "first");
-    EXPECT_EQ(told[i].layers[1].name, "second");
-    EXPECT_FALSE(told[i].loss_scale);
-    EXPECT_FALSE(told[i].skipped);
-    EXPECT_TRUE(told[i].grad_norm);
+  const auto reported = watch(TwoLayers(), batches(), 3, {.read_every = 5});
+  ASSERT_EQ(reported.size(), 3u);
+  for (std::size_t i = 0; i < reported.size(); ++i) {
+    EXPECT_EQ(reported[i].step, 1 + 3 * static_cast<int64_t>(i));
+    ASSERT_EQ(reported[i].layers.size(), 2u);
+    EXPECT_EQ(reported[i].layers[0].name, "first");
+    EXPECT_EQ(reported[i].layers[1].name, "second");
+    EXPECT_FALSE(reported[i].loss_scale);
+    EXPECT_FALSE(reported[i].skipped);
+    EXPECT_TRUE(reported[i].grad_norm);
   }
 }
 
@@ -74,10 +75,10 @@ TEST(Monitor, LooksAtTheFirstStepAndEachNthAfterIt) {
 TEST(Monitor, CountsTheGradientsThatBackwardMakes) {
   TwoLayers model, by_hand;
   const at::Tensor x = features().slice(0, 0, 4), y = at::arange(4) % 3;
-  const auto told =
+  const auto reported =
       watch(model, Rows(x, y, 4), 1, {.loss_scale = {train::LossScale::Kind::fixed, 1024}});
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].loss_scale, 1024);
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].loss_scale, 1024);
 
   const at::Tensor loss = torch::nn::functional::cross_entropy(by_hand->forward(x), y);
   for (at::Tensor& output : by_hand->outputs) output.retain_grad();
@@ -89,18 +90,19 @@ TEST(Monitor, CountsTheGradientsThatBackwardMakes) {
   };
   const torch::nn::Linear layers[] = {by_hand->first, by_hand->second};
   for (std::size_t i = 0; i < 2; ++i) {
-    expect(told[0].layers[i].weight_gradients, {layers[i]->weight.grad(), layers[i]->bias.grad()});
-    expect(told[0].layers[i].activation_gradients, {by_hand->outputs[i].grad()});
+    expect(reported[0].layers[i].weight_gradients,
+           {layers[i]->weight.grad(), layers[i]->bias.grad()});
+    expect(reported[0].layers[i].activation_gradients, {by_hand->outputs[i].grad()});
     // SGD's update is lr × gradient.
     double change = 0, weights = 0;
     for (const at::Tensor& p : layers[i]->parameters()) {
       change += p.grad().div(1024).mul(0.25).square().sum().item<double>();
       weights += p.detach().square().sum().item<double>();
     }
-    EXPECT_NEAR(told[0].layers[i].update_ratio.value(), std::sqrt(change / weights), 1e-6);
+    EXPECT_NEAR(reported[0].layers[i].update_ratio.value(), std::sqrt(change / weights), 1e-6);
   }
-  expect(told[0].weight_gradients(), {layers[0]->weight.grad(), layers[0]->bias.grad(),
-                                      layers[1]->weight.grad(), layers[1]->bias.grad()});
+  expect(reported[0].weight_gradients(), {layers[0]->weight.grad(), layers[0]->bias.grad(),
+                                          layers[1]->weight.grad(), layers[1]->bias.grad()});
 }
 
 TEST(Monitor, ChangesNoBitOfTheTraining) {
@@ -114,29 +116,29 @@ TEST(Monitor, ChangesNoBitOfTheTraining) {
 }
 
 TEST(Monitor, AddsUpTheBatchesOfAStep) {
-  const auto told = watch(TwoLayers(), batches(), 2, {.accumulate = 3});  // 3, 3, 1 batches
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_EQ(told[0].layers[0].activation_gradients.elements(), 3 * 4 * 5);
-  EXPECT_EQ(told[0].layers[0].weight_gradients.elements(), 6 * 5 + 5);
-  EXPECT_EQ(told[1].layers[0].activation_gradients.elements(), 1 * 4 * 5);
+  const auto reported = watch(TwoLayers(), batches(), 2, {.accumulate = 3});  // 3, 3, 1 batches
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_EQ(reported[0].layers[0].activation_gradients.elements(), 3 * 4 * 5);
+  EXPECT_EQ(reported[0].layers[0].weight_gradients.elements(), 6 * 5 + 5);
+  EXPECT_EQ(reported[1].layers[0].activation_gradients.elements(), 1 * 4 * 5);
 }
 
 TEST(Monitor, SaysThatAStepWasSkipped) {
   at::Tensor x = features().clone();
   x[0][0] = std::numeric_limits<float>::infinity();
-  const auto told = watch(TwoLayers(), Rows(x, at::arange(28) % 3, 14), 1);
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_TRUE(told[0].skipped);
-  EXPECT_EQ(told[0].layers[0].update_ratio, 0);
-  EXPECT_GT(told[0].layers[0].weight_gradients.nans, 0);
-  EXPECT_FALSE(told[1].skipped);
+  const auto reported = watch(TwoLayers(), Rows(x, at::arange(28) % 3, 14), 1);
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_TRUE(reported[0].skipped);
+  EXPECT_EQ(reported[0].layers[0].update_ratio, 0);
+  EXPECT_GT(reported[0].layers[0].weight_gradients.nans, 0);
+  EXPECT_FALSE(reported[1].skipped);
 }
 
 TEST(Monitor, SeesSixteenBitGradientsOfMixedRuns) {
-  const auto told = watch(TwoLayers(), Rows(features(), at::arange(28) % 3, 28), 1,
-                          {.precision = train::parse_precision("fp16"),
-                           .loss_scale = {train::LossScale::Kind::fixed, 0.001}});
-  const ExponentHistogram all = told[0].activation_gradients();
+  const auto reported = watch(TwoLayers(), Rows(features(), at::arange(28) % 3, 28), 1,
+                              {.precision = train::parse_precision("fp16"),
+                               .loss_scale = {train::LossScale::Kind::fixed, 0.001}});
+  const ExponentHistogram all = reported[0].activation_gradients();
   EXPECT_EQ(all.elements(), 28 * (5 + 3));
   EXPECT_GT(all.subnormals, 28);  // below 2^-14: FP32 has no such subnormal numbers
 }
@@ -162,14 +164,14 @@ TEST(Monitor, CountsEachOutputOnce) {
   };
   for (const char* precision : {"fp32", "bf16"}) {
     SCOPED_TRACE(precision);
-    const auto told =
+    const auto reported =
         watch(Sequence(), Rows(at::arange(56).view({8, 7}) % 11, at::arange(8) % 3, 8), 1,
               {.precision = train::parse_precision(precision)});
-    ASSERT_EQ(told.size(), 1u);
-    ASSERT_EQ(told[0].layers.size(), 3u);
-    EXPECT_EQ(told[0].layers[0].activation_gradients.elements(), 8 * 7 * 6);
-    EXPECT_EQ(told[0].layers[1].activation_gradients.elements(), 8 * 7 * 5);
-    EXPECT_EQ(told[0].layers[2].activation_gradients.elements(), 8 * 7 * 3);
+    ASSERT_EQ(reported.size(), 1u);
+    ASSERT_EQ(reported[0].layers.size(), 3u);
+    EXPECT_EQ(reported[0].layers[0].activation_gradients.elements(), 8 * 7 * 6);
+    EXPECT_EQ(reported[0].layers[1].activation_gradients.elements(), 8 * 7 * 5);
+    EXPECT_EQ(reported[0].layers[2].activation_gradients.elements(), 8 * 7 * 3);
   }
 }
 
@@ -179,30 +181,30 @@ TEST(Monitor, KnowsConvolutionsAndNormalizationUnderAutocast) {
     torch::nn::Sequential model(torch::nn::Conv2d(1, 4, 3), torch::nn::BatchNorm2d(4),
                                 torch::nn::ReLU(torch::nn::ReLUOptions(true)), torch::nn::Flatten(),
                                 torch::nn::Linear(4 * 36, 3));
-    const auto told = watch(model, Rows(at::randn({2, 1, 8, 8}), at::arange(2), 2), 1,
-                            {.precision = train::parse_precision(precision)});
-    ASSERT_EQ(told[0].layers.size(), 3u);
-    EXPECT_EQ(told[0].layers[0].name, "0");
-    EXPECT_EQ(told[0].layers[0].activation_gradients.elements(), 2 * 4 * 36);
-    EXPECT_EQ(told[0].layers[1].activation_gradients.elements(), 2 * 4 * 36);
-    EXPECT_EQ(told[0].layers[2].activation_gradients.elements(), 2 * 3);
+    const auto reported = watch(model, Rows(at::randn({2, 1, 8, 8}), at::arange(2), 2), 1,
+                                {.precision = train::parse_precision(precision)});
+    ASSERT_EQ(reported[0].layers.size(), 3u);
+    EXPECT_EQ(reported[0].layers[0].name, "0");
+    EXPECT_EQ(reported[0].layers[0].activation_gradients.elements(), 2 * 4 * 36);
+    EXPECT_EQ(reported[0].layers[1].activation_gradients.elements(), 2 * 4 * 36);
+    EXPECT_EQ(reported[0].layers[2].activation_gradients.elements(), 2 * 3);
   }
 }
 
 TEST(Monitor, APenaltyOfGradientsIsNotTakenForALayersOutput) {
-  const auto told = watch(TwoLayers(), batches(), 7, {.gradient_penalty = 0.5});
+  const auto reported = watch(TwoLayers(), batches(), 7, {.gradient_penalty = 0.5});
   // The output is used twice: in the loss, and in the gradients that are penalised.
-  EXPECT_EQ(told[0].layers[1].activation_gradients.elements() % (4 * 3), 0);
-  EXPECT_LE(told[0].layers[1].activation_gradients.elements(), 2 * 4 * 3);
+  EXPECT_EQ(reported[0].layers[1].activation_gradients.elements() % (4 * 3), 0);
+  EXPECT_LE(reported[0].layers[1].activation_gradients.elements(), 2 * 4 * 3);
 }
 
 TEST(Monitor, SamplesLargeWeights) {
   torch::nn::Sequential model(torch::nn::Linear(1024, 300), torch::nn::Linear(300, 3));
   const at::Tensor weight = model->parameters()[0];
   const at::Tensor before = weight.detach().clone();
-  const auto told = watch(model, Rows(at::randn({4, 1024}), at::arange(4) % 3, 4), 1);
+  const auto reported = watch(model, Rows(at::randn({4, 1024}), at::arange(4) % 3, 4), 1);
   const double exact = ((weight - before).norm() / before.norm()).item<double>();
-  EXPECT_NEAR(told[0].layers[0].update_ratio.value(), exact, 0.1 * exact);
+  EXPECT_NEAR(reported[0].layers[0].update_ratio.value(), exact, 0.1 * exact);
 }
 
 TEST(Monitor, RefusesNoStepsBetweenLooks) { EXPECT_THROW(Monitor(0, {}), UsageError); }

@@ -142,7 +142,7 @@ std::unique_ptr<OpTrace::Open> OpTrace::begin(const at::RecordFunction& op) {
   auto open = std::make_unique<Open>();
   const std::lock_guard lock(mutex_);
   ThreadState& thread = thread_state;
-  // The engine tells of its work on a node as if it were an op, around hooks and function.
+  // The engine reports its work on a node as if it were an op, around hooks and function.
   const bool is_work = std::string_view(op.name()).starts_with(kEngine);
   open->is_function = is_work || op.scope() == at::RecordScope::BACKWARD_FUNCTION;
   if (open->is_function) {

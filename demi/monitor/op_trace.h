@@ -35,7 +35,7 @@ struct TracedOp {
   bool reads_garbage = false;     // of memory that an op inside another one is to fill
   bool reads_unknown = false;     // Inf or NaN that no op wrote
   bool has_nan = false;
-  /// It makes -Inf because it is told to, as masks of attention do, or hands such ones on.
+  /// It makes -Inf by design, as masks of attention do, or passes such ones on.
   bool on_purpose = false;
   std::vector<Origin::Input> inputs;
   bool starts() const { return from.empty() && !reads_unknown && held.empty(); }

@@ -47,18 +47,18 @@ constexpr std::int64_t kPatience = 10;
 }  // namespace
 
 struct OriginSearch::Impl {
-  explicit Impl(Tell to) : tell(std::move(to)) {}
+  explicit Impl(Report to) : report(std::move(to)) {}
 
-  Tell tell;
+  Report report;
   std::optional<Surroundings> before;
   ForwardWatch forward;
   bool found_in_step = false;
   bool began = false;
   bool found_loss_scale = false;
   std::optional<Origin> harmless;  // by a dynamic scale alone: said after what is a fault
-  std::set<std::string> told;
-  std::set<std::string> meant;  // ops of forward whose Inf or NaN is no fault, or is told
-  std::set<std::string> held;   // by key_of(): what holds Inf or NaN and is told, or was before
+  std::set<std::string> reported;
+  std::set<std::string> meant;  // ops of forward whose Inf or NaN is no fault, or is reported
+  std::set<std::string> held;   // by key_of(): what holds Inf or NaN and is reported, or was before
 
   bool is_spoiled(ForwardWatch& watch) const;
   void add_trials(Origin& origin, const StepView& view, Restored& run);
@@ -72,13 +72,13 @@ void OriginSearch::Impl::say(const Origin& origin) {
   constexpr std::size_t kMost = 20;
   const std::string key = std::to_string(static_cast<int>(origin.place)) + " " + origin.name + " " +
                           origin.op + " " + origin.inner;
-  if (told.size() >= kMost || !told.insert(key).second) return;
-  tell(origin);
+  if (reported.size() >= kMost || !reported.insert(key).second) return;
+  report(origin);
   say_harmless();
 }
 
 void OriginSearch::Impl::say_harmless() {
-  if (harmless) tell(*std::exchange(harmless, std::nullopt));
+  if (harmless) report(*std::exchange(harmless, std::nullopt));
 }
 
 bool OriginSearch::Impl::is_spoiled(ForwardWatch& watch) const {
@@ -127,11 +127,11 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
   if (!origin->is_loss_scale()) return say(*origin);
   if (std::exchange(found_loss_scale, true)) return;
   const bool backs_off = view.scaler.options().mode != ScaleMode::kStatic;
-  const bool waits = backs_off && told.empty();
+  const bool waits = backs_off && reported.empty();
   waits ? void(harmless = origin) : say(*origin);
 }
 
-OriginSearch::OriginSearch(Tell tell) : impl_(std::make_unique<Impl>(std::move(tell))) {}
+OriginSearch::OriginSearch(Report report) : impl_(std::make_unique<Impl>(std::move(report))) {}
 OriginSearch::~OriginSearch() = default;
 
 void OriginSearch::before_forward(const StepView& view) {

@@ -19,18 +19,18 @@ namespace demi::monitor {
 /// gives is read; after backward loss and gradients are, and after the update weights, buffers and
 /// the optimizers' moments: the host waits for the device twice a step. If one of them is not
 /// finite, the batch is repeated under observation, then once for each trial; weights, gradients,
-/// buffers and random numbers are put back, so that the run goes on as without. Each place is told
-/// once, and 20 of them at most; an overflow that the loss scale alone makes
-/// (Origin::is_loss_scale) is told once a run, and that of a dynamic scale after the first fault,
-/// the first step without an overflow, or 10 steps.
+/// buffers and random numbers are put back, so that the run continues as without. Each place is
+/// reported once, and 20 of them at most; an overflow that the loss scale alone makes
+/// (Origin::is_loss_scale) is reported once a run, and that of a dynamic scale after the first
+/// fault, the first step without an overflow, or 10 steps.
 ///
 /// An op is named with a layer by the weights that it reads: LibTorch's C++ modules have no hooks.
 /// Memory that no op of LibTorch writes (a raw pointer) is noticed at the next op that reads it.
 class DEMI_API OriginSearch : public loop::StepObserver {
  public:
-  using Tell = std::function<void(const Origin&)>;
+  using Report = std::function<void(const Origin&)>;
 
-  explicit OriginSearch(Tell tell);
+  explicit OriginSearch(Report report);
   ~OriginSearch() override;
 
   void before_forward(const loop::StepView& view) override;

@@ -78,14 +78,14 @@ struct Job {
     const auto adam = std::make_shared<optim::Adam>(model->parameters(), optim::AdamOptions(1e-4));
     options.optimizers = {adam};
     train::Trainer trainer(train::network(model), options);
-    std::vector<Origin> told;
-    trainer.add(std::make_shared<OriginSearch>([&](const Origin& o) { told.push_back(o); }));
+    std::vector<Origin> reported;
+    trainer.add(std::make_shared<OriginSearch>([&](const Origin& o) { reported.push_back(o); }));
     trainer.fit(Rows(input, target, 6));
     if (between_fits) {
       between_fits(*adam);
       trainer.fit(Rows(input, target, 6));
     }
-    return told;
+    return reported;
   }
   // What changes the output of one layer.
   void plant(int64_t layer, std::function<at::Tensor(const at::Tensor&)> fault) {
@@ -115,9 +115,9 @@ std::string text_in_page() {
 }
 
 void expect_named(Job& job, const Named& wanted) {
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  const Origin& seen = told.front();
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  const Origin& seen = reported.front();
   EXPECT_EQ(static_cast<int>(seen.place), static_cast<int>(wanted.place)) << to_string(seen);
   EXPECT_EQ(seen.name, wanted.name) << to_string(seen);
   EXPECT_EQ(seen.op, wanted.op) << to_string(seen);
@@ -166,16 +166,16 @@ TEST(OriginSearch, AProductThatOverflowsIn16Bits) {
     job.model->linear(12)->weight.fill_(100);
     job.model->linear(12)->bias.zero_();
   }
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].name, "blocks.12");
-  EXPECT_EQ(told[0].op, "aten::addmm");
-  EXPECT_TRUE(told[0].reads_weights);
-  ASSERT_EQ(told[0].trials.size(), 3u);
-  for (const Origin::Trial& trial : told[0].trials)
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].name, "blocks.12");
+  EXPECT_EQ(reported[0].op, "aten::addmm");
+  EXPECT_TRUE(reported[0].reads_weights);
+  ASSERT_EQ(reported[0].trials.size(), 3u);
+  for (const Origin::Trial& trial : reported[0].trials)
     EXPECT_EQ(trial.loss_is_finite, !trial.autocast) << trial.scaler;
   // Where products of fp16 are computed in FP32, the innermost op has FP32 inputs.
-  EXPECT_EQ(std::regex_replace(to_string(told[0]), std::regex("fp32 \\("), "fp16 ("),
+  EXPECT_EQ(std::regex_replace(to_string(reported[0]), std::regex("fp32 \\("), "fp16 ("),
             text_in_page());
 }
 
@@ -197,11 +197,11 @@ TEST(OriginSearch, TheGradientOfARootAtZero) {
 TEST(OriginSearch, TheGradientOfAPowerAtZero) {
   Job job;
   job.plant(41, [](const at::Tensor& x) { return x + (x * 0).pow(0.5); });
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].place, Place::backward);
-  EXPECT_EQ(told[0].inner, "PowBackward0");
-  EXPECT_EQ(told[0].name, "blocks.41");
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].place, Place::backward);
+  EXPECT_EQ(reported[0].inner, "PowBackward0");
+  EXPECT_EQ(reported[0].name, "blocks.41");
 }
 
 struct Planted : torch::autograd::Function<Planted> {
@@ -217,12 +217,12 @@ struct Planted : torch::autograd::Function<Planted> {
 TEST(OriginSearch, AFunctionOfTheUsers) {
   Job job;
   job.plant(5, [](const at::Tensor& x) { return Planted::apply(x); });
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].place, Place::backward);
-  EXPECT_EQ(told[0].op, "aten::mul");
-  EXPECT_EQ(told[0].name, "blocks.5") << "in which layer of forward the function was called";
-  EXPECT_THAT(told[0].inner, HasSubstr("Planted"));
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].place, Place::backward);
+  EXPECT_EQ(reported[0].op, "aten::mul");
+  EXPECT_EQ(reported[0].name, "blocks.5") << "in which layer of forward the function was called";
+  EXPECT_THAT(reported[0].inner, HasSubstr("Planted"));
 }
 
 TEST(OriginSearch, ATensorsHook) {
@@ -231,13 +231,13 @@ TEST(OriginSearch, ATensorsHook) {
     x.register_hook([](const at::Tensor& gradient) { return gradient * std::nan(""); });
     return x;
   });
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].place, Place::backward);
-  EXPECT_EQ(told[0].op, "aten::mul");
-  EXPECT_EQ(told[0].inner, "");
-  EXPECT_EQ(told[0].name, "blocks.20") << "whose output has the hook";
-  EXPECT_THAT(to_string(told[0]), HasSubstr("a tensor's hook"));
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].place, Place::backward);
+  EXPECT_EQ(reported[0].op, "aten::mul");
+  EXPECT_EQ(reported[0].inner, "");
+  EXPECT_EQ(reported[0].name, "blocks.20") << "whose output has the hook";
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("a tensor's hook"));
 }
 
 // 2^15 × a loss whose gradient is beyond 2 overflows fp16 on its way back.
@@ -245,10 +245,10 @@ TEST(OriginSearch, AnOverflowByTheLossScaleAlone) {
   Job job;
   job.precision("fp16");
   job.options.loss_scale = {train::LossScale::Kind::fixed, 0x1p40};
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_TRUE(told[0].is_loss_scale()) << to_string(told[0]);
-  EXPECT_EQ(told[0].place, Place::backward);
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_TRUE(reported[0].is_loss_scale()) << to_string(reported[0]);
+  EXPECT_EQ(reported[0].place, Place::backward);
 }
 
 // The loss.
@@ -299,11 +299,11 @@ TEST(OriginSearch, ALayerNormWithoutVariance) {
 TEST(OriginSearch, ABatchNormOfNegativeVariance) {
   Job job;
   job.model->batch_norm->options.eps(-100);
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].place, Place::forward);
-  EXPECT_EQ(told[0].name, "batch_norm");
-  EXPECT_EQ(told[0].op, "aten::batch_norm");
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].place, Place::forward);
+  EXPECT_EQ(reported[0].name, "batch_norm");
+  EXPECT_EQ(reported[0].op, "aten::batch_norm");
 }
 
 TEST(OriginSearch, ANormalizationByHand) {
@@ -326,21 +326,21 @@ TEST(OriginSearch, ASecondMomentOfNaN) {
   Job job;
   const at::Tensor weight = job.model->linear(17)->weight;
   job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, weight, true, std::nan("")); };
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].place, Place::update);
-  EXPECT_EQ(told[0].name, "blocks.17.weight");
-  EXPECT_THAT(to_string(told[0]), HasSubstr("the exp_avg_sq of blocks.17.weight: 1 NaN"));
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].place, Place::update);
+  EXPECT_EQ(reported[0].name, "blocks.17.weight");
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("the exp_avg_sq of blocks.17.weight: 1 NaN"));
 }
 
 TEST(OriginSearch, AFirstMomentOfInf) {
   Job job;
   const at::Tensor bias = job.model->head->bias;
   job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, bias, false, kInfinity); };
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].place, Place::update);
-  EXPECT_EQ(told[0].name, "head.bias");
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].place, Place::update);
+  EXPECT_EQ(reported[0].name, "head.bias");
 }
 
 // An Inf there makes every update from then on 0.
@@ -348,11 +348,11 @@ TEST(OriginSearch, ASecondMomentOfInf) {
   Job job;
   const at::Tensor weight = job.model->linear(17)->weight;
   job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, weight, true, kInfinity); };
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].place, Place::update);
-  EXPECT_THAT(to_string(told[0]), HasSubstr("the exp_avg_sq of blocks.17.weight: 1 Inf"));
-  EXPECT_THAT(to_string(told[0]), HasSubstr("clipped gradients"));
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].place, Place::update);
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("the exp_avg_sq of blocks.17.weight: 1 Inf"));
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("clipped gradients"));
 }
 
 // In training nothing reads it: the loss is finite until the model is evaluated.
@@ -361,11 +361,11 @@ TEST(OriginSearch, ARunningVarianceOfNaN) {
   job.between_fits = [&](torch::optim::Optimizer&) {
     job.model->batch_norm->running_var[3] = std::nan("");
   };
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].place, Place::buffer);
-  EXPECT_EQ(told[0].name, "batch_norm.running_var");
-  EXPECT_THAT(to_string(told[0]),
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported[0].place, Place::buffer);
+  EXPECT_EQ(reported[0].name, "batch_norm.running_var");
+  EXPECT_THAT(to_string(reported[0]),
               HasSubstr("forward wrote it: the buffer batch_norm.running_var: 1 NaN"));
 }
 
@@ -384,14 +384,15 @@ Tensor dead_norm(const Tensor& x, double factor) {
 TEST(OriginSearch, AnInfThatVanishesAgain) {
   Job job;
   job.plant(9, [](const Tensor& x) { return x + dead_norm(x, 1e25); });
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_TRUE(told[0].vanishes);
-  EXPECT_EQ(told[0].place, Place::forward);
-  EXPECT_EQ(told[0].name, "blocks.9");
-  EXPECT_EQ(told[0].op, "aten::mul");
-  EXPECT_THAT(to_string(told[0]), HasSubstr("it vanishes again: loss and gradients are finite"));
-  EXPECT_THAT(to_string(told[0]), HasSubstr("too large: a lower learning rate"));
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_TRUE(reported[0].vanishes);
+  EXPECT_EQ(reported[0].place, Place::forward);
+  EXPECT_EQ(reported[0].name, "blocks.9");
+  EXPECT_EQ(reported[0].op, "aten::mul");
+  EXPECT_THAT(to_string(reported[0]),
+              HasSubstr("it vanishes again: loss and gradients are finite"));
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("too large: a lower learning rate"));
 }
 
 TEST(OriginSearch, AnInfOf16BitsThatVanishesAgain) {
@@ -399,27 +400,27 @@ TEST(OriginSearch, AnInfOf16BitsThatVanishesAgain) {
   job.precision("fp16");
   job.options.loss_scale = {train::LossScale::Kind::fixed, 1};
   job.plant(9, [](const Tensor& x) { return x + dead_norm(x.matmul(at::eye(kWidth)), 1000); });
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_TRUE(told[0].vanishes);
-  EXPECT_EQ(told[0].op, "aten::mul");
-  for (const Origin::Trial& trial : told[0].trials) {
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_TRUE(reported[0].vanishes);
+  EXPECT_EQ(reported[0].op, "aten::mul");
+  for (const Origin::Trial& trial : reported[0].trials) {
     EXPECT_FALSE(trial.autocast);
     EXPECT_TRUE(trial.values_are_finite);
   }
-  EXPECT_THAT(to_string(told[0]), HasSubstr("16 bits make it"));
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("16 bits make it"));
 }
 
 TEST(OriginSearch, InFp32ItSaysWhatToDo) {
   Job job;
   job.plant(7, [](const Tensor& x) { return x / at::zeros_like(x); });
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_TRUE(told[0].trials.empty());
-  EXPECT_THAT(to_string(told[0]), HasSubstr("add an epsilon"));
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_TRUE(reported[0].trials.empty());
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("add an epsilon"));
 }
 
-// A dynamic scale that is too high at the beginning is no fault: what is one is told before it.
+// A dynamic scale that is too high at the beginning is no fault: what is one is reported before it.
 TEST(OriginSearch, AnInputBeyondFp16IsToldFirst) {
   for (const int row : {2, 8}) {  // in the first batch, in the second
     Job job;
@@ -427,12 +428,12 @@ TEST(OriginSearch, AnInputBeyondFp16IsToldFirst) {
     job.options.max_steps = 2;
     job.options.scaler.init_scale = 0x1p120;
     job.input[row][3] = 1e6;  // beyond 65504
-    const auto told = job.origins();
-    ASSERT_EQ(told.size(), 2u);
-    EXPECT_EQ(told[0].step, row == 2 ? 1 : 2);
-    EXPECT_EQ(told[0].place, Place::forward);
-    EXPECT_EQ(told[0].name, "blocks.0");
-    EXPECT_TRUE(told[1].is_loss_scale());
+    const auto reported = job.origins();
+    ASSERT_EQ(reported.size(), 2u);
+    EXPECT_EQ(reported[0].step, row == 2 ? 1 : 2);
+    EXPECT_EQ(reported[0].place, Place::forward);
+    EXPECT_EQ(reported[0].name, "blocks.0");
+    EXPECT_TRUE(reported[1].is_loss_scale());
   }
 }
 
@@ -442,10 +443,10 @@ TEST(OriginSearch, AFixedScaleThatIsTooHighIsToldAtOnce) {
   job.options.max_steps = 2;
   job.options.loss_scale = {train::LossScale::Kind::fixed, 0x1p100};
   job.input[8][3] = 1e6;
-  const auto told = job.origins();
-  ASSERT_EQ(told.size(), 2u);
-  EXPECT_TRUE(told[0].is_loss_scale());
-  EXPECT_EQ(told[0].step, 1);
+  const auto reported = job.origins();
+  ASSERT_EQ(reported.size(), 2u);
+  EXPECT_TRUE(reported[0].is_loss_scale());
+  EXPECT_EQ(reported[0].step, 1);
 }
 
 // What is there before the step.
@@ -504,17 +505,17 @@ TEST(OriginSearch, ChangesNoBitOfTheTraining) {
     job.options.optimizers = {
         std::make_shared<optim::Adam>(job.model->parameters(), optim::AdamOptions(1e-2))};
     train::Trainer trainer(train::network(job.model), job.options);
-    int told = 0;
+    int reported = 0;
     if (search)
       trainer.add(std::make_shared<OriginSearch>([&](const Origin& o) {
-        ++told;
+        ++reported;
         EXPECT_TRUE(o.is_loss_scale()) << to_string(o);
       }));
     torch::manual_seed(9);
     const train::History history = trainer.fit(Rows(job.input, job.target, 6));
     EXPECT_GT(history.skipped_steps, 0);
     EXPECT_LT(history.skipped_steps, 4);
-    EXPECT_EQ(told, search ? 1 : 0);
+    EXPECT_EQ(reported, search ? 1 : 0);
     std::vector<at::Tensor> all = job.model->parameters();
     for (const at::Tensor& buffer : job.model->buffers()) all.push_back(buffer);
     return all;

@@ -389,8 +389,8 @@ bool RangeTrace::is_result(const at::Tensor& tensor) const {
   return unknown == outside_.end() || known->second.value != unknown->second;
 }
 
-// What decides on the dtype of the op's result. Tensors without a dimension do not, beside others
-// that have some.
+// What decides on the dtype of the op's result. Tensors without a dimension do not, together with
+// others that have some.
 void RangeTrace::read_inputs(StepGraph::Op& op, const Open& open) {
   op.inputs.clear();
   const auto counts = [&](const at::Tensor& tensor) {

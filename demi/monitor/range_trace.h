@@ -103,7 +103,7 @@ class RangeTrace {
   StepGraph graph_;
   KeptInFp32 kept_;
   std::vector<bool> low_;                            // by value
-  std::map<std::string, int> ops_, outside_;         // by what tells them apart
+  std::map<std::string, int> ops_, outside_;         // by what distinguishes them
   std::map<std::string, bool> in_region_;            // likewise: whether a region gave 16 bits
   std::map<std::string, int> region_times_;          // that an op has run in the region
   std::map<std::string, StepGraph::Follows> ruled_;  // of ops whose dtype a region has changed

@@ -15,7 +15,7 @@ namespace demi::monitor {
 
 /// Repeats batches of an FP32 run as a run of the format would compute them, from the same weights:
 /// what rounding does to an op that is not finite everywhere, such as a logarithm near 0, is asked
-/// of the op itself. The run goes on as without.
+/// of the op itself. The run continues as without.
 class RegionTrial {
  public:
   RegionTrial(c10::ScalarType format, TracedScale scale) : format_(format), scale_(scale) {}

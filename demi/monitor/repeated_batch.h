@@ -16,8 +16,8 @@ bool all_finite(const std::vector<at::Tensor>& tensors);
 /// Of the parameters; undefined ones of those without.
 std::vector<at::Tensor> gradients_of(const torch::nn::Module& module);
 
-/// What a repeated batch changes, beside the gradients: copies of buffers, and the states of the
-/// random generators.
+/// What a repeated batch changes, apart from the gradients: copies of buffers, and the states of
+/// the random generators.
 struct Surroundings {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers;  // and their copies
   checkpoint::NamedTensors random;

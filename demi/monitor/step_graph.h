@@ -20,9 +20,9 @@ namespace demi::monitor {
 /// would cast, and what its format does to each tensor. Ops are the same in all steps that have the
 /// same op, of the same layer, as often.
 struct StepGraph {
-  /// When the result of an op that casts nothing is in 16 bits. `any` and those below it stand
-  /// where a region gave something else than follows from the inputs: a cast by hand, or a dtype
-  /// that is taken from another tensor (`mask.to(h.dtype())`), which an FP32 run cannot show.
+  /// When the result of an op that casts nothing is in 16 bits. `any` and those below it are where
+  /// a region gave something else than follows from the inputs: a cast by hand, or a dtype that is
+  /// taken from another tensor (`mask.to(h.dtype())`), which an FP32 run cannot show.
   enum class Follows : std::uint8_t {
     all,     // if all inputs are
     first,   // if the first one is
@@ -52,7 +52,7 @@ struct StepGraph {
   std::vector<Value> values;
 };
 
-/// What computes in FP32, beside what the ops' categories say.
+/// What computes in FP32, in addition to what the ops' categories say.
 struct KeptInFp32 {
   std::set<std::string> layers, ops;
 };
@@ -87,15 +87,15 @@ inline constexpr double kHarmfulLoss = 0.1;
 /// batch that writes to it, are left out.
 DEMI_API std::vector<Cure> find_cures(const StepGraph& graph, const KeptInFp32& kept);
 
-/// What would have the op compute in FP32, beside those in `kept`: its layer, else its name. None
-/// if it does already, or cannot be told to.
+/// What would have the op compute in FP32, in addition to those in `kept`: its layer, else its
+/// name. None if it does already, or cannot.
 DEMI_API std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, int op);
 
 /// With the cures, too.
 KeptInFp32 with(KeptInFp32 kept, const std::vector<Cure>& cures);
 
 /// What has to compute in FP32 so that a batch is finite which is not: from the op at its origin
-/// backwards through forward, the nearest first, then whatever ran before it.
+/// backwards through forward, the nearest first, then what ran before it.
 class CureSearch {
  public:
   CureSearch(const StepGraph& graph, KeptInFp32 kept) : graph_(graph), kept_(std::move(kept)) {}

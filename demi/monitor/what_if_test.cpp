@@ -266,17 +266,17 @@ TEST(WhatIf, FollowsWhatARegionComputesIn16Bits) {
   const std::set<std::string> in_region =
       ops_in_16_bits([&] { return model->forward(input_rows().slice(0, 0, 4)); });
   const WhatIfResult result = ask(model, Rows(input_rows(), input_rows().sum(1, true), 4));
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (const TensorFate& fate : result.tensors)
-    if (fate.place == TensorPlace::output) told.insert(fate.op.substr(0, fate.op.find('.')));
+    if (fate.place == TensorPlace::output) reported.insert(fate.op.substr(0, fate.op.find('.')));
   for (const char* op : {"addmm", "batch_norm", "sigmoid", "dropout", "add", "layer_norm", "tanh",
                          "neg", "abs", "sum"}) {
-    EXPECT_EQ(told.contains(op), in_region.contains(op)) << op;
-    EXPECT_TRUE(told.contains(op)) << op;
+    EXPECT_EQ(reported.contains(op), in_region.contains(op)) << op;
+    EXPECT_TRUE(reported.contains(op)) << op;
   }
   for (const char* op : {"mul", "exp", "cat", "cos"}) {
     EXPECT_FALSE(in_region.contains(op)) << op;
-    EXPECT_FALSE(told.contains(op)) << op;
+    EXPECT_FALSE(reported.contains(op)) << op;
   }
 }
 

@@ -83,8 +83,8 @@ TEST(WrittenTensors, AnOpInsideOfOneThatWritesMayBeNamed) {
   EXPECT_THAT(names_of(result.cures), Contains("op mm"));
 }
 
-// multiply_ is mul_ by another name: the one that was called is told. What is multiplied is read
-// before, so that the trace has met it.
+// multiply_ is mul_ by another name: the one that was called is reported. What is multiplied is
+// read before, so that the trace has met it.
 TEST(WrittenTensors, ATensorFromOutsideIsWrittenByTheOpThatWasCalled) {
   std::vector<float> memory;
   Plain model = handing_on([&](const at::Tensor&) {
@@ -116,7 +116,7 @@ TEST(WrittenTensors, AProductCastsAnInputWithoutADimension) {
 }
 
 // Three times relu of one layer: it is sound, has an overflow from a product, has one from a sum.
-TEST(WrittenTensors, OfOneRowTheFirstOverflowIsTold) {
+TEST(WrittenTensors, OfOneRowTheFirstOverflowIsReported) {
   Plain model = handing_on([](const at::Tensor& y) {
     const at::Tensor sound = y.relu(), product = (sound * kLarge).relu(),
                      sum = (product + product).relu();

@@ -56,7 +56,7 @@ at::Tensor Accumulator::sum_of(const autograd::variable_list& gradients) const {
 
 autograd::variable_list Accumulator::apply(autograd::variable_list&& gradients) {
   if (gradients.size() == 1) return AccumulateGrad::apply(std::move(gradients));
-  return AccumulateGrad::apply({sum_of(gradients)});  // whoever called it without the hooks
+  return AccumulateGrad::apply({sum_of(gradients)});  // called without the hooks
 }
 
 NodePointer Accumulator::token(const NodePointer& self) {

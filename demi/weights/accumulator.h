@@ -83,7 +83,7 @@ class Accumulator final : public torch::autograd::AccumulateGrad {
 };
 
 /// Passes a gradient on to an Accumulator's kByToken. An accumulator lives as long as any graph
-/// that uses the leaf; a token's reference count tells whether one certain use is still alive.
+/// that uses the leaf; a token's reference count shows whether one certain use is still alive.
 /// Loops that keep the loss of the previous step need this, because two graphs are alive there.
 class Token final : public Node {
  public:

@@ -22,13 +22,13 @@ enum class Kind {
 };
 Kind kind_of(const at::TensorBase& tensor);
 
-/// The tensors that stand for one copy in graphs: they share the copy's data and version counter,
+/// The tensors that represent one copy in graphs: they share the copy's data and version counter,
 /// and have an edge that leads gradients to the FP32 leaf. Making one takes 98 ns, an
 /// autograd::Function 1069. Holds the leaf.
 ///
 /// If the leaf's .grad may have 16 bits, one use of the leaf in a graph passes its gradient on in
 /// 16 bits, and further uses in FP32 (accumulator.h), so nothing is added up in 16 bits. The
-/// reference counts tell whether a use is the first; they also notice graphs that were discarded.
+/// reference counts show whether a use is the first; they also notice graphs that were discarded.
 class Aliases {
  public:
   Aliases() = default;
@@ -42,7 +42,7 @@ class Aliases {
   /// accumulator that LibTorch no longer uses. Any thread.
   at::Tensor take(const c10::TensorImpl& leaf) const;
 
-  /// Makes the aliases anew. False if a graph holds an accumulator of LibTorch's own: call
+  /// Makes the aliases again. False if a graph holds an accumulator of LibTorch's own: call
   /// alias_of_leaf() for each use then. The tensors held before are moved to `dropped`, to be
   /// destroyed outside of every lock.
   bool make(const at::Tensor& low, const at::Tensor& leaf, std::vector<at::Tensor>& dropped);

@@ -23,7 +23,7 @@ void CacheMutex::unlock() {
 
 void CacheMutex::wait_for_the_writer() { const std::lock_guard until_done(cache_mutex().writers_); }
 
-// A thread that comes back while it is being torn down gets a slot that nobody takes away any more.
+// A thread that comes back while it is being torn down gets a slot that is never taken away.
 CacheMutex::Slot& CacheMutex::make_slot() {
   static thread_local constinit bool is_ending = false;
   struct Owner {

@@ -10,7 +10,7 @@
 namespace demi::weights {
 namespace {
 
-// Two numbers that a writer changes one after the other and that are equal whenever nobody writes.
+// Two numbers that a writer changes one after the other and that are equal unless a thread writes.
 TEST(CacheMutex, AReaderNeverSeesHalfAWrite) {
   volatile int a = 0, b = 0;
   std::atomic<int> writers = 2;

@@ -1,5 +1,5 @@
-// A captured step goes on writing where it wrote when it was captured, and the host hears of none
-// of its replays.
+// A captured step continues to write where it wrote when it was captured, and the host learns of
+// none of its replays.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

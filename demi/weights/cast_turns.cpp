@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kTurnsName = "demi.weights.turns";
 
-// Recursive: whatever observes a cast may use weights itself.
+// Recursive: an observer of a cast may use weights itself.
 struct Turns : InheritedState {
   std::recursive_mutex mutex;
 };

@@ -43,7 +43,7 @@ std::optional<LowCopy> announce_copy(const at::Tensor& leaf, c10::ScalarType dty
     mark = StorageMark::hooked(*leaf.storage().unsafeGetStorageImpl());
     if (!mark) return std::nullopt;
   } else if (version < 0) {
-    return std::nullopt;  // nothing would tell of a write
+    return std::nullopt;  // nothing would report a write
   }
   const std::uint64_t epoch = mark ? mark->epoch() : 0;
   return LowCopy{.dtype = dtype,

@@ -18,7 +18,7 @@ void on_write(c10::StorageImpl*) {}  // its absence afterwards is the message
 template <class S>
 const void* hook_storage(S& storage) {
   if constexpr (HasMaterializer<S>) {
-    if (storage.has_materializer()) return nullptr;  // copy-on-write or somebody else's
+    if (storage.has_materializer()) return nullptr;  // copy-on-write or another library's
     storage.set_materializer(&on_write);
     return storage.data();
   } else {

@@ -51,7 +51,7 @@ TEST_F(StepTargetsTest, AStepFindsTheCopiesWhereTheyStandNow) {
   EXPECT_EQ(step.begin()[0].copy_count, 1);
   step.finish();
   disown(p);
-  EXPECT_EQ(step.begin()[0].copy_count, 0) << "nobody keeps copies of it any more";
+  EXPECT_EQ(step.begin()[0].copy_count, 0) << "no copies of it are kept any more";
   step.finish();
   own(p);
   low_precision(p, torch::kBFloat16);
@@ -71,7 +71,7 @@ TEST_F(StepTargetsTest, AStepThatThrowsInTheMiddleLeavesNoWrongCopy) {
   expect_right(p, "between");
   static_cast<float*>(targets[0].parameter)[0] = 78;
   mark_dirty(p);
-  step.finish();  // the copies were made anew in between: not the ones that the step wrote
+  step.finish();  // the copies were made again in between: not the ones that the step wrote
   expect_right(p, "after");
 }
 

@@ -37,7 +37,7 @@ class CurrentStream {
   const c10::Stream& stream() const { return stream_; }
 
   /// Whether the stream is being captured. Asks the driver, except for the default stream, which
-  /// cannot be captured. Always false before LibTorch 2.15, which cannot tell.
+  /// cannot be captured. Always false before LibTorch 2.15, which does not know.
   bool is_captured() const;
 
  private:

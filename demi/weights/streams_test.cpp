@@ -122,7 +122,7 @@ TEST_F(StreamsTest, NobodyAsksWhetherTheDefaultStreamIsCaptured) {
 class CapturedStreamTest : public StreamsTest {
  protected:
   void SetUp() override {
-    if (!hook_is_free()) GTEST_SKIP() << "LibTorch before 2.15 cannot tell that it captures";
+    if (!hook_is_free()) GTEST_SKIP() << "LibTorch before 2.15 does not know that it captures";
     StreamsTest::SetUp();
   }
   void TearDown() override {

@@ -137,8 +137,8 @@ LowCopy* put(Region& here, Copies& copies, UnlistedCopies& made, bool is_own) {
 }
 
 // Two threads that want one copy at once both cast, and one of the two casts is kept: waiting for
-// the other one's cast would be waiting for whatever observes it. Threads with CastTurns wait.
-// Gives the data; aliases are made where they can be.
+// the other one's cast would be waiting for any observer of it. Threads with CastTurns wait. Gives
+// the data; aliases are made where they can be.
 at::Tensor cast_into_cache(Region& here, const at::Tensor& leaf, c10::ScalarType dtype,
                            bool with_edge, bool is_own, const CurrentStream& current,
                            bool captured) {

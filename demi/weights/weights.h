@@ -94,11 +94,11 @@ DEMI_API std::vector<at::Tensor> copies_of(const at::Tensor& parameter);
 /// or cast. False (default): a use while the current stream is captured records a cast, so a replay
 /// reads the weight as it is then. True: such a use reads the copy if it is valid. After a write to
 /// the weight between replays, use the weight once in a region before the next replay, which
-/// refreshes the copy. LibTorch before 2.15 cannot tell that a stream is captured: capture with
+/// refreshes the copy. LibTorch before 2.15 does not know that a stream is captured: capture with
 /// AutocastOptions{.cache_enabled = false} there. Any thread.
 DEMI_API void set_captures_step(bool captures);
 
-/// Enters and leaves a region of this thread, which keeps copies of parameters that nobody owns
+/// Enters and leaves a region of this thread, which keeps copies of parameters that are not owned
 /// until the outermost region is left. Autocast calls them.
 DEMI_API void enter_region();
 DEMI_API void leave_region();

@@ -27,7 +27,7 @@ struct AutocastOp {
 };
 
 /// Forward and backward of the recipe's perceptron in a steady state: copies kept and refreshed by
-/// the step before, gradients in bf16. The same model with bf16 parameters beside it.
+/// the step before, gradients in bf16. With it the same model with bf16 parameters.
 struct AutocastStep {
   int width, batch;
   double demi_ms;

@@ -16,7 +16,7 @@
 namespace demi::bench {
 namespace {
 
-// For each element of a matrix: three FP32 matrices, three of 16 bits, three in FP32 beside them
+// For each element of a matrix: three FP32 matrices, three of 16 bits, three in FP32 in addition
 // where 16-bit products run through FP32, and one in FP64 for the check.
 constexpr double kBytesPerElement = 12 + 6 + 12 + 8;
 constexpr double kShare = 0.8;      // of what is free

@@ -78,7 +78,7 @@ TEST(Matmul, SizesOutOfRangeAreRefusedWithTheBound) {
   EXPECT_THAT(refusal({.sizes = {8}, .seconds = 0}), HasSubstr("seconds"));
 }
 
-// Three FP32 matrices, three of 16 bits, three in FP32 beside them and one in FP64 are 38 bytes an
+// Three FP32 matrices, three of 16 bits, three in FP32 in addition and one in FP64 are 38 bytes an
 // element, of 80 % of what is free.
 TEST(Matmul, TheBoundFollowsTheFreeMemory) {
   EXPECT_EQ(most_size(47'500'000), 1000);

@@ -35,7 +35,7 @@ struct MemoryRow {
   MemoryByKind current;    // measured, after the last step
   int64_t peak_bytes = 0;  // measured: the allocator's own count
   int64_t predicted_bytes = 0;
-  int64_t reserved_bytes = 0;  // by the allocator after the work; 0 if it does not tell
+  int64_t reserved_bytes = 0;  // by the allocator after the work; 0 if it does not say
   double reduction = 0;        // of the peak, against FP32's: 1 - this / FP32
 };
 
@@ -46,14 +46,14 @@ struct MemoryBenchResult {
   std::vector<MemoryRow> rows;  // by batch size, FP32 first in each
 };
 
-/// The shape of the recipe's batch, as far as the config tells; texts have 256 tokens.
+/// The shape of the recipe's batch, as far as the config says; texts have 256 tokens.
 DEMI_API std::vector<int64_t> input_of(const recipes::Config& config);
 
 /// Predicts and measures. The prediction knows the work with two smaller batches alone, powers of
 /// two of at most 32 and 64 examples (of batches below 8: with one and two examples more): each
-/// block that grows with the batch goes on to the batch size asked for. What is predicted to be
-/// beyond the free memory is not tried. Throws UsageError: a size below 1, of the wrong number of
-/// dimensions, or beyond the free memory, with the bound.
+/// block that grows with the batch is extrapolated to the batch size asked for. What is predicted
+/// to be beyond the free memory is not tried. Throws UsageError: a size below 1, of the wrong
+/// number of dimensions, or beyond the free memory, with the bound.
 DEMI_API MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device device);
 
 }  // namespace demi::bench

@@ -73,7 +73,7 @@ data::Batch input_for(const train::Precision& precision, const data::Batch& batc
   return result;
 }
 
-// A model in training, whose blocks are told apart by their addresses while they live.
+// A model in training, whose blocks are identified by their addresses while they live.
 class Traced {
  public:
   Traced(const MemoryWork& work, int64_t batch_size, c10::Device device, int64_t limit)

@@ -26,7 +26,7 @@ struct MemoryWork {
 struct MemoryMeasured {
   MemoryTrace trace;
   int64_t peak_bytes = 0;      // above what was in use before
-  int64_t reserved_bytes = 0;  // by the allocator afterwards; 0 if it does not tell
+  int64_t reserved_bytes = 0;  // by the allocator afterwards; 0 if it does not say
 };
 
 /// Makes the model, its optimizer and a batch of so many examples of random numbers, and then takes

@@ -72,7 +72,7 @@ TEST(Memory, AtThePeakHasTheGradients) {
                                             static_cast<double>(fp32.peak_bytes));
 }
 
-// The sums are there from the first batch on, and a new gradient stands beside its sum before it is
+// The sums are there from the first batch on, and a new gradient exists with its sum before it is
 // added: the peak is higher by all gradients.
 TEST(Memory, OfAccumulationHasTheGradientsInForward) {
   const auto fp32_of = [](int64_t accumulate) {

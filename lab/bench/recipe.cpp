@@ -59,7 +59,7 @@ class Runner {
         momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
     options_.epochs = 1;
     options_.max_steps = 0;
-    options_.give_up_after = 0;  // check_losses has a word of its own
+    options_.give_up_after = 0;  // check_losses decides that
     recipes::keep_in_fp32(config_, network_);
   }
 
@@ -150,7 +150,7 @@ std::vector<recipes::RunSpec> runs_of(const RecipeBenchOptions& options, c10::De
     if (run.label != "fp32") runs.push_back(run);
   if (runs.size() > 1) return runs;
   throw UsageError({.where = "bench.recipe",
-                    .what = "there is no run to set beside fp32",
+                    .what = "there is no run to compare with fp32",
                     .seen = "fp32",
                     .accepted = "such as bf16 or fp16"});
 }

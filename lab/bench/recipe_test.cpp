@@ -92,7 +92,7 @@ TEST(BenchRecipe, CarriesTheLossScaleFromRoundToRound) {
   options.warmup = 4;
   const RecipeTiming run = bench_recipe(options, c10::kCPU).runs[1];
   EXPECT_GE(run.skipped_steps, 3);
-  EXPECT_LT(run.skipped_steps, 4 + 3 * 2 - 2) << "starting anew each time would skip all ten";
+  EXPECT_LT(run.skipped_steps, 4 + 3 * 2 - 2) << "starting again each time would skip all ten";
 }
 
 // Eight steps of a cycle that three batches would make for three.
@@ -133,7 +133,7 @@ TEST(BenchRecipe, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(refusal(options), HasSubstr("--batch-size 512"));
   options = tiny();
   options.runs = {recipes::parse_run("fp32")};
-  EXPECT_THAT(refusal(options), HasSubstr("no run to set beside"));
+  EXPECT_THAT(refusal(options), HasSubstr("no run to compare with"));
 }
 
 ModelBenchRow row(int64_t width, double speedup) {

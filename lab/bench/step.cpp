@@ -192,7 +192,7 @@ void time_host_cost(const Contender& contender, const c10::Device& device,
   result.torch_optim_host_us = host_cost(device, [&] { peer->step(); });
 }
 
-/// Keeps copies across steps while it lives, whatever this LibTorch's default is.
+/// Keeps copies across steps while it lives, independent of this LibTorch's default.
 class KeptCopies {
  public:
   KeptCopies() : before_(weights::mode()) {

@@ -75,7 +75,7 @@ std::map<std::string, std::string> read_members(const fs::path& archive,
     if (found.contains(name))
       report_damage({.where = "data.read_members",
                      .file = archive,
-                     .what = "a file stands twice in the archive",
+                     .what = "a file occurs twice in the archive",
                      .found = name,
                      .expected = "each file once"});
     found.emplace(name, content_of(archive, reader, entry, most_bytes));

@@ -14,7 +14,7 @@ namespace demi::data {
 /// The content of those files of a tar archive (gz, xz or bare) whose name, without folders, is in
 /// `names`. Reads the archive once, to its end, so that every checksum in it is compared. Members
 /// that are not there are not in the result. Throws DataError for an archive that is missing or
-/// damaged, a member of more than `most_bytes`, a name that stands twice.
+/// damaged, a member of more than `most_bytes`, a name that occurs twice.
 DEMI_API std::map<std::string, std::string> read_members(
     const std::filesystem::path& archive, const std::set<std::string>& names,
     uint64_t most_bytes = std::numeric_limits<int64_t>::max());

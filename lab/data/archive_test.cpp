@@ -57,13 +57,13 @@ TEST(Archive, RefusesEverySingleFlippedBit) {
       refused += complaint([&] { read_cifar(file, Cifar::ten, Split::train); }) != "no DataError";
     }
     EXPECT_EQ(refused, kFlips) << file;
-    // What stands behind the tar in the compressed stream counts as well: its sums do.
+    // What comes behind the tar in the compressed stream counts as well: its sums do.
     folder.write(file.filename().string(), packed.substr(0, packed.size() - 4));
     EXPECT_NE(complaint([&] { read_cifar(file, Cifar::ten, Split::train); }), "no DataError");
   }
 }
 
-/// What stands in `file`'s gzip and zeros up to `bytes`, in a gzip of its own.
+/// What is in `file`'s gzip and zeros up to `bytes`, in a gzip of its own.
 void fill_up(const std::filesystem::path& file, std::size_t bytes) {
   std::string tar(bytes, '\0');
   gzFile in = gzopen(file.c_str(), "rb");
@@ -74,7 +74,7 @@ void fill_up(const std::filesystem::path& file, std::size_t bytes) {
   gzclose(out);
 }
 
-// The sums of a stream stand behind all of it, and tapes fill it up with zeros.
+// The sums of a stream come behind all of it, and tapes fill it up with zeros.
 TEST(Archive, IsReadToItsEndButNotWithoutEnd) {
   const TestFolder files, folder;
   const auto file = folder / "x.tar.gz";
@@ -89,7 +89,7 @@ TEST(Archive, IsReadToItsEndButNotWithoutEnd) {
   EXPECT_THAT(complaint(read), HasSubstr("damaged or cut short"));
   pack(files.path(), file, "");
   fill_up(file, 66 << 20);
-  EXPECT_THAT(complaint(read), HasSubstr("goes on behind the end of the archive"));
+  EXPECT_THAT(complaint(read), HasSubstr("continues behind the end of the archive"));
 }
 
 TEST(Archive, RefusesMembersWithHoles) {
@@ -133,7 +133,7 @@ TEST(Archive, RefusesAFileThatStandsTwice) {
   files.write("b/data_batch_1.bin", record({2}, 1, 2, 3));
   pack(files.path(), folder / "x.tar.gz", "");
   EXPECT_THAT(complaint([&] { read_members(folder / "x.tar.gz", {"data_batch_1.bin"}); }),
-              HasSubstr("a file stands twice in the archive; seen: data_batch_1.bin"));
+              HasSubstr("a file occurs twice in the archive; seen: data_batch_1.bin"));
 }
 
 TEST(Archive, OfThePublishedNameIsThePublishedOne) {

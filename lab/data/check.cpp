@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A picture or text, with what tells equal ones.
+/// A picture or text, with what identifies equal ones.
 struct Example {
   std::string place, key;
   std::size_t part;

@@ -44,7 +44,7 @@ struct FilesCheck {
 using CheckProgress = std::function<void(int64_t done, int64_t all)>;
 
 /// Finds the classes as training does and decodes every picture, on LibTorch's threads. Where
-/// training ends at the first damage, this goes on and lists all. `progress` is called from one
+/// training ends at the first damage, this continues and lists all. `progress` is called from one
 /// thread at a time. Throws UsageError if this build cannot decode a picture.
 DEMI_API FilesCheck check_pictures(const std::filesystem::path& folder,
                                    const CheckProgress& progress = {});

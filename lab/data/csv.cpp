@@ -149,7 +149,7 @@ class CsvReader {
   bool broken_ = false;  // the record that is being read
 };
 
-/// The file, and who is told of its damage.
+/// The file, and the function that its damage is reported to.
 struct Source {
   const fs::path& file;
   const DamageReport& report;
@@ -185,7 +185,7 @@ struct Columns {
   bool heading = false;
 };
 
-/// Nothing if it has been reported that this cannot be told.
+/// Nothing if it has been reported that this is not clear.
 std::optional<Columns> columns(const Source& source, const CsvRecord& first) {
   const auto find =
       [&](std::initializer_list<std::string_view> names) -> std::optional<std::size_t> {
@@ -197,7 +197,7 @@ std::optional<Columns> columns(const Source& source, const CsvRecord& first) {
   const auto text = find({"text", "review", "sentence"});
   if (label && text) return Columns{*label, *text, true};
   if (first.fields.size() == 2) return Columns{};
-  source.damaged("it cannot be told which columns are meant", first.line,
+  source.damaged("it is not clear which columns are meant", first.line,
                  fmt::format("{} columns without these names", first.fields.size()),
                  "two columns, or a heading with label and text");
   return std::nullopt;
@@ -214,7 +214,7 @@ std::optional<long double> as_number(std::string_view text) {
 
 std::vector<std::string> classes_of(const Source& source, std::span<const CsvRecord> records,
                                     std::size_t column) {
-  std::map<std::string, int64_t> lines;  // on which each label stands first
+  std::map<std::string, int64_t> lines;  // on which each label occurs first
   for (const CsvRecord& record : records) lines.emplace(record.fields[column], record.line);
   std::vector<std::string> classes;
   for (const auto& [name, line] : lines) classes.push_back(name);
@@ -231,14 +231,14 @@ std::vector<std::string> classes_of(const Source& source, std::span<const CsvRec
 }
 
 /// A heading of unknown words would be trained on as a text of a class of its own. So without a
-/// known heading the first line's label is a number or stands in another line, too.
+/// known heading the first line's label is a number or occurs in another line, too.
 void require_no_heading(const Source& source, std::span<const CsvRecord> rows, std::size_t column) {
   const std::string& first = rows[0].fields[column];
   const bool again = std::ranges::any_of(
       rows.subspan(1), [&](const CsvRecord& row) { return row.fields[column] == first; });
   if (!again && !as_number(first))
     source.damaged(
-        "it cannot be told whether the first line is a heading: its label stands nowhere else",
+        "it is not clear whether the first line is a heading: its label occurs nowhere else",
         rows[0].line, first,
         "a heading of one of label, sentiment, class, target and one of text, review, sentence; "
         "or two texts or more of each label");

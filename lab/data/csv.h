@@ -18,11 +18,11 @@ struct CsvRecord {
 
 /// A whole CSV (',') or TSV ('\t') file by RFC 4180: fields in double quotes may hold separators,
 /// line ends and doubled quotes; lines end with CRLF or LF, the last with or without. A quote
-/// inside of an unquoted field stands for itself, as Python's csv and pandas read it. A byte order
-/// mark and blank lines at the end are skipped. Throws DataError with the line: text after a
-/// closing quote, a quote that is never closed, another number of fields than the first record
-/// has, a first record of one field that other separators divide. What another `report` is told of
-/// is left out.
+/// inside of an unquoted field means itself, as Python's csv and pandas read it. A byte order mark
+/// and blank lines at the end are skipped. Throws DataError with the line: text after a closing
+/// quote, a quote that is never closed, another number of fields than the first record has, a first
+/// record of one field that other separators divide. What another `report` is reported to is left
+/// out.
 DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator,
                                          const DamageReport& report = report_damage);
 
@@ -34,10 +34,10 @@ struct LabelledTexts {
 
 /// A first line that holds one of the names label, sentiment, class, target and one of text,
 /// review, sentence, in any letter case, is a heading and says which columns are meant; otherwise
-/// there are two columns, label and text, and the first line's label is a number or stands in
+/// there are two columns, label and text, and the first line's label is a number or occurs in
 /// another line, too. With `classes` given (those of the training file) others are an error;
 /// without, there have to be two or more. Throws DataError with the line; also if there are no
-/// texts, or one without a label. What another `report` is told of is left out.
+/// texts, or one without a label. What is reported to another `report` is left out.
 DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
                                            std::vector<std::string> classes = {},
                                            const DamageReport& report = report_damage);

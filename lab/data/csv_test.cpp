@@ -125,7 +125,7 @@ TEST_F(Csv, RefusesAFirstLineThatMayBeAHeading) {
     return complaint([&] { read_labelled_texts(folder_ / "x.csv"); });
   };
   EXPECT_THAT(said("category,description\npos,good\nneg,bad\n"),
-              HasSubstr("line 1: it cannot be told whether the first line is a heading"));
+              HasSubstr("line 1: it is not clear whether the first line is a heading"));
   EXPECT_EQ(said("pos,good\nneg,bad\npos,better\n"), "no DataError");
   EXPECT_EQ(said("1,good\n0,bad\n"), "no DataError") << "no heading is a number";
 }
@@ -183,7 +183,7 @@ TEST_F(Csv, SaysWhichLabelOrColumnIsWrong) {
               HasSubstr("line 2: a label is unknown; seen: q; accepted: a, b"));
   folder_.write("x.csv", "a,b,c\n");
   EXPECT_THAT(complaint([&] { read_labelled_texts(folder_ / "x.csv"); }),
-              HasSubstr("cannot be told which columns"));
+              HasSubstr("not clear which columns"));
   folder_.write("x.csv", "");
   EXPECT_THAT(complaint([&] { read_labelled_texts(folder_ / "x.csv"); }),
               HasSubstr("there are no texts"));

@@ -29,7 +29,7 @@ struct DataSet {
   int64_t train_examples = 0, test_examples = 0;  // as published
   /// Places below a data folder; a fetched set goes to the first.
   std::vector<std::string> subfolders;
-  std::vector<std::string> marks;  // any of these files or folders tells the place apart
+  std::vector<std::string> marks;  // any of these files or folders identifies the place
   std::vector<std::string> classes;
   /// Of the training pictures' channels in [0, 1], empty for texts. CIFAR-10's std is the one that
   /// the published recipes use, the mean of the single pictures'; that of all pixels is 0.2470,

@@ -40,7 +40,7 @@ int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_o
        .what = fmt::format("{} could not be fetched", transfer.url),
        .seen =
            fmt::format("{}; {} bytes are in {}", why, ignored ? 0 : bytes, transfer.part.string()),
-       .advice = "run the command again when the network is there: it goes on where it stopped"});
+       .advice = "run the command again when the network is there: it resumes where it stopped"});
 }
 
 /// One request for what is missing. Returns the HTTP status (0 for file:).

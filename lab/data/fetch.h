@@ -13,7 +13,7 @@ namespace demi::data {
 using FetchProgress = std::function<void(int64_t have, int64_t total)>;
 
 /// Fetches `url` (https, http, file) to `file`. What arrives is kept in file.part, and a later call
-/// goes on from there; the name `file` appears only with the right MD5. A part with a wrong sum is
+/// resumes there; the name `file` appears only with the right MD5. A part with a wrong sum is
 /// removed. Throws DataError: no network, broken off, wrong sum (found, expected); TrainingError:
 /// disk.
 DEMI_API void fetch(const std::string& url, const std::filesystem::path& file,

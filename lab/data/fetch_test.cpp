@@ -20,7 +20,7 @@ namespace {
 using testing::HasSubstr;
 
 /// An HTTP/1.1 server on this machine that knows one file and ranges of it, and breaks off as often
-/// as it is told.
+/// as the test says.
 class Server {
  public:
   explicit Server(std::string content, int break_off = 0, bool ranges = true)
@@ -127,7 +127,7 @@ TEST(Fetch, GoesOnWhereItBrokeOff) {
   const Server server(kContent, /*break_off=*/2);
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_THAT(complaint([&] { fetch(server.url(), folder / "x", md5(kContent)); }),
-                HasSubstr("it goes on where it stopped"));
+                HasSubstr("it resumes where it stopped"));
     EXPECT_FALSE(std::filesystem::exists(folder / "x"));
   }
   fetch(server.url(), folder / "x", md5(kContent));

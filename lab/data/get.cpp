@@ -58,7 +58,7 @@ void check_published_sum(const DataSet& set, const fs::path& folder) {
                        .what = archive.string() + " is not the archive that is published",
                        .seen = "MD5 " + found,
                        .accepted = "MD5 " + download.md5,
-                       .advice = "it is damaged, or packed anew: remove it and " + set.advice +
+                       .advice = "it is damaged, or packed again: remove it and " + set.advice +
                                  ", or give an archive of yours another name"});
   }
 }

@@ -16,7 +16,7 @@ using GetProgress = std::function<void(const std::string& file, int64_t have, in
 
 /// Fetches a set from where its authors offer it, checks the MD5 and unpacks it, to the first of
 /// `data_dir`, $DEMI_DATA_DIR, cache_folder()/data that is given. Returns the folder. What is there
-/// is not fetched again; what broke off goes on. Throws UsageError, DataError, TrainingError
+/// is not fetched again; a broken download resumes. Throws UsageError, DataError, TrainingError
 /// (disk).
 DEMI_API std::filesystem::path get_data_set(std::string_view name,
                                             const std::filesystem::path& data_dir = {},

@@ -10,12 +10,12 @@
 
 namespace demi::data {
 
-/// A file's bytes from front to back: decompressed if it is gzip (told apart by content), as they
-/// are otherwise. zlib compares CRC-32 and length, which stand behind the compressed bytes: only
-/// who reads to the end knows that all was right.
+/// A file's bytes from front to back: decompressed if it is gzip (recognised by its content), as
+/// they are otherwise. zlib compares CRC-32 and length, which come behind the compressed bytes:
+/// only who reads to the end knows that all was right.
 class GzipReader {
  public:
-  /// `where` stands in front of messages. Throws DataError: no such file, no permission.
+  /// `where` begins the messages. Throws DataError: no such file, no permission.
   GzipReader(std::string where, std::filesystem::path path);
 
   /// Up to `bytes`; fewer only at the end. Throws DataError for damaged or missing bytes.

@@ -30,7 +30,7 @@ struct ImageLoaderOptions {
 /// shifts. Nothing synchronises.
 class DEMI_API ImageLoader : public Loader {
  public:
-  /// The set's tensors are shared, not copied, where they stand on the device already. Throws
+  /// The set's tensors are shared, not copied, where they are on the device already. Throws
   /// UsageError.
   ImageLoader(ImageSet set, ImageLoaderOptions options);
 

@@ -7,7 +7,7 @@
 
 namespace demi::data {
 
-/// Pictures with one class each, as they stand in the files.
+/// Pictures with one class each, as they are in the files.
 struct ImageSet {
   at::Tensor images;                 // (N, C, H, W) uint8
   at::Tensor labels;                 // (N) int64, in [0, classes.size())

@@ -8,8 +8,8 @@
 
 namespace demi::data {
 
-/// RFC 1321, 32 lower case hexadecimal digits. It tells a damaged download from a whole one; it is
-/// no protection against malice.
+/// RFC 1321, 32 lower case hexadecimal digits. It detects a damaged download; it is no protection
+/// against malice.
 DEMI_API std::string md5(std::string_view bytes);
 
 /// Throws DataError if the file cannot be read.

@@ -17,8 +17,7 @@ struct Decoded {
 /// Pixels that a picture may have: 0.8 GB decoded. More is taken for damage.
 constexpr int64_t kMostPixels = int64_t{1} << 28;
 
-/// Each stands in a file of its own; without its library a stub with the same name throws
-/// UsageError.
+/// Each is in a file of its own; without its library a stub with the same name throws UsageError.
 Decoded decode_jpeg(std::string_view bytes);
 Decoded decode_png(std::string_view bytes);
 bool has_jpeg();

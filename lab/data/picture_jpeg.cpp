@@ -29,8 +29,8 @@ struct Failure : jpeg_error_mgr {
   std::longjmp(failure->back, 1);
 }
 
-// libjpeg goes on with grey where data is missing; we do not. Its other warnings are about headers
-// that are odd and pictures that are whole.
+// libjpeg fills missing data with grey; we report them. Its other warnings are about headers that
+// are odd and pictures that are whole.
 void judge(j_common_ptr jpeg, int level) {
   if (level >= 0) return;
   switch (jpeg->err->msg_code) {

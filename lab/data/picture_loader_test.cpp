@@ -62,8 +62,8 @@ TEST_F(PictureLoaderTest, TestsOnTheMiddleOfThePicture) {
   EXPECT_EQ(batch.input.scalar_type(), at::kFloat);
   EXPECT_TRUE(batch.input.is_contiguous(c10::MemoryFormat::ChannelsLast));
   EXPECT_TRUE(at::equal(batch.target, at::tensor({0, 0, 1, 1}, at::kLong)));
-  // 60 x 100 becomes 32 x 53, of which rows 2 to 30 and columns 12 to 40 are kept: pixel i stands
-  // for the place (i + 1/2) of the scaled picture, and the ramp is a straight line over its places.
+  // 60 x 100 becomes 32 x 53, of which rows 2 to 30 and columns 12 to 40 are kept: pixel i is for
+  // the place (i + 1/2) of the scaled picture, and the ramp is a straight line over its places.
   const at::Tensor row = (at::arange(28) + 2 + 0.5) / 32 * 60 - 0.5;
   const at::Tensor column = (at::arange(28) + 12 + 0.5) / 53 * 100 - 0.5;
   const auto expect_ramp = [&](const at::Tensor& seen, const at::Tensor& expected) {

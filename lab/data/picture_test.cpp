@@ -107,7 +107,7 @@ TEST(Png, HasThePixelsThatWereWritten) {
   EXPECT_TRUE(at::equal(read_picture(folder / "a.png"), red_and_blue()));
   at::Tensor clear = at::cat({red_and_blue(), at::zeros({32, 48, 1}, at::kByte)}, 2);
   clear.narrow(0, 0, 16).select(2, 3).fill_(255);
-  folder.write("clear.jpg", png_of(clear));  // the content tells
+  folder.write("clear.jpg", png_of(clear));  // by its content
   EXPECT_TRUE(at::equal(read_picture(folder / "clear.jpg"), red_and_blue())) << "alpha is left out";
   const std::string whole = png_of(red_and_blue());
   folder.write("half.png", whole.substr(0, whole.size() / 2));

@@ -24,7 +24,7 @@ TEST(Registry, NamesTheNearestSet) {
   }
 }
 
-// Data that have no files of their own stand in the same list.
+// Data that have no files of their own are in the same list.
 TEST(Registry, MadeAndOwnDataAreKnownButNotLookedFor) {
   for (const char* name : {"csv", "folder", "synthetic-rows", "synthetic-images"}) {
     EXPECT_FALSE(data_set(name).is_published()) << name;

@@ -124,7 +124,7 @@ void TarReader::read_to_end() {
     if (bytes > kMostFilling)
       report_damage({.where = "data.archive",
                      .file = path_,
-                     .what = "the file goes on behind the end of the archive",
+                     .what = "the file continues behind the end of the archive",
                      .found = fmt::format("more than {} bytes", kMostFilling),
                      .expected = "one tar archive",
                      .advice = "get it again (demi data get NAME resumes and checks)"});

@@ -186,7 +186,7 @@ TEST_F(Imdb, NoticesAReplacedReviewOfTheSameSizeAndTime) {
   EXPECT_EQ(word(), "bar") << "the same file, written";
 }
 
-// As it lies: in the forms of its authors, and of those who pack the folder anew.
+// As it lies: in the forms of its authors, and of those who pack the folder again.
 TEST_F(Imdb, ReadsTheArchive) {
   write_imdb(folder_, "_9.txt");
   folder_.write("aclImdb/train/urls_pos.txt", "an address");

@@ -18,7 +18,7 @@ constexpr bool is_space(int32_t code) {
          code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
-/// Unicode's Case_Ignorable: marks and punctuation behind which a word goes on.
+/// Unicode's Case_Ignorable: marks and punctuation behind which a word continues.
 bool is_case_ignorable(int32_t code) {
   switch (utf8proc_category(code)) {
     case UTF8PROC_CATEGORY_MN:
@@ -58,7 +58,7 @@ std::size_t next_code(std::string_view text, std::size_t at, int32_t& code) {
 }
 
 /// Whether the capital sigma at `at` ends a word (The Unicode Standard, table 3-17, Final_Sigma): a
-/// cased letter stands before it and none behind it, with anything Case_Ignorable in between. The
+/// cased letter comes before it and none behind it, with anything Case_Ignorable in between. The
 /// text before it is UTF-8.
 bool is_final_sigma(std::string_view text, std::size_t at) {
   int32_t code = 0;

@@ -29,7 +29,7 @@ void Vocabulary::index_words() {
   for (std::size_t i = 0; i < words_.size(); ++i)
     if (!ids_.emplace(words_[i], static_cast<int32_t>(i)).second)
       throw DataError(
-          {.where = "data.Vocabulary", .what = "a word stands twice", .seen = words_[i]});
+          {.where = "data.Vocabulary", .what = "a word occurs twice", .seen = words_[i]});
 }
 
 int32_t Vocabulary::id(std::string_view word) const {

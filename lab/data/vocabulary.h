@@ -16,9 +16,9 @@ struct WordCount {
   int64_t count;
 };
 
-/// Words and their numbers: 0 is "<unk>", which also stands for every word that is not in it; then
-/// the words by falling frequency, those of equal frequency in the order of their bytes (which is
-/// that of their Unicode code points).
+/// Words and their numbers: 0 is "<unk>", which is also the number of every word that is not in it;
+/// then the words by falling frequency, those of equal frequency in the order of their bytes (which
+/// is that of their Unicode code points).
 class DEMI_API Vocabulary {
  public:
   Vocabulary() : Vocabulary(std::vector<WordCount>{}) {}
@@ -26,7 +26,7 @@ class DEMI_API Vocabulary {
   /// Distinct words in any order.
   explicit Vocabulary(std::vector<WordCount> counts);
   /// Words in their final order, "<unk>" first (as words() gives them). Throws DataError if one
-  /// stands twice.
+  /// occurs twice.
   explicit Vocabulary(std::vector<std::string> words);
 
   int64_t size() const { return static_cast<int64_t>(words_.size()); }

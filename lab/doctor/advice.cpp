@@ -65,7 +65,7 @@ std::vector<Advice> of_shapes(const std::string& dtype, c10::Device device) {
 
 std::vector<Advice> of_memory(const std::string& allocator) {
   if (allocator != "glibc") return {};
-  const double gain = fill_ms(/*anew=*/true) / fill_ms(/*anew=*/false);
+  const double gain = fill_ms(/*fresh=*/true) / fill_ms(/*fresh=*/false);
   return {{"memory", gain,
            fmt::format("a tensor of 64 MiB is filled {:.2f} times as fast in memory that was kept",
                        gain),

@@ -32,7 +32,7 @@ DEMI_API std::vector<Advice> of_formats(const std::vector<Format>& formats);
 /// dtype, in a region: a second or less.
 DEMI_API std::vector<Advice> of_shapes(const std::string& dtype, c10::Device device);
 
-/// Measures what it costs to get the memory of each large tensor anew on the CPU. Nothing where
+/// Measures what it costs to get fresh memory for each large tensor on the CPU. Nothing where
 /// `allocator` is not glibc, which has it so: others keep memory.
 DEMI_API std::vector<Advice> of_memory(const std::string& allocator);
 

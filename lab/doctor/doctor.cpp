@@ -184,8 +184,8 @@ std::string disturbance(std::optional<double> cores_share) {
   if (cores_share.value_or(1) >= recipes::kQuietShare) return "";
   return fmt::format(
       "* The measurements got {:.0f} % of the cores that they asked for: another program ran "
-      "beside "
-      "them. Their figures are too low, and advice may be missing or wrong: run it again on a "
+      "at the same time. Their figures are too low, and advice may be missing or wrong: run it "
+      "again on a "
       "quiet "
       "machine.",
       100 * *cores_share);

@@ -67,7 +67,7 @@ struct Diagnosis {
   std::optional<ModelCheck> model;
   std::vector<std::string> faults;  // settings in the way, to be put right before all else
   /// Of the cores that the measurements asked for, what they got; none if nothing was measured, or
-  /// if this kernel does not tell.
+  /// if this kernel does not say.
   std::optional<double> cores_share;
   double seconds = 0;  // that the diagnosis took
 };

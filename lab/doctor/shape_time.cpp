@@ -65,7 +65,7 @@ double convolution_ms(const std::string& dtype, bool channels_last, c10::Device 
 }
 
 // By mmap itself: the program's own malloc keeps its memory.
-double fill_ms(bool anew) {
+double fill_ms(bool fresh) {
   constexpr size_t kBytes = 64 << 20;
   const auto map = [] {
     void* memory =
@@ -76,7 +76,7 @@ double fill_ms(bool anew) {
   const auto fill = [](void* memory) {
     at::from_blob(memory, {kBytes / sizeof(float)}, at::kFloat).fill_(1);
   };
-  if (anew) return least_ms("fp32", c10::kCPU, [&] { fill(map().get()); });
+  if (fresh) return least_ms("fp32", c10::kCPU, [&] { fill(map().get()); });
   const auto kept = map();
   return least_ms("fp32", c10::kCPU, [&] { fill(kept.get()); });
 }

@@ -15,9 +15,9 @@ double product_ms(const std::string& dtype, int64_t m, int64_t k, int64_t n, c10
 /// ResNet's.
 double convolution_ms(const std::string& dtype, bool channels_last, c10::Device device);
 
-/// Milliseconds to fill a tensor of 64 MiB on the CPU: `anew`, in memory that the kernel gives for
+/// Milliseconds to fill a tensor of 64 MiB on the CPU: `fresh`: in memory that the kernel gives for
 /// it and takes back, as glibc has it for a block of that size; else in memory that was used
 /// before.
-double fill_ms(bool anew);
+double fill_ms(bool fresh);
 
 }  // namespace demi::doctor

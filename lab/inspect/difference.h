@@ -36,7 +36,7 @@ struct EntryDifference {
 };
 
 /// What differs between two files or checkpoints. Names are those of both sides, in the order of
-/// StoredTensor lists. What was measured (is_measured) differs between any two runs and stands
+/// StoredTensor lists. What was measured (is_measured) differs between any two runs and is listed
 /// apart.
 struct Difference {
   int64_t compared = 0;  // tensors of either side, without measured ones
@@ -46,13 +46,13 @@ struct Difference {
 };
 
 /// Whether an entry is a measurement of the machine rather than of the training: "seconds" is a
-/// word of its name ("history/steps.data_seconds"), or it stands in the part "measured", where a
-/// run's peak of memory is.
+/// word of its name ("history/steps.data_seconds"), or it is in the part "measured", where a run's
+/// peak of memory is.
 DEMI_API bool is_measured(const std::string& name);
 
-/// Reads the tensors of both in parts: about 50 MB of memory, whatever their size. Throws
-/// DataError. If one of them is a single file and the other one a checkpoint, the checkpoint's
-/// model is compared alone.
+/// Reads the tensors of both in parts: about 50 MB of memory for any size. Throws DataError. If one
+/// of them is a single file and the other one a checkpoint, the checkpoint's model is compared
+/// alone.
 DEMI_API Difference difference(const checkpoint::Contents& first,
                                const checkpoint::Contents& second);
 

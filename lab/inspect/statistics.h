@@ -24,7 +24,7 @@ struct Statistics {
 /// fp64, (n), of any dtype; a complex number becomes two, its real and its imaginary part.
 at::Tensor as_doubles(const at::Tensor& values);
 
-/// Reads the tensor's values in parts: about 20 MB of memory, whatever its size. Throws DataError.
+/// Reads the tensor's values in parts: about 20 MB of memory for any size. Throws DataError.
 DEMI_API Statistics statistics(const checkpoint::StoredTensor& tensor);
 
 }  // namespace demi::inspect

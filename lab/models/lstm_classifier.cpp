@@ -65,8 +65,8 @@ at::Tensor LSTMClassifierImpl::forward(const at::Tensor& tokens, const at::Tenso
   const at::Tensor embedded = embedding_->forward(tokens);
   at::Tensor result = pooled(std::get<0>(forward_lstm_->forward(embedded)), valid);
   if (backward_lstm_) {
-    // Read backwards, the last output stands at the first token; over its own direction that is
-    // again the last step.
+    // Read backwards, the last output is at the first token; over its own direction that is again
+    // the last step.
     const at::Tensor outputs = std::get<0>(backward_lstm_->forward(reversed(embedded, valid)));
     result = at::cat({result, pooled(outputs, valid)}, 1);
   }

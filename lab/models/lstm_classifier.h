@@ -24,8 +24,8 @@ struct LSTMClassifierOptions {
 };
 
 /// Embedding, one LSTM layer, pooling over the valid tokens, Linear. Tokens (N, T) int64 and
-/// lengths (N) int64 (undefined: all T are valid; 0 counts as 1) to logits (N, outputs). What
-/// stands in the padding has no influence on any result.
+/// lengths (N) int64 (undefined: all T are valid; 0 counts as 1) to logits (N, outputs). What is in
+/// the padding has no influence on any result.
 class DEMI_API LSTMClassifierImpl : public torch::nn::Module {
  public:
   explicit LSTMClassifierImpl(const LSTMClassifierOptions& options);

@@ -105,7 +105,7 @@ TEST(LSTMClassifier, NeverLooksAtThePadding) {
     const at::Tensor result = model->forward(tokens_padded_with(0), kLengths);
     EXPECT_TRUE(at::equal(result, model->forward(tokens_padded_with(29), kLengths)));
     result.sum().backward();
-    // Token 29 stands nowhere else: with it as padding no gradient reaches its row.
+    // Token 29 occurs nowhere else: with it as padding no gradient reaches its row.
     model->zero_grad();
     model->forward(tokens_padded_with(29), kLengths).sum().backward();
     EXPECT_EQ(model->named_parameters()["embedding.weight"].grad()[29].abs().sum().item<double>(),

@@ -26,7 +26,7 @@ struct ModelOptions {
   bool bidirectional = false;                                           // of texts
 };
 
-/// A module and the call of its forward, whatever that takes: `lengths` is undefined where rows
+/// A module and the call of its forward, with all that it takes: `lengths` is undefined where rows
 /// have none.
 struct Model {
   std::shared_ptr<torch::nn::Module> module;

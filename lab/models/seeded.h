@@ -9,9 +9,9 @@
 namespace demi::models {
 
 /// While it lives, LibTorch's CPU generator, from which layers draw their initial weights, gives
-/// the numbers that follow `seed`; afterwards it goes on as if nothing had been. Models are made on
-/// the CPU, so their weights are the same whatever device they train on. Not for several threads at
-/// once: the generator is the process's.
+/// the numbers that follow `seed`; afterwards it continues as if nothing had happened. Models are
+/// made on the CPU, so their weights are the same on any device. Not for several threads at once:
+/// the generator is the process's.
 class DEMI_API Seeded {
  public:
   explicit Seeded(uint64_t seed);

@@ -76,8 +76,8 @@ class DEMI_API Expression {
   std::size_t operations_ = 0;
 };
 
-/// The value as messages show it: all digits if they are few, else "about" and 17 of them,
-/// which are enough to tell two numbers of fp64 apart.
+/// The value as messages show it: all digits if they are few, else "about" and 17 of them, which
+/// are enough to distinguish two numbers of fp64.
 DEMI_API std::string shown(const ExactNumber& x);
 /// The same of a format's number: "-314.5", "-inf", "nan".
 DEMI_API std::string shown(const Format& format, Bits bits);

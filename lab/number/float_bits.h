@@ -9,8 +9,8 @@
 // Numbers as the bits of any format, by exact arithmetic: slow, made to explain and to check. What
 // converts arrays between fp32 and 16 bits is number.h.
 //
-// Bits stand at the right end of a word: those of tf32 are its 19, without the 13 zeros below them
-// in an fp32 word (storage_bits has those).
+// Bits are at the right end of a word: those of tf32 are its 19, without the 13 zeros below them in
+// an fp32 word (storage_bits has those).
 namespace demi::number {
 
 using Bits = std::uint64_t;
@@ -41,8 +41,8 @@ DEMI_API Bits quiet_nan(const Format& format);
 /// specification, section 5.2.1, without saturation, as PyTorch does.)
 DEMI_API Bits overflow(const Format& format);
 
-/// The nearest number of the format, ties to even, subnormals kept: one rounding, whatever the
-/// number. IEEE 754-2019, section 4.3.1.
+/// The nearest number of the format, ties to even, subnormals kept: one rounding for any number.
+/// IEEE 754-2019, section 4.3.1.
 DEMI_API Bits round_to(const Format& format, const ExactNumber& x);
 
 /// The value of finite bits.

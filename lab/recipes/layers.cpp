@@ -337,7 +337,7 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options, const W
   }
   if (result.empty())
     throw UsageError({.where = "train.compare_layers",
-                      .what = "there is no run to set beside fp32",
+                      .what = "there is no run to compare with fp32",
                       .accepted = "such as bf16 or fp16"});
   return result;
 }

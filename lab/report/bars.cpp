@@ -14,7 +14,7 @@ namespace demi::report {
 namespace {
 
 constexpr double kBar = 24;   // height
-constexpr double kStep = 54;  // from one bar to the next; the name stands above its bar
+constexpr double kStep = 54;  // from one bar to the next; the name is above its bar
 
 double usable(const StackedBars::Bar& bar, std::size_t part) {
   const double value = part < bar.values.size() ? bar.values[part] : 0;
@@ -68,7 +68,7 @@ void draw_bar(Svg& svg, const StackedBars& bars, const StackedBars::Bar& bar, do
                          {"width", px(std::max(0.5, width - 1.5))},
                          {"height", px(kBar)}});
     const std::string label = inside(bars.parts[part], amount(value, ""), width);
-    const bool is_whole = bars.parts.size() == 1;  // whose amount stands above the bar
+    const bool is_whole = bars.parts.size() == 1;  // whose amount is above the bar
     if (!label.empty() && !is_whole)
       svg.text(x + 6, top + 16, label, {{"class", "on"}, {"fill", "#ffffff"}});
     x += width;

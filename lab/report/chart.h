@@ -48,7 +48,7 @@ struct Chart {
 struct StackedBars {
   std::string title;
   std::string unit;                // of the values
-  std::vector<std::string> parts;  // in the order in which they stand in the bar
+  std::vector<std::string> parts;  // in the order in which they are in the bar
   struct Bar {
     std::string name;
     std::vector<double> values;  // one a part; finite, 0 or more

@@ -142,7 +142,7 @@ EventFile::EventFile(const std::filesystem::path& folder, std::int64_t first_ste
 EventFile::~EventFile() {
   try {
     if (file_.open()) flush();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor has nobody to tell
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor cannot report it
   }
 }
 

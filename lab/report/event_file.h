@@ -39,8 +39,8 @@ class DEMI_API EventFile {
  public:
   using WallClock = std::function<double()>;  // seconds since 1970
 
-  /// `first_step`: TensorBoard drops what older files of the folder tell of this step and of later
-  /// ones, so that a run that goes on does not show its steps twice.
+  /// `first_step`: TensorBoard drops what older files of the folder have of this step and of later
+  /// ones, so that a resumed run does not show its steps twice.
   explicit EventFile(const std::filesystem::path& folder, std::int64_t first_step = 0,
                      std::chrono::duration<double> interval = std::chrono::seconds(10),
                      WallClock clock = {});

@@ -65,7 +65,7 @@ TEST(EventFile, BeginsWithItsVersionAndIsNamedForTensorBoard) {
   std::filesystem::remove(path);
 }
 
-// TensorBoard reads the files of a folder in the order of their names, whatever process and second
+// TensorBoard reads the files of a folder in the order of their names, whichever process and second
 // they are of.
 TEST(EventFile, IsReadAfterTheOlderOnesOfItsFolder) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "demi_event_files";

@@ -19,13 +19,13 @@ struct CurveEnd {
   double y = 0;
 };
 
-/// Names beside the ends of their curves, each led to by a piece of the curve, moved apart where
+/// Names next to the ends of their curves, each led to by a piece of the curve, moved apart where
 /// they would overlap.
 void draw_labels(Svg& svg, std::vector<CurveEnd> ends, double left, double top, double bottom,
                  double right);
 
 /// Rows of names (an empty one is left out) with a piece of their curve (or a box of their colour)
-/// for where there is no room beside.
+/// for where there is no room next to the curves.
 void draw_legend(Svg& svg, const std::vector<std::string>& names, double y, double width,
                  bool boxes = false);
 double legend_height(const std::vector<std::string>& names, double width, bool boxes = false);

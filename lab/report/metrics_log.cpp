@@ -96,7 +96,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::chrono::milliseco
 MetricsLog::~MetricsLog() {
   try {
     if (file_.open()) flush();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor has nobody to tell
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor cannot report it
   }
 }
 

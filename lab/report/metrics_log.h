@@ -20,7 +20,7 @@ using MetricValue =
 using MetricFields = std::vector<std::pair<std::string, MetricValue>>;
 
 /// metrics.jsonl: one JSON object a line, fields in the order given. JSON has no NaN and no
-/// infinities: such a value is written as null, which every reader takes for a gap, and told by
+/// infinities: such a value is written as null, which every reader takes for a gap, and named by
 /// name in a field of its own:
 ///
 ///     {"step":12,"loss":null,"non_finite":{"loss":"nan"}}
@@ -60,9 +60,9 @@ struct Metrics {
   std::vector<std::string> left_out;
 };
 
-/// Reads a metrics file, whatever has happened to it: what is no JSON object is left out and named;
-/// so is a last line without an end. What `non_finite` tells is put back as double. Throws
-/// DataError if the file is missing or cannot be read.
+/// Reads a metrics file, damaged or not: what is no JSON object is left out and named; so is a last
+/// line without an end. What `non_finite` names is put back as double. Throws DataError if the file
+/// is missing or cannot be read.
 DEMI_API Metrics read_metrics(const std::filesystem::path& path);
 
 /// The value of that name and type, or null.

@@ -58,7 +58,7 @@ TEST_F(MetricsLogTest, AFullDiskLeavesWholeLinesAndLosesNothing) {
   EXPECT_EQ(read_metrics(path).lines.size(), 2U);
 }
 
-// Of a comparison whose runs take turns, one goes on from an earlier step.
+// Of a comparison whose runs take turns, one continues from an earlier step.
 TEST_F(MetricsLogTest, LinesOfOneRunCanBeRemovedFromAmongThoseOfOthers) {
   const fs::path path = folder / "metrics.jsonl";
   put(path,

@@ -9,7 +9,7 @@ namespace demi::report {
 namespace {
 
 constexpr ChartSize kHalf = {540, 300};
-constexpr ChartSize kFull = {1120, 340};  // a chart that stands alone
+constexpr ChartSize kFull = {1120, 340};  // a chart that is alone in its row
 constexpr ChartSize kSmall = {358, 290};  // a phone's width, less the margins
 
 std::string element(std::string_view tag, std::string_view text) {

@@ -54,9 +54,8 @@ struct Page {
 
 /// One HTML file that needs nothing else: no script, no request, no style attribute. Light and dark
 /// follow the reader's system, paper is always light. On a narrow screen charts are drawn for it
-/// (each stands in the file in two sizes) and tables scroll by themselves. Where a viewer forbids
-/// style sheets, it is still a plain page in the right order with coloured charts. All text is
-/// escaped.
+/// (each is in the file in two sizes) and tables scroll by themselves. Where a viewer forbids style
+/// sheets, it is still a plain page in the right order with coloured charts. All text is escaped.
 DEMI_API std::string to_html(const Page& page);
 
 }  // namespace demi::report

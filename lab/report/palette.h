@@ -8,10 +8,10 @@
 
 namespace demi::report {
 
-/// Colours of runs, in order; more runs begin again with another dash pattern. On their background
-/// each has the contrast of text (WCAG 2.1, 1.4.3: 4.5 to 1), and any two stay apart under
-/// protanopia, deuteranopia and tritanopia as simulated by Machado, Oliveira and Fernandes 2009.
-/// chart_test.cpp checks both.
+/// Colours of runs, in order; further runs repeat the colours with another dash pattern. On their
+/// background each has the contrast of text (WCAG 2.1, 1.4.3: 4.5 to 1), and any two stay apart
+/// under protanopia, deuteranopia and tritanopia as simulated by Machado, Oliveira and Fernandes
+/// 2009. chart_test.cpp checks both.
 struct Palette {
   const char* background;
   std::array<const char*, 6> runs;

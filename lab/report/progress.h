@@ -94,7 +94,7 @@ class DEMI_API Progress {
   void end_epoch(const ProgressState& state);
   void pause();  // what passes until the next call is of another run, which may have its turn
   void message(const std::string& text);  // a line of its own, above the one that is redrawn
-  void clear();  // takes the redrawn line away, before somebody else writes
+  void clear();  // takes the redrawn line away, before another part of the program writes
 
  private:
   void draw(const ProgressState& state, bool keep);
@@ -106,7 +106,7 @@ class DEMI_API Progress {
   ProgressOptions options_;
   TimeLeft time_left_;
   std::optional<std::chrono::duration<double>> drawn_at_;
-  std::size_t drawn_width_ = 0;  // columns of the line that stands there now
+  std::size_t drawn_width_ = 0;  // columns of the line that is there now
 };
 
 }  // namespace demi::report

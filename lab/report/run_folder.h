@@ -26,11 +26,11 @@ DEMI_API std::vector<std::filesystem::path> run_folders(
 ///     config.json  metrics.jsonl  events.out.tfevents.*  report.html  checkpoints/  result.json
 class DEMI_API RunFolder {
  public:
-  /// Makes the folder with the number after the highest one there, and by nobody else: two runs
-  /// started together get two folders. Tries that a file can be written, and that `needed_bytes`
-  /// are free, so that what cannot be saved is said before training. Throws UsageError for a name
-  /// with other characters than letters, digits, '.', '_', '+', '-' (or that starts with
-  /// '.'), TrainingError if the folder cannot be made, written to, or is too small.
+  /// Makes the folder with the number after the highest one there, and by no other process: two
+  /// runs started together get two folders. Tries that a file can be written, and that
+  /// `needed_bytes` are free, so that what cannot be saved is said before training. Throws
+  /// UsageError for a name with other characters than letters, digits, '.', '_', '+', '-' (or that
+  /// starts with '.'), TrainingError if the folder cannot be made, written to, or is too small.
   static RunFolder create(std::string_view name, const std::filesystem::path& root = runs_root(),
                           std::uint64_t needed_bytes = 0);
 

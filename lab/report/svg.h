@@ -34,7 +34,7 @@ std::string px(double value);
 /// Columns of 12 px text in pixels, nearly: a page's typeface is the reader's.
 double text_width(std::string_view text);
 
-/// Small print below a drawing, in lines that fit its width. The last line stands at `bottom`.
+/// Small print below a drawing, in lines that fit its width. The last line is at `bottom`.
 inline constexpr int kNoteLine = 16;
 std::vector<std::string> note_lines(std::string_view note, double width);
 void draw_note(Svg& svg, const std::vector<std::string>& lines, double bottom);

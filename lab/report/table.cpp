@@ -50,7 +50,7 @@ std::string padded(const std::string& text, std::size_t width, Align align) {
   return align == Align::kRight ? spaces(missing) + text : text + spaces(missing);
 }
 
-/// A table as it will stand: printable cells, and for each column its width and the lines of its
+/// A table as it will be shown: printable cells, and for each column its width and the lines of its
 /// header.
 struct Grid {
   std::vector<Align> aligns;
@@ -127,7 +127,7 @@ std::string draw(const Grid& grid, const Style& style) {
   for (std::size_t i = 0; i < grid.header_lines; ++i) {
     const std::string header = line([&](std::size_t c) {
       const std::size_t empty =
-          grid.header_lines - grid.headers[c].size();  // names stand at the bottom
+          grid.header_lines - grid.headers[c].size();  // names are at the bottom
       return i < empty ? std::string() : grid.headers[c][i - empty];
     });
     out += style.dim(header) + "\n";

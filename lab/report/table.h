@@ -17,9 +17,9 @@ struct Column {
   Align align = Align::kRight;  // numbers right, names left
 };
 
-/// Figures in rows and columns, told once and shown on a terminal, in a page and in Markdown. The
-/// first column names the row. All cells are text that the caller has formatted (format.h): within
-/// a column, equal decimals line up.
+/// Figures in rows and columns, described once and shown on a terminal, in a page and in Markdown.
+/// The first column names the row. All cells are text that the caller has formatted (format.h):
+/// within a column, equal decimals line up.
 struct Table {
   std::string title = {};
   std::vector<Column> columns = {};

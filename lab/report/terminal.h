@@ -32,7 +32,8 @@ DEMI_API std::size_t display_width(std::string_view text);
 /// At most `columns` wide, never cutting inside a character.
 DEMI_API std::string cut_to_width(std::string_view text, std::size_t columns);
 
-/// Words below each other, as many on a line as `columns` hold; a longer word stands alone.
+/// Words below each other, as many on a line as `columns` hold; a longer word has a line of its
+/// own.
 DEMI_API std::vector<std::string> wrap_words(std::string_view text, std::size_t columns);
 
 /// Text that a terminal can be shown: control characters and broken UTF-8 become '?', so that a

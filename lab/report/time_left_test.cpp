@@ -20,8 +20,8 @@ TEST(TimeLeft, FollowsTheRateAndLeavesPausesOut) {
   EXPECT_NEAR(time.left(100)->count(), 400, 1);
 }
 
-// The trainer reads the device every ten steps and then tells of all ten: a step takes 3 s here,
-// and the line is drawn at the first of each ten.
+// The trainer reads the device every ten steps and then reports all ten: a step takes 3 s here, and
+// the line is drawn at the first of each ten.
 TEST(TimeLeft, StepsThatAreToldOfAtOnceShareTheirWait) {
   TimeLeft time(TimeLeft::Seconds(20));
   time.at(0, TimeLeft::Seconds(0));
