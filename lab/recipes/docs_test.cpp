@@ -1,8 +1,9 @@
-// docs/published_results.md, docs/reference/train.md and docs/reference/environment.md hold the
-// tables that the code has. DEMI_WRITE_DOCS=1 writes them.
+// docs/published_results.md and docs/reference/train.md hold the tables that the code has
+// (DEMI_WRITE_DOCS=1 writes them), docs/reference/environment.md the variables that are read.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -43,13 +44,6 @@ std::string setting_tables() {
   return text + "\n";
 }
 
-std::string variable_table() {
-  std::string text = "\n| variable | setting |\n|---|---|\n";
-  for (const Setting& setting : settings())
-    text += fmt::format("| `{}` | `{}` |\n", environment_variable(setting.name), setting.name);
-  return text + "\n";
-}
-
 std::string published_text() {
   std::string text;
   for (const Published& one : published()) text.append("\n").append(report::to_markdown(one.table));
@@ -64,7 +58,7 @@ std::string text_of(const std::filesystem::path& path) {
   return file.str();
 }
 
-// What stands in the page between <!-- name --> and <!-- end of name --> is `text`.
+// What is in the page between <!-- name --> and <!-- end of name --> is `text`.
 void expect_in_page(const std::string& page, const std::string& name, const std::string& text) {
   const auto path = kRoot / "docs" / page;
   const std::string all = text_of(path);
@@ -78,7 +72,7 @@ void expect_in_page(const std::string& page, const std::string& name, const std:
     std::ofstream(path) << all.substr(0, start) << text << all.substr(last);
   else
     EXPECT_EQ(all.substr(start, last - start), text)
-        << "DEMI_WRITE_DOCS=1 demi_lab_recipes_test --gtest_filter='Docs.*' writes it anew";
+        << "DEMI_WRITE_DOCS=1 demi_lab_recipes_test --gtest_filter='Docs.*' writes it again";
 }
 
 TEST(Docs, TheRecipesAreTheCodes) {
@@ -87,10 +81,6 @@ TEST(Docs, TheRecipesAreTheCodes) {
 
 TEST(Docs, TheSettingsAreTheCodes) {
   expect_in_page("reference/train.md", "settings", setting_tables());
-}
-
-TEST(Docs, TheVariablesOfSettingsAreTheCodes) {
-  expect_in_page("reference/environment.md", "variables", variable_table());
 }
 
 /// All words of the form DEMI_X between `before` and `after`.
@@ -103,19 +93,29 @@ std::set<std::string> variables_in(const std::string& text, const std::string& b
   return found;
 }
 
+// The page has this rule in place of a row for each setting.
+TEST(Docs, ASettingsVariableIsItsNameInCapitals) {
+  const std::string page = text_of(kRoot / "docs/reference/environment.md");
+  EXPECT_NE(page.find("`DEMI_BATCH_SIZE` is `batch-size`"), std::string::npos);
+  for (const Setting& setting : settings()) {
+    std::string name = "DEMI_";
+    for (const char c : setting.name) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    EXPECT_EQ(environment_variable(setting.name), name);
+  }
+}
+
 // DEMI_DATA was the folder in the docs and the setting `data` in the code.
 TEST(Docs, NoSettingsVariableMeansSomethingElse) {
   const std::string page = text_of(kRoot / "docs/reference/environment.md");
-  const auto reserved =
-      variables_in(page.substr(0, page.find("<!-- variables -->")), "\n\\| `", "` \\|");
+  const auto reserved = variables_in(page, "\n\\| `", "` \\|");
   EXPECT_GE(reserved.size(), 13U) << "the page's tables are not read";
   for (const Setting& setting : settings())
     EXPECT_FALSE(reserved.contains(environment_variable(setting.name))) << setting.name;
 }
 
 TEST(Docs, EveryVariableThatIsReadIsInThePage) {
-  const auto in_page =
-      variables_in(text_of(kRoot / "docs/reference/environment.md"), "\n\\| `", "` \\|");
+  auto in_page = variables_in(text_of(kRoot / "docs/reference/environment.md"), "\n\\| `", "` \\|");
+  for (const Setting& setting : settings()) in_page.insert(environment_variable(setting.name));
   std::size_t read = 0;
   for (const char* folder : {"demi", "lab", "cli", "tests"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(kRoot / folder)) {
