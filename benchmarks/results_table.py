@@ -8,13 +8,13 @@ DISTURBED = 0.1  # share of the machine that other programs took
 
 HEAD = """# Results by class of machine
 
-Written by `benchmarks/measure.sh` from the JSON files beside this page, which hold every command, its figures, the commit, the
+Written by `benchmarks/measure.sh` from the JSON files of this folder, which hold every command, its figures, the commit, the
 processor and the share of the machine that other programs took meanwhile. An empty cell has not been measured on such a machine.
 A figure with ° was measured while other programs took more than a tenth of the machine. Times of one row were taken in turn;
 compare ratios, not times, between columns.
 
-"Python" is PyTorch as it is started. glibc then gives large blocks back to the system and takes them anew in each step, and the
-kernel zeroes their pages each time. The program `demi` tells glibc to keep them. "Python that keeps memory" is told so, too, by
+"Python" is PyTorch as it is started. glibc then gives large blocks back to the system and takes them again in each step, and the
+kernel zeroes their pages each time. The program `demi` tells glibc to keep them. "Python that keeps memory" does so, too, by
 `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=268435456`: what is left against it is what demi computes
 faster, and the difference between the two rows is memory that any program can keep.
 
@@ -165,6 +165,6 @@ def write(folder):
         text += f"\n## {title}\n\n" + "\n".join(table_of(rows(), results)) + "\n"
     others = sorted(name for name in os.listdir(folder) if name.endswith(".md") and name != "README.md")
     if others:
-        text += "\n## Other measurements\n\n" + "\n".join(f"- [{name}]({name})" for name in others) + "\n"
+        text += "\n## Measured by hand\n\n" + "\n".join(f"- [{name}]({name})" for name in others) + "\n"
     with open(os.path.join(folder, "README.md"), "w", encoding="utf-8") as file:
         file.write(text)

@@ -45,7 +45,7 @@ class ProcessGroup;
 /// A round on a GPU is one all-gather, in which shorter pieces are padded; where the padding would
 /// be half of it, the ranks that have bytes left broadcast them. On the CPU they always do:
 /// LibTorch's all-gather over Gloo makes a copy of everything, and n broadcasts take less time
-/// (benchmarks/results/distributed_cpu.md).
+/// (benchmarks/results/x86-64-avx512-bf16.md).
 ///
 /// On a GPU both happen on its current stream: the bytes are those of the kernels enqueued before,
 /// and kernels enqueued later read what has come. The host waits for the end of each round

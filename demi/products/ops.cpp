@@ -86,7 +86,7 @@ bool is_pointwise(const at::Tensor& weight, const ConvolutionOptions& o) {
 }
 
 /// A pointwise convolution of (batch, ..., channels) as the matrix product that it is, which is
-/// faster than a convolution of pieces (benchmarks/results/products_cpu.md).
+/// faster than a convolution of pieces (benchmarks/results/README.md).
 at::Tensor of_places(const at::Tensor& places, const at::Tensor& weight, const at::Tensor& bias) {
   return matrix_product(bias, places.reshape({-1, weight.size(1)}), weight.flatten(1).t())
       .reshape(with_last(places.sizes(), weight.size(0)))
