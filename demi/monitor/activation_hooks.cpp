@@ -37,7 +37,8 @@ void ActivationHooks::Watch::enter(const at::RecordFunction& op) {
   bool reads_another = false;
   for_each_tensor(op.inputs(), [&](const at::Tensor& tensor) {
     const int found = layers->find(tensor);
-    found >= 0 ? void(layer = found) : void(reads_another = true);
+    reads_another |= found < 0;
+    if (found >= 0) layer = found;
   });
   open_layer = reads_another ? layer : -1;
 }

@@ -235,7 +235,10 @@ void OpTrace::read_input(const at::Tensor& tensor, Open& open) {
     // A mask that the model holds is no fault.
     const bool is_mask_of_model = name.starts_with("buffer ") && !extremes->is_nan() &&
                                   extremes->greatest < std::numeric_limits<double>::infinity();
-    is_mask_of_model ? void(op.reads_mask = true) : op.held.push_back(name);
+    if (is_mask_of_model)
+      op.reads_mask = true;
+    else
+      op.held.push_back(name);
   } else if (op.depth == 0) {
     note();
     op.reads_unknown = true;

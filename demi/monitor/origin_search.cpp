@@ -128,7 +128,10 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
   if (std::exchange(found_loss_scale, true)) return;
   const bool backs_off = view.scaler.options().mode != ScaleMode::kStatic;
   const bool waits = backs_off && reported.empty();
-  waits ? void(harmless = origin) : say(*origin);
+  if (waits)
+    harmless = origin;
+  else
+    say(*origin);
 }
 
 OriginSearch::OriginSearch(Report report) : impl_(std::make_unique<Impl>(std::move(report))) {}

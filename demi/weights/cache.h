@@ -9,7 +9,6 @@
 #include <thread>
 #include <unordered_map>
 
-#include "demi/weights/captured_step.h"
 #include "demi/weights/inherited_state.h"
 #include "demi/weights/low_copy.h"
 #include "demi/weights/weights.h"

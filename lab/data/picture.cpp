@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "demi/core/error.h"
-#include "lab/data/picture_decoder.h"
 
 namespace demi::data {
 namespace {

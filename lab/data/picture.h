@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "demi/core/export.h"
@@ -22,5 +23,22 @@ DEMI_API at::Tensor read_picture(const std::filesystem::path& file,
 
 /// What read_picture can decode in this build: "JPEG, PNG".
 DEMI_API std::string picture_formats();
+
+/// What a decoder says of a file: the picture, or why there is none.
+struct Decoded {
+  at::Tensor picture;  // (H, W, 3) uint8
+  std::string damage;  // empty where there is a picture
+};
+
+/// Pixels that a picture may have: 0.8 GB decoded. More is taken for damage.
+constexpr int64_t kMostPixels = int64_t{1} << 28;
+
+/// Each is in a file of its own; without its library a stub with the same name throws UsageError.
+Decoded decode_jpeg(std::string_view bytes);
+Decoded decode_png(std::string_view bytes);
+bool has_jpeg();
+bool has_png();
+
+[[noreturn]] void no_decoder(std::string_view format, std::string_view package);
 
 }  // namespace demi::data

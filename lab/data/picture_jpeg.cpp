@@ -1,5 +1,5 @@
 // JPEG by libjpeg (libjpeg-turbo is its fast form), if it was there at the build.
-#include "lab/data/picture_decoder.h"
+#include "lab/data/picture.h"
 
 #ifdef DEMI_HAVE_JPEG
 

@@ -1,5 +1,5 @@
 // PNG by libpng, if it was there at the build.
-#include "lab/data/picture_decoder.h"
+#include "lab/data/picture.h"
 
 #ifdef DEMI_HAVE_PNG
 

@@ -226,7 +226,10 @@ std::string described(const Chart& chart, const Series& series) {
   Range range;
   std::size_t gaps = 0;
   for (std::size_t i = 0; i < length(series); ++i) {
-    drawable(series.y[i], chart.y.scale) ? range.include(series.y[i], chart.y.scale) : void(++gaps);
+    if (drawable(series.y[i], chart.y.scale))
+      range.include(series.y[i], chart.y.scale);
+    else
+      ++gaps;
   }
   std::string text = fmt::format(" {}: {} values", series.name, length(series));
   if (!range.empty) {
