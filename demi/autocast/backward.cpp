@@ -121,7 +121,7 @@ struct End final : torch::autograd::FunctionPostHook {
   }
 };
 
-// A torch::autograd::Function of C++, by the type's name: dynamic_cast wants the function.
+// A torch::autograd::Function of C++, by the type's name: dynamic_cast needs the function.
 bool is_custom(const Node& node) {
   return std::string_view(typeid(node).name()).starts_with("N5torch8autograd7CppNodeI");
 }

@@ -166,7 +166,7 @@ Results lstm_of_data(c10::DispatchKeySet keys, const at::Tensor& data,
                      const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
                      bool has_biases, int64_t num_layers, double dropout, bool train,
                      bool bidirectional) {
-  // A policy that names this op wants its own casts; else the layer's holds.
+  // A policy that names this op has its own casts; otherwise the layer's are used.
   Call named(c10::DeviceType::CPU, data_number, /*held=*/0, keys);
   const bool is_named = named.category != OpCategory::unchanged;
   Call now = is_named ? named : Call(c10::DeviceType::CPU, layer_number, /*held=*/0, keys);

@@ -115,7 +115,7 @@ std::string nearest_op(std::string_view op) {
                    .seen = path.string() + ": " + std::generic_category().message(errno)});
 }
 
-// "[OpPolicy.set] no op ..." says it to who called set().
+// "[OpPolicy.set] no op ..." is for the caller of set().
 std::string without_module(const std::string& message) {
   return message.starts_with('[') ? message.substr(message.find("] ") + 2) : message;
 }

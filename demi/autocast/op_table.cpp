@@ -38,7 +38,7 @@ std::string with_namespace(std::string_view op) {
   return op.find("::") == std::string_view::npos ? "aten::" + std::string(op) : std::string(op);
 }
 
-// The functions below want the lock.
+// The functions below need the lock.
 int number_of(Registry& r, std::string_view op) {
   const std::string name = with_namespace(op);
   if (const auto found = r.numbers.find(name); found != r.numbers.end()) return found->second;

@@ -56,7 +56,7 @@ bool is_normalisation(const torch::nn::Module& module) {
 void to_precision(torch::nn::Module& module, c10::ScalarType dtype, bool keep_normalisation_fp32) {
   check_storage_dtype(dtype);
   const bool keeps = keep_normalisation_fp32 && is_16_bit(dtype);
-  // By reference: modules() hands out shared pointers, which a module on the stack does not have.
+  // By reference: modules() returns shared pointers, which a module on the stack does not have.
   const auto own_dtype = keeps && is_normalisation(module) ? c10::ScalarType::Float : dtype;
   for (auto& parameter : module.named_parameters(/*recurse=*/false))
     convert(parameter.value(), own_dtype);

@@ -77,8 +77,8 @@ DEMI_API void read_current(const std::filesystem::path& path,
 
 /// The newest checkpoint of a folder of checkpoints whose every byte agrees with its checksums:
 /// that which `last` names, else the one saved before it, and so on. Calls damaged(checkpoint, what
-/// is wrong) for each one that is passed over. Nothing if there is no checkpoint. Throws DataError
-/// if none is whole, or the system does not let one be read, which says nothing about its bytes.
+/// is wrong) for each one that is skipped. Nothing if there is no checkpoint. Throws DataError if
+/// none is whole, or the system does not let one be read, which says nothing about its bytes.
 DEMI_API std::optional<std::filesystem::path> newest_whole(
     const std::filesystem::path& folder,
     const std::function<void(const std::filesystem::path&, const std::string&)>& damaged);

@@ -19,7 +19,7 @@ namespace demi::checkpoint {
 
 class InputFile;
 
-/// A tensor as it lies in a file.
+/// A tensor as it is in a file.
 struct StoredTensor {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Float;

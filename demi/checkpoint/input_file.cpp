@@ -100,7 +100,7 @@ InputFile::InputFile(const std::filesystem::path& path, std::string_view where,
   while (fd_ < 0 && errno == EINTR);
   if (fd_ < 0) refuse_by_system();
   bytes_ = static_cast<uint64_t>(status.st_size);
-  // The system then reads further ahead. To ask it for pages by hand was slower.
+  // The system then reads further ahead. Asking it for pages explicitly was slower.
   ::posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);
 }
 

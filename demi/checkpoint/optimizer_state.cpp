@@ -220,7 +220,7 @@ void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::stri
   const std::vector<StateDict> groups = ours->group_numbers();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     to.numbers[group_name(part, g)] = groups[g];
-    // Python's optimizers want to know it.
+    // Python's optimizers need it.
     to.numbers[part]["parameters." + std::to_string(g)] =
         static_cast<double>(optimizer.param_groups()[g].params().size());
   }

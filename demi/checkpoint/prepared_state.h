@@ -88,8 +88,8 @@ std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::strin
 NamedTensors random_states();
 
 /// Takes the states of generators out of `state`. The function that it returns sets the generators;
-/// it is empty if there are none. States of devices that are not there are passed over, with a
-/// warning. Throws UsageError for a state that is none.
+/// it is empty if there are none. States of devices that are not there are ignored, with a warning.
+/// Throws UsageError for a state that is none.
 std::function<void()> prepare_random(NamedTensors& state);
 
 }  // namespace demi::checkpoint

@@ -71,7 +71,7 @@ class HeaderHandler {
              : name == "shape"        ? Field::shape
              : name == "data_offsets" ? Field::offsets
                                       : Field::unknown;
-    if (field_ == Field::unknown) return true;  // passed over, as the reference implementation does
+    if (field_ == Field::unknown) return true;  // ignored, as the reference implementation does
     bool& seen = seen_[static_cast<std::size_t>(field_)];
     if (seen) twice(name);
     seen = true;

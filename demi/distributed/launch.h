@@ -28,9 +28,9 @@ struct Ranks {
 };
 
 /// The first launcher in the order above. PMI_RANK and PMI_SIZE that equal srun's are srun's
-/// (--mpi=pmi2). Without any of the variables: one rank. Throws
-/// DeviceError for a variable that is missing, is no number or is out of range, and where two
-/// launchers contradict each other (one that started a single task is passed over).
+/// (--mpi=pmi2). Without any of the variables: one rank. Throws DeviceError for a variable that is
+/// missing, is no number or is out of range, and where two launchers contradict each other (one
+/// that started a single task is ignored).
 DEMI_API Ranks read_ranks(const Variables& variables);
 
 /// LOCAL_RANK, for ranks that are set by other means. Throws DeviceError if it is no whole number

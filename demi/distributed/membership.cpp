@@ -312,7 +312,7 @@ void Membership::watch(const std::shared_ptr<State>& state) {
     }
     lock.lock();
     state->look_began.reset();
-    // After a failure the ranks hear of what is found without delay.
+    // After a failure the ranks learn what is found without delay.
     const bool suspects = state->suspicion.has_value();
     state->changed.wait_for(
         lock, suspects ? state->times.interval / 5 : state->times.interval, [&] {

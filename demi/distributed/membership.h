@@ -65,7 +65,7 @@ class DEMI_API Membership {
   /// All ranks have met: from here on they wait for each other in collectives alone, and one that
   /// is silent or that has left counts only where a collective fails, or after `dead_after`.
   void set_met();
-  /// What this rank has found by itself. All ranks hear of it.
+  /// What this rank has found by itself. All ranks learn of it.
   void report(const std::string& what);
 
   /// Whether some rank has left, as each does at its end. One request to the store.

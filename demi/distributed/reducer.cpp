@@ -165,7 +165,7 @@ void Reducer::agree_on_plan() {
   const at::Tensor order = at::empty({count}, at::kLong);
   auto* next = order.mutable_data_ptr<std::int64_t>();
   for (const std::size_t index : arrivals_) *next++ = static_cast<std::int64_t>(index);
-  // Backward meets the parameters from the last to the first, more or less.
+  // Backward reaches the parameters from the last to the first, more or less.
   for (std::int64_t index = count - 1; index >= 0; --index)
     if (!arrived_[static_cast<std::size_t>(index)]) *next++ = index;
   for (std::int64_t index = 0; index < count; ++index) {

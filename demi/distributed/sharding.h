@@ -38,7 +38,7 @@ class ByteStream {
 class ProcessGroup;
 
 /// A collective: writes what streams[r] of rank r holds to streams[r] of all others. The streams
-/// are as long on every rank, and lie on `device`. They travel in rounds of about `bucket_bytes` of
+/// are as long on every rank, and are on `device`. They travel in rounds of about `bucket_bytes` of
 /// all ranks together. Two rounds have memory: one is packed or unpacked while the other is under
 /// way.
 ///

@@ -34,7 +34,7 @@ std::vector<std::int64_t> summed_dimensions(const at::Tensor& input) {
   return dimensions;
 }
 
-// (C) as (1, C, 1, 1), so that it meets the channels.
+// (C) as (1, C, 1, 1), so that it broadcasts over the channels.
 at::Tensor beside(const at::Tensor& channels, const at::Tensor& input) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
   shape[1] = -1;
@@ -114,8 +114,8 @@ struct Normalise : torch::autograd::Function<Normalise> {
   }
 };
 
-// Which layers are synchronised, by their running mean: a layer's forward hands it to the operator,
-// and no two layers share one. A weak reference keeps the address from being used again.
+// Which layers are synchronised, by their running mean: a layer's forward passes it to the
+// operator, and no two layers share one. A weak reference keeps the address from being used again.
 class Layers {
  public:
   /// Whether it was not there before.

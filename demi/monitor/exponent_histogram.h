@@ -19,7 +19,7 @@ struct DEMI_API ExponentHistogram {
   static constexpr int kBins = kHighest - kLowest + 1;
 
   /// counts[i]: finite x with 2^e <= |x| < 2^(e+1), e = kLowest + i. The first and the last also
-  /// count what lies beyond them, in fp64 or once shifted.
+  /// count what is beyond them, in fp64 or once shifted.
   std::array<std::int64_t, kBins> counts{};
   std::int64_t zeros = 0;       // exact ones, of either sign
   std::int64_t subnormals = 0;  // of the dtype that each number was stored in; in `counts`, too

@@ -40,7 +40,7 @@ struct StepHealth {
 /// one.
 DEMI_API ExponentHistogram unscaled(const ExponentHistogram& scaled, double loss_scale);
 
-/// What fp16 makes of gradients, as shares of all of them, 0 to 1.
+/// What fp16 does to gradients, as shares of all of them, 0 to 1.
 struct FlushedShares {
   double zero = 0;                 // exactly 0
   double flushed_unscaled = 0;     // below 2^-25, which fp16 rounds to 0

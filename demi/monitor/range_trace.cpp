@@ -19,7 +19,7 @@ namespace demi::monitor {
 namespace {
 
 constexpr const char* kUnknown = "tensor from outside";
-constexpr int kInRegion = -1;  // a value of the region, of which no more is asked
+constexpr int kInRegion = -1;  // a value of the region, which is not recorded further
 
 bool has_numbers(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == c10::kStrided && tensor.numel() > 0 &&
@@ -268,7 +268,7 @@ void RangeTrace::end_op(const at::RecordFunction& fn, Open& open) {
   const bool reads =
       std::ranges::any_of(open.inputs, [&](const at::Tensor& tensor) { return is_traced(tensor); });
   if (!reads && (open.kind->gives_memory || open.kind->is_in_place)) return;
-  // Memory that the op around it has allocated, and will hand out as its result.
+  // Memory that the op around it has allocated, and will return as its result.
   if (!open_.empty() && open.kind->is_in_place && !is_result(open.inputs.front())) return;
   const std::vector<at::Tensor> outputs = outputs_of(fn, open);
   if (outputs.empty()) return;
@@ -331,7 +331,7 @@ int RangeTrace::op_index(const Open& open, const std::string& key, bool reads_we
   return at->second;
 }
 
-// A region knows better than the rule where the model casts by hand.
+// Where the model casts by hand, the region's dtype counts, not the rule's.
 void RangeTrace::follow_region(int index, const std::string& key) {
   StepGraph::Op& op = graph_.ops[static_cast<std::size_t>(index)];
   const auto seen = in_region_.find(key);

@@ -14,15 +14,15 @@
 namespace demi::monitor {
 
 /// Repeats batches of an FP32 run as a run of the format would compute them, from the same weights:
-/// what rounding does to an op that is not finite everywhere, such as a logarithm near 0, is asked
-/// of the op itself. The run continues as without.
+/// what rounding does to an op that is not finite everywhere, such as a logarithm near 0, is found
+/// by running the op itself. The run continues as without.
 class RegionTrial {
  public:
   RegionTrial(c10::ScalarType format, TracedScale scale) : format_(format), scale_(scale) {}
 
   /// Keeps what a repeated batch changes.
   void before_forward(const loop::StepView& view);
-  /// Forward and backward in the region, for an observer; what an op throws there is passed over.
+  /// Forward and backward in the region, for an observer; what an op throws there is ignored.
   void run(const loop::StepView& view, const OpPolicy& policy);
   /// Whether loss and gradients are finite in a region of the policy, with its parts in FP32. A
   /// dynamic scale is halved until they are, but not below 1, and stays there.

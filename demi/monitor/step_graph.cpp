@@ -55,7 +55,7 @@ bool is_noise(const StepGraph& graph, const PlacedTensor& tensor) {
                    : energy <= kResolution * terms * least_input;
 }
 
-// In forward, then from the loss backward: the order in which training meets them.
+// In forward, then from the loss backward: the order of training.
 std::vector<PlacedTensor> harmed_tensors(const StepGraph& graph, const KeptInFp32& kept) {
   std::vector<PlacedTensor> found;
   for (const PlacedTensor& tensor : tensors_in_16_bits(graph, kept))
@@ -108,7 +108,7 @@ std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, i
   const Op& op = graph.ops[static_cast<std::size_t>(number)];
   Cure cure{.name = op.layer, .layer = op.layer, .op = op.outer};
   if (can_be_a_part(op, kept)) return cure;
-  // A tensor that is made of nothing has no argument that could be cast.
+  // A tensor that is computed from nothing has no argument that could be cast.
   if (!op.has_rule || op.inputs.empty() || category_of(op, kept) == OpCategory::fp32)
     return std::nullopt;
   cure.kind = Cure::Kind::op;

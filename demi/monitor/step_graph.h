@@ -74,7 +74,7 @@ struct PlacedTensor {
   bool operator==(const PlacedTensor&) const = default;
 };
 
-/// In forward, then from the loss backward: the order in which training meets them.
+/// In forward, then from the loss backward: the order of training.
 std::vector<PlacedTensor> tensors_in_16_bits(const StepGraph& graph, const KeptInFp32& kept);
 
 const FormatLoss& loss_of(const StepGraph& graph, const PlacedTensor& tensor);

@@ -44,9 +44,9 @@ struct WhatIfResult {
   c10::ScalarType format = c10::ScalarType::Half;
   std::int64_t batches = 0, first_step = 0, last_step = 0;
   double least_scale = 1, greatest_scale = 1;  // of the batches
-  /// Every tensor that would be in 16 bits, the most harmed first: overflows in the order in which
-  /// training meets them, those that an op only hands on behind the others; then by the share of
-  /// the norm that becomes 0; then by the share of the numbers that does, or that loses digits.
+  /// Every tensor that would be in 16 bits, the most harmed first: overflows in the order of
+  /// training, those that an op only passes on behind the others; then by the share of the norm
+  /// that becomes 0; then by the share of the numbers that does, or that loses digits.
   std::vector<TensorFate> tensors;
   /// What is to compute in FP32 so that none overflows or loses a tenth of its norm or more. None
   /// of them can be left out.
@@ -75,7 +75,7 @@ struct WhatIfResult {
 ///     what_if->result().policy.to_file("op_policy.txt");
 ///
 /// An observer of ops follows which tensors the region would hold in 16 bits: what the products
-/// give and, beside the op policy, whatever is computed of it; which dtype a cast by hand takes is
+/// give and, with the op policy, all that is computed from it; which dtype a cast by hand takes is
 /// seen when the first batch is run in the region. Each of these tensors is rounded to the format
 /// and counted before and after, and its gradient is counted. Loss and optimizer are FP32 in a
 /// mixed run, too, and are not looked at. Then the batch is repeated in the region, with the cures

@@ -94,8 +94,8 @@ class Token final : public Node {
 };
 
 /// Passes the gradient of one use of a view, in 16 bits, on to the view's own node. It becomes FP32
-/// first if anybody else meets it there: another use of the view, whose gradient is added to it, a
-/// tensor hook, retain_grad() or torch::autograd::grad. Only the time of backward knows.
+/// first if it is used elsewhere: another use of the view, whose gradient is added to it, a tensor
+/// hook, retain_grad() or torch::autograd::grad. Only the time of backward knows.
 class Handover final : public Node {
  public:
   Handover(const torch::autograd::Edge& to_view, const at::Tensor& view);

@@ -41,8 +41,8 @@ autograd::Edge widening_edge(NodePointer libtorchs, const autograd::AutogradMeta
 }
 
 // The leaf's accumulator, made if there is none. LibTorch's own stays where a graph holds it, since
-// all gradients of a leaf have to meet in one; `held_here` are the references to it that do not
-// count.
+// all gradients of a leaf have to be summed in one; `held_here` are the references to it that do
+// not count.
 NodePointer accumulator_of(const at::Tensor& leaf, c10::ScalarType dtype,
                            const NodePointer& held_here) {
   auto& meta = *meta_of(*leaf.unsafeGetTensorImpl());

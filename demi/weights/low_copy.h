@@ -22,10 +22,10 @@ struct CapturedStep {
 };
 using CapturedSteps = std::vector<std::weak_ptr<const CapturedStep>>;
 
-/// The memory in which a copy of `leaf` in `dtype` may lie: any (empty), none (an undefined
-/// tensor), or the memory that every captured step over the leaf's data refreshes. A copy in other
-/// memory would be out of date after a replay and still count as valid. Forgets steps that are
-/// gone. Call with the exclusive lock.
+/// The memory in which a copy of `leaf` in `dtype` may be: any (empty), none (an undefined tensor),
+/// or the memory that every captured step over the leaf's data refreshes. A copy in other memory
+/// would be out of date after a replay and still count as valid. Forgets steps that are gone. Call
+/// with the exclusive lock.
 std::optional<at::Tensor> memory_for(CapturedSteps& steps, const at::Tensor& leaf,
                                      c10::ScalarType dtype);
 

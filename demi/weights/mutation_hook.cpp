@@ -37,7 +37,7 @@ void unhook_storage(S& storage) {
   if constexpr (HasMaterializer<S>) {
     storage.clear_materializer();
   } else {
-    storage.mutable_data_ptr();  // the only reference: hands the memory back without a copy
+    storage.mutable_data_ptr();  // the only reference: returns the memory without a copy
   }
 }
 

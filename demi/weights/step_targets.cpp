@@ -63,7 +63,7 @@ void StepTargets::hold_for_replays(std::size_t i, std::vector<at::Tensor> copies
   owned_[i]->captured.push_back(step);
 }
 
-/// Returns whether a parameter lies elsewhere than in the step before.
+/// Returns whether a parameter is in other memory than in the step before.
 bool StepTargets::take_pointers(bool captured) {
   bool moved = false;
   auto low = held_.cbegin();

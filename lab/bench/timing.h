@@ -11,15 +11,15 @@
 // How every benchmark here measures.
 //
 // Results are checked before anything is timed. Then contenders take turns: a round times each of
-// them once, so that another program on the machine meets all of them and not one. The first calls
+// them once, so that another program on the machine slows all of them and not one. The first calls
 // are not counted: they make kernels, caches and memory that later ones find. A device works behind
 // the host's back, so a time runs from an idle device to an idle device.
 //
 // The least time of the rounds is what the code costs on this machine if nothing disturbs it; the
-// median is what a user meets; how far it lies above the least says how quiet the machine was.
+// median is what a user sees; how far it is above the least says how quiet the machine was.
 namespace demi::bench {
 
-/// Times of one contender, one a round, in any unit. At least one before it is asked anything.
+/// Times of one contender, one a round, in any unit. Ask for figures only after one was added.
 class Times {
  public:
   void add(double time) { sorted_.insert(std::ranges::upper_bound(sorted_, time), time); }

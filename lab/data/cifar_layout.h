@@ -17,7 +17,7 @@ struct CifarLayout {
   int64_t label_bytes;
   std::vector<std::string> train_files, test_files;
   int64_t train_records, test_records;  // in each of these files as published
-  std::vector<std::string> archives;    // names under which the whole set lies in one
+  std::vector<std::string> archives;    // names under which the whole set is in one
   std::vector<std::string> pickles;     // files, folders and archives of the Python version
   std::vector<std::string> classes;
 };

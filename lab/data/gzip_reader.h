@@ -12,7 +12,7 @@ namespace demi::data {
 
 /// A file's bytes from front to back: decompressed if it is gzip (recognised by its content), as
 /// they are otherwise. zlib compares CRC-32 and length, which come behind the compressed bytes:
-/// only who reads to the end knows that all was right.
+/// the data are known to be right only after reading to the end.
 class GzipReader {
  public:
   /// `where` begins the messages. Throws DataError: no such file, no permission.

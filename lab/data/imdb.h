@@ -22,7 +22,7 @@ struct ImdbReviews {
 /// such folder, no reviews, a name of another form, a damaged archive.
 DEMI_API ImdbReviews imdb_reviews(const std::filesystem::path& folder);
 
-/// Names under which the whole set lies in one file.
+/// Names under which the whole set is in one file.
 const std::vector<std::string>& imdb_archives();
 
 /// The archive that is read at `folder`; "" where there is none, or the unpacked set.

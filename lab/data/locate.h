@@ -16,7 +16,7 @@ DEMI_API std::filesystem::path cache_folder();
 /// $DEMI_DATA_DIR, or "".
 DEMI_API std::filesystem::path data_dir_of_environment();
 
-/// The folders in which a data set may lie, strongest first: `data_dir`, or without one
+/// The folders in which a data set may be, strongest first: `data_dir`, or without one
 /// $DEMI_DATA_DIR, alone where it is given (it is what the user asked for; nothing else is tried);
 /// else cache_folder()/data and /usr/share/datasets. In each, every one of `subfolders` is a place,
 /// and a folder that the user named is one itself.

@@ -22,10 +22,10 @@ struct PictureFolder {
 };
 
 /// Lists the .jpg, .jpeg and .png files (in any case) of a folder; nothing is decoded. Hidden files
-/// and other endings are passed over. With `classes` the labels follow these, and a folder of
-/// another name is refused. Throws DataError: no such folder, no class, a class without a picture,
-/// a class whose name is not UTF-8, a link that leads to a folder above it. What is reported to
-/// another `report` is left out.
+/// and other endings are ignored. With `classes` the labels follow these, and a folder of another
+/// name is refused. Throws DataError: no such folder, no class, a class without a picture, a class
+/// whose name is not UTF-8, a link that leads to a folder above it. What is reported to another
+/// `report` is left out.
 DEMI_API PictureFolder read_picture_folder(const std::filesystem::path& folder,
                                            const std::vector<std::string>& classes = {},
                                            const DamageReport& report = report_damage);

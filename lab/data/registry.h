@@ -14,8 +14,8 @@ namespace demi::data {
 /// that are made in memory or are the user's own files.
 DEMI_API const DataSet& published_set(std::string_view name);
 
-/// The folder in which a set lies (see places()). Throws DataError that says where it was looked
-/// for and how to get it.
+/// The folder in which a set is (see places()). Throws DataError that says where it was looked for
+/// and how to get it.
 DEMI_API std::filesystem::path find_data_set(std::string_view name,
                                              const std::filesystem::path& data_dir = {});
 

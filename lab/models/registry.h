@@ -44,7 +44,7 @@ struct ModelInfo {
   data::Kind reads;
   Model (*make)(const ModelOptions&);
   std::optional<PictureShape> pictures = PictureShape();  // that it is made for; none: of any size
-  bool one_logit_for_two_classes = false;                 // which wants binary cross entropy
+  bool one_logit_for_two_classes = false;                 // for binary cross entropy
 };
 
 DEMI_API std::span<const ModelInfo> models();

@@ -10,7 +10,7 @@
 
 namespace demi::number {
 
-/// What a format makes of an expression.
+/// An expression's value in a format.
 struct Explanation {
   const Format* format;
   std::vector<Step> steps;                  // a single number: one

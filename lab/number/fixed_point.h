@@ -30,7 +30,7 @@ DEMI_API ExactNumber lowest(FixedPoint split);
 DEMI_API ExactNumber largest(FixedPoint split);
 DEMI_API ExactNumber step(FixedPoint split);
 
-/// What a fixed-point format makes of a number.
+/// A number in a fixed-point format.
 struct FixedValue {
   std::uint64_t bits;  // two's complement; those above FixedPoint::bits() are 0
   ExactNumber value;

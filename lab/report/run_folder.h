@@ -13,7 +13,7 @@ namespace demi::report {
 /// How a user names another place for a run's files: the advice of their messages.
 inline constexpr std::string_view kOtherRunsFolder = "point DEMI_RUNS or --run-dir elsewhere";
 
-/// Where run folders lie: what is `given` (--run-dir), else DEMI_RUNS, else "runs" in the current
+/// Where run folders are: what is `given` (--run-dir), else DEMI_RUNS, else "runs" in the current
 /// folder.
 DEMI_API std::filesystem::path runs_root(const std::filesystem::path& given = {});
 

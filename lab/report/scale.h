@@ -13,7 +13,7 @@ enum class Scale { kLinear, kLog2, kLog10 };
 /// Values that an axis can show: finite, and above 0 on a logarithmic one. All others are gaps.
 DEMI_API bool drawable(double value, Scale scale);
 
-/// The smallest and largest drawable value met, widened by none.
+/// The smallest and largest drawable value seen; empty at first.
 struct Range {
   double low = 0, high = 0;
   bool empty = true;

@@ -1,4 +1,4 @@
-// Stands in for libdemi_nccl.so, without LibTorch. Three libraries are made of this file, each of
+// Replaces libdemi_nccl.so, without LibTorch. Three libraries are built from this file, each of
 // which is wrong in the way that its macro names.
 #include <stdexcept>
 
