@@ -14,7 +14,7 @@
 #include "lab/bench/matmul.h"
 #include "lab/recipes/machine_json.h"
 #include "lab/report/format.h"
-#include "lab/report/page.h"
+#include "lab/report/html_page.h"
 
 namespace demi::cli {
 namespace {

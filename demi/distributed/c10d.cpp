@@ -257,7 +257,7 @@ std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(address.port);
   options.isServer = serve;
-  options.waitWorkers = false;  // Membership::join() waits, and knows who is missing
+  options.waitWorkers = false;  // Rendezvous::gather() waits, and knows who is missing
   options.multiTenant = true;   // a second group of this process
   options.timeout = timeout;
   const BlocksSigpipe in_its_threads;

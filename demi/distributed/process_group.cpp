@@ -22,7 +22,7 @@
 #include "demi/distributed/collectives.h"
 #include "demi/distributed/deadline.h"
 #include "demi/distributed/launch.h"
-#include "demi/distributed/membership.h"
+#include "demi/distributed/liveness.h"
 #include "demi/distributed/nccl.h"
 #include "demi/distributed/rendezvous.h"
 #include "demi/distributed/store.h"
@@ -187,8 +187,8 @@ struct ProcessGroup::Impl {
   std::optional<at::Device> gpu;        // on which that tensor is
   std::shared_ptr<Store> bare;          // of c10d; null for one rank
   std::string prefix;
-  std::unique_ptr<Membership> membership;  // null for one rank
-  std::string failure;                     // of the first collective that failed
+  std::unique_ptr<Liveness> liveness;  // null for one rank
+  std::string failure;                 // of the first collective that failed
   bool compares_calls = false;
 
   ~Impl();
@@ -197,7 +197,7 @@ struct ProcessGroup::Impl {
   Collectives& collectives_of(const at::Tensor& tensor, const std::string& what);
   void connect_gpus(at::Device device, const std::string& what);
   void wait_for_device(Collective& collective, Clock::time_point deadline, const std::string& what);
-  bool is_rank_lost() const { return membership && membership->finding(); }
+  bool is_rank_lost() const { return liveness && liveness->finding(); }
   Waited wait_for_others(const std::function<bool()>& is_over, Clock::time_point deadline);
   std::string no_end() const { return fmt::format("no end after {:.1f} s", in_seconds(timeout)); }
   void check_alive(const std::string& what) const;
@@ -238,12 +238,12 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare_store,
   times.dead_after = std::max(options.dead_after, 4 * times.interval);
   times.meeting_dead_after = std::max(times.meeting_dead_after, 4 * times.interval);
   auto watched = std::make_shared<StoreWithTimeout>(named->for_another_thread(), times.dead_after);
-  membership = std::make_unique<Membership>(std::move(watched), ranks.rank, ranks.world_size, times,
-                                            [events = events] {
-                                              const std::lock_guard lock(events->mutex);
-                                              events->changed.notify_all();
-                                            });
-  rendezvous.gather(session, *membership);
+  liveness = std::make_unique<Liveness>(std::move(watched), ranks.rank, ranks.world_size, times,
+                                        [events = events] {
+                                          const std::lock_guard lock(events->mutex);
+                                          events->changed.notify_all();
+                                        });
+  rendezvous.gather(session, *liveness);
   // Gloo tries several times, for `timeout` each.
   const auto waited = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   const milliseconds left = std::max(options.start_timeout - waited, milliseconds(4'000));
@@ -255,7 +255,7 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare_store,
   if (end != Waited::kOver)
     throw DeviceError({.where = "distributed.start",
                        .what = fmt::format("rank {} cannot connect to the others", ranks.rank),
-                       .seen = end == Waited::kRankLost ? *membership->finding()
+                       .seen = end == Waited::kRankLost ? *liveness->finding()
                                                         : fmt::format("no end after {:.1f} s",
                                                                       in_seconds(waited + left)),
                        .accepted = "a network interface on which every rank reaches every other",
@@ -294,7 +294,7 @@ Waited ProcessGroup::Impl::wait_for_others(const std::function<bool()>& is_over,
     if (Clock::now() < look_again) return false;
     look_again = Clock::now() + milliseconds(500);
     try {
-      return Membership::has_any_left(*store);
+      return Liveness::has_any_left(*store);
     } catch (const std::exception&) {
       return true;  // the store is gone, and with it the rank that serves it
     }
@@ -332,7 +332,7 @@ void ProcessGroup::Impl::wait_for_device(Collective& collective, Clock::time_poi
 
 void ProcessGroup::Impl::check_alive(const std::string& what) const {
   std::string known = failure;
-  if (known.empty() && membership) known = membership->finding().value_or("");
+  if (known.empty() && liveness) known = liveness->finding().value_or("");
   if (!known.empty())
     throw DeviceError({.where = "distributed." + what,
                        .what = "the process group has failed",
@@ -344,7 +344,7 @@ void ProcessGroup::Impl::check_alive(const std::string& what) const {
 
 void ProcessGroup::Impl::fail(const std::string& what, const std::string& error) {
   std::optional<std::string> finding;
-  if (membership) finding = membership->diagnose(error);
+  if (liveness) finding = liveness->diagnose(error);
   failure = finding.value_or(error);
   // What waits on the GPU for the rank that is gone ends, so that this process can.
   if (on_gpu) within<bool>(milliseconds(5'000), [all = on_gpu] { return all->abort(), true; });
@@ -384,7 +384,7 @@ void ProcessGroup::meet(const std::shared_ptr<Store>& store, const ProcessGroupO
   require_same("the options of the group",
                fmt::format("compare_calls {}\n", options.compare_calls));
   impl_->compares_calls = options.compare_calls;
-  impl_->membership->set_met();
+  impl_->liveness->set_met();
 }
 
 ProcessGroup::~ProcessGroup() = default;
@@ -487,7 +487,7 @@ ProcessGroup::Pending ProcessGroup::start(
     const at::Tensor& tensor, const std::string& what,
     const std::function<std::unique_ptr<Collective>()>& begin) {
   impl_->check_alive(what);
-  if (impl_->membership) impl_->membership->count_collective();
+  if (impl_->liveness) impl_->liveness->count_collective();
   Pending pending;
   pending.impl_ = std::make_unique<Pending::Impl>();
   pending.impl_->group = impl_;

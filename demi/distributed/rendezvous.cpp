@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "demi/distributed/membership.h"
+#include "demi/distributed/liveness.h"
 
 namespace demi::distributed {
 namespace {
@@ -76,8 +76,8 @@ void Rendezvous::refuse_second(int rank) const {
                                "(ProcessGroupOptions::name)"});
 }
 
-void Rendezvous::check_lost(Membership& membership) const {
-  if (const auto found = membership.finding())
+void Rendezvous::check_lost(Liveness& liveness) const {
+  if (const auto found = liveness.finding())
     throw DeviceError({.where = kStart,
                        .what = "the ranks have not met",
                        .seen = *found,
@@ -124,8 +124,8 @@ std::string Rendezvous::session() {
   return while_it_answers(*store_, [&] { return find_session(); });
 }
 
-void Rendezvous::gather(const std::string& session, Membership& membership) {
-  while_it_answers(*store_, [&] { wait_for_all(session, membership); });
+void Rendezvous::gather(const std::string& session, Liveness& liveness) {
+  while_it_answers(*store_, [&] { wait_for_all(session, liveness); });
 }
 
 std::string Rendezvous::find_session() {
@@ -155,12 +155,12 @@ std::string Rendezvous::find_session() {
   }
 }
 
-void Rendezvous::wait_for_all(const std::string& session, Membership& membership) {
+void Rendezvous::wait_for_all(const std::string& session, Liveness& liveness) {
   const std::string size = std::to_string(world_size_);
   store_->set(joined_key(session, rank_), size);
-  if (rank_ == 0) return let_all_in(session, membership);
+  if (rank_ == 0) return let_all_in(session, liveness);
   while (!store_->get(begin_key(session))) {
-    check_lost(membership);
+    check_lost(liveness);
     if (Clock::now() > deadline_ + kUntilReason)
       throw DeviceError(
           {.where = kStart,
@@ -173,13 +173,13 @@ void Rendezvous::wait_for_all(const std::string& session, Membership& membership
   }
 }
 
-void Rendezvous::end_all(Membership& membership, const Complaint& why) const {
-  membership.report(fmt::format("{}: {}", why.what, why.seen));
+void Rendezvous::end_all(Liveness& liveness, const Complaint& why) const {
+  liveness.report(fmt::format("{}: {}", why.what, why.seen));
   throw DeviceError(why);
 }
 
 // A rank whose answer is not taken has another number, or will have it when it starts again.
-void Rendezvous::let_all_in(const std::string& session, Membership& membership) {
+void Rendezvous::let_all_in(const std::string& session, Liveness& liveness) {
   const std::string size = std::to_string(world_size_);
   store_->set(kSession, session + " " + size);
   std::map<int, std::string> answered;
@@ -191,18 +191,18 @@ void Rendezvous::let_all_in(const std::string& session, Membership& membership) 
       store_->set(answer_key(*number), session);
     const auto said = store_->get(joined_key(session, rank));
     if (said && *said != size)
-      end_all(membership, {.where = kStart,
-                           .what = "the ranks disagree on their number",
-                           .seen = fmt::format("{} on rank {}, {} on rank 0", *said, rank, size),
-                           .accepted = "the same world size for all",
-                           .advice = "start all processes by one command, or correct WORLD_SIZE"});
+      end_all(liveness, {.where = kStart,
+                         .what = "the ranks disagree on their number",
+                         .seen = fmt::format("{} on rank {}, {} on rank 0", *said, rank, size),
+                         .accepted = "the same world size for all",
+                         .advice = "start all processes by one command, or correct WORLD_SIZE"});
     return said.has_value();
   };
   while (std::erase_if(missing, has_come), !missing.empty()) {
-    check_lost(membership);
+    check_lost(liveness);
     if (store_->get(number_key(0)) != number_) refuse_second(0);
     if (Clock::now() > deadline_)
-      end_all(membership,
+      end_all(liveness,
               {.where = kStart,
                .what = "not all ranks have come",
                .seen = fmt::format("{} of {} missing after {:.1f} s", ranks_text(missing),

@@ -13,7 +13,7 @@
 
 namespace demi::distributed {
 
-class Membership;
+class Liveness;
 
 /// How the ranks of one start find each other in a store that may hold what earlier starts left:
 /// torchrun's agents keep one store for all restarts, and each agent counts the restarts for
@@ -32,23 +32,23 @@ class DEMI_API Rendezvous {
   std::string session();
 
   /// Waits until all ranks are in the session. Throws DeviceError on all of them that names those
-  /// that are not, that disagree on the world size, or that `membership`, which is the session's,
+  /// that are not, that disagree on the world size, or that `liveness`, which is the session's,
   /// has found gone.
-  void gather(const std::string& session, Membership& membership);
+  void gather(const std::string& session, Liveness& liveness);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   std::string find_session();
-  void wait_for_all(const std::string& session, Membership& membership);
+  void wait_for_all(const std::string& session, Liveness& liveness);
   void check_no_other_session();
   bool is_alive(const std::string& session, int rank);
   void check_lost() const;
-  void check_lost(Membership& membership) const;
-  void let_all_in(const std::string& session, Membership& membership);
+  void check_lost(Liveness& liveness) const;
+  void let_all_in(const std::string& session, Liveness& liveness);
   [[noreturn]] void refuse_second(int rank) const;
   /// Also reports it to the other ranks.
-  [[noreturn]] void end_all(Membership& membership, const Complaint& why) const;
+  [[noreturn]] void end_all(Liveness& liveness, const Complaint& why) const;
 
   std::shared_ptr<Store> store_;
   int rank_, world_size_;

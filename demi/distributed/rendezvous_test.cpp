@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "demi/distributed/membership.h"
+#include "demi/distributed/liveness.h"
 #include "demi/distributed/ranks_testing.h"
 
 namespace demi::distributed {

@@ -5,7 +5,7 @@
 
 #include "demi/core/export.h"
 #include "lab/profiler/profile_run.h"
-#include "lab/report/page.h"
+#include "lab/report/html_page.h"
 #include "lab/report/table.h"
 
 namespace demi::profiler {

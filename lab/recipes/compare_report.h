@@ -2,7 +2,7 @@
 
 #include "demi/core/export.h"
 #include "lab/recipes/compare.h"
-#include "lab/report/page.h"
+#include "lab/report/html_page.h"
 #include "lab/report/table.h"
 
 namespace demi::recipes {

@@ -10,8 +10,8 @@
 #include "demi/monitor/monitor.h"
 #include "lab/recipes/compare.h"
 #include "lab/report/event_file.h"
+#include "lab/report/html_page.h"
 #include "lab/report/metrics_log.h"
-#include "lab/report/page.h"
 
 namespace demi::recipes {
 

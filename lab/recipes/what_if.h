@@ -11,8 +11,8 @@
 #include "lab/recipes/compare.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/run_spec.h"
+#include "lab/report/html_page.h"
 #include "lab/report/metrics_log.h"
-#include "lab/report/page.h"
 #include "lab/report/table.h"
 
 namespace demi::recipes {

@@ -62,9 +62,9 @@ struct ChartSize {
 };
 
 /// An <svg> element for HTML or, with `xmlns`, for a file of its own. It carries <title> and
-/// <desc>, its colours as attributes (so it needs no style sheet) and as the classes of page.h,
-/// which make it follow light and dark. Curves with more points than pixels are drawn as first,
-/// lowest, highest and last value of each pixel, and the chart says so.
+/// <desc>, its colours as attributes (so it needs no style sheet) and as the classes of
+/// html_page.h, which make it follow light and dark. Curves with more points than pixels are drawn
+/// as first, lowest, highest and last value of each pixel, and the chart says so.
 DEMI_API std::string to_svg(const Chart& chart, ChartSize size = {});
 DEMI_API std::string to_svg(const StackedBars& bars, ChartSize size = {});
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "lab/report/decimate.h"
-#include "lab/report/page.h"
+#include "lab/report/html_page.h"
 #include "lab/report/palette.h"
 
 namespace demi::report {

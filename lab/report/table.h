@@ -28,7 +28,7 @@ struct Table {
 };
 
 /// A <table> with a caption and row and column headers, inside an element that scrolls on its own
-/// (page.h has the style).
+/// (html_page.h has the style).
 DEMI_API std::string to_html(const Table& table);
 
 /// GitHub's pipe table, the title in bold above it, the notes below.

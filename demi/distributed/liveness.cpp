@@ -1,4 +1,4 @@
-#include "demi/distributed/membership.h"
+#include "demi/distributed/liveness.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -129,8 +129,8 @@ std::optional<std::string> find_culprits(const std::vector<Observed>& seen,
                      ranks_text(behind) + (behind.size() == 1 ? " is" : " are"), last, first);
 }
 
-/// Shared with the thread, which may outlive the Membership if the store does not answer.
-struct Membership::State {
+/// Shared with the thread, which may outlive the Liveness if the store does not answer.
+struct Liveness::State {
   std::shared_ptr<Store> store;
   int rank = 0, world_size = 1;
   WatchTimes times;
@@ -214,7 +214,7 @@ struct Membership::State {
 
 // A connection that breaks is noticed by ranks that wait for data on it alone. Rank 0 sees the ends
 // of all processes of its machine, each other rank those of rank 0 and of its neighbours.
-std::optional<std::string> Membership::State::ended_process() {
+std::optional<std::string> Liveness::State::ended_process() {
   if (process.empty()) store->set(process_key(rank), process = this_process());
   for (int other = 0; other < world_size; ++other) {
     const bool sees = rank == 0 || other == 0 || std::abs(other - rank) == 1;
@@ -237,7 +237,7 @@ std::optional<std::string> Membership::State::ended_process() {
   return std::nullopt;
 }
 
-std::string Membership::State::of_store(bool host_has_left) const {
+std::string Liveness::State::of_store(bool host_has_left) const {
   const int host = store->host_rank();
   if (host < 0 || host == rank)
     return fmt::format("{} does not answer rank {} any more", store->name(), rank);
@@ -250,7 +250,7 @@ std::string Membership::State::of_store(bool host_has_left) const {
 }
 
 // Every rank is alive, and all have begun the same collectives.
-std::string Membership::State::of_network() const {
+std::string Liveness::State::of_network() const {
   std::vector<int> by;
   std::string error;
   for (int other = 0; other < world_size; ++other) {
@@ -265,7 +265,7 @@ std::string Membership::State::of_network() const {
       ranks_text(by), error);
 }
 
-void Membership::State::look() {
+void Liveness::State::look() {
   say(false);
   if (const auto other = store->get(kFinding)) return find(*other);
   observe();
@@ -297,7 +297,7 @@ void Membership::State::look() {
   if (is_time && rank == 0) publish(of_network());
 }
 
-void Membership::watch(const std::shared_ptr<State>& state) {
+void Liveness::watch(const std::shared_ptr<State>& state) {
   std::unique_lock lock(state->mutex);
   // What this rank reports is said before it leaves.
   while ((!state->leaves || state->reported) && !state->finding) {
@@ -337,8 +337,8 @@ void Membership::watch(const std::shared_ptr<State>& state) {
   state->changed.notify_all();
 }
 
-Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, WatchTimes times,
-                       std::function<void()> on_finding)
+Liveness::Liveness(std::shared_ptr<Store> store, int rank, int world_size, WatchTimes times,
+                   std::function<void()> on_finding)
     : state_(std::make_shared<State>()) {
   state_->store = std::move(store);
   state_->rank = rank;
@@ -350,7 +350,7 @@ Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, W
   std::thread([state = state_] { watch(state); }).detach();
 }
 
-Membership::~Membership() {
+Liveness::~Liveness() {
   std::unique_lock lock(state_->mutex);
   state_->leaves = true;
   state_->changed.notify_all();
@@ -358,24 +358,24 @@ Membership::~Membership() {
   state_->changed.wait_for(lock, 6 * state_->times.interval, [&] { return state_->ended; });
 }
 
-void Membership::set_met() { state_->has_met = true; }
+void Liveness::set_met() { state_->has_met = true; }
 
-void Membership::report(const std::string& what) {
+void Liveness::report(const std::string& what) {
   const std::lock_guard lock(state_->mutex);
   state_->reported = what;
   state_->changed.notify_all();
 }
 
-bool Membership::has_any_left(Store& store) { return store.get(kLeft).has_value(); }
+bool Liveness::has_any_left(Store& store) { return store.get(kLeft).has_value(); }
 
-void Membership::count_collective() { ++state_->collectives; }
+void Liveness::count_collective() { ++state_->collectives; }
 
-std::optional<std::string> Membership::finding() const {
+std::optional<std::string> Liveness::finding() const {
   const std::lock_guard lock(state_->mutex);
   return state_->finding;
 }
 
-std::optional<std::string> Membership::diagnose(const std::string& error) {
+std::optional<std::string> Liveness::diagnose(const std::string& error) {
   const WatchTimes& times = state_->times;
   std::unique_lock lock(state_->mutex);
   if (!state_->suspicion) state_->suspicion = error;

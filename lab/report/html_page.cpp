@@ -1,4 +1,4 @@
-#include "lab/report/page.h"
+#include "lab/report/html_page.h"
 
 #include <fmt/format.h>
 

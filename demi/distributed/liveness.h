@@ -54,13 +54,13 @@ DEMI_API std::optional<std::string> find_culprits(const std::vector<Observed>& s
 /// 0 reads those of all, and all others read rank 0's. That a process of the same machine has ended
 /// is seen without signs. The first finding is written to the store, so that all ranks report the
 /// same.
-class DEMI_API Membership {
+class DEMI_API Liveness {
  public:
   /// `on_finding`: called at most once, from the thread, maybe after the destructor.
-  Membership(std::shared_ptr<Store> store, int rank, int world_size, WatchTimes times,
-             std::function<void()> on_finding);
+  Liveness(std::shared_ptr<Store> store, int rank, int world_size, WatchTimes times,
+           std::function<void()> on_finding);
   /// Says that this rank leaves. Returns within seconds, also if the store does not answer.
-  ~Membership();
+  ~Liveness();
 
   /// All ranks have met: from here on they wait for each other in collectives alone, and one that
   /// is silent or that has left counts only where a collective fails, or after `dead_after`.

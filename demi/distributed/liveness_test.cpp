@@ -1,4 +1,4 @@
-#include "demi/distributed/membership.h"
+#include "demi/distributed/liveness.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

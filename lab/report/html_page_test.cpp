@@ -1,7 +1,7 @@
 // A page and an event file as a comparison of three runs would leave them, with curves from a
 // formula. The folder named by DEMI_REPORT_SAMPLE keeps them, for eyes, for check_page.py and for
 // check_events.py.
-#include "lab/report/page.h"
+#include "lab/report/html_page.h"
 
 #include <gtest/gtest.h>
 
