@@ -84,13 +84,6 @@ class BlocksSigpipe {
   sigset_t before_;
 };
 
-// The message of an exception of LibTorch's, without its stack.
-std::string first_line(const std::exception& error) {
-  const auto* c10 = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = c10 ? c10->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 class C10dStore final : public Store {
  public:
   C10dStore(c10::intrusive_ptr<c10d::Store> store, std::string name, int host_rank, bool clones)

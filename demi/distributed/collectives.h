@@ -5,10 +5,14 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace demi::distributed {
 
 enum class Reduction;
+
+/// The first line of an exception's message, without LibTorch's stack.
+std::string first_line(const std::exception& error);
 
 /// A collective under way.
 class Collective {

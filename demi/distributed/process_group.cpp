@@ -140,12 +140,8 @@ void keep(std::shared_ptr<void> object) {
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const c10::Error& e) {
-    const std::string text = e.what_without_backtrace();
-    return text.substr(0, text.find('\n'));
   } catch (const std::exception& e) {
-    const std::string text = e.what();
-    return text.substr(0, text.find('\n'));
+    return first_line(e);
   }
 }
 
@@ -175,7 +171,21 @@ std::function<bool()> is_ready(const std::shared_future<T>& made) {
   return [made] { return made.wait_for(milliseconds(0)) == std::future_status::ready; };
 }
 
+// "a line on rank 1, another one on rank 3"
+std::string lines_on_ranks(const std::vector<ProcessGroup::Difference>& found) {
+  std::vector<std::string> lines;
+  for (const ProcessGroup::Difference& one : found)
+    lines.push_back(fmt::format("{} on rank {}", one.line, one.rank));
+  return fmt::format("{}", fmt::join(lines, ", "));
+}
+
 }  // namespace
+
+std::string first_line(const std::exception& error) {
+  const auto* c10 = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = c10 ? c10->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
 
 struct ProcessGroup::Impl {
   Ranks ranks;
@@ -586,14 +596,11 @@ void ProcessGroup::require_same_call(const char* what, const at::Tensor& tensor,
       "{} ({}) of {} ({}) on {}", what, how, tensor::name_of(tensor.scalar_type()),
       fmt::join(tensor.sizes(), ", "), c10::DeviceTypeName(tensor.device().type(), true));
   if (is_same(text, what)) return;
-  std::vector<std::string> seen;
   const std::vector<Difference> found = differences(text);
-  for (const Difference& one : found)
-    seen.push_back(fmt::format("{} on rank {}", one.line, one.rank));
   throw UsageError(
       {.where = "distributed." + std::string(what),
        .what = "the ranks call different collectives",
-       .seen = fmt::format("{}", fmt::join(seen, ", ")),
+       .seen = lines_on_ranks(found),
        .accepted = found.front().line_of_rank_0 + ", as on rank 0",
        .advice = "all ranks call the same collectives in the same order, with tensors of one "
                  "dtype and shape"});
@@ -602,12 +609,9 @@ void ProcessGroup::require_same_call(const char* what, const at::Tensor& tensor,
 void ProcessGroup::require_same(const std::string& what, const std::string& text) {
   const std::vector<Difference> found = compare(text);
   if (found.empty()) return;
-  std::vector<std::string> seen;
-  for (const Difference& one : found)
-    seen.push_back(fmt::format("{} on rank {}", one.line, one.rank));
   throw UsageError({.where = "distributed.require_same",
                     .what = "ranks do not agree on " + what,
-                    .seen = fmt::format("{}", fmt::join(seen, ", ")),
+                    .seen = lines_on_ranks(found),
                     .accepted = found.front().line_of_rank_0 + ", as on rank 0",
                     .advice = "start all ranks with the same program, options and files"});
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/distributed/collectives.h"
 #include "demi/distributed/liveness.h"
 
 namespace demi::distributed {
@@ -44,13 +45,12 @@ auto while_it_answers(const Store& store, const Ask& ask) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    const std::string text = error.what();
     throw DeviceError({.where = kStart,
                        .what = "the store does not answer any more",
                        .seen = store.name(),
                        .accepted = "one that stays until all ranks have met",
                        .advice = "see the output of the process that serves it; LibTorch says: " +
-                                 text.substr(0, text.find('\n'))});
+                                 first_line(error)});
   }
 }
 
