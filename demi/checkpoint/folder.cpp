@@ -1,7 +1,6 @@
 #include "demi/checkpoint/folder.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "demi/checkpoint/input_file.h"
+#include "demi/core/atomic_file.h"
 #include "demi/core/crc32c.h"
 #include "demi/core/error.h"
 
@@ -171,10 +171,6 @@ std::optional<NotRemoved> remove_checkpoint(const fs::path& checkpoint) {
   const fs::path away = temporary_name(checkpoint);
   if (std::rename(checkpoint.c_str(), away.c_str()) != 0) return NotRemoved{checkpoint, errno};
   return remove_tree(away);
-}
-
-fs::path temporary_name(const fs::path& path) {
-  return fmt::format("{}.{}.tmp", path.string(), getpid());
 }
 
 }  // namespace demi::checkpoint

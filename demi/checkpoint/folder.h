@@ -68,9 +68,6 @@ std::optional<NotRemoved> remove_leftovers(const std::filesystem::path& folder);
 /// Removes one checkpoint: renames it first, so that no part of it is ever taken for a checkpoint.
 std::optional<NotRemoved> remove_checkpoint(const std::filesystem::path& checkpoint);
 
-/// The name under which something is made before it is renamed to `path`.
-std::filesystem::path temporary_name(const std::filesystem::path& path);
-
 /// A folder that this process holds.
 struct HeldFolder {
   Descriptor file;                          // FOLDER/lock

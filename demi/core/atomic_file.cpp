@@ -9,19 +9,15 @@
 #include <utility>
 
 namespace demi {
-namespace {
 
-// One name for each process: two that write the same file cannot mix their halves.
-std::filesystem::path temporary_of(const std::filesystem::path& path) {
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
   return fmt::format("{}.{}.tmp", path.string(), getpid());
 }
-
-}  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path, std::string_view elsewhere)
     : path_(std::move(path)),
       elsewhere_(elsewhere),
-      file_(temporary_of(path_), O_WRONLY | O_CREAT | O_TRUNC, elsewhere, path_) {}
+      file_(temporary_name(path_), O_WRONLY | O_CREAT | O_TRUNC, elsewhere, path_) {}
 
 AtomicFile::~AtomicFile() {
   if (!committed_) ::unlink(file_.path().c_str());

@@ -44,4 +44,8 @@ class DEMI_API AtomicFile {
 DEMI_API void write_atomically(const std::filesystem::path& path, std::string_view content,
                                std::string_view elsewhere = kWriteElsewhere);
 
+/// NAME.PID.tmp, under which something is made before it is renamed to `path`. One name for each
+/// process: two that write the same file cannot mix their halves.
+DEMI_API std::filesystem::path temporary_name(const std::filesystem::path& path);
+
 }  // namespace demi

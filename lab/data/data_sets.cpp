@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "lab/data/cifar_layout.h"
+#include "lab/data/cifar.h"
 #include "lab/data/imdb.h"
 #include "lab/find_by_name.h"
 

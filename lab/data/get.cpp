@@ -4,7 +4,7 @@
 
 #include "demi/core/error.h"
 #include "lab/data/archive.h"
-#include "lab/data/cifar_layout.h"
+#include "lab/data/cifar.h"
 #include "lab/data/fetch.h"
 #include "lab/data/imdb.h"
 #include "lab/data/locate.h"

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "lab/data/cifar_layout.h"
+#include "lab/data/cifar.h"
 #include "lab/data/damage.h"
 #include "lab/data/tar_reader.h"
 
