@@ -54,4 +54,17 @@ class DEMI_API TrainingError : public Error {
   using Error::Error;
 };
 
+/// Throws what is complained of, by default as the caller's mistake.
+template <class Kind = UsageError>
+[[noreturn]] void refuse(const Complaint& complaint) {
+  throw Kind(complaint);
+}
+
+/// Refuses unless `accepted`. The complaint's parts are made in any case: where a text costs more
+/// than it may, write `if (...) refuse(...)`.
+template <class Kind = UsageError>
+void require(bool accepted, const Complaint& complaint) {
+  if (!accepted) refuse<Kind>(complaint);
+}
+
 }  // namespace demi

@@ -25,5 +25,13 @@ TEST(Error, KindsAreDistinctAndShareABase) {
   EXPECT_FALSE((std::is_base_of_v<UsageError, DataError>));
 }
 
+TEST(Error, IsOfTheKindThatIsRefused) {
+  EXPECT_THROW(refuse({.what = "x"}), UsageError);
+  EXPECT_THROW(refuse<DataError>({.what = "x"}), DataError);
+  EXPECT_NO_THROW(require(true, {.what = "x"}));
+  EXPECT_THROW(require(false, {.what = "x"}), UsageError);
+  EXPECT_THROW(require<DataError>(false, {.what = "x"}), DataError);
+}
+
 }  // namespace
 }  // namespace demi
