@@ -24,10 +24,10 @@ const Entry& find_by_name(std::span<const Entry> entries, std::string_view name,
                           std::string_view where, std::string_view what) {
   for (const Entry& entry : entries)
     if (entry.name == name) return entry;
-  throw UsageError({.where = where,
-                    .what = what,
-                    .seen = name,
-                    .advice = did_you_mean(name, names_of(entries))});
+  refuse({.where = where,
+          .what = what,
+          .seen = name,
+          .advice = did_you_mean(name, names_of(entries))});
 }
 
 }  // namespace demi::lab

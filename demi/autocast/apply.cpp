@@ -23,10 +23,10 @@ torch::nn::Module& part_of(const torch::nn::Module& module, std::string_view par
     if (item.key() == part) return *item.value();
     known.push_back(item.key());
   }
-  throw UsageError({.where = "autocast.apply",
-                    .what = "the model has no part of that name",
-                    .seen = part,
-                    .advice = did_you_mean(part, known)});
+  refuse({.where = "autocast.apply",
+          .what = "the model has no part of that name",
+          .seen = part,
+          .advice = did_you_mean(part, known)});
 }
 
 }  // namespace

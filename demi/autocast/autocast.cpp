@@ -95,10 +95,10 @@ void check_device(c10::DeviceType device) {
   std::string accepted;
   for (const auto known : at::autocast::_AUTOCAST_SUPPORTED_DEVICES)
     accepted += (accepted.empty() ? "" : ", ") + lower_case_name(known);
-  throw UsageError({.where = "autocast.Autocast",
-                    .what = "this device type has no autocast",
-                    .seen = lower_case_name(device),
-                    .accepted = accepted});
+  refuse({.where = "autocast.Autocast",
+          .what = "this device type has no autocast",
+          .seen = lower_case_name(device),
+          .accepted = accepted});
 }
 
 c10::ScalarType checked(std::optional<c10::ScalarType> given, c10::DeviceType device) {
@@ -107,13 +107,13 @@ c10::ScalarType checked(std::optional<c10::ScalarType> given, c10::DeviceType de
   const char* what = given ? "a region cannot run in this dtype"
                            : "a region without a dtype takes the one that is set, and "
                              "at::autocast::set_autocast_dtype has set one that none can run in";
-  throw UsageError({.where = "autocast.Autocast",
-                    .what = what,
-                    .seen = c10::toString(dtype),
-                    .accepted = "fp16, bf16",
-                    .advice = given ? "for FP32 leave the region out, or enter it with enabled = "
-                                      "false"
-                                    : "name the region's dtype"});
+  refuse({.where = "autocast.Autocast",
+          .what = what,
+          .seen = c10::toString(dtype),
+          .accepted = "fp16, bf16",
+          .advice = given ? "for FP32 leave the region out, or enter it with enabled = "
+                            "false"
+                          : "name the region's dtype"});
 }
 
 AutocastOptions options_of(const Policy& policy) {
@@ -212,11 +212,10 @@ void Autocast::leave() {
   const bool here = frame_->thread == std::this_thread::get_id();
   if (here) Frame::unwind();
   if (!here || Frame::innermost != frame_.get())
-    throw UsageError(
-        {.where = "autocast.leave",
-         .what = "a region must be left in the thread and in the order in which it was entered",
-         .seen = here ? "one that was entered later is still open" : "another thread",
-         .advice = "nothing was changed; leave the inner region first, in its own thread"});
+    refuse({.where = "autocast.leave",
+            .what = "a region must be left in the thread and in the order in which it was entered",
+            .seen = here ? "one that was entered later is still open" : "another thread",
+            .advice = "nothing was changed; leave the inner region first, in its own thread"});
   close();
 }
 

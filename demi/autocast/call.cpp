@@ -103,7 +103,7 @@ void Call::choose_dtype_out_of_line() {
                 "in a disabled region on FP32 tensors"
               : "call it in a disabled region on FP32 tensors, or policy.set(\"" + op +
                     "\", demi::OpCategory::fp32)";
-      throw UsageError(
+      refuse(
           {.where = "autocast." + op, .what = "this op is unsafe to autocast", .advice = advice});
     }
   }

@@ -50,8 +50,8 @@ CustomBackward::CustomBackward(torch::autograd::AutogradContext* ctx) {
   const auto& saved = ctx->saved_data;
   const auto device = saved.find(kDevice);
   if (device == saved.end())
-    throw UsageError({.where = "autocast.CustomBackward",
-                      .what = "forward of this function did not begin with a CustomForward"});
+    refuse({.where = "autocast.CustomBackward",
+            .what = "forward of this function did not begin with a CustomForward"});
   AutocastOptions options{.enabled = saved.at(kEnabled).toBool(),
                           .cache_enabled = saved.at(kCache).toBool()};
   if (options.enabled) options.dtype = static_cast<c10::ScalarType>(saved.at(kDtype).toInt());

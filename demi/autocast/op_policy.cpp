@@ -93,20 +93,20 @@ std::string nearest_op(std::string_view op) {
              : "an operator of yours is known once the library that registers it is loaded";
 }
 
-[[noreturn]] void refuse(std::string_view where, std::string_view what, std::string_view seen,
-                         std::string_view advice) {
-  throw UsageError({.where = where, .what = what, .seen = seen, .advice = advice});
-}
-
 [[noreturn]] void refuse_op(std::string_view op) {
   const auto handles = handles_of(op);
-  if (handles.empty()) refuse("OpPolicy.set", "no op of that name", op, nearest_op(op));
+  if (handles.empty())
+    refuse({.where = "OpPolicy.set",
+            .what = "no op of that name",
+            .seen = op,
+            .advice = nearest_op(op)});
   const bool writes = std::all_of(handles.begin(), handles.end(),
                                   [](const auto& handle) { return handle.schema().is_mutable(); });
-  refuse("OpPolicy.set",
-         writes ? "the op writes to its arguments, and autocast never casts those"
-                : "the op takes no tensor",
-         op, writes ? nearest_op(op) : "");
+  refuse({.where = "OpPolicy.set",
+          .what = writes ? "the op writes to its arguments, and autocast never casts those"
+                         : "the op takes no tensor",
+          .seen = op,
+          .advice = writes ? nearest_op(op) : ""});
 }
 
 [[noreturn]] void cannot_read(const std::filesystem::path& path) {
@@ -131,7 +131,9 @@ std::string comment_of(const std::string& line) {
 
 void read_part(OpPolicy& policy, const std::vector<std::string>& words, const std::string& line) {
   if (words.size() != 3 || words[2] != name_of(OpCategory::fp32))
-    refuse("", "a line of a part holds its name and fp32", line, "as in: part encoder.norm fp32");
+    refuse({.what = "a line of a part holds its name and fp32",
+            .seen = line,
+            .advice = "as in: part encoder.norm fp32"});
   policy.keep_part_in_fp32(words[1]);
 }
 
@@ -143,7 +145,9 @@ void read_line(OpPolicy& policy, const std::string& text) {
   if (words.empty()) return;
   if (words[0] == "part") return read_part(policy, words, line);
   if (words.size() != 2)
-    refuse("", "a line holds an op and a category", line, "as in: softmax fp32");
+    refuse({.what = "a line holds an op and a category",
+            .seen = line,
+            .advice = "as in: softmax fp32"});
   if (words[0] != "policy") {
     const std::string reason = comment_of(text);
     policy.set(words[0], parse_op_category(words[1]),
@@ -171,7 +175,10 @@ OpCategory parse_op_category(std::string_view name) {
                                            : std::string_view();
   std::string advice = did_you_mean(near.empty() ? name : near, category_names());
   if (is_low) advice += "; lower_precision runs in the region's dtype";
-  refuse("autocast.OpPolicy", "no category of that name", name, advice);
+  refuse({.where = "autocast.OpPolicy",
+          .what = "no category of that name",
+          .seen = name,
+          .advice = advice});
 }
 
 std::vector<std::string> OpPolicy::names() {
@@ -190,7 +197,10 @@ OpPolicy OpPolicy::named(std::string_view name) {
     return policy.set("softmax.int", OpCategory::fp32_output, reason)
         .set("log_softmax.int", OpCategory::fp32_output, reason);
   }
-  refuse("OpPolicy.named", "no policy of that name", name, did_you_mean(name, names()));
+  refuse({.where = "OpPolicy.named",
+          .what = "no policy of that name",
+          .seen = name,
+          .advice = did_you_mean(name, names())});
 }
 
 OpPolicy OpPolicy::from_file(const std::filesystem::path& path) {
@@ -202,9 +212,9 @@ OpPolicy OpPolicy::from_file(const std::filesystem::path& path) {
     try {
       read_line(policy, line);
     } catch (const UsageError& error) {
-      refuse("OpPolicy.from_file",
-             path.string() + ":" + std::to_string(number) + ": " + without_module(error.what()), "",
-             "");
+      refuse({.where = "OpPolicy.from_file",
+              .what = path.string() + ":" + std::to_string(number) + ": " +
+                      without_module(error.what())});
     }
   }
   if (file.bad()) cannot_read(path);

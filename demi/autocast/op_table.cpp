@@ -43,11 +43,11 @@ int number_of(Registry& r, std::string_view op) {
   const std::string name = with_namespace(op);
   if (const auto found = r.numbers.find(name); found != r.numbers.end()) return found->second;
   if (r.names.size() == kMostOps)
-    throw UsageError({.where = "autocast.OpPolicy",
-                      .what = "too many ops with a rule in this process",
-                      .seen = name,
-                      .accepted = std::to_string(kMostOps) + " ops",
-                      .advice = "give rules to fewer operators of your own"});
+    refuse({.where = "autocast.OpPolicy",
+            .what = "too many ops with a rule in this process",
+            .seen = name,
+            .accepted = std::to_string(kMostOps) + " ops",
+            .advice = "give rules to fewer operators of your own"});
   r.names.push_back(name);
   return r.numbers[name] = static_cast<int>(r.names.size()) - 1;
 }

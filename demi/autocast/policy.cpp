@@ -35,10 +35,10 @@ Policy::Policy(std::string_view name) {
     return;
   }
   const auto known = names();
-  throw UsageError({.where = "autocast.Policy",
-                    .what = "no policy of that name",
-                    .seen = name,
-                    .advice = did_you_mean(name, known)});
+  refuse({.where = "autocast.Policy",
+          .what = "no policy of that name",
+          .seen = name,
+          .advice = did_you_mean(name, known)});
 }
 
 std::string_view Policy::name() const { return kRows[row_].name; }

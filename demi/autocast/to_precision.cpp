@@ -22,10 +22,10 @@ using tensor::is_16_bit;
 void check_storage_dtype(c10::ScalarType dtype) {
   if (is_16_bit(dtype) || dtype == c10::ScalarType::Float || dtype == c10::ScalarType::Double)
     return;
-  throw UsageError({.where = "autocast.to_precision",
-                    .what = "a model cannot be stored in this dtype",
-                    .seen = c10::toString(dtype),
-                    .accepted = "fp16, bf16, fp32, fp64"});
+  refuse({.where = "autocast.to_precision",
+          .what = "a model cannot be stored in this dtype",
+          .seen = c10::toString(dtype),
+          .accepted = "fp16, bf16, fp32, fp64"});
 }
 
 // As Module::to does: the tensor object stays, its data is replaced.

@@ -69,8 +69,7 @@ Metadata model_metadata(const Metadata& text) {
 
 void require_not_negative(std::string_view what, int64_t seen) {
   if (seen < 0)
-    throw UsageError(
-        {.where = kSave, .what = what, .seen = fmt::to_string(seen), .accepted = "0 or more"});
+    refuse({.where = kSave, .what = what, .seen = fmt::to_string(seen), .accepted = "0 or more"});
 }
 
 void check_options(int64_t step, const SaveOptions& options) {

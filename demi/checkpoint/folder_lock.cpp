@@ -73,11 +73,11 @@ FolderId id_of(const fs::path& folder) {
 }
 
 [[noreturn]] void refuse_second_run(const fs::path& folder, const std::string& holder) {
-  throw UsageError({.where = "checkpoint.FolderLock",
-                    .what = "another run saves to the folder " + folder.string(),
-                    .seen = holder,
-                    .accepted = "one run at a time",
-                    .advice = "end that run, or name another folder"});
+  refuse({.where = "checkpoint.FolderLock",
+          .what = "another run saves to the folder " + folder.string(),
+          .seen = holder,
+          .accepted = "one run at a time",
+          .advice = "end that run, or name another folder"});
 }
 
 std::string holder_named_in(const Descriptor& lock) {

@@ -146,10 +146,10 @@ std::string to_text(const Manifest& manifest) {
   try {
     text = document.dump(2);
   } catch (const json::type_error& error) {
-    throw UsageError({.where = "checkpoint.save",
-                      .what = "a name or a text is not UTF-8",
-                      .seen = error.what(),
-                      .accepted = "UTF-8"});
+    refuse({.where = "checkpoint.save",
+            .what = "a name or a text is not UTF-8",
+            .seen = error.what(),
+            .accepted = "UTF-8"});
   }
   text.resize(text.rfind('\n'));  // without the closing brace
   return text + closing_of_manifest(text);

@@ -78,11 +78,11 @@ void check_fits(const NamedTensors& values, const NamedTensors& module, const ch
     std::string seen = std::to_string(values.size()) + " tensors";
     if (!missing.empty()) seen += ", missing " + some_of(missing);
     if (!unknown.empty()) seen += ", unknown " + some_of(unknown);
-    throw UsageError({.where = kRestore,
-                      .what = std::string("the checkpoint does not fit ") + what,
-                      .seen = seen,
-                      .accepted = "the " + std::to_string(module.size()) + " tensors of the module",
-                      .advice = kModelAdvice});
+    refuse({.where = kRestore,
+            .what = std::string("the checkpoint does not fit ") + what,
+            .seen = seen,
+            .accepted = "the " + std::to_string(module.size()) + " tensors of the module",
+            .advice = kModelAdvice});
   }
   for (const auto& [name, tensor] : module) {
     const at::Tensor& value = values.at(name);
@@ -91,11 +91,11 @@ void check_fits(const NamedTensors& values, const NamedTensors& module, const ch
         value.is_complex() == tensor.is_complex() &&
         (value.scalar_type() == at::kBool) == (tensor.scalar_type() == at::kBool);
     if (value.sizes() == tensor.sizes() && same_kind) continue;
-    throw UsageError({.where = kRestore,
-                      .what = "the tensor " + name + " does not fit " + what,
-                      .seen = form_of(value),
-                      .accepted = form_of(tensor),
-                      .advice = kModelAdvice});
+    refuse({.where = kRestore,
+            .what = "the tensor " + name + " does not fit " + what,
+            .seen = form_of(value),
+            .accepted = form_of(tensor),
+            .advice = kModelAdvice});
   }
 }
 

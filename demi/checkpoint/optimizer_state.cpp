@@ -46,24 +46,24 @@ void check_kind(const Checkpoint& checkpoint, const std::string& part,
   const bool is_ours = dynamic_cast<const optim::Optimizer*>(&optimizer) != nullptr;
   const bool saved_ours = !checkpoint.state.contains(archive_name(part));
   if (is_ours == saved_ours && (saved == checkpoint.text.end() || saved->second == kind)) return;
-  throw UsageError({.where = kRestore,
-                    .what = "the state of the " + part + " is that of another optimizer",
-                    .seen = saved != checkpoint.text.end() ? saved->second
-                            : saved_ours                   ? "one of demi's"
-                                                           : "one of LibTorch's",
-                    .accepted = kind,
-                    .advice = "make the optimizer that the checkpoint was saved with"});
+  refuse({.where = kRestore,
+          .what = "the state of the " + part + " is that of another optimizer",
+          .seen = saved != checkpoint.text.end() ? saved->second
+                  : saved_ours                   ? "one of demi's"
+                                                 : "one of LibTorch's",
+          .accepted = kind,
+          .advice = "make the optimizer that the checkpoint was saved with"});
 }
 
 using torch::serialize::InputArchive;
 
 [[noreturn]] void refuse_archive(const std::string& what, const std::string& seen,
                                  const std::string& accepted) {
-  throw UsageError({.where = kRestore,
-                    .what = what,
-                    .seen = seen,
-                    .accepted = accepted,
-                    .advice = "make model and optimizer as the checkpoint was saved with"});
+  refuse({.where = kRestore,
+          .what = what,
+          .seen = seen,
+          .accepted = accepted,
+          .advice = "make model and optimizer as the checkpoint was saved with"});
 }
 
 // What a load would put into an optimizer, as far as it can be compared.
@@ -162,10 +162,10 @@ at::Tensor archive_of(const torch::optim::Optimizer& optimizer) {
     optimizer.save(archive);
     archive.save_to(text);
   } catch (const c10::Error& error) {
-    throw UsageError({.where = kCapture,
-                      .what = "LibTorch cannot save the state of this optimizer",
-                      .seen = error.what_without_backtrace(),
-                      .advice = "save the weights alone, or train with another optimizer"});
+    refuse({.where = kCapture,
+            .what = "LibTorch cannot save the state of this optimizer",
+            .seen = error.what_without_backtrace(),
+            .advice = "save the weights alone, or train with another optimizer"});
   }
   const std::string bytes = text.str();
   at::Tensor archive = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
@@ -210,11 +210,11 @@ void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::stri
     return;
   }
   if (!ours->has_whole_state())
-    throw UsageError({.where = kCapture,
-                      .what = "the state of the " + part + " is shared by several processes",
-                      .seen = "the part of this process",
-                      .accepted = "the whole state",
-                      .advice = "call ShardedOptimizerState::consolidate() on every rank first"});
+    refuse({.where = kCapture,
+            .what = "the state of the " + part + " is shared by several processes",
+            .seen = "the part of this process",
+            .accepted = "the whole state",
+            .advice = "call ShardedOptimizerState::consolidate() on every rank first"});
   for (const auto& [name, tensor] : ours->state_tensors())
     to.state[part + "/" + name] = tensor.detach();
   const std::vector<StateDict> groups = ours->group_numbers();

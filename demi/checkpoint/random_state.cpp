@@ -42,10 +42,10 @@ void check_random(const at::Generator& generator, const std::string& name,
   } catch (const c10::Error& error) {
     reason = error.what_without_backtrace();
   }
-  throw UsageError({.where = kRestore,
-                    .what = "the state of a random generator cannot be used",
-                    .seen = name + ", " + reason,
-                    .accepted = "a state as capture() gave it"});
+  refuse({.where = kRestore,
+          .what = "the state of a random generator cannot be used",
+          .seen = name + ", " + reason,
+          .accepted = "a state as capture() gave it"});
 }
 
 }  // namespace

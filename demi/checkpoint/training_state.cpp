@@ -23,9 +23,9 @@ using Actions = std::vector<std::function<void()>>;
 
 void require_weights(const loop::Job& job, const char* where) {
   if (job.average && job.average->is_swapped())
-    throw UsageError({.where = where,
-                      .what = "the averages are in the place of the weights",
-                      .advice = "call EMA::swap() first, which brings the weights back"});
+    refuse({.where = where,
+            .what = "the averages are in the place of the weights",
+            .advice = "call EMA::swap() first, which brings the weights back"});
 }
 
 void require_parameters_of_model(const loop::Job& job, const torch::nn::Module& model) {
@@ -36,12 +36,12 @@ void require_parameters_of_model(const loop::Job& job, const torch::nn::Module& 
     for (const auto& group : job.optimizers[i]->param_groups())
       for (const at::Tensor& parameter : group.params())
         if (!known.contains(parameter.unsafeGetTensorImpl()))
-          throw UsageError({.where = kCapture,
-                            .what = "a parameter of the optimizer is none of the model's",
-                            .seen = c10::str("optimizer ", i, ", shape ", parameter.sizes()),
-                            .accepted = "one module that holds all parameters",
-                            .advice = "register the parameter in the module, or several modules "
-                                      "in one"});
+          refuse({.where = kCapture,
+                  .what = "a parameter of the optimizer is none of the model's",
+                  .seen = c10::str("optimizer ", i, ", shape ", parameter.sizes()),
+                  .accepted = "one module that holds all parameters",
+                  .advice = "register the parameter in the module, or several modules "
+                            "in one"});
 }
 
 void prepare_optimizers(Checkpoint& checkpoint, const loop::Job& job, Actions& actions) {
@@ -49,12 +49,12 @@ void prepare_optimizers(Checkpoint& checkpoint, const loop::Job& job, Actions& a
   std::size_t saved = 0;
   while (has_optimizer(checkpoint, part_name("optimizer", saved))) ++saved;
   if (saved != job.optimizers.size())
-    throw UsageError({.where = kRestore,
-                      .what = "the checkpoint holds the state of another number of optimizers",
-                      .seen = std::to_string(saved),
-                      .accepted = std::to_string(job.optimizers.size()),
-                      .advice = saved == 0 ? "weights alone are loaded by load(path, model, device)"
-                                           : "make the optimizers that it was saved with"});
+    refuse({.where = kRestore,
+            .what = "the checkpoint holds the state of another number of optimizers",
+            .seen = std::to_string(saved),
+            .accepted = std::to_string(job.optimizers.size()),
+            .advice = saved == 0 ? "weights alone are loaded by load(path, model, device)"
+                                 : "make the optimizers that it was saved with"});
   for (std::size_t i = 0; i < saved; ++i)
     actions.push_back(prepare_optimizer(checkpoint, part_name("optimizer", i), *job.optimizers[i]));
 }

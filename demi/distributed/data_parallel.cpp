@@ -55,11 +55,11 @@ template <class Named>
 void check_device(const Named& tensors, c10::Device expected) {
   for (const auto& tensor : tensors)
     if (tensor.value().device() != expected)
-      throw UsageError({.where = kMake,
-                        .what = fmt::format("\"{}\" is not on the first device", tensor.key()),
-                        .seen = tensor.value().device().str(),
-                        .accepted = expected.str(),
-                        .advice = "module->to(device) first, or name the module's device first"});
+      refuse({.where = kMake,
+              .what = fmt::format("\"{}\" is not on the first device", tensor.key()),
+              .seen = tensor.value().device().str(),
+              .accepted = expected.str(),
+              .advice = "module->to(device) first, or name the module's device first"});
 }
 
 // reset() of a clone draws its first values.
@@ -88,11 +88,11 @@ std::shared_ptr<Module> clone_of(const Module& module) {
     return module.clone();
   } catch (const c10::Error& error) {
     const std::string message = error.what_without_backtrace();
-    throw UsageError({.where = kMake,
-                      .what = "the module cannot be cloned",
-                      .seen = message.substr(0, message.find('\n')),
-                      .accepted = "modules that derive from torch::nn::Cloneable",
-                      .advice = "else set DataParallelOptions::make_replica"});
+    refuse({.where = kMake,
+            .what = "the module cannot be cloned",
+            .seen = message.substr(0, message.find('\n')),
+            .accepted = "modules that derive from torch::nn::Cloneable",
+            .advice = "else set DataParallelOptions::make_replica"});
   }
 }
 
@@ -113,23 +113,23 @@ std::int64_t rows_of(const std::vector<at::Tensor>& inputs, std::int64_t dim) {
     if (!input.defined()) continue;
     const std::int64_t n = input.dim();
     if (n == 0 || dim >= n || dim < -n)
-      throw UsageError({.where = kForward,
-                        .what = fmt::format("an input has no dimension {}", dim),
-                        .seen = fmt::format("{} dimensions", n),
-                        .advice = "DataParallelOptions::dim is the one that counts examples"});
+      refuse({.where = kForward,
+              .what = fmt::format("an input has no dimension {}", dim),
+              .seen = fmt::format("{} dimensions", n),
+              .advice = "DataParallelOptions::dim is the one that counts examples"});
     if (rows && *rows != input.size(dim))
-      throw UsageError({.where = kForward,
-                        .what = fmt::format("inputs differ in their size in dimension {}", dim),
-                        .seen = std::to_string(input.size(dim)),
-                        .accepted = fmt::format("{}, as the first input has", *rows),
-                        .advice = "each row of one belongs to the same row of the others"});
+      refuse({.where = kForward,
+              .what = fmt::format("inputs differ in their size in dimension {}", dim),
+              .seen = std::to_string(input.size(dim)),
+              .accepted = fmt::format("{}, as the first input has", *rows),
+              .advice = "each row of one belongs to the same row of the others"});
     if (!rows) rows = input.size(dim);
   }
   if (!rows)
-    throw UsageError({.where = kForward,
-                      .what = "no input can be divided among the replicas",
-                      .seen = "no defined tensor",
-                      .advice = "give a batch"});
+    refuse({.where = kForward,
+            .what = "no input can be divided among the replicas",
+            .seen = "no defined tensor",
+            .advice = "give a batch"});
   return *rows;
 }
 
@@ -204,12 +204,12 @@ void Replicas::Impl::add_replica() {
   const auto names = module->named_parameters().keys();
   if (made.module->named_parameters().keys() != names ||
       made.buffers.size() != module->buffers().size())
-    throw UsageError({.where = kMake,
-                      .what = "a replica has other parameters or buffers than the module",
-                      .seen = fmt::format("{} and {}", made.parameters.size(), made.buffers.size()),
-                      .accepted = fmt::format("{} and {}, of the same names", names.size(),
-                                              module->buffers().size()),
-                      .advice = "clone() or make_replica has to give the module's structure"});
+    refuse({.where = kMake,
+            .what = "a replica has other parameters or buffers than the module",
+            .seen = fmt::format("{} and {}", made.parameters.size(), made.buffers.size()),
+            .accepted =
+                fmt::format("{} and {}, of the same names", names.size(), module->buffers().size()),
+            .advice = "clone() or make_replica has to give the module's structure"});
   replicas.push_back(std::move(made));
   threads.push_back(std::make_unique<ReplicaThread>());
 }
@@ -230,7 +230,7 @@ void Replicas::Impl::refresh(std::size_t used) {
   for (std::size_t r = 1; r < used; ++r) {
     const Replica& replica = replicas[r - 1];
     if (replica.parameters.size() != parameters.size() || replica.buffers.size() != buffers.size())
-      throw UsageError(
+      refuse(
           {.where = kForward,
            .what = "the module has other parameters or buffers than its replicas",
            .seen = fmt::format("{} and {}", parameters.size(), buffers.size()),
@@ -258,10 +258,10 @@ at::Tensor Replicas::Impl::run(std::size_t r, const std::vector<at::Tensor>& inp
                                const Forward& forward) {
   at::Tensor output = forward(r == 0 ? *module : *replicas[r - 1].module, inputs);
   if (!output.defined())
-    throw UsageError({.where = kForward,
-                      .what = "forward returned no tensor",
-                      .seen = "an undefined tensor",
-                      .advice = "forward returns one tensor"});
+    refuse({.where = kForward,
+            .what = "forward returned no tensor",
+            .seen = "an undefined tensor",
+            .advice = "forward returns one tensor"});
   return output;
 }
 

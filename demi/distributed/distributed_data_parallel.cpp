@@ -113,19 +113,19 @@ std::string weights_of(const torch::nn::Module& model, const Weights& parameters
 
 void check(const DistributedOptions& options) {
   if (options.bucket_bytes < 1 || options.first_bucket_bytes < 1)
-    throw UsageError({.where = kParallel,
-                      .what = "a bucket has no size",
-                      .seen = fmt::format("bucket_bytes {}, first_bucket_bytes {}",
-                                          options.bucket_bytes, options.first_bucket_bytes),
-                      .accepted = "1 byte or more",
-                      .advice = "leave it out for the default"});
+    refuse({.where = kParallel,
+            .what = "a bucket has no size",
+            .seen = fmt::format("bucket_bytes {}, first_bucket_bytes {}", options.bucket_bytes,
+                                options.first_bucket_bytes),
+            .accepted = "1 byte or more",
+            .advice = "leave it out for the default"});
   if (options.gradient_dtype && *options.gradient_dtype != at::kFloat &&
       *options.gradient_dtype != at::kHalf && *options.gradient_dtype != at::kBFloat16)
-    throw UsageError({.where = kParallel,
-                      .what = "gradients cannot travel in this dtype",
-                      .seen = tensor::name_of(*options.gradient_dtype),
-                      .accepted = "fp32, bf16, fp16",
-                      .advice = "leave it out to send each gradient in its own"});
+    refuse({.where = kParallel,
+            .what = "gradients cannot travel in this dtype",
+            .seen = tensor::name_of(*options.gradient_dtype),
+            .accepted = "fp32, bf16, fp16",
+            .advice = "leave it out to send each gradient in its own"});
 }
 
 /// Ranks that begin with different weights mean as a rule that one of them has another seed or has
@@ -162,22 +162,21 @@ std::vector<at::Tensor> trainable(const Weights& named, bool alone) {
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     const bool can_be = parameter.is_floating_point() && (alone || can_be_sent(parameter));
     if (!can_be && parameter.requires_grad())
-      throw UsageError(
-          {.where = kParallel,
-           .what = "a parameter cannot be trained on several ranks",
-           .seen = fmt::format("{}: {} on {}", name, tensor::name_of(parameter.scalar_type()),
-                               parameter.device().str()),
-           .accepted = "fp16, bf16, fp32 and fp64 on the CPU or a CUDA device",
-           .advice = "move the model there, as Gloo and NCCL send these alone"});
+      refuse({.where = kParallel,
+              .what = "a parameter cannot be trained on several ranks",
+              .seen = fmt::format("{}: {} on {}", name, tensor::name_of(parameter.scalar_type()),
+                                  parameter.device().str()),
+              .accepted = "fp16, bf16, fp32 and fp64 on the CPU or a CUDA device",
+              .advice = "move the model there, as Gloo and NCCL send these alone"});
     trains = trains || parameter.requires_grad();
     if (can_be) parameters.push_back(parameter);
   }
   if (!trains)
-    throw UsageError({.where = kParallel,
-                      .what = "the model has nothing to train",
-                      .seen = "no parameter requires a gradient",
-                      .accepted = "one or more",
-                      .advice = "a model without parameters needs no gradients"});
+    refuse({.where = kParallel,
+            .what = "the model has nothing to train",
+            .seen = "no parameter requires a gradient",
+            .accepted = "one or more",
+            .advice = "a model without parameters needs no gradients"});
   return parameters;
 }
 
@@ -263,11 +262,11 @@ DistributedDataParallel::NoSync DistributedDataParallel::no_sync() { return NoSy
 
 void DistributedDataParallel::join(const std::function<void()>& step) {
   if (!impl_->options.uneven_batches)
-    throw UsageError({.where = "distributed.join",
-                      .what = "the other ranks do not ask who has a batch",
-                      .seen = "uneven_batches = false",
-                      .accepted = "uneven_batches = true, on all ranks",
-                      .advice = "set it in the DistributedOptions"});
+    refuse({.where = "distributed.join",
+            .what = "the other ranks do not ask who has a batch",
+            .seen = "uneven_batches = false",
+            .accepted = "uneven_batches = true, on all ranks",
+            .advice = "set it in the DistributedOptions"});
   while (join_once()) step();
 }
 

@@ -47,25 +47,25 @@ struct Events {
 void check_options(const ProcessGroupOptions& options) {
   constexpr const char* kWhere = "distributed.start";
   if (options.rank.has_value() != options.world_size.has_value())
-    throw UsageError({.where = kWhere,
-                      .what = "one of two options is missing",
-                      .seen = options.rank ? "rank alone" : "world_size alone",
-                      .accepted = "rank and world_size, or neither",
-                      .advice = "give both"});
+    refuse({.where = kWhere,
+            .what = "one of two options is missing",
+            .seen = options.rank ? "rank alone" : "world_size alone",
+            .accepted = "rank and world_size, or neither",
+            .advice = "give both"});
   if (options.rank &&
       (*options.world_size < 1 || *options.rank < 0 || *options.rank >= *options.world_size))
-    throw UsageError({.where = kWhere,
-                      .what = "the rank is out of range",
-                      .seen = fmt::format("rank {} of {}", *options.rank, *options.world_size),
-                      .accepted = "a rank from 0 to world_size - 1",
-                      .advice = "ranks count from 0"});
+    refuse({.where = kWhere,
+            .what = "the rank is out of range",
+            .seen = fmt::format("rank {} of {}", *options.rank, *options.world_size),
+            .accepted = "a rank from 0 to world_size - 1",
+            .advice = "ranks count from 0"});
   const milliseconds least = std::min({options.start_timeout, options.timeout, options.dead_after});
   if (least < milliseconds(1))
-    throw UsageError({.where = kWhere,
-                      .what = "a timeout is not positive",
-                      .seen = fmt::format("{} ms", least.count()),
-                      .accepted = "1 ms or more",
-                      .advice = "leave it out for the default"});
+    refuse({.where = kWhere,
+            .what = "a timeout is not positive",
+            .seen = fmt::format("{} ms", least.count()),
+            .accepted = "1 ms or more",
+            .advice = "leave it out for the default"});
 }
 
 Ranks ranks_of(const ProcessGroupOptions& options, const InitMethod& method) {
@@ -285,12 +285,11 @@ Collectives& ProcessGroup::Impl::collectives_of(const at::Tensor& tensor, const 
   if (!is_for_nccl(tensor.device()) || !bare) return *collectives;
   if (!on_gpu) connect_gpus(tensor.device(), what);
   if (tensor.device() != *gpu)
-    throw UsageError(
-        {.where = "distributed." + what,
-         .what = "the tensors of a rank are on several GPUs",
-         .seen = tensor.device().str(),
-         .accepted = gpu->str() + ", as the first one",
-         .advice = "train on one GPU in each process, or in one process with DataParallel"});
+    refuse({.where = "distributed." + what,
+            .what = "the tensors of a rank are on several GPUs",
+            .seen = tensor.device().str(),
+            .accepted = gpu->str() + ", as the first one",
+            .advice = "train on one GPU in each process, or in one process with DataParallel"});
   return *on_gpu;
 }
 
@@ -450,21 +449,21 @@ namespace {
 
 void check_tensor(const char* where, const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_contiguous())
-    throw UsageError({.where = where,
-                      .what = "the tensor has no contiguous memory",
-                      .seen = tensor.defined() ? "a view" : "an undefined tensor",
-                      .accepted = "a contiguous tensor",
-                      .advice = "call contiguous() first, and copy the result back"});
+    refuse({.where = where,
+            .what = "the tensor has no contiguous memory",
+            .seen = tensor.defined() ? "a view" : "an undefined tensor",
+            .accepted = "a contiguous tensor",
+            .advice = "call contiguous() first, and copy the result back"});
 }
 
 void check_broadcast(const at::Tensor& tensor, int root, int world_size) {
   check_tensor("distributed.broadcast", tensor);
   if (root < 0 || root >= world_size)
-    throw UsageError({.where = "distributed.broadcast",
-                      .what = "there is no such rank",
-                      .seen = std::to_string(root),
-                      .accepted = fmt::format("0 to {}", world_size - 1),
-                      .advice = "ranks count from 0"});
+    refuse({.where = "distributed.broadcast",
+            .what = "there is no such rank",
+            .seen = std::to_string(root),
+            .accepted = fmt::format("0 to {}", world_size - 1),
+            .advice = "ranks count from 0"});
 }
 
 void check_gather(const at::Tensor& all, const at::Tensor& own, int world_size) {
@@ -474,14 +473,13 @@ void check_gather(const at::Tensor& all, const at::Tensor& own, int world_size) 
   const bool fits = all.numel() == own.numel() * world_size &&
                     all.scalar_type() == own.scalar_type() && all.device() == own.device();
   if (!fits)
-    throw UsageError(
-        {.where = kGather,
-         .what = "the result does not hold the tensors of all ranks",
-         .seen = fmt::format("{} elements of {} on {}", all.numel(),
-                             tensor::name_of(all.scalar_type()), all.device().str()),
-         .accepted = fmt::format("{} times {} elements of {} on {}", world_size, own.numel(),
-                                 tensor::name_of(own.scalar_type()), own.device().str()),
-         .advice = "make it of that size, dtype and device"});
+    refuse({.where = kGather,
+            .what = "the result does not hold the tensors of all ranks",
+            .seen = fmt::format("{} elements of {} on {}", all.numel(),
+                                tensor::name_of(all.scalar_type()), all.device().str()),
+            .accepted = fmt::format("{} times {} elements of {} on {}", world_size, own.numel(),
+                                    tensor::name_of(own.scalar_type()), own.device().str()),
+            .advice = "make it of that size, dtype and device"});
 }
 
 }  // namespace
@@ -597,23 +595,22 @@ void ProcessGroup::require_same_call(const char* what, const at::Tensor& tensor,
       fmt::join(tensor.sizes(), ", "), c10::DeviceTypeName(tensor.device().type(), true));
   if (is_same(text, what)) return;
   const std::vector<Difference> found = differences(text);
-  throw UsageError(
-      {.where = "distributed." + std::string(what),
-       .what = "the ranks call different collectives",
-       .seen = lines_on_ranks(found),
-       .accepted = found.front().line_of_rank_0 + ", as on rank 0",
-       .advice = "all ranks call the same collectives in the same order, with tensors of one "
-                 "dtype and shape"});
+  refuse({.where = "distributed." + std::string(what),
+          .what = "the ranks call different collectives",
+          .seen = lines_on_ranks(found),
+          .accepted = found.front().line_of_rank_0 + ", as on rank 0",
+          .advice = "all ranks call the same collectives in the same order, with tensors of one "
+                    "dtype and shape"});
 }
 
 void ProcessGroup::require_same(const std::string& what, const std::string& text) {
   const std::vector<Difference> found = compare(text);
   if (found.empty()) return;
-  throw UsageError({.where = "distributed.require_same",
-                    .what = "ranks do not agree on " + what,
-                    .seen = lines_on_ranks(found),
-                    .accepted = found.front().line_of_rank_0 + ", as on rank 0",
-                    .advice = "start all ranks with the same program, options and files"});
+  refuse({.where = "distributed.require_same",
+          .what = "ranks do not agree on " + what,
+          .seen = lines_on_ranks(found),
+          .accepted = found.front().line_of_rank_0 + ", as on rank 0",
+          .advice = "start all ranks with the same program, options and files"});
 }
 
 std::string broadcast_text(const std::string& own, int root, ProcessGroup& group) {

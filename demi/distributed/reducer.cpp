@@ -24,13 +24,12 @@ constexpr std::int64_t kDtypeCount = std::size(kDtypes);
 std::int64_t dtype_flag(const at::Tensor& gradient) {
   const auto* found = std::find(std::begin(kDtypes), std::end(kDtypes), gradient.scalar_type());
   if (gradient.layout() != at::kStrided || found == std::end(kDtypes))
-    throw UsageError({.where = kBackward,
-                      .what = "a gradient cannot be sent",
-                      .seen = gradient.layout() != at::kStrided
-                                  ? "a sparse gradient"
-                                  : tensor::name_of(gradient.scalar_type()),
-                      .accepted = "dense gradients of fp16, bf16, fp32 or fp64",
-                      .advice = "an Embedding's are dense with sparse(false)"});
+    refuse({.where = kBackward,
+            .what = "a gradient cannot be sent",
+            .seen = gradient.layout() != at::kStrided ? "a sparse gradient"
+                                                      : tensor::name_of(gradient.scalar_type()),
+            .accepted = "dense gradients of fp16, bf16, fp32 or fp64",
+            .advice = "an Embedding's are dense with sparse(false)"});
   return found - std::begin(kDtypes);
 }
 

@@ -64,13 +64,12 @@ void check_devices(const Devices& devices) {
   std::vector<std::string> seen;
   for (const auto& [device, parameter] : devices)
     seen.push_back(fmt::format("parameter {} on {}", parameter, device.str()));
-  throw UsageError(
-      {.where = kWhere,
-       .what = can_be_sent ? "the parameters of a rank are on several devices"
-                           : "a parameter cannot be sent to the other ranks",
-       .seen = fmt::format("{}", fmt::join(seen, ", ")),
-       .accepted = "all parameters on the CPU, or all on one GPU",
-       .advice = "move the model to one device, or keep the whole state on each rank"});
+  refuse({.where = kWhere,
+          .what = can_be_sent ? "the parameters of a rank are on several devices"
+                              : "a parameter cannot be sent to the other ranks",
+          .seen = fmt::format("{}", fmt::join(seen, ", ")),
+          .accepted = "all parameters on the CPU, or all on one GPU",
+          .advice = "move the model to one device, or keep the whole state on each rank"});
 }
 
 std::string description(const optim::Optimizer& optimizer, const ShardOptions& options) {
@@ -143,11 +142,11 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
 
   void exchange(const StepResult& result) override {
     if (!group_)
-      throw UsageError({.where = kWhere,
-                        .what = "the optimizer has one rank's share of the state, and nobody to "
-                                "share it with",
-                        .seen = "a step after the end of its ShardedOptimizerState",
-                        .advice = "keep it as long as the optimizer steps"});
+      refuse({.where = kWhere,
+              .what = "the optimizer has one rank's share of the state, and nobody to "
+                      "share it with",
+              .seen = "a step after the end of its ShardedOptimizerState",
+              .advice = "keep it as long as the optimizer steps"});
     if (group_->world_size() == 1) return;
     if (agree_on(result)) send_parameters();
   }
@@ -176,13 +175,12 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
     const at::Tensor words = at::tensor({word, -word}, at::kLong);
     group_->start_all_reduce(words, Reduction::kMax).wait();
     if (words[0].item<std::int64_t>() != -words[1].item<std::int64_t>())
-      throw UsageError(
-          {.where = kWhere,
-           .what = "the ranks do not take the same step",
-           .seen = fmt::format("rank {}: {}, with gradients of {} parameters", rank_,
-                               taken ? "taken" : "skipped", count),
-           .accepted = "the same gradients on all ranks",
-           .advice = "average them with DistributedDataParallel, and let no rank skip alone"});
+      refuse({.where = kWhere,
+              .what = "the ranks do not take the same step",
+              .seen = fmt::format("rank {}: {}, with gradients of {} parameters", rank_,
+                                  taken ? "taken" : "skipped", count),
+              .accepted = "the same gradients on all ranks",
+              .advice = "average them with DistributedDataParallel, and let no rank skip alone"});
     return taken;
   }
 
@@ -220,11 +218,11 @@ ShardedOptimizerState::ShardedOptimizerState(optim::Optimizer& optimizer, Proces
                                              const ShardOptions& options)
     : optimizer_(optimizer) {
   if (options.bucket_bytes < 1)
-    throw UsageError({.where = kWhere,
-                      .what = "a bucket has no size",
-                      .seen = std::to_string(options.bucket_bytes),
-                      .accepted = "1 byte or more",
-                      .advice = "leave it out for the default"});
+    refuse({.where = kWhere,
+            .what = "a bucket has no size",
+            .seen = std::to_string(options.bucket_bytes),
+            .accepted = "1 byte or more",
+            .advice = "leave it out for the default"});
   group.require_same("the optimizer whose state they share", description(optimizer, options));
   if (group.world_size() > 1) check_devices(devices_of(parameters_of(optimizer)));
   share_ = std::make_shared<Share>(optimizer, group, options);

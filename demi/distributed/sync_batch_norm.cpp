@@ -222,11 +222,11 @@ std::int64_t synchronise_batch_norm(torch::nn::Module& model, ProcessGroup& grou
   const auto means = running_means(model);
   for (const auto& [name, mean] : means)
     if (!mean.defined())
-      throw UsageError({.where = "distributed.synchronise_batch_norm",
-                        .what = "a batch normalisation cannot be synchronised",
-                        .seen = name + ", which keeps no running mean",
-                        .accepted = "those with track_running_stats = true",
-                        .advice = "leave it on"});
+      refuse({.where = "distributed.synchronise_batch_norm",
+              .what = "a batch normalisation cannot be synchronised",
+              .seen = name + ", which keeps no running mean",
+              .accepted = "those with track_running_stats = true",
+              .advice = "leave it on"});
   replace_operator();
   std::int64_t count = 0;
   for (const auto& [name, mean] : means) count += layers().add(mean, group) ? 1 : 0;

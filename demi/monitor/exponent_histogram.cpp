@@ -26,10 +26,10 @@ enum : std::int64_t { kZeros = kBins, kSubnormals, kInfinities, kNans, kCounts }
 void check_dtype(const at::Tensor& numbers) {
   const auto dtype = numbers.scalar_type();
   if (dtype == c10::kFloat || dtype == c10::kDouble || tensor::is_16_bit(dtype)) return;
-  throw UsageError({.where = "monitor.ExponentCounter.add",
-                    .what = "the tensor holds no numbers of a format that is counted",
-                    .seen = tensor::name_of(dtype),
-                    .accepted = "fp32, fp16, bf16, fp64"});
+  refuse({.where = "monitor.ExponentCounter.add",
+          .what = "the tensor holds no numbers of a format that is counted",
+          .seen = tensor::name_of(dtype),
+          .accepted = "fp32, fp16, bf16, fp64"});
 }
 
 // The exponent of the dtype's smallest normal number.

@@ -121,10 +121,10 @@ FlushedShares flushed_shares(const ExponentHistogram& scaled, double loss_scale)
 Monitor::Monitor(int64_t every, Report report)
     : impl_(std::make_unique<Impl>(Impl{.every = every, .report = std::move(report)})) {
   if (every < 1)
-    throw UsageError({.where = "monitor.Monitor",
-                      .what = "steps between two looks are below 1",
-                      .seen = std::to_string(every),
-                      .accepted = "1 or more"});
+    refuse({.where = "monitor.Monitor",
+            .what = "steps between two looks are below 1",
+            .seen = std::to_string(every),
+            .accepted = "1 or more"});
 }
 Monitor::~Monitor() = default;
 

@@ -108,9 +108,9 @@ OpTrace::OpTrace(const Layers& layers, std::vector<std::pair<std::string, at::Te
     : layers_(layers), held_(std::move(held)) {
   OpTrace* none = nullptr;
   if (!tracing.compare_exchange_strong(none, this))
-    throw UsageError({.where = "monitor.OriginSearch",
-                      .what = "another thread of this process searches",
-                      .advice = "let one run at a time search for the origin of NaN"});
+    refuse({.where = "monitor.OriginSearch",
+            .what = "another thread of this process searches",
+            .advice = "let one run at a time search for the origin of NaN"});
   thread_state = {};
   handle_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(&OpTrace::on_start, &OpTrace::on_end)

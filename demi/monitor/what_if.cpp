@@ -23,15 +23,15 @@ namespace {
 
 void check(const WhatIfOptions& options) {
   if (!tensor::is_16_bit(options.format))
-    throw UsageError({.where = "monitor.WhatIf",
-                      .what = "a region computes in 16 bits",
-                      .seen = tensor::name_of(options.format),
-                      .accepted = "fp16, bf16"});
+    refuse({.where = "monitor.WhatIf",
+            .what = "a region computes in 16 bits",
+            .seen = tensor::name_of(options.format),
+            .accepted = "fp16, bf16"});
   if (!(options.loss_scale > 0) || options.loss_scale > std::numeric_limits<float>::max())
-    throw UsageError({.where = "monitor.WhatIf",
-                      .what = "the loss scale is not a positive FP32 number",
-                      .seen = fmt::format("{}", options.loss_scale),
-                      .accepted = "a positive number; 1: the loss is not scaled"});
+    refuse({.where = "monitor.WhatIf",
+            .what = "the loss scale is not a positive FP32 number",
+            .seen = fmt::format("{}", options.loss_scale),
+            .accepted = "a positive number; 1: the loss is not scaled"});
 }
 
 std::string label_of(const StepGraph::Op& op) {
@@ -168,11 +168,11 @@ WhatIf::~WhatIf() = default;
 void WhatIf::before_forward(const loop::StepView& view) {
   const loop::Precision& precision = view.precision;
   if (precision.is_mixed() || precision.weights != c10::kFloat)
-    throw UsageError({.where = "monitor.WhatIf",
-                      .what = "the run is not FP32",
-                      .seen = precision.name,
-                      .accepted = "fp32, tf32",
-                      .advice = "let it look at an FP32 run, and use what it finds in this one"});
+    refuse({.where = "monitor.WhatIf",
+            .what = "the run is not FP32",
+            .seen = precision.name,
+            .accepted = "fp32, tf32",
+            .advice = "let it look at an FP32 run, and use what it finds in this one"});
   Impl& impl = *impl_;
   if (impl.diverged) return;
   impl.trial.before_forward(view);

@@ -80,12 +80,12 @@ bool StepTargets::take_pointers(bool captured) {
 void StepTargets::refuse_overlap() const {
   const auto pair = find_overlap(parameters_);
   if (!pair) return;
-  throw UsageError({.where = "optim.step",
-                    .what = "two parameters of one optimizer lie in the same memory",
-                    .seen = c10::str("shapes ", parameters_[pair->first].sizes(), " and ",
-                                     parameters_[pair->second].sizes()),
-                    .accepted = "parameters with memory of their own",
-                    .advice = "tie weights by using one parameter in both places"});
+  refuse({.where = "optim.step",
+          .what = "two parameters of one optimizer lie in the same memory",
+          .seen = c10::str("shapes ", parameters_[pair->first].sizes(), " and ",
+                           parameters_[pair->second].sizes()),
+          .accepted = "parameters with memory of their own",
+          .advice = "tie weights by using one parameter in both places"});
 }
 
 const std::vector<StepTarget>& StepTargets::begin(bool captured) {

@@ -32,10 +32,10 @@ Mode mode_of_environment() {
   if (word == known[0]) return hook_works() ? Mode::keep : Mode::region;
   if (word == known[1]) return Mode::region;
   if (word == known[2]) return Mode::off;
-  throw UsageError({.where = "weights.mode",
-                    .what = "DEMI_WEIGHT_CACHE has a value that is not known",
-                    .seen = word,
-                    .advice = did_you_mean(word, known)});
+  refuse({.where = "weights.mode",
+          .what = "DEMI_WEIGHT_CACHE has a value that is not known",
+          .seen = word,
+          .advice = did_you_mean(word, known)});
 }
 
 std::atomic<Mode>& current_mode() {

@@ -160,20 +160,20 @@ void check(const LayerProductsOptions& options, bool any) {
   const std::vector<std::string> known{"bf16", "fp16"};
   for (const std::string& dtype : options.dtypes)
     if (std::ranges::find(known, dtype) == known.end())
-      throw UsageError({.where = kLayersWhere,
-                        .what = "no such dtype",
-                        .seen = dtype,
-                        .advice = did_you_mean(dtype, known)});
+      refuse({.where = kLayersWhere,
+              .what = "no such dtype",
+              .seen = dtype,
+              .advice = did_you_mean(dtype, known)});
   if (options.rounds < 1)
-    throw UsageError({.where = kLayersWhere,
-                      .what = "rounds are out of range",
-                      .seen = std::to_string(options.rounds),
-                      .accepted = "1 or more"});
+    refuse({.where = kLayersWhere,
+            .what = "rounds are out of range",
+            .seen = std::to_string(options.rounds),
+            .accepted = "1 or more"});
   if (!any)
-    throw UsageError({.where = kLayersWhere,
-                      .what = "no layer's name contains this",
-                      .seen = options.only,
-                      .advice = did_you_mean(options.only, layer_names())});
+    refuse({.where = kLayersWhere,
+            .what = "no layer's name contains this",
+            .seen = options.only,
+            .advice = did_you_mean(options.only, layer_names())});
 }
 
 }  // namespace

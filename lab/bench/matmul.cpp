@@ -32,10 +32,10 @@ std::vector<ProductKind> kinds_of(const MatmulBenchOptions& options, c10::Device
   std::vector<std::string> asked = options.dtypes.empty() ? known : options.dtypes;
   for (const std::string& dtype : asked)
     if (std::ranges::find(known, dtype) == known.end())
-      throw UsageError({.where = kWhere,
-                        .what = "no such dtype on " + device.str(),
-                        .seen = dtype,
-                        .advice = did_you_mean(dtype, known)});
+      refuse({.where = kWhere,
+              .what = "no such dtype on " + device.str(),
+              .seen = dtype,
+              .advice = did_you_mean(dtype, known)});
   std::vector<ProductKind> kinds;
   for (const ProductKind& kind : here)
     if (kind.dtype == "fp32" || std::ranges::find(asked, kind.dtype) != asked.end())
@@ -50,12 +50,12 @@ std::vector<int64_t> sizes_of(const MatmulBenchOptions& options, c10::Device dev
   const int64_t most = most_size(profile::free_memory(device));
   const std::string seen = fmt::format("{}", fmt::join(options.sizes, ","));
   if (sizes.empty() || sizes.front() < 1 || sizes.back() > most)
-    throw UsageError({.where = kWhere,
-                      .what = sizes.empty()         ? "no size is given"
-                              : sizes.back() > most ? "a size is beyond the free memory"
-                                                    : "a size is below 1",
-                      .seen = seen,
-                      .accepted = fmt::format("1 to {} here", most)});
+    refuse({.where = kWhere,
+            .what = sizes.empty()         ? "no size is given"
+                    : sizes.back() > most ? "a size is beyond the free memory"
+                                          : "a size is below 1",
+            .seen = seen,
+            .accepted = fmt::format("1 to {} here", most)});
   return sizes;
 }
 
@@ -154,10 +154,10 @@ int64_t most_size(int64_t free_bytes) {
 
 MatmulBenchResult bench_matmul(const MatmulBenchOptions& options, c10::Device device) {
   if (options.iterations < 1 || !(options.seconds > 0))
-    throw UsageError({.where = kWhere,
-                      .what = "iterations or seconds are out of range",
-                      .seen = fmt::format("{} and {}", options.iterations, options.seconds),
-                      .accepted = "iterations of 1 or more, seconds above 0"});
+    refuse({.where = kWhere,
+            .what = "iterations or seconds are out of range",
+            .seen = fmt::format("{} and {}", options.iterations, options.seconds),
+            .accepted = "iterations of 1 or more, seconds above 0"});
   const std::vector<ProductKind> kinds = kinds_of(options, device);
   const std::vector<int64_t> sizes = sizes_of(options, device);
   MatmulBenchResult result{.machine = recipes::machine(device)};

@@ -44,33 +44,34 @@ std::string in_mb(int64_t bytes) { return fmt::format("{:.1f} MB", 1e-6 * bytes)
 
 void check_sizes(const MemoryBenchOptions& options, const std::vector<int64_t>& input,
                  const std::vector<int64_t>& batch_sizes, c10::Device device) {
-  const auto refuse = [](std::string_view what, const std::vector<int64_t>& seen,
-                         const std::string& accepted) {
-    throw UsageError({.where = kMemoryBench,
-                      .what = what,
-                      .seen = fmt::format("{}", fmt::join(seen, ",")),
-                      .accepted = accepted});
+  const auto refuse_sizes = [](std::string_view what, const std::vector<int64_t>& seen,
+                               const std::string& accepted) {
+    refuse({.where = kMemoryBench,
+            .what = what,
+            .seen = fmt::format("{}", fmt::join(seen, ",")),
+            .accepted = accepted});
   };
   const std::vector<int64_t> like = input_of(options.config);
   const std::string shapes =
       fmt::format("{} numbers of 1 or more, such as {}", like.size(), fmt::join(like, ","));
   if (input.size() != like.size())
-    refuse("the model " + options.config.model + " takes an input of another shape", input, shapes);
+    refuse_sizes("the model " + options.config.model + " takes an input of another shape", input,
+                 shapes);
   const auto too_small = [](const std::vector<int64_t>& sizes) {
     return std::ranges::any_of(sizes, [](int64_t size) { return size < 1; });
   };
-  if (too_small(input)) refuse("a size of the input is below 1", input, shapes);
-  if (too_small(batch_sizes)) refuse("a batch size is below 1", batch_sizes, "1 or more");
+  if (too_small(input)) refuse_sizes("a size of the input is below 1", input, shapes);
+  if (too_small(batch_sizes)) refuse_sizes("a batch size is below 1", batch_sizes, "1 or more");
   if (options.vocabulary < 1 || options.classes < 0)
-    refuse("a size is below 1", {options.vocabulary, options.classes}, "1 or more");
+    refuse_sizes("a size is below 1", {options.vocabulary, options.classes}, "1 or more");
   double elements = 1;
   for (std::size_t i = 1; i < input.size(); ++i) elements *= static_cast<double>(input[i]);
   const int64_t most = bound_of(device) / static_cast<int64_t>(sizeof(float));
   if (elements > static_cast<double>(most))
-    refuse("the input is beyond the free memory", input,
-           fmt::format("at most {} numbers an example here", most));
+    refuse_sizes("the input is beyond the free memory", input,
+                 fmt::format("at most {} numbers an example here", most));
   if (input.size() == 4 && input[2] != input[3])
-    refuse("the pictures are not square", input, shapes);
+    refuse_sizes("the pictures are not square", input, shapes);
 }
 
 int64_t classes_of(const MemoryBenchOptions& options) {
@@ -176,12 +177,11 @@ MemoryRow measure(const MemoryWork& work, const Prediction& prediction, int64_t 
                 .predicted = prediction.at_peak(batch_size)};
   row.predicted_bytes = row.predicted.total();
   if (row.predicted_bytes > bound)
-    throw UsageError(
-        {.where = kMemoryBench,
-         .what = fmt::format("a batch of {} in {} is beyond the free memory", batch_size,
-                             work.run.label),
-         .seen = "predicted " + in_mb(row.predicted_bytes) + ", free to use " + in_mb(bound),
-         .accepted = fmt::format("batch sizes from 1 to {} here", prediction.most(bound))});
+    refuse({.where = kMemoryBench,
+            .what = fmt::format("a batch of {} in {} is beyond the free memory", batch_size,
+                                work.run.label),
+            .seen = "predicted " + in_mb(row.predicted_bytes) + ", free to use " + in_mb(bound),
+            .accepted = fmt::format("batch sizes from 1 to {} here", prediction.most(bound))});
   const MemoryMeasured measured = measure_memory(work, batch_size, device, bound);
   row.peak = memory_at_peak(measured.trace);
   row.current = memory_at(measured.trace, measured.trace.end);
@@ -244,11 +244,11 @@ MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device de
     measure_runs(result, options, sizes, device);
   } catch (const std::exception& error) {
     if (!recipes::is_out_of_memory(error)) throw;
-    throw UsageError({.where = kMemoryBench,
-                      .what = "the work is beyond the free memory",
-                      .seen = fmt::format("input {}", fmt::join(result.input, ",")),
-                      .accepted = "what needs at most " + in_mb(bound_of(device)),
-                      .advice = "choose a smaller input or model"});
+    refuse({.where = kMemoryBench,
+            .what = "the work is beyond the free memory",
+            .seen = fmt::format("input {}", fmt::join(result.input, ",")),
+            .accepted = "what needs at most " + in_mb(bound_of(device)),
+            .advice = "choose a smaller input or model"});
   }
   return result;
 }

@@ -39,12 +39,11 @@ ModelBenchResult bench_model(const ModelBenchOptions& options, c10::Device devic
   std::sort(widths.begin(), widths.end());
   widths.erase(std::unique(widths.begin(), widths.end()), widths.end());
   if (widths.empty() || widths.front() < 1 || options.batch_size < 1 || options.layers < 1)
-    throw UsageError(
-        {.where = "bench.model",
-         .what = "a size is out of range",
-         .seen = fmt::format("widths {}, batch size {}, layers {}", fmt::join(options.widths, ","),
-                             options.batch_size, options.layers),
-         .accepted = "one width or more; widths, batch size and layers of 1 or more"});
+    refuse({.where = "bench.model",
+            .what = "a size is out of range",
+            .seen = fmt::format("widths {}, batch size {}, layers {}",
+                                fmt::join(options.widths, ","), options.batch_size, options.layers),
+            .accepted = "one width or more; widths, batch size and layers of 1 or more"});
   ModelBenchResult result;
   for (const int64_t width : widths)
     result.rows.push_back({width, bench_recipe(of_width(options, width), device)});

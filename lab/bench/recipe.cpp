@@ -118,8 +118,8 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-[[noreturn]] void refuse(const std::string& run, const std::string& seen,
-                         const std::string& accepted) {
+[[noreturn]] void refuse_run(const std::string& run, const std::string& seen,
+                             const std::string& accepted) {
   throw TrainingError(
       {.where = "bench.recipe",
        .what = "the run " + run + " does not train as it should, so it is not timed",
@@ -130,16 +130,16 @@ double mean(const std::vector<double>& values) {
 
 void check(const RecipeBenchOptions& options) {
   if (options.config.batch_size == "auto")
-    throw UsageError({.where = "bench.recipe",
-                      .what = "the batch size must be the same for all runs",
-                      .seen = "auto",
-                      .advice = "name one: --batch-size 512"});
+    refuse({.where = "bench.recipe",
+            .what = "the batch size must be the same for all runs",
+            .seen = "auto",
+            .advice = "name one: --batch-size 512"});
   if (options.warmup >= 2 && options.steps >= 1 && options.rounds >= 1) return;
-  throw UsageError({.where = "bench.recipe",
-                    .what = "an option is out of range",
-                    .seen = fmt::format("warmup {}, steps {}, rounds {}", options.warmup,
-                                        options.steps, options.rounds),
-                    .accepted = "2 or more steps of warm-up, 1 or more of the others"});
+  refuse({.where = "bench.recipe",
+          .what = "an option is out of range",
+          .seen = fmt::format("warmup {}, steps {}, rounds {}", options.warmup, options.steps,
+                              options.rounds),
+          .accepted = "2 or more steps of warm-up, 1 or more of the others"});
 }
 
 std::vector<recipes::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Device device) {
@@ -149,10 +149,10 @@ std::vector<recipes::RunSpec> runs_of(const RecipeBenchOptions& options, c10::De
   for (const recipes::RunSpec& run : options.runs)
     if (run.label != "fp32") runs.push_back(run);
   if (runs.size() > 1) return runs;
-  throw UsageError({.where = "bench.recipe",
-                    .what = "there is no run to compare with fp32",
-                    .seen = "fp32",
-                    .accepted = "such as bf16 or fp16"});
+  refuse({.where = "bench.recipe",
+          .what = "there is no run to compare with fp32",
+          .seen = "fp32",
+          .accepted = "such as bf16 or fp16"});
 }
 
 RecipeTiming timing_of(const Runner& runner, const Times& ms, double loss) {
@@ -170,13 +170,13 @@ void check_losses(const std::string& run, const std::vector<double>& fp32,
                   const std::vector<double>& losses) {
   for (std::size_t i = 0; i < losses.size(); ++i)
     if (!std::isfinite(losses[i]))
-      refuse(run,
-             fmt::format("a loss of {} in step {}", std::isnan(losses[i]) ? "NaN" : "Inf", i + 1),
-             "a finite loss");
+      refuse_run(
+          run, fmt::format("a loss of {} in step {}", std::isnan(losses[i]) ? "NaN" : "Inf", i + 1),
+          "a finite loss");
   const auto require = [&](const char* which, double seen, double reference, double tolerance) {
     if (std::fabs(seen - reference) <= tolerance * std::fabs(reference)) return;
-    refuse(run, fmt::format("{} loss {:.6g}", which, seen),
-           fmt::format("{:.6g} of FP32, within {:g} %", reference, 100 * tolerance));
+    refuse_run(run, fmt::format("{} loss {:.6g}", which, seen),
+               fmt::format("{:.6g} of FP32, within {:g} %", reference, 100 * tolerance));
   };
   require("first", losses.front(), fp32.front(), kFirstLoss);
   require("mean", mean(losses), mean(fp32), kMeanLoss);

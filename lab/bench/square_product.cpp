@@ -21,10 +21,10 @@ at::ScalarType dtype_of(const ProductKind& kind) {
   if (kind.dtype == "fp16") return at::kHalf;
   if (kind.dtype == "bf16") return at::kBFloat16;
   if (kind.dtype == "fp32" || kind.dtype == "tf32") return at::kFloat;
-  throw UsageError({.where = "bench.SquareProduct",
-                    .what = "no such dtype",
-                    .seen = kind.dtype,
-                    .accepted = "fp32, tf32, fp16, bf16"});
+  refuse({.where = "bench.SquareProduct",
+          .what = "no such dtype",
+          .seen = kind.dtype,
+          .accepted = "fp32, tf32, fp16, bf16"});
 }
 
 // What the name of the dtype says, independent of what the process allows.

@@ -256,11 +256,11 @@ void check(const StepBenchOptions& options) {
   if (options.parameters >= 1 && options.tensors >= 1 && options.tensors <= options.parameters &&
       options.rounds >= 1)
     return;
-  throw UsageError({.where = "bench.step",
-                    .what = "an option is out of range",
-                    .seen = c10::str("parameters ", options.parameters, ", tensors ",
-                                     options.tensors, ", rounds ", options.rounds),
-                    .accepted = "1 or more of each, and no more tensors than parameters"});
+  refuse({.where = "bench.step",
+          .what = "an option is out of range",
+          .seen = c10::str("parameters ", options.parameters, ", tensors ", options.tensors,
+                           ", rounds ", options.rounds),
+          .accepted = "1 or more of each, and no more tensors than parameters"});
 }
 
 }  // namespace

@@ -27,8 +27,7 @@ void check_labels(const ImageSet& set) {
 void check(const ImageSet& set, const ImageLoaderOptions& options) {
   const auto fail = [](std::string_view what, const std::string& seen,
                        const std::string& accepted) {
-    throw UsageError(
-        {.where = "data.ImageLoader", .what = what, .seen = seen, .accepted = accepted});
+    refuse({.where = "data.ImageLoader", .what = what, .seen = seen, .accepted = accepted});
   };
   if (set.images.dim() != 4 || set.images.scalar_type() != at::kByte)
     fail("images have another form",

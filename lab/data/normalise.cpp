@@ -21,7 +21,7 @@ void check_normalisation(const char* where, const std::vector<double>& mean,
                          const std::vector<double>& std, int64_t channels) {
   const auto fail = [&](std::string_view what, const std::string& seen,
                         const std::string& accepted) {
-    throw UsageError({.where = where, .what = what, .seen = seen, .accepted = accepted});
+    refuse({.where = where, .what = what, .seen = seen, .accepted = accepted});
   };
   for (const auto* values : {&mean, &std})
     if (!values->empty() && values->size() != static_cast<std::size_t>(channels))

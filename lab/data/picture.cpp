@@ -34,11 +34,10 @@ std::string first_bytes(std::string_view bytes) {
 }  // namespace
 
 void no_decoder(std::string_view format, std::string_view package) {
-  throw UsageError(
-      {.where = kReadPicture,
-       .what = fmt::format("this build of demi cannot decode {}", format),
-       .seen = picture_formats().empty() ? "no decoder at all" : picture_formats() + " only",
-       .advice = fmt::format("install {} and configure and build demi again", package)});
+  refuse({.where = kReadPicture,
+          .what = fmt::format("this build of demi cannot decode {}", format),
+          .seen = picture_formats().empty() ? "no decoder at all" : picture_formats() + " only",
+          .advice = fmt::format("install {} and configure and build demi again", package)});
 }
 
 std::string picture_formats() {

@@ -25,8 +25,7 @@ PictureLoaderOptions checked(PictureLoaderOptions options) {
   check_normalisation(kWhere, options.mean, options.std, 3);
   const auto require = [](bool right, std::string_view what, const std::string& seen,
                           std::string_view accepted) {
-    if (!right)
-      throw UsageError({.where = kWhere, .what = what, .seen = seen, .accepted = accepted});
+    if (!right) refuse({.where = kWhere, .what = what, .seen = seen, .accepted = accepted});
   };
   require(options.size >= 1, "size is too small", fmt::to_string(options.size), ">= 1");
   require(options.least_area > 0 && options.least_area <= 1, "least_area is out of range",

@@ -21,10 +21,10 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void wrong_kind(std::string_view where, std::string_view name,
                              std::string_view accepted) {
-  throw UsageError({.where = where,
-                    .what = "the data set is of another kind",
-                    .seen = name,
-                    .accepted = accepted});
+  refuse({.where = where,
+          .what = "the data set is of another kind",
+          .seen = name,
+          .accepted = accepted});
 }
 
 /// The Python version of CIFAR does not mark a place. If nothing else is found, its place is read

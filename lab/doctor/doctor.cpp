@@ -40,10 +40,10 @@ double since(Clock::time_point start) {
 
 void check(const DiagnoseOptions& options) {
   if (!(options.seconds >= 0 && options.seconds <= 1))
-    throw UsageError({.where = "doctor.diagnose",
-                      .what = "seconds are out of range",
-                      .seen = fmt::format("{}", options.seconds),
-                      .accepted = "0 (nothing is measured) to 1"});
+    refuse({.where = "doctor.diagnose",
+            .what = "seconds are out of range",
+            .seen = fmt::format("{}", options.seconds),
+            .accepted = "0 (nothing is measured) to 1"});
   if (!options.recipe.empty()) recipes::find_recipe(options.recipe);
 }
 

@@ -12,10 +12,10 @@ namespace demi::models {
 /// Throws UsageError if a size is below 1.
 inline void require_positive(std::string_view where, std::string_view option, int64_t value) {
   if (value >= 1) return;
-  throw UsageError({.where = where,
-                    .what = fmt::format("{} is too small", option),
-                    .seen = fmt::to_string(value),
-                    .accepted = ">= 1"});
+  refuse({.where = where,
+          .what = fmt::format("{} is too small", option),
+          .seen = fmt::to_string(value),
+          .accepted = ">= 1"});
 }
 
 }  // namespace demi::models

@@ -114,10 +114,10 @@ Pool parse_pool(std::string_view name) {
   if (name == "mean") return Pool::mean;
   if (name == "max") return Pool::max;
   const std::vector<std::string> known{"last", "mean", "max"};
-  throw UsageError({.where = "models.parse_pool",
-                    .what = "no such pooling",
-                    .seen = name,
-                    .advice = did_you_mean(name, known)});
+  refuse({.where = "models.parse_pool",
+          .what = "no such pooling",
+          .seen = name,
+          .advice = did_you_mean(name, known)});
 }
 
 }  // namespace demi::models

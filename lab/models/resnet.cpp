@@ -140,12 +140,11 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options)
 at::Tensor ResNetImpl::forward(const at::Tensor& images) {
   // BatchNorm cannot normalise one value by itself.
   if (is_training() && images.size(0) == 1 && std::max(images.size(2), images.size(3)) <= stride_)
-    throw UsageError(
-        {.where = "models.ResNet",
-         .what = "the last stage has one value a channel, and BatchNorm trains on two or more",
-         .seen = fmt::format("1 picture of {} x {}", images.size(2), images.size(3)),
-         .accepted = fmt::format("2 pictures or more, or above {} x {}", stride_, stride_),
-         .advice = "give a greater --batch-size or --image-size"});
+    refuse({.where = "models.ResNet",
+            .what = "the last stage has one value a channel, and BatchNorm trains on two or more",
+            .seen = fmt::format("1 picture of {} x {}", images.size(2), images.size(3)),
+            .accepted = fmt::format("2 pictures or more, or above {} x {}", stride_, stride_),
+            .advice = "give a greater --batch-size or --image-size"});
   return classifier_->forward(stages_->forward(stem_->forward(images)).mean({2, 3}));
 }
 
@@ -153,10 +152,10 @@ std::string torchvision_name(std::string_view name, const ResNetOptions& options
   Parts parts{name};
   const auto module = module_name(parts, options);
   if (!module || parts.left.empty())
-    throw UsageError({.where = "models.torchvision_name",
-                      .what = "ResNet with these options has no tensor of that name",
-                      .seen = name,
-                      .accepted = "a name of ResNet's named_parameters() or named_buffers()"});
+    refuse({.where = "models.torchvision_name",
+            .what = "ResNet with these options has no tensor of that name",
+            .seen = name,
+            .accepted = "a name of ResNet's named_parameters() or named_buffers()"});
   return *module + "." + std::string(parts.left);
 }
 

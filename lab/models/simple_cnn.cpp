@@ -18,10 +18,10 @@ SimpleCNNImpl::SimpleCNNImpl(const SimpleCNNOptions& options) {
   require_positive(kWhere, "size", options.size);
   require_positive(kWhere, "classes", options.classes);
   if (options.size % 4 != 0)
-    throw UsageError({.where = kWhere,
-                      .what = "size cannot be halved twice",
-                      .seen = fmt::to_string(options.size),
-                      .accepted = "a multiple of 4"});
+    refuse({.where = kWhere,
+            .what = "size cannot be halved twice",
+            .seen = fmt::to_string(options.size),
+            .accepted = "a multiple of 4"});
   const auto add_block = [&](int64_t in, int64_t out) {
     layers_->push_back(Conv2d(Conv2dOptions(in, out, 3).padding(1)));
     layers_->push_back(ReLU(ReLUOptions(/*inplace=*/true)));

@@ -65,11 +65,11 @@ FixedPoint read_fixed_point(const std::string& text) {
                         split.integer_bits <= kMostFixedBits &&
                         split.fraction_bits <= kMostFixedBits && split.bits() <= kMostFixedBits;
   if (!is_split) {
-    throw UsageError({.where = "number.read_fixed_point",
-                      .what = "no fixed-point split",
-                      .seen = text,
-                      .accepted = "bits before and behind the point, the sign among the first, "
-                                  "64 at most in all: 8.8 or 1.15"});
+    refuse({.where = "number.read_fixed_point",
+            .what = "no fixed-point split",
+            .seen = text,
+            .accepted = "bits before and behind the point, the sign among the first, "
+                        "64 at most in all: 8.8 or 1.15"});
   }
   return split;
 }

@@ -33,11 +33,10 @@ void check_name(std::string_view name) {
       std::all_of(name.begin(), name.end(), accepted)) {
     return;
   }
-  throw UsageError(
-      {.where = kWhere,
-       .what = "this name cannot be a run folder's",
-       .seen = "'" + std::string(name) + "'",
-       .accepted = "letters, digits, '.', '_', '+', '-', not starting with '.', at most 200"});
+  refuse({.where = kWhere,
+          .what = "this name cannot be a run folder's",
+          .seen = "'" + std::string(name) + "'",
+          .accepted = "letters, digits, '.', '_', '+', '-', not starting with '.', at most 200"});
 }
 
 /// NNN of `name-NNN`, 0 where `entry` is another folder.
