@@ -41,7 +41,7 @@ struct Autocast::Frame {
   bool enabled = at::autocast::is_autocast_enabled(device);
   bool cache_enabled = at::autocast::is_autocast_cache_enabled();
   const OpTable* table = thread_tables[static_cast<int>(device)];
-  std::optional<std::shared_ptr<Inherited>> inherited;  // where the region changes it
+  std::optional<std::shared_ptr<RegionState>> inherited;  // where the region changes it
   std::thread::id thread = std::this_thread::get_id();
   std::atomic<bool> closed = false;
   Frame* outer = nullptr;
@@ -78,7 +78,7 @@ struct Autocast::Frame {
       at::autocast::set_autocast_dtype(top->device, top->dtype);
       at::autocast::set_autocast_cache_enabled(top->cache_enabled);
       thread_tables[static_cast<int>(top->device)] = top->table;
-      if (top->inherited) Inherited::set(*top->inherited);
+      if (top->inherited) RegionState::set(*top->inherited);
       weights::leave_region();
     }
   }
@@ -180,8 +180,8 @@ Autocast::Autocast(c10::DeviceType device, const AutocastOptions& options, const
   if (dtype) at::autocast::set_autocast_dtype(device, *dtype);
   at::autocast::set_autocast_cache_enabled(cache);
   if (table != outer_table || cache != outer_cache) {
-    frame_->inherited = Inherited::of_this_thread();
-    Inherited::set(Inherited::snapshot());
+    frame_->inherited = RegionState::of_this_thread();
+    RegionState::set(RegionState::snapshot());
   }
   at::autocast::increment_nesting();
   weights::enter_region();

@@ -110,7 +110,7 @@ void Call::choose_dtype_out_of_line() {
 }
 
 const OpTable* Call::inherit() {
-  const auto outer = Inherited::of_this_thread();
+  const auto outer = RegionState::of_this_thread();
   if (!outer) return follows_global();
   keeps = outer->cache_enabled;
   return outer->table(device);

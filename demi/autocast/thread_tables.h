@@ -24,16 +24,16 @@ using ThreadTables = std::array<const OpTable*, kDeviceTypes>;
 
 /// The state of a thread's regions for the threads that work for it (autograd's for each device,
 /// those of at::launch). Made only if it differs from the defaults.
-struct Inherited : weights::InheritedState {
+struct RegionState : weights::InheritedState {
   ThreadTables tables{};
   bool cache_enabled = true;
 
   /// The present state of this thread's regions.
-  static std::shared_ptr<Inherited> snapshot();
+  static std::shared_ptr<RegionState> snapshot();
 
   /// The state that this thread inherits, and passes on itself. Null for the defaults.
-  static std::shared_ptr<Inherited> of_this_thread();
-  static void set(std::shared_ptr<Inherited> state);
+  static std::shared_ptr<RegionState> of_this_thread();
+  static void set(std::shared_ptr<RegionState> state);
 
   const OpTable* table(c10::DeviceType device) const {
     return tables[static_cast<std::size_t>(device)];

@@ -132,7 +132,7 @@ std::string free_name(const std::vector<std::string>& standing, int64_t step) {
       return name;
 }
 
-void require_removed(const std::optional<NotRemoved>& failure) {
+void require_removed(const std::optional<RemovalFailure>& failure) {
   if (failure)
     throw_file_error(kSave, failure->path, "cannot be removed (the new checkpoint is saved)",
                      failure->error, "remove it by hand");

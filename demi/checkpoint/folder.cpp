@@ -43,10 +43,10 @@ bool is_leftover(std::string_view name) {
          (name == "last" || name == "best" || parse_checkpoint_name(name));
 }
 
-std::optional<NotRemoved> remove_tree(const fs::path& path) {
+std::optional<RemovalFailure> remove_tree(const fs::path& path) {
   std::error_code code;
   fs::remove_all(path, code);
-  if (code) return NotRemoved{path, code.value()};
+  if (code) return RemovalFailure{path, code.value()};
   return std::nullopt;
 }
 
@@ -157,19 +157,19 @@ std::vector<std::string> kept_names(const std::string& saved,
   return order;
 }
 
-std::optional<NotRemoved> remove_leftovers(const fs::path& folder) {
-  std::optional<NotRemoved> result;
+std::optional<RemovalFailure> remove_leftovers(const fs::path& folder) {
+  std::optional<RemovalFailure> result;
   std::error_code code;
   for (const fs::path& entry : entries_of(folder, code))
     if (is_leftover(entry.filename().string()))
       if (auto failure = remove_tree(entry)) result = std::move(failure);
-  if (code) result = NotRemoved{folder, code.value()};
+  if (code) result = RemovalFailure{folder, code.value()};
   return result;
 }
 
-std::optional<NotRemoved> remove_checkpoint(const fs::path& checkpoint) {
+std::optional<RemovalFailure> remove_checkpoint(const fs::path& checkpoint) {
   const fs::path away = temporary_name(checkpoint);
-  if (std::rename(checkpoint.c_str(), away.c_str()) != 0) return NotRemoved{checkpoint, errno};
+  if (std::rename(checkpoint.c_str(), away.c_str()) != 0) return RemovalFailure{checkpoint, errno};
   return remove_tree(away);
 }
 

@@ -59,14 +59,14 @@ DEMI_API std::vector<std::string> kept_names(const std::string& saved,
 
 /// Removes what killed saves left in the folder. Call it only while this process holds the folder.
 /// Returns the path that could not be removed and the system's cause, if any.
-struct NotRemoved {
+struct RemovalFailure {
   std::filesystem::path path;
   int error;
 };
-std::optional<NotRemoved> remove_leftovers(const std::filesystem::path& folder);
+std::optional<RemovalFailure> remove_leftovers(const std::filesystem::path& folder);
 
 /// Removes one checkpoint: renames it first, so that no part of it is ever taken for a checkpoint.
-std::optional<NotRemoved> remove_checkpoint(const std::filesystem::path& checkpoint);
+std::optional<RemovalFailure> remove_checkpoint(const std::filesystem::path& checkpoint);
 
 /// A folder that this process holds.
 struct HeldFolder {

@@ -98,13 +98,13 @@ Sign Sign::parse(const std::string& text) {
   return {word == "left", count, collectives};
 }
 
-std::optional<std::string> find_culprits(const std::vector<Observed>& seen,
+std::optional<std::string> find_culprits(const std::vector<RankState>& seen,
                                          milliseconds gone_after) {
   std::vector<int> gone, left, behind;
   std::int64_t first = 0, last = std::numeric_limits<std::int64_t>::max();
   milliseconds silence{0};
   for (int rank = 0; rank < std::ssize(seen); ++rank) {
-    const Observed& one = seen[static_cast<size_t>(rank)];
+    const RankState& one = seen[static_cast<size_t>(rank)];
     first = std::max(first, one.last.collectives);
     last = std::min(last, one.last.collectives);
     if (one.last.has_left) {
@@ -147,7 +147,7 @@ struct Liveness::State {
 
   // Of the thread alone.
   std::int64_t beats = 0;
-  std::vector<Observed> seen;
+  std::vector<RankState> seen;
   std::vector<Clock::time_point> since;
   std::optional<Clock::time_point> suspicious_since;
   bool has_said_suspicion = false;
@@ -193,8 +193,8 @@ struct Liveness::State {
   // before the collective by which they meet, since a rank that returns from it may be the first.
   std::optional<std::string> without_a_failure() const {
     const bool met = has_met;
-    std::vector<Observed> gone = seen;
-    for (Observed& one : gone) {
+    std::vector<RankState> gone = seen;
+    for (RankState& one : gone) {
       one.last.has_left = one.last.has_left && !met && one.last.collectives == 0;
       one.last.collectives = 0;
       if (one.last.count == 0) one.silence = milliseconds(0);
@@ -288,11 +288,11 @@ void Liveness::State::look() {
   // Silence is counted from the suspicion on: a machine under load is late now and then.
   if (!suspicious_since) suspicious_since = Clock::now();
   const bool is_time = Clock::now() - *suspicious_since > times.suspect_after + times.interval;
-  std::vector<Observed> others = seen;
+  std::vector<RankState> others = seen;
   if (rank != 0) others.resize(1);  // it knows of rank 0 alone
   const auto culprits = find_culprits(others, times.suspect_after);
   const bool left = std::any_of(others.begin(), others.end(),
-                                [](const Observed& one) { return one.last.has_left; });
+                                [](const RankState& one) { return one.last.has_left; });
   if (culprits && (is_time || left)) return publish(*culprits);
   if (is_time && rank == 0) publish(of_network());
 }

@@ -40,14 +40,14 @@ std::string sign_key(int rank);
 std::string ranks_text(const std::vector<int>& ranks);
 
 /// What a watching rank knows of another one.
-struct Observed {
+struct RankState {
   Sign last;                             // 0 signs: it has not come
   std::chrono::milliseconds silence{0};  // since `last` was new
 };
 
 /// What has become of the ranks after a collective failed: which are gone, have left, or lag
 /// behind. Nothing if all are alive and equally far. `seen` is by rank.
-DEMI_API std::optional<std::string> find_culprits(const std::vector<Observed>& seen,
+DEMI_API std::optional<std::string> find_culprits(const std::vector<RankState>& seen,
                                                   std::chrono::milliseconds gone_after);
 
 /// Whether the ranks of a session are alive. A thread gives this rank's signs of life; that of rank

@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 constexpr milliseconds kGone{2000};
 
-Observed at(std::int64_t collectives, int silence_ms = 0, bool left = false) {
+RankState at(std::int64_t collectives, int silence_ms = 0, bool left = false) {
   return {{left, 1, collectives}, milliseconds(silence_ms)};
 }
 

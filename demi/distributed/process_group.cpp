@@ -100,9 +100,9 @@ std::shared_ptr<Store> store_of(const ProcessGroupOptions& options, const InitMe
 }
 
 /// The store's keys under a name.
-class Named final : public Store {
+class PrefixedStore final : public Store {
  public:
-  Named(std::shared_ptr<Store> store, std::string prefix)
+  PrefixedStore(std::shared_ptr<Store> store, std::string prefix)
       : store_(std::move(store)), prefix_(std::move(prefix)) {}
   void set(const std::string& key, const std::string& value) override {
     store_->set(prefix_ + key, value);
@@ -119,7 +119,7 @@ class Named final : public Store {
     return store_->wait(named, timeout);
   }
   std::shared_ptr<Store> for_another_thread() override {
-    return std::make_shared<Named>(store_->for_another_thread(), prefix_);
+    return std::make_shared<PrefixedStore>(store_->for_another_thread(), prefix_);
   }
   std::string name() const override { return store_->name(); }
   int host_rank() const override { return store_->host_rank(); }
@@ -208,7 +208,7 @@ struct ProcessGroup::Impl {
   void connect_gpus(at::Device device, const std::string& what);
   void wait_for_device(Collective& collective, Clock::time_point deadline, const std::string& what);
   bool is_rank_lost() const { return liveness && liveness->finding(); }
-  Waited wait_for_others(const std::function<bool()>& is_over, Clock::time_point deadline);
+  WaitEnd wait_for_others(const std::function<bool()>& is_over, Clock::time_point deadline);
   std::string no_end() const { return fmt::format("no end after {:.1f} s", in_seconds(timeout)); }
   void check_alive(const std::string& what) const;
   [[noreturn]] void fail(const std::string& what, const std::string& error);
@@ -237,12 +237,12 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare_store,
     return std::make_shared<StoreWithTimeout>(std::move(part), options.start_timeout);
   };
   const auto all = within_start(bare);
-  Rendezvous rendezvous(within_start(std::make_shared<Named>(bare, named_by)), ranks.rank,
+  Rendezvous rendezvous(within_start(std::make_shared<PrefixedStore>(bare, named_by)), ranks.rank,
                         ranks.world_size, options.start_timeout,
                         [all] { return all->get(kEndedRank); });
   const std::string session = rendezvous.session();
   prefix = named_by + session + "/";
-  const auto named = std::make_shared<Named>(bare, prefix);
+  const auto named = std::make_shared<PrefixedStore>(bare, prefix);
   WatchTimes times;
   times.interval = std::max(times.interval, milliseconds(ranks.world_size));
   times.dead_after = std::max(options.dead_after, 4 * times.interval);
@@ -260,14 +260,14 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare_store,
   const auto connected = on_a_thread<std::shared_ptr<Collectives>>(
       [bare = bare, prefix = prefix, rank = ranks.rank, size = ranks.world_size,
        timeout = options.timeout] { return gloo(bare, prefix, rank, size, timeout); });
-  const Waited end = poll(
+  const WaitEnd end = poll(
       is_ready(connected), [&] { return is_rank_lost(); }, Clock::now() + left);
-  if (end != Waited::kOver)
+  if (end != WaitEnd::kOver)
     throw DeviceError({.where = "distributed.start",
                        .what = fmt::format("rank {} cannot connect to the others", ranks.rank),
-                       .seen = end == Waited::kRankLost ? *liveness->finding()
-                                                        : fmt::format("no end after {:.1f} s",
-                                                                      in_seconds(waited + left)),
+                       .seen = end == WaitEnd::kRankLost ? *liveness->finding()
+                                                         : fmt::format("no end after {:.1f} s",
+                                                                       in_seconds(waited + left)),
                        .accepted = "a network interface on which every rank reaches every other",
                        .advice = "name it with GLOO_SOCKET_IFNAME (ip -brief address lists them)"});
   collectives = connected.get();
@@ -295,8 +295,8 @@ Collectives& ProcessGroup::Impl::collectives_of(const at::Tensor& tensor, const 
 
 // A rank that leaves breaks no connection that this one would notice, as Gloo's do. But it may have
 // sent its part of a broadcast, which this rank's GPU is about to read: hence the first 3 s.
-Waited ProcessGroup::Impl::wait_for_others(const std::function<bool()>& is_over,
-                                           Clock::time_point deadline) {
+WaitEnd ProcessGroup::Impl::wait_for_others(const std::function<bool()>& is_over,
+                                            Clock::time_point deadline) {
   auto look_again = Clock::now() + milliseconds(3'000);
   const auto is_lost = [&] {
     if (is_rank_lost()) return true;
@@ -320,8 +320,8 @@ void ProcessGroup::Impl::connect_gpus(at::Device device, const std::string& what
        watchdog = timeout + milliseconds(10'000),
        device] { return nccl(bare, prefix, rank, size, watchdog, device); });
   const auto deadline = Clock::now() + timeout + milliseconds(500);
-  const Waited waited = wait_for_others(is_ready(made), deadline);
-  if (waited != Waited::kOver) fail(what, waited == Waited::kTooLong ? no_end() : "");
+  const WaitEnd waited = wait_for_others(is_ready(made), deadline);
+  if (waited != WaitEnd::kOver) fail(what, waited == WaitEnd::kTooLong ? no_end() : "");
   on_gpu = made.get();
   gpu = device;
 }
@@ -330,13 +330,13 @@ void ProcessGroup::Impl::connect_gpus(at::Device device, const std::string& what
 // that is gone is noticed here, and not by a copy to the CPU that never returns.
 void ProcessGroup::Impl::wait_for_device(Collective& collective, Clock::time_point deadline,
                                          const std::string& what) {
-  Waited waited = Waited::kOver;
+  WaitEnd waited = WaitEnd::kOver;
   try {
     waited = wait_for_others([&] { return collective.is_over(); }, deadline);
   } catch (const std::exception&) {
     fail(what, message_of(std::current_exception()));
   }
-  if (waited != Waited::kOver) fail(what, waited == Waited::kTooLong ? no_end() : "");
+  if (waited != WaitEnd::kOver) fail(what, waited == WaitEnd::kTooLong ? no_end() : "");
 }
 
 void ProcessGroup::Impl::check_alive(const std::string& what) const {

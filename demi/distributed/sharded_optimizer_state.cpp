@@ -92,7 +92,7 @@ std::string description(const optim::Optimizer& optimizer, const ShardOptions& o
 }
 
 /// A state tensor as others make it: what one line of a list says.
-struct Listed {
+struct StateTensor {
   std::string name;
   c10::ScalarType dtype;
   std::vector<std::int64_t> sizes;
@@ -108,10 +108,10 @@ std::string list_of(const NamedTensors& tensors) {
   return text;
 }
 
-std::vector<Listed> read_list(const std::string& text) {
-  std::vector<Listed> all;
+std::vector<StateTensor> read_list(const std::string& text) {
+  std::vector<StateTensor> all;
   std::istringstream words(text);
-  Listed one;
+  StateTensor one;
   int dtype = 0;
   for (std::size_t dimensions = 0; words >> one.name >> dtype >> dimensions; all.push_back(one)) {
     one.dtype = static_cast<c10::ScalarType>(dtype);
@@ -253,7 +253,8 @@ void ShardedOptimizerState::consolidate() {
   for (int root = 1; root < group.world_size(); ++root) {
     const bool sends = group.rank() == root;
     std::vector<at::Tensor> tensors;
-    for (const Listed& one : read_list(broadcast_text(sends ? list_of(own) : "", root, group))) {
+    for (const StateTensor& one :
+         read_list(broadcast_text(sends ? list_of(own) : "", root, group))) {
       if (sends) {
         tensors.push_back(own.at(one.name).contiguous());
       } else if (group.rank() == 0) {

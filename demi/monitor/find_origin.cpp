@@ -109,7 +109,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-std::optional<Origin> find_origin(const loop::StepView& view, Restored& run,
+std::optional<Origin> find_origin(const loop::StepView& view, RepeatGuard& run,
                                   const Surroundings& before, loop::RepeatOptions how) {
   const torch::nn::Module& module = view.module;
   const Layers layers(module);

@@ -61,7 +61,7 @@ struct OriginSearch::Impl {
   std::set<std::string> held;   // by key_of(): what holds Inf or NaN and is reported, or was before
 
   bool is_spoiled(ForwardWatch& watch) const;
-  void add_trials(Origin& origin, const StepView& view, Restored& run);
+  void add_trials(Origin& origin, const StepView& view, RepeatGuard& run);
   void find(const StepView& view, const std::vector<std::string>& spoiled, bool vanishes);
   void say(const Origin& origin);
   void say_harmless();
@@ -86,7 +86,7 @@ bool OriginSearch::Impl::is_spoiled(ForwardWatch& watch) const {
                              [&](const std::string& op) { return !meant.contains(op); });
 }
 
-void OriginSearch::Impl::add_trials(Origin& origin, const StepView& view, Restored& run) {
+void OriginSearch::Impl::add_trials(Origin& origin, const StepView& view, RepeatGuard& run) {
   const bool mixed = view.precision.is_mixed(), scaled = view.scaler.is_enabled();
   std::vector<Origin::Trial> trials;
   if (mixed) trials.push_back({.autocast = false, .scaler = scaled});
@@ -114,7 +114,7 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
                               bool vanishes) {
   std::optional<Origin> origin;
   {
-    Restored run(view.module);
+    RepeatGuard run(view.module);
     origin = find_origin(view, run, *before);
     if (!origin && !vanishes)  // it does not repeat
       origin = Origin{.epoch = view.epoch, .step = view.step, .place = Origin::Place::backward};

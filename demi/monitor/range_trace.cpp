@@ -35,7 +35,7 @@ at::Tensor greatest_of(const at::Tensor& tensor) {
 }
 
 // Counts of one kind, by value.
-struct Counted {
+struct TensorCounts {
   std::vector<ExponentCounter> counters;
   std::vector<at::Tensor> greatest;
 
@@ -64,7 +64,7 @@ double greatest_in(const ExponentHistogram& counts) {
 }
 
 // Beside Inf or NaN, the greatest finite number is known to its power of two.
-Read read(const Counted& counted) {
+Read read(const TensorCounts& counted) {
   Read result{ExponentCounter::read(counted.counters),
               std::vector<double>(counted.greatest.size())};
   std::vector<at::Tensor> here;
@@ -106,12 +106,12 @@ struct RangeTrace::Open final : at::ObserverContext {
 // Hooks in backward write here after the trace has turned to another batch.
 struct RangeTrace::Counts {
   std::mutex mutex;
-  Counted before, after, gradients;
+  TensorCounts before, after, gradients;
   std::set<int> counted, hooked;
 
   void resize(std::size_t values) {
     const std::lock_guard lock(mutex);
-    for (Counted* each : {&before, &after, &gradients}) each->resize(values);
+    for (TensorCounts* each : {&before, &after, &gradients}) each->resize(values);
   }
 };
 

@@ -56,7 +56,7 @@ void RegionTrial::run(const loop::StepView& view, const OpPolicy& policy) {
 
 bool RegionTrial::is_finite(const loop::StepView& view, const OpPolicy& policy, double scale) {
   const torch::nn::Module& module = view.module;
-  Restored run(module);
+  RepeatGuard run(module);
   run.begin_again(*before_);
   const KeptParts parts(policy, module);
   try {
@@ -81,7 +81,7 @@ bool RegionTrial::is_finite(const loop::StepView& view, const OpPolicy& policy) 
 
 std::optional<Origin> RegionTrial::find(const loop::StepView& view, const OpPolicy& policy) {
   const torch::nn::Module& module = view.module;
-  Restored run(module);
+  RepeatGuard run(module);
   const KeptParts parts(policy, module);
   return find_origin(view, run, *before_, how(policy, scale_.is_dynamic ? 1 : scale_.begin));
 }

@@ -50,18 +50,18 @@ void Surroundings::put_back() const {
   if (const auto set = checkpoint::prepare_random(states)) set();
 }
 
-Restored::Restored(const torch::nn::Module& module)
+RepeatGuard::RepeatGuard(const torch::nn::Module& module)
     : parameters_(module.parameters()), now_(Surroundings::of(module)) {
   for (const at::Tensor& p : parameters_) gradients_.push_back(p.grad());
 }
 
-Restored::~Restored() {
+RepeatGuard::~RepeatGuard() {
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     parameters_[i].mutable_grad() = gradients_[i];
   now_.put_back();
 }
 
-void Restored::begin_again(const Surroundings& before) {
+void RepeatGuard::begin_again(const Surroundings& before) {
   for (const at::Tensor& p : parameters_) p.mutable_grad().reset();
   before.put_back();
 }

@@ -28,12 +28,12 @@ struct Surroundings {
 
 /// While it lives, batches may be repeated; then gradients, buffers and random generators are as
 /// they were when it was made.
-class Restored {
+class RepeatGuard {
  public:
-  explicit Restored(const torch::nn::Module& module);
-  ~Restored();
-  Restored(const Restored&) = delete;
-  Restored& operator=(const Restored&) = delete;
+  explicit RepeatGuard(const torch::nn::Module& module);
+  ~RepeatGuard();
+  RepeatGuard(const RepeatGuard&) = delete;
+  RepeatGuard& operator=(const RepeatGuard&) = delete;
 
   /// No gradients, and the surroundings of the step's beginning.
   void begin_again(const Surroundings& before);

@@ -6,8 +6,8 @@
 
 namespace demi::weights {
 
-std::unordered_map<const c10::TensorImpl*, Owned>& owned() {
-  static auto* table = new std::unordered_map<const c10::TensorImpl*, Owned>();
+std::unordered_map<const c10::TensorImpl*, OwnedParameter>& owned() {
+  static auto* table = new std::unordered_map<const c10::TensorImpl*, OwnedParameter>();
   return *table;
 }
 

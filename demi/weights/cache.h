@@ -18,7 +18,7 @@
 namespace demi::weights {
 
 /// A parameter that is owned, with its copies.
-struct Owned {
+struct OwnedParameter {
   at::Tensor parameter;  // held, so that its address is never reused as a key
   int owners = 0;        // calls of own() less those of disown()
   Copies copies;
@@ -36,7 +36,7 @@ struct RegionEntry {
 
 /// The copies of owned parameters, by leaf. Call with cache_mutex() locked. Never destroyed,
 /// because tensors may outlive static objects.
-std::unordered_map<const c10::TensorImpl*, Owned>& owned();
+std::unordered_map<const c10::TensorImpl*, OwnedParameter>& owned();
 
 /// Changes whenever a copy of an owned parameter gets another address; a step changes none. Guarded
 /// by cache_mutex().

@@ -14,7 +14,7 @@
 namespace demi::weights {
 
 struct CapturedStep;
-struct Owned;
+struct OwnedParameter;
 
 /// A low precision copy that a step writes together with its FP32 parameter. Element i of `data`
 /// belongs to element i of the parameter's data: both are dense and have the same strides.
@@ -66,8 +66,8 @@ class DEMI_API StepTargets {
 
   std::vector<at::Tensor> parameters_;
   std::vector<StepTarget> targets_;
-  std::vector<at::Tensor> held_;  // the targets' copies, in order, from begin() to finish()
-  std::vector<Owned*> owned_;     // for each parameter; null if not owned
+  std::vector<at::Tensor> held_;        // the targets' copies, in order, from begin() to finish()
+  std::vector<OwnedParameter*> owned_;  // for each parameter; null if not owned
   /// The table's generation when owned_ was filled.
   std::uint64_t generation_ = std::numeric_limits<std::uint64_t>::max();
   std::vector<std::shared_ptr<const CapturedStep>> captured_;

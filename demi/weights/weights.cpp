@@ -311,7 +311,7 @@ void own(const at::Tensor& parameter) {
 }
 
 void disown(const at::Tensor& parameter) {
-  Owned last;
+  OwnedParameter last;
   {
     const std::unique_lock lock(cache_mutex());
     auto& table = owned();

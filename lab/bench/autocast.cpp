@@ -71,12 +71,13 @@ class LibTorchAutocast {
 };
 
 // Copies of these parameters are kept until the end of the scope.
-class Owned {
+class OwnedParameters {
  public:
-  explicit Owned(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {
+  explicit OwnedParameters(std::vector<at::Tensor> parameters)
+      : parameters_(std::move(parameters)) {
     for (const auto& p : parameters_) weights::own(p);
   }
-  ~Owned() {
+  ~OwnedParameters() {
     for (const auto& p : parameters_) weights::disown(p);
   }
 
@@ -103,7 +104,7 @@ AutocastOp measure(const Case& one, bool with_grad, const AutocastBenchOptions& 
   const auto plain = [&] { one.op(x, low_w, low_b); };
   const auto cast = [&] { one.op(x, w, b); };
   const int iterations = std::max(1, options.iterations / one.slower);
-  const Owned owned({w, b});
+  const OwnedParameters owned({w, b});
   const std::string name = one.name + (with_grad ? "" : " no_grad");
   Times plain_ns, demi_ns, libtorch_ns;
   for (int round = 0; round < options.rounds; ++round) {
@@ -275,7 +276,7 @@ void measure_step(const AutocastBenchOptions& options, AutocastReport& report) {
   Perceptron model(options.width), low(options.width);
   const Batch batch{torch::randn({options.batch, options.width}),
                     torch::randn({options.batch, options.width})};
-  const Owned owned(model.parameters());
+  const OwnedParameters owned(model.parameters());
   for (const auto& p : model.parameters()) p.set_grad_dtype(torch::kBFloat16);
   for (auto* layer : {&low.a, &low.b, &low.c}) (*layer)->to(torch::kBFloat16);
   for (int i = 0; i < 2; ++i) check_step(model, low, batch);

@@ -182,7 +182,7 @@ MemoryRow measure(const MemoryWork& work, const Prediction& prediction, int64_t 
                                 work.run.label),
             .seen = "predicted " + in_mb(row.predicted_bytes) + ", free to use " + in_mb(bound),
             .accepted = fmt::format("batch sizes from 1 to {} here", prediction.most(bound))});
-  const MemoryMeasured measured = measure_memory(work, batch_size, device, bound);
+  const MemoryMeasurement measured = measure_memory(work, batch_size, device, bound);
   row.peak = memory_at_peak(measured.trace);
   row.current = memory_at(measured.trace, measured.trace.end);
   row.peak_bytes = measured.peak_bytes;

@@ -74,9 +74,9 @@ data::Batch input_for(const train::Precision& precision, const data::Batch& batc
 }
 
 // A model in training, whose blocks are identified by their addresses while they live.
-class Traced {
+class TracedModel {
  public:
-  Traced(const MemoryWork& work, int64_t batch_size, c10::Device device, int64_t limit)
+  TracedModel(const MemoryWork& work, int64_t batch_size, c10::Device device, int64_t limit)
       : work_(work), device_(device), log_(device, limit) {
     network_ = recipes::make_network(work.config, work.shape, /*seed=*/0, device);
     const train::Precision& precision = work.run.precision;
@@ -190,20 +190,20 @@ class Traced {
 
 }  // namespace
 
-MemoryMeasured measure_memory(const MemoryWork& work, int64_t batch_size, c10::Device device,
-                              int64_t limit_bytes) {
+MemoryMeasurement measure_memory(const MemoryWork& work, int64_t batch_size, c10::Device device,
+                                 int64_t limit_bytes) {
   profile::count_cpu_memory();
   profile::quiet_down(device);
   const int64_t before = profile::memory_use(device).current_bytes;
   GradScaler scaler(scaler_options(work.run));
-  Traced traced(work, batch_size, device, limit_bytes);
+  TracedModel traced(work, batch_size, device, limit_bytes);
   if (work.forward) {
     traced.forward();
   } else {
     traced.step(scaler);
     traced.step(scaler);
   }
-  MemoryMeasured measured{.trace = traced.trace()};
+  MemoryMeasurement measured{.trace = traced.trace()};
   const profile::MemoryUse use = profile::memory_use(device);
   measured.peak_bytes = use.peak_bytes - before;
   measured.reserved_bytes = use.reserved_bytes;

@@ -23,7 +23,7 @@ struct MemoryWork {
 };
 
 /// What was traced, and what the device's allocator said of the same time.
-struct MemoryMeasured {
+struct MemoryMeasurement {
   MemoryTrace trace;
   int64_t peak_bytes = 0;      // above what was in use before
   int64_t reserved_bytes = 0;  // by the allocator afterwards; 0 if it does not say
@@ -32,7 +32,7 @@ struct MemoryMeasured {
 /// Makes the model, its optimizer and a batch of so many examples of random numbers, and then takes
 /// two training steps or one forward pass. Peaks are from the model's making on, which counts only
 /// as far as it is kept. Throws c10::OutOfMemoryError beyond `limit_bytes` on a CPU.
-DEMI_API MemoryMeasured measure_memory(const MemoryWork& work, int64_t batch_size,
-                                       c10::Device device, int64_t limit_bytes);
+DEMI_API MemoryMeasurement measure_memory(const MemoryWork& work, int64_t batch_size,
+                                          c10::Device device, int64_t limit_bytes);
 
 }  // namespace demi::bench

@@ -62,14 +62,14 @@ inline double nanoseconds(int calls, const std::function<void()>& call) {
 }
 
 /// What takes turns: `before` is called before each `work`, and is not timed.
-struct Timed {
+struct TimedWork {
   std::function<void()> work;
   std::function<void()> before = {};
 };
 
 /// Milliseconds of each contender, after `warmup` rounds that are not counted.
 inline std::vector<Times> take_turns(const c10::Device& device, int warmup, int rounds,
-                                     const std::vector<Timed>& contenders) {
+                                     const std::vector<TimedWork>& contenders) {
   std::vector<Times> all(contenders.size());
   for (int round = -warmup; round < rounds; ++round) {
     for (std::size_t i = 0; i < contenders.size(); ++i) {

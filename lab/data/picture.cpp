@@ -65,7 +65,7 @@ at::Tensor read_picture(const std::filesystem::path& file, const DamageReport& r
   const bool jpeg = bytes->starts_with(kJpeg), png = bytes->starts_with(kPng);
   if (!jpeg && !png)
     return damaged("not a picture", first_bytes(*bytes), "JPEG (ff d8 ff) or PNG (89 50 4e 47)");
-  Decoded decoded = jpeg ? decode_jpeg(*bytes) : decode_png(*bytes);
+  DecodedPicture decoded = jpeg ? decode_jpeg(*bytes) : decode_png(*bytes);
   if (!decoded.picture.defined())
     return damaged(jpeg ? "the JPEG is damaged" : "the PNG is damaged", decoded.damage,
                    "a whole picture");

@@ -25,7 +25,7 @@ DEMI_API at::Tensor read_picture(const std::filesystem::path& file,
 DEMI_API std::string picture_formats();
 
 /// What a decoder says of a file: the picture, or why there is none.
-struct Decoded {
+struct DecodedPicture {
   at::Tensor picture;  // (H, W, 3) uint8
   std::string damage;  // empty where there is a picture
 };
@@ -34,8 +34,8 @@ struct Decoded {
 constexpr int64_t kMostPixels = int64_t{1} << 28;
 
 /// Each is in a file of its own; without its library a stub with the same name throws UsageError.
-Decoded decode_jpeg(std::string_view bytes);
-Decoded decode_png(std::string_view bytes);
+DecodedPicture decode_jpeg(std::string_view bytes);
+DecodedPicture decode_png(std::string_view bytes);
 bool has_jpeg();
 bool has_png();
 

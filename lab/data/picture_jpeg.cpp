@@ -96,7 +96,7 @@ class Decompressor {
   Decompressor(const Decompressor&) = delete;
   Decompressor& operator=(const Decompressor&) = delete;
 
-  Decoded operator()(std::string_view bytes) {
+  DecodedPicture operator()(std::string_view bytes) {
     if (!read_header(jpeg_, failure_, bytes)) return {.picture = {}, .damage = failure_.text};
     const int64_t height = jpeg_.output_height, width = jpeg_.output_width;
     if (height * width > kMostPixels)
@@ -115,7 +115,7 @@ class Decompressor {
 
 }  // namespace
 
-Decoded decode_jpeg(std::string_view bytes) { return Decompressor()(bytes); }
+DecodedPicture decode_jpeg(std::string_view bytes) { return Decompressor()(bytes); }
 bool has_jpeg() { return true; }
 
 }  // namespace demi::data
@@ -124,7 +124,7 @@ bool has_jpeg() { return true; }
 
 namespace demi::data {
 
-Decoded decode_jpeg(std::string_view) { no_decoder("JPEG", "libjpeg-dev"); }
+DecodedPicture decode_jpeg(std::string_view) { no_decoder("JPEG", "libjpeg-dev"); }
 bool has_jpeg() { return false; }
 
 }  // namespace demi::data

@@ -56,7 +56,7 @@ class PngReader {
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
-  Decoded operator()() {
+  DecodedPicture operator()() {
     if (info_ == nullptr) return damaged("no memory");
     if (!read_header()) return damaged(failure_.text);
     const int64_t height = png_get_image_height(png_, info_),
@@ -68,7 +68,9 @@ class PngReader {
   }
 
  private:
-  static Decoded damaged(std::string what) { return {.picture = {}, .damage = std::move(what)}; }
+  static DecodedPicture damaged(std::string what) {
+    return {.picture = {}, .damage = std::move(what)};
+  }
 
   // Between setjmp and the return of these two nothing has a destructor. False: failure_.text says
   // why.
@@ -102,7 +104,7 @@ class PngReader {
 
 }  // namespace
 
-Decoded decode_png(std::string_view bytes) { return PngReader(bytes)(); }
+DecodedPicture decode_png(std::string_view bytes) { return PngReader(bytes)(); }
 
 bool has_png() { return true; }
 
@@ -112,7 +114,7 @@ bool has_png() { return true; }
 
 namespace demi::data {
 
-Decoded decode_png(std::string_view) { no_decoder("PNG", "libpng-dev"); }
+DecodedPicture decode_png(std::string_view) { no_decoder("PNG", "libpng-dev"); }
 bool has_png() { return false; }
 
 }  // namespace demi::data
