@@ -57,15 +57,11 @@ struct Member {
   const at::Tensor* gradient = nullptr;
   /// A copy of .grad in the layout of `work`.
   at::Tensor staged;
-  /// Whether pass 1 has read `gradient`.
-  bool measured = false;
   HeldGradient held;
   /// Counts gradients from backward; null: not known.
   Arrivals arrivals;
   /// Recorded for the next step: fp32, (), on the device of `work`; or undefined.
   at::Tensor factor;
-  /// The program has asked for the gradient as the step uses it.
-  bool shown = false;
 };
 
 /// A member and the index of its parameter group.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 #include <tuple>
+#include <variant>
 
 #include "demi/core/error.h"
 #include "demi/kernels/decision.h"
@@ -29,15 +30,13 @@ float read(const at::Tensor& number) {
   return number.is_cpu() ? *number.const_data_ptr<float>() : number.item<float>();
 }
 
-[[noreturn]] void refuse_argument(const char* what, const std::string& seen, const char* accepted) {
-  throw UsageError(
-      {.where = "optim.PendingStep", .what = what, .seen = seen, .accepted = accepted});
-}
+constexpr auto kWhere = "optim.PendingStep";
 
 void check_limit(const char* name, double limit) {
-  if (!(limit >= 0))
-    refuse_argument((std::string(name) + " is out of range").c_str(), std::to_string(limit),
-                    "0 or more");
+  require(limit >= 0, {.where = kWhere,
+                       .what = std::string(name) + " is out of range",
+                       .seen = std::to_string(limit),
+                       .accepted = "0 or more"});
 }
 
 }  // namespace
@@ -53,7 +52,8 @@ PendingStep::~PendingStep() = default;
 void PendingStep::prepare() {
   const Groups& groups = source_.groups();
   if (!source_.is_unchanged() || !update_groups(groups)) build(source_.members(groups), groups);
-  refresh();
+  const bool carries_scale = records_.scaled == Scaled::kNarrow && records_.scope != Scope::kSealed;
+  if (read_gradients() && carries_scale) warn_of_writes();
 }
 
 std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMember>& grouped,
@@ -69,6 +69,7 @@ std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMembe
     group_of.push_back(group);
   }
   std::vector<TensorTable> tables;
+  std::size_t first = 0;
   for (auto& [key, part] : parts) {
     auto& [members, group_of] = part;
     const at::Tensor work = members.front().work;
@@ -80,7 +81,9 @@ std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMembe
       if (!state.defined()) state = make_state(work.device());
       states_[{std::get<0>(key), std::get<1>(key)}] = state;
     }
-    tables.emplace_back(kernels, rule_, std::move(members), group_of, groups, state);
+    const std::size_t count = members.size();
+    tables.emplace_back(first, kernels, rule_, std::move(members), group_of, groups, state);
+    first += count;
   }
   return tables;
 }
@@ -92,16 +95,42 @@ std::optional<c10::Device> PendingStep::deciding_device() const {
 }
 
 void PendingStep::build(std::vector<GroupedMember> members, const Groups& groups) {
-  if (measured_ && max_norm_ != kernels::kNoLimit) freeze_clip();
   const auto before = deciding_device();
   std::vector<TensorTable> tables = make_tables(members, groups);
+  std::vector<std::ptrdiff_t> places;  // before, by tensor
+  for (auto& table : tables)
+    for (const Member& member : table.members()) places.push_back(place_of(member.parameter));
+  note(Reordered{places});  // a clip becomes a factor of gradients that the tables before hold
+  seen_.resize(places.size());
   std::swap(tables, tables_);
-  if (holds_) move_records(tables);
+  move_gradients(tables);
   const auto now = deciding_device();
   if (now != before) record_.reset();  // lies on the device before
   if (before && now != before) taken_ = read_state(tables.front().state()).taken;
   if (now && now != before) set_taken(taken_);
-  changed_ = true;
+}
+
+/// -1: it has none.
+std::ptrdiff_t PendingStep::place_of(const at::Tensor& parameter) {
+  for (auto& table : tables_)
+    if (const Member* member = table.member_of(parameter))
+      return static_cast<std::ptrdiff_t>(table.place_of(*member));
+  return -1;
+}
+
+/// What is recorded for a parameter stays with it if the tables are built anew.
+void PendingStep::move_gradients(std::vector<TensorTable>& from) {
+  for (auto& table : from) {
+    for (Member& old : table.members()) {
+      if (!old.held.gradient.defined()) continue;
+      for (auto& now : tables_) {
+        Member* member = now.member_of(old.parameter);
+        if (!member) continue;
+        member->held = old.held;
+        if (old.factor.defined()) member->factor = old.factor.to(member->work.device());
+      }
+    }
+  }
 }
 
 int64_t PendingStep::taken() const {
@@ -122,47 +151,17 @@ bool PendingStep::update_groups(const Groups& groups) {
   return true;
 }
 
-bool PendingStep::refresh_tables() {
-  bool changed = false;
-  for (auto& table : tables_) changed |= table.refresh(wide_unscaled_);
-  return changed;
-}
-
-void PendingStep::refresh() {
-  bool changed = refresh_tables();
-  const bool carries_scale = wide_unscaled_ && scale_.defined() && !sealed_;
-  int64_t kept = 0, lost = 0;
-  bool narrow_written = false;
-  for (const auto& table : tables_) {
-    kept += table.kept();
-    lost += table.lost();
-    narrow_written |= table.narrow_written();
-  }
-  const bool untouched = !sealed_ || (lost == 0 && holds_all_unchanged());
-  if ((lost > 0 && kept == 0) || !untouched) {
-    forget_for_new_gradients();
-    changed = refresh_tables();
-  } else if (changed && measured_ && max_norm_ != kernels::kNoLimit) {
-    freeze_clip();
-  }
-  changed_ |= changed;
-  if (narrow_written && carries_scale) warn_of_writes();
-}
-
-bool PendingStep::holds_all_unchanged() const {
-  return std::all_of(tables_.begin(), tables_.end(),
-                     [](const auto& table) { return table.holds_all_unchanged(); });
-}
-
-/// Keeps what was said of the step whatever its gradients are: skip_if(), take_nonfinite(), and a
-/// scale that no gradient was divided by.
-void PendingStep::forget_for_new_gradients() {
-  const at::Tensor found_inf = found_inf_, scale = wide_unscaled_ ? at::Tensor() : scale_;
-  const bool takes_nonfinite = takes_nonfinite_;
-  forget_records();
-  takes_nonfinite_ = takes_nonfinite;
-  found_inf_ = found_inf;
-  scale_ = scale;
+/// Returns what TensorTable::read_gradients() does.
+bool PendingStep::read_gradients() {
+  const auto read = [&] {
+    bool written = false;
+    for (auto& table : tables_) written |= table.read_gradients(records_.tensors, seen_);
+    return written;
+  };
+  const bool written = read(), held = records_.holds();
+  note(Looked{seen_});
+  if (held && !records_.holds()) read();  // the tables have let go of all
+  return written;
 }
 
 void PendingStep::warn_of_writes() {
@@ -191,36 +190,31 @@ void PendingStep::warn_of_clipping() {
              "update is too small by up to the scale. Call unscale_ first, then clip.");
 }
 
-/// Makes the recorded clip a factor of each gradient that it was measured on, before these are
-/// measured anew: to the user, .grad holds what was clipped. An Inf or NaN that was found with the
-/// norm stays found, since the factor comes from it.
-void PendingStep::freeze_clip() {
-  const at::Tensor factor = clip_factor();
+/// To the user, .grad holds what was clipped. An Inf or NaN that was found with the norm stays
+/// found, since the factor comes from it.
+void PendingStep::make_clip_a_factor(float max_norm) {
+  const at::Tensor factor = clip_factor(max_norm);
   earlier_found_ = recorded(kFoundInf, joint_.found_inf);
-  max_norm_ = kernels::kNoLimit;
   for (auto& table : tables_)
     for (Member& member : table.members())
       if (member.held.gradient.defined()) {
         const at::Tensor here = factor.to(member.work.device(), at::kFloat).contiguous();
         member.factor = member.factor.defined() ? member.factor * here : here;
       }
-  factors_ = true;
 }
 
-/// What is recorded for a parameter stays with it if the tables are built anew.
-void PendingStep::move_records(std::vector<TensorTable>& from) {
-  for (auto& table : from) {
-    for (Member& old : table.members()) {
-      if (!old.held.gradient.defined()) continue;
-      for (auto& now : tables_) {
-        Member* member = now.member_of(old.parameter);
-        if (!member) continue;
-        member->held = old.held;
-        if (old.factor.defined()) member->factor = old.factor.to(member->work.device());
-        now.entry_of(*member).limit = table.entry_of(old).limit;
-      }
-    }
-  }
+/// The tensors that the records speak of follow them.
+void PendingStep::note(const Event& event) {
+  const bool clipped = records_.clips(), held = records_.holds();
+  const float max_norm = records_.max_norm;
+  records_ = after(std::move(records_), event);
+  if (clipped && !records_.clips() && records_.factors) make_clip_a_factor(max_norm);
+  if (records_.scaled == Scaled::kNone) scale_.reset();
+  if (!records_.flagged) found_inf_.reset();
+  if (!records_.factors) earlier_found_.reset();
+  if (records_.norm == Norm::kUnknown) record_.reset();
+  if ((held && !records_.holds()) || std::holds_alternative<StepEnded>(event))
+    for (auto& table : tables_) table.end_step();
 }
 
 void PendingStep::join_earlier_found() {
@@ -231,15 +225,10 @@ void PendingStep::join_earlier_found() {
 
 void PendingStep::keep_gradients() {
   for (auto& table : tables_) table.keep_gradients();
-  holds_ = true;
+  note(Held{});
 }
 
 bool PendingStep::has_gradients() const { return source_.has_gradients(); }
-
-bool PendingStep::any_reads() const {
-  return std::any_of(tables_.begin(), tables_.end(),
-                     [](const auto& table) { return table.has_gradients(); });
-}
 
 float PendingStep::scale() const { return scale_.defined() ? read(scale_) : 1.0F; }
 
@@ -249,88 +238,85 @@ float PendingStep::scale() const { return scale_.defined() ? read(scale_) : 1.0F
 void PendingStep::check_scale(const at::Tensor& scale) const {
   if (!scale.defined()) return;
   if (scale.numel() != 1 || scale.scalar_type() != at::kFloat)
-    refuse_argument("a scale is not one number", scale.toString() + " " + c10::str(scale.sizes()),
-                    "fp32, one element");
+    refuse({.where = kWhere,
+            .what = "a scale is not one number",
+            .seen = scale.toString() + " " + c10::str(scale.sizes()),
+            .accepted = "fp32, one element"});
   if (backend_.is_asynchronous(scale.device())) return;
   const float value = *scale.const_data_ptr<float>();
   if (!kernels::is_usable(kernels::inverse_of_scale(value)))
-    refuse_argument("a scale is out of range", std::to_string(value), "positive, finite, not tiny");
+    refuse({.where = kWhere,
+            .what = "a scale is out of range",
+            .seen = std::to_string(value),
+            .accepted = "positive, finite, not tiny"});
 }
 
-/// Returns whether that is another scale.
-bool PendingStep::record_scale(const at::Tensor& scale, bool wide_unscaled) {
-  const bool same = scale.is_same(scale_) && wide_unscaled == wide_unscaled_;
-  if (!same && measured_ && max_norm_ != kernels::kNoLimit) freeze_clip();
+/// A limit is for gradients as they are when it is set: with the scale that is recorded later.
+void PendingStep::record_scale(const at::Tensor& scale, bool wide_unscaled) {
+  if (records_.scaled == Scaled::kNone && records_.any_limit()) write_gradients();
+  const Scaled scaled = !scale.defined() ? Scaled::kNone
+                        : wide_unscaled  ? Scaled::kNarrow
+                                         : Scaled::kAll;
+  note(ScaleRecorded{scaled, !scale.is_same(scale_) || scaled != records_.scaled});
   scale_ = scale;
-  wide_unscaled_ = wide_unscaled;
-  sealed_ = false;
-  if (same) return false;
-  changed_ = true;  // norm and greatest are of unscaled gradients
-  if (holds_) refresh_tables();
-  return true;
 }
 
-void PendingStep::set_scale(const at::Tensor& scale, bool wide_unscaled) {
+void PendingStep::set_scale(const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
   check_scale(scale);
-  if (holds_) prepare();  // forgets what was recorded for other gradients
-  record_scale(scale, wide_unscaled);
+  if (records_.holds()) prepare();  // forgets what was recorded for other gradients
+  record_scale(scale, /*wide_unscaled=*/false);
 }
 
 void PendingStep::unscale_(const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
   check_scale(scale);
   prepare();
-  record_scale(scale, /*wide_unscaled=*/true);
-  changed_ = true;
+  if (records_.any_limit()) write_gradients();  // which are divided, limited as they are
+  note(Unscaled{});
+  scale_ = scale;
   for (auto& table : tables_)
     if (table.has_wide()) table.unscale_wide(scale);
-  refresh_tables();
-  keep_gradients();  // as they are now
+  read_gradients();  // as they are now
+  keep_gradients();
   for (auto& table : tables_) table.watch_narrow();
 }
 
 void PendingStep::end_inspection() {
-  if (!holds_) return;
-  if (holds_all_unchanged())
-    sealed_ = true;
-  else
-    forget_records();
+  for (const auto& table : tables_) table.compare(seen_);
+  note(InspectionEnded{seen_});
 }
 
 void PendingStep::skip_if(const at::Tensor& found_inf) {
   found_inf_ = found_inf.defined() ? found_inf.to(at::kFloat) : found_inf;
+  note(FlagRecorded{found_inf_.defined()});
 }
 
-void PendingStep::take_nonfinite() { takes_nonfinite_ = true; }
+void PendingStep::take_nonfinite() { note(NonfiniteAccepted{}); }
 
 void PendingStep::apply_recorded_factors() {
   const at::NoGradGuard no_grad;
   prepare();
-  if (max_norm_ != kernels::kNoLimit || factors_) write_gradients();
+  if (records_.clips() || records_.factors) write_gradients();
 }
 
 void PendingStep::write_16_bit_gradients_as_fp32() {
-  if (!holds_) return;
+  if (!records_.holds()) return;
   const at::NoGradGuard no_grad;
   prepare();
-  const bool recorded =
-      max_norm_ != kernels::kNoLimit || factors_ || (wide_unscaled_ && scale_.defined());
-  if (recorded) write_gradients();
+  if (records_.clips() || records_.factors || records_.scaled == Scaled::kNarrow) write_gradients();
 }
 
 void PendingStep::write_gradients() {
   std::vector<std::pair<at::Tensor, at::Tensor>> applied;
   for (auto& table : tables_)
-    for (Member& member : table.members())
-      if (table.entry_of(member).gradient)
-        applied.emplace_back(member.parameter, used_gradient(member.parameter));
-  const at::Tensor scale = scale_;
-  forget_records();
-  scale_ = scale;
-  wide_unscaled_ = true;
+    for (Member& member : table.members()) {
+      const at::Tensor gradient = used_gradient(reader_of(member.parameter));
+      if (gradient.defined()) applied.emplace_back(member.parameter, gradient);
+    }
+  note(Applied{});
   for (auto& [parameter, gradient] : applied) parameter.mutable_grad() = gradient;
-  refresh_tables();
+  read_gradients();
   keep_gradients();
 }
 
@@ -338,27 +324,29 @@ bool PendingStep::clip_norm(double max_norm) {
   check_limit("max_norm", max_norm);
   const at::NoGradGuard no_grad;
   prepare();
-  if (max_norm_ != kernels::kNoLimit || factors_) return false;
-  max_norm_ = static_cast<float>(max_norm);
-  measure_if_changed();
+  if (records_.clips() || records_.factors) return false;
+  note(ClipRecorded{static_cast<float>(max_norm)});
+  measure_if_outdated();
   return true;
 }
 
-std::pair<TensorTable*, Member*> PendingStep::reader_of(const at::Tensor& parameter) {
+PendingStep::Reader PendingStep::reader_of(const at::Tensor& parameter) {
   for (auto& table : tables_)
-    if (Member* member = table.reader_of(parameter)) return {&table, member};
+    if (Member* member = table.reader_of(parameter)) return {member, table.place_of(*member)};
   return {};
 }
 
 void PendingStep::multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& factor) {
   const at::NoGradGuard no_grad;
   prepare();
+  std::vector<std::size_t> places;
   for (const auto& parameter : parameters) {
-    Member* member = reader_of(parameter).second;
+    const auto [member, place] = reader_of(parameter);
     if (!member) continue;
     member->factor = factor.to(member->work.device(), at::kFloat).contiguous();
-    factors_ = true;
+    places.push_back(place);
   }
+  note(FactorRecorded{places});
   keep_gradients();
 }
 
@@ -366,59 +354,48 @@ void PendingStep::clip_value(const std::vector<at::Tensor>& parameters, double l
   check_limit("limit", limit);
   const at::NoGradGuard no_grad;
   prepare();
+  std::vector<std::size_t> places;
   for (const auto& parameter : parameters) {
-    const auto [table, member] = reader_of(parameter);
-    if (!member) continue;
-    float& now = table->entry_of(*member).limit;
-    now = std::min(now, static_cast<float>(limit));
-    factors_ = true;
+    const auto [member, place] = reader_of(parameter);
+    if (member) places.push_back(place);
   }
+  note(LimitRecorded{places, static_cast<float>(limit)});
   keep_gradients();
 }
 
 at::Tensor PendingStep::unscaled_grad(const at::Tensor& parameter) {
   const at::NoGradGuard no_grad;
   prepare();
-  if (Member* member = reader_of(parameter).second) member->shown = true;
-  return used_gradient(parameter);
+  const Reader reader = reader_of(parameter);
+  if (reader.member) note(Shown{reader.place});
+  return used_gradient(reader);
 }
 
-at::Tensor PendingStep::used_gradient(const at::Tensor& parameter) {
-  const auto [table, member] = reader_of(parameter);
-  if (!member) return {};
-  const auto device = member->work.device();
-  const bool wide = !tensor::is_16_bit(member->gradient->scalar_type());
+at::Tensor PendingStep::used_gradient(const Reader& reader) const {
+  if (!reader.member) return {};
+  const Member& member = *reader.member;
+  const auto device = member.work.device();
+  const bool narrow = tensor::is_16_bit(member.gradient->scalar_type());
   at::Tensor gradient =
-      member->gradient->to(arithmetic_of(*member), /*non_blocking=*/false, /*copy=*/true);
-  if (scale_.defined() && !(wide && wide_unscaled_))
-    gradient.mul_(tensor::inverse_of_scale(scale_).to(device));
-  if (max_norm_ != kernels::kNoLimit) gradient.mul_(clip_factor().to(device));
-  if (member->factor.defined()) gradient.mul_(member->factor);
-  const float limit = table->entry_of(*member).limit;
+      member.gradient->to(arithmetic_of(member), /*non_blocking=*/false, /*copy=*/true);
+  if (records_.is_scaled(narrow)) gradient.mul_(tensor::inverse_of_scale(scale_).to(device));
+  if (records_.clips()) gradient.mul_(clip_factor(records_.max_norm).to(device));
+  if (member.factor.defined()) gradient.mul_(member.factor);
+  const float limit = records_.tensors[reader.place].limit;
   return limit == kernels::kNoLimit ? gradient : gradient.clamp_(-limit, limit);
 }
 
 /// kernels::clip_factor_of the norm, on the norm's device.
-at::Tensor PendingStep::clip_factor() const {
+at::Tensor PendingStep::clip_factor(float max_norm) const {
   const at::Tensor norm = recorded(kGradientNorm, joint_.gradient_norm) + 1e-6;
-  return (at::full_like(norm, max_norm_) / norm).clamp_max(1);
+  return (at::full_like(norm, max_norm) / norm).clamp_max(1);
 }
 
 // The step
 
-/// Whether this step reads the gradients before it updates.
-bool PendingStep::checks() const {
-  return options_.skip_nonfinite || scale_.defined() || max_norm_ != kernels::kNoLimit;
-}
-
-bool PendingStep::skips_nonfinite() const {
-  if (takes_nonfinite_) return false;
-  return options_.skip_nonfinite || scale_.defined() || found_inf_.defined();
-}
-
 void PendingStep::set_inputs() {
   kernels::StepInputs inputs;
-  inputs.max_norm = max_norm_;
+  inputs.max_norm = records_.max_norm;
   inputs.skip_nonfinite = skips_nonfinite();
   inputs.measured = checks();
   if (const auto device = deciding_device()) {
@@ -426,27 +403,27 @@ void PendingStep::set_inputs() {
       record_ = at::empty({kRecordFields}, at::TensorOptions(*device).dtype(at::kFloat));
     inputs.record = static_cast<kernels::StepRecord*>(record_.mutable_data_ptr());
   }
-  for (auto& table : tables_) table.set_inputs(scale_, found_inf_, inputs);
+  const bool wide_unscaled = records_.scaled == Scaled::kNarrow;
+  for (auto& table : tables_) table.set_inputs(scale_, found_inf_, wide_unscaled, inputs);
 }
 
 void PendingStep::measure() {
   const at::NoGradGuard no_grad;
   prepare();
-  measure_if_changed();
+  measure_if_outdated();
 }
 
-void PendingStep::measure_if_changed() {
-  if (measured_ && !changed_) return;
+void PendingStep::measure_if_outdated() {
+  if (records_.norm == Norm::kCurrent) return;
   measure_now();
   keep_gradients();
 }
 
 void PendingStep::measure_now() {
-  if (measured_) record_.reset();  // tensors that were handed out keep their numbers
+  if (records_.norm != Norm::kUnknown) record_.reset();  // what was handed out keeps its numbers
   set_inputs();
   for (auto& table : tables_) table.measure();
-  measured_ = true;
-  changed_ = false;
+  note(Measured{});
   if (!deciding_device()) join();
 }
 
@@ -478,7 +455,7 @@ void PendingStep::update_joined() {
     kernels::StepState& state = table.plan().state();
     state.taken = taken_;
     if (table.is_on_device()) write_state(table.state(), state);
-    table.update();
+    table.update(records_.tensors);
   }
   const float found = found_inf_.defined() ? read(found_inf_) : joint_.found_inf;
   const bool skipped = (skips_nonfinite() && found != 0) || !kernels::is_usable(1 / scale());
@@ -488,11 +465,11 @@ void PendingStep::update_joined() {
 }
 
 void PendingStep::step() {
-  if (checks() && (!measured_ || changed_)) measure_now();
+  if (checks() && records_.norm != Norm::kCurrent) measure_now();
   join_earlier_found();
   set_inputs();
   if (deciding_device()) {
-    tables_.front().update();
+    tables_.front().update(records_.tensors);
   } else {
     update_joined();
   }
@@ -529,42 +506,31 @@ at::Tensor PendingStep::greatest() {
 at::Tensor PendingStep::found_inf_under(const at::Tensor& scale, bool wide_unscaled) {
   const at::NoGradGuard no_grad;
   prepare();
-  if (record_scale(scale, wide_unscaled)) refresh();
-  measure_if_changed();
+  record_scale(scale, wide_unscaled);
+  measure_if_outdated();
   return recorded(kFoundInf, joint_.found_inf);
 }
 
 StepResult PendingStep::run(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) {
   const at::NoGradGuard no_grad;
   prepare();
-  if (any_reads()) step();
-  if (any_reads() && !deciding_device() && scale_.defined()) warn_of_clipping();
+  if (records_.any_gradient()) step();
+  if (records_.any_gradient() && !deciding_device() && scale_.defined()) warn_of_clipping();
   const StepResult done = result(optimizer, loss);
-  forget_records();
+  note(StepEnded{});
   return done;
 }
 
 StepResult PendingStep::result(const torch::optim::Optimizer* optimizer,
                                const at::Tensor& loss) const {
   const auto device = deciding_device();
-  if (device && any_reads()) return {optimizer, record_, loss, ordered_stream(*device)};
+  if (device && records_.any_gradient()) return {optimizer, record_, loss, ordered_stream(*device)};
   StepResult::Numbers numbers{.grad_norm = std::nanf(""), .scale = scale()};
-  if (any_reads()) {
+  if (records_.any_gradient()) {
     numbers.found_inf = joint_.skipped;
     numbers.grad_norm = joint_.gradient_norm;
   }
   return {optimizer, numbers, loss};
-}
-
-void PendingStep::forget_records() {
-  for (auto& table : tables_) table.end_step();
-  scale_.reset();
-  found_inf_.reset();
-  earlier_found_.reset();
-  record_.reset();
-  wide_unscaled_ = factors_ = measured_ = holds_ = sealed_ = takes_nonfinite_ = false;
-  changed_ = true;
-  max_norm_ = kernels::kNoLimit;
 }
 
 }  // namespace demi::optim

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "demi/kernels/step_table.h"
 #include "demi/step/clip_watch.h"
 #include "demi/step/step_options.h"
+#include "demi/step/step_records.h"
 #include "demi/step/step_result.h"
 
 namespace demi::optim {
@@ -26,10 +28,8 @@ struct Member;
 
 /// The next step of one of demi's optimizers (Optimizer::pending()): what GradScaler and
 /// clip_grad_* record for it, and what it has measured of the gradients. Recording synchronises
-/// nothing.
-///
-/// What is recorded belongs to the present gradients. It is forgotten for a gradient that is gone
-/// or replaced (zero_grad(), another backward); if all are, unscale_() is forgotten too.
+/// nothing. How long a record holds is in step_records.h; the tensors that records speak of are
+/// here.
 ///
 /// The parameters lie in one table a device, and one for fp64. If the only table is served by a
 /// device's kernels, the device decides, and the host reads nothing. The host joins what several
@@ -40,12 +40,11 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   PendingStep(const PendingStep&) = delete;
   PendingStep& operator=(const PendingStep&) = delete;
 
-  /// The gradients are `scale` (fp32, (), on any device) times the true ones; `wide_unscaled`: only
-  /// those of 16 bits are. A clip that was measured before stays a factor of these gradients.
-  /// Throws UsageError for a scale that is out of range, if that is known without waiting for a
-  /// device.
-  void set_scale(const at::Tensor& scale, bool wide_unscaled = false);
-  /// The same, and fp32 gradients are divided by the scale now, in place.
+  /// The gradients are `scale` (fp32, (), on any device) times the true ones. A clip that was
+  /// measured before stays a factor of these gradients. Throws UsageError for a scale that is out
+  /// of range, if that is known without waiting for a device.
+  void set_scale(const at::Tensor& scale);
+  /// The same, and gradients that are not of 16 bits are divided by the scale now, in place.
   void unscale_(const at::Tensor& scale);
   /// GradScaler::update() without a step: what is recorded now holds only for gradients that nobody
   /// writes to from here on. A step after update() uses them; after zero_grad(false) and a backward
@@ -59,7 +58,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   at::Tensor found_inf();  // 0 or 1
   at::Tensor grad_norm();  // L2, of the unscaled gradients before clipping
   at::Tensor greatest();   // magnitude among the unscaled gradients
-  /// found_inf() after set_scale().
+  /// found_inf() after set_scale(); `wide_unscaled`: only gradients of 16 bits carry the scale.
   at::Tensor found_inf_under(const at::Tensor& scale, bool wide_unscaled);
 
   /// The step is skipped if this (fp32, ()) is not 0, whatever its own gradients are.
@@ -101,37 +100,40 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void set_taken(int64_t taken);
   double bytes_per_parameter() const { return bytes_; }
 
+  /// A parameter with a gradient, and its place in records_.tensors.
+  struct Reader {
+    Member* member = nullptr;  // null: it has no gradient
+    std::size_t place = 0;
+  };
+
   // The tables.
   void prepare();
   bool update_groups(const Groups& groups);
   void build(std::vector<GroupedMember> members, const Groups& groups);
   std::vector<TensorTable> make_tables(const std::vector<GroupedMember>& members,
                                        const Groups& groups);
-  void refresh();
-  bool refresh_tables();
-  void move_records(std::vector<TensorTable>& from);
-  std::pair<TensorTable*, Member*> reader_of(const at::Tensor& parameter);
+  void move_gradients(std::vector<TensorTable>& from);
+  std::ptrdiff_t place_of(const at::Tensor& parameter);
+  bool read_gradients();
+  Reader reader_of(const at::Tensor& parameter);
 
   // The records.
+  void note(const Event& event);
   void check_scale(const at::Tensor& scale) const;
-  bool record_scale(const at::Tensor& scale, bool wide_unscaled);
-  void freeze_clip();
+  void record_scale(const at::Tensor& scale, bool wide_unscaled);
+  void make_clip_a_factor(float max_norm);
   void keep_gradients();
-  bool holds_all_unchanged() const;
-  void forget_records();
-  void forget_for_new_gradients();
   void warn_of_writes();
   void warn_of_clipping();
   void write_gradients();
-  at::Tensor used_gradient(const at::Tensor& parameter);
+  at::Tensor used_gradient(const Reader& reader) const;
 
   // The step.
-  bool any_reads() const;
-  bool checks() const;
-  bool skips_nonfinite() const;
+  bool checks() const { return records_.checks(options_.skip_nonfinite); }
+  bool skips_nonfinite() const { return records_.skips(options_.skip_nonfinite); }
   std::optional<c10::Device> deciding_device() const;
   void set_inputs();
-  void measure_if_changed();
+  void measure_if_outdated();
   void measure_now();
   void join();
   void join_earlier_found();
@@ -139,7 +141,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void update_joined();
   StepResult result(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) const;
   at::Tensor recorded(int field, float joint) const;
-  at::Tensor clip_factor() const;
+  at::Tensor clip_factor(float max_norm) const;
   float scale() const;
 
   kernels::UpdateRule rule_;
@@ -149,18 +151,13 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   std::vector<TensorTable> tables_;
   std::map<std::pair<int, int>, at::Tensor> states_;  // by device type and index
 
-  at::Tensor scale_;            // fp32, (); undefined: 1
-  bool wide_unscaled_ = false;  // gradients that are not of 16 bits were divided in place
-  bool factors_ = false;        // a tensor has a factor or limit of its own
-  bool measured_ = false, changed_ = true;
-  bool holds_ = false;   // tables hold gradients that were measured or recorded for
-  bool sealed_ = false;  // end_inspection(): a write to a held gradient ends its records
-  bool takes_nonfinite_ = false;
-  bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
-  ClipWatch clip_watch_;
-  float max_norm_ = kernels::kNoLimit;
+  StepRecords records_;
+  std::vector<Seen> seen_;    // by tensor, at the last look
+  at::Tensor scale_;          // fp32, (); undefined: 1
   at::Tensor found_inf_;      // fp32, (): decides instead of the gradients
   at::Tensor earlier_found_;  // fp32, (): what was found when the clip was measured
+  ClipWatch clip_watch_;
+  bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
 
   kernels::StepState joint_;  // if the host joins
   at::Tensor record_;         // fp32, (5): a kernels::StepRecord, if the device decides

@@ -106,23 +106,35 @@ void unscale_dense(const kernels::CpuKernels& kernels, const at::Tensor& gradien
   gradient.unsafeGetTensorImpl()->bump_version();
 }
 
+/// Of the implementation: at::Tensor's own grad() first asks whether this is a leaf.
+const at::Tensor& gradient_of(const Member& member) {
+  return member.parameter.unsafeGetTensorImpl()->grad();
+}
+
+Seen seen_in(const Member& member, const at::Tensor& gradient) {
+  if (!gradient.defined()) return Seen::kNone;
+  if (is_unchanged(member.held, gradient)) return Seen::kUnchanged;
+  return is_still_there(member, gradient) ? Seen::kWritten : Seen::kOther;
+}
+
 /// Whether the program itself has replaced a 16-bit gradient, unless by an fp32 one after it had
 /// asked for the true gradient.
-bool is_made_of_narrow(const Member& member, const at::Tensor& gradient) {
+bool is_made_of_narrow(const Member& member, bool shown, const at::Tensor& gradient) {
   const HeldGradient& held = member.held;
   if (!gradient.defined() || gradient.is_same(held.gradient) ||
       !is_16_bit(held.gradient.scalar_type()))
     return false;
   const bool by_backward = arrivals_of(member) != held.arrivals;
-  return !by_backward && !(member.shown && !is_16_bit(gradient.scalar_type()));
+  return !by_backward && !(shown && !is_16_bit(gradient.scalar_type()));
 }
 
 }  // namespace
 
-TensorTable::TensorTable(TableKernels kernels, kernels::UpdateRule rule,
+TensorTable::TensorTable(std::size_t first, TableKernels kernels, kernels::UpdateRule rule,
                          std::vector<Member> members, const std::vector<int>& group_of,
                          const Groups& groups, at::Tensor state)
-    : kernels_(kernels),
+    : first_(first),
+      kernels_(kernels),
       members_(std::move(members)),
       plan_(rule, entries_of(rule, members_, group_of, groups.numbers), groups.numbers),
       state_(std::move(state)),
@@ -141,56 +153,46 @@ TensorTable::TensorTable(TableKernels kernels, kernels::UpdateRule rule,
   grain_ = std::max<int64_t>(1, plan_.block_count() * kElementsPerThread / elements);
 }
 
-/// What was recorded for a gradient that is gone or replaced is forgotten with it.
-void TensorTable::lose_gradient(Member& member, kernels::TensorEntry& entry) {
-  ++lost_;
-  member.held = {};
-  member.factor.reset();
-  entry.limit = kernels::kNoLimit;
+void TensorTable::compare(std::span<Seen> seen) const {
+  for (size_t i = 0; i < members_.size(); ++i)
+    seen[first_ + i] = seen_in(members_[i], gradient_of(members_[i]));
 }
 
-/// Returns whether pass 1 has to run: for a gradient that it has not read, or without one that it
-/// has.
-bool TensorTable::read_gradient(size_t i, bool unscaled) {
+/// Returns whether it was made of a 16-bit gradient that was held.
+bool TensorTable::read_gradient(size_t i, const TensorRecord& record, Seen& seen) {
   static const float empty = 0;
   Member& member = members_[i];
   kernels::TensorEntry& entry = plan_.tensors()[i];
-  // Of the implementation: at::Tensor's own grad() first asks whether this is a leaf.
-  const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
-  const bool was_measured = entry.gradient && member.measured;
+  const at::Tensor& gradient = gradient_of(member);
+  seen = seen_in(member, gradient);
   entry.gradient = nullptr;
-  const bool kept = is_still_there(member, gradient);
-  if (kept) {
-    ++kept_;
-  } else if (member.held.gradient.defined()) {
-    narrow_written_ |= is_made_of_narrow(member, gradient);
-    lose_gradient(member, entry);
+  bool written = false;
+  if (is_lost(record, seen)) {
+    written = is_made_of_narrow(member, record.shown, gradient);
+    member.held = {};
+    member.factor.reset();
   }
-  if (!gradient.defined()) return was_measured;
+  if (seen == Seen::kNone) return written;
   const bool narrow = is_16_bit(gradient.scalar_type());
-  narrow_written_ |= kept && narrow && version_of(gradient) != member.held.version;
+  written |= narrow && seen == Seen::kWritten;
   has_wide_ |= !narrow;
-  ++gradients_;
-  if (!member.measured || !is_unchanged(member.held, gradient)) {
+  if (!record.measured || seen != Seen::kUnchanged) {
     check_gradient(member, gradient);
-    member.measured = false;
     const bool direct = readable(gradient, member.work);
     if (!direct) member.staged = staged(gradient, member);
     member.gradient = direct ? &gradient : &member.staged;
   }
   entry.gradient = member.gradient->numel() ? member.gradient->const_data_ptr() : &empty;
   entry.gradient_storage = storage_of(member.gradient->scalar_type());
-  entry.unscaled = unscaled && !narrow;
-  return !member.measured;
+  return written;
 }
 
-bool TensorTable::refresh(bool unscaled) {
-  gradients_ = kept_ = lost_ = 0;
-  has_wide_ = narrow_written_ = false;
-  bool changed = false;
-  for (size_t i = 0; i < members_.size(); ++i) changed |= read_gradient(i, unscaled);
-  narrow_written_ |= watch_.written();
-  return changed;
+bool TensorTable::read_gradients(Records records, std::span<Seen> seen) {
+  has_wide_ = false;
+  bool written = watch_.written();
+  for (size_t i = 0; i < members_.size(); ++i)
+    written |= read_gradient(i, records[first_ + i], seen[first_ + i]);
+  return written;
 }
 
 const float* TensorTable::DeviceCopy::pointer(const at::Tensor& tensor, c10::Device device) {
@@ -202,12 +204,15 @@ const float* TensorTable::DeviceCopy::pointer(const at::Tensor& tensor, c10::Dev
 }
 
 void TensorTable::set_inputs(const at::Tensor& scale, const at::Tensor& found_inf,
-                             const kernels::StepInputs& others) {
+                             bool wide_unscaled, const kernels::StepInputs& others) {
   // The tensor operations of other devices decide on the host.
   const c10::Device deciding = kernels_ ? device() : c10::Device(at::kCPU);
   plan_.inputs() = others;
   plan_.inputs().scale = scale_.pointer(scale, deciding);
   plan_.inputs().found_inf = found_inf_.pointer(found_inf, deciding);
+  for (auto& entry : plan_.tensors())
+    if (entry.gradient)
+      entry.unscaled = wide_unscaled && entry.gradient_storage == kernels::Storage::fp32;
 }
 
 void TensorTable::unscale_wide(const at::Tensor& scale) {
@@ -221,7 +226,8 @@ void TensorTable::unscale_wide(const at::Tensor& scale) {
     const bool strided = gradient.layout() == at::kStrided;
     if (strided && overlaps_itself(gradient)) {
       member.parameter.mutable_grad() = gradient.mul(inverse);
-      member.held.gradient.reset();  // the same gradient, with memory of its own
+      // The same gradient, with memory of its own.
+      if (member.held.gradient.defined()) member.held.gradient = member.parameter.grad();
     } else if (!strided || !gradient.is_non_overlapping_and_dense() ||
                gradient.scalar_type() != at::kFloat) {
       (gradient.is_sparse() ? gradient._values() : gradient).mul_(inverse);
@@ -260,14 +266,12 @@ void TensorTable::measure() {
   } else {
     aten::measure(plan_, members_);
   }
-  for (size_t i = 0; i < members_.size(); ++i)
-    members_[i].measured = plan_.tensors()[i].gradient != nullptr;
 }
 
 void TensorTable::keep_gradients() {
   for (Member& member : members_) {
-    const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
-    if (!entry_of(member).gradient || !gradient.defined()) continue;
+    const at::Tensor& gradient = gradient_of(member);
+    if (!gradient.defined()) continue;
     member.held = {.gradient = gradient,
                    .data = data_of(gradient),
                    .version = version_of(gradient),
@@ -285,15 +289,7 @@ void TensorTable::watch_narrow() {
   }
 }
 
-bool TensorTable::holds_all_unchanged() const {
-  return std::all_of(members_.begin(), members_.end(), [](const Member& member) {
-    const at::Tensor& gradient = member.parameter.unsafeGetTensorImpl()->grad();
-    return gradient.defined() ? is_unchanged(member.held, gradient)
-                              : !member.held.gradient.defined();
-  });
-}
-
-void TensorTable::begin() {
+void TensorTable::begin(Records records) {
   auto entries = plan_.tensors();
   const bool captured = device_ && device_->is_captured();
   const weights::StepTarget* target = kernels_ ? targets_.begin(captured).data() : nullptr;
@@ -305,6 +301,7 @@ void TensorTable::begin() {
       continue;
     }
     entry.factor = member.factor.defined() ? member.factor.const_data_ptr<float>() : nullptr;
+    entry.limit = records[first_ + i].limit;
     if (member.target == Target::kParameter) {
       if (!kernels_) continue;
       // After set_data() `work` must not keep the old memory alive.
@@ -362,9 +359,9 @@ void TensorTable::run_update() {
   });
 }
 
-void TensorTable::update() {
+void TensorTable::update(Records records) {
   note_stream();
-  begin();
+  begin(records);
   if (device_)
     device_->update(plan_);
   else
@@ -378,11 +375,9 @@ void TensorTable::end_step() {
   watch_.end();
   for (Member& member : members_) {
     member.factor.reset();
-    member.shown = false;
     member.staged.reset();
     member.held = {};
     member.gradient = nullptr;
-    member.measured = false;
   }
   for (auto& entry : plan_.tensors()) {
     entry.gradient = nullptr;
@@ -429,7 +424,7 @@ Member* TensorTable::member_of(const at::Tensor& parameter) {
 
 Member* TensorTable::reader_of(const at::Tensor& parameter) {
   Member* member = member_of(parameter);
-  return member && entry_of(*member).gradient ? member : nullptr;
+  return member && plan_.tensors()[index_of(*member)].gradient ? member : nullptr;
 }
 
 }  // namespace demi::optim
