@@ -2,6 +2,7 @@
 # Holds the tree to its layers: scripts/check_layers.sh [ROOT]. Exit codes: 0 as it should be, 1 not.
 #   - a module includes only what scripts/layers.txt allows it, and everything that is allowed there is included somewhere;
 #   - a module may include only modules that stand above it in that file, so there is no circle;
+#   - lab and program include public headers of demi, and those that scripts/layers.txt lends to them;
 #   - a public header (PUBLIC of demi_module) includes only public headers, and neither fmt nor nlohmann, which are compiled in;
 #   - a folder opens the namespace of its name and those that scripts/namespaces.txt adds, no other folder opens them, and
 #     everything that is added there is opened somewhere.
@@ -35,6 +36,10 @@ done)
   $1 == "layer" {
     name = $2
     sub(/:$/, "", name)
+    if (name == "lent") {
+      for (i = 3; i <= NF; ++i) lent[$i] = 1
+      next
+    }
     for (i = 3; i <= NF; ++i) {
       if (!($i in known)) complain("scripts/layers.txt lets " name " include " $i ", which does not stand above it")
       allowed[name, $i] = 1
@@ -72,6 +77,10 @@ done)
       next
     }
     if ($3 ~ /testing/) complain($2 " includes " $3 ", which is for tests")
+    if (rank[library($2)] > rank["demi"] && library($3) == "demi" && !($3 in is_public)) {
+      if (!($3 in lent)) complain($2 " includes " $3 ", which is neither public nor lent to lab and program")
+      borrowed[$3] = 1
+    }
     if (from == to) next
     used[from, to] = 1
     if (!(from in known)) complain(from " is not in scripts/layers.txt (" $2 ")")
@@ -82,6 +91,8 @@ done)
       if (!(pair in used)) { split(pair, p, SUBSEP); complain("scripts/layers.txt lets " p[1] " include " p[2] ", which it does not") }
     for (pair in added)
       if (!(pair in is_opened)) { split(pair, p, SUBSEP); complain("scripts/namespaces.txt lets " p[1] " open " p[2] ", which it does not") }
+    for (header in lent)
+      if (!(header in borrowed)) complain("scripts/layers.txt lends " header ", which neither lab nor program includes")
     for (header in is_public)
       if (system("test -e " header)) complain(header " is PUBLIC, but there is no such file")
     exit bad

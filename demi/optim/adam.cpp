@@ -1,20 +1,31 @@
 #include "demi/optim/adam.h"
 
+#include "demi/optim/rule.h"
+
 namespace demi::optim {
 
 AdamOptions::AdamOptions(double lr) : RuleOptions(lr) {}
 
 AdamOptions::AdamOptions(const Torch& options) : RuleOptions(options) {}
 
-kernels::Group AdamOptions::numbers() const {
-  return checked({.learning_rate = lr(),
-                  .beta1 = std::get<0>(betas()),
-                  .beta2 = std::get<1>(betas()),
-                  .epsilon = eps(),
-                  .weight_decay = weight_decay(),
-                  .amsgrad = amsgrad(),
-                  .maximize = maximize_},
-                 kOptimizer);
+const Rule& AdamOptions::rule() {
+  static const Rule rule = make_rule<AdamOptions>(
+      kernels::UpdateRule::adam, "Adam",
+      [](AdamOptions& o) -> OptionList {
+        return {{"lr", &o.lr()},           {"betas", &o.betas()},
+                {"eps", &o.eps()},         {"weight_decay", &o.weight_decay()},
+                {"amsgrad", &o.amsgrad()}, {"maximize", &o.maximize()}};
+      },
+      [](const AdamOptions& o) -> kernels::Group {
+        return {.learning_rate = o.lr(),
+                .beta1 = std::get<0>(o.betas()),
+                .beta2 = std::get<1>(o.betas()),
+                .epsilon = o.eps(),
+                .weight_decay = o.weight_decay(),
+                .amsgrad = o.amsgrad(),
+                .maximize = o.maximize()};
+      });
+  return rule;
 }
 
 }  // namespace demi::optim

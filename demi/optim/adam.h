@@ -4,14 +4,13 @@
 
 #include <tuple>
 
-#include "demi/optim/rule_optimizer.h"
+#include "demi/optim/optimizer.h"
+#include "demi/optim/rule_options.h"
 
 namespace demi::optim {
 
 struct DEMI_API AdamOptions : public RuleOptions<AdamOptions, torch::optim::AdamOptions> {
   using Torch = torch::optim::AdamOptions;
-  static constexpr auto kOptimizer = "optim.Adam";
-  static constexpr auto kTypes = "demi::optim::AdamOptions, torch::optim::AdamOptions";
   AdamOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
   // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi
@@ -31,22 +30,12 @@ struct DEMI_API AdamOptions : public RuleOptions<AdamOptions, torch::optim::Adam
   TORCH_ARG(bool, maximize) = false;
 
  public:
-  /// For the kernels. Throws UsageError for an option out of its range.
-  kernels::Group numbers() const;
-  template <class Visit, class... Selves>
-  static void each(Visit visit, Selves&... selves) {
-    visit("lr", selves.lr()...);
-    visit("betas", selves.betas()...);
-    visit("eps", selves.eps()...);
-    visit("weight_decay", selves.weight_decay()...);
-    visit("amsgrad", selves.amsgrad()...);
-    visit("maximize", selves.maximize()...);
-  }
+  static const Rule& rule();
 };
 
 /// torch.optim.Adam: Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1.
 /// 30 bytes a parameter and step with 16-bit gradients and one copy, 38 with amsgrad.
-class DEMI_API Adam : public RuleOptimizer<AdamOptions, kernels::UpdateRule::adam> {
+class DEMI_API Adam : public RuleOptimizer<AdamOptions> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

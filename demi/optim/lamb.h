@@ -3,13 +3,12 @@
 #include <limits>
 #include <tuple>
 
-#include "demi/optim/rule_optimizer.h"
+#include "demi/optim/optimizer.h"
+#include "demi/optim/rule_options.h"
 
 namespace demi::optim {
 
 struct DEMI_API LAMBOptions : public RuleOptions<LAMBOptions> {
-  static constexpr auto kOptimizer = "optim.LAMB";
-  static constexpr auto kTypes = "demi::optim::LAMBOptions";
   LAMBOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// Learning rate. 0 or more.
   TORCH_ARG(double, lr) = 1e-3;
@@ -28,24 +27,13 @@ struct DEMI_API LAMBOptions : public RuleOptions<LAMBOptions> {
   TORCH_ARG(bool, maximize) = false;
 
  public:
-  /// For the kernels. Throws UsageError for an option out of its range.
-  kernels::Group numbers() const;
-  template <class Visit, class... Selves>
-  static void each(Visit visit, Selves&... selves) {
-    visit("lr", selves.lr()...);
-    visit("betas", selves.betas()...);
-    visit("eps", selves.eps()...);
-    visit("weight_decay", selves.weight_decay()...);
-    visit("trust_limit", selves.trust_limit()...);
-    visit("adapt", selves.adapt()...);
-    visit("maximize", selves.maximize()...);
-  }
+  static const Rule& rule();
 };
 
 /// You et al. 2020, "Large batch optimization for deep learning: training BERT in 76 minutes",
 /// algorithm 2. The trust ratio needs norms of each tensor, and so a third pass: 42 bytes a
 /// parameter and step with 16-bit gradients and one copy.
-class DEMI_API LAMB : public RuleOptimizer<LAMBOptions, kernels::UpdateRule::lamb> {
+class DEMI_API LAMB : public RuleOptimizer<LAMBOptions> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

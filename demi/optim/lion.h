@@ -2,13 +2,12 @@
 
 #include <tuple>
 
-#include "demi/optim/rule_optimizer.h"
+#include "demi/optim/optimizer.h"
+#include "demi/optim/rule_options.h"
 
 namespace demi::optim {
 
 struct DEMI_API LionOptions : public RuleOptions<LionOptions> {
-  static constexpr auto kOptimizer = "optim.Lion";
-  static constexpr auto kTypes = "demi::optim::LionOptions";
   LionOptions(double lr = 1e-4);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// Learning rate. 0 or more.
   TORCH_ARG(double, lr) = 1e-4;
@@ -21,21 +20,13 @@ struct DEMI_API LionOptions : public RuleOptions<LionOptions> {
   TORCH_ARG(bool, maximize) = false;
 
  public:
-  /// For the kernels. Throws UsageError for an option out of its range.
-  kernels::Group numbers() const;
-  template <class Visit, class... Selves>
-  static void each(Visit visit, Selves&... selves) {
-    visit("lr", selves.lr()...);
-    visit("betas", selves.betas()...);
-    visit("weight_decay", selves.weight_decay()...);
-    visit("maximize", selves.maximize()...);
-  }
+  static const Rule& rule();
 };
 
 /// Chen et al. 2023, "Symbolic discovery of optimization algorithms", algorithm 2. Use a learning
 /// rate 3 to 10 times lower than AdamW's and a weight decay higher by as much (section 5 there). 22
 /// bytes a parameter and step with 16-bit gradients and one copy.
-class DEMI_API Lion : public RuleOptimizer<LionOptions, kernels::UpdateRule::lion> {
+class DEMI_API Lion : public RuleOptimizer<LionOptions> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

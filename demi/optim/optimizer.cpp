@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "demi/core/error.h"
-#include "demi/optim/rule_optimizer.h"
+#include "demi/optim/rule.h"
 #include "demi/optim/saved_state.h"
 #include "demi/optim/state_share.h"
 #include "demi/step/backend.h"
@@ -29,22 +29,32 @@ struct TrackedParameter {
   bool held = true;                                // false: another process keeps its state
 };
 
-[[noreturn]] void refuse(const char* what, const std::string& seen, const char* accepted) {
-  throw UsageError({.where = "optim.Optimizer", .what = what, .seen = seen, .accepted = accepted});
-}
+constexpr auto kOptimizer = "optim.Optimizer";
 
 void check_parameter(const at::Tensor& parameter) {
-  if (!parameter.defined()) refuse("a parameter is undefined", "", "tensors");
+  if (!parameter.defined())
+    refuse({.where = kOptimizer, .what = "a parameter is undefined", .accepted = "tensors"});
   if (parameter.layout() != at::kStrided)
-    refuse("a parameter is not dense", c10::str(parameter.layout()), "strided");
+    refuse({.where = kOptimizer,
+            .what = "a parameter is not dense",
+            .seen = c10::str(parameter.layout()),
+            .accepted = "strided"});
   const auto dtype = parameter.scalar_type();
   if (dtype != at::kFloat && dtype != at::kDouble && !tensor::is_16_bit(dtype))
-    refuse("a parameter has a dtype that cannot be trained", c10::toString(dtype),
-           "fp32, fp16, bf16, fp64");
-  if (parameter.is_meta()) refuse("a parameter has no memory", "meta", "a tensor on a real device");
+    refuse({.where = kOptimizer,
+            .what = "a parameter has a dtype that cannot be trained",
+            .seen = c10::toString(dtype),
+            .accepted = "fp32, fp16, bf16, fp64"});
+  if (parameter.is_meta())
+    refuse({.where = kOptimizer,
+            .what = "a parameter has no memory",
+            .seen = "meta",
+            .accepted = "a tensor on a real device"});
   if (overlaps_itself(parameter))
-    refuse("elements of a parameter share memory", c10::str(parameter.strides()),
-           "parameters whose elements do not overlap");
+    refuse({.where = kOptimizer,
+            .what = "elements of a parameter share memory",
+            .seen = c10::str(parameter.strides()),
+            .accepted = "parameters whose elements do not overlap"});
 }
 
 std::vector<at::Tensor> parameters_of(
@@ -55,28 +65,40 @@ std::vector<at::Tensor> parameters_of(
   return all;
 }
 
+std::vector<torch::optim::OptimizerParamGroup> without_options(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  std::vector<torch::optim::OptimizerParamGroup> bare;
+  for (const auto& group : groups) bare.emplace_back(group.params());
+  return bare;
+}
+
 /// Checks each parameter, and that no two are the same or share memory. Returns them as a set.
 std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at::Tensor>& all) {
   std::unordered_set<const at::TensorImpl*> seen;
   for (const auto& parameter : all) {
     check_parameter(parameter);
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second)
-      refuse("a parameter is there twice", c10::str("shape ", parameter.sizes()),
-             "each parameter once, in one group");
+      refuse({.where = kOptimizer,
+              .what = "a parameter is there twice",
+              .seen = c10::str("shape ", parameter.sizes()),
+              .accepted = "each parameter once, in one group"});
   }
   if (const auto pair = weights::find_overlap(all))
-    refuse("two parameters lie in the same memory",
-           c10::str("shapes ", all[pair->first].sizes(), " and ", all[pair->second].sizes()),
-           "memory of their own; tie weights by using one parameter in both places");
+    refuse(
+        {.where = kOptimizer,
+         .what = "two parameters lie in the same memory",
+         .seen = c10::str("shapes ", all[pair->first].sizes(), " and ", all[pair->second].sizes()),
+         .accepted = "memory of their own; tie weights by using one parameter in both places"});
   return seen;
 }
 
 }  // namespace
 
 struct Optimizer::Impl final : MemberSource {
-  Impl(Optimizer& its_optimizer, kernels::UpdateRule rule, StepOptions options,
-       const Backend& backend)
-      : optimizer(&its_optimizer), pending(new PendingStep(rule, options, backend, *this)) {}
+  Impl(Optimizer& its_optimizer, const Rule& its_rule, StepOptions options, const Backend& backend)
+      : optimizer(&its_optimizer),
+        rule(its_rule),
+        pending(new PendingStep(rule.id, options, backend, *this)) {}
 
   const Groups& groups() override;
   bool is_unchanged() const override;
@@ -88,6 +110,7 @@ struct Optimizer::Impl final : MemberSource {
   void move_to(Optimizer& to);
 
   Optimizer* optimizer;
+  const Rule& rule;
   std::shared_ptr<PendingStep> pending;
   std::vector<std::unique_ptr<Ownership>> owned;
   std::vector<TrackedParameter> tracked;
@@ -98,23 +121,22 @@ struct Optimizer::Impl final : MemberSource {
   Groups step_groups;  // of this step; kept for its memory
 };
 
-Optimizer::Optimizer(kernels::UpdateRule rule,
-                     const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                     std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options)
-    : Optimizer(rule, groups, std::move(defaults), options, machine_backend()) {}
-
 // LibTorch 2.15 merges a group's options with the defaults for the optimizers that it knows, and
-// replaces them for those that it does not know. They have been merged already.
-Optimizer::Optimizer(kernels::UpdateRule rule,
-                     const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                     std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options,
-                     const Backend& backend)
-    : torch::optim::Optimizer(groups, std::move(defaults)),
-      impl_(std::make_unique<Impl>(*this, rule, options, backend)) {
-  if (parameters_of(groups).empty())
-    refuse("there are no parameters", "none", "one parameter or more, such as model->parameters()");
+// replaces them for those that it does not know: it gets the parameters alone.
+Optimizer::Optimizer(const Rule& rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                     const OptimizerOptions& defaults, StepOptions options, const Backend* backend)
+    : torch::optim::Optimizer(without_options(groups), defaults.clone()),
+      impl_(std::make_unique<Impl>(*this, rule, options, backend ? *backend : machine_backend())) {
   for (size_t g = 0; g < groups.size(); ++g)
-    param_groups_[g].set_options(groups[g].options().clone());
+    if (groups[g].has_options())
+      param_groups_[g].set_options(merged_options(rule, groups[g].options(), defaults));
+  if (parameters_of(groups).empty())
+    refuse({.where = kOptimizer,
+            .what = "there are no parameters",
+            .seen = "none",
+            .accepted = "one parameter or more, such as model->parameters()"});
+  numbers_of(rule, defaults);
+  adopt();
 }
 
 Optimizer::~Optimizer() = default;
@@ -136,7 +158,11 @@ Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
 }
 
 Optimizer::Impl& Optimizer::impl() const {
-  if (!impl_) refuse("this optimizer was moved from", "no parameters", "the one it was moved to");
+  if (!impl_)
+    refuse({.where = kOptimizer,
+            .what = "this optimizer was moved from",
+            .seen = "no parameters",
+            .accepted = "the one it was moved to"});
   return *impl_;
 }
 
@@ -148,9 +174,10 @@ void Optimizer::Impl::move_to(Optimizer& to) {
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   require_unshared("add_param_group");
+  const Rule& rule = impl().rule;
   auto options =
-      group.has_options() ? options_access().merged(group.options()) : defaults().clone();
-  numbers_of(*options);
+      group.has_options() ? merged_options(rule, group.options(), defaults()) : defaults().clone();
+  numbers_of(rule, *options);
   std::vector<at::Tensor> all = parameters_of(param_groups_);
   all.insert(all.end(), group.params().begin(), group.params().end());
   check_parameters(all);
@@ -160,7 +187,7 @@ void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) 
 }
 
 void Optimizer::adopt() {
-  for (const auto& group : param_groups_) numbers_of(group.options());
+  for (const auto& group : param_groups_) numbers_of(impl().rule, group.options());
   const std::vector<at::Tensor> wanted = parameters_of(param_groups_);
   const std::unordered_set<const at::TensorImpl*> seen = check_parameters(wanted);
   auto& owned = impl().owned;
@@ -185,7 +212,7 @@ const Groups& Optimizer::Impl::groups() {
   step_groups.numbers.clear();
   step_groups.rates.clear();
   for (size_t g = 0; g < optimizer->param_groups_.size(); ++g) {
-    step_groups.numbers.push_back(optimizer->numbers_of(optimizer->param_groups_[g].options()));
+    step_groups.numbers.push_back(numbers_of(rule, optimizer->param_groups_[g].options()));
     const auto scheduled = rates.find(g);
     step_groups.rates.push_back(scheduled == rates.end() ? at::Tensor() : scheduled->second);
   }
@@ -231,12 +258,11 @@ std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
         continue;
       }
       auto& held = states[key];
-      if (held && !dynamic_cast<ParamState*>(held.get()))
-        held = own_state(*held, pending->rule(), parameter);
+      if (held && !dynamic_cast<ParamState*>(held.get())) held = own_state(*held, rule, parameter);
       if (!held) held = std::make_unique<ParamState>();
       auto& state = static_cast<ParamState&>(*held);
-      all.push_back({make_member(parameter, state, pending->rule(), groups.numbers[g],
-                                 pending->backend(), pending->options().path),
+      all.push_back({make_member(parameter, state, rule.id, groups.numbers[g], pending->backend(),
+                                 pending->options().path),
                      static_cast<int>(g)});
       all.back().member.arrivals = arrivals[key];
       tracked.push_back({key, &state});
@@ -284,10 +310,16 @@ at::Tensor Optimizer::unscaled_grad(const at::Tensor& parameter) {
 
 void Optimizer::set_scheduled_rates(size_t group, const std::vector<double>& rates) {
   if (group >= param_groups_.size())
-    refuse("there is no such parameter group", std::to_string(group), "its number, from 0");
+    refuse({.where = kOptimizer,
+            .what = "there is no such parameter group",
+            .seen = std::to_string(group),
+            .accepted = "its number, from 0"});
   for (const double rate : rates)
     if (!(rate >= 0 && std::isfinite(rate)))
-      refuse("a learning rate is out of range", std::to_string(rate), "0 or more, finite");
+      refuse({.where = kOptimizer,
+              .what = "a learning rate is out of range",
+              .seen = std::to_string(rate),
+              .accepted = "0 or more, finite"});
   if (rates.empty())
     impl().rates.erase(group);
   else
@@ -305,7 +337,7 @@ std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
       const std::string prefix = std::to_string(index++) + ".";
       const auto state = state_.find(parameter.unsafeGetTensorImpl());
       if (state == state_.end() || !state->second) continue;
-      const auto own = own_state(*state->second, impl().pending->rule(), parameter);
+      const auto own = own_state(*state->second, impl().rule, parameter);
       if (!own) continue;
       for (const auto& [name, tensor] : own->tensors()) all[prefix + name] = tensor;
     }
@@ -336,9 +368,12 @@ void Optimizer::drop_others_state() { impl().others.reset(); }
 
 void Optimizer::require_unshared(const char* what) const {
   if (!impl().share) return;
-  refuse("several processes share the state of this optimizer", what,
-         "parameter groups that are added before, torch::save of an optimizer that keeps its whole "
-         "state, and one sharing; demi::checkpoint saves one that shares it");
+  refuse({.where = kOptimizer,
+          .what = "several processes share the state of this optimizer",
+          .seen = what,
+          .accepted = "parameter groups that are added before, torch::save of an optimizer that "
+                      "keeps its whole "
+                      "state, and one sharing; demi::checkpoint saves one that shares it"});
 }
 
 void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tensors) {
@@ -346,9 +381,8 @@ void Optimizer::load_state_tensors(const std::map<std::string, at::Tensor>& tens
 }
 
 std::vector<StateDict> Optimizer::group_numbers() const {
-  const OptionsAccess access = options_access();
   std::vector<StateDict> all;
-  for (const auto& group : param_groups_) all.push_back(access.numbers(group.options()));
+  for (const auto& group : param_groups_) all.push_back(to_numbers(impl().rule, group.options()));
   return all;
 }
 
@@ -358,43 +392,46 @@ std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor>
   std::vector<bool> held;
   for (size_t i = 0; i < parameters.size(); ++i) held.push_back(impl().holds(i));
   auto rates = take_scheduled_rates(tensors, param_groups_.size());
-  auto loaded = std::make_shared<LoadedState>(
-      read_state(std::move(tensors), impl().pending->rule(), parameters, held));
+  auto loaded =
+      std::make_shared<LoadedState>(read_state(std::move(tensors), impl().rule, parameters, held));
   if (!groups.empty() && groups.size() != param_groups_.size())
-    refuse("the state has another number of parameter groups", std::to_string(groups.size()),
-           std::to_string(param_groups_.size()).c_str());
-  const OptionsAccess access = options_access();
-  std::vector<std::shared_ptr<torch::optim::OptimizerOptions>> options;
+    refuse({.where = kOptimizer,
+            .what = "the state has another number of parameter groups",
+            .seen = std::to_string(groups.size()),
+            .accepted = std::to_string(param_groups_.size())});
+  const Rule& rule = impl().rule;
+  std::vector<std::shared_ptr<OptimizerOptions>> options;
   for (size_t g = 0; g < groups.size(); ++g) {
-    options.push_back(access.with_numbers(param_groups_[g].options(), groups[g]));
-    numbers_of(*options.back());
+    options.push_back(with_numbers(rule, param_groups_[g].options(), groups[g]));
+    numbers_of(rule, *options.back());
   }
-  return [=, this] {
+  return [=, this, &rule] {
     state_.clear();
     impl().others.reset();
     for (size_t i = 0; i < parameters.size(); ++i)
       if (loaded->of[i]) state_[parameters[i].unsafeGetTensorImpl()] = std::move(loaded->of[i]);
     set_taken(loaded->taken);
     for (const auto& [group, values] : rates) impl().rates[group] = values;
-    for (size_t g = 0; g < options.size(); ++g) access.assign(param_groups_[g], *options[g]);
+    for (size_t g = 0; g < options.size(); ++g) assign_options(rule, param_groups_[g], *options[g]);
   };
 }
 
-const char* Optimizer::rule_name() const { return optim::rule_name(impl().pending->rule()); }
+const char* Optimizer::rule_name() const { return impl().rule.name.c_str(); }
 
-void Optimizer::save_archive(torch::serialize::OutputArchive& archive) const {
+void Optimizer::save(torch::serialize::OutputArchive& archive) const {
   require_unshared("save");
-  write_archive(archive, impl().pending->rule(), param_groups_, state_tensors(), options_access());
+  write_archive(archive, impl().rule, param_groups_, state_tensors());
 }
 
-void Optimizer::load_archive(torch::serialize::InputArchive& archive) {
-  const OptionsAccess options = options_access();
+void Optimizer::load(torch::serialize::InputArchive& archive) {
+  const Rule& rule = impl().rule;
   std::vector<size_t> sizes;
   for (const auto& group : param_groups_) sizes.push_back(group.params().size());
-  Archived read = read_archive(archive, impl().pending->rule(), sizes, options);
-  for (const auto& group : read.options) numbers_of(*group);
+  Archived read = read_archive(archive, rule, sizes);
+  for (const auto& group : read.options) numbers_of(rule, *group);
   load_state_tensors(read.tensors);
-  for (size_t g = 0; g < sizes.size(); ++g) options.assign(param_groups_[g], *read.options[g]);
+  for (size_t g = 0; g < sizes.size(); ++g)
+    assign_options(rule, param_groups_[g], *read.options[g]);
 }
 
 }  // namespace demi::optim

@@ -8,11 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demi/core/export.h"
 #include "demi/core/state_dict.h"
-#include "demi/kernels/step_table.h"
 #include "demi/step/param_state.h"
 #include "demi/step/step_options.h"
 #include "demi/step/step_result.h"
@@ -22,7 +22,7 @@ namespace demi::optim {
 class Backend;
 class PendingStep;
 class StateShare;
-struct OptionsAccess;
+struct Rule;
 
 /// Base of demi's optimizers: torch::optim::Optimizer whose step reads each gradient twice (finite?
 /// norm; then update) and writes the parameter, its moments and its low precision copies in that
@@ -122,42 +122,51 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   void set_others_state(std::map<std::string, at::Tensor> tensors);
   void drop_others_state();
 
+  void save(torch::serialize::OutputArchive& archive) const override;
+  /// Reads torch::optim's archives of SGD, Adam and AdamW too. Throws UsageError for an archive
+  /// that does not fit, and then changes nothing.
+  void load(torch::serialize::InputArchive& archive) override;
+
   /// The name of the update rule: "SGD", "Adam", "AdamW", "LAMB" or "Lion".
   const char* rule_name() const;
 
  protected:
-  Optimizer(kernels::UpdateRule rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-            std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options);
-  /// On another backend than the machine's, for tests. It outlives the optimizer.
-  Optimizer(kernels::UpdateRule rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
-            std::unique_ptr<torch::optim::OptimizerOptions> defaults, StepOptions options,
-            const Backend& backend);
-
-  /// The group's numbers for the kernels. Throws UsageError for one that is out of its range.
-  virtual kernels::Group numbers_of(const torch::optim::OptimizerOptions& options) const = 0;
-
-  /// To be called by the constructor of the last class: takes ownership of the parameters' copies
-  /// and gradients.
-  void adopt();
-
-  /// The type of the groups' options belongs to the last class.
-  virtual OptionsAccess options_access() const = 0;
-
-  /// Throws UsageError for an optimizer that shares its state.
-  void require_unshared(const char* what) const;
-
-  /// Options and state, for torch::save.
-  void save_archive(torch::serialize::OutputArchive& archive) const;
-  /// Options and state from what torch::save wrote. Nothing is changed if that does not fit.
-  void load_archive(torch::serialize::InputArchive& archive);
+  /// `defaults`: of the rule's own type, as Options::rule(). `backend`: another than the machine's,
+  /// for tests; it outlives the optimizer.
+  Optimizer(const Rule& rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+            const torch::optim::OptimizerOptions& defaults, StepOptions options,
+            const Backend* backend = nullptr);
 
  private:
   void set_taken(int64_t taken);
+  /// Takes ownership of the parameters' copies and gradients.
+  void adopt();
+  /// Throws UsageError for an optimizer that shares its state.
+  void require_unshared(const char* what) const;
 
   struct Impl;
   /// Throws UsageError for an optimizer that was moved from.
   Impl& impl() const;
   std::unique_ptr<Impl> impl_;
+};
+
+/// An optimizer with `Options`, which name its rule. A group's options are taken by their type:
+/// demi's, LibTorch's of the same name, or none. As in LibTorch 2.15, an option of a group that has
+/// the value of a fresh `Options()` was not set, and is that of `defaults`.
+template <class Options>
+class RuleOptimizer : public Optimizer {
+ public:
+  explicit RuleOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                         const Options& defaults = {}, StepOptions step = {})
+      : Optimizer(Options::rule(), groups, defaults, step) {}
+  explicit RuleOptimizer(std::vector<at::Tensor> parameters, const Options& defaults = {},
+                         StepOptions step = {})
+      : RuleOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, defaults, step) {}
+
+ protected:
+  RuleOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                const Options& defaults, StepOptions step, const Backend& backend)
+      : Optimizer(Options::rule(), groups, defaults, step, &backend) {}
 };
 
 }  // namespace demi::optim

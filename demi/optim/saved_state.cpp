@@ -13,26 +13,9 @@
 #include <typeinfo>
 
 #include "demi/core/error.h"
+#include "demi/optim/rule_options.h"
 
 namespace demi::optim {
-
-const char* rule_name(kernels::UpdateRule rule) {
-  switch (rule) {
-    case kernels::UpdateRule::sgd:
-      return "SGD";
-    case kernels::UpdateRule::adam:
-      return "Adam";
-    case kernels::UpdateRule::adamw:
-      return "AdamW";
-    case kernels::UpdateRule::lamb:
-      return "LAMB";
-    case kernels::UpdateRule::lion:
-      return "Lion";
-    case kernels::UpdateRule::ema:
-      break;
-  }
-  return "EMA";
-}
 
 namespace {
 
@@ -73,13 +56,13 @@ int64_t read_count(const std::string& name, const at::Tensor& count) {
 }
 
 void put(ParamState& state, const std::string& key, const std::string& name,
-         const at::Tensor& tensor, const at::Tensor& parameter, kernels::UpdateRule rule) {
-  const Moments moments = moments_named(rule);
+         const at::Tensor& tensor, const at::Tensor& parameter, const Rule& rule) {
+  const Moments moments = moments_named(rule.id);
   const bool known = name == "step" || name == "master" ||
                      std::count(moments.names.begin(), moments.names.end(), name) > 0;
   if (!known)
     refuse_state("the state has an entry that this optimizer does not know", key,
-                 std::string("the state of ") + rule_name(rule));
+                 "the state of " + rule.name);
   if (name == "step") {
     state.step = at::scalar_tensor(read_count(key, tensor), at::kLong);
     return;
@@ -91,19 +74,19 @@ void put(ParamState& state, const std::string& key, const std::string& name,
   *state.find(name) = tensor.detach().clone();
 }
 
-void require_moments(ParamState& state, const std::string& prefix, kernels::UpdateRule rule) {
-  const Moments moments = moments_named(rule);
+void require_moments(ParamState& state, const std::string& prefix, const Rule& rule) {
+  const Moments moments = moments_named(rule.id);
   for (size_t k = 0; k < moments.needed; ++k) {
     const std::string name(moments.names[k]);
     if (!state.find(name)->defined())
       refuse_state("the state has no " + name, "parameter " + prefix.substr(0, prefix.size() - 1),
-                   std::string("the state of ") + rule_name(rule));
+                   "the state of " + rule.name);
   }
 }
 
 }  // namespace
 
-LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
+LoadedState read_state(NamedTensors tensors, const Rule& rule,
                        const std::vector<at::Tensor>& parameters, const std::vector<bool>& held) {
   LoadedState loaded;
   const size_t entries = tensors.size();
@@ -140,7 +123,7 @@ void take_adam_state(const auto& state, NamedTensors& tensors) {
 }  // namespace
 
 std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& state,
-                                      kernels::UpdateRule rule, const at::Tensor& parameter) {
+                                      const Rule& rule, const at::Tensor& parameter) {
   NamedTensors tensors;
   if (const auto* mine = dynamic_cast<const ParamState*>(&state)) {
     return std::make_unique<ParamState>(*mine);
@@ -157,7 +140,7 @@ std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& s
   } else {
     refuse_state("a parameter's state in state() is of a type that this optimizer does not know",
                  c10::demangle(typeid(state).name()),
-                 std::string("demi::optim::ParamState, or torch::optim's of ") + rule_name(rule));
+                 "demi::optim::ParamState, or torch::optim's of " + rule.name);
   }
   const at::NoGradGuard no_grad;
   return std::move(read_state(std::move(tensors), rule, {parameter}, {true}).of.front());
@@ -181,12 +164,6 @@ std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t 
   return rates;
 }
 
-void require_no_option(const StateDict& left, const std::vector<std::string>& known) {
-  if (left.empty()) return;
-  refuse_state("the state has an option that this optimizer does not know", left.begin()->first,
-               c10::Join(", ", known));
-}
-
 namespace {
 
 template <class Value>
@@ -202,23 +179,23 @@ int64_t required_size(InputArchive& archive, const std::string& name) {
   return read_count(name, required<c10::IValue>(archive, name).toTensor());
 }
 
-void check_rule(InputArchive& archive, kernels::UpdateRule rule) {
+void check_rule(InputArchive& archive, const Rule& rule) {
   c10::IValue written;
-  if (!archive.try_read("rule", written) || written.toStringRef() == rule_name(rule)) return;
-  refuse_state("the archive is that of another optimizer", written.toStringRef(), rule_name(rule));
+  if (!archive.try_read("rule", written) || written.toStringRef() == rule.name) return;
+  refuse_state("the archive is that of another optimizer", written.toStringRef(), rule.name);
 }
 
 /// torch::optim's optimizers have no `maximize`.
-void check_options(InputArchive& archive, kernels::UpdateRule rule,
-                   const std::vector<std::string>& names) {
+void check_options(InputArchive& archive, const Rule& rule) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : rule.list(*rule.fresh())) names.emplace_back(name);
   std::vector<std::string> there = archive.keys();
   for (const std::string& name : there)
     if (std::count(names.begin(), names.end(), name) == 0)
-      refuse_state("the archive is that of another optimizer", "option " + name, rule_name(rule));
+      refuse_state("the archive is that of another optimizer", "option " + name, rule.name);
   for (const std::string& name : names)
     if (name != "maximize" && std::count(there.begin(), there.end(), name) == 0)
-      refuse_state("the archive is that of another optimizer", "no option " + name,
-                   rule_name(rule));
+      refuse_state("the archive is that of another optimizer", "no option " + name, rule.name);
 }
 
 at::Tensor as_tensor(const std::string& key, const c10::IValue& value) {
@@ -254,8 +231,8 @@ void read_taken(InputArchive& archive, NamedTensors& tensors) {
   tensors["taken"] = at::scalar_tensor(most, at::kLong);
 }
 
-Archived read_groups(InputArchive& archive, kernels::UpdateRule rule,
-                     const std::vector<size_t>& group_sizes, const OptionsAccess& options) {
+Archived read_groups(InputArchive& archive, const Rule& rule,
+                     const std::vector<size_t>& group_sizes) {
   auto states = required<InputArchive>(archive, "state");
   auto groups = required<InputArchive>(archive, "param_groups");
   const int64_t count = required_size(groups, "param_groups/size");
@@ -278,8 +255,9 @@ Archived read_groups(InputArchive& archive, kernels::UpdateRule rule,
       if (states.try_read(key, state)) read_parameter(state, prefix, read.tensors);
     }
     auto archived = required<InputArchive>(group, "options");
-    check_options(archived, rule, options.names);
-    read.options.push_back(options.read(archived));
+    check_options(archived, rule);
+    read.options.push_back(rule.fresh());
+    read_options(archived, rule, *read.options.back());
   }
   return read;
 }
@@ -310,9 +288,9 @@ at::Tensor size_tensor(size_t size) { return at::tensor({static_cast<int64_t>(si
 
 }  // namespace
 
-void write_archive(OutputArchive& archive, kernels::UpdateRule rule,
+void write_archive(OutputArchive& archive, const Rule& rule,
                    const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   const NamedTensors& tensors, const OptionsAccess& options) {
+                   const NamedTensors& tensors) {
   OutputArchive states(archive.compilation_unit()), all(archive.compilation_unit());
   all.write("param_groups/size", size_tensor(groups.size()));
   size_t parameter = 0;
@@ -326,7 +304,7 @@ void write_archive(OutputArchive& archive, kernels::UpdateRule rule,
       group.write("params/" + std::to_string(i), c10::IValue(key));
       write_parameter(states, key, std::to_string(parameter++) + ".", tensors);
     }
-    options.write(of_group, groups[g].options());
+    write_options(of_group, rule, groups[g].options());
     group.write("options", of_group);
     all.write("param_groups/" + std::to_string(g), group);
   }
@@ -334,14 +312,14 @@ void write_archive(OutputArchive& archive, kernels::UpdateRule rule,
   archive.write("state", states);
   archive.write("param_groups", all);
   archive.write("taken", tensors.at("taken"), /*is_buffer=*/true);
-  archive.write("rule", c10::IValue(std::string(rule_name(rule))));
+  archive.write("rule", c10::IValue(rule.name));
 }
 
-Archived read_archive(InputArchive& archive, kernels::UpdateRule rule,
-                      const std::vector<size_t>& group_sizes, const OptionsAccess& options) {
+Archived read_archive(InputArchive& archive, const Rule& rule,
+                      const std::vector<size_t>& group_sizes) {
   try {
     check_rule(archive, rule);
-    Archived read = read_groups(archive, rule, group_sizes, options);
+    Archived read = read_groups(archive, rule, group_sizes);
     read_taken(archive, read.tensors);
     return read;
   } catch (const c10::Error& error) {

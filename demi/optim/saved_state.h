@@ -2,15 +2,12 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "demi/core/export.h"
-#include "demi/core/state_dict.h"
-#include "demi/kernels/step_table.h"
+#include "demi/optim/rule.h"
 #include "demi/step/param_state.h"
 
 // Saved states of an optimizer. All of a state is read and checked before any of it is used. The
@@ -22,51 +19,20 @@ using NamedTensors = std::map<std::string, at::Tensor>;  // as Optimizer::state_
 /// What torch::save wrote of an optimizer.
 struct Archived {
   NamedTensors tensors;
-  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // by group
+  std::vector<std::unique_ptr<OptimizerOptions>> options;  // by group
 };
-
-/// The options of one optimizer's groups, whatever their type is.
-struct OptionsAccess {
-  /// Names of the options.
-  std::vector<std::string> names;
-  /// The options for a group that was given these. Throws UsageError for those of another
-  /// optimizer.
-  std::function<std::unique_ptr<torch::optim::OptimizerOptions>(
-      const torch::optim::OptimizerOptions&)>
-      merged;
-  /// Reads the options of one group from its archive.
-  std::function<std::unique_ptr<torch::optim::OptimizerOptions>(torch::serialize::InputArchive&)>
-      read;
-  std::function<void(torch::serialize::OutputArchive&, const torch::optim::OptimizerOptions&)>
-      write;
-  std::function<StateDict(const torch::optim::OptimizerOptions&)> numbers;
-  /// A copy with these numbers in place of its own. Throws UsageError for an unknown name.
-  std::function<std::unique_ptr<torch::optim::OptimizerOptions>(
-      const torch::optim::OptimizerOptions&, const StateDict&)>
-      with_numbers;
-  /// In place, since users hold references. `options`: of this optimizer's type.
-  std::function<void(torch::optim::OptimizerParamGroup& group,
-                     const torch::optim::OptimizerOptions& options)>
-      assign;
-};
-
-/// Throws UsageError if an option of a saved group is none of this optimizer's.
-DEMI_API void require_no_option(const StateDict& left, const std::vector<std::string>& known);
-
-/// "SGD", "AdamW", ...
-const char* rule_name(kernels::UpdateRule rule);
 
 /// Writes what torch::optim's optimizer of the same name reads, and besides it "rule" and "taken".
 /// `tensors`: as Optimizer::state_tensors().
-void write_archive(torch::serialize::OutputArchive& archive, kernels::UpdateRule rule,
+void write_archive(torch::serialize::OutputArchive& archive, const Rule& rule,
                    const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                   const NamedTensors& tensors, const OptionsAccess& options);
+                   const NamedTensors& tensors);
 
 /// Reads archives of demi's optimizers and of torch::optim's SGD, Adam and AdamW. Those of
 /// torch::optim count steps as a number, or not at all, and do not name their class: it is known by
 /// the names of options and state. `group_sizes`: number of parameters of each group.
-Archived read_archive(torch::serialize::InputArchive& archive, kernels::UpdateRule rule,
-                      const std::vector<size_t>& group_sizes, const OptionsAccess& options);
+Archived read_archive(torch::serialize::InputArchive& archive, const Rule& rule,
+                      const std::vector<size_t>& group_sizes);
 
 struct LoadedState {
   /// By parameter, through all groups. Null: no state.
@@ -76,14 +42,14 @@ struct LoadedState {
 
 /// Copies `tensors` into states of these parameters, and lets go of each one once it is copied.
 /// Those that are not `held` are checked alone.
-LoadedState read_state(NamedTensors tensors, kernels::UpdateRule rule,
+LoadedState read_state(NamedTensors tensors, const Rule& rule,
                        const std::vector<at::Tensor>& parameters, const std::vector<bool>& held);
 
 /// A parameter's state in the form of this optimizer's: demi's, or that of torch::optim's SGD, Adam
 /// or AdamW, whose tensors are copied. Null for one that holds nothing. Throws UsageError for any
 /// other, and for one that lacks what the rule needs.
 std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& state,
-                                      kernels::UpdateRule rule, const at::Tensor& parameter);
+                                      const Rule& rule, const at::Tensor& parameter);
 
 /// Scheduled rates by group, fp64, (steps), on the CPU: what stands in `tensors` as
 /// "scheduled_rates.GROUP", and is taken out.

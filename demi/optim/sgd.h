@@ -2,14 +2,13 @@
 
 #include <torch/optim/sgd.h>
 
-#include "demi/optim/rule_optimizer.h"
+#include "demi/optim/optimizer.h"
+#include "demi/optim/rule_options.h"
 
 namespace demi::optim {
 
 struct DEMI_API SGDOptions : public RuleOptions<SGDOptions, torch::optim::SGDOptions> {
   using Torch = torch::optim::SGDOptions;
-  static constexpr auto kOptimizer = "optim.SGD";
-  static constexpr auto kTypes = "demi::optim::SGDOptions, torch::optim::SGDOptions";
   SGDOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
   SGDOptions(const Torch& options);  // NOLINT(google-explicit-constructor): a program moves to demi
@@ -27,23 +26,13 @@ struct DEMI_API SGDOptions : public RuleOptions<SGDOptions, torch::optim::SGDOpt
   TORCH_ARG(bool, maximize) = false;
 
  public:
-  /// For the kernels. Throws UsageError for an option out of its range.
-  kernels::Group numbers() const;
-  template <class Visit, class... Selves>
-  static void each(Visit visit, Selves&... selves) {
-    visit("lr", selves.lr()...);
-    visit("momentum", selves.momentum()...);
-    visit("dampening", selves.dampening()...);
-    visit("weight_decay", selves.weight_decay()...);
-    visit("nesterov", selves.nesterov()...);
-    visit("maximize", selves.maximize()...);
-  }
+  static const Rule& rule();
 };
 
 /// torch.optim.SGD: stochastic gradient descent with momentum (Sutskever et al. 2013, "On the
 /// importance of initialization and momentum in deep learning"). 14 bytes a parameter and step with
 /// 16-bit gradients and one copy, 22 with momentum.
-class DEMI_API SGD : public RuleOptimizer<SGDOptions, kernels::UpdateRule::sgd> {
+class DEMI_API SGD : public RuleOptimizer<SGDOptions> {
  public:
   using RuleOptimizer::RuleOptimizer;
 };

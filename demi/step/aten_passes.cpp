@@ -65,7 +65,7 @@ Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
   Elements e;
   e.parameter = Value(member.work);
   const int count = kernels::moment_count(plan.rule(), c.flags);
-  for (int k = 0; k < count; ++k) e.moment[k] = Value(member.state->moment(plan.rule(), k));
+  for (int k = 0; k < count; ++k) e.moment[k] = Value(moment_of(*member.state, plan.rule(), k));
   const Value scaled(member.gradient->to(member.work.scalar_type()));
   const float inverse_scale = entry.unscaled ? 1.0F : plan.state().inverse_scale;
   e.gradient = kernels::true_gradient(scaled, inverse_scale, plan.state().clip_factor, c);
@@ -75,7 +75,8 @@ Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
 void store(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member& member,
            const Elements& e) {
   const int count = kernels::moment_count(plan.rule(), c.flags);
-  for (int k = 0; k < count; ++k) member.state->moment(plan.rule(), k).copy_(e.moment[k].tensor);
+  for (int k = 0; k < count; ++k)
+    moment_of(*member.state, plan.rule(), k).copy_(e.moment[k].tensor);
   member.work.copy_(e.parameter.tensor);
 }
 

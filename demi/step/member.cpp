@@ -88,6 +88,11 @@ int moments_of(kernels::UpdateRule rule, const kernels::Group& group) {
   return kernels::moment_count(rule, momentum | (group.amsgrad ? kernels::kAmsgrad : 0U));
 }
 
+at::Tensor& moment_of(ParamState& state, kernels::UpdateRule rule, int k) {
+  if (rule == kernels::UpdateRule::sgd) return state.momentum_buffer;
+  return k == 0 ? state.exp_avg : k == 1 ? state.exp_avg_sq : state.max_exp_avg_sq;
+}
+
 Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
                    const kernels::Group& group, const Backend& backend,
                    std::optional<kernels::Path> path) {
@@ -101,8 +106,9 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
                                     : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
   for (int k = 0; k < moments_of(rule, group); ++k) {
     // SGD's buffer starts as the first gradient it gets, even if momentum is switched on late.
-    if (rule == kernels::UpdateRule::sgd && !state.moment(rule, k).defined()) state.step.zero_();
-    conform(state.moment(rule, k), member.work, "a moment");
+    if (rule == kernels::UpdateRule::sgd && !moment_of(state, rule, k).defined())
+      state.step.zero_();
+    conform(moment_of(state, rule, k), member.work, "a moment");
   }
   return member;
 }

@@ -20,11 +20,6 @@ constexpr Field kFields[] = {{"step", &ParamState::step},
 
 }  // namespace
 
-at::Tensor& ParamState::moment(kernels::UpdateRule rule, int k) {
-  if (rule == kernels::UpdateRule::sgd) return momentum_buffer;
-  return k == 0 ? exp_avg : k == 1 ? exp_avg_sq : max_exp_avg_sq;
-}
-
 std::vector<std::pair<std::string, at::Tensor>> ParamState::tensors() const {
   std::vector<std::pair<std::string, at::Tensor>> defined;
   for (const auto& [name, tensor] : kFields)

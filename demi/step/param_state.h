@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "demi/kernels/step_table.h"
 
 namespace demi::optim {
 
@@ -21,9 +20,6 @@ struct DEMI_API ParamState : public torch::optim::OptimizerCloneableParamState<P
   at::Tensor exp_avg_sq;       // Adam, AdamW, LAMB
   at::Tensor max_exp_avg_sq;   // amsgrad
   at::Tensor master;           // of a 16-bit parameter: the weights that are updated
-
-  /// The k-th moment of the rule, in the order of kernels::TensorEntry::moment.
-  at::Tensor& moment(kernels::UpdateRule rule, int k);
 
   /// The defined tensors with their names.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;

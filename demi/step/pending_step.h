@@ -90,7 +90,6 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
               MemberSource& source);
 
   // For the optimizer.
-  kernels::UpdateRule rule() const { return rule_; }
   const StepOptions& options() const { return options_; }
   const Backend& backend() const { return backend_; }
   /// Takes the step or skips it, and forgets what was recorded.

@@ -41,7 +41,7 @@ std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vect
     entry.parameter = static_cast<float*>(const_cast<void*>(member.work.const_data_ptr()));
     const kernels::Group& group = groups[group_of[i]];
     for (int k = 0; k < moments_of(rule, group); ++k)
-      entry.moment[k] = static_cast<float*>(member.state->moment(rule, k).mutable_data_ptr());
+      entry.moment[k] = static_cast<float*>(moment_of(*member.state, rule, k).mutable_data_ptr());
     entry.step = member.state->step.mutable_data_ptr<int64_t>();
     entries.push_back(entry);
   }

@@ -1,0 +1,163 @@
+#include "demi/optim/rule.h"
+
+#include <c10/util/Type.h>
+#include <torch/serialize/archive.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <type_traits>
+#include <typeinfo>
+
+#include "demi/core/error.h"
+#include "demi/optim/rule_options.h"
+
+namespace demi::optim {
+namespace {
+
+/// Calls with the name of each option and a reference to it.
+template <class Call>
+void each_option(const Rule& rule, OptimizerOptions& own, const Call& call) {
+  for (const auto& [name, place] : rule.list(own))
+    std::visit([&](auto* value) { call(name, *value); }, place);
+}
+
+/// Of options that are only read, and of any accepted type.
+template <class Call>
+void each_value(const Rule& rule, const OptimizerOptions& options, const Call& call) {
+  const std::unique_ptr<OptimizerOptions> own = own_options(rule, options);
+  each_option(rule, *own, [&](const char* name, const auto& value) { call(name, value); });
+}
+
+/// Takes the number out of `numbers`. Leaves `value` as it is if there is none.
+void take_number(StateDict& numbers, const std::string& name, double& value) {
+  if (const auto taken = numbers.extract(name)) value = taken.mapped();
+}
+void take_number(StateDict& numbers, const std::string& name, bool& value) {
+  double number = value ? 1 : 0;
+  take_number(numbers, name, number);
+  require(number == 0 || number == 1, {.where = "optim.Optimizer",
+                                       .what = "the option " + name + " is a flag",
+                                       .seen = std::to_string(number),
+                                       .accepted = "0 or 1"});
+  value = number != 0;
+}
+void take_number(StateDict& numbers, const std::string& name, std::tuple<double, double>& value) {
+  take_number(numbers, name + ".0", std::get<0>(value));
+  take_number(numbers, name + ".1", std::get<1>(value));
+}
+
+void check(const kernels::Group& group, const std::string& optimizer) {
+  const std::string where = "optim." + optimizer;
+  const auto in_range = [&](bool accepted, const char* option, double seen, const char* range) {
+    if (accepted) return;
+    refuse({.where = where,
+            .what = std::string(option) + " is out of range",
+            .seen = std::to_string(seen),
+            .accepted = range});
+  };
+  const auto not_negative = [&](const char* option, double value) {
+    in_range(value >= 0 && std::isfinite(value), option, value, "0 or more, finite");
+  };
+  const auto decay = [&](const char* option, double beta) {
+    in_range(beta >= 0 && beta < 1, option, beta, "0 or more, under 1");
+  };
+  not_negative("lr", group.learning_rate);
+  not_negative("momentum", group.momentum);
+  in_range(std::isfinite(group.dampening), "dampening", group.dampening, "finite");
+  in_range(!group.nesterov || (group.momentum > 0 && group.dampening == 0),
+           "momentum with nesterov", group.momentum, "above 0, with a dampening of 0");
+  decay("beta1", group.beta1);
+  decay("beta2", group.beta2);
+  not_negative("eps", group.epsilon);
+  not_negative("weight_decay", group.weight_decay);
+  in_range(group.trust_limit > 0, "trust_limit", group.trust_limit, "above 0");
+}
+
+}  // namespace
+
+std::unique_ptr<OptimizerOptions> own_options(const Rule& rule, const OptimizerOptions& given) {
+  if (rule.is_own(given)) return given.clone();
+  if (auto own = rule.from_libtorch(given)) return own;
+  refuse({.where = "optim." + rule.name,
+          .what = "the options of a parameter group are those of another optimizer",
+          .seen = c10::demangle(typeid(given).name()),
+          .accepted = rule.accepted});
+}
+
+std::unique_ptr<OptimizerOptions> merged_options(const Rule& rule, const OptimizerOptions& given,
+                                                 const OptimizerOptions& defaults) {
+  auto merged = own_options(rule, given);
+  const auto fresh = rule.fresh(), inherited = defaults.clone();
+  const OptionList unset = rule.list(*fresh), by_default = rule.list(*inherited);
+  std::size_t i = 0;
+  each_option(rule, *merged, [&]<class Value>(const char*, Value& value) {
+    if (value == *std::get<Value*>(unset[i].second))
+      value = *std::get<Value*>(by_default[i].second);
+    ++i;
+  });
+  return merged;
+}
+
+void assign_options(const Rule& rule, torch::optim::OptimizerParamGroup& group,
+                    const OptimizerOptions& options) {
+  auto from = options.clone();
+  if (!rule.is_own(group.options())) return group.set_options(std::move(from));
+  const OptionList values = rule.list(*from);
+  std::size_t i = 0;
+  each_option(rule, group.options(), [&]<class Value>(const char*, Value& value) {
+    value = *std::get<Value*>(values[i++].second);
+  });
+}
+
+kernels::Group numbers_of(const Rule& rule, const OptimizerOptions& options) {
+  if (!rule.is_own(options)) return numbers_of(rule, *own_options(rule, options));
+  const kernels::Group group = rule.numbers(options);
+  check(group, rule.name);
+  return group;
+}
+
+StateDict to_numbers(const Rule& rule, const OptimizerOptions& options) {
+  StateDict numbers;
+  each_value(rule, options, [&]<class Value>(const std::string& name, const Value& value) {
+    if constexpr (std::is_arithmetic_v<Value>) {
+      numbers[name] = value;
+    } else {
+      numbers[name + ".0"] = std::get<0>(value);
+      numbers[name + ".1"] = std::get<1>(value);
+    }
+  });
+  return numbers;
+}
+
+std::unique_ptr<OptimizerOptions> with_numbers(const Rule& rule, const OptimizerOptions& options,
+                                               StateDict numbers) {
+  auto own = own_options(rule, options);
+  std::vector<std::string> known;
+  each_option(rule, *own, [&](const std::string& name, auto& value) {
+    known.push_back(name);
+    take_number(numbers, name, value);
+  });
+  if (!numbers.empty())
+    refuse({.where = "optim.Optimizer",
+            .what = "the state has an option that this optimizer does not know",
+            .seen = numbers.begin()->first,
+            .accepted = c10::Join(", ", known),
+            .advice = "load what was saved from the same model and optimizer"});
+  return own;
+}
+
+void write_options(torch::serialize::OutputArchive& archive, const Rule& rule,
+                   const OptimizerOptions& options) {
+  each_value(rule, options,
+             [&](const char* name, const auto& value) { archive.write(name, c10::IValue(value)); });
+}
+
+void read_options(torch::serialize::InputArchive& archive, const Rule& rule,
+                  OptimizerOptions& options) {
+  each_option(rule, options, [&]<class Value>(const char* name, Value& value) {
+    c10::IValue read;
+    if (archive.try_read(name, read)) value = read.to<Value>();
+  });
+}
+
+}  // namespace demi::optim
