@@ -1,6 +1,7 @@
 #include "demi/loop/metrics.h"
 
 #include <cmath>
+#include <utility>
 
 namespace demi::loop {
 
@@ -17,6 +18,16 @@ void add_results(const std::vector<StepResult>& results, bool scaled, StepMetric
     if (scaled && !record.loss_scale) record.loss_scale = numbers.scale;
   }
   if (measured) record.grad_norm = std::sqrt(squares);
+}
+
+std::vector<StepMetrics> UnreadSteps::read(bool scaled) {
+  std::vector<StepMetrics> all;
+  for (const Step& step : std::exchange(steps_, {})) {
+    StepMetrics& record = all.emplace_back(step.known);
+    record.loss = step.loss.item<double>() / static_cast<double>(step.batches);
+    add_results(step.results, scaled, record);
+  }
+  return all;
 }
 
 }  // namespace demi::loop

@@ -7,10 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <mutex>
 #include <string>
-#include <string_view>
 #include <unordered_set>
 #include <utility>
 
@@ -21,6 +18,8 @@
 #include "demi/loop/metrics.h"
 #include "demi/loop/open_steps.h"
 #include "demi/loop/region.h"
+#include "demi/loop/run_setting.h"
+#include "demi/loop/step_checks.h"
 #include "demi/optim/batch_norm_guard.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/optimizer.h"
@@ -33,31 +32,6 @@ namespace {
 using profile::Phase;
 using torch::optim::Optimizer;
 using Clock = std::chrono::steady_clock;
-
-constexpr auto kStep = "loop.Step";
-
-[[noreturn]] void refuse(std::string_view what, const std::string& seen, std::string_view accepted,
-                         std::string_view advice = "") {
-  throw UsageError(
-      {.where = kStep, .what = what, .seen = seen, .accepted = accepted, .advice = advice});
-}
-
-void check(const Options& options) {
-  const auto require = [](bool good, const char* what, const std::string& seen,
-                          const char* accepted) {
-    if (!good) refuse(what, seen, accepted);
-  };
-  require(options.accumulate >= 1, "accumulate is below 1", std::to_string(options.accumulate),
-          "1 or more batches");
-  require(options.clip_norm >= 0, "clip_norm is negative", std::to_string(options.clip_norm),
-          "0 (off) or more");
-  require(options.clip_value >= 0, "clip_value is negative", std::to_string(options.clip_value),
-          "0 (off) or more");
-  require(options.read_every >= 0, "read_every is negative", std::to_string(options.read_every),
-          "0 (never) or more steps");
-  require(options.steps_taken >= 0, "steps_taken is negative", std::to_string(options.steps_taken),
-          "0 or more steps");
-}
 
 std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
@@ -82,88 +56,12 @@ bool holds_one_of(const Optimizer& optimizer, const Tensors& tensors) {
   return false;
 }
 
-// LibTorch's messages about these name neither loss nor caller.
-void check_losses(const std::vector<at::Tensor>& losses) {
-  constexpr auto kAdvice = "see what the loss function returns";
-  if (losses.empty())
-    refuse("the batch has no loss", "an empty vector", "one loss or more", kAdvice);
-  for (const at::Tensor& loss : losses) {
-    if (!loss.defined())
-      refuse("a loss is undefined", "an undefined tensor", "a scalar tensor", kAdvice);
-    if (loss.numel() != 1 || !loss.is_floating_point())
-      refuse("a loss is not one floating point number",
-             c10::str(loss.sizes(), " ", c10::toString(loss.scalar_type())),
-             "the mean over the batch, a scalar tensor", kAdvice);
-    if (!loss.requires_grad())
-      refuse("a loss depends on nothing that is trained", "a tensor without gradient",
-             "a function of parameters that require a gradient", kAdvice);
-  }
-}
-
-// demi's optimizers have gradients of 16 bits while it lives.
-class LowPrecisionGrads {
- public:
-  explicit LowPrecisionGrads(const std::vector<Optimizer*>& optimizers) {
-    for (Optimizer* optimizer : optimizers) {
-      auto* ours = dynamic_cast<optim::Optimizer*>(optimizer);
-      if (!ours || ours->low_precision_grads()) continue;
-      ours->set_low_precision_grads(true);
-      switched_.push_back(ours);
-    }
-  }
-  ~LowPrecisionGrads() {
-    try {
-      for (optim::Optimizer* optimizer : switched_) optimizer->set_low_precision_grads(false);
-    } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for gradients that nobody needs any
-                     // more, or an exception that is on its way already
-    }
-  }
-  LowPrecisionGrads(const LowPrecisionGrads&) = delete;
-  LowPrecisionGrads& operator=(const LowPrecisionGrads&) = delete;
-
- private:
-  std::vector<optim::Optimizer*> switched_;
-};
-
 // What a batch computes: an output and its loss, or all losses at once.
 struct Program {
   const Step::Forward* forward = nullptr;
   const Step::Loss* loss = nullptr;
   const Step::Losses* losses = nullptr;
 };
-
-// A finished step that the host has not read from the device.
-struct Unread {
-  StepMetrics record;
-  at::Tensor loss;  // sum over its batches
-  std::vector<StepResult> results;
-  int64_t batches = 0;
-};
-
-// What other Steps and checkpoints have to know of one.
-struct Claim {
-  const GradScaler* scaler = nullptr;  // null: none
-  std::vector<const Optimizer*> optimizers;
-  bool is_open = false;
-};
-
-std::mutex claims_mutex;
-
-// Never destroyed: a Step may be static.
-std::vector<const Claim*>& claims() {
-  static auto& all = *new std::vector<const Claim*>;
-  return all;
-}
-
-bool share_one(const std::vector<const Optimizer*>& these,
-               const std::vector<const Optimizer*>& those) {
-  return std::ranges::any_of(
-      these, [&](const Optimizer* one) { return std::ranges::find(those, one) != those.end(); });
-}
-
-std::vector<const Optimizer*> as_const(const std::vector<Optimizer*>& optimizers) {
-  return {optimizers.begin(), optimizers.end()};
-}
 
 void add_up(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more.to(sum.device()) : more;
@@ -175,22 +73,31 @@ at::Tensor sum_of(const std::vector<at::Tensor>& losses) {
   return sum;
 }
 
+// While it lives, backward sends nothing.
+using NoSync = distributed::DistributedDataParallel::NoSync;
+std::vector<std::unique_ptr<NoSync>> hold(
+    const std::vector<distributed::DistributedDataParallel*>& parallel) {
+  std::vector<std::unique_ptr<NoSync>> all;
+  for (auto* one : parallel)
+    // It is made where it stays, for it cannot be moved. NOLINTNEXTLINE(modernize-make-unique)
+    if (one) all.push_back(std::unique_ptr<NoSync>(new NoSync(one->no_sync())));
+  return all;
+}
+
 }  // namespace
 
 struct Step::Impl {
   // What the step is made of.
   const Job job;
   const Options options;
-  Precision precision;
-  std::optional<OpPolicy> op_policy;
-  std::shared_ptr<torch::nn::Module> module;
   GradScaler disabled{GradScalerOptions{.enabled = false}};
-  GradScaler* scaler = nullptr;
+  RunSetting run;
+  std::shared_ptr<torch::nn::Module> module;
   std::vector<Tensors> parameters;     // of each model
   std::vector<BatchNormGuard> guards;  // of each model, or none
   std::vector<std::shared_ptr<StepObserver>> observers;
   profile::PhaseTimer timer;
-  Claim claim;
+  std::optional<Claim> claim;
   std::optional<LowPrecisionGrads> low_precision;
 
   // The step that has begun. By optimizer: its result, and whether it had a batch.
@@ -203,7 +110,7 @@ struct Step::Impl {
   int64_t epoch = 1;
 
   int64_t steps = 0;
-  std::vector<Unread> unread;
+  UnreadSteps unread;
   Clock::time_point since = Clock::now();
   profile::PhaseTimer::Seconds waited_before{0};
 
@@ -212,8 +119,6 @@ struct Step::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void check_job() const;
-  void enter(bool open);
   // Of its parameters and buffers in `module`.
   std::string prefix_of(std::size_t model) const {
     return job.models.size() == 1 ? "" : job.models[model].name + ".";
@@ -266,141 +171,50 @@ struct Step::Impl {
   void read();
 };
 
-namespace {
-
-// The run has the region and the scaler that are asked for while this lives.
-class Exchanged {
- public:
-  Exchanged(Precision& precision, std::optional<OpPolicy>& ops, GradScaler*& scaler,
-            const RepeatOptions& how)
-      : precision_(precision),
-        ops_(ops),
-        scaler_(scaler),
-        autocast_before_(precision.autocast),
-        ops_before_(ops),
-        scaler_before_(scaler),
-        other_(how.loss_scale && *how.loss_scale != 1 ? GradScaler({.init_scale = *how.loss_scale})
-                                                      : GradScaler({.enabled = false})) {
-    if (!how.autocast) precision.autocast.reset();
-    if (how.format) {
-      precision.autocast = how.format;
-      ops = how.op_policy;
-    }
-    if (!how.scaler || how.loss_scale) scaler = &other_;
-  }
-  ~Exchanged() {
-    precision_.autocast = autocast_before_;
-    std::swap(ops_, ops_before_);
-    scaler_ = scaler_before_;
-  }
-  Exchanged(const Exchanged&) = delete;
-  Exchanged& operator=(const Exchanged&) = delete;
-
- private:
-  Precision& precision_;
-  std::optional<OpPolicy>& ops_;
-  GradScaler*& scaler_;
-  std::optional<c10::ScalarType> autocast_before_;
-  std::optional<OpPolicy> ops_before_;
-  GradScaler* scaler_before_;
-  GradScaler other_;
-};
-
-// While it lives, backward sends nothing.
-using NoSync = distributed::DistributedDataParallel::NoSync;
-std::vector<std::unique_ptr<NoSync>> hold(
-    const std::vector<distributed::DistributedDataParallel*>& parallel) {
-  std::vector<std::unique_ptr<NoSync>> all;
-  for (auto* one : parallel)
-    // It is made where it stays, for it cannot be moved. NOLINTNEXTLINE(modernize-make-unique)
-    if (one) all.push_back(std::unique_ptr<NoSync>(new NoSync(one->no_sync())));
-  return all;
-}
-
-}  // namespace
-
 Step::Impl::Impl(Job of, const Options& with)
     : job(std::move(of)),
       options(with),
-      precision(with.precision.value_or(global_precision())),
-      op_policy(with.op_policy),
+      run{.precision = with.precision.value_or(global_precision()),
+          .op_policy = with.op_policy,
+          .scaler = job.scaler ? job.scaler : &disabled},
       module(job.module()),
-      scaler(job.scaler ? job.scaler : &disabled),
       timer(with.device, with.synchronise_phases),
+      taken(job.optimizers.size()),
+      had_batch(job.optimizers.size()),
       steps(with.steps_taken) {
   check(options);
+  check(job);
+  claim.emplace(job);
   for (const NamedModel& model : job.models) parameters.push_back(parameters_of(*model.module));
-  check_job();
-  taken.resize(job.optimizers.size());
-  had_batch.resize(job.optimizers.size());
-  claim = {.scaler = job.scaler, .optimizers = as_const(job.optimizers)};
-  const std::lock_guard lock(claims_mutex);
-  for (const Claim* other : claims()) {
-    if (job.scaler && other->scaler == job.scaler)
-      refuse("the scaler is held by another Step", "one scaler in two", "a Step that has it alone",
-             "one Step serves several optimizers: take() and finish() update their scaler once");
-    if (share_one(claim.optimizers, other->optimizers))
-      refuse("an optimizer is held by another Step", "one optimizer in two",
-             "a Step that has it alone", "let the other one go before");
-  }
-  if (!precision.is_mixed() && precision.weights != c10::kFloat)
+  if (!run.precision.is_mixed() && run.precision.weights != c10::kFloat)
     for (const NamedModel& model : job.models)
-      to_precision(*model.module, precision.weights, /*keep_normalisation_fp32=*/false);
+      to_precision(*model.module, run.precision.weights, /*keep_normalisation_fp32=*/false);
   if (options.guard_statistics)
     for (const NamedModel& model : job.models) guards.emplace_back(*model.module);
   if (options.low_precision_grads) low_precision.emplace(job.optimizers);
-  claims().push_back(&claim);
 }
 
-Step::Impl::~Impl() {
-  drop();
-  const std::lock_guard lock(claims_mutex);
-  std::erase(claims(), &claim);
-}
-
-void Step::Impl::check_job() const {
-  if (job.optimizers.empty()) refuse("there is no optimizer", "none", "one or more");
-  if (!job.parallel.empty() && job.parallel.size() != job.models.size())
-    refuse("there are more or fewer DistributedDataParallels than models",
-           c10::str(job.parallel.size(), " for ", job.models.size(), " models"),
-           "one for each model, in the models' order, or none");
-  Tensors known;
-  for (const Tensors& of_model : parameters) known.insert(of_model.begin(), of_model.end());
-  for (const at::Tensor& one : job.more) known.insert(one.unsafeGetTensorImpl());
-  for (std::size_t i = 0; i < job.optimizers.size(); ++i) {
-    if (!job.optimizers[i])
-      refuse("an optimizer is null", c10::str("optimizer ", i), "an optimizer");
-    for (const at::Tensor& one : loop::parameters_of(*job.optimizers[i]))
-      if (!known.contains(one.unsafeGetTensorImpl()))
-        refuse("a parameter of an optimizer is of no model",
-               c10::str("optimizer ", i, ", shape ", one.sizes()),
-               "parameters of Job::models, or tensors of Job::more",
-               "name the model that it belongs to in Job::models");
-  }
-}
+Step::Impl::~Impl() { drop(); }
 
 std::size_t Step::Impl::number_of(const Optimizer& one) const {
   const auto found = std::ranges::find(job.optimizers, &one);
   if (found == job.optimizers.end())
-    refuse("the optimizer is none of the job's", c10::str("not among ", job.optimizers.size()),
-           "one of Job::optimizers");
+    refuse({.where = kStep,
+            .what = "the optimizer is none of the job's",
+            .seen = c10::str("not among ", job.optimizers.size()),
+            .accepted = "one of Job::optimizers"});
   return static_cast<std::size_t>(found - job.optimizers.begin());
-}
-
-void Step::Impl::enter(bool open) {
-  const std::lock_guard lock(claims_mutex);
-  claim.is_open = open;
 }
 
 std::vector<at::Tensor> Step::Impl::losses_of(const Program& program, const RepeatOptions& how,
                                               profile::PhaseTimer& times) {
   if (program.losses) {
-    const Autocast region = region_of(precision, options.device, op_policy);
+    const Autocast region = region_of(run.precision, options.device, run.op_policy);
     return (*program.losses)();
   }
   at::Tensor output;
   {
-    const Autocast region = region_of(precision, options.device, op_policy);
+    const Autocast region = region_of(run.precision, options.device, run.op_policy);
     output = (*program.forward)();
   }
   if (how.after_forward) how.after_forward(output);
@@ -456,7 +270,7 @@ std::vector<at::Tensor> Step::Impl::forward_and_backward(const Program& program,
     at::Tensor share =
         options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
     if (batch.weight != 1) share = share * batch.weight;
-    const at::Tensor scaled = scaler->scale(share);
+    const at::Tensor scaled = run.scaler->scale(share);
     if (how.before_backward) how.before_backward(scaled);
     const bool is_last = i + 1 == losses.size();
     const auto held =
@@ -476,7 +290,7 @@ std::vector<at::Tensor> Step::Impl::forward_and_backward(const Program& program,
 
 at::Tensor Step::Impl::repeat(const Program& program, const MicroBatch& batch,
                               const RepeatOptions& how) {
-  const Exchanged exchanged(precision, op_policy, scaler, how);
+  const RepeatSetting setting(run, how);
   const distributed::LocalBatchNorm local;  // the other ranks do not repeat it
   profile::PhaseTimer times(options.device);
   return sum_of(forward_and_backward(program, batch, /*sends=*/false, how, times));
@@ -488,23 +302,23 @@ StepView Step::Impl::view(const std::vector<NamedInput>& inputs, bool ends_step)
           .ends_step = ends_step,
           .module = *module,
           .optimizers = job.optimizers,
-          .scaler = *scaler,
-          .precision = precision,
+          .scaler = *run.scaler,
+          .precision = run.precision,
           .inputs = inputs};
 }
 
 void Step::Impl::begin(const MicroBatch& how) {
   for (const Optimizer* one : how.of)
     if (taken[number_of(*one)])
-      refuse("a batch is for an optimizer that was taken in this step",
-             c10::str("optimizer ", number_of(*one)), "one that was not, or a new step",
-             "call finish() before");
-  if (!(how.weight >= 0) || !std::isfinite(how.weight))
-    refuse("the weight of a batch is out of range", std::to_string(how.weight),
-           "0 or more, finite");
+      refuse({.where = kStep,
+              .what = "a batch is for an optimizer that was taken in this step",
+              .seen = c10::str("optimizer ", number_of(*one)),
+              .accepted = "one that was not, or a new step",
+              .advice = "call finish() before"});
+  check_weight(how.weight);
   epoch = how.epoch;
-  if (claim.is_open) return;
-  enter(/*open=*/true);
+  if (claim->is_open()) return;
+  claim->set_open(true);
   for (BatchNormGuard& guard : guards) guard.remember();
 }
 
@@ -520,8 +334,11 @@ void Step::Impl::end_turn(Optimizer& one) {
 
 void Step::Impl::require_not_taken(std::size_t i) const {
   if (taken[i])
-    refuse("an optimizer is taken twice in one step", c10::str("optimizer ", i), "once",
-           "call finish() before");
+    refuse({.where = kStep,
+            .what = "an optimizer is taken twice in one step",
+            .seen = c10::str("optimizer ", i),
+            .accepted = "once",
+            .advice = "call finish() before"});
 }
 
 void Step::Impl::count(const MicroBatch& how, bool ends) {
@@ -562,13 +379,13 @@ StepResult Step::Impl::step_of(std::size_t i) {
   Optimizer& one = *job.optimizers[i];
   if (options.clip_norm > 0 || options.clip_value > 0) {
     timer.enter(Phase::unscale);
-    scaler->unscale_(one);
+    run.scaler->unscale_(one);
     if (options.clip_value > 0)
       optim::clip_grad_value_(loop::parameters_of(one), options.clip_value);
     if (options.clip_norm > 0) optim::clip_grad_norm_(loop::parameters_of(one), options.clip_norm);
   }
   timer.enter(Phase::step);
-  return scaler->step(one);
+  return run.scaler->step(one);
 }
 
 // Of a model whose optimizers have all skipped.
@@ -584,42 +401,43 @@ void Step::Impl::put_statistics_back() {
 
 std::vector<StepResult> Step::Impl::finish() {
   if (all_batches == 0)
-    refuse("a step is finished without a batch", "none since the last step or exception",
-           "one batch or more", "call batch() before");
+    refuse({.where = kStep,
+            .what = "a step is finished without a batch",
+            .seen = "none since the last step or exception",
+            .accepted = "one batch or more",
+            .advice = "call batch() before"});
   const double rate = job.optimizers.front()->param_groups().front().options().get_lr();
   or_drop([&] {
     for (std::size_t i = 0; i < taken.size(); ++i)
       if (had_batch[i] && !taken[i]) taken[i] = step_of(i);
   });
+  ++steps;  // it is taken, whatever throws from here on
   put_statistics_back();
   std::vector<StepResult> results;
-  for (auto& result : taken)
-    if (result) results.push_back(std::move(*result));
-  if (job.average) job.average->update(results);
-  scaler->update();
-  // The step is taken, whatever schedules and observers throw.
-  ++steps;
+  for (const auto& result : taken)
+    if (result) results.push_back(*result);
+  or_drop([&] {
+    if (job.average) job.average->update(results);
+    run.scaler->update();
+  });
   if (records() && loss_sum.defined()) record(results, rate);  // watched since before its batches
   forget();
   timer.enter(Phase::other);
   for (optim::lr::Scheduler* schedule : job.schedules) schedule->step();
   if (!observers.empty()) tell_update(results);
-  if (options.read_every > 0 && static_cast<int64_t>(unread.size()) >= options.read_every) read();
+  if (options.read_every > 0 && unread.count() >= options.read_every) read();
   return results;
 }
 
 void Step::Impl::record(const std::vector<StepResult>& results, double rate) {
-  Unread& one = unread.emplace_back();
-  one.record.epoch = epoch;
-  one.record.step = steps;
-  one.record.learning_rate = rate;
   const auto now = Clock::now();
   const auto waited = timer.spent(Phase::data);
-  one.record.seconds = std::chrono::duration<double>(now - std::exchange(since, now)).count();
-  one.record.data_seconds = (waited - std::exchange(waited_before, waited)).count();
-  one.loss = loss_sum;
-  one.results = results;
-  one.batches = all_batches;
+  unread.add({.epoch = epoch,
+              .step = steps,
+              .learning_rate = rate,
+              .seconds = std::chrono::duration<double>(now - std::exchange(since, now)).count(),
+              .data_seconds = (waited - std::exchange(waited_before, waited)).count()},
+             loss_sum, all_batches, results);
 }
 
 void Step::Impl::tell_update(std::vector<StepResult> results) {
@@ -629,8 +447,10 @@ void Step::Impl::tell_update(std::vector<StepResult> results) {
   seen.loss = std::exchange(last_loss, {});
   seen.results = std::move(results);
   seen.repeat = [](const RepeatOptions&) -> at::Tensor {
-    refuse("a batch is repeated after the update", "StepObserver::after_update",
-           "before_forward, after_forward, after_backward");
+    refuse({.where = kStep,
+            .what = "a batch is repeated after the update",
+            .seen = "StepObserver::after_update",
+            .accepted = "before_forward, after_forward, after_backward"});
   };
   each_observer([&](StepObserver& one) { one.after_update(seen); });
 }
@@ -643,17 +463,17 @@ void Step::Impl::forget() {
   batches_of_turn = all_batches = 0;
   is_due = false;
   loss_sum.reset();
-  enter(/*open=*/false);
+  claim->set_open(false);
 }
 
 void Step::Impl::drop() {
-  if (!claim.is_open) return;
+  if (!claim->is_open()) return;
   try {
     // What those that were taken have found counts.
     if (is_taken())
-      scaler->update();
+      run.scaler->update();
     else
-      scaler->load_state_dict(scaler->state_dict());  // forgets what unscale_ has found
+      run.scaler->load_state_dict(run.scaler->state_dict());  // forgets what unscale_ has found
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device is what has failed
   }
   if (!is_taken())
@@ -663,11 +483,8 @@ void Step::Impl::drop() {
 }
 
 void Step::Impl::read() {
-  for (Unread& one : std::exchange(unread, {})) {
-    one.record.loss = one.loss.item<double>() / static_cast<double>(one.batches);
-    add_results(one.results, scaler->is_enabled(), one.record);
-    each_observer([&](StepObserver& observer) { observer.on_step(one.record, 0); });
-  }
+  for (const StepMetrics& record : unread.read(run.scaler->is_enabled()))
+    each_observer([&](StepObserver& observer) { observer.on_step(record, 0); });
 }
 
 Step::Step(Job job, Options options) : impl_(std::make_unique<Impl>(std::move(job), options)) {}
@@ -704,7 +521,7 @@ void Step::pass(const MicroBatch& how) {
 }
 
 std::vector<at::Tensor> Step::gradients(const at::Tensor& loss, const std::vector<at::Tensor>& of) {
-  GradScaler& scaler = *impl_->scaler;
+  GradScaler& scaler = *impl_->run.scaler;
   const at::Tensor scale = scaler.scale(at::ones({}, loss.options().requires_grad(false)));
   auto gradients = torch::autograd::grad({scaler.scale(loss)}, of, {}, /*retain_graph=*/true,
                                          /*create_graph=*/true, /*allow_unused=*/true);
@@ -720,8 +537,11 @@ StepResult Step::take(Optimizer& one) {
   const std::size_t i = step.number_of(one);
   step.require_not_taken(i);
   if (!step.had_batch[i])
-    refuse("an optimizer is taken without a batch", c10::str("optimizer ", i),
-           "one batch or more since the last step", "call batch() before");
+    refuse({.where = kStep,
+            .what = "an optimizer is taken without a batch",
+            .seen = c10::str("optimizer ", i),
+            .accepted = "one batch or more since the last step",
+            .advice = "call batch() before"});
   return step.or_drop([&] {
     StepResult result = step.step_of(i);
     step.taken[i] = result;
@@ -736,13 +556,16 @@ StepResult Step::take(Optimizer& one, const Forward& forward, const Loss& loss,
   const std::size_t i = step.number_of(one);
   step.require_not_taken(i);
   if (step.options.clip_norm > 0 || step.options.clip_value > 0)
-    refuse("an optimizer that evaluates its loss several times is not clipped",
-           "clip_norm or clip_value", "0 (off)", "clip in a loop of your own");
+    refuse({.where = kStep,
+            .what = "an optimizer that evaluates its loss several times is not clipped",
+            .seen = "clip_norm or clip_value",
+            .accepted = "0 (off)",
+            .advice = "clip in a loop of your own"});
   MicroBatch each = how;
   each.of = {&one};
   each.last = true;
   return step.or_drop([&] {
-    StepResult result = step.scaler->step(one, [&] {
+    StepResult result = step.run.scaler->step(one, [&] {
       one.zero_grad();
       return step.batch({.forward = &forward, .loss = &loss}, each).front();
     });
@@ -755,7 +578,7 @@ StepResult Step::take(Optimizer& one, const Forward& forward, const Loss& loss,
 
 std::vector<StepResult> Step::finish() { return impl_->finish(); }
 void Step::drop() { impl_->drop(); }
-bool Step::is_open() const { return impl_->claim.is_open; }
+bool Step::is_open() const { return impl_->claim->is_open(); }
 
 std::map<std::string, at::Tensor> Step::statistics() const {
   std::map<std::string, at::Tensor> all;
@@ -773,24 +596,28 @@ void Step::reopen(const std::map<std::string, at::Tensor>& statistics) {
       if (name.starts_with(prefix)) of_model[name.substr(prefix.size())] = kept;
     impl_->guards[m].remember(of_model);
   }
-  impl_->enter(/*open=*/true);
+  impl_->claim->set_open(true);
 }
 
 void Step::read() { impl_->read(); }
 
 void Step::watch(std::shared_ptr<StepObserver> observer) {
-  if (!observer) refuse("an observer is null", "a null pointer", "an observer");
+  if (!observer)
+    refuse({.where = kStep,
+            .what = "an observer is null",
+            .seen = "a null pointer",
+            .accepted = "an observer"});
   impl_->observers.push_back(std::move(observer));
 }
 
 at::Tensor Step::input(const at::Tensor& from) const {
-  const Precision& precision = impl_->precision;
+  const Precision& precision = impl_->run.precision;
   if (!from.defined() || !from.is_floating_point()) return from;
   if (precision.is_mixed() && from.scalar_type() != c10::kDouble) return from;
   return from.to(precision.weights);
 }
 
-const Precision& Step::precision() const { return impl_->precision; }
+const Precision& Step::precision() const { return impl_->run.precision; }
 int64_t Step::steps_taken() const { return impl_->steps; }
 profile::PhaseTimer& Step::phases() { return impl_->timer; }
 
@@ -801,18 +628,6 @@ at::Tensor StepView::gradient(const at::Tensor& parameter) const {
   if (!held.defined()) return {};
   const auto dtype = parameter.scalar_type() == c10::kDouble ? c10::kDouble : c10::kFloat;
   return held.detach().to(dtype) / static_cast<double>(scaler.get_scale());
-}
-
-void require_no_open_step(const Job& job, const char* where) {
-  const std::vector<const Optimizer*> optimizers = as_const(job.optimizers);
-  const std::lock_guard lock(claims_mutex);
-  for (const Claim* claim : claims())
-    if (claim->is_open && share_one(optimizers, claim->optimizers))
-      throw UsageError({.where = where,
-                        .what = "a step has begun and is not finished",
-                        .seen = "loop::Step with a batch since finish()",
-                        .accepted = "the time between two steps",
-                        .advice = "call finish() or drop() before"});
 }
 
 }  // namespace demi::loop

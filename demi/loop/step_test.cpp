@@ -337,6 +337,32 @@ TEST(Step, IsDroppedByAnException) {
   expect_same_bits(values_of(*thrown.model), values_of(*plain.model));
 }
 
+// An average that is in its weights' place may not be updated.
+TEST(Step, IsTakenAndClosedIfTheAverageThrows) {
+  Loop thrown, plain, aside;
+  EMA average(*aside.model);
+  Job job = thrown.job();
+  job.average = &average;
+  Step step(job), other(plain.job());
+  for (int64_t n = 0; n < 3; ++n) {
+    thrown.batch(step, n);
+    plain.batch(other, n);
+    other.finish();
+    if (n == 1) {
+      average.swap();
+      EXPECT_THROW(step.finish(), UsageError);
+      average.restore();
+    } else {
+      step.finish();
+    }
+    EXPECT_FALSE(step.is_open());
+    EXPECT_EQ(step.steps_taken(), n + 1);
+    EXPECT_EQ(thrown.scaler.get_growth_tracker(), plain.scaler.get_growth_tracker());
+    for (const at::Tensor& p : thrown.model->parameters()) EXPECT_FALSE(p.grad().defined());
+  }
+  expect_same_bits(values_of(*thrown.model), values_of(*plain.model));
+}
+
 TEST(Step, SaysWhatIsOutOfOrder) {
   Loop loop;
   Step step(loop.job());

@@ -47,10 +47,6 @@ at::Tensor joined(const scaler::FoundInf& found, c10::Device device) {
   return all;
 }
 
-[[noreturn]] void refuse(const char* where, const char* what, const char* advice) {
-  throw UsageError({.where = where, .what = what, .advice = advice});
-}
-
 }  // namespace
 
 struct GradScaler::Impl {
@@ -113,8 +109,9 @@ Inspection& GradScaler::Impl::inspection_of(torch::optim::Optimizer& optimizer) 
 
 void GradScaler::Impl::require_scale(const char* where) const {
   if (scale.exists()) return;
-  refuse(where, "no scale yet, because scale(loss) has not been called",
-         "call scale(loss).backward() earlier in the iteration");
+  refuse({.where = where,
+          .what = "no scale yet, because scale(loss) has not been called",
+          .advice = "call scale(loss).backward() earlier in the iteration"});
 }
 
 /// A demi optimizer's step unscales by itself; only an unscale_ that the user asks for shows in
@@ -167,10 +164,11 @@ void GradScaler::Impl::refuse_second_division(torch::optim::Optimizer& optimizer
     if (other != &optimizer &&
         at.gradients.would_be_divided_again(now, at.stage == Stage::kUnscaled))
       refuse(
-          "scaler.unscale_",
-          "a parameter belongs to two optimizers, and its gradient would be divided by the scale "
-          "for each of them",
-          "give each parameter to one optimizer, or compute new gradients before the second");
+          {.where = "scaler.unscale_",
+           .what = "a parameter belongs to two optimizers, and its gradient would be divided by "
+                   "the scale for each of them",
+           .advice =
+               "give each parameter to one optimizer, or compute new gradients before the second"});
 }
 
 void GradScaler::Impl::inspect(torch::optim::Optimizer& optimizer, Inspection& at, bool in_place) {
@@ -275,8 +273,9 @@ GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
 at::Tensor GradScaler::scale(const at::Tensor& output) {
   if (!is_enabled()) return output;
   if (!output.defined())
-    refuse("scaler.scale", "an output is undefined",
-           "hand over the loss, or the outputs that backward starts from");
+    refuse({.where = "scaler.scale",
+            .what = "an output is undefined",
+            .advice = "hand over the loss, or the outputs that backward starts from"});
   auto& scale = impl_->scale;
   if (!scale.exists())
     scale.create(output.device(), impl_->first, impl_->options,
@@ -298,11 +297,13 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   impl_->require_scale(kWhere);
   Inspection& at = impl_->inspection_of(optimizer);
   if (at.stage == Stage::kUnscaled)
-    refuse(kWhere, "unscale_() has already been called on this optimizer since the last update()",
-           "call it once a step");
+    refuse({.where = kWhere,
+            .what = "unscale_() has already been called on this optimizer since the last update()",
+            .advice = "call it once a step"});
   if (at.stage == Stage::kStepped)
-    refuse(kWhere, "unscale_() is being called after step()",
-           "call it between backward() and step()");
+    refuse({.where = kWhere,
+            .what = "unscale_() is being called after step()",
+            .advice = "call it between backward() and step()"});
   impl_->inspect(optimizer, at, /*in_place=*/true);
 }
 
@@ -326,9 +327,14 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosur
 std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimizer*>& optimizers) {
   constexpr auto kWhere = "scaler.step";
   for (auto one = optimizers.begin(); one != optimizers.end(); ++one) {
-    if (!*one) refuse(kWhere, "an optimizer is null", "name optimizers that exist");
+    if (!*one)
+      refuse({.where = kWhere,
+              .what = "an optimizer is null",
+              .advice = "name optimizers that exist"});
     if (std::find(optimizers.begin(), one, *one) != one)
-      refuse(kWhere, "an optimizer is there twice", "name each optimizer once");
+      refuse({.where = kWhere,
+              .what = "an optimizer is there twice",
+              .advice = "name each optimizer once"});
   }
   std::vector<StepResult> results;
   if (!is_enabled()) {
@@ -338,8 +344,9 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
   impl_->require_scale(kWhere);
   for (auto* optimizer : optimizers) {
     if (impl_->inspection_of(*optimizer).stage == Stage::kStepped)
-      refuse(kWhere, "step() has already been called since the last update()",
-             "call update() once a step, after all optimizers");
+      refuse({.where = kWhere,
+              .what = "step() has already been called since the last update()",
+              .advice = "call update() once a step, after all optimizers"});
   }
   at::Tensor together;
   for (auto* optimizer : optimizers) {
@@ -349,10 +356,10 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
     else
       impl_->inspect_again(*optimizer, at);
     if (at.found.empty())
-      refuse(
-          kWhere,
-          "no Inf checks were recorded for this optimizer: none of its parameters has a gradient",
-          "call scale(loss).backward() first");
+      refuse({.where = kWhere,
+              .what = "no Inf checks were recorded for this optimizer: none of its parameters has "
+                      "a gradient",
+              .advice = "call scale(loss).backward() first"});
     if (optimizers.size() == 1) continue;
     const at::Tensor found = joined(at.found, impl_->scale.tensor().device());
     together = together.defined() ? at::maximum(together, found) : found;
@@ -367,8 +374,9 @@ StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
   constexpr auto kWhere = "scaler.step";
   Inspection& at = impl_->inspection_of(optimizer);
   if (at.stage == Stage::kStepped)
-    refuse(kWhere, "step() has already been called since the last update()",
-           "call update() once a step, after all optimizers");
+    refuse({.where = kWhere,
+            .what = "step() has already been called since the last update()",
+            .advice = "call update() once a step, after all optimizers"});
   OptimizerSnapshot before(optimizer);
   at::Tensor loss;
   bool skipped = false;
@@ -407,7 +415,9 @@ void GradScaler::update() {
       amax = amax.defined() ? at::maximum(amax, at.amax.to(device)) : at.amax.to(device);
   }
   if (found.empty())
-    refuse(kWhere, "no Inf checks were recorded prior to update", "call step(optimizer) first");
+    refuse({.where = kWhere,
+            .what = "no Inf checks were recorded prior to update",
+            .advice = "call step(optimizer) first"});
   impl.advance(found, amax);
   impl.end_inspections();
 }
@@ -528,10 +538,11 @@ void GradScaler::load_state_dict(const StateDict& dict) {
   if (!is_enabled()) return;
   constexpr auto kWhere = "scaler.load_state_dict";
   if (dict.empty())
-    refuse(kWhere,
-           "the source state dict is empty, possibly because it was saved from a disabled instance "
-           "of GradScaler",
-           "load it only where it was enabled, or start with a fresh scale");
+    refuse({.where = kWhere,
+            .what = "the source state dict is empty, possibly because it was saved from a disabled "
+                    "instance "
+                    "of GradScaler",
+            .advice = "load it only where it was enabled, or start with a fresh scale"});
   ScaleState state = impl_->state();
   const double scale = state_value(dict, "scale", kWhere);
   change(impl_->options, [&](GradScalerOptions& options) {
