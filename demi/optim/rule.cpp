@@ -47,10 +47,9 @@ void take_number(StateDict& numbers, const std::string& name, std::tuple<double,
 }
 
 void check(const kernels::Group& group, const std::string& optimizer) {
-  const std::string where = "optim." + optimizer;
   const auto in_range = [&](bool accepted, const char* option, double seen, const char* range) {
     if (accepted) return;
-    refuse({.where = where,
+    refuse({.where = "optim." + optimizer,
             .what = std::string(option) + " is out of range",
             .seen = std::to_string(seen),
             .accepted = range});

@@ -39,38 +39,37 @@ void unseal(StepRecords& records) {
   if (records.scope == Scope::kSealed) records.scope = Scope::kHeld;
 }
 
-bool are_unchanged(const StepRecords& records, SeenTensors seen) {
-  for (std::size_t i = 0; i < seen.size(); ++i)
-    if (seen[i] != Seen::kUnchanged && (seen[i] != Seen::kNone || records.tensors[i].held))
-      return false;
-  return true;
-}
+struct Comparison {
+  bool kept = false, lost = false;  // of the held gradients
+  bool unchanged = true;            // no gradient is another than the held one, or new
+  bool gone = false;                // one is, whether it was held or not
+};
 
-bool are_all_lost(const StepRecords& records, SeenTensors seen) {
-  bool any = false;
+Comparison compare(const StepRecords& records, SeenTensors seen) {
+  Comparison found;
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    if (!records.tensors[i].held) continue;
-    if (!is_lost(records.tensors[i], seen[i])) return false;
-    any = true;
+    const TensorRecord& tensor = records.tensors[i];
+    const bool lost = is_lost(tensor, seen[i]), is_none = seen[i] == Seen::kNone;
+    found.lost |= lost;
+    found.kept |= tensor.held && !lost;
+    found.unchanged &= is_none ? !tensor.held : seen[i] == Seen::kUnchanged;
+    found.gone |= is_none && tensor.has_gradient;
   }
-  return any;
+  return found;
 }
 
 void apply(StepRecords& records, const Looked& event) {
-  const bool sealed = records.scope == Scope::kSealed;
-  if (are_all_lost(records, event.seen) || (sealed && !are_unchanged(records, event.seen)))
+  const Comparison found = compare(records, event.seen);
+  if (found.unchanged && !found.gone) return;
+  if ((found.lost && !found.kept) || records.scope == Scope::kSealed)
     forget_gradients(records, records.scaled == Scaled::kAll ? Scaled::kAll : Scaled::kNone);
-  bool changed = false;
   for (std::size_t i = 0; i < event.seen.size(); ++i) {
     TensorRecord& tensor = records.tensors[i];
-    const Seen seen = event.seen[i];
-    const bool was_measured = tensor.measured;
-    if (is_lost(tensor, seen)) tensor = {};
-    tensor.has_gradient = seen != Seen::kNone;
-    tensor.measured = was_measured && seen == Seen::kUnchanged;
-    changed |= tensor.has_gradient ? !tensor.measured : was_measured;
+    if (is_lost(tensor, event.seen[i])) tensor = {};
+    tensor.has_gradient = event.seen[i] != Seen::kNone;
+    tensor.measured &= event.seen[i] == Seen::kUnchanged;
   }
-  if (changed) outdate_norm(records);
+  outdate_norm(records);
 }
 
 void apply(StepRecords& records, const ScaleRecorded& event) {
@@ -125,7 +124,7 @@ void apply(StepRecords& records, const StepEnded&) { forget(records); }
 
 void apply(StepRecords& records, const InspectionEnded& event) {
   if (!records.holds()) return;
-  if (are_unchanged(records, event.seen))
+  if (compare(records, event.seen).unchanged)
     records.scope = Scope::kSealed;
   else
     forget(records);

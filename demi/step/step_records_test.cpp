@@ -169,6 +169,12 @@ TEST(StepRecords, TheLeastLimitCounts) {
   EXPECT_EQ(walk.records().tensors[0].limit, 1);
 }
 
+TEST(StepRecords, AGradientThatIsGoneIsInNoStepWhetherItWasHeldOrNot) {
+  Walk walk;
+  EXPECT_EQ(walk.look("nn")(Measured{}).look("..").text(), "old-norm||");
+  EXPECT_FALSE(walk.records().any_gradient());
+}
+
 TEST(StepRecords, AFactorOrLimitIsOfTheTensorsThatAreNamed) {
   EXPECT_EQ(Walk().look("nn")(FactorRecorded{kP}).text(), "factors|factor|");
   EXPECT_EQ(Walk().look("nn")(LimitRecorded{kQ, 1}).text(), "factors||limit");
