@@ -179,7 +179,7 @@ TEST_F(Inspect, NoFileAndOtherFilesAreRefused) {
   for (const char* words : {"none is no checkpoint", "No such file", "a safetensors file"})
     expect_refused({(folder_ / "none").string()}, 3, words);
   fs::create_directories(folder_ / "empty");
-  expect_refused({(folder_ / "empty").string()}, 3, "stands for no checkpoint");
+  expect_refused({(folder_ / "empty").string()}, 3, "is no checkpoint");
   const auto expect_other_kind = [&](const std::string& content, const std::string& words) {
     std::ofstream(folder_ / "other", std::ios::binary) << content;
     expect_refused({(folder_ / "other").string()}, 3, words);
