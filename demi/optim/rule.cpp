@@ -18,7 +18,7 @@ namespace {
 template <class Call>
 void each_option(const Rule& rule, OptimizerOptions& own, const Call& call) {
   for (const auto& [name, place] : rule.list(own))
-    std::visit([&](auto* value) { call(name, *value); }, place);
+    std::visit([&call, name = name](auto* value) { call(name, *value); }, place);
 }
 
 /// Of options that are only read, and of any accepted type.
