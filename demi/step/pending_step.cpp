@@ -33,10 +33,11 @@ float read(const at::Tensor& number) {
 constexpr auto kWhere = "optim.PendingStep";
 
 void check_limit(const char* name, double limit) {
-  require(limit >= 0, {.where = kWhere,
-                       .what = std::string(name) + " is out of range",
-                       .seen = std::to_string(limit),
-                       .accepted = "0 or more"});
+  if (!(limit >= 0))  // each step asks
+    refuse({.where = kWhere,
+            .what = std::string(name) + " is out of range",
+            .seen = std::to_string(limit),
+            .accepted = "0 or more"});
 }
 
 }  // namespace
@@ -169,14 +170,12 @@ void PendingStep::warn_of_writes() {
   warned_ = true;
   TORCH_WARN(
       "[optim.step] a 16-bit gradient was written to after unscale_(), or another tensor was put "
-      "in "
-      "its place: it still carries the loss scale (unscale_ records the factor, since 16 bits "
-      "would "
-      "underflow), so whatever compares it with a true magnitude is wrong, as "
+      "in its place: it still carries the loss scale (unscale_ records the factor, since 16 bits "
+      "would underflow), so whatever compares it with a true magnitude is wrong, as "
       "torch::nn::utils::clip_grad_norm_ is, and an fp32 tensor that was made from it is stepped "
       "with the scale on. Use demi::optim::clip_grad_norm_ and clip_grad_value_, which know the "
       "scale; Optimizer::unscaled_grad() shows true gradients, and without "
-      "StepOptions::low_precision_grads they stand in .grad.");
+      "StepOptions::low_precision_grads .grad holds them.");
 }
 
 /// Where the host knows the norm.
