@@ -110,7 +110,7 @@ void note_data(const Comparison& c, std::vector<std::string>& notes) {
   int64_t most = 0;
   for (const RunResult& run : c.runs) most = std::max(most, run.data_bytes);
   if (most == 0) return;
-  notes.push_back(fmt::format("The data, {} on the device, are beside the peak memory of tensors.",
+  notes.push_back(fmt::format("The peak memory of tensors leaves out the data, {} on the device.",
                               report::format_bytes(static_cast<double>(most))));
 }
 

@@ -53,11 +53,11 @@ TEST(CompareReport, JsonHasTheWordsThatScriptsRelyOn) {
 
 TEST(CompareReport, DataOnTheDeviceAreSaidApart) {
   Comparison c = two_runs();
-  for (const std::string& note : to_table(c).notes) EXPECT_EQ(note.find("beside"), note.npos);
+  for (const std::string& note : to_table(c).notes) EXPECT_EQ(note.find("leaves out"), note.npos);
   for (RunResult& run : c.runs) run.data_bytes = 55'000'000;
   const auto notes = to_table(c).notes;
   EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
-    return note.find("The data, 55.0 MB on the device, are beside") != note.npos;
+    return note.find("leaves out the data, 55.0 MB on the device") != note.npos;
   }));
 }
 
