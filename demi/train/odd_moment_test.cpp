@@ -345,7 +345,7 @@ TEST(OddMoment, AResumeKeepsMetricsByName) {
   const Metric a = metric("a", 1), b = metric("b", 2);
   const Rows rows = s.loader();
   checkpoint::Checkpoint saved;
-  const auto go_on = [&](int64_t epochs, std::vector<Metric> metrics) {
+  const auto resumed_for = [&](int64_t epochs, std::vector<Metric> metrics) {
     Trainer trainer = s.trainer({.epochs = epochs, .metrics = std::move(metrics)});
     if (!saved.model.empty()) trainer.resume(saved);
     Trainer::Parts parts(trainer, rows, &rows);
@@ -354,9 +354,9 @@ TEST(OddMoment, AResumeKeepsMetricsByName) {
     saved = testing::copy_of(parts.checkpoint());
     return parts.history();
   };
-  go_on(1, {a});
-  go_on(2, {b, a});
-  const History history = go_on(3, {b});
+  resumed_for(1, {a});
+  resumed_for(2, {b, a});
+  const History history = resumed_for(3, {b});
   const auto figures_of = [&](std::size_t epoch) {
     const auto& metrics = history.epochs.at(epoch).validation->metrics;
     return std::map<std::string, double>(metrics.begin(), metrics.end());

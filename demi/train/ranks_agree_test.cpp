@@ -140,11 +140,11 @@ TEST_F(RanksAgree, OnASaveThatIsAskedForWithinAStep) {
   };
   ASSERT_THAT(train_on(2, saves, saved), Each(IsEmpty()));
   ASSERT_TRUE(fs::exists(folder_ / "step-00000001"));
-  const Change goes_on = [&](Part& part) {
+  const Change resumes = [&](Part& part) {
     all(part);
     part.before_fit = [&](Trainer& trainer) { trainer.resume(folder_ / "step-00000001"); };
   };
-  ASSERT_THAT(train_on(2, goes_on, resumed), Each(IsEmpty()));
+  ASSERT_THAT(train_on(2, resumes, resumed), Each(IsEmpty()));
   for (std::size_t i = 0; i < whole[0].weights.size(); ++i)
     for (const PartOutcome& one : resumed)
       EXPECT_TRUE(torch::equal(one.weights[i], whole[0].weights[i])) << i;

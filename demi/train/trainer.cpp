@@ -17,9 +17,9 @@
 #include "demi/optim/adam.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
+#include "demi/train/fit.h"
+#include "demi/train/fit_state.h"
 #include "demi/train/forward.h"
-#include "demi/train/run.h"
-#include "demi/train/run_state.h"
 #include "demi/train/setup.h"
 
 namespace demi::train {
@@ -251,7 +251,7 @@ void Trainer::resume(const checkpoint::Checkpoint& from) {
 
 void Trainer::take_from(checkpoint::Checkpoint& from) {
   Setup& setup = *setup_;
-  auto beginning = std::make_unique<Beginning>(read_beginning(from, setup));
+  auto resume_point = std::make_unique<ResumePoint>(read_resume_point(from, setup));
   check_schedules(from.numbers, setup.options);
   loop::Job job = setup.job();
   job.schedules.clear();  // they are made below, once everything is known to fit
@@ -260,8 +260,8 @@ void Trainer::take_from(checkpoint::Checkpoint& from) {
   checkpoint::load_schedules(from.numbers, setup.job().schedules);
   prepared.objects();
   setup.average_is_begun = true;
-  beginning->random = prepared.random;
-  beginning_ = std::move(beginning);
+  resume_point->random = prepared.random;
+  resume_point_ = std::move(resume_point);
 }
 
 History Trainer::fit(const data::Loader& training, const data::Loader* validation) {
@@ -291,27 +291,27 @@ Trainer::Parts::Parts(Trainer& trainer, const data::Loader& training,
   check_epochs(epochs);
   Setup& setup = *trainer.setup_;
   setup.require_weights_in_place();
-  std::optional<Beginning> beginning;
-  if (trainer.beginning_) {
-    beginning = *trainer.beginning_;
+  std::optional<ResumePoint> resume_point;
+  if (trainer.resume_point_) {
+    resume_point = *trainer.resume_point_;
   } else {
     setup.make_schedules();
     setup.begin_average();
     setup.scaler.load_state_dict(setup.scaler.state_dict());  // without what an exception left
   }
-  run_ = std::make_unique<Run>(setup, training, validation, epochs, std::move(beginning));
-  trainer.beginning_.reset();
+  fit_ = std::make_unique<Fit>(setup, training, validation, epochs, std::move(resume_point));
+  trainer.resume_point_.reset();
 }
 
 Trainer::Parts::~Parts() = default;
 
-const History& Trainer::Parts::history() const { return run_->history(); }
+const History& Trainer::Parts::history() const { return fit_->history(); }
 
-checkpoint::Checkpoint Trainer::Parts::checkpoint() { return run_->checkpoint(); }
+checkpoint::Checkpoint Trainer::Parts::checkpoint() { return fit_->checkpoint(); }
 
 bool Trainer::Parts::advance(int64_t steps) {
   require(steps >= 1, "steps of a part are below 1", std::to_string(steps), "1 or more");
-  return run_->advance(steps);
+  return fit_->advance(steps);
 }
 
 History Trainer::fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit) {

@@ -29,8 +29,8 @@
 
 namespace demi::train {
 
-struct Beginning;
-class Run;
+struct ResumePoint;
+class Fit;
 struct Setup;
 
 struct TrainerOptions {
@@ -217,7 +217,7 @@ class DEMI_API Trainer {
     checkpoint::Checkpoint checkpoint();
 
    private:
-    std::unique_ptr<Run> run_;
+    std::unique_ptr<Fit> fit_;
   };
 
   /// The history of the last call of fit, also if it ended in an exception (of the loader, the
@@ -234,7 +234,7 @@ class DEMI_API Trainer {
   History fit_epochs(const data::Loader& training, const data::Loader* validation, int64_t epochs);
 
   std::unique_ptr<Setup> setup_;
-  std::unique_ptr<Beginning> beginning_;  // of the next fit
+  std::unique_ptr<ResumePoint> resume_point_;  // of the next fit
   History history_;
 };
 

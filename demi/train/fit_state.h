@@ -15,8 +15,8 @@
 
 namespace demi::train {
 
-/// Where a run begins that goes on from a checkpoint. The objects of the Setup are loaded already.
-struct Beginning {
+/// Where a fit resumes a run. The objects of the Setup are loaded already.
+struct ResumePoint {
   Progress progress;
   checkpoint::NamedTensors gradients;  // of an open window, by parameter, as backward makes them
   /// Running statistics from before the open window.
@@ -27,27 +27,27 @@ struct Beginning {
 
 /// Reads it, takes its gradients out of the checkpoint, and checks it against the setup. Throws
 /// UsageError.
-Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup);
+ResumePoint read_resume_point(checkpoint::Checkpoint& from, Setup& setup);
 
-/// The parameters' gradients become those of the beginning.
-void set_gradients(const Beginning& beginning, const torch::nn::Module& module);
+/// The parameters' gradients become those that were saved.
+void set_gradients(const ResumePoint& resume_point, const torch::nn::Module& module);
 
 /// What an exception finds half done.
 enum class Stage { kBetweenBatches, kInBatch, kInUpdate };
 
-/// Captures and saves the state of a run, as checkpoints hold it. Ranks that share the optimizers'
+/// Captures and saves the state of a fit, as checkpoints hold it. Ranks that share the optimizers'
 /// states save together. All steps have to be in the history of `progress` before a state is
 /// captured.
-class RunState {
+class FitState {
  public:
   /// `count_seconds` is called before a state is captured: it brings the times in `progress` up to
   /// that moment. Setup and progress outlive the object.
-  RunState(Setup& setup, const Progress& progress, std::function<void()> count_seconds);
+  FitState(Setup& setup, const Progress& progress, std::function<void()> count_seconds);
 
   /// Whether checkpoints are saved at all.
   bool is_on() const { return plan_.is_on(); }
 
-  /// Several ranks draw random numbers by this seed, and a run that goes on by the same.
+  /// Several ranks draw random numbers by this seed, and a resumed run by the same.
   void set_rank_seed(std::uint64_t seed) { rank_seed_ = seed; }
   std::uint64_t rank_seed() const { return rank_seed_; }
 

@@ -1,4 +1,4 @@
-#include "demi/train/run.h"
+#include "demi/train/fit.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
@@ -95,26 +95,26 @@ std::uint64_t seed_of_cpu() {
 
 }  // namespace
 
-Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validation, int64_t epochs,
-         std::optional<Beginning> beginning)
+Fit::Fit(Setup& setup, const data::Loader& training, const data::Loader* validation, int64_t epochs,
+         std::optional<ResumePoint> resume_point)
     : setup_(setup),
       options_(setup.options),
       training_(training),
       validation_(validation),
       epochs_(epochs),
-      beginning_(std::move(beginning)),
+      resume_point_(std::move(resume_point)),
       state_(setup, progress_, [this] {
         if (is_counting_) count_seconds();
       }) {
   const bool uneven = setup.ranks.are_several() && options_.distributed.uneven_batches;
   batches_ = uneven ? setup.ranks.greatest(training.batches()) : training.batches();
   const Cut cut = cut_of(training, batches_, options_);
-  if (beginning_) {
+  if (resume_point_) {
     const int64_t ranks = setup.ranks.are_several() ? setup.ranks.group()->world_size() : 1;
-    const int64_t epoch = beginning_->progress.epochs_begun - 1;
-    check_cut(beginning_->progress, cut,
+    const int64_t epoch = resume_point_->progress.epochs_begun - 1;
+    check_cut(resume_point_->progress, cut,
               [&] { return training.batch(epoch, 0).target.size(0) * ranks; });
-    progress_ = std::move(beginning_->progress);
+    progress_ = std::move(resume_point_->progress);
     phases_before_ = progress_.epoch.phase_seconds;
     judge_early_stopping();
   }
@@ -129,7 +129,7 @@ Run::Run(Setup& setup, const data::Loader& training, const data::Loader* validat
   for (const auto& optimizer : options_.optimizers) optimizer->zero_grad();
 }
 
-void Run::check_data() const {
+void Fit::check_data() const {
   const auto require = [](bool good, const char* what, const std::string& seen,
                           const char* accepted, const char* advice) {
     if (!good)
@@ -156,7 +156,7 @@ void Run::check_data() const {
 }
 
 // Before the first step: ranks that differ here would leave each other, or wait for each other.
-void Run::require_same_on_ranks() const {
+void Fit::require_same_on_ranks() const {
   if (!setup_.ranks.are_several()) return;
   std::string text = fmt::format("epochs {}\n", epochs_) + agreement_on(setup_);
   text += fmt::format("{} batches of training\n{} examples of training\n", batches_,
@@ -171,7 +171,7 @@ void Run::require_same_on_ranks() const {
 }
 
 // A loader that knows of no other rank gives each all examples: every rank would train on the same.
-void Run::require_shared_examples() const {
+void Fit::require_shared_examples() const {
   if (!setup_.ranks.are_several()) return;
   const auto examples = [](const data::Loader* loader) {
     return loader ? static_cast<double>(loader->examples()) : 0;
@@ -204,7 +204,7 @@ void Run::require_shared_examples() const {
 
 // Whatever changed them on one rank alone (a callback, a file that was loaded, another machine's
 // arithmetic): the ranks would train different models from there on, and rank 0's would be saved.
-void Run::require_same_weights(const std::string& when) const {
+void Fit::require_same_weights(const std::string& when) const {
   std::string rates;
   for (std::size_t i = 0; i < options_.optimizers.size(); ++i) {
     const auto& groups = options_.optimizers[i]->param_groups();
@@ -215,7 +215,7 @@ void Run::require_same_weights(const std::string& when) const {
   setup_.ranks.require_same_weights(when, rates);
 }
 
-void Run::judge_early_stopping() {
+void Fit::judge_early_stopping() {
   History& history = progress_.history;
   const int64_t best = history.best_epoch.value_or(0);
   const auto waited =
@@ -224,33 +224,33 @@ void Run::judge_early_stopping() {
   history.early_stopped = options_.early_stopping > 0 && waited >= options_.early_stopping;
 }
 
-bool Run::is_over() const {
+bool Fit::is_over() const {
   const History& history = progress_.history;
   return history.stopped || history.failed || history.early_stopped ||
          (options_.max_steps > 0 && progress_.step >= options_.max_steps);
 }
 
 // What the Step tells goes to those who watch the Trainer, among them such as are added meanwhile.
-class Run::Relay final : public StepObserver {
+class Fit::Relay final : public StepObserver {
  public:
-  explicit Relay(Run& run) : run_(run) {}
+  explicit Relay(Fit& fit) : fit_(fit) {}
   void before_forward(const StepView& view) override {
-    for (const Watcher& one : run_.setup_.watchers) one.observer->before_forward(view);
+    for (const Watcher& one : fit_.setup_.watchers) one.observer->before_forward(view);
   }
   void after_forward(const StepView& view, const at::Tensor& output) override {
-    for (const Watcher& one : run_.setup_.watchers) one.observer->after_forward(view, output);
+    for (const Watcher& one : fit_.setup_.watchers) one.observer->after_forward(view, output);
   }
   void after_backward(const StepView& view) override {
-    for (const Watcher& one : run_.setup_.watchers) one.observer->after_backward(view);
+    for (const Watcher& one : fit_.setup_.watchers) one.observer->after_backward(view);
   }
-  void after_update(const StepView& view) override { run_.step_is_taken(view); }
+  void after_update(const StepView& view) override { fit_.step_is_taken(view); }
 
  private:
-  Run& run_;
+  Fit& fit_;
 };
 
 // Schedules step once the step is recorded, and steps are read with what the Trainer counts.
-void Run::make_step() {
+void Fit::make_step() {
   loop::Job job = setup_.job();
   job.schedules.clear();
   step_.emplace(std::move(job), loop::Options{.precision = setup_.precision,
@@ -266,44 +266,44 @@ void Run::make_step() {
   state_.set_step(&*step_);
 }
 
-// The step's sums, gradients and random numbers of a run that goes on; they are not loaded before,
+// The step's sums, gradients and random numbers of a resumed run; they are not loaded before,
 // since whoever made the loaders may have drawn random numbers.
-void Run::begin() {
+void Fit::begin() {
   const bool is_begun = std::exchange(is_begun_, true);
   const auto agree_on_seed = [&](std::optional<std::uint64_t> saved) {
     if (!is_begun && setup_.ranks.are_several())
       state_.set_rank_seed(setup_.ranks.of_first(saved.value_or(seed_of_cpu())));
   };
-  if (!beginning_) return agree_on_seed({});
+  if (!resume_point_) return agree_on_seed({});
   if (progress_.in_epoch) {
     if (!setup_.network.module->is_training()) setup_.network.module->train();
     tell_epoch_begin();
   }
   const at::NoGradGuard no_grad;
-  set_gradients(*beginning_, *setup_.network.module);
-  if (progress_.window.is_open()) step_->reopen(beginning_->statistics);
+  set_gradients(*resume_point_, *setup_.network.module);
+  if (progress_.window.is_open()) step_->reopen(resume_point_->statistics);
   // The sums of an open step are in those of rank 0.
   const bool holds_window = setup_.ranks.is_first();
   each_sum(progress_.window.sums, [&](const char*, at::Tensor& sum) {
     if (sum.defined()) sum = holds_window ? sum.to(options_.device) : at::zeros_like(sum);
   });
   if (!holds_window) progress_.window.examples = 0;
-  if (beginning_->random) beginning_->random();
-  agree_on_seed(beginning_->rank_seed);
-  beginning_.reset();
+  if (resume_point_->random) resume_point_->random();
+  agree_on_seed(resume_point_->rank_seed);
+  resume_point_.reset();
   if (progress_.steps_since_read == 0) read();  // a run that had to be given up is given up again
 }
 
 // The record of one step for the callbacks.
-struct Run::Told {
+struct Fit::Told {
   StepMetrics step;
   int64_t examples = 0;  // of the epoch so far
 };
 
-bool Run::advance(int64_t steps) {
+bool Fit::advance(int64_t steps) {
   const int64_t most = std::numeric_limits<int64_t>::max() - progress_.step;
   try {
-    return go_on(progress_.step + std::min(steps, most));
+    return advance_to(progress_.step + std::min(steps, most));
   } catch (const DeviceError& error) {
     keep_after_exception();
     const std::string last = state_.last_checkpoint();
@@ -317,7 +317,7 @@ bool Run::advance(int64_t steps) {
 
 // Steps that have not been read yet belong to the history, too. No callback is told, since one of
 // them may be what has thrown.
-void Run::keep_after_exception() {
+void Fit::keep_after_exception() {
   try {
     taken_from_device();
     state_.save_after_exception(stage_);
@@ -326,7 +326,7 @@ void Run::keep_after_exception() {
   }
 }
 
-bool Run::go_on(int64_t until) {
+bool Fit::advance_to(int64_t until) {
   setup_.require_weights_in_place();
   // What the caller has switched off or on is none of the run's.
   const c10::InferenceMode with_gradients(false);
@@ -354,7 +354,7 @@ bool Run::go_on(int64_t until) {
   return false;
 }
 
-void Run::begin_epoch() {
+void Fit::begin_epoch() {
   if (!setup_.network.module->is_training()) setup_.network.module->train();
   progress_.epoch = EpochRecord{.epoch = ++progress_.epochs_begun};
   progress_.cut = cut_of(training_, batches_, options_);
@@ -367,14 +367,14 @@ void Run::begin_epoch() {
   tell_epoch_begin();
 }
 
-void Run::tell_epoch_begin() {
+void Fit::tell_epoch_begin() {
   const int64_t steps = steps_of(progress_.cut.batches, options_.accumulate);
   for (const Watcher& one : setup_.watchers)
     if (one.callback) one.callback->on_epoch_begin(progress_.epoch.epoch, epochs_, steps);
 }
 
 // Goes on with the epoch until the run's step `until` is done; whether the epoch's last is.
-bool Run::train_epoch(int64_t until) {
+bool Fit::train_epoch(int64_t until) {
   const int64_t batches = progress_.cut.batches;
   is_counting_ = true;
   counted_ = window_start_ = Clock::now();
@@ -402,19 +402,19 @@ bool Run::train_epoch(int64_t until) {
 }
 
 // With several ranks, all know it from agree_on_step().
-bool Run::is_told_to_stop(bool step_done) {
+bool Fit::is_told_to_stop(bool step_done) {
   if (setup_.ranks.are_several()) return step_done && std::exchange(stop_is_agreed_, false);
   return options_.should_stop && options_.should_stop();
 }
 
 // Whether the next batch is the last of its step.
-bool Run::ends_step() const {
+bool Fit::ends_step() const {
   const int64_t next = progress_.position + 1;
   return next == progress_.cut.batches || next % options_.accumulate == 0;
 }
 
 // In the place of one batch: other ranks have one, and this rank takes their step.
-bool Run::pass_without_batch() {
+bool Fit::pass_without_batch() {
   stage_ = Stage::kInBatch;
   state_.has_changed();
   const bool steps = ends_step();
@@ -430,7 +430,7 @@ bool Run::pass_without_batch() {
 }
 
 // One batch; whether a step was taken after it.
-bool Run::train_batch() {
+bool Fit::train_batch() {
   const bool opens_window = !progress_.window.is_open();
   if (opens_window) {
     setup_.ranks.seed(state_.rank_seed(), progress_.step);
@@ -456,7 +456,7 @@ bool Run::train_batch() {
 
 // The step's sums are those of all ranks from here on. Nothing is sent between here and the next
 // backward, so what a rank does alone in between (an exception, a checkpoint) needs no other one.
-void Run::agree_on_step() {
+void Fit::agree_on_step() {
   if (!setup_.ranks.are_several()) return;
   UnreadStep& window = progress_.window;
   const bool stop = options_.should_stop && options_.should_stop();
@@ -482,7 +482,7 @@ void Run::agree_on_step() {
   });
 }
 
-void Run::take_step() {
+void Fit::take_step() {
   stage_ = Stage::kInUpdate;
   progress_.window.record.learning_rate = learning_rate(*options_.optimizers.front());
   step_->finish();
@@ -495,7 +495,7 @@ static void drop_copies() {
 }
 
 // It is, whatever schedules and callbacks throw.
-void Run::step_is_taken(const StepView& view) {
+void Fit::step_is_taken(const StepView& view) {
   drop_copies();
   UnreadStep& window = progress_.window;
   window.record.epoch = view.epoch;
@@ -509,7 +509,7 @@ void Run::step_is_taken(const StepView& view) {
   for (const Watcher& one : setup_.watchers) one.observer->after_update(view);
 }
 
-void Run::count_window_seconds(StepMetrics& record) {
+void Fit::count_window_seconds(StepMetrics& record) {
   const auto now = Clock::now();
   const auto waited = timer().spent(Phase::data);
   record.seconds += std::chrono::duration<double>(now - window_start_).count();
@@ -519,7 +519,7 @@ void Run::count_window_seconds(StepMetrics& record) {
 }
 
 // Until now, for the epoch and for an open window.
-void Run::count_seconds() {
+void Fit::count_seconds() {
   const auto now = Clock::now();
   if (progress_.window.is_open()) count_window_seconds(progress_.window.record);
   progress_.epoch.seconds += std::chrono::duration<double>(now - counted_).count();
@@ -544,7 +544,7 @@ std::vector<double> read_sums(const std::vector<UnreadStep>& steps, at::Tensor S
 }  // namespace
 
 // The steps that were not read, put into the history.
-std::vector<Run::Told> Run::taken_from_device() {
+std::vector<Fit::Told> Fit::taken_from_device() {
   std::vector<Told> told;
   if (unread_.empty()) return told;
   const auto loss = read_sums(unread_, &StepSums::loss);
@@ -575,12 +575,12 @@ std::vector<Run::Told> Run::taken_from_device() {
 }
 
 // The history and the callbacks have every step after this.
-void Run::tell() {
+void Fit::tell() {
   for (const Told& told : taken_from_device())
     for (const Watcher& one : setup_.watchers) one.observer->on_step(told.step, told.examples);
 }
 
-void Run::read() {
+void Fit::read() {
   tell();
   progress_.steps_since_read = 0;
   History& history = progress_.history;
@@ -589,7 +589,7 @@ void Run::read() {
         hopeless(history, progress_.bad_steps_in_a_row, options_.give_up_after, setup_.precision);
 }
 
-void Run::end_epoch() {
+void Fit::end_epoch() {
   EpochRecord& epoch = progress_.epoch;
   const double answers = static_cast<double>(progress_.answers);
   epoch.loss = progress_.loss_sum / answers;  // NaN of none
@@ -606,7 +606,7 @@ void Run::end_epoch() {
 
 // One example with a NaN is enough for a mean that says nothing, and changes no weight where its
 // step is skipped: such a run succeeds, so nothing else would say it.
-void Run::warn_of_lost_mean() {
+void Fit::warn_of_lost_mean() {
   const EpochRecord& epoch = progress_.epoch;
   const History& history = progress_.history;
   if (std::isfinite(epoch.loss) || progress_.answers == 0 || history.failed ||
@@ -624,7 +624,7 @@ void Run::warn_of_lost_mean() {
              "; look for NaN and Inf in the examples of that step");
 }
 
-void Run::close_epoch() {
+void Fit::close_epoch() {
   History& history = progress_.history;
   const EpochRecord& epoch = progress_.epoch;
   const Evaluation* best = progress_.best();
@@ -637,11 +637,11 @@ void Run::close_epoch() {
   state_.has_changed();
   for (const Watcher& one : setup_.watchers)
     if (one.callback) one.callback->on_epoch_end(epoch);
-  const RunState::Due due = state_.due_after_epoch(epoch.epoch, is_best);
-  if (due != RunState::Due::kNo) save(due == RunState::Due::kBest);
+  const FitState::Due due = state_.due_after_epoch(epoch.epoch, is_best);
+  if (due != FitState::Due::kNo) save(due == FitState::Due::kBest);
 }
 
-void Run::validate() {
+void Fit::validate() {
   for (const Watcher& one : setup_.watchers)
     if (one.callback) one.callback->on_evaluate_begin(progress_.epoch.epoch);
   std::optional<EMA::InPlace> averages;  // the weights come back also where evaluation throws
@@ -656,13 +656,13 @@ void Run::validate() {
   if (!evaluation.stopped) progress_.epoch.validation = std::move(evaluation);
 }
 
-checkpoint::Checkpoint Run::checkpoint() {
+checkpoint::Checkpoint Fit::checkpoint() {
   if (!state_.is_kept()) tell();
   return state_.checkpoint();
 }
 
 // The time that it takes is not the training's.
-void Run::save(bool is_best) {
+void Fit::save(bool is_best) {
   tell();
   timer().pause();
   state_.save(is_best);  // counts until here
@@ -671,7 +671,7 @@ void Run::save(bool is_best) {
   window_start_ += saving;
 }
 
-void Run::keep_open_epoch() {
+void Fit::keep_open_epoch() {
   tell();
   state_.keep_open_epoch();
 }

@@ -1,4 +1,4 @@
-#include "demi/train/run_state.h"
+#include "demi/train/fit_state.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -82,59 +82,60 @@ CheckpointOptions checkpoints_of(const Setup& setup) {
 
 }  // namespace
 
-Beginning read_beginning(checkpoint::Checkpoint& from, Setup& setup) {
-  Beginning beginning{
+ResumePoint read_resume_point(checkpoint::Checkpoint& from, Setup& setup) {
+  ResumePoint resume_point{
       .progress = read_progress(from), .gradients = {}, .rank_seed = {}, .random = {}};
   if (const auto seed = from.state.extract(kRankSeed); !seed.empty())
-    beginning.rank_seed = std::bit_cast<std::uint64_t>(seed.mapped().item<std::int64_t>());
+    resume_point.rank_seed = std::bit_cast<std::uint64_t>(seed.mapped().item<std::int64_t>());
   const auto parameters = parameters_of(*setup.network.module);
   const at::NoGradGuard no_grad;
   for (auto& [name, saved] : checkpoint::take_part(from.state, kStatistics))
-    beginning.statistics[name] = saved.clone();
+    resume_point.statistics[name] = saved.clone();
   for (auto& [name, saved] : checkpoint::take_part(from.state, kGradient)) {
     const auto parameter = parameters.find(name);
     if (parameter == parameters.end() || parameter->second.sizes() != saved.sizes() ||
         !saved.is_floating_point())
       refuse_gradient(name, saved);
-    beginning.gradients[name] = gradient_like(parameter->second, std::exchange(saved, {}));
+    resume_point.gradients[name] = gradient_like(parameter->second, std::exchange(saved, {}));
   }
   checkpoint::NamedTensors values = checkpoint::take_part(from.state, kValues);
   for (const auto& [name, indices] : checkpoint::take_part(from.state, kIndices)) {
     const auto parameter = parameters.find(name);
     if (parameter == parameters.end() || !values.contains(name)) refuse_gradient(name, indices);
-    beginning.gradients[name] = sparse_gradient(name, parameter->second, indices, values.at(name));
+    resume_point.gradients[name] =
+        sparse_gradient(name, parameter->second, indices, values.at(name));
   }
-  return beginning;
+  return resume_point;
 }
 
-void set_gradients(const Beginning& beginning, const torch::nn::Module& module) {
+void set_gradients(const ResumePoint& resume_point, const torch::nn::Module& module) {
   for (auto& [name, parameter] : parameters_of(module)) {
-    const auto saved = beginning.gradients.find(name);
-    if (saved != beginning.gradients.end()) parameter.mutable_grad() = saved->second;
+    const auto saved = resume_point.gradients.find(name);
+    if (saved != resume_point.gradients.end()) parameter.mutable_grad() = saved->second;
   }
 }
 
-RunState::RunState(Setup& setup, const Progress& progress, std::function<void()> count_seconds)
+FitState::FitState(Setup& setup, const Progress& progress, std::function<void()> count_seconds)
     : setup_(setup),
       options_(setup.options),
       progress_(progress),
       count_seconds_(std::move(count_seconds)),
       plan_(checkpoints_of(setup), setup.options.should_save) {}
 
-void RunState::begin_step() {
+void FitState::begin_step() {
   if (is_on()) step_random_ = checkpoint::random_states();
 }
 
-void RunState::has_changed() {
+void FitState::has_changed() {
   if (!kept_) is_saved_ = false;
 }
 
-bool RunState::asks_to_save() {
+bool FitState::asks_to_save() {
   return setup_.ranks.are_several() && plan_.is_due_after_batch(progress_.step + 1, true);
 }
 
 // Several ranks know it from agree_to_save(). Within a step each has gradients of its own.
-bool RunState::is_due_after_batch(bool step_done, bool epoch_done) {
+bool FitState::is_due_after_batch(bool step_done, bool epoch_done) {
   bool due = false;
   if (setup_.ranks.are_several())
     due = step_done && std::exchange(save_is_agreed_, false) &&
@@ -145,7 +146,7 @@ bool RunState::is_due_after_batch(bool step_done, bool epoch_done) {
   return due && !epoch_done;
 }
 
-RunState::Due RunState::due_after_epoch(std::int64_t epoch, bool is_best) {
+FitState::Due FitState::due_after_epoch(std::int64_t epoch, bool is_best) {
   const bool best_due = is_on() && plan_.keeps_best() && is_best;
   const bool by_step = std::exchange(is_due_, false);
   const bool last_due = !kept_ && (by_step || plan_.is_due_after_epoch(epoch));
@@ -153,21 +154,21 @@ RunState::Due RunState::due_after_epoch(std::int64_t epoch, bool is_best) {
   return static_cast<Due>(of_saving_rank(static_cast<std::int64_t>(due)));
 }
 
-bool RunState::is_due_at_end() const {
+bool FitState::is_due_at_end() const {
   const History& history = progress_.history;
   const bool due = is_on() && !is_saved_ && !history.failed && !history.steps.empty();
   return of_saving_rank(due ? 1 : 0) != 0;
 }
 
 // What rank 0 says of saving, if all ranks have to take part in it.
-std::int64_t RunState::of_saving_rank(std::int64_t number) const {
+std::int64_t FitState::of_saving_rank(std::int64_t number) const {
   if (setup_.shards.empty()) return number;
   return static_cast<std::int64_t>(setup_.ranks.of_first(static_cast<std::uint64_t>(number)));
 }
 
-checkpoint::Checkpoint RunState::checkpoint() { return kept_ ? *kept_ : captured(); }
+checkpoint::Checkpoint FitState::checkpoint() { return kept_ ? *kept_ : captured(); }
 
-checkpoint::Checkpoint RunState::captured() {
+checkpoint::Checkpoint FitState::captured() {
   count_seconds_();
   for (const auto& shards : setup_.shards) shards->consolidate();
   if (!setup_.shards.empty() && !setup_.ranks.is_first()) return {};
@@ -186,7 +187,7 @@ checkpoint::Checkpoint RunState::captured() {
   return state;
 }
 
-void RunState::add_texts(checkpoint::Metadata& text) const {
+void FitState::add_texts(checkpoint::Metadata& text) const {
   const History& history = progress_.history;
   text["demi.precision"] = setup_.precision.name;
   text["demi.epoch"] = std::to_string(progress_.epochs_begun);
@@ -202,20 +203,20 @@ void RunState::add_texts(checkpoint::Metadata& text) const {
   for (const auto& [name, words] : options_.checkpoints.text) text[name] = words;
 }
 
-void RunState::save(bool is_best) {
+void FitState::save(bool is_best) {
   const checkpoint::Checkpoint state = captured();
   if (is_on()) plan_.save(progress_.step, state, is_best);
   is_saved_ = true;
 }
 
-void RunState::keep_open_epoch() {
+void FitState::keep_open_epoch() {
   kept_ = captured();
   const bool due = is_on() && !is_saved_ && !progress_.history.failed;
   if (due) plan_.save(progress_.step, *kept_, /*is_best=*/false);
   is_saved_ |= due;
 }
 
-void RunState::save_after_exception(Stage stage) {
+void FitState::save_after_exception(Stage stage) {
   if (!setup_.shards.empty()) return finish();
   if (!is_on() || is_saved_ || progress_.step == 0 || stage == Stage::kInUpdate) return;
   checkpoint::Checkpoint state = captured();
@@ -237,7 +238,7 @@ void RunState::save_after_exception(Stage stage) {
   finish();
 }
 
-std::string RunState::last_checkpoint() const {
+std::string FitState::last_checkpoint() const {
   const std::filesystem::path& folder = options_.checkpoints.folder;
   if (!setup_.ranks.are_several() || folder.empty()) return {};
   for (int attempt = 0; attempt < 3; ++attempt) {

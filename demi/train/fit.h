@@ -11,19 +11,19 @@
 #include "demi/data/loader.h"
 #include "demi/loop/step.h"
 #include "demi/profile/phase_timer.h"
+#include "demi/train/fit_state.h"
 #include "demi/train/progress.h"
-#include "demi/train/run_state.h"
 #include "demi/train/setup.h"
 #include "demi/train/training_step.h"
 
 namespace demi::train {
 
 /// One fit: epochs of steps and validations. Setup and loaders outlive it.
-class Run {
+class Fit {
  public:
-  /// `beginning`: null for a run from the start.
-  Run(Setup& setup, const data::Loader& training, const data::Loader* validation, int64_t epochs,
-      std::optional<Beginning> beginning);
+  /// `resume_point`: none for a run from the start.
+  Fit(Setup& setup, const data::Loader& training, const data::Loader* validation, int64_t epochs,
+      std::optional<ResumePoint> resume_point);
 
   /// Trains for that many steps more, or to the end; whether it is not there yet.
   bool advance(int64_t steps);
@@ -41,7 +41,7 @@ class Run {
   void make_step();
   profile::PhaseTimer& timer() { return step_->phases(); }
   bool is_over() const;
-  bool go_on(int64_t until);
+  bool advance_to(int64_t until);
   void begin();
   void begin_epoch();
   void tell_epoch_begin();
@@ -82,9 +82,9 @@ class Run {
   /// Of an epoch: this rank may have fewer than others, of which it takes the steps too.
   int64_t batches_ = 0;
   Progress progress_;
-  std::optional<Beginning> beginning_;  // until the first batch
+  std::optional<ResumePoint> resume_point_;  // until the first batch
   std::vector<UnreadStep> unread_;
-  RunState state_;
+  FitState state_;
   class Relay;
   std::optional<loop::Step> step_;  // from the first part on
   Stage stage_ = Stage::kBetweenBatches;
