@@ -6,7 +6,7 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
-#include "cli/slow_precision.h"
+#include "cli/output.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/model.h"
 #include "lab/recipes/compare.h"

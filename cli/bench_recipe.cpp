@@ -5,8 +5,8 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/settings.h"
-#include "cli/slow_precision.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/recipe.h"
 #include "lab/recipes/compare.h"

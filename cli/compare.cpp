@@ -10,7 +10,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/ranks.h"
-#include "cli/run_session.h"
+#include "cli/session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
 #include "lab/recipes/compare_report.h"
@@ -113,7 +113,7 @@ std::string joined(const std::vector<std::string>& words) {
 // Those named, as an option or in a comparison's file.
 std::vector<recipes::RunSpec> named_runs(const CompareArguments& a) {
   if (!a.runs.empty()) return recipes::parse_runs(a.runs);
-  const recipes::RunsOfFile of_file = a.settings.runs_of_file();
+  const recipes::ComparedRuns of_file = a.settings.runs_of_file();
   return of_file.is_comparison && !of_file.runs.empty() ? recipes::parse_runs(joined(of_file.runs))
                                                         : std::vector<recipes::RunSpec>();
 }
@@ -164,7 +164,7 @@ recipes::Comparison compare_one(const CompareArguments& a, Start start) {
   const std::vector<recipes::RunSpec> runs = runs_of(a, start);
   const int64_t begun_with =
       start.record ? start.record->turn_steps : a.settings.runs_of_file().turn_steps;
-  RunSession session(std::move(start));
+  Session session(std::move(start));
   recipes::Comparison result =
       session.compare(runs, /*alone=*/false, a.turn_steps > 0 ? a.turn_steps : begun_with);
   if (a.sweep.empty()) show(result, a);
@@ -183,7 +183,7 @@ void compare_layers(const CompareArguments& a, const Start& start) {
          .what = "no run is trained that could go on, be swept, take turns or have ranks",
          .advice = "leave out --resume, --sweep, --published, --interleave and --ranks"});
   std::vector<recipes::RunSpec> runs = runs_of(a, start);
-  RunSession session(start);
+  Session session(start);
   if (runs.empty()) runs = recipes::default_runs(session.device());
   const recipes::LayerReport report = session.compare_layers(std::move(runs), std::stoll(a.layers));
   a.output.show(recipes::to_tables(report),
@@ -221,13 +221,13 @@ void compare_each(const CompareArguments& a, const Start& start) {
 void compare_all(const CompareArguments& a) {
   if (a.published && a.recipe.empty() && a.settings.recipe_of_file().empty())
     return show_published(a.output);
-  Start start = start_of({.command = "compare",
-                          .recipe = a.recipe,
-                          .default_recipe = kComparedRecipe,
-                          .run_dir = a.run_dir,
-                          .runs = labels_of(named_runs(a)),
-                          .more = own_options(a)},
-                         a.settings);
+  Start start = resolve_start({.command = "compare",
+                               .recipe = a.recipe,
+                               .default_recipe = kComparedRecipe,
+                               .run_dir = a.run_dir,
+                               .runs = labels_of(named_runs(a)),
+                               .more = own_options(a)},
+                              a.settings);
   if (!a.layers.empty()) return compare_layers(a, start);
   if (run_as_ranks(start.command, start.config)) return;
   if (a.published) recipes::published_of(start.recipe);  // refused before anything is trained

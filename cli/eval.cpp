@@ -1,3 +1,5 @@
+#include "lab/recipes/eval.h"
+
 #include <fmt/format.h>
 
 #include <memory>
@@ -5,7 +7,6 @@
 
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "lab/recipes/saved.h"
 #include "lab/report/format.h"
 #include "lab/report/table.h"
 
@@ -18,12 +19,12 @@ struct EvalArguments {
   Output output;
 };
 
-nlohmann::ordered_json eval_json(const recipes::SavedResult& result, const std::string& file) {
+nlohmann::ordered_json eval_json(const recipes::EvalResult& result, const std::string& file) {
   nlohmann::ordered_json json{{"file", file}, {"trained_in", result.trained_in}};
   json["note"] =
       result.note.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.note);
   json["runs"] = nlohmann::ordered_json::array();
-  for (const recipes::SavedRun& run : result.runs) {
+  for (const recipes::EvalRow& run : result.runs) {
     nlohmann::ordered_json row{{"precision", run.precision}, {"test_loss", run.evaluation.loss}};
     row["test_accuracy"] = run.evaluation.accuracy
                                ? nlohmann::ordered_json(*run.evaluation.accuracy)
@@ -38,7 +39,7 @@ nlohmann::ordered_json eval_json(const recipes::SavedResult& result, const std::
   return json;
 }
 
-report::Table eval_table(const recipes::SavedResult& result, const std::string& file) {
+report::Table eval_table(const recipes::EvalResult& result, const std::string& file) {
   report::Table table{.title = file};
   table.columns = {{.name = "precision", .align = report::Align::kLeft},
                    {.name = "test loss"},
@@ -49,7 +50,7 @@ report::Table eval_table(const recipes::SavedResult& result, const std::string& 
   if (has_top_k)
     table.columns.insert(table.columns.begin() + 3,
                          {.name = fmt::format("top-{} accuracy", result.top_k)});
-  for (const recipes::SavedRun& run : result.runs) {
+  for (const recipes::EvalRow& run : result.runs) {
     table.rows.push_back(
         {run.precision, report::format_fixed(run.evaluation.loss, 4),
          run.evaluation.accuracy ? report::format_percent(*run.evaluation.accuracy) : "",
@@ -67,11 +68,11 @@ report::Table eval_table(const recipes::SavedResult& result, const std::string& 
 }
 
 void evaluate(const EvalArguments& a) {
-  const recipes::SavedResult result = recipes::evaluate_saved(a.file, {.precisions = a.precisions,
-                                                                       .device = a.device,
-                                                                       .data_dir = a.data_dir,
-                                                                       .limit = a.limit,
-                                                                       .top_k = a.top_k});
+  const recipes::EvalResult result = recipes::evaluate_saved(a.file, {.precisions = a.precisions,
+                                                                      .device = a.device,
+                                                                      .data_dir = a.data_dir,
+                                                                      .limit = a.limit,
+                                                                      .top_k = a.top_k});
   a.output.show({eval_table(result, a.file)}, eval_json(result, a.file));
 }
 

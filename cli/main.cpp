@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <set>
 #include <string>
@@ -10,7 +11,6 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/leading_minus.h"
 #include "cli/standard_streams.h"
 #include "cli/stop.h"
 #include "demi/backends/backends.h"
@@ -128,6 +128,26 @@ int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
   }
   std::fprintf(stderr, "demi: %s\nsee: %s --help\n", text.c_str(), full_name(command).c_str());
   return kUsage;
+}
+
+bool is_negative_value(std::string_view argument) {
+  if (!argument.starts_with('-') || argument == "-h" || argument == "--") return false;
+  const bool is_word =
+      argument.starts_with("--") && std::isalpha(static_cast<unsigned char>(argument[2]));
+  return !is_word;
+}
+
+// The arguments in reverse order, as CLI::App::parse has them, without the program's name. After
+// `number` one such as -1, -inf or -(1+2) has a blank in front: it is a value, and CLI11 would read
+// -i or -( as the name of an option. -h and --words stay.
+std::vector<std::string> arguments_for_parser(int argc, const char* const* argv) {
+  std::vector<std::string> reversed;
+  const bool has_values = argc > 1 && std::string_view(argv[1]) == "number";
+  for (int i = argc - 1; i >= 1; --i) {
+    reversed.push_back((has_values && is_negative_value(argv[i]) ? " " : "") +
+                       std::string(argv[i]));
+  }
+  return reversed;
 }
 
 // "demi help train" is "demi train --help".

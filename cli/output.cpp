@@ -5,7 +5,12 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/core/error.h"
+#include "lab/recipes/machine.h"
+#include "lab/recipes/run_record.h"
 #include "lab/report/table.h"
 #include "lab/report/terminal.h"
 
@@ -107,6 +112,32 @@ void note(std::string_view text) {
   if (is_quiet) return;
   const report::Terminal terminal = report::Terminal::of(STDERR_FILENO);
   std::cerr << "note: " << report::printable(text, terminal.utf8) << "\n" << std::flush;
+}
+
+void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device device) {
+  std::vector<train::Precision> used;
+  if (runs.empty()) used.push_back(train::mixed_precision_of(device.type()));
+  for (const recipes::RunSpec& run : runs) used.push_back(run.precision);
+  std::set<std::string> said{""};
+  for (const train::Precision& precision : used) {
+    const std::string warning = recipes::slow_precision_warning(precision, device);
+    if (said.insert(warning).second) note(warning);
+  }
+}
+
+void say_how_to_resume(const std::string& command, const std::filesystem::path& run_folder,
+                       std::string_view when) {
+  const auto folders = recipes::checkpoint_folders(run_folder);
+  if (folders.empty()) return;
+  for (const std::filesystem::path& folder : folders) {
+    try {
+      std::cerr << "kept: " << checkpoint::find(folder).string() << "\n";
+    } catch (const DataError& damaged) {
+      note(damaged.what());
+    }
+  }
+  std::cerr << "go on" << when << ": demi " << command << " --resume " << run_folder.string()
+            << "\n";
 }
 
 }  // namespace demi::cli

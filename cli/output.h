@@ -1,11 +1,15 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "lab/recipes/run_spec.h"
 #include "lab/report/table.h"
 
 namespace demi::cli {
@@ -42,6 +46,15 @@ class Output {
 
 /// A line on stderr: "note: ...".
 void note(std::string_view text);
+
+/// Notes for runs whose precision does not pay on the device. `runs` empty: the device's mixed
+/// precision.
+void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device device);
+
+/// Names on stderr the last checkpoints in a run's folder, and the line that resumes them. Nothing
+/// if there is none. `when` says what has to be done first.
+void say_how_to_resume(const std::string& command, const std::filesystem::path& run_folder,
+                       std::string_view when = {});
 
 /// From here on no results and no notes: one of several ranks says them.
 void keep_quiet();

@@ -12,7 +12,6 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/settings.h"
-#include "cli/slow_precision.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"

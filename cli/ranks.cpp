@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "cli/exit_code.h"
-#include "cli/go_on.h"
 #include "cli/output.h"
 #include "cli/rank_processes.h"
 #include "cli/stop.h"
@@ -115,7 +114,7 @@ bool run_as_ranks(const std::string& command, const recipes::Config& config) {
   const int code = processes.wait();
   if (code == kDone) return true;
   if (processes.was_killed(0))  // it has said nothing itself
-    if (const auto folder = store.store->get(kRunFolder)) say_how_to_go_on(command, *folder);
+    if (const auto folder = store.store->get(kRunFolder)) say_how_to_resume(command, *folder);
   throw Exit{code};
 }
 

@@ -179,8 +179,8 @@ std::string SettingOptions::recipe_of_file() const {
   return file_.empty() ? "" : recipes::recipe_of_config_file(file_);
 }
 
-recipes::RunsOfFile SettingOptions::runs_of_file() const {
-  return file_.empty() ? recipes::RunsOfFile() : recipes::runs_of_config_file(file_);
+recipes::ComparedRuns SettingOptions::runs_of_file() const {
+  return file_.empty() ? recipes::ComparedRuns() : recipes::runs_of_config_file(file_);
 }
 
 std::string SettingOptions::typed() const {

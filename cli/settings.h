@@ -44,7 +44,7 @@ class SettingOptions {
   std::string recipe_of_file() const;
 
   /// The runs that the config file names; none if there is no file.
-  recipes::RunsOfFile runs_of_file() const;
+  recipes::ComparedRuns runs_of_file() const;
   const std::string& file() const { return file_; }
 
   /// What was typed, to be typed again: " --lr 0.1 --no-autocast".

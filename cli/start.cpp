@@ -54,7 +54,7 @@ void note_file(const StartWords& words, const SettingOptions& settings, const st
   if (!of_file.empty() && of_file != recipe)
     note(settings.file() + " is of the recipe " + of_file +
          ", whose settings count: its model and data are trained under the name " + recipe);
-  const recipes::RunsOfFile runs = settings.runs_of_file();
+  const recipes::ComparedRuns runs = settings.runs_of_file();
   bool names_precision = false;
   for (const recipes::Assignment& a : given)
     names_precision |=
@@ -99,10 +99,10 @@ std::string changed(const recipes::Config& begun, const recipes::Config& now) {
   return text;
 }
 
-Start go_on(const StartWords& words, const SettingOptions& settings, const fs::path& folder) {
+Start resume_run(const StartWords& words, const SettingOptions& settings, const fs::path& folder) {
   recipes::RunRecord record = recipes::read_run_record(folder);
   recipes::require_saved_settings(folder, record);
-  if (!recipes::can_go_on(folder))
+  if (!recipes::can_resume(folder))
     throw DataError({.where = "--resume",
                      .what = "the run has come to its end and left no checkpoint",
                      .seen = folder.string(),
@@ -133,7 +133,8 @@ std::string recipe_around(fs::path checkpoint) {
   return "";
 }
 
-Start begin_from(const StartWords& words, const SettingOptions& settings, const fs::path& path) {
+Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
+                        const fs::path& path) {
   const fs::path checkpoint = checkpoint::find(path);
   if (words.command != "train")
     refuse(path, "a comparison goes on with its run folder, and this is a checkpoint",
@@ -148,7 +149,7 @@ Start begin_from(const StartWords& words, const SettingOptions& settings, const 
   start.config = recipes::resumed_config(recipes::weights_info(checkpoint).config,
                                          with_launched_ranks(settings.given()), checkpoint);
   start.line = "demi " + words.command + " " + recipe + words.more + settings.typed();
-  start.begin_from = checkpoint;
+  start.resume_from = checkpoint;
   return start;
 }
 
@@ -178,14 +179,15 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
                        .advice = "look into " + report::runs_root(words.run_dir).string() +
                                  " for the runs there are, or say --resume auto"});
     const bool is_run = fs::exists(fs::path(resume) / "config.json");
-    return is_run ? go_on(words, settings, resume) : begin_from(words, settings, resume);
+    return is_run ? resume_run(words, settings, resume)
+                  : resume_checkpoint(words, settings, resume);
   }
   Start begun = new_run(words, settings);
   const fs::path root = report::runs_root(words.run_dir);
   std::string passed_over;
   for (const fs::path& folder : recipes::unfinished(words.command, begun.recipe, root)) {
     const std::string difference = why_not(folder, words, settings, begun.config);
-    if (difference.empty()) return go_on(words, settings, folder);
+    if (difference.empty()) return resume_run(words, settings, folder);
     if (passed_over.empty()) passed_over = folder.string() + " is another: " + difference;
   }
   if (!speaks_for_all()) return begun;
@@ -200,7 +202,7 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
 
 }  // namespace
 
-Start start_of(const StartWords& words, const SettingOptions& settings) {
+Start resolve_start(const StartWords& words, const SettingOptions& settings) {
   if (!has_launcher())  // which has said it
     for (const std::string& variable : doctor::unknown_variables()) note(variable);
   Start start = find_and_start(words, settings);

@@ -11,15 +11,15 @@
 
 namespace demi::cli {
 
-/// What a command is to train: a new run, or one that goes on (--resume).
+/// What a command is to train: a new run, or one that it resumes (--resume).
 struct Start {
   std::string command, recipe;
   recipes::Config config;
   std::string line;                          // to be typed again
   std::filesystem::path run_dir;             // of --run-dir; may be empty
-  std::filesystem::path folder;              // of the run that goes on; empty: a new run
+  std::filesystem::path folder;              // of the run to resume; empty: a new run
   std::optional<recipes::RunRecord> record;  // likewise
-  std::filesystem::path begin_from;  // a checkpoint that a new run begins from; mostly empty
+  std::filesystem::path resume_from;         // the checkpoint that a new run resumes; mostly empty
 };
 
 /// The words of a command line beside its settings.
@@ -32,10 +32,10 @@ struct StartWords {
   std::string more;  // options of the command itself, for the line: " --runs fp32,bf16"
 };
 
-/// Resolves recipe and settings, and finds the run that goes on. Settings of a run that goes on
-/// come from its folder. Throws UsageError for a setting that would change its training, for a
+/// Resolves recipe and settings, and finds the run to resume, whose settings come from its folder.
+/// Throws UsageError for a setting that would change its training, for a
 /// recipe or command that is not its own, and if no recipe is named; DataError if there is no such
 /// run.
-Start start_of(const StartWords& words, const SettingOptions& settings);
+Start resolve_start(const StartWords& words, const SettingOptions& settings);
 
 }  // namespace demi::cli

@@ -7,7 +7,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/ranks.h"
-#include "cli/run_session.h"
+#include "cli/session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
 #include "lab/recipes/compare_report.h"
@@ -53,11 +53,11 @@ void show_recipes(const Output& output) {
 void train_one(const TrainArguments& a) {
   if (a.list) return show_recipes(a.output);
   Start start =
-      start_of({.command = "train", .recipe = a.recipe, .run_dir = a.run_dir}, a.settings);
+      resolve_start({.command = "train", .recipe = a.recipe, .run_dir = a.run_dir}, a.settings);
   if (start.config.precision != "mixed")
     recipes::run_of(start.config);  // a wrong name is said before data is read
   if (run_as_ranks(start.command, start.config)) return;
-  RunSession session(std::move(start));
+  Session session(std::move(start));
   const recipes::Comparison result =
       session.compare({recipes::run_of(session.config())}, /*alone=*/true);
   std::vector<report::Table> tables{recipes::to_table(result)};

@@ -139,7 +139,7 @@ const std::vector<Elsewhere> kElsewhere{
     {"device", "tests/cli_test.cpp", "Cli", "AMissingDeviceExitsWith4"},
     {"devices", "tests/cli_ranks_test.cpp", "CliRanks", "OneForEachDevice"},
     {"ranks", "tests/cli_ranks_test.cpp", "CliRanks", "TrainAsOneProcess"},
-    {"sync-batch-norm", "lab/recipes/run_on_ranks_test.cpp", "RanksOfOneProcess",
+    {"sync-batch-norm", "lab/recipes/job_on_ranks_test.cpp", "RanksOfOneProcess",
      "ShareTheStatisticsOfBatchNormUnlessTold"},
     {"shard-optimizer", "tests/cli_ranks_test.cpp", "CliRanks", "ShareTheOptimizersState"},
     {"resume", "tests/cli_resume_test.cpp", "ResumeSettings",
@@ -188,7 +188,7 @@ class EverySetting : public ::testing::Test {
     fs::create_directories(folder);
     const Workload workload = load_workload(config, c10::kCPU);
     int asked = 0;
-    const RunOptions options{.folder = folder, .checkpoints = folder / "kept", .should_stop = [&] {
+    const JobOptions options{.folder = folder, .checkpoints = folder / "kept", .should_stop = [&] {
                                return ++asked < 0;
                              }};
     const RunResult result = run(config, run_of(config), workload, c10::kCPU, options);

@@ -9,9 +9,9 @@
 #include "demi/core/cuda_library.h"
 #include "lab/bench/recipe.h"
 #include "lab/recipes/batch_size.h"
+#include "lab/recipes/eval.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run.h"
-#include "lab/recipes/saved.h"
 #include "tests/small_recipes.h"
 
 namespace {

@@ -44,7 +44,7 @@ class ResumedRecipe : public ::testing::TestWithParam<std::string> {
   RunResult run_in(const std::string& name, const Workload& workload, int stop_at) {
     fs::create_directories(folder_ / name);
     int asked = 0;
-    RunOptions options{.folder = folder_ / name, .checkpoints = folder_ / name / "kept"};
+    JobOptions options{.folder = folder_ / name, .checkpoints = folder_ / name / "kept"};
     options.resume = true;
     options.on_resume = [&](const RunSpec&, const train::History& history) {
       steps_before_.push_back(history.steps.size());

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +11,7 @@
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
 #include "demi/train/trainer.h"
+#include "lab/recipes/job.h"
 
 namespace demi::recipes {
 
@@ -20,8 +21,8 @@ std::vector<RunSpec> default_runs(c10::Device device) {
 
 namespace {
 
-RunOptions options_of(const CompareOptions& options, const RunSpec& spec) {
-  RunOptions one = options.run;
+JobOptions options_of(const CompareOptions& options, const RunSpec& spec) {
+  JobOptions one = options.run;
   if (options.runs.size() == 1) return one;
   one.prefix = file_name(spec.label) + "-";
   if (!one.checkpoints.empty()) one.checkpoints /= file_name(spec.label);
@@ -53,34 +54,29 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& w
   if (workload.test) workload.test->batch(0, 0);
   profile::quiet_down(options.device);
   const int64_t shared = profile::memory_use(options.device).current_bytes;
-  std::vector<std::optional<RunInParts>> going(options.runs.size());
-  std::vector<RunResult> results(options.runs.size());
-  for (std::size_t i = 0; i < going.size(); ++i)
-    going[i].emplace(options.config, options.runs[i], workload, options.device,
-                     options_of(options, options.runs[i]), shared);
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (const RunSpec& run : options.runs)
+    jobs.push_back(std::make_unique<Job>(options.config, run, workload, options.device,
+                                         options_of(options, run), shared));
+  std::vector<RunResult> results(jobs.size());
   const auto turn_of = [&](std::size_t i) {
     say(options, options.runs[i]);
-    if (going[i]->advance(options.turn_steps)) return;
-    results[i] = going[i]->finish();
+    if (jobs[i]->advance(options.turn_steps)) return;
+    results[i] = jobs[i]->finish();
     results[i].peak_resident_bytes = 0;  // the process held all of them
-    going[i].reset();
+    jobs[i].reset();
   };
-  const auto is_going = [](const auto& run) { return run.has_value(); };
   try {
-    while (std::ranges::any_of(going, is_going))
-      for (std::size_t i = 0; i < going.size(); ++i)
-        if (going[i]) turn_of(i);
+    while (std::ranges::any_of(jobs, [](const auto& job) { return job != nullptr; }))
+      for (std::size_t i = 0; i < jobs.size(); ++i)
+        if (jobs[i]) turn_of(i);
   } catch (const std::exception&) {
-    for (auto& run : going)
-      if (run) run->keep_last();
+    for (const auto& job : jobs)
+      if (job) job->save_last();
     throw;
   }
   return results;
 }
-
-}  // namespace
-
-namespace {
 
 // A note for each warning about a run's precision, with the runs that it is about. One that was
 // measured to be faster has its answer.

@@ -21,7 +21,7 @@ struct CompareOptions {
   c10::Device device = c10::kCPU;
   /// Of each run. Where there are several, the names of weights files begin with the run's name,
   /// and it has a folder of that name in `checkpoints`.
-  RunOptions run = {};
+  JobOptions run = {};
   /// Optimizer steps after which the next run has its turn, so that another program that comes and
   /// goes meets all of them; 0: one run after the other. Weights, losses and metrics are the same.
   int64_t turn_steps = 0;

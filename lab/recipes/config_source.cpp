@@ -130,9 +130,9 @@ std::string recipe_of_config_file(const std::filesystem::path& file) {
   return recipe->get<std::string>();
 }
 
-RunsOfFile runs_of_config_file(const std::filesystem::path& file) {
+ComparedRuns runs_of_config_file(const std::filesystem::path& file) {
   const auto json = parse(content_of(file), file.string());
-  RunsOfFile found;
+  ComparedRuns found;
   try {
     found.runs = json.value("runs", std::vector<std::string>());
     found.turn_steps = json.value("interleave", int64_t{0});

@@ -24,12 +24,12 @@ DEMI_API std::vector<Assignment> read_config_file(const std::filesystem::path& f
 DEMI_API std::string recipe_of_config_file(const std::filesystem::path& file);
 
 /// What a comparison's config.json says of its runs; nothing of another file.
-struct RunsOfFile {
+struct ComparedRuns {
   bool is_comparison = false;
   std::vector<std::string> runs;  // labels
   int64_t turn_steps = 0;
 };
-DEMI_API RunsOfFile runs_of_config_file(const std::filesystem::path& file);
+DEMI_API ComparedRuns runs_of_config_file(const std::filesystem::path& file);
 
 /// The same as read_config_file from the text of such a file; `file` names it in messages.
 DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const std::string& file);

@@ -94,7 +94,7 @@ TEST_F(ConfigFile, KnowsWordsFromNumbers) {
 
 TEST_F(ConfigFile, OfAComparisonNamesItsRuns) {
   write(R"({"command": "demi compare mlp", "runs": ["bf16", "fp16:scale=128"], "interleave": 4})");
-  const RunsOfFile found = runs_of_config_file(file_);
+  const ComparedRuns found = runs_of_config_file(file_);
   EXPECT_TRUE(found.is_comparison);
   EXPECT_EQ(found.runs, (std::vector<std::string>{"bf16", "fp16:scale=128"}));
   EXPECT_EQ(found.turn_steps, 4);

@@ -265,7 +265,7 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
   int64_t asked = 0;
   workload_.test = std::make_shared<Counted>(rows(), asked);
   const auto begun = std::make_shared<Begun>();
-  RunOptions options{.folder = folder_, .checkpoints = folder_ / "kept", .callbacks = {begun}};
+  JobOptions options{.folder = folder_, .checkpoints = folder_ / "kept", .callbacks = {begun}};
   options.should_stop = [&] { return begun->validation && asked == 3; };
   const RunResult validated = run(config_, parse_run("fp32"), workload_, c10::kCPU, options);
   EXPECT_EQ(asked, 3);

@@ -117,8 +117,8 @@ class Watch {
   }
 
   void take(const std::string& layer, std::string op, const at::Tensor& output) {
-    const bool goes_on = layer == last_ && last_output_.is_alias_of(output);
-    if (!goes_on) {
+    const bool is_same_use = layer == last_ && last_output_.is_alias_of(output);
+    if (!is_same_use) {
       const int64_t use = ++uses_[layer];
       layers_.push_back({.name = use == 1 ? layer : layer + " (" + std::to_string(use) + ")"});
     }

@@ -24,8 +24,8 @@
 
 namespace demi::recipes {
 
-/// What a training run does beside training.
-struct RunOptions {
+/// What a training run does beside training: where its files go, who watches it, what it resumes.
+struct JobOptions {
   std::filesystem::path folder = {};       // of the weights file; empty: nothing is kept
   std::string prefix = {};                 // of its name: "fp16-"
   std::filesystem::path checkpoints = {};  // folder of them; empty: none
@@ -34,15 +34,15 @@ struct RunOptions {
   /// run's.
   bool save_in_background = false;
   bool per_class = false;  // test accuracy of each class
-  /// Goes on from the newest whole checkpoint in `checkpoints`, and sets damaged ones that are
-  /// newer aside; from the beginning if there is none.
+  /// Resumes the newest whole checkpoint in `checkpoints`, and sets damaged ones that are newer
+  /// aside; from the beginning if there is none.
   bool resume = false;
   /// Called with what people should know before the first step: a damaged checkpoint that was
   /// passed over, one of another LibTorch.
   std::function<void(const std::string&)> say;
-  /// Begins from this checkpoint, which stays as it is. Empty: from the beginning.
-  std::filesystem::path begin_from = {};
-  /// Called before the first step of a run that goes on, with what it has done so far.
+  /// Resumes this checkpoint, which stays as it is. Empty: from the beginning.
+  std::filesystem::path resume_from = {};
+  /// Called before the first step of a resumed run, with what it has done so far.
   std::function<void(const RunSpec&, const train::History&)> on_resume = {};
   /// Called before a checkpoint is saved, so that what has been told of its steps reaches the disk
   /// with it.
@@ -58,7 +58,7 @@ struct RunOptions {
   /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), when
   /// monitor::OriginSearch tells it.
   std::function<void(const monitor::Origin&)> on_origin = {};
-  /// The processes that train together, Config::ranks of them; each has RunOptions of its own.
+  /// The processes that train together, Config::ranks of them; each has JobOptions of its own.
   /// Files are those of rank 0, and results are totals over all. None: this process alone.
   std::shared_ptr<distributed::ProcessGroup> group = {};
   /// Called at the end with what 16 bits would have done (Config::what_if).
@@ -116,36 +116,10 @@ DEMI_API void check_parts(const Config& config, std::span<const RunSpec> runs,
 /// Trains the config's model in the precision of `spec`, saves checkpoints as the config says and
 /// one at the end, writes FOLDER/PREFIXmodel.safetensors (the weights to ship), and tests that
 /// file. If training ends in an exception, the last checkpoint holds the state after the last step.
-/// A run that goes on gives the bits of the unbroken one. Caches are emptied and peaks reset
+/// A resumed run gives the bits of the unbroken one. Caches are emptied and peaks reset
 /// before. Throws TrainingError if memory does not suffice, with the batch size that would fit;
 /// DataError for a damaged checkpoint.
 DEMI_API RunResult run(const Config& config, const RunSpec& spec, const Workload& workload,
-                       c10::Device device, const RunOptions& options);
-
-/// `run` in parts, so that several runs can take turns in one thread. Bits, files and peak memory
-/// are those of `run` if only `advance` and `finish` of other runs happen between the parts. The
-/// workload must outlive it.
-class DEMI_API RunInParts {
- public:
-  /// Makes the network. `shared_bytes`: memory in use on the device before the first of the runs
-  /// that take turns, which is RunResult::data_bytes and none of the peak.
-  RunInParts(const Config& config, const RunSpec& spec, const Workload& workload,
-             c10::Device device, const RunOptions& options, int64_t shared_bytes);
-  ~RunInParts();
-  RunInParts(RunInParts&&) noexcept;
-
-  /// That many optimizer steps more; false once training is over.
-  bool advance(int64_t steps);
-
-  /// Saves a checkpoint after another run has thrown. If `advance` throws, it has saved one itself.
-  void keep_last();
-
-  /// Writes the files, tests, and gives the memory back.
-  RunResult finish();
-
- private:
-  struct Work;
-  std::unique_ptr<Work> work_;
-};
+                       c10::Device device, const JobOptions& options);
 
 }  // namespace demi::recipes

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "demi/core/error.h"
@@ -74,7 +75,7 @@ RunRecord read_run_record(const fs::path& folder) {
   return record;
 }
 
-bool can_go_on(const fs::path& folder) {
+bool can_resume(const fs::path& folder) {
   return fs::exists(folder / kCheckpoints) || !fs::exists(folder / "report.html");
 }
 
@@ -84,13 +85,24 @@ fs::path checkpoints_of(const fs::path& run_folder, const RunRecord& record,
   return record.runs.size() > 1 ? all / file_name(label) : all;
 }
 
+std::vector<fs::path> checkpoint_folders(const fs::path& run_folder) {
+  const fs::path folder = run_folder / kCheckpoints;
+  std::vector<fs::path> found;
+  std::error_code none;
+  if (fs::exists(folder / "last", none)) found.push_back(folder);
+  for (fs::directory_iterator entry(folder, none), end; !none && entry != end;
+       entry.increment(none))
+    if (fs::exists(entry->path() / "last")) found.push_back(entry->path());
+  return found;
+}
+
 std::vector<fs::path> unfinished(std::string_view command, std::string_view recipe,
                                  const fs::path& root) {
   std::vector<fs::path> folders =
       report::run_folders(std::string(command) + "-" + std::string(recipe), root);
   std::erase_if(folders, [](const fs::path& folder) {
     return !fs::exists(folder / kConfigFile) || fs::exists(folder / kResultFile) ||
-           !can_go_on(folder);
+           !can_resume(folder);
   });
   return folders;
 }

@@ -34,12 +34,17 @@ inline constexpr std::string_view kResultFile = "result.json";
 inline constexpr std::string_view kCheckpoints = "checkpoints";
 
 /// false for the folder of a run that ended without checkpoints, as runs of demi once did. One that
-/// was killed before its first checkpoint goes on from its beginning.
-DEMI_API bool can_go_on(const std::filesystem::path& folder);
+/// was killed before its first checkpoint resumes at its beginning.
+DEMI_API bool can_resume(const std::filesystem::path& folder);
 
 /// The folder of one run's checkpoints; in a comparison each run has its own.
 DEMI_API std::filesystem::path checkpoints_of(const std::filesystem::path& run_folder,
                                               const RunRecord& record, std::string_view label);
+
+/// Of a run's folder, the folders of checkpoints that hold one: its own, or one for each of its
+/// runs.
+DEMI_API std::vector<std::filesystem::path> checkpoint_folders(
+    const std::filesystem::path& run_folder);
 
 /// The run folders of that command and recipe below `root` whose runs have not come to their end,
 /// the newest first. A folder without a config.json holds no run that has begun.

@@ -84,7 +84,7 @@ TEST_F(RunRecords, TheNewestUnfinishedIsFoundByCommandAndRecipe) {
               ::testing::ElementsAre(root_ / "compare-mlp-010", root_ / "compare-mlp-002"));
   // It has a report and no checkpoints: it would be trained anew, over what it left.
   std::ofstream(make("compare-mlp-013", text) / "report.html") << "";
-  EXPECT_FALSE(can_go_on(root_ / "compare-mlp-013"));
+  EXPECT_FALSE(can_resume(root_ / "compare-mlp-013"));
   EXPECT_EQ(newest(), root_ / "compare-mlp-010");
   fs::create_directories(root_ / "compare-mlp-013" / std::string(kCheckpoints));
   EXPECT_EQ(newest(), root_ / "compare-mlp-013");

@@ -41,7 +41,7 @@ void ShowProgress::begin(View& view) const {
 }
 
 void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) {
-  if (!std::exchange(view_->goes_on, false)) begin(*view_);
+  if (!std::exchange(view_->resumes, false)) begin(*view_);
   report::ProgressState& state = view_->state;
   state.epoch = static_cast<int>(epoch);
   state.epochs = static_cast<int>(epochs);
@@ -57,7 +57,7 @@ void ShowProgress::resume(const train::History& history, int64_t step_examples) 
   if (history.steps.empty() || history.steps.back().epoch <= ended) return;
   View& view = *view_;
   begin(view);
-  view.goes_on = true;
+  view.resumes = true;
   report::ProgressState& state = view.state;
   for (const train::StepMetrics& step : history.steps) {
     if (step.epoch <= ended) continue;

@@ -62,7 +62,7 @@ class DEMI_API ShowProgress : public train::Callback {
     int64_t seen = 0;        // of so many
     double loss = 0;         // fading mean, so that the figure can be read
     std::optional<train::Evaluation> best;  // of the tests so far
-    bool goes_on = false;  // within the epoch of `state`, which on_epoch_begin is to come for
+    bool resumes = false;  // within the epoch of `state`, which on_epoch_begin is to come for
   };
 
   void begin(View& view) const;

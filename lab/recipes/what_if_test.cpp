@@ -56,7 +56,7 @@ class WhatIfRun : public ::testing::Test {
 
   RunResult train(const Config& config, const std::string& spec) const {
     const Workload workload = load_workload(config, c10::kCPU);
-    RunOptions options;
+    JobOptions options;
     options.folder = folder_;
     options.prefix = file_name(spec) + "-";
     return run(config, parse_run(spec), workload, c10::kCPU, options);

@@ -1,4 +1,4 @@
-#include "lab/recipes/saved.h"
+#include "lab/recipes/eval.h"
 
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ train::Network loaded(const Config& config, const Workload& workload,
 }
 
 // A run may have been tested on a part of the test set, or on its training batches.
-std::string difference_to_run(const Config& run, const SavedOptions& options) {
+std::string difference_to_run(const Config& run, const EvalOptions& options) {
   if (run.overfit_batches > 0)
     return "the run was tested on its own training batches (--overfit-batches), this is the test "
            "set";
@@ -60,7 +60,7 @@ void require_meaning(const RunSpec& run) {
 
 }  // namespace
 
-SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions& options) {
+EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options) {
   WeightsInfo info = weights_info(path);
   const c10::Device device = pick_device(options.device);
   const std::filesystem::path data_dir =
@@ -71,8 +71,8 @@ SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions
                       .what = "limit is out of range",
                       .seen = std::to_string(options.limit),
                       .accepted = "0 (all) or more"});
-  SavedResult result{.trained_in = std::string(info.precision.name),
-                     .note = difference_to_run(info.config, options)};
+  EvalResult result{.trained_in = std::string(info.precision.name),
+                    .note = difference_to_run(info.config, options)};
   info.config.limit = info.config.overfit_batches = 0;
   info.config.test_limit = options.limit;
   const bool trained_in_fp32 = result.trained_in == "fp32";
@@ -110,7 +110,7 @@ SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions
     if (run.label == "fp32") fp32 = evaluation.accuracy;
     result.runs.push_back({.precision = run.label, .evaluation = evaluation});
   }
-  for (SavedRun& run : result.runs)
+  for (EvalRow& run : result.runs)
     if (fp32 && run.evaluation.accuracy) run.difference_to_fp32 = *run.evaluation.accuracy - *fp32;
   return result;
 }

@@ -21,12 +21,12 @@ namespace demi::cli {
 
 /// What `train` and `compare` share: the device and the data, the run folder, progress and files
 /// while it trains, the report at the end.
-class RunSession {
+class Session {
  public:
   /// Throws what load_workload does, and UsageError if another process holds the folder of the run
   /// that goes on. `items` of the progress line come from the data. A batch size of auto is found
   /// here.
-  explicit RunSession(Start start);
+  explicit Session(Start start);
 
   c10::Device device() const { return device_; }
   /// Of several ranks the one that makes files and says what there is to say.
@@ -63,11 +63,11 @@ class RunSession {
   void require_collectives() const;
   void open_folder(const recipes::CompareOptions& options);
   void keep_in_folder(recipes::CompareOptions& options, bool alone);
-  void say_that_it_goes_on(const recipes::RunSpec& run, const train::History& history);
+  void say_that_it_resumes(const recipes::RunSpec& run, const train::History& history);
   recipes::Comparison train(const recipes::CompareOptions& options);
   void tell_folder();
   void remove_unused_folder();
-  void say_how_to_go_on(std::string_view when = {}) const;
+  void say_how_to_resume(std::string_view when = {}) const;
 
   Start start_;
   recipes::Config config_;

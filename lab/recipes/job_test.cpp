@@ -1,4 +1,4 @@
-#include "lab/recipes/run.h"
+#include "lab/recipes/job.h"
 
 #include <ATen/Context.h>
 #include <ATen/record_function.h>
@@ -31,9 +31,10 @@
 #include "demi/profile/memory.h"
 #include "demi/train/names.h"
 #include "demi/train/testing.h"
+#include "lab/recipes/eval.h"
 #include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
-#include "lab/recipes/saved.h"
+#include "lab/recipes/run.h"
 #include "lab/recipes/small_mlp_testing.h"
 #include "lab/recipes/weights_file.h"
 
@@ -111,15 +112,15 @@ class RunParts : public ::testing::Test {
   ~RunParts() override { fs::remove_all(folder_); }
 
   // 8 steps an epoch, 24 in all.
-  RunOptions until(int64_t step) {
+  JobOptions until(int64_t step) {
     const auto counter = std::make_shared<Counter>();
     return {.folder = folder_,
             .checkpoints = folder_ / "kept",
             .should_stop = [counter, step] { return counter->steps >= step; },
             .callbacks = {counter}};
   }
-  RunOptions to_the_end() { return {.folder = folder_, .checkpoints = folder_ / "kept"}; }
-  RunResult now(const RunOptions& options, const std::string& spec = "fp32") const {
+  JobOptions to_the_end() { return {.folder = folder_, .checkpoints = folder_ / "kept"}; }
+  RunResult now(const JobOptions& options, const std::string& spec = "fp32") const {
     return run(config_, parse_run(spec), workload_, c10::kCPU, options);
   }
 
@@ -162,7 +163,7 @@ TEST_F(RunParts, WhatGoesOnIsMeasuredAsOneRun) {
   for (auto& [name, number] : measured) number = kMany;
   measured["queued_seconds"] = kMany;
   checkpoint::save(folder_ / "kept", 12, state);
-  RunOptions options = to_the_end();
+  JobOptions options = to_the_end();
   options.resume = true;
   const RunResult all = now(options);
   EXPECT_EQ(all.history.steps.size(), 24u);
@@ -176,7 +177,7 @@ TEST_F(RunParts, WhatGoesOnIsMeasuredAsOneRun) {
 
 TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
   std::vector<std::size_t> told;
-  RunOptions options = until(12);
+  JobOptions options = until(12);
   options.on_resume = [&](const RunSpec&, const train::History& history) {
     told.push_back(history.steps.size());
   };
@@ -187,9 +188,9 @@ TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
     told.push_back(history.steps.size());
   };
   options.checkpoints = folder_ / "from";
-  options.begin_from = checkpoint::find(folder_ / "kept");
+  options.resume_from = checkpoint::find(folder_ / "kept");
   now(options);
-  options.begin_from.clear();
+  options.resume_from.clear();
   options.checkpoints = folder_ / "nothing";
   options.resume = true;
   now(options);
@@ -203,25 +204,25 @@ TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
 TEST_F(RunParts, OtherLabelsAreSaidWhereARunGoesOn) {
   workload_.labels = 7;
   std::vector<std::string> said;
-  const auto go_on = [&](std::optional<std::uint32_t> labels) {
+  const auto resumed = [&](std::optional<std::uint32_t> labels) {
     workload_.labels = labels;
-    RunOptions options = to_the_end();
+    JobOptions options = to_the_end();
     options.resume = true;
     options.say = [&](const std::string& text) { said.push_back(text); };
     now(options);
     return std::exchange(said, {});
   };
   now(until(5));
-  EXPECT_THAT(go_on(8),
+  EXPECT_THAT(resumed(8),
               ::testing::ElementsAre(::testing::HasSubstr("labels of the training data")));
   fs::remove_all(folder_ / "kept");
   workload_.labels = 7;
   now(until(5));
-  EXPECT_THAT(go_on(7), ::testing::IsEmpty());
+  EXPECT_THAT(resumed(7), ::testing::IsEmpty());
 }
 
 TEST_F(RunParts, WhatAKilledProcessLeftIsNoCheckpointOrOne) {
-  RunOptions options = to_the_end();
+  JobOptions options = to_the_end();
   options.resume = true;
   fs::create_directories(folder_ / "kept" / "step-00000003.123.tmp");
   std::size_t begun_with = 99;
@@ -245,7 +246,7 @@ TEST_F(RunParts, WhatAKilledProcessLeftIsNoCheckpointOrOne) {
 TEST_F(RunParts, ARequestIsSavedOnce) {
   const auto saves = [&](int requests) {
     int saved = 0;
-    RunOptions options = until(1000);
+    JobOptions options = until(1000);
     const auto counter = std::static_pointer_cast<Counter>(options.callbacks.front());
     options.before_save = [&] { ++saved; };
     options.save_requests = [counter, requests] { return counter->steps < 5 ? 0 : requests; };
@@ -264,7 +265,7 @@ TEST_F(RunParts, WhatIsDueAtTheEndOfAnEpochIsSavedOnceWithItsFigures) {
   workload_.test = workload_.train;
   for (const char* every : {"8", "4", "5"}) {
     config_.checkpoint_every = every;
-    RunOptions options = to_the_end();
+    JobOptions options = to_the_end();
     int count = 0;
     options.before_save = [&] { ++count; };
     EXPECT_EQ(now(options).history.epochs.size(), 3U);
@@ -285,7 +286,7 @@ TEST_F(RunParts, WhatIsDueAtTheEndOfAnEpochIsSavedOnceWithItsFigures) {
       std::make_shared<Stopping>(torch::ones({8, 8}), torch::zeros({8, 8}), int64_t{4});
   workload_.test = test;
   config_.checkpoint_every = "8";
-  RunOptions options = to_the_end();
+  JobOptions options = to_the_end();
   options.should_stop = [&] { return test->asked; };
   EXPECT_EQ(now(options).history.steps.size(), 8U);
   EXPECT_EQ(checkpoint::read_manifest(checkpoint::find(folder_ / "kept")).step, 8);
@@ -308,7 +309,7 @@ TEST_F(RunParts, AsManyCheckpointsStayAsTheConfigSays) {
 }
 
 TEST_F(RunParts, TheBestIsKeptIfAskedAndTested) {
-  RunOptions options = to_the_end();
+  JobOptions options = to_the_end();
   options.keep_best = true;
   now(options);
   EXPECT_FALSE(fs::exists(folder_ / "kept" / "best")) << "nothing is tested";
@@ -330,7 +331,7 @@ TEST_F(RunParts, WhatIfIsAnsweredOfBatchesAndWithAFolderInAFile) {
   ASSERT_TRUE(without.what_if);
   EXPECT_FALSE(without.what_if->cures.empty());
   EXPECT_TRUE(without.what_if_policy.empty());
-  RunOptions options = to_the_end();
+  JobOptions options = to_the_end();
   EXPECT_EQ(now(options).what_if_policy, folder_ / "op-policy-fp16.txt");
   options.resume = true;
   EXPECT_FALSE(now(options).what_if) << "the run was over, and no batch was looked at";
@@ -338,11 +339,11 @@ TEST_F(RunParts, WhatIfIsAnsweredOfBatchesAndWithAFolderInAFile) {
 
 // As if another run had thrown: what was measured stands in the checkpoint as well.
 TEST_F(RunParts, ItsStateIsKeptAfterTheStepsThatItTook) {
-  RunInParts one(config_, parse_run("fp32"), workload_, c10::kCPU, to_the_end(), 0);
-  one.keep_last();
+  Job one(config_, parse_run("fp32"), workload_, c10::kCPU, to_the_end(), 0);
+  one.save_last();
   EXPECT_FALSE(fs::exists(folder_ / "kept" / "last")) << "no step";
   EXPECT_TRUE(one.advance(5));
-  one.keep_last();
+  one.save_last();
   const checkpoint::Checkpoint kept = checkpoint::load(folder_ / "kept");
   EXPECT_EQ(kept.text.at("demi.step"), "5");
   EXPECT_TRUE(kept.numbers.contains("measured"));
@@ -352,9 +353,9 @@ TEST_F(RunParts, ItsStateIsKeptAfterTheStepsThatItTook) {
 TEST_F(RunParts, WithoutAFolderNothingIsKept) {
   const fs::path here = fs::current_path();
   fs::current_path(folder_);
-  RunInParts one(config_, parse_run("fp32"), workload_, c10::kCPU, {}, 0);
+  Job one(config_, parse_run("fp32"), workload_, c10::kCPU, {}, 0);
   EXPECT_TRUE(one.advance(5));
-  one.keep_last();
+  one.save_last();
   fs::current_path(here);
   EXPECT_TRUE(fs::is_empty(folder_));
 }
@@ -364,7 +365,7 @@ TEST_F(RunParts, ACheckpointThatIsNamedAndNotThereIsSaid) {
   now(until(12));
   fs::remove_all(folder_ / "kept" / "step-00000012");
   ASSERT_TRUE(fs::exists(folder_ / "kept" / "last"));
-  RunOptions options = to_the_end();
+  JobOptions options = to_the_end();
   options.resume = true;
   EXPECT_THROW(now(options), DataError);
 }
@@ -388,13 +389,13 @@ TEST_F(RunParts, ThePeakOfResidentMemoryIsThatOfItsTraining) {
     }
   };
   if (!profile::reset_peak_resident_memory()) GTEST_SKIP() << "the peak cannot be reset here";
-  const auto peak = [&](const RunOptions& options, bool between) {
-    RunInParts one(config_, parse_run("fp32"), workload_, c10::kCPU, options, 0);
+  const auto peak = [&](const JobOptions& options, bool between) {
+    Job one(config_, parse_run("fp32"), workload_, c10::kCPU, options, 0);
     if (between) Allocating::allocate();
     EXPECT_FALSE(one.advance(1000));
     return one.finish().peak_resident_bytes;
   };
-  RunOptions options;
+  JobOptions options;
   options.callbacks = {std::make_shared<Allocating>()};
   const int64_t without = peak({}, false);
   EXPECT_GT(without, 0);
@@ -491,17 +492,17 @@ TEST_F(RunParts, TheAverageIsWhatIsShipped) {
 TEST_F(RunParts, WhatTheMonitorSeesIsToldAndKept) {
   config_.monitor = 3;
   std::size_t told = 0;
-  RunOptions options = to_the_end();
+  JobOptions options = to_the_end();
   options.on_health = [&](const monitor::StepHealth&) { ++told; };
   EXPECT_EQ(now(options).health.size(), 8u);
   EXPECT_EQ(told, 8u);
 }
 
 TEST_F(RunParts, StoppedBeforeItsFirstStepThereIsNothingToKeep) {
-  RunOptions options = to_the_end();
+  JobOptions options = to_the_end();
   options.should_stop = [] { return true; };
-  RunInParts none(config_, parse_run("fp32"), workload_, c10::kCPU, options, 0);
-  none.keep_last();
+  Job none(config_, parse_run("fp32"), workload_, c10::kCPU, options, 0);
+  none.save_last();
   EXPECT_FALSE(fs::exists(folder_ / "kept"));
   EXPECT_FALSE(none.advance(1));
   EXPECT_TRUE(none.finish().history.stopped);

@@ -1,4 +1,4 @@
-#include "cli/run_session.h"
+#include "cli/session.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -11,10 +11,8 @@
 #include <utility>
 
 #include "cli/exit_code.h"
-#include "cli/go_on.h"
 #include "cli/output.h"
 #include "cli/ranks.h"
-#include "cli/slow_precision.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
@@ -48,7 +46,7 @@ int ending_signal() { return stop_signal() != 0 ? stop_signal() : SIGTERM; }
 
 }  // namespace
 
-RunSession::RunSession(Start start)
+Session::Session(Start start)
     : start_(std::move(start)),
       config_(start_.config),
       device_(device_of_this_rank(config_)),
@@ -63,7 +61,7 @@ RunSession::RunSession(Start start)
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
 }
 
-void RunSession::require_collectives() const {
+void Session::require_collectives() const {
   if (config_.ranks == 1 || device_.is_cpu()) return;
   const distributed::Nccl& nccl = distributed::load_nccl();
   if (nccl.make) return;
@@ -76,14 +74,14 @@ void RunSession::require_collectives() const {
 }
 
 // What the device and a dry run make of the settings.
-void RunSession::resolve_config() {
+void Session::resolve_config() {
   config_.device = device_.str();
   if (config_.dry_run) config_.epochs = 1;
   if (config_.precision == "mixed")
     config_.precision = train::mixed_precision_of(device_.type()).name;
 }
 
-void RunSession::load_data() {
+void Session::load_data() {
   const recipes::RankPart part{.rank = group_ ? group_->rank() : 0, .ranks = config_.ranks};
   const recipes::WorkloadMaker workload_of = recipes::read_data(config_, device_, part);
   if (config_.batch_size == "auto") find_batch_size(workload_of);
@@ -98,7 +96,7 @@ void RunSession::load_data() {
   say_what_is_left_out();
 }
 
-void RunSession::say_what_is_left_out() const {
+void Session::say_what_is_left_out() const {
   const int64_t used = workload_.train->all_examples(), left_out = workload_.train->left_out();
   if (!is_first() || left_out == 0) return;
   note(
@@ -108,7 +106,7 @@ void RunSession::say_what_is_left_out() const {
                   left_out == 1 ? "another one each time" : "others each time", config_.ranks));
 }
 
-void RunSession::find_batch_size(const recipes::WorkloadMaker& workload_of) {
+void Session::find_batch_size(const recipes::WorkloadMaker& workload_of) {
   recipes::Config provisional = config_;
   provisional.batch_size = "32";
   const recipes::Workload workload = workload_of(provisional);
@@ -128,15 +126,15 @@ void RunSession::find_batch_size(const recipes::WorkloadMaker& workload_of) {
 }
 
 // Rank 0 says it. If it has died, the `demi` that started the ranks does; without one, rank 1.
-void RunSession::say_how_to_go_on(std::string_view when) const {
+void Session::say_how_to_resume(std::string_view when) const {
   progress_->clear();
-  if (folder_) return cli::say_how_to_go_on(start_.command, folder_->path(), when);
+  if (folder_) return cli::say_how_to_resume(start_.command, folder_->path(), when);
   if (group_ && group_->rank() == 1 && !told_folder_.empty() && !has_launcher())
-    cli::say_how_to_go_on(start_.command, told_folder_, when);
+    cli::say_how_to_resume(start_.command, told_folder_, when);
 }
 
 // A run that ended before its first step leaves nothing that anybody could go on from or look at.
-void RunSession::remove_unused_folder() {
+void Session::remove_unused_folder() {
   if (!folder_ || !start_.folder.empty()) return;
   try {
     if (files_) files_->flush();
@@ -145,20 +143,20 @@ void RunSession::remove_unused_folder() {
   }
   std::error_code none;
   const bool has_lines = fs::file_size(folder_->file("metrics.jsonl"), none) > 0 && !none;
-  if (has_lines || !checkpoint_folders(folder_->file(recipes::kCheckpoints)).empty()) return;
+  if (has_lines || !recipes::checkpoint_folders(folder_->path()).empty()) return;
   fs::remove_all(folder_->path(), none);
 }
 
-recipes::Comparison RunSession::train(const recipes::CompareOptions& options) {
+recipes::Comparison Session::train(const recipes::CompareOptions& options) {
   noting_.emplace();
   recipes::Comparison result;
   try {
     result = recipes::compare(options, workload_);
   } catch (const DataError&) {
-    say_how_to_go_on(" once what is damaged is mended");  // else it ends there again
+    say_how_to_resume(" once what is damaged is mended");  // else it ends there again
     throw;
   } catch (const std::exception&) {
-    say_how_to_go_on();
+    say_how_to_resume();
     throw;
   }
   progress_->clear();
@@ -175,7 +173,7 @@ recipes::Comparison RunSession::train(const recipes::CompareOptions& options) {
 }
 
 // Makes the run's folder, or opens that of the run that goes on, and writes config.json.
-void RunSession::open_folder(const recipes::CompareOptions& options) {
+void Session::open_folder(const recipes::CompareOptions& options) {
   if (start_.folder.empty()) {
     folder_ = report::RunFolder::create(start_.command + "-" + start_.recipe,
                                         report::runs_root(start_.run_dir), kNeededBytes);
@@ -196,7 +194,7 @@ void RunSession::open_folder(const recipes::CompareOptions& options) {
 
 // Rank 0's folder, so that others can name the last checkpoint if rank 0 dies. Another machine may
 // not see it.
-void RunSession::tell_folder() {
+void Session::tell_folder() {
   if (folder_) tell_launcher(folder_->path());
   const fs::path told =
       distributed::broadcast_text(folder_ ? folder_->path().string() : "", 0, *group_);
@@ -206,10 +204,10 @@ void RunSession::tell_folder() {
 }
 
 // What a run leaves in its folder while it trains.
-void RunSession::keep_in_folder(recipes::CompareOptions& options, bool alone) {
-  recipes::RunOptions& run = options.run;
+void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
+  recipes::JobOptions& run = options.run;
   run.resume = !start_.folder.empty();
-  run.begin_from = start_.begin_from;
+  run.resume_from = start_.resume_from;
   run.say = [this](const std::string& text) { progress_->message("note: " + text); };
   if (is_first()) open_folder(options);
   if (group_) tell_folder();
@@ -242,11 +240,11 @@ void RunSession::keep_in_folder(recipes::CompareOptions& options, bool alone) {
   run.on_resume = [this](const recipes::RunSpec& spec, const train::History& history) {
     files_->set_run(spec.label);
     files_->resume(history);
-    say_that_it_goes_on(spec, history);
+    say_that_it_resumes(spec, history);
   };
 }
 
-void RunSession::say_that_it_goes_on(const recipes::RunSpec& run, const train::History& history) {
+void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::History& history) {
   progress_->set_run(several_ ? run.label : "");
   const std::string name = several_ ? run.label + ": " : "";
   if (history.steps.empty()) {
@@ -264,8 +262,8 @@ void RunSession::say_that_it_goes_on(const recipes::RunSpec& run, const train::H
   progress_->resume(history, recipes::batch_size_of(config_) * config_.ranks * config_.accumulate);
 }
 
-recipes::Comparison RunSession::compare(std::vector<recipes::RunSpec> runs, bool alone,
-                                        int64_t turn_steps) {
+recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool alone,
+                                     int64_t turn_steps) {
   recipes::CompareOptions options{.recipe = start_.recipe, .config = config_, .device = device_};
   options.runs = runs.empty() ? recipes::default_runs(device_) : std::move(runs);
   options.turn_steps = turn_steps;
@@ -300,7 +298,7 @@ recipes::Comparison RunSession::compare(std::vector<recipes::RunSpec> runs, bool
   return result;
 }
 
-recipes::LayerReport RunSession::compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps) {
+recipes::LayerReport Session::compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps) {
   recipes::check_parts(config_, runs, workload_);
   recipes::LayerReport report{
       .recipe = start_.recipe,
@@ -309,7 +307,7 @@ recipes::LayerReport RunSession::compare_layers(std::vector<recipes::RunSpec> ru
   return report;
 }
 
-void RunSession::finish(const recipes::LayerReport& report) {
+void Session::finish(const recipes::LayerReport& report) {
   if (config_.dry_run) return;
   const auto folder = report::RunFolder::create("layers-" + start_.recipe,
                                                 report::runs_root(start_.run_dir), kNeededBytes);
@@ -321,7 +319,7 @@ void RunSession::finish(const recipes::LayerReport& report) {
   std::cerr << "report: " << folder.file("report.html").string() << "\n";
 }
 
-void RunSession::finish(const recipes::Comparison& result) {
+void Session::finish(const recipes::Comparison& result) {
   const bool stopped = result.stopped || stop_signal() != 0;
   if (folder_) {
     write_atomically(folder_->file("report.html"),
@@ -335,7 +333,7 @@ void RunSession::finish(const recipes::Comparison& result) {
       std::cerr << "with its policy: " << again << "\n";
   }
   if (!stopped) return;
-  if (is_first()) say_how_to_go_on();  // it has saved; the others may have read the folder before
+  if (is_first()) say_how_to_resume();  // it has saved; the others may have read the folder before
   throw Exit{kStoppedBySignal + ending_signal()};
 }
 

@@ -22,6 +22,7 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/ranks_testing.h"
+#include "lab/recipes/job.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/run.h"
 
@@ -71,8 +72,8 @@ class RanksOfOneProcess : public ::testing::Test {
 
   // As the program gives them: files are those of rank 0. All know the folder of checkpoints if the
   // run goes on.
-  RunOptions options(ProcessGroup& group, const std::string& checkpoints = "kept") const {
-    RunOptions options{.checkpoints = folder_ / checkpoints};
+  JobOptions options(ProcessGroup& group, const std::string& checkpoints = "kept") const {
+    JobOptions options{.checkpoints = folder_ / checkpoints};
     if (group.rank() == 0) options.folder = folder_;
     options.group = {&group, [](ProcessGroup*) {}};
     return options;
@@ -141,7 +142,7 @@ TEST_F(RanksOfOneProcess, TheFirstAloneLooksAtCheckpoints) {
   std::vector<int64_t> bytes(2);
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     const Workload own = workload(group.rank(), 2);
-    RunInParts one(config_, parse_run("fp32"), own, c10::kCPU, options(group), 0);
+    Job one(config_, parse_run("fp32"), own, c10::kCPU, options(group), 0);
     EXPECT_FALSE(one.advance(1000));
     const at::Tensor saved = at::zeros({1});
     group.all_reduce(saved, distributed::Reduction::kSum);  // by all: the checkpoint is there
@@ -170,10 +171,10 @@ TEST_F(RanksOfOneProcess, AllTestTheDtypeThatIsShipped) {
 TEST_F(RanksOfOneProcess, TheFirstAloneKeepsWhatWasTrained) {
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     const Workload own = workload(group.rank(), 2);
-    const RunOptions apart = options(group, std::to_string(group.rank()));
-    RunInParts one(config_, parse_run("fp32"), own, c10::kCPU, apart, 0);
+    const JobOptions apart = options(group, std::to_string(group.rank()));
+    Job one(config_, parse_run("fp32"), own, c10::kCPU, apart, 0);
     EXPECT_TRUE(one.advance(2));
-    one.keep_last();
+    one.save_last();
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
   EXPECT_EQ(checkpoint::load(folder_ / "0").text.at("demi.step"), "2");
@@ -186,9 +187,9 @@ TEST_F(RanksOfOneProcess, ThatShareTheStateKeepNothingAlone) {
   config_.shard_optimizer = true;
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     const Workload own = workload(group.rank(), 2);
-    RunInParts one(config_, parse_run("fp32"), own, c10::kCPU, options(group), 0);
+    Job one(config_, parse_run("fp32"), own, c10::kCPU, options(group), 0);
     EXPECT_TRUE(one.advance(2));
-    if (group.rank() == 0) one.keep_last();
+    if (group.rank() == 0) one.save_last();
     const at::Tensor sum = at::full({1}, 3, torch::kFloat);
     group.all_reduce(sum, distributed::Reduction::kSum);
     EXPECT_EQ(sum.item<float>(), 6) << "nothing was sent before it";

@@ -91,7 +91,7 @@ TEST_F(Overflow, IsSaidOnceAndOfTraining) {
 TEST_F(Overflow, ItsOriginIsToldAndKept) {
   config_.detect_anomaly = true;
   std::size_t told = 0;
-  RunOptions options{.folder = folder_};
+  JobOptions options{.folder = folder_};
   options.on_origin = [&](const monitor::Origin&) { ++told; };
   const RunResult result = run(config_, parse_run("fp16"), workload_, c10::kCPU, options);
   EXPECT_FALSE(result.origins.empty());

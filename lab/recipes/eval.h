@@ -11,7 +11,7 @@
 
 namespace demi::recipes {
 
-struct SavedOptions {
+struct EvalOptions {
   std::string precisions = {};  // by comma; empty: fp32 and the one that the model was trained in
   std::string device = "auto";  //
   std::filesystem::path data_dir = {};  // empty: $DEMI_DATA_DIR, else as in training
@@ -20,18 +20,18 @@ struct SavedOptions {
 };
 
 /// A saved model in one precision on its test set.
-struct SavedRun {
+struct EvalRow {
   std::string precision;
   train::Evaluation evaluation;
   std::optional<double> difference_to_fp32;  // of the accuracy; none without fp32 among the runs
 };
 
-struct SavedResult {
+struct EvalResult {
   std::string trained_in;
   /// How this test differs from the one in the run's table: of more examples, or of others. Empty:
   /// in nothing.
   std::string note;
-  std::vector<SavedRun> runs;
+  std::vector<EvalRow> runs;
   int64_t top_k = 0;  // of the metric beside the accuracy; 0: none
 };
 
@@ -40,6 +40,6 @@ struct SavedResult {
 /// weights in its 16-bit format with normalisation in FP32, in an autocast region, as they are
 /// shipped; a "true" one everything in the one format. Throws DataError (file, data), UsageError
 /// (precision, device, a run without test data), DeviceError.
-DEMI_API SavedResult evaluate_saved(const std::filesystem::path& path, const SavedOptions& options);
+DEMI_API EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options);
 
 }  // namespace demi::recipes

@@ -1,0 +1,462 @@
+#include "lab/recipes/job.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/ops/full.h>
+#include <fmt/format.h>
+#include <torch/utils.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "demi/autocast/to_precision.h"
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/manifest.h"
+#include "demi/core/atomic_file.h"
+#include "demi/core/error.h"
+#include "demi/core/state_dict.h"
+#include "demi/distributed/distributed_data_parallel.h"
+#include "demi/distributed/process_group.h"
+#include "demi/distributed/sync_batch_norm.h"
+#include "demi/monitor/origin_search.h"
+#include "demi/profile/scoped_timer.h"
+#include "demi/train/evaluate.h"
+#include "lab/models/registry.h"
+#include "lab/recipes/batch_size.h"
+#include "lab/recipes/config_source.h"
+#include "lab/recipes/plan.h"
+#include "lab/recipes/weights_file.h"
+#include "lab/recipes/what_if.h"
+
+namespace demi::recipes {
+namespace {
+
+// The mean over whole epochs; of a run without a whole epoch, its time until it ended. An epoch is
+// cut short by a signal, a failure or --steps.
+double mean_epoch_seconds(const train::History& history, int64_t examples) {
+  double sum = 0, whole = 0;
+  for (const train::EpochRecord& epoch : history.epochs) {
+    if (epoch.examples < examples) continue;
+    sum += epoch.seconds;
+    ++whole;
+  }
+  return whole > 0 ? sum / whole : history.seconds();
+}
+
+// The library names its options, the program its own.
+std::string in_words_of_the_program(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"TrainerOptions::autocast = false", "--no-autocast"},
+      {"TrainerOptions::loss_scale off", "--no-scaler"}};
+  for (const auto& [library, program] : kWords)
+    if (const std::size_t at = text.find(library); at != text.npos)
+      text.replace(at, library.size(), program);
+  return text;
+}
+
+// A remark on skipped steps of a run without a scaler, which nothing else reports.
+std::string remark_on(const train::History& history) {
+  const bool scaled =
+      std::any_of(history.steps.begin(), history.steps.end(),
+                  [](const train::StepMetrics& step) { return step.loss_scale.has_value(); });
+  if (scaled || history.skipped_steps == 0) return "";
+  return fmt::format(
+      "{} of {} steps were skipped, with Inf or NaN among their gradients, though no loss is "
+      "scaled",
+      history.skipped_steps, history.steps.size());
+}
+
+// A folder of checkpoints that a killed process made may be without one.
+bool has_checkpoint(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder)) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "last" || (name.starts_with("step-") && !name.ends_with(".tmp"))) return true;
+  }
+  return false;
+}
+
+// The name of the newest whole checkpoint; empty: there is none. Damaged ones that are newer are
+// set aside.
+std::string newest_whole_in(const JobOptions& options) {
+  if (!has_checkpoint(options.checkpoints)) return "";
+  std::vector<std::pair<std::filesystem::path, std::string>> damaged;
+  const auto found = checkpoint::newest_whole(
+      options.checkpoints, [&](const std::filesystem::path& path, const std::string& wrong) {
+        damaged.emplace_back(path, wrong);
+      });
+  for (const auto& [path, wrong] : damaged) {
+    const auto aside = checkpoint::set_aside(path);
+    if (options.say)
+      options.say(fmt::format("{} is damaged and is kept as {}; the run goes on from {} ({})",
+                              path.filename().string(), aside.string(), found->filename().string(),
+                              wrong));
+  }
+  return found ? found->filename().string() : "";
+}
+
+// Of a checkpoint's folder.
+int64_t bytes_of(const std::filesystem::path& folder) {
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    bytes += static_cast<int64_t>(entry.file_size());
+  return bytes;
+}
+
+constexpr const char* kMeasured = "measured";   // the part of a checkpoint's numbers
+constexpr const char* kLabels = "demi.labels";  // of its texts: Workload::labels
+
+}  // namespace
+
+// LibTorch's random numbers on the CPU and on the run's device, which the network's dropout draws.
+class Job::RandomNumbers {
+ public:
+  RandomNumbers(c10::Device device, uint64_t seed) {
+    torch::manual_seed(seed);
+    generators_ = {at::globalContext().defaultGenerator(c10::kCPU)};
+    if (!device.is_cpu()) generators_.push_back(at::globalContext().defaultGenerator(device));
+    keep();
+  }
+  void keep() {
+    states_.clear();
+    for (at::Generator& generator : generators_) {
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      states_.push_back(generator.get_state());
+    }
+  }
+  void give_back() {
+    for (std::size_t i = 0; i < generators_.size(); ++i) {
+      const std::lock_guard<std::mutex> lock(generators_[i].mutex());
+      generators_[i].set_state(states_[i]);
+    }
+  }
+
+ private:
+  std::vector<at::Generator> generators_;
+  std::vector<at::Tensor> states_;
+};
+
+StateDict Job::numbers_of(const Measured& measured) {
+  const profile::CoreReadings& cores = measured.cores;
+  StateDict numbers{{"peak_bytes", static_cast<double>(measured.peak_bytes)},
+                    {"peak_resident_bytes", static_cast<double>(measured.peak_resident_bytes)},
+                    {"wall_seconds", cores.wall_seconds},
+                    {"cpu_seconds", cores.cpu_seconds},
+                    {"stolen_seconds", cores.stolen_seconds},
+                    {"cores", cores.cores},
+                    {"involuntary_switches", static_cast<double>(cores.involuntary_switches)}};
+  if (cores.queued_seconds) numbers["queued_seconds"] = *cores.queued_seconds;
+  return numbers;
+}
+
+Job::Measured Job::measured_of(const StateDict& numbers) {
+  const auto number = [&](const char* name) { return state_value(numbers, name, "train.run"); };
+  Measured measured{
+      .peak_bytes = static_cast<int64_t>(number("peak_bytes")),
+      .peak_resident_bytes = static_cast<int64_t>(number("peak_resident_bytes")),
+      .cores = {.wall_seconds = number("wall_seconds"),
+                .cpu_seconds = number("cpu_seconds"),
+                .stolen_seconds = number("stolen_seconds"),
+                .cores = number("cores"),
+                .involuntary_switches = static_cast<int64_t>(number("involuntary_switches"))}};
+  if (numbers.contains("queued_seconds")) measured.cores.queued_seconds = number("queued_seconds");
+  return measured;
+}
+
+// Calls `part`. Where memory runs out in it, the job gives back what it holds, and the error says
+// which batch size would fit.
+template <class Part>
+auto Job::or_say_what_fits(const Part& part) {
+  std::string reason;
+  try {
+    return part();
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    reason = error.what();
+  }
+  parts_.reset();
+  trainer_.reset();
+  random_.reset();
+  what_if_.reset();
+  network_ = {};
+  profile::quiet_down(device_);
+  const std::string fits =
+      std::to_string(find_batch_size(config_, result_.spec, workload_, device_));
+  throw TrainingError(
+      {.where = "train.run",
+       .what = "memory ran out in the run " + result_.spec.label,
+       .seen = "batch size " + config_.batch_size + "; " + reason.substr(0, reason.find('\n')),
+       .advice =
+           "--batch-size " + fits + " fits in 80 % of what is free (--batch-size auto finds it)"});
+}
+
+Job::Job(const Config& config, const RunSpec& run, const Workload& workload, c10::Device device,
+         const JobOptions& options, int64_t shared_bytes)
+    : config_(config_of(config, run)),
+      workload_(workload),
+      device_(device),
+      options_(options),
+      result_{.spec = run, .data_bytes = shared_bytes},
+      memory_(device, /*shared_bytes=*/0) {
+  or_say_what_fits([this] { begin(); });
+}
+
+Job::~Job() = default;
+
+// Whether any rank says so.
+bool Job::any_rank(bool own) const {
+  if (!options_.group || options_.group->world_size() == 1) return own;
+  const at::Tensor flag = at::full({1}, own ? 1 : 0, at::kInt);
+  options_.group->all_reduce(flag, distributed::Reduction::kMax);
+  return flag.item<int>() > 0;
+}
+
+void Job::begin() {
+  profile::quiet_down(device_);
+  memory_.begin();
+  const auto seed = static_cast<uint64_t>(config_.seed);
+  network_ = workload_.make_network(seed);
+  result_.parameters = models::parameter_count(*network_.module);
+  keep_in_fp32(config_, network_);
+  if (options_.group && config_.sync_batch_norm)
+    distributed::synchronise_batch_norm(*network_.module, *options_.group);
+  random_ = std::make_unique<RandomNumbers>(device_, seed);
+  if (any_rank(options_.should_stop && options_.should_stop())) {
+    result_.history.stopped = true;
+    return;
+  }
+  result_.top_k = train::top_k_of(config_.top_k, static_cast<int64_t>(workload_.classes.size()));
+  trainer_.emplace(network_, make_optimizer(config_, network_), trainer_options());
+  add_observers();
+  memory_.end();
+
+  memory_.begin();
+  const std::filesystem::path from =
+      options_.resume ? checkpoint_to_resume() : options_.resume_from;
+  if (!from.empty()) resume(from);
+  parts_.emplace(*trainer_, *workload_.train, workload_.test.get());
+  profile::reset_peak_memory(device_);
+  memory_.end();
+  random_->keep();
+  const bool resumes = options_.resume || !from.empty();
+  if (resumes && options_.on_resume) options_.on_resume(result_.spec, parts_->history());
+}
+
+// Those of the plan, with metrics, checkpoints and signals.
+train::TrainerOptions Job::trainer_options() {
+  train::TrainerOptions trainer =
+      recipes::trainer_options(config_, result_.spec, workload_.train->batches(), device_);
+  if (result_.top_k > 0) trainer.metrics = {train::top_k(result_.top_k)};
+  trainer.should_stop = options_.should_stop;
+  trainer.group = options_.group;
+  trainer.shard_optimizer = config_.shard_optimizer;
+  if (options_.save_requests) {
+    trainer.should_save = [requests = options_.save_requests, seen = 0]() mutable {
+      const int now = requests();
+      return std::exchange(seen, now) != now;
+    };
+  }
+  if (options_.checkpoints.empty()) return trainer;
+  train::CheckpointOptions& checkpoints = trainer.checkpoints;
+  checkpoints.folder = options_.checkpoints;
+  checkpoints.every = train::Every::parse(config_.checkpoint_every);
+  checkpoints.keep_last = config_.keep_last;
+  checkpoints.keep_best = options_.keep_best && workload_.test;
+  checkpoints.in_background = options_.save_in_background;
+  checkpoints.text = {{"demi.config", to_json(config_)}};
+  if (workload_.labels) checkpoints.text[kLabels] = std::to_string(*workload_.labels);
+  checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
+    checkpoint.numbers[kMeasured] = numbers_of(measured());
+    if (options_.before_save) options_.before_save();
+  };
+  return trainer;
+}
+
+void Job::add_observers() {
+  for (const auto& callback : options_.callbacks) trainer_->add(callback);
+  if (is_first() && !config_.what_if.empty() && can_be_asked(result_.spec.precision)) {
+    what_if_ = std::make_shared<monitor::WhatIf>(what_if_options(config_));
+    trainer_->add(what_if_);
+  }
+  if (config_.detect_anomaly)
+    trainer_->add(std::make_shared<monitor::OriginSearch>([this](const monitor::Origin& origin) {
+      result_.origins.push_back(origin);
+      if (options_.on_origin) options_.on_origin(origin);
+    }));
+  if (is_first() && config_.monitor > 0)
+    trainer_->add(std::make_shared<monitor::Monitor>(config_.monitor,
+                                                     [this](const monitor::StepHealth& step) {
+                                                       result_.health.push_back(step);
+                                                       if (options_.on_health)
+                                                         options_.on_health(step);
+                                                     }));
+}
+
+// Rank 0 looks for it: it alone may set damaged ones aside. Others may see its folder elsewhere.
+std::filesystem::path Job::checkpoint_to_resume() const {
+  std::string name = is_first() ? newest_whole_in(options_) : "";
+  if (options_.group && options_.group->world_size() > 1)
+    name = distributed::broadcast_text(name, 0, *options_.group);
+  return name.empty() ? std::filesystem::path() : options_.checkpoints / name;
+}
+
+// The memory that reading takes is none of the training's.
+void Job::resume(const std::filesystem::path& checkpoint) {
+  trainer_->resume(checkpoint);
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
+  const auto found = manifest.numbers.find(kMeasured);
+  if (found != manifest.numbers.end()) before_ = measured_of(found->second);
+  if (!is_first() || !options_.say) return;
+  const auto labels = manifest.text.find(kLabels);
+  if (workload_.labels && labels != manifest.text.end() &&
+      labels->second != std::to_string(*workload_.labels))
+    options_.say(
+        "the labels of the training data are not those that the run was begun with, in value or in "
+        "order: its weights have learned the others");
+  if (manifest.libtorch != TORCH_VERSION)
+    options_.say("the checkpoint was written with LibTorch " + manifest.libtorch +
+                 ", and this is " + TORCH_VERSION + ": what follows may round otherwise");
+}
+
+bool Job::advance(int64_t steps) {
+  return or_say_what_fits([&] {
+    if (!parts_) return false;
+    random_->give_back();
+    profile::reset_peak_resident_memory();
+    memory_.begin();
+    cores_.begin();
+    measures_ = true;
+    const bool is_going = parts_->advance(steps);
+    measured();
+    measures_ = false;
+    random_->keep();
+    return is_going;
+  });
+}
+
+// Until now, of the whole run. In the middle of a part it begins another one.
+Job::Measured Job::measured() {
+  if (measures_) {
+    cores_.end();
+    memory_.end();
+    peak_resident_bytes_ = std::max(peak_resident_bytes_, profile::resident_memory().peak_bytes);
+    memory_.begin();
+    cores_.begin();
+  }
+  Measured all{.peak_bytes = std::max(before_.peak_bytes, memory_.use().peak_bytes),
+               .peak_resident_bytes = std::max(before_.peak_resident_bytes, peak_resident_bytes_),
+               .cores = before_.cores};
+  all.cores += cores_.readings();
+  return all;
+}
+
+// What cannot be saved either is not said: the exception that ended the other run is. The other
+// ranks, which would have to send their share of the state, may have no exception.
+void Job::save_last() {
+  if (options_.group && config_.shard_optimizer) return;
+  if (!parts_ || !is_first() || options_.checkpoints.empty() || parts_->history().steps.empty())
+    return;
+  try {
+    checkpoint::Checkpoint state = parts_->checkpoint();
+    state.numbers[kMeasured] = numbers_of(measured());
+    checkpoint::save(options_.checkpoints, parts_->history().steps.back().step, state,
+                     {.keep_last = config_.keep_last});
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+  }
+}
+
+RunResult Job::finish() {
+  return or_say_what_fits([&] {
+    if (!parts_) return std::move(result_);
+    train::History& history = result_.history;
+    history = parts_->history();
+    if (history.failed) history.failed = in_words_of_the_program(*history.failed);
+    const Measured all = measured();
+    result_.peak_bytes = all.peak_bytes;
+    result_.peak_resident_bytes = all.peak_resident_bytes;
+    result_.cores_share = profile::cores_share(all.cores);
+    result_.involuntary_switches = all.cores.involuntary_switches;
+    result_.seconds = history.seconds();
+    result_.seconds_per_epoch = mean_epoch_seconds(history, workload_.train->all_examples());
+    result_.skipped_steps = history.skipped_steps;
+    result_.remark = remark_on(history);
+    answer_what_if();
+    if (is_first() && has_checkpoint(options_.checkpoints))
+      result_.checkpoint_bytes = bytes_of(checkpoint::find(options_.checkpoints));
+    if (history.stopped) return std::move(result_);
+    trainer_->swap_average();  // what is shipped, and tested, is the average where there is one
+    test();
+    return std::move(result_);
+  });
+}
+
+// What 16 bits would do, and the file that a run without it needs.
+void Job::answer_what_if() {
+  if (!what_if_) return;
+  monitor::WhatIfResult asked = what_if_->result();
+  if (asked.batches == 0 && !asked.diverged) return;
+  const monitor::WhatIfResult& found = result_.what_if.emplace(std::move(asked));
+  if (!options_.folder.empty() && !found.cures.empty()) {
+    result_.what_if_policy =
+        options_.folder / fmt::format("{}op-policy-{}.txt", options_.prefix, config_.what_if);
+    write_atomically(result_.what_if_policy, found.policy_text(),
+                     "free some space, or name another folder");
+  }
+  if (options_.on_what_if) options_.on_what_if(found);
+}
+
+// The accuracy is that of the file, so the file is what is evaluated: written from one module, read
+// into another.
+void Job::test() {
+  const auto seed = static_cast<uint64_t>(config_.seed);
+  const train::Precision& precision = result_.spec.precision;
+  train::Network shipped = workload_.make_network(seed);
+  const bool ships = any_rank(!options_.folder.empty());
+  if (!options_.folder.empty()) {
+    const auto file = options_.folder / (options_.prefix + "model.safetensors");
+    result_.model_bytes =
+        save_shipped_weights(*network_.module, *shipped.module, precision, file, config_);
+    shipped = workload_.make_network(seed + 1);
+    load_shipped_weights(*shipped.module, precision, file);
+    if (precision.is_mixed()) keep_in_fp32(config_, shipped);
+  } else if (ships) {
+    to_precision(*shipped.module, precision.shipped());
+    if (precision.is_mixed()) keep_in_fp32(config_, shipped);
+  }
+  // The other ranks get what rank 0 read.
+  if (ships && options_.group) distributed::broadcast_weights(*shipped.module, *options_.group);
+  if (!workload_.test) return;
+  train::EvaluateOptions test{.precision = precision,
+                              .device = device_,
+                              .op_policy = op_policy_of(config_),
+                              .loss = loss_function_of(config_)};
+  test.per_class = options_.per_class;
+  if (result_.top_k > 0) test.metrics = {train::top_k(result_.top_k)};
+  test.flush_subnormals = config_.flush_subnormals;
+  test.backends = backends_of(config_);
+  test.should_stop = options_.should_stop;
+  test.group = options_.group.get();
+  train::History& history = result_.history;
+  if (ships) {
+    const train::Evaluation low = train::evaluate(shipped, *workload_.test, test);
+    history.stopped = low.stopped;
+    if (low.stopped) return;
+    result_.test_loss = low.loss;
+    result_.test_accuracy = low.accuracy;
+    if (!low.metrics.empty()) result_.test_top_k_accuracy = low.metrics.front().second;
+    result_.class_accuracy = low.class_accuracy;
+    if (!history.failed && !std::isfinite(low.loss))
+      history.failed = "the test loss of the weights as shipped is NaN or Inf";
+  }
+  to_precision(*network_.module, c10::kFloat);  // module->to() would convert integer buffers, too
+  test.precision = train::parse_precision("fp32");
+  const train::Evaluation exact = train::evaluate(network_, *workload_.test, test);
+  history.stopped = exact.stopped;
+  if (!exact.stopped) result_.test_accuracy_fp32_eval = exact.accuracy;
+}
+
+}  // namespace demi::recipes

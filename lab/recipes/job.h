@@ -1,0 +1,88 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "demi/core/export.h"
+#include "demi/monitor/what_if.h"
+#include "demi/profile/core_share.h"
+#include "demi/profile/memory.h"
+#include "demi/train/network.h"
+#include "demi/train/trainer.h"
+#include "lab/recipes/config.h"
+#include "lab/recipes/run.h"
+#include "lab/recipes/run_spec.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::recipes {
+
+/// One training run, as `run` trains it, in one part or in several, so that runs can take turns in
+/// one thread. Bits, files and peak memory are those of `run` if only `advance` and `finish` of
+/// other jobs come between the parts. Throws what `run` throws; where memory does not suffice, what
+/// the job holds is given back first. The workload must outlive it.
+class DEMI_API Job {
+ public:
+  /// Makes the network, and resumes. `shared_bytes`: memory in use on the device before the first
+  /// of the jobs that take turns, which is RunResult::data_bytes and none of the peak.
+  Job(const Config& config, const RunSpec& run, const Workload& workload, c10::Device device,
+      const JobOptions& options, int64_t shared_bytes);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  /// That many optimizer steps more; false once training is over.
+  bool advance(int64_t steps);
+
+  /// Saves a checkpoint after another job has thrown. If `advance` throws, it has saved one itself.
+  void save_last();
+
+  /// Writes the files and tests. The job has no result after it.
+  RunResult finish();
+
+ private:
+  /// What was measured of the run while it trained. A checkpoint holds it, since a process that
+  /// resumes the run has only a part of its training before it.
+  struct Measured {
+    int64_t peak_bytes = 0, peak_resident_bytes = 0;
+    profile::CoreReadings cores;
+  };
+  class RandomNumbers;
+
+  static StateDict numbers_of(const Measured& measured);
+  static Measured measured_of(const StateDict& numbers);
+
+  template <class Part>
+  auto or_say_what_fits(const Part& part);
+  bool is_first() const { return !options_.group || options_.group->rank() == 0; }
+  bool any_rank(bool own) const;
+  void begin();
+  train::TrainerOptions trainer_options();
+  void add_observers();
+  std::filesystem::path checkpoint_to_resume() const;
+  void resume(const std::filesystem::path& checkpoint);
+  Measured measured();
+  void answer_what_if();
+  void test();
+
+  const Config config_;
+  const Workload& workload_;
+  const c10::Device device_;
+  const JobOptions options_;
+  RunResult result_;
+  train::Network network_;
+  std::shared_ptr<monitor::WhatIf> what_if_;  // none: it was not asked
+  std::unique_ptr<RandomNumbers> random_;
+  std::optional<train::Trainer> trainer_;
+  std::optional<train::Trainer::Parts> parts_;  // none where it was stopped before its first step
+  profile::TurnMemory memory_;
+  profile::CoreMeter cores_;
+  Measured before_;  // of the run's training in other processes
+  int64_t peak_resident_bytes_ = 0;
+  bool measures_ = false;  // between begin() and end() of memory and cores
+};
+
+}  // namespace demi::recipes
