@@ -11,8 +11,8 @@
 #include "lab/bench/recipe.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine_json.h"
-#include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/resolved.h"
 #include "lab/report/format.h"
 
 namespace demi::cli {

@@ -18,9 +18,10 @@
 #include "demi/tensor/device.h"
 #include "lab/profiler/profile_report.h"
 #include "lab/profiler/profile_run.h"
+#include "lab/recipes/compare.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/workload.h"
 #include "lab/report/run_folder.h"
@@ -43,7 +44,7 @@ struct ProfileArguments {
 
 std::vector<recipes::RunSpec> profiled_runs(const ProfileArguments& a, c10::Device device) {
   if (!a.precisions.empty()) return recipes::parse_runs(a.precisions);
-  return recipes::parse_runs("fp32," + std::string(train::mixed_precision_of(device.type()).name));
+  return recipes::default_runs(device);
 }
 
 std::optional<profiler::Ranges::Kind> ranges_of(const std::string& name) {
@@ -84,7 +85,7 @@ void profile(const ProfileArguments& a) {
   profiler::ProfileOptions options{.warmup = a.warmup, .steps = a.steps};
   options.ranges = ranges_of(a.ranges);
   options.config = a.settings.resolve(recipes::find_recipe(a.recipe).config);
-  if (options.config.batch_size == "auto")
+  if (options.config.batch_size == 0)
     throw UsageError({.where = "--batch-size",
                       .what = "the batch size must be the same for all precisions",
                       .seen = "auto",

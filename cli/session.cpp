@@ -23,7 +23,7 @@
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
 #include "lab/recipes/health.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
@@ -83,9 +83,10 @@ void Session::resolve_config() {
 
 void Session::load_data() {
   const recipes::RankPart part{.rank = group_ ? group_->rank() : 0, .ranks = config_.ranks};
-  const recipes::WorkloadMaker workload_of = recipes::read_data(config_, device_, part);
-  if (config_.batch_size == "auto") find_batch_size(workload_of);
-  workload_ = workload_of(config_);
+  const recipes::WorkloadMaker workload_of =
+      recipes::read_data(recipes::resolve(config_, device_), part);
+  if (config_.batch_size == 0) find_batch_size(workload_of);
+  workload_ = workload_of(config_.batch_size);
   progress_->set_items(workload_.items);
   if (!group_) return;
   const auto examples = [](const auto& loader) { return loader ? loader->all_examples() : 0; };
@@ -108,8 +109,8 @@ void Session::say_what_is_left_out() const {
 
 void Session::find_batch_size(const recipes::WorkloadMaker& workload_of) {
   recipes::Config provisional = config_;
-  provisional.batch_size = "32";
-  const recipes::Workload workload = workload_of(provisional);
+  provisional.batch_size = 32;
+  const recipes::Workload workload = workload_of(provisional.batch_size);
   const auto say_trial = [](const recipes::BatchTrial& one) {
     const std::string room = report::format_bytes(one.room_bytes);
     note(std::isfinite(one.needed_bytes)
@@ -117,12 +118,13 @@ void Session::find_batch_size(const recipes::WorkloadMaker& workload_of) {
                            report::format_bytes(one.needed_bytes), room)
              : fmt::format("batch size {}: more than {}", one.size, room));
   };
-  const int64_t size = recipes::find_batch_size(provisional, recipes::run_of(provisional), workload,
-                                                device_, {.free_bytes = 0, .tried = say_trial});
-  config_.batch_size = std::to_string(size);
+  config_.batch_size = recipes::find_batch_size(recipes::resolve(provisional, device_), workload,
+                                                {.free_bytes = 0, .tried = say_trial});
   recipes::check(config_);
-  note("batch size " + config_.batch_size +
-       " is predicted to fit in 80 % of the free memory, the rest of the run counted");
+  note(
+      fmt::format("batch size {} is predicted to fit in 80 % of the free memory, the rest of the "
+                  "run counted",
+                  config_.batch_size));
 }
 
 // Rank 0 says it. If it has died, the `demi` that started the ranks does; without one, rank 1.
@@ -187,7 +189,7 @@ void Session::open_folder(const recipes::CompareOptions& options) {
                             .recipe = start_.recipe,
                             .turn_steps = options.turn_steps,
                             .config = config_};
-  for (const recipes::RunSpec& run : options.runs) record.runs.push_back(run.label);
+  for (const recipes::Resolved& run : options.runs) record.runs.push_back(run.spec.label);
   write_atomically(folder_->file("config.json"), recipes::to_json(record),
                    report::kOtherRunsFolder);
 }
@@ -259,18 +261,19 @@ void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::Hist
   }
   progress_->message(
       fmt::format("{}goes on after step {} in epoch {}", name, last.step, last.epoch));
-  progress_->resume(history, recipes::batch_size_of(config_) * config_.ranks * config_.accumulate);
+  progress_->resume(history, config_.batch_size * config_.ranks * config_.accumulate);
 }
 
 recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool alone,
                                      int64_t turn_steps) {
-  recipes::CompareOptions options{.recipe = start_.recipe, .config = config_, .device = device_};
-  options.runs = runs.empty() ? recipes::default_runs(device_) : std::move(runs);
+  if (runs.empty()) runs = recipes::default_runs(device_);
+  recipes::CompareOptions options{
+      .recipe = start_.recipe, .config = config_, .runs = recipes::resolve(config_, runs, device_)};
   options.turn_steps = turn_steps;
-  several_ = options.runs.size() > 1;
-  recipes::check_what_if(config_, options.runs);
-  note_slow_precisions(options.runs, device_);
-  recipes::check_parts(config_, options.runs, workload_);
+  several_ = runs.size() > 1;
+  recipes::check_what_if(config_, runs);
+  note_slow_precisions(runs, device_);
+  recipes::check_parts(options.runs, workload_);
   options.run.should_stop = [] { return stop_signal() != 0; };
   options.run.per_class = alone;
   options.run.group = group_;
@@ -299,10 +302,12 @@ recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool al
 }
 
 recipes::LayerReport Session::compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps) {
-  recipes::check_parts(config_, runs, workload_);
-  recipes::LayerReport report{
-      .recipe = start_.recipe,
-      .options = {.config = config_, .runs = std::move(runs), .steps = steps, .device = device_}};
+  recipes::LayerReport report{.recipe = start_.recipe,
+                              .options = {.config = config_,
+                                          .runs = recipes::resolve(config_, runs, device_),
+                                          .steps = steps,
+                                          .device = device_}};
+  recipes::check_parts(report.options.runs, workload_);
   report.runs = recipes::compare_layers(report.options, workload_);
   return report;
 }

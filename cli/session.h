@@ -13,7 +13,7 @@
 #include "demi/distributed/process_group.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/layers_report.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/watch.h"
 #include "lab/report/run_folder.h"
 

@@ -11,8 +11,8 @@
 #include "cli/settings.h"
 #include "demi/core/error.h"
 #include "lab/recipes/compare_report.h"
-#include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/what_if.h"
 
 namespace demi::cli {
@@ -54,8 +54,6 @@ void train_one(const TrainArguments& a) {
   if (a.list) return show_recipes(a.output);
   Start start =
       resolve_start({.command = "train", .recipe = a.recipe, .run_dir = a.run_dir}, a.settings);
-  if (start.config.precision != "mixed")
-    recipes::run_of(start.config);  // a wrong name is said before data is read
   if (run_as_ranks(start.command, start.config)) return;
   Session session(std::move(start));
   const recipes::Comparison result =

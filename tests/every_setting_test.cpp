@@ -20,7 +20,7 @@
 #include "demi/core/source_dir_testing.h"
 #include "demi/data/prefetch_loader.h"
 #include "lab/recipes/config_source.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
 #include "tests/small_recipes.h"
 
@@ -191,7 +191,7 @@ class EverySetting : public ::testing::Test {
     const JobOptions options{.folder = folder, .checkpoints = folder / "kept", .should_stop = [&] {
                                return ++asked < 0;
                              }};
-    const RunResult result = run(config, run_of(config), workload, c10::kCPU, options);
+    const RunResult result = run(resolve(config), workload, options);
     std::ostringstream text;
     for (const train::StepMetrics& step : result.history.steps)
       text << step.epoch << ' ' << fmt::format("{}", step.loss) << ' ' << step.learning_rate << ' '
@@ -259,9 +259,7 @@ TEST_F(EverySetting, OfLibTorchBecomesLibTorchs) {
 
 TEST_F(EverySetting, OfHowItTrainsReachesTheTrainerAndTheLoader) {
   Config config = base_of({.setting = "", .value = ""});
-  const auto flushes = [&] {
-    return trainer_options(config, run_of(config), 1, c10::kCPU).flush_subnormals;
-  };
+  const auto flushes = [&] { return trainer_options(resolve(config), 1).flush_subnormals; };
   EXPECT_TRUE(flushes());
   set(config, "flush-subnormals", "false", "");
   EXPECT_FALSE(flushes());

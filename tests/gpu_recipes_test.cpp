@@ -39,9 +39,8 @@ class Gpu : public ::testing::Test {
 
   demi::recipes::RunResult train(const demi::recipes::Config& config, const std::string& precision,
                                  c10::Device device) {
-    return demi::recipes::run(config, parse_run(precision),
-                              demi::recipes::load_workload(config, device), device,
-                              {.folder = folder_});
+    return demi::recipes::run(demi::recipes::resolve(config, parse_run(precision), device),
+                              demi::recipes::load_workload(config, device), {.folder = folder_});
   }
 
   std::filesystem::path folder_;
@@ -83,8 +82,8 @@ TEST_F(Gpu, EvaluatesASavedTextModelAndTimesItsStep) {
   EXPECT_TRUE(std::isfinite(saved.runs.back().evaluation.loss));
   EXPECT_NO_THROW(
       demi::bench::bench_recipe({.config = config, .warmup = 2, .steps = 1, .rounds = 1}, kGpu));
-  EXPECT_GE(demi::recipes::find_batch_size(config, parse_run("fp16"),
-                                           demi::recipes::load_workload(config, kGpu), kGpu),
+  EXPECT_GE(demi::recipes::find_batch_size(demi::recipes::resolve(config, parse_run("fp16"), kGpu),
+                                           demi::recipes::load_workload(config, kGpu)),
             1);
 }
 

@@ -50,7 +50,7 @@ class ResumedRecipe : public ::testing::TestWithParam<std::string> {
       steps_before_.push_back(history.steps.size());
     };
     options.should_stop = [&] { return ++asked == stop_at; };
-    return run(config(), parse_run("bf16"), workload, c10::kCPU, options);
+    return run(resolve(config(), parse_run("bf16")), workload, options);
   }
 
   fs::path folder_;

@@ -39,8 +39,9 @@ class Recipes : public ::testing::TestWithParam<std::string> {
   std::vector<double> losses(const demi::recipes::Config& config, const char* precision,
                              c10::Device device) {
     const auto workload = demi::recipes::load_workload(config, device);
-    const auto result = demi::recipes::run(config, parse_run(precision), workload, device,
-                                           {.folder = folder_.path()});
+    const auto result =
+        demi::recipes::run(demi::recipes::resolve(config, parse_run(precision), device), workload,
+                           {.folder = folder_.path()});
     EXPECT_FALSE(result.history.failed) << result.history.failed.value_or("");
     EXPECT_EQ(workload.test != nullptr, result.test_accuracy_fp32_eval.has_value());
     std::vector<double> all;
@@ -132,7 +133,8 @@ TEST(SecondDevice, FindsABatchSizeForTextsAndTimesTheirStep) {
   const Folder folder;
   const auto config = small_recipes::of("imdb-lstm", folder.path());
   const auto workload = demi::recipes::load_workload(config, kDevice);
-  EXPECT_EQ(demi::recipes::find_batch_size(config, parse_run("fp32"), workload, kDevice),
+  EXPECT_EQ(demi::recipes::find_batch_size(
+                demi::recipes::resolve(config, parse_run("fp32"), kDevice), workload),
             small_recipes::kExamples);
   const auto timed = demi::bench::bench_recipe(
       {.config = config, .runs = {parse_run("bf16")}, .warmup = 2, .steps = 1, .rounds = 1},

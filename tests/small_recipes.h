@@ -161,7 +161,7 @@ inline Config of(const std::string& recipe, const fs::path& folder) {
   c.epochs = 1;
   c.steps = 2;
   c.batches = kExamples / kBatch;
-  c.batch_size = std::to_string(kBatch);
+  c.batch_size = kBatch;
   c.test_batch_size = kBatch;
   c.in = c.out = c.embedding = c.hidden = 16;
   c.image_size = 64;

@@ -17,7 +17,8 @@
 #include "lab/bench/memory_step.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/compare.h"
+#include "lab/recipes/resolved.h"
 
 namespace demi::bench {
 namespace {
@@ -80,34 +81,35 @@ int64_t classes_of(const MemoryBenchOptions& options) {
   return pictures_of(options.config).classes;
 }
 
-MemoryWork work_of(const MemoryBenchOptions& options, const std::vector<int64_t>& input) {
-  MemoryWork work{.config = options.config, .forward = options.forward};
-  work.example.assign(input.begin() + 1, input.end());
-  work.shape.classes = classes_of(options);
-  work.shape.vocabulary = options.vocabulary;
-  switch (kind_of(options.config)) {
+MemoryWork work_of(const MemoryBenchOptions& options, const recipes::RunSpec& run,
+                   const std::vector<int64_t>& input, c10::Device device) {
+  recipes::Config config = options.config;
+  recipes::DataShape shape{.classes = classes_of(options), .vocabulary = options.vocabulary};
+  switch (kind_of(config)) {
     case data::Kind::rows:
-      if (work.config.out == work.config.in) work.config.out = input[1];
-      work.config.in = input[1];
+      if (config.out == config.in) config.out = input[1];
+      config.in = input[1];
       break;
     case data::Kind::pictures:
-      work.shape.channels = input[1];
-      work.shape.size = input[2];
+      shape.channels = input[1];
+      shape.size = input[2];
       break;
     case data::Kind::texts:
-      if (work.shape.classes > 2) work.config.loss = "cross-entropy";
+      if (shape.classes > 2) config.loss = "cross-entropy";
       break;
   }
-  return work;
+  return {.run = recipes::resolve(config, run, device),
+          .shape = shape,
+          .example = {input.begin() + 1, input.end()},
+          .forward = options.forward};
 }
 
 std::vector<recipes::RunSpec> runs_of(const MemoryBenchOptions& options, c10::Device device) {
-  std::vector<recipes::RunSpec> runs{recipes::parse_run("fp32")};
-  if (options.runs.empty()) {
-    const std::string low(train::mixed_precision_of(device.type()).name);
-    runs.push_back(recipes::parse_run(low + "-true"));
-    runs.push_back(recipes::parse_run(low));
-  }
+  std::vector<recipes::RunSpec> runs = recipes::default_runs(device);
+  if (options.runs.empty())
+    runs.insert(runs.begin() + 1, recipes::parse_run(runs.back().label + "-true"));
+  else
+    runs.resize(1);  // fp32
   for (const recipes::RunSpec& run : options.runs)
     if (run.label != "fp32") runs.push_back(run);
   return runs;
@@ -116,12 +118,11 @@ std::vector<recipes::RunSpec> runs_of(const MemoryBenchOptions& options, c10::De
 // What a run with that many examples is predicted to need.
 class Prediction {
  public:
-  Prediction(const MemoryWork& work, std::pair<int64_t, int64_t> from, c10::Device device,
-             int64_t limit)
+  Prediction(const MemoryWork& work, std::pair<int64_t, int64_t> from, int64_t limit)
       : small_(from.first),
         large_(from.second),
-        of_small_(measure_memory(work, small_, device, limit).trace),
-        of_large_(measure_memory(work, large_, device, limit).trace) {}
+        of_small_(measure_memory(work, small_, limit).trace),
+        of_large_(measure_memory(work, large_, limit).trace) {}
 
   MemoryByKind at_peak(int64_t batch_size) const {
     return memory_at_peak(extrapolated(of_small_, small_, of_large_, large_, batch_size));
@@ -154,35 +155,33 @@ std::pair<int64_t, int64_t> predicted_from(int64_t batch_size) {
 // The predictions of one run by the batches from which they are made.
 class Predictions {
  public:
-  Predictions(const MemoryWork& work, c10::Device device) : work_(work), device_(device) {}
+  explicit Predictions(const MemoryWork& work) : work_(work) {}
 
   const Prediction& of(int64_t batch_size) {
     const auto from = predicted_from(batch_size);
     const auto found = known_.find(from);
     if (found != known_.end()) return found->second;
-    return known_.emplace(from, Prediction(work_, from, device_, bound_of(device_))).first->second;
+    return known_.emplace(from, Prediction(work_, from, bound_of(work_.run.device))).first->second;
   }
 
  private:
   const MemoryWork& work_;
-  c10::Device device_;
   std::map<std::pair<int64_t, int64_t>, Prediction> known_;
 };
 
-MemoryRow measure(const MemoryWork& work, const Prediction& prediction, int64_t batch_size,
-                  c10::Device device) {
-  const int64_t bound = bound_of(device);
-  MemoryRow row{.precision = work.run.label,
+MemoryRow measure(const MemoryWork& work, const Prediction& prediction, int64_t batch_size) {
+  const int64_t bound = bound_of(work.run.device);
+  MemoryRow row{.precision = work.run.spec.label,
                 .batch_size = batch_size,
                 .predicted = prediction.at_peak(batch_size)};
   row.predicted_bytes = row.predicted.total();
   if (row.predicted_bytes > bound)
     refuse({.where = kMemoryBench,
             .what = fmt::format("a batch of {} in {} is beyond the free memory", batch_size,
-                                work.run.label),
+                                work.run.spec.label),
             .seen = "predicted " + in_mb(row.predicted_bytes) + ", free to use " + in_mb(bound),
             .accepted = fmt::format("batch sizes from 1 to {} here", prediction.most(bound))});
-  const MemoryMeasurement measured = measure_memory(work, batch_size, device, bound);
+  const MemoryMeasurement measured = measure_memory(work, batch_size, bound);
   row.peak = memory_at_peak(measured.trace);
   row.current = memory_at(measured.trace, measured.trace.end);
   row.peak_bytes = measured.peak_bytes;
@@ -190,24 +189,24 @@ MemoryRow measure(const MemoryWork& work, const Prediction& prediction, int64_t 
   return row;
 }
 
-int64_t parameters_of(const MemoryWork& work, c10::Device device) {
+int64_t parameters_of(const MemoryWork& work) {
+  const c10::Device device = work.run.device;
   profile::count_cpu_memory();
   const profile::AllocationLog within_the_bound(device, bound_of(device));
   return models::parameter_count(
-      *recipes::make_network(work.config, work.shape, /*seed=*/0, device).module);
+      *recipes::make_network(work.run.config, work.shape, /*seed=*/0, device).module);
 }
 
 void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
                   const std::vector<int64_t>& batch_sizes, c10::Device device) {
-  MemoryWork work = work_of(options, result.input);
-  result.parameters = parameters_of(work, device);
   std::vector<std::vector<MemoryRow>> by_run;
   for (const recipes::RunSpec& run : runs_of(options, device)) {
-    work.run = run;
-    Predictions predictions(work, device);
+    const MemoryWork work = work_of(options, run, result.input, device);
+    if (by_run.empty()) result.parameters = parameters_of(work);
+    Predictions predictions(work);
     auto& rows = by_run.emplace_back();
     for (const int64_t size : batch_sizes)
-      rows.push_back(measure(work, predictions.of(size), size, device));
+      rows.push_back(measure(work, predictions.of(size), size));
   }
   for (std::size_t i = 0; i < batch_sizes.size(); ++i)
     for (auto& rows : by_run) {
@@ -220,7 +219,7 @@ void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
 }  // namespace
 
 std::vector<int64_t> input_of(const recipes::Config& config) {
-  const int64_t batch = recipes::batch_size_of(config);
+  const int64_t batch = config.batch_size;
   switch (kind_of(config)) {
     case data::Kind::rows:
       return {batch, config.in};

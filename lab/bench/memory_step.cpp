@@ -20,19 +20,17 @@
 #include "demi/profile/scoped_timer.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/weights/weights.h"
-#include "lab/models/registry.h"
-#include "lab/recipes/plan.h"
 
 namespace demi::bench {
 namespace {
 
-data::Batch random_batch(const MemoryWork& work, int64_t size, c10::Device device) {
+data::Batch random_batch(const MemoryWork& work, int64_t size) {
   std::vector<int64_t> sizes{size};
   sizes.insert(sizes.end(), work.example.begin(), work.example.end());
-  const auto floats = at::TensorOptions(at::kFloat).device(device);
+  const auto floats = at::TensorOptions(at::kFloat).device(work.run.device);
   const auto longs = floats.dtype(at::kLong);
   data::Batch batch;
-  switch (models::find_model(work.config.model).reads) {
+  switch (work.run.model->reads) {
     case data::Kind::rows:
       batch.input = at::randn(sizes, floats);
       break;
@@ -44,9 +42,10 @@ data::Batch random_batch(const MemoryWork& work, int64_t size, c10::Device devic
       batch.lengths = at::full({size}, work.example.front(), at::kLong);
       break;
   }
-  if (work.config.loss == "mse")
-    batch.target = at::randn({size, work.config.out}, floats);
-  else if (work.config.loss == "bce")
+  const recipes::Config& config = work.run.config;
+  if (config.loss == "mse")
+    batch.target = at::randn({size, config.out}, floats);
+  else if (config.loss == "bce")
     batch.target = at::rand({size, 1}, floats).round();
   else
     batch.target = at::randint(0, work.shape.classes, {size}, longs);
@@ -76,18 +75,20 @@ data::Batch input_for(const train::Precision& precision, const data::Batch& batc
 // A model in training, whose blocks are identified by their addresses while they live.
 class TracedModel {
  public:
-  TracedModel(const MemoryWork& work, int64_t batch_size, c10::Device device, int64_t limit)
-      : work_(work), device_(device), log_(device, limit) {
-    network_ = recipes::make_network(work.config, work.shape, /*seed=*/0, device);
-    const train::Precision& precision = work.run.precision;
-    if (!precision.is_mixed() && precision.weights != at::kFloat)
-      network_.module->to(precision.weights);
+  TracedModel(const MemoryWork& work, int64_t batch_size, int64_t limit)
+      : work_(work),
+        precision_(work.run.spec.precision),
+        device_(work.run.device),
+        log_(device_, limit) {
+    network_ = recipes::make_network(work.run.config, work.shape, /*seed=*/0, device_);
+    if (!precision_.is_mixed() && precision_.weights != at::kFloat)
+      network_.module->to(precision_.weights);
     if (work.forward)
       network_.module->eval();
     else
-      optimizer_ = recipes::make_optimizer(recipes::config_of(work.config, work.run), network_);
-    batch_ = random_batch(work, batch_size, device);
-    profile::reset_peak_memory(device);
+      optimizer_ = recipes::make_optimizer(work.run, network_);
+    batch_ = random_batch(work, batch_size);
+    profile::reset_peak_memory(device_);
     begin_ = log_.now();
     mark(network_.module->parameters(), MemoryKind::parameters);
     mark(network_.module->buffers(), MemoryKind::parameters);
@@ -95,8 +96,8 @@ class TracedModel {
 
   void forward() {
     const at::NoGradGuard no_grad;
-    const Autocast region = region_of(work_.run.precision, device_);
-    output_ = network_.forward(input_for(work_.run.precision, batch_));
+    const Autocast region = region_of(precision_, device_);
+    output_ = network_.forward(input_for(precision_, batch_));
     mark_copies();
     const std::int64_t now = log_.now();
     mark_from(begin_ + 1, now);
@@ -105,11 +106,11 @@ class TracedModel {
 
   // From the second batch of a window on each holds what the second does.
   void step(GradScaler& scaler) {
-    const std::int64_t batches = std::min<std::int64_t>(work_.config.accumulate, 2);
+    const std::int64_t batches = std::min<std::int64_t>(work_.run.config.accumulate, 2);
     for (std::int64_t i = 0; i < batches; ++i) forward_and_backward(scaler);
-    if (work_.config.clip_norm > 0) {
+    if (work_.run.config.clip_norm > 0) {
       scaler.unscale_(*optimizer_);
-      optim::clip_grad_norm_(network_.module->parameters(), work_.config.clip_norm);
+      optim::clip_grad_norm_(network_.module->parameters(), work_.run.config.clip_norm);
     }
     scaler.step(*optimizer_);
     scaler.update();
@@ -133,10 +134,9 @@ class TracedModel {
     const std::int64_t before = log_.now();
     at::Tensor loss;
     {
-      const Autocast region = region_of(work_.run.precision, device_);
-      const at::Tensor output = network_.forward(input_for(work_.run.precision, batch_));
-      loss = recipes::loss_function_of(work_.config)(output, batch_.target,
-                                                     work_.config.label_smoothing);
+      const Autocast region = region_of(precision_, device_);
+      const at::Tensor output = network_.forward(input_for(precision_, batch_));
+      loss = work_.run.loss(output, batch_.target, work_.run.config.label_smoothing);
       mark_copies();
     }
     mark_from(before + 1, log_.now());
@@ -178,7 +178,8 @@ class TracedModel {
   }
 
   const MemoryWork& work_;
-  c10::Device device_;
+  const train::Precision& precision_;
+  const c10::Device device_;
   profile::AllocationLog log_;
   train::Network network_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
@@ -190,13 +191,13 @@ class TracedModel {
 
 }  // namespace
 
-MemoryMeasurement measure_memory(const MemoryWork& work, int64_t batch_size, c10::Device device,
-                                 int64_t limit_bytes) {
+MemoryMeasurement measure_memory(const MemoryWork& work, int64_t batch_size, int64_t limit_bytes) {
+  const c10::Device device = work.run.device;
   profile::count_cpu_memory();
   profile::quiet_down(device);
   const int64_t before = profile::memory_use(device).current_bytes;
-  GradScaler scaler(scaler_options(work.run));
-  TracedModel traced(work, batch_size, device, limit_bytes);
+  GradScaler scaler(scaler_options(work.run.spec));
+  TracedModel traced(work, batch_size, limit_bytes);
   if (work.forward) {
     traced.forward();
   } else {

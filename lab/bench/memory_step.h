@@ -1,24 +1,20 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "demi/core/export.h"
 #include "lab/bench/memory_trace.h"
-#include "lab/recipes/config.h"
-#include "lab/recipes/run_spec.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::bench {
 
 /// A model in training or in use, whose memory is traced.
 struct MemoryWork {
-  recipes::Config config;
-  recipes::DataShape shape;
-  std::vector<int64_t> example;  // the shape of one: (in), (C, H, W) or (T)
-  recipes::RunSpec run;
+  recipes::Resolved run;
+  recipes::DataShape shape = {};
+  std::vector<int64_t> example = {};  // the shape of one: (in), (C, H, W) or (T)
   bool forward = false;  // one forward pass without a graph, in place of two training steps
 };
 
@@ -33,6 +29,6 @@ struct MemoryMeasurement {
 /// two training steps or one forward pass. Peaks are from the model's making on, which counts only
 /// as far as it is kept. Throws c10::OutOfMemoryError beyond `limit_bytes` on a CPU.
 DEMI_API MemoryMeasurement measure_memory(const MemoryWork& work, int64_t batch_size,
-                                          c10::Device device, int64_t limit_bytes);
+                                          int64_t limit_bytes);
 
 }  // namespace demi::bench

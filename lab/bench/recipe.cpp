@@ -13,7 +13,8 @@
 #include "demi/train/trainer.h"
 #include "lab/bench/timing.h"
 #include "lab/models/registry.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/compare.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::bench {
@@ -46,32 +47,30 @@ class Stretch : public data::Loader {
 class Runner {
  public:
   /// `steps`: of the whole measurement, for which a schedule is made where an epoch has fewer.
-  Runner(const recipes::Config& config, recipes::RunSpec spec, const recipes::Workload& workload,
-         int64_t steps, c10::Device device)
-      : config_(recipes::config_of(config, spec)),
-        spec_(std::move(spec)),
+  Runner(recipes::Resolved run, const recipes::Workload& workload, int64_t steps)
+      : run_(std::move(run)),
         workload_(workload),
-        network_(workload.make_network(static_cast<uint64_t>(config.seed))),
-        optimizer_(recipes::make_optimizer(config_, network_)),
+        network_(workload.make_network(static_cast<uint64_t>(run_.config.seed))),
+        optimizer_(recipes::make_optimizer(run_, network_)),
         options_(recipes::trainer_options(
-            config, spec_, std::max(workload.train->batches(), steps * config.accumulate), device)),
+            run_, std::max(workload.train->batches(), steps * run_.config.accumulate))),
         schedule_(std::exchange(options_.schedule, {})),
         momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
     options_.epochs = 1;
     options_.max_steps = 0;
     options_.give_up_after = 0;  // check_losses decides that
-    recipes::keep_in_fp32(config_, network_);
+    recipes::keep_in_fp32(run_, network_);
   }
 
   // Goes on where the last call ended: rate and loss scale too.
   train::History train(int64_t steps) {
-    for (auto& group : optimizer_->param_groups()) group.options().set_lr(config_.lr);
+    for (auto& group : optimizer_->param_groups()) group.options().set_lr(run_.config.lr);
     options_.read_every = steps;
     options_.schedule = from_here(schedule_);
     options_.momentum_schedule = from_here(momentum_schedule_);
-    torch::manual_seed(static_cast<uint64_t>(config_.seed + position_));
+    torch::manual_seed(static_cast<uint64_t>(run_.config.seed + position_));
     train::Trainer trainer(network_, optimizer_, options_);
-    const Stretch stretch(*workload_.train, recipes::batch_size_of(config_), position_,
+    const Stretch stretch(*workload_.train, run_.config.batch_size, position_,
                           steps * options_.accumulate);
     train::History history = trainer.fit(stretch);
     position_ += stretch.batches();
@@ -81,7 +80,7 @@ class Runner {
     return history;
   }
 
-  const recipes::RunSpec& spec() const { return spec_; }
+  const std::string& label() const { return run_.spec.label; }
   const train::Network& network() const { return network_; }
   int64_t skipped() const { return skipped_; }
 
@@ -98,8 +97,7 @@ class Runner {
     return [rule, start = step_](int64_t step, double base) { return rule(start + step, base); };
   }
 
-  const recipes::Config config_;
-  recipes::RunSpec spec_;
+  const recipes::Resolved run_;
   const recipes::Workload& workload_;
   train::Network network_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
@@ -129,7 +127,7 @@ double mean(const std::vector<double>& values) {
 }
 
 void check(const RecipeBenchOptions& options) {
-  if (options.config.batch_size == "auto")
+  if (options.config.batch_size == 0)
     refuse({.where = "bench.recipe",
             .what = "the batch size must be the same for all runs",
             .seen = "auto",
@@ -143,9 +141,8 @@ void check(const RecipeBenchOptions& options) {
 }
 
 std::vector<recipes::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Device device) {
-  std::vector<recipes::RunSpec> runs{recipes::parse_run("fp32")};
-  if (options.runs.empty())
-    runs.push_back(recipes::parse_run(train::mixed_precision_of(device.type()).name));
+  std::vector<recipes::RunSpec> runs = recipes::default_runs(device);
+  if (!options.runs.empty()) runs.resize(1);  // fp32
   for (const recipes::RunSpec& run : options.runs)
     if (run.label != "fp32") runs.push_back(run);
   if (runs.size() > 1) return runs;
@@ -156,7 +153,7 @@ std::vector<recipes::RunSpec> runs_of(const RecipeBenchOptions& options, c10::De
 }
 
 RecipeTiming timing_of(const Runner& runner, const Times& ms, double loss) {
-  return {.precision = runner.spec().label,
+  return {.precision = runner.label(),
           .ms = ms.median(),
           .min_ms = ms.least(),
           .max_ms = ms.most(),
@@ -187,13 +184,14 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
   const recipes::Workload workload = recipes::load_workload(options.config, device);
   std::vector<std::unique_ptr<Runner>> runners;
   for (const recipes::RunSpec& run : runs_of(options, device))
-    runners.push_back(std::make_unique<Runner>(
-        options.config, run, workload, options.warmup + options.rounds * options.steps, device));
+    runners.push_back(std::make_unique<Runner>(recipes::resolve(options.config, run, device),
+                                               workload,
+                                               options.warmup + options.rounds * options.steps));
 
   std::vector<std::vector<double>> warmup;
   for (const auto& runner : runners) {
     warmup.push_back(losses_of(runner->train(options.warmup)));
-    check_losses(runner->spec().label, warmup.front(), warmup.back());
+    check_losses(runner->label(), warmup.front(), warmup.back());
   }
   std::vector<Times> ms(runners.size());
   for (int round = 0; round < options.rounds; ++round)
@@ -203,7 +201,7 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
   RecipeBenchResult result{
       .machine = recipes::machine(device),
       .parameters = models::parameter_count(*runners.front()->network().module),
-      .batch_size = recipes::batch_size_of(options.config)};
+      .batch_size = options.config.batch_size};
   for (std::size_t i = 0; i < runners.size(); ++i) {
     result.runs.push_back(timing_of(*runners[i], ms[i], mean(warmup[i])));
     result.runs.back().speedup = result.runs.front().ms / result.runs.back().ms;

@@ -21,7 +21,7 @@ RecipeBenchOptions tiny() {
   RecipeBenchOptions options{
       .config = recipes::find_recipe("mlp").config, .warmup = 2, .steps = 2, .rounds = 3};
   options.config.in = options.config.out = 16;
-  options.config.batch_size = "8";
+  options.config.batch_size = 8;
   options.config.batches = 3;
   return options;
 }
@@ -129,7 +129,7 @@ TEST(BenchRecipe, OptionsOutOfRangeAreNamed) {
   options.rounds = 0;
   EXPECT_THAT(refusal(options), HasSubstr("rounds 0"));
   options = tiny();
-  options.config.batch_size = "auto";
+  options.config.batch_size = 0;
   EXPECT_THAT(refusal(options), HasSubstr("--batch-size 512"));
   options = tiny();
   options.runs = {recipes::parse_run("fp32")};

@@ -126,7 +126,7 @@ ModelCheck check_recipe(const std::string& recipe) {
   const recipes::Config& config = recipes::find_recipe(recipe).config;
   const train::Network network =
       recipes::make_network(config, shape_of(config), /*seed=*/0, c10::kCPU);
-  ModelCheck check = check_dimensions(*network.module, recipes::batch_size_of(config));
+  ModelCheck check = check_dimensions(*network.module, config.batch_size);
   check.recipe = recipe;
   check.model = config.model;
   return check;

@@ -15,7 +15,7 @@
 #include "lab/profiler/profile_run.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/report/format.h"
 
 namespace demi::doctor {
@@ -159,7 +159,7 @@ std::vector<WeighedDimension> weighed(const recipes::Config& config,
                                       const recipes::Workload& workload, const std::string& dtype,
                                       c10::Device device, double gflop) {
   const train::Network network = workload.make_network(static_cast<std::uint64_t>(config.seed));
-  ModelCheck check = check_dimensions(*network.module, recipes::batch_size_of(config));
+  ModelCheck check = check_dimensions(*network.module, config.batch_size);
   const auto share = [gflop](const Dimension& one) { return flops_share(one, gflop); };
   std::erase_if(check.dimensions, [&](const Dimension& one) { return share(one) < kDimension; });
   std::ranges::stable_sort(check.dimensions, std::greater(), share);

@@ -203,7 +203,7 @@ TEST(MinorSpeedup, OfAGpuWithoutItsKernelsOnlyWhatTheHostKnows) {
 }
 
 // On this machine, as it is measured.
-recipes::Config config_of_width(int64_t width, const std::string& batch) {
+recipes::Config config_of_width(int64_t width, int64_t batch) {
   recipes::Config config = recipes::find_recipe("mlp").config;
   config.in = config.out = width;
   config.layers = 2;
@@ -220,7 +220,7 @@ profiler::Summary profiled(const recipes::Config& config, const recipes::Workloa
 
 // A network with item() after its first layer.
 TEST(MeasuredFacts, FindTheItemAndItsPlace) {
-  const recipes::Config config = config_of_width(64, "32");
+  const recipes::Config config = config_of_width(64, 32);
   recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
   const auto make = workload.make_network;
   workload.make_network = [make](uint64_t seed) {
@@ -257,7 +257,7 @@ class Late : public data::Loader {
 };
 
 TEST(MeasuredFacts, FindDataThatComeTooLate) {
-  const recipes::Config config = config_of_width(64, "32");
+  const recipes::Config config = config_of_width(64, 32);
   recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
   workload.train = std::make_shared<Late>(workload.train);
   SpeedupFacts f = sound(/*is_device=*/false);
@@ -268,14 +268,14 @@ TEST(MeasuredFacts, FindDataThatComeTooLate) {
 // Layers of 8 by 8 with 8 rows: nothing takes 10 us. The optimizer's step and the host's own work
 // between ops may well be named before them.
 TEST(MeasuredFacts, FindShortOps) {
-  const recipes::Config config = config_of_width(8, "8");
+  const recipes::Config config = config_of_width(8, 8);
   const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
   const profiler::Summary s = profiled(config, workload);
   EXPECT_GT(s.short_share, 0.5);
 }
 
 TEST(MeasuredFacts, WeighDimensionsByTheirFlops) {
-  const recipes::Config config = config_of_width(100, "64");
+  const recipes::Config config = config_of_width(100, 64);
   const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
   const SpeedupFacts f = facts_of(config, recipes::parse_run("bf16"), workload, c10::kCPU, 1);
   EXPECT_TRUE(f.is_profiled);
@@ -292,7 +292,7 @@ TEST(MeasuredFacts, WeighDimensionsByTheirFlops) {
 
 // A region's products are demi's, those without a region LibTorch's: each has its own reason.
 TEST(MeasuredFacts, ARunWithoutARegionHasItsOwnReason) {
-  const recipes::Config config = config_of_width(64, "32");
+  const recipes::Config config = config_of_width(64, 32);
   const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
   const auto reason = [&](const char* run) {
     return facts_of(config, recipes::parse_run(run), workload, c10::kCPU, 1).no_unit;
@@ -303,7 +303,7 @@ TEST(MeasuredFacts, ARunWithoutARegionHasItsOwnReason) {
 }
 
 TEST(ExplainSpeedups, OnlyWholeRunsIn16BitsBelow1Point2) {
-  recipes::Comparison c{.recipe = "mlp", .config = config_of_width(64, "32")};
+  recipes::Comparison c{.recipe = "mlp", .config = config_of_width(64, 32)};
   for (const char* name : {"fp32", "bf16", "bf16:no-autocast", "fp64"}) {
     recipes::RunResult run{.spec = recipes::parse_run(name)};
     run.seconds = 0.01;
@@ -323,7 +323,7 @@ TEST(ExplainSpeedups, OnlyWholeRunsIn16BitsBelow1Point2) {
 }
 
 TEST(ExplainSpeedups, WhatCannotBeMeasuredIsANote) {
-  recipes::Comparison c{.recipe = "mlp", .config = config_of_width(64, "32")};
+  recipes::Comparison c{.recipe = "mlp", .config = config_of_width(64, 32)};
   for (const char* name : {"fp32", "bf16"}) {
     recipes::RunResult run{.spec = recipes::parse_run(name)};
     run.seconds = 0.01;

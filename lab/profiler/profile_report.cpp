@@ -373,7 +373,7 @@ report::Page to_page(const Profile& profile, const std::string& command) {
 std::string to_json(const Profile& profile) {
   ordered_json json{{"recipe", profile.recipe},
                     {"model", profile.config.model},
-                    {"batch_size", recipes::batch_size_of(profile.config)},
+                    {"batch_size", profile.config.batch_size},
                     {"steps", profile.steps},
                     {"machine", recipes::json_of(profile.machine)}};
   json["runs"] = ordered_json::array();

@@ -14,7 +14,7 @@
 #include "demi/profile/phase_timer.h"
 #include "demi/train/trainer.h"
 #include "lab/profiler/kernel_log.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 
 namespace demi::profiler {
 namespace {
@@ -52,19 +52,18 @@ class Endless : public data::Loader {
 // One run in training, a few steps at a time.
 class Steps {
  public:
-  Steps(const ProfileOptions& options, const recipes::RunSpec& run,
+  Steps(const ProfileOptions& options, const recipes::Resolved& run,
         const recipes::Workload& workload)
-      : device_(options.device),
-        config_(recipes::config_of(options.config, run)),
-        loader_(workload.train, recipes::batch_size_of(config_)),
-        network_(workload.make_network(static_cast<std::uint64_t>(config_.seed))) {
-    recipes::keep_in_fp32(config_, network_);
-    torch::manual_seed(static_cast<std::uint64_t>(config_.seed));
+      : device_(run.device),
+        loader_(workload.train, run.config.batch_size),
+        network_(workload.make_network(static_cast<std::uint64_t>(run.config.seed))) {
+    recipes::keep_in_fp32(run, network_);
+    torch::manual_seed(static_cast<std::uint64_t>(run.config.seed));
     // A schedule is made for the epoch, or for all steps here if it has fewer.
-    const std::int64_t all = (options.warmup + 3 * options.steps + 1) * config_.accumulate;
+    const std::int64_t all = (options.warmup + 3 * options.steps + 1) * run.config.accumulate;
     train::TrainerOptions trainer =
-        recipes::trainer_options(config_, run, std::max(workload.train->batches(), all), device_);
-    trainer.optimizers = {recipes::make_optimizer(config_, network_)};
+        recipes::trainer_options(run, std::max(workload.train->batches(), all));
+    trainer.optimizers = {recipes::make_optimizer(run, network_)};
     trainer.epochs = 1;
     trainer.max_steps = 0;
     trainer.read_every = kEver;  // a read of the device would be a wait that no step has
@@ -93,7 +92,6 @@ class Steps {
 
  private:
   c10::Device device_;
-  recipes::Config config_;
   Endless loader_;
   train::Network network_;
   std::optional<train::Trainer> trainer_;
@@ -171,7 +169,7 @@ RunProfile profile_run(const ProfileOptions& options, const recipes::RunSpec& ru
                        const recipes::Workload& workload) {
   check(options);
   RunProfile result{.precision = run.label, .summary = summarise({}, options.steps)};
-  Steps steps(options, run, workload);
+  Steps steps(options, recipes::resolve(options.config, run, options.device), workload);
   steps.take(options.warmup);
   // Half of them before and half after, so that another program's time does not all fall on one.
   const std::int64_t before = (options.steps + 1) / 2;

@@ -32,7 +32,7 @@ recipes::Config small_mlp() {
   recipes::Config config = recipes::find_recipe("mlp").config;
   config.in = config.out = 128;
   config.layers = 3;
-  config.batch_size = "64";
+  config.batch_size = 64;
   config.batches = 4;
   return config;
 }

@@ -18,7 +18,6 @@
 #include "demi/profile/scoped_timer.h"
 #include "demi/train/trainer.h"
 #include "lab/data/data_sets.h"
-#include "lab/recipes/plan.h"
 
 namespace demi::recipes {
 namespace {
@@ -52,19 +51,19 @@ class OneBatch : public data::Loader {
 // What some training steps with a batch of that size take above the memory in use before the search
 // (`resident_before`): bytes of tensors or, on a CPU, those of the process if they are more.
 // Tensors beyond the limit throw, since a system that overcommits memory would end the process.
-double trial(const Config& config, const RunSpec& spec, const Workload& workload,
-             const data::Batch& some, int64_t size, c10::Device device, int64_t limit,
-             int64_t resident_before) {
+double trial(const Resolved& run, const Workload& workload, const data::Batch& some, int64_t size,
+             int64_t limit, int64_t resident_before) {
+  const c10::Device device = run.device;
   profile::quiet_down(device);
   const bool can_reset = profile::reset_peak_resident_memory();
   const int64_t before = profile::memory_use(device).current_bytes;
   {
     const profile::AllocationLog guard(device, limit);
     const train::Network network = workload.make_network(0);
-    train::TrainerOptions options = trainer_options(config, spec, 1, device);
+    train::TrainerOptions options = trainer_options(run, 1);
     options.epochs = kTrialSteps;
     options.schedule = options.momentum_schedule = {};
-    train::Trainer(network, make_optimizer(config_of(config, spec), network), std::move(options))
+    train::Trainer(network, make_optimizer(run, network), std::move(options))
         .fit(OneBatch(some, size));
   }
   const int64_t tensors = profile::memory_use(device).peak_bytes - before;
@@ -148,8 +147,9 @@ int64_t largest_batch(const std::function<double(int64_t)>& peak, double room, i
   }
 }
 
-int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workload& workload,
-                        c10::Device device, const BatchSearch& search) {
+int64_t find_batch_size(const Resolved& run, const Workload& workload, const BatchSearch& search) {
+  const Config& config = run.config;
+  const c10::Device device = run.device;
   profile::count_cpu_memory();
   const auto share_of = [&](c10::Device place) {
     const bool is_told = search.free_bytes > 0 && place == device;
@@ -175,7 +175,7 @@ int64_t find_batch_size(const Config& config, const RunSpec& spec, const Workloa
     double needed = std::numeric_limits<double>::infinity();
     try {
       if (data < room)
-        needed = data + heap * trial(config, spec, workload, some, size, device,
+        needed = data + heap * trial(run, workload, some, size,
                                      static_cast<int64_t>((room - data) / heap), resident);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;

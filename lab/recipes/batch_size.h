@@ -8,7 +8,7 @@
 
 #include "demi/core/export.h"
 #include "lab/recipes/config.h"
-#include "lab/recipes/run_spec.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::recipes {
@@ -43,8 +43,7 @@ struct BatchSearch {
 /// and is never larger than half of what is predicted to fit, since the system would end the
 /// process rather than refuse memory. At most the number of training examples. Throws TrainingError
 /// if 8 examples do not fit.
-DEMI_API int64_t find_batch_size(const Config& config, const RunSpec& spec,
-                                 const Workload& workload, c10::Device device,
+DEMI_API int64_t find_batch_size(const Resolved& run, const Workload& workload,
                                  const BatchSearch& search = {});
 
 /// The search of find_batch_size: the largest size, at most `most`, whose `peak` (bytes; infinite:

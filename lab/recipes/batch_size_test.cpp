@@ -94,7 +94,7 @@ Config small_config() {
 TEST(FindBatchSize, IsAtMostTheWholeSet) {
   Config config = small_config();
   config.data = "cifar10";  // any that is not synthetic
-  EXPECT_EQ(find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU), 40);
+  EXPECT_EQ(find_batch_size(resolve(config, parse_run("fp32")), small_workload(config)), 40);
 }
 
 // An error that is not of memory would else pass for a batch that is too large.
@@ -102,7 +102,7 @@ TEST(FindBatchSize, AnErrorOfTheModelIsNotOneOfMemory) {
   const Config config = small_config();
   Workload workload = small_workload(config);
   workload.make_network = [](uint64_t) -> train::Network { throw std::domain_error("no model"); };
-  EXPECT_THROW(find_batch_size(config, parse_run("fp32"), workload, c10::kCPU), std::domain_error);
+  EXPECT_THROW(find_batch_size(resolve(config, parse_run("fp32")), workload), std::domain_error);
 }
 
 /// Rows of several widths, as texts have them.
@@ -130,7 +130,7 @@ TEST(FindBatchSize, TriesTheLongestTextsWithTheirLengths) {
                             return model(batch.input);
                           }};
   };
-  EXPECT_EQ(find_batch_size(config, parse_run("fp32"), workload, c10::kCPU), 12);
+  EXPECT_EQ(find_batch_size(resolve(config, parse_run("fp32")), workload), 12);
   EXPECT_EQ(widths, std::set<int64_t>{8});
   EXPECT_EQ(lengths, (std::set<int64_t>{8, 12}));
 }
@@ -164,13 +164,11 @@ TEST(FindBatchSize, OfSyntheticDataIsSetByMemory) {
   config.batches = 1'600'000;
   constexpr int64_t kOfOne = 1'600'000 * 64;
   if (memory_bytes("MemAvailable:") < 100 * kOfOne) GTEST_SKIP() << "too little memory";
-  const int64_t size =
-      find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU);
+  const int64_t size = find_batch_size(resolve(config, parse_run("fp32")), small_workload(config));
   EXPECT_GE(size, 8);
   EXPECT_LE(size * kOfOne, memory_bytes("MemTotal:"));
   config.batches = 16'000;
-  EXPECT_GT(find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU),
-            10 * size)
+  EXPECT_GT(find_batch_size(resolve(config, parse_run("fp32")), small_workload(config)), 10 * size)
       << "data of a hundredth";
 }
 
@@ -182,7 +180,7 @@ TEST(FindBatchSize, CountsDataAndTheProcess) {
   constexpr int64_t kFree = int64_t{1} << 30;
   std::vector<BatchTrial> trials;
   const int64_t size = find_batch_size(
-      config, parse_run("fp32"), small_workload(config), c10::kCPU,
+      resolve(config, parse_run("fp32")), small_workload(config),
       {.free_bytes = kFree, .tried = [&](const BatchTrial& one) { trials.push_back(one); }});
   EXPECT_LE(1.1 * static_cast<double>(size) * 64'000, 0.8 * kFree);
   EXPECT_GE(1.1 * static_cast<double>(size) * 64'000, 0.72 * kFree) << "the network is small";
@@ -198,7 +196,7 @@ TEST(FindBatchSize, CountsDataAndTheProcess) {
 TEST(FindBatchSize, ATrialBeyondItsLimitIsNoDeath) {
   Config config = small_config();
   config.data = "cifar10";  // any that is not synthetic
-  EXPECT_THROW(find_batch_size(config, parse_run("fp32"), small_workload(config), c10::kCPU,
+  EXPECT_THROW(find_batch_size(resolve(config, parse_run("fp32")), small_workload(config),
                                {.free_bytes = 2'000, .tried = {}}),
                TrainingError);
 }

@@ -16,31 +16,30 @@
 namespace demi::recipes {
 
 std::vector<RunSpec> default_runs(c10::Device device) {
-  return {parse_run("fp32"), parse_run(train::mixed_precision_of(device.type()).name)};
+  return {run_in(train::parse_precision("fp32")), run_in(train::mixed_precision_of(device.type()))};
 }
 
 namespace {
 
-JobOptions options_of(const CompareOptions& options, const RunSpec& spec) {
+JobOptions options_of(const CompareOptions& options, const Resolved& run) {
   JobOptions one = options.run;
   if (options.runs.size() == 1) return one;
-  one.prefix = file_name(spec.label) + "-";
-  if (!one.checkpoints.empty()) one.checkpoints /= file_name(spec.label);
+  one.prefix = file_name(run.spec.label) + "-";
+  if (!one.checkpoints.empty()) one.checkpoints /= file_name(run.spec.label);
   return one;
 }
 
-void say(const CompareOptions& options, const RunSpec& spec) {
-  if (options.on_run_begin) options.on_run_begin(spec);
+void say(const CompareOptions& options, const Resolved& run) {
+  if (options.on_run_begin) options.on_run_begin(run.spec);
 }
 
 // Ends with the first run that was stopped.
 std::vector<RunResult> one_after_the_other(const CompareOptions& options,
                                            const Workload& workload) {
   std::vector<RunResult> results;
-  for (const RunSpec& spec : options.runs) {
-    say(options, spec);
-    results.push_back(
-        run(options.config, spec, workload, options.device, options_of(options, spec)));
+  for (const Resolved& one : options.runs) {
+    say(options, one);
+    results.push_back(run(one, workload, options_of(options, one)));
     if (results.back().history.stopped) break;
   }
   return results;
@@ -52,12 +51,12 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& w
   // What loaders keep for themselves from their first batch on is everybody's.
   workload.train->batch(0, 0);
   if (workload.test) workload.test->batch(0, 0);
-  profile::quiet_down(options.device);
-  const int64_t shared = profile::memory_use(options.device).current_bytes;
+  const c10::Device device = options.runs.front().device;
+  profile::quiet_down(device);
+  const int64_t shared = profile::memory_use(device).current_bytes;
   std::vector<std::unique_ptr<Job>> jobs;
-  for (const RunSpec& run : options.runs)
-    jobs.push_back(std::make_unique<Job>(options.config, run, workload, options.device,
-                                         options_of(options, run), shared));
+  for (const Resolved& run : options.runs)
+    jobs.push_back(std::make_unique<Job>(run, workload, options_of(options, run), shared));
   std::vector<RunResult> results(jobs.size());
   const auto turn_of = [&](std::size_t i) {
     say(options, options.runs[i]);
@@ -104,10 +103,11 @@ bool is_disturbed(const Comparison& comparison, const RunResult& run) {
 }
 
 Comparison compare(const CompareOptions& options, const Workload& workload) {
+  const c10::Device device = options.runs.front().device;
   Comparison result{
       .recipe = options.recipe,
       .config = options.config,
-      .machine = machine(options.device),
+      .machine = machine(device),
       .training_examples = workload.train->all_examples(),
       .test_examples = workload.test ? workload.test->all_examples() : 0,
       .steps_per_epoch = train::steps_of(workload.train->batches(), options.config.accumulate),
@@ -122,7 +122,7 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
   result.runs = turns ? in_turns(options, workload) : one_after_the_other(options, workload);
   for (RunResult& run : result.runs)
     run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
-  note_slow_precisions(result, options.device);
+  note_slow_precisions(result, device);
   for (RunResult& run : result.runs) {
     const std::string& label = run.spec.label;
     if (!run.remark.empty()) result.notes.push_back(label + ": " + run.remark);

@@ -17,8 +17,7 @@ namespace demi::recipes {
 struct CompareOptions {
   std::string recipe = {};  // its name, for people
   Config config = {};
-  std::vector<RunSpec> runs = {};  // in this order
-  c10::Device device = c10::kCPU;
+  std::vector<Resolved> runs = {};  // of the config, one or more, in this order
   /// Of each run. Where there are several, the names of weights files begin with the run's name,
   /// and it has a folder of that name in `checkpoints`.
   JobOptions run = {};

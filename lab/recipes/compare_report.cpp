@@ -11,8 +11,8 @@
 #include "demi/tensor/dtype.h"
 #include "lab/recipes/health.h"
 #include "lab/recipes/machine_json.h"
-#include "lab/recipes/plan.h"
 #include "lab/recipes/published.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/verdict.h"
 #include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
@@ -582,7 +582,7 @@ std::string to_json(const Comparison& c) {
   json["model"] = c.config.model;
   json["data"] = c.config.data;
   json["epochs"] = c.config.epochs;
-  json["batch_size"] = batch_size_of(c.config);
+  json["batch_size"] = c.config.batch_size;
   json["learning_rate"] = c.config.lr;
   json["seed"] = c.config.seed;
   json["training_examples"] = c.training_examples;

@@ -43,7 +43,7 @@ Workload workload() {
 Config config() {
   Config c;
   c.epochs = 2;
-  c.batch_size = "8";
+  c.batch_size = 8;
   c.optimizer = "adamw";
   c.schedule = "one-cycle";
   c.lr = 1e-2;
@@ -70,7 +70,8 @@ class CompareRuns : public ::testing::Test {
 
   Comparison compared(const std::string& runs, int64_t turn_steps, const Config& told,
                       std::function<bool()> should_stop = {}) {
-    CompareOptions options{.config = told, .runs = parse_runs(runs), .turn_steps = turn_steps};
+    CompareOptions options{
+        .config = told, .runs = resolve(told, parse_runs(runs)), .turn_steps = turn_steps};
     options.run.folder = folder_ / std::to_string(turn_steps);
     options.run.checkpoints = options.run.folder / "checkpoints";
     options.run.should_stop = std::move(should_stop);
@@ -167,7 +168,8 @@ TEST_F(CompareRuns, AnErrorInOneRunLeavesTheLastWeightsOfAll) {
   };
   Workload broken = workload();
   broken.train = std::make_shared<Ending>(broken.train);
-  CompareOptions options{.config = config(), .runs = parse_runs("fp32,bf16"), .turn_steps = 4};
+  CompareOptions options{
+      .config = config(), .runs = resolve(config(), parse_runs("fp32,bf16")), .turn_steps = 4};
   options.run.folder = folder_;
   options.run.checkpoints = folder_ / "checkpoints";
   fs::create_directories(folder_);
@@ -225,7 +227,8 @@ TEST(Compare, CountsAndSchedulesStepsOfAccumulatedBatches) {
   config.accumulate = 3;
   config.schedule = "linear";
   const Workload workload = load_workload(config, c10::kCPU);
-  const Comparison result = compare({.config = config, .runs = {parse_run("fp32")}}, workload);
+  const Comparison result =
+      compare({.config = config, .runs = {resolve(config, parse_run("fp32"))}}, workload);
   const auto& steps = result.runs[0].history.steps;
   EXPECT_EQ(result.steps_per_epoch, 3);
   ASSERT_EQ(steps.size(), 3u);

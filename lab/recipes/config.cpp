@@ -45,11 +45,12 @@ Number parse_number(std::string_view text, std::string_view source) {
         std::is_integral_v<Number> ? "a whole number" : "a number such as 0.1 or 1e-3");
 }
 
-int64_t parse_whole(std::string_view text, std::string_view source, int64_t least, int64_t most) {
+int64_t parse_whole(std::string_view text, std::string_view source, int64_t least, int64_t most,
+                    std::string_view or_else = "") {
   const auto value = parse_number<int64_t>(text, source);
   if (value < least || value > most)
     wrong(source, value < least ? "too small" : "too large", text,
-          fmt::format("{} to {}", least, most));
+          fmt::format("{} to {}{}", least, most, or_else));
   return value;
 }
 
@@ -161,27 +162,18 @@ Setting flag(std::string name, std::string group, bool Config::*field, std::stri
               }};
 }
 
-Setting batch_size() {
-  return {.name = "batch-size",
-          .group = "Training",
-          .help =
-              "Examples per step and device, or auto: the largest number with which the whole run "
-              "is predicted to fit in 80 % of the free memory",
-          .type = "INT",
-          .is_flag = false,
-          .get = [](const Config& c) { return c.batch_size; },
-          .set =
-              [](Config& c, std::string_view text, std::string_view source) {
-                if (text == "auto") {
-                  c.batch_size = text;
-                  return;
-                }
-                const auto value = parse_number<int64_t>(text, source);
-                if (value < 1 || value > kMost)
-                  wrong(source, value < 1 ? "too small" : "too large", text,
-                        fmt::format("1 to {}, or auto", kMost));
-                c.batch_size = text;
-              }};
+Setting batch_size(std::string group) {
+  Setting setting =
+      whole("batch-size", std::move(group), &Config::batch_size, 1,
+            "Examples per step and device, or auto: the largest number with which the whole run is "
+            "predicted to fit in 80 % of the free memory");
+  setting.get = [](const Config& c) {
+    return c.batch_size == 0 ? "auto" : std::to_string(c.batch_size);
+  };
+  setting.set = [](Config& c, std::string_view text, std::string_view source) {
+    c.batch_size = text == "auto" ? 0 : parse_whole(text, source, 1, kMost, ", or auto");
+  };
+  return setting;
 }
 
 Setting checkpoint_every(std::string group) {
@@ -351,7 +343,7 @@ std::vector<Setting> training_settings() {
       whole("epochs", g, &Config::epochs, 1, "Passes over the training data"),
       whole("steps", g, &Config::steps, 0,
             "Optimizer steps after which training ends; 0: --epochs alone decide"),
-      batch_size(),
+      batch_size(g),
       whole("test-batch-size", g, &Config::test_batch_size, 1, "Examples per batch in evaluation"),
       words("optimizer", g, &Config::optimizer,
             "Update rule: " + either(lab::names_of(optimizer_kinds())),
@@ -559,6 +551,16 @@ std::string setting_meant(std::string_view word) {
   return nearest(word, known);
 }
 
+std::vector<std::string> words_of(std::string_view list) {
+  std::vector<std::string> words;
+  for (std::size_t start = 0; start <= list.size();) {
+    const std::size_t end = std::min(list.find(',', start), list.size());
+    words.emplace_back(list.substr(start, end - start));
+    start = end + 1;
+  }
+  return words;
+}
+
 std::string did_you_mean_setting(std::string_view word) {
   const std::string meant = setting_meant(word);
   return (meant.empty() ? "" : "did you mean " + meant + "? ") +
@@ -572,15 +574,6 @@ void set(Config& config, std::string_view name, std::string_view text, std::stri
                     .what = "no such setting",
                     .seen = name,
                     .advice = did_you_mean_setting(name)});
-}
-
-int64_t batch_size_of(const Config& config) {
-  if (config.batch_size == "auto")
-    throw UsageError({.where = "train.batch_size_of",
-                      .what = "the batch size is still to be found",
-                      .seen = "auto",
-                      .advice = "call find_batch_size first"});
-  return parse_number<int64_t>(config.batch_size, "batch_size");
 }
 
 int64_t scheduled_epochs(const Config& config) {
@@ -604,8 +597,7 @@ data::DataSet data_of(const Config& config) {
 /// Synthetic data lie in memory as a whole; a number that is not one of bytes would come out as
 /// LibTorch's complaint of an overflow.
 void check_synthetic(const Config& c) {
-  if (c.batch_size == "auto") return;
-  const double bytes = static_cast<double>(batch_size_of(c) * c.ranks) *
+  const double bytes = static_cast<double>(c.batch_size * c.ranks) *
                        static_cast<double>(c.batches) * static_cast<double>(synthetic_bytes(c));
   constexpr double kMostBytes = 0x1p50;
   if (bytes > kMostBytes)
@@ -683,7 +675,7 @@ void check(const Config& config) {
     refuse_together("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
   check_schedule(config);
   check_devices(config);
-  if (config.ranks > 1 && config.batch_size == "auto")
+  if (config.ranks > 1 && config.batch_size == 0)
     refuse_together("each of several ranks would find a batch size of its own", "--batch-size auto",
                     "name the examples of a step and rank");
   if (config.ranks == 1 && config.shard_optimizer)

@@ -31,8 +31,7 @@ struct Config {
 
   // How
   int64_t epochs = 1, steps = 0;
-  std::string batch_size = "64";  // a number, or auto
-  int64_t test_batch_size = 500;
+  int64_t batch_size = 64, test_batch_size = 500;  // 0: auto, which is found before training
   std::string optimizer = "adamw";
   double lr = 1e-3, momentum = 0, weight_decay = 0;
   bool nesterov = false, decay_by_rule = false;
@@ -90,6 +89,9 @@ struct Setting {
   bool has_list = false;  // a word out of a list; set() refuses every other one
 };
 
+/// The words of a list by comma; of an empty text one empty word.
+DEMI_API std::vector<std::string> words_of(std::string_view list);
+
 /// In the order of --help.
 DEMI_API std::span<const Setting> settings();
 
@@ -109,9 +111,6 @@ DEMI_API std::string did_you_mean_setting(std::string_view word);
 /// Throws UsageError for values that cannot mean anything together, and for a word that is not in
 /// its setting's list.
 DEMI_API void check(const Config& config);
-
-/// batch_size as a number. Throws UsageError if it is still "auto".
-DEMI_API int64_t batch_size_of(const Config& config);
 
 /// The epochs that the schedule is made for.
 DEMI_API int64_t scheduled_epochs(const Config& config);

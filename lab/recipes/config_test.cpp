@@ -151,7 +151,7 @@ TEST(Config, RecipesHoldThePublishedValues) {
   const Config& mlp = find_recipe("mlp").config;
   EXPECT_EQ(mlp.in, 4096);
   EXPECT_EQ(mlp.layers, 3);
-  EXPECT_EQ(mlp.batch_size, "512");
+  EXPECT_EQ(mlp.batch_size, 512);
   EXPECT_EQ(mlp.batches * mlp.epochs, 150);
   EXPECT_EQ(mlp.lr, 0.001);
   const Config& resnet = find_recipe("cifar10-resnet50").config;
@@ -162,6 +162,13 @@ TEST(Config, RecipesHoldThePublishedValues) {
   EXPECT_EQ(resnet.test_batch_size, 100);
   EXPECT_EQ(find_recipe("cifar10-cnn").config.normalize, "half");
   EXPECT_EQ(find_recipe("imdb-lstm").config.loss, "bce");
+}
+
+TEST(Config, ListsAreSplitAtCommas) {
+  EXPECT_EQ(words_of("fp32,bf16"), (std::vector<std::string>{"fp32", "bf16"}));
+  EXPECT_EQ(words_of("fp32"), std::vector<std::string>{"fp32"});
+  EXPECT_EQ(words_of("a,,b,"), (std::vector<std::string>{"a", "", "b", ""}));
+  EXPECT_EQ(words_of(""), std::vector<std::string>{""});
 }
 
 }  // namespace

@@ -30,12 +30,7 @@ bool is_gpu(std::string_view name) {
 }  // namespace
 
 std::vector<std::string> device_list(std::string_view text, std::string_view source) {
-  std::vector<std::string> names;
-  for (std::size_t start = 0; start <= text.size();) {
-    const std::size_t end = std::min(text.find(',', start), text.size());
-    names.emplace_back(text.substr(start, end - start));
-    start = end + 1;
-  }
+  std::vector<std::string> names = words_of(text);
   for (const std::string& name : names) {
     if (name != "cpu" && !is_gpu(name)) refuse_list(source, "no such device", name);
     if ((name == "cpu") != (names[0] == "cpu"))

@@ -95,7 +95,7 @@ TEST(Devices, OfARunThatGoesOn) {
   };
   const Config on_gpus = resumed(begun, {{"devices", "cuda:0,cuda:1", "--devices"}});
   EXPECT_EQ(on_gpus.ranks, 2);
-  EXPECT_EQ(on_gpus.batch_size, "192");
+  EXPECT_EQ(on_gpus.batch_size, 192);
   EXPECT_EQ(on_gpus.device, "auto");
 
   begun = on_gpus;
@@ -105,7 +105,7 @@ TEST(Devices, OfARunThatGoesOn) {
   const Config with_ranks = resumed(begun, {{"ranks", "4", "--ranks"}});
   EXPECT_EQ(with_ranks.devices, "");
   EXPECT_EQ(with_ranks.device, "cuda") << "a GPU for each, not one for all";
-  EXPECT_EQ(with_ranks.batch_size, "96");
+  EXPECT_EQ(with_ranks.batch_size, 96);
   EXPECT_EQ(resumed(begun, {{"devices", "cuda:2,cuda:3", "--devices"}}).ranks, 2);
   EXPECT_THAT(refusal([&] {
                 resumed(begun, {{"devices", "cpu,cpu,cpu,cpu,cpu", "--devices"}});

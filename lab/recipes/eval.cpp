@@ -11,20 +11,21 @@
 #include "lab/data/locate.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::recipes {
 namespace {
 
-train::Network loaded(const Config& config, const Workload& workload,
-                      const checkpoint::NamedTensors& weights, const train::Precision& precision) {
+train::Network loaded(const Resolved& run, const Workload& workload,
+                      const checkpoint::NamedTensors& weights) {
+  const train::Precision& precision = run.spec.precision;
   train::Network network = workload.make_network(0);
   load_weights(*network.module, weights);
   if (precision.is_mixed()) {
     to_precision(*network.module, precision.shipped());
-    keep_in_fp32(config, network);
+    keep_in_fp32(run, network);
   } else {
     network.module->to(precision.weights);
   }
@@ -96,19 +97,19 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
   if (result.top_k > 0) metrics = {train::top_k(result.top_k)};
   std::optional<double> fp32;
   const checkpoint::NamedTensors weights = read_weights(path);
-  for (const RunSpec& run : runs) {
-    const Config config = config_of(info.config, run);
-    const train::Network network = loaded(config, workload, weights, run.precision);
-    const train::Evaluation evaluation = evaluate(network, *workload.test,
-                                                  {.precision = run.precision,
-                                                   .device = device,
-                                                   .op_policy = op_policy_of(config),
-                                                   .loss = loss_function_of(config),
-                                                   .metrics = metrics,
-                                                   .flush_subnormals = info.config.flush_subnormals,
-                                                   .backends = backends_of(info.config)});
-    if (run.label == "fp32") fp32 = evaluation.accuracy;
-    result.runs.push_back({.precision = run.label, .evaluation = evaluation});
+  for (const RunSpec& spec : runs) {
+    const Resolved run = resolve(info.config, spec, device);
+    const train::Evaluation evaluation =
+        train::evaluate(loaded(run, workload, weights), *workload.test,
+                        {.precision = spec.precision,
+                         .device = device,
+                         .op_policy = run.op_policy,
+                         .loss = run.loss,
+                         .metrics = metrics,
+                         .flush_subnormals = run.config.flush_subnormals,
+                         .backends = run.backends});
+    if (spec.label == "fp32") fp32 = evaluation.accuracy;
+    result.runs.push_back({.precision = spec.label, .evaluation = evaluation});
   }
   for (EvalRow& run : result.runs)
     if (fp32 && run.evaluation.accuracy) run.difference_to_fp32 = *run.evaluation.accuracy - *fp32;

@@ -135,7 +135,7 @@ class RunFailure : public ::testing::Test {
   ~RunFailure() override { fs::remove_all(folder_); }
 
   RunResult run_now(const Config& config, const std::string& prefix) {
-    return run(config, parse_run("bf16"), workload_, c10::kCPU,
+    return run(resolve(config, parse_run("bf16")), workload_,
                {.folder = folder_, .prefix = prefix, .checkpoints = folder_ / (prefix + "kept")});
   }
 
@@ -182,7 +182,7 @@ TEST_F(RunFailure, StepsThatAreSkippedWithoutAScalerAreNamed) {
   EXPECT_TRUE(result.history.failed);
   EXPECT_NE(result.remark.find(" of 8 steps were skipped"), std::string::npos) << result.remark;
   EXPECT_EQ(run_now(config_, "").remark, "");
-  const RunResult scaled = run(config, parse_run("fp16"), workload_, c10::kCPU, {});
+  const RunResult scaled = run(resolve(config, parse_run("fp16")), workload_, {});
   EXPECT_GT(scaled.skipped_steps, 0);
   EXPECT_EQ(scaled.remark, "") << "a scaler skips steps to find its scale";
 }
@@ -220,7 +220,7 @@ TEST_F(RunFailure, TheBestModelIsThatOfTheBestEpoch) {
     run_now(config_, "one-");
     workload_.test = std::make_shared<Changes>(rows(), 100);
     config_.epochs = 3;
-    run(config_, parse_run("bf16"), workload_, c10::kCPU,
+    run(resolve(config_, parse_run("bf16")), workload_,
         {.checkpoints = folder_ / "three", .keep_best = true});
     const auto expected = read_weights(folder_ / "one-kept");
     const auto best = read_weights(folder_ / "three" / "best");
@@ -236,7 +236,7 @@ TEST_F(RunFailure, TheBestModelIsThatOfTheBestEpoch) {
 
 TEST_F(RunFailure, AskedToStopBeforeTheFirstStepItTakesNone) {
   const RunResult result =
-      run(config_, parse_run("fp32"), workload_, c10::kCPU,
+      run(resolve(config_, parse_run("fp32")), workload_,
           {.folder = folder_, .checkpoints = folder_ / "kept", .should_stop = [] { return true; }});
   EXPECT_TRUE(result.history.stopped);
   EXPECT_TRUE(result.history.steps.empty());
@@ -267,7 +267,7 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
   const auto begun = std::make_shared<Begun>();
   JobOptions options{.folder = folder_, .checkpoints = folder_ / "kept", .callbacks = {begun}};
   options.should_stop = [&] { return begun->validation && asked == 3; };
-  const RunResult validated = run(config_, parse_run("fp32"), workload_, c10::kCPU, options);
+  const RunResult validated = run(resolve(config_, parse_run("fp32")), workload_, options);
   EXPECT_EQ(asked, 3);
   EXPECT_TRUE(validated.history.stopped);
   ASSERT_EQ(validated.history.epochs.size(), 1u);
@@ -276,7 +276,7 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
 
   asked = 0;
   options.should_stop = [&] { return asked == 8 + 5; };  // 8 of validation
-  const RunResult tested = run(config_, parse_run("fp32"), workload_, c10::kCPU, options);
+  const RunResult tested = run(resolve(config_, parse_run("fp32")), workload_, options);
   EXPECT_EQ(asked, 13);
   EXPECT_TRUE(tested.history.stopped);
   EXPECT_TRUE(tested.history.epochs[0].validation);

@@ -28,7 +28,6 @@
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/config_source.h"
-#include "lab/recipes/plan.h"
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/what_if.h"
 
@@ -184,24 +183,22 @@ auto Job::or_say_what_fits(const Part& part) {
   what_if_.reset();
   network_ = {};
   profile::quiet_down(device_);
-  const std::string fits =
-      std::to_string(find_batch_size(config_, result_.spec, workload_, device_));
+  const int64_t fits = find_batch_size(run_, workload_);
   throw TrainingError(
       {.where = "train.run",
-       .what = "memory ran out in the run " + result_.spec.label,
-       .seen = "batch size " + config_.batch_size + "; " + reason.substr(0, reason.find('\n')),
-       .advice =
-           "--batch-size " + fits + " fits in 80 % of what is free (--batch-size auto finds it)"});
+       .what = "memory ran out in the run " + run_.spec.label,
+       .seen = fmt::format("batch size {}; {}", config_.batch_size,
+                           reason.substr(0, reason.find('\n'))),
+       .advice = fmt::format(
+           "--batch-size {} fits in 80 % of what is free (--batch-size auto finds it)", fits)});
 }
 
-Job::Job(const Config& config, const RunSpec& run, const Workload& workload, c10::Device device,
-         const JobOptions& options, int64_t shared_bytes)
-    : config_(config_of(config, run)),
+Job::Job(Resolved run, const Workload& workload, JobOptions options, int64_t shared_bytes)
+    : run_(std::move(run)),
       workload_(workload),
-      device_(device),
-      options_(options),
-      result_{.spec = run, .data_bytes = shared_bytes},
-      memory_(device, /*shared_bytes=*/0) {
+      options_(std::move(options)),
+      result_{.spec = run_.spec, .data_bytes = shared_bytes},
+      memory_(device_, /*shared_bytes=*/0) {
   or_say_what_fits([this] { begin(); });
 }
 
@@ -221,7 +218,7 @@ void Job::begin() {
   const auto seed = static_cast<uint64_t>(config_.seed);
   network_ = workload_.make_network(seed);
   result_.parameters = models::parameter_count(*network_.module);
-  keep_in_fp32(config_, network_);
+  keep_in_fp32(run_, network_);
   if (options_.group && config_.sync_batch_norm)
     distributed::synchronise_batch_norm(*network_.module, *options_.group);
   random_ = std::make_unique<RandomNumbers>(device_, seed);
@@ -230,7 +227,7 @@ void Job::begin() {
     return;
   }
   result_.top_k = train::top_k_of(config_.top_k, static_cast<int64_t>(workload_.classes.size()));
-  trainer_.emplace(network_, make_optimizer(config_, network_), trainer_options());
+  trainer_.emplace(network_, make_optimizer(run_, network_), trainer_options());
   add_observers();
   memory_.end();
 
@@ -243,13 +240,12 @@ void Job::begin() {
   memory_.end();
   random_->keep();
   const bool resumes = options_.resume || !from.empty();
-  if (resumes && options_.on_resume) options_.on_resume(result_.spec, parts_->history());
+  if (resumes && options_.on_resume) options_.on_resume(run_.spec, parts_->history());
 }
 
 // Those of the plan, with metrics, checkpoints and signals.
 train::TrainerOptions Job::trainer_options() {
-  train::TrainerOptions trainer =
-      recipes::trainer_options(config_, result_.spec, workload_.train->batches(), device_);
+  train::TrainerOptions trainer = recipes::trainer_options(run_, workload_.train->batches());
   if (result_.top_k > 0) trainer.metrics = {train::top_k(result_.top_k)};
   trainer.should_stop = options_.should_stop;
   trainer.group = options_.group;
@@ -263,7 +259,7 @@ train::TrainerOptions Job::trainer_options() {
   if (options_.checkpoints.empty()) return trainer;
   train::CheckpointOptions& checkpoints = trainer.checkpoints;
   checkpoints.folder = options_.checkpoints;
-  checkpoints.every = train::Every::parse(config_.checkpoint_every);
+  checkpoints.every = run_.checkpoint_every;
   checkpoints.keep_last = config_.keep_last;
   checkpoints.keep_best = options_.keep_best && workload_.test;
   checkpoints.in_background = options_.save_in_background;
@@ -278,8 +274,8 @@ train::TrainerOptions Job::trainer_options() {
 
 void Job::add_observers() {
   for (const auto& callback : options_.callbacks) trainer_->add(callback);
-  if (is_first() && !config_.what_if.empty() && can_be_asked(result_.spec.precision)) {
-    what_if_ = std::make_shared<monitor::WhatIf>(what_if_options(config_));
+  if (is_first() && !config_.what_if.empty() && can_be_asked(run_.spec.precision)) {
+    what_if_ = std::make_shared<monitor::WhatIf>(what_if_options(run_));
     trainer_->add(what_if_);
   }
   if (config_.detect_anomaly)
@@ -413,7 +409,7 @@ void Job::answer_what_if() {
 // into another.
 void Job::test() {
   const auto seed = static_cast<uint64_t>(config_.seed);
-  const train::Precision& precision = result_.spec.precision;
+  const train::Precision& precision = run_.spec.precision;
   train::Network shipped = workload_.make_network(seed);
   const bool ships = any_rank(!options_.folder.empty());
   if (!options_.folder.empty()) {
@@ -422,22 +418,20 @@ void Job::test() {
         save_shipped_weights(*network_.module, *shipped.module, precision, file, config_);
     shipped = workload_.make_network(seed + 1);
     load_shipped_weights(*shipped.module, precision, file);
-    if (precision.is_mixed()) keep_in_fp32(config_, shipped);
+    if (precision.is_mixed()) keep_in_fp32(run_, shipped);
   } else if (ships) {
     to_precision(*shipped.module, precision.shipped());
-    if (precision.is_mixed()) keep_in_fp32(config_, shipped);
+    if (precision.is_mixed()) keep_in_fp32(run_, shipped);
   }
   // The other ranks get what rank 0 read.
   if (ships && options_.group) distributed::broadcast_weights(*shipped.module, *options_.group);
   if (!workload_.test) return;
-  train::EvaluateOptions test{.precision = precision,
-                              .device = device_,
-                              .op_policy = op_policy_of(config_),
-                              .loss = loss_function_of(config_)};
+  train::EvaluateOptions test{
+      .precision = precision, .device = device_, .op_policy = run_.op_policy, .loss = run_.loss};
   test.per_class = options_.per_class;
   if (result_.top_k > 0) test.metrics = {train::top_k(result_.top_k)};
   test.flush_subnormals = config_.flush_subnormals;
-  test.backends = backends_of(config_);
+  test.backends = run_.backends;
   test.should_stop = options_.should_stop;
   test.group = options_.group.get();
   train::History& history = result_.history;

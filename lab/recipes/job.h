@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -13,9 +11,8 @@
 #include "demi/profile/memory.h"
 #include "demi/train/network.h"
 #include "demi/train/trainer.h"
-#include "lab/recipes/config.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
-#include "lab/recipes/run_spec.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::recipes {
@@ -28,8 +25,7 @@ class DEMI_API Job {
  public:
   /// Makes the network, and resumes. `shared_bytes`: memory in use on the device before the first
   /// of the jobs that take turns, which is RunResult::data_bytes and none of the peak.
-  Job(const Config& config, const RunSpec& run, const Workload& workload, c10::Device device,
-      const JobOptions& options, int64_t shared_bytes);
+  Job(Resolved run, const Workload& workload, JobOptions options, int64_t shared_bytes);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -68,9 +64,10 @@ class DEMI_API Job {
   void answer_what_if();
   void test();
 
-  const Config config_;
+  const Resolved run_;
+  const Config& config_ = run_.config;
+  const c10::Device device_ = run_.device;
   const Workload& workload_;
-  const c10::Device device_;
   const JobOptions options_;
   RunResult result_;
   train::Network network_;

@@ -43,7 +43,7 @@ class RanksOfOneProcess : public ::testing::Test {
     std::string pattern = (fs::temp_directory_path() / "demi-run-ranks-XXXXXX").string();
     folder_ = mkdtemp(pattern.data());
     config_.epochs = 2;
-    config_.batch_size = "2";
+    config_.batch_size = 2;
     config_.ranks = 2;
     config_.optimizer = "sgd";
     config_.lr = 0;
@@ -86,7 +86,7 @@ class RanksOfOneProcess : public ::testing::Test {
     std::vector<RunResult> results(2);
     const auto errors = on_ranks(2, [&](ProcessGroup& group) {
       results[static_cast<std::size_t>(group.rank())] =
-          run(config_, parse_run(spec), workload(group.rank(), 2), c10::kCPU, options(group));
+          run(resolve(config_, parse_run(spec)), workload(group.rank(), 2), options(group));
     });
     EXPECT_THAT(errors, Each(IsEmpty()));
     return results;
@@ -103,7 +103,7 @@ class RanksOfOneProcess : public ::testing::Test {
 TEST_F(RanksOfOneProcess, ShareTheStatisticsOfBatchNormUnlessTold) {
   const auto running_mean = [&](bool synchronises) {
     config_.sync_batch_norm = synchronises;
-    config_.batch_size = "4";
+    config_.batch_size = 4;
     config_.loss = "mse";
     const auto errors = on_ranks(2, [&](ProcessGroup& group) {
       Workload rows = workload(group.rank(), 2);
@@ -114,7 +114,7 @@ TEST_F(RanksOfOneProcess, ShareTheStatisticsOfBatchNormUnlessTold) {
         return train::network(
             torch::nn::Sequential(torch::nn::BatchNorm1d(1), torch::nn::Linear(1, 1)));
       };
-      run(config_, parse_run("fp32"), rows, c10::kCPU,
+      run(resolve(config_, parse_run("fp32")), rows,
           options(group, synchronises ? "together" : "apart"));
     });
     EXPECT_THAT(errors, Each(IsEmpty()));
@@ -142,7 +142,7 @@ TEST_F(RanksOfOneProcess, TheFirstAloneLooksAtCheckpoints) {
   std::vector<int64_t> bytes(2);
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     const Workload own = workload(group.rank(), 2);
-    Job one(config_, parse_run("fp32"), own, c10::kCPU, options(group), 0);
+    Job one(resolve(config_, parse_run("fp32")), own, options(group), 0);
     EXPECT_FALSE(one.advance(1000));
     const at::Tensor saved = at::zeros({1});
     group.all_reduce(saved, distributed::Reduction::kSum);  // by all: the checkpoint is there
@@ -172,7 +172,7 @@ TEST_F(RanksOfOneProcess, TheFirstAloneKeepsWhatWasTrained) {
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     const Workload own = workload(group.rank(), 2);
     const JobOptions apart = options(group, std::to_string(group.rank()));
-    Job one(config_, parse_run("fp32"), own, c10::kCPU, apart, 0);
+    Job one(resolve(config_, parse_run("fp32")), own, apart, 0);
     EXPECT_TRUE(one.advance(2));
     one.save_last();
   });
@@ -187,7 +187,7 @@ TEST_F(RanksOfOneProcess, ThatShareTheStateKeepNothingAlone) {
   config_.shard_optimizer = true;
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
     const Workload own = workload(group.rank(), 2);
-    Job one(config_, parse_run("fp32"), own, c10::kCPU, options(group), 0);
+    Job one(resolve(config_, parse_run("fp32")), own, options(group), 0);
     EXPECT_TRUE(one.advance(2));
     if (group.rank() == 0) one.save_last();
     const at::Tensor sum = at::full({1}, 3, torch::kFloat);

@@ -25,7 +25,7 @@ class Overflow : public ::testing::Test {
  protected:
   Overflow() {
     config_.epochs = 1;
-    config_.batch_size = "4";
+    config_.batch_size = 4;
     config_.optimizer = "sgd";
     config_.lr = 0;
     config_.loss = "mse";
@@ -43,7 +43,7 @@ class Overflow : public ::testing::Test {
   }
   ~Overflow() override { fs::remove_all(folder_); }
   RunResult trained(const std::string& spec) {
-    return run(config_, parse_run(spec), workload_, c10::kCPU, {.folder = folder_});
+    return run(resolve(config_, parse_run(spec)), workload_, {.folder = folder_});
   }
 
   const fs::path folder_ = fs::temp_directory_path() / "demi_overflow_test";
@@ -93,7 +93,7 @@ TEST_F(Overflow, ItsOriginIsToldAndKept) {
   std::size_t told = 0;
   JobOptions options{.folder = folder_};
   options.on_origin = [&](const monitor::Origin&) { ++told; };
-  const RunResult result = run(config_, parse_run("fp16"), workload_, c10::kCPU, options);
+  const RunResult result = run(resolve(config_, parse_run("fp16")), workload_, options);
   EXPECT_FALSE(result.origins.empty());
   EXPECT_EQ(told, result.origins.size());
 }

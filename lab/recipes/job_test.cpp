@@ -32,8 +32,8 @@
 #include "demi/train/names.h"
 #include "demi/train/testing.h"
 #include "lab/recipes/eval.h"
-#include "lab/recipes/plan.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
 #include "lab/recipes/small_mlp_testing.h"
 #include "lab/recipes/weights_file.h"
@@ -48,7 +48,7 @@ TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
   const fs::path folder = fs::temp_directory_path() / "demi_run_test";
   fs::create_directories(folder);
   const Workload workload = load_workload(config, c10::kCPU);
-  const RunResult result = run(config, parse_run("bf16"), workload, c10::kCPU,
+  const RunResult result = run(resolve(config, parse_run("bf16")), workload,
                                {.folder = folder, .checkpoints = folder / "checkpoints"});
   EXPECT_EQ(result.history.steps.size(), 8u);
   EXPECT_EQ(result.model_bytes, static_cast<int64_t>(fs::file_size(folder / "model.safetensors")));
@@ -64,9 +64,10 @@ TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
 TEST(Run, APartThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
   const Config config = small_mlp();
   const Workload workload = load_workload(config, c10::kCPU);
-  EXPECT_NO_THROW(check_parts(config, parse_runs("fp32,bf16:fp32-part=layers.2"), workload));
+  EXPECT_NO_THROW(
+      check_parts(resolve(config, parse_runs("fp32,bf16:fp32-part=layers.2")), workload));
   try {
-    check_parts(config, parse_runs("fp32,bf16:fp32-part=layer.2"), workload);
+    check_parts(resolve(config, parse_runs("fp32,bf16:fp32-part=layer.2")), workload);
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("did you mean layers.2?"));
@@ -85,7 +86,7 @@ TEST(Run, IntegersOfTheModelStayIntegers) {
   };
   workload.test = std::make_shared<train::testing::Rows>(at::ones({8, 8}), at::ones({8, 8}), 8);
   for (const char* spec : {"bf16", "bf16-true"})
-    run(config, parse_run(spec), workload, c10::kCPU, {});
+    run(resolve(config, parse_run(spec)), workload, {});
   ASSERT_FALSE(made.empty());
   for (const train::Network& network : made) {
     const at::Tensor order = network.module->named_buffers()["order"];
@@ -121,7 +122,7 @@ class RunParts : public ::testing::Test {
   }
   JobOptions to_the_end() { return {.folder = folder_, .checkpoints = folder_ / "kept"}; }
   RunResult now(const JobOptions& options, const std::string& spec = "fp32") const {
-    return run(config_, parse_run(spec), workload_, c10::kCPU, options);
+    return run(resolve(config_, parse_run(spec)), workload_, options);
   }
 
   fs::path folder_;
@@ -339,7 +340,7 @@ TEST_F(RunParts, WhatIfIsAnsweredOfBatchesAndWithAFolderInAFile) {
 
 // As if another run had thrown: what was measured stands in the checkpoint as well.
 TEST_F(RunParts, ItsStateIsKeptAfterTheStepsThatItTook) {
-  Job one(config_, parse_run("fp32"), workload_, c10::kCPU, to_the_end(), 0);
+  Job one(resolve(config_, parse_run("fp32")), workload_, to_the_end(), 0);
   one.save_last();
   EXPECT_FALSE(fs::exists(folder_ / "kept" / "last")) << "no step";
   EXPECT_TRUE(one.advance(5));
@@ -353,7 +354,7 @@ TEST_F(RunParts, ItsStateIsKeptAfterTheStepsThatItTook) {
 TEST_F(RunParts, WithoutAFolderNothingIsKept) {
   const fs::path here = fs::current_path();
   fs::current_path(folder_);
-  Job one(config_, parse_run("fp32"), workload_, c10::kCPU, {}, 0);
+  Job one(resolve(config_, parse_run("fp32")), workload_, {}, 0);
   EXPECT_TRUE(one.advance(5));
   one.save_last();
   fs::current_path(here);
@@ -390,7 +391,7 @@ TEST_F(RunParts, ThePeakOfResidentMemoryIsThatOfItsTraining) {
   };
   if (!profile::reset_peak_resident_memory()) GTEST_SKIP() << "the peak cannot be reset here";
   const auto peak = [&](const JobOptions& options, bool between) {
-    Job one(config_, parse_run("fp32"), workload_, c10::kCPU, options, 0);
+    Job one(resolve(config_, parse_run("fp32")), workload_, options, 0);
     if (between) Allocating::allocate();
     EXPECT_FALSE(one.advance(1000));
     return one.finish().peak_resident_bytes;
@@ -409,7 +410,7 @@ class Classes : public RunParts {
  protected:
   Classes() {
     config_.epochs = 1;
-    config_.batch_size = "3";
+    config_.batch_size = 3;
     config_.optimizer = "sgd";
     config_.lr = 0;
     config_.loss = "cross-entropy";
@@ -501,7 +502,7 @@ TEST_F(RunParts, WhatTheMonitorSeesIsToldAndKept) {
 TEST_F(RunParts, StoppedBeforeItsFirstStepThereIsNothingToKeep) {
   JobOptions options = to_the_end();
   options.should_stop = [] { return true; };
-  Job none(config_, parse_run("fp32"), workload_, c10::kCPU, options, 0);
+  Job none(resolve(config_, parse_run("fp32")), workload_, options, 0);
   none.save_last();
   EXPECT_FALSE(fs::exists(folder_ / "kept"));
   EXPECT_FALSE(none.advance(1));
@@ -583,8 +584,7 @@ TEST_F(RunParts, ASavedModelIsTestedWithTheSettingsOfItsRun) {
       }));
   for (const bool on : {true, false}) {
     config.deterministic = on;
-    run(config, parse_run("fp32"), load_workload(config, c10::kCPU), c10::kCPU,
-        {.folder = folder_});
+    run(resolve(config, parse_run("fp32")), load_workload(config, c10::kCPU), {.folder = folder_});
     is_exact = is_free = false;
     evaluate_saved(folder_ / "model.safetensors", {.device = "cpu"});
     EXPECT_EQ(is_exact, on) << "in the test of " << on;
@@ -612,7 +612,7 @@ TEST(Run, APartOfAPolicyFileThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
   const fs::path policy = fs::temp_directory_path() / "demi-run-policy.txt";
   OpPolicy().keep_part_in_fp32("layer.2").to_file(policy);
   config.op_policy = policy;
-  EXPECT_THROW(check_parts(config, parse_runs("bf16"), workload), UsageError);
+  EXPECT_THROW(check_parts(resolve(config, parse_runs("bf16")), workload), UsageError);
   fs::remove(policy);
 }
 

@@ -16,8 +16,6 @@
 #include "demi/data/to_device.h"
 #include "demi/monitor/layers.h"
 #include "demi/train/trainer.h"
-#include "lab/recipes/plan.h"
-#include "lab/recipes/schedules.h"
 
 namespace demi::recipes {
 namespace {
@@ -158,13 +156,12 @@ void turn_off_dropout(torch::nn::Module& module) {
       each->eval();
 }
 
-at::Tensor output_of(const Config& config, const train::Network& network, data::Batch batch,
-                     c10::Device device) {
-  const train::Precision& precision = train::parse_precision(config.precision);
-  const bool mixed = precision.is_mixed() && config.autocast;
-  const Autocast region(device.type(), AutocastOptions{.dtype = precision.autocast,
-                                                       .enabled = mixed,
-                                                       .policy = op_policy_of(config)});
+at::Tensor output_of(const Resolved& run, const train::Network& network, data::Batch batch) {
+  const train::Precision& precision = run.spec.precision;
+  const bool mixed = precision.is_mixed() && run.config.autocast;
+  const Autocast region(
+      run.device.type(),
+      AutocastOptions{.dtype = precision.autocast, .enabled = mixed, .policy = run.op_policy});
   if (!precision.is_mixed() && batch.input.is_floating_point())
     batch.input = batch.input.to(precision.weights);
   return network.forward(batch);
@@ -190,8 +187,8 @@ void take_weight_gradients(NetworkTrace& trace, const torch::nn::Module& module,
 
 }  // namespace
 
-NetworkTrace trace_layers(const Config& config, const train::Network& network,
-                          const data::Batch& batch, c10::Device device, double loss_scale) {
+NetworkTrace trace_layers(const Resolved& run, const train::Network& network,
+                          const data::Batch& batch, double loss_scale) {
   NetworkTrace trace;
   torch::nn::Module& module = *network.module;
   module.train();
@@ -200,9 +197,9 @@ NetworkTrace trace_layers(const Config& config, const train::Network& network,
   at::Tensor output;
   {
     const Watch watch(module, trace.layers);
-    output = output_of(config, network, batch, device);
+    output = output_of(run, network, batch);
   }
-  const at::Tensor loss = loss_function_of(config)(output, batch.target, config.label_smoothing);
+  const at::Tensor loss = run.loss(output, batch.target, run.config.label_smoothing);
   trace.loss = loss.item<double>();
   (loss * loss_scale).backward();
   take_weight_gradients(trace, module, loss_scale);
@@ -263,39 +260,38 @@ void copy_weights(const torch::nn::Module& from, const torch::nn::Module& to) {
   for (auto& item : to.named_buffers()) item.value().copy_(buffers[item.key()]);
 }
 
-bool is_dynamic(const Config& config, const train::Precision& precision) {
-  const train::LossScale scale = train::parse_loss_scale(config.loss_scale);
-  const bool automatic = scale.kind == train::LossScale::Kind::automatic;
-  return config.scaler && ((automatic && precision.autocast == c10::kHalf) ||
-                           scale.kind == train::LossScale::Kind::dynamic ||
-                           scale.kind == train::LossScale::Kind::statistics);
+bool is_dynamic(const Resolved& run) {
+  const train::LossScale::Kind kind = run.spec.loss_scale.kind;
+  const bool automatic = kind == train::LossScale::Kind::automatic;
+  return run.config.scaler &&
+         ((automatic && run.spec.precision.autocast == c10::kHalf) ||
+          kind == train::LossScale::Kind::dynamic || kind == train::LossScale::Kind::statistics);
 }
 
-double first_scale(const Config& config, const train::Precision& precision) {
-  const train::LossScale scale = train::parse_loss_scale(config.loss_scale);
-  if (config.scaler && scale.kind == train::LossScale::Kind::fixed) return scale.value;
-  return is_dynamic(config, precision) ? config.init_scale : 1;
+double first_scale(const Resolved& run) {
+  const train::LossScale scale = run.spec.loss_scale;
+  if (run.config.scaler && scale.kind == train::LossScale::Kind::fixed) return scale.value;
+  return is_dynamic(run) ? run.config.init_scale : 1;
 }
 
-// Trained in FP32 for the steps that are asked for.
-train::Network exact_network(const LayerOptions& options, const Config& config,
-                             const Workload& workload) {
+// Trained for so many steps.
+train::Network trained_network(const Resolved& run, int64_t steps, const Workload& workload) {
+  const Config& config = run.config;
   train::Network network = workload.make_network(static_cast<uint64_t>(config.seed));
-  if (options.steps == 0) return network;
+  if (steps == 0) return network;
   const int64_t whole =
       scheduled_epochs(config) * train::steps_of(workload.train->batches(), config.accumulate);
-  if (find_schedule(config.schedule).ends && options.steps > whole)
+  if (run.schedule->ends && steps > whole)
     throw UsageError({.where = "--layers",
                       .what = "the learning rates of the " + config.schedule +
                               " schedule end before so many steps",
-                      .seen = std::to_string(options.steps),
+                      .seen = std::to_string(steps),
                       .accepted = "0 to " + std::to_string(whole),
                       .advice = "more --epochs, or --schedule constant"});
-  train::TrainerOptions told =
-      trainer_options(config, run_of(config), workload.train->batches(), options.device);
-  told.max_steps = options.steps;
-  told.epochs = options.steps / std::max<int64_t>(workload.train->batches(), 1) + 1;
-  train::Trainer(network, make_optimizer(config, network), std::move(told)).fit(*workload.train);
+  train::TrainerOptions options = trainer_options(run, workload.train->batches());
+  options.max_steps = steps;
+  options.epochs = steps / std::max<int64_t>(workload.train->batches(), 1) + 1;
+  train::Trainer(network, make_optimizer(run, network), std::move(options)).fit(*workload.train);
   return network;
 }
 
@@ -309,26 +305,27 @@ data::Batch batch_after(int64_t steps, const data::Loader& loader, c10::Device d
 std::vector<LayerComparison> compare_layers(const LayerOptions& options, const Workload& workload) {
   const auto seed = static_cast<uint64_t>(options.config.seed);
   torch::manual_seed(seed);
-  const Config in_fp32 = config_of(options.config, parse_run("fp32"));
-  const train::Network exact = exact_network(options, in_fp32, workload);
+  const Resolved in_fp32 =
+      resolve(options.config, run_in(train::parse_precision("fp32")), options.device);
+  const train::Network exact = trained_network(in_fp32, options.steps, workload);
   const data::Batch batch = batch_after(options.steps, *workload.train, options.device);
   train::Network spare = workload.make_network(seed);
   copy_weights(*exact.module, *spare.module);
-  const NetworkTrace reference = trace_layers(in_fp32, spare, batch, options.device, 1);
+  const NetworkTrace reference = trace_layers(in_fp32, spare, batch, 1);
   std::vector<LayerComparison> result;
-  for (const RunSpec& run : options.runs) {
-    if (run.label == "fp32") continue;
-    const Config config = config_of(options.config, run);
-    LayerComparison one{.spec = run, .loss_scale = first_scale(config, run.precision)};
+  for (const Resolved& run : options.runs) {
+    if (run.spec.label == "fp32") continue;
+    const train::Precision& precision = run.spec.precision;
+    LayerComparison one{.spec = run.spec, .loss_scale = first_scale(run)};
     NetworkTrace low;
     while (true) {
       train::Network network = workload.make_network(seed);
       copy_weights(*exact.module, *network.module);
-      if (!run.precision.is_mixed()) network.module->to(run.precision.weights);
-      keep_in_fp32(config, network);
-      low = trace_layers(config, network, batch, options.device, one.loss_scale);
-      if (low.finite_gradients || !is_dynamic(config, run.precision) || one.loss_scale <= 1) break;
-      one.loss_scale = std::max(1.0, one.loss_scale * config.backoff_factor);
+      if (!precision.is_mixed()) network.module->to(precision.weights);
+      keep_in_fp32(run, network);
+      low = trace_layers(run, network, batch, one.loss_scale);
+      if (low.finite_gradients || !is_dynamic(run) || one.loss_scale <= 1) break;
+      one.loss_scale = std::max(1.0, one.loss_scale * run.config.backoff_factor);
     }
     one.loss = low.loss;
     one.exact_loss = reference.loss;

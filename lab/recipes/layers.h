@@ -9,8 +9,7 @@
 
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
-#include "lab/recipes/config.h"
-#include "lab/recipes/run_spec.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::recipes {
@@ -41,14 +40,14 @@ struct LayerTrace {
 };
 
 /// One forward and backward pass of a network in training mode, without dropout, in the precision
-/// of the config, with the loss times `loss_scale`.
+/// of the run, with the loss times `loss_scale`.
 struct NetworkTrace {
   std::vector<LayerTrace> layers;  // in the order of forward
   double loss = 0;
   bool finite_gradients = true;  // of all weights
 };
-DEMI_API NetworkTrace trace_layers(const Config& config, const train::Network& network,
-                                   const data::Batch& batch, c10::Device device, double loss_scale);
+DEMI_API NetworkTrace trace_layers(const Resolved& run, const train::Network& network,
+                                   const data::Batch& batch, double loss_scale);
 
 /// One layer in FP32 and in low precision.
 struct LayerDifference {
@@ -68,8 +67,8 @@ struct LayerComparison {
 
 struct LayerOptions {
   Config config = {};
-  std::vector<RunSpec> runs = {};  // fp32 is what they are set against, and left out
-  int64_t steps = 0;               // that the network is trained in FP32 before
+  std::vector<Resolved> runs = {};  // fp32 is what they are set against, and left out
+  int64_t steps = 0;                // that the network is trained in FP32 before
   c10::Device device = c10::kCPU;
 };
 

@@ -127,7 +127,7 @@ std::string to_json(const LayerReport& report) {
   nlohmann::ordered_json json{{"recipe", report.recipe},
                               {"model", c.model},
                               {"data", c.data},
-                              {"batch_size", c.batch_size},
+                              {"batch_size", std::to_string(c.batch_size)},
                               {"steps", report.options.steps},
                               {"seed", c.seed},
                               {"runs", nlohmann::ordered_json::array()}};

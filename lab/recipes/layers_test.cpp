@@ -14,7 +14,7 @@
 
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
 
 namespace demi::recipes {
@@ -64,7 +64,7 @@ class Layers : public ::testing::Test {
   Layers() {
     config_.loss = "mse";
     config_.optimizer = "sgd";
-    config_.batch_size = "1";
+    config_.batch_size = 1;
   }
 
   // Linear layers of one weight each, and one row.
@@ -85,7 +85,9 @@ class Layers : public ::testing::Test {
   }
 
   LayerComparison compared(const std::string& run, int64_t steps = 0) {
-    return compare_layers({.config = config_, .runs = parse_runs("fp32," + run), .steps = steps},
+    return compare_layers({.config = config_,
+                           .runs = resolve(config_, parse_runs("fp32," + run)),
+                           .steps = steps},
                           workload_)
         .front();
   }
@@ -160,8 +162,9 @@ TEST_F(Layers, ARunWithoutItsRegionHasNoError) {
   EXPECT_EQ(compared("bf16:no-autocast").layers[0].harm(), 0);
   EXPECT_EQ(compared("bf16:fp32-part=0").layers[0].output.error, 0);
   EXPECT_GT(compared("bf16-true").layers[0].output.error, 0);
-  EXPECT_THROW(compare_layers({.config = config_, .runs = parse_runs("fp32")}, workload_),
-               UsageError);
+  EXPECT_THROW(
+      compare_layers({.config = config_, .runs = resolve(config_, parse_runs("fp32"))}, workload_),
+      UsageError);
   EXPECT_THROW(compared("bf16:fp32-part=1"), UsageError);
 }
 
@@ -183,9 +186,8 @@ TEST_F(Layers, AreTracedByTheirWeights) {
                              return linear->forward(linear->forward(x).slice(1, 0, 2).unsqueeze(1));
                            }};
   const at::Tensor input = torch::randn({4, 1, 5, 5});
-  const NetworkTrace trace = trace_layers(config_of(config_, parse_run("fp32")), net,
-                                          {input, torch::zeros({4, 1, 3}), {}}, c10::kCPU,
-                                          /*loss_scale=*/4);
+  const NetworkTrace trace = trace_layers(resolve(config_, parse_run("fp32")), net,
+                                          {input, torch::zeros({4, 1, 3}), {}}, /*loss_scale=*/4);
   ASSERT_EQ(trace.layers.size(), 4u);
   const at::Tensor first = convolution->forward(input);
   EXPECT_EQ(trace.layers[0].name, "convolution");
@@ -215,7 +217,7 @@ TEST_F(Layers, AreThoseAfterSoManySteps) {
   use({3}, 1);
   config_.lr = 0.125;
   config_.epochs = 3;  // of one batch
-  const RunResult trained = run(config_, parse_run("fp32"), workload_, c10::kCPU, {});
+  const RunResult trained = run(resolve(config_, parse_run("fp32")), workload_, {});
   ASSERT_EQ(trained.history.steps.size(), 3u);
   EXPECT_FLOAT_EQ(static_cast<float>(compared("bf16", 0).exact_loss),
                   static_cast<float>(trained.history.steps[0].loss));

@@ -15,8 +15,9 @@ class LossScaling : public ::testing::Test {
   static void SetUpTestSuite() {
     const Recipe& recipe = find_recipe("loss-scaling");
     const Workload workload = load_workload(recipe.config, c10::kCPU);
-    comparison_ = compare(
-        {.config = recipe.config, .runs = parse_runs(recipe.runs + ",fp16:no-skip")}, workload);
+    const auto runs = parse_runs(recipe.runs + ",fp16:no-skip");
+    comparison_ =
+        compare({.config = recipe.config, .runs = resolve(recipe.config, runs)}, workload);
   }
   static const train::History& history(std::size_t run) { return comparison_.runs[run].history; }
   static double first(std::size_t run) { return history(run).epochs.front().loss; }

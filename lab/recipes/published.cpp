@@ -94,7 +94,7 @@ std::vector<std::vector<std::string>> rows_of(const RunResult& fp32, const RunRe
                   title(c.machine), mixed.spec.label);
   const auto row = [&](const std::string& what, const std::optional<double>& accuracy) {
     return std::vector<std::string>{run + what,
-                                    std::to_string(batch_size_of(c.config) * devices),
+                                    std::to_string(c.config.batch_size * devices),
                                     seconds(fp32),
                                     seconds(mixed),
                                     size(fp32),

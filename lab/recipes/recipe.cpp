@@ -13,7 +13,7 @@ Config mlp() {
   c.model = "mlp";
   c.data = "synthetic-rows";
   c.epochs = 3;
-  c.batch_size = "512";
+  c.batch_size = 512;
   c.optimizer = "sgd";
   c.lr = 1e-3;
   c.loss = "mse";
@@ -25,7 +25,7 @@ Config fashion_cnn() {
   c.model = "fashion-cnn";
   c.data = "fashion-mnist";
   c.epochs = 3;
-  c.batch_size = "256";
+  c.batch_size = 256;
   c.optimizer = "adamw";
   c.lr = 1e-2;
   c.weight_decay = 1e-2;
@@ -45,7 +45,7 @@ Config cifar10_cnn() {
   c.model = "simple-cnn";
   c.data = "cifar10";
   c.epochs = 5;
-  c.batch_size = "64";
+  c.batch_size = 64;
   c.optimizer = "adam";
   c.lr = 1e-3;
   c.normalize = "half";
@@ -59,7 +59,7 @@ Config cifar10(std::string model) {
   c.model = std::move(model);
   c.data = "cifar10";
   c.epochs = 5;
-  c.batch_size = "128";
+  c.batch_size = 128;
   c.test_batch_size = 100;
   c.optimizer = "sgd";
   c.lr = 0.1;
@@ -78,7 +78,7 @@ Config synthetic_resnet50() {
   c.model = "resnet50-imagenet";
   c.data = "synthetic-images";
   c.batches = 10;
-  c.batch_size = "32";
+  c.batch_size = 32;
   c.optimizer = "sgd";
   c.lr = 0.1;
   c.momentum = 0.9;
@@ -92,7 +92,7 @@ Config folder_resnet50() {
   Config c = synthetic_resnet50();
   c.data = "folder";
   c.batches = Config().batches;
-  c.batch_size = "256";
+  c.batch_size = 256;
   c.test_batch_size = 100;
   c.epochs = 90;
   c.schedule = "cosine";
@@ -106,7 +106,7 @@ Config imdb_lstm() {
   c.model = "lstm";
   c.data = "imdb";
   c.epochs = 5;
-  c.batch_size = "64";
+  c.batch_size = 64;
   c.test_batch_size = 64;
   c.optimizer = "adam";
   c.lr = 1e-3;
@@ -126,7 +126,7 @@ Config loss_scaling() {
   c.layers = 2;
   c.batches = 100;
   c.epochs = 4;
-  c.batch_size = "256";
+  c.batch_size = 256;
   c.optimizer = "sgd";
   c.lr = 1e6;
   c.loss = "mse";

@@ -7,7 +7,7 @@
 #include "lab/data/data_sets.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::recipes {
@@ -53,14 +53,14 @@ TEST(Recipe, AMakerOfWorkloadsGivesEveryBatchSize) {
   Config config = find_recipe("mlp").config;
   config.in = config.out = 8;
   config.batches = 3;
-  config.batch_size = "auto";
-  const WorkloadMaker workload_of = read_data(config, c10::kCPU);
-  for (const char* size : {"4", "7"}) {
-    config.batch_size = size;
-    const Workload workload = workload_of(config);
-    EXPECT_EQ(workload.train->examples(), 3 * batch_size_of(config));
+  config.batch_size = 0;
+  const WorkloadMaker workload_of = read_data(resolve(config));
+  for (const int64_t size : {4, 7}) {
+    const Workload workload = workload_of(size);
+    EXPECT_EQ(workload.train->examples(), 3 * size);
     EXPECT_EQ(workload.train->batches(), 3);
   }
+  EXPECT_THROW(workload_of(config.batch_size), UsageError) << "auto, which is still to be found";
 }
 
 TEST(Recipe, InitialWeightsFollowTheSeedAlone) {
@@ -77,7 +77,7 @@ TEST(Recipe, InitialWeightsFollowTheSeedAlone) {
 TEST(Recipe, OneCycleRisesToThePeakAndFallsToNearlyNothing) {
   Config recipe = find_recipe("fashion-cnn").config;
   recipe.epochs = 1;
-  const auto rule = make_schedule(recipe, 100);
+  const auto rule = make_schedule(resolve(recipe), 100);
   EXPECT_NEAR(rule(0, recipe.lr), recipe.lr / 25,
               1e-12);  // Smith and Topin 2018; PyTorch's div_factor
   double peak = 0;

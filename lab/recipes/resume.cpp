@@ -15,7 +15,7 @@
 #include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
 #include "demi/train/names.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"
 
@@ -44,8 +44,8 @@ const Setting& setting_of(std::string_view name) {
 bool is_same(const Setting& setting, const Config& begun, const Config& asked) {
   const std::string before = setting.get(begun), now = setting.get(asked);
   if (setting.name == "batch-size")  // of all ranks together
-    return now == "auto" ||
-           batch_size_of(asked) * asked.ranks == batch_size_of(begun) * begun.ranks;
+    return asked.batch_size == 0 ||
+           asked.batch_size * asked.ranks == begun.batch_size * begun.ranks;
   if (before == now) return true;
   return setting.name == "precision" && now == "mixed" &&
          before == train::mixed_precision_of(c10::Device(begun.device).type()).name;
@@ -85,14 +85,14 @@ namespace {
 // The batch of all ranks together stays, so that the steps do.
 void share_batches_anew(const Assignment& given, const Config& begun, Config& config,
                         const std::filesystem::path& run) {
-  const int64_t all = batch_size_of(begun) * begun.ranks;
+  const int64_t all = begun.batch_size * begun.ranks;
   if (all % config.ranks != 0)
     throw UsageError({.where = given.source,
                       .what = "so many ranks cannot share the batches of " + run.string(),
                       .seen = given.text,
                       .accepted = fmt::format("a divisor of {}, which {} ranks have together", all,
                                               begun.ranks)});
-  config.batch_size = std::to_string(all / config.ranks);
+  config.batch_size = all / config.ranks;
 }
 
 const Assignment* last_named(std::span<const Assignment> given, std::string_view name) {

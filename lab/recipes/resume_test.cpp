@@ -17,7 +17,7 @@ Config begun() {
   Config config = find_recipe("mlp").config;
   config.device = "cpu";
   config.precision = "bf16";
-  config.batch_size = "96";
+  config.batch_size = 96;
   return config;
 }
 
@@ -59,9 +59,9 @@ TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
 TEST(Resume, OtherRanksShareTheSameBatches) {
   Config config = begun();
   config.ranks = 4;  // of 96 examples each
-  EXPECT_EQ(resumed({{"ranks", "2", "--ranks"}}, config).batch_size, "192");
-  EXPECT_EQ(resumed({{"ranks", "1", "--ranks"}}, config).batch_size, "384");
-  EXPECT_EQ(resumed({{"ranks", "4", "--ranks"}}, config).batch_size, "96");
+  EXPECT_EQ(resumed({{"ranks", "2", "--ranks"}}, config).batch_size, 192);
+  EXPECT_EQ(resumed({{"ranks", "1", "--ranks"}}, config).batch_size, 384);
+  EXPECT_EQ(resumed({{"ranks", "4", "--ranks"}}, config).batch_size, 96);
   EXPECT_EQ(resumed({}, config).ranks, 4);
   EXPECT_THAT(refusal({{"ranks", "5", "--ranks"}}, config), HasSubstr("a divisor of 384"));
 }
@@ -72,10 +72,10 @@ TEST(Resume, OtherRanksMayNameTheirBatch) {
   config.ranks = 2;  // of 96 examples each
   EXPECT_EQ(
       resumed({{"ranks", "3", "--ranks"}, {"batch-size", "64", "--batch-size"}}, config).batch_size,
-      "64");
+      64);
   EXPECT_EQ(
       resumed({{"batch-size", "64", "--batch-size"}, {"ranks", "3", "--ranks"}}, config).batch_size,
-      "64");
+      64);
   EXPECT_THAT(refusal({{"ranks", "3", "--ranks"}, {"batch-size", "96", "--batch-size"}}, config),
               HasSubstr("96 on each of 2, which is 64 on each of 3"));
 }
@@ -85,7 +85,7 @@ TEST(Resume, TheFirstDifferenceIsNamed) {
   EXPECT_EQ(first_difference(begun(), other), "");
   other.epochs = 9;
   other.keep_last = 3;
-  other.batch_size = "auto";
+  other.batch_size = 0;
   other.precision = "mixed";
   EXPECT_EQ(first_difference(begun(), other), "") << "these may differ, or were found";
   other.seed = 7;
@@ -107,7 +107,7 @@ TEST(Resume, OneRankSharesNoOptimizerState) {
 }
 
 TEST(Resume, WhatWasFoundWhenTheRunBeganMayBeAskedForAgain) {
-  EXPECT_EQ(resumed({{"batch-size", "auto", "--batch-size"}}).batch_size, "96");
+  EXPECT_EQ(resumed({{"batch-size", "auto", "--batch-size"}}).batch_size, 96);
   EXPECT_EQ(resumed({{"precision", "mixed", "--mp"}}).precision, "bf16");
   EXPECT_EQ(refusal({{"precision", "bf16-mixed", "--precision"}}), "") << "Lightning's name";
   EXPECT_THAT(refusal({{"precision", "fp16", "--precision"}}), HasSubstr("begun with bf16"));

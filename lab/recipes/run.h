@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -18,7 +16,7 @@
 #include "demi/monitor/what_if.h"
 #include "demi/train/history.h"
 #include "demi/train/names.h"
-#include "lab/recipes/config.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/workload.h"
 
@@ -110,16 +108,14 @@ struct RunResult {
 
 /// Throws what keep_in_fp32 would throw for one of these runs, before any of them is trained, and
 /// UsageError for settings that contradict a run.
-DEMI_API void check_parts(const Config& config, std::span<const RunSpec> runs,
-                          const Workload& workload);
+DEMI_API void check_parts(std::span<const Resolved> runs, const Workload& workload);
 
-/// Trains the config's model in the precision of `spec`, saves checkpoints as the config says and
+/// Trains the config's model in the precision of the run, saves checkpoints as the config says and
 /// one at the end, writes FOLDER/PREFIXmodel.safetensors (the weights to ship), and tests that
 /// file. If training ends in an exception, the last checkpoint holds the state after the last step.
 /// A resumed run gives the bits of the unbroken one. Caches are emptied and peaks reset
 /// before. Throws TrainingError if memory does not suffice, with the batch size that would fit;
 /// DataError for a damaged checkpoint.
-DEMI_API RunResult run(const Config& config, const RunSpec& spec, const Workload& workload,
-                       c10::Device device, const JobOptions& options);
+DEMI_API RunResult run(const Resolved& run, const Workload& workload, const JobOptions& options);
 
 }  // namespace demi::recipes

@@ -7,6 +7,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
+#include "lab/recipes/config.h"
 
 namespace demi::recipes {
 namespace {
@@ -129,10 +130,13 @@ std::string typed_options(std::string_view text) {
   return options;
 }
 
+RunSpec run_in(const train::Precision& precision) {
+  return {.label = std::string(precision.name), .precision = precision, .loss_scale = {}};
+}
+
 RunSpec parse_run(std::string_view text) {
   std::size_t colon = text.find(':');
-  RunSpec run{.precision = train::parse_precision(text.substr(0, colon))};
-  run.label = run.precision.name;
+  RunSpec run = run_in(train::parse_precision(text.substr(0, colon)));
   while (colon != std::string_view::npos) {
     const std::size_t next = text.find(':', colon + 1);
     const std::string_view variant =
@@ -145,17 +149,15 @@ RunSpec parse_run(std::string_view text) {
 
 std::vector<RunSpec> parse_runs(std::string_view text) {
   std::vector<RunSpec> runs;
-  while (true) {
-    const std::size_t comma = text.find(',');
-    runs.push_back(parse_run(text.substr(0, comma)));
+  for (const std::string& word : words_of(text)) {
+    runs.push_back(parse_run(word));
     for (std::size_t i = 0; i + 1 < runs.size(); ++i) {
       if (file_name(runs[i].label) == file_name(runs.back().label))
         throw UsageError(
             {.where = "train.parse_runs", .what = "the same run twice", .seen = runs.back().label});
     }
-    if (comma == std::string_view::npos) return runs;
-    text.remove_prefix(comma + 1);
   }
+  return runs;
 }
 
 std::string file_name(std::string_view label) {

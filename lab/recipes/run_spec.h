@@ -22,6 +22,9 @@ struct RunSpec {
   std::string op_policy = {};   // op-policy=FILE
 };
 
+/// A run in that precision, without a variant.
+DEMI_API RunSpec run_in(const train::Precision& precision);
+
 /// Reads a run. Throws UsageError with the nearest known name for an unknown precision or variant,
 /// and for a variant of the autocast region in a precision that has none.
 DEMI_API RunSpec parse_run(std::string_view text);

@@ -37,16 +37,13 @@ Sweep parse_sweep(std::string_view text, const Config& config) {
                         .what = "no comparison takes this setting from a sweep",
                         .seen = text,
                         .advice = std::string(why)});
-  std::string_view rest = text.substr(equals + 1);
-  while (true) {
-    const std::size_t comma = rest.find(',');
-    sweep.values.emplace_back(rest.substr(0, comma));
+  sweep.values = words_of(text.substr(equals + 1));
+  for (const std::string& value : sweep.values) {
     Config tried = config;
-    set(tried, sweep.setting, sweep.values.back(), "--sweep");
+    set(tried, sweep.setting, value, "--sweep");
     check(tried);  // the last value as the first, before any is trained
-    if (comma == std::string_view::npos) return sweep;
-    rest.remove_prefix(comma + 1);
   }
+  return sweep;
 }
 
 report::Table to_table(const Sweep& sweep, const std::vector<Comparison>& results) {

@@ -11,7 +11,7 @@
 #include "demi/core/error.h"
 #include "demi/monitor/origin.h"
 #include "demi/tensor/dtype.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/report/format.h"
 
 namespace demi::recipes {
@@ -133,12 +133,13 @@ bool can_be_asked(const train::Precision& precision) {
   return precision.weights == c10::kFloat && !precision.is_mixed();
 }
 
-monitor::WhatIfOptions what_if_options(const Config& config) {
+monitor::WhatIfOptions what_if_options(const Resolved& run) {
+  const Config& config = run.config;
   const train::Precision& precision = train::parse_precision(config.what_if);
   monitor::WhatIfOptions options{.format = *precision.autocast,
-                                 .policy = op_policy_of(config).value_or(OpPolicy())};
-  for (const std::string& part : fp32_parts_of(config)) options.policy.keep_part_in_fp32(part);
-  const train::LossScale scale = train::parse_loss_scale(config.loss_scale);
+                                 .policy = run.op_policy.value_or(OpPolicy())};
+  for (const std::string& part : run.fp32_parts) options.policy.keep_part_in_fp32(part);
+  const train::LossScale scale = run.spec.loss_scale;
   const bool is_automatic = scale.kind == train::LossScale::Kind::automatic;
   const bool is_off = scale.kind == train::LossScale::Kind::off || !config.scaler ||
                       (is_automatic && options.format != c10::kHalf);

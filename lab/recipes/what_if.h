@@ -24,9 +24,9 @@ DEMI_API void check_what_if(const Config& config, std::span<const RunSpec> runs)
 /// Whether a run in this precision can be looked at.
 DEMI_API bool can_be_asked(const train::Precision& precision);
 
-/// The 16-bit run of the config that Config::what_if asks about: its parts in FP32, its op policy,
+/// The 16-bit run that Config::what_if of the run asks about: its parts in FP32, its op policy,
 /// its loss scale.
-DEMI_API monitor::WhatIfOptions what_if_options(const Config& config);
+DEMI_API monitor::WhatIfOptions what_if_options(const Resolved& run);
 
 /// A line of metrics.jsonl a tensor that would overflow, become 0 or lose digits somewhere.
 DEMI_API std::vector<report::MetricFields> what_if_lines(const std::string& run,

@@ -14,7 +14,7 @@
 
 #include "demi/core/error.h"
 #include "lab/recipes/compare_report.h"
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
 #include "lab/report/metrics_log.h"
 
@@ -35,7 +35,7 @@ Config large_inputs() {
   c.out = 1;
   c.layers = 3;
   c.batches = 20;
-  c.batch_size = "64";
+  c.batch_size = 64;
   c.optimizer = "sgd";
   c.lr = 1e-3;
   c.loss_weight = 1e-6;
@@ -59,7 +59,7 @@ class WhatIfRun : public ::testing::Test {
     JobOptions options;
     options.folder = folder_;
     options.prefix = file_name(spec) + "-";
-    return run(config, parse_run(spec), workload, c10::kCPU, options);
+    return run(resolve(config, parse_run(spec)), workload, options);
   }
 
   std::filesystem::path folder_;
@@ -112,29 +112,29 @@ TEST(WhatIf, AsksAboutTheRunThatTheConfigWouldBe) {
   c.what_if = "fp16";
   c.init_scale = 1024;
   c.fp32_part = "a,b";
-  monitor::WhatIfOptions options = what_if_options(c);
+  monitor::WhatIfOptions options = what_if_options(resolve(c));
   EXPECT_EQ(options.format, c10::kHalf);
   EXPECT_EQ(options.loss_scale, 1024);
   EXPECT_TRUE(options.dynamic_scale);
   EXPECT_THAT(options.policy.fp32_parts(), ElementsAre("a", "b"));
   c.loss_scale = "128";
-  options = what_if_options(c);
+  options = what_if_options(resolve(c));
   EXPECT_EQ(options.loss_scale, 128);
   EXPECT_FALSE(options.dynamic_scale);
   for (const char* off : {"off", "no-scaler"}) {
     c.loss_scale = off == std::string("off") ? "off" : "auto";
     c.scaler = c.loss_scale == "off";
-    options = what_if_options(c);
+    options = what_if_options(resolve(c));
     EXPECT_EQ(options.loss_scale, 1) << off;
     EXPECT_FALSE(options.dynamic_scale) << off;
   }
   c = Config();
   c.what_if = "bf16";
-  options = what_if_options(c);
+  options = what_if_options(resolve(c));
   EXPECT_EQ(options.format, c10::kBFloat16);
   EXPECT_EQ(options.loss_scale, 1) << "bf16 needs none";
   c.loss_scale = "dynamic";
-  EXPECT_EQ(what_if_options(c).loss_scale, c.init_scale);
+  EXPECT_EQ(what_if_options(resolve(c)).loss_scale, c.init_scale);
 }
 
 TEST(WhatIf, NeedsAnFp32Run) {

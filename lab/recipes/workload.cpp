@@ -27,22 +27,24 @@ namespace {
 constexpr std::string_view kDataSet = "data-set", kHalf = "half", kNone = "none";
 const std::vector<double> kHalves{0.5, 0.5, 0.5};
 
-void require_fit(const Config& config) {
-  const models::ModelInfo& model = models::find_model(config.model);
-  const data::DataSet& set = data::data_set(config.data);
-  if (model.reads == set.kind) return;
+void require_fit(const Resolved& run) {
+  if (!run.model) models::find_model(run.config.model);  // which refuses an empty name
+  if (!run.data) data::data_set(run.config.data);
+  if (run.model->reads == run.data->kind) return;
   std::string fitting;
   for (const models::ModelInfo& other : models::models())
-    if (other.reads == set.kind) fitting += (fitting.empty() ? "" : ", ") + other.name;
-  throw UsageError({.where = "train.read_data",
-                    .what = fmt::format("the model {} reads {}, the data {} are {}", config.model,
-                                        name_of(model.reads), config.data, name_of(set.kind)),
-                    .seen = "--model " + config.model + " --data " + config.data,
-                    .accepted = fmt::format("for {}: {}", config.data, fitting)});
+    if (other.reads == run.data->kind) fitting += (fitting.empty() ? "" : ", ") + other.name;
+  throw UsageError(
+      {.where = "train.read_data",
+       .what = fmt::format("the model {} reads {}, the data {} are {}", run.model->name,
+                           name_of(run.model->reads), run.data->name, name_of(run.data->kind)),
+       .seen = "--model " + run.model->name + " --data " + run.data->name,
+       .accepted = fmt::format("for {}: {}", run.data->name, fitting)});
 }
 
-// Where batches go.
+// What is read, and where batches go.
 struct Place {
+  const data::DataSet* data;
   c10::Device device;
   RankPart part;
 };
@@ -56,7 +58,7 @@ int64_t synthetic_batches(const Config& config) {
 
 // `examples` of the split, the order that the config asks for.
 data::OrderOptions training_order(const Config& config, const Place& place) {
-  const int64_t batch = batch_size_of(config);
+  const int64_t batch = config.batch_size;
   data::OrderOptions order{.batch_size = batch,
                            .shuffle = true,
                            .seed = static_cast<uint64_t>(config.seed),
@@ -111,7 +113,7 @@ data::SyntheticRows linear_rows(int64_t examples, int64_t in, int64_t out, uint6
 Loaders random_rows(const Place& place, bool linear) {
   return [place, make = linear ? linear_rows : data::synthetic_rows](const Config& config,
                                                                      DataShape&) {
-    const int64_t batch = batch_size_of(config);
+    const int64_t batch = config.batch_size;
     const int64_t batches = synthetic_batches(config);
     const auto made = within_memory("the rows",
                                     fmt::format("--in {} --out {} --batch-size {} --batches {}",
@@ -138,7 +140,7 @@ Loaders random_rows(const Place& place, bool linear) {
 
 data::ImageSet random_images(const Config& config) {
   const models::Seeded seeded(static_cast<uint64_t>(config.seed));
-  const int64_t count = batch_size_of(config) * config.ranks * synthetic_batches(config);
+  const int64_t count = config.batch_size * config.ranks * synthetic_batches(config);
   data::ImageSet set{
       .images = at::randint(0, 256, {count, 3, config.image_size, config.image_size}, at::kByte),
       .labels = at::randint(0, config.classes, {count}, at::kLong),
@@ -147,13 +149,12 @@ data::ImageSet random_images(const Config& config) {
   return set;
 }
 
-data::ImageLoaderOptions image_options(const Config& config, c10::Device device) {
-  data::ImageLoaderOptions options{.device = device};
+data::ImageLoaderOptions image_options(const Config& config, const Place& place) {
+  data::ImageLoaderOptions options{.device = place.device};
   if (config.normalize == kHalf) options.mean = options.std = kHalves;
   if (config.normalize != kDataSet) return options;
-  const data::DataSet& set = data::data_set(config.data);  // random pictures have no mean
-  options.mean = set.mean;
-  options.std = set.std;
+  options.mean = place.data->mean;  // random pictures have none
+  options.std = place.data->std;
   return options;
 }
 
@@ -176,7 +177,7 @@ Workload image_loaders(const Config& config, const Place& place, DataShape& shap
   Workload result;
   result.items = "images";
   result.classes = training.classes;
-  data::ImageLoaderOptions options = image_options(config, place.device);
+  data::ImageLoaderOptions options = image_options(config, place);
   fit_channels(options, shape.channels);
   const bool overfit = config.overfit_batches > 0;
   if (overfit) {
@@ -281,24 +282,24 @@ Loaders text_loaders(data::TextCorpus read, const Place& place) {
 }
 
 Loaders loaders_of(const Config& config, const Place& place) {
-  const data::DataSet& set = data::data_set(config.data);
-  switch (set.layout) {
+  switch (place.data->layout) {
     case data::Layout::synthetic:
-      return set.kind == data::Kind::rows
-                 ? random_rows(place, /*linear=*/set.name == "synthetic-linear")
+      return place.data->kind == data::Kind::rows
+                 ? random_rows(place, /*linear=*/place.data->name == "synthetic-linear")
                  : random_pictures(place);
     case data::Layout::csv:
       return text_loaders(data::load_text_files(config.train_file, config.test_file), place);
     case data::Layout::picture_folder:
       return list_pictures(config, place);
     default:
-      return set.kind == data::Kind::texts
+      return place.data->kind == data::Kind::texts
                  ? text_loaders(data::load_texts(config.data, config.data_dir), place)
                  : read_images(config, place);
   }
 }
 
-void require_loss(const Config& config, std::size_t classes) {
+void require_loss(const Resolved& run, std::size_t classes) {
+  const Config& config = run.config;
   const auto refuse = [&](std::string_view accepted) {
     throw UsageError({.where = "train.read_data",
                       .what = "the loss does not fit the data " + config.data,
@@ -306,7 +307,7 @@ void require_loss(const Config& config, std::size_t classes) {
                       .accepted = accepted});
   };
   if (classes == 0 && config.loss != "mse") refuse("mse");
-  const bool one_logit = classes == 2 && models::find_model(config.model).one_logit_for_two_classes;
+  const bool one_logit = classes == 2 && run.model->one_logit_for_two_classes;
   if (one_logit && config.loss != "bce") refuse("bce: there are two classes");
   if (classes > 0 && !one_logit && config.loss != "cross-entropy") refuse("cross-entropy");
 }
@@ -355,17 +356,24 @@ train::Network make_network(const Config& config, const DataShape& shape, uint64
           }};
 }
 
-WorkloadMaker read_data(const Config& read, c10::Device device, RankPart part) {
-  check(read);
-  require_fit(read);
-  return [loaders = loaders_of(read, {device, part}), device](const Config& config) {
+WorkloadMaker read_data(const Resolved& run, RankPart part) {
+  check(run.config);
+  require_fit(run);
+  return [run, loaders = loaders_of(run.config, {run.data, run.device, part})](int64_t batch_size) {
+    if (batch_size == 0)
+      throw UsageError({.where = "train.read_data",
+                        .what = "the batch size is still to be found",
+                        .seen = "auto",
+                        .advice = "call find_batch_size first"});
+    Config config = run.config;
+    config.batch_size = batch_size;
     DataShape shape;
     Workload result = loaders(config, shape);
     const auto classes = static_cast<int64_t>(result.classes.size());
-    require_loss(config, result.classes.size());
+    require_loss(run, result.classes.size());
     require_test_set(config, result);
     train::top_k_of(config.top_k, classes);  // refused before training
-    result.make_network = [config, shape, device](uint64_t seed) {
+    result.make_network = [config, shape, device = run.device](uint64_t seed) {
       return make_network(config, shape, seed, device);
     };
     return result;
@@ -373,7 +381,7 @@ WorkloadMaker read_data(const Config& read, c10::Device device, RankPart part) {
 }
 
 Workload load_workload(const Config& config, c10::Device device) {
-  return read_data(config, device)(config);
+  return read_data(resolve(config, device))(config.batch_size);
 }
 
 }  // namespace demi::recipes

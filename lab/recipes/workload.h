@@ -13,6 +13,7 @@
 #include "demi/data/loader.h"
 #include "demi/train/network.h"
 #include "lab/recipes/config.h"
+#include "lab/recipes/resolved.h"
 
 namespace demi::recipes {
 
@@ -35,16 +36,17 @@ struct RankPart {
   int64_t rank = 0, ranks = 1;
 };
 
-/// Makes a workload for a config that differs from the one that was read in its batch size alone.
-using WorkloadMaker = std::function<Workload(const Config&)>;
+/// Makes a workload of batches of that size, which may differ from the config's.
+using WorkloadMaker = std::function<Workload(int64_t batch_size)>;
 
 /// Reads both splits once. The maker holds them; synthetic data depend on the batch size and are
 /// made for each workload. Throws UsageError if model and data do not fit each other, DataError if
-/// a file is missing or damaged; the maker throws UsageError if the loss does not fit the data.
+/// a file is missing or damaged; the maker throws UsageError if the loss does not fit the data, or
+/// if the batch size is still to be found.
 /// The loaders give `part` of each batch; of the test examples the ranks leave none out.
-DEMI_API WorkloadMaker read_data(const Config& config, c10::Device device, RankPart part = {});
+DEMI_API WorkloadMaker read_data(const Resolved& run, RankPart part = {});
 
-/// read_data and one call of its maker.
+/// read_data of the config, and one call of its maker.
 DEMI_API Workload load_workload(const Config& config, c10::Device device);
 
 /// The network of a config over data of those sizes; what a model does not have is ignored.

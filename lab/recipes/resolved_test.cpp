@@ -1,4 +1,4 @@
-#include "lab/recipes/plan.h"
+#include "lab/recipes/resolved.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(Backends, AreWhatTheConfigSays) {
                     .deterministic_algorithms = false,
                     .threads = 3};
   EXPECT_EQ(backends_of(config), expected);
-  EXPECT_EQ(trainer_options(config, run_of(config), 1, c10::kCPU).backends, expected);
+  EXPECT_EQ(trainer_options(resolve(config), 1).backends, expected);
   set(config, "deterministic", "true", "");
   expected.cudnn_benchmark = false;  // another algorithm in another run has other bits
   expected.cudnn_deterministic = expected.deterministic_algorithms = true;
@@ -79,7 +79,7 @@ TEST(Backends, RecipesOfPicturesLetCudnnTimeItsAlgorithms) {
 // Loshchilov and Hutter 2017, equation 5, stepped per epoch: 0.1 / 2 (1 + cos(pi epoch / 200)).
 TEST(Schedule, CosineOfThePublishedRecipeMovesPerEpoch) {
   const Config& config = find_recipe("cifar10-resnet18").config;
-  const auto rule = make_schedule(config, 391);
+  const auto rule = make_schedule(resolve(config), 391);
   for (const int64_t epoch : {0, 1, 4, 100, 199}) {
     const double expected =
         0.05 * (1 + std::cos(std::acos(-1.0) * static_cast<double>(epoch) / 200));
@@ -94,7 +94,7 @@ TEST(Schedule, WarmUpRisesInStepsToTheFullRate) {
   Config config;
   config.epochs = 4;
   config.warmup_epochs = 1;
-  const auto rule = make_schedule(config, 10);
+  const auto rule = make_schedule(resolve(config), 10);
   EXPECT_DOUBLE_EQ(rule(0, 1.0), 0.1);
   EXPECT_DOUBLE_EQ(rule(4, 1.0), 0.5);
   EXPECT_DOUBLE_EQ(rule(9, 1.0), 1.0);
@@ -102,14 +102,14 @@ TEST(Schedule, WarmUpRisesInStepsToTheFullRate) {
   EXPECT_DOUBLE_EQ(rule(39, 1.0), 1.0);
 
   config.schedule = "linear";
-  const auto linear = make_schedule(config, 10);
+  const auto linear = make_schedule(resolve(config), 10);
   EXPECT_DOUBLE_EQ(linear(9, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(linear(10, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(linear(25, 1.0), 0.5) << "half of the 30 steps that are left";
   EXPECT_NEAR(linear(39, 1.0), 1.0 / 30, 1e-12);
 
   config.schedule = "cosine";
-  const auto cosine = make_schedule(config, 10);
+  const auto cosine = make_schedule(resolve(config), 10);
   EXPECT_DOUBLE_EQ(cosine(9, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(cosine(19, 1.0), 1.0);
   EXPECT_NEAR(cosine(20, 1.0), 0.75, 1e-12) << "(1 + cos(pi / 3)) / 2, the second of 3 epochs";
@@ -121,7 +121,7 @@ TEST(Schedule, CountsStepsOfAccumulatedBatches) {
   config.epochs = 2;
   config.schedule = "linear";
   config.accumulate = 4;
-  const auto options = trainer_options(config, run_of(config), /*batches_per_epoch=*/10, c10::kCPU);
+  const auto options = trainer_options(resolve(config), /*batches_per_epoch=*/10);
   EXPECT_DOUBLE_EQ(options.schedule(3, 1.0), 0.5) << "3 steps an epoch, 6 in all";
   EXPECT_DOUBLE_EQ(options.schedule(6, 1.0), 0);
 }
@@ -129,8 +129,8 @@ TEST(Schedule, CountsStepsOfAccumulatedBatches) {
 std::string refusal(const Config& config) {
   try {
     const torch::nn::Linear layer(2, 2);
-    make_optimizer(config, {.module = layer.ptr(), .forward = {}});
-    make_schedule(config, 10);
+    make_optimizer(resolve(config), {.module = layer.ptr(), .forward = {}});
+    make_schedule(resolve(config), 10);
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -159,12 +159,12 @@ TEST(Plan, EveryOptimizerOfTheListIsMadeWithTheConfigsNumbers) {
     Config config;
     config.optimizer = kind.name;
     config.lr = 0.125;
-    const auto one = make_optimizer(config, {.module = layer.ptr(), .forward = {}});
+    const auto one = make_optimizer(resolve(config), {.module = layer.ptr(), .forward = {}});
     ASSERT_EQ(one->param_groups().size(), 1u);
     EXPECT_EQ(one->param_groups()[0].params().size(), 2u);
     EXPECT_EQ(one->param_groups()[0].options().get_lr(), 0.125);
     config.decay_by_rule = true;
-    const auto two = make_optimizer(config, {.module = layer.ptr(), .forward = {}});
+    const auto two = make_optimizer(resolve(config), {.module = layer.ptr(), .forward = {}});
     ASSERT_EQ(two->param_groups().size(), 2u);
     EXPECT_EQ(two->param_groups()[1].params().size(), 1u) << "the bias";
   }
@@ -174,14 +174,13 @@ TEST(Plan, SwitchesTellAutocastAndScalerApart) {
   Config config;
   config.precision = "fp16";
   config.loss_scale = "128";
-  const auto both = trainer_options(config, run_of(config), 1, c10::kCPU);
+  const auto both = trainer_options(resolve(config), 1);
   EXPECT_TRUE(both.autocast);
   EXPECT_EQ(both.loss_scale.kind, train::LossScale::Kind::fixed);
   config.scaler = false;
-  EXPECT_EQ(trainer_options(config, run_of(config), 1, c10::kCPU).loss_scale.kind,
-            train::LossScale::Kind::off);
+  EXPECT_EQ(trainer_options(resolve(config), 1).loss_scale.kind, train::LossScale::Kind::off);
   config.autocast = false;
-  EXPECT_FALSE(trainer_options(config, run_of(config), 1, c10::kCPU).autocast);
+  EXPECT_FALSE(trainer_options(resolve(config), 1).autocast);
 }
 
 TEST(Plan, ARunChangesTheSettingsThatItsVariantsName) {
@@ -208,13 +207,13 @@ TEST(Plan, ARunChangesTheSettingsThatItsVariantsName) {
 
 TEST(Plan, WithoutSkippingTheTrainerTakesEveryStep) {
   Config config;
-  EXPECT_TRUE(trainer_options(config, parse_run("fp16"), 1, c10::kCPU).scaler.skip_nonfinite);
+  EXPECT_TRUE(trainer_options(resolve(config, parse_run("fp16")), 1).scaler.skip_nonfinite);
   EXPECT_FALSE(
-      trainer_options(config, parse_run("fp16:no-skip"), 1, c10::kCPU).scaler.skip_nonfinite);
+      trainer_options(resolve(config, parse_run("fp16:no-skip")), 1).scaler.skip_nonfinite);
   torch::nn::Linear layer(1, 1);
   for (const bool skip : {true, false}) {
     config.skip = skip;
-    const auto optimizer = make_optimizer(config, {.module = layer.ptr(), .forward = {}});
+    const auto optimizer = make_optimizer(resolve(config), {.module = layer.ptr(), .forward = {}});
     for (const auto& parameter : layer->parameters())
       parameter.mutable_grad() =
           torch::full_like(parameter, std::numeric_limits<float>::quiet_NaN());
@@ -228,11 +227,11 @@ TEST(Plan, TheLossHasItsWeight) {
   config.loss = "mse";
   config.loss_weight = 0.25;
   const at::Tensor output = torch::tensor({1.F, 4.F}), target = torch::tensor({3.F, 2.F});
-  EXPECT_EQ(loss_function_of(config)(output, target).item<float>(), 1);  // 4 / 4
+  EXPECT_EQ(resolve(config).loss(output, target).item<float>(), 1);  // 4 / 4
   config.loss = "cross-entropy";
   const at::Tensor logits = torch::zeros({2, 8}), classes = torch::tensor({1, 5});
-  EXPECT_NEAR(loss_function_of(config)(logits, classes).item<float>(), std::log(8.0) / 4, 1e-6);
-  EXPECT_TRUE(loss_function_of(config).has_accuracy());
+  EXPECT_NEAR(resolve(config).loss(logits, classes).item<float>(), std::log(8.0) / 4, 1e-6);
+  EXPECT_TRUE(resolve(config).loss.has_accuracy());
 }
 
 class PolicyFile : public ::testing::Test {
@@ -244,7 +243,7 @@ class PolicyFile : public ::testing::Test {
 
 std::string refusal_of(const Config& config, const train::Network& network) {
   try {
-    keep_in_fp32(config, network);
+    keep_in_fp32(resolve(config), network);
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -257,13 +256,13 @@ TEST_F(PolicyFile, NamesOpsAndPartsOfTheModel) {
                               torch::nn::Linear(4, 4));
   const train::Network network = train::network(model);
   Config config;
-  EXPECT_FALSE(op_policy_of(config));
+  EXPECT_FALSE(resolve(config).op_policy);
   config.op_policy = path_;
   config.fp32_part = "2";
-  const auto options = trainer_options(config, parse_run("bf16"), 1, c10::kCPU);
+  const auto options = trainer_options(resolve(config, parse_run("bf16")), 1);
   ASSERT_TRUE(options.op_policy);
   EXPECT_EQ(options.op_policy->changes().front().op, "mm");
-  keep_in_fp32(config, network);
+  keep_in_fp32(resolve(config), network);
   const Autocast region(torch::kCPU);
   const at::Tensor x = torch::ones({2, 4});
   for (std::size_t i = 0; i < 3; ++i)
@@ -288,7 +287,37 @@ TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
               AllOf(HasSubstr("plan.policy"), HasSubstr("did you mean encoder?")));
   EXPECT_EQ(count_marked_parameters(), 0) << "nothing was changed";
   config.op_policy = path_ + ".none";
-  EXPECT_THROW(keep_in_fp32(config, network), DataError);
+  EXPECT_THROW(keep_in_fp32(resolve(config), network), DataError);
+}
+
+TEST(Resolve, LooksUpTheWordsOfAConfig) {
+  Config config = find_recipe("cifar10-cnn").config;
+  config.precision = "mixed";
+  config.fp32_part = "layers.0";
+  const Resolved run = resolve(config);
+  EXPECT_EQ(run.model->name, config.model);
+  EXPECT_EQ(run.data->name, config.data);
+  EXPECT_EQ(run.optimizer->name, config.optimizer);
+  EXPECT_EQ(run.schedule->name, config.schedule);
+  EXPECT_EQ(run.spec.label, "bf16") << "a CPU's mixed precision";
+  EXPECT_EQ(run.config.precision, "bf16");
+  EXPECT_EQ(run.fp32_parts, std::vector<std::string>{"layers.0"});
+  const Resolved other = resolve(config, parse_run("fp16:fp32-part=layers.2:no-skip"));
+  EXPECT_EQ(other.fp32_parts, (std::vector<std::string>{"layers.0", "layers.2"}));
+  EXPECT_FALSE(other.config.skip);
+  EXPECT_EQ(resolve(Config()).model, nullptr) << "a workload of one's own makes its network";
+}
+
+TEST(Resolve, RefusesWordsThatAreNone) {
+  for (std::string Config::*word :
+       {&Config::model, &Config::data, &Config::optimizer, &Config::schedule, &Config::loss}) {
+    Config config = find_recipe("cifar10-cnn").config;
+    config.*word = "none such";
+    EXPECT_THROW(resolve(config), UsageError);
+  }
+  Config config;
+  config.op_policy = "/none/such";
+  EXPECT_THROW(resolve(config), DataError);
 }
 
 }  // namespace

@@ -1,0 +1,184 @@
+#include "lab/recipes/resolved.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/autocast/apply.h"
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+#include "demi/optim/decay_groups.h"
+
+namespace demi::recipes {
+namespace {
+
+std::optional<bool> unless_auto(const std::string& word) {
+  return word == "auto" ? std::nullopt : std::optional(word == "on");
+}
+
+}  // namespace
+
+RunSpec run_of(const Config& config, c10::Device device) {
+  RunSpec run = run_in(config.precision == "mixed" ? train::mixed_precision_of(device.type())
+                                                   : train::parse_precision(config.precision));
+  run.loss_scale = train::parse_loss_scale(config.loss_scale);
+  return run;
+}
+
+Config config_of(const Config& config, const RunSpec& run) {
+  Config own = config;
+  own.precision = run.precision.name;
+  own.loss_scale = to_text(run.loss_scale);
+  own.autocast = config.autocast && run.autocast;
+  own.skip = config.skip && run.skip;
+  if (!run.fp32_part.empty())
+    own.fp32_part += (config.fp32_part.empty() ? "" : ",") + run.fp32_part;
+  if (!run.op_policy.empty()) own.op_policy = run.op_policy;
+  return own;
+}
+
+Backends backends_of(const Config& config) {
+  Backends backends{
+      .cuda_matmul_allow_tf32 = unless_auto(config.cuda_matmul_allow_tf32),
+      .cudnn_allow_tf32 = unless_auto(config.cudnn_allow_tf32),
+      .allow_fp16_reduced_precision_reduction = config.fp16_reduction,
+      .allow_bf16_reduced_precision_reduction = config.bf16_reduction,
+      .cudnn_enabled = config.cudnn_enabled,
+      .cudnn_benchmark = config.cudnn_benchmark && !config.deterministic,
+      .cudnn_deterministic = config.deterministic,
+      .deterministic_algorithms = config.deterministic,
+  };
+  if (config.threads > 0) backends.threads = static_cast<int>(config.threads);
+  return backends;
+}
+
+Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
+  Resolved result{.config = config_of(config, run),
+                  .spec = run,
+                  .device = device,
+                  .optimizer = &find_optimizer(config.optimizer),
+                  .schedule = &find_schedule(config.schedule),
+                  .loss = {train::parse_loss(config.loss), config.loss_weight},
+                  .checkpoint_every = train::Every::parse(config.checkpoint_every),
+                  .backends = backends_of(config)};
+  if (!config.model.empty()) result.model = &models::find_model(config.model);
+  if (!config.data.empty()) result.data = &data::data_set(config.data);
+  const Config& own = result.config;
+  if (!own.op_policy.empty()) result.op_policy = OpPolicy::from_file(own.op_policy);
+  result.fp32_parts = words_of(own.fp32_part);
+  if (result.fp32_parts.back().empty()) result.fp32_parts.pop_back();
+  return result;
+}
+
+Resolved resolve(const Config& config, c10::Device device) {
+  return resolve(config, run_of(config, device), device);
+}
+
+std::vector<Resolved> resolve(const Config& config, std::span<const RunSpec> runs,
+                              c10::Device device) {
+  std::vector<Resolved> all;
+  for (const RunSpec& run : runs) all.push_back(resolve(config, run, device));
+  return all;
+}
+
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved& run,
+                                                        const train::Network& network) {
+  optim::DecayGroups groups;
+  if (run.config.decay_by_rule)
+    groups = optim::decay_groups(*network.module);
+  else
+    groups.decay = network.module->parameters();
+  return run.optimizer->make(run.config, groups,
+                             {.skip_nonfinite = run.config.skip, .low_precision_grads = true});
+}
+
+namespace {
+
+void require_parts(const train::Network& network, const std::vector<std::string>& parts,
+                   const std::string& where) {
+  std::vector<std::string> known;
+  for (const auto& item : network.module->named_modules("", /*include_self=*/false))
+    known.push_back(item.key());
+  for (const std::string& part : parts)
+    if (std::ranges::find(known, part) == known.end())
+      throw UsageError({.where = where,
+                        .what = "the model has no part of that name",
+                        .seen = part,
+                        .advice = did_you_mean(part, known)});
+}
+
+}  // namespace
+
+void keep_in_fp32(const Resolved& run, const train::Network& network) {
+  require_parts(network, run.fp32_parts, "--fp32-part");
+  OpPolicy policy = run.op_policy.value_or(OpPolicy());
+  require_parts(network, policy.fp32_parts(), "--op-policy " + run.config.op_policy);
+  for (const std::string& part : run.fp32_parts) policy.keep_part_in_fp32(part);
+  demi::apply(policy, *network.module);
+}
+
+namespace {
+
+int64_t steps_of_schedule(const Config& config, int64_t steps_per_epoch) {
+  return std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1);
+}
+
+}  // namespace
+
+optim::lr::Schedule make_schedule(const Resolved& run, int64_t steps_per_epoch) {
+  const Config& config = run.config;
+  const ScheduleKind& kind = *run.schedule;
+  steps_per_epoch = std::max<int64_t>(steps_per_epoch, 1);  // of data without a batch
+  const int64_t warmup =
+      kind.has_warmup ? 0
+                      : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch));
+  const int64_t steps = std::max<int64_t>(steps_of_schedule(config, steps_per_epoch) - warmup, 1);
+  const optim::lr::Schedule rule =
+      kind.rate ? kind.rate(config, steps, steps_per_epoch) : optim::lr::Schedule();
+  if (warmup == 0) return rule;
+  return [rule, warmup](int64_t step, double base) {
+    if (step < warmup) return base * static_cast<double>(step + 1) / static_cast<double>(warmup);
+    return rule ? rule(step - warmup, base) : base;
+  };
+}
+
+optim::lr::Schedule make_momentum_schedule(const Resolved& run, int64_t steps_per_epoch) {
+  const bool has_momentum = run.config.momentum != 0 || !run.optimizer->momentum_is_optional;
+  if (!run.schedule->momentum || !has_momentum) return {};
+  return run.schedule->momentum(run.config, steps_of_schedule(run.config, steps_per_epoch));
+}
+
+train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_epoch) {
+  const Config& config = run.config;
+  train::TrainerOptions options;
+  options.epochs = config.epochs;
+  options.max_steps = config.dry_run ? 2 : config.steps;
+  options.precision = run.spec.precision;
+  options.autocast = config.autocast;
+  options.op_policy = run.op_policy;
+  options.loss_scale = run.spec.loss_scale;
+  if (!config.scaler) options.loss_scale = {train::LossScale::Kind::off, 0};
+  options.scaler = {.init_scale = config.init_scale,
+                    .growth_factor = config.growth_factor,
+                    .backoff_factor = config.backoff_factor,
+                    .growth_interval = config.growth_interval,
+                    .skip_nonfinite = config.skip};
+  options.loss = run.loss;
+  options.label_smoothing = config.label_smoothing;
+  options.clip_norm = config.clip_norm;
+  options.gradient_penalty = config.gradient_penalty;
+  options.accumulate = config.accumulate;
+  options.ema_decay = config.ema;
+  options.early_stopping = config.early_stopping;
+  options.device = run.device;
+  options.flush_subnormals = config.flush_subnormals;
+  options.backends = run.backends;
+  const int64_t steps = train::steps_of(batches_per_epoch, config.accumulate);
+  options.schedule = make_schedule(run, steps);
+  options.momentum_schedule = make_momentum_schedule(run, steps);
+  return options;
+}
+
+}  // namespace demi::recipes
