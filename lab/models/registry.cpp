@@ -17,38 +17,30 @@
 namespace demi::models {
 namespace {
 
-template <typename Holder>
-Model of_one_input(Holder model) {
-  return {.module = model.ptr(),
-          .forward = [model](const at::Tensor& input, const at::Tensor&) mutable {
-            return model->forward(input);
-          }};
-}
-
-Model make_mlp(const ModelOptions& given) {
+train::Network make_mlp(const ModelOptions& given) {
   MLPOptions options;
   options.in = given.in.value_or(options.in);
   options.out = given.out.value_or(options.out);
   options.layers = given.layers.value_or(options.layers);
-  return of_one_input(MLP(options));
+  return train::network(MLP(options));
 }
 
 template <typename Holder, typename Options>
-Model make_for_pictures(const ModelOptions& given, Options options) {
+train::Network make_for_pictures(const ModelOptions& given, Options options) {
   options.channels = given.channels.value_or(options.channels);
   options.classes = given.classes.value_or(options.classes);
   if constexpr (requires { options.size; }) options.size = given.size.value_or(options.size);
-  return of_one_input(Holder(options));
+  return train::network(Holder(options));
 }
 
-Model make_imagenet_resnet50(const ModelOptions& given) {
+train::Network make_imagenet_resnet50(const ModelOptions& given) {
   ResNetOptions options = ResNetOptions::resnet50();
   options.stem = ResNetStem::imagenet;
   options.classes = 1000;
   return make_for_pictures<ResNet>(given, options);
 }
 
-Model make_lstm(const ModelOptions& given) {
+train::Network make_lstm(const ModelOptions& given) {
   LSTMClassifierOptions options{.pool = given.pool, .bidirectional = given.bidirectional};
   options.vocabulary = given.vocabulary.value_or(options.vocabulary);
   options.embedding = given.embedding.value_or(options.embedding);
@@ -56,11 +48,7 @@ Model make_lstm(const ModelOptions& given) {
   const int64_t classes = given.classes.value_or(2);
   require_positive("models.LSTMClassifier", "classes", classes);
   options.outputs = classes > 2 ? classes : 1;
-  LSTMClassifier model(options);
-  return {.module = model.ptr(),
-          .forward = [model](const at::Tensor& input, const at::Tensor& lengths) mutable {
-            return model->forward(input, lengths);
-          }};
+  return train::network(LSTMClassifier(options));
 }
 
 }  // namespace
@@ -96,7 +84,7 @@ const ModelInfo& find_model(std::string_view name) {
   return lab::find_by_name(models(), name, "models.find_model", "no such model");
 }
 
-Model make_model(std::string_view name, const ModelOptions& options, uint64_t seed) {
+train::Network make_model(std::string_view name, const ModelOptions& options, uint64_t seed) {
   const ModelInfo& info = find_model(name);
   const Seeded seeded(seed);
   return info.make(options);

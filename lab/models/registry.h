@@ -3,14 +3,13 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "demi/core/export.h"
+#include "demi/train/network.h"
 #include "lab/data/kind.h"
 #include "lab/models/lstm_classifier.h"
 
@@ -26,13 +25,6 @@ struct ModelOptions {
   bool bidirectional = false;                                           // of texts
 };
 
-/// A module and the call of its forward, with all that it takes: `lengths` is undefined where rows
-/// have none.
-struct Model {
-  std::shared_ptr<torch::nn::Module> module;
-  std::function<at::Tensor(const at::Tensor& input, const at::Tensor& lengths)> forward;
-};
-
 /// Pictures of (channels, size, size), in so many classes.
 struct PictureShape {
   int64_t channels = 3, size = 32, classes = 10;
@@ -42,7 +34,7 @@ struct ModelInfo {
   std::string name;
   std::string title;  // one line for people
   data::Kind reads;
-  Model (*make)(const ModelOptions&);
+  train::Network (*make)(const ModelOptions&);
   std::optional<PictureShape> pictures = PictureShape();  // that it is made for; none: of any size
   bool one_logit_for_two_classes = false;                 // for binary cross entropy
 };
@@ -54,7 +46,8 @@ DEMI_API const ModelInfo& find_model(std::string_view name);
 
 /// The model of that name with the initial weights that belong to `seed`. Throws UsageError: no
 /// such name, sizes out of range.
-DEMI_API Model make_model(std::string_view name, const ModelOptions& options, uint64_t seed);
+DEMI_API train::Network make_model(std::string_view name, const ModelOptions& options,
+                                   uint64_t seed);
 
 /// Parameters that are trained, counted by element, each once however often it is registered.
 DEMI_API int64_t parameter_count(const torch::nn::Module& module);

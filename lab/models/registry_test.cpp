@@ -40,14 +40,17 @@ TEST(Models, CountASharedModuleOnce) {
 TEST(Models, GiveOneRowOfLogitsAPicture) {
   const at::NoGradGuard no_grad;
   for (const char* name : {"simple-cnn", "resnet18", "resnet50", "vgg19"}) {
-    const Model model = make_model(name, {.classes = 7}, 0);
-    EXPECT_EQ(model.forward(at::randn({2, 3, 32, 32}), {}).sizes(), (std::vector<int64_t>{2, 7}))
+    const train::Network model = make_model(name, {.classes = 7}, 0);
+    EXPECT_EQ(model.forward({.input = at::randn({2, 3, 32, 32})}).sizes(),
+              (std::vector<int64_t>{2, 7}))
         << name;
   }
-  const Model grey = make_model("simple-cnn", {.channels = 1, .size = 28}, 0);
-  EXPECT_EQ(grey.forward(at::randn({2, 1, 28, 28}), {}).sizes(), (std::vector<int64_t>{2, 10}));
-  const Model large = make_model("resnet50-imagenet", {}, 0);
-  EXPECT_EQ(large.forward(at::randn({1, 3, 64, 64}), {}).sizes(), (std::vector<int64_t>{1, 1000}));
+  const train::Network grey = make_model("simple-cnn", {.channels = 1, .size = 28}, 0);
+  EXPECT_EQ(grey.forward({.input = at::randn({2, 1, 28, 28})}).sizes(),
+            (std::vector<int64_t>{2, 10}));
+  const train::Network large = make_model("resnet50-imagenet", {}, 0);
+  EXPECT_EQ(large.forward({.input = at::randn({1, 3, 64, 64})}).sizes(),
+            (std::vector<int64_t>{1, 1000}));
 }
 
 TEST(Models, AreMadeFromTheSeedAlone) {

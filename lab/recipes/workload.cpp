@@ -344,16 +344,14 @@ train::Network make_network(const Config& config, const DataShape& shape, uint64
                                      .hidden = config.hidden,
                                      .pool = models::parse_pool(config.pool),
                                      .bidirectional = config.bidirectional};
-  const models::Model model = within_memory(
+  train::Network network = within_memory(
       "the model " + config.model,
       fmt::format("--in {} --out {} --depth {} --embedding {} --hidden {}, {} classes", config.in,
                   config.out, config.layers, config.embedding, config.hidden, shape.classes),
       [&] { return models::make_model(config.model, options, seed); });
-  model.module->to(device);
-  to_channels_last(*model.module);
-  return {.module = model.module, .forward = [forward = model.forward](const data::Batch& batch) {
-            return forward(batch.input, batch.lengths);
-          }};
+  network.module->to(device);
+  to_channels_last(*network.module);
+  return network;
 }
 
 WorkloadMaker read_data(const Resolved& run, RankPart part) {
