@@ -149,31 +149,6 @@ void Session::remove_unused_folder() {
   fs::remove_all(folder_->path(), none);
 }
 
-recipes::Comparison Session::train(const recipes::CompareOptions& options) {
-  noting_.emplace();
-  recipes::Comparison result;
-  try {
-    result = recipes::compare(options, workload_);
-  } catch (const DataError&) {
-    say_how_to_resume(" once what is damaged is mended");  // else it ends there again
-    throw;
-  } catch (const std::exception&) {
-    say_how_to_resume();
-    throw;
-  }
-  progress_->clear();
-  if (!start_.folder.empty() && files_) {
-    files_->flush();
-    recipes::add_earlier_health(result, folder_->file("metrics.jsonl"));
-  }
-  // A run that a signal stopped before its first step has no results.
-  std::erase_if(result.runs, [](const recipes::RunResult& run) {
-    return run.history.stopped && run.history.steps.empty();
-  });
-  if (result.runs.empty()) throw Exit{kStoppedBySignal + ending_signal()};
-  return result;
-}
-
 // Makes the run's folder, or opens that of the run that goes on, and writes config.json.
 void Session::open_folder(const recipes::CompareOptions& options) {
   if (start_.folder.empty()) {
@@ -264,8 +239,8 @@ void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::Hist
   progress_->resume(history, config_.batch_size * config_.ranks * config_.accumulate);
 }
 
-recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool alone,
-                                     int64_t turn_steps) {
+recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, bool alone,
+                                            int64_t turn_steps) {
   if (runs.empty()) runs = recipes::default_runs(device_);
   recipes::CompareOptions options{
       .recipe = start_.recipe, .config = config_, .runs = recipes::resolve(config_, runs, device_)};
@@ -285,10 +260,26 @@ recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool al
     progress_->set_run(several_ ? run.label : "");
     if (files_) files_->set_run(run.label);
   };
+  return options;
+}
+
+recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool alone,
+                                     int64_t turn_steps) {
+  recipes::CompareOptions options = options_of(std::move(runs), alone, turn_steps);
   recipes::Comparison result;
   try {
     if (!config_.dry_run) keep_in_folder(options, alone);
-    result = train(options);
+    noting_.emplace();
+    try {
+      result = recipes::compare(options, workload_);
+    } catch (const DataError&) {
+      say_how_to_resume(" once what is damaged is mended");  // else it ends there again
+      throw;
+    } catch (const std::exception&) {
+      say_how_to_resume();
+      throw;
+    }
+    complete(result);
   } catch (const std::exception&) {
     remove_unused_folder();
     throw;
@@ -299,6 +290,19 @@ recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool al
     doctor::explain_speedups(result, workload_, device_);
   }
   return result;
+}
+
+// What a resumed run has from before, without runs that a signal stopped before their first step.
+void Session::complete(recipes::Comparison& result) {
+  progress_->clear();
+  if (!start_.folder.empty() && files_) {
+    files_->flush();
+    recipes::add_earlier_health(result, folder_->file("metrics.jsonl"));
+  }
+  std::erase_if(result.runs, [](const recipes::RunResult& run) {
+    return run.history.stopped && run.history.steps.empty();
+  });
+  if (result.runs.empty()) throw Exit{kStoppedBySignal + ending_signal()};
 }
 
 recipes::LayerReport Session::compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps) {

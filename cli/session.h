@@ -64,7 +64,9 @@ class Session {
   void open_folder(const recipes::CompareOptions& options);
   void keep_in_folder(recipes::CompareOptions& options, bool alone);
   void say_that_it_resumes(const recipes::RunSpec& run, const train::History& history);
-  recipes::Comparison train(const recipes::CompareOptions& options);
+  recipes::CompareOptions options_of(std::vector<recipes::RunSpec> runs, bool alone,
+                                     int64_t turn_steps);
+  void complete(recipes::Comparison& result);
   void tell_folder();
   void remove_unused_folder();
   void say_how_to_resume(std::string_view when = {}) const;

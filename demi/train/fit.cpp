@@ -300,21 +300,6 @@ struct Fit::Told {
   int64_t examples = 0;  // of the epoch so far
 };
 
-bool Fit::advance(int64_t steps) {
-  const int64_t most = std::numeric_limits<int64_t>::max() - progress_.step;
-  try {
-    return advance_to(progress_.step + std::min(steps, most));
-  } catch (const DeviceError& error) {
-    keep_after_exception();
-    const std::string last = state_.last_checkpoint();
-    if (last.empty()) throw;
-    throw DeviceError({.what = error.what(), .advice = last});
-  } catch (...) {
-    keep_after_exception();
-    throw;
-  }
-}
-
 // Steps that have not been read yet belong to the history, too. No callback is told, since one of
 // them may be what has thrown.
 void Fit::keep_after_exception() {
@@ -326,7 +311,9 @@ void Fit::keep_after_exception() {
   }
 }
 
-bool Fit::advance_to(int64_t until) {
+bool Fit::advance(int64_t steps) try {
+  const int64_t until =
+      progress_.step + std::min(steps, std::numeric_limits<int64_t>::max() - progress_.step);
   setup_.require_weights_in_place();
   // What the caller has switched off or on is none of the run's.
   const c10::InferenceMode with_gradients(false);
@@ -340,9 +327,27 @@ bool Fit::advance_to(int64_t until) {
       if (progress_.step >= until) return true;
       begin_epoch();
     }
-    if (!train_epoch(until)) return true;
+    start_counting();
+    while (has_batch() && progress_.step < until) after_batch(train_batch());
+    const bool whole = !has_batch();
+    if (whole) read_whole_epoch();
+    stop_counting();
+    if (!whole) return true;
     end_epoch();
   }
+  end();
+  return false;
+} catch (const DeviceError& error) {
+  keep_after_exception();
+  const std::string last = state_.last_checkpoint();
+  if (last.empty()) throw;
+  throw DeviceError({.what = error.what(), .advice = last});
+} catch (...) {
+  keep_after_exception();
+  throw;
+}
+
+void Fit::end() {
   if (!std::exchange(ended_, true)) {
     History& history = progress_.history;
     if (!history.failed)
@@ -351,7 +356,6 @@ bool Fit::advance_to(int64_t until) {
     if (state_.is_due_at_end()) save();
   }
   state_.finish();
-  return false;
 }
 
 void Fit::begin_epoch() {
@@ -373,32 +377,36 @@ void Fit::tell_epoch_begin() {
     if (one.callback) one.callback->on_epoch_begin(progress_.epoch.epoch, epochs_, steps);
 }
 
-// Goes on with the epoch until the run's step `until` is done; whether the epoch's last is.
-bool Fit::train_epoch(int64_t until) {
-  const int64_t batches = progress_.cut.batches;
+// In the epoch, of a run that is not over.
+bool Fit::has_batch() const { return progress_.position < progress_.cut.batches && !is_over(); }
+
+void Fit::start_counting() {
   is_counting_ = true;
   counted_ = window_start_ = Clock::now();
   waited_before_ = timer().spent(Phase::data);
-  while (progress_.position < batches && progress_.step < until && !is_over()) {
-    const bool step_done = train_batch();
-    const bool last = progress_.position == batches;
-    const bool first_word = progress_.step == kFirstSteps && options_.give_up_after > 0;
-    if (last || first_word || progress_.steps_since_read >= options_.read_every) read();
-    const bool due = state_.is_due_after_batch(step_done, last);
-    if (due && !progress_.history.failed) save();
-    if (is_told_to_stop(step_done)) progress_.history.stopped = true;
-  }
-  const bool whole = progress_.position == batches || is_over();
-  if (whole) {
-    const History& history = progress_.history;
-    if (history.stopped || history.failed || progress_.position < batches) keep_open_epoch();
-    read();
-  }
+}
+
+void Fit::stop_counting() {
   profile::synchronize(options_.device);
   timer().pause();
   count_seconds();
   is_counting_ = false;
-  return whole;
+}
+
+void Fit::after_batch(bool step_done) {
+  const bool last = progress_.position == progress_.cut.batches;
+  const bool first_word = progress_.step == kFirstSteps && options_.give_up_after > 0;
+  if (last || first_word || progress_.steps_since_read >= options_.read_every) read();
+  const bool due = state_.is_due_after_batch(step_done, last);
+  if (due && !progress_.history.failed) save();
+  if (is_told_to_stop(step_done)) progress_.history.stopped = true;
+}
+
+void Fit::read_whole_epoch() {
+  const History& history = progress_.history;
+  if (history.stopped || history.failed || progress_.position < progress_.cut.batches)
+    keep_open_epoch();
+  read();
 }
 
 // With several ranks, all know it from agree_on_step().
@@ -443,7 +451,18 @@ bool Fit::train_batch() {
   stage_ = Stage::kInBatch;
   state_.has_changed();
   const bool steps = ends_step();
-  add_batch(setup_, *step_, progress_.window, batch, steps, progress_.epoch.epoch);
+  BatchInTraining one(setup_, *step_, batch);
+  const loop::MicroBatch how{.inputs = inputs_of(batch),
+                             .last = steps,
+                             .weight = one.share(),
+                             .epoch = progress_.epoch.epoch};
+  std::vector<at::Tensor> losses;
+  if (options_.losses)
+    losses = step_->batch([&] { return one.losses(); }, how);
+  else
+    losses = {step_->batch([&] { return one.forward(); },
+                           [&](const at::Tensor& output) { return one.loss(output); }, how)};
+  one.add_to(progress_.window, losses);
   if (steps) {
     agree_on_step();
     take_step();

@@ -41,12 +41,16 @@ class Fit {
   void make_step();
   profile::PhaseTimer& timer() { return step_->phases(); }
   bool is_over() const;
-  bool advance_to(int64_t until);
   void begin();
+  void end();
   void begin_epoch();
   void tell_epoch_begin();
-  bool train_epoch(int64_t until);
+  bool has_batch() const;
+  void start_counting();
+  void stop_counting();
   bool train_batch();
+  void after_batch(bool step_done);
+  void read_whole_epoch();
   bool ends_step() const;
   bool pass_without_batch();
   void take_step();

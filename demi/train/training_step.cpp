@@ -35,6 +35,8 @@ at::Tensor loss_of(const TrainerOptions& options, double share, const at::Tensor
   return options.loss(output, target, options.label_smoothing);
 }
 
+}  // namespace
+
 std::vector<loop::NamedInput> inputs_of(const data::Batch& batch) {
   std::vector<loop::NamedInput> inputs;
   const auto add = [&](const char* name, const at::Tensor& tensor) {
@@ -46,97 +48,64 @@ std::vector<loop::NamedInput> inputs_of(const data::Batch& batch) {
   return inputs;
 }
 
-// What the first forward of a batch finds; an observer that repeats it changes nothing.
-class Batch {
- public:
-  Batch(const Setup& setup, loop::Step& step, const data::Batch& batch)
-      : setup_(setup),
-        options_(setup.options),
-        step_(step),
-        batch_(batch),
-        share_(setup.ranks.are_several() && !options_.losses
-                   ? options_.loss.share_that_counts(batch.target)
-                   : 1) {}
+BatchInTraining::BatchInTraining(const Setup& setup, loop::Step& step, const data::Batch& batch)
+    : setup_(setup), step_(step), batch_(batch) {
+  if (setup.ranks.are_several() && !setup.options.losses)
+    share_ = setup.options.loss.share_that_counts(batch.target);
+}
 
-  StepSums train(const loop::MicroBatch& how) {
-    std::vector<at::Tensor> losses;
-    if (options_.losses)
-      losses = step_.batch([&] { return all_losses(); }, how);
-    else
-      losses = {step_.batch([&] { return setup_.network.forward(input()); },
-                            [&](const at::Tensor& output) { return loss(output); }, how)};
-    for (const at::Tensor& loss : losses) add_up(sums_.loss, loss);
-    return sums_;
+data::Batch BatchInTraining::input() const {
+  data::Batch result = batch_;
+  result.input = step_.input(batch_.input);
+  return result;
+}
+
+at::Tensor BatchInTraining::loss(const at::Tensor& output) {
+  const LossFunction& function = setup_.options.loss;
+  at::Tensor loss = loss_of(setup_.options, share_, output, batch_.target);
+  if (!std::exchange(is_seen_, true)) {
+    const at::Tensor right = function.is_right(output, batch_.target);
+    if (right.defined()) sums_.correct = right.sum();
+    sums_.answers = function.answers(output, batch_.target);
+    judge({loss});
   }
-  double share() const { return share_; }
+  penalise(loss);
+  return loss;
+}
 
- private:
-  data::Batch input() const {
-    data::Batch result = batch_;
-    result.input = step_.input(batch_.input);
-    return result;
-  }
+std::vector<at::Tensor> BatchInTraining::losses() {
+  std::vector<at::Tensor> losses = setup_.options.losses(setup_.network, input());
+  if (setup_.options.gradient_penalty == 0) return losses;
+  if (!std::exchange(is_seen_, true)) judge(losses);
+  const Autocast outside(setup_.options.device.type(), AutocastOptions{.enabled = false});
+  for (at::Tensor& loss : losses) penalise(loss);
+  return losses;
+}
 
-  at::Tensor loss(const at::Tensor& output) {
-    at::Tensor loss = loss_of(options_, share_, output, batch_.target);
-    if (!std::exchange(is_seen_, true)) {
-      const at::Tensor right = options_.loss.is_right(output, batch_.target);
-      if (right.defined()) sums_.correct = right.sum();
-      sums_.answers = options_.loss.answers(output, batch_.target);
-      sums_.share = share_;
-      judge({loss});
-    }
-    penalise(loss);
-    return loss;
-  }
+void BatchInTraining::judge(const std::vector<at::Tensor>& losses) {
+  if (setup_.options.gradient_penalty == 0) return;
+  for (const at::Tensor& loss : losses)
+    if (loss.defined()) add_up(sums_.judged, loss.detach().reshape({}));
+}
 
-  std::vector<at::Tensor> all_losses() {
-    std::vector<at::Tensor> losses = options_.losses(setup_.network, input());
-    if (options_.gradient_penalty == 0) return losses;
-    if (!std::exchange(is_seen_, true)) judge(losses);
-    const Autocast outside(options_.device.type(), AutocastOptions{.enabled = false});
-    for (at::Tensor& loss : losses) penalise(loss);
-    return losses;
-  }
+void BatchInTraining::penalise(at::Tensor& loss) const {
+  if (setup_.options.gradient_penalty == 0) return;
+  const at::Tensor penalty = penalty_of(setup_, step_, loss);
+  if (penalty.defined()) loss = loss + penalty;
+}
 
-  void judge(const std::vector<at::Tensor>& losses) {
-    if (options_.gradient_penalty == 0) return;
-    for (const at::Tensor& loss : losses)
-      if (loss.defined()) add_up(sums_.judged, loss.detach().reshape({}));
-  }
-
-  void penalise(at::Tensor& loss) const {
-    if (options_.gradient_penalty == 0) return;
-    const at::Tensor penalty = penalty_of(setup_, step_, loss);
-    if (penalty.defined()) loss = loss + penalty;
-  }
-
-  const Setup& setup_;
-  const TrainerOptions& options_;
-  loop::Step& step_;
-  const data::Batch& batch_;
-  const double share_;  // with several ranks: of the targets, those that count
-  StepSums sums_;
-  bool is_seen_ = false;
-};
-
-}  // namespace
-
-void add_batch(const Setup& setup, loop::Step& step, UnreadStep& window, const data::Batch& batch,
-               bool ends_step, int64_t epoch) {
-  Batch one(setup, step, batch);
-  StepSums of_batch = one.train(
-      {.inputs = inputs_of(batch), .last = ends_step, .weight = one.share(), .epoch = epoch});
-  const int64_t examples = data::examples_of(batch);
-  for (at::Tensor* mean : {&of_batch.loss, &of_batch.judged})
-    if (mean->defined()) *mean = sum_over(*mean, of_batch.answers, examples);
-  add_up(window.sums.loss, of_batch.loss);
-  add_up(window.sums.judged, of_batch.judged);
-  add_up(window.sums.correct, of_batch.correct);
-  add_up(window.sums.answers, of_batch.answers);
+void BatchInTraining::add_to(UnreadStep& window, const std::vector<at::Tensor>& losses) {
+  for (const at::Tensor& loss : losses) add_up(sums_.loss, loss);
+  const int64_t examples = data::examples_of(batch_);
+  for (at::Tensor* mean : {&sums_.loss, &sums_.judged})
+    if (mean->defined()) *mean = sum_over(*mean, sums_.answers, examples);
+  add_up(window.sums.loss, sums_.loss);
+  add_up(window.sums.judged, sums_.judged);
+  add_up(window.sums.correct, sums_.correct);
+  add_up(window.sums.answers, sums_.answers);
   window.examples += examples;
   window.batches += 1;
-  window.shares += one.share();
+  window.shares += share_;
 }
 
 void scale_gradients(const Setup& setup, double factor) {

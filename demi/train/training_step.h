@@ -19,7 +19,6 @@ struct StepSums {
   at::Tensor judged;   // what a run is judged by, without gradient penalty; undefined: `loss`
   at::Tensor correct;  // right answers
   at::Tensor answers;  // that count; undefined: each example does
-  double share = 1;    // of one batch's targets: those that count
 };
 
 /// Calls visit(name, sum) for each of them.
@@ -44,9 +43,36 @@ struct UnreadStep {
   double batches = 0, shares = 0;
 };
 
-/// Forward and backward of one batch, whose sums are added to the window's.
-void add_batch(const Setup& setup, loop::Step& step, UnreadStep& window, const data::Batch& batch,
-               bool ends_step, int64_t epoch);
+/// By name, for observers.
+std::vector<loop::NamedInput> inputs_of(const data::Batch& batch);
+
+/// A batch's forward and losses, as a Step calls them, and the sums that the first of these calls
+/// finds: an observer that repeats the batch changes nothing.
+class BatchInTraining {
+ public:
+  BatchInTraining(const Setup& setup, loop::Step& step, const data::Batch& batch);
+
+  at::Tensor forward() const { return setup_.network.forward(input()); }
+  at::Tensor loss(const at::Tensor& output);
+  std::vector<at::Tensor> losses();  // of TrainerOptions::losses
+
+  /// With several ranks: of the targets, those that count.
+  double share() const { return share_; }
+  /// `losses`: as the Step gives them.
+  void add_to(UnreadStep& window, const std::vector<at::Tensor>& losses);
+
+ private:
+  data::Batch input() const;
+  void judge(const std::vector<at::Tensor>& losses);
+  void penalise(at::Tensor& loss) const;
+
+  const Setup& setup_;
+  loop::Step& step_;
+  const data::Batch& batch_;
+  double share_ = 1;
+  StepSums sums_;
+  bool is_seen_ = false;
+};
 
 /// The gradients of all optimizers' parameters become so many times as large.
 void scale_gradients(const Setup& setup, double factor);

@@ -33,18 +33,6 @@ void say(const CompareOptions& options, const Resolved& run) {
   if (options.on_run_begin) options.on_run_begin(run.spec);
 }
 
-// Ends with the first run that was stopped.
-std::vector<RunResult> one_after_the_other(const CompareOptions& options,
-                                           const Workload& workload) {
-  std::vector<RunResult> results;
-  for (const Resolved& one : options.runs) {
-    say(options, one);
-    results.push_back(run(one, workload, options_of(options, one)));
-    if (results.back().history.stopped) break;
-  }
-  return results;
-}
-
 // A run that is at its end is tested at once, which frees its memory. One that is stopped ends the
 // others in their next turn.
 std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& workload) {
@@ -95,6 +83,17 @@ void note_slow_precisions(Comparison& result, c10::Device device) {
   for (const auto& [warning, labels] : labels_of) result.notes.push_back(labels + ": " + warning);
 }
 
+void add_notes(Comparison& result, c10::Device device) {
+  note_slow_precisions(result, device);
+  for (const RunResult& run : result.runs) {
+    const std::string& label = run.spec.label;
+    if (!run.remark.empty()) result.notes.push_back(label + ": " + run.remark);
+    for (const monitor::Origin& origin : run.origins)
+      result.notes.push_back(label + ": " + monitor::to_string(origin));
+    if (run.history.failed) result.notes.push_back(label + ": " + *run.history.failed);
+  }
+}
+
 }  // namespace
 
 bool is_disturbed(const Comparison& comparison, const RunResult& run) {
@@ -119,18 +118,23 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
     result.notes.push_back(
         fmt::format("{} ranks, each with batches of {}; times and memory are those of rank 0",
                     options.config.ranks, options.config.batch_size));
-  result.runs = turns ? in_turns(options, workload) : one_after_the_other(options, workload);
-  for (RunResult& run : result.runs)
-    run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
-  note_slow_precisions(result, device);
+  if (turns) {
+    result.runs = in_turns(options, workload);
+  } else {
+    for (const Resolved& run : options.runs) {
+      say(options, run);
+      profile::quiet_down(device);
+      Job job(run, workload, options_of(options, run), profile::memory_use(device).current_bytes);
+      job.advance();
+      result.runs.push_back(job.finish());
+      if (result.runs.back().history.stopped) break;  // as somebody asked
+    }
+  }
   for (RunResult& run : result.runs) {
-    const std::string& label = run.spec.label;
-    if (!run.remark.empty()) result.notes.push_back(label + ": " + run.remark);
-    for (const monitor::Origin& origin : run.origins)
-      result.notes.push_back(label + ": " + monitor::to_string(origin));
-    if (run.history.failed) result.notes.push_back(label + ": " + *run.history.failed);
+    run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
     result.stopped |= run.history.stopped;
   }
+  add_notes(result, device);
   return result;
 }
 

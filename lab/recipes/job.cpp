@@ -166,17 +166,9 @@ Job::Measured Job::measured_of(const StateDict& numbers) {
   return measured;
 }
 
-// Calls `part`. Where memory runs out in it, the job gives back what it holds, and the error says
-// which batch size would fit.
-template <class Part>
-auto Job::or_say_what_fits(const Part& part) {
-  std::string reason;
-  try {
-    return part();
-  } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) throw;
-    reason = error.what();
-  }
+void Job::say_what_fits(const std::exception& error) {
+  if (!is_out_of_memory(error)) return;
+  const std::string reason = error.what();
   parts_.reset();
   trainer_.reset();
   random_.reset();
@@ -199,7 +191,12 @@ Job::Job(Resolved run, const Workload& workload, JobOptions options, int64_t sha
       options_(std::move(options)),
       result_{.spec = run_.spec, .data_bytes = shared_bytes},
       memory_(device_, /*shared_bytes=*/0) {
-  or_say_what_fits([this] { begin(); });
+  try {
+    begin();
+  } catch (const std::exception& error) {
+    say_what_fits(error);
+    throw;
+  }
 }
 
 Job::~Job() = default;
@@ -318,20 +315,21 @@ void Job::resume(const std::filesystem::path& checkpoint) {
                  ", and this is " + TORCH_VERSION + ": what follows may round otherwise");
 }
 
-bool Job::advance(int64_t steps) {
-  return or_say_what_fits([&] {
-    if (!parts_) return false;
-    random_->give_back();
-    profile::reset_peak_resident_memory();
-    memory_.begin();
-    cores_.begin();
-    measures_ = true;
-    const bool is_going = parts_->advance(steps);
-    measured();
-    measures_ = false;
-    random_->keep();
-    return is_going;
-  });
+bool Job::advance(int64_t steps) try {
+  if (!parts_) return false;
+  random_->give_back();
+  profile::reset_peak_resident_memory();
+  memory_.begin();
+  cores_.begin();
+  measures_ = true;
+  const bool is_going = parts_->advance(steps);
+  measured();
+  measures_ = false;
+  random_->keep();
+  return is_going;
+} catch (const std::exception& error) {
+  say_what_fits(error);
+  throw;
 }
 
 // Until now, of the whole run. In the middle of a part it begins another one.
@@ -365,29 +363,30 @@ void Job::save_last() {
   }
 }
 
-RunResult Job::finish() {
-  return or_say_what_fits([&] {
-    if (!parts_) return std::move(result_);
-    train::History& history = result_.history;
-    history = parts_->history();
-    if (history.failed) history.failed = in_words_of_the_program(*history.failed);
-    const Measured all = measured();
-    result_.peak_bytes = all.peak_bytes;
-    result_.peak_resident_bytes = all.peak_resident_bytes;
-    result_.cores_share = profile::cores_share(all.cores);
-    result_.involuntary_switches = all.cores.involuntary_switches;
-    result_.seconds = history.seconds();
-    result_.seconds_per_epoch = mean_epoch_seconds(history, workload_.train->all_examples());
-    result_.skipped_steps = history.skipped_steps;
-    result_.remark = remark_on(history);
-    answer_what_if();
-    if (is_first() && has_checkpoint(options_.checkpoints))
-      result_.checkpoint_bytes = bytes_of(checkpoint::find(options_.checkpoints));
-    if (history.stopped) return std::move(result_);
-    trainer_->swap_average();  // what is shipped, and tested, is the average where there is one
-    test();
-    return std::move(result_);
-  });
+RunResult Job::finish() try {
+  if (!parts_) return std::move(result_);
+  train::History& history = result_.history;
+  history = parts_->history();
+  if (history.failed) history.failed = in_words_of_the_program(*history.failed);
+  const Measured all = measured();
+  result_.peak_bytes = all.peak_bytes;
+  result_.peak_resident_bytes = all.peak_resident_bytes;
+  result_.cores_share = profile::cores_share(all.cores);
+  result_.involuntary_switches = all.cores.involuntary_switches;
+  result_.seconds = history.seconds();
+  result_.seconds_per_epoch = mean_epoch_seconds(history, workload_.train->all_examples());
+  result_.skipped_steps = history.skipped_steps;
+  result_.remark = remark_on(history);
+  answer_what_if();
+  if (is_first() && has_checkpoint(options_.checkpoints))
+    result_.checkpoint_bytes = bytes_of(checkpoint::find(options_.checkpoints));
+  if (history.stopped) return std::move(result_);
+  trainer_->swap_average();  // what is shipped, and tested, is the average where there is one
+  test();
+  return std::move(result_);
+} catch (const std::exception& error) {
+  say_what_fits(error);
+  throw;
 }
 
 // What 16 bits would do, and the file that a run without it needs.

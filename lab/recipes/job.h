@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -23,15 +25,16 @@ namespace demi::recipes {
 /// the job holds is given back first. The workload must outlive it.
 class DEMI_API Job {
  public:
-  /// Makes the network, and resumes. `shared_bytes`: memory in use on the device before the first
-  /// of the jobs that take turns, which is RunResult::data_bytes and none of the peak.
+  /// Makes the network, and resumes. `shared_bytes`: memory in use on the device before the job, or
+  /// before the first of those that take turns, which is RunResult::data_bytes and none of the
+  /// peak.
   Job(Resolved run, const Workload& workload, JobOptions options, int64_t shared_bytes);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// That many optimizer steps more; false once training is over.
-  bool advance(int64_t steps);
+  /// That many optimizer steps more, or all; false once training is over.
+  bool advance(int64_t steps = std::numeric_limits<int64_t>::max());
 
   /// Saves a checkpoint after another job has thrown. If `advance` throws, it has saved one itself.
   void save_last();
@@ -51,8 +54,9 @@ class DEMI_API Job {
   static StateDict numbers_of(const Measured& measured);
   static Measured measured_of(const StateDict& numbers);
 
-  template <class Part>
-  auto or_say_what_fits(const Part& part);
+  /// Where memory ran out, gives back what the job holds and throws TrainingError with the batch
+  /// size that would fit.
+  void say_what_fits(const std::exception& error);
   bool is_first() const { return !options_.group || options_.group->rank() == 0; }
   bool any_rank(bool own) const;
   void begin();

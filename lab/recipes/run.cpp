@@ -1,7 +1,5 @@
 #include "lab/recipes/run.h"
 
-#include <limits>
-
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
@@ -38,7 +36,7 @@ void check_parts(std::span<const Resolved> runs, const Workload& workload) {
 RunResult run(const Resolved& run, const Workload& workload, const JobOptions& options) {
   profile::quiet_down(run.device);
   Job job(run, workload, options, profile::memory_use(run.device).current_bytes);
-  job.advance(std::numeric_limits<int64_t>::max());
+  job.advance();
   return job.finish();
 }
 
