@@ -56,13 +56,6 @@ bool holds_one_of(const Optimizer& optimizer, const Tensors& tensors) {
   return false;
 }
 
-// What a batch computes: an output and its loss, or all losses at once.
-struct Program {
-  const Step::Forward* forward = nullptr;
-  const Step::Loss* loss = nullptr;
-  const Step::Losses* losses = nullptr;
-};
-
 void add_up(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more.to(sum.device()) : more;
 }
@@ -132,12 +125,10 @@ struct Step::Impl {
     return std::ranges::find(some, job.optimizers[i]) != some.end();
   }
   bool records() const { return options.read_every > 0 && !observers.empty(); }
-  std::vector<at::Tensor> batch(const Program& program, const MicroBatch& how);
   std::vector<at::Tensor> losses_of(const Program& program, const RepeatOptions& how,
                                     profile::PhaseTimer& times);
-  std::vector<at::Tensor> forward_and_backward(const Program& program, const MicroBatch& batch,
-                                               bool sends, const RepeatOptions& how,
-                                               profile::PhaseTimer& times);
+  void send_back(std::vector<at::Tensor>& losses, const MicroBatch& batch, bool sends,
+                 const RepeatOptions& how, profile::PhaseTimer& times);
   at::Tensor repeat(const Program& program, const MicroBatch& batch, const RepeatOptions& how);
   std::vector<Optimizer*> receivers(const MicroBatch& how) const;
   std::vector<distributed::DistributedDataParallel*> senders(const MicroBatch& how) const;
@@ -208,19 +199,25 @@ std::size_t Step::Impl::number_of(const Optimizer& one) const {
 
 std::vector<at::Tensor> Step::Impl::losses_of(const Program& program, const RepeatOptions& how,
                                               profile::PhaseTimer& times) {
-  if (program.losses) {
-    const Autocast region = region_of(run.precision, options.device, run.op_policy);
-    return (*program.losses)();
-  }
+  times.enter(Phase::forward);
+  std::vector<at::Tensor> losses;
   at::Tensor output;
   {
     const Autocast region = region_of(run.precision, options.device, run.op_policy);
-    output = (*program.forward)();
+    if (program.losses)
+      losses = (*program.losses)();
+    else
+      output = (*program.forward)();
   }
-  if (how.after_forward) how.after_forward(output);
-  times.enter(Phase::loss);
-  if (output.defined() && tensor::is_16_bit(output.scalar_type())) output = output.to(c10::kFloat);
-  return {(*program.loss)(output)};
+  if (!program.losses) {
+    if (how.after_forward) how.after_forward(output);
+    times.enter(Phase::loss);
+    if (output.defined() && tensor::is_16_bit(output.scalar_type()))
+      output = output.to(c10::kFloat);
+    losses = {(*program.loss)(output)};
+  }
+  check_losses(losses);
+  return losses;
 }
 
 std::vector<Optimizer*> Step::Impl::receivers(const MicroBatch& how) const {
@@ -246,14 +243,10 @@ std::vector<distributed::DistributedDataParallel*> Step::Impl::senders(
   return all;
 }
 
-// `sends`: the last backward averages over the ranks.
-std::vector<at::Tensor> Step::Impl::forward_and_backward(const Program& program,
-                                                         const MicroBatch& batch, bool sends,
-                                                         const RepeatOptions& how,
-                                                         profile::PhaseTimer& times) {
-  times.enter(Phase::forward);
-  std::vector<at::Tensor> losses = losses_of(program, how, times);
-  check_losses(losses);
+// Backward of each loss, which is unscaled and without its graph after it. `sends`: the last one
+// averages over the ranks.
+void Step::Impl::send_back(std::vector<at::Tensor>& losses, const MicroBatch& batch, bool sends,
+                           const RepeatOptions& how, profile::PhaseTimer& times) {
   times.enter(Phase::backward);
   std::vector<at::Tensor> inputs;
   if (!batch.of.empty() || is_taken())
@@ -285,7 +278,6 @@ std::vector<at::Tensor> Step::Impl::forward_and_backward(const Program& program,
     loss = loss.detach();
     if (loss.dim() != 0) loss = loss.reshape({});
   }
-  return losses;
 }
 
 at::Tensor Step::Impl::repeat(const Program& program, const MicroBatch& batch,
@@ -293,7 +285,9 @@ at::Tensor Step::Impl::repeat(const Program& program, const MicroBatch& batch,
   const RepeatSetting setting(run, how);
   const distributed::LocalBatchNorm local;  // the other ranks do not repeat it
   profile::PhaseTimer times(options.device);
-  return sum_of(forward_and_backward(program, batch, /*sends=*/false, how, times));
+  std::vector<at::Tensor> losses = losses_of(program, how, times);
+  send_back(losses, batch, /*sends=*/false, how, times);
+  return sum_of(losses);
 }
 
 StepView Step::Impl::view(const std::vector<NamedInput>& inputs, bool ends_step) {
@@ -347,32 +341,6 @@ void Step::Impl::count(const MicroBatch& how, bool ends) {
   ++all_batches;
   ++batches_of_turn;
   is_due |= how.of.empty() && ends;
-}
-
-// After an exception the caller drops the step.
-std::vector<at::Tensor> Step::Impl::batch(const Program& program, const MicroBatch& how) {
-  begin(how);
-  const bool ends = ends_turn(how);
-  std::vector<at::Tensor> losses;
-  if (observers.empty()) {
-    losses = forward_and_backward(program, how, ends, {}, timer);
-  } else {
-    StepView seen = view(how.inputs, ends);
-    seen.repeat = [&](const RepeatOptions& again) { return repeat(program, how, again); };
-    each_observer([&](StepObserver& one) { one.before_forward(seen); });
-    losses = forward_and_backward(
-        program, how, ends,
-        {.after_forward =
-             [&](const at::Tensor& output) {
-               each_observer([&](StepObserver& one) { one.after_forward(seen, output); });
-             }},
-        timer);
-    seen.loss = last_loss = sum_of(losses);
-    each_observer([&](StepObserver& one) { one.after_backward(seen); });
-    if (records()) add_up(loss_sum, last_loss);
-  }
-  count(how, ends);
-  return losses;
 }
 
 StepResult Step::Impl::step_of(std::size_t i) {
@@ -492,13 +460,32 @@ Step::~Step() = default;
 Step::Step(Step&&) noexcept = default;
 Step& Step::operator=(Step&&) noexcept = default;
 
-at::Tensor Step::batch(const Forward& forward, const Loss& loss, const MicroBatch& how) {
-  return impl_->or_drop(
-      [&] { return impl_->batch({.forward = &forward, .loss = &loss}, how).front(); });
-}
-
-std::vector<at::Tensor> Step::batch(const Losses& losses, const MicroBatch& how) {
-  return impl_->or_drop([&] { return impl_->batch({.losses = &losses}, how); });
+std::vector<at::Tensor> Step::run(const Program& program, const MicroBatch& how) try {
+  Impl& step = *impl_;
+  step.begin(how);
+  const bool ends = step.ends_turn(how);
+  std::vector<at::Tensor> losses;
+  if (step.observers.empty()) {
+    losses = step.losses_of(program, {}, step.timer);
+    step.send_back(losses, how, ends, {}, step.timer);
+  } else {
+    StepView seen = step.view(how.inputs, ends);
+    seen.repeat = [&](const RepeatOptions& again) { return step.repeat(program, how, again); };
+    step.each_observer([&](StepObserver& one) { one.before_forward(seen); });
+    const RepeatOptions told{.after_forward = [&](const at::Tensor& output) {
+      step.each_observer([&](StepObserver& one) { one.after_forward(seen, output); });
+    }};
+    losses = step.losses_of(program, told, step.timer);
+    step.send_back(losses, how, ends, told, step.timer);
+    seen.loss = step.last_loss = sum_of(losses);
+    step.each_observer([&](StepObserver& one) { one.after_backward(seen); });
+    if (step.records()) add_up(step.loss_sum, step.last_loss);
+  }
+  step.count(how, ends);
+  return losses;
+} catch (...) {
+  impl_->drop();
+  throw;
 }
 
 void Step::pass(const MicroBatch& how) {
@@ -567,7 +554,7 @@ StepResult Step::take(Optimizer& one, const Forward& forward, const Loss& loss,
   return step.or_drop([&] {
     StepResult result = step.run.scaler->step(one, [&] {
       one.zero_grad();
-      return step.batch({.forward = &forward, .loss = &loss}, each).front();
+      return batch(forward, loss, each);
     });
     step.taken[i] = result;
     step.is_due = true;

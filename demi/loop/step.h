@@ -104,8 +104,12 @@ class DEMI_API Step {
 
   /// Forward and backward of one batch. Returns the loss, (), unscaled and without a graph. Throws
   /// UsageError for a loss that is not one floating point number on a graph.
-  at::Tensor batch(const Forward& forward, const Loss& loss, const MicroBatch& how = {});
-  std::vector<at::Tensor> batch(const Losses& losses, const MicroBatch& how = {});
+  at::Tensor batch(const Forward& forward, const Loss& loss, const MicroBatch& how = {}) {
+    return run({.forward = &forward, .loss = &loss}, how).front();
+  }
+  std::vector<at::Tensor> batch(const Losses& losses, const MicroBatch& how = {}) {
+    return run({.losses = &losses}, how);
+  }
   /// With several ranks: this rank has no batch where others do; it takes their step. `how.last`
   /// as in batch().
   void pass(const MicroBatch& how = {});
@@ -158,6 +162,14 @@ class DEMI_API Step {
   profile::PhaseTimer& phases();
 
  private:
+  /// What a batch computes: an output and its loss, or all losses at once.
+  struct Program {
+    const Forward* forward = nullptr;
+    const Loss* loss = nullptr;
+    const Losses* losses = nullptr;
+  };
+  std::vector<at::Tensor> run(const Program& program, const MicroBatch& how);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
