@@ -80,7 +80,7 @@ void check_cut(const Progress& progress, const Cut& now,
                        cut.accumulate);
   };
   throw UsageError({.where = "train.Trainer.resume",
-                    .what = "the checkpoint stands in the middle of an epoch of other batches",
+                    .what = "the checkpoint is from the middle of an epoch of other batches",
                     .seen = text(now),
                     .accepted = text(then),
                     .advice = "use the data, batch size and accumulation that it was saved with"});
@@ -640,7 +640,8 @@ void Fit::warn_of_lost_mean() {
   }
   TORCH_WARN("[train.Trainer] the mean loss of epoch ", epoch.epoch, " is ", epoch.loss,
              ": so is the loss of ", lost, " of its ", steps, " steps, first in step ", first,
-             "; look for NaN and Inf in the examples of that step");
+             "; look for NaN and Inf in the examples of that step",
+             options_.gradient_penalty > 0 ? ", or for a gradient penalty that overflows" : "");
 }
 
 void Fit::close_epoch() {

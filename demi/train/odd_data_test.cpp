@@ -16,6 +16,7 @@
 namespace demi::train {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::Rows;
@@ -114,6 +115,19 @@ TEST(OddData, OneRowWithANaNIsToldOf) {
   ASSERT_EQ(warnings.texts.size(), 1U) << "once a fit";
   EXPECT_THAT(warnings.texts[0], AllOf(HasSubstr("mean loss of epoch 1 is nan"),
                                        HasSubstr("1 of its 4 steps, first in step 3")));
+}
+
+// While the scale is found the penalty may be Inf where every example is right.
+TEST(OddData, APenaltyThatOverflowsIsNamedAsACause) {
+  Small s;
+  s.input.mul_(40);
+  TrainerOptions options{
+      .epochs = 2, .precision = parse_precision("fp16"), .gradient_penalty = 0.01};
+  options.scaler.init_scale = 1e8;
+  Warnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  s.trainer(options).fit(s.loader());
+  EXPECT_THAT(warnings.texts, Contains(HasSubstr("or for a gradient penalty")));
 }
 
 }  // namespace
