@@ -292,6 +292,10 @@ TEST_F(Cli, LayersAreComparedWithoutTraining) {
   EXPECT_THAT(text.out, HasSubstr("made 0"));
   EXPECT_EQ(with({"--runs", "fp32"}).code, 2);
   EXPECT_EQ(with({"--interleave"}).code, 2);
+  const Outcome late = run({"compare", "loss-scaling", "--layers=401", "--schedule", "cosine"});
+  EXPECT_EQ(late.code, 2);
+  EXPECT_THAT(late.err, HasSubstr("[--layers] the learning rates of the cosine schedule end"));
+  EXPECT_THAT(late.err, HasSubstr("accepted: 0 to 400"));
 }
 
 TEST_F(Cli, DataAreListedWithTheirFolders) {
