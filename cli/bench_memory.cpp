@@ -177,7 +177,7 @@ void add_bench_memory(CLI::App& bench) {
   command->add_flag("--forward", a->bench.forward,
                     "One forward pass without training, in place of training steps");
   command->add_option("--runs", a->runs,
-                      "Runs to set beside fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
+                      "Runs to compare with fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
                       "on a CPU, fp16-true,fp16 on CUDA]");
   command->add_option("--optimizer", a->optimizer, "Optimizer [the recipe's]");
   command->add_option("--accumulate", a->accumulate,

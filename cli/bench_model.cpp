@@ -104,7 +104,7 @@ void add_bench_model(CLI::App& bench) {
   command->add_option("--layers", a->bench.layers, "Number of linear layers")
       ->capture_default_str();
   command->add_option("--runs", a->runs,
-                      "Runs to set beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
+                      "Runs to compare with fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
   command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
       ->capture_default_str();
   add_round_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds);

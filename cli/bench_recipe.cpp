@@ -95,7 +95,7 @@ void add_bench_recipe(CLI::App& bench) {
   const auto a = std::make_shared<RecipeArguments>();
   command->add_option("RECIPE", a->recipe, "Recipe to time; `demi train --list` names them [mlp]");
   command->add_option("--runs", a->runs,
-                      "Runs to set beside fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
+                      "Runs to compare with fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
   add_round_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds);
   a->output.add_to(*command);
   a->settings.add_to(*command, kTimedRecipe,

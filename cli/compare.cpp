@@ -53,7 +53,7 @@ void add_options(CLI::App& command, CompareArguments& a) {
   command.add_flag(
       "--published", a.published,
       "Published figures of mixed precision training, with their sources: those of "
-      "RECIPE with this comparison beside them; without RECIPE all, and nothing is trained");
+      "RECIPE, with this comparison next to them; without RECIPE all, and nothing is trained");
   command
       .add_flag(kInterleave, a.turn_steps,
                 "The runs take turns of 200 steps (--interleave=N: of N), so that another program "
@@ -90,7 +90,7 @@ std::string totals(const recipes::Comparison& c) {
   return text;
 }
 
-// Figures that others published, with this comparison beside them if it can be.
+// Published figures, with those of this comparison next to them where they can be compared.
 report::Table published_table(const recipes::Comparison& result) {
   return recipes::published_beside(result).value_or(recipes::published_of(result.recipe).table);
 }
@@ -124,8 +124,7 @@ std::vector<std::string> labels_of(const std::vector<recipes::RunSpec>& runs) {
   return labels;
 }
 
-// Those named, those of the recipe, or those of the comparison that goes on, which must be the
-// same.
+// Those named, those of the recipe, or those of the resumed comparison, which must be the same.
 std::vector<recipes::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
   if (!start.record) {
     const std::vector<recipes::RunSpec> named = named_runs(a);
@@ -180,7 +179,7 @@ void compare_layers(const CompareArguments& a, const Start& start) {
       start.config.ranks > 1)
     throw UsageError(
         {.where = "--layers",
-         .what = "no run is trained that could go on, be swept, take turns or have ranks",
+         .what = "no run is trained that could be resumed, be swept, take turns or have ranks",
          .advice = "leave out --resume, --sweep, --published, --interleave and --ranks"});
   std::vector<recipes::RunSpec> runs = runs_of(a, start);
   Session session(start);
@@ -199,10 +198,11 @@ void show_published(const Output& output) {
 
 void compare_each(const CompareArguments& a, const Start& start) {
   if (!start.folder.empty())
-    throw UsageError({.where = "--sweep",
-                      .what = "a sweep makes a comparison for each value, and one goes on",
-                      .seen = a.sweep,
-                      .advice = "leave out --sweep, or --resume"});
+    throw UsageError(
+        {.where = "--sweep",
+         .what = "a sweep makes a comparison for each value, and only one can be resumed",
+         .seen = a.sweep,
+         .advice = "leave out --sweep, or --resume"});
   const recipes::Sweep sweep = recipes::parse_sweep(a.sweep, start.config);
   std::vector<recipes::Comparison> results;
   for (const std::string& value : sweep.values) {

@@ -268,9 +268,9 @@ void show_text(const Output& output, const Diagnosis& d) {
   for (const doctor::DeviceReport& device : d.devices) {
     if (device.copy_gb_per_s == 0) continue;
     if (device.advice.empty())
-      Output::print_lines("\nNothing that was measured on " + device.device +
-                          " would make it faster" +
-                          (disturbance.empty() ? ".\n" : ", as far as it can be told here (*).\n"));
+      Output::print_lines(
+          "\nNothing that was measured on " + device.device + " would make it faster" +
+          (disturbance.empty() ? ".\n" : ", as far as can be measured here (*).\n"));
     else
       show_part(output, "Advice for " + device.device + ", the greatest gain first",
                 advice_of(device));

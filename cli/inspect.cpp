@@ -225,8 +225,8 @@ void add_inspect(CLI::App& app) {
       "inspect", "What a safetensors file or a checkpoint holds; whether it is whole; differences");
   const auto a = std::make_shared<InspectArguments>();
   auto* file = command->add_option("FILE", a->file,
-                                   "Safetensors file, checkpoint folder or run folder, which "
-                                   "stands for its last checkpoint");
+                                   "Safetensors file, checkpoint folder, or run folder: its "
+                                   "last checkpoint");
   auto* statistics = command->add_flag(
       "--statistics", a->statistics,
       "Also read the values: least, greatest, mean, deviation, zeros, NaN and Inf");

@@ -29,7 +29,7 @@ class Output {
 
   bool is_json() const { return json_; }
 
-  /// One of the two. Between tables stands an empty line.
+  /// One of the two. An empty line separates tables.
   void show(const std::vector<report::Table>& tables, const nlohmann::ordered_json& json) const;
   void show(const std::vector<Entry>& entries, const nlohmann::ordered_json& json) const;
   void show(std::string_view sentence, const nlohmann::ordered_json& json) const;

@@ -66,7 +66,7 @@ std::vector<std::string> environment_of(int rank, int count, int port, int threa
   all.emplace_back("TORCHELASTIC_USE_AGENT_STORE=True");  // this process serves it
   // Gloo asks nobody who he is, so it listens where other machines do not reach it.
   if (!::getenv("GLOO_SOCKET_IFNAME")) all.emplace_back("GLOO_SOCKET_IFNAME=lo");
-  // Between demi's messages stand LibTorch's of the same failure, with its stack.
+  // LibTorch would print the same failure between demi's messages, with its stack.
   if (!::getenv("TORCH_CPP_LOG_LEVEL")) all.emplace_back("TORCH_CPP_LOG_LEVEL=ERROR");
   all.push_back(fmt::format("TORCHELASTIC_RUN_ID={}", kRunId));  // an outer launcher does not count
   if (threads > 0) all.push_back(fmt::format("OMP_NUM_THREADS={}", threads));

@@ -18,7 +18,7 @@ inline constexpr std::string_view kRunId = "demi";
 /// process dies, the kernel sends them SIGTERM.
 class RankProcesses {
  public:
-  /// Is told which rank ended first with an error, and how.
+  /// Called with the rank that ended first with an error, and how it ended.
   using OnEnd = std::function<void(const std::string& which)>;
   /// They meet in the store at `port` of this machine. `threads`: OMP_NUM_THREADS of each; 0: as it
   /// is. Gloo connects them over the loopback interface, unless GLOO_SOCKET_IFNAME names another

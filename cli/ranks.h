@@ -23,7 +23,7 @@ std::vector<recipes::Assignment> with_launched_ranks(std::vector<recipes::Assign
 /// with their rank. Signals are passed on. Returns false if there is nothing to start; else, when
 /// all have ended, true, or throws Exit with the exit code of the rank that ended first with an
 /// error, or 4 if a signal ended it. If one rank ends with an error, so do the others. If a signal
-/// ended rank 0, names the last checkpoint and the line that goes on from it.
+/// ended rank 0, names the last checkpoint and the command that resumes it.
 bool run_as_ranks(const std::string& command, const recipes::Config& config);
 
 /// Whether run_as_ranks() started this process.

@@ -135,7 +135,7 @@ void Session::say_how_to_resume(std::string_view when) const {
     cli::say_how_to_resume(start_.command, told_folder_, when);
 }
 
-// A run that ended before its first step leaves nothing that anybody could go on from or look at.
+// A run that ended before its first step leaves nothing to resume or to look at.
 void Session::remove_unused_folder() {
   if (!folder_ || !start_.folder.empty()) return;
   try {
@@ -149,7 +149,7 @@ void Session::remove_unused_folder() {
   fs::remove_all(folder_->path(), none);
 }
 
-// Makes the run's folder, or opens that of the run that goes on, and writes config.json.
+// Makes the run's folder, or opens that of the resumed run, and writes config.json.
 void Session::open_folder(const recipes::CompareOptions& options) {
   if (start_.folder.empty()) {
     folder_ = report::RunFolder::create(start_.command + "-" + start_.recipe,

@@ -23,8 +23,8 @@ namespace demi::cli {
 /// while it trains, the report at the end.
 class Session {
  public:
-  /// Throws what load_workload does, and UsageError if another process holds the folder of the run
-  /// that goes on. `items` of the progress line come from the data. A batch size of auto is found
+  /// Throws what load_workload does, and UsageError if another process holds the folder of the
+  /// resumed run. `items` of the progress line come from the data. A batch size of auto is found
   /// here.
   explicit Session(Start start);
 
@@ -51,8 +51,8 @@ class Session {
   /// Writes its report and its result into a run folder, and says where the report is.
   void finish(const recipes::LayerReport& report);
 
-  /// Writes the report and the result, and says where the report is. If a signal came, says how the
-  /// run goes on instead, and throws Exit.
+  /// Writes the report and the result, and says where the report is. If a signal came, says how to
+  /// resume the run instead, and throws Exit.
   void finish(const recipes::Comparison& result);
 
  private:

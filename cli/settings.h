@@ -53,7 +53,7 @@ class SettingOptions {
  private:
   struct Form {
     std::string setting, option;
-    std::string text = {};  // of a flag: the value that it stands for
+    std::string text = {};  // of a flag: the value that it sets
   };
 
   void add(CLI::App& command, const recipes::Setting& setting, const recipes::Config& shown);

@@ -142,7 +142,7 @@ Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
   std::string recipe = words.recipe.empty() ? settings.recipe_of_file() : words.recipe;
   if (recipe.empty()) recipe = recipe_around(fs::absolute(checkpoint));
   if (recipe.empty())
-    refuse(path, "which recipe? No run's folder stands around the checkpoint", checkpoint.string(),
+    refuse(path, "which recipe? The checkpoint is in no run's folder", checkpoint.string(),
            "name it: demi train RECIPE --resume " + path.string());
   recipes::find_recipe(recipe);
   Start start{.command = words.command, .recipe = recipe, .run_dir = words.run_dir};
@@ -206,7 +206,7 @@ Start resolve_start(const StartWords& words, const SettingOptions& settings) {
   if (!has_launcher())  // which has said it
     for (const std::string& variable : doctor::unknown_variables()) note(variable);
   Start start = find_and_start(words, settings);
-  start.config.resume.clear();  // --config with the run's config.json would go on with another run
+  start.config.resume.clear();  // --config with the run's config.json would resume another run
   return start;
 }
 

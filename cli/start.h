@@ -22,7 +22,7 @@ struct Start {
   std::filesystem::path resume_from;         // the checkpoint that a new run resumes; mostly empty
 };
 
-/// The words of a command line beside its settings.
+/// The words of a command line other than its settings.
 struct StartWords {
   std::string command;         // "train"
   std::string recipe;          // empty: not named

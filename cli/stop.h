@@ -20,7 +20,7 @@ class NoteStopSignals {
 /// The signal that was noted, or 0.
 int stop_signal();
 
-/// How often SIGUSR1 came: a run that sees the number rise saves a checkpoint and goes on.
+/// How often SIGUSR1 came: a run that sees the number rise saves a checkpoint and continues.
 int save_requests();
 
 }  // namespace demi::cli

@@ -45,7 +45,7 @@ void show_recipes(const Output& output) {
   Output::print_lines(
       "\n"
       "Train one:             demi train fashion-cnn --mp\n"
-      "FP32 beside mixed:     demi compare fashion-cnn\n"
+      "FP32 against mixed:    demi compare fashion-cnn\n"
       "A recipe's settings:   demi train fashion-cnn --help\n"
       "Data on this machine:  demi data list\n");
 }

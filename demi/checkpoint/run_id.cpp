@@ -123,7 +123,7 @@ void warn_of_other_runs(const fs::path& folder, const OwnCheckpoints& own) {
   }
   TORCH_WARN("[checkpoint.save] ", folder.string(), " holds checkpoints of another run, ",
              own.others.back(), own.others.size() > 1 ? " among them" : "",
-             ", which stay; `last` names this run's from now on. To go on with that run, load its "
+             ", which stay; `last` names this run's from now on. To resume that run, load its "
              "checkpoint before saving; else save to another folder");
 }
 

@@ -64,7 +64,7 @@ std::string advice_without_trials(const Origin& origin) {
     case Origin::Place::data:
       return "leave the example out, or mend it";
     case Origin::Place::state:
-      return "go on from a checkpoint that is older, or from other weights";
+      return "resume from an older checkpoint, or from other weights";
     case Origin::Place::update:
       return "a lower learning rate, or clipped gradients: the square of a gradient beyond 1.8e19 "
              "is Inf";

@@ -89,7 +89,7 @@ Progress read_progress(const checkpoint::Checkpoint& from) {
   if (part == from.numbers.end())
     throw UsageError(
         {.where = kResume,
-         .what = "the checkpoint does not say where a run stands",
+         .what = "the checkpoint does not say how far its run has come",
          .seen = from.numbers.empty() ? "weights alone" : "that of a loop of one's own",
          .accepted = "a checkpoint that a Trainer saved",
          .advice = "load weights by checkpoint::load(path, model, device)"});

@@ -31,7 +31,7 @@ std::string percent(const std::optional<double>& share) {
   return share ? format_percent(*share) : "";
 }
 
-// The mark stands in front of the figure, so that decimals still line up.
+// The mark is before the figure, so that decimals still line up.
 std::string speedup_of(const Comparison& c, const RunResult& run) {
   return (is_disturbed(c, run) ? "* " : "") + format_factor(run.speedup);
 }
@@ -120,7 +120,7 @@ void note_disturbances(const Comparison& c, std::vector<std::string>& notes) {
     if (run.cores_share.value_or(1) >= kQuietShare) continue;
     notes.push_back(fmt::format(
         "* {} got {} of the cores that it asked for, with {} involuntary switches: another program "
-        "ran beside it, so that {}.",
+        "ran at the same time, so that {}.",
         run.spec.label, format_percent(*run.cores_share, 0),
         report::format_count(run.involuntary_switches),
         c.runs.size() == 1 ? "its time is not the machine's best"

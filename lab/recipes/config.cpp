@@ -479,7 +479,7 @@ std::vector<Setting> place_settings() {
       what_if(g),
       checkpoint_every(g),
       whole("keep-last", g, &Config::keep_last, 0,
-            "Number of checkpoints to keep, beside the best; 0: all"),
+            "Number of checkpoints to keep, besides the best; 0: all"),
       words("resume", g, &Config::resume,
             "Go on with a run: its folder; a checkpoint, from which a new run begins; or auto: the "
             "newest unfinished run of this command and recipe, and a new one if there is none"),

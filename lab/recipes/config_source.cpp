@@ -16,7 +16,7 @@
 namespace demi::recipes {
 namespace {
 
-// What a run folder's config.json holds beside the settings.
+// What a run folder's config.json holds besides the settings.
 const std::set<std::string> kOfTheProgram{"command", "recipe", "runs", "interleave"};
 
 std::string key_of(std::string name) {

@@ -10,8 +10,8 @@
 namespace demi::recipes {
 
 /// The names in a list of devices: "cuda:0,cuda:1". Does not ask whether they are there. Throws
-/// UsageError with `source` for what names no device, for a GPU that stands twice, and for the CPU
-/// beside GPUs.
+/// UsageError with `source` for what names no device, for a GPU named twice, and for the CPU
+/// together with GPUs.
 DEMI_API std::vector<std::string> device_list(std::string_view text, std::string_view source);
 
 /// The name of the device on which a rank trains: Config::device, or its own of Config::devices.

@@ -32,14 +32,14 @@ struct EvalResult {
   /// in nothing.
   std::string note;
   std::vector<EvalRow> runs;
-  int64_t top_k = 0;  // of the metric beside the accuracy; 0: none
+  int64_t top_k = 0;  // of the metric besides the accuracy; 0: none
 };
 
-/// Evaluates a weights file of a run, a checkpoint, or a run folder, which stands for its last
-/// checkpoint, on the test set of that run. A mixed precision evaluates the
-/// weights in its 16-bit format with normalisation in FP32, in an autocast region, as they are
-/// shipped; a "true" one everything in the one format. Throws DataError (file, data), UsageError
-/// (precision, device, a run without test data), DeviceError.
+/// Evaluates a weights file of a run, a checkpoint, or the last checkpoint of a run folder, on the
+/// test set of that run. A mixed precision evaluates the weights in its 16-bit format with
+/// normalisation in FP32, in an autocast region, as they are shipped; a "true" one everything in
+/// the one format. Throws DataError (file, data), UsageError (precision, device, a run without test
+/// data), DeviceError.
 DEMI_API EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options);
 
 }  // namespace demi::recipes

@@ -91,7 +91,7 @@ std::string newest_whole_in(const JobOptions& options) {
   for (const auto& [path, wrong] : damaged) {
     const auto aside = checkpoint::set_aside(path);
     if (options.say)
-      options.say(fmt::format("{} is damaged and is kept as {}; the run goes on from {} ({})",
+      options.say(fmt::format("{} is damaged and is kept as {}; the run resumes from {} ({})",
                               path.filename().string(), aside.string(), found->filename().string(),
                               wrong));
   }
@@ -240,7 +240,7 @@ void Job::begin() {
   if (resumes && options_.on_resume) options_.on_resume(run_.spec, parts_->history());
 }
 
-// Those of the plan, with metrics, checkpoints and signals.
+// Those of the resolved config, with metrics, checkpoints and signals.
 train::TrainerOptions Job::trainer_options() {
   train::TrainerOptions trainer = recipes::trainer_options(run_, workload_.train->batches());
   if (result_.top_k > 0) trainer.metrics = {train::top_k(result_.top_k)};

@@ -64,7 +64,7 @@ Difference difference(const at::Tensor& exact, const at::Tensor& low) {
 namespace {
 
 // Watches one forward pass of this thread. A layer's output is that of an op that reads its weights
-// beside something else; where the bias is added in place behind a product, that of the addition.
+// and something else; where the bias is added in place behind a product, that of the addition.
 // Its gradient comes later, in backward.
 class Watch {
  public:

@@ -23,7 +23,7 @@ DEMI_API const std::vector<Published>& published();
 DEMI_API const Published& published_of(const std::string& recipe);
 
 /// The published table of the comparison's recipe with two rows below it for each of its mixed runs
-/// beside its FP32 run, with the accuracy of its 16-bit file and that of its FP32 weights, and a
+/// and its FP32 run, with the accuracy of its 16-bit file and that of its FP32 weights, and a
 /// note on what they are of. Of several ranks the batch is that of all together. Nothing if no
 /// figures are published, if the model or the data are others than the recipe's, if training was
 /// stopped, or if one of the two runs is missing.

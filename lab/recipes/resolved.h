@@ -77,7 +77,7 @@ DEMI_API optim::lr::Schedule make_schedule(const Resolved& run, int64_t steps_pe
 /// Momentum or beta1 by step, for a one-cycle schedule; else an empty rule.
 DEMI_API optim::lr::Schedule make_momentum_schedule(const Resolved& run, int64_t steps_per_epoch);
 
-/// What a trainer is told. Schedules count steps: of `accumulate` batches one.
+/// The options of a run's trainer. Schedules count steps: one for `accumulate` batches.
 DEMI_API train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_epoch);
 
 }  // namespace demi::recipes

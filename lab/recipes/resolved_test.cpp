@@ -236,7 +236,7 @@ TEST(Plan, TheLossHasItsWeight) {
 
 class PolicyFile : public ::testing::Test {
  protected:
-  PolicyFile() : path_(::testing::TempDir() + "/plan.policy") {}
+  PolicyFile() : path_(::testing::TempDir() + "/resolved.policy") {}
   ~PolicyFile() override { std::filesystem::remove(path_); }
   std::string path_;
 };
@@ -284,7 +284,7 @@ TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
   OpPolicy().keep_part_in_fp32("encodr").to_file(path_);
   config.op_policy = path_;
   EXPECT_THAT(refusal_of(config, network),
-              AllOf(HasSubstr("plan.policy"), HasSubstr("did you mean encoder?")));
+              AllOf(HasSubstr("resolved.policy"), HasSubstr("did you mean encoder?")));
   EXPECT_EQ(count_marked_parameters(), 0) << "nothing was changed";
   config.op_policy = path_ + ".none";
   EXPECT_THROW(keep_in_fp32(resolve(config), network), DataError);

@@ -11,7 +11,7 @@
 
 namespace demi::recipes {
 
-/// How a setting may differ if a run goes on.
+/// How a setting may differ in a resumed run.
 enum class OnResume {
   kSame,    // it decides the bits of the weights or what is measured
   kLonger,  // it says when training ends: may be raised, where no schedule is made for it
@@ -21,7 +21,7 @@ enum class OnResume {
 /// Of the setting of that name.
 DEMI_API OnResume on_resume(std::string_view setting);
 
-/// The settings of a run that goes on: those that it was begun with, and of `given` those that may
+/// The settings of a resumed run: those that it was begun with, and of `given` those that may
 /// differ; of several with one name the last counts. Settings in `given` with the value that they
 /// had are accepted; so are batch-size auto and precision mixed, which were found when it began.
 /// With another number of ranks, batch_size becomes what keeps the batch of all ranks together, and
@@ -31,11 +31,11 @@ DEMI_API OnResume on_resume(std::string_view setting);
 DEMI_API Config resumed_config(const Config& begun, std::span<const Assignment> given,
                                const std::filesystem::path& run);
 
-/// The first setting that a run which goes on may not change and that differs, as "lr is 0.1, not
+/// The first setting that a resumed run may not change and that differs, as "lr is 0.1, not
 /// 0.5"; "": none. batch-size auto and precision mixed agree with what they may have become.
 DEMI_API std::string first_difference(const Config& begun, const Config& now);
 
-/// The settings of a run's config.json against those in the checkpoints that it goes on from, whose
+/// The settings of a run's config.json against those in the checkpoints that it resumes, whose
 /// manifests have a checksum. Throws UsageError with key and both values for one that may not
 /// differ.
 DEMI_API void require_saved_settings(const std::filesystem::path& run_folder,

@@ -22,13 +22,13 @@
 
 namespace demi::recipes {
 
-/// What a training run does beside training: where its files go, who watches it, what it resumes.
+/// What a training run does besides training: where its files go, who watches it, what it resumes.
 struct JobOptions {
   std::filesystem::path folder = {};       // of the weights file; empty: nothing is kept
   std::string prefix = {};                 // of its name: "fp16-"
   std::filesystem::path checkpoints = {};  // folder of them; empty: none
   bool keep_best = false;                  // checkpoints/best: the state after the best epoch
-  /// A thread writes checkpoints while training goes on. Its memory and processor time count as the
+  /// A thread writes checkpoints during training. Its memory and processor time count as the
   /// run's.
   bool save_in_background = false;
   bool per_class = false;  // test accuracy of each class
@@ -42,19 +42,18 @@ struct JobOptions {
   std::filesystem::path resume_from = {};
   /// Called before the first step of a resumed run, with what it has done so far.
   std::function<void(const RunSpec&, const train::History&)> on_resume = {};
-  /// Called before a checkpoint is saved, so that what has been told of its steps reaches the disk
-  /// with it.
+  /// Called before a checkpoint is saved, so that what has been reported of its steps reaches the
+  /// disk with it.
   std::function<void()> before_save = {};
   /// Asked before the first step, after each, and before each batch of an evaluation.
   std::function<bool()> should_stop = {};
-  /// A number that rises from 0 whenever somebody asks for a checkpoint; training goes on.
+  /// A number that rises from 0 whenever somebody asks for a checkpoint; training continues.
   std::function<int()> save_requests = {};
   std::vector<std::shared_ptr<train::Callback>> callbacks = {};
-  /// Called with each step that the monitor looked at (Config::monitor), after the callbacks were
-  /// told of it.
+  /// Called with each step that the monitor looked at (Config::monitor), after the callbacks.
   std::function<void(const monitor::StepHealth&)> on_health = {};
   /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), when
-  /// monitor::OriginSearch tells it.
+  /// monitor::OriginSearch reports it.
   std::function<void(const monitor::Origin&)> on_origin = {};
   /// The processes that train together, Config::ranks of them; each has JobOptions of its own.
   /// Files are those of rank 0, and results are totals over all. None: this process alone.
@@ -87,7 +86,7 @@ struct RunResult {
   int64_t data_bytes = 0;           // of tensors on the device before the run: its data set
   int64_t peak_resident_bytes = 0;  // of the process while training
   int64_t model_bytes = 0;          // of the weights file that one would ship
-  int64_t checkpoint_bytes = 0;     // of the folder to go on training from
+  int64_t checkpoint_bytes = 0;     // of the folder that training resumes from
   int64_t skipped_steps = 0;
   /// Share of the requested cores that the run got while training (profile::cores_share); none: not
   /// known.

@@ -211,7 +211,7 @@ FileMetrics::Written FileMetrics::keep_lines(const train::History& history) {
 
 void FileMetrics::resume(const train::History& history) {
   const Written written = keep_lines(history);
-  // Events of the last step are told again, since those of its epoch's end may follow.
+  // Events of the last step are written again, since those of its epoch's end may follow.
   const bool has_events = !run_->folder.empty() && !std::filesystem::is_empty(run_->folder);
   const int64_t last_step = history.steps.empty() ? 0 : history.steps.back().step;
   const int64_t first_event = has_events ? last_step : 0;

@@ -28,11 +28,11 @@ class DEMI_API ShowProgress : public train::Callback {
   ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device);
 
   /// Names the run that the next calls are about; "" if there is only one. Runs that take turns
-  /// each go on where they were.
+  /// each continue where they were.
   void set_run(const std::string& name);
 
-  /// The present run goes on after what `history` holds, in steps of so many examples. The next
-  /// call is on_epoch_begin, of the epoch in which it stands or of the next one.
+  /// The present run continues after what `history` holds, in steps of so many examples. The next
+  /// call is on_epoch_begin, of the epoch that it is in or of the next one.
   void resume(const train::History& history, int64_t step_examples);
 
   /// The state after the best epoch is kept, and the line of an epoch says so.
@@ -88,17 +88,17 @@ class DEMI_API FileMetrics : public train::Callback {
   /// go to FOLDER/name. Runs may take turns.
   void set_run(const std::string& name);
 
-  /// The present run goes on after what `history` holds: its lines of later steps and epochs are
+  /// The present run continues after what `history` holds: its lines of later steps and epochs are
   /// removed, and those that a crash lost of the earlier ones are written again. Lines of other
   /// runs stay. TensorBoard shows each step once.
   void resume(const train::History& history);
 
   void on_step(const train::StepMetrics& step, int64_t examples) override;
   void on_epoch_end(const train::EpochRecord& epoch) override;
-  /// What the monitor saw of a step that on_step has told already: a line a layer and kind of
+  /// What the monitor saw of a step that on_step has reported already: a line a layer and kind of
   /// gradient, histograms, and shares as scalars.
   void write(const monitor::StepHealth& step);
-  /// A line about the origin of Inf or NaN in a step that on_step is still to tell.
+  /// A line about the origin of Inf or NaN in a step that on_step has not reported yet.
   void write(const monitor::Origin& origin);
   /// Lines about the tensors that 16 bits would harm, after the run's last step.
   void write(const monitor::WhatIfResult& result);

@@ -74,7 +74,7 @@ void load_shipped_weights(torch::nn::Module& spare, const train::Precision& prec
 
 namespace {
 
-// A checkpoint, or what stands for one: a folder, or one of the files that name one.
+// A checkpoint, or what names one: a folder, or one of the files with a checkpoint's name.
 bool is_checkpoint(const std::filesystem::path& path) {
   return std::filesystem::is_directory(path) || path.filename() == "last" ||
          path.filename() == "best";

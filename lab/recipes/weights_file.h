@@ -32,8 +32,8 @@ struct WeightsInfo {
   train::Precision precision;
 };
 
-/// Of a weights file, of a checkpoint, or of whatever stands for one (checkpoint::find): a run
-/// folder stands for its last checkpoint. Reads no tensor. Throws DataError if it is missing,
+/// Of a weights file, of a checkpoint, or of whatever names one (checkpoint::find): a run
+/// folder names its last checkpoint. Reads no tensor. Throws DataError if it is missing,
 /// damaged or without these texts.
 DEMI_API WeightsInfo weights_info(const std::filesystem::path& path);
 
