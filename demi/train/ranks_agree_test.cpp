@@ -339,7 +339,7 @@ TEST_F(RanksAgree, OnTheEndOfAnEpochThatMoreRanksBegan) {
     });
     ADD_FAILURE() << "nothing was thrown";
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("in the middle of an epoch of other batches"));
+    EXPECT_THAT(error.what(), HasSubstr("from the middle of an epoch of other batches"));
   }
 }
 
