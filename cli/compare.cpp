@@ -113,7 +113,7 @@ std::string joined(const std::vector<std::string>& words) {
 // Those named, as an option or in a comparison's file.
 std::vector<recipes::RunSpec> named_runs(const CompareArguments& a) {
   if (!a.runs.empty()) return recipes::parse_runs(a.runs);
-  const recipes::ComparedRuns of_file = a.settings.runs_of_file();
+  const recipes::ComparedRuns of_file = a.settings.of_file().runs;
   return of_file.is_comparison && !of_file.runs.empty() ? recipes::parse_runs(joined(of_file.runs))
                                                         : std::vector<recipes::RunSpec>();
 }
@@ -162,13 +162,13 @@ void say_what_is_next(const fs::path& folder) {
 recipes::Comparison compare_one(const CompareArguments& a, Start start) {
   const std::vector<recipes::RunSpec> runs = runs_of(a, start);
   const int64_t begun_with =
-      start.record ? start.record->turn_steps : a.settings.runs_of_file().turn_steps;
+      start.record ? start.record->turn_steps : a.settings.of_file().runs.turn_steps;
   Session session(std::move(start));
   recipes::Comparison result =
       session.compare(runs, /*alone=*/false, a.turn_steps > 0 ? a.turn_steps : begun_with);
   if (a.sweep.empty()) show(result, a);
   session.finish(result);
-  const bool names_no_recipe = a.recipe.empty() && a.settings.recipe_of_file().empty();
+  const bool names_no_recipe = a.recipe.empty() && a.settings.of_file().recipe.empty();
   if (names_no_recipe && !a.output.is_json() && !session.folder().empty())
     say_what_is_next(session.folder());
   return result;
@@ -219,7 +219,7 @@ void compare_each(const CompareArguments& a, const Start& start) {
 }
 
 void compare_all(const CompareArguments& a) {
-  if (a.published && a.recipe.empty() && a.settings.recipe_of_file().empty())
+  if (a.published && a.recipe.empty() && a.settings.of_file().recipe.empty())
     return show_published(a.output);
   Start start = resolve_start({.command = "compare",
                                .recipe = a.recipe,

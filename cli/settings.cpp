@@ -133,7 +133,7 @@ std::vector<recipes::Assignment> SettingOptions::typed_ones() const {
 std::vector<recipes::Assignment> SettingOptions::given() const {
   std::vector<recipes::Assignment> all;
   recipes::Config tried;  // a word that is none is said, whether it counts or not
-  const auto add_all = [&](const std::vector<recipes::Assignment>& some, bool of_file) {
+  const auto add_all = [&](const std::vector<recipes::Assignment>& some, bool is_of_file) {
     for (const recipes::Assignment& a : some) {
       if (!without_.contains(a.name)) {
         all.push_back(a);
@@ -143,11 +143,11 @@ std::vector<recipes::Assignment> SettingOptions::given() const {
       recipes::set(tried, a.name, a.text, a.source);
       const bool is_about_runs = a.name == "precision" || a.name == "loss-scale";
       const bool differs = recipes::to_json(before) != recipes::to_json(tried);
-      if (!of_file || (is_about_runs && differs)) ignored_.insert(a.source);
+      if (!is_of_file || (is_about_runs && differs)) ignored_.insert(a.source);
     }
   };
-  if (!file_.empty()) add_all(recipes::read_config_file(file_), /*of_file=*/true);
-  add_all(recipes::read_environment(), /*of_file=*/false);
+  add_all(of_file().values, /*is_of_file=*/true);
+  add_all(recipes::read_environment(), /*is_of_file=*/false);
   const std::vector<recipes::Assignment> typed = typed_ones();
   all.insert(all.end(), typed.begin(), typed.end());
   return all;
@@ -175,12 +175,10 @@ void SettingOptions::check_effects(recipes::Config config,
   recipes::check_effects(config, given);
 }
 
-std::string SettingOptions::recipe_of_file() const {
-  return file_.empty() ? "" : recipes::recipe_of_config_file(file_);
-}
-
-recipes::ComparedRuns SettingOptions::runs_of_file() const {
-  return file_.empty() ? recipes::ComparedRuns() : recipes::runs_of_config_file(file_);
+const recipes::ConfigFile& SettingOptions::of_file() const {
+  if (!of_file_)
+    of_file_ = file_.empty() ? recipes::ConfigFile() : recipes::read_config_file(file_);
+  return *of_file_;
 }
 
 std::string SettingOptions::typed() const {

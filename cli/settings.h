@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,11 +41,8 @@ class SettingOptions {
   /// Throws UsageError for what is asked for and does nothing in a run of that config.
   void check_effects(recipes::Config config, const std::vector<recipes::Assignment>& given) const;
 
-  /// The recipe that the config file names, or "".
-  std::string recipe_of_file() const;
-
-  /// The runs that the config file names; none if there is no file.
-  recipes::ComparedRuns runs_of_file() const;
+  /// What the config file says, which is read once; nothing if there is none. Throws UsageError.
+  const recipes::ConfigFile& of_file() const;
   const std::string& file() const { return file_; }
 
   /// What was typed, to be typed again: " --lr 0.1 --no-autocast".
@@ -63,6 +61,7 @@ class SettingOptions {
   std::set<std::string> without_;
   std::string file_;
   std::map<const CLI::Option*, Form> forms_;
+  mutable std::optional<recipes::ConfigFile> of_file_;
   mutable std::set<std::string> ignored_;
 };
 

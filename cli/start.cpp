@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string named_recipe(const StartWords& words, const SettingOptions& settings) {
-  std::string recipe = words.recipe.empty() ? settings.recipe_of_file() : words.recipe;
+  std::string recipe = words.recipe.empty() ? settings.of_file().recipe : words.recipe;
   if (recipe.empty()) recipe = words.default_recipe;
   return recipe;
 }
@@ -50,11 +50,11 @@ std::string asked_to_resume(const std::vector<recipes::Assignment>& given) {
 // What is easily taken for another thing than it is.
 void note_file(const StartWords& words, const SettingOptions& settings, const std::string& recipe,
                const std::vector<recipes::Assignment>& given) {
-  const std::string of_file = settings.recipe_of_file();
+  const std::string of_file = settings.of_file().recipe;
   if (!of_file.empty() && of_file != recipe)
     note(settings.file() + " is of the recipe " + of_file +
          ", whose settings count: its model and data are trained under the name " + recipe);
-  const recipes::ComparedRuns runs = settings.runs_of_file();
+  const recipes::ComparedRuns runs = settings.of_file().runs;
   bool names_precision = false;
   for (const recipes::Assignment& a : given)
     names_precision |=
@@ -110,7 +110,7 @@ Start resume_run(const StartWords& words, const SettingOptions& settings, const 
   if (record.command != words.command)
     refuse(folder, "another command began the run", "demi " + record.command,
            "demi " + record.command + " --resume " + folder.string());
-  const std::string recipe = words.recipe.empty() ? settings.recipe_of_file() : words.recipe;
+  const std::string recipe = words.recipe.empty() ? settings.of_file().recipe : words.recipe;
   if (!recipe.empty() && recipe != record.recipe)
     refuse(folder, "another recipe is that of the run", recipe,
            "leave it out, or name " + record.recipe);
@@ -139,7 +139,7 @@ Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
   if (words.command != "train")
     refuse(path, "a comparison goes on with its run folder, and this is a checkpoint",
            checkpoint.string(), "demi train --resume begins a run from it");
-  std::string recipe = words.recipe.empty() ? settings.recipe_of_file() : words.recipe;
+  std::string recipe = words.recipe.empty() ? settings.of_file().recipe : words.recipe;
   if (recipe.empty()) recipe = recipe_around(fs::absolute(checkpoint));
   if (recipe.empty())
     refuse(path, "which recipe? The checkpoint is in no run's folder", checkpoint.string(),

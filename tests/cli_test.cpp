@@ -368,6 +368,20 @@ TEST_F(Cli, OptionsAreStrongerThanTheEnvironmentAndThatThanTheFile) {
   EXPECT_EQ(nlohmann::json::parse(again.out)["batch_size"], 5);
 }
 
+// As `--config <(jq ... config.json)` in a shell: the text is there once.
+TEST_F(Cli, AConfigFileMayBeAPipe) {
+  const Outcome outcome = run({"train", "--config", "/dev/stdin", "--json"}, [] {
+    const std::string text =
+        R"({"recipe": "mlp", "in": 8, "out": 8, "batches": 2, "epochs": 1, "batch_size": 4})";
+    int ends[2];
+    if (pipe(ends) != 0 || write(ends[1], text.data(), text.size()) < 0) _exit(99);
+    dup2(ends[0], STDIN_FILENO);
+    close(ends[1]);
+  });
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["batch_size"], 4);
+}
+
 // Both commands look in the folder that the environment names; `train` took its documented variable
 // for the name of a data set.
 TEST_F(Cli, TheFolderOfTheDataSetsIsDemiDataDir) {

@@ -88,11 +88,8 @@ std::string content_of(const std::filesystem::path& file) {
   return std::move(content).str();
 }
 
-}  // namespace
-
-std::vector<Assignment> read_config_text(std::string_view text, const std::string& file) {
+std::vector<Assignment> values_of(const nlohmann::ordered_json& json, const std::string& file) {
   std::vector<Assignment> result;
-  const auto json = parse(text, file);
   for (const auto& [key, value] : json.items()) {
     if (kOfTheProgram.contains(key)) continue;
     const Setting* setting = setting_of_key(key);
@@ -114,33 +111,40 @@ std::vector<Assignment> read_config_text(std::string_view text, const std::strin
   return result;
 }
 
-std::vector<Assignment> read_config_file(const std::filesystem::path& file) {
-  return read_config_text(content_of(file), file.string());
-}
-
-std::string recipe_of_config_file(const std::filesystem::path& file) {
-  const auto json = parse(content_of(file), file.string());
+std::string recipe_of(const nlohmann::ordered_json& json, const std::string& file) {
   const auto recipe = json.find("recipe");
   if (recipe == json.end()) return "";
   if (!recipe->is_string())
     throw UsageError({.where = "train.read_config_file",
-                      .what = "recipe in " + file.string() + " is not a name",
+                      .what = "recipe in " + file + " is not a name",
                       .seen = recipe->dump(),
                       .accepted = "a string, such as \"fashion-cnn\""});
   return recipe->get<std::string>();
 }
 
-ComparedRuns runs_of_config_file(const std::filesystem::path& file) {
-  const auto json = parse(content_of(file), file.string());
+ComparedRuns runs_of(const nlohmann::ordered_json& json, const std::string& file) {
   ComparedRuns found;
   try {
     found.runs = json.value("runs", std::vector<std::string>());
     found.turn_steps = json.value("interleave", int64_t{0});
     found.is_comparison = json.value("command", std::string()).starts_with("demi compare");
   } catch (const nlohmann::json::type_error& error) {
-    refuse("runs in " + file.string() + " are no list of names", error.what());
+    refuse("runs in " + file + " are no list of names", error.what());
   }
   return found;
+}
+
+}  // namespace
+
+std::vector<Assignment> read_config_text(std::string_view text, const std::string& file) {
+  return values_of(parse(text, file), file);
+}
+
+ConfigFile read_config_file(const std::filesystem::path& file) {
+  const auto json = parse(content_of(file), file.string());
+  return {.values = values_of(json, file.string()),
+          .recipe = recipe_of(json, file.string()),
+          .runs = runs_of(json, file.string())};
 }
 
 std::string environment_variable(std::string_view setting) {

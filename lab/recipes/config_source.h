@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -15,23 +16,26 @@ struct Assignment {
   std::string name, text, source;
 };
 
-/// The values in a JSON file, in the order of the file. A run's own config.json is such a file:
-/// what belongs to the program in it ("command", ...) is passed over. Throws UsageError: no such
-/// file, not JSON, not an object of plain values, an unknown name, a setting that it says twice.
-DEMI_API std::vector<Assignment> read_config_file(const std::filesystem::path& file);
-
-/// The recipe that a run's config.json names, or "". Throws as read_config_file.
-DEMI_API std::string recipe_of_config_file(const std::filesystem::path& file);
-
 /// What a comparison's config.json says of its runs; nothing of another file.
 struct ComparedRuns {
   bool is_comparison = false;
   std::vector<std::string> runs;  // labels
   int64_t turn_steps = 0;
 };
-DEMI_API ComparedRuns runs_of_config_file(const std::filesystem::path& file);
 
-/// The same as read_config_file from the text of such a file; `file` names it in messages.
+/// What a JSON file says. A run's own config.json is such a file.
+struct ConfigFile {
+  std::vector<Assignment> values;  // of settings, in the order of the file
+  std::string recipe;              // "": it names none
+  ComparedRuns runs;
+};
+
+/// Reads a file once, so that it may be a pipe. Throws UsageError: no such file, not JSON, not an
+/// object of plain values, an unknown name, a setting that it says twice, a recipe that is no name,
+/// runs that are no list.
+DEMI_API ConfigFile read_config_file(const std::filesystem::path& file);
+
+/// The settings of read_config_file from the text of such a file; `file` names it in messages.
 DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const std::string& file);
 
 /// The values that the environment sets (DEMI_LR=0.1, ...).

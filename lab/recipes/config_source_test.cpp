@@ -46,7 +46,7 @@ TEST_F(ConfigFile, GivesBackWhatWasWritten) {
     odd.loss_scale = "128";
     write(to_json(odd));
     Config read;
-    for (const Assignment& a : read_config_file(file_)) set(read, a.name, a.text, a.source);
+    for (const Assignment& a : read_config_file(file_).values) set(read, a.name, a.text, a.source);
     for (const Setting& setting : settings())
       EXPECT_EQ(setting.get(read), setting.get(odd)) << recipe.name << ": " << setting.name;
     EXPECT_EQ(read.lr, odd.lr);
@@ -72,7 +72,7 @@ TEST_F(ConfigFile, SaysWhatIsWrongInIt) {
   EXPECT_THAT(complaint("{\"lr\": 1"), HasSubstr("is not JSON"));
   EXPECT_THAT(complaint("[1]"), HasSubstr("no JSON object"));
   EXPECT_EQ(complaint("{\"recipe\": \"mlp\", \"runs\": [\"fp32\"], \"lr\": 1}"), "");
-  EXPECT_EQ(recipe_of_config_file(file_), "mlp");
+  EXPECT_EQ(read_config_file(file_).recipe, "mlp");
   std::filesystem::remove(file_);
   EXPECT_THROW(read_config_file(file_), UsageError);
 }
@@ -84,24 +84,24 @@ TEST_F(ConfigFile, KnowsWordsFromNumbers) {
   config.fp32_part = "-0";
   write(to_json(config));
   Config read;
-  for (const Assignment& a : read_config_file(file_)) set(read, a.name, a.text, a.source);
+  for (const Assignment& a : read_config_file(file_).values) set(read, a.name, a.text, a.source);
   EXPECT_EQ(read.data_dir, "2.10");
   EXPECT_EQ(read.fp32_part, "-0");
   write(R"({"epochs": 2.0, "data_dir": 2.10})");
-  for (const Assignment& a : read_config_file(file_)) set(read, a.name, a.text, a.source);
+  for (const Assignment& a : read_config_file(file_).values) set(read, a.name, a.text, a.source);
   EXPECT_EQ(read.epochs, 2);
 }
 
 TEST_F(ConfigFile, OfAComparisonNamesItsRuns) {
   write(R"({"command": "demi compare mlp", "runs": ["bf16", "fp16:scale=128"], "interleave": 4})");
-  const ComparedRuns found = runs_of_config_file(file_);
+  const ComparedRuns found = read_config_file(file_).runs;
   EXPECT_TRUE(found.is_comparison);
   EXPECT_EQ(found.runs, (std::vector<std::string>{"bf16", "fp16:scale=128"}));
   EXPECT_EQ(found.turn_steps, 4);
   write(R"({"command": "demi train mlp", "runs": ["bf16"]})");
-  EXPECT_FALSE(runs_of_config_file(file_).is_comparison);
+  EXPECT_FALSE(read_config_file(file_).runs.is_comparison);
   write(R"({"runs": 3})");
-  EXPECT_THROW(runs_of_config_file(file_), UsageError);
+  EXPECT_THROW(read_config_file(file_), UsageError);
 }
 
 TEST(ConfigEnvironment, VariablesNameTheirSetting) {
@@ -118,7 +118,7 @@ TEST(ConfigSource, AFolderAndARecipeThatIsNoNameAreSaid) {
   const fs::path file = fs::temp_directory_path() / "demi_config_limits_test.json";
   const auto of_text = [&](const std::string& text) {
     std::ofstream(file) << text;
-    return complaint_in([&] { recipe_of_config_file(file); });
+    return complaint_in([&] { read_config_file(file); });
   };
   EXPECT_NE(complaint_in([] { read_config_file(fs::temp_directory_path()); }).find("is a folder"),
             std::string::npos);
@@ -128,8 +128,8 @@ TEST(ConfigSource, AFolderAndARecipeThatIsNoNameAreSaid) {
   }
   EXPECT_NE(of_text("").find("is not JSON"), std::string::npos);
   std::ofstream(file) << R"({"recipe": "mlp", "lr": 0.5})";
-  EXPECT_EQ(recipe_of_config_file(file), "mlp");
-  EXPECT_EQ(read_config_file(file).size(), 1u);
+  EXPECT_EQ(read_config_file(file).recipe, "mlp");
+  EXPECT_EQ(read_config_file(file).values.size(), 1u);
   fs::remove(file);
 }
 
