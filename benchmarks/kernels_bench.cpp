@@ -19,6 +19,7 @@
 #include "demi/core/instruction_set.h"
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/kernels/decide.h"
+#include "demi/kernels/rule_info.h"
 #include "demi/kernels/step_plan.h"
 #include "demi/kernels/traffic.h"
 
@@ -46,9 +47,12 @@ struct Memory {
   std::vector<float> parameter, moment[2];
   std::vector<std::uint16_t> gradient, copy;
   std::vector<std::int64_t> steps;
+  std::vector<float> scalars;
   float scale = 65536.0f;
 
-  explicit Memory(const Settings& settings) : steps(static_cast<std::size_t>(settings.tensors)) {
+  explicit Memory(const Settings& settings)
+      : steps(static_cast<std::size_t>(settings.tensors)),
+        scalars(static_cast<std::size_t>(settings.tensors), 1.0f) {
     const auto n = static_cast<std::size_t>(settings.parameters);
     parameter.assign(n, 0.5f);
     for (auto& m : moment) m.assign(n, 0.01f);
@@ -71,6 +75,7 @@ struct Memory {
       tensor.copy_storage[0] = Storage::bf16;
       for (int m = 0; m < 2; ++m) tensor.moment[m] = moment[m].data() + t * each;
       tensor.step = &steps[static_cast<std::size_t>(t)];
+      tensor.scalar = &scalars[static_cast<std::size_t>(t)];
       tensors.push_back(tensor);
     }
     StepPlan result(workload.rule, std::move(tensors), {workload.group});
@@ -101,7 +106,7 @@ void step(const CpuKernels& kernels, const StepTable& table, int threads) {
   reduce(table);
   decide(table);
   pass(kernels.update);
-  if (table.rule == UpdateRule::lamb) {
+  if (info_of(table.rule).has_trust) {
     decide_trust(table);
     pass(kernels.apply_trust);
   }
@@ -132,14 +137,15 @@ bool agrees(const CpuKernels& kernels, const Workload& workload) {
 }
 
 std::vector<Workload> workloads() {
-  std::vector<Workload> all = {{"sgd", UpdateRule::sgd, {}},
-                               {"sgd-momentum", UpdateRule::sgd, {}},
-                               {"adamw", UpdateRule::adamw, {}},
-                               {"lamb", UpdateRule::lamb, {}},
-                               {"lion", UpdateRule::lion, {}}};
-  for (Workload& workload : all) workload.group.learning_rate = 1e-6;
-  all[1].group.momentum = 0.9;
-  for (std::size_t i = 2; i < all.size(); ++i) all[i].group.weight_decay = 0.01;
+  std::vector<Workload> all = {
+#define DEMI_RULE_ENTRY(name, Name) {#name, UpdateRule::name, {}},
+#include "demi/kernels/rules/entries.h"
+      {"sgd-momentum", UpdateRule::sgd, {}}};
+  for (Workload& workload : all) {
+    workload.group.learning_rate = 1e-6;
+    if (workload.rule != UpdateRule::sgd) workload.group.weight_decay = 0.01;
+  }
+  all.back().group.momentum = 0.9;
   return all;
 }
 

@@ -134,7 +134,7 @@ class Measurement:
 
 def measure_step(m, a):
     rows = {}
-    for optimizer in ("sgd", "sgd-momentum", "adam", "adamw", "lamb", "lion"):
+    for optimizer in results_table.step_optimizers():
         size = ["--optimizer", optimizer, "--parameters", str(a.parameters)]
         rows[optimizer] = m.json([a.program, "bench", "step", *size, "--json"])
         if a.peer and optimizer in STEP_PEERS:

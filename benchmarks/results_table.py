@@ -1,7 +1,10 @@
 """Writes benchmarks/results/README.md, the table over all classes of machines, from the results files beside it."""
+import glob
 import json
 import os
+import re
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 CLASSES = ["x86-64-avx2", "x86-64-avx512", "x86-64-avx512-bf16", "x86-64-amx", "sm_80", "sm_90", "sm_100"]
 PYTHONS = {"python_ms": "Python", "python_kept_ms": "Python that keeps memory"}
 DISTURBED = 0.1  # share of the machine that other programs took
@@ -25,8 +28,21 @@ def cell(value, form):
     return form.format(value)
 
 
+def step_optimizers():
+    """Those of `demi bench step`: demi's update rules, SGD with and without momentum."""
+    with open(os.path.join(HERE, "..", "demi", "kernels", "rules", "list.h")) as file:
+        rules = re.findall(r"^#include DEMI_RULE\((\w+)\)", file.read(), re.MULTILINE)
+    at = rules.index("sgd") + 1
+    return rules[:at] + ["sgd-momentum"] + rules[at:]
+
+
+def is_measured(optimizer):
+    files = glob.glob(os.path.join(HERE, "results", "*.json"))
+    return any(optimizer in json.load(open(one)).get("parts", {}).get("step", {}).get("figures", {}) for one in files)
+
+
 def step_rows():
-    for optimizer in ("sgd", "sgd-momentum", "adam", "adamw", "lamb", "lion"):
+    for optimizer in filter(is_measured, step_optimizers()):
         yield "step", f"{optimizer}: step over 33.5 M parameters, ms", lambda f, o=optimizer: cell(f[o]["ms"], "{:.1f}")
         yield "step", f"{optimizer}: share of a copy's bandwidth", lambda f, o=optimizer: cell(f[o]["fraction_of_copy"], "{:.2f}")
         yield "step", f"{optimizer}: share of a pass in place", lambda f, o=optimizer: cell(f[o]["fraction_of_in_place"], "{:.2f}")

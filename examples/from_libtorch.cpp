@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
   const torch::Tensor weight = model[0]->parameters()[0];
   auto& state = static_cast<demi::optim::ParamState&>(  // *
       *optimizer.state().at(weight.unsafeGetTensorImpl()));
-  const torch::Tensor momentum = state.exp_avg, count = state.step;
+  const torch::Tensor momentum = state["exp_avg"], count = state.step;
   expect(momentum.sizes() == weight.sizes() && count.item<int64_t>() == 201, "the state");
 
   // A state of one's own, as after pruning: LibTorch's is taken over at the next step.

@@ -3,7 +3,7 @@
 #   - a module includes only what scripts/layers.txt allows it, and everything that is allowed there is included somewhere;
 #   - a module may include only modules that stand above it in that file, so there is no circle;
 #   - lab and program include public headers of demi, and those that scripts/layers.txt lends to them;
-#   - a public header (PUBLIC of demi_module) includes only public headers, and neither fmt nor nlohmann, which are compiled in;
+#   - a public header (PUBLIC of demi_module, or that of an update rule) includes only public headers, and neither fmt nor nlohmann, which are compiled in;
 #   - a folder opens the namespace of its name and those that scripts/namespaces.txt adds, no other folder opens them, and
 #     everything that is added there is opened somewhere.
 set -euo pipefail
@@ -13,10 +13,11 @@ public=$(for list in demi/*/CMakeLists.txt lab/*/CMakeLists.txt; do
   tr '\n' ' ' <"$list" | sed -n 's/.*demi_module([^)]* PUBLIC \([^)]*\)).*/\1/p' | tr -s ' ' '\n' |
     grep '\.h$' | sed "s|^|$(dirname "$list")/|" || true
 done)
+rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/rules/list.h 2>/dev/null || true)
 {
   sed 's/#.*//' scripts/namespaces.txt | awk 'NF { print "added", $0 }'
   sed 's/#.*//' scripts/layers.txt | awk 'NF { print "layer", $0 }'
-  printf 'public %s\n' demi/demi.h $public
+  printf 'public %s\n' demi/demi.h $public $rules
   files=$(find demi lab cli -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort)
   grep -HE '^ *# *include *["<]((demi|lab|cli)/|fmt/|nlohmann/)' $files | sed -E 's/^([^:]*): *# *include *["<]([^">]*)[">].*/include \1 \2/'
   awk '  # of each block that holds more than forward declarations: its file and its namespace

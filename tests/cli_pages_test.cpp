@@ -141,6 +141,15 @@ TEST(Guide, FromLibTorchIsItsProgram) {
   EXPECT_GE(blocks, 10);
 }
 
+// Each block of C++ is one of the files whole.
+TEST(Guide, AddOptimizerIsItsFiles) {
+  const std::string page = source("docs/guide/add_optimizer.md");
+  const std::string folder = "examples/add_optimizer/";
+  for (const std::string file :
+       {"demi/kernels/rules/yogi.h", "demi/optim/yogi.h", "demi/optim/yogi.cpp", "rules.h"})
+    EXPECT_NE(page.find("```cpp\n" + source(folder + file) + "```\n"), std::string::npos) << file;
+}
+
 // The code of a cell of a table, which stands between backticks; empty if there is other text.
 std::string code_of(const std::string& cell) {
   const std::size_t begin = cell.find_first_not_of(' '), end = cell.find_last_not_of(' ');

@@ -35,10 +35,10 @@ struct Demi {
   using Adam = optim::Adam;
   using AdamW = optim::AdamW;
   static const Tensor& exp_avg(torch::optim::OptimizerParamState& state) {
-    return static_cast<optim::ParamState&>(state).exp_avg;
+    return static_cast<optim::ParamState&>(state)["exp_avg"];
   }
   static const Tensor& exp_avg_sq(torch::optim::OptimizerParamState& state) {
-    return static_cast<optim::ParamState&>(state).exp_avg_sq;
+    return static_cast<optim::ParamState&>(state)["exp_avg_sq"];
   }
 };
 

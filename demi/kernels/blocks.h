@@ -48,15 +48,14 @@ struct Work {
   Coefficients c;
   float inverse_scale;
   float clip_factor;
-  int moments;
+  std::uint32_t arrays;
 };
 
-template <UpdateRule rule>
 inline Work work_of(const StepTable& table, std::int64_t b) {
   const TensorEntry& tensor = table.tensors[table.blocks[b].tensor];
   const Coefficients& c = table.coefficients[table.blocks[b].tensor];
   return {tensor, c, tensor.unscaled ? 1.0f : table.state->inverse_scale, table.state->clip_factor,
-          moment_count(rule, c.flags)};
+          c.arrays};
 }
 
 }  // namespace

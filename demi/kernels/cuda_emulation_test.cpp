@@ -32,8 +32,7 @@ void expect_same_steps(const CaseOptions& options) {
 }
 
 TEST(CudaSource, GivesTheBitsOfTheReference) {
-  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::adam, UpdateRule::adamw,
-                                UpdateRule::lamb, UpdateRule::lion, UpdateRule::ema}) {
+  for (const UpdateRule rule : testing::all_rules()) {
     for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
       CaseOptions options;
       options.rule = rule;

@@ -28,8 +28,8 @@ struct CudaKernels {
   Pass measure;      // one launch; sums included
   Pass decide;       // one
   Pass update;       // one
-  Pass apply_trust;  // one for lamb, else none; `update` has decided the trust ratios
-  Pass step;         // all of them: 3 launches, 4 for lamb
+  Pass apply_trust;  // one with a trust ratio, else none; `update` has decided the trust ratios
+  Pass step;         // all of them: 3 launches, 4 with a trust ratio
   Upload upload;
   bool (*capturing)(void* stream);  // whether a graph is being captured on the stream
   std::int64_t (*launches)();       // launches of passes so far, in this process
@@ -37,15 +37,15 @@ struct CudaKernels {
   const char* (*decline)();         // why the current device cannot run them, or null
 };
 
-/// Changes when a struct of step_table.h or CudaKernels does: a plugin of another build is not
-/// used.
+/// Changes when a struct of step_table.h, the number of rules or CudaKernels does: a plugin of
+/// another build is not used.
 inline constexpr std::uint64_t kStepLayout =
     ((((sizeof(TensorEntry) * 1024 + sizeof(Group)) * 1024 + sizeof(Coefficients)) * 1024 +
       sizeof(StepState)) *
          1024 +
      sizeof(StepTable)) *
         64 +
-    4;
+    static_cast<std::uint64_t>(UpdateRule::ema) * 8 + 5;
 
 /// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, no usable
 /// device. The first call opens the plugin libdemi_cuda.so if there is an NVIDIA driver; libdemi

@@ -20,7 +20,7 @@ void decide(const StepTable& table) {
   const std::int64_t taken = table.state->taken;
   if (!record_decision(table.inputs, *table.state)) return;
   // Tensors of one group are mostly at the same step: their numbers (two calls of pow) are computed
-  // once.
+  // once, unless they have a state that enters them.
   std::int32_t group = -1;
   std::int64_t step = -1;
   Coefficients shared{};
@@ -28,11 +28,12 @@ void decide(const StepTable& table) {
     const TensorEntry& tensor = table.tensors[t];
     if (!tensor.gradient) continue;
     *tensor.step += 1;
-    if (tensor.group != group || *tensor.step != step) {
+    if (tensor.group != group || *tensor.step != step || tensor.scalar) {
       group = tensor.group;
       step = *tensor.step;
       const Group& numbers = table.groups[group];
-      shared = group_coefficients(table.rule, numbers, learning_rate(numbers, taken), step);
+      shared = group_coefficients(table.rule, numbers, learning_rate(numbers, taken), step,
+                                  tensor.scalar);
     }
     table.coefficients[t] = tensor_coefficients(shared, tensor);
   }

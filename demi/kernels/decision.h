@@ -7,6 +7,7 @@
 
 #include "demi/kernels/host_device.h"
 #include "demi/kernels/inverse_scale.h"
+#include "demi/kernels/rules/all.h"
 #include "demi/kernels/step_table.h"
 
 // The decisions between the passes. Pure functions of the structs, which the host runs for CPU
@@ -79,16 +80,13 @@ DEMI_HOST_DEVICE double learning_rate(const Group& group, std::int64_t taken) {
   return group.scheduled_rates[taken < group.scheduled_count ? taken : group.scheduled_count - 1];
 }
 
-/// Numbers of one group at its t-th step (1 is the first), computed in FP64 and rounded once, as
-/// Python does. rate: learning rate. LAMB's negative_rate is completed by trust_rate below.
-DEMI_HOST_DEVICE Coefficients group_coefficients(UpdateRule rule, const Group& group, double rate,
-                                                 std::int64_t t) {
+/// Numbers of one group, computed in FP64 and rounded once, as Python does.
+DEMI_HOST_DEVICE Coefficients common_coefficients(const Group& group, const At& at) {
   Coefficients c{};
   c.factor = 1.0f;
   c.limit = kNoLimit;
-  const bool decoupled = rule == UpdateRule::adamw || rule == UpdateRule::lion;
-  c.decay = static_cast<float>(decoupled ? 1.0 - rate * group.weight_decay : group.weight_decay);
-  c.negative_rate = static_cast<float>(rule == UpdateRule::ema ? rate : -rate);
+  c.decay = static_cast<float>(group.weight_decay);
+  c.negative_rate = static_cast<float>(-at.rate);
   c.momentum = static_cast<float>(group.momentum);
   c.one_minus_dampening = static_cast<float>(1.0 - group.dampening);
   c.beta1 = static_cast<float>(group.beta1);
@@ -96,19 +94,36 @@ DEMI_HOST_DEVICE Coefficients group_coefficients(UpdateRule rule, const Group& g
   c.beta2 = static_cast<float>(group.beta2);
   c.one_minus_beta2 = static_cast<float>(1.0 - group.beta2);
   c.epsilon = static_cast<float>(group.epsilon);
-  if (rule == UpdateRule::adam || rule == UpdateRule::adamw || rule == UpdateRule::lamb) {
-    const double correction1 = 1.0 - pow(group.beta1, static_cast<double>(t));
-    const double correction2 = 1.0 - pow(group.beta2, static_cast<double>(t));
-    c.inverse_correction1 = static_cast<float>(1.0 / correction1);
-    c.inverse_correction2 = static_cast<float>(1.0 / correction2);
-    c.root_bias_correction2 = static_cast<float>(sqrt(correction2));
-    if (rule != UpdateRule::lamb) c.negative_rate = static_cast<float>(-(rate / correction1));
-  }
-  c.flags = (t == 1 ? kFirst : 0u) | (group.weight_decay != 0.0 ? kDecay : 0u) |
-            (rule == UpdateRule::sgd && group.momentum != 0.0 ? kMomentum : 0u) |
+  c.flags = (at.step == 1 ? kFirst : 0u) | (group.weight_decay != 0.0 ? kDecay : 0u) |
             (group.nesterov ? kNesterov : 0u) | (group.amsgrad ? kAmsgrad : 0u) |
-            (group.maximize && rule != UpdateRule::ema ? kMaximize : 0u);
+            (group.maximize ? kMaximize : 0u);
   return c;
+}
+
+template <UpdateRule rule>
+DEMI_HOST_DEVICE Coefficients coefficients_of(const Group& group, const At& at) {
+  Coefficients c = common_coefficients(group, at);
+  c.flags |= RuleOf<rule>::flags(group);
+  RuleOf<rule>::coefficients(c, group, at);
+  c.arrays = arrays_kept<rule>(c.flags);
+  return c;
+}
+
+/// The numbers of a tensor's group at its t-th step (1 is the first). rate: learning rate.
+/// `scalar`: the rule's state of that form, which moves on. A trust ratio is completed by
+/// trust_rate below.
+DEMI_HOST_DEVICE Coefficients group_coefficients(UpdateRule rule, const Group& group, double rate,
+                                                 std::int64_t t, float* scalar = nullptr) {
+  const At at{rate, t, scalar};
+  switch (rule) {
+#define DEMI_RULE_ENTRY(name, Name) \
+  case UpdateRule::name:            \
+    return coefficients_of<UpdateRule::name>(group, at);
+#include "demi/kernels/rules/entries.h"
+    case UpdateRule::ema:
+      break;
+  }
+  return coefficients_of<UpdateRule::ema>(group, at);
 }
 
 /// The tensor's own numbers on top of its group's.
@@ -119,8 +134,8 @@ DEMI_HOST_DEVICE Coefficients tensor_coefficients(Coefficients c, const TensorEn
   return c;
 }
 
-/// LAMB: -lr × ‖x‖ / ‖update‖; the ratio is 1 where either norm is 0 (You et al. 2020, algorithm 2,
-/// with phi the identity up to trust_limit).
+/// A rule with a trust ratio: -lr × ‖x‖ / ‖update‖; the ratio is 1 where either norm is 0 (You et
+/// al. 2020, algorithm 2, with phi the identity up to trust_limit).
 DEMI_HOST_DEVICE float trust_rate(const Group& group, double rate, double parameter_squares,
                                   double update_squares) {
   double ratio = 1.0;

@@ -6,11 +6,11 @@
 #include "demi/kernels/host_device.h"
 #include "demi/kernels/step_table.h"
 
-// The update formulas, each written once. V is float (reference, SIMD tails, CUDA) or a vector of
-// floats of one instruction set; every operation is an FP32 operation rounded to nearest, in the
-// order in which PyTorch's optimizers (torch/optim, single tensor forms) perform it. FMA appears
-// nowhere: files that include this are compiled with -ffp-contract=off and --fmad=false, so all
-// paths agree bit by bit (NaN payloads aside).
+// What the update formulas (rules/NAME.h) are made of, each written once. V is float (reference,
+// SIMD tails, CUDA) or a vector of floats of one instruction set; every operation is an FP32
+// operation rounded to nearest, in the order in which PyTorch's optimizers (torch/optim, single
+// tensor forms) perform it. FMA appears nowhere: files that include this are compiled with
+// -ffp-contract=off and --fmad=false, so all paths agree bit by bit (NaN payloads aside).
 //
 // Unnamed namespace on purpose: with external linkage the linker would keep one instruction set's
 // copy for all.
@@ -57,140 +57,22 @@ DEMI_HOST_DEVICE V true_gradient(V scaled, float inverse_scale, float clip_facto
   return gradient;
 }
 
-/// torch.optim.SGD: Sutskever et al. 2013, "On the importance of initialization and momentum in
-/// deep learning", with dampening; the first step puts the gradient itself into the momentum
-/// buffer.
-template <class V>
-DEMI_HOST_DEVICE void sgd(Elements<V>& e, const Coefficients& c) {
-  V gradient = e.gradient;
-  if (c.flags & kDecay) gradient = gradient + V(c.decay) * e.parameter;
-  if (c.flags & kMomentum) {
-    V& buffer = e.moment[0];
-    if (c.flags & kFirst) {
-      buffer = gradient;
-    } else {
-      buffer = buffer * V(c.momentum) + V(c.one_minus_dampening) * gradient;
-    }
-    gradient = (c.flags & kNesterov) ? gradient + V(c.momentum) * buffer : buffer;
-  }
-  e.parameter = e.parameter + V(c.negative_rate) * gradient;
+/// 1 - beta^t, the bias correction of Kingma and Ba 2015.
+DEMI_HOST_DEVICE double correction(double beta, std::int64_t t) {
+  return 1.0 - pow(beta, static_cast<double>(t));
 }
 
-/// Kingma and Ba 2015, "Adam: a method for stochastic optimization", algorithm 1, from the
-/// (decayed) gradient on; amsgrad: Reddi et al. 2018, "On the convergence of Adam and beyond",
-/// algorithm 2, as torch.optim.Adam does it.
-template <class V>
-DEMI_HOST_DEVICE void adam_moments_and_move(Elements<V>& e, V gradient, const Coefficients& c) {
-  e.moment[0] = lerp(e.moment[0], gradient, c.one_minus_beta1);
-  e.moment[1] = e.moment[1] * V(c.beta2) + V(c.one_minus_beta2) * gradient * gradient;
-  V second = e.moment[1];
-  if (c.flags & kAmsgrad) second = e.moment[2] = maximum(e.moment[2], e.moment[1]);
-  const V denominator = square_root(second) / V(c.root_bias_correction2) + V(c.epsilon);
-  e.parameter = e.parameter + V(c.negative_rate) * e.moment[0] / denominator;
+/// Bias corrections of both moments, rounded once.
+DEMI_HOST_DEVICE void set_corrections(Coefficients& c, const Group& group, std::int64_t t) {
+  const double correction2 = correction(group.beta2, t);
+  c.inverse_correction1 = static_cast<float>(1.0 / correction(group.beta1, t));
+  c.inverse_correction2 = static_cast<float>(1.0 / correction2);
+  c.root_bias_correction2 = static_cast<float>(sqrt(correction2));
 }
 
-/// Adam with L2 regularisation: the decay is part of the gradient.
-template <class V>
-DEMI_HOST_DEVICE void adam(Elements<V>& e, const Coefficients& c) {
-  V gradient = e.gradient;
-  if (c.flags & kDecay) gradient = gradient + V(c.decay) * e.parameter;
-  adam_moments_and_move(e, gradient, c);
-}
-
-/// Loshchilov and Hutter 2019, "Decoupled weight decay regularization", algorithm 2 with the
-/// schedule inside lr, as torch.optim.AdamW.
-template <class V>
-DEMI_HOST_DEVICE void adamw(Elements<V>& e, const Coefficients& c) {
-  if (c.flags & kDecay) e.parameter = e.parameter * V(c.decay);
-  adam_moments_and_move(e, e.gradient, c);
-}
-
-/// You et al. 2020, "Large batch optimization for deep learning: training BERT in 76 minutes",
-/// algorithm 2: the moments (pass 2) ...
-template <class V>
-DEMI_HOST_DEVICE void lamb_moments(Elements<V>& e, const Coefficients& c) {
-  e.moment[0] = e.moment[0] * V(c.beta1) + V(c.one_minus_beta1) * e.gradient;
-  e.moment[1] = e.moment[1] * V(c.beta2) + V(c.one_minus_beta2) * e.gradient * e.gradient;
-}
-
-/// ... and the update r + lambda x, of which pass 2 takes the norm and pass 3 a multiple.
-template <class V>
-DEMI_HOST_DEVICE V lamb_update(const Elements<V>& e, const Coefficients& c) {
-  const V first = e.moment[0] * V(c.inverse_correction1);
-  const V second = e.moment[1] * V(c.inverse_correction2);
-  V update = first / (square_root(second) + V(c.epsilon));
-  if (c.flags & kDecay) update = update + V(c.decay) * e.parameter;
-  return update;
-}
-
-/// Pass 3; negative_rate is -lr × trust ratio.
-template <class V>
-DEMI_HOST_DEVICE void lamb_apply(Elements<V>& e, const Coefficients& c) {
-  e.parameter = e.parameter + V(c.negative_rate) * lamb_update(e, c);
-}
-
-/// Chen et al. 2023, "Symbolic discovery of optimization algorithms", algorithm 2, in the order of
-/// the authors' PyTorch code.
-template <class V>
-DEMI_HOST_DEVICE void lion(Elements<V>& e, const Coefficients& c) {
-  if (c.flags & kDecay) e.parameter = e.parameter * V(c.decay);
-  const V update = e.moment[0] * V(c.beta1) + V(c.one_minus_beta1) * e.gradient;
-  e.parameter = e.parameter + V(c.negative_rate) * sign(update);
-  e.moment[0] = e.moment[0] * V(c.beta2) + V(c.one_minus_beta2) * e.gradient;
-}
-
-/// Exponential moving average of the weights: `gradient` is the weight, negative_rate is 1 - decay.
-template <class V>
-DEMI_HOST_DEVICE void ema(Elements<V>& e, const Coefficients& c) {
-  e.parameter = lerp(e.parameter, e.gradient, c.negative_rate);
-}
-
-/// Pass 2 of any rule. LAMB moves no parameter in it.
-template <UpdateRule rule, class V>
-DEMI_HOST_DEVICE void update(Elements<V>& e, const Coefficients& c) {
-  if constexpr (rule == UpdateRule::sgd) sgd(e, c);
-  if constexpr (rule == UpdateRule::adam) adam(e, c);
-  if constexpr (rule == UpdateRule::adamw) adamw(e, c);
-  if constexpr (rule == UpdateRule::lamb) lamb_moments(e, c);
-  if constexpr (rule == UpdateRule::lion) lion(e, c);
-  if constexpr (rule == UpdateRule::ema) ema(e, c);
-}
-
-/// call.template operator()<rule>(), with the rule as a constant.
-template <class Call>
-inline void with_rule(UpdateRule rule, Call call) {
-  switch (rule) {
-    case UpdateRule::sgd:
-      return call.template operator()<UpdateRule::sgd>();
-    case UpdateRule::adam:
-      return call.template operator()<UpdateRule::adam>();
-    case UpdateRule::adamw:
-      return call.template operator()<UpdateRule::adamw>();
-    case UpdateRule::lamb:
-      return call.template operator()<UpdateRule::lamb>();
-    case UpdateRule::lion:
-      return call.template operator()<UpdateRule::lion>();
-    case UpdateRule::ema:
-      return call.template operator()<UpdateRule::ema>();
-  }
-}
-
-/// Moments that a tensor under this rule reads and writes.
-DEMI_HOST_DEVICE int moment_count(UpdateRule rule, std::uint32_t flags) {
-  switch (rule) {
-    case UpdateRule::sgd:
-      return (flags & kMomentum) ? 1 : 0;
-    case UpdateRule::adam:
-    case UpdateRule::adamw:
-      return (flags & kAmsgrad) ? 3 : 2;
-    case UpdateRule::lamb:
-      return 2;
-    case UpdateRule::lion:
-      return 1;
-    case UpdateRule::ema:
-      return 0;
-  }
-  return 0;
+/// What a parameter shrinks by where weight decay is decoupled (Loshchilov and Hutter 2019).
+DEMI_HOST_DEVICE float decoupled_decay(const Group& group, double rate) {
+  return static_cast<float>(1.0 - rate * group.weight_decay);
 }
 
 }  // namespace

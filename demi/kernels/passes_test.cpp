@@ -19,7 +19,7 @@ using testing::kNaN;
 using testing::CaseOptions;
 using testing::StepCase;
 
-std::vector<CaseOptions> rules() {
+std::vector<CaseOptions> cases() {
   std::vector<CaseOptions> all;
   const auto add = [&](UpdateRule rule, auto change) {
     CaseOptions options;
@@ -29,18 +29,20 @@ std::vector<CaseOptions> rules() {
     all.push_back(options);
   };
   const auto nothing = [](Group&) {};
+  for (const UpdateRule rule : testing::all_rules()) {
+    add(rule, nothing);
+    add(rule, [](Group& g) {
+      g.weight_decay = 0, g.momentum = 0.9, g.amsgrad = g.maximize = true;
+      for (double& number : g.own) number = 0.75;
+    });
+  }
   add(UpdateRule::sgd, [](Group& g) { g.weight_decay = 0; });
-  add(UpdateRule::sgd, nothing);
   add(UpdateRule::sgd, [](Group& g) { g.momentum = 0.9; });
   add(UpdateRule::sgd, [](Group& g) { g.momentum = 0.9, g.nesterov = true; });
   add(UpdateRule::sgd, [](Group& g) { g.momentum = 0.9, g.dampening = 0.3, g.maximize = true; });
-  add(UpdateRule::adam, nothing);
   add(UpdateRule::adam, [](Group& g) { g.amsgrad = true, g.beta1 = 0.3; });
-  add(UpdateRule::adamw, nothing);
   add(UpdateRule::adamw, [](Group& g) { g.amsgrad = true, g.maximize = true; });
-  add(UpdateRule::lamb, nothing);
   add(UpdateRule::lamb, [](Group& g) { g.weight_decay = 0, g.trust_limit = 0.5, g.epsilon = 0; });
-  add(UpdateRule::lion, nothing);
   add(UpdateRule::ema, [](Group& g) { g.learning_rate = 0.001; });
   return all;
 }
@@ -62,7 +64,7 @@ void expect_same_steps(const CaseOptions& options, const CpuKernels& kernels, in
 
 TEST(Passes, EveryPathGivesTheBitsOfTheReference) {
   for (const CpuKernels* kernels : testing::simd_paths()) {
-    for (CaseOptions options : rules()) {
+    for (CaseOptions options : cases()) {
       for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
         options.gradient = storage;
         options.copies[0] = storage == Storage::fp32 ? Storage::none : storage;
@@ -76,7 +78,7 @@ TEST(Passes, EveryPathGivesTheBitsOfTheReference) {
 
 TEST(Passes, AwkwardValuesGiveTheSameBits) {
   for (const CpuKernels* kernels : testing::simd_paths()) {
-    for (CaseOptions options : rules()) {
+    for (CaseOptions options : cases()) {
       for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
         options.gradient = storage;
         options.awkward = true;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "demi/kernels/formulas.h"
+#include "demi/kernels/rule_info.h"
 
 namespace demi::kernels {
 namespace {
@@ -14,11 +14,6 @@ namespace {
                     .what = what,
                     .seen = "tensor " + std::to_string(tensor),
                     .accepted = accepted});
-}
-
-int moments_of(UpdateRule rule, const Group& group) {
-  return moment_count(rule,
-                      (group.momentum != 0.0 ? kMomentum : 0u) | (group.amsgrad ? kAmsgrad : 0u));
 }
 
 void check_copies(std::size_t t, const TensorEntry& tensor) {
@@ -44,9 +39,11 @@ void check(std::size_t t, const TensorEntry& tensor, UpdateRule rule,
   check_copies(t, tensor);
   if (tensor.length == 0 || tensor.measured_only) return;
   if (!tensor.parameter) refuse(t, "there is no parameter", "a pointer to FP32 elements");
-  for (int m = 0; m < moments_of(rule, groups[tensor.group]); ++m) {
-    if (!tensor.moment[m])
-      refuse(t, "a moment is missing", "one array for each moment of the rule");
+  const std::uint32_t kept = states_kept(rule, groups[tensor.group]);
+  for (std::size_t k = 0; k < info_of(rule).states.size(); ++k) {
+    if ((kept >> k & 1u) == 0) continue;
+    if (info_of(rule).states[k].form == StateForm::scalar ? !tensor.scalar : !tensor.moment[k])
+      refuse(t, "a moment is missing", "each state of the rule");
   }
 }
 
@@ -72,7 +69,7 @@ StepPlan::StepPlan(UpdateRule rule, std::vector<TensorEntry> tensors, std::vecto
   }
   coefficients_.resize(tensors_.size());
   partials_.resize(blocks_.size());
-  if (rule_ == UpdateRule::lamb) trust_.resize(blocks_.size());
+  if (info_of(rule_).has_trust) trust_.resize(blocks_.size());
 }
 
 StepTable StepPlan::without_arrays() const {
@@ -93,7 +90,7 @@ StepTable StepPlan::table() {
   table.groups = groups_.data();
   table.coefficients = coefficients_.data();
   table.partials = partials_.data();
-  table.trust = rule_ == UpdateRule::lamb ? trust_.data() : nullptr;
+  table.trust = info_of(rule_).has_trust ? trust_.data() : nullptr;
   table.state = &state_;
   return table;
 }
@@ -128,7 +125,7 @@ StepTable StepPlan::pack(std::byte* staging, std::byte* device, StepState* state
   table.first_block = upload(first_block_);
   table.coefficients = reserve(coefficients_);
   table.partials = reserve(partials_);
-  table.trust = rule_ == UpdateRule::lamb ? reserve(trust_) : nullptr;
+  table.trust = info_of(rule_).has_trust ? reserve(trust_) : nullptr;
   table.state = state;
   return table;
 }

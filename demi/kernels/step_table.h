@@ -13,17 +13,25 @@
 //   reduce   (small)               partials -> StepState: norm, found_inf
 //   decide   (small)               skip? clip factor; step counts; Coefficients of each tensor
 //   update   (pass 2, read-write)  unscale × clip × rule -> parameter, moments, copies
-//   apply_trust (pass 3, LAMB)     parameter, copies, with the trust ratio of each tensor
+//   apply_trust (pass 3; rules with a trust ratio, as LAMB)  parameter, copies, with the trust
+//   ratio of each tensor
 namespace demi::kernels {
 
 /// One block of work: elements [index × kBlock, (index + 1) × kBlock) of one tensor.
 inline constexpr std::int64_t kBlock = 16384;
 
+/// Numbers of a group, and of its coefficients, that only one rule has.
+inline constexpr int kOwnNumbers = 4;
+
 inline constexpr float kNoLimit = std::numeric_limits<float>::infinity();
 
-/// The update formula of a table (formulas.h). ema moves `parameter` towards `gradient` by the
-/// learning rate.
-enum class UpdateRule : std::uint8_t { sgd, adam, adamw, lamb, lion, ema };
+/// The update formula of a table: those of rules/list.h, in its order. ema moves `parameter`
+/// towards `gradient` by the learning rate.
+enum class UpdateRule : std::uint8_t {
+#define DEMI_RULE_ENTRY(name, Name) name,
+#include "demi/kernels/rules/entries.h"
+  ema
+};
 
 /// One dense parameter. Arrays of one tensor have `length` elements and do not overlap each other.
 /// Any alignment that the element type allows is accepted.
@@ -34,8 +42,10 @@ struct TensorEntry {
   const void* gradient = nullptr;
   /// In copy_storage; written with the rounded new parameter, or null.
   void* copy[2] = {};
-  /// sgd: momentum; lion: exp_avg; adam, lamb: exp_avg, exp_avg_sq, [max_exp_avg_sq].
+  /// The rule's states of StateForm::array, in its order; null where one is not kept.
   float* moment[3] = {};
+  /// The rule's state of StateForm::scalar, or null. A skipped step does not change it.
+  float* scalar = nullptr;
   /// Updates taken so far. Never null. A skipped step does not count.
   std::int64_t* step = nullptr;
   /// One more factor on the unscaled gradient (of a clip over other tensors), or null.
@@ -75,10 +85,11 @@ struct Group {
   double weight_decay = 0;
   /// lamb: greatest trust ratio.
   double trust_limit = std::numeric_limits<double>::infinity();
-  bool nesterov = false;  // sgd
-  bool amsgrad = false;   // adam, adamw
-  bool maximize = false;  // all but ema
-  bool adapt = true;      // lamb: false sets the trust ratio to 1
+  bool nesterov = false;         // sgd
+  bool amsgrad = false;          // adam, adamw
+  bool maximize = false;         // all but ema
+  bool adapt = true;             // lamb: false sets the trust ratio to 1
+  double own[kOwnNumbers] = {};  // what only one rule has; its file names them
 };
 
 /// The result of a step, one for each step, on the table's device.
@@ -132,7 +143,7 @@ struct Partial {
   std::uint32_t unused;
 };
 
-/// LAMB: the sums of one block for its tensor's trust ratio.
+/// The sums of one block for its tensor's trust ratio.
 struct TrustPartial {
   double parameter_squares;
   double update_squares;
@@ -152,10 +163,13 @@ struct Coefficients {
   float inverse_correction2;    // lamb: 1 / (1 - beta2^t)
   float root_bias_correction2;  // adam, adamw: sqrt(1 - beta2^t)
   float epsilon;
-  float limit;          // TensorEntry::limit
-  float factor;         // *TensorEntry::factor
-  std::uint32_t flags;  // kFirst ... kLimited
-  /// CUDA, lamb, within a launch of pass 2: thread blocks that are done; 0 before and after.
+  float limit;             // TensorEntry::limit
+  float factor;            // *TensorEntry::factor
+  float own[kOwnNumbers];  // of the rule alone
+  std::uint32_t flags;     // kFirst ... kLimited, kOwn ...
+  std::uint32_t arrays;    // bit m: moment[m] is kept
+  /// CUDA, a trust ratio, within a launch of pass 2: thread blocks that are done; 0 before and
+  /// after.
   std::uint32_t arrived;
 };
 
@@ -165,8 +179,9 @@ enum CoefficientFlags : std::uint32_t {
   kNesterov = 4,
   kAmsgrad = 8,
   kMaximize = 16,
-  kDecay = 32,    // weight_decay is not 0
-  kLimited = 64,  // limit is finite
+  kDecay = 32,      // weight_decay is not 0
+  kLimited = 64,    // limit is finite
+  kOwn = 1u << 16,  // this and the bits above it mean what the rule's file says
 };
 
 struct StepTable {
@@ -177,7 +192,7 @@ struct StepTable {
   const Group* groups = nullptr;         // [group_count]
   Coefficients* coefficients = nullptr;  // [tensor_count]
   Partial* partials = nullptr;           // [block_count]
-  TrustPartial* trust = nullptr;         // [block_count] for lamb, else null
+  TrustPartial* trust = nullptr;         // [block_count] for a rule with a trust ratio, else null
   StepState* state = nullptr;            // [1]
   StepInputs inputs;
   std::int64_t block_count = 0;

@@ -1,6 +1,8 @@
 #include "demi/kernels/traffic.h"
 
-#include "demi/kernels/formulas.h"
+#include <bit>
+
+#include "demi/kernels/rule_info.h"
 
 namespace demi::kernels {
 namespace {
@@ -13,6 +15,17 @@ int copy_bytes(const TensorEntry& tensor) {
   return bytes;
 }
 
+/// Arrays that are read and written for each element.
+int arrays_of(UpdateRule rule, const Group& group) {
+  std::uint32_t kept = states_kept(rule, group);
+  std::uint32_t bit = 1;
+  for (const State& state : info_of(rule).states) {
+    if (state.form == StateForm::scalar) kept &= ~bit;
+    bit <<= 1;
+  }
+  return std::popcount(kept);
+}
+
 }  // namespace
 
 Traffic traffic_of(const StepTable& table) {
@@ -22,13 +35,11 @@ Traffic traffic_of(const StepTable& table) {
     const TensorEntry& tensor = table.tensors[t];
     if (!tensor.gradient) continue;
     const Group& group = table.groups[tensor.group];
-    const int moments = moment_count(
-        table.rule, (group.momentum != 0.0 ? kMomentum : 0u) | (group.amsgrad ? kAmsgrad : 0u));
+    const int moments = arrays_of(table.rule, group);
     const int gradient = bytes_of(tensor.gradient_storage);
-    const bool lamb = table.rule == UpdateRule::lamb;
     traffic.elements += tensor.length;
     traffic.measure += gradient * tensor.length;
-    if (lamb) {
+    if (info_of(table.rule).has_trust) {
       traffic.update += (gradient + kRead + moments * kReadAndWritten) * tensor.length;
       traffic.apply_trust +=
           (kReadAndWritten + moments * kRead + copy_bytes(tensor)) * tensor.length;

@@ -45,7 +45,7 @@ void put(const at::Tensor& tensor, std::vector<float> values) {
 at::Tensor moment(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   auto& state = *optimizer.state().at(parameter.unsafeGetTensorImpl());
   if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&state)) return adam->exp_avg_sq();
-  return static_cast<optim::ParamState&>(state).exp_avg_sq;
+  return static_cast<optim::ParamState&>(state)["exp_avg_sq"];
 }
 
 template <class Optimizer, class Options>

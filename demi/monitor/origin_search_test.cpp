@@ -319,7 +319,7 @@ TEST(OriginSearch, ANormalizationByHand) {
 
 void spoil(torch::optim::Optimizer& optimizer, const at::Tensor& p, bool second, double value) {
   auto& state = static_cast<optim::ParamState&>(*optimizer.state().at(p.unsafeGetTensorImpl()));
-  (second ? state.exp_avg_sq : state.exp_avg).view(-1)[0] = value;
+  state[second ? "exp_avg_sq" : "exp_avg"].view(-1)[0] = value;
 }
 
 TEST(OriginSearch, ASecondMomentOfNaN) {

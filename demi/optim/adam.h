@@ -11,6 +11,7 @@ namespace demi::optim {
 
 struct DEMI_API AdamOptions : public RuleOptions<AdamOptions, torch::optim::AdamOptions> {
   using Torch = torch::optim::AdamOptions;
+  using TorchOptimizer = torch::optim::Adam;
   AdamOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
   // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi

@@ -11,6 +11,7 @@ namespace demi::optim {
 
 struct DEMI_API AdamWOptions : public RuleOptions<AdamWOptions, torch::optim::AdamWOptions> {
   using Torch = torch::optim::AdamWOptions;
+  using TorchOptimizer = torch::optim::AdamW;
   AdamWOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
   // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi

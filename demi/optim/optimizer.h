@@ -127,7 +127,7 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// that does not fit, and then changes nothing.
   void load(torch::serialize::InputArchive& archive) override;
 
-  /// The name of the update rule: "SGD", "Adam", "AdamW", "LAMB" or "Lion".
+  /// The name of the update rule, as its class has it: "AdamW".
   const char* rule_name() const;
 
  protected:

@@ -3,6 +3,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -37,12 +38,19 @@ DEMI_API void read_options(torch::serialize::InputArchive& archive, const Rule& 
  private:                                                   \
   static_assert(true) /* takes the semicolon */
 
+/// How a schedule of the momentum reaches the options of any rule.
+struct DEMI_API ScheduledMomentum {
+  virtual ~ScheduledMomentum() = default;
+  /// `momentum`, or the first of `betas`. Returns false if the rule has neither.
+  virtual bool set_momentum(double value) = 0;
+};
+
 /// What the options of all optimizers share: torch::save, torch::load, the learning rate, copies.
 /// `Base`: LibTorch's options of the same name, or OptimizerCloneableOptions. Self::rule() names
 /// the options, each of which is a TORCH_ARG (LibTorch's accessors) or a DEMI_TORCH_OPTION: a macro
 /// that makes both from one list would hide what users read first.
 template <class Self, class Base = torch::optim::OptimizerCloneableOptions<Self>>
-struct DEMI_API RuleOptions : public Base {
+struct DEMI_API RuleOptions : public Base, public ScheduledMomentum {
   RuleOptions() = default;
   explicit RuleOptions(double lr) requires std::is_constructible_v<Base, double> : Base(lr) {}
   explicit RuleOptions(const Base& options) : Base(options) {}
@@ -55,6 +63,16 @@ struct DEMI_API RuleOptions : public Base {
   }
   double get_lr() const override { return self().lr(); }
   void set_lr(double rate) override { self().lr(rate); }
+  bool set_momentum(double value) override {
+    if constexpr (requires(Self & o) { o.momentum(value); }) {
+      self().momentum(value);
+    } else if constexpr (requires(Self & o) { o.betas({value, 0}); }) {
+      self().betas({value, std::get<1>(self().betas())});
+    } else {
+      return false;
+    }
+    return true;
+  }
 
  private:
   std::unique_ptr<torch::optim::OptimizerOptions> clone() const override {

@@ -13,6 +13,7 @@
 #include <typeinfo>
 
 #include "demi/core/error.h"
+#include "demi/kernels/rule_info.h"
 #include "demi/optim/rule_options.h"
 
 namespace demi::optim {
@@ -30,17 +31,10 @@ using torch::serialize::InputArchive;
                     .advice = "load what was saved from the same model and optimizer"});
 }
 
-/// State of the rule besides "step" and "master". The first `needed` exist from its first step on.
-struct Moments {
-  std::vector<std::string_view> names;
-  size_t needed;
-};
-
-Moments moments_named(kernels::UpdateRule rule) {
-  if (rule == kernels::UpdateRule::sgd) return {{"momentum_buffer"}, 0};
-  if (rule == kernels::UpdateRule::lion) return {{"exp_avg"}, 1};
-  if (rule == kernels::UpdateRule::lamb) return {{"exp_avg", "exp_avg_sq"}, 2};
-  return {{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, 2};
+const kernels::State* find_state(const Rule& rule, const std::string& name) {
+  for (const kernels::State& state : kernels::info_of(rule.id).states)
+    if (name == state.name) return &state;
+  return nullptr;
 }
 
 /// Of updates or steps taken. Python's optimizers count in floating point.
@@ -55,32 +49,41 @@ int64_t read_count(const std::string& name, const at::Tensor& count) {
   return static_cast<int64_t>(value);
 }
 
+double read_scalar(const std::string& name, const at::Tensor& number) {
+  if (number.numel() != 1 || !number.is_floating_point() || !std::isfinite(number.item<double>()))
+    refuse_state("the state does not fit its parameter",
+                 c10::str(name, " ", number.toString(), " ", number.sizes()),
+                 "one finite number in floating point");
+  return number.item<double>();
+}
+
 void put(ParamState& state, const std::string& key, const std::string& name,
          const at::Tensor& tensor, const at::Tensor& parameter, const Rule& rule) {
-  const Moments moments = moments_named(rule.id);
-  const bool known = name == "step" || name == "master" ||
-                     std::count(moments.names.begin(), moments.names.end(), name) > 0;
-  if (!known)
+  const kernels::State* known = find_state(rule, name);
+  if (!known && name != "step" && name != "master")
     refuse_state("the state has an entry that this optimizer does not know", key,
                  "the state of " + rule.name);
   if (name == "step") {
     state.step = at::scalar_tensor(read_count(key, tensor), at::kLong);
     return;
   }
+  if (known && known->form == kernels::StateForm::scalar) {
+    state[name] = at::scalar_tensor(read_scalar(key, tensor), at::kFloat);
+    return;
+  }
   if (tensor.sizes() != parameter.sizes() || !tensor.is_floating_point())
     refuse_state("the state does not fit its parameter",
                  c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
                  c10::str("floating point numbers of the parameter's shape, ", parameter.sizes()));
-  *state.find(name) = tensor.detach().clone();
+  state[name] = tensor.detach().clone();
 }
 
 void require_moments(ParamState& state, const std::string& prefix, const Rule& rule) {
-  const Moments moments = moments_named(rule.id);
-  for (size_t k = 0; k < moments.needed; ++k) {
-    const std::string name(moments.names[k]);
-    if (!state.find(name)->defined())
-      refuse_state("the state has no " + name, "parameter " + prefix.substr(0, prefix.size() - 1),
-                   "the state of " + rule.name);
+  for (const kernels::State& one : kernels::info_of(rule.id).states) {
+    // One that only some groups keep is made at the next step.
+    if (one.kept_if != 0 || state[one.name].defined()) continue;
+    refuse_state(std::string("the state has no ") + one.name,
+                 "parameter " + prefix.substr(0, prefix.size() - 1), "the state of " + rule.name);
   }
 }
 

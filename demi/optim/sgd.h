@@ -9,6 +9,7 @@ namespace demi::optim {
 
 struct DEMI_API SGDOptions : public RuleOptions<SGDOptions, torch::optim::SGDOptions> {
   using Torch = torch::optim::SGDOptions;
+  using TorchOptimizer = torch::optim::SGD;
   SGDOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
   SGDOptions(const Torch& options);  // NOLINT(google-explicit-constructor): a program moves to demi

@@ -12,8 +12,7 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "demi/optim/lamb.h"
-#include "demi/optim/lion.h"
+#include "demi/optim/rule_options.h"
 
 namespace demi::optim::lr {
 
@@ -240,14 +239,13 @@ bool set_plain(torch::optim::OptimizerOptions& options, double momentum) {
 
 }  // namespace
 
-// The options of demi's SGD, Adam and AdamW derive from LibTorch's.
 void set_momentum(torch::optim::OptimizerOptions& options, double momentum) {
-  const bool done = set_plain<torch::optim::SGDOptions>(options, momentum) ||
+  auto* ours = dynamic_cast<ScheduledMomentum*>(&options);
+  const bool done = (ours && ours->set_momentum(momentum)) ||
+                    set_plain<torch::optim::SGDOptions>(options, momentum) ||
                     set_plain<torch::optim::RMSpropOptions>(options, momentum) ||
                     set_beta1<torch::optim::AdamOptions>(options, momentum) ||
-                    set_beta1<torch::optim::AdamWOptions>(options, momentum) ||
-                    set_beta1<LAMBOptions>(options, momentum) ||
-                    set_beta1<LionOptions>(options, momentum);
+                    set_beta1<torch::optim::AdamWOptions>(options, momentum);
   if (!done)
     throw UsageError({.where = "optim.lr.set_momentum",
                       .what = "this optimizer has neither momentum nor beta1",

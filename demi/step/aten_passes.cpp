@@ -9,7 +9,8 @@
 
 #include "demi/kernels/decide.h"
 #include "demi/kernels/decision.h"
-#include "demi/kernels/formulas.h"
+#include "demi/kernels/rule_info.h"
+#include "demi/kernels/rules/all.h"
 #include "demi/step/member.h"
 
 namespace demi::optim::aten {
@@ -60,12 +61,20 @@ Value clamp(const Value& x, const Value& limit) {
 
 using Elements = kernels::Elements<Value>;
 
+/// call(m, name) for the arrays that the rule keeps: moment[m] of the formulas.
+template <class Call>
+void each_array(kernels::UpdateRule rule, const kernels::Coefficients& c, Call call) {
+  const auto states = kernels::info_of(rule).states;
+  for (int m = 0; m < static_cast<int>(states.size()); ++m)
+    if (kernels::is_kept(c.arrays, m)) call(m, states[static_cast<size_t>(m)].name);
+}
+
 Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
               const kernels::Coefficients& c, Member& member) {
   Elements e;
   e.parameter = Value(member.work);
-  const int count = kernels::moment_count(plan.rule(), c.flags);
-  for (int k = 0; k < count; ++k) e.moment[k] = Value(moment_of(*member.state, plan.rule(), k));
+  each_array(plan.rule(), c,
+             [&](int m, const char* name) { e.moment[m] = Value((*member.state)[name]); });
   const Value scaled(member.gradient->to(member.work.scalar_type()));
   const float inverse_scale = entry.unscaled ? 1.0F : plan.state().inverse_scale;
   e.gradient = kernels::true_gradient(scaled, inverse_scale, plan.state().clip_factor, c);
@@ -74,9 +83,8 @@ Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
 
 void store(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member& member,
            const Elements& e) {
-  const int count = kernels::moment_count(plan.rule(), c.flags);
-  for (int k = 0; k < count; ++k)
-    moment_of(*member.state, plan.rule(), k).copy_(e.moment[k].tensor);
+  each_array(plan.rule(), c,
+             [&](int m, const char* name) { (*member.state)[name].copy_(e.moment[m].tensor); });
   member.work.copy_(e.parameter.tensor);
 }
 
@@ -95,13 +103,14 @@ double squares(const at::Tensor& tensor) {
   return norm * norm;
 }
 
+template <kernels::UpdateRule rule>
 void apply_trust(const kernels::StepPlan& plan, const kernels::Group& group, Elements& e,
                  kernels::Coefficients c) {
-  const Value update = kernels::lamb_update(e, c);
+  const Value update = kernels::RuleOf<rule>::direction(e, c);
   const double rate = kernels::learning_rate(group, plan.state().taken - 1);
   c.negative_rate =
       kernels::trust_rate(group, rate, squares(e.parameter.tensor), squares(update.tensor));
-  kernels::lamb_apply(e, c);
+  kernels::apply_trust<rule>(e, c);
 }
 
 }  // namespace
@@ -138,10 +147,11 @@ void update(kernels::StepPlan& plan, std::vector<Member>& members) {
     if (!table.tensors[i].gradient) continue;
     const kernels::Coefficients& c = table.coefficients[i];
     Elements e = load(plan, table.tensors[i], c, members[i]);
-    kernels::with_rule(plan.rule(),
-                       [&]<kernels::UpdateRule rule>() { kernels::update<rule>(e, c); });
-    if (plan.rule() == kernels::UpdateRule::lamb)
-      apply_trust(plan, table.groups[table.tensors[i].group], e, c);
+    kernels::with_rule(plan.rule(), [&]<kernels::UpdateRule rule>() {
+      kernels::update<rule>(e, c);
+      if constexpr (kernels::RuleOf<rule>::kTrust)
+        apply_trust<rule>(plan, table.groups[table.tensors[i].group], e, c);
+    });
     store(plan, c, members[i], e);
   }
 }

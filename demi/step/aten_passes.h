@@ -16,7 +16,8 @@ namespace demi::optim::aten {
 /// Pass 1 and its sums into the plan's state.
 void measure(kernels::StepPlan& plan, const std::vector<Member>& members);
 
-/// Pass 2, and for LAMB its norms and pass 3. Call after decide, if the step is not skipped.
+/// Pass 2, and for a trust ratio (LAMB) its norms and pass 3. Call after decide, if the step is not
+/// skipped.
 void update(kernels::StepPlan& plan, std::vector<Member>& members);
 
 }  // namespace demi::optim::aten

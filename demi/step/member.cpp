@@ -7,7 +7,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/huge_pages.h"
-#include "demi/kernels/formulas.h"
+#include "demi/kernels/rule_info.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/version.h"
 
@@ -23,10 +23,10 @@ at::Tensor on_huge_pages(at::Tensor tensor) {
   return tensor;
 }
 
-/// `tensor` in the layout, dtype and device of `work`; zeros if it is undefined.
-void conform(at::Tensor& tensor, const at::Tensor& work, const char* name) {
+/// `tensor` in the layout, dtype and device of `work`; filled with `initial` if it is undefined.
+void conform(at::Tensor& tensor, const at::Tensor& work, const char* name, float initial = 0) {
   if (!tensor.defined()) {
-    tensor = on_huge_pages(at::empty_like(work)).zero_();
+    tensor = on_huge_pages(at::empty_like(work)).fill_(initial);
     return;
   }
   if (tensor.sizes() != work.sizes())
@@ -70,6 +70,23 @@ void choose_target(Member& member) {
                        : at::empty(parameter.sizes(), parameter.options().requires_grad(false));
 }
 
+/// What decide() reads, on its device.
+void make_scalar(at::Tensor& tensor, float initial, c10::Device device) {
+  const auto options = at::TensorOptions(device).dtype(at::kFloat);
+  tensor = tensor.defined() ? tensor.to(options).reshape({}) : at::full({}, initial, options);
+}
+
+void make_state_of_rule(ParamState& state, const kernels::State& description,
+                        const at::Tensor& work, c10::Device counter) {
+  at::Tensor& tensor = state[description.name];
+  // Even if the rule is told late to keep it: SGD's buffer starts as the first gradient it gets.
+  if (description.begins_count && !tensor.defined()) state.step.zero_();
+  if (description.form == kernels::StateForm::scalar)
+    make_scalar(tensor, description.initial, counter);
+  else
+    conform(tensor, work, description.name, description.initial);
+}
+
 c10::StorageImpl* memory_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
@@ -83,16 +100,6 @@ bool is_as_written(const Member& member) {
 
 }  // namespace
 
-int moments_of(kernels::UpdateRule rule, const kernels::Group& group) {
-  const auto momentum = group.momentum != 0 ? kernels::kMomentum : 0U;
-  return kernels::moment_count(rule, momentum | (group.amsgrad ? kernels::kAmsgrad : 0U));
-}
-
-at::Tensor& moment_of(ParamState& state, kernels::UpdateRule rule, int k) {
-  if (rule == kernels::UpdateRule::sgd) return state.momentum_buffer;
-  return k == 0 ? state.exp_avg : k == 1 ? state.exp_avg_sq : state.max_exp_avg_sq;
-}
-
 Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
                    const kernels::Group& group, const Backend& backend,
                    std::optional<kernels::Path> path) {
@@ -104,11 +111,11 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
   const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
   state.step = state.step.defined() ? state.step.to(counter, at::kLong)
                                     : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
-  for (int k = 0; k < moments_of(rule, group); ++k) {
-    // SGD's buffer starts as the first gradient it gets, even if momentum is switched on late.
-    if (rule == kernels::UpdateRule::sgd && !moment_of(state, rule, k).defined())
-      state.step.zero_();
-    conform(moment_of(state, rule, k), member.work, "a moment");
+  const std::uint32_t kept = kernels::states_kept(rule, group);
+  std::uint32_t bit = 1;
+  for (const kernels::State& one : kernels::info_of(rule).states) {
+    if ((kept & bit) != 0) make_state_of_rule(state, one, member.work, counter);
+    bit <<= 1;
   }
   return member;
 }

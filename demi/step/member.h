@@ -77,12 +77,6 @@ struct Groups {
   std::vector<at::Tensor> rates;
 };
 
-/// Moments that the rule keeps for a parameter of that group.
-int moments_of(kernels::UpdateRule rule, const kernels::Group& group);
-
-/// The k-th moment of the rule, in the order of kernels::TensorEntry::moment.
-at::Tensor& moment_of(ParamState& state, kernels::UpdateRule rule, int k);
-
 /// The parameter with its state: what is missing of the state is made, the rest is put into the
 /// layout, dtype and device of the array that is updated.
 Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,

@@ -4,38 +4,29 @@
 #include <torch/types.h>
 
 namespace demi::optim {
-namespace {
 
-struct Field {
-  const char* name;
-  at::Tensor ParamState::*tensor;
-};
-
-constexpr Field kFields[] = {{"step", &ParamState::step},
-                             {"momentum_buffer", &ParamState::momentum_buffer},
-                             {"exp_avg", &ParamState::exp_avg},
-                             {"exp_avg_sq", &ParamState::exp_avg_sq},
-                             {"max_exp_avg_sq", &ParamState::max_exp_avg_sq},
-                             {"master", &ParamState::master}};
-
-}  // namespace
+at::Tensor& ParamState::operator[](std::string_view name) {
+  if (name == "step") return step;
+  if (name == "master") return master;
+  for (auto& [known, tensor] : of_rule_)
+    if (known == name) return tensor;
+  return of_rule_.emplace_back(name, at::Tensor()).second;
+}
 
 std::vector<std::pair<std::string, at::Tensor>> ParamState::tensors() const {
   std::vector<std::pair<std::string, at::Tensor>> defined;
-  for (const auto& [name, tensor] : kFields)
-    if ((this->*tensor).defined()) defined.emplace_back(name, this->*tensor);
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) defined.emplace_back(name, tensor);
+  };
+  add("step", step);
+  for (const auto& [name, tensor] : of_rule_) add(name, tensor);
+  add("master", master);
   return defined;
 }
 
-at::Tensor* ParamState::find(const std::string& name) {
-  for (const auto& [known, tensor] : kFields)
-    if (name == known) return &(this->*tensor);
-  return nullptr;
-}
-
 void ParamState::serialize(torch::serialize::InputArchive& archive) {
-  for (const auto& [name, tensor] : kFields)
-    archive.try_read(name, this->*tensor, /*is_buffer=*/true);
+  for (const std::string& name : archive.keys())
+    archive.try_read(name, (*this)[name], /*is_buffer=*/true);
 }
 
 void ParamState::serialize(torch::serialize::OutputArchive& archive) const {

@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,23 +12,27 @@
 
 namespace demi::optim {
 
-/// An optimizer's state of one parameter. All fp32 with the parameter's shape and strides, except
-/// `step`. Undefined: not used by the update rule.
+/// An optimizer's state of one parameter.
+///
+///     state["exp_avg"]   // fp32, with the parameter's shape and strides
+///
+/// The names are torch.optim's: momentum_buffer of SGD; exp_avg, exp_avg_sq and max_exp_avg_sq of
+/// Adam and AdamW, the first two of LAMB, the first of Lion.
 struct DEMI_API ParamState : public torch::optim::OptimizerCloneableParamState<ParamState> {
-  at::Tensor step;             // int64, (): updates taken
-  at::Tensor momentum_buffer;  // SGD
-  at::Tensor exp_avg;          // Adam, AdamW, LAMB, Lion
-  at::Tensor exp_avg_sq;       // Adam, AdamW, LAMB
-  at::Tensor max_exp_avg_sq;   // amsgrad
-  at::Tensor master;           // of a 16-bit parameter: the weights that are updated
+  at::Tensor step;    // int64, (): updates taken
+  at::Tensor master;  // fp32, of a 16-bit parameter: the weights that are updated
 
-  /// The defined tensors with their names.
+  /// The state of the update rule that has the name. Undefined until the rule has made it.
+  at::Tensor& operator[](std::string_view name);
+
+  /// The defined tensors with their names, `step` first, `master` last.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
-  /// The field of that name, or null.
-  at::Tensor* find(const std::string& name);
 
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
+
+ private:
+  std::vector<std::pair<std::string, at::Tensor>> of_rule_;
 };
 
 }  // namespace demi::optim

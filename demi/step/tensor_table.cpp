@@ -8,7 +8,7 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/decide.h"
-#include "demi/kernels/formulas.h"
+#include "demi/kernels/rule_info.h"
 #include "demi/step/aten_passes.h"
 #include "demi/step/layout.h"
 #include "demi/tensor/dtype.h"
@@ -21,6 +21,17 @@ namespace {
 using tensor::is_16_bit;
 using tensor::kElementsPerThread;
 using tensor::storage_of;
+
+void add_states(kernels::TensorEntry& entry, ParamState& state, kernels::UpdateRule rule,
+                const kernels::Group& group) {
+  const std::span<const kernels::State> states = kernels::info_of(rule).states;
+  const std::uint32_t kept = kernels::states_kept(rule, group);
+  for (size_t k = 0; k < states.size(); ++k) {
+    if ((kept >> k & 1U) == 0) continue;
+    auto* memory = static_cast<float*>(state[states[k].name].mutable_data_ptr());
+    (states[k].form == kernels::StateForm::scalar ? entry.scalar : entry.moment[k]) = memory;
+  }
+}
 
 std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vector<Member>& members,
                                              const std::vector<int>& group_of,
@@ -40,8 +51,7 @@ std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vect
     // The tensor operations that serve fp64 and other devices do not use it.
     entry.parameter = static_cast<float*>(const_cast<void*>(member.work.const_data_ptr()));
     const kernels::Group& group = groups[group_of[i]];
-    for (int k = 0; k < moments_of(rule, group); ++k)
-      entry.moment[k] = static_cast<float*>(moment_of(*member.state, rule, k).mutable_data_ptr());
+    add_states(entry, *member.state, rule, group);
     entry.step = member.state->step.mutable_data_ptr<int64_t>();
     entries.push_back(entry);
   }
@@ -140,7 +150,7 @@ TensorTable::TensorTable(std::size_t first, TableKernels kernels, kernels::Updat
       state_(std::move(state)),
       rates_(groups.numbers.size()) {
   if (kernels_.device) device_.emplace(*kernels_.device, plan_, state_);
-  for (const auto& group : groups.numbers) moments_.push_back(moments_of(rule, group));
+  for (const auto& group : groups.numbers) kept_.push_back(kernels::states_kept(rule, group));
   update_groups(groups);
   int64_t elements = 1;
   std::vector<at::Tensor> direct;
@@ -352,7 +362,7 @@ void TensorTable::run_update() {
   if (!kernels_.cpu) return aten::update(plan_, members_);
   at::parallel_for(0, table.block_count, grain_,
                    [&](int64_t begin, int64_t end) { kernels_.cpu->update(table, begin, end); });
-  if (plan_.rule() != kernels::UpdateRule::lamb) return;
+  if (!kernels::info_of(plan_.rule()).has_trust) return;
   kernels::decide_trust(table);
   at::parallel_for(0, table.block_count, grain_, [&](int64_t begin, int64_t end) {
     kernels_.cpu->apply_trust(table, begin, end);
@@ -412,8 +422,8 @@ bool TensorTable::matches(const Groups& groups) const {
         parameter.const_data_ptr() != member.work.const_data_ptr())
       return false;
   }
-  for (size_t g = 0; g < moments_.size(); ++g)
-    if (moments_of(plan_.rule(), groups.numbers[g]) != moments_[g]) return false;
+  for (size_t g = 0; g < kept_.size(); ++g)
+    if (kernels::states_kept(plan_.rule(), groups.numbers[g]) != kept_[g]) return false;
   return true;
 }
 

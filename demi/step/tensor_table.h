@@ -62,10 +62,10 @@ class TensorTable {
 
   void measure();                // pass 1, and its sums into the state
   void keep_gradients();         // holds the present gradients until the step ends
-  void update(Records records);  // decides; unless skipped, pass 2 (LAMB: and 3)
+  void update(Records records);  // decides; unless skipped, pass 2 (with a trust ratio 3, too)
   void end_step();               // lets go of gradients and factors
 
-  /// Whether parameters, the groups' moments and the state are those that the table was built for.
+  /// Whether parameters, the groups' states and the state are those that the table was built for.
   bool matches(const Groups& groups) const;
   /// Takes over the groups' numbers.
   void update_groups(const Groups& groups);
@@ -105,9 +105,9 @@ class TensorTable {
   DeviceCopy scale_, found_inf_;
   StreamUse streams_;
   WriteWatch watch_;
-  std::vector<DeviceCopy> rates_;  // by group
-  std::vector<int> moments_;       // by group
-  int64_t grain_ = 1;              // least number of blocks for a thread
+  std::vector<DeviceCopy> rates_;    // by group
+  std::vector<std::uint32_t> kept_;  // states, by group (kernels::states_kept)
+  int64_t grain_ = 1;                // least number of blocks for a thread
   bool has_wide_ = false;
 };
 

@@ -2,6 +2,7 @@
 // (DEMI_WRITE_DOCS=1 writes them), docs/reference/environment.md the variables that are read.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <torch/types.h>
 
 #include <cctype>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 
 #include "demi/core/source_dir_testing.h"
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/optimizers.h"
 #include "lab/recipes/published.h"
 #include "lab/recipes/recipe.h"
 
@@ -77,6 +79,15 @@ void expect_in_page(const std::string& page, const std::string& name, const std:
 
 TEST(Docs, TheRecipesAreTheCodes) {
   expect_in_page("reference/train.md", "recipes", recipe_table());
+}
+
+TEST(Docs, EveryOptimizerHasItsRow) {
+  const std::string page = text_of(kRoot / "docs/reference/optim.md");
+  for (const OptimizerKind& kind : optimizer_kinds()) {
+    const auto one = kind.make({}, {.decay = {at::zeros({1})}, .no_decay = {}}, {});
+    EXPECT_NE(page.find("| `" + std::string(one->rule_name()) + "` |"), std::string::npos)
+        << kind.name;
+  }
 }
 
 TEST(Docs, TheSettingsAreTheCodes) {

@@ -1,14 +1,6 @@
 #include "lab/recipes/optimizers.h"
 
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
-
-#include "demi/optim/adam.h"
-#include "demi/optim/adamw.h"
-#include "demi/optim/lamb.h"
-#include "demi/optim/lion.h"
-#include "demi/optim/sgd.h"
+#include "demi/optim/all.h"
 #include "lab/find_by_name.h"
 
 namespace demi::recipes {
@@ -36,38 +28,29 @@ std::unique_ptr<optim::Optimizer> make(const Config& config, const optim::DecayG
   return std::make_unique<Mine>(groups, Options(), step);
 }
 
-template <class Theirs, class Options>
+template <class Options>
 std::unique_ptr<torch::optim::Optimizer> make_torch(const Config& config,
                                                     std::vector<at::Tensor> parameters) {
-  return std::make_unique<Theirs>(std::move(parameters), hyper_parameters<Options>(config));
+  return std::make_unique<typename Options::TorchOptimizer>(
+      std::move(parameters), hyper_parameters<typename Options::Torch>(config));
 }
 
 template <class Mine, class Options>
-OptimizerKind kind(std::string name) {
-  return {.name = std::move(name), .momentum_is_optional = requires(Options o){o.nesterov(true);
+OptimizerKind kind(const char* name) {
+  OptimizerKind made{.name = name, .momentum_is_optional = requires(Options o){o.nesterov(true);
 }
 , .usual_weight_decay = Options().weight_decay(), .make = make<Mine, Options>, .make_torch = nullptr
 };  // namespace
+if constexpr (requires { typename Options::TorchOptimizer; }) made.make_torch = make_torch<Options>;
+return made;
 }  // namespace demi::recipes
-
-template <class Mine, class Options, class Theirs, class TheirOptions>
-OptimizerKind kind(std::string name) {
-  OptimizerKind made = kind<Mine, Options>(std::move(name));
-  made.make_torch = make_torch<Theirs, TheirOptions>;
-  return made;
-}
 
 }  // namespace
 
 std::span<const OptimizerKind> optimizer_kinds() {
-  namespace t = torch::optim;
-  using namespace optim;
   static const std::vector<OptimizerKind> all{
-      kind<SGD, SGDOptions, t::SGD, t::SGDOptions>("sgd"),
-      kind<Adam, AdamOptions, t::Adam, t::AdamOptions>("adam"),
-      kind<AdamW, AdamWOptions, t::AdamW, t::AdamWOptions>("adamw"),
-      kind<LAMB, LAMBOptions>("lamb"),
-      kind<Lion, LionOptions>("lion"),
+#define DEMI_RULE_ENTRY(name, Name) kind<optim::Name, optim::Name##Options>(#name),
+#include "demi/kernels/rules/entries.h"
   };
   return all;
 }

@@ -80,14 +80,14 @@ inline __attribute__((always_inline)) Elements<Vector> update_vector(const Work&
   e.parameter = load(work.tensor.parameter + i, some...);
   e.gradient = true_gradient(load_elements<storage>(work.tensor.gradient, i, some...),
                              work.inverse_scale, work.clip_factor, work.c);
-  for (int m = 0; m < 3; ++m) {
-    if (m < work.moments) e.moment[m] = load(work.tensor.moment[m] + i, some...);
+  for (int m = 0; m < kArrays<rule>; ++m) {
+    if (is_kept(work.arrays, m)) e.moment[m] = load(work.tensor.moment[m] + i, some...);
   }
   kernels::update<rule>(e, work.c);
-  for (int m = 0; m < 3; ++m) {
-    if (m < work.moments) store(work.tensor.moment[m] + i, e.moment[m], some...);
+  for (int m = 0; m < kArrays<rule>; ++m) {
+    if (is_kept(work.arrays, m)) store(work.tensor.moment[m] + i, e.moment[m], some...);
   }
-  if constexpr (rule != UpdateRule::lamb) {
+  if constexpr (!RuleOf<rule>::kTrust) {
     store(work.tensor.parameter + i, e.parameter, some...);
     store_copies(work, i, e.parameter, some...);
   }
@@ -101,11 +101,13 @@ void update_range(const Work& work, Range range) {
   if (i < range.end) update_vector<rule, storage>(work, i, static_cast<int>(range.end - i));
 }
 
-template <class... Some>
+template <UpdateRule rule, class... Some>
 inline Elements<Vector> load_state(const Work& work, std::int64_t i, Some... some) {
   Elements<Vector> e{};
   e.parameter = load(work.tensor.parameter + i, some...);
-  for (int m = 0; m < 2; ++m) e.moment[m] = load(work.tensor.moment[m] + i, some...);
+  for (int m = 0; m < kArrays<rule>; ++m) {
+    if (is_kept(work.arrays, m)) e.moment[m] = load(work.tensor.moment[m] + i, some...);
+  }
   return e;
 }
 
@@ -121,15 +123,16 @@ inline void add_squares(Lanes& block, const float* array, int n) {
   }
 }
 
-/// LAMB's pass 2: the moments, and the squares of parameter and update. A chunk at a time, so that
-/// the squares, which are summed in another order, find it in the first level cache.
-template <Storage storage>
-TrustPartial update_lamb(const Work& work, Range range) {
+/// Pass 2 of a rule with a trust ratio: the moments, and the squares of parameter and update. A
+/// chunk at a time, so that the squares, which are summed in another order, find it in the first
+/// level cache.
+template <UpdateRule rule, Storage storage>
+TrustPartial update_and_square(const Work& work, Range range) {
   Lanes parameter, update;
   float updates[kChunk];
   const auto move = [&](std::int64_t at, std::int64_t i, auto... some) {
-    const Elements<Vector> e = update_vector<UpdateRule::lamb, storage>(work, i, some...);
-    store(updates + (i - at), lamb_update(e, work.c), some...);
+    const Elements<Vector> e = update_vector<rule, storage>(work, i, some...);
+    store(updates + (i - at), RuleOf<rule>::direction(e, work.c), some...);
   };
   for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
     const std::int64_t end = at + kChunk < range.end ? at + kChunk : range.end;
@@ -146,10 +149,10 @@ void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
   with_rule(table.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
-      const Work work = work_of<rule>(table, b);
+      const Work work = work_of(table, b);
       with_storage(tensor.gradient_storage, [&]<Storage storage>() {
-        if constexpr (rule == UpdateRule::lamb) {
-          table.trust[b] = update_lamb<storage>(work, range);
+        if constexpr (RuleOf<rule>::kTrust) {
+          table.trust[b] = update_and_square<rule, storage>(work, range);
         } else {
           update_range<rule, storage>(work, range);
         }
@@ -158,21 +161,29 @@ void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   });
 }
 
-template <class... Some>
+template <UpdateRule rule, class... Some>
 inline void apply_vector(const Work& work, std::int64_t i, Some... some) {
-  Elements<Vector> e = load_state(work, i, some...);
-  lamb_apply(e, work.c);
+  Elements<Vector> e = load_state<rule>(work, i, some...);
+  kernels::apply_trust<rule>(e, work.c);
   store(work.tensor.parameter + i, e.parameter, some...);
   store_copies(work, i, e.parameter, some...);
 }
 
+template <UpdateRule rule>
+void apply_range(const Work& work, Range range) {
+  std::int64_t i = range.begin;
+  for (; i + Vector::width <= range.end; i += Vector::width) apply_vector<rule>(work, i);
+  if (i < range.end) apply_vector<rule>(work, i, static_cast<int>(range.end - i));
+}
+
 void apply_trust_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
-  if (table.state->skipped != 0.0f || table.rule != UpdateRule::lamb) return;
-  each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
-    const Work work = work_of<UpdateRule::lamb>(table, b);
-    std::int64_t i = range.begin;
-    for (; i + Vector::width <= range.end; i += Vector::width) apply_vector(work, i);
-    if (i < range.end) apply_vector(work, i, static_cast<int>(range.end - i));
+  if (table.state->skipped != 0.0f) return;
+  with_rule(table.rule, [&]<UpdateRule rule>() {
+    if constexpr (RuleOf<rule>::kTrust) {
+      each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
+        apply_range<rule>(work_of(table, b), range);
+      });
+    }
   });
 }
 

@@ -211,8 +211,9 @@ struct Factors {
   float inverse_scale, clip;
 };
 
-/// Pass 2 of a rule. LAMB: the thread block of a tensor that is done last adds up what all of them
-/// left, so that each partial sum is read once, and decides the tensor's trust ratio.
+/// Pass 2 of a rule. With a trust ratio: the thread block of a tensor that is done last adds up
+/// what all of them left, so that each partial sum is read once, and decides the tensor's trust
+/// ratio.
 template <UpdateRule rule>
 struct Update {
   struct Empty {};
@@ -220,23 +221,25 @@ struct Update {
     SquareSum parameter, update;  // their lanes hold the tensor's sums afterwards
     bool last;
   };
-  static constexpr bool lamb = rule == UpdateRule::lamb;
-  using Shared = std::conditional_t<lamb, Sums, Empty>;
+  static constexpr bool trust = RuleOf<rule>::kTrust;
+  using Shared = std::conditional_t<trust, Sums, Empty>;
   static constexpr int kArrive = 1 + SquareSum::phases;
   static constexpr int kGather = kArrive + 1;
-  static constexpr int phases = lamb ? kGather + 1 + Fold::phases + 1 : 1;
+  static constexpr int phases = trust ? kGather + 1 + Fold::phases + 1 : 1;
 
   /// Whether this thread block has nothing to do from phase p on; the same for all its threads.
   static DEMI_HOST_DEVICE bool ends(int p, const Shared& shared) {
-    if constexpr (lamb) return p == kGather && !shared.last;
+    if constexpr (trust) return p == kGather && !shared.last;
     return false;
   }
 
   /// Arrays of one tensor, and whether 16-byte accesses may be used on all of them.
-  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, int moments) {
+  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
     bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.gradient) &&
                    is_aligned(tensor.copy[0]) && is_aligned(tensor.copy[1]);
-    for (int m = 0; m < moments; ++m) aligned = aligned && is_aligned(tensor.moment[m]);
+    for (int m = 0; m < kArrays<rule>; ++m) {
+      if (is_kept(arrays, m)) aligned = aligned && is_aligned(tensor.moment[m]);
+    }
     return aligned;
   }
 
@@ -252,17 +255,14 @@ struct Update {
   static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
                                           Factors factors, std::int64_t i, bool vector,
                                           double (&squares)[2][kPacket]) {
-    constexpr int kMost = rule == UpdateRule::ema                               ? 0
-                          : rule == UpdateRule::sgd || rule == UpdateRule::lion ? 1
-                          : lamb                                                ? 2
-                                                                                : 3;
-    const int moments = moment_count(rule, c.flags);
+    constexpr int kMost = kArrays<rule>;
     const std::int64_t n = tensor.length;
     Packet gradient = load_packet(tensor.gradient, tensor.gradient_storage, i, n, vector);
     Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, n, vector);
     Packet moment[kMost + 1];
     for (int m = 0; m < kMost; ++m) {
-      if (m < moments) moment[m] = load_packet(tensor.moment[m], Storage::fp32, i, n, vector);
+      if (is_kept(c.arrays, m))
+        moment[m] = load_packet(tensor.moment[m], Storage::fp32, i, n, vector);
     }
     for (int k = 0; k < kPacket; ++k) {
       Elements<float> e{};
@@ -271,8 +271,8 @@ struct Update {
       for (int m = 0; m < kMost; ++m) e.moment[m] = moment[m].v[k];
       kernels::update<rule>(e, c);
       for (int m = 0; m < kMost; ++m) moment[m].v[k] = e.moment[m];
-      if constexpr (lamb) {
-        const double x = e.parameter, u = i + k < n ? lamb_update(e, c) : 0.0f;
+      if constexpr (trust) {
+        const double x = e.parameter, u = i + k < n ? RuleOf<rule>::direction(e, c) : 0.0f;
         squares[0][k] += x * x;
         squares[1][k] += u * u;
       } else {
@@ -280,9 +280,10 @@ struct Update {
       }
     }
     for (int m = 0; m < kMost; ++m) {
-      if (m < moments) store_packet(tensor.moment[m], Storage::fp32, i, n, vector, moment[m]);
+      if (is_kept(c.arrays, m))
+        store_packet(tensor.moment[m], Storage::fp32, i, n, vector, moment[m]);
     }
-    if constexpr (!lamb) store_parameter(tensor, i, vector, parameter);
+    if constexpr (!trust) store_parameter(tensor, i, vector, parameter);
   }
 
   static DEMI_HOST_DEVICE void phase(int p, const StepTable& table, std::int64_t b, int t,
@@ -295,19 +296,19 @@ struct Update {
       const float inverse_scale = tensor.unscaled ? 1.0f : table.state->inverse_scale;
       const float clip_factor = table.state->clip_factor;
       const std::int64_t start = block.index * kBlock, n = tensor.gradient ? tensor.length : 0;
-      const bool vector = all_aligned(tensor, moment_count(rule, c.flags));
+      const bool vector = all_aligned(tensor, c.arrays);
       double squares[2][kPacket] = {};
       for (int r = 0; r < kRows; ++r) {
         const std::int64_t i = start + packet_at(t, r);
         if (i < n) one_packet(tensor, c, {inverse_scale, clip_factor}, i, vector, squares);
       }
-      if constexpr (lamb) {
+      if constexpr (trust) {
         shared.parameter.put(t, squares[0]);
         shared.update.put(t, squares[1]);
       }
       return;
     }
-    if constexpr (lamb) {
+    if constexpr (trust) {
       if (p < kArrive) {
         shared.parameter.phase(p - 1, t);
         shared.update.phase(p - 1, t);
@@ -378,35 +379,49 @@ struct Decide {
       const Group& group = table.groups[tensor.group];
       const std::int64_t step = *tensor.step += 1;
       table.coefficients[k] = tensor_coefficients(
-          group_coefficients(table.rule, group, learning_rate(group, shared.taken), step), tensor);
+          group_coefficients(table.rule, group, learning_rate(group, shared.taken), step,
+                             tensor.scalar),
+          tensor);
     }
   }
 };
 
-/// Pass 3 of LAMB, with the rates that pass 2 has decided.
+/// Pass 3 of a rule with a trust ratio, with the rates that pass 2 has decided.
+template <UpdateRule rule>
 struct ApplyTrust {
   struct Shared {};
   static constexpr int phases = 1;
+
+  static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
+                                          std::int64_t i, bool vector) {
+    constexpr int kMost = kArrays<rule>;
+    const std::int64_t n = tensor.length;
+    Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, n, vector);
+    Packet moment[kMost + 1];
+    for (int m = 0; m < kMost; ++m) {
+      if (is_kept(c.arrays, m))
+        moment[m] = load_packet(tensor.moment[m], Storage::fp32, i, n, vector);
+    }
+    for (int k = 0; k < kPacket; ++k) {
+      Elements<float> e{};
+      e.parameter = parameter.v[k];
+      for (int m = 0; m < kMost; ++m) e.moment[m] = moment[m].v[k];
+      kernels::apply_trust<rule>(e, c);
+      parameter.v[k] = e.parameter;
+    }
+    Update<rule>::store_parameter(tensor, i, vector, parameter);
+  }
 
   static DEMI_HOST_DEVICE void phase(int, const StepTable& table, std::int64_t b, int t, Shared&) {
     const Block block = table.blocks[b];
     const TensorEntry tensor = table.tensors[block.tensor];
     if (table.state->skipped != 0.0f || !tensor.gradient) return;
     const Coefficients c = table.coefficients[block.tensor];
-    const std::int64_t start = block.index * kBlock, n = tensor.length;
-    const bool vector = Update<UpdateRule::lamb>::all_aligned(tensor, 2);
+    const std::int64_t start = block.index * kBlock;
+    const bool vector = Update<rule>::all_aligned(tensor, c.arrays);
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t i = start + packet_at(t, r);
-      if (i >= n) break;
-      Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, n, vector);
-      const Packet first = load_packet(tensor.moment[0], Storage::fp32, i, n, vector);
-      const Packet second = load_packet(tensor.moment[1], Storage::fp32, i, n, vector);
-      for (int k = 0; k < kPacket; ++k) {
-        Elements<float> e{parameter.v[k], 0.0f, {first.v[k], second.v[k], 0.0f}};
-        lamb_apply(e, c);
-        parameter.v[k] = e.parameter;
-      }
-      Update<UpdateRule::lamb>::store_parameter(tensor, i, vector, parameter);
+      if (i < tensor.length) one_packet(tensor, c, i, vector);
     }
   }
 };

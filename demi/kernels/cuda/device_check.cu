@@ -80,6 +80,9 @@ class DeviceCase {
       arrays_.emplace_back(tensor.step, sizeof(std::int64_t), 0);
       back_.push_back(tensor.step);
       tensor.step = static_cast<std::int64_t*>(arrays_.back().data());
+      arrays_.emplace_back(tensor.scalar, sizeof(float), 0);
+      back_.push_back(tensor.scalar);
+      tensor.scalar = static_cast<float*>(arrays_.back().data());
     }
     arrays_.emplace_back(&options.scale, sizeof(float), 0);
     back_.push_back(nullptr);
@@ -139,8 +142,7 @@ bool agrees(const CudaKernels& kernels, const CaseOptions& options) {
 
 bool agrees_everywhere(const CudaKernels& kernels) {
   bool all = true;
-  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::adam, UpdateRule::adamw,
-                                UpdateRule::lamb, UpdateRule::lion, UpdateRule::ema}) {
+  for (const UpdateRule rule : testing::all_rules()) {
     for (const Storage storage : {Storage::fp32, Storage::fp16, Storage::bf16}) {
       for (const int offset : {0, 3}) {
         CaseOptions options;

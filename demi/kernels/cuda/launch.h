@@ -29,10 +29,12 @@ void launch_update(Launcher& launcher, const StepTable& table) {
 
 template <class Launcher>
 void launch_apply_trust(Launcher& launcher, const StepTable& table) {
-  if (table.rule == UpdateRule::lamb) launch_blocks<ApplyTrust>(launcher, table);
+  with_rule(table.rule, [&]<UpdateRule rule>() {
+    if constexpr (RuleOf<rule>::kTrust) launch_blocks<ApplyTrust<rule>>(launcher, table);
+  });
 }
 
-/// A whole step: three launches, four for LAMB, whatever the number of tensors.
+/// A whole step: three launches, four with a trust ratio (LAMB), whatever the number of tensors.
 template <class Launcher>
 void launch_step(Launcher& launcher, const StepTable& table) {
   launch_measure(launcher, table);

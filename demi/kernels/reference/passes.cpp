@@ -34,10 +34,13 @@ double sum_of_squares(std::int64_t n, Value value) {
   return block[0];
 }
 
+template <UpdateRule rule>
 Elements<float> load_state(const Work& work, std::int64_t i) {
   Elements<float> e{};
   e.parameter = work.tensor.parameter[i];
-  for (int m = 0; m < work.moments; ++m) e.moment[m] = work.tensor.moment[m][i];
+  for (int m = 0; m < kArrays<rule>; ++m) {
+    if (is_kept(work.arrays, m)) e.moment[m] = work.tensor.moment[m][i];
+  }
   return e;
 }
 
@@ -50,18 +53,21 @@ void store_parameter(const TensorEntry& tensor, std::int64_t i, float value) {
 
 template <UpdateRule rule>
 void update_element(const Work& work, std::int64_t i) {
-  Elements<float> e = load_state(work, i);
+  Elements<float> e = load_state<rule>(work, i);
   const float scaled = load_element(work.tensor.gradient, work.tensor.gradient_storage, i);
   e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
   kernels::update<rule>(e, work.c);
-  for (int m = 0; m < work.moments; ++m) work.tensor.moment[m][i] = e.moment[m];
-  if constexpr (rule != UpdateRule::lamb) store_parameter(work.tensor, i, e.parameter);
+  for (int m = 0; m < kArrays<rule>; ++m) {
+    if (is_kept(work.arrays, m)) work.tensor.moment[m][i] = e.moment[m];
+  }
+  if constexpr (!RuleOf<rule>::kTrust) store_parameter(work.tensor, i, e.parameter);
 }
 
+template <UpdateRule rule>
 TrustPartial trust_of(const Work& work, Range range) {
   const auto parameter = [&](std::int64_t i) { return work.tensor.parameter[range.begin + i]; };
   const auto update = [&](std::int64_t i) {
-    return lamb_update(load_state(work, range.begin + i), work.c);
+    return RuleOf<rule>::direction(load_state<rule>(work, range.begin + i), work.c);
   };
   return {sum_of_squares(range.size(), parameter), sum_of_squares(range.size(), update)};
 }
@@ -88,21 +94,25 @@ void update(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
   with_rule(table.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
-      const Work work = work_of<rule>(table, b);
+      const Work work = work_of(table, b);
       for (std::int64_t i = range.begin; i < range.end; ++i) update_element<rule>(work, i);
-      if constexpr (rule == UpdateRule::lamb) table.trust[b] = trust_of(work, range);
+      if constexpr (RuleOf<rule>::kTrust) table.trust[b] = trust_of<rule>(work, range);
     });
   });
 }
 
 void apply_trust(const StepTable& table, std::int64_t begin, std::int64_t end) {
-  if (table.state->skipped != 0.0f || table.rule != UpdateRule::lamb) return;
-  each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
-    const Work work = work_of<UpdateRule::lamb>(table, b);
-    for (std::int64_t i = range.begin; i < range.end; ++i) {
-      Elements<float> e = load_state(work, i);
-      lamb_apply(e, work.c);
-      store_parameter(tensor, i, e.parameter);
+  if (table.state->skipped != 0.0f) return;
+  with_rule(table.rule, [&]<UpdateRule rule>() {
+    if constexpr (RuleOf<rule>::kTrust) {
+      each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
+        const Work work = work_of(table, b);
+        for (std::int64_t i = range.begin; i < range.end; ++i) {
+          Elements<float> e = load_state<rule>(work, i);
+          kernels::apply_trust<rule>(e, work.c);
+          store_parameter(tensor, i, e.parameter);
+        }
+      });
     }
   });
 }

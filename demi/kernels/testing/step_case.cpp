@@ -6,6 +6,7 @@
 
 #include "demi/kernels/decide.h"
 #include "demi/kernels/reference/elements.h"
+#include "demi/kernels/rule_info.h"
 
 namespace demi::kernels::testing {
 namespace {
@@ -49,6 +50,7 @@ float value_at(std::uint64_t seed, std::int64_t i, float range, bool awkward) {
 StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_(options.scale) {
   const std::int64_t count = static_cast<std::int64_t>(options.lengths.size());
   steps_.assign(static_cast<std::size_t>(count), 0);
+  scalars_.assign(static_cast<std::size_t>(count), 1.0f);
   std::vector<TensorEntry> tensors;
   std::uint64_t seed = options.seed * 100;
   for (std::int64_t t = 0; t < count; ++t) {
@@ -56,6 +58,7 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
     TensorEntry tensor;
     tensor.length = n;
     tensor.step = &steps_[static_cast<std::size_t>(t)];
+    tensor.scalar = &scalars_[static_cast<std::size_t>(t)];
     tensor.gradient_storage = options.gradient;
     const auto floats = [&](float range, bool awkward, bool positive) {
       auto* array = reinterpret_cast<float*>(allocate(n, 4));
@@ -122,7 +125,7 @@ void StepCase::step(const CpuKernels& kernels, std::int64_t cut) {
   reduce(table);
   decide(table);
   pass(kernels.update);
-  if (table.rule == UpdateRule::lamb) {
+  if (info_of(table.rule).has_trust) {
     decide_trust(table);
     pass(kernels.apply_trust);
   }
@@ -136,7 +139,16 @@ std::vector<unsigned char> StepCase::written() const {
   }
   const auto* steps = reinterpret_cast<const unsigned char*>(steps_.data());
   bytes.insert(bytes.end(), steps, steps + steps_.size() * sizeof(std::int64_t));
+  const auto* scalars = reinterpret_cast<const unsigned char*>(scalars_.data());
+  bytes.insert(bytes.end(), scalars, scalars + scalars_.size() * sizeof(float));
   return bytes;
+}
+
+std::vector<UpdateRule> all_rules() {
+  return {
+#define DEMI_RULE_ENTRY(name, Name) UpdateRule::name,
+#include "demi/kernels/rules/entries.h"
+      UpdateRule::ema};
 }
 
 std::vector<const CpuKernels*> simd_paths() {

@@ -38,7 +38,7 @@ class StepCase {
 
   float* parameter(std::size_t t) { return plan_->tensors()[t].parameter; }
   void set_gradient(std::size_t t, std::int64_t i, float value);
-  /// Everything that a step may write, as bytes: parameters, moments, copies, step counts.
+  /// Everything that a step may write, as bytes: parameters, moments, copies, step counts, scalars.
   std::vector<unsigned char> written() const;
   std::int64_t step_count(std::size_t t) const { return steps_[t]; }
 
@@ -48,10 +48,14 @@ class StepCase {
   int offset_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::int64_t> steps_;
+  std::vector<float> scalars_;
   std::vector<std::pair<const std::byte*, std::size_t>> writable_;
   float scale_;
   std::unique_ptr<StepPlan> plan_;
 };
+
+/// Every update rule, EMA's too.
+std::vector<UpdateRule> all_rules();
 
 /// The paths of this machine other than reference.
 std::vector<const CpuKernels*> simd_paths();

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "demi/core/export.h"
+#include "demi/kernels/rules/state.h"
+#include "demi/kernels/step_table.h"
+
+namespace demi::kernels {
+
+/// A rule's description, for code that moves states without knowing formulas.
+struct RuleInfo {
+  std::span<const State> states;
+  bool has_trust;  // a third pass
+};
+
+DEMI_API RuleInfo info_of(UpdateRule rule);
+
+/// Whether a group with these numbers keeps the state; bit k is info_of(rule).states[k].
+DEMI_API std::uint32_t states_kept(UpdateRule rule, const Group& group);
+
+}  // namespace demi::kernels

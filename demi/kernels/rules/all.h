@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "demi/kernels/rules/ema.h"
+#include "demi/kernels/rules/rule.h"
+
+// clang-format off
+#define DEMI_RULE(name) DEMI_RULE_TEXT(demi/kernels/rules/name.h)  // NOLINT(bugprone-macro-parentheses)
+// clang-format on
+#include "demi/kernels/rules/list.h"
+
+// Every rule, for whoever runs a table of any. Internal linkage, as formulas.h.
+namespace demi::kernels {
+namespace {
+
+template <UpdateRule>
+struct RuleOf;
+template <>
+struct RuleOf<UpdateRule::ema> : rules::EMA {};
+#define DEMI_RULE_ENTRY(name, Name) \
+  template <>                       \
+  struct RuleOf<UpdateRule::name> : rules::Name {};
+#include "demi/kernels/rules/entries.h"
+
+/// call.template operator()<rule>(), with the rule as a constant.
+template <class Call>
+inline auto with_rule(UpdateRule rule, Call call) {
+  switch (rule) {
+#define DEMI_RULE_ENTRY(name, Name) \
+  case UpdateRule::name:            \
+    return call.template operator()<UpdateRule::name>();
+#include "demi/kernels/rules/entries.h"
+    case UpdateRule::ema:
+      break;
+  }
+  return call.template operator()<UpdateRule::ema>();
+}
+
+template <class Rule, std::size_t i>
+inline constexpr std::uint32_t kKeptIf = Rule::kStates[i].kept_if;
+template <class Rule, std::size_t i>
+inline constexpr bool kIsArray = Rule::kStates[i].form == StateForm::array;
+
+/// Arrays that a rule may keep.
+template <class Rule>
+constexpr int count_arrays() {
+  int count = 0;
+  for (const State& state : Rule::kStates) count += state.form == StateForm::array ? 1 : 0;
+  return count;
+}
+template <UpdateRule rule>
+inline constexpr int kArrays = count_arrays<RuleOf<rule>>();
+
+/// Arrays first, then at most one scalar: state k of StateForm::array is moment[k].
+template <class Rule>
+constexpr bool states_are_in_order() {
+  const int arrays = count_arrays<Rule>();
+  for (int k = 0; k < static_cast<int>(Rule::kStates.size()); ++k)
+    if ((Rule::kStates[k].form == StateForm::array) != (k < arrays)) return false;
+  return arrays <= 3 && static_cast<int>(Rule::kStates.size()) <= arrays + 1;
+}
+
+template <class Rule, std::size_t... i>
+DEMI_HOST_DEVICE std::uint32_t arrays_kept([[maybe_unused]] std::uint32_t flags,
+                                           std::index_sequence<i...>) {
+  return (0u | ... |
+          (kIsArray<Rule, i> && (kKeptIf<Rule, i> == 0 || (flags & kKeptIf<Rule, i>) != 0) ? 1u << i
+                                                                                           : 0u));
+}
+
+/// The arrays of a tensor that the rule reads and writes with these flags: bit m is moment[m].
+template <UpdateRule rule>
+DEMI_HOST_DEVICE std::uint32_t arrays_kept(std::uint32_t flags) {
+  using Rule = RuleOf<rule>;
+  static_assert(states_are_in_order<Rule>(), "three arrays at most, then at most one scalar");
+  return arrays_kept<Rule>(flags, std::make_index_sequence<Rule::kStates.size()>());
+}
+
+DEMI_HOST_DEVICE bool is_kept(std::uint32_t arrays, int m) { return (arrays >> m & 1u) != 0; }
+
+/// Pass 2 of any rule. A rule with a trust ratio moves no parameter in it.
+template <UpdateRule rule, class V>
+DEMI_HOST_DEVICE void update(Elements<V>& e, const Coefficients& c) {
+  RuleOf<rule>::update(e, c);
+}
+
+/// Pass 3 of a rule with a trust ratio; negative_rate is -lr × trust ratio.
+template <UpdateRule rule, class V>
+DEMI_HOST_DEVICE void apply_trust(Elements<V>& e, const Coefficients& c) {
+  e.parameter = e.parameter + V(c.negative_rate) * RuleOf<rule>::direction(e, c);
+}
+
+}  // namespace
+}  // namespace demi::kernels

@@ -1,0 +1,21 @@
+// The update rules, one a line, in the order in which help and tables show them. A rule NAME is the
+// files demi/kernels/rules/NAME.h and demi/optim/NAME.{h,cpp}; docs/guide/add_optimizer.md adds
+// one. No #pragma once: whoever includes this defines which of a rule's files DEMI_RULE(NAME) is,
+// by DEMI_RULE_TEXT.
+#define DEMI_RULE_QUOTED(file) #file
+#define DEMI_RULE_TEXT(file) DEMI_RULE_QUOTED(file)
+
+#include DEMI_RULE(sgd)
+#include DEMI_RULE(adam)
+#include DEMI_RULE(adamw)
+#include DEMI_RULE(lamb)
+#include DEMI_RULE(lion)
+
+// More of such lines, outside of the tree: -DDEMI_MORE_RULES='"FILE"'.
+#ifdef DEMI_MORE_RULES
+#include DEMI_MORE_RULES
+#endif
+
+#undef DEMI_RULE_TEXT
+#undef DEMI_RULE_QUOTED
+#undef DEMI_RULE

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "demi/kernels/formulas.h"
+#include "demi/kernels/rules/state.h"
+#include "demi/kernels/step_table.h"
+
+// What every rule's file includes. Internal linkage, as formulas.h.
+namespace demi::kernels {
+namespace {
+
+/// One tensor at one of its steps, for the numbers that a rule derives from its group.
+struct At {
+  double rate;        // the learning rate
+  std::int64_t step;  // 1 is the first
+  float* scalar;      // the rule's state of that form; null if it has none
+};
+
+namespace rules {
+
+/// What a rule has unless it says otherwise. A rule adds update(): one element of pass 2.
+struct Base {
+  /// At most three arrays.
+  static constexpr std::array<State, 0> kStates{};
+  /// The step of a tensor is scaled by a trust ratio: update() moves no parameter, direction() is
+  /// what pass 2 takes the norm of and pass 3 moves the parameter by.
+  static constexpr bool kTrust = false;
+
+  /// Flags besides those that every group sets (group_coefficients).
+  static DEMI_HOST_DEVICE std::uint32_t flags(const Group&) { return 0; }
+  /// Changes the numbers that every group sets, and adds its own. FP64, rounded once.
+  static DEMI_HOST_DEVICE void coefficients(Coefficients&, const Group&, const At&) {}
+};
+
+}  // namespace rules
+}  // namespace
+}  // namespace demi::kernels

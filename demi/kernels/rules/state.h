@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+namespace demi::kernels {
+
+/// How a state lies in memory, and whether kernels or decide() update it.
+enum class StateForm : std::uint8_t {
+  array,   // FP32 in the parameter's layout; TensorEntry::moment, in the order of the rule's states
+  scalar,  // one FP32 number a tensor; TensorEntry::scalar. At most one, after the arrays
+};
+
+/// What an update rule keeps of a parameter from step to step, besides the count of its steps and
+/// the master weights.
+struct State {
+  const char* name;  // torch.optim's, in state dicts and checkpoints
+  float initial = 0;
+  StateForm form = StateForm::array;
+  /// The Coefficients::flags with which it is kept. 0: always.
+  std::uint32_t kept_if = 0;
+  /// kFirst fills it: where it is missing, the parameter's count of steps begins anew.
+  bool begins_count = false;
+};
+
+}  // namespace demi::kernels

@@ -1,0 +1,1 @@
+#include DEMI_RULE(yogi)
