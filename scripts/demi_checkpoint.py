@@ -37,8 +37,11 @@ OPTIONS = {
     "AdamW": ["lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"],
     "Adam": ["lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"],
     "SGD": ["lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"],
+    "RMSprop": ["lr", "alpha", "eps", "weight_decay", "momentum", "centered", "maximize"],
+    "NAdam": ["lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay", "maximize"],
+    "RAdam": ["lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize"],
 }
-FLAGS = {"amsgrad", "maximize", "nesterov"}
+FLAGS = {"amsgrad", "centered", "decoupled_weight_decay", "maximize", "nesterov"}
 COUNTS = {"growth_interval", "_growth_tracker"}  # whole numbers in torch.amp.GradScaler's state dict
 
 
@@ -249,7 +252,7 @@ def _python_optimizer(state, numbers):
             tensor = tensor.to(torch.float32)
         by_parameter.setdefault(int(parameter), {})[entry] = tensor
     for entries in by_parameter.values():
-        if "exp_avg" not in entries:
+        if entries.keys() <= {"step", "momentum_buffer"}:
             entries.pop("step", None)  # SGD counts no steps
     return {"state": {parameter: of for parameter, of in sorted(by_parameter.items()) if of}, "param_groups": groups}
 
@@ -269,7 +272,7 @@ def _demi_optimizer(saved, step):
     for index, group in enumerate(saved["param_groups"]):
         kind = next((kind for kind, names in OPTIONS.items() if all(name in group for name in names)), None)
         if kind is None:
-            raise CheckpointError(f"the options {sorted(group)} are not those of AdamW, Adam or SGD")
+            raise CheckpointError(f"the options {sorted(group)} are not those of {', '.join(OPTIONS)}")
         if kind == "AdamW" and not group.get("decoupled_weight_decay", True):
             kind = "Adam"
         part = numbers[f"optimizer/group.{index}"] = {}

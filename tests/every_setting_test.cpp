@@ -80,6 +80,7 @@ std::vector<Trained> trained() {
       {"batch-size", "3"},
       {"test-batch-size", "1", "fashion-cnn"},
       {"optimizer", "adam"},
+      {"optimizer-options", "beta2=0.9", "mlp", {{"optimizer", "adamw"}}},
       {"lr", "0.5"},
       {"momentum", "0.9"},
       {"nesterov", "true", "mlp", {{"momentum", "0.9"}}},

@@ -28,6 +28,9 @@ KINDS = {
     "adam": (torch.optim.Adam, {"lr": 0.02, "weight_decay": 0.01}),
     "sgd": (torch.optim.SGD, {"lr": 0.05}),
     "sgd-nesterov": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.001}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 0.001, "momentum": 0.9, "centered": True, "alpha": 0.95, "eps": 1e-3}),
+    "nadam": (torch.optim.NAdam, {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "radam": (torch.optim.RAdam, {"lr": 0.01, "betas": (0.8, 0.9)}),
     "adamw-bf16": (torch.optim.AdamW, {"lr": 0.01}),
 }
 
@@ -155,7 +158,7 @@ def damage(folder):
     demi_checkpoint.load(at)
     refused(lambda: demi_checkpoint.load(folder), "no checkpoint")
     refused(lambda: Run("adamw").save(at, 3), "there already")
-    refused(lambda: demi_checkpoint.save(folder / "lbfgs", {}, torch.optim.LBFGS([torch.zeros(1)])), "AdamW, Adam or SGD")
+    refused(lambda: demi_checkpoint.save(folder / "lbfgs", {}, torch.optim.LBFGS([torch.zeros(1)])), "AdamW, Adam, SGD")
     assert not (folder / "lbfgs").exists() and not list(folder.glob("*.tmp"))
 
 

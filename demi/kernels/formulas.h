@@ -38,6 +38,11 @@ struct Elements {
   V moment[3];
 };
 
+template <class V>
+DEMI_HOST_DEVICE V reciprocal(V x) {
+  return V(1.0f) / x;
+}
+
 /// start + weight (end - start), in the form of torch.lerp, which is exact at both ends.
 template <class V>
 DEMI_HOST_DEVICE V lerp(V start, V end, float weight) {

@@ -34,6 +34,31 @@ struct Formula {
           hat(first, 0.9) / (hat(second, 0.999).sqrt() + 1e-6) + decay * weight;
       const double w = weight.norm().item<double>(), u = update.norm().item<double>();
       weight = weight - rate * (w > 0 && u > 0 ? w / u : 1.0) * update;
+    } else if (kind == KindId::kRMSprop) {
+      g = g + decay * weight;
+      if (t == 1) first = torch::zeros_like(g), second = torch::zeros_like(g), most = first.clone();
+      second = 0.99 * second + 0.01 * g * g;
+      first = 0.99 * first + 0.01 * g;
+      most = 0.5 * most + g / ((second - first * first).sqrt() + 0.1);
+      weight = weight - rate * most;
+    } else if (kind == KindId::kNAdam) {
+      g = g + decay * weight;
+      average(g, 0.999);
+      const auto mu = [](int at) { return 0.9 * (1 - 0.5 * std::pow(0.96, at * 0.004)); };
+      product = product * mu(t);
+      const at::Tensor estimate =
+          mu(t + 1) * first / (1 - product * mu(t + 1)) + (1 - mu(t)) * g / (1 - product);
+      weight = weight - rate * estimate / (hat(second, 0.999).sqrt() + eps);
+    } else if (kind == KindId::kRAdam) {
+      average(g, 0.9);
+      const double last = 2 / (1 - 0.9) - 1, power = std::pow(0.9, t);
+      const double rho = last - 2 * t * power / (1 - power);
+      at::Tensor update = hat(first, 0.9);
+      if (rho > 5)
+        update = update *
+                 std::sqrt((rho - 4) * (rho - 2) * last / ((last - 4) * (last - 2) * rho)) *
+                 std::sqrt(1 - power) / (second.sqrt() + eps);
+      weight = weight - rate * update;
     } else {  // Lion
       if (t == 1) first = torch::zeros_like(g);
       const at::Tensor direction = (0.9 * first + 0.1 * g).sign();
@@ -57,6 +82,7 @@ struct Formula {
   }
 
   at::Tensor first, second, most;
+  double product = 1;  // of NAdam's momentums
 };
 
 }  // namespace demi::optim::testing

@@ -4,19 +4,15 @@
 #include <memory>
 #include <vector>
 
-#include "demi/optim/adam.h"
-#include "demi/optim/adamw.h"
+#include "demi/optim/all.h"
 #include "demi/optim/backend_testing.h"
-#include "demi/optim/lamb.h"
-#include "demi/optim/lion.h"
-#include "demi/optim/sgd.h"
 
 namespace demi::optim::testing {
 
 using Tensors = std::vector<at::Tensor>;
 
 /// An optimizer for each kind of state.
-enum class KindId { kSgd, kMomentum, kAdam, kAmsgrad, kLamb, kLion };
+enum class KindId { kSgd, kMomentum, kAdam, kAmsgrad, kLamb, kLion, kRMSprop, kNAdam, kRAdam };
 
 inline std::unique_ptr<Optimizer> make(KindId kind, const Tensors& p, StepOptions step = {},
                                        const Backend& backend = machine_backend()) {
@@ -32,6 +28,14 @@ inline std::unique_ptr<Optimizer> make(KindId kind, const Tensors& p, StepOption
       return std::make_unique<On<AdamW>>(backend, p, AdamWOptions(0.1).amsgrad(true), step);
     case KindId::kLamb:
       return std::make_unique<On<LAMB>>(backend, p, LAMBOptions(0.1).weight_decay(0.1), step);
+    case KindId::kRMSprop:
+      return std::make_unique<On<RMSprop>>(
+          backend, p, RMSpropOptions(0.1).weight_decay(0.1).momentum(0.5).centered(true).eps(0.1),
+          step);
+    case KindId::kNAdam:
+      return std::make_unique<On<NAdam>>(backend, p, NAdamOptions(0.1).weight_decay(0.1), step);
+    case KindId::kRAdam:
+      return std::make_unique<On<RAdam>>(backend, p, RAdamOptions(0.1).betas({0.9, 0.9}), step);
     case KindId::kLion:
       break;
   }
@@ -49,8 +53,10 @@ struct Kind {
 };
 
 inline constexpr std::array kKinds{
-    Kind{"SGD", KindId::kSgd},   Kind{"SGD with momentum", KindId::kMomentum},
-    Kind{"Adam", KindId::kAdam}, Kind{"AdamW with amsgrad", KindId::kAmsgrad},
-    Kind{"LAMB", KindId::kLamb}, Kind{"Lion", KindId::kLion}};
+    Kind{"SGD", KindId::kSgd},         Kind{"SGD with momentum", KindId::kMomentum},
+    Kind{"Adam", KindId::kAdam},       Kind{"AdamW with amsgrad", KindId::kAmsgrad},
+    Kind{"LAMB", KindId::kLamb},       Kind{"Lion", KindId::kLion},
+    Kind{"RMSprop", KindId::kRMSprop}, Kind{"NAdam", KindId::kNAdam},
+    Kind{"RAdam", KindId::kRAdam}};
 
 }  // namespace demi::optim::testing

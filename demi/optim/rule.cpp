@@ -46,16 +46,21 @@ void take_number(StateDict& numbers, const std::string& name, std::tuple<double,
   take_number(numbers, name + ".1", std::get<1>(value));
 }
 
+void require_in_range(bool accepted, const std::string& optimizer, const char* option, double seen,
+                      const char* range) {
+  if (accepted) return;
+  refuse({.where = "optim." + optimizer,
+          .what = std::string(option) + " is out of range",
+          .seen = std::to_string(seen),
+          .accepted = range});
+}
+
 void check(const kernels::Group& group, const std::string& optimizer) {
   const auto in_range = [&](bool accepted, const char* option, double seen, const char* range) {
-    if (accepted) return;
-    refuse({.where = "optim." + optimizer,
-            .what = std::string(option) + " is out of range",
-            .seen = std::to_string(seen),
-            .accepted = range});
+    require_in_range(accepted, optimizer, option, seen, range);
   };
   const auto not_negative = [&](const char* option, double value) {
-    in_range(value >= 0 && std::isfinite(value), option, value, "0 or more, finite");
+    require_not_negative(optimizer, option, value);
   };
   const auto decay = [&](const char* option, double beta) {
     in_range(beta >= 0 && beta < 1, option, beta, "0 or more, under 1");
@@ -73,6 +78,11 @@ void check(const kernels::Group& group, const std::string& optimizer) {
 }
 
 }  // namespace
+
+void require_not_negative(const std::string& optimizer, const char* option, double value) {
+  require_in_range(value >= 0 && std::isfinite(value), optimizer, option, value,
+                   "0 or more, finite");
+}
 
 std::unique_ptr<OptimizerOptions> own_options(const Rule& rule, const OptimizerOptions& given) {
   if (rule.is_own(given)) return given.clone();

@@ -3,6 +3,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -32,6 +33,11 @@ struct Rule {
   std::function<std::unique_ptr<OptimizerOptions>(const OptimizerOptions&)> from_libtorch;
   std::function<OptionList(OptimizerOptions& own)> list;
   std::function<kernels::Group(const OptimizerOptions& own)> numbers;
+  /// The tensors, by name, of a state of LibTorch's optimizer of the same name; false for any
+  /// other. None: those that LibTorch's SGD, Adam and AdamW have are known.
+  std::function<bool(const torch::optim::OptimizerParamState& given,
+                     std::map<std::string, at::Tensor>& to)>
+      state_of_libtorch = nullptr;
 };
 
 /// `list`: OptionList(Options&); `numbers`: kernels::Group(const Options&), which leaves options
@@ -68,6 +74,10 @@ std::unique_ptr<OptimizerOptions> merged_options(const Rule& rule, const Optimiz
 /// In place, since users hold references. `options`: of the rule's type.
 void assign_options(const Rule& rule, torch::optim::OptimizerParamGroup& group,
                     const OptimizerOptions& options);
+
+/// For options that only one rule has. Throws UsageError that names both if the value is below 0,
+/// Inf or NaN.
+void require_not_negative(const std::string& optimizer, const char* option, double value);
 
 /// For the kernels. Throws UsageError that names the optimizer and the option that is out of its
 /// range.

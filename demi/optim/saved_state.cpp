@@ -140,6 +140,10 @@ std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& s
       tensors["0.momentum_buffer"] = sgd->momentum_buffer();
       tensors["0.step"] = at::scalar_tensor(int64_t{1}, at::kLong);  // as an archive without one
     }
+  } else if (std::map<std::string, at::Tensor> found;
+             rule.state_of_libtorch && rule.state_of_libtorch(state, found)) {
+    for (const auto& [name, tensor] : found)
+      if (tensor.defined()) tensors["0." + name] = tensor;
   } else {
     refuse_state("a parameter's state in state() is of a type that this optimizer does not know",
                  c10::demangle(typeid(state).name()),

@@ -53,6 +53,7 @@ Value square_root(const Value& x) {
   const bool rounds_wrongly = x.tensor.is_cpu() && x.tensor.scalar_type() == at::kFloat;
   return Value(rounds_wrongly ? x.tensor.to(at::kDouble).sqrt_().to(at::kFloat) : x.tensor.sqrt());
 }
+Value reciprocal(const Value& x) { return Value(x.tensor.reciprocal()); }
 Value maximum(const Value& a, const Value& b) { return Value(at::maximum(a.tensor, b.tensor)); }
 Value sign(const Value& x) { return Value(x.tensor.sign()); }
 Value clamp(const Value& x, const Value& limit) {

@@ -348,8 +348,11 @@ std::vector<Setting> training_settings() {
       words("optimizer", g, &Config::optimizer,
             "Update rule: " + either(lab::names_of(optimizer_kinds())),
             lab::names_of(optimizer_kinds())),
+      words("optimizer-options", g, &Config::optimizer_options,
+            "Other options of the update rule, by comma: eps=1e-6,beta2=0.95; rmsprop also alpha "
+            "and centered, nadam momentum_decay, nadam and radam decoupled_weight_decay"),
       real("lr", g, &Config::lr, 0, kInfinity, "Learning rate; the peak, if the schedule has one"),
-      real("momentum", g, &Config::momentum, 0, kInfinity, "sgd: momentum"),
+      real("momentum", g, &Config::momentum, 0, kInfinity, "sgd, rmsprop: momentum"),
       flag("nesterov", g, &Config::nesterov, "sgd: Nesterov's form of momentum"),
       real("weight-decay", g, &Config::weight_decay, 0, kInfinity, "Weight decay"),
       flag("decay-by-rule", g, &Config::decay_by_rule,

@@ -5,6 +5,7 @@
 #include "demi/core/error.h"
 #include "lab/data/data_sets.h"
 #include "lab/models/registry.h"
+#include "lab/recipes/optimizers.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"
 
@@ -76,9 +77,12 @@ const Need kNeeds[] = {
     {{"vocabulary-size", "max-length"},
      [](const Facts& f) { return f.is(Kind::texts); },
      "it is about texts"},
-    {{"momentum", "nesterov"},
+    {{"momentum"},
+     [](const Facts& f) { return find_optimizer(f.config.optimizer).momentum_is_optional; },
+     "it is about the optimizers sgd and rmsprop; the others have moments of their own"},
+    {{"nesterov"},
      [](const Facts& f) { return f.config.optimizer == "sgd"; },
-     "it is about the optimizer sgd; the others have moments of their own"},
+     "it is about the optimizer sgd"},
     {{"label-smoothing"},
      [](const Facts& f) { return f.config.loss == "cross-entropy"; },
      "it is about cross entropy"},

@@ -2,16 +2,30 @@
 
 #include "demi/optim/all.h"
 #include "lab/find_by_name.h"
+#include "lab/recipes/optimizer_options.h"
 
 namespace demi::recipes {
 namespace {
 
 template <class Options>
+concept HasMomentum = requires(Options o) {
+  o.momentum(0.9);
+};
+template <class Options>
+concept HasNesterov = requires(Options o) {
+  o.nesterov(true);
+};
+template <class Options>
+concept IsLibTorchsToo = requires {
+  typename Options::TorchOptimizer;
+};
+
+template <class Options>
 Options hyper_parameters(const Config& config) {
   Options options(config.lr);
   options.weight_decay(config.weight_decay);
-  if constexpr (requires { options.nesterov(true); })
-    options.momentum(config.momentum).nesterov(config.nesterov);
+  if constexpr (HasMomentum<Options>) options.momentum(config.momentum);
+  if constexpr (HasNesterov<Options>) options.nesterov(config.nesterov);
   return options;
 }
 
@@ -25,7 +39,9 @@ std::unique_ptr<optim::Optimizer> make(const Config& config, const optim::DecayG
     groups.emplace_back(parameters.no_decay,
                         std::make_unique<Options>(Options(options).weight_decay(0)));
   // The groups' options are whole: what they leave at its default inherits nothing.
-  return std::make_unique<Mine>(groups, Options(), step);
+  auto made = std::make_unique<Mine>(groups, Options(), step);
+  set_optimizer_options(*made, config.optimizer_options);
+  return made;
 }
 
 template <class Options>
@@ -37,13 +53,14 @@ std::unique_ptr<torch::optim::Optimizer> make_torch(const Config& config,
 
 template <class Mine, class Options>
 OptimizerKind kind(const char* name) {
-  OptimizerKind made{.name = name, .momentum_is_optional = requires(Options o){o.nesterov(true);
+  OptimizerKind made{.name = name,
+                     .momentum_is_optional = HasMomentum<Options>,
+                     .usual_weight_decay = Options().weight_decay(),
+                     .make = make<Mine, Options>,
+                     .make_torch = nullptr};
+  if constexpr (IsLibTorchsToo<Options>) made.make_torch = make_torch<Options>;
+  return made;
 }
-, .usual_weight_decay = Options().weight_decay(), .make = make<Mine, Options>, .make_torch = nullptr
-};  // namespace
-if constexpr (requires { typename Options::TorchOptimizer; }) made.make_torch = make_torch<Options>;
-return made;
-}  // namespace demi::recipes
 
 }  // namespace
 

@@ -20,7 +20,7 @@ namespace demi::recipes {
 /// all read the one list.
 struct OptimizerKind {
   std::string name;
-  /// Config::momentum turns the velocity on (SGD); the others always keep their moments.
+  /// Config::momentum turns the velocity on (SGD, RMSprop); the others always keep their moments.
   bool momentum_is_optional;
   /// Weight decay that the optimizer's own options have where nobody sets it (Config's is 0).
   double usual_weight_decay;

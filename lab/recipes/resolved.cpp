@@ -66,6 +66,9 @@ Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
   if (!config.model.empty()) result.model = &models::find_model(config.model);
   if (!config.data.empty()) result.data = &data::data_set(config.data);
   const Config& own = result.config;
+  // Before anything is loaded: an option that the optimizer does not have, or out of its range.
+  if (!own.optimizer_options.empty())
+    result.optimizer->make(own, {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}}, {});
   if (!own.op_policy.empty()) result.op_policy = OpPolicy::from_file(own.op_policy);
   result.fp32_parts = words_of(own.fp32_part);
   if (result.fp32_parts.back().empty()) result.fp32_parts.pop_back();

@@ -10,6 +10,9 @@
 #include DEMI_RULE(adamw)
 #include DEMI_RULE(lamb)
 #include DEMI_RULE(lion)
+#include DEMI_RULE(rmsprop)
+#include DEMI_RULE(nadam)
+#include DEMI_RULE(radam)
 
 // More of such lines, outside of the tree: -DDEMI_MORE_RULES='"FILE"'.
 #ifdef DEMI_MORE_RULES

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string_view>
+
+#include "demi/core/state_dict.h"
+#include "demi/optim/optimizer.h"
+
+namespace demi::recipes {
+
+/// `--optimizer-options`: "eps=1e-6,beta2=0.95,centered=true" as an optimizer names its options in
+/// group_numbers(). beta1 and beta2 are "betas.0" and "betas.1". Throws UsageError for what is not
+/// NAME=NUMBER, for a name given twice, and for one that is a setting of its own (lr, ...).
+StateDict read_optimizer_options(std::string_view text);
+
+/// Sets them in every group. Throws UsageError for a name that the optimizer does not have and for
+/// a number out of its range.
+void set_optimizer_options(optim::Optimizer& optimizer, std::string_view text);
+
+}  // namespace demi::recipes
