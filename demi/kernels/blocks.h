@@ -42,7 +42,7 @@ inline void measure_blocks(const StepTable& table, std::int64_t begin, std::int6
 }
 
 /// The numbers of the tables for a loop over the elements of a tensor: a copy, so that the compiler
-/// knows that no store changes them.
+/// knows that no store changes them. work_of() is always inlined: a call would know the address.
 struct Work {
   TensorEntry tensor;
   Coefficients c;
@@ -51,7 +51,7 @@ struct Work {
   std::uint32_t arrays;
 };
 
-inline Work work_of(const StepTable& table, std::int64_t b) {
+inline __attribute__((always_inline)) Work work_of(const StepTable& table, std::int64_t b) {
   const TensorEntry& tensor = table.tensors[table.blocks[b].tensor];
   const Coefficients& c = table.coefficients[table.blocks[b].tensor];
   return {tensor, c, tensor.unscaled ? 1.0f : table.state->inverse_scale, table.state->clip_factor,

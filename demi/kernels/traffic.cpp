@@ -31,15 +31,18 @@ int arrays_of(UpdateRule rule, const Group& group) {
 Traffic traffic_of(const StepTable& table) {
   constexpr int kReadAndWritten = 8, kRead = 4;
   Traffic traffic;
+  const bool has_trust = info_of(table.rule).has_trust;
+  std::int32_t group = -1;  // most tensors are of the group before
+  int moments = 0;
   for (std::int32_t t = 0; t < table.tensor_count; ++t) {
     const TensorEntry& tensor = table.tensors[t];
     if (!tensor.gradient) continue;
-    const Group& group = table.groups[tensor.group];
-    const int moments = arrays_of(table.rule, group);
+    if (tensor.group != group) moments = arrays_of(table.rule, table.groups[tensor.group]);
+    group = tensor.group;
     const int gradient = bytes_of(tensor.gradient_storage);
     traffic.elements += tensor.length;
     traffic.measure += gradient * tensor.length;
-    if (info_of(table.rule).has_trust) {
+    if (has_trust) {
       traffic.update += (gradient + kRead + moments * kReadAndWritten) * tensor.length;
       traffic.apply_trust +=
           (kReadAndWritten + moments * kRead + copy_bytes(tensor)) * tensor.length;

@@ -67,7 +67,7 @@ template <class Call>
 void each_array(kernels::UpdateRule rule, const kernels::Coefficients& c, Call call) {
   const auto states = kernels::info_of(rule).states;
   for (int m = 0; m < static_cast<int>(states.size()); ++m)
-    if (kernels::is_kept(c.arrays, m)) call(m, states[static_cast<size_t>(m)].name);
+    if ((c.arrays >> m & 1U) != 0) call(m, states[static_cast<size_t>(m)].name);
 }
 
 Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,

@@ -81,11 +81,11 @@ inline __attribute__((always_inline)) Elements<Vector> update_vector(const Work&
   e.gradient = true_gradient(load_elements<storage>(work.tensor.gradient, i, some...),
                              work.inverse_scale, work.clip_factor, work.c);
   for (int m = 0; m < kArrays<rule>; ++m) {
-    if (is_kept(work.arrays, m)) e.moment[m] = load(work.tensor.moment[m] + i, some...);
+    if (is_kept<rule>(work.arrays, m)) e.moment[m] = load(work.tensor.moment[m] + i, some...);
   }
   kernels::update<rule>(e, work.c);
   for (int m = 0; m < kArrays<rule>; ++m) {
-    if (is_kept(work.arrays, m)) store(work.tensor.moment[m] + i, e.moment[m], some...);
+    if (is_kept<rule>(work.arrays, m)) store(work.tensor.moment[m] + i, e.moment[m], some...);
   }
   if constexpr (!RuleOf<rule>::kTrust) {
     store(work.tensor.parameter + i, e.parameter, some...);
@@ -95,10 +95,23 @@ inline __attribute__((always_inline)) Elements<Vector> update_vector(const Work&
 }
 
 template <UpdateRule rule, Storage storage>
-void update_range(const Work& work, Range range) {
+inline __attribute__((always_inline)) void update_elements(const Work& work, Range range) {
   std::int64_t i = range.begin;
   for (; i + Vector::width <= range.end; i += Vector::width) update_vector<rule, storage>(work, i);
   if (i < range.end) update_vector<rule, storage>(work, i, static_cast<int>(range.end - i));
+}
+
+/// Most groups keep no more than they must: a loop of its own asks nothing for each vector.
+template <UpdateRule rule, Storage storage>
+void update_range(const Work& work, Range range) {
+  if (kKeptByChoice<rule> != 0 && (work.c.flags & kKeptByChoice<rule>) == 0) {
+    Work plain = work;
+    plain.c.flags &= ~kKeptByChoice<rule>;
+    plain.arrays = kAlwaysKept<rule>;
+    update_elements<rule, storage>(plain, range);
+  } else {
+    update_elements<rule, storage>(work, range);
+  }
 }
 
 template <UpdateRule rule, class... Some>
@@ -106,7 +119,7 @@ inline Elements<Vector> load_state(const Work& work, std::int64_t i, Some... som
   Elements<Vector> e{};
   e.parameter = load(work.tensor.parameter + i, some...);
   for (int m = 0; m < kArrays<rule>; ++m) {
-    if (is_kept(work.arrays, m)) e.moment[m] = load(work.tensor.moment[m] + i, some...);
+    if (is_kept<rule>(work.arrays, m)) e.moment[m] = load(work.tensor.moment[m] + i, some...);
   }
   return e;
 }

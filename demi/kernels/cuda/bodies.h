@@ -238,7 +238,7 @@ struct Update {
     bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.gradient) &&
                    is_aligned(tensor.copy[0]) && is_aligned(tensor.copy[1]);
     for (int m = 0; m < kArrays<rule>; ++m) {
-      if (is_kept(arrays, m)) aligned = aligned && is_aligned(tensor.moment[m]);
+      if (is_kept<rule>(arrays, m)) aligned = aligned && is_aligned(tensor.moment[m]);
     }
     return aligned;
   }
@@ -261,7 +261,7 @@ struct Update {
     Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, n, vector);
     Packet moment[kMost + 1];
     for (int m = 0; m < kMost; ++m) {
-      if (is_kept(c.arrays, m))
+      if (is_kept<rule>(c.arrays, m))
         moment[m] = load_packet(tensor.moment[m], Storage::fp32, i, n, vector);
     }
     for (int k = 0; k < kPacket; ++k) {
@@ -280,7 +280,7 @@ struct Update {
       }
     }
     for (int m = 0; m < kMost; ++m) {
-      if (is_kept(c.arrays, m))
+      if (is_kept<rule>(c.arrays, m))
         store_packet(tensor.moment[m], Storage::fp32, i, n, vector, moment[m]);
     }
     if constexpr (!trust) store_parameter(tensor, i, vector, parameter);
@@ -399,7 +399,7 @@ struct ApplyTrust {
     Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, n, vector);
     Packet moment[kMost + 1];
     for (int m = 0; m < kMost; ++m) {
-      if (is_kept(c.arrays, m))
+      if (is_kept<rule>(c.arrays, m))
         moment[m] = load_packet(tensor.moment[m], Storage::fp32, i, n, vector);
     }
     for (int k = 0; k < kPacket; ++k) {

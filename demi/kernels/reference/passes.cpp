@@ -39,7 +39,7 @@ Elements<float> load_state(const Work& work, std::int64_t i) {
   Elements<float> e{};
   e.parameter = work.tensor.parameter[i];
   for (int m = 0; m < kArrays<rule>; ++m) {
-    if (is_kept(work.arrays, m)) e.moment[m] = work.tensor.moment[m][i];
+    if (is_kept<rule>(work.arrays, m)) e.moment[m] = work.tensor.moment[m][i];
   }
   return e;
 }
@@ -58,7 +58,7 @@ void update_element(const Work& work, std::int64_t i) {
   e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
   kernels::update<rule>(e, work.c);
   for (int m = 0; m < kArrays<rule>; ++m) {
-    if (is_kept(work.arrays, m)) work.tensor.moment[m][i] = e.moment[m];
+    if (is_kept<rule>(work.arrays, m)) work.tensor.moment[m][i] = e.moment[m];
   }
   if constexpr (!RuleOf<rule>::kTrust) store_parameter(work.tensor, i, e.parameter);
 }

@@ -78,7 +78,33 @@ DEMI_HOST_DEVICE std::uint32_t arrays_kept(std::uint32_t flags) {
   return arrays_kept<Rule>(flags, std::make_index_sequence<Rule::kStates.size()>());
 }
 
-DEMI_HOST_DEVICE bool is_kept(std::uint32_t arrays, int m) { return (arrays >> m & 1u) != 0; }
+/// The arrays that the rule always keeps.
+template <UpdateRule rule>
+constexpr std::uint32_t arrays_always_kept() {
+  std::uint32_t kept = 0;
+  for (int m = 0; m < kArrays<rule>; ++m)
+    if (RuleOf<rule>::kStates[m].kept_if == 0) kept |= 1u << m;
+  return kept;
+}
+template <UpdateRule rule>
+inline constexpr std::uint32_t kAlwaysKept = arrays_always_kept<rule>();
+
+/// The flags with which it keeps more.
+template <UpdateRule rule>
+constexpr std::uint32_t flags_that_keep() {
+  std::uint32_t flags = 0;
+  for (const State& state : RuleOf<rule>::kStates) flags |= state.kept_if;
+  return flags;
+}
+template <UpdateRule rule>
+inline constexpr std::uint32_t kKeptByChoice = flags_that_keep<rule>();
+
+/// Whether moment[m] is one of `arrays`, which arrays_kept() gave: known to the compiler for those
+/// that are always kept.
+template <UpdateRule rule>
+DEMI_HOST_DEVICE bool is_kept(std::uint32_t arrays, int m) {
+  return (kAlwaysKept<rule> >> m & 1u) != 0 || (arrays >> m & 1u) != 0;
+}
 
 /// Pass 2 of any rule. A rule with a trust ratio moves no parameter in it.
 template <UpdateRule rule, class V>
