@@ -1,0 +1,200 @@
+#include "lab/tokens/byte_pair.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <unordered_map>
+
+#include "demi/core/error.h"
+#include "lab/tokens/pre_tokens.h"
+#include "lab/tokens/require_token.h"
+#include "lab/tokens/utf8.h"
+
+namespace demi::tokens {
+namespace {
+
+/// Bytes that are printable in Latin-1 stand for themselves, the others for U+0100 on, in order.
+std::array<int32_t, 256> codes_of_bytes() {
+  std::array<int32_t, 256> codes{};
+  int32_t next = 0x100;
+  for (int32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+    codes[static_cast<std::size_t>(byte)] = printable ? byte : next++;
+  }
+  return codes;
+}
+
+std::string utf8_of(int32_t code) {  // of codes below U+0800
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+[[noreturn]] void refuse_pairs(const std::string& what, const std::string& seen,
+                               const std::string& accepted) {
+  refuse<DataError>({.where = "tokens.byte_pair_tokenizer",
+                     .what = what,
+                     .seen = seen,
+                     .accepted = accepted,
+                     .advice = "get vocabulary and merges of the same tokenizer"});
+}
+
+class BytePair : public Tokenizer {
+ public:
+  explicit BytePair(BytePairs pairs) : added_(std::move(pairs.added)), prefix_(pairs.prefix_blank) {
+    std::unordered_map<std::string, int32_t> numbers;
+    for (std::size_t token = 0; token < pairs.symbols.size(); ++token)
+      if (!numbers.emplace(pairs.symbols[token], static_cast<int32_t>(token)).second)
+        refuse_pairs("two tokens are the same", pairs.symbols[token], "distinct ones");
+    const auto number_of = [&](const std::string& symbol, const std::string& role) {
+      const auto found = numbers.find(symbol);
+      if (found == numbers.end()) refuse_pairs(role + " is no token", symbol, "a token");
+      return found->second;
+    };
+    for (int32_t byte = 0; byte < 256; ++byte)
+      of_byte_[static_cast<std::size_t>(byte)] =
+          number_of(byte_symbol(static_cast<unsigned char>(byte)), fmt::format("byte {}", byte));
+    for (std::size_t rank = 0; rank < pairs.merges.size(); ++rank) {
+      const auto& [left, right] = pairs.merges[rank];
+      const int32_t a = number_of(left, "a merge's part"), b = number_of(right, "a merge's part");
+      merges_.emplace(key(a, b), Merge{static_cast<int32_t>(rank),
+                                       number_of(left + right, "a merge's result")});
+    }
+    spell(pairs.symbols);
+    // Of several that match at one place the longest counts.
+    std::ranges::stable_sort(
+        added_, [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+  }
+
+  std::string_view name() const override { return "bpe"; }
+  int64_t size() const override { return static_cast<int64_t>(spelling_.size()); }
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    if (const std::size_t at = first_not_utf8(text); at != std::string_view::npos)
+      refuse_not_utf8(at);
+    std::vector<int32_t> tokens;
+    for (std::size_t at = 0; at < text.size();) {
+      const auto [place, added] = next_added(text, at);
+      encode_plain(text.substr(at, place - at), tokens);
+      if (!added) break;
+      tokens.push_back(added->second);
+      at = place + added->first.size();
+    }
+    return tokens;
+  }
+
+  std::string decode(std::span<const int32_t> tokens) const override {
+    std::string text;
+    for (const int32_t token : tokens) {
+      require_token(token, size());
+      text += spelling_[static_cast<std::size_t>(token)];
+    }
+    return text;
+  }
+
+ private:
+  using Added = std::pair<std::string, int32_t>;
+  struct Merge {
+    int32_t rank = std::numeric_limits<int32_t>::max(), token = -1;
+  };
+
+  static uint64_t key(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+
+  /// The bytes of each token. An added one that is no symbol by bytes is its own text.
+  void spell(const std::vector<std::string>& symbols) {
+    std::unordered_map<int32_t, char> byte_of;
+    const auto codes = codes_of_bytes();
+    for (std::size_t byte = 0; byte < 256; ++byte)
+      byte_of.emplace(codes[byte], static_cast<char>(byte));
+    for (const std::string& symbol : symbols) {
+      std::string& bytes = spelling_.emplace_back();
+      int32_t code = 0;
+      for (std::size_t at = 0, taken = 0; at < symbol.size(); at += taken) {
+        taken = next_code(symbol, at, code);
+        const auto found = taken ? byte_of.find(code) : byte_of.end();
+        if (found == byte_of.end()) {
+          bytes = symbol;
+          break;
+        }
+        bytes += found->second;
+      }
+    }
+    for (const auto& [text, token] : added_) {
+      if (token < 0 || token > size())
+        refuse_pairs("an added token has a number beyond the others", std::to_string(token),
+                     fmt::format("0 to {}", size()));
+      if (token == size()) spelling_.emplace_back();
+      spelling_[static_cast<std::size_t>(token)] = text;
+    }
+  }
+
+  /// Where the next added token begins, and which it is; the end, if there is none.
+  std::pair<std::size_t, const Added*> next_added(std::string_view text, std::size_t from) const {
+    std::pair<std::size_t, const Added*> first{text.size(), nullptr};
+    for (const Added& each : added_)
+      if (const std::size_t at = text.find(each.first, from); at < first.first) first = {at, &each};
+    return first;
+  }
+
+  void encode_plain(std::string_view text, std::vector<int32_t>& tokens) const {
+    int32_t code = 0;
+    std::string longer;
+    if (prefix_ && !text.empty() && next_code(text, 0, code) && !is_white_space(code))
+      text = longer = ' ' + std::string(text);
+    for_each_pre_token(text, [&](std::string_view word) { encode_word(word, tokens); });
+  }
+
+  /// Merges the pair that was learned first, everywhere from the left, until no pair was learned.
+  void encode_word(std::string_view word, std::vector<int32_t>& tokens) const {
+    std::vector<int32_t> parts;
+    for (const char byte : word) parts.push_back(of_byte_[static_cast<unsigned char>(byte)]);
+    while (parts.size() > 1) {
+      Merge best;
+      for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+        const auto found = merges_.find(key(parts[i], parts[i + 1]));
+        if (found != merges_.end() && found->second.rank < best.rank) best = found->second;
+      }
+      if (best.token < 0) break;
+      merge_all(best, parts);
+    }
+    tokens.insert(tokens.end(), parts.begin(), parts.end());
+  }
+
+  void merge_all(const Merge& merge, std::vector<int32_t>& parts) const {
+    std::size_t out = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i, ++out) {
+      const bool is_pair = i + 1 < parts.size() && rank_of(parts[i], parts[i + 1]) == merge.rank;
+      parts[out] = is_pair ? merge.token : parts[i];
+      if (is_pair) ++i;
+    }
+    parts.resize(out);
+  }
+
+  int32_t rank_of(int32_t left, int32_t right) const {
+    const auto found = merges_.find(key(left, right));
+    return found == merges_.end() ? Merge().rank : found->second.rank;
+  }
+
+  std::vector<std::string> spelling_;  // bytes by token
+  std::array<int32_t, 256> of_byte_{};
+  std::unordered_map<uint64_t, Merge> merges_;
+  std::vector<Added> added_;  // the longest first
+  bool prefix_;
+};
+
+}  // namespace
+
+std::string byte_symbol(unsigned char byte) {
+  static const auto codes = codes_of_bytes();
+  return utf8_of(codes[byte]);
+}
+
+std::unique_ptr<Tokenizer> byte_pair_tokenizer(BytePairs pairs) {
+  return std::make_unique<BytePair>(std::move(pairs));
+}
+
+}  // namespace demi::tokens

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/tokens/tokenizer.h"
+
+namespace demi::tokens {
+
+/// What makes a byte-level byte pair encoder (Sennrich, Haddow, Birch, "Neural machine translation
+/// of rare words with subword units", ACL 2016, section 3.2; bytes as symbols: Radford et al.
+/// 2019). Symbols are texts in GPT-2's form: each byte is a printable character (byte_symbol), so
+/// that no symbol holds white space.
+struct BytePairs {
+  std::vector<std::string> symbols;                         // by token
+  std::vector<std::pair<std::string, std::string>> merges;  // the first one is applied first
+  std::vector<std::pair<std::string, int32_t>> added = {};  // texts that are one token each
+  bool prefix_blank = false;  // a text that begins with no white space gets a blank in front
+};
+
+/// Throws DataError: a byte that is no symbol, symbols that are not distinct, a merge whose parts
+/// or result are no symbols.
+DEMI_API std::unique_ptr<Tokenizer> byte_pair_tokenizer(BytePairs pairs);
+
+/// Reads tokenizer.json, or vocab.json and the merges.txt in the same folder (either of the two, or
+/// the folder, names them). Throws DataError: no such file, not JSON, numbers with a gap, parts of
+/// tokenizer.json that are not GPT-2's, by name.
+DEMI_API BytePairs read_byte_pairs(const std::filesystem::path& path);
+
+/// The printable character, in UTF-8, that stands for a byte.
+DEMI_API std::string byte_symbol(unsigned char byte);
+
+}  // namespace demi::tokens

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi::tokens {
+
+/// Text as numbers in [0, size()), and back. Constant after it is made, so several threads may use
+/// one.
+class DEMI_API Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// "characters", "bytes" or "bpe".
+  virtual std::string_view name() const = 0;
+  virtual int64_t size() const = 0;
+
+  /// Throws DataError with the offset: text that is not UTF-8, a character that it does not know.
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+
+  /// The bytes of these tokens in a row. Those of one token need not be UTF-8 by themselves: a
+  /// character may be several tokens. Throws UsageError for a number that is none.
+  virtual std::string decode(std::span<const int32_t> tokens) const = 0;
+};
+
+/// The distinct code points of `text` by their value, as nanoGPT numbers them. Throws DataError:
+/// text that is not UTF-8, fewer than two distinct characters.
+DEMI_API std::unique_ptr<Tokenizer> characters_of(std::string_view text);
+
+/// A token is a byte, whatever it means: 256 of them.
+DEMI_API std::unique_ptr<Tokenizer> bytes();
+
+}  // namespace demi::tokens
