@@ -223,14 +223,16 @@ def read(path):
     folder = find(path)
     manifest = verify(folder)
     numbers = {part: {name: _number(value) for name, value in of.items()} for part, of in manifest["numbers"].items()}
-    return {"model": load_file(folder / MODEL), "state": load_file(folder / STATE), "numbers": numbers, "text": manifest["text"]}
+    return {"model": load_file(folder / MODEL), "state": load_file(folder / STATE), "numbers": numbers, "text": manifest["text"],
+            "parameters": manifest.get("parameters", {})}
 
 
 # The optimizer: demi's names and PyTorch's.
 
 
-def _python_optimizer(state, numbers):
-    """torch.optim's state dict from "optimizer/0.exp_avg" ... and the numbers "optimizer/group.0" ..."""
+def _python_optimizer(state, numbers, names=None):
+    """torch.optim's state dict from "optimizer/0.exp_avg" ... and the numbers "optimizer/group.0" ... `names`: of the parameters, by group,
+    as `param_names`, which PyTorch keeps and does not use."""
     groups, first = [], 0
     while f"optimizer/group.{len(groups)}" in numbers:
         options = numbers[f"optimizer/group.{len(groups)}"]
@@ -239,6 +241,8 @@ def _python_optimizer(state, numbers):
             group["betas"] = (options["betas.0"], options["betas.1"])
         count = int(numbers["optimizer"][f"parameters.{len(groups)}"])
         group["params"] = list(range(first, first + count))
+        if names:
+            group["param_names"] = list(names[len(groups)])
         first += count
         groups.append(group)
     if not groups:
@@ -286,12 +290,22 @@ def _demi_optimizer(saved, step):
     return tensors, numbers, kind
 
 
+def _parameter_names(model, optimizer):
+    """Those of the optimizer's parameters, by group: from the module, or from a state dict's own `param_names`; None where neither knows."""
+    if isinstance(model, torch.nn.Module) and isinstance(optimizer, torch.optim.Optimizer):
+        known = {id(parameter): name for name, parameter in model.named_parameters()}
+        groups = [[known.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+    else:
+        groups = [group.get("param_names", [None]) for group in _state_dict(optimizer)["param_groups"]]
+    return groups if all(name is not None for group in groups for name in group) else None
+
+
 def load(path):
     """{"model", "optimizer", "scaler"}: PyTorch's state dicts of the checkpoint that `path` stands for; those that it has. A single
     safetensors file is a model alone. Every checksum is compared; raises CheckpointError."""
     saved = read(path)
     found = {"model": saved["model"]}
-    optimizer = _python_optimizer(saved["state"], saved["numbers"])
+    optimizer = _python_optimizer(saved["state"], saved["numbers"], saved.get("parameters", {}).get("optimizer"))
     if optimizer:
         found["optimizer"] = optimizer
     if "scaler" in saved["numbers"]:
@@ -326,6 +340,7 @@ def save(path, model, optimizer=None, scaler=None, step=0):
     tensors, numbers, kind = _demi_optimizer(_state_dict(optimizer), step) if optimizer else ({}, {}, None)
     if scaler is not None and _state_dict(scaler):
         numbers["scaler"] = {name: float(value) for name, value in _state_dict(scaler).items()}
+    names = _parameter_names(model, optimizer) if optimizer else None
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     beside.mkdir(parents=True)
     try:
@@ -341,6 +356,8 @@ def save(path, model, optimizer=None, scaler=None, step=0):
             "numbers": {part: {name: _number_text(value) for name, value in of.items()} for part, of in numbers.items()},
             "files": {name: _file_record(beside / name) for name in (MODEL, STATE)},
         }
+        if names:  # demi hands the state to the parameters of these names, in whatever order it has them
+            manifest["parameters"] = {"optimizer": names}
         body = json.dumps(manifest, indent=2)[:-2].encode()  # without the last brace
         (beside / MANIFEST).write_bytes(body + f',\n  "crc32c": "{crc32c(body):08x}"\n}}\n'.encode())
         for name in (MODEL, STATE, MANIFEST, "."):

@@ -131,6 +131,31 @@ def round_trips(folder):
         make_model().load_state_dict(load_file(next((at / "cpp").glob("step-*")) / "model.safetensors"))
 
 
+def names(folder):
+    """demi's partner has its groups by kind; a checkpoint of one group in another order finds the same parameters."""
+    kind, expected = "adamw", [["0.weight", "1.weight", "3.weight"], ["1.bias", "3.bias"]]
+    at = folder / "names"
+    run = Run(kind).train(0, 4)
+    run.save(at / "python", 4)
+    assert demi_checkpoint.read(at / "python")["parameters"] == {"optimizer": expected}
+    partner(kind, at / "python", at / "cpp", 4, 8)
+    saved = demi_checkpoint.load(at / "cpp")
+    assert [group["param_names"] for group in saved["optimizer"]["param_groups"]] == expected
+    demi_checkpoint.save(at / "again", saved["model"], saved["optimizer"], saved["scaler"], 8)
+    assert demi_checkpoint.read(at / "again")["parameters"] == {"optimizer": expected}
+    # The same state with the parameters of each group the other way round: C++ ends with the same weights.
+    turned = {"state": {}, "param_groups": []}
+    for group in saved["optimizer"]["param_groups"]:
+        turned["param_groups"].append({**group, "param_names": group["param_names"][::-1]})
+        for number, was in zip(group["params"], group["params"][::-1]):
+            turned["state"][number] = saved["optimizer"]["state"][was]
+    demi_checkpoint.save(at / "turned", saved["model"], turned, saved["scaler"], 8)
+    for name in ("again", "turned"):
+        partner(kind, at / name, at / f"{name}-cpp", 8, STEPS)
+    straight, round_about = (demi_checkpoint.load(at / f"{name}-cpp")["model"] for name in ("again", "turned"))
+    assert all(torch.equal(straight[name], round_about[name]) for name in straight)
+
+
 def refused(call, words):
     try:
         call()
@@ -254,6 +279,7 @@ def torchvisions_network(folder):
 with tempfile.TemporaryDirectory() as name:
     checksums()
     round_trips(Path(name))
+    names(Path(name))
     damage(Path(name))
     converter(Path(name))
     torchvisions_network(Path(name))

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/export.h"
@@ -13,10 +14,13 @@
 
 namespace demi::checkpoint {
 
+/// Names of an optimizer's parameters by parameter group.
+using ParameterGroups = std::vector<std::vector<std::string>>;
+
 /// What a training run needs to go on, as plain data. On the disk it is a folder of three files:
 ///   model.safetensors   `model`; short texts are its metadata. Python's safetensors reads it
 ///   state.safetensors   `state`
-///   manifest.json       `numbers`, `text`, versions, checksums (manifest.h)
+///   manifest.json       `numbers`, `text`, `parameters`, versions, checksums (manifest.h)
 struct Checkpoint {
   NamedTensors model;  // parameters and buffers under their modules' names
   NamedTensors state;  // every other tensor: "optimizer/0.exp_avg", "random/cpu", ...
@@ -24,6 +28,9 @@ struct Checkpoint {
   Metadata text;                             // UTF-8: "demi.precision", "demi.config", ...
   /// The run that it belongs to: an id that loading sets. Empty: save() finds it.
   std::string run;
+  /// By optimizer ("optimizer", "optimizer.1"): whose state `state` holds under 0, 1, ..., counted
+  /// through all groups. None: written before there were names; the state is matched by number.
+  std::map<std::string, ParameterGroups> parameters = {};
 };
 
 struct SaveOptions {

@@ -134,7 +134,8 @@ Checkpoint read_checkpoint(const fs::path& folder, Memory memory) {
           .state = tensors_of(state_file, state, memory),
           .numbers = std::move(manifest.numbers),
           .text = std::move(manifest.text),
-          .run = std::move(manifest.run)};
+          .run = std::move(manifest.run),
+          .parameters = std::move(manifest.parameters)};
 }
 
 /// A safetensors file alone; with its manifest, if that is in the same folder.

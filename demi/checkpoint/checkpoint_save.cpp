@@ -83,7 +83,9 @@ struct Layouts {
   explicit Layouts(const Checkpoint& checkpoint)
       : model(checkpoint.model, model_metadata(checkpoint.text), kSave),
         state(checkpoint.state, {}, kSave) {
-    to_text({.numbers = checkpoint.numbers, .text = checkpoint.text});  // throws if it cannot be
+    to_text({.numbers = checkpoint.numbers,  // throws if it cannot be
+             .text = checkpoint.text,
+             .parameters = checkpoint.parameters});
   }
 
   SafetensorsLayout model, state;
@@ -105,7 +107,8 @@ void write_files(const fs::path& folder, int64_t step, const Checkpoint& checkpo
                     .numbers = checkpoint.numbers,
                     .text = checkpoint.text,
                     .files = {},
-                    .run = run};
+                    .run = run,
+                    .parameters = checkpoint.parameters};
   write_synced(folder / kModelFile, [&](const Descriptor& file) {
     manifest.files[kModelFile] = layouts.model.write(file);
   });

@@ -72,6 +72,13 @@ inline Checkpoint ten_tensors(double value) {
   return result;
 }
 
+/// With tensors of its own.
+inline Checkpoint own_copy(Checkpoint original) {
+  for (auto* tensors : {&original.model, &original.state})
+    for (auto& [name, tensor] : *tensors) tensor = tensor.clone();
+  return original;
+}
+
 inline bool same_tensors(const NamedTensors& a, const NamedTensors& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     return x.first == y.first && x.second.scalar_type() == y.second.scalar_type() &&

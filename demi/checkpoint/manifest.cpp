@@ -93,6 +93,9 @@ Manifest manifest_from_json(const json& document) {
                     .text = document.at("text").get<Metadata>(),
                     .files = {},
                     .run = document.value("run", std::string(kNoRunId))};
+  if (document.contains("parameters"))
+    manifest.parameters =
+        object(document.at("parameters")).get<std::map<std::string, ParameterGroups>>();
   for (const auto& [part, numbers] : object(document.at("numbers")).items())
     for (StateDict& state = manifest.numbers[part];
          const auto& [name, number] : object(numbers).items())
@@ -130,6 +133,7 @@ std::string to_text(const Manifest& manifest) {
   if (!manifest.run.empty() && manifest.run != kNoRunId) document["run"] = manifest.run;
   document["text"] = manifest.text;
   document["numbers"] = ordered_json::object();
+  if (!manifest.parameters.empty()) document["parameters"] = manifest.parameters;
   document["files"] = ordered_json::object();
   for (const auto& [part, numbers] : manifest.numbers) {
     ordered_json& state = document["numbers"][part] = ordered_json::object();

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/export.h"
 #include "demi/core/state_dict.h"
@@ -23,10 +24,11 @@ struct FileRecord {
 };
 
 /// The content of manifest.json. As text it is a JSON object with the members format ("demi
-/// checkpoint"), format_version, demi, libtorch, step, run, text, numbers, files and, last, crc32c:
-/// the checksum of the file's bytes before the comma that precedes it. Checksums are 8 lower-case
-/// hexadecimal digits. Numbers are JSON numbers in the fewest digits that give the same bits, and
-/// the strings "inf", "-inf" and "nan"; a NaN of other bits is "nan:" and 16 hexadecimal digits.
+/// checkpoint"), format_version, demi, libtorch, step, run, text, numbers, parameters, files and,
+/// last, crc32c: the checksum of the file's bytes before the comma that precedes it. Checksums are
+/// 8 lower-case hexadecimal digits. Numbers are JSON numbers in the fewest digits that give the
+/// same bits, and the strings "inf", "-inf" and "nan"; a NaN of other bits is "nan:" and 16
+/// hexadecimal digits.
 struct Manifest {
   int64_t step = 0;
   std::string demi, libtorch;  // versions of those that wrote it
@@ -34,6 +36,7 @@ struct Manifest {
   Metadata text;
   std::map<std::string, FileRecord> files;  // by file name
   std::string run;                          // as Checkpoint::run; "none" in a text without it
+  std::map<std::string, ParameterGroups> parameters = {};  // as Checkpoint::parameters
 };
 
 /// The text of manifest.json. Throws UsageError for names and texts that are not UTF-8.

@@ -1,6 +1,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -14,16 +15,6 @@ namespace demi::checkpoint {
 namespace {
 
 constexpr auto kModelAdvice = "load what was saved from the same model";
-
-// The first names, and how many there are.
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 3;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
-    text += (i == 0 ? "" : ", ") + names[i];
-  return names.size() > kShown ? text + " and " + std::to_string(names.size() - kShown) + " more"
-                               : text;
-}
 
 std::string form_of(const at::Tensor& tensor) {
   return c10::str(c10::toString(tensor.scalar_type()), " ", tensor.sizes());
@@ -42,7 +33,24 @@ void each_further_name(const torch::nn::Module& module, const Visit& visit) {
   for (const auto& buffer : module.named_buffers()) meet(buffer);
 }
 
+// Its absolute value.
+double greatest_finite(const at::Tensor& value) {
+  const auto [least, most] = at::aminmax(value);
+  const double greatest = std::max(-least.item().toDouble(), most.item().toDouble());
+  if (std::isfinite(greatest)) return greatest;
+  return at::where(value.isfinite(), value, 0).abs().max().item().toDouble();
+}
+
 }  // namespace
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > kShown ? text + " and " + std::to_string(names.size() - kShown) + " more"
+                               : text;
+}
 
 NamedTensors tensors_of(const torch::nn::Module& module) {
   NamedTensors all;
@@ -96,6 +104,24 @@ void check_fits(const NamedTensors& values, const NamedTensors& module, const ch
             .seen = form_of(value),
             .accepted = form_of(tensor),
             .advice = kModelAdvice});
+  }
+}
+
+void check_range(const NamedTensors& values, const NamedTensors& module) {
+  constexpr double kGreatest = 65504;
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : module) {
+    const at::Tensor& value = values.at(name);
+    if (tensor.scalar_type() != at::kHalf || value.scalar_type() == at::kHalf ||
+        !value.is_floating_point() || value.numel() == 0)
+      continue;
+    const double greatest = greatest_finite(value);
+    if (greatest <= kGreatest) continue;
+    refuse({.where = kRestore,
+            .what = "a value of " + name + " is beyond the range of fp16, where it would be Inf",
+            .seen = std::to_string(greatest),
+            .accepted = "at most 65504",
+            .advice = "load it into bf16 or FP32"});
   }
 }
 

@@ -5,13 +5,16 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <typeinfo>
 #include <vector>
 
+#include "demi/checkpoint/parameter_names.h"
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
@@ -133,8 +136,17 @@ void check_moments(InputArchive& states, const std::string& key, const at::Tenso
   }
 }
 
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups())
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
 void check_content(ArchiveContent& found, const ArchiveContent& own,
-                   const torch::optim::Optimizer& optimizer) {
+                   const torch::optim::Optimizer& optimizer, const ParameterMatch& match) {
+  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  auto now = match.now.begin();
   if (found.groups.size() != own.groups.size())
     refuse_archive("the optimizer's state has another number of parameter groups",
                    std::to_string(found.groups.size()), std::to_string(own.groups.size()));
@@ -147,9 +159,8 @@ void check_content(ArchiveContent& found, const ArchiveContent& own,
     if (group.options != own.groups[g].options)
       refuse_archive("the state is that of another optimizer", c10::Join(", ", group.options),
                      "the options " + c10::Join(", ", own.groups[g].options));
-    const auto& parameters = optimizer.param_groups()[g].params();
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      check_moments(found.states, group.parameters[i], parameters[i]);
+    for (const std::string& key : group.parameters)
+      check_moments(found.states, key, parameters[*now++]);
   }
 }
 
@@ -173,12 +184,26 @@ at::Tensor archive_of(const torch::optim::Optimizer& optimizer) {
   return archive;
 }
 
+/// The state of parameter i belongs to parameter now[i].
+void hand_out_states(torch::optim::Optimizer& optimizer, const std::vector<std::size_t>& now) {
+  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  std::vector<std::unique_ptr<torch::optim::OptimizerParamState>> states(parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
+    if (found != optimizer.state().end()) states[now[i]] = std::move(found->second);
+  }
+  optimizer.state().clear();
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (states[i]) optimizer.state()[parameters[i].unsafeGetTensorImpl()] = std::move(states[i]);
+}
+
 /// Checks such an archive against the optimizer: groups, numbers of parameters, names of options,
 /// shapes of moments. The function that it returns loads it, to the device of the optimizer's first
-/// parameter. LibTorch's own load checks less, and throws in the middle. Throws UsageError for an
-/// archive that does not fit, and changes nothing.
-std::function<void()> prepare_archive(const at::Tensor& archive,
-                                      torch::optim::Optimizer& optimizer) {
+/// parameter. LibTorch's own load checks less, and throws in the middle; it is by number, and
+/// states are handed to the parameters of their names afterwards. Throws UsageError for an archive
+/// that does not fit, and changes nothing.
+std::function<void()> prepare_archive(const at::Tensor& archive, torch::optim::Optimizer& optimizer,
+                                      const ParameterMatch& match) {
   if (archive.scalar_type() != at::kByte || archive.dim() != 1)
     refuse_archive("the archive of an optimizer is not bytes", archive.toString(),
                    "uint8, (bytes)");
@@ -187,22 +212,72 @@ std::function<void()> prepare_archive(const at::Tensor& archive,
     InputArchive saved = opened(bytes, c10::kCPU);
     InputArchive now = opened(archive_of(optimizer), c10::kCPU);
     ArchiveContent found = content_of(saved);
-    check_content(found, content_of(now), optimizer);
+    check_content(found, content_of(now), optimizer, match);
   } catch (const c10::Error& error) {
     refuse_archive("the archive is not that of an optimizer", error.what_without_backtrace(),
                    "what capture() wrote of one");
   }
-  return [bytes, &optimizer] {
+  return [bytes, &optimizer, match] {
+    std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
+    for (const auto& group : optimizer.param_groups()) options.push_back(group.options().clone());
     optimizer.state().clear();
     InputArchive saved = opened(bytes, device_of(optimizer));
     optimizer.load(saved);
+    hand_out_states(optimizer, match.now);
+    for (std::size_t g = 0; !match.same_groups && g < options.size(); ++g)
+      optimizer.param_groups()[g].set_options(std::move(options[g]));
   };
+}
+
+/// demi's state under the numbers that its parameters have now. Of other groups, scheduled rates
+/// stay behind.
+NamedTensors renumbered(NamedTensors saved, const ParameterMatch& match) {
+  NamedTensors state;
+  for (auto& [name, tensor] : saved) {
+    const std::size_t dot = name.find('.');
+    std::size_t number = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    const bool is_parameters = error == std::errc() && end == name.data() + dot;
+    if (is_parameters && number < match.now.size())
+      state[std::to_string(match.now[number]) + name.substr(dot)] = std::move(tensor);
+    else if (match.same_groups || !name.starts_with("scheduled_rates."))
+      state[name] = std::move(tensor);
+  }
+  return state;
+}
+
+bool has_16_bits(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+/// A master is the weight, and the 16-bit weight its rounded copy: which of them a checkpoint holds
+/// depends on the precision that it was saved in.
+void exchange_masters(NamedTensors& model, NamedTensors& state,
+                      const torch::optim::Optimizer& optimizer, const ParameterMatch& match) {
+  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto weight = model.find(match.names[i]);
+    if (weight == model.end()) continue;
+    const std::string prefix = std::to_string(i) + ".", name = prefix + "master";
+    const auto master = state.find(name);
+    if (master != state.end() && !has_16_bits(parameters[i]) &&
+        master->second.sizes() == parameters[i].sizes()) {
+      weight->second = std::move(master->second);
+      state.erase(master);
+    } else if (const auto first = state.lower_bound(prefix);
+               master == state.end() && has_16_bits(parameters[i]) &&
+               !has_16_bits(weight->second) && first != state.end() &&
+               first->first.starts_with(prefix)) {
+      state[name] = weight->second.to(at::kFloat);
+    }
+  }
 }
 
 }  // namespace
 
 void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::string& part,
-                       Checkpoint& to) {
+                       const torch::nn::Module& module, Checkpoint& to) {
+  to.parameters[part] = parameter_names(optimizer, module);
   to.text["demi." + part] = kind_of_optimizer(optimizer);
   const auto* ours = dynamic_cast<const optim::Optimizer*>(&optimizer);
   if (!ours) {
@@ -232,12 +307,16 @@ bool has_optimizer(const Checkpoint& checkpoint, const std::string& part) {
 }
 
 std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::string& part,
-                                        torch::optim::Optimizer& optimizer) {
+                                        torch::optim::Optimizer& optimizer,
+                                        const ParameterMatch& match) {
   check_kind(checkpoint, part, optimizer);
-  if (auto* ours = dynamic_cast<optim::Optimizer*>(&optimizer))
-    return ours->prepare_state(take_part(checkpoint.state, part + "/"),
-                               groups_of(checkpoint, part));
-  return prepare_archive(checkpoint.state.extract(archive_name(part)).mapped(), optimizer);
+  auto* ours = dynamic_cast<optim::Optimizer*>(&optimizer);
+  if (!ours)
+    return prepare_archive(checkpoint.state.extract(archive_name(part)).mapped(), optimizer, match);
+  NamedTensors state = renumbered(take_part(checkpoint.state, part + "/"), match);
+  exchange_masters(checkpoint.model, state, optimizer, match);
+  return ours->prepare_state(
+      std::move(state), match.same_groups ? groups_of(checkpoint, part) : std::vector<StateDict>());
 }
 
 }  // namespace demi::checkpoint

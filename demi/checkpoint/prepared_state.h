@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/parameter_names.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/training_state.h"
 
@@ -31,6 +32,9 @@ struct PreparedState {
   std::function<void()> objects;
   /// States of random generators. Empty function: none.
   std::function<void()> random;
+  /// The optimizers' parameter groups hold other parameters than those that were saved: options and
+  /// base rates of groups stay as they are.
+  bool keeps_options = false;
 };
 
 /// Takes the tensors of the objects out of the checkpoint. Throws as restore().
@@ -41,7 +45,9 @@ Checkpoint capture_within_step(const loop::Job& job);
 
 /// Checks the saved states of schedules, and loads them: to be called before
 /// PreparedState::objects, which loads the learning rates of the optimizers' groups.
-void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules);
+/// `keeps_rates`: their base rates stay, as PreparedState::keeps_options says.
+void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules,
+                    bool keeps_rates);
 
 /// Takes the tensors whose names begin with `prefix` out of `all`, under the rest of their names.
 NamedTensors take_part(NamedTensors& all, std::string_view prefix);
@@ -69,19 +75,30 @@ void check_fits(const NamedTensors& values, const NamedTensors& module, const ch
 /// Writes the values to the module's tensors, in place, and releases each one once it is copied.
 void assign(const NamedTensors& module, NamedTensors values);
 
+/// The first names, and how many there are besides.
+std::string some_of(const std::vector<std::string>& names);
+
 /// Writes the optimizer's state to `to` under names that begin with `part`: "optimizer",
-/// "optimizer.1". Throws UsageError for an optimizer whose state LibTorch cannot save.
+/// "optimizer.1", and its parameters' names in the module. Throws UsageError for an optimizer whose
+/// state LibTorch cannot save.
 void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::string& part,
-                       Checkpoint& to);
+                       const torch::nn::Module& module, Checkpoint& to);
 
 /// Whether the checkpoint holds the state of an optimizer under this name.
 bool has_optimizer(const Checkpoint& checkpoint, const std::string& part);
 
-/// Checks the state, and takes its tensors out of the checkpoint. The function that it returns puts
-/// it into the optimizer. Throws UsageError for a state that does not fit, and then the optimizer
-/// is not changed.
+/// Checks the state, and takes its tensors out of the checkpoint. Parameters are matched by name
+/// as `match` has them. The function that it returns puts it into the optimizer. Throws UsageError
+/// for a state that does not fit, and then the optimizer is not changed.
+///
+/// Master weights become the weights of a module whose parameters are FP32, and FP32 weights the
+/// masters of one whose parameters have 16 bits: in checkpoint.model and in the state.
 std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::string& part,
-                                        torch::optim::Optimizer& optimizer);
+                                        torch::optim::Optimizer& optimizer,
+                                        const ParameterMatch& match);
+
+/// Throws UsageError for a finite value that would be Inf in the fp16 of the module.
+void check_range(const NamedTensors& values, const NamedTensors& module);
 
 /// The states of LibTorch's default random generators: "random/cpu", and "random/cuda:0" ... of
 /// each CUDA device of this machine, if LibTorch's CUDA part is loaded. uint8, on the CPU.

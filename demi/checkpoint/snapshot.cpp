@@ -25,7 +25,8 @@ Snapshot::Snapshot(const Checkpoint& original)
             .state = {},
             .numbers = original.numbers,
             .text = original.text,
-            .run = original.run} {
+            .run = original.run,
+            .parameters = original.parameters} {
   std::set<c10::DeviceIndex> devices;
   const auto copy_all = [&devices](const NamedTensors& from, NamedTensors& to) {
     for (const auto& [name, tensor] : from) {

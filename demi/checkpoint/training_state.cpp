@@ -44,8 +44,10 @@ void require_parameters_of_model(const loop::Job& job, const torch::nn::Module& 
                             "in one"});
 }
 
-void prepare_optimizers(Checkpoint& checkpoint, const loop::Job& job, Actions& actions) {
-  if (job.optimizers.empty()) return;
+/// Returns whether the parameter groups are those that were saved.
+bool prepare_optimizers(Checkpoint& checkpoint, const loop::Job& job,
+                        const torch::nn::Module& model, Actions& actions) {
+  if (job.optimizers.empty()) return true;
   std::size_t saved = 0;
   while (has_optimizer(checkpoint, part_name("optimizer", saved))) ++saved;
   if (saved != job.optimizers.size())
@@ -55,8 +57,14 @@ void prepare_optimizers(Checkpoint& checkpoint, const loop::Job& job, Actions& a
             .accepted = std::to_string(job.optimizers.size()),
             .advice = saved == 0 ? "weights alone are loaded by load(path, model, device)"
                                  : "make the optimizers that it was saved with"});
-  for (std::size_t i = 0; i < saved; ++i)
-    actions.push_back(prepare_optimizer(checkpoint, part_name("optimizer", i), *job.optimizers[i]));
+  bool same_groups = true;
+  for (std::size_t i = 0; i < saved; ++i) {
+    const std::string part = part_name("optimizer", i);
+    const ParameterMatch match = match_parameters(checkpoint, part, *job.optimizers[i], model);
+    actions.push_back(prepare_optimizer(checkpoint, part, *job.optimizers[i], match));
+    same_groups &= match.same_groups;
+  }
+  return same_groups;
 }
 
 void prepare_scaler(const Checkpoint& checkpoint, GradScaler* scaler, Actions& actions) {
@@ -79,10 +87,26 @@ void prepare_average(Checkpoint& checkpoint, EMA* average, const torch::nn::Modu
       [average, averages = std::move(averages)]() mutable { average->load(std::move(averages)); });
 }
 
-void check_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules) {
-  for (std::size_t i = 0; i < schedules.size(); ++i)
-    if (const auto saved = numbers.find(part_name("schedule", i)); saved != numbers.end())
-      schedules[i]->check_state_dict(saved->second);
+/// Calls visit(schedule, its saved state) for those that were saved.
+template <class Visit>
+void each_schedule(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules,
+                   bool keeps_rates, const Visit& visit) {
+  for (std::size_t i = 0; i < schedules.size(); ++i) {
+    const auto saved = numbers.find(part_name("schedule", i));
+    if (saved == numbers.end()) continue;
+    StateDict state = saved->second;
+    if (keeps_rates) {
+      std::erase_if(state, [](const auto& item) { return item.first.starts_with("base_lrs."); });
+      state.merge(schedules[i]->state_dict());
+    }
+    visit(*schedules[i], state);
+  }
+}
+
+void check_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules,
+                     bool keeps_rates) {
+  each_schedule(numbers, schedules, keeps_rates,
+                [](const auto& schedule, const auto& state) { schedule.check_state_dict(state); });
 }
 
 std::function<void()> one_after_another(Actions actions) {
@@ -114,11 +138,11 @@ std::string part_name(const char* kind, std::size_t index) {
   return index == 0 ? kind : std::string(kind) + "." + std::to_string(index);
 }
 
-void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules) {
-  check_schedules(numbers, schedules);
-  for (std::size_t i = 0; i < schedules.size(); ++i)
-    if (const auto saved = numbers.find(part_name("schedule", i)); saved != numbers.end())
-      schedules[i]->load_state_dict(saved->second);
+void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules,
+                    bool keeps_rates) {
+  check_schedules(numbers, schedules, keeps_rates);
+  each_schedule(numbers, schedules, keeps_rates,
+                [](auto& schedule, const auto& state) { schedule.load_state_dict(state); });
 }
 
 Checkpoint capture(const loop::Job& job) {
@@ -133,7 +157,7 @@ Checkpoint capture_within_step(const loop::Job& job) {
   Checkpoint checkpoint;
   checkpoint.model = tensors_of(*model);
   for (std::size_t i = 0; i < job.optimizers.size(); ++i)
-    capture_optimizer(*job.optimizers[i], part_name("optimizer", i), checkpoint);
+    capture_optimizer(*job.optimizers[i], part_name("optimizer", i), *model, checkpoint);
   if (job.scaler && job.scaler->is_enabled())
     checkpoint.numbers["scaler"] = job.scaler->state_dict();
   for (std::size_t i = 0; i < job.schedules.size(); ++i)
@@ -151,13 +175,15 @@ PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job) {
   const NamedTensors module = tensors_of(*model);
   use_first_names(checkpoint.model, *model);
   check_fits(checkpoint.model, module, "the model");
-  check_schedules(checkpoint.numbers, job.schedules);
-  Actions actions;
+  Actions actions, optimizers;
+  const bool keeps_options = !prepare_optimizers(checkpoint, job, *model, optimizers);
+  check_range(checkpoint.model, module);
+  check_schedules(checkpoint.numbers, job.schedules, keeps_options);
   actions.push_back([run = checkpoint.run] { take_over_run(run); });
-  actions.push_back([numbers = checkpoint.numbers, schedules = job.schedules] {
-    load_schedules(numbers, schedules);
+  actions.push_back([numbers = checkpoint.numbers, schedules = job.schedules, keeps_options] {
+    load_schedules(numbers, schedules, keeps_options);
   });
-  prepare_optimizers(checkpoint, job, actions);
+  for (auto& action : optimizers) actions.push_back(std::move(action));
   prepare_scaler(checkpoint, job.scaler, actions);
   prepare_average(checkpoint, job.average, *model, actions);
   actions.push_back([module, values = std::exchange(checkpoint.model, {})]() mutable {
@@ -165,7 +191,9 @@ PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job) {
   });
   for (torch::optim::Optimizer* optimizer : job.optimizers)
     actions.push_back([optimizer] { optimizer->zero_grad(); });
-  PreparedState prepared{.objects = one_after_another(std::move(actions)), .random = {}};
+  PreparedState prepared{.objects = one_after_another(std::move(actions)),
+                         .random = {},
+                         .keeps_options = keeps_options};
   if (job.random) prepared.random = prepare_random(checkpoint.state);
   return prepared;
 }
@@ -191,6 +219,7 @@ Checkpoint load(const std::filesystem::path& path, torch::nn::Module& model, c10
   Checkpoint checkpoint = map(path);
   use_first_names(checkpoint.model, model);
   check_fits(checkpoint.model, tensors_of(model), "the model");
+  check_range(checkpoint.model, tensors_of(model));
   model.to(device);
   assign(tensors_of(model), std::exchange(checkpoint.model, {}));
   checkpoint.state.clear();

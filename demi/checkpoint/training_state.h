@@ -27,6 +27,7 @@ namespace demi::checkpoint {
 /// | `numbers`          | `optimizer/group.0`: options of a parameter group; `optimizer`:        |
 /// |                    | `parameters.0`, how many it has; `scaler`; `schedule`                  |
 /// | `text`             | `demi.optimizer`: the optimizer's rule or class                        |
+/// | `parameters`       | `optimizer`: names of its parameters, by group                         |
 ///
 /// The second optimizer's names begin with `optimizer.1`, the second schedule's with `schedule.1`.
 /// Of several models the names begin with the model's own. Throws UsageError if the model is
@@ -39,15 +40,20 @@ DEMI_API Checkpoint capture(const loop::Job& job);
 /// place, on their own device and in their own dtype, and the weight cache notices it. Gradients
 /// are dropped.
 ///
-///   - FP32 weights may be loaded into 16-bit modules, and the other way round. Masters that the
-///     checkpoint does not hold are made from the weights.
+///   - An optimizer's state goes to the parameters of its names, whatever their order and groups
+///     are now. Groups that hold other parameters than those that were saved keep their options, and
+///     schedules their base rates. Without names (older checkpoints) it goes by number, and groups
+///     have to have the sizes that were saved.
+///   - FP32 weights may be loaded into 16-bit modules, and the other way round: FP32 weights become
+///     the masters, and masters the FP32 weights.
 ///   - A scaler or an average that the checkpoint does not hold starts again; a schedule stays as
 ///     it is. What the checkpoint holds of objects that are not there is left alone.
 ///   - The state of a random generator whose device this machine does not have is left alone, with
 ///     one warning (TORCH_WARN) that names the devices.
 ///
 /// Throws UsageError for names or shapes that are not the model's, for another number of
-/// optimizers, for the state of another update rule, for numbers out of range.
+/// optimizers, for the state of another update rule or of other parameters, for a weight that would
+/// be Inf in fp16, for numbers out of range.
 DEMI_API void restore(const Checkpoint& checkpoint, const loop::Job& job);
 
 /// checkpoint::save of what capture() returns.
