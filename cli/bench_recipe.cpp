@@ -101,7 +101,7 @@ void add_bench_recipe(CLI::App& bench) {
   a->settings.add_to(*command, kTimedRecipe,
                      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
                       "top-k", "test-batch-size", "test-limit", "checkpoint-every", "keep-last",
-                      "resume", "ranks", "devices"});
+                      "stop-after", "resume", "ranks", "devices"});
   command->callback([a] { bench_recipe(*a); });
 }
 

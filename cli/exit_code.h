@@ -11,6 +11,7 @@ enum ExitCode : int {
   kUsage = 2,
   kData = 3,
   kDevice = 4,
+  kTimeIsOver = 75,        // --stop-after: sysexits.h's "try again later"
   kStoppedBySignal = 128,  // plus the signal's number: 129 SIGHUP, 130 SIGINT, 143 SIGTERM
 };
 

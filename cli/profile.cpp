@@ -143,7 +143,7 @@ void add_profile(CLI::App& app) {
   a->settings.add_to(*command, kProfiledRecipe,
                      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
                       "top-k", "test-batch-size", "test-limit", "checkpoint-every", "keep-last",
-                      "resume", "ranks", "devices"});
+                      "stop-after", "resume", "ranks", "devices"});
   command->callback([a] { profile(*a); });
 }
 

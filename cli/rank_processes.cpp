@@ -161,7 +161,7 @@ int RankProcesses::wait() {
   if (WIFSIGNALED(status))
     std::fprintf(stderr, "demi: rank %d was ended by signal %d (%s), and the others with it\n",
                  *first_, WTERMSIG(status), ::strsignal(WTERMSIG(status)));
-  else if (*first_ > 0 && signal_ == 0)
+  else if (*first_ > 0 && signal_ == 0 && code != kTimeIsOver)
     std::fprintf(stderr, "demi: rank %d ended first, with exit code %d\n", *first_,
                  WEXITSTATUS(status));
   return code;

@@ -41,9 +41,6 @@ std::ostream& nowhere() {
   return stream;
 }
 
-// The signal that ended training: of another rank, as if it had come here.
-int ending_signal() { return stop_signal() != 0 ? stop_signal() : SIGTERM; }
-
 }  // namespace
 
 Session::Session(Start start)
@@ -249,7 +246,9 @@ recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, 
   recipes::check_what_if(config_, runs);
   note_slow_precisions(runs, device_);
   recipes::check_parts(options.runs, workload_);
-  options.run.should_stop = [] { return stop_signal() != 0; };
+  options.run.should_stop = [limit = options.runs.front().stop_after_minutes] {
+    return stop_signal() != 0 || (limit > 0 && minutes_running() >= limit);
+  };
   options.run.per_class = alone;
   options.run.group = group_;
   if (is_first()) options.run.callbacks = {progress_};
@@ -292,6 +291,13 @@ recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool al
   return result;
 }
 
+// What ended training before its end: a signal or the time limit, here or of another rank, as if it
+// had come here.
+int Session::ending_code() const {
+  if (stop_signal() != 0) return kStoppedBySignal + stop_signal();
+  return config_.stop_after != "0" ? int{kTimeIsOver} : kStoppedBySignal + SIGTERM;
+}
+
 // What a resumed run has from before, without runs that a signal stopped before their first step.
 void Session::complete(recipes::Comparison& result) {
   progress_->clear();
@@ -302,7 +308,7 @@ void Session::complete(recipes::Comparison& result) {
   std::erase_if(result.runs, [](const recipes::RunResult& run) {
     return run.history.stopped && run.history.steps.empty();
   });
-  if (result.runs.empty()) throw Exit{kStoppedBySignal + ending_signal()};
+  if (result.runs.empty()) throw Exit{ending_code()};
 }
 
 recipes::LayerReport Session::compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps) {
@@ -342,8 +348,10 @@ void Session::finish(const recipes::Comparison& result) {
       std::cerr << "with its policy: " << again << "\n";
   }
   if (!stopped) return;
+  if (ending_code() == kTimeIsOver && is_first())
+    note("the time of --stop-after " + config_.stop_after + " is over");
   if (is_first()) say_how_to_resume();  // it has saved; the others may have read the folder before
-  throw Exit{kStoppedBySignal + ending_signal()};
+  throw Exit{ending_code()};
 }
 
 void require_success(const std::string& command, const recipes::Comparison& result) {

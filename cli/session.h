@@ -66,6 +66,7 @@ class Session {
   void say_that_it_resumes(const recipes::RunSpec& run, const train::History& history);
   recipes::CompareOptions options_of(std::vector<recipes::RunSpec> runs, bool alone,
                                      int64_t turn_steps);
+  int ending_code() const;
   void complete(recipes::Comparison& result);
   void tell_folder();
   void remove_unused_folder();

@@ -4,11 +4,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 
 #include "cli/exit_code.h"
 
 namespace demi::cli {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+const Clock::time_point began = Clock::now();  // before main()
 
 std::atomic<bool> noting{false};
 std::atomic<int> noted{0};
@@ -54,6 +58,10 @@ NoteStopSignals::NoteStopSignals() { noting = true; }
 NoteStopSignals::~NoteStopSignals() { noting = false; }
 
 int stop_signal() { return noted.load(); }
+
+double minutes_running() {
+  return std::chrono::duration<double, std::ratio<60>>(Clock::now() - began).count();
+}
 
 int save_requests() { return saves_asked.load(); }
 

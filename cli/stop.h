@@ -20,6 +20,9 @@ class NoteStopSignals {
 /// The signal that was noted, or 0.
 int stop_signal();
 
+/// Minutes since the program began.
+double minutes_running();
+
 /// How often SIGUSR1 came: a run that sees the number rise saves a checkpoint and continues.
 int save_requests();
 

@@ -177,6 +177,26 @@ TEST_F(Resume, StoppedBySignalsItSavesAndEndsWithTheBitsOfTheUnbrokenRun) {
   expect_same_run(run_folder("train-mlp-001"), folder);
 }
 
+// A process that is so slow that it has no time for a step leaves nothing, and begins again.
+TEST_F(Resume, StopAfterEndsWith75AndAutoGoesOn) {
+  const fs::path folder = run_folder("train-mlp-001");
+  const Words words = mlp({"--epochs", "1000000", "--stop-after", "2s", "--resume", "auto"});
+  Outcome outcome;
+  for (int tries = 0; tries < 10 && !fs::exists(folder); ++tries) {
+    outcome = run(words);
+    ASSERT_EQ(outcome.code, 75) << outcome.err;
+  }
+  EXPECT_THAT(outcome.err, HasSubstr("the time of --stop-after 2s is over"));
+  EXPECT_FALSE(fs::exists(folder / "result.json"));
+  const std::string first = slurp(folder / "checkpoints" / "last");
+  EXPECT_NE(first, "");
+  for (int tries = 0; tries < 10 && slurp(folder / "checkpoints" / "last") == first; ++tries)
+    ASSERT_EQ(run(words).code, 75);
+  EXPECT_NE(slurp(folder / "checkpoints" / "last"), first) << "it goes on in the same folder";
+  EXPECT_EQ(run(mlp({"--epochs", "1", "--stop-after", "9h"})).code, 0) << "done before";
+  EXPECT_TRUE(fs::exists(run_folder("train-mlp-002") / "result.json"));
+}
+
 TEST_F(Resume, Sigusr1SavesACheckpointAndTrainingGoesOn) {
   const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "0"}));
   const fs::path folder = run_folder("train-mlp-001"), last = folder / "checkpoints" / "last";
@@ -330,6 +350,7 @@ TEST_F(ResumeSettings, ThatWouldChangeTheTrainingAreRefusedWithTheOldAndTheNewVa
   setenv("DEMI_SEED", "7", 1);
   expect_refusal(resume, 2, {"DEMI_SEED", "seen: 7", "begun with 0"});
   unsetenv("DEMI_SEED");
+  expect_refusal({"train", "mlp", "--stop-after", "soon"}, 2, {"11h50m", "soon"});
   expect_refusal({"train", "mlp", "--checkpoint-every", "often"}, 2, {"1epoch", "10min"});
   expect_refusal({"train", "mlp", "--keep-last", "-1"}, 2, {"too small"});
 }

@@ -143,6 +143,7 @@ const std::vector<Elsewhere> kElsewhere{
     {"sync-batch-norm", "lab/recipes/job_on_ranks_test.cpp", "RanksOfOneProcess",
      "ShareTheStatisticsOfBatchNormUnlessTold"},
     {"shard-optimizer", "tests/cli_ranks_test.cpp", "CliRanks", "ShareTheOptimizersState"},
+    {"stop-after", "tests/cli_resume_test.cpp", "Resume", "StopAfterEndsWith75AndAutoGoesOn"},
     {"resume", "tests/cli_resume_test.cpp", "ResumeSettings",
      "AutoGoesOnWithTheNewestUnfinishedRunElseItBeginsOne"},
 };

@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <optional>
+#include <utility>
 
 #include "demi/core/error.h"
 
 namespace demi::train {
 namespace {
-
-constexpr double kMinutesAnHour = 60;
 
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
@@ -26,11 +26,43 @@ std::optional<Number> number_in(std::string_view text) {
   throw UsageError({.where = "train.Every.parse",
                     .what = "this says not how often",
                     .seen = text.empty() ? "nothing" : text,
-                    .accepted = "a number of steps (400), of epochs (1epoch, 2epochs), of minutes "
-                                "(10min) or of hours (1.5h); 0 for never"});
+                    .accepted =
+                        "a number of steps (400), of epochs (1epoch, 2epochs), of minutes "
+                        "(10min) or of hours (1.5h, 1h30m), of seconds (90s); 0 for never"});
+}
+
+/// Takes a number and its unit off the front of `text`; nothing if there is none.
+std::optional<std::pair<double, std::string_view>> take_part(std::string_view& text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::size_t end = std::min(text.find_first_of("0123456789.", digits), text.size());
+  const auto number = number_in<double>(text.substr(0, digits));
+  const std::string_view unit = text.substr(digits, end - digits);
+  text.remove_prefix(end);
+  if (!number || !std::isfinite(*number)) return std::nullopt;
+  return std::pair(*number, unit);
 }
 
 }  // namespace
+
+std::optional<double> minutes_in(std::string_view text) {
+  struct Unit {
+    std::string_view name;
+    int place;
+    double minutes;
+  };
+  constexpr Unit kUnits[] = {{"h", 1, 60}, {"min", 2, 1}, {"m", 2, 1}, {"s", 3, 1.0 / 60}};
+  if (text.empty()) return std::nullopt;
+  double minutes = 0;
+  for (int place = 0; !text.empty();) {
+    const auto part = take_part(text);
+    if (!part) return std::nullopt;
+    const auto* unit = std::ranges::find(kUnits, part->second, &Unit::name);
+    if (unit == std::end(kUnits) || unit->place <= place) return std::nullopt;
+    place = unit->place;
+    minutes += part->first * unit->minutes;
+  }
+  return minutes;
+}
 
 Every Every::parse(std::string_view text) {
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
@@ -40,9 +72,9 @@ Every Every::parse(std::string_view text) {
     if (!count) refuse_every(text);
     return unit.empty() ? Every{.steps = *count} : Every{.epochs = *count};
   }
-  const auto length = number_in<double>(number);
-  if (!length || !std::isfinite(*length) || (unit != "min" && unit != "h")) refuse_every(text);
-  return {.minutes = unit == "h" ? *length * kMinutesAnHour : *length};
+  const auto minutes = minutes_in(text);
+  if (!minutes) refuse_every(text);
+  return {.minutes = *minutes};
 }
 
 std::string Every::to_string() const {

@@ -22,6 +22,19 @@ TEST(Every, ReadsStepsEpochsAndTime) {
   EXPECT_FALSE(Every::parse("1").is_never());
 }
 
+TEST(Every, ReadsTimesOfSeveralUnits) {
+  EXPECT_EQ(minutes_in("11h50m"), 11 * 60 + 50);
+  EXPECT_EQ(minutes_in("1h30min"), 90);
+  EXPECT_EQ(minutes_in("90s"), 1.5);
+  EXPECT_EQ(minutes_in("1h1m30s"), 61.5);
+  EXPECT_EQ(minutes_in("0.5m"), 0.5);
+  EXPECT_EQ(Every::parse("1h30m"), Every{.minutes = 90});
+  EXPECT_EQ(Every::parse("30s"), Every{.minutes = 0.5});
+  for (const char* bad :
+       {"", "1", "h", "1m1h", "1h1h", "1m2min", "1d", "1h ", "-1h", "1e3s", "nans"})
+    EXPECT_EQ(minutes_in(bad), std::nullopt) << bad;
+}
+
 TEST(Every, WritesWhatItReads) {
   for (const char* text : {"400", "1epoch", "2epochs", "10min", "0.25min", "0"})
     EXPECT_EQ(Every::parse(text).to_string(), text);

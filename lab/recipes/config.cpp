@@ -176,11 +176,25 @@ Setting batch_size(std::string group) {
   return setting;
 }
 
+Setting stop_after(std::string group) {
+  Setting setting =
+      words("stop-after", std::move(group), &Config::stop_after,
+            "Time since the program's start (11h50m, 90s) after which training saves a checkpoint "
+            "and ends with exit code 75, so that --resume auto goes on; 0: never");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    if (text != "0" && train::minutes_in(text).value_or(0) <= 0)
+      wrong(source, "not a time", text,
+            "hours, minutes and seconds such as 11h50m, 1.5h, 90s; or 0");
+    take(c, text, source);
+  };
+  return setting;
+}
+
 Setting checkpoint_every(std::string group) {
   Setting setting = words(
       "checkpoint-every", std::move(group), &Config::checkpoint_every,
       "How often a checkpoint is saved in training: every so many steps (400), epochs (1epoch) or "
-      "minutes and hours (10min, 1.5h); 0: at the end alone, and when a signal asks for it");
+      "minutes and hours (10min, 1.5h, 1h30m); 0: at the end alone, and when a signal asks for it");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
     try {
       train::Every::parse(text);
@@ -483,6 +497,7 @@ std::vector<Setting> place_settings() {
       checkpoint_every(g),
       whole("keep-last", g, &Config::keep_last, 0,
             "Number of checkpoints to keep, besides the best; 0: all"),
+      stop_after(g),
       words("resume", g, &Config::resume,
             "Go on with a run: its folder; a checkpoint, from which a new run begins; or auto: the "
             "newest unfinished run of this command and recipe, and a new one if there is none"),

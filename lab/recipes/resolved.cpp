@@ -62,6 +62,7 @@ Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
                   .schedule = &find_schedule(config.schedule),
                   .loss = {train::parse_loss(config.loss), config.loss_weight},
                   .checkpoint_every = train::Every::parse(config.checkpoint_every),
+                  .stop_after_minutes = train::minutes_in(config.stop_after).value_or(0),
                   .backends = backends_of(config)};
   if (!config.model.empty()) result.model = &models::find_model(config.model);
   if (!config.data.empty()) result.data = &data::data_set(config.data);

@@ -41,6 +41,7 @@ struct Resolved {
   std::optional<OpPolicy> op_policy = {};    // of the file; none without one
   std::vector<std::string> fp32_parts = {};  // of the network, as named
   train::Every checkpoint_every;
+  double stop_after_minutes;  // since the program's start; 0: never
   Backends backends;
 };
 

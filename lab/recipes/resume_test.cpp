@@ -48,7 +48,7 @@ TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
                                       "data-dir",         "train-file", "test-file",      "workers",
                                       "checkpoint-every", "keep-last",  "resume",         "monitor",
                                       "detect-anomaly",   "what-if",    "ranks",          "devices",
-                                      "shard-optimizer"};
+                                      "shard-optimizer",  "stop-after"};
   for (const Setting& setting : settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;
