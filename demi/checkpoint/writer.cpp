@@ -19,6 +19,7 @@ void Writer::save(int64_t step, const Checkpoint& checkpoint, const SaveOptions&
   check_save(step, checkpoint, options);
   if (!std::exchange(has_saved_, true)) warn_of_other_runs(folder_, checkpoint.run);
   auto snapshot = std::make_shared<const Snapshot>(checkpoint);
+  is_writing_ = true;
   thread_ = std::thread([this, step, options, snapshot = std::move(snapshot)]() mutable {
     try {
       checkpoint::save(folder_, step, snapshot->finish(), options);
@@ -26,6 +27,7 @@ void Writer::save(int64_t step, const Checkpoint& checkpoint, const SaveOptions&
       error_ = std::current_exception();
     }
     snapshot.reset();
+    is_writing_ = false;
   });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -30,6 +31,9 @@ class DEMI_API Writer {
   /// Waits until the snapshot is written. Throws what writing it threw, once.
   void wait();
 
+  /// Whether wait() would wait.
+  bool is_writing() const { return is_writing_; }
+
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
@@ -37,6 +41,7 @@ class DEMI_API Writer {
   FolderLock lock_;
   bool has_saved_ = false;
   std::exception_ptr error_;
+  std::atomic<bool> is_writing_ = false;
   std::thread thread_;
 };
 

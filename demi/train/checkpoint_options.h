@@ -25,6 +25,10 @@ struct CheckpointOptions {
   /// true: a thread writes the files while training goes on; the step that saves waits for a copy
   /// in memory. false: it waits for the disk.
   bool in_background = true;
+  /// A save that the system does not let through (TrainingError: a full disk, a file server that is
+  /// away) warns once, and training goes on. It is tried again after so many seconds, and whenever
+  /// one is due. fit() throws if the last state cannot be saved. 0: the first such save ends it.
+  double retry_seconds = 60;
   /// Further texts of each checkpoint, such as the configuration of the run.
   checkpoint::Metadata text = {};
   /// Called with each checkpoint before it is saved: adds what the caller keeps beside the state,

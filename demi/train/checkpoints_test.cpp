@@ -1,12 +1,16 @@
 // The checkpoints that a Trainer writes: when, what they say, and that a run goes on from them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "demi/checkpoint/training_state.h"
@@ -15,6 +19,7 @@
 #include "demi/optim/adamw.h"
 #include "demi/optim/sgd.h"
 #include "demi/train/resume_testing.h"
+#include "demi/weights/recorded_warnings_testing.h"
 
 namespace demi::train {
 namespace {
@@ -47,6 +52,30 @@ class ScratchFolder {
 
  private:
   fs::path path_;
+};
+
+/// While a checkpoint of one of these steps is saved, files of this process end at 1 byte: what a
+/// full disk does. The step before is written to its end first.
+class Outage {
+ public:
+  explicit Outage(std::set<double> steps) : steps_(std::move(steps)) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+  }
+  ~Outage() { end(); }
+  Outage(const Outage&) = delete;
+  Outage& operator=(const Outage&) = delete;
+
+  void before_save(const checkpoint::Checkpoint& checkpoint) {
+    const rlimit limit{1, before_.rlim_max};
+    const bool fails = steps_.contains(checkpoint.numbers.at("progress").at("step"));
+    setrlimit(RLIMIT_FSIZE, fails ? &limit : &before_);
+  }
+  void end() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  std::set<double> steps_;
+  rlimit before_{};
 };
 
 std::string step_name(int64_t step) {
@@ -107,6 +136,74 @@ TEST(Checkpoints, AreWrittenByTheClock) {
   ScratchFolder never;
   train(plain_job(never.path(), {.every = {.minutes = 60}, .keep_last = 0}));
   EXPECT_EQ(never.steps(), std::vector<std::string>{step_name(12)});
+}
+
+// 3 epochs of 4 steps, in which the saves of these steps fail.
+Job job_with(Outage& outage, const ScratchFolder& folder, CheckpointOptions checkpoints) {
+  checkpoints.keep_last = 0;
+  checkpoints.before_save = [&](checkpoint::Checkpoint& state) { outage.before_save(state); };
+  return plain_job(folder.path(), std::move(checkpoints));
+}
+
+std::vector<std::string> step_names(const std::vector<int64_t>& steps) {
+  std::vector<std::string> names;
+  for (const int64_t step : steps) names.push_back(step_name(step));
+  return names;
+}
+
+TEST(Checkpoints, ThatCannotBeSavedEndNoTrainingAndEachOutageIsWarnedOfOnce) {
+  ScratchFolder unbroken;
+  const Outcome expected = train(plain_job(unbroken.path()));
+  for (const bool in_background : {true, false}) {
+    ScratchFolder folder;
+    Outage outage({2, 4, 8});
+    const weights::testing::RecordedWarnings warnings;
+    const Outcome outcome =
+        train(job_with(outage, folder, {.every = {.steps = 2}, .in_background = in_background}));
+    outage.end();
+    EXPECT_EQ(folder.steps(), step_names({6, 10, 12}));
+    EXPECT_EQ(warnings.holding("could not be saved"), 2);
+    EXPECT_EQ(warnings.holding("the checkpoint of step 2 could not be saved"), 1);
+    EXPECT_EQ(warnings.holding("the checkpoint of step 8 could not be saved"), 1);
+    EXPECT_EQ(warnings.holding("File too large"), 2);
+    expect_same_run(outcome, expected);
+  }
+}
+
+TEST(Checkpoints, ThatCouldNotBeSavedAreTriedAgainAfterSoManySeconds) {
+  ScratchFolder soon, later;
+  Outage outage({4});
+  const weights::testing::RecordedWarnings warnings;
+  train(job_with(outage, soon,
+                 {.every = {.steps = 4}, .in_background = false, .retry_seconds = 1e-9}));
+  EXPECT_EQ(soon.steps(), step_names({5, 8, 12}));
+  train(job_with(outage, later,
+                 {.every = {.steps = 4}, .in_background = false, .retry_seconds = 3600}));
+  EXPECT_EQ(later.steps(), step_names({8, 12}));
+}
+
+TEST(Checkpoints, ThatCannotBeSavedAtTheEndAreAnError) {
+  for (const bool in_background : {true, false}) {
+    ScratchFolder folder;
+    Outage outage({12});
+    const weights::testing::RecordedWarnings warnings;
+    EXPECT_THROW(
+        train(job_with(outage, folder, {.every = {.steps = 4}, .in_background = in_background})),
+        TrainingError);
+    outage.end();
+    EXPECT_EQ(folder.steps(), step_names({4, 8}));
+  }
+}
+
+TEST(Checkpoints, ThatCannotBeSavedEndTheTrainingWhereNoneIsTriedAgain) {
+  ScratchFolder folder;
+  Outage outage({4, 5});
+  const weights::testing::RecordedWarnings warnings;
+  EXPECT_THROW(train(job_with(outage, folder,
+                              {.every = {.steps = 2}, .in_background = false, .retry_seconds = 0})),
+               TrainingError);
+  EXPECT_EQ(folder.steps(), step_names({2}));
+  EXPECT_TRUE(warnings.messages().empty());
 }
 
 TEST(Checkpoints, AreWrittenWhenAskedFor) {

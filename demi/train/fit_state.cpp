@@ -205,15 +205,13 @@ void FitState::add_texts(checkpoint::Metadata& text) const {
 
 void FitState::save(bool is_best) {
   const checkpoint::Checkpoint state = captured();
-  if (is_on()) plan_.save(progress_.step, state, is_best);
-  is_saved_ = true;
+  is_saved_ = !is_on() || plan_.save(progress_.step, state, is_best);
 }
 
 void FitState::keep_open_epoch() {
   kept_ = captured();
   const bool due = is_on() && !is_saved_ && !progress_.history.failed;
-  if (due) plan_.save(progress_.step, *kept_, /*is_best=*/false);
-  is_saved_ |= due;
+  if (due) is_saved_ = plan_.save(progress_.step, *kept_, /*is_best=*/false);
 }
 
 void FitState::save_after_exception(Stage stage) {

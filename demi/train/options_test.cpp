@@ -135,6 +135,9 @@ TEST(TrainerOption, OutOfRange) {
   for (const double wrong : {-1.0, nan, inf})
     refused({.checkpoints = {.every = {.minutes = wrong}}}, "checkpoints.every");
   refused({.checkpoints = {.keep_last = -1}}, "keep_last");
+  refused({.checkpoints = {.retry_seconds = -1}}, "retry_seconds");
+  refused({.checkpoints = {.retry_seconds = std::numeric_limits<double>::infinity()}},
+          "retry_seconds");
   EXPECT_NO_THROW(s.trainer({.clip_norm = inf})) << "measures, and clips nothing";
 }
 

@@ -1,7 +1,11 @@
 #include "demi/train/save_plan.h"
 
+#include <c10/util/Exception.h>
+
 #include <ratio>
 #include <utility>
+
+#include "demi/core/error.h"
 
 namespace demi::train {
 
@@ -12,31 +16,71 @@ SavePlan::SavePlan(const CheckpointOptions& options, std::function<bool()> asked
 
 bool SavePlan::is_due_after_batch(int64_t step, bool step_done) {
   if (!is_on()) return false;
+  if (!writer_->is_writing()) join();
   const bool asked = asked_ && asked_();  // asked once a batch, whatever else is due
   const Every& every = options_.every;
+  const Clock::time_point now = Clock::now();
   const bool by_step = step_done && every.steps > 0 && step % every.steps == 0;
-  const bool by_clock =
-      step_done && every.minutes > 0 &&
-      Clock::now() - last_ >= std::chrono::duration<double, std::ratio<60>>(every.minutes);
-  return asked || by_step || by_clock;
+  const bool by_clock = step_done && every.minutes > 0 &&
+                        now - last_ >= std::chrono::duration<double, std::ratio<60>>(every.minutes);
+  const bool again = step_done && failure_ &&
+                     now - failed_ >= std::chrono::duration<double>(options_.retry_seconds);
+  return asked || by_step || by_clock || again;
 }
 
 bool SavePlan::is_due_after_epoch(int64_t epoch) const {
   return is_on() && options_.every.epochs > 0 && epoch % options_.every.epochs == 0;
 }
 
-void SavePlan::save(int64_t step, checkpoint::Checkpoint state, bool is_best) {
+bool SavePlan::save(int64_t step, checkpoint::Checkpoint state, bool is_best) {
+  join();  // Writer::save would throw why the one before failed in place of saving this one
+  step_ = step;
+  return goes_on_after([&] { write(std::move(state), is_best); });
+}
+
+void SavePlan::write(checkpoint::Checkpoint state, bool is_best) {
   if (options_.before_save) options_.before_save(state);
   const checkpoint::SaveOptions how{.keep_last = options_.keep_last, .is_best = is_best};
-  if (options_.in_background)
-    writer_->save(step, state, how);
-  else
-    checkpoint::save(writer_->folder(), step, state, how);  // without a copy in memory
+  if (options_.in_background) {
+    writer_->save(step_, state, how);
+    failed_ = Clock::now();  // what is being written is not tried again meanwhile
+    is_pending_ = true;
+  } else {
+    checkpoint::save(writer_->folder(), step_, state, how);  // without a copy in memory
+    failure_ = nullptr;
+  }
   last_ = Clock::now();
 }
 
+void SavePlan::join() {
+  if (!std::exchange(is_pending_, false)) return;
+  goes_on_after([this] {
+    writer_->wait();
+    failure_ = nullptr;
+  });
+}
+
+// One warning an outage. The step makes it another text than that of the outage before.
+bool SavePlan::goes_on_after(const std::function<void()>& saving) try {
+  saving();
+  return true;
+} catch (const TrainingError& error) {
+  if (options_.retry_seconds == 0) throw;
+  if (!std::exchange(failure_, std::current_exception())) {
+    TORCH_WARN("[train.Trainer] the checkpoint of step ", step_,
+               " could not be saved, and training goes on; a save is tried again after ",
+               options_.retry_seconds, " s and whenever one is due: ", error.what());
+  }
+  failed_ = Clock::now();
+  return false;
+}
+
 void SavePlan::finish() {
-  if (writer_) writer_->wait();
+  if (!writer_) return;
+  const bool was_pending = std::exchange(is_pending_, false);
+  writer_->wait();
+  if (was_pending) failure_ = nullptr;
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 }  // namespace demi::train

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 
@@ -28,17 +29,26 @@ class SavePlan {
   bool is_due_after_batch(int64_t step, bool step_done);
   bool is_due_after_epoch(int64_t epoch) const;
 
-  /// `step` names the folder.
-  void save(int64_t step, checkpoint::Checkpoint state, bool is_best);
+  /// `step` names the folder. false: the system did not let it through; that is warned of, and
+  /// another one will be due.
+  bool save(int64_t step, checkpoint::Checkpoint state, bool is_best);
 
-  /// Waits until everything is on the disk. Throws what writing it threw.
+  /// Waits until everything is on the disk. Throws why the last one could not be saved.
   void finish();
 
  private:
+  void write(checkpoint::Checkpoint state, bool is_best);
+  void join();
+  bool goes_on_after(const std::function<void()>& saving);
+
   CheckpointOptions options_;
   std::function<bool()> asked_;
   std::unique_ptr<checkpoint::Writer> writer_;
   Clock::time_point last_ = Clock::now();
+  int64_t step_ = 0;            // of the last save
+  bool is_pending_ = false;     // a thread writes it, or has written it
+  std::exception_ptr failure_;  // since when none has succeeded; null: the last one did
+  Clock::time_point failed_;
 };
 
 }  // namespace demi::train

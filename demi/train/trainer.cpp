@@ -80,6 +80,9 @@ void check_checkpoints(const CheckpointOptions& options) {
       "0 (never) or more of each");
   require(options.keep_last >= 0, "checkpoints.keep_last is negative",
           std::to_string(options.keep_last), "0 (all) or more");
+  require(options.retry_seconds >= 0 && std::isfinite(options.retry_seconds),
+          "checkpoints.retry_seconds is out of range", c10::str(options.retry_seconds),
+          "0 (a failed save ends training) or more");
 }
 
 void check_metrics(const std::vector<Metric>& metrics) {

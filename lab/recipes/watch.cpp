@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "demi/core/error.h"
 #include "demi/profile/memory.h"
 #include "demi/train/metric.h"
 #include "demi/train/names.h"
@@ -243,9 +244,13 @@ void FileMetrics::on_step(const train::StepMetrics& step, int64_t) {
 
 void FileMetrics::on_epoch_end(const train::EpochRecord& epoch) {
   write(epoch);
-  log_->sync();
   tell(epoch);
-  if (run_->events) run_->events->flush();
+  try {
+    log_->sync();
+    if (run_->events) run_->events->flush();
+  } catch (const TrainingError&) {  // NOLINT(bugprone-empty-catch): they wait for the checkpoint
+                                    // of the epoch, or the run's end, which warns or throws
+  }
 }
 
 void FileMetrics::write(const monitor::StepHealth& step) {

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "demi/core/crc32c.h"
+#include "demi/core/error.h"
 #include "lab/report/protobuf.h"
 #include "lab/report/run_folder.h"
 
@@ -181,7 +182,12 @@ void EventFile::histogram(std::string_view tag, std::int64_t step, const Histogr
 
 void EventFile::append(std::string_view event) {
   waiting_ += tfrecord(event);
-  if (std::chrono::steady_clock::now() - flushed_ >= interval_) flush();
+  if (std::chrono::steady_clock::now() - flushed_ < interval_) return;
+  try {
+    flush();
+  } catch (const TrainingError&) {  // as MetricsLog, it waits for the next interval
+    flushed_ = std::chrono::steady_clock::now();
+  }
 }
 
 void EventFile::flush() {

@@ -102,7 +102,16 @@ MetricsLog::~MetricsLog() {
 
 void MetricsLog::write(const MetricFields& fields) {
   waiting_ += to_json(fields).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (std::chrono::steady_clock::now() - flushed_ >= interval_) flush();
+  if (std::chrono::steady_clock::now() - flushed_ >= interval_) try_to_flush();
+}
+
+// The lines wait for the next interval, so that a disk that is full for a minute ends no run.
+void MetricsLog::try_to_flush() {
+  try {
+    flush();
+  } catch (const TrainingError&) {
+    flushed_ = std::chrono::steady_clock::now();
+  }
 }
 
 void MetricsLog::flush() {

@@ -36,11 +36,13 @@ class DEMI_API MetricsLog {
   MetricsLog(MetricsLog&&) noexcept = default;
   ~MetricsLog();  // flushes; what cannot be written then is lost in silence, so call `sync` first
 
-  void write(const MetricFields& fields);
-  void flush();  // to the operating system
-  void sync();   // to the disk: after an epoch
+  void write(const MetricFields& fields);  // what cannot go to the file yet waits in memory
+  void flush();                            // to the operating system
+  void sync();                             // to the disk: after an epoch
 
  private:
+  void try_to_flush();
+
   Descriptor file_;
   std::string waiting_;
   std::chrono::milliseconds interval_;

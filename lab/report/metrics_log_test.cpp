@@ -58,6 +58,18 @@ TEST_F(MetricsLogTest, AFullDiskLeavesWholeLinesAndLosesNothing) {
   EXPECT_EQ(read_metrics(path).lines.size(), 2U);
 }
 
+TEST_F(MetricsLogTest, ALineThatCannotBeWrittenNowWaitsForTheNextInterval) {
+  const fs::path path = folder / "metrics.jsonl";
+  MetricsLog log(path, std::chrono::milliseconds(0));
+  {
+    FileSizeLimit limit(1);
+    EXPECT_NO_THROW(log.write({{"step", std::int64_t{1}}}));
+    EXPECT_EQ(content(path), "");
+  }
+  log.write({{"step", std::int64_t{2}}});
+  EXPECT_EQ(content(path), "{\"step\":1}\n{\"step\":2}\n");
+}
+
 // Of a comparison whose runs take turns, one continues from an earlier step.
 TEST_F(MetricsLogTest, LinesOfOneRunCanBeRemovedFromAmongThoseOfOthers) {
   const fs::path path = folder / "metrics.jsonl";
