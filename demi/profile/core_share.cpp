@@ -11,6 +11,8 @@
 #include <fstream>
 #include <string>
 
+#include "demi/core/control_group.h"
+
 namespace demi::profile {
 namespace {
 
@@ -18,14 +20,6 @@ double seconds_of(clockid_t clock) {
   timespec time{};
   clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-// The control group's quota in cores, as a container sees it ("200000 100000"); none without one.
-std::optional<double> quota() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double allowed = 0, period = 0;
-  if (file >> allowed >> period && allowed > 0 && period > 0) return allowed / period;
-  return std::nullopt;  // "max 100000"
 }
 
 // "cpu user nice system idle iowait irq softirq steal guest guest_nice", in ticks.
@@ -104,7 +98,7 @@ CoreMeter::Counters CoreMeter::now() {
   result.process.cpu_seconds = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
   result.process.involuntary_switches = usage.ru_nivcsw;
   const double allowed = std::max(all.cores, 1);
-  result.process.cores = std::min(allowed, quota().value_or(allowed));
+  result.process.cores = std::min(allowed, control_group_limits().cores.value_or(allowed));
   result.queued_ns = std::move(all.queued_ns);
   result.stolen_seconds = machine.stolen;
   result.busy_seconds = machine.busy;

@@ -15,6 +15,7 @@
 #include <limits>
 #include <string>
 
+#include "demi/core/control_group.h"
 #include "demi/core/error.h"
 #include "demi/profile/allocation_sink.h"
 
@@ -75,12 +76,6 @@ std::int64_t status_bytes(const std::string& key) {
   return 0;
 }
 
-std::int64_t read_number(const char* file) {
-  std::ifstream stream(file);
-  std::int64_t value = -1;
-  return stream >> value ? value : -1;
-}
-
 // What a limit of the process leaves (ulimit -v, -d); the greatest number without one.
 std::int64_t left_by_limit(int resource, const char* used) {
   rlimit limit{};
@@ -101,9 +96,7 @@ std::int64_t free_host_bytes() {
     std::getline(stream, unit);
     if (name == "MemAvailable:") free = kilobytes * 1024;
   }
-  const std::int64_t limit = read_number("/sys/fs/cgroup/memory.max");
-  const std::int64_t used = read_number("/sys/fs/cgroup/memory.current");
-  if (limit > 0 && used >= 0) free = std::min(free, limit - used);
+  free = std::min(free, control_group_limits().free_bytes.value_or(free));
   return std::min({free, left_by_limit(RLIMIT_AS, "VmSize"), left_by_limit(RLIMIT_DATA, "VmData")});
 }
 

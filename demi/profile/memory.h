@@ -49,7 +49,7 @@ class DEMI_API TurnMemory {
 };
 
 /// Bytes that could be allocated now: on a CPU what Linux could give without swapping
-/// (MemAvailable) and the control group and limits of the process leave, elsewhere what the
+/// (MemAvailable) and the control groups and limits of the process leave, elsewhere what the
 /// device's allocator tells. Throws DeviceError for a device that does not tell.
 DEMI_API std::int64_t free_memory(c10::Device device);
 

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <utility>
+
+#include "demi/core/control_group.h"
 
 namespace demi::doctor {
 namespace {
@@ -38,13 +38,6 @@ std::string allocator() {
   return "glibc";
 }
 
-std::string line_of(const char* file) {
-  std::ifstream stream(file);
-  std::string line;
-  std::getline(stream, line);
-  return line;
-}
-
 }  // namespace
 
 double Cores::usable() const {
@@ -52,19 +45,12 @@ double Cores::usable() const {
   return quota ? std::min(cores, *quota) : cores;
 }
 
-std::optional<double> quota_of(const std::string& cpu_max) {
-  std::istringstream text(cpu_max);
-  double quota = 0, period = 0;
-  if (!(text >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;
-  return quota / period;
-}
-
 Cores cores() {
   Cores result;
   result.threads = at::get_num_threads();
   result.online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   result.allowed = allowed_cores(result.online);
-  result.quota = quota_of(line_of("/sys/fs/cgroup/cpu.max"));
+  result.quota = control_group_limits().cores;
   result.pinning = pinning();
   result.allocator = allocator();
   return result;

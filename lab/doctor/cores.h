@@ -23,9 +23,6 @@ struct DEMI_API Cores {
 
 DEMI_API Cores cores();
 
-/// The limit in cores of a control group's cpu.max ("200000 100000": 2; "max 100000": none).
-DEMI_API std::optional<double> quota_of(const std::string& cpu_max);
-
 /// What is wrong with the number of threads, with what to do; empty: nothing.
 DEMI_API std::vector<std::string> faults(const Cores& cores);
 

@@ -12,14 +12,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// The kernel's documentation of cpu.max: "$MAX $PERIOD" in microseconds.
-TEST(Cores, QuotaIsThatOfTheControlGroup) {
-  EXPECT_EQ(quota_of("200000 100000"), 2.0);
-  EXPECT_EQ(quota_of("50000 100000"), 0.5);
-  for (const char* none : {"max 100000", "", "nonsense", "0 100000", "100000 0"})
-    EXPECT_EQ(quota_of(none), std::nullopt) << none;
-}
-
 TEST(Cores, UsableAreThoseThatAffinityAndQuotaLeave) {
   Cores cores{.threads = 4, .online = 8, .allowed = 4};
   EXPECT_EQ(cores.usable(), 4);
