@@ -36,6 +36,7 @@
 #include "demi/monitor/status.h"
 #include "demi/monitor/what_if.h"
 #include "demi/optim/all.h"
+#include "demi/nn/linear_cross_entropy.h"
 #include "demi/optim/batch_norm_guard.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/decay_groups.h"

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "demi/core/export.h"
+
+namespace demi {
+
+enum class Reduction { none, mean, sum };
+
+/// What torch.nn.functional.linear_cross_entropy takes by keyword, under its names.
+struct LinearCrossEntropyOptions {
+  at::Tensor linear_bias = {};            ///< (C), added to the logits.
+  at::Tensor weight = {};                 ///< (C), a factor for each class.
+  Reduction reduction = Reduction::mean;  ///< mean: over the targets that count, by their weights.
+  std::int64_t ignore_index = -100;       ///< Targets of this value do not count.
+  double label_smoothing = 0;             ///< 0 to 1.
+  /// Rows of logits held at once. Default: a fourteenth of the rows.
+  std::optional<std::int64_t> batch_chunk_size = {};
+};
+
+/// cross_entropy(linear(input, linear_weight, linear_bias), target), piece by piece: the logits of
+/// all rows are never held at once. The gradients are made in forward, in FP32, and are multiplied
+/// by the loss scale in backward, so they do not underflow in fp16.
+///
+///     auto loss = demi::linear_cross_entropy(hidden, head->weight, target);
+///
+/// `input` (*, D), `linear_weight` (C, D), `target` (*), int64: a class from 0 to C - 1, or
+/// ignore_index. In a region the dtype is the one that the region gives linear. Products run in
+/// bf16 where the device has instructions for it; otherwise, and in fp16, they run in FP32 on the
+/// numbers as given. Returns FP32 in a region, else input's dtype: a scalar, or one loss for each
+/// target.
+///
+/// Beyond inputs, results, gradients and a region's copy of the weight it holds at most a tenth of
+/// the bytes of the FP32 logits, if there are 64 rows or more and batch_chunk_size is not given.
+/// Reduction::none computes the logits twice. backward() may run several times on a retained graph;
+/// gradients of gradients throw UsageError. Throws UsageError for arguments that do not fit, and on
+/// a CPU for a target out of range. With no target that counts the mean is NaN and the gradients
+/// are 0.
+DEMI_API at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& linear_weight,
+                                         const at::Tensor& target,
+                                         const LinearCrossEntropyOptions& options = {});
+
+}  // namespace demi

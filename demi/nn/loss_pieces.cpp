@@ -1,0 +1,158 @@
+#include "demi/nn/loss_pieces.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "demi/products/no_autocast.h"
+
+// With p = softmax(z), target y, class weights w, smoothing e and C classes
+// (torch.nn.CrossEntropyLoss):
+//   loss = (1 - e) w_y (lse - z_y) + e / C (sum(w) lse - w . z)
+//   dloss / dz_c = ((1 - e) w_y + e / C sum(w)) p_c - (1 - e) w_y [c = y] - e / C w_c
+namespace demi::nn {
+namespace {
+
+// Fewer classes in a product do not pay.
+constexpr std::int64_t kLeastBlock = 64;
+
+class Pieces {
+ public:
+  Pieces(const HeadAndTargets& of, const at::Tensor& row_scale, WantedGradients wanted)
+      : of_(of), scale_(row_scale), wanted_(wanted), options_(of.input.options().dtype(of.sums)) {
+    result_.losses = at::empty({of.input.size(0)}, options_);
+    if (wanted.input) result_.input = at::empty(of.input.sizes(), options_);
+    if (wanted.weight) result_.weight = at::zeros(of.weight.sizes(), options_);
+    if (wanted.bias) result_.bias = at::zeros({classes_}, options_);
+    if (of.class_weight.defined()) all_weights_ = of.class_weight.sum();
+  }
+
+  LossPieces run() {
+    const std::int64_t all = of_.input.size(0);
+    for (std::int64_t first = 0; first < all; first += of_.rows)
+      piece(first, std::min(of_.rows, all - first));
+    return std::move(result_);
+  }
+
+ private:
+  template <class Work>
+  void each_block(std::int64_t rows, Work work) {
+    const bool as_given = of_.weight.scalar_type() == of_.products && of_.products == of_.sums;
+    const std::int64_t width = std::max<std::int64_t>(of_.weight.size(1), 1);
+    const std::int64_t block =
+        as_given ? classes_ : std::max(kLeastBlock, rows * classes_ / (4 * width));
+    for (std::int64_t first = 0; first < classes_; first += block)
+      work(first, std::min(block, classes_ - first));
+  }
+
+  at::Tensor weight_of(std::int64_t first, std::int64_t count) const {
+    return of_.weight.narrow(0, first, count).to(of_.products);
+  }
+
+  at::Tensor logits(const at::Tensor& input) {
+    at::Tensor z = at::empty({input.size(0), classes_}, options_);
+    each_block(input.size(0), [&](std::int64_t first, std::int64_t count) {
+      at::Tensor part = z.narrow(1, first, count);
+      if (of_.products == of_.sums)
+        at::mm_out(part, input, weight_of(first, count).t());
+      else
+        part.copy_(at::mm(input, weight_of(first, count).t()));
+    });
+    if (of_.bias.defined()) z.add_(of_.bias.to(of_.sums));
+    return z;
+  }
+
+  // Leaves exp(z - max) in z. (rows)
+  at::Tensor losses(at::Tensor& z, const at::Tensor& target, const at::Tensor& weight,
+                    at::Tensor& sum_exp) {
+    const double e = of_.smoothing;
+    const at::Tensor at_target = z.gather(1, target.unsqueeze(1)).squeeze(1);
+    at::Tensor smooth;
+    if (e > 0) smooth = of_.class_weight.defined() ? z.mv(of_.class_weight) : z.sum(1);
+    const at::Tensor largest = z.amax(1, true);
+    z.sub_(largest).exp_();
+    sum_exp = z.sum(1);
+    const at::Tensor lse = largest.squeeze(1) + sum_exp.log();
+    at::Tensor loss = (1 - e) * weight * (lse - at_target);
+    if (e > 0) loss += e / double(classes_) * (sum_of_weights() * lse - smooth);
+    return loss;
+  }
+
+  at::Tensor sum_of_weights() const {
+    return all_weights_.defined() ? all_weights_ : at::full({}, double(classes_), options_);
+  }
+
+  // Makes of exp(z - max) the gradient of z.
+  void to_gradient(at::Tensor& z, const at::Tensor& target, const at::Tensor& weight,
+                   const at::Tensor& scale, const at::Tensor& sum_exp) const {
+    const double e = of_.smoothing, share = e / double(classes_);
+    at::Tensor of_softmax = (1 - e) * weight;
+    if (e > 0) of_softmax = of_softmax + share * sum_of_weights();
+    z.mul_((of_softmax * scale / sum_exp).unsqueeze(1));
+    z.scatter_add_(1, target.unsqueeze(1), ((e - 1) * weight * scale).unsqueeze(1));
+    if (e > 0 && of_.class_weight.defined())
+      z.addr_(scale, of_.class_weight, 1, -share);
+    else if (e > 0)
+      z.sub_((share * scale).unsqueeze(1));
+  }
+
+  void gradients(const at::Tensor& z, const at::Tensor& input, std::int64_t first_row) {
+    const std::int64_t rows = input.size(0);
+    at::Tensor of_input;
+    if (wanted_.input) of_input = result_.input.narrow(0, first_row, rows).zero_();
+    if (wanted_.bias) result_.bias.add_(z.sum(0));
+    if (!wanted_.input && !wanted_.weight) return;
+    each_block(rows, [&](std::int64_t first, std::int64_t count) {
+      const at::Tensor part = z.narrow(1, first, count).to(of_.products);
+      if (wanted_.input) add(of_input, part, weight_of(first, count));
+      if (wanted_.weight) add(result_.weight.narrow(0, first, count), part.t(), input);
+    });
+  }
+
+  void add(at::Tensor to, const at::Tensor& a, const at::Tensor& b) const {
+    if (of_.products == of_.sums)
+      to.addmm_(a, b);
+    else
+      to.add_(at::mm(a, b));
+  }
+
+  void piece(std::int64_t first, std::int64_t rows) {
+    const at::Tensor input = of_.input.narrow(0, first, rows).to(of_.products),
+                     target = of_.target.narrow(0, first, rows),
+                     counts = of_.counts.narrow(0, first, rows);
+    at::Tensor weight = counts.to(of_.sums);
+    if (of_.class_weight.defined()) weight.mul_(of_.class_weight.index_select(0, target));
+    at::Tensor z = logits(input), sum_exp;
+    result_.losses.narrow(0, first, rows)
+        .copy_(losses(z, target, weight, sum_exp).masked_fill_(counts.logical_not(), 0));
+    if (!wanted_.any()) return;
+    to_gradient(z, target, weight, scale_.narrow(0, first, rows), sum_exp);
+    gradients(z, input, first);
+  }
+
+  const HeadAndTargets& of_;
+  const at::Tensor& scale_;
+  const WantedGradients wanted_;
+  const at::TensorOptions options_;
+  const std::int64_t classes_ = of_.weight.size(0);
+  at::Tensor all_weights_;
+  LossPieces result_;
+};
+
+}  // namespace
+
+at::Tensor target_weights(const HeadAndTargets& of) {
+  at::Tensor weights = of.counts.to(of.sums);
+  if (of.class_weight.defined()) weights.mul_(of.class_weight.index_select(0, of.target));
+  return weights;
+}
+
+LossPieces loss_pieces(const HeadAndTargets& of, const at::Tensor& row_scale,
+                       WantedGradients wanted) {
+  const products::NoAutocast no_autocast;
+  const at::NoGradGuard no_grad;
+  return Pieces(of, row_scale, wanted).run();
+}
+
+}  // namespace demi::nn
