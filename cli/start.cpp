@@ -99,6 +99,26 @@ std::string changed(const recipes::Config& begun, const recipes::Config& now) {
   return text;
 }
 
+// The settings that make it another run are other ones: it goes on in a folder of its own, and this
+// folder stays as it is.
+Start in_a_new_folder(const StartWords& words, const SettingOptions& settings,
+                      const fs::path& folder, const std::string& change, Start start) {
+  if (words.command != "train")
+    refuse(folder, "the runs of a comparison keep their loss scaling:", change,
+           "leave it out, or name one run's checkpoint: demi train --resume " +
+               (folder / recipes::kCheckpoints / "fp32").string());
+  const auto say = [](const fs::path& damaged, const std::string& wrong) {
+    note(damaged.string() + " is damaged and is passed over (" + wrong + ")");
+  };
+  const auto newest = checkpoint::newest_whole(folder / recipes::kCheckpoints, say);
+  if (!newest)
+    refuse(folder, "there is no checkpoint yet in", change,
+           "begin a new run with it, or resume this one as it was begun");
+  start.resume_from = *newest;
+  start.line = "demi " + words.command + " " + start.recipe + words.more + settings.typed();
+  return start;
+}
+
 Start resume_run(const StartWords& words, const SettingOptions& settings, const fs::path& folder) {
   recipes::RunRecord record = recipes::read_run_record(folder);
   recipes::require_saved_settings(folder, record);
@@ -117,6 +137,8 @@ Start resume_run(const StartWords& words, const SettingOptions& settings, const 
   Start start{.command = words.command, .recipe = record.recipe, .run_dir = words.run_dir};
   start.config =
       recipes::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
+  const std::string change = recipes::change_of_precision(record.config, start.config);
+  if (!change.empty()) return in_a_new_folder(words, settings, folder, change, std::move(start));
   start.line = record.line + changed(record.config, start.config);
   start.folder = folder;
   start.record = std::move(record);
@@ -136,9 +158,6 @@ std::string recipe_around(fs::path checkpoint) {
 Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
                         const fs::path& path) {
   const fs::path checkpoint = checkpoint::find(path);
-  if (words.command != "train")
-    refuse(path, "a comparison goes on with its run folder, and this is a checkpoint",
-           checkpoint.string(), "demi train --resume begins a run from it");
   std::string recipe = words.recipe.empty() ? settings.of_file().recipe : words.recipe;
   if (recipe.empty()) recipe = recipe_around(fs::absolute(checkpoint));
   if (recipe.empty())

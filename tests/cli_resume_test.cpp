@@ -275,7 +275,6 @@ TEST_F(ResumeCompare, GoesOnInTheSecondRunWithoutTrainingTheFirstAgain) {
   EXPECT_TRUE(has(folder / "config.json", "--runs fp32,bf16,fp16:scale=128")) << "to repeat it";
   expect_refusal({folder.string(), "--runs", "fp32,bf16"}, "begun with fp32,bf16,fp16:scale=128");
   expect_refusal({folder.string(), "--sweep", "lr=0.1,0.2"}, "a sweep makes a comparison");
-  expect_refusal({(folder / "checkpoints" / "fp32").string()}, "goes on with its run folder");
   const Outcome outcome = run({"compare", "--resume", folder.string(), "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(lines_of(folder, "fp32"), first) << "its steps, with their times";
@@ -339,7 +338,6 @@ TEST_F(ResumeSettings, ThatWouldChangeTheTrainingAreRefusedWithTheOldAndTheNewVa
   const Words resume{"train", "--resume", folder().string()};
   expect_refusal(resume + Words{"--lr", "0.5"}, 2, {"--lr", "seen: 0.5", "begun with 0.001"});
   expect_refusal(resume + Words{"--batch-size", "8"}, 2, {"seen: 8", "begun with 4"});
-  expect_refusal(resume + Words{"--precision", "bf16"}, 2, {"seen: bf16", "begun with fp16"});
   expect_refusal(resume + Words{"--epochs", "3"}, 2, {"--epochs", "begun with 1000000"});
   expect_refusal(resume + Words{"--no-autocast"}, 2, {"--no-autocast", "begun with true"});
   expect_refusal({"train", "fashion-cnn", "--resume", folder().string()}, 2, {"mlp"});
@@ -436,13 +434,56 @@ TEST_F(ResumeSettings, ACheckpointBeginsANewRunWhichEndsWithTheSameBits) {
   EXPECT_TRUE(files() == before);
   EXPECT_THAT(outcome.err, HasSubstr("goes on after step 20"));
   expect_same_run(folder(), run_folder("train-mlp-002"));
+  // With the precision that it was begun with, too.
+  const Outcome named =
+      run({"train", "--resume", checkpoint.string(), "--precision", "fp16", "--json"});
+  ASSERT_EQ(named.code, 0) << named.err;
+  expect_same_run(folder(), run_folder("train-mlp-003"));
   // Out of its run's folder it needs a recipe's name.
   const fs::path copy = folder_ / "copy";
   fs::copy(checkpoint, copy, fs::copy_options::recursive);
   expect_refusal({"train", "--resume", copy.string()}, 2,
                  {"which recipe?", "demi train RECIPE --resume " + copy.string()});
   ASSERT_EQ(run({"train", "mlp", "--resume", copy.string(), "--json"}).code, 0);
-  expect_same_run(folder(), run_folder("train-mlp-003"));
+  expect_same_run(folder(), run_folder("train-mlp-004"));
+}
+
+TEST_F(ResumeSettings, AnotherPrecisionGoesOnInARunFolderOfItsOwn) {
+  const Outcome begun = run(mlp({"--steps", "20"}));
+  ASSERT_EQ(begun.code, 0) << begun.err;
+  const auto before = files();
+  const Words resume{"train", "--resume", folder().string(), "--steps", "24", "--json"};
+  int number = 1;
+  const auto expect_to_go_on = [&](const Words& words, const std::string& said) {
+    const Outcome outcome = run(resume + words);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("the run goes on with " + said));
+    EXPECT_THAT(outcome.err, HasSubstr("goes on after step 20"));
+    EXPECT_TRUE(files() == before) << "its own folder stays as it is";
+    const fs::path made = run_folder("train-mlp-00" + std::to_string(++number));
+    EXPECT_TRUE(fs::exists(made / "checkpoints" / "step-00000024"));
+  };
+  expect_to_go_on({"--precision", "bf16"},
+                  "precision bf16, begun with fp16; losses are not scaled");
+  expect_to_go_on({"--precision", "fp16-true"},
+                  "precision fp16-true, begun with fp16; losses are not scaled");
+  expect_to_go_on({"--loss-scale", "64"},
+                  "loss-scale 64, begun with auto; its loss scale begins anew");
+  expect_to_go_on({"--no-scaler"}, "scaler false, begun with true; losses are not scaled");
+  // Each run of a comparison goes on from one checkpoint.
+  const Outcome compared = run({"compare", "--resume", (folder() / "checkpoints" / "last").string(),
+                                "--runs", "fp32,bf16", "--steps", "24", "--json"});
+  ASSERT_EQ(compared.code, 0) << compared.err;
+  EXPECT_THAT(compared.err, HasSubstr("fp32: goes on after step 20"));
+  EXPECT_THAT(compared.err, HasSubstr("precision bf16, begun with fp16; losses are not scaled"));
+  expect_refusal({"compare", "--resume", run_folder("compare-mlp-001").string(), "--no-scaler"}, 2,
+                 {"keep their loss scaling"});
+  // And back, from the run that went on.
+  const fs::path in_bf16 = run_folder("train-mlp-002");
+  const Outcome back = run(
+      {"train", "--resume", in_bf16.string(), "--precision", "fp16", "--steps", "28", "--json"});
+  ASSERT_EQ(back.code, 0) << back.err;
+  EXPECT_THAT(back.err, HasSubstr("precision fp16, begun with bf16; its loss scale begins anew"));
 }
 
 TEST_F(ResumeSettings, ASecondProcessInTheRunsFolderIsRefused) {

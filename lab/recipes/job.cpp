@@ -28,6 +28,7 @@
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/resume.h"
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/what_if.h"
 
@@ -297,10 +298,50 @@ std::filesystem::path Job::checkpoint_to_resume() const {
   return name.empty() ? std::filesystem::path() : options_.checkpoints / name;
 }
 
+namespace {
+
+// The settings of the run that saved it; none: it does not say.
+std::optional<Config> config_in(const checkpoint::Metadata& text, const std::string& source) {
+  const auto found = text.find("demi.config");
+  if (found == text.end()) return std::nullopt;
+  Config config;
+  for (const Assignment& a : read_config_text(found->second, source))
+    set(config, a.name, a.text, a.source);
+  return config;
+}
+
+bool scales_losses(const Resolved& run) {
+  const train::LossScale::Kind kind = run.spec.loss_scale.kind;
+  if (!run.config.scaler || kind == train::LossScale::Kind::off) return false;
+  return kind != train::LossScale::Kind::automatic || run.spec.precision.autocast == c10::kHalf;
+}
+
+}  // namespace
+
+// What goes on in another precision, or with another loss scale, and from which scale.
+void Job::say_what_changes(const Config& begun, bool keeps_scale) const {
+  const std::string change = change_of_precision(begun, config_);
+  if (change.empty() || !is_first() || !options_.say) return;
+  const char* scale = !scales_losses(run_) ? "losses are not scaled"
+                      : keeps_scale        ? "its loss scale is the checkpoint's"
+                                           : "its loss scale begins anew";
+  options_.say("the run goes on with " + change + "; " + scale);
+}
+
 // The memory that reading takes is none of the training's.
 void Job::resume(const std::filesystem::path& checkpoint) {
-  trainer_->resume(checkpoint);
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
+  const std::optional<Config> begun = config_in(manifest.text, checkpoint.string());
+  const bool other_scale =
+      begun && (begun->loss_scale != config_.loss_scale || begun->scaler != config_.scaler);
+  if (other_scale) {
+    checkpoint::Checkpoint mapped = checkpoint::map(checkpoint);
+    mapped.numbers.erase("scaler");
+    trainer_->resume(mapped);
+  } else {
+    trainer_->resume(checkpoint);
+  }
+  if (begun) say_what_changes(*begun, !other_scale && manifest.numbers.contains("scaler"));
   const auto found = manifest.numbers.find(kMeasured);
   if (found != manifest.numbers.end()) before_ = measured_of(found->second);
   if (!is_first() || !options_.say) return;

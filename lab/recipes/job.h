@@ -64,6 +64,7 @@ class DEMI_API Job {
   void add_observers();
   std::filesystem::path checkpoint_to_resume() const;
   void resume(const std::filesystem::path& checkpoint);
+  void say_what_changes(const Config& begun, bool keeps_scale) const;
   Measured measured();
   void answer_what_if();
   void test();

@@ -32,6 +32,8 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
     {"stop-after", OnResume::kAny},       {"monitor", OnResume::kAny},
     {"detect-anomaly", OnResume::kAny},   {"what-if", OnResume::kAny},
     {"resume", OnResume::kAny},           {"shard-optimizer", OnResume::kAny},
+    {"precision", OnResume::kNewRun},     {"loss-scale", OnResume::kNewRun},
+    {"scaler", OnResume::kNewRun},
 };
 
 const Setting& setting_of(std::string_view name) {
@@ -143,9 +145,27 @@ OnResume on_resume(std::string_view setting) {
   return OnResume::kSame;
 }
 
+namespace {
+
+bool decides_bits(std::string_view setting) {
+  const OnResume rule = on_resume(setting);
+  return rule == OnResume::kSame || rule == OnResume::kNewRun;
+}
+
+}  // namespace
+
+std::string change_of_precision(const Config& begun, const Config& now) {
+  std::string text;
+  for (const Setting& setting : settings())
+    if (on_resume(setting.name) == OnResume::kNewRun && !is_same(setting, begun, now))
+      text += fmt::format("{}{} {}, begun with {}", text.empty() ? "" : "; ", setting.name,
+                          setting.get(now), setting.get(begun));
+  return text;
+}
+
 std::string first_difference(const Config& begun, const Config& now) {
   for (const Setting& setting : settings())
-    if (on_resume(setting.name) == OnResume::kSame && !is_same(setting, begun, now))
+    if (decides_bits(setting.name) && !is_same(setting, begun, now))
       return fmt::format("{} is {}, not {}", setting.name, setting.get(begun), setting.get(now));
   return "";
 }
@@ -184,8 +204,7 @@ void require_saved_settings(const std::filesystem::path& run_folder, const RunRe
     for (const Setting& setting : settings()) {
       const bool is_shorter_now = on_resume(setting.name) == OnResume::kLonger &&
                                   is_shorter(setting.name, of_checkpoint, of_file);
-      const bool is_other =
-          on_resume(setting.name) == OnResume::kSame && !is_same(setting, of_checkpoint, of_file);
+      const bool is_other = decides_bits(setting.name) && !is_same(setting, of_checkpoint, of_file);
       if (!names.contains(setting.name) || !(is_shorter_now || is_other)) continue;
       throw UsageError({.where = "--resume",
                         .what = setting.name + " in " + (run_folder / "config.json").string() +
@@ -211,6 +230,7 @@ Config resumed_config(const Config& begun, std::span<const Assignment> given,
                "it was begun with " + begun_with(setting, begun, config), run);
       continue;
     }
+    if (rule == OnResume::kNewRun && is_same(setting, begun, asked)) continue;
     if (rule == OnResume::kLonger) require_longer(a, begun, asked, run);
     config = asked;
     if (a.name == "ranks" && config.ranks != begun.ranks) forget_devices(given, config);

@@ -16,6 +16,7 @@ enum class OnResume {
   kSame,    // it decides the bits of the weights or what is measured
   kLonger,  // it says when training ends: may be raised, where no schedule is made for it
   kAny,     // where and how it runs: device, places of files, workers, checkpoints
+  kNewRun,  // precision and loss scale: with another one the run goes on in a folder of its own
 };
 
 /// Of the setting of that name.
@@ -31,8 +32,13 @@ DEMI_API OnResume on_resume(std::string_view setting);
 DEMI_API Config resumed_config(const Config& begun, std::span<const Assignment> given,
                                const std::filesystem::path& run);
 
+/// What makes it another run (OnResume::kNewRun), as "precision fp16, begun with fp32"; "":
+/// nothing.
+DEMI_API std::string change_of_precision(const Config& begun, const Config& now);
+
 /// The first setting that a resumed run may not change and that differs, as "lr is 0.1, not
-/// 0.5"; "": none. batch-size auto and precision mixed agree with what they may have become.
+/// 0.5", or that makes it another run; "": none. batch-size auto and precision mixed agree with
+/// what they may have become.
 DEMI_API std::string first_difference(const Config& begun, const Config& now);
 
 /// The settings of a run's config.json against those in the checkpoints that it resumes, whose

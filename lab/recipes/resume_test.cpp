@@ -48,7 +48,8 @@ TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
                                       "data-dir",         "train-file", "test-file",      "workers",
                                       "checkpoint-every", "keep-last",  "resume",         "monitor",
                                       "detect-anomaly",   "what-if",    "ranks",          "devices",
-                                      "shard-optimizer",  "stop-after"};
+                                      "shard-optimizer",  "precision",  "loss-scale",     "scaler",
+                                      "stop-after"};
   for (const Setting& setting : settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;
@@ -110,10 +111,21 @@ TEST(Resume, WhatWasFoundWhenTheRunBeganMayBeAskedForAgain) {
   EXPECT_EQ(resumed({{"batch-size", "auto", "--batch-size"}}).batch_size, 96);
   EXPECT_EQ(resumed({{"precision", "mixed", "--mp"}}).precision, "bf16");
   EXPECT_EQ(refusal({{"precision", "bf16-mixed", "--precision"}}), "") << "Lightning's name";
-  EXPECT_THAT(refusal({{"precision", "fp16", "--precision"}}), HasSubstr("begun with bf16"));
-  Config fp32 = begun();
-  fp32.precision = "fp32";
-  EXPECT_THAT(refusal({{"precision", "mixed", "--mp"}}, fp32), HasSubstr("begun with fp32"));
+}
+
+TEST(Resume, AnotherPrecisionOrScaleMakesItAnotherRun) {
+  const auto change = [](const std::vector<Assignment>& given) {
+    return change_of_precision(begun(), resumed(given));
+  };
+  EXPECT_EQ(change({}), "");
+  EXPECT_EQ(change({{"precision", "mixed", "--mp"}, {"scaler", "true", "--scaler"}}), "");
+  EXPECT_EQ(change({{"precision", "fp16", "--precision"}}), "precision fp16, begun with bf16");
+  EXPECT_EQ(change({{"loss-scale", "128", "--loss-scale"}}),
+            "loss-scale 128, begun with " + begun().loss_scale);
+  EXPECT_EQ(change({{"scaler", "false", "--no-scaler"}}), "scaler false, begun with true");
+  Config other = begun();
+  other.precision = "fp16";
+  EXPECT_EQ(first_difference(begun(), other), "precision is bf16, not fp16") << "auto begins anew";
 }
 
 TEST(Resume, TheEndMayMoveAwayWhereNoScheduleIsMadeForIt) {
