@@ -28,7 +28,8 @@ class ControlGroup : public ::testing::Test {
   }
   ControlGroupLimits limits() const { return control_group_limits(root_); }
 
-  const std::string kMount = "26 25 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+  const std::string kMount =
+      "26 25 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
   fs::path root_;
 };
 
