@@ -18,7 +18,8 @@ namespace demi::checkpoint {
 using ParameterGroups = std::vector<std::vector<std::string>>;
 
 /// What a training run needs to go on, as plain data. On the disk it is a folder of three files:
-///   model.safetensors   `model`; short texts are its metadata. Python's safetensors reads it
+///   model.safetensors   `model`; `model_text` and short texts are its metadata. Python's
+///                       safetensors reads it
 ///   state.safetensors   `state`
 ///   manifest.json       `numbers`, `text`, `parameters`, versions, checksums (manifest.h)
 struct Checkpoint {
@@ -26,6 +27,10 @@ struct Checkpoint {
   NamedTensors state;  // every other tensor: "optimizer/0.exp_avg", "random/cpu", ...
   std::map<std::string, StateDict> numbers;  // by part: "scaler", "schedule", ...; kept bit by bit
   Metadata text;                             // UTF-8: "demi.precision", "demi.config", ...
+  /// UTF-8, of any length: what the model's file says of the model. It is metadata of
+  /// model.safetensors alone; the manifest has checksums. Where it is not empty, that file gets the
+  /// entry demi.crc32c, too: the checksum of its values and its texts (save_safetensors).
+  Metadata model_text;
   /// The run that it belongs to: an id that loading sets. Empty: save() finds it.
   std::string run;
   /// By optimizer ("optimizer", "optimizer.1"): whose state `state` holds under 0, 1, ..., counted

@@ -134,6 +134,7 @@ Checkpoint read_checkpoint(const fs::path& folder, Memory memory) {
           .state = tensors_of(state_file, state, memory),
           .numbers = std::move(manifest.numbers),
           .text = std::move(manifest.text),
+          .model_text = texts_of(model_file.header(), model),
           .run = std::move(manifest.run),
           .parameters = std::move(manifest.parameters)};
 }
@@ -150,7 +151,12 @@ Checkpoint read_file(const fs::path& path, Memory memory) {
       return result;
     }
   }
-  result.model = memory == Memory::own ? input.load(nullptr) : input.map();
+  if (memory == Memory::own) {
+    result.model = input.load(nullptr);
+  } else {
+    input.verify_content();
+    result.model = input.map();
+  }
   return result;
 }
 

@@ -16,11 +16,13 @@
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/content_checksum.h"
 #include "demi/checkpoint/folder.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/run_id.h"
 #include "demi/checkpoint/safetensors_write.h"
 #include "demi/core/atomic_file.h"
+#include "demi/core/crc32c.h"
 #include "demi/core/error.h"
 #include "demi/core/version.h"
 
@@ -60,10 +62,12 @@ class TemporaryFolder {
 constexpr std::size_t kLongestMetadataText = std::size_t{64} << 10;
 
 /// "format" as in the files of Python, where readers ask for it.
-Metadata model_metadata(const Metadata& text) {
+Metadata model_metadata(const Checkpoint& checkpoint) {
   Metadata metadata{{"format", "pt"}};
-  for (const auto& [name, value] : text)
+  for (const auto& [name, value] : checkpoint.text)
     if (value.size() <= kLongestMetadataText) metadata.insert_or_assign(name, value);
+  for (const auto& [name, value] : checkpoint.model_text) metadata.insert_or_assign(name, value);
+  if (!checkpoint.model_text.empty()) metadata.try_emplace(std::string(kContentChecksum));
   return metadata;
 }
 
@@ -81,7 +85,7 @@ void check_options(int64_t step, const SaveOptions& options) {
 struct Layouts {
   /// Throws UsageError for what the files and the manifest cannot hold.
   explicit Layouts(const Checkpoint& checkpoint)
-      : model(checkpoint.model, model_metadata(checkpoint.text), kSave),
+      : model(checkpoint.model, model_metadata(checkpoint), kSave),
         state(checkpoint.state, {}, kSave) {
     to_text({.numbers = checkpoint.numbers,  // throws if it cannot be
              .text = checkpoint.text,
@@ -110,7 +114,9 @@ void write_files(const fs::path& folder, int64_t step, const Checkpoint& checkpo
                     .run = run,
                     .parameters = checkpoint.parameters};
   write_synced(folder / kModelFile, [&](const Descriptor& file) {
-    manifest.files[kModelFile] = layouts.model.write(file);
+    FileRecord& record = manifest.files[kModelFile] = layouts.model.write(file);
+    for (const auto& [name, value] : checkpoint.model_text)
+      record.texts.emplace(name, crc32c(value));
   });
   write_synced(folder / kStateFile, [&](const Descriptor& file) {
     manifest.files[kStateFile] = layouts.state.write(file);

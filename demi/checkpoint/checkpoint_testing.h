@@ -69,6 +69,7 @@ inline Checkpoint ten_tensors(double value) {
   result.state["optimizer/taken"] = at::full({}, value, at::kLong);
   result.numbers["progress"] = {{"step", value}, {"rate", 1 / value}};
   result.text["demi.note"] = "value " + std::to_string(value);
+  result.model_text["demi.words"] = "words " + std::to_string(value);
   return result;
 }
 
@@ -114,6 +115,7 @@ inline bool same_numbers(const StateDict& a, const StateDict& b) {
 
 inline bool same(const Checkpoint& a, const Checkpoint& b) {
   return same_tensors(a.model, b.model) && same_tensors(a.state, b.state) && a.text == b.text &&
+         a.model_text == b.model_text &&
          std::equal(a.numbers.begin(), a.numbers.end(), b.numbers.begin(), b.numbers.end(),
                     [](const auto& x, const auto& y) {
                       return x.first == y.first && same_numbers(x.second, y.second);

@@ -82,6 +82,7 @@ Contents contents_of_checkpoint(const fs::path& folder) {
   for (const auto& [name, record] : manifest.files) {
     const SafetensorsInput input(folder / name, kContents);
     input.expect(record);
+    found.metadata.merge(texts_of(input.header(), record));
     add(found.tensors, folder / name, input.header(), &record, name == kModelFile);
   }
   return found;

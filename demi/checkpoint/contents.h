@@ -39,7 +39,7 @@ struct Contents {
   bool is_file = true;         // a single safetensors file
   /// The model's first. By name, in which digits count as numbers: layer.2 before layer.10.
   std::vector<StoredTensor> tensors;
-  Metadata metadata;  // of a checkpoint its `text`
+  Metadata metadata;  // of a checkpoint its `text` and `model_text`
   // Of a checkpoint alone:
   std::map<std::string, StateDict> numbers;
   std::optional<int64_t> step;

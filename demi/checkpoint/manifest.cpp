@@ -106,6 +106,9 @@ Manifest manifest_from_json(const json& document) {
     record.checksum = checksum_from_json(file.at("crc32c"));
     for (const auto& [tensor, checksum] : object(file.at("tensors")).items())
       record.tensors.emplace(tensor, checksum_from_json(checksum));
+    if (!file.contains("texts")) continue;
+    for (const auto& [text, checksum] : object(file.at("texts")).items())
+      record.texts.emplace(text, checksum_from_json(checksum));
   }
   return manifest;
 }
@@ -145,6 +148,8 @@ std::string to_text(const Manifest& manifest) {
     document["files"][name] = {{"bytes", record.bytes},
                                {"crc32c", checksum_text(record.checksum)},
                                {"tensors", std::move(tensors)}};
+    for (const auto& [text, sum] : record.texts)
+      document["files"][name]["texts"][text] = checksum_text(sum);
   }
   std::string text;
   try {

@@ -21,6 +21,7 @@ struct FileRecord {
   uint64_t bytes = 0;
   uint32_t checksum = 0;                    // of the whole file
   std::map<std::string, uint32_t> tensors;  // of each tensor's values as they are in the file
+  std::map<std::string, uint32_t> texts;    // of each entry of Checkpoint::model_text
 };
 
 /// The content of manifest.json. As text it is a JSON object with the members format ("demi

@@ -27,7 +27,9 @@ struct Safetensors {
 /// complex64, signed and unsigned integers of 8 to 64 bits, bool. The values start at a multiple of
 /// 8 bytes, and each tensor at a multiple of its element size. The file is that of Python's
 /// safetensors byte for byte, if there is at most one metadata entry (Python leaves their order
-/// open). The file is written whole or not at all (AtomicFile). Synchronises with the tensors'
+/// open). A metadata entry demi.crc32c gets another value: the checksum of the values and of the
+/// entries whose names begin with "demi.", which loading compares. The file is written whole or not
+/// at all (AtomicFile). Synchronises with the tensors'
 /// devices. Throws UsageError for a name or text that the format cannot hold and for other tensors,
 /// TrainingError if the disk fails.
 DEMI_API void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
@@ -53,7 +55,8 @@ struct SafetensorsHeader {
 DEMI_API SafetensorsHeader read_safetensors_header(const std::filesystem::path& file);
 
 /// Reads the whole file. Tensors are contiguous, on the CPU, and own their memory. Throws DataError
-/// as read_safetensors_header, and for a dtype that LibTorch does not have.
+/// as read_safetensors_header, for a dtype that LibTorch does not have, and for values or texts
+/// that are not those of the entry demi.crc32c.
 DEMI_API Safetensors load_safetensors(const std::filesystem::path& file);
 
 }  // namespace demi::checkpoint

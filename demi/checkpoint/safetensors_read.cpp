@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "demi/checkpoint/content_checksum.h"
 #include "demi/checkpoint/input_file.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/safetensors_header.h"
@@ -92,6 +93,7 @@ constexpr std::string_view kLoadSafetensors = "checkpoint.load_safetensors";
 /// Checksums of what was read: of the tensor, and of the file up to its end.
 struct SafetensorsInput::Sums {
   uint32_t tensor = 0, file = 0;
+  std::vector<TensorSum> tensors = {};  // if the content has a checksum
 };
 
 SafetensorsInput::SafetensorsInput(const std::filesystem::path& path, std::string_view where)
@@ -141,17 +143,50 @@ void SafetensorsInput::expect(const FileRecord& record) const {
   if (header_.tensors.size() != record.tensors.size())
     fail("tensors of the manifest are missing", 8, fmt::to_string(header_.tensors.size()),
          fmt::to_string(record.tensors.size()));
+  for (const auto& [name, sum] : record.texts) {
+    const auto text = header_.metadata.find(name);
+    if (text == header_.metadata.end())
+      fail("a text of the manifest is missing", 8, "no entry of that name", name);
+    if (const uint32_t seen = crc32c(text->second); seen != sum)
+      fail(fmt::format("the text {} is damaged", excerpt(name)), 8,
+           fmt::format("checksum {}", hexadecimal(seen)), hexadecimal(sum));
+  }
 }
 
-void SafetensorsInput::expect_tensor(const FileRecord& record, const TensorPlace& place,
+void SafetensorsInput::expect_tensor(const FileRecord* record, const TensorPlace& place,
                                      Sums& sums) const {
-  const uint32_t expected = record.tensors.at(place.name);
-  if (sums.tensor != expected)
-    file_.fault()(fmt::format("the values of {} are damaged", excerpt(place.name)),
-                  header_.data_start + place.begin,
-                  fmt::format("checksum {}", hexadecimal(sums.tensor)), hexadecimal(expected));
-  sums.file = crc32c_of_both(sums.file, sums.tensor, place.end - place.begin);
+  if (record != nullptr) {
+    const uint32_t expected = record->tensors.at(place.name);
+    if (sums.tensor != expected)
+      file_.fault()(fmt::format("the values of {} are damaged", excerpt(place.name)),
+                    header_.data_start + place.begin,
+                    fmt::format("checksum {}", hexadecimal(sums.tensor)), hexadecimal(expected));
+    sums.file = crc32c_of_both(sums.file, sums.tensor, place.end - place.begin);
+  }
+  if (has_content_checksum())
+    sums.tensors.push_back({place.name, place.dtype, place.shape, sums.tensor});
   sums.tensor = 0;
+}
+
+bool SafetensorsInput::has_content_checksum() const {
+  return header_.metadata.contains(std::string(kContentChecksum));
+}
+
+void SafetensorsInput::expect_content(const Sums& sums) const {
+  if (!has_content_checksum()) return;
+  const std::string seen = hexadecimal(content_checksum(header_.metadata, sums.tensors));
+  const std::string& expected = header_.metadata.at(std::string(kContentChecksum));
+  if (seen == expected) return;
+  throw DataError(
+      {.where = file_.fault().where,
+       .what = file_.fault().path.string() +
+               " is not what its own checksum says: values or texts were changed after it was "
+               "written",
+       .seen = "checksum " + seen,
+       .accepted = fmt::format("{}, its {}", excerpt(expected), kContentChecksum),
+       .advice =
+           "`demi inspect --verify FILE` checks a file; get an undamaged copy, or, if another "
+           "program changed it on purpose, let that save it without the entries demi."});
 }
 
 void SafetensorsInput::expect_file(const FileRecord& record, const Sums& sums) const {
@@ -170,24 +205,32 @@ at::Tensor SafetensorsInput::read_tensor(const TensorPlace& place, Sums* sums) c
 }
 
 NamedTensors SafetensorsInput::load(const FileRecord* record) const {
+  const bool is_summed = record != nullptr || has_content_checksum();
   NamedTensors tensors;
   Sums sums{.file = header_sum_};
   for (const TensorPlace& place : header_.tensors) {
-    at::Tensor tensor = read_tensor(place, record == nullptr ? nullptr : &sums);
-    if (record != nullptr) expect_tensor(*record, place, sums);
+    at::Tensor tensor = read_tensor(place, is_summed ? &sums : nullptr);
+    expect_tensor(record, place, sums);
     tensors.emplace(place.name, std::move(tensor));
   }
   if (record != nullptr) expect_file(*record, sums);
+  expect_content(sums);
   return tensors;
 }
 
 void SafetensorsInput::verify(const FileRecord* record) const {
+  const bool is_summed = record != nullptr || has_content_checksum();
   Sums sums{.file = header_sum_};
   for (const TensorPlace& place : header_.tensors) {
-    read_values(place, nullptr, record == nullptr ? nullptr : &sums);
-    if (record != nullptr) expect_tensor(*record, place, sums);
+    read_values(place, nullptr, is_summed ? &sums : nullptr);
+    expect_tensor(record, place, sums);
   }
   if (record != nullptr) expect_file(*record, sums);
+  expect_content(sums);
+}
+
+void SafetensorsInput::verify_content() const {
+  if (has_content_checksum()) verify(nullptr);
 }
 
 NamedTensors SafetensorsInput::map() const {
@@ -204,6 +247,14 @@ NamedTensors SafetensorsInput::map() const {
                                         : read_tensor(place, nullptr));
   }
   return tensors;
+}
+
+Metadata texts_of(const SafetensorsHeader& header, const FileRecord& record) {
+  Metadata texts;
+  for (const auto& [name, sum] : record.texts)
+    if (const auto found = header.metadata.find(name); found != header.metadata.end())
+      texts.insert(*found);
+  return texts;
 }
 
 SafetensorsHeader read_safetensors_header(const std::filesystem::path& file) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "demi/checkpoint/content_checksum.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/atomic_file.h"
@@ -108,6 +109,14 @@ uint32_t write_and_sum(const Descriptor& file, const void* data, uint64_t bytes)
   return sum;
 }
 
+constexpr std::string_view kNoChecksum = "00000000";  // until the values are written
+
+/// Where the checksum of the content is in the header. Within names and texts quotes are escaped.
+std::size_t place_of_checksum(std::string_view header) {
+  const std::string entry = fmt::format(R"("{}":"{}")", kContentChecksum, kNoChecksum);
+  return header.find(entry) + entry.size() - 1 - kNoChecksum.size();
+}
+
 }  // namespace
 
 SafetensorsLayout::SafetensorsLayout(const NamedTensors& tensors, const Metadata& metadata,
@@ -117,23 +126,44 @@ SafetensorsLayout::SafetensorsLayout(const NamedTensors& tensors, const Metadata
     refuse("there are too many metadata entries", fmt::to_string(metadata.size()),
            fmt::format("at most {}", kMostMetadata));
   entries_ = in_file_order(refuse, tensors);
-  const std::string text = json_header(refuse, entries_, metadata);
+  const bool is_summed = metadata.contains(std::string(kContentChecksum));
+  if (is_summed) {
+    metadata_ = metadata;
+    metadata_[std::string(kContentChecksum)] = kNoChecksum;
+  }
+  const std::string text = json_header(refuse, entries_, is_summed ? metadata_ : metadata);
   header_ = little_endian(text.size()) + text;
 }
 
 FileRecord SafetensorsLayout::write(const Descriptor& file) const {
-  FileRecord record{.bytes = header_.size(),
-                    .checksum = write_and_sum(file, header_.data(), header_.size()),
-                    .tensors = {}};
+  FileRecord record{.bytes = header_.size(), .tensors = {}, .texts = {}};
+  const uint32_t header = write_and_sum(file, header_.data(), header_.size());
+  std::vector<TensorSum> sums;
+  uint32_t values_sum = 0;
   for (Entry entry : entries_) {
     const at::Tensor values =
         entry->second.detach().cpu().resolve_conj().resolve_neg().contiguous();
     const uint32_t sum = write_and_sum(file, values.const_data_ptr(), values.nbytes());
     record.tensors.emplace(entry->first, sum);
-    record.checksum = crc32c_of_both(record.checksum, sum, values.nbytes());
+    values_sum = crc32c_of_both(values_sum, sum, values.nbytes());
     record.bytes += values.nbytes();
+    if (!metadata_.empty())
+      sums.push_back({entry->first, std::string(*safetensors_name(values.scalar_type())),
+                      values.sizes().vec(), sum});
   }
+  const uint64_t value_bytes = record.bytes - header_.size();
+  record.checksum = crc32c_of_both(
+      metadata_.empty() ? header : write_checksum(file, std::move(sums)), values_sum, value_bytes);
   return record;
+}
+
+uint32_t SafetensorsLayout::write_checksum(const Descriptor& file,
+                                           std::vector<TensorSum> sums) const {
+  const std::size_t place = place_of_checksum(header_);
+  const std::string text = fmt::format("{:08x}", content_checksum(metadata_, std::move(sums)));
+  file.write_at(text, place);
+  std::string header = header_;
+  return crc32c(header.replace(place, text.size(), text));
 }
 
 void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "demi/checkpoint/content_checksum.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/descriptor.h"
@@ -22,8 +23,12 @@ class SafetensorsLayout {
   FileRecord write(const Descriptor& file) const;
 
  private:
+  /// Puts the content's checksum into the header. Returns the checksum of the header then.
+  uint32_t write_checksum(const Descriptor& file, std::vector<TensorSum> sums) const;
+
   std::vector<const NamedTensors::value_type*> entries_;
   std::string header_;  // with its length before it
+  Metadata metadata_;   // if the content gets a checksum
 };
 
 }  // namespace demi::checkpoint

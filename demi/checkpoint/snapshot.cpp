@@ -25,6 +25,7 @@ Snapshot::Snapshot(const Checkpoint& original)
             .state = {},
             .numbers = original.numbers,
             .text = original.text,
+            .model_text = original.model_text,
             .run = original.run,
             .parameters = original.parameters} {
   std::set<c10::DeviceIndex> devices;

@@ -75,6 +75,16 @@ void Descriptor::write_all(const void* data, std::size_t bytes) const {
   }
 }
 
+void Descriptor::write_at(std::string_view text, uint64_t offset) const {
+  while (!text.empty()) {
+    const ssize_t written = ::pwrite(fd_, text.data(), text.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail("cannot be written", written < 0 ? errno : EIO);
+    text.remove_prefix(static_cast<std::size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+}
+
 void Descriptor::append(std::string_view text) const {
   const off_t before = ::lseek(fd_, 0, SEEK_END);
   try {

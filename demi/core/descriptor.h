@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -37,6 +38,8 @@ class DEMI_API Descriptor {
 
   void write_all(const void* data, std::size_t bytes) const;
   void write_all(std::string_view text) const { write_all(text.data(), text.size()); }
+  /// Over bytes that were written already.
+  void write_at(std::string_view text, uint64_t offset) const;
   void append(std::string_view text) const;  // all of it, or the file stays as long as it was
   /// Starts to write what was written since to the disk, which is then busy before sync().
   void start_sync() const;

@@ -31,6 +31,8 @@ struct CheckpointOptions {
   double retry_seconds = 60;
   /// Further texts of each checkpoint, such as the configuration of the run.
   checkpoint::Metadata text = {};
+  /// What the model's file says of the model, of any length (Checkpoint::model_text).
+  checkpoint::Metadata model_text = {};
   /// Called with each checkpoint before it is saved: adds what the caller keeps beside the state,
   /// and flushes what was told of its steps.
   std::function<void(checkpoint::Checkpoint&)> before_save = {};

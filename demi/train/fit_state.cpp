@@ -184,6 +184,7 @@ checkpoint::Checkpoint FitState::captured() {
   if (setup_.ranks.are_several())
     state.state[kRankSeed] = at::full({1}, std::bit_cast<std::int64_t>(rank_seed_), at::kLong);
   add_texts(state.text);
+  state.model_text = options_.checkpoints.model_text;
   return state;
 }
 
