@@ -8,8 +8,10 @@
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
 #include "demi/train/evaluate.h"
+#include "lab/data/data_sets.h"
 #include "lab/data/locate.h"
 #include "lab/recipes/compare.h"
+#include "lab/recipes/config_source.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/weights_file.h"
@@ -17,6 +19,8 @@
 
 namespace demi::recipes {
 namespace {
+
+namespace fs = std::filesystem;
 
 train::Network loaded(const Resolved& run, const Workload& workload,
                       const checkpoint::NamedTensors& weights) {
@@ -48,6 +52,66 @@ std::string difference_to_run(const Config& run, const EvalOptions& options) {
                      tested);
 }
 
+bool is_there(const fs::path& path) {
+  std::error_code unreadable;
+  return fs::exists(path, unreadable);
+}
+
+// A weights file has the base names of its data. In the folder of its run config.json has the
+// places.
+void find_places(Config& config, const fs::path& weights) {
+  const fs::path record = weights.parent_path() / "config.json";
+  std::error_code unreadable;
+  if (!fs::is_regular_file(weights, unreadable) || !is_there(record)) return;
+  const auto take = [](std::string& base, const std::string& place) {
+    if (fs::path(place + "/").lexically_normal().parent_path().filename() == base) base = place;
+  };
+  try {
+    for (const Assignment& a : read_config_file(record).values) {
+      if (a.name == "data-dir") take(config.data_dir, a.text);
+      if (a.name == "train-file") take(config.train_file, a.text);
+      if (a.name == "test-file") take(config.test_file, a.text);
+    }
+  } catch (const UsageError&) {  // NOLINT(bugprone-empty-catch): another program's file
+  }
+}
+
+bool is_base_name(const std::string& place) {
+  return !place.empty() && !fs::path(place).has_parent_path();
+}
+
+// What has that base name in the folder is meant.
+void look_in(const fs::path& folder, std::string& place) {
+  const fs::path there = folder / fs::path(place).filename();
+  if (!place.empty() && is_there(there)) place = there;
+}
+
+void require_file(const std::string& file) {
+  if (file.empty() || is_there(file)) return;
+  throw DataError({.where = "train.evaluate_saved",
+                   .what = "the data that the model was trained on are not here",
+                   .seen = file,
+                   .accepted = "a file that exists",
+                   .advice = "--data-dir names the folder that it is in"});
+}
+
+// Data that the user names, or what the file's names mean here.
+void find_data(Config& config, const fs::path& weights, const fs::path& data_dir) {
+  find_places(config, weights);
+  for (std::string* place : {&config.data_dir, &config.train_file, &config.test_file})
+    if (is_base_name(*place) && !is_there(*place)) look_in(weights.parent_path(), *place);
+  const bool is_published = !config.data.empty() && data::data_set(config.data).is_published();
+  if (is_published && is_base_name(config.data_dir) && !is_there(config.data_dir))
+    config.data_dir.clear();  // where such sets are on this machine
+  if (!data_dir.empty()) {
+    config.data_dir = data_dir;
+    look_in(data_dir, config.train_file);
+    look_in(data_dir, config.test_file);
+  }
+  require_file(config.train_file);
+  require_file(config.test_file);
+}
+
 // A saved model has neither gradients nor a scale.
 void require_meaning(const RunSpec& run) {
   const bool scales = run.loss_scale.kind != train::LossScale::Kind::automatic;
@@ -66,7 +130,7 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
   const c10::Device device = pick_device(options.device);
   const std::filesystem::path data_dir =
       options.data_dir.empty() ? data::data_dir_of_environment() : options.data_dir;
-  if (!data_dir.empty()) info.config.data_dir = data_dir;
+  find_data(info.config, path, data_dir);
   if (options.limit < 0)
     throw UsageError({.where = "train.evaluate_saved",
                       .what = "limit is out of range",

@@ -28,6 +28,7 @@
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/model_file.h"
 #include "lab/recipes/resume.h"
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/what_if.h"
@@ -262,6 +263,7 @@ train::TrainerOptions Job::trainer_options() {
   checkpoints.keep_best = options_.keep_best && workload_.test;
   checkpoints.in_background = options_.save_in_background;
   checkpoints.text = {{"demi.config", to_json(config_)}};
+  checkpoints.model_text = model_texts(run_, workload_, /*is_average=*/false);
   if (workload_.labels) checkpoints.text[kLabels] = std::to_string(*workload_.labels);
   checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
     checkpoint.numbers[kMeasured] = numbers_of(measured());
@@ -455,7 +457,8 @@ void Job::test() {
   if (!options_.folder.empty()) {
     const auto file = options_.folder / (options_.prefix + "model.safetensors");
     result_.model_bytes =
-        save_shipped_weights(*network_.module, *shipped.module, precision, file, config_);
+        save_shipped_weights(*network_.module, *shipped.module, precision, file, config_,
+                             model_texts(run_, workload_, /*is_average=*/config_.ema > 0));
     shipped = workload_.make_network(seed + 1);
     load_shipped_weights(*shipped.module, precision, file);
     if (precision.is_mixed()) keep_in_fp32(run_, shipped);

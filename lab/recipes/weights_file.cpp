@@ -21,6 +21,16 @@ checkpoint::NamedTensors tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
+// Whoever gets the file has the data elsewhere.
+Config with_base_names(Config config) {
+  for (std::string* path : {&config.data_dir, &config.train_file, &config.test_file}) {
+    std::filesystem::path base = std::filesystem::path(*path).lexically_normal();
+    if (!base.has_filename()) base = base.parent_path();  // "data/"
+    *path = base.filename();
+  }
+  return config;
+}
+
 int64_t size_of(const std::filesystem::path& file) {
   return static_cast<int64_t>(std::filesystem::file_size(file));
 }
@@ -29,15 +39,16 @@ int64_t size_of(const std::filesystem::path& file) {
 
 int64_t save_shipped_weights(const torch::nn::Module& trained, torch::nn::Module& spare,
                              const train::Precision& precision, const std::filesystem::path& file,
-                             const Config& config) {
+                             const Config& config, checkpoint::Metadata model_texts) {
   const torch::NoGradGuard no_grad;
   checkpoint::NamedTensors weights = tensors_of(spare);
   for (const auto& [name, tensor] : tensors_of(trained)) weights.at(name).copy_(tensor);
   to_precision(spare, precision.shipped());
-  checkpoint::save_safetensors(file, tensors_of(spare),
-                               {{"format", "pt"},
-                                {"demi.precision", std::string(precision.name)},
-                                {"demi.config", to_json(config)}});
+  model_texts["format"] = "pt";
+  model_texts["demi.precision"] = precision.name;
+  model_texts["demi.config"] = to_json(with_base_names(config));
+  model_texts["demi.crc32c"];  // which saving computes
+  checkpoint::save_safetensors(file, tensors_of(spare), model_texts);
   return size_of(file);
 }
 
@@ -100,6 +111,11 @@ WeightsInfo weights_info(const std::filesystem::path& path) {
     text = is_folder ? checkpoint::read_manifest(one).text
                      : checkpoint::read_safetensors_header(one).metadata;
   });
+  return weights_info(text, path, is_folder);
+}
+
+WeightsInfo weights_info(const checkpoint::Metadata& text, const std::filesystem::path& path,
+                         bool is_folder) {
   const auto config = text.find("demi.config"), precision = text.find("demi.precision");
   if (config == text.end() || precision == text.end()) {
     throw DataError({.where = "train.weights_info",

@@ -15,11 +15,13 @@ namespace demi::recipes {
 /// Writes the weights file that one would ship: the parameters and buffers of `trained`, in
 /// `precision.shipped()`, with normalisation layers and their running statistics in FP32 if that
 /// is a 16-bit format. `spare` is a second module of the same architecture, which is overwritten:
-/// it holds the shipped weights afterwards. The config goes into the file's metadata, so that the
-/// file alone is enough for `demi eval`. Returns the file's bytes.
+/// it holds the shipped weights afterwards. The config goes into the file's metadata, in which data
+/// have their base name alone, and `model_texts` (model_file.h), so that the file alone is enough.
+/// Returns the file's bytes.
 DEMI_API int64_t save_shipped_weights(const torch::nn::Module& trained, torch::nn::Module& spare,
                                       const train::Precision& precision,
-                                      const std::filesystem::path& file, const Config& config = {});
+                                      const std::filesystem::path& file, const Config& config = {},
+                                      checkpoint::Metadata model_texts = {});
 
 /// Reads such a file back into `spare`, bit for bit, or changes nothing but its dtypes. Throws
 /// DataError if names, shapes or dtypes do not fit.
@@ -36,6 +38,9 @@ struct WeightsInfo {
 /// folder names its last checkpoint. Reads no tensor. Throws DataError if it is missing,
 /// damaged or without these texts.
 DEMI_API WeightsInfo weights_info(const std::filesystem::path& path);
+/// The same of metadata that were read; the rest is for messages.
+WeightsInfo weights_info(const checkpoint::Metadata& text, const std::filesystem::path& path,
+                         bool is_checkpoint);
 
 /// The weights that training would ship: those of a weights file, or of a checkpoint, where the
 /// moving average stands in for the weights that have one. Throws DataError as checkpoint::load.

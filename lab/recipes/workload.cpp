@@ -179,6 +179,8 @@ Workload image_loaders(const Config& config, const Place& place, DataShape& shap
   result.classes = training.classes;
   data::ImageLoaderOptions options = image_options(config, place);
   fit_channels(options, shape.channels);
+  result.input.mean = options.mean;
+  result.input.std = options.std;
   const bool overfit = config.overfit_batches > 0;
   if (overfit) {
     options.order = overfit_order(config, place);
@@ -239,6 +241,9 @@ Loaders list_pictures(const Config& listed, const Place& place) {
     result.classes = folders.train.classes;
     result.labels = checksum_of(folders.train.labels);
     data::PictureLoaderOptions options = picture_options(config, place.device);
+    result.input.from_photographs = true;
+    result.input.mean = options.mean;
+    result.input.std = options.std;
     const bool overfit = config.overfit_batches > 0;
     if (overfit) {
       options.order = overfit_order(config, place);
@@ -267,6 +272,8 @@ Loaders text_loaders(data::TextCorpus read, const Place& place) {
     result.classes = corpus.classes;
     result.labels = checksum_of(corpus.train.labels);
     result.note = corpus.note;
+    result.vocabulary = corpus.vocabulary;
+    result.input.max_length = config.max_length;
     data::TextLoaderOptions options{.max_length = config.max_length,
                                     .vocabulary_size = config.vocabulary_size};
     const bool overfit = config.overfit_batches > 0;
@@ -367,6 +374,8 @@ WorkloadMaker read_data(const Resolved& run, RankPart part) {
     config.batch_size = batch_size;
     DataShape shape;
     Workload result = loaders(config, shape);
+    result.shape = shape;
+    result.input.kind = run.data->kind;
     const auto classes = static_cast<int64_t>(result.classes.size());
     require_loss(run, result.classes.size());
     require_test_set(config, result);

@@ -12,10 +12,27 @@
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
 #include "demi/train/network.h"
+#include "lab/data/kind.h"
+#include "lab/data/vocabulary.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/resolved.h"
 
 namespace demi::recipes {
+
+/// Sizes of the network that its data decide; what a model does not have is ignored.
+struct DataShape {
+  int64_t channels = 1, size = 28, classes = 10, vocabulary = 1;
+};
+
+/// How examples become the network's input.
+struct InputRule {
+  data::Kind kind = data::Kind::rows;
+  // Of pictures: (x / 255 - mean) / std of each channel; empty: 0 and 1.
+  std::vector<double> mean = {}, std = {};
+  bool from_photographs = false;  // scaled and cut (middle_of); else of the network's size already
+  // Of texts: BasicEnglish, and the first that many tokens; 0: all.
+  int64_t max_length = 0;
+};
 
 /// A config's data, ready to be trained on, and how its network is made.
 struct Workload {
@@ -24,6 +41,11 @@ struct Workload {
   std::vector<std::string> classes;          // empty for a regression
   std::string items = "examples";            // for people: images, reviews, rows
   std::string note;                          // for people; mostly empty
+  DataShape shape;
+  InputRule input;
+  /// The words by number, of which the network knows the first shape.vocabulary; null without
+  /// texts.
+  std::shared_ptr<const data::Vocabulary> vocabulary;
   /// CRC-32C of the labels of all training examples in the files' order; none of made data.
   std::optional<std::uint32_t> labels;
   /// A new network on the device; 4-dimensional weights are channels_last. Its initial weights
@@ -49,10 +71,7 @@ DEMI_API WorkloadMaker read_data(const Resolved& run, RankPart part = {});
 /// read_data of the config, and one call of its maker.
 DEMI_API Workload load_workload(const Config& config, c10::Device device);
 
-/// The network of a config over data of those sizes; what a model does not have is ignored.
-struct DataShape {
-  int64_t channels = 1, size = 28, classes = 10, vocabulary = 1;
-};
+/// The network of a config over data of those sizes.
 DEMI_API train::Network make_network(const Config& config, const DataShape& shape, uint64_t seed,
                                      c10::Device device);
 

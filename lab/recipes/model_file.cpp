@@ -1,0 +1,264 @@
+#include "lab/recipes/model_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/contents.h"
+#include "demi/core/error.h"
+#include "lab/models/registry.h"
+#include "lab/recipes/config_source.h"
+#include "lab/recipes/resolved.h"
+#include "lab/recipes/weights_file.h"
+
+namespace demi::recipes {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using data::Kind;
+
+constexpr auto kWhere = "train.read_model_file";
+constexpr auto kTokenizer = "basic_english";
+constexpr int64_t kTokenizerVersion = 1;
+constexpr auto kScaled = "shorter-side-256/224", kAsItIs = "none", kMiddle = "middle";
+
+Json input_json(const ModelDescription& model) {
+  const InputRule& input = model.input;
+  Json json{{"kind", name_of(input.kind)}};
+  if (input.kind == Kind::rows) json["in"] = model.network.in;
+  if (input.kind == Kind::pictures) {
+    json["channels"] = model.shape.channels;
+    json["size"] = model.shape.size;
+    json["mean"] = input.mean;
+    json["std"] = input.std;
+    json["resize"] = input.from_photographs ? kScaled : kAsItIs;
+    json["crop"] = input.from_photographs ? kMiddle : kAsItIs;
+  }
+  if (input.kind == Kind::texts) {
+    json["tokenizer"] = kTokenizer;
+    json["tokenizer_version"] = kTokenizerVersion;
+    json["words"] = model.shape.vocabulary;
+    json["max_length"] = input.max_length;
+  }
+  return json;
+}
+
+// What shapes the network besides its data.
+Json network_json(const ModelDescription& model) {
+  const Config& config = model.network;
+  Json json{{"name", config.model}};
+  if (model.input.kind == Kind::rows) {
+    json["in"] = config.in;
+    json["out"] = config.out;
+    json["layers"] = config.layers;
+  }
+  if (model.input.kind == Kind::texts) {
+    json["embedding"] = config.embedding;
+    json["hidden"] = config.hidden;
+    json["pool"] = config.pool;
+    json["bidirectional"] = config.bidirectional;
+  }
+  return json;
+}
+
+Json to_json(const ModelDescription& model) {
+  return {{"network", network_json(model)}, {"classes", model.classes},
+          {"input", input_json(model)},     {"loss", model.loss},
+          {"precision", model.precision},   {"average", model.is_average}};
+}
+
+InputRule input_of(const Json& json, ModelDescription& model) {
+  InputRule input;
+  const auto kind = json.at("kind").get<std::string>();
+  if (kind == name_of(Kind::pictures)) {
+    input.kind = Kind::pictures;
+    json.at("channels").get_to(model.shape.channels);
+    json.at("size").get_to(model.shape.size);
+    json.at("mean").get_to(input.mean);
+    json.at("std").get_to(input.std);
+    input.from_photographs = json.at("resize").get<std::string>() == kScaled;
+  } else if (kind == name_of(Kind::texts)) {
+    input.kind = Kind::texts;
+    json.at("words").get_to(model.shape.vocabulary);
+    json.at("max_length").get_to(input.max_length);
+  }
+  return input;
+}
+
+ModelDescription description_of(const Json& json) {
+  ModelDescription model;
+  json.at("classes").get_to(model.classes);
+  model.shape.classes = static_cast<int64_t>(model.classes.size());
+  model.input = input_of(json.at("input"), model);
+  const Json& network = json.at("network");
+  Config& config = model.network;
+  network.at("name").get_to(config.model);
+  config.in = network.value("in", config.in);
+  config.out = network.value("out", config.out);
+  config.layers = network.value("layers", config.layers);
+  config.embedding = network.value("embedding", config.embedding);
+  config.hidden = network.value("hidden", config.hidden);
+  config.pool = network.value("pool", config.pool);
+  config.bidirectional = network.value("bidirectional", config.bidirectional);
+  json.at("loss").get_to(model.loss);
+  json.at("precision").get_to(model.precision);
+  json.at("average").get_to(model.is_average);
+  return model;
+}
+
+/// Throws errors about the texts of one file.
+struct Refusal {
+  const std::filesystem::path& path;
+
+  [[noreturn]] void operator()(const std::string& what, const std::string& seen,
+                               std::string_view accepted,
+                               std::string_view advice =
+                                   "get an undamaged copy: `demi inspect "
+                                   "--verify FILE` checks one") const {
+    throw DataError({.where = kWhere,
+                     .what = path.string() + ": " + what,
+                     .seen = seen,
+                     .accepted = accepted,
+                     .advice = advice});
+  }
+};
+
+void require_version(const Refusal& refuse, const std::string& text) {
+  int64_t version = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), version);
+  if (code != std::errc() || end != text.data() + text.size() || version < 1)
+    refuse("its demi.file is no version", text, "1");
+  if (version > kModelFileVersion)
+    refuse("a newer demi wrote it", fmt::format("version {}", version),
+           fmt::format("at most {}", kModelFileVersion), "update demi, or use that one");
+}
+
+void require_tokenizer(const Refusal& refuse, const Json& input) {
+  if (input.value("kind", "") != name_of(Kind::texts)) return;
+  const auto name = input.value("tokenizer", std::string());
+  const auto version = input.value("tokenizer_version", int64_t{0});
+  if (name != kTokenizer || version != kTokenizerVersion)
+    refuse("it was trained on another tokenizer's words", fmt::format("{} {}", name, version),
+           fmt::format("{} {}", kTokenizer, kTokenizerVersion), "update demi");
+}
+
+std::vector<std::string> words_of_vocabulary(std::string_view text) {
+  std::vector<std::string> words;
+  words.reserve(static_cast<std::size_t>(std::ranges::count(text, ' ')) + 1);
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t end = std::min(text.find(' ', start), text.size());
+    words.emplace_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return words;
+}
+
+std::shared_ptr<const data::Vocabulary> vocabulary_of(const Refusal& refuse, std::string_view text,
+                                                      const ModelDescription& model) {
+  std::vector<std::string> words = words_of_vocabulary(text);
+  if (std::ssize(words) != model.shape.vocabulary)
+    refuse("its vocabulary has not the size that its model was made for",
+           fmt::format("{} words", words.size()), fmt::to_string(model.shape.vocabulary));
+  try {
+    return std::make_shared<const data::Vocabulary>(std::move(words));
+  } catch (const DataError& error) {
+    refuse("its vocabulary is damaged", error.what(), "distinct words, the first <unk>");
+  }
+}
+
+const std::string& text_of(const Refusal& refuse, const checkpoint::Metadata& metadata,
+                           const char* name) {
+  const auto found = metadata.find(name);
+  if (found == metadata.end()) refuse("a text is missing", "no entry of that name", name);
+  return found->second;
+}
+
+void read_description(const Refusal& refuse, const checkpoint::Metadata& metadata,
+                      ModelTexts& texts) {
+  const auto version = metadata.find("demi.file");
+  if (version == metadata.end()) return;
+  require_version(refuse, version->second);
+  try {
+    const Json json = Json::parse(text_of(refuse, metadata, "demi.model"));
+    require_tokenizer(refuse, json.at("input"));
+    texts.description = description_of(json);
+    models::find_model(texts.description->network.model);
+  } catch (const nlohmann::json::exception& error) {
+    refuse("its demi.model is damaged", error.what(), "a JSON object");
+  } catch (const UsageError& error) {
+    refuse("this demi does not know its model", error.what(), "a model of `demi train --help`",
+           "update demi");
+  }
+  if (texts.description->input.kind == Kind::texts)
+    texts.vocabulary =
+        vocabulary_of(refuse, text_of(refuse, metadata, "demi.vocabulary"), *texts.description);
+}
+
+std::string joined(std::span<const std::string> words) {
+  std::size_t bytes = 0;
+  for (const std::string& word : words) bytes += word.size() + 1;
+  std::string text;
+  text.reserve(bytes);
+  for (const std::string& word : words) (text += text.empty() ? "" : " ") += word;
+  return text;
+}
+
+}  // namespace
+
+checkpoint::Metadata model_texts(const ModelDescription& model,
+                                 const data::Vocabulary* vocabulary) {
+  checkpoint::Metadata texts{{"demi.file", fmt::to_string(kModelFileVersion)}};
+  try {
+    texts["demi.model"] = to_json(model).dump();
+  } catch (const nlohmann::json::type_error& error) {
+    throw DataError({.where = "train.model_texts",
+                     .what =
+                         "the name of a class is not UTF-8, and the model's file could not hold "
+                         "it",
+                     .seen = error.what(),
+                     .accepted = "UTF-8",
+                     .advice = "write the labels in UTF-8 (iconv -t UTF-8)"});
+  }
+  if (vocabulary != nullptr)
+    texts["demi.vocabulary"] = joined(vocabulary->words().first(
+        static_cast<std::size_t>(std::min(model.shape.vocabulary, vocabulary->size()))));
+  return texts;
+}
+
+checkpoint::Metadata model_texts(const Resolved& run, const Workload& workload, bool is_average) {
+  return model_texts({.network = run.config,
+                      .shape = workload.shape,
+                      .classes = workload.classes,
+                      .input = workload.input,
+                      .loss = run.config.loss,
+                      .precision = std::string(run.spec.precision.name),
+                      .is_average = is_average},
+                     workload.vocabulary.get());
+}
+
+ModelTexts read_model_texts(const std::filesystem::path& path) {
+  const checkpoint::Contents contents = checkpoint::contents(path);
+  const Refusal refuse{path};
+  ModelTexts texts;
+  read_description(refuse, contents.metadata, texts);
+  WeightsInfo run = weights_info(contents.metadata, contents.path, !contents.is_file);
+  texts.config = std::move(run.config);
+  texts.precision = run.precision;
+  return texts;
+}
+
+ModelFile read_model_file(const std::filesystem::path& path) {
+  ModelFile file;
+  checkpoint::read_current(path, [&](const std::filesystem::path& one) {
+    file.texts = read_model_texts(one);
+    file.weights = read_weights(one);
+  });
+  return file;
+}
+
+}  // namespace demi::recipes

@@ -1,0 +1,229 @@
+#include "lab/recipes/model_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/core/error.h"
+#include "demi/train/names.h"
+#include "lab/recipes/config_source.h"
+#include "lab/recipes/job.h"
+#include "lab/recipes/resolved.h"
+#include "lab/recipes/run.h"
+#include "lab/recipes/small_mlp_testing.h"
+#include "lab/recipes/weights_file.h"
+
+namespace demi::recipes {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class ModelFileTest : public ::testing::Test {
+ protected:
+  ModelFileTest()
+      : folder_(fs::temp_directory_path() / ("demi-model-file-" + std::to_string(getpid()))) {
+    fs::create_directories(folder_);
+  }
+  ~ModelFileTest() override { fs::remove_all(folder_); }
+
+  /// A file of texts whose tensors do not matter.
+  fs::path save(const checkpoint::Metadata& texts, const std::string& name = "m.safetensors") {
+    checkpoint::Metadata all = texts;
+    all["demi.precision"] = "fp32";
+    all["demi.config"] = to_json(small_mlp());
+    all["demi.crc32c"];
+    checkpoint::save_safetensors(folder_ / name, {{"weight", at::ones({4})}}, all);
+    return folder_ / name;
+  }
+  static ModelDescription of_texts(int64_t words) {
+    ModelDescription model;
+    model.network.model = "lstm";
+    model.network.pool = "mean";
+    model.network.hidden = 32;
+    model.network.bidirectional = true;
+    model.shape.vocabulary = words;
+    model.classes = {"neg", "p\u00f6s \"x\"", "a b\nc"};
+    model.input = {.kind = data::Kind::texts, .max_length = 17};
+    model.loss = "cross-entropy";
+    model.precision = "bf16";
+    model.is_average = true;
+    return model;
+  }
+  std::string complaint(const fs::path& file) {
+    try {
+      read_model_texts(file);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no DataError";
+  }
+
+  fs::path folder_;
+};
+
+// 100,000 words and more, above the 64 KiB of short texts.
+data::Vocabulary many_words(int64_t count) {
+  std::vector<std::string> words{"<unk>"};
+  for (int64_t i = 1; i < count; ++i) words.push_back("w" + std::to_string(i * 7919 % 1'000'003));
+  words[5] = "\\back\\slash";
+  words[6] = "na\u00efve";
+  return data::Vocabulary(std::move(words));
+}
+
+TEST_F(ModelFileTest, GivesBackWhatWasDescribed) {
+  const data::Vocabulary vocabulary = many_words(100'682);
+  const ModelDescription model = of_texts(vocabulary.size());
+  const ModelTexts read = read_model_texts(save(model_texts(model, &vocabulary)));
+  ASSERT_TRUE(read.description);
+  EXPECT_EQ(read.description->classes, model.classes);
+  EXPECT_EQ(read.description->network.model, "lstm");
+  EXPECT_EQ(read.description->network.pool, "mean");
+  EXPECT_EQ(read.description->network.hidden, 32);
+  EXPECT_TRUE(read.description->network.bidirectional);
+  EXPECT_EQ(read.description->input.max_length, 17);
+  EXPECT_EQ(read.description->input.kind, data::Kind::texts);
+  EXPECT_EQ(read.description->loss, "cross-entropy");
+  EXPECT_EQ(read.description->precision, "bf16");
+  EXPECT_TRUE(read.description->is_average);
+  EXPECT_EQ(read.description->shape.classes, 3);
+  ASSERT_TRUE(read.vocabulary);
+  EXPECT_TRUE(std::ranges::equal(read.vocabulary->words(), vocabulary.words()));
+  EXPECT_EQ(read.config.batch_size, 8) << "demi.config is read as before";
+}
+
+TEST_F(ModelFileTest, PicturesKeepTheBitsOfTheirNormalisation) {
+  ModelDescription model;
+  model.network.model = "resnet18";
+  model.shape = {.channels = 3, .size = 32};
+  model.classes = {"cat", "dog"};
+  model.input = {.kind = data::Kind::pictures,
+                 .mean = {0.1, 1.0 / 3, 0.4822},
+                 .std = {0.2023, 5e-324, 1},
+                 .from_photographs = true};
+  const ModelTexts read = read_model_texts(save(model_texts(model, nullptr)));
+  EXPECT_EQ(read.description->input.mean, model.input.mean);
+  EXPECT_EQ(read.description->input.std, model.input.std);
+  EXPECT_TRUE(read.description->input.from_photographs);
+  EXPECT_EQ(read.description->shape.size, 32);
+  EXPECT_EQ(read.description->shape.channels, 3);
+  EXPECT_FALSE(read.vocabulary);
+}
+
+// 1.1 x the bytes of the words, each with what separates it from the next.
+TEST_F(ModelFileTest, GrowsByHardlyMoreThanItsWords) {
+  const data::Vocabulary few = many_words(10), many = many_words(100'682);
+  const auto bytes = [](const data::Vocabulary& vocabulary) {
+    std::size_t sum = 0;
+    for (const std::string& word : vocabulary.words()) sum += word.size() + 1;
+    return static_cast<double>(sum);
+  };
+  const auto small = fs::file_size(save(model_texts(of_texts(10), &few), "small")),
+             large = fs::file_size(save(model_texts(of_texts(100'682), &many), "large"));
+  EXPECT_LT(static_cast<double>(large - small), 1.1 * (bytes(many) - bytes(few)));
+}
+
+TEST_F(ModelFileTest, OfANewerVersionIsRefusedWithBothNumbers) {
+  const data::Vocabulary vocabulary = many_words(10);
+  checkpoint::Metadata texts = model_texts(of_texts(10), &vocabulary);
+  texts["demi.file"] = "7";
+  texts["demi.model"] = "[another form]";
+  EXPECT_THAT(complaint(save(texts)), AllOf(HasSubstr("version 7"), HasSubstr("at most 1")));
+  for (const char* none : {"", "one", "-1", "1x", "99999999999999999999"}) {
+    texts["demi.file"] = none;
+    EXPECT_THAT(complaint(save(texts)), HasSubstr("demi.file")) << none;
+  }
+}
+
+TEST_F(ModelFileTest, TextsThatContradictEachOtherAreRefused) {
+  const data::Vocabulary vocabulary = many_words(10);
+  const checkpoint::Metadata whole = model_texts(of_texts(10), &vocabulary);
+  const auto with = [&](const char* name, const std::string& text) {
+    checkpoint::Metadata texts = whole;
+    texts[name] = text;
+    return complaint(save(texts));
+  };
+  EXPECT_THAT(with("demi.vocabulary", "<unk> a b"), AllOf(HasSubstr("3 words"), HasSubstr("10")));
+  EXPECT_THAT(with("demi.vocabulary", "<unk> a a b c d e f g h"), HasSubstr("occurs twice"));
+  EXPECT_THAT(with("demi.vocabulary", "a b c d e f g h i j"), HasSubstr("<unk>"));
+  for (const char* damaged : {"", "{", "[]", "{}", R"({"network":1})"})
+    EXPECT_THAT(with("demi.model", damaged), HasSubstr("demi.model")) << damaged;
+  const auto replaced = [&](const std::string& old, const std::string& now) {
+    std::string text = whole.at("demi.model");
+    return with("demi.model", text.replace(text.find(old), old.size(), now));
+  };
+  EXPECT_THAT(replaced("\"lstm\"", "\"lstn\""), HasSubstr("did you mean lstm"));
+  EXPECT_THAT(replaced("basic_english", "wordpiece"),
+              AllOf(HasSubstr("wordpiece"), HasSubstr("basic_english")));
+  EXPECT_THAT(replaced("\"tokenizer_version\":1", "\"tokenizer_version\":2"),
+              HasSubstr("basic_english 2"));
+  for (const char* missing : {"demi.model", "demi.vocabulary"}) {
+    checkpoint::Metadata texts = whole;
+    texts.erase(missing);
+    EXPECT_THAT(complaint(save(texts)), HasSubstr(missing));
+  }
+}
+
+TEST_F(ModelFileTest, WithoutTheseTextsIsAnOlderFile) {
+  const ModelTexts read = read_model_texts(save({}));
+  EXPECT_FALSE(read.description);
+  EXPECT_FALSE(read.vocabulary);
+  EXPECT_EQ(read.config.model, "mlp");
+  checkpoint::save_safetensors(folder_ / "python", {{"weight", at::ones({4})}});
+  EXPECT_THAT(complaint(folder_ / "python"), HasSubstr("does not say which run it is from"));
+}
+
+TEST_F(ModelFileTest, WithValuesThatChangedIsRefused) {
+  const fs::path file = save({});
+  EXPECT_EQ(read_model_file(file).weights.size(), 1U);
+  std::fstream(file, std::ios::binary | std::ios::in | std::ios::out)
+      .seekp(-1, std::ios::end)
+      .put('\x01');
+  EXPECT_NO_THROW(read_model_texts(file)) << "the tensors are not read";
+  try {
+    read_model_file(file);
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("demi inspect --verify"));
+  }
+}
+
+// The weights file that is shipped and the checkpoint of one run, and no path of the trainer's.
+TEST_F(ModelFileTest, EachRunWritesIt) {
+  Config config = small_mlp();
+  config.data_dir = "/home/trainer/secret/data/";
+  const Workload workload = load_workload(config, c10::kCPU);
+  run(resolve(config, parse_run("bf16")), workload,
+      {.folder = folder_, .checkpoints = folder_ / "checkpoints"});
+  const ModelFile shipped = read_model_file(folder_ / "model.safetensors");
+  ASSERT_TRUE(shipped.texts.description);
+  EXPECT_EQ(shipped.texts.description->precision, "bf16");
+  EXPECT_EQ(shipped.texts.description->input.kind, data::Kind::rows);
+  EXPECT_EQ(shipped.texts.description->network.in, 8);
+  EXPECT_TRUE(shipped.texts.description->classes.empty());
+  EXPECT_EQ(shipped.texts.config.data_dir, "data");
+  const std::string bytes{
+      std::istreambuf_iterator<char>(
+          std::ifstream(folder_ / "model.safetensors", std::ios::binary).rdbuf()),
+      {}};
+  EXPECT_EQ(bytes.find("/home/trainer"), std::string::npos);
+  const ModelFile saved = read_model_file(folder_);
+  ASSERT_TRUE(saved.texts.description);
+  EXPECT_EQ(saved.texts.config.data_dir, "/home/trainer/secret/data/");
+  // The checkpoint's file by itself.
+  fs::copy_file(checkpoint::find(folder_) / "model.safetensors", folder_ / "alone");
+  EXPECT_TRUE(read_model_file(folder_ / "alone").texts.description);
+}
+
+}  // namespace
+}  // namespace demi::recipes
