@@ -88,7 +88,9 @@ Json contents_json(const Contents& contents, const std::vector<Listed>& tensors,
   json["elements"] = elements;
   json["bytes"] = bytes;
   json["tensors"] = std::move(list);
-  json["metadata"] = contents.metadata;
+  json["metadata"] = Json::object();
+  for (const auto& [name, value] : contents.metadata)
+    json["metadata"][name] = shown_text(name, value);
   if (!contents.is_file) json["numbers"] = Json::object();
   for (const auto& [part, numbers] : contents.numbers)
     for (const auto& [name, value] : numbers) json["numbers"][part][name] = number_json(value);
@@ -174,7 +176,8 @@ std::vector<report::Table> contents_tables(const Contents& contents,
   for (const auto& [part, entries] : contents.numbers)
     for (const auto& [name, value] : entries)
       numbers.push_back({part + "/" + name, number_text(value)});
-  for (const auto& [name, value] : contents.metadata) text.push_back({name, one_line(value)});
+  for (const auto& [name, value] : contents.metadata)
+    text.push_back({name, one_line(shown_text(name, value))});
   if (!numbers.empty()) tables.push_back(pairs_table("numbers", std::move(numbers)));
   if (!text.empty()) tables.push_back(pairs_table("metadata", std::move(text)));
   return tables;
@@ -185,9 +188,10 @@ std::string verified_text(const Contents& contents) {
       !contents.is_file || std::ranges::any_of(contents.tensors, [](const StoredTensor& tensor) {
         return !tensor.checksum.empty();
       });
-  return has_checksums
-             ? "Verified: every byte agrees with its checksum."
-             : "Verified: header, size and values fit together. This file has no checksums.";
+  if (has_checksums) return "Verified: every byte agrees with its checksum.";
+  if (contents.metadata.contains("demi.crc32c"))
+    return "Verified: values and demi's texts agree with the file's own checksum, demi.crc32c.";
+  return "Verified: header, size and values fit together. This file has no checksums.";
 }
 
 void list(const InspectArguments& a) {

@@ -149,11 +149,19 @@ std::string sentence_of(const std::string& pair, const Difference& found) {
                      report::format_count(found.compared));
 }
 
+/// No side of an entry shows a whole vocabulary.
+void show_shortly(Difference& found) {
+  for (auto& entry : found.text)
+    for (std::optional<std::string>* side : {&entry.first, &entry.second})
+      if (*side) *side = shown_text(entry.name, **side);
+}
+
 }  // namespace
 
 void show_difference(const std::string& a, const std::string& b, const Output& output) {
   const Contents first = checkpoint::contents(a), second = checkpoint::contents(b);
-  const Difference found = inspect::difference(first, second);
+  Difference found = inspect::difference(first, second);
+  show_shortly(found);
   if (output.is_json()) return Output::print(json_of(first, second, found));
   const std::string pair = fmt::format("{} and {}", first.path.string(), second.path.string());
   std::vector<report::Table> tables;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "lab/report/format.h"
 #include "lab/report/terminal.h"
 
 namespace demi::cli {
@@ -44,6 +46,17 @@ std::string one_line(const std::string& text) {
   const std::string shown = report::printable(without_line_ends(text), /*utf8=*/true);
   const std::string cut = report::cut_to_width(shown, kColumns);
   return cut.size() < shown.size() ? fmt::format("{}… ({} bytes)", cut, text.size()) : cut;
+}
+
+std::string shown_text(const std::string& name, const std::string& text) {
+  if (name != "demi.vocabulary") return text;
+  constexpr std::size_t kShown = 8;
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < kShown && end != std::string::npos; ++i)
+    end = text.find(' ', i == 0 ? 0 : end + 1);
+  const auto words = std::ranges::count(text, ' ') + 1;
+  return fmt::format("{} words: {}{}", report::format_count(words), text.substr(0, end),
+                     end == std::string::npos ? "" : " …");
 }
 
 }  // namespace demi::cli

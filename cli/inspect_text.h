@@ -18,4 +18,8 @@ nlohmann::ordered_json number_json(double value);
 /// One line of a table, of a text that may be a whole configuration.
 std::string one_line(const std::string& text);
 
+/// A metadata entry as it is shown: the words of a vocabulary are counted, and the first ones
+/// named. Any other text is itself.
+std::string shown_text(const std::string& name, const std::string& text);
+
 }  // namespace demi::cli

@@ -276,5 +276,45 @@ TEST_F(Inspect, AReaderThatLeavesAndAFullDiskAreToldApart) {
   EXPECT_THAT(full.err, HasSubstr("No space left on device"));
 }
 
+// A model file of 1,000 words: their number and the first ones, in each form.
+TEST_F(Inspect, ShowsTheFirstWordsOfAVocabularyAlone) {
+  Checkpoint checkpoint = small_checkpoint();
+  std::string words = "<unk>";
+  for (int i = 1; i < 1000; ++i) words += " word" + std::to_string(i);
+  checkpoint.model_text = {{"demi.file", "1"}, {"demi.vocabulary", words}};
+  const std::string saved = save("a", checkpoint).string();
+  const std::string file = (folder_ / "alone.safetensors").string();
+  fs::copy_file(fs::path(saved) / "model.safetensors", file);
+  checkpoint.model_text["demi.vocabulary"] = "<unk> other";
+  const std::string other = save("b", checkpoint).string();
+  for (const std::string& path : {saved, file}) {
+    const Outcome text = run({"inspect", path});
+    EXPECT_THAT(text.out, AllOf(HasSubstr("1,000 words: <unk> word1 word2"),
+                                Not(HasSubstr("word100 ")), Not(HasSubstr("word999"))));
+    const json found = json_of({"inspect", path});
+    EXPECT_THAT(found["metadata"]["demi.vocabulary"].get<std::string>(),
+                AllOf(HasSubstr("1,000 words"), Not(HasSubstr("word100 "))));
+  }
+  const Outcome difference = run({"inspect", "--diff", saved, other});
+  EXPECT_THAT(difference.out, AllOf(HasSubstr("1,000 words"), HasSubstr("2 words: <unk> other"),
+                                    Not(HasSubstr("word999"))));
+  const json both = json_of({"inspect", "--diff", saved, other});
+  EXPECT_EQ(both["metadata"][0]["second"], "2 words: <unk> other");
+  EXPECT_THAT(both.dump(), Not(HasSubstr("word999")));
+}
+
+TEST_F(Inspect, VerifiesAModelFileThatIsAlone) {
+  Checkpoint checkpoint = small_checkpoint();
+  checkpoint.model_text = {{"demi.file", "1"}};
+  const fs::path file = folder_ / "alone.safetensors";
+  fs::copy_file(save("a", checkpoint) / "model.safetensors", file);
+  const Outcome whole = run({"inspect", "--verify", file.string()});
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(whole.out, HasSubstr("demi.crc32c"));
+  flip(file, fs::file_size(file) - 1);
+  expect_refused({"--verify", file.string()}, 3, "is not what its own checksum says");
+  EXPECT_EQ(run({"inspect", file.string()}).code, 0) << "the header alone is read";
+}
+
 }  // namespace
 }  // namespace cli_testing
