@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using data::Kind;
 
-constexpr auto kWhere = "train.read_model_file";
+constexpr auto kReadModelFile = "train.read_model_file";
 constexpr auto kTokenizer = "basic_english";
 constexpr int64_t kTokenizerVersion = 1;
 constexpr auto kScaled = "shorter-side-256/224", kAsItIs = "none", kMiddle = "middle";
@@ -120,7 +120,7 @@ struct Refusal {
                                std::string_view advice =
                                    "get an undamaged copy: `demi inspect "
                                    "--verify FILE` checks one") const {
-    throw DataError({.where = kWhere,
+    throw DataError({.where = kReadModelFile,
                      .what = path.string() + ": " + what,
                      .seen = seen,
                      .accepted = accepted,
