@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Precision changed in the middle of a run: change_precision.py [--recipe mlp] [--demi build/release/demi] [--work FOLDER].
 
-Trains STEPS steps in each precision, resumes each run in each other one (`demi train --resume RUN --precision P`), and compares the
-training loss after the change with the unbroken FP32 run: means of 20 steps, the greatest difference, against the greatest difference
-between FP32 runs of three seeds. Prints a row a pair as it is known. Runs that FOLDER holds already are not trained again, so that it
+Trains STEPS steps in each precision, resumes its checkpoint of step CHANGE in each other one (`demi train --resume CHECKPOINT
+--precision P`), and compares the training loss after the change with the unbroken FP32 run: means of 20 steps, the greatest
+difference, against the greatest difference between FP32 runs of three seeds. A checkpoint within the run, since one that ends by
+--steps ends its epoch, and goes on with other batches. Prints a row a pair as it is known. Runs that FOLDER holds already are not trained again, so that it
 can be stopped and started. Exits with 1 if a pair is beyond the spread of the seeds.
 """
 import argparse
@@ -55,11 +56,13 @@ def main():
     print("| begun in | goes on in | greatest difference | of the seeds' |\n|---|---|---|---|")
     beyond = 0
     for begun in PRECISIONS:
-        run = train(given.demi, work / begun, [*words, "--precision", begun, "--steps", str(CHANGE)])
+        run = train(given.demi, work / begun, [*words, "--precision", begun, "--steps", str(STEPS), "--checkpoint-every", str(CHANGE),
+                                               "--keep-last", "0"])
+        checkpoint = run / "checkpoints" / f"step-{CHANGE:08}"
         for now in PRECISIONS:
             if now == begun:
                 continue
-            changed = train(given.demi, work / f"{begun}-{now}", ["--resume", str(run), "--precision", now, "--steps", str(STEPS)])
+            changed = train(given.demi, work / f"{begun}-{now}", ["--resume", str(checkpoint), "--precision", now, "--steps", str(STEPS)])
             difference = greatest(means(changed), seeds[0])
             beyond += not difference <= spread
             print(f"| {begun} | {now} | {difference:.4g} | {difference / spread:.3f} |", flush=True)

@@ -5,12 +5,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "demi/checkpoint/training_state.h"
@@ -180,6 +182,26 @@ TEST(Checkpoints, ThatCouldNotBeSavedAreTriedAgainAfterSoManySeconds) {
   train(job_with(outage, later,
                  {.every = {.steps = 4}, .in_background = false, .retry_seconds = 3600}));
   EXPECT_EQ(later.steps(), step_names({8, 12}));
+}
+
+// Half a second passes before the first step alone.
+TEST(Checkpoints, ThatAreDueByTheClockAndFailAreNotTriedAtEachStep) {
+  ScratchFolder folder;
+  Outage outage({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  const weights::testing::RecordedWarnings warnings;
+  int tries = 0;
+  Job one = plain_job(folder.path(), {.every = {.minutes = 0.5 / 60}, .in_background = false});
+  one.options.checkpoints.before_save = [&](checkpoint::Checkpoint& state) {
+    ++tries;
+    outage.before_save(state);
+  };
+  one.options.should_save = [first = true]() mutable {
+    if (std::exchange(first, false)) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    return false;
+  };
+  train(std::move(one));
+  EXPECT_GE(tries, 2) << "the first step's, and the last state";
+  EXPECT_LT(tries, 8) << "of 12 steps that take milliseconds";
 }
 
 TEST(Checkpoints, ThatCannotBeSavedAtTheEndAreAnError) {

@@ -35,7 +35,9 @@ bool SavePlan::is_due_after_epoch(int64_t epoch) const {
 bool SavePlan::save(int64_t step, checkpoint::Checkpoint state, bool is_best) {
   join();  // Writer::save would throw why the one before failed in place of saving this one
   step_ = step;
-  return goes_on_after([&] { write(std::move(state), is_best); });
+  const bool is_saved = goes_on_after([&] { write(std::move(state), is_best); });
+  last_ = Clock::now();  // of a failed one, too: it is tried again by retry_seconds
+  return is_saved;
 }
 
 void SavePlan::write(checkpoint::Checkpoint state, bool is_best) {
@@ -49,7 +51,6 @@ void SavePlan::write(checkpoint::Checkpoint state, bool is_best) {
     checkpoint::save(writer_->folder(), step_, state, how);  // without a copy in memory
     failure_ = nullptr;
   }
-  last_ = Clock::now();
 }
 
 void SavePlan::join() {
