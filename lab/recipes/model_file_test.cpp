@@ -201,7 +201,7 @@ TEST_F(ModelFileTest, WithValuesThatChangedIsRefused) {
 // The weights file that is shipped and the checkpoint of one run, and no path of the trainer's.
 TEST_F(ModelFileTest, EachRunWritesIt) {
   Config config = small_mlp();
-  config.data_dir = "/home/trainer/secret/data/";
+  config.data_dir = "/srv/trainer/secret/data/";
   const Workload workload = load_workload(config, c10::kCPU);
   run(resolve(config, parse_run("bf16")), workload,
       {.folder = folder_, .checkpoints = folder_ / "checkpoints"});
@@ -216,10 +216,10 @@ TEST_F(ModelFileTest, EachRunWritesIt) {
       std::istreambuf_iterator<char>(
           std::ifstream(folder_ / "model.safetensors", std::ios::binary).rdbuf()),
       {}};
-  EXPECT_EQ(bytes.find("/home/trainer"), std::string::npos);
+  EXPECT_EQ(bytes.find("/srv/trainer"), std::string::npos);
   const ModelFile saved = read_model_file(folder_);
   ASSERT_TRUE(saved.texts.description);
-  EXPECT_EQ(saved.texts.config.data_dir, "/home/trainer/secret/data/");
+  EXPECT_EQ(saved.texts.config.data_dir, "/srv/trainer/secret/data/");
   // The checkpoint's file by itself.
   fs::copy_file(checkpoint::find(folder_) / "model.safetensors", folder_ / "alone");
   EXPECT_TRUE(read_model_file(folder_ / "alone").texts.description);

@@ -16,7 +16,8 @@ class DEMI_API TokenSource {
  public:
   virtual ~TokenSource() = default;
   virtual int64_t size() const = 0;
-  /// Writes `count` tokens from number `first` on. Throws DataError for one beyond the vocabulary.
+  /// Writes `count` tokens from number `first` on, which must be there: first + count <= size().
+  /// Throws DataError for one beyond the vocabulary.
   virtual void copy(int64_t first, int64_t count, int64_t* to) const = 0;
 };
 
