@@ -365,7 +365,11 @@ std::vector<Setting> training_settings() {
       words("optimizer-options", g, &Config::optimizer_options,
             "Other options of the update rule, by comma: eps=1e-6,beta2=0.95; rmsprop also alpha "
             "and centered, nadam momentum_decay, nadam and radam decoupled_weight_decay"),
+      words("betas", g, &Config::betas,
+            "Decay rates of the moments, by comma: 0.9,0.95; empty: those of the update rule"),
       real("lr", g, &Config::lr, 0, kInfinity, "Learning rate; the peak, if the schedule has one"),
+      real("min-lr", g, &Config::min_lr, 0, kInfinity,
+           "Learning rate at which a linear or cosine schedule ends"),
       real("momentum", g, &Config::momentum, 0, kInfinity, "sgd, rmsprop: momentum"),
       flag("nesterov", g, &Config::nesterov, "sgd: Nesterov's form of momentum"),
       real("weight-decay", g, &Config::weight_decay, 0, kInfinity, "Weight decay"),
@@ -376,9 +380,13 @@ std::vector<Setting> training_settings() {
             lab::names_of(schedule_kinds())),
       whole("schedule-epochs", g, &Config::schedule_epochs, 0,
             "Epochs that the schedule is made for; 0: as --epochs"),
+      whole("schedule-steps", g, &Config::schedule_steps, 0,
+            "Optimizer steps that the schedule is made for, in place of --schedule-epochs; 0: off"),
       real("warmup-epochs", g, &Config::warmup_epochs, 0, static_cast<double>(kMost),
            "Epochs in which the learning rate rises to --lr, before a constant, linear or cosine "
            "schedule"),
+      whole("warmup-steps", g, &Config::warmup_steps, 0,
+            "Optimizer steps in which it rises, in place of --warmup-epochs; 0: off"),
       words("loss", g, &Config::loss,
             "Loss function: cross-entropy, bce (binary cross entropy with logits) or mse (mean "
             "squared error)",
@@ -553,9 +561,12 @@ constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"patience", "early-stopping"},
     {"random-seed", "seed"},
     {"save-every", "checkpoint-every"},
+    {"eta-min", "min-lr"},
+    {"lr-decay-iters", "schedule-steps"},
     {"scheduler", "schedule"},
     {"smoothing", "label-smoothing"},
     {"warmup", "warmup-epochs"},
+    {"warmup-iters", "warmup-steps"},
     {"wd", "weight-decay"},
 };
 
@@ -644,9 +655,49 @@ void check_files(const Config& config) {
     refuse_together("--data folder names no folder", "", "add --data-dir");
 }
 
+void check_min_lr(const Config& config, const ScheduleKind& schedule) {
+  if (config.min_lr == 0) return;
+  if (!schedule.has_least)
+    refuse_together("a " + schedule.name + " schedule has no least rate",
+                    fmt::format("--schedule {} --min-lr {:g}", config.schedule, config.min_lr),
+                    "leave out --min-lr, or name a linear or cosine schedule");
+  if (config.min_lr > config.lr)
+    refuse_together("the least learning rate is above the learning rate",
+                    fmt::format("--min-lr {:g} --lr {:g}", config.min_lr, config.lr),
+                    "a --min-lr of at most --lr");
+}
+
+// A schedule by steps, in place of one by epochs.
+void check_steps_of_schedule(const Config& config, const ScheduleKind& schedule) {
+  if (config.warmup_steps > 0 && (config.warmup_epochs > 0 || schedule.has_warmup))
+    refuse_together(schedule.has_warmup ? "a " + schedule.name + " schedule has its own warm-up"
+                                        : "the warm-up is given twice",
+                    fmt::format("--warmup-steps {} --warmup-epochs {:g}", config.warmup_steps,
+                                config.warmup_epochs),
+                    "leave out --warmup-steps");
+  if (config.schedule_steps == 0) return;
+  if (config.schedule_epochs > 0)
+    refuse_together("the length of the schedule is given twice",
+                    fmt::format("--schedule-steps {} --schedule-epochs {}", config.schedule_steps,
+                                config.schedule_epochs),
+                    "leave out one of them");
+  if (!schedule.ends || schedule.by_epoch)
+    refuse_together("a " + schedule.name + " schedule is not made for a number of steps",
+                    fmt::format("--schedule {} --schedule-steps {}", config.schedule,
+                                config.schedule_steps),
+                    "leave out --schedule-steps, or name linear, cosine-by-step or one-cycle");
+  if (config.warmup_steps >= config.schedule_steps)
+    refuse_together("the warm-up takes the whole schedule",
+                    fmt::format("--warmup-steps {} --schedule-steps {}", config.warmup_steps,
+                                config.schedule_steps),
+                    "fewer --warmup-steps, or more --schedule-steps");
+}
+
 void check_schedule(const Config& config) {
   const ScheduleKind& schedule = find_schedule(config.schedule);
-  if (schedule.ends && scheduled_epochs(config) < config.epochs)
+  check_min_lr(config, schedule);
+  check_steps_of_schedule(config, schedule);
+  if (schedule.ends && config.schedule_steps == 0 && scheduled_epochs(config) < config.epochs)
     refuse_together("the schedule ends before training does",
                     fmt::format("--schedule {} --schedule-epochs {} --epochs {}", config.schedule,
                                 config.schedule_epochs, config.epochs),

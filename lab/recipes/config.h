@@ -32,12 +32,12 @@ struct Config {
   // How
   int64_t epochs = 1, steps = 0;
   int64_t batch_size = 64, test_batch_size = 500;  // 0: auto, which is found before training
-  std::string optimizer = "adamw", optimizer_options = {};
+  std::string optimizer = "adamw", optimizer_options = {}, betas = {};
   double lr = 1e-3, momentum = 0, weight_decay = 0;
   bool nesterov = false, decay_by_rule = false;
   std::string schedule = "constant";
-  int64_t schedule_epochs = 0;
-  double warmup_epochs = 0;
+  int64_t schedule_epochs = 0, schedule_steps = 0, warmup_steps = 0;
+  double warmup_epochs = 0, min_lr = 0;
   std::string loss = "cross-entropy";
   double loss_weight = 1;
   double label_smoothing = 0, clip_norm = 0, gradient_penalty = 0, ema = 0;

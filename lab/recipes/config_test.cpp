@@ -125,6 +125,27 @@ TEST(Config, OptionsThatContradictEachOtherAreRefused) {
   EXPECT_NO_THROW(check(config));
 }
 
+TEST(Config, AScheduleBySteps) {
+  Config config;
+  config.schedule = "cosine-by-step";
+  config.schedule_steps = 10;
+  config.warmup_steps = 9;
+  config.min_lr = config.lr;
+  EXPECT_NO_THROW(check(config));
+  const auto refused = [&](auto field, auto value) {
+    Config other = config;
+    other.*field = value;
+    EXPECT_THROW(check(other), UsageError) << value;
+  };
+  refused(&Config::warmup_steps, int64_t{10});
+  refused(&Config::warmup_epochs, 0.1);
+  refused(&Config::schedule_epochs, int64_t{1});
+  refused(&Config::min_lr, 2 * config.lr);
+  refused(&Config::schedule, "cosine");
+  refused(&Config::schedule, "one-cycle");
+  refused(&Config::schedule, "constant");
+}
+
 TEST(Config, AScheduleMustNotEndBeforeTrainingDoes) {
   Config config = find_recipe("fashion-cnn").config;  // one-cycle over its 3 epochs
   EXPECT_NO_THROW(check(config));

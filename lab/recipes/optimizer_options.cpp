@@ -89,4 +89,28 @@ void set_optimizer_options(optim::Optimizer& optimizer, std::string_view text) {
   optimizer.prepare_state(optimizer.state_tensors(), groups)();
 }
 
+void set_betas(optim::Optimizer& optimizer, std::string_view text) {
+  if (text.empty()) return;
+  const std::size_t comma = text.find(',');
+  const auto first = number_in(text.substr(0, comma));
+  const auto second =
+      comma == std::string_view::npos ? std::nullopt : number_in(text.substr(comma + 1));
+  if (!first || !second)
+    throw UsageError({.where = "--betas",
+                      .what = "these are not two numbers",
+                      .seen = text,
+                      .accepted = "two numbers in [0, 1) by comma, as 0.9,0.95"});
+  std::vector<StateDict> groups = optimizer.group_numbers();
+  if (!groups.front().contains("betas.1"))
+    throw UsageError({.where = "--betas",
+                      .what = std::string(optimizer.rule_name()) + " has no two decay rates",
+                      .seen = text,
+                      .advice = "leave out --betas, or give it no value: --betas="});
+  for (StateDict& group : groups) {
+    group["betas.0"] = *first;
+    group["betas.1"] = *second;
+  }
+  optimizer.prepare_state(optimizer.state_tensors(), groups)();
+}
+
 }  // namespace demi::recipes

@@ -16,4 +16,8 @@ StateDict read_optimizer_options(std::string_view text);
 /// a number out of its range.
 void set_optimizer_options(optim::Optimizer& optimizer, std::string_view text);
 
+/// `--betas`: "0.9,0.95", the decay rates of the moments in every group; "": as they are. Throws
+/// UsageError for what is not two numbers, for an optimizer without them, and out of their range.
+void set_betas(optim::Optimizer& optimizer, std::string_view text);
+
 }  // namespace demi::recipes

@@ -52,6 +52,28 @@ TEST(OptimizerOptions, ReachEveryGroupByName) {
   EXPECT_EQ(numbers("lamb", "trust_limit=10").at("trust_limit"), 10);
 }
 
+TEST(OptimizerOptions, BetasAreASettingOfTheirOwn) {
+  const auto seen = [](const std::string& optimizer, const std::string& betas) {
+    Config config;
+    config.optimizer = optimizer;
+    config.betas = betas;
+    config.optimizer_options = optimizer == "adamw" ? "eps=1e-3" : "";
+    return complaint([&] {
+      const torch::nn::Linear layer(2, 2);
+      const auto one = make_optimizer(resolve(config), {.module = layer.ptr(), .forward = {}});
+      const auto group = dynamic_cast<optim::Optimizer&>(*one).group_numbers()[0];
+      EXPECT_EQ(group.at("betas.0"), 0.8);
+      EXPECT_EQ(group.at("betas.1"), 0.95);
+    });
+  };
+  for (const char* name : {"adam", "adamw", "lamb", "lion", "nadam", "radam"})
+    EXPECT_EQ(seen(name, "0.8,0.95"), "accepted") << name;
+  EXPECT_THAT(seen("sgd", "0.8,0.95"), HasSubstr("SGD has no two decay rates"));
+  for (const char* bad : {"0.8", "0.8,", ",0.8", "0.8;0.95", "0.8,0.95,0.9", "0.8,1", "-0.1,0.95",
+                          "nan,0.95", "0.8, 0.95"})
+    EXPECT_NE(seen("adamw", bad), "accepted") << bad;
+}
+
 TEST(OptimizerOptions, WhatIsNoOptionIsNamed) {
   const auto seen = [](const std::string& optimizer, const std::string& options) {
     return complaint([&] { numbers(optimizer, options); });

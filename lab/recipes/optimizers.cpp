@@ -40,6 +40,7 @@ std::unique_ptr<optim::Optimizer> make(const Config& config, const optim::DecayG
                         std::make_unique<Options>(Options(options).weight_decay(0)));
   // The groups' options are whole: what they leave at its default inherits nothing.
   auto made = std::make_unique<Mine>(groups, Options(), step);
+  set_betas(*made, config.betas);
   set_optimizer_options(*made, config.optimizer_options);
   return made;
 }

@@ -1,5 +1,7 @@
 #include "lab/recipes/resolved.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -68,7 +70,7 @@ Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
   if (!config.data.empty()) result.data = &data::data_set(config.data);
   const Config& own = result.config;
   // Before anything is loaded: an option that the optimizer does not have, or out of its range.
-  if (!own.optimizer_options.empty())
+  if (!own.optimizer_options.empty() || !own.betas.empty())
     result.optimizer->make(own, {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}}, {});
   if (!own.op_policy.empty()) result.op_policy = OpPolicy::from_file(own.op_policy);
   result.fp32_parts = words_of(own.fp32_part);
@@ -126,7 +128,37 @@ void keep_in_fp32(const Resolved& run, const train::Network& network) {
 namespace {
 
 int64_t steps_of_schedule(const Config& config, int64_t steps_per_epoch) {
+  if (config.schedule_steps > 0) return config.schedule_steps;
   return std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1);
+}
+
+// A schedule of so many steps, past which the rate is 0 or there is none.
+void require_steps(const Resolved& run, int64_t steps_per_epoch) {
+  const Config& config = run.config;
+  const int64_t all = steps_per_epoch * config.epochs;
+  const int64_t steps = config.steps > 0 ? std::min(config.steps, all) : all;
+  if (config.schedule_steps == 0 || config.schedule_steps >= steps || config.min_lr > 0) return;
+  throw UsageError({.where = "train.make_schedule",
+                    .what = "the schedule ends before training does",
+                    .seen = fmt::format("--schedule {} --schedule-steps {}, {} steps of training",
+                                        config.schedule, config.schedule_steps, steps),
+                    .advice = "as many --schedule-steps or more, fewer --steps, or --min-lr"});
+}
+
+// Steps of the warm-up, and what the rate is divided by: nanoGPT's rises to --lr in the step after
+// the warm-up (train.py, get_lr), that of epochs in its last one.
+struct WarmUp {
+  int64_t steps, whole;
+};
+
+WarmUp warm_up(const Resolved& run, int64_t steps_per_epoch) {
+  const Config& config = run.config;
+  if (config.warmup_steps > 0) return {config.warmup_steps, config.warmup_steps + 1};
+  const int64_t steps =
+      run.schedule->has_warmup
+          ? 0
+          : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch));
+  return {steps, steps};
 }
 
 }  // namespace
@@ -135,16 +167,17 @@ optim::lr::Schedule make_schedule(const Resolved& run, int64_t steps_per_epoch) 
   const Config& config = run.config;
   const ScheduleKind& kind = *run.schedule;
   steps_per_epoch = std::max<int64_t>(steps_per_epoch, 1);  // of data without a batch
-  const int64_t warmup =
-      kind.has_warmup ? 0
-                      : std::llround(config.warmup_epochs * static_cast<double>(steps_per_epoch));
-  const int64_t steps = std::max<int64_t>(steps_of_schedule(config, steps_per_epoch) - warmup, 1);
+  require_steps(run, steps_per_epoch);
+  const WarmUp warmup = warm_up(run, steps_per_epoch);
+  const int64_t steps =
+      std::max<int64_t>(steps_of_schedule(config, steps_per_epoch) - warmup.steps, 1);
   const optim::lr::Schedule rule =
       kind.rate ? kind.rate(config, steps, steps_per_epoch) : optim::lr::Schedule();
-  if (warmup == 0) return rule;
+  if (warmup.steps == 0) return rule;
   return [rule, warmup](int64_t step, double base) {
-    if (step < warmup) return base * static_cast<double>(step + 1) / static_cast<double>(warmup);
-    return rule ? rule(step - warmup, base) : base;
+    if (step < warmup.steps)
+      return base * static_cast<double>(step + 1) / static_cast<double>(warmup.whole);
+    return rule ? rule(step - warmup.steps, base) : base;
   };
 }
 

@@ -116,6 +116,59 @@ TEST(Schedule, WarmUpRisesInStepsToTheFullRate) {
   EXPECT_NEAR(cosine(39, 1.0), 0.25, 1e-12);
 }
 
+// nanoGPT's rule, as its train.py states it: up in warmup_iters, along half a cosine to min_lr at
+// lr_decay_iters, and min_lr from there on.
+double rate_of_nanogpt(int64_t it, double lr, double least, int64_t warmup, int64_t end) {
+  if (it < warmup) return lr * static_cast<double>(it + 1) / static_cast<double>(warmup + 1);
+  if (it > end) return least;
+  const double way = static_cast<double>(it - warmup) / static_cast<double>(end - warmup);
+  return least + 0.5 * (1 + std::cos(M_PI * way)) * (lr - least);
+}
+
+Config by_step() {
+  Config config;
+  config.epochs = 10;
+  config.lr = 1e-3;
+  config.min_lr = 1e-4;
+  config.schedule = "cosine-by-step";
+  config.schedule_steps = 2000;
+  config.warmup_steps = 100;
+  return config;
+}
+
+TEST(Schedule, CosineByStepIsNanoGPTs) {
+  const auto rule = make_schedule(resolve(by_step()), 250);
+  for (int64_t step = 0; step < 2500; ++step)
+    ASSERT_NEAR(rule(step, 1e-3), rate_of_nanogpt(step, 1e-3, 1e-4, 100, 2000), 1e-15) << step;
+}
+
+TEST(Schedule, EndsAtTheLeastRate) {
+  Config config = by_step();
+  config.warmup_steps = config.schedule_steps = 0;
+  config.epochs = 2;
+  for (const char* name : {"linear", "cosine-by-step"}) {
+    config.schedule = name;
+    const auto rule = make_schedule(resolve(config), 10);
+    EXPECT_DOUBLE_EQ(rule(0, 1e-3), 1e-3) << name;
+    EXPECT_NEAR(rule(10, 1e-3), 5.5e-4, 1e-15) << name;
+    EXPECT_NEAR(rule(20, 1e-3), 1e-4, 1e-15) << name;
+    EXPECT_NEAR(rule(30, 1e-3), 1e-4, 1e-15) << name;
+  }
+  config.schedule = "cosine";
+  EXPECT_NEAR(make_schedule(resolve(config), 10)(19, 1e-3), 5.5e-4, 1e-15) << "the second epoch's";
+}
+
+TEST(Schedule, OfStepsThatEndBeforeTrainingDoIsRefused) {
+  Config config = by_step();
+  config.min_lr = 0;
+  EXPECT_THROW(make_schedule(resolve(config), 250), UsageError) << "2,500 steps";
+  config.steps = 2000;
+  EXPECT_NO_THROW(make_schedule(resolve(config), 250));
+  config.steps = 0;
+  config.epochs = 8;
+  EXPECT_NO_THROW(make_schedule(resolve(config), 250));
+}
+
 TEST(Schedule, CountsStepsOfAccumulatedBatches) {
   Config config;
   config.epochs = 2;

@@ -74,7 +74,7 @@ void require_longer(const Assignment& given, const Config& begun, const Config& 
   if (is_shorter(given.name, begun, asked))
     refuse(given, "this would end the training earlier than that",
            "it was begun with " + setting_of(given.name).get(begun) + "; more is accepted", run);
-  const bool rate_follows = find_schedule(begun.schedule).ends;
+  const bool rate_follows = find_schedule(begun.schedule).ends && begun.schedule_steps == 0;
   if (rate_follows && scheduled_epochs(asked) != scheduled_epochs(begun))
     refuse(given, "this would change the learning rates of the " + begun.schedule + " schedule",
            "it was made for " + std::to_string(scheduled_epochs(begun)) + " epochs", run);

@@ -17,7 +17,9 @@ struct ScheduleKind {
   std::string name;
   std::string effect;       // what it does to the rate, for help; "" if the name says it
   bool ends;                // made for a number of epochs, past which there is no training
-  bool has_warmup = false;  // rises by itself: Config::warmup_epochs is refused
+  bool has_warmup = false;  // rises by itself: a warm-up of the config is refused
+  bool has_least = false;   // ends at Config::min_lr
+  bool by_epoch = false;    // one rate for a whole epoch: Config::schedule_steps is refused
   /// The rate in the `steps` steps after the warm-up; null: it stays.
   optim::lr::Schedule (*rate)(const Config& config, int64_t steps,
                               int64_t steps_per_epoch) = nullptr;
