@@ -38,9 +38,20 @@ struct Checkpoint {
   std::map<std::string, ParameterGroups> parameters = {};
 };
 
+/// The best of a run, by one of SaveOptions::scores. Of equal ones the earlier is better.
+struct KeepBest {
+  int64_t count = 0;         // how many of the run's stay; 0: none for this reason
+  std::string by = "";       // the score's name
+  bool lowest_best = false;  // as of a loss
+};
+
+/// What stays by one of these rules stays, whatever the others say.
 struct SaveOptions {
   int64_t keep_last = 1;  // how many of the run's stay, counted in the order of saving; 0: all
   bool is_best = false;   // FOLDER/best names this one, which stays until another is best
+  bool keep = false;      // this one is not removed by later saves either
+  std::map<std::string, double> scores = {};  // of this one; its manifest has them
+  KeepBest keep_best = {};
 };
 
 /// Saves FOLDER/step-00000400 and returns its path. Makes the folder if there is none.

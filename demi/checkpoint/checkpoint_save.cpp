@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "demi/checkpoint/content_checksum.h"
 #include "demi/checkpoint/folder.h"
 #include "demi/checkpoint/manifest.h"
+#include "demi/checkpoint/retention.h"
 #include "demi/checkpoint/run_id.h"
 #include "demi/checkpoint/safetensors_write.h"
 #include "demi/core/atomic_file.h"
@@ -79,6 +81,13 @@ void require_not_negative(std::string_view what, int64_t seen) {
 void check_options(int64_t step, const SaveOptions& options) {
   require_not_negative("step is negative", step);
   require_not_negative("keep_last is negative", options.keep_last);
+  require_not_negative("keep_best.count is negative", options.keep_best.count);
+  if (options.keep_best.count > 0 && options.keep_best.by.empty())
+    refuse({.where = kSave,
+            .what = "keep_best names no score",
+            .seen = fmt::format("count {}", options.keep_best.count),
+            .accepted = "by = the name of one of the scores",
+            .advice = "give each checkpoint its score in SaveOptions::scores"});
 }
 
 /// Both safetensors files of a checkpoint, which has to outlive them.
@@ -104,7 +113,7 @@ void write_synced(const fs::path& path, const Write& write) {
 }
 
 void write_files(const fs::path& folder, int64_t step, const Checkpoint& checkpoint,
-                 const std::string& run, const Layouts& layouts) {
+                 const std::string& run, const Layouts& layouts, const SaveOptions& options) {
   Manifest manifest{.step = step,
                     .demi = std::string(version()),
                     .libtorch = TORCH_VERSION,
@@ -112,7 +121,9 @@ void write_files(const fs::path& folder, int64_t step, const Checkpoint& checkpo
                     .text = checkpoint.text,
                     .files = {},
                     .run = run,
-                    .parameters = checkpoint.parameters};
+                    .parameters = checkpoint.parameters,
+                    .keep = options.keep,
+                    .scores = options.scores};
   write_synced(folder / kModelFile, [&](const Descriptor& file) {
     FileRecord& record = manifest.files[kModelFile] = layouts.model.write(file);
     for (const auto& [name, value] : checkpoint.model_text)
@@ -163,11 +174,15 @@ std::vector<std::string> best_in(const fs::path& folder) {
 
 /// Removes those of the run's checkpoints that neither are kept nor the best.
 void prune(const fs::path& folder, const std::vector<std::string>& own,
-           const std::vector<std::string>& kept) {
+           const std::vector<std::string>& kept, const std::vector<std::string>& marked) {
   const std::vector<std::string> best = best_in(folder);
+  const auto stays = [&](const std::string& name) {
+    return std::ranges::any_of(std::array{&kept, &marked, &best}, [&](const auto* names) {
+      return std::ranges::find(*names, name) != names->end();
+    });
+  };
   for (const std::string& name : own)
-    if (std::ranges::find(kept, name) == kept.end() && std::ranges::find(best, name) == best.end())
-      require_removed(remove_checkpoint(folder / name));
+    if (!stays(name)) require_removed(remove_checkpoint(folder / name));
 }
 
 }  // namespace
@@ -187,20 +202,23 @@ fs::path save(const fs::path& folder, int64_t step, const Checkpoint& checkpoint
 
   take_over_run(checkpoint.run);
   const std::vector<std::string> standing = standing_in(folder);
-  const OwnCheckpoints own = own_checkpoints(folder, *held, standing, checkpoint.run);
+  OwnCheckpoints own = own_checkpoints(folder, *held, standing, checkpoint.run);
   warn_of_other_runs(folder, own);
   const std::string name = free_name(standing, step);
   TemporaryFolder temporary(temporary_name(folder / checkpoint_name(step, 1)));
-  write_files(temporary.path(), step, checkpoint, own.run, layouts);
+  write_files(temporary.path(), step, checkpoint, own.run, layouts, options);
   temporary.publish(folder / name);
-  held->runs[name] = own.run;
+  held->marks[name] = {own.run, options.keep, options.scores};
   sync_folder(folder);
 
   const std::vector<std::string> kept =
       kept_names(name, own.named, own.standing, options.keep_last);
   write_atomically(folder / "last", names_to_text(kept));
   if (options.is_best) write_atomically(folder / "best", names_to_text({name}));
-  prune(folder, own.standing, kept);
+  own.standing.push_back(name);
+  std::ranges::sort(own.standing, {},
+                    [](const std::string& one) { return *parse_checkpoint_name(one); });
+  prune(folder, own.standing, kept, kept_by_marks(own.standing, held->marks, options.keep_best));
   if (held->locked) require_removed(remove_leftovers(folder));
   return folder / name;
 }

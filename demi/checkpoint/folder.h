@@ -12,6 +12,7 @@
 #include <system_error>
 #include <vector>
 
+#include "demi/checkpoint/retention.h"
 #include "demi/core/descriptor.h"
 #include "demi/core/export.h"
 
@@ -70,11 +71,11 @@ std::optional<RemovalFailure> remove_checkpoint(const std::filesystem::path& che
 
 /// A folder that this process holds.
 struct HeldFolder {
-  Descriptor file;                          // FOLDER/lock
-  bool locked = false;                      // false where the file system has no locks
-  std::atomic<bool> has_run = false;        // a FolderLock of this process is alive
-  std::mutex saving;                        // held by the thread that saves
-  std::map<std::string, std::string> runs;  // of the checkpoints in it; under `saving`
+  Descriptor file;                     // FOLDER/lock
+  bool locked = false;                 // false where the file system has no locks
+  std::atomic<bool> has_run = false;   // a FolderLock of this process is alive
+  std::mutex saving;                   // held by the thread that saves
+  std::map<std::string, Marks> marks;  // of the checkpoints in it; under `saving`
 };
 
 /// Holds the folder, which is made if there is none, for one save or for a run; shared if this

@@ -96,6 +96,10 @@ Manifest manifest_from_json(const json& document) {
   if (document.contains("parameters"))
     manifest.parameters =
         object(document.at("parameters")).get<std::map<std::string, ParameterGroups>>();
+  if (document.contains("keep")) manifest.keep = document.at("keep").get<bool>();
+  if (document.contains("scores"))
+    for (const auto& [name, score] : object(document.at("scores")).items())
+      manifest.scores.emplace(name, number_from_json(score));
   for (const auto& [part, numbers] : object(document.at("numbers")).items())
     for (StateDict& state = manifest.numbers[part];
          const auto& [name, number] : object(numbers).items())
@@ -134,6 +138,9 @@ std::string to_text(const Manifest& manifest) {
                         {"libtorch", manifest.libtorch},
                         {"step", manifest.step}};
   if (!manifest.run.empty() && manifest.run != kNoRunId) document["run"] = manifest.run;
+  if (manifest.keep) document["keep"] = true;
+  for (const auto& [name, score] : manifest.scores)
+    document["scores"][name] = number_to_json(score);
   document["text"] = manifest.text;
   document["numbers"] = ordered_json::object();
   if (!manifest.parameters.empty()) document["parameters"] = manifest.parameters;

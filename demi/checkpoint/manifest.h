@@ -25,11 +25,11 @@ struct FileRecord {
 };
 
 /// The content of manifest.json. As text it is a JSON object with the members format ("demi
-/// checkpoint"), format_version, demi, libtorch, step, run, text, numbers, parameters, files and,
-/// last, crc32c: the checksum of the file's bytes before the comma that precedes it. Checksums are
-/// 8 lower-case hexadecimal digits. Numbers are JSON numbers in the fewest digits that give the
-/// same bits, and the strings "inf", "-inf" and "nan"; a NaN of other bits is "nan:" and 16
-/// hexadecimal digits.
+/// checkpoint"), format_version, demi, libtorch, step, run, keep, scores, text, numbers,
+/// parameters, files and, last, crc32c: the checksum of the file's bytes before the comma that
+/// precedes it. Without marks there is neither keep nor scores. Checksums are 8 lower-case
+/// hexadecimal digits. Numbers are JSON numbers in the fewest digits that give the same bits, and
+/// the strings "inf", "-inf" and "nan"; a NaN of other bits is "nan:" and 16 hexadecimal digits.
 struct Manifest {
   int64_t step = 0;
   std::string demi, libtorch;  // versions of those that wrote it
@@ -38,6 +38,8 @@ struct Manifest {
   std::map<std::string, FileRecord> files;  // by file name
   std::string run;                          // as Checkpoint::run; "none" in a text without it
   std::map<std::string, ParameterGroups> parameters = {};  // as Checkpoint::parameters
+  bool keep = false;                                       // as SaveOptions::keep
+  std::map<std::string, double> scores = {};               // as SaveOptions::scores
 };
 
 /// The text of manifest.json. Throws UsageError for names and texts that are not UTF-8.

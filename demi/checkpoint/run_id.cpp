@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "demi/checkpoint/folder.h"
 #include "demi/checkpoint/manifest.h"
@@ -57,13 +58,14 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 
 /// The run of a checkpoint in the folder; empty without a readable manifest.
 const std::string& run_of(const fs::path& folder, HeldFolder& held, const std::string& name) {
-  const auto [known, is_new] = held.runs.try_emplace(name);
-  if (!is_new) return known->second;
+  const auto [known, is_new] = held.marks.try_emplace(name);
+  if (!is_new) return known->second.run;
   try {
-    known->second = read_manifest(folder / name).run;
+    Manifest manifest = read_manifest(folder / name);
+    known->second = {std::move(manifest.run), manifest.keep, std::move(manifest.scores)};
   } catch (const DataError&) {  // NOLINT(bugprone-empty-catch): damaged, or the user's own
   }
-  return known->second;
+  return known->second.run;
 }
 
 /// The names in `last` whose checkpoints are there. A damaged one is no reason not to save: it is
@@ -95,7 +97,7 @@ OwnCheckpoints own_checkpoints(const fs::path& folder, HeldFolder& held,
   Runs& runs = Runs::get();
   const std::lock_guard guard(runs.mutex);
   runs.begin();
-  std::erase_if(held.runs, [&](const auto& known) { return !contains(standing, known.first); });
+  std::erase_if(held.marks, [&](const auto& known) { return !contains(standing, known.first); });
   const auto of = [&](const std::string& name) { return run_of(folder, held, name); };
   OwnCheckpoints own{.run = run, .named = named_in_last(folder, standing)};
   if (!own.named.empty() && !runs.taken_over.contains(of(own.named.front()))) own.named.clear();
