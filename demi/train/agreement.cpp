@@ -92,11 +92,12 @@ std::string agreement_on(const Setup& setup) {
   const double base = o.optimizers.front()->param_groups().front().options().get_lr();
   std::string text = fmt::format(
       "max_steps {}\nprecision {}\nautocast {}\nlabel_smoothing {}\nclip_norm {}\n"
-      "accumulate {}\nema_decay {}\nearly_stopping {}\nread_every {}\ngive_up_after {}\n"
+      "accumulate {}\nema_decay {}\nearly_stopping {}\nbest_by {}\nread_every {}\ngive_up_after "
+      "{}\n"
       "optimizers {}\nschedule {}\nmomentum_schedule {}\nlosses {}\nflush_subnormals {}\n",
       o.max_steps, setup.precision.name, o.autocast, o.label_smoothing, o.clip_norm, o.accumulate,
-      o.ema_decay, o.early_stopping, o.read_every, o.give_up_after, o.optimizers.size(),
-      o.schedule ? "given" : "none", o.momentum_schedule ? "given" : "none",
+      o.ema_decay, o.early_stopping, static_cast<int>(o.best_by), o.read_every, o.give_up_after,
+      o.optimizers.size(), o.schedule ? "given" : "none", o.momentum_schedule ? "given" : "none",
       o.losses ? "given" : "none", o.flush_subnormals);
   text += fmt::format("schedule, by step: {}\nmomentum_schedule, by step: {}\n",
                       values_of(o.schedule, base), values_of(o.momentum_schedule, 0.9));

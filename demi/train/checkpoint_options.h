@@ -19,9 +19,15 @@ struct CheckpointOptions {
   Every every = {};
   /// How many of the last are kept. 0: all.
   int64_t keep_last = 1;
+  /// One is saved every so many steps or epochs that stays until somebody removes it. Minutes are
+  /// none of its measures.
+  Every keep_every = {};
   /// true: FOLDER/best names the checkpoint of the epoch with the best validation, which is kept
   /// beside the last.
   bool keep_best = false;
+  /// With keep_best: how many epochs with the best validations keep their checkpoints
+  /// (TrainerOptions::best_by). 1 or more.
+  int64_t best_count = 1;
   /// true: a thread writes the files while training goes on; the step that saves waits for a copy
   /// in memory. false: it waits for the disk.
   bool in_background = true;

@@ -116,6 +116,7 @@ Fit::Fit(Setup& setup, const data::Loader& training, const data::Loader* validat
               [&] { return training.batch(epoch, 0).target.size(0) * ranks; });
     progress_ = std::move(resume_point_->progress);
     phases_before_ = progress_.epoch.phase_seconds;
+    find_best_epoch();
     judge_early_stopping();
   }
   if (progress_.in_epoch)
@@ -213,6 +214,23 @@ void Fit::require_same_weights(const std::string& when) const {
                            groups[g].options().get_lr());
   }
   setup_.ranks.require_same_weights(when, rates);
+}
+
+// A resumed run may have another rule.
+void Fit::find_best_epoch() {
+  History& history = progress_.history;
+  const Evaluation* best = nullptr;
+  history.best_epoch.reset();
+  for (const EpochRecord& one : history.epochs) {
+    if (!is_better(one, best)) continue;
+    best = &*one.validation;
+    history.best_epoch = one.epoch;
+  }
+}
+
+bool Fit::is_better(const EpochRecord& epoch, const Evaluation* best) const {
+  return epoch.validation && !std::isnan(epoch.validation->loss) &&
+         (!best || epoch.validation->better_than(*best, options_.best_by));
 }
 
 void Fit::judge_early_stopping() {
@@ -647,9 +665,7 @@ void Fit::warn_of_lost_mean() {
 void Fit::close_epoch() {
   History& history = progress_.history;
   const EpochRecord& epoch = progress_.epoch;
-  const Evaluation* best = progress_.best();
-  const bool is_best = epoch.validation && !std::isnan(epoch.validation->loss) &&
-                       (!best || epoch.validation->better_than(*best));
+  const bool is_best = is_better(epoch, progress_.best());
   if (is_best) history.best_epoch = epoch.epoch;
   history.epochs.push_back(epoch);
   if (epoch.validation) judge_early_stopping();

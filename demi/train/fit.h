@@ -65,6 +65,8 @@ class Fit {
   void warn_of_lost_mean();
   void close_epoch();
   void validate();
+  void find_best_epoch();
+  bool is_better(const EpochRecord& epoch, const Evaluation* best) const;
   void judge_early_stopping();
   void count_seconds();
   void count_window_seconds(StepMetrics& record);

@@ -7,11 +7,14 @@
 #include <torch/types.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/prepared_state.h"
@@ -149,7 +152,8 @@ bool FitState::is_due_after_batch(bool step_done, bool epoch_done) {
 FitState::Due FitState::due_after_epoch(std::int64_t epoch, bool is_best) {
   const bool best_due = is_on() && plan_.keeps_best() && is_best;
   const bool by_step = std::exchange(is_due_, false);
-  const bool last_due = !kept_ && (by_step || plan_.is_due_after_epoch(epoch));
+  const bool last_due =
+      !kept_ && (by_step || plan_.is_due_after_epoch(epoch) || (is_on() && is_among_best()));
   const Due due = best_due ? Due::kBest : last_due ? Due::kLast : Due::kNo;
   return static_cast<Due>(of_saving_rank(static_cast<std::int64_t>(due)));
 }
@@ -204,15 +208,47 @@ void FitState::add_texts(checkpoint::Metadata& text) const {
   for (const auto& [name, words] : options_.checkpoints.text) text[name] = words;
 }
 
+// Whether the last epoch is one of those with the best validations.
+bool FitState::is_among_best() const {
+  const std::vector<EpochRecord>& epochs = progress_.history.epochs;
+  if (!plan_.keeps_best() || epochs.empty() || !epochs.back().validation) return false;
+  const Evaluation& last = *epochs.back().validation;
+  const auto as_good = std::count_if(epochs.begin(), epochs.end() - 1, [&](const EpochRecord& one) {
+    return one.validation && !last.better_than(*one.validation, options_.best_by);
+  });
+  return !std::isnan(last.loss) && as_good < options_.checkpoints.best_count;
+}
+
+// Of the state between two batches that `progress_` describes.
+checkpoint::SaveOptions FitState::how_to_save(bool is_best) const {
+  const Every& keep = options_.checkpoints.keep_every;
+  const std::vector<EpochRecord>& epochs = progress_.history.epochs;
+  checkpoint::SaveOptions how{.is_best = is_best};
+  how.keep = keep.steps > 0 && progress_.step % keep.steps == 0 && !progress_.window.is_open();
+  if (!progress_.in_epoch && !kept_ && !epochs.empty()) {
+    how.keep |= keep.epochs > 0 && epochs.back().epoch % keep.epochs == 0;
+    if (const auto& validation = epochs.back().validation) {
+      how.scores["loss"] = validation->loss;
+      if (validation->accuracy) how.scores["accuracy"] = *validation->accuracy;
+    }
+  }
+  const bool by_loss = options_.best_by == BestBy::loss || !options_.loss.has_accuracy();
+  if (plan_.keeps_best())
+    how.keep_best = {options_.checkpoints.best_count, by_loss ? "loss" : "accuracy", by_loss};
+  return how;
+}
+
+// Of a run that was ended within an epoch, also where the first try has failed, the state that was
+// kept.
 void FitState::save(bool is_best) {
-  const checkpoint::Checkpoint state = captured();
-  is_saved_ = !is_on() || plan_.save(progress_.step, state, is_best);
+  const checkpoint::Checkpoint state = checkpoint();
+  is_saved_ = !is_on() || plan_.save(progress_.step, state, how_to_save(is_best));
 }
 
 void FitState::keep_open_epoch() {
   kept_ = captured();
   const bool due = is_on() && !is_saved_ && !progress_.history.failed;
-  if (due) is_saved_ = plan_.save(progress_.step, *kept_, /*is_best=*/false);
+  if (due) is_saved_ = plan_.save(progress_.step, *kept_, how_to_save(/*is_best=*/false));
 }
 
 void FitState::save_after_exception(Stage stage) {
@@ -233,7 +269,7 @@ void FitState::save_after_exception(Stage stage) {
     write(start, state);
     for (const auto& [name, value] : step_random_) state.state[name] = value;
   }
-  plan_.save(progress_.step, state, /*is_best=*/false);
+  plan_.save(progress_.step, state, how_to_save(/*is_best=*/false));
   finish();
 }
 

@@ -71,7 +71,7 @@ class FitState {
   /// closed, with its test figures: one checkpoint, not two of the same step.
   bool is_due_after_batch(bool step_done, bool epoch_done);
   enum class Due : std::int64_t { kNo, kLast, kBest };
-  Due due_after_epoch(std::int64_t epoch, bool is_best);
+  Due due_after_epoch(std::int64_t epoch, bool is_best);  // the history has the epoch
   bool is_due_at_end() const;
 
   /// Of a run that was ended within an epoch, the state that was kept; else the present one.
@@ -98,6 +98,8 @@ class FitState {
  private:
   checkpoint::Checkpoint captured();
   void add_texts(checkpoint::Metadata& text) const;
+  checkpoint::SaveOptions how_to_save(bool is_best) const;
+  bool is_among_best() const;
   std::int64_t of_saving_rank(std::int64_t number) const;
 
   Setup& setup_;

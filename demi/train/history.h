@@ -14,6 +14,13 @@
 
 namespace demi::train {
 
+/// By what one evaluation is better than another.
+enum class BestBy {
+  automatic,  // by accuracy if both have one, else by loss
+  accuracy,
+  loss,
+};
+
 /// Results of one evaluation.
 struct Evaluation {
   double loss = 0;                                      // mean over all examples
@@ -26,11 +33,12 @@ struct Evaluation {
   /// The caller ended it early: the results are those of a part of the examples.
   bool stopped = false;
 
-  /// Whether this result is better than the other: by accuracy if both have one, else by loss. A
-  /// result whose loss is NaN is never better, and every other result is better than it.
-  bool better_than(const Evaluation& other) const {
+  /// Whether this result is better than the other. A result whose loss is NaN is never better, and
+  /// every other result is better than it.
+  bool better_than(const Evaluation& other, BestBy by = BestBy::automatic) const {
     if (std::isnan(loss) || std::isnan(other.loss)) return !std::isnan(loss);
-    return accuracy && other.accuracy ? *accuracy > *other.accuracy : loss < other.loss;
+    const bool by_accuracy = by != BestBy::loss && accuracy && other.accuracy;
+    return by_accuracy ? *accuracy > *other.accuracy : loss < other.loss;
   }
 };
 

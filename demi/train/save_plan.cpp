@@ -8,6 +8,11 @@
 #include "demi/core/error.h"
 
 namespace demi::train {
+namespace {
+
+bool is_multiple(int64_t number, int64_t of) { return of > 0 && number % of == 0; }
+
+}  // namespace
 
 SavePlan::SavePlan(const CheckpointOptions& options, std::function<bool()> asked)
     : options_(options), asked_(std::move(asked)) {
@@ -20,7 +25,8 @@ bool SavePlan::is_due_after_batch(int64_t step, bool step_done) {
   const bool asked = asked_ && asked_();  // asked once a batch, whatever else is due
   const Every& every = options_.every;
   const Clock::time_point now = Clock::now();
-  const bool by_step = step_done && every.steps > 0 && step % every.steps == 0;
+  const bool by_step =
+      step_done && (is_multiple(step, every.steps) || is_multiple(step, options_.keep_every.steps));
   const bool by_clock = step_done && every.minutes > 0 &&
                         now - last_ >= std::chrono::duration<double, std::ratio<60>>(every.minutes);
   const bool again = step_done && failure_ &&
@@ -29,20 +35,21 @@ bool SavePlan::is_due_after_batch(int64_t step, bool step_done) {
 }
 
 bool SavePlan::is_due_after_epoch(int64_t epoch) const {
-  return is_on() && options_.every.epochs > 0 && epoch % options_.every.epochs == 0;
+  return is_on() && (is_multiple(epoch, options_.every.epochs) ||
+                     is_multiple(epoch, options_.keep_every.epochs));
 }
 
-bool SavePlan::save(int64_t step, checkpoint::Checkpoint state, bool is_best) {
+bool SavePlan::save(int64_t step, checkpoint::Checkpoint state, checkpoint::SaveOptions how) {
   join();  // Writer::save would throw why the one before failed in place of saving this one
   step_ = step;
-  const bool is_saved = goes_on_after([&] { write(std::move(state), is_best); });
+  how.keep_last = options_.keep_last;
+  const bool is_saved = goes_on_after([&] { write(std::move(state), how); });
   last_ = Clock::now();  // of a failed one, too: it is tried again by retry_seconds
   return is_saved;
 }
 
-void SavePlan::write(checkpoint::Checkpoint state, bool is_best) {
+void SavePlan::write(checkpoint::Checkpoint state, const checkpoint::SaveOptions& how) {
   if (options_.before_save) options_.before_save(state);
-  const checkpoint::SaveOptions how{.keep_last = options_.keep_last, .is_best = is_best};
   if (options_.in_background) {
     writer_->save(step_, state, how);
     failed_ = Clock::now();  // what is being written is not tried again meanwhile

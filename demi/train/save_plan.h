@@ -29,15 +29,15 @@ class SavePlan {
   bool is_due_after_batch(int64_t step, bool step_done);
   bool is_due_after_epoch(int64_t epoch) const;
 
-  /// `step` names the folder. false: the system did not let it through; that is warned of, and
-  /// another one will be due.
-  bool save(int64_t step, checkpoint::Checkpoint state, bool is_best);
+  /// `step` names the folder; keep_last comes from the options. false: the system did not let it
+  /// through; that is warned of, and another one will be due.
+  bool save(int64_t step, checkpoint::Checkpoint state, checkpoint::SaveOptions how);
 
   /// Waits until everything is on the disk. Throws why the last one could not be saved.
   void finish();
 
  private:
-  void write(checkpoint::Checkpoint state, bool is_best);
+  void write(checkpoint::Checkpoint state, const checkpoint::SaveOptions& how);
   void join();
   bool goes_on_after(const std::function<void()>& saving);
 

@@ -57,6 +57,9 @@ void check(const TrainerOptions& options) {
           std::to_string(options.ema_decay), "0 (off) up to, but not including, 1");
   require(options.early_stopping >= 0, "early_stopping is negative",
           std::to_string(options.early_stopping), "0 (never) or more epochs");
+  require(options.best_by != BestBy::accuracy || options.loss.has_accuracy(),
+          "best_by is accuracy, which this loss has none of", "BestBy::accuracy",
+          "BestBy::automatic or BestBy::loss");
   require(options.label_smoothing >= 0 && options.label_smoothing < 1,
           "label_smoothing is out of range", std::to_string(options.label_smoothing),
           "0 up to, but not including, 1");
@@ -80,6 +83,13 @@ void check_checkpoints(const CheckpointOptions& options) {
       "0 (never) or more of each");
   require(options.keep_last >= 0, "checkpoints.keep_last is negative",
           std::to_string(options.keep_last), "0 (all) or more");
+  require(options.best_count >= 1, "checkpoints.best_count is below 1",
+          std::to_string(options.best_count), "1 or more; keep_best false keeps none");
+  const Every& keep = options.keep_every;
+  require(keep.steps >= 0 && keep.epochs >= 0 && keep.minutes == 0,
+          "checkpoints.keep_every is out of range",
+          c10::str(keep.steps, " steps, ", keep.epochs, " epochs, ", keep.minutes, " minutes"),
+          "0 (never) or more steps or epochs");
   require(options.retry_seconds >= 0 && std::isfinite(options.retry_seconds),
           "checkpoints.retry_seconds is out of range", c10::str(options.retry_seconds),
           "0 (a failed save ends training) or more");

@@ -69,6 +69,9 @@ struct TrainerOptions {
   double ema_decay = 0;
   /// Training ends after that many epochs without a better validation. 0: never.
   int64_t early_stopping = 0;
+  /// What makes a validation better, for early_stopping, History::best_epoch and the checkpoints
+  /// that are kept as the best.
+  BestBy best_by = BestBy::automatic;
   c10::Device device = c10::kCPU;
   /// One or more; none: demi::optim::Adam over all parameters with a learning rate of 0.001.
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers = {};
