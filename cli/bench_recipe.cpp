@@ -98,10 +98,11 @@ void add_bench_recipe(CLI::App& bench) {
                       "Runs to compare with fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
   add_round_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds);
   a->output.add_to(*command);
-  a->settings.add_to(*command, kTimedRecipe,
-                     {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
-                      "top-k", "test-batch-size", "test-limit", "checkpoint-every", "keep-last",
-                      "stop-after", "resume", "ranks", "devices"});
+  a->settings.add_to(
+      *command, kTimedRecipe,
+      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping", "top-k",
+       "test-batch-size", "test-limit", "checkpoint-every", "keep-last", "keep-every", "keep-best",
+       "best-by", "stop-after", "resume", "ranks", "devices"});
   command->callback([a] { bench_recipe(*a); });
 }
 

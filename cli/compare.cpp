@@ -68,7 +68,7 @@ void add_options(CLI::App& command, CompareArguments& a) {
   command.add_option("--run-dir", a.run_dir,
                      "Folder in which run folders are made [DEMI_RUNS, or runs]");
   a.output.add_to(command);
-  a.settings.add_to(command, kComparedRecipe, {"precision", "loss-scale"});
+  a.settings.add_to(command, kComparedRecipe, {"precision", "loss-scale", "keep-best"});
 }
 
 // The command's own options, as typed.

@@ -140,10 +140,11 @@ void add_profile(CLI::App& app) {
                       "As many steps more with ranges for a profiler of the system's: nvtx "
                       "(Nsight Systems, CUDA only) or itt (VTune)");
   a->output.add_to(*command);
-  a->settings.add_to(*command, kProfiledRecipe,
-                     {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping",
-                      "top-k", "test-batch-size", "test-limit", "checkpoint-every", "keep-last",
-                      "stop-after", "resume", "ranks", "devices"});
+  a->settings.add_to(
+      *command, kProfiledRecipe,
+      {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping", "top-k",
+       "test-batch-size", "test-limit", "checkpoint-every", "keep-last", "keep-every", "keep-best",
+       "best-by", "stop-after", "resume", "ranks", "devices"});
   command->callback([a] { profile(*a); });
 }
 

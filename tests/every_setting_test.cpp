@@ -122,6 +122,7 @@ std::vector<Trained> trained() {
       {"what-if", "fp16"},
       {"checkpoint-every", "1", "mlp", {{"keep-last", "0"}}},
       {"keep-last", "0", "mlp", {{"checkpoint-every", "1"}}},
+      {"keep-every", "1"},
   };
 }
 
@@ -148,6 +149,8 @@ const std::vector<Elsewhere> kElsewhere{
      "ShareTheStatisticsOfBatchNormUnlessTold"},
     {"shard-optimizer", "tests/cli_ranks_test.cpp", "CliRanks", "ShareTheOptimizersState"},
     {"stop-after", "tests/cli_resume_test.cpp", "Resume", "StopAfterEndsWith75AndAutoGoesOn"},
+    {"keep-best", "tests/cli_week_test.cpp", "Week", "KeepsTheBestByTheRuleThatIsAskedFor"},
+    {"best-by", "tests/cli_week_test.cpp", "Week", "KeepsTheBestByTheRuleThatIsAskedFor"},
     {"resume", "tests/cli_resume_test.cpp", "ResumeSettings",
      "AutoGoesOnWithTheNewestUnfinishedRunElseItBeginsOne"},
 };

@@ -190,6 +190,22 @@ Setting stop_after(std::string group) {
   return setting;
 }
 
+Setting keep_every(std::string group) {
+  Setting setting = words("keep-every", std::move(group), &Config::keep_every,
+                          "Save a checkpoint every so many steps (1000) or epochs (1epoch) that "
+                          "later ones do not replace; 0: none");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    constexpr const char* kAccepted = "a number of steps (1000) or of epochs (1epoch); 0 for none";
+    try {
+      if (train::Every::parse(text).minutes == 0) return take(c, text, source);
+    } catch (const UsageError&) {
+      wrong(source, "this says not how often", text, kAccepted);
+    }
+    wrong(source, "a time says not which checkpoints", text, kAccepted);
+  };
+  return setting;
+}
+
 Setting checkpoint_every(std::string group) {
   Setting setting = words(
       "checkpoint-every", std::move(group), &Config::checkpoint_every,
@@ -504,7 +520,16 @@ std::vector<Setting> place_settings() {
       what_if(g),
       checkpoint_every(g),
       whole("keep-last", g, &Config::keep_last, 0,
-            "Number of checkpoints to keep, besides the best; 0: all"),
+            "Number of checkpoints to keep, besides the best and those of --keep-every; 0: all"),
+      keep_every(g),
+      whole("keep-best", g, &Config::keep_best, 0,
+            "Number of epochs with the best test results whose checkpoints are kept; "
+            "checkpoints/best names the first; 0: none"),
+      words("best-by", g, &Config::best_by,
+            "By what a test result is the best, for --keep-best and --early-stopping: "
+            "test_accuracy, test_loss (or validation_loss, the same), or auto: accuracy where "
+            "there is one",
+            {"auto", "test_accuracy", "test_loss", "validation_loss"}),
       stop_after(g),
       words("resume", g, &Config::resume,
             "Go on with a run: its folder; a checkpoint, from which a new run begins; or auto: the "
@@ -728,6 +753,9 @@ void check_contradictions(const Config& config) {
   if (!config.scaler && asks_for_scale)
     refuse_together("a loss scale is asked for, and none",
                     "--no-scaler --loss-scale " + config.loss_scale, "leave out one of them");
+  if (config.best_by == "test_accuracy" && config.loss == "mse")
+    refuse_together("a regression has no accuracy by which a test is the best",
+                    "--best-by test_accuracy --loss mse", "--best-by test_loss");
   if (config.top_k > 0 && config.loss == "bce")
     refuse_together("binary cross entropy has one output, which is among the k likeliest always",
                     fmt::format("--top-k {} --loss bce", config.top_k), "leave out --top-k");

@@ -73,6 +73,9 @@ struct Config {
   // Going on
   std::string checkpoint_every = "10min";  // as train::Every reads it
   int64_t keep_last = 1;
+  std::string keep_every = "0";  // as train::Every reads it
+  int64_t keep_best = 1;
+  std::string best_by = "auto";
   std::string stop_after = "0";  // as train::minutes_in reads it; 0: never
   std::string resume = {};       // "": a new run; auto, or a path
 };

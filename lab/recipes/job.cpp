@@ -260,7 +260,9 @@ train::TrainerOptions Job::trainer_options() {
   checkpoints.folder = options_.checkpoints;
   checkpoints.every = run_.checkpoint_every;
   checkpoints.keep_last = config_.keep_last;
-  checkpoints.keep_best = options_.keep_best && workload_.test;
+  checkpoints.keep_every = train::Every::parse(config_.keep_every);
+  checkpoints.keep_best = options_.keep_best && config_.keep_best > 0 && workload_.test;
+  checkpoints.best_count = std::max<int64_t>(config_.keep_best, 1);
   checkpoints.in_background = options_.save_in_background;
   checkpoints.text = {{"demi.config", to_json(config_)}};
   checkpoints.model_text = model_texts(run_, workload_, /*is_average=*/false);

@@ -187,6 +187,11 @@ optim::lr::Schedule make_momentum_schedule(const Resolved& run, int64_t steps_pe
   return run.schedule->momentum(run.config, steps_of_schedule(run.config, steps_per_epoch));
 }
 
+train::BestBy best_by(const Config& config) {
+  if (config.best_by == "auto") return train::BestBy::automatic;
+  return config.best_by == "test_accuracy" ? train::BestBy::accuracy : train::BestBy::loss;
+}
+
 train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_epoch) {
   const Config& config = run.config;
   train::TrainerOptions options;
@@ -209,6 +214,7 @@ train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_e
   options.accumulate = config.accumulate;
   options.ema_decay = config.ema;
   options.early_stopping = config.early_stopping;
+  options.best_by = best_by(config);
   options.device = run.device;
   options.flush_subnormals = config.flush_subnormals;
   options.backends = run.backends;

@@ -52,6 +52,9 @@ DEMI_API RunSpec run_of(const Config& config, c10::Device device = c10::kCPU);
 /// The settings with which that run alone would be trained.
 DEMI_API Config config_of(const Config& config, const RunSpec& run);
 
+/// What its word for the best test result means; validation_loss is test_loss.
+DEMI_API train::BestBy best_by(const Config& config);
+
 /// LibTorch's settings as the config has them. Not given: FP32's precision where the config says
 /// auto, the number of threads where it says 0. cuDNN times no algorithms in a deterministic run.
 DEMI_API Backends backends_of(const Config& config);

@@ -29,11 +29,12 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
     {"data-dir", OnResume::kAny},         {"train-file", OnResume::kAny},
     {"test-file", OnResume::kAny},        {"workers", OnResume::kAny},
     {"checkpoint-every", OnResume::kAny}, {"keep-last", OnResume::kAny},
-    {"stop-after", OnResume::kAny},       {"monitor", OnResume::kAny},
-    {"detect-anomaly", OnResume::kAny},   {"what-if", OnResume::kAny},
-    {"resume", OnResume::kAny},           {"shard-optimizer", OnResume::kAny},
-    {"precision", OnResume::kNewRun},     {"loss-scale", OnResume::kNewRun},
-    {"scaler", OnResume::kNewRun},
+    {"keep-every", OnResume::kAny},       {"keep-best", OnResume::kAny},
+    {"best-by", OnResume::kAny},          {"stop-after", OnResume::kAny},
+    {"monitor", OnResume::kAny},          {"detect-anomaly", OnResume::kAny},
+    {"what-if", OnResume::kAny},          {"resume", OnResume::kAny},
+    {"shard-optimizer", OnResume::kAny},  {"precision", OnResume::kNewRun},
+    {"loss-scale", OnResume::kNewRun},    {"scaler", OnResume::kNewRun},
 };
 
 const Setting& setting_of(std::string_view name) {

@@ -44,12 +44,12 @@ TEST(Resume, NamesTheSettingWithItsOldAndItsNewValue) {
 
 // What decides the bits: everything that is not named here.
 TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
-  const std::vector<std::string> free{"epochs",           "steps",      "early-stopping", "device",
-                                      "data-dir",         "train-file", "test-file",      "workers",
-                                      "checkpoint-every", "keep-last",  "resume",         "monitor",
-                                      "detect-anomaly",   "what-if",    "ranks",          "devices",
-                                      "shard-optimizer",  "precision",  "loss-scale",     "scaler",
-                                      "stop-after"};
+  const std::vector<std::string> free{
+      "epochs",     "steps",           "early-stopping", "device",           "data-dir",
+      "train-file", "test-file",       "workers",        "checkpoint-every", "keep-last",
+      "resume",     "monitor",         "detect-anomaly", "what-if",          "ranks",
+      "devices",    "shard-optimizer", "precision",      "loss-scale",       "scaler",
+      "stop-after", "keep-every",      "keep-best",      "best-by"};
   for (const Setting& setting : settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;

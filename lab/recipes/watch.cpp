@@ -52,7 +52,7 @@ void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) 
 
 void ShowProgress::resume(const train::History& history, int64_t step_examples) {
   for (const train::EpochRecord& epoch : history.epochs)
-    if (epoch.validation && (!view_->best || epoch.validation->better_than(*view_->best)))
+    if (epoch.validation && (!view_->best || epoch.validation->better_than(*view_->best, best_by_)))
       view_->best = epoch.validation;
   const auto ended = static_cast<int64_t>(history.epochs.size());
   if (history.steps.empty() || history.steps.back().epoch <= ended) return;
@@ -134,7 +134,7 @@ void ShowProgress::on_epoch_end(const train::EpochRecord& epoch) {
   const train::Evaluation& test = *epoch.validation;
   for (const auto& [name, value] : test.metrics)
     state.remark += (state.remark.empty() ? "" : "  ") + name + " " + report::format_percent(value);
-  if (!view_->best || test.better_than(*view_->best)) {
+  if (!view_->best || test.better_than(*view_->best, best_by_)) {
     view_->best = test;
     state.remark += state.remark.empty() ? "" : "  ";
     state.remark += keeps_best_ ? "saved as the best" : "the best so far";

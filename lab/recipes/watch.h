@@ -38,6 +38,9 @@ class DEMI_API ShowProgress : public train::Callback {
   /// The state after the best epoch is kept, and the line of an epoch says so.
   void set_keeps_best(bool keeps) { keeps_best_ = keeps; }
 
+  /// By what an epoch is the best.
+  void set_best_by(train::BestBy by) { best_by_ = by; }
+
   /// Also the share of training examples whose class is among the k likeliest, as top_k_of says.
   void set_top_k(int64_t asked, int64_t classes);
 
@@ -74,6 +77,7 @@ class DEMI_API ShowProgress : public train::Callback {
   View* view_;                         // of the present one
   std::string items_ = "images";
   bool keeps_best_ = false;
+  train::BestBy best_by_ = train::BestBy::automatic;
   int64_t top_k_ = 0;
   c10::Device device_;
 };

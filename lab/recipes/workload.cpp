@@ -320,6 +320,14 @@ void require_loss(const Resolved& run, std::size_t classes) {
 }
 
 void require_test_set(const Config& config, const Workload& workload) {
+  const bool names_best = config.keep_best > 1 || config.best_by != "auto";
+  if (names_best && !workload.test)
+    throw UsageError({.where = "train.read_data",
+                      .what = "the best is found by test results, and the data " + config.data +
+                              " have no test set",
+                      .seen = config.keep_best > 1 ? fmt::format("--keep-best {}", config.keep_best)
+                                                   : "--best-by " + config.best_by,
+                      .advice = "leave it out; --keep-every keeps checkpoints by step or epoch"});
   if (config.early_stopping > 0 && !workload.test)
     throw UsageError({.where = "train.read_data",
                       .what = "training ends early by test results, and the data " + config.data +

@@ -1,0 +1,120 @@
+// Runs of days: which checkpoints stay. Runs the built `demi` (its path is in DEMI_PROGRAM).
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/manifest.h"
+#include "tests/cli_testing.h"
+#include "tests/small_recipes.h"
+
+namespace cli_testing {
+namespace {
+
+using testing::HasSubstr;
+
+class Week : public Cli {
+ protected:
+  static Words mlp(const Words& more = {}) {
+    Words words{"train", "mlp",          "--in", "24",       "--out", "24",    "--batches",
+                "10",    "--batch-size", "4",    "--device", "cpu",   "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  Words pictures(const Words& more) {
+    small_recipes::write_data("fashion-mnist", folder_ / "data");
+    Words words{"train",
+                "fashion-cnn",
+                "--data-dir",
+                (folder_ / "data").string(),
+                "--batch-size",
+                "4",
+                "--test-batch-size",
+                "4",
+                "--device",
+                "cpu",
+                "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  fs::path run_folder(const std::string& name) const { return folder_ / "runs" / name; }
+
+  // The best epochs of a metrics file, the best first, and the folder's checkpoints by epoch.
+  static std::vector<int> best_epochs(const fs::path& run, const char* by, bool lowest) {
+    std::vector<std::pair<double, int>> scores;
+    std::istringstream lines(slurp(run / "metrics.jsonl"));
+    for (std::string text; std::getline(lines, text);) {
+      const auto line = nlohmann::json::parse(text);
+      if (line.contains(by)) scores.emplace_back(line[by], line["epoch"]);
+    }
+    std::ranges::stable_sort(scores, [&](const auto& a, const auto& b) {
+      return lowest ? a.first < b.first : a.first > b.first;
+    });
+    std::vector<int> epochs;
+    for (const auto& [score, epoch] : scores) epochs.push_back(epoch);
+    return epochs;
+  }
+  static int epoch_of(const fs::path& checkpoint) {
+    return std::stoi(demi::checkpoint::read_manifest(checkpoint).text.at("demi.epoch"));
+  }
+  static std::vector<int> kept_epochs(const fs::path& run) {
+    std::vector<int> epochs;
+    for (const auto& entry : fs::directory_iterator(run / "checkpoints"))
+      if (entry.is_directory()) epochs.push_back(epoch_of(entry.path()));
+    std::ranges::sort(epochs);
+    return epochs;
+  }
+};
+
+TEST_F(Week, KeepsTheBestByTheRuleThatIsAskedFor) {
+  const std::pair<const char*, bool> rules[] = {{"test_accuracy", false}, {"test_loss", true}};
+  int number = 0;
+  for (const auto& [by, lowest] : rules) {
+    const Outcome outcome =
+        run(pictures({"--epochs", "6", "--keep-best", "2", "--best-by", by, "--lr", "0.02"}));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const fs::path folder = run_folder("train-fashion-cnn-00" + std::to_string(++number));
+    std::vector<int> expected = best_epochs(folder, by, lowest);
+    ASSERT_EQ(expected.size(), 6U);
+    EXPECT_EQ(epoch_of(demi::checkpoint::find(folder / "checkpoints" / "best")), expected[0]);
+    expected.resize(2);
+    if (std::ranges::find(expected, 6) == expected.end()) expected.push_back(6);  // the last
+    std::ranges::sort(expected);
+    EXPECT_EQ(kept_epochs(folder), expected) << by;
+  }
+  EXPECT_NE(best_epochs(run_folder("train-fashion-cnn-001"), "test_accuracy", false)[0],
+            best_epochs(run_folder("train-fashion-cnn-002"), "test_loss", true)[0])
+      << "else the rules are not told apart";
+}
+
+TEST_F(Week, KeepsACheckpointEverySoManyStepsAcrossARestart) {
+  ASSERT_EQ(run(mlp({"--epochs", "2", "--keep-every", "8"})).code, 0);
+  const fs::path folder = run_folder("train-mlp-001");
+  ASSERT_EQ(run({"train", "--resume", folder.string(), "--epochs", "3", "--json"}).code, 0);
+  for (const char* name : {"step-00000008", "step-00000016", "step-00000024", "step-00000030"})
+    EXPECT_TRUE(fs::exists(folder / "checkpoints" / name)) << name;
+  EXPECT_FALSE(fs::exists(folder / "checkpoints" / "step-00000020"));
+}
+
+TEST_F(Week, RulesThatSayNothingAreRefused) {
+  const std::pair<Words, const char*> refused[] = {
+      {{"--keep-every", "10min"}, "a time says not which checkpoints"},
+      {{"--keep-every", "-1"}, "this says not how often"},
+      {{"--best-by", "test_accuracy"}, "a regression has no accuracy"},
+      {{"--keep-best", "2"}, "have no test set"},
+  };
+  for (const auto& [words, message] : refused) {
+    const Outcome outcome = run(mlp(words));
+    EXPECT_EQ(outcome.code, 2) << words[0] << ' ' << words[1];
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+  EXPECT_NE(run({"compare", "mlp", "--keep-best", "2"}).code, 0) << "of one run alone";
+}
+
+}  // namespace
+}  // namespace cli_testing
