@@ -11,6 +11,16 @@ endif()
 if(TARGET demi_program)
   install(TARGETS demi_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+# cmake -DDEMI_INSTALL_LIBTORCH=... -P cmake_install.cmake says it once more.
+install(CODE "
+  if(NOT DEFINED DEMI_INSTALL_LIBTORCH)
+    set(DEMI_INSTALL_LIBTORCH \"${DEMI_INSTALL_LIBTORCH}\")
+  endif()
+  set(_demi_torch \"${DEMI_LIBTORCH_DIR}\")
+  set(_demi_torch_version \"${DEMI_LIBTORCH_FOUND_VERSION}\")
+  set(_demi_built \"$<TARGET_FILE:demi>\")
+  set(_demi_torch_to \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/demi\")")
+install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/InstallLibTorch.cmake)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
