@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "demi/attention/in_region.h"
 #include "demi/autocast/call.h"
 #include "demi/autocast/kernels.h"
 #include "demi/products/ops.h"
@@ -102,6 +103,10 @@ struct Hot<device, Op, Result(Arguments...)> {
                   !std::is_same_v<decltype(kThroughFp32<Op>), const NoOther>)
       if (now.plain && products::slow_in(now.dtype))
         if (auto result = kThroughFp32<Op>(unwrap(arguments)...)) return *std::move(result);
+    if constexpr (device == c10::DeviceType::CPU &&
+                  std::is_same_v<Op, at::_ops::scaled_dot_product_attention>)
+      if (now.plain)
+        if (auto result = sdpa::in_region(unwrap(arguments)...)) return *std::move(result);
     return Op::redispatch(below, unwrap(arguments)...);
   }
 

@@ -15,7 +15,7 @@ constexpr c10::DispatchKeySet kOrdinary =
     c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU,
                          c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutocastCPU});
 
-bool is_ordinary(const at::Tensor& tensor) {
+bool is_ordinary_tensor(const at::Tensor& tensor) {
   if (!kOrdinary.has_all(tensor.key_set()) || tensor.numel() == 0) return false;
   const auto* meta = tensor.unsafeGetTensorImpl()->autograd_meta();
   return !meta || !meta->fw_grad(/*level=*/0, tensor).defined();
@@ -44,14 +44,21 @@ bool is_transformed() {
 
 }  // namespace
 
-bool takes(std::initializer_list<const at::Tensor*> tensors) {
+bool is_ordinary(std::initializer_list<const at::Tensor*> tensors) {
   at::ScalarType dtype = at::ScalarType::Undefined;
   for (const at::Tensor* tensor : tensors) {
     if (!tensor->defined()) continue;
     if (dtype == at::ScalarType::Undefined) dtype = tensor->scalar_type();
-    if (tensor->scalar_type() != dtype || !is_ordinary(*tensor)) return false;
+    if (tensor->scalar_type() != dtype || !is_ordinary_tensor(*tensor)) return false;
   }
-  return slow_in(dtype) && kernels::cpu_kernels() && !is_transformed();
+  return !is_transformed();
+}
+
+bool takes(std::initializer_list<const at::Tensor*> tensors) {
+  for (const at::Tensor* tensor : tensors)
+    if (tensor->defined())
+      return slow_in(tensor->scalar_type()) && kernels::cpu_kernels() && is_ordinary(tensors);
+  return false;
 }
 
 }  // namespace demi::products

@@ -19,10 +19,13 @@ inline bool slow_in(at::ScalarType dtype) {
   return (dtype == at::kBFloat16 && slow_dtypes()[0]) || (dtype == at::kHalf && slow_dtypes()[1]);
 }
 
-/// Whether products of these tensors run through FP32: they are dense, on the CPU, of one 16-bit
-/// dtype for which slow_in() holds, not empty, without a tangent of forward mode, and the call is
-/// outside of functorch's transforms and of tracing. Undefined tensors are ignored. Always false
-/// with DEMI_KERNELS=aten.
+/// Whether kernels of demi's may read these tensors and differentiate what they make of them: they
+/// are dense, on the CPU, of one dtype, not empty, without a tangent of forward mode, and the call
+/// is outside of functorch's transforms and of tracing. Undefined tensors are ignored.
+DEMI_API bool is_ordinary(std::initializer_list<const at::Tensor*> tensors);
+
+/// Whether products of these tensors run through FP32: is_ordinary(), and slow_in() holds for their
+/// dtype. Always false with DEMI_KERNELS=aten.
 DEMI_API bool takes(std::initializer_list<const at::Tensor*> tensors);
 
 }  // namespace demi::products

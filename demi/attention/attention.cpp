@@ -1,0 +1,199 @@
+#include "demi/attention/attention.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/autocast_mode.h>
+
+#include <cmath>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "demi/attention/differentiable.h"
+#include "demi/attention/draw.h"
+#include "demi/core/error.h"
+#include "demi/kernels/cpu_kernels.h"
+#include "demi/products/through_fp32.h"
+
+namespace demi {
+namespace {
+
+using sdpa::Documents;
+using sdpa::Problem;
+
+template <class Value>
+std::string shown(const Value& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+[[noreturn]] void refuse_attention(std::string_view what, const std::string& seen,
+                                   std::string_view accepted) {
+  refuse({.where = "attention.attention", .what = what, .seen = seen, .accepted = accepted});
+}
+
+void check_operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  for (const at::Tensor* tensor : {&q, &k, &v}) {
+    if (!tensor->defined() || !tensor->is_floating_point())
+      refuse_attention("q, k and v must be floating point tensors",
+                       tensor->defined() ? c10::toString(tensor->scalar_type()) : "no tensor",
+                       "fp64, fp32, fp16, bf16");
+    if (tensor->dim() != 4)
+      refuse_attention("q, k and v have four dimensions", shown(tensor->sizes()),
+                       "(batch, heads, tokens, head size)");
+    if (tensor->device() != q.device())
+      refuse_attention("q, k and v are on several devices", tensor->device().str(), "q's device");
+    if (tensor->size(0) != q.size(0))
+      refuse_attention("the batches differ", shown(tensor->sizes()), shown(q.size(0)) + " rows");
+  }
+  if (k.size(1) != v.size(1) || k.size(2) != v.size(2))
+    refuse_attention("v does not have k's heads and tokens", shown(v.sizes()), shown(k.sizes()));
+  if (q.size(3) != k.size(3) || q.size(3) == 0)
+    refuse_attention("k does not have q's head size", shown(k.sizes()), shown(q.size(3)));
+  if (k.size(1) == 0 || q.size(1) % k.size(1) != 0)
+    refuse_attention("k's heads do not divide q's", shown(k.size(1)),
+                     "a divisor of " + shown(q.size(1)));
+}
+
+void check_attention_options(const AttentionOptions& o) {
+  if (!(o.dropout >= 0 && o.dropout <= 1))
+    refuse_attention("dropout is out of range", shown(o.dropout), "0 to 1");
+  if (o.scale && !std::isfinite(*o.scale))
+    refuse_attention("scale is not finite", shown(*o.scale), "a finite number");
+  if (o.past < 0 || (o.past > 0 && !o.causal))
+    refuse_attention("past does not fit", shown(o.past), "0 or more, with causal");
+}
+
+at::Tensor checked_mask(const at::Tensor& mask, const at::Tensor& q, const at::Tensor& k) {
+  if (!mask.defined()) return mask;
+  if (mask.scalar_type() != at::kBool && !mask.is_floating_point())
+    refuse_attention("the mask's dtype does not fit", c10::toString(mask.scalar_type()),
+                     "bool, or floating point");
+  const std::vector<std::int64_t> whole{q.size(0), q.size(1), q.size(2), k.size(2)};
+  if (mask.dim() > 4 || !at::is_expandable_to(mask.sizes(), whole))
+    refuse_attention("the mask cannot be broadcast", shown(mask.sizes()),
+                     shown(at::IntArrayRef(whole)));
+  if (mask.device() != q.device())
+    refuse_attention("the mask is on another device", mask.device().str(), q.device().str());
+  return sdpa::four_dimensions(mask);
+}
+
+[[noreturn]] void refuse_starts(std::string_view what, const std::string& seen,
+                                const std::string& accepted) {
+  refuse_attention("cu_seqlens: " + std::string(what), seen, accepted);
+}
+
+std::vector<std::int64_t> checked_starts(const AttentionOptions& o, const at::Tensor& q,
+                                         const at::Tensor& k) {
+  if (!o.cu_seqlens.defined()) return {};
+  const auto dtype = o.cu_seqlens.scalar_type();
+  if (o.cu_seqlens.dim() != 1 || (dtype != at::kInt && dtype != at::kLong))
+    refuse_starts("one dimension of integers", shown(o.cu_seqlens.sizes()), "int32 or int64");
+  if (o.mask.defined() || o.past > 0)
+    refuse_starts("documents take neither a mask nor past", "one of them", "neither");
+  const std::int64_t tokens = q.size(2), all = q.size(0) * tokens;
+  if (k.size(2) != tokens)
+    refuse_starts("q and k differ in tokens", shown(k.size(2)), shown(tokens));
+  const at::Tensor held = o.cu_seqlens.to(at::kCPU, at::kLong).contiguous();
+  const auto* first = held.const_data_ptr<std::int64_t>();
+  const std::vector<std::int64_t> starts(first, first + held.numel());
+  if (starts.empty() || starts.front() != 0 || starts.back() != all)
+    refuse_starts(
+        "from 0 to the number of tokens",
+        starts.empty() ? "nothing" : shown(starts.front()) + " to " + shown(starts.back()),
+        "0 to " + shown(all));
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
+    if (starts[i + 1] < starts[i])
+      refuse_starts("must not fall", shown(starts[i + 1]), shown(starts[i]) + " or more");
+    if (starts[i + 1] > starts[i] && starts[i] / tokens != (starts[i + 1] - 1) / tokens)
+      refuse_starts("a document crosses rows of the batch",
+                    shown(starts[i]) + " to " + shown(starts[i + 1]),
+                    "an end at " + shown((starts[i] / tokens + 1) * tokens));
+  }
+  return starts;
+}
+
+/// The dtype in which the region runs scaled_dot_product_attention: asked of it on one token.
+at::ScalarType dtype_of_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const auto device = q.device().type();
+  if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device) ||
+      !at::autocast::is_eligible(q, device)) {
+    for (const at::Tensor* tensor : {&k, &v})
+      if (tensor->scalar_type() != q.scalar_type())
+        refuse_attention("q, k and v have different dtypes", c10::toString(tensor->scalar_type()),
+                         c10::toString(q.scalar_type()));
+    return q.scalar_type();
+  }
+  const at::NoGradGuard no_grad;
+  const auto one = [](const at::Tensor& t) { return at::zeros({1, 1, 1, 1}, t.options()); };
+  return at::scaled_dot_product_attention(one(q), one(k), one(v)).scalar_type();
+}
+
+/// LibTorch's op, once for each document.
+at::Tensor of_libtorch(const Documents& documents) {
+  const Problem& p = documents.all;
+  at::Tensor mask = p.mask;
+  if (p.causal && (mask.defined() || p.past > 0)) {
+    const at::Tensor sees =
+        at::ones({p.queries(), p.keys()}, p.q.options().dtype(at::kBool)).tril(p.past);
+    const auto hidden =
+        at::zeros(sees.sizes(), p.q.options()).masked_fill(sees.logical_not(), -INFINITY);
+    mask = !mask.defined()                   ? sees
+           : mask.scalar_type() == at::kBool ? mask.logical_and(sees)
+                                             : mask + hidden;
+  }
+  if (mask.defined() && mask.scalar_type() != at::kBool) mask = mask.to(p.q.scalar_type());
+  const auto attend = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    return at::scaled_dot_product_attention(
+        q, k, v, mask.defined() ? std::optional(mask) : std::nullopt, p.dropout.p,
+        p.causal && !mask.defined(), p.scale, p.heads_per_key() > 1);
+  };
+  if (documents.starts.empty()) return attend(p.q, p.k, p.v);
+  std::vector<at::Tensor> rows, parts;
+  const std::int64_t tokens = p.queries();
+  for (std::size_t i = 0; i + 1 < documents.starts.size(); ++i) {
+    const std::int64_t begin = documents.starts[i], end = documents.starts[i + 1];
+    if (begin == end) continue;
+    const auto part = [&](const at::Tensor& t) {
+      return t.narrow(0, begin / tokens, 1).narrow(2, begin % tokens, end - begin);
+    };
+    parts.push_back(attend(part(p.q), part(p.k), part(p.v)));
+    if (end % tokens != 0) continue;
+    rows.push_back(at::cat(parts, 2));
+    parts.clear();
+  }
+  return at::cat(rows, 0);
+}
+
+at::Tensor solved(const Documents& documents) {
+  const Problem& p = documents.all;
+  const sdpa::Way way = sdpa::way_for(p.q.scalar_type(), p.queries(), p.keys());
+  const bool runs_here = way != sdpa::Way::libtorch && kernels::cpu_kernels() &&
+                         products::is_ordinary({&p.q, &p.k, &p.v});
+  return runs_here ? differentiable(documents, way) : of_libtorch(documents);
+}
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const AttentionOptions& o) {
+  check_operands(q, k, v);
+  check_attention_options(o);
+  const auto dtype = dtype_of_attention(q, k, v);
+  Documents documents{.all = {.q = q.to(dtype),
+                              .k = k.to(dtype),
+                              .v = v.to(dtype),
+                              .mask = checked_mask(o.mask, q, k),
+                              .causal = o.causal,
+                              .past = o.past,
+                              .scale = o.scale.value_or(1 / std::sqrt(double(q.size(3))))},
+                      .starts = checked_starts(o, q, k)};
+  if (o.dropout > 0) {
+    const DropoutSeed seed = o.dropout_seed ? *o.dropout_seed : sdpa::draw_seed();
+    documents.all.dropout = {.p = o.dropout, .seed = seed.seed, .offset = seed.offset};
+  }
+  return solved(documents);
+}
+
+}  // namespace demi

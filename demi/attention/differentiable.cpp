@@ -1,0 +1,162 @@
+#include "demi/attention/differentiable.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "demi/attention/blocks.h"
+#include "demi/attention/fused.h"
+#include "demi/core/error.h"
+#include "demi/products/no_autocast.h"
+#include "demi/tensor/dtype.h"
+
+namespace demi::sdpa {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::ScalarType dtype_of_products(const Problem& problem, Way way) {
+  const auto dtype = problem.q.scalar_type();
+  if (!tensor::is_16_bit(dtype)) return dtype;
+  return way == Way::blocks_16_bit ? dtype : at::kFloat;
+}
+
+/// Calls work(problem of one document, part), where part(tensor) is its part of a tensor
+/// (N, H, T, E).
+template <class Work>
+void each_document(const Documents& documents, Work work) {
+  if (documents.starts.empty()) return work(documents.all, [](const at::Tensor& t) { return t; });
+  const std::int64_t tokens = documents.all.queries();
+  for (std::size_t i = 0; i + 1 < documents.starts.size(); ++i) {
+    const std::int64_t begin = documents.starts[i], length = documents.starts[i + 1] - begin;
+    if (length == 0) continue;
+    const auto part = [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return tensor;
+      return tensor.narrow(0, begin / tokens, 1).narrow(2, begin % tokens, length);
+    };
+    Problem one = documents.all;
+    one.q = part(one.q), one.k = part(one.k), one.v = part(one.v);
+    one.dropout.first_row = begin / tokens, one.dropout.first_token = begin % tokens;
+    work(one, part);
+  }
+}
+
+at::Tensor by_blocks(const Documents& documents, Way way) {
+  const Problem& all = documents.all;
+  const at::Tensor out =
+      at::empty({all.q.size(0), all.q.size(2), all.q.size(1), all.v.size(3)}, all.q.options())
+          .transpose(1, 2);
+  each_document(documents, [&](const Problem& one, auto part) {
+    forward_by_blocks(one, dtype_of_products(one, way), part(out));
+  });
+  return out;
+}
+
+void gradients_by_blocks(const Documents& documents, Way way, const at::Tensor& of_out,
+                         Gradients& to) {
+  each_document(documents, [&](const Problem& one, auto part) {
+    Gradients some{part(to.q), part(to.k), part(to.v), to.mask};
+    backward_by_blocks(one, dtype_of_products(one, way), part(of_out), some);
+  });
+}
+
+constexpr std::array kIntegers{"way", "causal", "past", "seed", "offset"};
+
+void save(AutogradContext* context, const Documents& documents, Way way) {
+  const Problem& all = documents.all;
+  const std::array<std::int64_t, kIntegers.size()> integers{
+      std::int64_t(way), all.causal, all.past, std::int64_t(all.dropout.seed), all.dropout.offset};
+  for (std::size_t i = 0; i < kIntegers.size(); ++i)
+    context->saved_data[kIntegers[i]] = integers[i];
+  context->saved_data["scale"] = all.scale;
+  context->saved_data["p"] = all.dropout.p;
+  context->saved_data["starts"] = documents.starts;
+}
+
+Documents restored(AutogradContext* context, const variable_list& saved) {
+  const auto integer = [&](const char* name) { return context->saved_data[name].toInt(); };
+  Problem all{.q = saved[0],
+              .k = saved[1],
+              .v = saved[2],
+              .mask = saved[3],
+              .causal = integer("causal") != 0,
+              .past = integer("past"),
+              .scale = context->saved_data["scale"].toDouble(),
+              .dropout = {.p = context->saved_data["p"].toDouble(),
+                          .seed = std::uint64_t(integer("seed")),
+                          .offset = std::uint32_t(integer("offset"))}};
+  return {std::move(all), context->saved_data["starts"].toIntVector()};
+}
+
+void refuse_gradients_of_gradients() {
+  if (!at::GradMode::is_enabled()) return;
+  refuse({.where = "attention.attention",
+          .what = "gradients of its gradients are not made (create_graph)",
+          .advice = "set DEMI_ATTENTION=libtorch, or write it out with matmul and softmax"});
+}
+
+// The mask comes last, since an undefined tensor has no edge of its own.
+struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const std::optional<at::Tensor>& mask,
+                            const Documents& documents, Way way) {
+    save(context, documents, way);
+    at::Tensor out, log_sum_exp;
+    if (way == Way::fused) {
+      auto made = forward_fused(documents.all);
+      out = std::move(made.out), log_sum_exp = std::move(made.log_sum_exp);
+    } else {
+      out = by_blocks(documents, way);
+    }
+    const at::Tensor kept = way == Way::fused ? out : at::Tensor();
+    context->save_for_backward({q, k, v, mask.value_or(at::Tensor()), kept, log_sum_exp});
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& of_outs) {
+    refuse_gradients_of_gradients();
+    const products::NoAutocast no_autocast;
+    variable_list result(6);
+    const at::Tensor& of_out = of_outs[0];
+    if (!of_out.defined()) return result;
+    const auto saved = context->get_saved_variables();
+    const Documents documents = restored(context, saved);
+    const auto way = Way(context->saved_data["way"].toInt());
+    const auto wanted = [&](std::size_t i) {
+      return context->needs_input_grad(i) ? at::empty_like(saved[i]) : at::Tensor();
+    };
+    Gradients to{wanted(0), wanted(1), wanted(2), {}};
+    if (saved[3].defined() && context->needs_input_grad(3))
+      to.mask = at::zeros(saved[3].sizes(), dtype_of_mask_gradient(saved[0]));
+    if (way == Way::fused)
+      backward_fused(documents.all, saved[4], saved[5], of_out, to);
+    else
+      gradients_by_blocks(documents, way, of_out, to);
+    result[0] = to.q, result[1] = to.k, result[2] = to.v;
+    if (to.mask.defined()) result[3] = to.mask.to(saved[3].scalar_type());
+    return result;
+  }
+
+  static at::ScalarType dtype_of_mask_gradient(const at::Tensor& q) {
+    return q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  }
+};
+
+}  // namespace
+
+at::Tensor differentiable(const Documents& documents, Way way) {
+  const products::NoAutocast no_autocast;
+  const Problem& all = documents.all;
+  const bool mask_has_gradient =
+      at::GradMode::is_enabled() && all.mask.defined() && all.mask.requires_grad();
+  if (way == Way::fused && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
+    way = Way::blocks;
+  Documents detached = documents;
+  detached.all.q = all.q.detach(), detached.all.k = all.k.detach(), detached.all.v = all.v.detach();
+  if (all.mask.defined()) detached.all.mask = all.mask.detach();
+  return AttentionFunction::apply(all.q, all.k, all.v,
+                                  all.mask.defined() ? std::optional(all.mask) : std::nullopt,
+                                  detached, way);
+}
+
+}  // namespace demi::sdpa

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include "demi/attention/problem.h"
+#include "demi/attention/way.h"
+
+namespace demi::sdpa {
+
+/// A problem that may consist of documents: `starts` holds where each begins among the N T tokens,
+/// and N T; empty: one for each row.
+struct Documents {
+  Problem all;
+  std::vector<std::int64_t> starts;
+};
+
+/// (N, H, T, F) in q's dtype, with one node in the graph. No dimension is 0. `way` is not libtorch;
+/// blocks run if the fused kernel cannot do it.
+at::Tensor differentiable(const Documents& documents, Way way);
+
+}  // namespace demi::sdpa

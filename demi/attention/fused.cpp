@@ -1,0 +1,63 @@
+#include "demi/attention/fused.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+namespace demi::sdpa {
+namespace {
+
+at::ScalarType dtype_of_sums(const Problem& problem) {
+  return problem.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+/// The kernel reads the last dimension as dense, and gives its results their arguments' strides, so
+/// elements that share memory would overwrite each other there.
+at::Tensor dense(const at::Tensor& tensor, at::ScalarType dtype) {
+  const at::Tensor cast = tensor.to(dtype);
+  const bool is_dense = cast.is_non_overlapping_and_dense() && cast.stride(-1) == 1;
+  return is_dense ? cast : cast.contiguous();
+}
+
+/// As the kernel takes it: added, in the operands' dtype.
+std::optional<at::Tensor> added_mask(const Problem& problem) {
+  const at::Tensor& mask = problem.mask;
+  if (!mask.defined()) return std::nullopt;
+  const auto dtype = dtype_of_sums(problem);
+  if (mask.scalar_type() != at::kBool) return dense(mask, dtype);
+  return at::zeros(mask.sizes(), mask.options().dtype(dtype))
+      .masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
+bool is_fused(const Problem& problem, bool differentiates_mask) {
+  return problem.dropout.p == 0 && problem.q.size(3) == problem.v.size(3) && !differentiates_mask &&
+         (!problem.causal || (problem.past == 0 && !problem.mask.defined())) &&
+         problem.heads_per_key() == 1;
+}
+
+FusedResult forward_fused(const Problem& problem) {
+  const auto dtype = dtype_of_sums(problem);
+  auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      dense(problem.q, dtype), dense(problem.k, dtype), dense(problem.v, dtype), 0.0,
+      problem.causal, added_mask(problem), problem.scale);
+  return {out.to(problem.q.scalar_type()), log_sum_exp};
+}
+
+void backward_fused(const Problem& problem, const at::Tensor& out, const at::Tensor& log_sum_exp,
+                    const at::Tensor& of_out, Gradients& gradients) {
+  const auto dtype = dtype_of_sums(problem);
+  auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      dense(of_out, dtype), dense(problem.q, dtype), dense(problem.k, dtype),
+      dense(problem.v, dtype), dense(out, dtype), log_sum_exp, 0.0, problem.causal,
+      added_mask(problem), problem.scale);
+  const auto store = [](at::Tensor& to, const at::Tensor& from) {
+    if (to.defined()) to = from.to(to.scalar_type());
+  };
+  store(gradients.q, q);
+  store(gradients.k, k);
+  store(gradients.v, v);
+}
+
+}  // namespace demi::sdpa

@@ -1,0 +1,131 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "demi/attention/attention.h"
+#include "demi/attention/attention_testing.h"
+#include "demi/autocast/autocast.h"
+
+// What a region makes of at::scaled_dot_product_attention and of demi::attention.
+namespace demi::sdpa {
+namespace {
+
+std::set<std::string> nodes_of(const at::Tensor& out) {
+  std::set<std::string> names;
+  std::vector<torch::autograd::Node*> left{out.grad_fn().get()};
+  while (!left.empty()) {
+    auto* node = left.back();
+    left.pop_back();
+    if (!node || !names.insert(node->name()).second) continue;
+    for (const auto& edge : node->next_edges()) left.push_back(edge.function.get());
+  }
+  return names;
+}
+
+bool runs_here(const at::Tensor& out) {
+  for (const auto& name : nodes_of(out))
+    if (name.find("AttentionFunction") != std::string::npos) return true;
+  return false;
+}
+
+class Region : public testing::TestWithParam<at::ScalarType> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, Region, testing::Values(torch::kHalf, torch::kBFloat16));
+
+TEST_P(Region, RunsLibTorchsOp) {
+  const auto exact = operands({2, 4, 4, 37, 41, 12, 12});
+  const auto given = exact.to(torch::kFloat);
+  const double bound = GetParam() == torch::kHalf ? 0x1p-10 : 0x1p-6;
+  const auto some = torch::rand({37, 41}) > 0.2;
+  struct Arguments {
+    std::optional<at::Tensor> mask;
+    bool causal;
+    std::optional<double> scale;
+  };
+  for (const auto& a : {Arguments{}, {{}, true, {}}, {some, false, {}}, {{}, true, 0.3}}) {
+    at::Tensor got;
+    {
+      const Autocast region(torch::kCPU, GetParam());
+      got =
+          at::scaled_dot_product_attention(given.q, given.k, given.v, a.mask, 0, a.causal, a.scale);
+    }
+    EXPECT_TRUE(runs_here(got));
+    EXPECT_EQ(got.scalar_type(), GetParam());
+    const auto want = written_out(
+        exact, {.causal = a.causal, .mask = a.mask.value_or(at::Tensor()), .scale = a.scale});
+    EXPECT_LE(error_of(got, want), bound);
+    const auto got_all = gradients(got, given.leaves()), want_all = gradients(want, exact.leaves());
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(got_all[i].scalar_type(), torch::kFloat);
+      EXPECT_LE(error_of(got_all[i], want_all[i]), bound) << i;
+    }
+  }
+}
+
+TEST_P(Region, RunsOneHeadWithoutADimensionOfHeads) {
+  const auto exact = operands({3, 1, 1, 9, 9, 8, 8});
+  const auto one = [&](const at::Tensor& t) { return t.detach().to(torch::kFloat).squeeze(1); };
+  const Autocast region(torch::kCPU, GetParam());
+  const auto got = at::scaled_dot_product_attention(one(exact.q), one(exact.k), one(exact.v));
+  EXPECT_EQ(got.sizes(), (std::vector<std::int64_t>{3, 9, 8}));
+  EXPECT_LE(error_of(got.unsqueeze(1), written_out(exact, {})), 0x1p-6);
+}
+
+TEST_P(Region, SharesKeyHeadsWhereAsked) {
+  const auto exact = operands({2, 4, 2, 37, 37, 12, 12});
+  const auto given = exact.to(torch::kFloat);
+  const Autocast region(torch::kCPU, GetParam());
+  const auto got =
+      at::scaled_dot_product_attention(given.q, given.k, given.v, {}, 0, true, {}, true);
+  EXPECT_TRUE(runs_here(got));
+  EXPECT_LE(error_of(got, written_out(exact, {.causal = true})), 0x1p-6);
+  EXPECT_ANY_THROW(at::scaled_dot_product_attention(given.q, given.k, given.v, {}, 0, true));
+}
+
+TEST_P(Region, DropsOutByTheGenerator) {
+  const auto given = operands({2, 4, 4, 37, 37, 12, 12}).to(torch::kFloat);
+  const Autocast region(torch::kCPU, GetParam());
+  const auto drawn = [&] {
+    return at::scaled_dot_product_attention(given.q, given.k, given.v, {}, 0.5, true);
+  };
+  torch::manual_seed(2);
+  const auto first = drawn(), second = drawn();
+  EXPECT_TRUE(runs_here(first));
+  torch::manual_seed(2);
+  EXPECT_TRUE(torch::equal(first, drawn()));
+  EXPECT_FALSE(torch::equal(first, second));
+}
+
+TEST_P(Region, LeavesToLibTorchWhatDoesNotFit) {
+  const auto x = operands({2, 4, 4, 9, 9, 8, 8});
+  const auto given = x.to(torch::kFloat);
+  const Autocast region(torch::kCPU, GetParam());
+  EXPECT_FALSE(runs_here(at::scaled_dot_product_attention(x.q, x.k, x.v)));  // FP64
+  const auto mask = torch::ones({9, 9}, torch::kBool);
+  EXPECT_ANY_THROW(at::scaled_dot_product_attention(given.q, given.k, given.v, mask, 0, true));
+  const Forced forced("libtorch");
+  EXPECT_FALSE(runs_here(at::scaled_dot_product_attention(given.q, given.k, given.v)));
+}
+
+TEST_P(Region, GivesDemisFunctionItsDtype) {
+  const auto given = operands({2, 4, 2, 40, 40, 8, 8}).to(torch::kFloat);
+  const auto starts = torch::tensor({0, 40, 50, 80});
+  const auto low = given.to(GetParam());
+  const auto want = attention(low.q, low.k, low.v, {.cu_seqlens = starts, .causal = true});
+  const Autocast region(torch::kCPU, GetParam());
+  const auto got = attention(given.q, given.k, given.v, {.cu_seqlens = starts, .causal = true});
+  EXPECT_EQ(got.scalar_type(), GetParam());
+  EXPECT_TRUE(torch::equal(got, want));
+}
+
+TEST(RegionPolicy, CountsForDemisFunction) {
+  const auto given = operands({}).to(torch::kFloat);
+  OpPolicy policy;
+  policy.set("aten::scaled_dot_product_attention", OpCategory::fp32);
+  const Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .policy = policy});
+  EXPECT_EQ(attention(given.q, given.k, given.v).scalar_type(), torch::kFloat);
+}
+
+}  // namespace
+}  // namespace demi::sdpa

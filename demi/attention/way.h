@@ -1,0 +1,35 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "demi/core/export.h"
+
+namespace demi::sdpa {
+
+/// How attention runs on a CPU.
+enum class Way {
+  libtorch,       // LibTorch's op as it is
+  fused,          // LibTorch's fused kernel in FP32, on casts of 16-bit operands
+  blocks,         // some queries at a time, products in FP32
+  blocks_16_bit,  // the same, products in the operands' 16-bit dtype
+};
+
+DEMI_API std::string_view name_of(Way way);
+
+/// The way that is fastest, from measurements (docs/decisions/attention.md), whether or not it can
+/// do all that is asked. `has_instructions`: for products of this dtype.
+DEMI_API Way usual_way(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys,
+                       bool has_instructions);
+
+/// The way that the environment's DEMI_ATTENTION names, read at each call. Throws UsageError for
+/// another name.
+DEMI_API std::optional<Way> forced_way();
+
+/// forced_way(), else usual_way() on this machine.
+Way way_for(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys);
+
+}  // namespace demi::sdpa
