@@ -1,6 +1,7 @@
 #pragma once
 
 // Everything that a training program needs. Each header can also be included by itself.
+#include "demi/attention/attention.h"
 #include "demi/autocast/apply.h"
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/backward.h"
@@ -35,7 +36,12 @@
 #include "demi/monitor/origin_search.h"
 #include "demi/monitor/status.h"
 #include "demi/monitor/what_if.h"
+#include "demi/nn/feed_forward.h"
 #include "demi/nn/linear_cross_entropy.h"
+#include "demi/nn/norm.h"
+#include "demi/nn/rotary.h"
+#include "demi/nn/self_attention.h"
+#include "demi/nn/transformer_block.h"
 #include "demi/optim/all.h"
 #include "demi/optim/batch_norm_guard.h"
 #include "demi/optim/clip.h"

@@ -1,0 +1,52 @@
+#include "demi/nn/feed_forward.h"
+
+#include <ATen/ATen.h>
+
+#include "demi/nn/require.h"
+
+namespace demi::nn {
+namespace {
+
+std::int64_t hidden_of(const FeedForwardOptions& o) {
+  if (o.hidden != 0) return o.hidden;
+  if (o.activation != Activation::swiglu) return 4 * o.width;
+  return (8 * o.width / 3 + 63) / 64 * 64;
+}
+
+}  // namespace
+
+FeedForwardImpl::FeedForwardImpl(const FeedForwardOptions& options) : options_(options) {
+  constexpr std::string_view kWhere = "nn.FeedForward";
+  require_size(kWhere, "width", options.width);
+  const std::int64_t hidden = hidden_of(options);
+  require_size(kWhere, "hidden", hidden);
+  require_probability(kWhere, "dropout", options.dropout);
+  const auto linear = [&](std::int64_t from, std::int64_t to) {
+    return torch::nn::Linear(torch::nn::LinearOptions(from, to).bias(options.bias));
+  };
+  if (options.activation == Activation::swiglu)
+    gate = register_module("gate", linear(options.width, hidden));
+  up = register_module("up", linear(options.width, hidden));
+  down = register_module("down", linear(hidden, options.width));
+}
+
+at::Tensor FeedForwardImpl::activated(const at::Tensor& x) {
+  const at::Tensor risen = up->forward(x);
+  switch (options_.activation) {
+    case Activation::gelu:
+      return at::gelu(risen);
+    case Activation::gelu_tanh:
+      return at::gelu(risen, "tanh");
+    case Activation::squared_relu:
+      return at::relu(risen).square();
+    case Activation::swiglu:
+      break;
+  }
+  return at::silu(gate->forward(x)) * risen;
+}
+
+at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
+  return at::dropout(down->forward(activated(x)), options_.dropout, is_training());
+}
+
+}  // namespace demi::nn

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+
+#include "demi/core/export.h"
+
+namespace demi::nn {
+
+/// swiglu: silu(gate(x)) * up(x) (Shazeer, 2020); squared_relu: relu(x)^2 (So et al., 2021).
+enum class Activation { gelu, gelu_tanh, swiglu, squared_relu };
+
+struct FeedForwardOptions {
+  std::int64_t width = 0;
+  /// 0: 4 width; with swiglu 8/3 of it, rounded up to a multiple of 64.
+  std::int64_t hidden = 0;
+  Activation activation = Activation::gelu;
+  bool bias = true;
+  double dropout = 0;  ///< Of the result.
+};
+
+/// down(activation(up(x))). (*, width) to (*, width).
+class DEMI_API FeedForwardImpl : public torch::nn::Module {
+ public:
+  explicit FeedForwardImpl(const FeedForwardOptions& options);
+
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};  // gate: swiglu alone
+
+ private:
+  at::Tensor activated(const at::Tensor& x);
+
+  FeedForwardOptions options_;
+};
+TORCH_MODULE(FeedForward);
+
+}  // namespace demi::nn

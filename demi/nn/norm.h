@@ -1,0 +1,38 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+
+#include "demi/core/export.h"
+
+namespace demi::nn {
+
+enum class NormKind { layer_norm, rms_norm };
+
+struct NormOptions {
+  std::int64_t width = 0;  ///< Of the last dimension, 1 or more.
+  NormKind kind = NormKind::layer_norm;
+  bool weight = true;  ///< A factor for each feature.
+  bool bias = true;    ///< LayerNorm alone, with weight.
+  double eps = 1e-5;
+};
+
+/// LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last dimension, with
+/// parameters `weight` and `bias` where asked for. (*, width) to (*, width), in the input's dtype.
+class DEMI_API NormImpl : public torch::nn::Module {
+ public:
+  /// Throws UsageError for a width below 1 or an eps below 0.
+  explicit NormImpl(const NormOptions& options);
+
+  at::Tensor forward(const at::Tensor& input) const;
+
+  at::Tensor weight, bias;  // undefined: none
+
+ private:
+  NormOptions options_;
+};
+TORCH_MODULE(Norm);
+
+}  // namespace demi::nn

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "demi/core/export.h"
+
+namespace demi::nn {
+
+/// Cosines and sines of rotary positions (Su et al., RoFormer, 2021, section 3.2.2), FP32: (T,
+/// size / 2), or (N, 1, T, size / 2).
+struct RotaryAngles {
+  at::Tensor cos, sin;
+
+  bool defined() const { return cos.defined(); }
+};
+
+/// The angles position * theta^(-2 i / size), i from 0 to size / 2 - 1. `positions` (T) or (N, T),
+/// int64. Throws UsageError for an odd size and for other positions.
+DEMI_API RotaryAngles rotary_angles(const at::Tensor& positions, std::int64_t size,
+                                    double theta = 10000);
+
+/// x (N, H, T, size) with feature i and feature i + size / 2 turned by angle i: the half-split
+/// layout of Hugging Face's Llama. Meta's files have pairs (2 i, 2 i + 1), which is another order
+/// of the rows of the projections. Computed in FP32, in x's dtype.
+DEMI_API at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles);
+
+/// Positions (N, T) that restart with each document. `cu_seqlens` as demi::attention has it.
+DEMI_API at::Tensor document_positions(const at::Tensor& cu_seqlens, std::int64_t rows,
+                                       std::int64_t tokens);
+
+}  // namespace demi::nn

@@ -1,0 +1,65 @@
+#include "demi/nn/self_attention.h"
+
+#include <ATen/ATen.h>
+
+#include "demi/attention/attention.h"
+#include "demi/nn/require.h"
+
+namespace demi::nn {
+namespace {
+
+constexpr std::string_view kSelfAttention = "nn.SelfAttention";
+
+SelfAttentionOptions checked(SelfAttentionOptions o) {
+  require_size(kSelfAttention, "width", o.width);
+  require_size(kSelfAttention, "heads", o.heads);
+  require(kSelfAttention, o.width % o.heads == 0, "heads do not divide the width", o.heads,
+          "a divisor of " + std::to_string(o.width));
+  if (o.key_heads == 0) o.key_heads = o.heads;
+  require(kSelfAttention, o.key_heads > 0 && o.heads % o.key_heads == 0,
+          "key_heads do not divide the heads", o.key_heads,
+          "a divisor of " + std::to_string(o.heads));
+  require_probability(kSelfAttention, "attention_dropout", o.attention_dropout);
+  require_probability(kSelfAttention, "residual_dropout", o.residual_dropout);
+  return o;
+}
+
+}  // namespace
+
+SelfAttentionImpl::SelfAttentionImpl(const SelfAttentionOptions& options)
+    : options_(checked(options)) {
+  const SelfAttentionOptions& o = options_;
+  const std::int64_t size = o.width / o.heads, rows = (o.heads + 2 * o.key_heads) * size;
+  const auto linear = [&](std::int64_t to) {
+    return torch::nn::Linear(torch::nn::LinearOptions(o.width, to).bias(o.bias));
+  };
+  qkv = register_module("qkv", linear(rows));
+  out = register_module("out", linear(o.width));
+  if (!o.qk_norm) return;
+  const NormOptions norm{
+      .width = size, .kind = NormKind::rms_norm, .weight = o.qk_norm_weight, .eps = o.qk_norm_eps};
+  q_norm = register_module("q_norm", Norm(norm));
+  k_norm = register_module("k_norm", Norm(norm));
+}
+
+at::Tensor SelfAttentionImpl::forward(const at::Tensor& x, const TokenContext& context) {
+  const SelfAttentionOptions& o = options_;
+  require(kSelfAttention, x.dim() == 3 && x.size(2) == o.width, "the input does not fit", x.sizes(),
+          "(N, T, " + std::to_string(o.width) + ")");
+  const std::int64_t rows = x.size(0), tokens = x.size(1), size = o.width / o.heads;
+  const at::Tensor heads =
+      qkv->forward(x).view({rows, tokens, o.heads + 2 * o.key_heads, size}).transpose(1, 2);
+  at::Tensor q = heads.narrow(1, 0, o.heads), k = heads.narrow(1, o.heads, o.key_heads);
+  const at::Tensor v = heads.narrow(1, o.heads + o.key_heads, o.key_heads);
+  if (q_norm) q = q_norm->forward(q), k = k_norm->forward(k);
+  if (context.rotary.defined()) q = rotate(q, context.rotary), k = rotate(k, context.rotary);
+  const at::Tensor seen = attention(q, k, v,
+                                    {.cu_seqlens = context.cu_seqlens,
+                                     .causal = context.causal,
+                                     .mask = context.mask,
+                                     .dropout = is_training() ? o.attention_dropout : 0});
+  const at::Tensor result = out->forward(seen.transpose(1, 2).reshape({rows, tokens, o.width}));
+  return at::dropout(result, o.residual_dropout, is_training());
+}
+
+}  // namespace demi::nn

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+
+#include "demi/core/export.h"
+#include "demi/nn/norm.h"
+#include "demi/nn/rotary.h"
+
+namespace demi::nn {
+
+/// What the tokens of a batch see of each other, and where they are.
+struct TokenContext {
+  bool causal = true;
+  at::Tensor mask = {};        ///< As demi::attention's.
+  at::Tensor cu_seqlens = {};  ///< As demi::attention's.
+  RotaryAngles rotary = {};    ///< Of head size; none: no rotary positions.
+};
+
+struct SelfAttentionOptions {
+  std::int64_t width = 0, heads = 1;
+  std::int64_t key_heads = 0;  ///< A divisor of heads; 0: as many as heads.
+  bool bias = true;            ///< Of both linear layers.
+  bool qk_norm = false;        ///< RMSNorm over each head of q and k, before rotary positions.
+  bool qk_norm_weight = true;
+  double qk_norm_eps = 1e-5;
+  double attention_dropout = 0;  ///< Of the weights.
+  double residual_dropout = 0;   ///< Of the result.
+};
+
+/// Self-attention: `qkv` is one linear layer whose rows are q, k, v, heads one after the other;
+/// `out` the projection. (N, T, width) to (N, T, width).
+class DEMI_API SelfAttentionImpl : public torch::nn::Module {
+ public:
+  /// Throws UsageError if heads do not divide the width, or key heads the heads.
+  explicit SelfAttentionImpl(const SelfAttentionOptions& options);
+
+  at::Tensor forward(const at::Tensor& x, const TokenContext& context = {});
+
+  torch::nn::Linear qkv{nullptr}, out{nullptr};
+  Norm q_norm{nullptr}, k_norm{nullptr};
+
+ private:
+  SelfAttentionOptions options_;
+};
+TORCH_MODULE(SelfAttention);
+
+}  // namespace demi::nn

@@ -1,0 +1,38 @@
+#include "demi/nn/transformer_block.h"
+
+namespace demi::nn {
+
+TransformerBlockImpl::TransformerBlockImpl(const TransformerBlockOptions& o)
+    : pre_norm_(o.pre_norm) {
+  const NormOptions norm{
+      .width = o.width, .kind = o.norm, .weight = o.norm_weight, .bias = o.bias, .eps = o.eps};
+  norm1 = register_module("norm1", Norm(norm));
+  attention = register_module(
+      "attention", SelfAttention(SelfAttentionOptions{.width = o.width,
+                                                      .heads = o.heads,
+                                                      .key_heads = o.key_heads,
+                                                      .bias = o.bias,
+                                                      .qk_norm = o.qk_norm,
+                                                      .qk_norm_weight = o.norm_weight,
+                                                      .qk_norm_eps = o.eps,
+                                                      .attention_dropout = o.attention_dropout,
+                                                      .residual_dropout = o.residual_dropout}));
+  norm2 = register_module("norm2", Norm(norm));
+  feed_forward = register_module("feed_forward",
+                                 FeedForward(FeedForwardOptions{.width = o.width,
+                                                                .hidden = o.hidden,
+                                                                .activation = o.activation,
+                                                                .bias = o.bias,
+                                                                .dropout = o.residual_dropout}));
+}
+
+at::Tensor TransformerBlockImpl::forward(const at::Tensor& x, const TokenContext& context) {
+  if (pre_norm_) {
+    const at::Tensor seen = x + attention->forward(norm1->forward(x), context);
+    return seen + feed_forward->forward(norm2->forward(seen));
+  }
+  const at::Tensor seen = norm1->forward(x + attention->forward(x, context));
+  return norm2->forward(seen + feed_forward->forward(seen));
+}
+
+}  // namespace demi::nn

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+
+#include "demi/core/export.h"
+#include "demi/nn/feed_forward.h"
+#include "demi/nn/norm.h"
+#include "demi/nn/self_attention.h"
+
+namespace demi::nn {
+
+struct TransformerBlockOptions {
+  std::int64_t width = 0, heads = 1;
+  std::int64_t key_heads = 0;  ///< 0: as many as heads.
+  std::int64_t hidden = 0;     ///< Of the feed-forward part; 0: its default.
+  bool pre_norm = true;        ///< x + f(norm(x)); false: norm(x + f(x)).
+  NormKind norm = NormKind::layer_norm;
+  bool norm_weight = true;
+  double eps = 1e-5;  ///< Of all norms.
+  bool bias = true;   ///< Of linear layers and LayerNorms.
+  Activation activation = Activation::gelu;
+  bool qk_norm = false;
+  double attention_dropout = 0;
+  double residual_dropout = 0;  ///< Of what attention and feed-forward part add.
+};
+
+/// `norm1`, `attention`, `norm2`, `feed_forward`. (N, T, width) to (N, T, width).
+///
+///     demi::nn::TransformerBlock block({.width = 384, .heads = 6});
+///     x = block->forward(x, {.causal = true});
+class DEMI_API TransformerBlockImpl : public torch::nn::Module {
+ public:
+  explicit TransformerBlockImpl(const TransformerBlockOptions& options);
+
+  at::Tensor forward(const at::Tensor& x, const TokenContext& context = {});
+
+  Norm norm1{nullptr}, norm2{nullptr};
+  SelfAttention attention{nullptr};
+  FeedForward feed_forward{nullptr};
+
+ private:
+  bool pre_norm_;
+};
+TORCH_MODULE(TransformerBlock);
+
+}  // namespace demi::nn

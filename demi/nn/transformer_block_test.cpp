@@ -1,0 +1,153 @@
+#include "demi/nn/transformer_block.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "demi/autocast/autocast.h"
+#include "demi/checkpoint/safetensors.h"
+#include "demi/core/error.h"
+#include "demi/core/source_dir_testing.h"
+
+// The truth of whole models is in lab/models/gpt_test.cpp.
+namespace demi::nn {
+namespace {
+
+using testing::HasSubstr;
+
+double greatest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+// The file is written by tests/fixtures/transformer/make.py.
+TEST(TransformerBlock, WithNormsBehindIsWhatPythonWroteOut) {
+  const auto file = checkpoint::load_safetensors(
+      source_dir() / "tests/fixtures/transformer/post_norm.safetensors");
+  const auto of = [&](const std::string& name) { return file.tensors.at(name); };
+  TransformerBlock block(TransformerBlockOptions{.width = 8, .heads = 2, .pre_norm = false});
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& item : block->named_parameters()) item.value().copy_(of("weight." + item.key()));
+  }
+  const auto x = of("x").requires_grad_();
+  const auto out = block->forward(x, {.causal = false, .mask = of("mask")});
+  EXPECT_LE(greatest_difference(out, of("out")), 1e-5);
+  (out * of("of_out")).sum().backward();
+  EXPECT_LE(greatest_difference(x.grad(), of("gradient.x")), 1e-5);
+  for (const auto& item : block->named_parameters())
+    EXPECT_LE(greatest_difference(item.value().grad(), of("gradient." + item.key())), 1e-5)
+        << item.key();
+}
+
+TEST(Norm, HasTheParametersAskedFor) {
+  const auto names = [](const NormOptions& o) { return Norm(o)->named_parameters().keys(); };
+  EXPECT_THAT(names({.width = 3}), testing::ElementsAre("weight", "bias"));
+  EXPECT_THAT(names({.width = 3, .bias = false}), testing::ElementsAre("weight"));
+  EXPECT_THAT(names({.width = 3, .weight = false}), testing::ElementsAre());
+  EXPECT_THAT(names({.width = 3, .kind = NormKind::rms_norm}), testing::ElementsAre("weight"));
+}
+
+// 3 and 4 have a root mean square of sqrt(12.5).
+TEST(Norm, DividesByTheRootMeanSquare) {
+  Norm norm(NormOptions{.width = 2, .kind = NormKind::rms_norm, .eps = 0});
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    const auto out = norm->forward(torch::tensor({3.0, 4.0}).to(dtype));
+    EXPECT_EQ(out.scalar_type(), dtype);
+    EXPECT_NEAR(out[0].item<double>(), 3 / std::sqrt(12.5), dtype == torch::kFloat ? 1e-6 : 4e-3);
+  }
+}
+
+// Feature i turns with feature i + size / 2, by position * theta^(-2 i / size).
+TEST(Rotary, TurnsEachPairByItsAngle) {
+  const auto x = torch::tensor({1.0F, 10.0F, 2.0F, 20.0F}).expand({1, 1, 3, 4});
+  const auto y = rotate(x, rotary_angles(torch::tensor({0, 1, 5}), 4, 100));
+  const auto expect = [&](int64_t token, double position) {
+    for (const int i : {0, 1}) {
+      const double angle = position * std::pow(100, -2.0 * i / 4), a = i ? 10 : 1, b = i ? 20 : 2;
+      EXPECT_NEAR(y[0][0][token][i].item<double>(), a * cos(angle) - b * sin(angle), 1e-5);
+      EXPECT_NEAR(y[0][0][token][i + 2].item<double>(), b * cos(angle) + a * sin(angle), 1e-5);
+    }
+  };
+  expect(0, 0), expect(1, 1), expect(2, 5);
+}
+
+TEST(Rotary, PositionsRestartWithEachDocument) {
+  const auto positions = document_positions(torch::tensor({0, 2, 2, 4, 7, 8}, torch::kInt), 2, 4);
+  EXPECT_TRUE(torch::equal(positions, torch::tensor({{0L, 1L, 0L, 1L}, {0L, 1L, 2L, 0L}})));
+}
+
+// Dropout of each kind: another result in training, none in evaluation.
+TEST(TransformerBlock, DropsOutInTrainingAlone) {
+  torch::manual_seed(6);
+  const auto x = torch::randn({2, 6, 8});
+  for (const bool of_attention : {false, true}) {
+    TransformerBlock block(TransformerBlockOptions{.width = 8,
+                                                   .heads = 2,
+                                                   .attention_dropout = of_attention ? 0.5 : 0,
+                                                   .residual_dropout = of_attention ? 0 : 0.5});
+    EXPECT_FALSE(torch::equal(block->forward(x), block->forward(x)));
+    block->eval();
+    EXPECT_TRUE(torch::equal(block->forward(x), block->forward(x)));
+  }
+}
+
+TEST(TransformerBlock, RunsInARegion) {
+  torch::manual_seed(6);
+  const auto x = torch::randn({2, 40, 32});
+  for (const auto activation :
+       {Activation::gelu, Activation::gelu_tanh, Activation::swiglu, Activation::squared_relu}) {
+    TransformerBlock block(TransformerBlockOptions{.width = 32,
+                                                   .heads = 4,
+                                                   .key_heads = 2,
+                                                   .norm = NormKind::rms_norm,
+                                                   .activation = activation,
+                                                   .qk_norm = true});
+    const TokenContext context{.rotary = rotary_angles(torch::arange(40), 8)};
+    const auto want = block->forward(x, context);
+    for (const auto dtype : {torch::kHalf, torch::kBFloat16}) {
+      const Autocast region(torch::kCPU, dtype);
+      const auto got = block->forward(x, context);
+      EXPECT_EQ(got.scalar_type(), torch::kFloat);
+      EXPECT_LE(((got - want).norm() / want.norm()).item<double>(), 1e-2);
+      got.sum().backward();
+    }
+  }
+}
+
+template <class Work>
+std::string refusal_by(Work work) {
+  try {
+    work();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "nothing thrown";
+}
+
+TEST(TransformerBlock, RefusesWhatDoesNotFit) {
+  const auto made = [](const TransformerBlockOptions& o) {
+    return refusal_by([&] { TransformerBlock block(o); });
+  };
+  EXPECT_EQ(made({.width = 8, .heads = 2}), "nothing thrown");
+  EXPECT_THAT(made({.width = 0}), HasSubstr("width"));
+  EXPECT_THAT(made({.width = 8, .heads = 3}), HasSubstr("heads do not divide"));
+  EXPECT_THAT(made({.width = 8, .heads = 4, .key_heads = 3}), HasSubstr("key_heads"));
+  EXPECT_THAT(made({.width = 8, .heads = 2, .hidden = -1}), HasSubstr("hidden"));
+  EXPECT_THAT(made({.width = 8, .heads = 2, .eps = -1}), HasSubstr("eps"));
+  EXPECT_THAT(made({.width = 8, .heads = 2, .attention_dropout = 2}), HasSubstr("probability"));
+  EXPECT_THAT(made({.width = 8, .heads = 2, .residual_dropout = NAN}), HasSubstr("probability"));
+  TransformerBlock block(TransformerBlockOptions{.width = 8, .heads = 2});
+  EXPECT_THAT(refusal_by([&] { block->forward(torch::ones({2, 3, 9})); }), HasSubstr("(*, 8)"));
+  EXPECT_THAT(refusal_by([&] {
+                block->attention->forward(torch::ones({3, 8}));
+              }),
+              HasSubstr("(N, T, 8)"));
+  EXPECT_THAT(refusal_by([&] { rotary_angles(torch::arange(3), 7); }), HasSubstr("even"));
+  EXPECT_THAT(refusal_by([&] {
+                document_positions(torch::tensor({0, 3}), 1, 4);
+              }),
+              HasSubstr("4 tokens"));
+}
+
+}  // namespace
+}  // namespace demi::nn
