@@ -1,0 +1,130 @@
+#include "lab/models/gpt.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+#include "demi/nn/linear_cross_entropy.h"
+#include "lab/models/check.h"
+
+namespace demi::models {
+namespace {
+
+constexpr std::string_view kGpt = "models.GPT";
+constexpr double kSoftCap = 15;
+
+nn::TransformerBlockOptions block_options(const GPTOptions& o) {
+  const bool is_gpt2 = o.form == GPTForm::gpt2, is_nanochat = o.form == GPTForm::nanochat;
+  return {.width = o.width,
+          .heads = o.heads,
+          .key_heads = o.key_heads,
+          .norm = is_gpt2 ? nn::NormKind::layer_norm : nn::NormKind::rms_norm,
+          .norm_weight = !is_nanochat,
+          .bias = is_gpt2 && o.bias,
+          .activation = is_gpt2       ? nn::Activation::gelu_tanh
+                        : is_nanochat ? nn::Activation::squared_relu
+                                      : nn::Activation::swiglu,
+          .qk_norm = is_nanochat,
+          .attention_dropout = o.dropout,
+          .residual_dropout = o.dropout};
+}
+
+nn::Norm norm_of(const GPTOptions& o) {
+  const auto block = block_options(o);
+  return nn::Norm(nn::NormOptions{.width = o.width,
+                                  .kind = block.norm,
+                                  .weight = block.norm_weight,
+                                  .bias = block.bias,
+                                  .eps = block.eps});
+}
+
+void check_sizes(const GPTOptions& o) {
+  require_positive(kGpt, "vocabulary", o.vocabulary);
+  require_positive(kGpt, "context", o.context);
+  require_positive(kGpt, "layers", o.layers);
+}
+
+}  // namespace
+
+GPTForm parse_gpt_form(std::string_view name) {
+  if (name == "gpt2") return GPTForm::gpt2;
+  if (name == "llama") return GPTForm::llama;
+  if (name == "nanochat") return GPTForm::nanochat;
+  refuse({.where = "models.parse_gpt_form",
+          .what = "no such form of blocks",
+          .seen = name,
+          .accepted = "gpt2, llama, nanochat"});
+}
+
+GPTImpl::GPTImpl(const GPTOptions& o) : options_(o) {
+  check_sizes(o);
+  const bool is_gpt2 = o.form == GPTForm::gpt2;
+  tokens_ = register_module("tokens", torch::nn::Embedding(o.vocabulary, o.width));
+  if (is_gpt2) positions_ = register_module("positions", torch::nn::Embedding(o.context, o.width));
+  if (o.form == GPTForm::nanochat) embedding_norm_ = register_module("embedding_norm", norm_of(o));
+  for (int64_t i = 0; i < o.layers; ++i) blocks_->push_back(nn::TransformerBlock(block_options(o)));
+  register_module("blocks", blocks_);
+  norm_ = register_module("norm", norm_of(o));
+  if (!is_gpt2)
+    head_ = register_module(
+        "head", torch::nn::Linear(torch::nn::LinearOptions(o.width, o.vocabulary).bias(false)));
+  initialise();
+}
+
+void GPTImpl::initialise() {
+  const at::NoGradGuard no_grad;
+  const double residual = 0.02 / std::sqrt(2.0 * double(options_.layers));
+  for (const auto& item : named_parameters()) {
+    const std::string& name = item.key();
+    at::Tensor parameter = item.value();
+    const bool adds = name.ends_with("out.weight") || name.ends_with("down.weight");
+    if (parameter.dim() == 2)
+      parameter.normal_(0, adds ? residual : 0.02);
+    else if (name.ends_with("bias"))
+      parameter.zero_();
+  }
+}
+
+at::Tensor GPTImpl::hidden(const at::Tensor& tokens, const at::Tensor& cu_seqlens) {
+  if (tokens.dim() != 2 || tokens.size(1) > options_.context)
+    refuse({.where = kGpt,
+            .what = "the rows of tokens do not fit",
+            .seen = fmt::format("({})", fmt::join(tokens.sizes(), ", ")),
+            .accepted = fmt::format("(N, T) with T at most {}", options_.context)});
+  const at::Tensor positions =
+      cu_seqlens.defined()
+          ? nn::document_positions(cu_seqlens.to(tokens.device()), tokens.size(0), tokens.size(1))
+          : at::arange(tokens.size(1), tokens.options());
+  at::Tensor x = tokens_->forward(tokens);
+  nn::TokenContext context{.cu_seqlens = cu_seqlens};
+  if (positions_)
+    x = x + positions_->forward(positions);
+  else
+    context.rotary = nn::rotary_angles(positions, options_.width / options_.heads);
+  if (embedding_norm_) x = embedding_norm_->forward(x);
+  x = at::dropout(x, options_.dropout, is_training());
+  for (const auto& block : *blocks_) x = block->as<nn::TransformerBlockImpl>()->forward(x, context);
+  return norm_->forward(x);
+}
+
+const at::Tensor& GPTImpl::head_weight() const { return head_ ? head_->weight : tokens_->weight; }
+
+at::Tensor GPTImpl::capped(const at::Tensor& logits) const {
+  if (options_.form != GPTForm::nanochat) return logits;
+  return kSoftCap * at::tanh(logits.to(at::kFloat) / kSoftCap);
+}
+
+at::Tensor GPTImpl::forward(const at::Tensor& tokens, const at::Tensor& cu_seqlens) {
+  return capped(at::linear(hidden(tokens, cu_seqlens), head_weight()));
+}
+
+at::Tensor GPTImpl::loss(const at::Tensor& tokens, const at::Tensor& targets,
+                         const at::Tensor& cu_seqlens) {
+  if (options_.form != GPTForm::nanochat)
+    return linear_cross_entropy(hidden(tokens, cu_seqlens), head_weight(), targets);
+  const at::Tensor logits = forward(tokens, cu_seqlens);
+  return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+}
+
+}  // namespace demi::models

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <string_view>
+
+#include "demi/core/export.h"
+#include "demi/nn/transformer_block.h"
+
+namespace demi::models {
+
+/// gpt2: learned positions, LayerNorm, GELU (tanh), head tied to the embedding (Radford et al.,
+/// 2019). llama: rotary positions, RMSNorm, SwiGLU, no biases, a head of its own (Touvron et al.,
+/// 2023). nanochat: llama's with squared ReLU, QK-norm, norms without weights, also of the
+/// embedding, and soft-capped logits, 15 tanh(logits / 15).
+enum class GPTForm { gpt2, llama, nanochat };
+
+/// "gpt2", "llama" or "nanochat". Throws UsageError.
+DEMI_API GPTForm parse_gpt_form(std::string_view name);
+
+struct GPTOptions {
+  int64_t vocabulary = 50257, context = 1024;  // tokens known, tokens of a row at most
+  int64_t width = 768, layers = 12, heads = 12;
+  int64_t key_heads = 0;  // 0: as many as heads
+  GPTForm form = GPTForm::gpt2;
+  bool bias = true;    // gpt2 alone
+  double dropout = 0;  // of embeddings, attention's weights, and what each part adds
+};
+
+/// A language model that is trained on the next token. Initial weights: normal(0, 0.02), those of
+/// projections onto the residual stream normal(0, 0.02 / sqrt(2 layers)), biases 0.
+class DEMI_API GPTImpl : public torch::nn::Module {
+ public:
+  explicit GPTImpl(const GPTOptions& options = {});
+
+  /// Tokens (N, T) int64, T at most `context`, to logits (N, T, vocabulary). `cu_seqlens` as
+  /// demi::attention has it: positions restart with each document. Throws UsageError for a row that
+  /// is too long; a token beyond the vocabulary is the embedding's error.
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& cu_seqlens = {});
+
+  /// The mean cross entropy of `targets` (N, T), where -100 does not count, by
+  /// demi::linear_cross_entropy if the logits are not soft-capped.
+  at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
+                  const at::Tensor& cu_seqlens = {});
+
+  /// What the head reads: (N, T, width).
+  at::Tensor hidden(const at::Tensor& tokens, const at::Tensor& cu_seqlens = {});
+
+ private:
+  const at::Tensor& head_weight() const;
+  at::Tensor capped(const at::Tensor& logits) const;
+  void initialise();
+
+  GPTOptions options_;
+  torch::nn::Embedding tokens_{nullptr}, positions_{nullptr};
+  torch::nn::ModuleList blocks_;
+  nn::Norm embedding_norm_{nullptr}, norm_{nullptr};
+  torch::nn::Linear head_{nullptr};
+};
+TORCH_MODULE(GPT);
+
+}  // namespace demi::models
