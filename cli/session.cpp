@@ -84,7 +84,7 @@ void Session::load_data() {
       recipes::read_data(recipes::resolve(config_, device_), part);
   if (config_.batch_size == 0) find_batch_size(workload_of);
   workload_ = workload_of(config_.batch_size);
-  progress_->set_items(workload_.items);
+  progress_->set_items(workload_.items, workload_.items_of_example);
   if (!group_) return;
   const auto examples = [](const auto& loader) { return loader ? loader->all_examples() : 0; };
   group_->require_same(

@@ -132,12 +132,21 @@ inline void write_pictures(const fs::path& folder) {
   }
 }
 
+inline void write_text(const fs::path& folder) {
+  std::string text;
+  for (int i = 0; i < 25 * kExamples; ++i) text.push_back("abcd ef\n"[i * i * (i + 3) % 8]);
+  write(folder / "tinyshakespeare.txt", text);
+}
+
 inline void write_data(const std::string& name, const fs::path& folder) {
   using demi::data::Layout;
   switch (demi::data::data_set(name).layout) {
     case Layout::synthetic:
     case Layout::csv:
+    case Layout::tokens:
       return;
+    case Layout::text:
+      return write_text(folder);
     case Layout::picture_folder:
       return write_pictures(folder);
     case Layout::mnist:
@@ -166,7 +175,10 @@ inline Config of(const std::string& recipe, const fs::path& folder) {
   c.in = c.out = c.embedding = c.hidden = 16;
   c.image_size = 64;
   c.classes = 10;
+  c.context = 8;
+  c.eval_every = kExamples / kBatch;
   c.workers = 0;
+  c.min_lr *= 0.01;
   c.lr *= 0.01;  // the second loss tells the weights after one step, not chaos
   const bool synthetic = c.data.starts_with("synthetic");
   if (synthetic) return c;

@@ -94,6 +94,9 @@ MemoryWork work_of(const MemoryBenchOptions& options, const recipes::RunSpec& ru
       shape.channels = input[1];
       shape.size = input[2];
       break;
+    case data::Kind::tokens:
+      config.context = input[1];
+      break;
     case data::Kind::texts:
       if (shape.classes > 2) config.loss = "cross-entropy";
       break;
@@ -223,6 +226,8 @@ std::vector<int64_t> input_of(const recipes::Config& config) {
   switch (kind_of(config)) {
     case data::Kind::rows:
       return {batch, config.in};
+    case data::Kind::tokens:
+      return {batch, config.context};
     case data::Kind::texts:
       return {batch, config.max_length > 0 ? config.max_length : kTokens};
     case data::Kind::pictures:

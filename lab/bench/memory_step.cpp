@@ -37,6 +37,10 @@ data::Batch random_batch(const MemoryWork& work, int64_t size) {
     case data::Kind::pictures:
       batch.input = at::randn(sizes, floats).contiguous(at::MemoryFormat::ChannelsLast);
       break;
+    case data::Kind::tokens:
+      batch.input = at::randint(0, work.shape.vocabulary, sizes, longs);
+      batch.target = at::randint(0, work.shape.vocabulary, sizes, longs);
+      return batch;
     case data::Kind::texts:
       batch.input = at::randint(0, work.shape.vocabulary, sizes, longs);
       batch.lengths = at::full({size}, work.example.front(), at::kLong);

@@ -145,6 +145,26 @@ DataSet imdb() {
           .advice = "run `demi data get imdb`"};
 }
 
+DataSet shakespeare() {
+  return {.name = "shakespeare",
+          .title = "40,000 lines of Shakespeare's plays, 65 characters (Karpathy 2015)",
+          .kind = Kind::tokens,
+          .layout = Layout::text,
+          .train_examples = 1'003'854,
+          .test_examples = 111'540,
+          .subfolders = {"shakespeare", "shakespeare_char", "tinyshakespeare"},
+          .marks = {"tinyshakespeare.txt", "input.txt"},
+          .classes = {},
+          .mean = {},
+          .std = {},
+          .downloads = {{"https://raw.githubusercontent.com/karpathy/char-rnn/master/data/"
+                         "tinyshakespeare/input.txt",
+                         "tinyshakespeare.txt", "6fb458f1232090904fb40fe944165e91"}},
+          .unpacks = false,
+          .advice = "run `demi data get shakespeare`, or name a text of your own: --data text "
+                    "--train-file FILE"};
+}
+
 // Data without files of their own: made in memory, or the user's.
 DataSet unpublished(std::string name, std::string title, Kind kind, Layout layout) {
   DataSet set;
@@ -161,7 +181,12 @@ std::vector<DataSet> all_sets() {
           cifar10(),
           cifar100(),
           imdb(),
+          shakespeare(),
           unpublished("csv", "texts with labels in two CSV or TSV files", Kind::texts, Layout::csv),
+          unpublished("text", "a UTF-8 text, by characters, bytes or byte pairs", Kind::tokens,
+                      Layout::text),
+          unpublished("tokens", "token files of nanoGPT's or llm.c's forms", Kind::tokens,
+                      Layout::tokens),
           unpublished("folder", "pictures in a folder for each class", Kind::pictures,
                       Layout::picture_folder),
           unpublished("synthetic-rows", "random rows", Kind::rows, Layout::synthetic),

@@ -11,8 +11,9 @@
 
 namespace demi::data {
 
-/// Origin of a set: made in memory, two files or a folder of the user, or published files.
-enum class Layout { synthetic, csv, picture_folder, mnist, cifar10, cifar100, imdb };
+/// Origin of a set: made in memory, files or a folder of the user, or published files. `text` and
+/// `tokens`: a running text, as it is written or by its numbers.
+enum class Layout { synthetic, csv, text, tokens, picture_folder, mnist, cifar10, cifar100, imdb };
 
 struct Download {
   std::string url;

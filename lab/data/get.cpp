@@ -10,6 +10,7 @@
 #include "lab/data/locate.h"
 #include "lab/data/md5.h"
 #include "lab/data/registry.h"
+#include "lab/data/token_set.h"
 
 namespace demi::data {
 namespace {
@@ -94,6 +95,10 @@ DataCheck check_data_set(std::string_view name, const fs::path& data_dir) {
     const TextCorpus corpus = load_texts(name, data_dir);
     check.train_examples = corpus.train.size();
     check.test_examples = corpus.test.size();
+  } else if (set.kind == Kind::tokens) {
+    const TokenSet tokens = load_token_text(name, data_dir, "characters");
+    check.train_examples = tokens.train.size;
+    check.test_examples = tokens.test.size;
   } else {
     check.train_examples = load_images(name, Split::train, data_dir).labels.size(0);
     check.test_examples = load_images(name, Split::test, data_dir).labels.size(0);

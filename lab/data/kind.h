@@ -4,12 +4,16 @@
 
 namespace demi::data {
 
-/// What one example is: what a data set holds, and what a model reads.
-enum class Kind { rows, pictures, texts };
+/// What one example is: what a data set holds, and what a model reads. A text has a label; tokens
+/// are a running text, cut into windows, each of whose tokens is predicted.
+enum class Kind { rows, pictures, texts, tokens };
 
-/// "rows", "pictures", "texts".
+/// "rows", "pictures", "texts", "tokens".
 constexpr std::string_view name_of(Kind kind) {
-  return kind == Kind::rows ? "rows" : kind == Kind::pictures ? "pictures" : "texts";
+  return kind == Kind::rows       ? "rows"
+         : kind == Kind::pictures ? "pictures"
+         : kind == Kind::texts    ? "texts"
+                                  : "tokens";
 }
 
 }  // namespace demi::data

@@ -8,6 +8,7 @@
 
 #include "demi/core/error.h"
 #include "lab/data/gzip_reader.h"
+#include "lab/data/registry.h"
 #include "lab/tokens/byte_pair.h"
 
 namespace demi::data {
@@ -84,6 +85,17 @@ TokenSet read_token_texts(const fs::path& train, const fs::path& test, std::stri
   if (!test.empty()) set.test = whole(encoded(*set.tokenizer, text_of(test), test));
   finish(set, train.string(), test.string());
   return set;
+}
+
+TokenSet load_token_text(std::string_view name, const fs::path& data_dir,
+                         std::string_view tokenizer) {
+  const DataSet& set = published_set(name);
+  const fs::path folder = find_data_set(name, data_dir);
+  std::error_code unreadable;
+  for (const std::string& mark : set.marks)
+    if (fs::exists(folder / mark, unreadable))
+      return read_token_texts(folder / mark, {}, tokenizer);
+  return read_token_texts(folder / set.marks.front(), {}, tokenizer);
 }
 
 TokenSet open_token_sets(const std::string& train, const std::string& test, int64_t vocabulary) {

@@ -31,6 +31,11 @@ DEMI_API std::shared_ptr<const tokens::Tokenizer> token_numbering(std::string_vi
 DEMI_API TokenSet read_token_texts(const std::filesystem::path& train,
                                    const std::filesystem::path& test, std::string_view tokenizer);
 
+/// The same of a published text, by characters, bytes or byte pairs. Throws DataError, and
+/// UsageError for a set of another kind.
+DEMI_API TokenSet load_token_text(std::string_view name, const std::filesystem::path& data_dir,
+                                  std::string_view tokenizer);
+
 /// Maps token files (tokens::open_token_files), likewise. Throws DataError, and as it is read for a
 /// token beyond the vocabulary.
 DEMI_API TokenSet open_token_sets(const std::string& train, const std::string& test,

@@ -93,6 +93,7 @@ recipes::DataShape shape_of(const recipes::Config& config) {
   if (!set.mean.empty()) shape.channels = static_cast<int64_t>(set.mean.size());
   if (!set.classes.empty()) shape.classes = static_cast<int64_t>(set.classes.size());
   if (set.kind == data::Kind::texts && set.classes.empty()) shape.classes = 2;
+  if (set.kind == data::Kind::tokens) shape.vocabulary = 65;
   return shape;
 }
 

@@ -8,6 +8,7 @@
 #include "lab/find_by_name.h"
 #include "lab/models/check.h"
 #include "lab/models/fashion_cnn.h"
+#include "lab/models/gpt.h"
 #include "lab/models/mlp.h"
 #include "lab/models/resnet.h"
 #include "lab/models/seeded.h"
@@ -51,6 +52,20 @@ train::Network make_lstm(const ModelOptions& given) {
   return train::network(LSTMClassifier(options));
 }
 
+// Logits as losses and metrics take them: the classes are the second dimension.
+train::Network make_gpt(const ModelOptions& given) {
+  GPTOptions options{.form = parse_gpt_form(given.block), .bias = given.bias, .dropout = given.dropout};
+  options.vocabulary = given.vocabulary.value_or(options.vocabulary);
+  options.context = given.context.value_or(options.context);
+  options.width = given.embedding.value_or(options.width);
+  options.layers = given.layers.value_or(options.layers);
+  options.heads = given.heads.value_or(options.heads);
+  GPT model(options);
+  return {.module = model.ptr(), .forward = [model](const data::Batch& batch) mutable {
+            return model->forward(batch.input).transpose(1, 2);
+          }};
+}
+
 }  // namespace
 
 std::span<const ModelInfo> models() {
@@ -76,6 +91,8 @@ std::span<const ModelInfo> models() {
       {"mlp", "Linear layers with ReLU between them", data::Kind::rows, make_mlp},
       {"lstm", "embedding, one LSTM layer, pooling, one linear layer", data::Kind::texts, make_lstm,
        /*pictures=*/std::nullopt, /*one_logit_for_two_classes=*/true},
+      {"gpt", "a transformer that predicts the next token", data::Kind::tokens, make_gpt,
+       /*pictures=*/std::nullopt},
   };
   return all;
 }

@@ -23,6 +23,11 @@ struct ModelOptions {
   std::optional<int64_t> vocabulary = {}, embedding = {}, hidden = {};  // of texts
   Pool pool = Pool::last;                                               // of texts
   bool bidirectional = false;                                           // of texts
+  // Of a GPT, whose layers, vocabulary and embedding (its width) are those above.
+  std::optional<int64_t> context = {}, heads = {};
+  std::string_view block = "gpt2";
+  bool bias = true;
+  double dropout = 0;
 };
 
 /// Pictures of (channels, size, size), in so many classes.

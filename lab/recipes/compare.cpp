@@ -110,6 +110,7 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
       .training_examples = workload.train->all_examples(),
       .test_examples = workload.test ? workload.test->all_examples() : 0,
       .steps_per_epoch = train::steps_of(workload.train->batches(), options.config.accumulate),
+      .predicts_tokens = workload.input.kind == data::Kind::tokens,
       .classes = workload.classes};
   const bool turns = options.turn_steps > 0 && options.runs.size() > 1;
   if (turns) result.turn_steps = options.turn_steps;

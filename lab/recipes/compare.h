@@ -38,6 +38,7 @@ struct Comparison {
   Config config;
   Machine machine;
   int64_t training_examples = 0, test_examples = 0, steps_per_epoch = 0;
+  bool predicts_tokens = false;  // of a running text: exp(test loss) is the perplexity
   std::vector<std::string> classes;
   std::vector<RunResult> runs;
   int64_t turn_steps = 0;  // that runs took in turn; 0: one run after the other

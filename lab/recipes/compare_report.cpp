@@ -84,6 +84,10 @@ std::vector<Field> fields_of(const Comparison& c) {
     fields.push_back({{.name = "test loss"}, [](const RunResult& run) {
                         return run.test_loss ? report::format_loss(*run.test_loss) : "";
                       }});
+  if (c.predicts_tokens)
+    fields.push_back({{.name = "perplexity"}, [](const RunResult& run) {
+                        return run.test_loss ? fmt::format("{:.4g}", std::exp(*run.test_loss)) : "";
+                      }});
   if (has_classes)
     fields.push_back({{.name = "test accuracy"},
                       [](const RunResult& run) { return percent(run.test_accuracy); }});
@@ -560,7 +564,7 @@ report::Page to_page(const Comparison& c, const std::string& command) {
                     .subtitle = data_line(c)};
   if (c.runs.empty()) return page;
   page.sections = {{"", {highlights(c), to_table(c)}}};
-  if (!c.runs.front().class_accuracy.empty())
+  if (!c.classes.empty() && !c.runs.front().class_accuracy.empty())
     page.sections.push_back({"By class", {class_table(c)}});
   if (auto beside = published_beside(c))
     page.sections.push_back({"Published results", {std::move(*beside)}});
@@ -594,6 +598,8 @@ std::string to_json(const Comparison& c) {
   json["runs"] = nlohmann::ordered_json::array();
   for (const RunResult& run : c.runs) {
     json["runs"].push_back(json_of(run));
+    if (c.predicts_tokens && run.test_loss)
+      json["runs"].back()["test_perplexity"] = std::exp(*run.test_loss);
     json["runs"].back()["disturbed"] = is_disturbed(c, run);
   }
   json["speedup"] =

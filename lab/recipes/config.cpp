@@ -258,7 +258,7 @@ Setting loss_scale(std::string group) {
 Setting vocabulary_size(std::string group) {
   Setting setting = whole("vocabulary-size", std::move(group), &Config::vocabulary_size, 0,
                           "Texts: entries of the vocabulary, the most frequent words and one for "
-                          "all others; 2 or more, 0: all words");
+                          "all others; 2 or more, 0: all words. Token files: above each token");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
     Config tried;
     take(tried, text, source);
@@ -299,7 +299,7 @@ Setting devices(std::string group) {
 Setting data_name(std::string group) {
   Setting setting =
       words("data", std::move(group), &Config::data,
-            "Data set: a name from `demi data list`; csv (--train-file and --test-file); folder "
+            "Data set: a name from `demi data list`; csv, text or tokens (--train-file); folder "
             "(pictures train/class/name.jpg and val/class/name.jpg below --data-dir); "
             "synthetic-rows, synthetic-linear or synthetic-images (made in memory)");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
@@ -322,8 +322,10 @@ std::vector<Setting> data_settings() {
             "Folder that holds the data set's files [DEMI_DATA_DIR, else the cache and "
             "/usr/share/datasets]"),
       words("train-file", g, &Config::train_file,
-            "CSV or TSV file with label and text, to train on"),
-      words("test-file", g, &Config::test_file, "CSV or TSV file with label and text, to test on"),
+            "File to train on: CSV or TSV with label and text (csv), UTF-8 (text), token files by a "
+            "pattern such as 'train*.bin' (tokens)"),
+      words("test-file", g, &Config::test_file,
+            "File to test on, likewise; text and tokens without it: the last tenth of --train-file"),
       whole("limit", g, &Config::limit, 0,
             "Number of training examples to use, evenly spaced, with a sixth as many for testing; "
             "0: all"),
@@ -345,7 +347,7 @@ std::vector<Setting> data_settings() {
       flag("horizontal-flip", g, &Config::horizontal_flip, "Mirror half of the training pictures"),
       whole("in", g, &Config::in, 1, "mlp: number of input features", kMostFeatures),
       whole("out", g, &Config::out, 1, "mlp: number of outputs", kMostFeatures),
-      whole("depth", g, &Config::layers, 1, "mlp: number of linear layers", 10'000),
+      whole("depth", g, &Config::layers, 1, "mlp: number of linear layers; gpt: number of blocks", 10'000),
       whole("batches", g, &Config::batches, 1, "Synthetic data: batches per epoch"),
       real("input-scale", g, &Config::input_scale, -kInfinity, kInfinity,
            "Synthetic rows: factor of the inputs, as of features that nobody normalised; targets "
@@ -358,12 +360,24 @@ std::vector<Setting> data_settings() {
             {"last", "mean", "max"}),
       flag("bidirectional", g, &Config::bidirectional,
            "lstm: a second LSTM reads the text backwards"),
-      whole("embedding", g, &Config::embedding, 1, "lstm: width of the word embedding",
+      whole("embedding", g, &Config::embedding, 1, "lstm: width of the word embedding; gpt: width",
             kMostFeatures),
       whole("hidden", g, &Config::hidden, 1, "lstm: width of the hidden state", kMostFeatures),
       vocabulary_size(g),
       whole("max-length", g, &Config::max_length, 0,
             "Texts: number of words to keep of each text, from its start; 0: all"),
+      words("tokenizer", g, &Config::tokenizer,
+            "Running texts: characters, bytes, or GPT-2's byte pairs: a tokenizer.json, or a folder "
+            "of vocab.json and merges.txt"),
+      whole("context", g, &Config::context, 1, "gpt: tokens of a window", kMostFeatures),
+      whole("heads", g, &Config::heads, 1, "gpt: heads of attention", kMostFeatures),
+      words("block", g, &Config::block,
+            "gpt: gpt2 (learned positions, LayerNorm, GELU, tied head), llama (rotary positions, "
+            "RMSNorm, SwiGLU) or nanochat (llama's with squared ReLU, QK-norm, capped logits)",
+            {"gpt2", "llama", "nanochat"}),
+      flag("bias", g, &Config::bias, "gpt: biases of linear layers and norms, of --block gpt2"),
+      real("dropout", g, &Config::dropout, 0, 0.999,
+           "gpt: share of embeddings, attention weights and what each part adds that is zeroed"),
   };
 }
 
@@ -373,6 +387,8 @@ std::vector<Setting> training_settings() {
       whole("epochs", g, &Config::epochs, 1, "Passes over the training data"),
       whole("steps", g, &Config::steps, 0,
             "Optimizer steps after which training ends; 0: --epochs alone decide"),
+      whole("eval-every", g, &Config::eval_every, 1,
+            "Running texts and tokens, which have no end: optimizer steps of an epoch"),
       batch_size(g),
       whole("test-batch-size", g, &Config::test_batch_size, 1, "Examples per batch in evaluation"),
       words("optimizer", g, &Config::optimizer,
@@ -671,11 +687,17 @@ void check_synthetic(const Config& c) {
 void check_files(const Config& config) {
   const data::Layout layout = data_of(config).layout;
   const bool is_csv = layout == data::Layout::csv;
+  const bool is_running = config.data == "text" || config.data == "tokens";
   if (is_csv && (config.train_file.empty() || config.test_file.empty()))
     refuse_together("--data csv names no files", "", "add --train-file and --test-file");
-  if (!is_csv && !(config.train_file.empty() && config.test_file.empty()))
-    refuse_together("--train-file and --test-file belong to --data csv", config.data,
-                    "add --data csv");
+  if (is_running && config.train_file.empty())
+    refuse_together("--data " + config.data + " names no file", "", "add --train-file");
+  if (config.data == "tokens" && config.vocabulary_size == 0)
+    refuse_together("token files do not say how many tokens there are", "--vocabulary-size 0",
+                    "add --vocabulary-size, 50257 for GPT-2's");
+  if (!is_csv && !is_running && !(config.train_file.empty() && config.test_file.empty()))
+    refuse_together("--train-file and --test-file belong to --data csv, text or tokens",
+                    config.data, "add --data csv, --data text or --data tokens");
   if (layout == data::Layout::picture_folder && config.data_dir.empty())
     refuse_together("--data folder names no folder", "", "add --data-dir");
 }

@@ -23,6 +23,10 @@ struct Config {
   std::string pool = "last";
   bool bidirectional = false;
   int64_t embedding = 100, hidden = 256, vocabulary_size = 0, max_length = 0;
+  std::string tokenizer = "characters", block = "gpt2";
+  int64_t context = 64, heads = 4, eval_every = 250;
+  bool bias = true;
+  double dropout = 0;
   std::string normalize = "data-set";
   int64_t crop_padding = 0;
   double crop_area = 0.08;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -24,6 +25,7 @@ using data::Kind;
 
 constexpr auto kReadModelFile = "train.read_model_file";
 constexpr auto kTokenizer = "basic_english";
+constexpr auto kCharacters = "characters";
 constexpr int64_t kTokenizerVersion = 1;
 constexpr auto kScaled = "shorter-side-256/224", kAsItIs = "none", kMiddle = "middle";
 
@@ -38,6 +40,10 @@ Json input_json(const ModelDescription& model) {
     json["std"] = input.std;
     json["resize"] = input.from_photographs ? kScaled : kAsItIs;
     json["crop"] = input.from_photographs ? kMiddle : kAsItIs;
+  }
+  if (input.kind == Kind::tokens) {
+    json["tokenizer"] = model.tokenizer;
+    json["tokens"] = model.shape.vocabulary;
   }
   if (input.kind == Kind::texts) {
     json["tokenizer"] = kTokenizer;
@@ -63,6 +69,15 @@ Json network_json(const ModelDescription& model) {
     json["pool"] = config.pool;
     json["bidirectional"] = config.bidirectional;
   }
+  if (model.input.kind == Kind::tokens) {
+    json["layers"] = config.layers;
+    json["heads"] = config.heads;
+    json["embedding"] = config.embedding;
+    json["context"] = config.context;
+    json["block"] = config.block;
+    json["bias"] = config.bias;
+    json["dropout"] = config.dropout;
+  }
   return json;
 }
 
@@ -86,6 +101,10 @@ InputRule input_of(const Json& json, ModelDescription& model) {
     input.kind = Kind::texts;
     json.at("words").get_to(model.shape.vocabulary);
     json.at("max_length").get_to(input.max_length);
+  } else if (kind == name_of(Kind::tokens)) {
+    input.kind = Kind::tokens;
+    json.at("tokens").get_to(model.shape.vocabulary);
+    json.at("tokenizer").get_to(model.tokenizer);
   }
   return input;
 }
@@ -103,6 +122,11 @@ ModelDescription description_of(const Json& json) {
   config.layers = network.value("layers", config.layers);
   config.embedding = network.value("embedding", config.embedding);
   config.hidden = network.value("hidden", config.hidden);
+  config.context = network.value("context", config.context);
+  config.heads = network.value("heads", config.heads);
+  config.block = network.value("block", config.block);
+  config.bias = network.value("bias", config.bias);
+  config.dropout = network.value("dropout", config.dropout);
   config.pool = network.value("pool", config.pool);
   config.bidirectional = network.value("bidirectional", config.bidirectional);
   json.at("loss").get_to(model.loss);
@@ -194,6 +218,8 @@ void read_description(const Refusal& refuse, const checkpoint::Metadata& metadat
     refuse("this demi does not know its model", error.what(), "a model of `demi train --help`",
            "update demi");
   }
+  if (texts.description->tokenizer == kCharacters)
+    texts.description->characters = text_of(refuse, metadata, "demi.vocabulary");
   if (texts.description->input.kind == Kind::texts)
     texts.vocabulary =
         vocabulary_of(refuse, text_of(refuse, metadata, "demi.vocabulary"), *texts.description);
@@ -206,6 +232,14 @@ std::string joined(std::span<const std::string> words) {
   text.reserve(bytes);
   for (const std::string& word : words) (text += text.empty() ? "" : " ") += word;
   return text;
+}
+
+// By number; empty unless a token is a character.
+std::string characters_of(const Workload& workload) {
+  if (!workload.tokenizer || workload.tokenizer->name() != kCharacters) return {};
+  std::vector<int32_t> all(static_cast<std::size_t>(workload.tokenizer->size()));
+  std::iota(all.begin(), all.end(), 0);
+  return workload.tokenizer->decode(all);
 }
 
 }  // namespace
@@ -224,6 +258,7 @@ checkpoint::Metadata model_texts(const ModelDescription& model,
                      .accepted = "UTF-8",
                      .advice = "write the labels in UTF-8 (iconv -t UTF-8)"});
   }
+  if (!model.characters.empty()) texts["demi.vocabulary"] = model.characters;
   if (vocabulary != nullptr)
     texts["demi.vocabulary"] = joined(vocabulary->words().first(
         static_cast<std::size_t>(std::min(model.shape.vocabulary, vocabulary->size()))));
@@ -237,7 +272,10 @@ checkpoint::Metadata model_texts(const Resolved& run, const Workload& workload, 
                       .input = workload.input,
                       .loss = run.config.loss,
                       .precision = std::string(run.spec.precision.name),
-                      .is_average = is_average},
+                      .is_average = is_average,
+                      .tokenizer = workload.tokenizer ? std::string(workload.tokenizer->name())
+                                                      : std::string(),
+                      .characters = characters_of(workload)},
                      workload.vocabulary.get());
 }
 

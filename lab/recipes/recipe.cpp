@@ -115,6 +115,32 @@ Config imdb_lstm() {
   return c;
 }
 
+// nanoGPT's training on characters of Shakespeare on a CPU (its readme, "I only have a macbook").
+Config gpt_shakespeare() {
+  Config c;
+  c.model = "gpt";
+  c.data = "shakespeare";
+  c.layers = 4;
+  c.heads = 4;
+  c.embedding = 128;
+  c.context = 64;
+  c.bias = false;
+  c.batch_size = 12;
+  c.epochs = 8;
+  c.test_batch_size = 64;
+  c.optimizer = "adamw";
+  c.betas = "0.9,0.99";
+  c.lr = 1e-3;
+  c.min_lr = 1e-4;
+  c.weight_decay = 0.1;
+  c.decay_by_rule = true;
+  c.schedule = "cosine-by-step";
+  c.schedule_steps = 2000;
+  c.warmup_steps = 100;
+  c.clip_norm = 1;
+  return c;
+}
+
 // Gradients under 2^-24, which fp16 rounds to 0: the loss has a weight of 1e-7, for which the
 // learning rate makes up. The scale doubles so often that it soon overflows, too.
 Config loss_scaling() {
@@ -157,6 +183,9 @@ std::span<const Recipe> recipes() {
        folder_resnet50()},
       {"imdb-lstm", "embedding and LSTM on the 25,000 reviews of the Large Movie Review set",
        imdb_lstm()},
+      {"gpt-shakespeare",
+       "a transformer of 804,096 parameters on the characters of Shakespeare's plays",
+       gpt_shakespeare()},
       {"loss-scaling", "why the loss is scaled: a small network whose gradients fp16 rounds to 0",
        loss_scaling(), /*prints_totals=*/false, /*runs=*/"fp32,fp16:no-scaler,fp16"},
   };

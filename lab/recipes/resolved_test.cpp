@@ -67,11 +67,12 @@ TEST(Backends, RefuseOtherWords) {
   EXPECT_THROW(set(config, "threads", "-1", "--threads"), UsageError);
 }
 
-// cuDNN's trials pay where shapes repeat. Texts have other lengths in every batch, and the
-// perceptron has no convolutions.
+// cuDNN's trials pay where shapes repeat. Texts have other lengths in every batch, and perceptron and
+// transformer have no convolutions.
 TEST(Backends, RecipesOfPicturesLetCudnnTimeItsAlgorithms) {
   for (const Recipe& recipe : recipes()) {
-    const bool has_pictures = recipe.config.model != "mlp" && recipe.config.model != "lstm";
+    const std::string& model = recipe.config.model;
+    const bool has_pictures = model != "mlp" && model != "lstm" && model != "gpt";
     EXPECT_EQ(recipe.config.cudnn_benchmark, has_pictures) << recipe.name;
   }
 }

@@ -112,12 +112,19 @@ void ShowProgress::on_step(const train::StepMetrics& step, int64_t examples) {
   if (view.seconds > 0) state.items_per_second = static_cast<double>(examples) / view.seconds;
   state.memory_bytes = static_cast<double>(profile::memory_use(device_).peak_bytes);
   state.remark = top_k_text();
-  progress_.update(state);
+  progress_.update(by_item(state));
+}
+
+report::ProgressState ShowProgress::by_item(report::ProgressState state) const {
+  if (items_of_example_ == 1) return state;
+  state.correct.reset();  // which is counted by example
+  if (state.items_per_second) *state.items_per_second *= static_cast<double>(items_of_example_);
+  return state;
 }
 
 void ShowProgress::on_evaluate_begin(int64_t) {
   view_->state.phase = "evaluating";
-  progress_.update(view_->state);
+  progress_.update(by_item(view_->state));
 }
 
 // One line for training and one for the test set, so that no figure is taken for the other's.
@@ -159,7 +166,7 @@ void ShowProgress::keep_line(const char* phase, double loss, std::optional<doubl
   state.examples = examples;
   state.correct.reset();
   if (accuracy) state.correct = std::llround(*accuracy * static_cast<double>(examples));
-  progress_.end_epoch(state);
+  progress_.end_epoch(by_item(state));
   state.phase.clear();
 }
 

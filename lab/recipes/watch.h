@@ -44,8 +44,11 @@ class DEMI_API ShowProgress : public train::Callback {
   /// Also the share of training examples whose class is among the k likeliest, as top_k_of says.
   void set_top_k(int64_t asked, int64_t classes);
 
-  /// What examples are called: "images".
-  void set_items(std::string items) { items_ = std::move(items); }
+  /// What examples are called: "images"; or what each holds so many of: "tokens".
+  void set_items(std::string items, int64_t of_example = 1) {
+    items_ = std::move(items);
+    items_of_example_ = of_example;
+  }
 
   void on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) override;
   void after_forward(const train::StepView& view, const at::Tensor& output) override;
@@ -70,12 +73,14 @@ class DEMI_API ShowProgress : public train::Callback {
 
   void begin(View& view) const;
   std::string top_k_text() const;
+  report::ProgressState by_item(report::ProgressState state) const;
   void keep_line(const char* phase, double loss, std::optional<double> accuracy, int64_t examples);
 
   report::Progress progress_;
   std::map<std::string, View> views_;  // by run
   View* view_;                         // of the present one
   std::string items_ = "images";
+  int64_t items_of_example_ = 1;
   bool keeps_best_ = false;
   train::BestBy best_by_ = train::BestBy::automatic;
   int64_t top_k_ = 0;

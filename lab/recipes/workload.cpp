@@ -16,6 +16,8 @@
 #include "lab/data/picture_loader.h"
 #include "lab/data/registry.h"
 #include "lab/data/text_loader.h"
+#include "lab/data/token_set.h"
+#include "lab/data/token_windows.h"
 #include "lab/models/registry.h"
 #include "lab/models/seeded.h"
 #include "lab/recipes/within_memory.h"
@@ -288,6 +290,49 @@ Loaders text_loaders(data::TextCorpus read, const Place& place) {
   };
 }
 
+data::RandomWindowsOptions training_windows(const Config& config, const Place& place) {
+  return {.context = config.context,
+          .batch_size = config.batch_size,
+          .batches = config.dry_run ? dry_run_batches(config) : config.eval_every * config.accumulate,
+          .limit = config.limit,
+          .seed = static_cast<uint64_t>(config.seed),
+          .rank = place.part.rank,
+          .world_size = place.part.ranks};
+}
+
+void require_windows(const data::TokenSet& tokens, const Config& config) {
+  if (tokens.train.size > config.context) return;
+  throw DataError({.where = "train.read_data",
+                   .what = "too few tokens to train on for one window",
+                   .seen = fmt::format("{} tokens, --context {}", tokens.train.size, config.context),
+                   .accepted = fmt::format("{} or more", config.context + 1),
+                   .advice = "name a longer text, or a smaller --context"});
+}
+
+Loaders token_loaders(const data::TokenSet& tokens, const Place& place) {
+  return [place, tokens](const Config& config, DataShape& shape) {
+    require_windows(tokens, config);
+    shape.vocabulary = tokens.vocabulary;
+    Workload result;
+    result.items = "tokens";
+    result.items_of_example = config.context;
+    result.tokenizer = tokens.tokenizer;
+    const bool overfit = config.overfit_batches > 0;
+    result.test = std::make_shared<data::ConsecutiveWindows>(
+        overfit ? tokens.train : tokens.test, config.context,
+        overfit ? overfit_order(config, place) : test_order(config, place));
+    std::shared_ptr<const data::Loader> train;
+    if (overfit)
+      train = std::make_shared<data::ConsecutiveWindows>(tokens.train, config.context,
+                                                         training_order(config, place));
+    else
+      train =
+          std::make_shared<data::RandomWindows>(tokens.train, training_windows(config, place));
+    result.train = with_workers(std::move(train), config, place.device);
+    return result;
+  };
+}
+
 Loaders loaders_of(const Config& config, const Place& place) {
   switch (place.data->layout) {
     case data::Layout::synthetic:
@@ -296,6 +341,16 @@ Loaders loaders_of(const Config& config, const Place& place) {
                  : random_pictures(place);
     case data::Layout::csv:
       return text_loaders(data::load_text_files(config.train_file, config.test_file), place);
+    case data::Layout::text:
+      return token_loaders(
+          place.data->is_published()
+              ? data::load_token_text(config.data, config.data_dir, config.tokenizer)
+              : data::read_token_texts(config.train_file, config.test_file, config.tokenizer),
+          place);
+    case data::Layout::tokens:
+      return token_loaders(data::open_token_sets(config.train_file, config.test_file,
+                                                 config.vocabulary_size),
+                           place);
     case data::Layout::picture_folder:
       return list_pictures(config, place);
     default:
@@ -313,6 +368,10 @@ void require_loss(const Resolved& run, std::size_t classes) {
                       .seen = config.loss,
                       .accepted = accepted});
   };
+  if (run.data->kind == data::Kind::tokens) {
+    if (config.loss != "cross-entropy") refuse("cross-entropy");
+    return;
+  }
   if (classes == 0 && config.loss != "mse") refuse("mse");
   const bool one_logit = classes == 2 && run.model->one_logit_for_two_classes;
   if (one_logit && config.loss != "bce") refuse("bce: there are two classes");
@@ -358,7 +417,12 @@ train::Network make_network(const Config& config, const DataShape& shape, uint64
                                      .embedding = config.embedding,
                                      .hidden = config.hidden,
                                      .pool = models::parse_pool(config.pool),
-                                     .bidirectional = config.bidirectional};
+                                     .bidirectional = config.bidirectional,
+                                     .context = config.context,
+                                     .heads = config.heads,
+                                     .block = config.block,
+                                     .bias = config.bias,
+                                     .dropout = config.dropout};
   train::Network network = within_memory(
       "the model " + config.model,
       fmt::format("--in {} --out {} --depth {} --embedding {} --hidden {}, {} classes", config.in,

@@ -16,6 +16,7 @@
 #include "lab/data/vocabulary.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/resolved.h"
+#include "lab/tokens/tokenizer.h"
 
 namespace demi::recipes {
 
@@ -40,12 +41,15 @@ struct Workload {
   std::shared_ptr<const data::Loader> test;  // none for synthetic data
   std::vector<std::string> classes;          // empty for a regression
   std::string items = "examples";            // for people: images, reviews, rows
+  int64_t items_of_example = 1;              // tokens of a window
   std::string note;                          // for people; mostly empty
   DataShape shape;
   InputRule input;
   /// The words by number, of which the network knows the first shape.vocabulary; null without
   /// texts.
   std::shared_ptr<const data::Vocabulary> vocabulary;
+  /// What the tokens of a running text mean; null: nobody says, or there are none.
+  std::shared_ptr<const tokens::Tokenizer> tokenizer;
   /// CRC-32C of the labels of all training examples in the files' order; none of made data.
   std::optional<std::uint32_t> labels;
   /// A new network on the device; 4-dimensional weights are channels_last. Its initial weights
