@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -151,9 +152,14 @@ std::string sentence_of(const std::string& pair, const Difference& found) {
 
 /// No side of an entry shows a whole vocabulary.
 void show_shortly(Difference& found) {
-  for (auto& entry : found.text)
+  for (auto& entry : found.text) {
+    if (entry.first && entry.second) {
+      std::tie(*entry.first, *entry.second) = shown_texts(entry.name, *entry.first, *entry.second);
+      continue;
+    }
     for (std::optional<std::string>* side : {&entry.first, &entry.second})
       if (*side) *side = shown_text(entry.name, **side);
+  }
 }
 
 }  // namespace

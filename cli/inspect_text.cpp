@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "lab/report/format.h"
 #include "lab/report/terminal.h"
@@ -48,15 +50,50 @@ std::string one_line(const std::string& text) {
   return cut.size() < shown.size() ? fmt::format("{}… ({} bytes)", cut, text.size()) : cut;
 }
 
-std::string shown_text(const std::string& name, const std::string& text) {
-  if (name != "demi.vocabulary") return text;
+namespace {
+
+constexpr std::string_view kVocabulary = "demi.vocabulary";
+
+// "100,682 words: <unk> the a …", with `more` after the number.
+std::string vocabulary_text(std::string_view text, std::string_view more) {
   constexpr std::size_t kShown = 8;
   std::size_t end = 0;
   for (std::size_t i = 0; i < kShown && end != std::string::npos; ++i)
     end = text.find(' ', i == 0 ? 0 : end + 1);
   const auto words = std::ranges::count(text, ' ') + 1;
-  return fmt::format("{} words: {}{}", report::format_count(words), text.substr(0, end),
+  return fmt::format("{} words{}: {}{}", report::format_count(words), more, text.substr(0, end),
                      end == std::string::npos ? "" : " …");
+}
+
+// The word that begins there; "" at the end of the text.
+std::string_view word_from(std::string_view text, std::size_t start) {
+  if (start > text.size()) return "";
+  return text.substr(start, text.find(' ', start) - start);
+}
+
+}  // namespace
+
+std::string shown_text(const std::string& name, const std::string& text) {
+  return name == kVocabulary ? vocabulary_text(text, "") : text;
+}
+
+std::pair<std::string, std::string> shown_texts(const std::string& name, const std::string& first,
+                                                const std::string& second) {
+  if (name != kVocabulary) return {first, second};
+  std::size_t start = 0;
+  std::int64_t number = 0;
+  while (start <= std::min(first.size(), second.size()) &&
+         word_from(first, start) == word_from(second, start)) {
+    start += word_from(first, start).size() + 1;
+    ++number;
+  }
+  const auto shown = [&](std::string_view text) {
+    const std::string_view word = word_from(text, start);
+    return vocabulary_text(
+        text, word.empty() ? fmt::format(", no number {}", report::format_count(number))
+                           : fmt::format(", number {} is {}", report::format_count(number), word));
+  };
+  return {shown(first), shown(second)};
 }
 
 }  // namespace demi::cli

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 
 #include "demi/checkpoint/contents.h"
 
@@ -21,5 +22,10 @@ std::string one_line(const std::string& text);
 /// A metadata entry as it is shown: the words of a vocabulary are counted, and the first ones
 /// named. Any other text is itself.
 std::string shown_text(const std::string& name, const std::string& text);
+
+/// Both sides of an entry that differs, in that form. Of two vocabularies the first word that
+/// differs is named: those that are shown may be equal.
+std::pair<std::string, std::string> shown_texts(const std::string& name, const std::string& first,
+                                                const std::string& second);
 
 }  // namespace demi::cli

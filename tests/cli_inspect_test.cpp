@@ -296,11 +296,24 @@ TEST_F(Inspect, ShowsTheFirstWordsOfAVocabularyAlone) {
                 AllOf(HasSubstr("1,000 words"), Not(HasSubstr("word100 "))));
   }
   const Outcome difference = run({"inspect", "--diff", saved, other});
-  EXPECT_THAT(difference.out, AllOf(HasSubstr("1,000 words"), HasSubstr("2 words: <unk> other"),
+  EXPECT_THAT(difference.out, AllOf(HasSubstr("1,000 words, number 1 is word1: <unk> word1"),
+                                    HasSubstr("2 words, number 1 is other: <unk> other"),
                                     Not(HasSubstr("word999"))));
-  const json both = json_of({"inspect", "--diff", saved, other});
-  EXPECT_EQ(both["metadata"][0]["second"], "2 words: <unk> other");
+  // Far behind the words that are shown; and one more at the end.
+  std::string late = words;
+  late.replace(late.find(" word500 "), 9, " other ");
+  checkpoint.model_text["demi.vocabulary"] = late;
+  const std::string third = save("c", checkpoint).string();
+  const json both = json_of({"inspect", "--diff", saved, third});
+  EXPECT_THAT(both["metadata"][0]["first"].get<std::string>(),
+              HasSubstr("1,000 words, number 500 is word500: <unk>"));
+  EXPECT_THAT(both["metadata"][0]["second"].get<std::string>(),
+              HasSubstr("1,000 words, number 500 is other: <unk>"));
   EXPECT_THAT(both.dump(), Not(HasSubstr("word999")));
+  checkpoint.model_text["demi.vocabulary"] = words + " last";
+  const std::string longer = save("d", checkpoint).string();
+  EXPECT_THAT(run({"inspect", "--diff", saved, longer}).out,
+              AllOf(HasSubstr("1,000 words, no number 1,000"), HasSubstr("number 1,000 is last")));
 }
 
 TEST_F(Inspect, VerifiesAModelFileThatIsAlone) {
