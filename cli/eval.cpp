@@ -1,6 +1,7 @@
 #include "lab/recipes/eval.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,15 +15,18 @@ namespace demi::cli {
 namespace {
 
 struct EvalArguments {
-  std::string file, precisions, device = "auto", data_dir;
+  std::string file, precisions, device = "auto", data_dir, test_file;
   int64_t limit = 0, top_k = 0;
   Output output;
 };
 
 nlohmann::ordered_json eval_json(const recipes::EvalResult& result, const std::string& file) {
   nlohmann::ordered_json json{{"file", file}, {"trained_in", result.trained_in}};
-  json["note"] =
-      result.note.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(result.note);
+  json["note"] = result.notes.empty()
+                     ? nlohmann::ordered_json()
+                     : nlohmann::ordered_json(fmt::format("{}", fmt::join(result.notes, "; ")));
+  json["unknown_words"] = result.unknown_words ? nlohmann::ordered_json(*result.unknown_words)
+                                               : nlohmann::ordered_json();
   json["runs"] = nlohmann::ordered_json::array();
   for (const recipes::EvalRow& run : result.runs) {
     nlohmann::ordered_json row{{"precision", run.precision}, {"test_loss", run.evaluation.loss}};
@@ -63,7 +67,7 @@ report::Table eval_table(const recipes::EvalResult& result, const std::string& f
   }
   table.notes = {fmt::format("{} examples; trained in {}", result.runs.front().evaluation.examples,
                              result.trained_in)};
-  if (!result.note.empty()) table.notes.push_back(result.note + ".");
+  for (const std::string& one : result.notes) table.notes.push_back(one + ".");
   return table;
 }
 
@@ -71,6 +75,7 @@ void evaluate(const EvalArguments& a) {
   const recipes::EvalResult result = recipes::evaluate_saved(a.file, {.precisions = a.precisions,
                                                                       .device = a.device,
                                                                       .data_dir = a.data_dir,
+                                                                      .test_file = a.test_file,
                                                                       .limit = a.limit,
                                                                       .top_k = a.top_k});
   a.output.show({eval_table(result, a.file)}, eval_json(result, a.file));
@@ -93,6 +98,8 @@ void add_eval(CLI::App& app) {
   command->add_option(
       "--data-dir", a->data_dir,
       "Folder that holds the data set's files [DEMI_DATA_DIR, else as in training]");
+  command->add_option("--test-file", a->test_file,
+                      "Texts with labels (csv) to test on [as in training]");
   command->add_option("--limit", a->limit, "Number of test examples to use, evenly spaced; 0: all")
       ->capture_default_str();
   command

@@ -23,6 +23,7 @@
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
 #include "lab/recipes/health.h"
+#include "lab/recipes/model_data.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/what_if.h"
@@ -78,13 +79,26 @@ void Session::resolve_config() {
     config_.precision = train::mixed_precision_of(device_.type()).name;
 }
 
+// What the checkpoint that training resumes says of its data: its classes and words count.
+std::shared_ptr<const recipes::ModelData> Session::saved_data() const {
+  if (!start_.resume_from.empty()) return recipes::data_of_checkpoint(start_.resume_from);
+  if (start_.folder.empty()) return nullptr;
+  for (const fs::path& folder : recipes::checkpoint_folders(start_.folder))
+    if (auto model = recipes::data_of_checkpoint(folder)) return model;
+  return nullptr;
+}
+
 void Session::load_data() {
   const recipes::RankPart part{.rank = group_ ? group_->rank() : 0, .ranks = config_.ranks};
+  const auto model = saved_data();
   const recipes::WorkloadMaker workload_of =
-      recipes::read_data(recipes::resolve(config_, device_), part);
+      recipes::read_data(recipes::resolve(config_, device_), part, model);
   if (config_.batch_size == 0) find_batch_size(workload_of);
   workload_ = workload_of(config_.batch_size);
   progress_->set_items(workload_.items, workload_.items_of_example);
+  const bool has_new_words =
+      workload_.unknown_train.value_or(0) > 0 && config_.vocabulary_size == 0;
+  if (is_first() && has_new_words) note(recipes::say_unknown(*workload_.unknown_train, *model));
   if (!group_) return;
   const auto examples = [](const auto& loader) { return loader ? loader->all_examples() : 0; };
   group_->require_same(

@@ -57,6 +57,7 @@ class Session {
 
  private:
   void resolve_config();
+  std::shared_ptr<const recipes::ModelData> saved_data() const;
   void load_data();
   void say_what_is_left_out() const;
   void find_batch_size(const recipes::WorkloadMaker& workload_of);

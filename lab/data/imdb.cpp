@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -136,12 +137,14 @@ fs::path imdb_archive(const fs::path& folder) {
   return first_that_exists(folder, imdb_archives());
 }
 
-ImdbReviews imdb_reviews(const fs::path& folder) {
+namespace {
+
+ImdbReviews reviews_of(const fs::path& folder, std::span<const char* const> splits) {
   const fs::path archive = imdb_archive(folder);
   auto packed =
       archive.empty() ? std::map<std::string, std::vector<Review>>() : reviews_of_archive(archive);
   ImdbReviews all;
-  for (const std::string split : kSplits)
+  for (const std::string split : splits)
     for (std::size_t label = 0; label < imdb_classes().size(); ++label) {
       const fs::path part = fs::path(split) / imdb_classes()[label];
       const fs::path place = (archive.empty() ? folder : archive) / part;
@@ -152,6 +155,14 @@ ImdbReviews imdb_reviews(const fs::path& folder) {
                   place, code);
     }
   return all;
+}
+
+}  // namespace
+
+ImdbReviews imdb_reviews(const fs::path& folder) { return reviews_of(folder, kSplits); }
+
+std::vector<TextSource> imdb_test_reviews(const fs::path& folder) {
+  return reviews_of(folder, std::span(kSplits).subspan(1)).test;
 }
 
 }  // namespace demi::data

@@ -22,6 +22,9 @@ struct ImdbReviews {
 /// such folder, no reviews, a name of another form, a damaged archive.
 DEMI_API ImdbReviews imdb_reviews(const std::filesystem::path& folder);
 
+/// The reviews of the test split alone; those of the training split may be missing.
+DEMI_API std::vector<TextSource> imdb_test_reviews(const std::filesystem::path& folder);
+
 /// Names under which the whole set is in one file.
 const std::vector<std::string>& imdb_archives();
 

@@ -20,12 +20,6 @@ constexpr std::string_view kLayout = "a folder for each class: FOLDER/class/name
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-bool is_picture(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  return !is_hidden(path) && (ending == ".jpg" || ending == ".jpeg" || ending == ".png");
-}
-
 bool is_utf8(std::string_view text) {
   return BasicEnglish()(text, [](std::string_view) {}) == BasicEnglish::npos;
 }
@@ -129,7 +123,20 @@ void require_two_classes(const fs::path& folder, const PictureFolder& train,
                     "folder above them with --data-dir"});
 }
 
+std::optional<fs::path> test_folder(const fs::path& folder) {
+  std::error_code unreadable;
+  for (const char* name : {"val", "valid", "validation", "test"})
+    if (fs::is_directory(folder / name, unreadable)) return folder / name;
+  return std::nullopt;
+}
+
 }  // namespace
+
+bool is_picture(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return !is_hidden(path) && (ending == ".jpg" || ending == ".jpeg" || ending == ".png");
+}
 
 PictureFolder read_picture_folder(const fs::path& folder, const std::vector<std::string>& classes,
                                   const DamageReport& report) {
@@ -157,10 +164,15 @@ PictureFolders find_picture_folders(const fs::path& folder, const DamageReport& 
   PictureFolders result{.train = read_picture_folder(parts ? folder / "train" : folder, {}, report),
                         .test = {}};
   require_two_classes(parts ? folder / "train" : folder, result.train, report);
-  for (const char* name : {"val", "valid", "validation", "test"})
-    if (parts && !result.test && fs::is_directory(folder / name, unreadable))
-      result.test = read_picture_folder(folder / name, result.train.classes, report);
+  if (const auto place = test_folder(folder); parts && place)
+    result.test = read_picture_folder(*place, result.train.classes, report);
   return result;
+}
+
+std::optional<PictureFolder> find_test_pictures(const fs::path& folder,
+                                                const std::vector<std::string>& classes) {
+  const auto place = test_folder(folder);
+  return place ? std::optional(read_picture_folder(*place, classes)) : std::nullopt;
 }
 
 }  // namespace demi::data

@@ -21,6 +21,9 @@ struct PictureFolder {
   std::string name;                          // of the folder
 };
 
+/// By its name, in any letter case: .jpg, .jpeg, .png, and not hidden.
+DEMI_API bool is_picture(const std::filesystem::path& path);
+
 /// Lists the .jpg, .jpeg and .png files (in any case) of a folder; nothing is decoded. Hidden files
 /// and other endings are ignored. With `classes` the labels follow these, and a folder of another
 /// name is refused. Throws DataError: no such folder, no class, a class without a picture, a class
@@ -40,5 +43,11 @@ struct PictureFolders {
 /// one class alone.
 DEMI_API PictureFolders find_picture_folders(const std::filesystem::path& folder,
                                              const DamageReport& report = report_damage);
+
+/// The test pictures alone: of FOLDER/val (or valid, validation, test), whose classes are among
+/// `classes`; the training pictures need not be there. None without such a folder. Throws as
+/// read_picture_folder.
+DEMI_API std::optional<PictureFolder> find_test_pictures(const std::filesystem::path& folder,
+                                                         const std::vector<std::string>& classes);
 
 }  // namespace demi::data

@@ -105,6 +105,27 @@ TextCorpus load_texts(std::string_view name, const fs::path& data_dir) {
   return corpus;
 }
 
+TextSet load_test_texts(std::string_view name, const fs::path& data_dir,
+                        const Vocabulary& vocabulary) {
+  const DataSet& set = published_set(name);
+  if (set.kind != Kind::texts) wrong_kind("data.load_test_texts", name, "a set of texts: imdb");
+  const fs::path folder = find_data_set(name, data_dir);
+  std::error_code unreadable;
+  const bool is_whole =
+      !imdb_archive(folder).empty() || fs::is_directory(folder / "train", unreadable);
+  if (is_whole) {
+    TextCorpus corpus = load_texts(name, data_dir);
+    return renumbered(std::move(corpus.test), *corpus.vocabulary, vocabulary);
+  }
+  return tokenize(imdb_test_reviews(folder), vocabulary, fmt::format("{} test", name));
+}
+
+TextSet load_test_text_file(const fs::path& test, const std::vector<std::string>& classes,
+                            const Vocabulary& vocabulary) {
+  return tokenize(read_labelled_texts(test, classes).sources, vocabulary,
+                  test.stem().string() + " test");
+}
+
 TextCorpus load_text_files(const fs::path& train, const fs::path& test) {
   const LabelledTexts first = read_labelled_texts(train);
   const LabelledTexts second = read_labelled_texts(test, first.classes);

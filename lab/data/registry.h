@@ -31,4 +31,14 @@ DEMI_API TextCorpus load_texts(std::string_view name, const std::filesystem::pat
 DEMI_API TextCorpus load_text_files(const std::filesystem::path& train,
                                     const std::filesystem::path& test);
 
+/// The test split alone, numbered by a vocabulary that stands. The training texts need not be
+/// there; where they are, the kept result of load_texts is used.
+DEMI_API TextSet load_test_texts(std::string_view name, const std::filesystem::path& data_dir,
+                                 const Vocabulary& vocabulary);
+
+/// The same of one CSV or TSV file, whose labels are among `classes`.
+DEMI_API TextSet load_test_text_file(const std::filesystem::path& test,
+                                     const std::vector<std::string>& classes,
+                                     const Vocabulary& vocabulary);
+
 }  // namespace demi::data

@@ -109,4 +109,23 @@ TextCorpus tokenize(const std::vector<TextSource>& train, const std::vector<Text
           .vocabulary = vocabulary};
 }
 
+TextSet tokenize(const std::vector<TextSource>& texts, const Vocabulary& vocabulary,
+                 std::string name) {
+  return number(read_chunks(texts), texts, vocabulary, std::move(name));
+}
+
+TextSet renumbered(TextSet texts, const Vocabulary& from, const Vocabulary& to) {
+  at::Tensor ids = at::empty({from.size()}, at::kInt);
+  int32_t* id = ids.mutable_data_ptr<int32_t>();
+  for (const std::string& word : from.words()) *id++ = to.id(word);
+  texts.tokens = ids.index_select(0, texts.tokens);
+  return texts;
+}
+
+double unknown_share(const TextSet& texts) {
+  const int64_t all = texts.tokens.numel();
+  if (all == 0) return 0;
+  return static_cast<double>(texts.tokens.eq(0).sum().item<int64_t>()) / static_cast<double>(all);
+}
+
 }  // namespace demi::data

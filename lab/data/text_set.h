@@ -45,4 +45,15 @@ DEMI_API TextCorpus tokenize(const std::vector<TextSource>& train,
                              const std::vector<TextSource>& test, std::vector<std::string> classes,
                              const std::string& name);
 
+/// The same of texts alone, numbered by a vocabulary that stands: words that are not in it are
+/// <unk>.
+DEMI_API TextSet tokenize(const std::vector<TextSource>& texts, const Vocabulary& vocabulary,
+                          std::string name);
+
+/// Texts that `from` has numbered, by the numbers of `to`.
+DEMI_API TextSet renumbered(TextSet texts, const Vocabulary& from, const Vocabulary& to);
+
+/// The share of <unk> among the tokens, 0 to 1; 0 of no texts.
+DEMI_API double unknown_share(const TextSet& texts);
+
 }  // namespace demi::data

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
 #include "demi/train/evaluate.h"
@@ -13,7 +12,10 @@
 #include "lab/recipes/compare.h"
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/machine.h"
+#include "lab/recipes/model_data.h"
+#include "lab/recipes/model_file.h"
 #include "lab/recipes/resolved.h"
+#include "lab/recipes/saved_network.h"
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/workload.h"
 
@@ -21,20 +23,6 @@ namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
-
-train::Network loaded(const Resolved& run, const Workload& workload,
-                      const checkpoint::NamedTensors& weights) {
-  const train::Precision& precision = run.spec.precision;
-  train::Network network = workload.make_network(0);
-  load_weights(*network.module, weights);
-  if (precision.is_mixed()) {
-    to_precision(*network.module, precision.shipped());
-    keep_in_fp32(run, network);
-  } else {
-    network.module->to(precision.weights);
-  }
-  return network;
-}
 
 // A run may have been tested on a part of the test set, or on its training batches.
 std::string difference_to_run(const Config& run, const EvalOptions& options) {
@@ -81,23 +69,49 @@ bool is_base_name(const std::string& place) {
 }
 
 // What has that base name in the folder is meant.
-void look_in(const fs::path& folder, std::string& place) {
+bool look_in(const fs::path& folder, std::string& place) {
   const fs::path there = folder / fs::path(place).filename();
-  if (!place.empty() && is_there(there)) place = there;
+  if (place.empty() || !is_there(there)) return false;
+  place = there;
+  return true;
 }
 
-void require_file(const std::string& file) {
+void require_there(const std::string& file, std::string_view what, std::string_view advice) {
   if (file.empty() || is_there(file)) return;
   throw DataError({.where = "train.evaluate_saved",
-                   .what = "the data that the model was trained on are not here",
+                   .what = fmt::format("{} is not here", what),
                    .seen = file,
-                   .accepted = "a file that exists",
-                   .advice = "--data-dir names the folder that it is in"});
+                   .accepted = "data that exist",
+                   .advice = advice});
 }
 
-// Data that the user names, or what the file's names mean here.
-void find_data(Config& config, const fs::path& weights, const fs::path& data_dir) {
+// A weights file that was moved names its data by base name: what has this name here, or beside the
+// file, is taken, and said. config.json is in the folder that a run made.
+void guess_place(std::string& place, const fs::path& weights, EvalResult& result) {
+  std::error_code unreadable;
+  const bool is_moved =
+      fs::is_regular_file(weights, unreadable) && !is_there(weights.parent_path() / "config.json");
+  if (!is_moved || !is_base_name(place)) return;
+  const std::string name = place;
+  if (!is_there(place) && !look_in(weights.parent_path(), place)) return;
+  result.notes.push_back(fmt::format("the file names its data {}, and {} was taken for that", name,
+                                     fs::absolute(place, unreadable).string()));
+}
+
+// Data that the user names, or what the file's names mean here. Of a file with classes and words
+// the training texts are not needed.
+void find_data(Config& config, const fs::path& weights, const EvalOptions& options,
+               const fs::path& data_dir, bool needs_training_file, EvalResult& result) {
   find_places(config, weights);
+  if (!options.test_file.empty()) config.test_file = options.test_file;
+  const auto is_in_data_dir = [&](const std::string& place) {
+    return !data_dir.empty() && is_there(data_dir / fs::path(place).filename());
+  };
+  if (data_dir.empty()) guess_place(config.data_dir, weights, result);
+  if (needs_training_file && !is_in_data_dir(config.train_file))
+    guess_place(config.train_file, weights, result);
+  if (options.test_file.empty() && !is_in_data_dir(config.test_file))
+    guess_place(config.test_file, weights, result);
   for (std::string* place : {&config.data_dir, &config.train_file, &config.test_file})
     if (is_base_name(*place) && !is_there(*place)) look_in(weights.parent_path(), *place);
   const bool is_published = !config.data.empty() && data::data_set(config.data).is_published();
@@ -106,65 +120,90 @@ void find_data(Config& config, const fs::path& weights, const fs::path& data_dir
   if (!data_dir.empty()) {
     config.data_dir = data_dir;
     look_in(data_dir, config.train_file);
-    look_in(data_dir, config.test_file);
+    if (options.test_file.empty()) look_in(data_dir, config.test_file);
   }
-  require_file(config.train_file);
-  require_file(config.test_file);
+  if (needs_training_file)
+    require_there(config.train_file,
+                  "the training file, whose words this older model file numbers texts by,",
+                  "--data-dir names the folder that it is in");
+  require_there(config.test_file, "the test file",
+                "--test-file names it, or --data-dir the folder that it is in");
 }
 
-// A saved model has neither gradients nor a scale.
-void require_meaning(const RunSpec& run) {
-  const bool scales = run.loss_scale.kind != train::LossScale::Kind::automatic;
-  if (!scales && run.skip && run.autocast) return;
-  throw UsageError({.where = "--precision",
-                    .what = "a test has no gradients to scale or to skip, and is in a region as "
-                            "shipped",
-                    .seen = run.label,
-                    .accepted = "a precision, with fp32-part=NAME or op-policy=FILE if wanted"});
+// An option that this data set has no use for.
+void require_use(const Config& config, const EvalOptions& options) {
+  if (options.test_file.empty() || config.data == "csv") return;
+  throw UsageError({.where = "--test-file",
+                    .what = "the model was not trained on files of texts",
+                    .seen = config.data,
+                    .accepted = "models of csv data",
+                    .advice = "--data-dir names the folder of other data"});
+}
+
+// The classes and words of the file count.
+Workload test_data(const Config& config, c10::Device device,
+                   const std::shared_ptr<const ModelData>& model, EvalResult& result) {
+  if (!model) return load_workload(config, device);
+  Workload workload = load_test_data(resolve(config, device), model);
+  result.unknown_words = workload.unknown_test;
+  if (workload.unknown_test && *workload.unknown_test > 0)
+    result.notes.push_back(say_unknown(*workload.unknown_test, *model));
+  return workload;
+}
+
+void note_older(const ModelTexts& texts, EvalResult& result) {
+  if (texts.description || data::data_set(texts.config.data).kind == data::Kind::rows) return;
+  result.notes.emplace_back(
+      "the file is of an older demi and has no classes and no words: they are made of the data, "
+      "which must be those of the training");
 }
 
 }  // namespace
 
 EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options) {
-  WeightsInfo info = weights_info(path);
+  ModelFile file = read_model_file(path);
+  const std::shared_ptr<const ModelData> model = data_of_model(file.texts, path);
+  Config& config = file.texts.config;
   const c10::Device device = pick_device(options.device);
   const std::filesystem::path data_dir =
       options.data_dir.empty() ? data::data_dir_of_environment() : options.data_dir;
-  find_data(info.config, path, data_dir);
   if (options.limit < 0)
     throw UsageError({.where = "train.evaluate_saved",
                       .what = "limit is out of range",
                       .seen = std::to_string(options.limit),
                       .accepted = "0 (all) or more"});
-  EvalResult result{.trained_in = std::string(info.precision.name),
-                    .note = difference_to_run(info.config, options)};
-  info.config.limit = info.config.overfit_batches = 0;
-  info.config.test_limit = options.limit;
+  require_use(config, options);
+  EvalResult result{.trained_in = std::string(file.texts.precision.name)};
+  if (std::string note = difference_to_run(config, options); !note.empty())
+    result.notes.push_back(std::move(note));
+  note_older(file.texts, result);
+  find_data(config, path, options, data_dir, model == nullptr, result);
+  config.limit = config.overfit_batches = 0;
+  config.test_limit = options.limit;
   const bool trained_in_fp32 = result.trained_in == "fp32";
   const auto runs = !options.precisions.empty() ? parse_runs(options.precisions)
                     : trained_in_fp32           ? parse_runs("fp32")
                                                 : parse_runs("fp32," + result.trained_in);
-  const Workload workload = load_workload(info.config, device);
   for (const RunSpec& run : runs) require_meaning(run);
+  const Workload workload = test_data(config, device, model, result);
   if (!workload.test)
     throw UsageError({.where = "train.evaluate_saved",
                       .what = "the model was trained on data without a test set",
-                      .seen = info.config.data});
-  if (options.top_k > 0 && info.config.loss == "bce")
+                      .seen = config.data});
+  if (options.top_k > 0 && config.loss == "bce")
     throw UsageError({.where = "--top-k",
                       .what = "the model has one output, which is among the k likeliest always",
                       .seen = std::to_string(options.top_k),
                       .advice = "leave it out"});
-  result.top_k = train::top_k_of(options.top_k > 0 ? options.top_k : info.config.top_k,
+  result.top_k = train::top_k_of(options.top_k > 0 ? options.top_k : config.top_k,
                                  static_cast<int64_t>(workload.classes.size()));
   std::vector<train::Metric> metrics;
   if (result.top_k > 0) metrics = {train::top_k(result.top_k)};
   std::optional<double> fp32;
-  const checkpoint::NamedTensors weights = read_weights(path);
   for (const RunSpec& spec : runs) {
-    const Resolved run = resolve(info.config, spec, device);
+    const Resolved run = resolve(config, spec, device);
     const train::Evaluation evaluation =
-        train::evaluate(loaded(run, workload, weights), *workload.test,
+        train::evaluate(saved_network(run, workload.make_network(0), file.weights), *workload.test,
                         {.precision = spec.precision,
                          .device = device,
                          .op_policy = run.op_policy,

@@ -14,9 +14,10 @@ namespace demi::recipes {
 struct EvalOptions {
   std::string precisions = {};  // by comma; empty: fp32 and the one that the model was trained in
   std::string device = "auto";  //
-  std::filesystem::path data_dir = {};  // empty: $DEMI_DATA_DIR, else as in training
-  int64_t limit = 0;                    // test examples, evenly spaced; 0: all
-  int64_t top_k = 0;                    // as Config::top_k; 0: as in training
+  std::filesystem::path data_dir = {};   // empty: $DEMI_DATA_DIR, else as in training
+  std::filesystem::path test_file = {};  // of labelled texts; empty: as in training
+  int64_t limit = 0;                     // test examples, evenly spaced; 0: all
+  int64_t top_k = 0;                     // as Config::top_k; 0: as in training
 };
 
 /// A saved model in one precision on its test set.
@@ -28,18 +29,20 @@ struct EvalRow {
 
 struct EvalResult {
   std::string trained_in;
-  /// How this test differs from the one in the run's table: of more examples, or of others. Empty:
-  /// in nothing.
-  std::string note;
+  /// For people: how this test differs from the one in the run's table (of more examples, or of
+  /// others), where data were found by their name alone, words that are new, an older file.
+  std::vector<std::string> notes;
+  std::optional<double> unknown_words;  // share of <unk> in texts that the file's words number
   std::vector<EvalRow> runs;
   int64_t top_k = 0;  // of the metric besides the accuracy; 0: none
 };
 
 /// Evaluates a weights file of a run, a checkpoint, or the last checkpoint of a run folder, on the
-/// test set of that run. A mixed precision evaluates the weights in its 16-bit format with
-/// normalisation in FP32, in an autocast region, as they are shipped; a "true" one everything in
-/// the one format. Throws DataError (file, data), UsageError (precision, device, a run without test
-/// data), DeviceError.
+/// test set of that run. Classes, words and normalisation are those that the file has, and training
+/// data need not be there; of an older file without them they are made of the data. A mixed
+/// precision evaluates the weights in its 16-bit format with normalisation in FP32, in an autocast
+/// region, as they are shipped; a "true" one everything in the one format. Throws DataError (file,
+/// data), UsageError (precision, device, a run without test data), DeviceError.
 DEMI_API EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options);
 
 }  // namespace demi::recipes

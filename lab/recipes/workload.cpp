@@ -20,6 +20,7 @@
 #include "lab/data/token_windows.h"
 #include "lab/models/registry.h"
 #include "lab/models/seeded.h"
+#include "lab/recipes/model_data.h"
 #include "lab/recipes/within_memory.h"
 
 namespace demi::recipes {
@@ -49,6 +50,8 @@ struct Place {
   const data::DataSet* data;
   c10::Device device;
   RankPart part;
+  std::shared_ptr<const ModelData> model = nullptr;  // of a saved one; null: the data decide
+  bool test_alone = false;                           // of a saved one: nothing is trained
 };
 
 // Two steps.
@@ -153,6 +156,11 @@ data::ImageSet random_images(const Config& config) {
 
 data::ImageLoaderOptions image_options(const Config& config, const Place& place) {
   data::ImageLoaderOptions options{.device = place.device};
+  if (place.model) {
+    options.mean = place.model->input.mean;
+    options.std = place.model->input.std;
+    return options;
+  }
   if (config.normalize == kHalf) options.mean = options.std = kHalves;
   if (config.normalize != kDataSet) return options;
   options.mean = place.data->mean;  // random pictures have none
@@ -171,14 +179,18 @@ std::uint32_t checksum_of(const at::Tensor& labels) {
   return crc32c(numbers.const_data_ptr(), numbers.nbytes());
 }
 
+// One of the two may be missing.
 Workload image_loaders(const Config& config, const Place& place, DataShape& shape,
-                       data::ImageSet training, const std::optional<data::ImageSet>& test) {
-  shape.channels = training.images.size(1);
-  shape.size = training.images.size(2);
-  shape.classes = static_cast<int64_t>(training.classes.size());
+                       std::optional<data::ImageSet> training,
+                       const std::optional<data::ImageSet>& test) {
+  const data::ImageSet& one = training ? *training : *test;
+  shape.channels = one.images.size(1);
+  shape.size = one.images.size(2);
+  shape.classes = static_cast<int64_t>(one.classes.size());
+  if (place.model) require_same_data(*place.model, one.classes, one.name, shape);
   Workload result;
   result.items = "images";
-  result.classes = training.classes;
+  result.classes = one.classes;
   data::ImageLoaderOptions options = image_options(config, place);
   fit_channels(options, shape.channels);
   result.input.mean = options.mean;
@@ -186,15 +198,16 @@ Workload image_loaders(const Config& config, const Place& place, DataShape& shap
   const bool overfit = config.overfit_batches > 0;
   if (overfit) {
     options.order = overfit_order(config, place);
-    result.test = std::make_shared<data::ImageLoader>(training, options);
+    result.test = std::make_shared<data::ImageLoader>(*training, options);
   } else if (test) {
     options.order = test_order(config, place);
     result.test = std::make_shared<data::ImageLoader>(*test, options);
   }
+  if (!training) return result;
   options.order = training_order(config, place);
   options.crop_padding = overfit ? 0 : config.crop_padding;
   options.horizontal_flip = !overfit && config.horizontal_flip;
-  result.train = with_workers(std::make_shared<data::ImageLoader>(std::move(training), options),
+  result.train = with_workers(std::make_shared<data::ImageLoader>(std::move(*training), options),
                               config, place.device);
   return result;
 }
@@ -211,38 +224,64 @@ Loaders random_pictures(const Place& place) {
 }
 
 Loaders read_images(const Config& read, const Place& place) {
-  data::ImageSet training = data::load_images(read.data, data::Split::train, read.data_dir);
-  std::optional<data::ImageSet> test;
+  std::optional<data::ImageSet> training, test;
+  if (!place.test_alone) training = data::load_images(read.data, data::Split::train, read.data_dir);
   if (read.overfit_batches == 0)
     test = data::load_images(read.data, data::Split::test, read.data_dir);
   return [place, training = std::move(training), test = std::move(test)](const Config& config,
                                                                          DataShape& shape) {
     Workload result = image_loaders(config, place, shape, training, test);
-    result.labels = checksum_of(training.labels);
+    if (training) result.labels = checksum_of(training->labels);
     return result;
   };
 }
 
-data::PictureLoaderOptions picture_options(const Config& config, c10::Device device) {
-  data::PictureLoaderOptions options{.size = config.image_size, .device = device};
+data::PictureLoaderOptions picture_options(const Config& config, const Place& place) {
+  data::PictureLoaderOptions options{.size = config.image_size, .device = place.device};
+  if (place.model) {
+    options.size = place.model->shape.size;
+    options.mean = place.model->input.mean;
+    options.std = place.model->input.std;
+    return options;
+  }
   if (config.normalize == kHalf) options.mean = options.std = kHalves;
   if (config.normalize == kNone) options.mean = options.std = {};
   return options;
 }
 
+Workload without_training_pictures(const Config& config, const Place& place, DataShape& shape,
+                                   const std::optional<data::PictureFolder>& pictures) {
+  shape = place.model->shape;
+  Workload result;
+  result.items = "images";
+  result.classes = place.model->classes;
+  data::PictureLoaderOptions options = picture_options(config, place);
+  options.order = test_order(config, place);
+  if (pictures) result.test = std::make_shared<data::PictureLoader>(*pictures, options);
+  return result;
+}
+
 // The pictures themselves are read and decoded when they are asked for, by the workers if there are
 // any.
 Loaders list_pictures(const Config& listed, const Place& place) {
+  if (place.test_alone)
+    return [place, pictures = data::find_test_pictures(listed.data_dir, place.model->classes)](
+               const Config& config, DataShape& shape) {
+      return without_training_pictures(config, place, shape, pictures);
+    };
   return [place, folders = data::find_picture_folders(listed.data_dir)](const Config& config,
                                                                         DataShape& shape) {
+    const data::PictureLoaderOptions made = picture_options(config, place);
     shape = {.channels = 3,
-             .size = config.image_size,
+             .size = made.size,
              .classes = static_cast<int64_t>(folders.train.classes.size())};
+    if (place.model)
+      require_same_data(*place.model, folders.train.classes, folders.train.name, shape);
     Workload result;
     result.items = "images";
     result.classes = folders.train.classes;
     result.labels = checksum_of(folders.train.labels);
-    data::PictureLoaderOptions options = picture_options(config, place.device);
+    data::PictureLoaderOptions options = made;
     result.input.from_photographs = true;
     result.input.mean = options.mean;
     result.input.std = options.std;
@@ -263,19 +302,32 @@ Loaders list_pictures(const Config& listed, const Place& place) {
   };
 }
 
+// What a run on the texts of a corpus needs, without their loaders.
+Workload text_workload(const data::TextCorpus& corpus, const Config& config, DataShape& shape) {
+  shape.classes = static_cast<int64_t>(corpus.classes.size());
+  shape.vocabulary = corpus.vocabulary->size();
+  if (config.vocabulary_size > 0)
+    shape.vocabulary = std::min(shape.vocabulary, config.vocabulary_size);
+  Workload result;
+  result.items = "texts";
+  result.classes = corpus.classes;
+  result.note = corpus.note;
+  result.vocabulary = corpus.vocabulary;
+  result.input.max_length = config.max_length;
+  return result;
+}
+
 Loaders text_loaders(data::TextCorpus read, const Place& place) {
-  return [place, corpus = std::move(read)](const Config& config, DataShape& shape) {
-    shape.classes = static_cast<int64_t>(corpus.classes.size());
-    shape.vocabulary = corpus.vocabulary->size();
-    if (config.vocabulary_size > 0)
-      shape.vocabulary = std::min(shape.vocabulary, config.vocabulary_size);
-    Workload result;
-    result.items = "texts";
-    result.classes = corpus.classes;
+  if (place.model) number_anew(*place.model, read, place.data->name);
+  return [place, corpus = std::move(read)](Config config, DataShape& shape) {
+    if (place.model) config.max_length = place.model->input.max_length;
+    Workload result = text_workload(corpus, config, shape);
+    if (place.model) {
+      require_same_words(*place.model, shape.vocabulary);
+      result.unknown_train = data::unknown_share(corpus.train);
+      result.unknown_test = data::unknown_share(corpus.test);
+    }
     result.labels = checksum_of(corpus.train.labels);
-    result.note = corpus.note;
-    result.vocabulary = corpus.vocabulary;
-    result.input.max_length = config.max_length;
     data::TextLoaderOptions options{.max_length = config.max_length,
                                     .vocabulary_size = config.vocabulary_size};
     const bool overfit = config.overfit_batches > 0;
@@ -333,7 +385,27 @@ Loaders token_loaders(const data::TokenSet& tokens, const Place& place) {
   };
 }
 
+Loaders test_texts(const Config& read, const Place& place) {
+  const ModelData& model = *place.model;
+  data::TextCorpus corpus{.classes = model.classes, .vocabulary = model.vocabulary};
+  corpus.test = place.data->layout == data::Layout::csv
+                    ? data::load_test_text_file(read.test_file, model.classes, *model.vocabulary)
+                    : data::load_test_texts(read.data, read.data_dir, *model.vocabulary);
+  return [place, corpus = std::move(corpus)](Config config, DataShape& shape) {
+    config.max_length = place.model->input.max_length;
+    Workload result = text_workload(corpus, config, shape);
+    require_same_words(*place.model, shape.vocabulary);
+    result.unknown_test = data::unknown_share(corpus.test);
+    result.test = std::make_shared<data::TextLoader>(
+        corpus.test, shape.classes,
+        data::TextLoaderOptions{.order = test_order(config, place),
+                                .max_length = config.max_length});
+    return result;
+  };
+}
+
 Loaders loaders_of(const Config& config, const Place& place) {
+  if (place.test_alone && place.data->kind == data::Kind::texts) return test_texts(config, place);
   switch (place.data->layout) {
     case data::Layout::synthetic:
       return place.data->kind == data::Kind::rows
@@ -433,10 +505,12 @@ train::Network make_network(const Config& config, const DataShape& shape, uint64
   return network;
 }
 
-WorkloadMaker read_data(const Resolved& run, RankPart part) {
+namespace {
+
+WorkloadMaker maker_of(const Resolved& run, const Place& place) {
   check(run.config);
   require_fit(run);
-  return [run, loaders = loaders_of(run.config, {run.data, run.device, part})](int64_t batch_size) {
+  return [run, loaders = loaders_of(run.config, place)](int64_t batch_size) {
     if (batch_size == 0)
       throw UsageError({.where = "train.read_data",
                         .what = "the batch size is still to be found",
@@ -457,6 +531,47 @@ WorkloadMaker read_data(const Resolved& run, RankPart part) {
     };
     return result;
   };
+}
+
+}  // namespace
+
+WorkloadMaker read_data(const Resolved& run, RankPart part,
+                        std::shared_ptr<const ModelData> model) {
+  if (model) require_same_kind(*model, *run.data);
+  return maker_of(run, {run.data, run.device, part, std::move(model)});
+}
+
+Workload load_test_data(const Resolved& run, std::shared_ptr<const ModelData> model) {
+  require_same_kind(*model, *run.data);
+  const bool has_texts_or_pictures = run.data->layout != data::Layout::synthetic;
+  return maker_of(run, {run.data, run.device, {}, std::move(model), has_texts_or_pictures})(
+      std::max<int64_t>(run.config.batch_size, 1));
+}
+
+ModelData data_of_settings(const Config& config) {
+  const data::DataSet& set = data::data_set(config.data);
+  const Place place{&set, c10::kCPU, {}};
+  ModelData model;
+  model.input.kind = set.kind;
+  model.input.from_photographs = set.layout == data::Layout::picture_folder;
+  if (model.input.from_photographs) {
+    const data::PictureLoaderOptions options = picture_options(config, place);
+    model.shape = {.channels = 3, .size = options.size};
+    model.input.mean = options.mean;
+    model.input.std = options.std;
+    return model;
+  }
+  const bool is_mnist = set.layout == data::Layout::mnist;
+  const bool is_made = set.layout == data::Layout::synthetic;
+  model.shape = {.channels = is_mnist ? 1 : 3,
+                 .size = is_made    ? config.image_size
+                         : is_mnist ? 28
+                                    : 32};
+  data::ImageLoaderOptions options = image_options(config, place);
+  fit_channels(options, model.shape.channels);
+  model.input.mean = options.mean;
+  model.input.std = options.std;
+  return model;
 }
 
 Workload load_workload(const Config& config, c10::Device device) {

@@ -35,6 +35,16 @@ struct InputRule {
   int64_t max_length = 0;
 };
 
+/// What a model's file says of its data. It counts instead of what the data's files say: texts get
+/// the numbers of its vocabulary, pictures its normalisation.
+struct ModelData {
+  std::string file;  // for messages
+  DataShape shape;
+  std::vector<std::string> classes;  // by number; empty of a regression
+  InputRule input;
+  std::shared_ptr<const data::Vocabulary> vocabulary;  // null without texts
+};
+
 /// A config's data, ready to be trained on, and how its network is made.
 struct Workload {
   std::shared_ptr<const data::Loader> train;
@@ -52,6 +62,9 @@ struct Workload {
   std::shared_ptr<const tokens::Tokenizer> tokenizer;
   /// CRC-32C of the labels of all training examples in the files' order; none of made data.
   std::optional<std::uint32_t> labels;
+  /// The share of <unk> among the words of the training and of the test texts; nothing if the
+  /// vocabulary was made of the training texts, or without texts.
+  std::optional<double> unknown_train, unknown_test;
   /// A new network on the device; 4-dimensional weights are channels_last. Its initial weights
   /// depend on config, data and seed alone, not on the device.
   std::function<train::Network(uint64_t seed)> make_network;
@@ -70,7 +83,17 @@ using WorkloadMaker = std::function<Workload(int64_t batch_size)>;
 /// a file is missing or damaged; the maker throws UsageError if the loss does not fit the data, or
 /// if the batch size is still to be found.
 /// The loaders give `part` of each batch; of the test examples the ranks leave none out.
-DEMI_API WorkloadMaker read_data(const Resolved& run, RankPart part = {});
+/// With a `model` throws DataError, with both, if the data have other classes than that, or
+/// pictures of another size.
+DEMI_API WorkloadMaker read_data(const Resolved& run, RankPart part = {},
+                                 std::shared_ptr<const ModelData> model = nullptr);
+
+/// The test set of a saved model, without training data, which may be missing.
+DEMI_API Workload load_test_data(const Resolved& run, std::shared_ptr<const ModelData> model);
+
+/// What the settings alone say of a run's pictures: all but the classes. For model files without
+/// ModelData.
+DEMI_API ModelData data_of_settings(const Config& config);
 
 /// read_data of the config, and one call of its maker.
 DEMI_API Workload load_workload(const Config& config, c10::Device device);

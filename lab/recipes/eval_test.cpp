@@ -1,0 +1,232 @@
+#include "lab/recipes/eval.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/core/error.h"
+#include "lab/data/folder_testing.h"
+#include "lab/data/picture.h"
+#include "lab/data/picture_testing.h"
+#include "lab/recipes/job.h"
+#include "lab/recipes/model_data.h"
+#include "lab/recipes/model_file.h"
+#include "lab/recipes/recipe.h"
+#include "lab/recipes/resolved.h"
+#include "lab/recipes/run.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::recipes {
+namespace {
+
+namespace fs = std::filesystem;
+using data::complaint;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+const std::string kRows =
+    "label,text\npos,good and fine\nneg,bad and dull\npos,fine film\nneg,dull film\n";
+
+class Eval : public ::testing::Test {
+ protected:
+  Eval() {
+    folder_.write("train.csv", kRows);
+    folder_.write("test.csv", "label,text\npos,good film\nneg,dull and bad\n");
+  }
+
+  static Config small(const char* recipe) {
+    Config config = find_recipe(recipe).config;
+    for (const char* name : {"embedding", "hidden", "batch-size", "test-batch-size"})
+      set(config, name, "4", name);
+    config.epochs = 1;
+    return config;
+  }
+  Config texts() const {
+    Config config = small("imdb-lstm");
+    config.data = "csv";
+    config.train_file = folder_ / "train.csv";
+    config.test_file = folder_ / "test.csv";
+    return config;
+  }
+  // Trains, and takes the weights file out of the run's folder.
+  fs::path file_of(const Config& config) {
+    run(resolve(config, parse_run("fp32")), load_workload(config, c10::kCPU),
+        {.folder = folder_.path(), .checkpoints = folder_ / "checkpoints"});
+    fs::create_directories(folder_ / "shipped");
+    fs::rename(folder_ / "model.safetensors", folder_ / "shipped" / "model.safetensors");
+    return folder_ / "shipped" / "model.safetensors";
+  }
+  // The same file with other entries; "": without that one. The checksum is that of the new ones.
+  static void change(const fs::path& file, const checkpoint::Metadata& entries) {
+    checkpoint::Metadata all = checkpoint::read_safetensors_header(file).metadata;
+    checkpoint::NamedTensors tensors;
+    for (const auto& [name, tensor] : checkpoint::load(file).model) tensors[name] = tensor.clone();
+    for (const auto& [name, text] : entries) {
+      all[name] = text;
+      if (text.empty()) all.erase(name);
+    }
+    all["demi.crc32c"].clear();
+    checkpoint::save_safetensors(file, tensors, all);
+  }
+  static void make_older(const fs::path& file) {
+    change(file, {{"demi.file", ""}, {"demi.model", ""}, {"demi.vocabulary", ""}});
+  }
+  double loss(const fs::path& file, EvalOptions options = {}) const {
+    if (options.data_dir.empty()) options.data_dir = folder_.path();
+    return evaluate_saved(file, options).runs.at(0).evaluation.loss;
+  }
+  std::string refusal(const fs::path& file) const {
+    return complaint([&] { loss(file); });
+  }
+
+  data::TestFolder folder_;
+};
+
+TEST_F(Eval, TextsAreNumberedByTheFilesWords) {
+  const fs::path file = file_of(texts());
+  const double expected = loss(file);
+  folder_.write("train.csv", kRows + "pos,zebra zebra zebra zebra\n");  // the most frequent word
+  EXPECT_EQ(loss(file), expected);
+  EXPECT_EQ(loss(folder_ / "checkpoints"), expected);
+  fs::remove(folder_ / "train.csv");
+  EXPECT_EQ(loss(file), expected);
+  fs::rename(folder_ / "test.csv", folder_ / "moved.csv");
+  EXPECT_EQ(loss(file, {.test_file = folder_ / "moved.csv"}), expected);
+  EXPECT_THAT(refusal(file), HasSubstr("--test-file names it"));
+}
+
+TEST_F(Eval, NewWordsAreUnknownAndTheirShareIsSaid) {
+  const fs::path file = file_of(texts());
+  folder_.write("test.csv", "label,text\npos,good zebra\nneg,dull giraffe\n");
+  const EvalResult result = evaluate_saved(file, {.data_dir = folder_.path()});
+  EXPECT_EQ(result.unknown_words, 0.5);
+  EXPECT_THAT(result.notes, Contains(AllOf(HasSubstr("50.00 %"), HasSubstr("<unk>"))));
+  folder_.write("test.csv", "label,text\npos,good <unk>\nneg,dull <unk>\n");
+  EXPECT_EQ(loss(file), result.runs[0].evaluation.loss);
+}
+
+TEST_F(Eval, OtherClassesAreRefusedWithBoth) {
+  const fs::path file = file_of(texts());
+  folder_.write("test.csv", "label,text\npos,good\nbad,dull\n");
+  EXPECT_THAT(refusal(file), AllOf(HasSubstr("bad"), HasSubstr("neg, pos")));
+}
+
+TEST_F(Eval, AnOlderFileIsReadAsBeforeWithOneNote) {
+  const fs::path file = file_of(texts());
+  const double expected = loss(file);
+  make_older(file);
+  const EvalResult result = evaluate_saved(file, {.data_dir = folder_.path()});
+  EXPECT_EQ(result.runs[0].evaluation.loss, expected);
+  EXPECT_EQ(result.notes.size(), 1U);
+  EXPECT_THAT(result.notes, Contains(HasSubstr("older demi")));
+  EXPECT_FALSE(result.unknown_words);
+  fs::remove(folder_ / "train.csv");
+  EXPECT_THAT(refusal(file), AllOf(HasSubstr("training file"), HasSubstr("--data-dir names")));
+}
+
+TEST_F(Eval, ANewerFileAndAStaleChecksumAreRefused) {
+  const fs::path file = file_of(texts());
+  change(file, {{"demi.file", "2"}});
+  EXPECT_THAT(refusal(file), AllOf(HasSubstr("version 2"), HasSubstr("at most 1")));
+  change(file, {{"demi.file", "1"}});
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(-1, std::ios::end)
+      .put('\x01');
+  EXPECT_THAT(refusal(file), HasSubstr("demi inspect --verify"));
+}
+
+// Beside a file that was moved lies a folder of the name that its data had.
+TEST_F(Eval, DataThatAreFoundByTheirNameAreNamed) {
+  const fs::path file = file_of(texts());
+  fs::copy_file(folder_ / "test.csv", folder_ / "shipped" / "test.csv");
+  EXPECT_THAT(evaluate_saved(file, {}).notes,
+              Contains(HasSubstr((folder_ / "shipped" / "test.csv").string() + " was taken")));
+  EXPECT_THAT(evaluate_saved(file, {.data_dir = folder_.path()}).notes, ::testing::IsEmpty());
+}
+
+class EvalOfPictures : public Eval {
+ protected:
+  void SetUp() override {
+    if (data::picture_formats().find("PNG") == std::string::npos) GTEST_SKIP() << "no libpng";
+    for (const char* part : {"train", "val"}) {
+      for (const char* name : {"cat", "dog"})
+        fs::create_directories(folder_ / "pictures" / part / name);
+      fs::copy_file(data::fixture_folder() / "middle_33x49.png",
+                    folder_ / "pictures" / part / "cat/1.png");
+      fs::copy_file(data::fixture_folder() / "middle_91x37.png",
+                    folder_ / "pictures" / part / "dog/1.png");
+    }
+  }
+  Config pictures() const {
+    Config config = small("folder-resnet50");
+    config.model = "simple-cnn";
+    config.data_dir = folder_ / "pictures";
+    config.image_size = 32;
+    config.workers = 0;
+    config.batch_size = 2;
+    return config;
+  }
+  double loss_here(const fs::path& file) const {
+    return loss(file, {.data_dir = folder_ / "pictures"});
+  }
+};
+
+TEST_F(EvalOfPictures, TrainingPicturesAreNotNeededAndTheFilesRuleCounts) {
+  const fs::path file = file_of(pictures());
+  const double expected = loss_here(file);
+  fs::remove_all(folder_ / "pictures" / "train");
+  EXPECT_EQ(loss_here(file), expected);
+  // What the file says counts, not the constants of the program.
+  checkpoint::Metadata texts = checkpoint::read_safetensors_header(file).metadata;
+  std::string& model = texts["demi.model"];
+  const std::size_t at = model.find("\"mean\":[0.485");
+  ASSERT_NE(at, std::string::npos);
+  model.replace(at, 13, "\"mean\":[0.785");
+  change(file, {{"demi.model", model}});
+  EXPECT_NE(loss_here(file), expected);
+}
+
+TEST_F(EvalOfPictures, AClassThatTheModelDoesNotKnowIsRefused) {
+  const fs::path file = file_of(pictures());
+  fs::rename(folder_ / "pictures/val/cat", folder_ / "pictures/val/eel");
+  EXPECT_THAT(complaint([&] { loss_here(file); }), AllOf(HasSubstr("eel"), HasSubstr("cat, dog")));
+}
+
+// What is trained on when a run resumes.
+TEST_F(EvalOfPictures, ResumedTrainingNeedsTheClassesOfItsCheckpoint) {
+  const Config config = pictures();
+  file_of(config);
+  const auto model = data_of_checkpoint(folder_ / "checkpoints");
+  ASSERT_TRUE(model);
+  const auto read = [&] { read_data(resolve(config, c10::kCPU), {}, model)(2); };
+  EXPECT_NO_THROW(read());
+  for (const char* part : {"train", "val"})
+    fs::rename(folder_ / "pictures" / part / "cat", folder_ / "pictures" / part / "eel");
+  EXPECT_THAT(complaint(read), AllOf(HasSubstr("number 0 is \"cat\""), HasSubstr("\"dog\"")));
+}
+
+TEST_F(Eval, ResumedTrainingNumbersTextsByItsCheckpoint) {
+  const Config config = texts();
+  file_of(config);
+  folder_.write("train.csv", kRows + "pos,zebra zebra zebra zebra\n");
+  const auto model = data_of_checkpoint(folder_ / "checkpoints");
+  ASSERT_TRUE(model);
+  const Workload workload = read_data(resolve(config, c10::kCPU), {}, model)(1);
+  EXPECT_EQ(workload.shape.vocabulary, model->shape.vocabulary);
+  EXPECT_EQ(workload.vocabulary->id("zebra"), 0);
+  EXPECT_NEAR(workload.unknown_train.value(), 4.0 / 14, 1e-15);
+  folder_.write("train.csv", "label,text\npos,good\nneg,bad\nodd,dull\n");
+  folder_.write("test.csv", "label,text\npos,good\n");
+  EXPECT_THAT(complaint([&] { read_data(resolve(config, c10::kCPU), {}, model); }),
+              AllOf(HasSubstr("3 classes"), HasSubstr("2 classes")));
+}
+
+}  // namespace
+}  // namespace demi::recipes

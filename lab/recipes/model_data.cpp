@@ -1,0 +1,105 @@
+#include "lab/recipes/model_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/core/error.h"
+#include "lab/report/format.h"
+
+namespace demi::recipes {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& seen,
+                         const std::string& accepted,
+                         std::string_view advice = "name the data that the model is for") {
+  throw DataError({.where = "train.read_data",
+                   .what = what,
+                   .seen = seen,
+                   .accepted = accepted,
+                   .advice = advice});
+}
+
+std::string numbered(const std::vector<std::string>& classes, std::size_t number) {
+  return number < classes.size() ? fmt::format("\"{}\"", classes[number]) : "no class";
+}
+
+std::string form(const DataShape& shape) {
+  return fmt::format("{} channel{} of {} x {}", shape.channels, shape.channels == 1 ? "" : "s",
+                     shape.size, shape.size);
+}
+
+}  // namespace
+
+std::shared_ptr<const ModelData> data_of_model(const ModelTexts& texts, const fs::path& file) {
+  const auto& model = texts.description;
+  if (!model || model->input.kind == data::Kind::rows) return nullptr;
+  return std::make_shared<const ModelData>(ModelData{.file = file.string(),
+                                                     .shape = model->shape,
+                                                     .classes = model->classes,
+                                                     .input = model->input,
+                                                     .vocabulary = texts.vocabulary});
+}
+
+std::shared_ptr<const ModelData> data_of_checkpoint(const fs::path& path) {
+  std::error_code unreadable;
+  if (!fs::exists(path, unreadable)) return nullptr;
+  try {
+    return data_of_model(read_model_texts(path), path);
+  } catch (const DataError&) {
+    const auto whole = checkpoint::newest_whole(path, [](const fs::path&, const std::string&) {});
+    return whole ? data_of_model(read_model_texts(*whole), *whole) : nullptr;
+  }
+}
+
+void require_same_kind(const ModelData& model, const data::DataSet& data) {
+  if (model.input.kind != data.kind)
+    refuse(fmt::format("the data {} are not what {} was trained on", data.name, model.file),
+           std::string(name_of(data.kind)), std::string(name_of(model.input.kind)));
+}
+
+void require_same_data(const ModelData& model, const std::vector<std::string>& classes,
+                       const std::string& data, const DataShape& shape) {
+  const auto [mine, theirs] = std::ranges::mismatch(model.classes, classes);
+  if (mine != model.classes.end() || theirs != classes.end()) {
+    const auto number = static_cast<std::size_t>(mine - model.classes.begin());
+    const auto side = [number](const std::vector<std::string>& all) {
+      return fmt::format("{} classes, number {} is {}", all.size(), number, numbered(all, number));
+    };
+    refuse(fmt::format("the classes of {} are not those of {}", data, model.file), side(classes),
+           side(model.classes));
+  }
+  if (model.input.kind == data::Kind::pictures &&
+      (shape.channels != model.shape.channels || shape.size != model.shape.size))
+    refuse(fmt::format("the pictures of {} are not like those that {} was trained on", data,
+                       model.file),
+           form(shape), form(model.shape));
+}
+
+void require_same_words(const ModelData& model, int64_t words) {
+  if (words != model.shape.vocabulary)
+    refuse("the settings ask for another number of words than the vocabulary of " + model.file +
+               " has",
+           fmt::format("{} words", words), fmt::to_string(model.shape.vocabulary),
+           "leave --vocabulary-size as it was in training");
+}
+
+void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::string& data) {
+  require_same_data(model, corpus.classes, data, {});
+  for (data::TextSet* texts : {&corpus.train, &corpus.test})
+    *texts = renumbered(std::move(*texts), *corpus.vocabulary, *model.vocabulary);
+  corpus.vocabulary = model.vocabulary;
+}
+
+std::string say_unknown(double share, const ModelData& model) {
+  return fmt::format("{} of the words are not among the {} of {}: they count as <unk>",
+                     report::format_percent(share), report::format_count(model.shape.vocabulary),
+                     model.file);
+}
+
+}  // namespace demi::recipes

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "demi/checkpoint/safetensors.h"
+#include "demi/core/export.h"
+#include "demi/train/network.h"
+#include "lab/recipes/resolved.h"
+#include "lab/recipes/run_spec.h"
+
+namespace demi::recipes {
+
+/// A new network with the weights of a saved model, in the formats of the run's precision: of a
+/// mixed one as it is shipped, 16-bit with normalisation in FP32; of a "true" one all in its
+/// format. Throws DataError if names or shapes do not fit.
+DEMI_API train::Network saved_network(const Resolved& run, train::Network made,
+                                      const checkpoint::NamedTensors& weights);
+
+/// Throws UsageError for a run with a variant that a saved model has no use for: it has neither
+/// gradients nor a scale.
+DEMI_API void require_meaning(const RunSpec& run);
+
+}  // namespace demi::recipes
