@@ -22,6 +22,7 @@ void add_eval(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_number(CLI::App& app);
 void add_policy(CLI::App& app);
+void add_predict(CLI::App& app);
 void add_profile(CLI::App& app);
 void add_train(CLI::App& app);
 

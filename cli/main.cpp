@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/literal_arguments.h"
 #include "cli/standard_streams.h"
 #include "cli/stop.h"
 #include "demi/backends/backends.h"
@@ -139,8 +140,12 @@ bool is_negative_value(std::string_view argument) {
 
 // The arguments in reverse order, as CLI::App::parse has them, without the program's name. After
 // `number` one such as -1, -inf or -(1+2) has a blank in front: it is a value, and CLI11 would read
-// -i or -( as the name of an option. -h and --words stay.
+// -i or -( as the name of an option. -h and --words stay. After `predict` any text may come.
 std::vector<std::string> arguments_for_parser(int argc, const char* const* argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "predict") {
+    std::vector<std::string> all = protected_arguments({argv + 1, argv + argc});
+    return {all.rbegin(), all.rend()};
+  }
   std::vector<std::string> reversed;
   const bool has_values = argc > 1 && std::string_view(argv[1]) == "number";
   for (int i = argc - 1; i >= 1; --i) {

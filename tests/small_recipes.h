@@ -96,15 +96,12 @@ inline std::string png_chunk(const std::string& type, const std::string& content
   return big_endian({static_cast<uint32_t>(content.size())}) + covered + big_endian({~crc});
 }
 
-// 8 x 8 RGB, stored without compression (RFC 1950 and 1951). No two are alike: batches of equal
-// pictures have no deviation, and BatchNorm makes gradients without bounds of that.
-inline std::string png(int seed) {
-  constexpr int kSide = 8;
-  const std::string colours = pixels(3 * kSide * kSide, seed);
+// Of side x side pixels R, G, B, stored without compression (RFC 1950 and 1951).
+inline std::string png_of(const std::string& colours, uint32_t side) {
+  const std::size_t width = std::size_t{3} * side;
   std::string rows;
-  for (int row = 0; row < kSide; ++row)
-    rows += std::string(1, '\0') +
-            colours.substr(std::size_t{3} * kSide * static_cast<std::size_t>(row), 3 * kSide);
+  for (std::size_t row = 0; row < side; ++row)
+    rows += std::string(1, '\0') + colours.substr(width * row, width);
   uint32_t low = 1, high = 0;  // Adler-32
   for (const char byte : rows) {
     low = (low + static_cast<unsigned char>(byte)) % 65521;
@@ -118,9 +115,13 @@ inline std::string png(int seed) {
                              little_endian(static_cast<uint16_t>(~size)) + rows +
                              big_endian({(high << 16) | low});
   return "\x89PNG\r\n\x1a\n" +
-         png_chunk("IHDR", big_endian({kSide, kSide}) + std::string("\x08\x02\0\0\0", 5)) +
+         png_chunk("IHDR", big_endian({side, side}) + std::string("\x08\x02\0\0\0", 5)) +
          png_chunk("IDAT", stream) + png_chunk("IEND", "");
 }
+
+// 8 x 8. No two are alike: batches of equal pictures have no deviation, and BatchNorm makes
+// gradients without bounds of that.
+inline std::string png(int seed) { return png_of(pixels(3 * 8 * 8, seed), 8); }
 
 inline void write_pictures(const fs::path& folder) {
   int seed = 0;

@@ -50,13 +50,6 @@ Window middle_window(int64_t height, int64_t width) {
   return window;
 }
 
-/// (H, W, 3) uint8 to (1, 3, height, width) uint8.
-at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width) {
-  const at::Tensor planes = picture.permute({2, 0, 1}).unsqueeze(0);
-  if (picture.size(0) == height && picture.size(1) == width) return planes;
-  return at::_upsample_bilinear2d_aa(planes, {height, width}, /*align_corners=*/false);
-}
-
 /// Half of an even number, or of an odd one the even of the two nearest: Python's round(n / 2).
 int64_t half_to_even(int64_t n) {
   const int64_t half = n / 2;
@@ -95,6 +88,20 @@ Middle middle_of(int64_t height, int64_t width, int64_t size) {
                      .width = size}};
 }
 
+at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width) {
+  const at::Tensor planes = picture.permute({2, 0, 1}).unsqueeze(0);
+  if (picture.size(0) == height && picture.size(1) == width) return planes;
+  return at::_upsample_bilinear2d_aa(planes, {height, width}, /*align_corners=*/false);
+}
+
+at::Tensor middle_picture(const at::Tensor& picture, int64_t size) {
+  const Middle middle = middle_of(picture.size(0), picture.size(1), size);
+  const Window& w = middle.window;
+  return resized(picture, middle.height, middle.width)
+      .narrow(2, w.top, w.height)
+      .narrow(3, w.left, w.width);
+}
+
 PictureLoader::PictureLoader(PictureFolder folder, PictureLoaderOptions options)
     : folder_(std::move(folder)),
       options_(checked(std::move(options))),
@@ -121,11 +128,7 @@ at::Tensor PictureLoader::picture(int64_t file, int64_t epoch, int64_t item) con
     result = resized(whole.narrow(0, w.top, w.height).narrow(1, w.left, w.width), options_.size,
                      options_.size);
   } else {
-    const Middle middle = middle_of(whole.size(0), whole.size(1), options_.size);
-    const Window& w = middle.window;
-    result = resized(whole, middle.height, middle.width)
-                 .narrow(2, w.top, w.height)
-                 .narrow(3, w.left, w.width);
+    result = middle_picture(whole, options_.size);
   }
   const bool flip =
       options_.horizontal_flip && (random_bits(seed, epoch, item, Purpose::augment)[2] & 1) != 0;

@@ -47,6 +47,12 @@ struct Middle {
 /// function.
 DEMI_API Middle middle_of(int64_t height, int64_t width, int64_t size);
 
+/// A picture (H, W, 3) uint8, scaled bilinearly with antialiasing: (1, 3, height, width) uint8.
+at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width);
+
+/// That part of a picture, (1, 3, size, size) uint8.
+at::Tensor middle_picture(const at::Tensor& picture, int64_t size);
+
 /// Batches of pictures that are read and decoded when they are asked for: (N, 3, size, size) fp32,
 /// channels_last, (x / 255 - mean) / std. Without a random window the middle is seen. Scaled
 /// bilinearly with antialiasing. Which window, and whether mirrored, is a function of seed, epoch

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace demi::cli {
+
+/// The arguments of a command whose values may be any text, so that CLI11 takes none of them for an
+/// option ("-5") or for a list ("[good, bad]"): a blank stands in front of those that it would, and
+/// of those that `literal` would take for one with such a blank. After "--", which goes, nothing is
+/// an option.
+std::vector<std::string> protected_arguments(std::vector<std::string> arguments);
+
+/// The argument itself again.
+std::string literal(const std::string& argument);
+
+}  // namespace demi::cli

@@ -1,0 +1,38 @@
+#include "lab/predict/older_file.h"
+
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/train/network.h"
+
+namespace demi::predict {
+namespace {
+
+// The classes widen some tensors of the network: that of the file says how many there were. As many
+// again as the network is made with at first need not be tried.
+int64_t classes_in(const checkpoint::NamedTensors& weights, const recipes::Config& config,
+                   recipes::DataShape shape) {
+  constexpr int64_t kTried = 3;
+  shape.classes = kTried;
+  const train::Network tried = recipes::make_network(config, shape, 0, c10::kCPU);
+  for (const auto& parameter : tried.module->named_parameters()) {
+    const auto found = weights.find(parameter.key());
+    if (found == weights.end() || found->second.dim() != parameter.value().dim()) break;
+    const bool is_of_classes =
+        found->second.sizes() != parameter.value().sizes() && parameter.value().size(0) == kTried;
+    if (is_of_classes) return found->second.size(0);
+  }
+  return kTried;
+}
+
+}  // namespace
+
+std::shared_ptr<const recipes::ModelData> data_of_older_file(
+    const recipes::Config& config, const checkpoint::NamedTensors& weights) {
+  auto model = std::make_shared<recipes::ModelData>(recipes::data_of_settings(config));
+  model->shape.classes = classes_in(weights, config, model->shape);
+  for (int64_t i = 0; i < model->shape.classes; ++i) model->classes.push_back(std::to_string(i));
+  return model;
+}
+
+}  // namespace demi::predict

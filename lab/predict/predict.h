@@ -1,0 +1,74 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/train/network.h"
+#include "lab/data/kind.h"
+#include "lab/predict/inputs.h"
+#include "lab/recipes/model_file.h"
+#include "lab/recipes/resolved.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::predict {
+
+struct Options {
+  std::string precision = "fp32";
+  std::string device = "auto";
+  int64_t batch_size = 0;  // 0: that of the run's tests
+  int64_t top_k = 0;       // classes of a prediction, 1 to all; 0: the three likeliest
+  int64_t workers = 0;     // threads that decode pictures ahead; 0: between the batches
+};
+
+/// A class and its probability, 0 to 1.
+struct Likely {
+  int64_t number = 0;
+  double probability = 0;
+};
+
+/// Of one input: the likeliest classes, the first is the model's answer; or why there is none.
+struct Prediction {
+  std::size_t input = 0;
+  std::vector<Likely> likeliest = {};
+  std::string error = {};
+};
+
+struct Counts {
+  int64_t inputs = 0, errors = 0;
+  int64_t not_finite = 0;  // of the errors: the model's output is NaN or Inf
+};
+
+/// A saved model, ready to be asked.
+struct Model {
+  recipes::Resolved run;
+  std::shared_ptr<const recipes::ModelData> data;  // its classes, and what it reads
+  bool is_older = false;  // its file has no classes: they have numbers for names
+  train::Network network = {};
+  int64_t batch_size = 1, top_k = 1, workers = 0;
+};
+
+/// Reads a model file, a checkpoint or what names one. Throws DataError for a damaged file and an
+/// older one of texts, which has no words; UsageError for a model of rows and options out of range;
+/// DeviceError.
+DEMI_API Model load_model(const std::filesystem::path& file, const Options& options);
+
+/// Calls `done` for each input, in their order, as soon as those before it are known. The network's
+/// input is that of evaluation (recipes::evaluate_saved), bit for bit, and so is its arithmetic.
+/// What is to be said of all inputs goes to `say`. Throws UsageError if this build cannot decode a
+/// picture.
+DEMI_API Counts predict(const Model& model, std::span<const Input> inputs,
+                        const std::function<void(const Prediction&)>& done,
+                        const std::function<void(const std::string&)>& say);
+
+/// Whether a file is of texts and without their words.
+DEMI_API bool lacks_words(const recipes::ModelTexts& texts);
+
+}  // namespace demi::predict

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "lab/data/text_set.h"
+#include "lab/data/vocabulary.h"
+#include "lab/predict/predict.h"
+
+namespace demi::predict {
+
+/// The texts by the numbers of their words; labels are places in `inputs`. What is not UTF-8 is
+/// left out, and has an error in `predictions`, whose places are set.
+data::TextSet number_texts(std::span<const Input> inputs, const data::Vocabulary& vocabulary,
+                           std::vector<Prediction>& predictions);
+
+}  // namespace demi::predict
