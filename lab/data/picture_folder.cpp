@@ -171,6 +171,14 @@ PictureFolders find_picture_folders(const fs::path& folder, const DamageReport& 
 
 std::optional<PictureFolder> find_test_pictures(const fs::path& folder,
                                                 const std::vector<std::string>& classes) {
+  std::error_code unreadable;
+  if (!fs::is_directory(folder, unreadable))
+    report_damage({.where = "data.find_test_pictures",
+                   .file = folder,
+                   .what = "there is no such folder",
+                   .found = unreadable ? unreadable.message() : "no folder",
+                   .expected = "test pictures in FOLDER/val/class/name.jpg",
+                   .advice = "--data-dir names the folder above val"});
   const auto place = test_folder(folder);
   return place ? std::optional(read_picture_folder(*place, classes)) : std::nullopt;
 }

@@ -45,8 +45,8 @@ DEMI_API PictureFolders find_picture_folders(const std::filesystem::path& folder
                                              const DamageReport& report = report_damage);
 
 /// The test pictures alone: of FOLDER/val (or valid, validation, test), whose classes are among
-/// `classes`; the training pictures need not be there. None without such a folder. Throws as
-/// read_picture_folder.
+/// `classes`; the training pictures need not be there. None if FOLDER has no such folder. Throws as
+/// read_picture_folder, and if there is no FOLDER.
 DEMI_API std::optional<PictureFolder> find_test_pictures(const std::filesystem::path& folder,
                                                          const std::vector<std::string>& classes);
 

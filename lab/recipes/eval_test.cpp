@@ -193,6 +193,13 @@ TEST_F(EvalOfPictures, TrainingPicturesAreNotNeededAndTheFilesRuleCounts) {
   EXPECT_NE(loss_here(file), expected);
 }
 
+TEST_F(EvalOfPictures, AFolderThatIsNotThereIsAskedFor) {
+  const fs::path file = file_of(pictures());
+  fs::remove_all(folder_ / "pictures" / "train");
+  fs::rename(folder_ / "pictures", folder_ / "gone");
+  EXPECT_THAT(complaint([&] { evaluate_saved(file, {}); }), HasSubstr("--data-dir names"));
+}
+
 TEST_F(EvalOfPictures, AClassThatTheModelDoesNotKnowIsRefused) {
   const fs::path file = file_of(pictures());
   fs::rename(folder_ / "pictures/val/cat", folder_ / "pictures/val/eel");
