@@ -73,6 +73,8 @@ constexpr Meant kMeant[] = {
     {"evaluate", "", "eval"},
     {"test", "", "eval"},
     {"validate", "", "eval"},
+    {"infer", "", "predict"},
+    {"classify", "", "predict"},
     {"benchmark", "", "bench"},
 };
 

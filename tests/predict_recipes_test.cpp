@@ -106,17 +106,16 @@ class PredictRecipe : public ::testing::Test {
       ask(inputs, predictions, batch_size);
       ASSERT_EQ(predictions.size(), inputs.size());
       for (std::size_t i = 0; i < inputs.size(); ++i) EXPECT_EQ(predictions[i].input, i);
-      std::multiset<double> expected, seen;
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        at::Tensor logits = network_.forward(single[i]).to(at::kDouble);
+      for (const Batch& one : single) {  // texts are not in the order of the inputs
+        const at::Tensor logits = network_.forward(one).to(at::kDouble);
         const at::Tensor all = logits.size(1) == 1
                                    ? at::cat({1 - logits.sigmoid(), logits.sigmoid()}, 1)
                                    : logits.softmax(1);
-        expected.insert(all.max().item<double>());
-        seen.insert(predictions[i].likeliest.front().probability);
+        const auto place = static_cast<std::size_t>(one.target.item<int64_t>());
+        for (const predict::Likely& likely : predictions[place].likeliest)
+          EXPECT_NEAR(likely.probability, all[0][likely.number].item<double>(), 1e-6);
+        EXPECT_EQ(predictions[place].likeliest[0].number, all.argmax(1).item<int64_t>());
       }
-      for (auto a = expected.begin(), b = seen.begin(); a != expected.end(); ++a, ++b)
-        EXPECT_NEAR(*a, *b, 1e-6);
     }
   }
 
@@ -168,7 +167,6 @@ TEST_F(PredictRecipe, AFolderIsItsValidationSet) {
   config.model = "simple-cnn";
   config.image_size = 32;
   save(config);
-  std::ostringstream none;
   std::istringstream empty;
   const std::vector<std::string> arguments{config.data_dir + "/val"};
   const auto inputs = predict::picture_inputs(arguments, {empty, kQuiet});
@@ -277,6 +275,22 @@ TEST_F(PredictRecipe, ABadTextAndNaNAreErrors) {
       [&](const Prediction& one) { EXPECT_THAT(one.error, HasSubstr("NaN")); }, kQuiet);
   EXPECT_EQ(counts.not_finite, 1);
   EXPECT_EQ(counts.errors, 1);
+}
+
+// More than are sorted by length together.
+TEST_F(PredictRecipe, ManyTextsComeBackInTheirOrder) {
+  save(small_recipes::of("imdb-lstm", folder_));
+  std::vector<Input> inputs(5000, {.name = "good"});
+  inputs[4500].name = "it is a bad film";
+  std::vector<Prediction> predictions;
+  ask(inputs, predictions, 500);
+  ASSERT_EQ(predictions.size(), inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    EXPECT_EQ(predictions[i].input, i);
+    const double difference =
+        predictions[i].likeliest[0].probability - predictions[0].likeliest[0].probability;
+    EXPECT_EQ(std::abs(difference) > 1e-6, i == 4500) << i;
+  }
 }
 
 TEST_F(PredictRecipe, AnOlderFileOfPicturesNumbersItsClasses) {
