@@ -103,6 +103,7 @@ std::vector<Trained> trained() {
       {"loss-weight", "2"},
       {"label-smoothing", "0.1", "fashion-cnn"},
       {"clip-norm", "1e-3"},
+      {"skip-norm-above", "1e-6"},
       {"gradient-penalty", "0.1"},
       {"accumulate", "2"},
       {"ema", "0.5"},

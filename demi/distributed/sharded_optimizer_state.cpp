@@ -247,7 +247,8 @@ void ShardedOptimizerState::consolidate() {
   release();
   NamedTensors own = optimizer_.state_tensors();
   std::erase_if(own, [](const auto& entry) {  // the same on all ranks
-    return entry.first == "taken" || entry.first.starts_with("scheduled_rates.");
+    return entry.first == "taken" || entry.first == "accepted_norms" ||
+           entry.first.starts_with("scheduled_rates.");
   });
   NamedTensors others;
   for (int root = 1; root < group.world_size(); ++root) {

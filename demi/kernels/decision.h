@@ -60,12 +60,15 @@ DEMI_HOST_DEVICE void record_sums(const StepInputs& inputs, double sum_of_square
 DEMI_HOST_DEVICE bool record_decision(const StepInputs& inputs, StepState& state) {
   const float found = inputs.found_inf ? *inputs.found_inf : state.found_inf;
   state.inverse_scale = inverse_scale_of(inputs);
-  const bool skip = (inputs.skip_nonfinite && found != 0.0f) || !is_usable(state.inverse_scale);
+  const bool bad = (inputs.skip_nonfinite && found != 0.0f) || !is_usable(state.inverse_scale);
+  const bool above = !bad && inputs.above_norm && *inputs.above_norm != 0.0f;
+  const bool skip = bad || above;
   state.skipped = skip ? 1.0f : 0.0f;
   (skip ? state.skips : state.taken) += 1;
   state.clip_factor = clip_factor_of(inputs.max_norm, state.gradient_norm);
   if (!inputs.record) return !skip;
   inputs.record->skipped = state.skipped;
+  inputs.record->above_norm = above ? 1.0f : 0.0f;
   inputs.record->scale = inputs.scale ? *inputs.scale : 1.0f;
   if (!inputs.measured) {
     inputs.record->gradient_norm = std::numeric_limits<float>::quiet_NaN();

@@ -97,6 +97,7 @@ struct StepRecord {
   float skipped;        // 0 or 1
   float gradient_norm;  // NaN: not measured
   float scale;          // the loss scale of the gradients
+  float above_norm;     // 0 or 1: skipped for StepInputs::above_norm alone
   float found_inf;      // 0 or 1, in the table's own gradients
   float greatest;       // magnitude among the unscaled gradients
 };
@@ -108,6 +109,8 @@ struct StepInputs {
   const float* scale = nullptr;
   /// Decides (0 or not) instead of the table's own gradients. Null: those decide.
   const float* found_inf = nullptr;
+  /// Not 0: the step is skipped, whatever skip_nonfinite says. Null: no norm is too large.
+  const float* above_norm = nullptr;
   /// clip_grad_norm_ over all gradients of the table.
   float max_norm = kNoLimit;
   /// Written by reduce (norm, found_inf, greatest), then by decide.

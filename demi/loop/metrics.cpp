@@ -7,16 +7,18 @@ namespace demi::loop {
 
 void add_results(const std::vector<StepResult>& results, bool scaled, StepMetrics& record) {
   double squares = 0;
-  bool measured = !results.empty();
+  bool measured = !results.empty(), nonfinite = false;
   for (const StepResult& result : results) {
     const StepResult::Numbers numbers = result.numbers();
     const double norm = numbers.grad_norm;
     const bool skipped = numbers.found_inf != 0;
     record.skipped |= skipped;
+    nonfinite |= skipped && numbers.above_norm == 0;
     measured &= skipped || !std::isnan(norm);  // NaN: no pass computed it
     squares += norm * norm;
     if (scaled && !record.loss_scale) record.loss_scale = numbers.scale;
   }
+  record.skipped_for_norm = record.skipped && !nonfinite;
   if (measured) record.grad_norm = std::sqrt(squares);
 }
 

@@ -32,8 +32,10 @@ struct StepMetrics {
   /// L2 norm of all gradients, unscaled and before clipping; NaN or Inf if they hold one. None if
   /// no pass computed it: torch::optim optimizers without GradScalerOptions::record_grad_norm.
   std::optional<double> grad_norm;
-  /// The gradients held an Inf or NaN, and nothing was changed.
+  /// Nothing was changed, or not by one of several optimizers.
   bool skipped = false;
+  /// It was skipped for the norm of its gradients (optim::StepOptions::skip_norm_above) alone.
+  bool skipped_for_norm = false;
   /// The host's time since the end of the step before, including reads and callbacks.
   double seconds = 0;
   /// The part of `seconds` in which the host waited for data.

@@ -23,6 +23,7 @@
 #include "demi/optim/batch_norm_guard.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/optimizer.h"
+#include "demi/step/pending_step.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
 
@@ -92,6 +93,7 @@ struct Step::Impl {
   profile::PhaseTimer timer;
   std::optional<Claim> claim;
   std::optional<LowPrecisionGrads> low_precision;
+  bool has_norm_limit = false;  // one of several optimizers has
 
   // The step that has begun. By optimizer: its result, and whether it had a batch.
   std::vector<std::optional<StepResult>> taken;
@@ -153,7 +155,9 @@ struct Step::Impl {
       throw;
     }
   }
-  StepResult step_of(std::size_t i);
+  bool clips() const { return options.clip_norm > 0 || options.clip_value > 0; }
+  void decide_by_norm();
+  StepResult step_of(std::size_t i, bool unscaled = false);
   void put_statistics_back();
   std::vector<StepResult> finish();
   void record(const std::vector<StepResult>& results, double rate);
@@ -183,6 +187,9 @@ Step::Impl::Impl(Job of, const Options& with)
   if (options.guard_statistics)
     for (const NamedModel& model : job.models) guards.emplace_back(*model.module);
   if (options.low_precision_grads) low_precision.emplace(job.optimizers);
+  for (Optimizer* one : job.optimizers)
+    if (auto* own = dynamic_cast<optim::Optimizer*>(one); own && job.optimizers.size() > 1)
+      has_norm_limit |= own->pending().has_norm_limit();
 }
 
 Step::Impl::~Impl() { drop(); }
@@ -343,11 +350,22 @@ void Step::Impl::count(const MicroBatch& how, bool ends) {
   is_due |= how.of.empty() && ends;
 }
 
-StepResult Step::Impl::step_of(std::size_t i) {
+// Of all that are taken now, before the first of them steps.
+void Step::Impl::decide_by_norm() {
+  std::vector<Optimizer*> all;
+  for (std::size_t i = 0; i < taken.size(); ++i)
+    if (had_batch[i] && !taken[i]) all.push_back(job.optimizers[i]);
+  timer.enter(Phase::unscale);
+  if (clips())
+    for (Optimizer* one : all) run.scaler->unscale_(*one);
+  run.scaler->decide_by_norm(all);
+}
+
+StepResult Step::Impl::step_of(std::size_t i, bool unscaled) {
   Optimizer& one = *job.optimizers[i];
-  if (options.clip_norm > 0 || options.clip_value > 0) {
+  if (clips()) {
     timer.enter(Phase::unscale);
-    run.scaler->unscale_(one);
+    if (!unscaled) run.scaler->unscale_(one);
     if (options.clip_value > 0)
       optim::clip_grad_value_(loop::parameters_of(one), options.clip_value);
     if (options.clip_norm > 0) optim::clip_grad_norm_(loop::parameters_of(one), options.clip_norm);
@@ -376,8 +394,9 @@ std::vector<StepResult> Step::Impl::finish() {
             .advice = "call batch() before"});
   const double rate = job.optimizers.front()->param_groups().front().options().get_lr();
   or_drop([&] {
+    if (has_norm_limit) decide_by_norm();
     for (std::size_t i = 0; i < taken.size(); ++i)
-      if (had_batch[i] && !taken[i]) taken[i] = step_of(i);
+      if (had_batch[i] && !taken[i]) taken[i] = step_of(i, /*unscaled=*/has_norm_limit);
   });
   ++steps;  // it is taken, whatever throws from here on
   put_statistics_back();

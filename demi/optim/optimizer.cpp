@@ -344,6 +344,8 @@ std::map<std::string, at::Tensor> Optimizer::state_tensors() const {
   }
   for (const auto& [group, rates] : impl().rates)
     all["scheduled_rates." + std::to_string(group)] = rates;
+  if (const at::Tensor norms = impl().pending->accepted_norms(); norms.defined())
+    all[kAcceptedNorms] = norms;
   if (impl().others) all.insert(impl().others->begin(), impl().others->end());
   return all;
 }
@@ -392,6 +394,7 @@ std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor>
   std::vector<bool> held;
   for (size_t i = 0; i < parameters.size(); ++i) held.push_back(impl().holds(i));
   auto rates = take_scheduled_rates(tensors, param_groups_.size());
+  const at::Tensor norms = take_accepted_norms(tensors);
   auto loaded =
       std::make_shared<LoadedState>(read_state(std::move(tensors), impl().rule, parameters, held));
   if (!groups.empty() && groups.size() != param_groups_.size())
@@ -411,6 +414,7 @@ std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor>
     for (size_t i = 0; i < parameters.size(); ++i)
       if (loaded->of[i]) state_[parameters[i].unsafeGetTensorImpl()] = std::move(loaded->of[i]);
     set_taken(loaded->taken);
+    impl().pending->set_accepted_norms(norms);
     for (const auto& [group, values] : rates) impl().rates[group] = values;
     for (size_t g = 0; g < options.size(); ++g) assign_options(rule, param_groups_[g], *options[g]);
   };

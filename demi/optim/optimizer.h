@@ -89,7 +89,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   double bytes_per_parameter() const;
 
   /// State by "PARAMETER.NAME": parameters counted through all groups, names of ParamState;
-  /// "taken", int64, (); "scheduled_rates.GROUP", fp64, (steps), of groups that have such rates.
+  /// "taken", int64, (); "scheduled_rates.GROUP", fp64, (steps), of groups that have such rates;
+  /// "accepted_norms", fp32, (128), with NormLimit::deviations: the norms of the last steps taken.
   /// The tensors are those of the state itself, which the next step writes to. Of an optimizer that
   /// shares its state: the own part, and what set_others_state() added.
   std::map<std::string, at::Tensor> state_tensors() const;

@@ -15,6 +15,7 @@
 #include "demi/core/error.h"
 #include "demi/kernels/rule_info.h"
 #include "demi/optim/rule_options.h"
+#include "demi/step/norm_guard.h"
 
 namespace demi::optim {
 
@@ -171,6 +172,13 @@ std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t 
   return rates;
 }
 
+at::Tensor take_accepted_norms(NamedTensors& tensors) {
+  const auto taken = tensors.extract(kAcceptedNorms);
+  if (!taken) return {};
+  check_window(taken.mapped());
+  return taken.mapped();
+}
+
 namespace {
 
 template <class Value>
@@ -319,6 +327,8 @@ void write_archive(OutputArchive& archive, const Rule& rule,
   archive.write("state", states);
   archive.write("param_groups", all);
   archive.write("taken", tensors.at("taken"), /*is_buffer=*/true);
+  if (const auto norms = tensors.find(kAcceptedNorms); norms != tensors.end())
+    archive.write(kAcceptedNorms, norms->second, /*is_buffer=*/true);
   archive.write("rule", c10::IValue(rule.name));
 }
 
@@ -328,6 +338,8 @@ Archived read_archive(InputArchive& archive, const Rule& rule,
     check_rule(archive, rule);
     Archived read = read_groups(archive, rule, group_sizes);
     read_taken(archive, read.tensors);
+    if (c10::IValue norms; archive.try_read(kAcceptedNorms, norms))
+      read.tensors[kAcceptedNorms] = as_tensor(kAcceptedNorms, norms);
     return read;
   } catch (const c10::Error& error) {
     refuse_state("the archive is not that of an optimizer", error.what_without_backtrace(),

@@ -55,4 +55,9 @@ std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& s
 /// "scheduled_rates.GROUP", and is taken out.
 std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups);
 
+/// The norms that StepOptions::skip_norm_above is computed of, which are taken out; undefined if
+/// there are none. Throws UsageError for what they cannot be.
+inline constexpr auto kAcceptedNorms = "accepted_norms";
+at::Tensor take_accepted_norms(NamedTensors& tensors);
+
 }  // namespace demi::optim

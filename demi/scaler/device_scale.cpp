@@ -3,6 +3,8 @@
 #include <torch/types.h>
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "demi/kernels/inverse_scale.h"
 #include "demi/step/streams.h"
@@ -69,11 +71,16 @@ void DeviceScale::advance(const ScaleInput& input, const GradScalerOptions& opti
 }
 
 void DeviceScale::advance(const at::Tensor& found_inf, const at::Tensor& amax,
-                          const GradScalerOptions& options) {
+                          const GradScalerOptions& options, const at::Tensor& held) {
   const at::NoGradGuard no_grad;
   const at::Tensor found = found_inf != 0;
+  std::vector<std::pair<at::Tensor, at::Tensor>> before;
+  if (held.defined())
+    for (const at::Tensor& one : {scale_, growth_tracker_, hysteresis_tracker_, history_})
+      if (one.defined()) before.emplace_back(one, one.clone());
   if (options.mode == ScaleMode::kDynamic) advance_dynamic(found, options);
   if (options.mode == ScaleMode::kAmax) advance_amax(found, amax, options);
+  for (const auto& [now, then] : before) now.copy_(at::where(held != 0, then, now));
 }
 
 at::Tensor DeviceScale::confined(const at::Tensor& wanted, const GradScalerOptions& options) const {

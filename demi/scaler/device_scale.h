@@ -29,9 +29,10 @@ class DEMI_API DeviceScale {
   void write(const ScaleState& state);
 
   void advance(const ScaleInput& input, const GradScalerOptions& options);
-  /// found_inf, amax: fp32, (), on the device; amax only for ScaleMode::kAmax.
+  /// found_inf, amax, held: fp32, (), on the device; amax only for ScaleMode::kAmax. Nothing
+  /// changes if `held` is defined and not 0.
   void advance(const at::Tensor& found_inf, const at::Tensor& amax,
-               const GradScalerOptions& options);
+               const GradScalerOptions& options, const at::Tensor& held = {});
 
   static at::Tensor power_of_two(const at::Tensor& power);  // whole numbers; fp64
 

@@ -34,8 +34,23 @@ struct Inspection {
   scaler::FoundInf found = scaler::no_devices();
   at::Tensor amax;       // fp32, (), of the unscaled gradients; ScaleMode::kAmax
   at::Tensor grad_norm;  // fp32, ()
+  at::Tensor above;      // fp32, (): the norm of all is above a limit; undefined: not decided
   InspectedGradients gradients;
 };
+
+bool has_gradients(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params())
+      if (parameter.grad().defined()) return true;
+  return false;
+}
+
+bool has_norm_limit(const std::vector<torch::optim::Optimizer*>& optimizers) {
+  return std::ranges::any_of(optimizers, [](torch::optim::Optimizer* one) {
+    auto* own = dynamic_cast<optim::Optimizer*>(one);
+    return own && own->pending().has_norm_limit();
+  });
+}
 
 /// Ends a closure step from inside the optimizer.
 struct Overflow {};
@@ -57,6 +72,8 @@ struct GradScaler::Impl {
   ScaleState first;  // until the device is known
   DeviceScale scale;
   std::unordered_map<torch::optim::Optimizer*, Inspection> inspections;
+  /// Without scaling: Inspection::above of torch::optim's optimizers, for their next step.
+  std::unordered_map<torch::optim::Optimizer*, at::Tensor> above;
   SkipWatch watch;
   bool warned = false;
 
@@ -77,9 +94,13 @@ struct GradScaler::Impl {
   void end_inspections();
   void refuse_second_division(torch::optim::Optimizer& optimizer, bool in_place) const;
   StepResult result(torch::optim::Optimizer& optimizer, const Inspection& at, bool skipped,
-                    at::Tensor loss) const;
+                    at::Tensor loss, bool for_norm = false) const;
   StepResult finish(torch::optim::Optimizer& optimizer, Inspection& at, const at::Tensor& together);
-  void advance(const scaler::FoundInf& found, const at::Tensor& amax);
+  optim::NormPart part_of(torch::optim::Optimizer& optimizer);
+  void decide_by_norm(const std::vector<torch::optim::Optimizer*>& optimizers);
+  bool is_decided(torch::optim::Optimizer& optimizer);
+  StepResult step_unscaled(torch::optim::Optimizer& optimizer, const LossClosure& closure);
+  void advance(const scaler::FoundInf& found, const at::Tensor& amax, const at::Tensor& above);
   void warn_of_skips();
 };
 
@@ -189,20 +210,79 @@ void GradScaler::Impl::inspect_foreign(torch::optim::Optimizer& optimizer, Inspe
   at.stage = Stage::kUnscaled;
 }
 
+/// Its gradients are unscaled.
+optim::NormPart GradScaler::Impl::part_of(torch::optim::Optimizer& optimizer) {
+  if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer)) return own->pending().norm_part();
+  const auto gradients = scaler::gradient_values(optimizer);
+  const auto at = inspections.find(&optimizer);
+  const bool inspected = options.enabled && at != inspections.end();
+  at::Tensor norm = inspected ? at->second.grad_norm : at::Tensor();
+  if (!norm.defined()) norm = scaler::total_norm(gradients);
+  const at::Tensor found = inspected ? joined(at->second.found, norm.device())
+                                     : norm.isfinite().logical_not().to(at::kFloat);
+  return {norm, found};
+}
+
+/// All gradients were unscaled, or there is no scale.
+void GradScaler::Impl::decide_by_norm(const std::vector<torch::optim::Optimizer*>& optimizers) {
+  std::vector<optim::PendingStep*> limits;
+  std::vector<optim::NormPart> parts;
+  for (auto* one : optimizers) {
+    above.erase(one);
+    auto* own = dynamic_cast<optim::Optimizer*>(one);
+    if (own && own->pending().has_norm_limit()) limits.push_back(&own->pending());
+  }
+  if (limits.empty()) return;
+  const at::NoGradGuard no_grad;
+  for (auto* one : optimizers)
+    if (has_gradients(*one)) parts.push_back(part_of(*one));
+  if (parts.empty()) return;
+  optim::NormDecision decision{optim::joint_norm(parts), {}};
+  for (optim::PendingStep* one : limits) {
+    const at::Tensor its = one->is_above_limit(decision.joint.norm);
+    decision.above = decision.above.defined() ? at::maximum(decision.above, its) : its;
+  }
+  for (auto* one : optimizers) {
+    if (auto* own = dynamic_cast<optim::Optimizer*>(one)) own->pending().decide_by_norm(decision);
+    (options.enabled ? inspections[one].above : above[one]) = decision.above;
+  }
+}
+
+bool GradScaler::Impl::is_decided(torch::optim::Optimizer& optimizer) {
+  auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
+  return inspections[&optimizer].above.defined() && (!own || own->pending().is_decided_by_norm());
+}
+
+/// Without scaling.
+StepResult GradScaler::Impl::step_unscaled(torch::optim::Optimizer& optimizer,
+                                           const LossClosure& closure) {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  const auto decided = above.extract(&optimizer);
+  auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
+  if (!own && decided && is_set(decided.mapped()))
+    return {
+        &optimizer, StepResult::Numbers{.found_inf = 1, .grad_norm = kNone, .above_norm = 1}, {}};
+  at::Tensor loss = optimizer.step(closure);
+  if (own) return own->last_step();
+  return {&optimizer, StepResult::Numbers{.grad_norm = kNone}, loss};
+}
+
 StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Inspection& at,
-                                    bool skipped, at::Tensor loss) const {
+                                    bool skipped, at::Tensor loss, bool for_norm) const {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
   if (!scale.is_on_device()) {
     const StepResult::Numbers numbers{
         .found_inf = skipped ? 1.0F : 0.0F,
         .grad_norm = at.grad_norm.defined() ? at.grad_norm.item<float>() : kNone,
-        .scale = scale.read().scale};
+        .scale = scale.read().scale,
+        .above_norm = for_norm ? 1.0F : 0.0F};
     return {&optimizer, numbers, std::move(loss)};
   }
   const at::Tensor& s = scale.tensor();
   const at::Tensor norm =
       at.grad_norm.defined() ? at.grad_norm.to(s.device()) : at::full_like(s, kNone);
-  return {&optimizer, at::stack({at::full_like(s, skipped ? 1 : 0), norm, s}), std::move(loss),
+  const auto flag = [&](bool is_set) { return at::full_like(s, is_set ? 1 : 0); };
+  return {&optimizer, at::stack({flag(skipped), norm, s, flag(for_norm)}), std::move(loss),
           optim::ordered_stream(s.device())};
 }
 
@@ -217,23 +297,27 @@ StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Inspecti
     return own->last_step();
   }
   const bool found = together.defined() ? together.item<float>() != 0 : any(at.found);
-  const bool skip = found && options.skip_nonfinite;
-  if (!skip) optimizer.step();
-  return result(optimizer, at, skip, {});
+  const bool bad = found && options.skip_nonfinite;
+  const bool above_limit = !bad && at.above.defined() && is_set(at.above);
+  if (!bad && !above_limit) optimizer.step();
+  return result(optimizer, at, bad || above_limit, {}, above_limit);
 }
 
-/// The scale rule, wherever the scale is.
-void GradScaler::Impl::advance(const scaler::FoundInf& found, const at::Tensor& amax) {
+/// The scale rule, wherever the scale is. `above`: a step was skipped for its norm, or undefined.
+void GradScaler::Impl::advance(const scaler::FoundInf& found, const at::Tensor& amax,
+                               const at::Tensor& above) {
   if (scale.is_on_device()) {
     const at::Tensor flag = joined(found, scale.tensor().device());
-    scale.advance(flag, amax, options);
-    watch.count(flag, scale.tensor());
+    const at::Tensor held = above.defined() ? above * (flag == 0) : above;
+    scale.advance(flag, amax, options, held);
+    watch.count(flag, scale.tensor(), held);
     if (is_captured()) {
       scale.keep_for_graphs();
       watch.keep_for_graphs();
     }
   } else {
     const bool overflow = any(found);
+    if (!overflow && above.defined() && is_set(above)) return;
     const float greatest = amax.defined() ? amax.item<float>() : 0;
     scale.advance(ScaleInput{.found_inf = overflow, .amax = greatest}, options);
     watch.count(overflow, scale.read().scale);
@@ -308,12 +392,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 }
 
 StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosure& closure) {
-  if (!is_enabled()) {
-    at::Tensor loss = optimizer.step(closure);
-    if (auto* mine = dynamic_cast<optim::Optimizer*>(&optimizer)) return mine->last_step();
-    return {&optimizer, StepResult::Numbers{.grad_norm = std::numeric_limits<float>::quiet_NaN()},
-            loss};
-  }
+  if (!is_enabled()) return impl_->step_unscaled(optimizer, closure);
   const bool own = dynamic_cast<optim::Optimizer*>(&optimizer) != nullptr;
   if (closure && own) {
     const at::AutoGradMode enable_grad(true);
@@ -338,6 +417,7 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
   }
   std::vector<StepResult> results;
   if (!is_enabled()) {
+    if (optimizers.size() > 1) impl_->decide_by_norm(optimizers);
     for (auto* optimizer : optimizers) results.push_back(step(*optimizer));
     return results;
   }
@@ -364,9 +444,23 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
     const at::Tensor found = joined(at.found, impl_->scale.tensor().device());
     together = together.defined() ? at::maximum(together, found) : found;
   }
+  if (!std::ranges::all_of(optimizers, [&](auto* one) { return impl_->is_decided(*one); }))
+    impl_->decide_by_norm(optimizers);
   for (auto* optimizer : optimizers)
     results.push_back(impl_->finish(*optimizer, impl_->inspections[optimizer], together));
   return results;
+}
+
+void GradScaler::decide_by_norm(const std::vector<torch::optim::Optimizer*>& optimizers) {
+  if (!is_enabled()) return impl_->decide_by_norm(optimizers);
+  impl_->require_scale("scaler.decide_by_norm");
+  if (!has_norm_limit(optimizers)) return;
+  for (auto* optimizer : optimizers) {
+    Inspection& at = impl_->inspection_of(*optimizer);
+    if (at.stage == Stage::kReady && has_gradients(*optimizer))
+      impl_->inspect(*optimizer, at, /*in_place=*/false);
+  }
+  impl_->decide_by_norm(optimizers);
 }
 
 StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
@@ -404,12 +498,16 @@ void GradScaler::update() {
   auto& impl = *impl_;
   impl.require_scale(kWhere);
   scaler::FoundInf found = scaler::no_devices();
-  at::Tensor amax;
+  at::Tensor amax, above;
   const auto device = impl.scale.tensor().device();
   for (auto& [optimizer, at] : impl.inspections) {
     for (const auto& [from, flag] : at.found) {
       auto& all = found[from];
       all = all.defined() ? at::maximum(all, flag) : flag;
+    }
+    if (at.above.defined() && at.stage == Stage::kStepped) {
+      const at::Tensor here = at.above.to(device);
+      above = above.defined() ? at::maximum(above, here) : here;
     }
     if (at.amax.defined())
       amax = amax.defined() ? at::maximum(amax, at.amax.to(device)) : at.amax.to(device);
@@ -418,7 +516,7 @@ void GradScaler::update() {
     refuse({.where = kWhere,
             .what = "no Inf checks were recorded prior to update",
             .advice = "call step(optimizer) first"});
-  impl.advance(found, amax);
+  impl.advance(found, amax, above);
   impl.end_inspections();
 }
 

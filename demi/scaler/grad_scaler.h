@@ -66,11 +66,19 @@ class DEMI_API GradScaler {
   StepResult step(torch::optim::Optimizer& optimizer, const LossClosure& closure = nullptr);
 
   /// The same for several optimizers that skip together: an Inf or NaN in the gradients of one
-  /// holds back all.
+  /// holds back all, and so does their norm together if it is above the
+  /// StepOptions::skip_norm_above of one.
   std::vector<StepResult> step(const std::vector<torch::optim::Optimizer*>& optimizers);
 
+  /// For optimizers that step in calls of their own, but are to be skipped together for their norm
+  /// (StepOptions::skip_norm_above): measures the gradients of all and decides for the next step of
+  /// each. After unscale_(), before clipping and step(). Does nothing if none has such a limit.
+  /// step() of several does it by itself. Works with a disabled scaler, too.
+  void decide_by_norm(const std::vector<torch::optim::Optimizer*>& optimizers);
+
   /// The scale for the next step, from what the optimizers found since the last update. Once a
-  /// step, after all optimizers. Throws UsageError if none was checked.
+  /// step, after all optimizers. Unchanged if a step was skipped for its norm and none for an Inf
+  /// or NaN. Throws UsageError if none was checked.
   void update();
 
   /// Sets the scale: positive, finite in fp32. The tensor form takes one fp32 element that needs no
@@ -81,7 +89,7 @@ class DEMI_API GradScaler {
   /// 1 if disabled. Waits for the device.
   float get_scale() const;
   int64_t get_growth_tracker() const;
-  /// Steps that were skipped since this scaler was made. Waits for the device.
+  /// Steps that were skipped for an Inf or NaN since this scaler was made. Waits for the device.
   int64_t get_skipped_steps() const;
   double get_growth_factor() const;
   double get_backoff_factor() const;

@@ -12,14 +12,16 @@ void SkipWatch::count(bool skipped, float scale) {
            .skips = host_.skips + (skipped ? 1 : 0)};
 }
 
-void SkipWatch::count(const at::Tensor& found_inf, const at::Tensor& scale) {
+void SkipWatch::count(const at::Tensor& found_inf, const at::Tensor& scale,
+                      const at::Tensor& held) {
   const at::NoGradGuard no_grad;
   if (!skips_in_a_row_.defined()) {
     skips_in_a_row_ = at::zeros_like(scale);
     skips_ = at::zeros_like(scale);
     mirror_ = at::zeros({3}, at::TensorOptions(at::kFloat).pinned_memory(scale.is_cuda()));
   }
-  skips_in_a_row_.add_(1).mul_(found_inf);
+  const at::Tensor next = (skips_in_a_row_ + 1) * found_inf;
+  skips_in_a_row_.copy_(held.defined() ? at::where(held != 0, skips_in_a_row_, next) : next);
   skips_.add_(found_inf);
   mirror_.copy_(at::stack({skips_in_a_row_, scale, skips_}), /*non_blocking=*/true);
 }

@@ -19,8 +19,9 @@ class DEMI_API SkipWatch {
   };
 
   void count(bool skipped, float scale);
-  /// fp32, (), both on one device. Does not synchronise.
-  void count(const at::Tensor& found_inf, const at::Tensor& scale);
+  /// fp32, (), all on one device. Does not synchronise. Nothing is counted if `held` is defined and
+  /// not 0; found_inf is 0 then.
+  void count(const at::Tensor& found_inf, const at::Tensor& scale, const at::Tensor& held = {});
 
   /// The latest count that the host has.
   Count latest() const;

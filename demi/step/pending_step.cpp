@@ -24,7 +24,7 @@ namespace demi::optim {
 namespace {
 
 constexpr int64_t kRecordFields = sizeof(kernels::StepRecord) / sizeof(float);
-enum RecordField { kSkipped, kGradientNorm, kScale, kFoundInf, kGreatest };
+enum RecordField { kSkipped, kGradientNorm, kScale, kAboveNorm, kFoundInf, kGreatest };
 
 float read(const at::Tensor& number) {
   return number.is_cpu() ? *number.const_data_ptr<float>() : number.item<float>();
@@ -44,7 +44,9 @@ void check_limit(const char* name, double limit) {
 
 PendingStep::PendingStep(kernels::UpdateRule rule, StepOptions options, const Backend& backend,
                          MemberSource& source)
-    : rule_(rule), options_(options), backend_(backend), source_(source) {}
+    : rule_(rule), options_(options), backend_(backend), source_(source) {
+  if (options.skip_norm_above) guard_.emplace(*options.skip_norm_above);
+}
 
 PendingStep::~PendingStep() = default;
 
@@ -210,6 +212,7 @@ void PendingStep::note(const Event& event) {
   if (clipped && !records_.clips() && records_.factors) make_clip_a_factor(max_norm);
   if (records_.scaled == Scaled::kNone) scale_.reset();
   if (!records_.flagged) found_inf_.reset();
+  if (!records_.decided) by_norm_ = {};
   if (!records_.factors) earlier_found_.reset();
   if (records_.norm == Norm::kUnknown) record_.reset();
   if ((held && !records_.holds()) || std::holds_alternative<StepEnded>(event))
@@ -289,6 +292,22 @@ void PendingStep::end_inspection() {
 void PendingStep::skip_if(const at::Tensor& found_inf) {
   found_inf_ = found_inf.defined() ? found_inf.to(at::kFloat) : found_inf;
   note(FlagRecorded{found_inf_.defined()});
+}
+
+NormPart PendingStep::norm_part() {
+  measure();
+  return {recorded(kGradientNorm, joint_.gradient_norm), recorded(kFoundInf, joint_.found_inf)};
+}
+
+void PendingStep::decide_by_norm(const NormDecision& decision) {
+  by_norm_ = decision;
+  note(NormDecided{});
+}
+
+void PendingStep::decide_alone() {
+  const JointNorm joint = joint_norm(
+      {{recorded(kGradientNorm, joint_.gradient_norm), recorded(kFoundInf, joint_.found_inf)}});
+  decide_by_norm({joint, is_above_limit(joint.norm)});
 }
 
 void PendingStep::take_nonfinite() { note(NonfiniteAccepted{}); }
@@ -403,7 +422,8 @@ void PendingStep::set_inputs() {
     inputs.record = static_cast<kernels::StepRecord*>(record_.mutable_data_ptr());
   }
   const bool wide_unscaled = records_.scaled == Scaled::kNarrow;
-  for (auto& table : tables_) table.set_inputs(scale_, found_inf_, wide_unscaled, inputs);
+  for (auto& table : tables_)
+    table.set_inputs(scale_, found_inf_, by_norm_.above, wide_unscaled, inputs);
 }
 
 void PendingStep::measure() {
@@ -457,14 +477,16 @@ void PendingStep::update_joined() {
     table.update(records_.tensors);
   }
   const float found = found_inf_.defined() ? read(found_inf_) : joint_.found_inf;
-  const bool skipped = (skips_nonfinite() && found != 0) || !kernels::is_usable(1 / scale());
-  joint_.skipped = skipped ? 1 : 0;
+  const bool bad = (skips_nonfinite() && found != 0) || !kernels::is_usable(1 / scale());
+  joint_above_ = !bad && by_norm_.above.defined() && read(by_norm_.above) != 0;
+  joint_.skipped = bad || joint_above_ ? 1 : 0;
   if (!checks()) joint_.gradient_norm = std::nanf("");
   if (joint_.skipped == 0) ++taken_;
 }
 
 void PendingStep::step() {
   if (checks() && records_.norm != Norm::kCurrent) measure_now();
+  if (guard_ && !records_.decided) decide_alone();
   join_earlier_found();
   set_inputs();
   if (deciding_device()) {
@@ -472,6 +494,7 @@ void PendingStep::step() {
   } else {
     update_joined();
   }
+  if (guard_) guard_->note(by_norm_, recorded(kSkipped, joint_.skipped));
   bytes_ = 0;
   double elements = 0;
   for (auto& table : tables_) {
@@ -528,6 +551,7 @@ StepResult PendingStep::result(const torch::optim::Optimizer* optimizer,
   if (records_.any_gradient()) {
     numbers.found_inf = joint_.skipped;
     numbers.grad_norm = joint_.gradient_norm;
+    numbers.above_norm = joint_above_ ? 1 : 0;
   }
   return {optimizer, numbers, loss};
 }

@@ -13,6 +13,7 @@
 #include "demi/core/export.h"
 #include "demi/kernels/step_table.h"
 #include "demi/step/clip_watch.h"
+#include "demi/step/norm_guard.h"
 #include "demi/step/step_options.h"
 #include "demi/step/step_records.h"
 #include "demi/step/step_result.h"
@@ -63,6 +64,17 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
 
   /// The step is skipped if this (fp32, ()) is not 0, whatever its own gradients are.
   void skip_if(const at::Tensor& found_inf);
+  /// Whether it has a StepOptions::skip_norm_above.
+  bool has_norm_limit() const { return guard_.has_value(); }
+  /// The norm of these gradients, as part of that of all optimizers that step together. Measures.
+  NormPart norm_part();
+  /// Whether a norm is above this optimizer's limit: fp32, (), 0 or 1, on the norm's device. It has
+  /// one.
+  at::Tensor is_above_limit(const at::Tensor& norm) { return guard_->is_above(norm); }
+  /// The step is skipped if `decision` says so, as long as the gradients stay what they are.
+  void decide_by_norm(const NormDecision& decision);
+  bool is_decided_by_norm() const { return records_.decided; }
+
   /// The step is taken with Inf and NaN in its gradients, whatever skip_if() says.
   void take_nonfinite();
   /// clip_grad_norm_ over all gradients of the optimizer. A gradient that is written to later keeps
@@ -97,6 +109,11 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   /// Steps taken. Waits for the device.
   int64_t taken() const;
   void set_taken(int64_t taken);
+  /// NormGuard::window(). Undefined without a limit.
+  at::Tensor accepted_norms() const { return guard_ ? guard_->window() : at::Tensor(); }
+  void set_accepted_norms(const at::Tensor& norms) {
+    if (guard_) guard_->set_window(norms);
+  }
   double bytes_per_parameter() const { return bytes_; }
 
   /// A parameter with a gradient, and its place in records_.tensors.
@@ -128,7 +145,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   at::Tensor used_gradient(const Reader& reader) const;
 
   // The step.
-  bool checks() const { return records_.checks(options_.skip_nonfinite); }
+  bool checks() const { return has_norm_limit() || records_.checks(options_.skip_nonfinite); }
   bool skips_nonfinite() const { return records_.skips(options_.skip_nonfinite); }
   std::optional<c10::Device> deciding_device() const;
   void set_inputs();
@@ -136,6 +153,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void measure_now();
   void join();
   void join_earlier_found();
+  void decide_alone();
   void step();
   void update_joined();
   StepResult result(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) const;
@@ -155,11 +173,14 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   at::Tensor scale_;          // fp32, (); undefined: 1
   at::Tensor found_inf_;      // fp32, (): decides instead of the gradients
   at::Tensor earlier_found_;  // fp32, (): what was found when the clip was measured
+  std::optional<NormGuard> guard_;
+  NormDecision by_norm_;  // while records_.decided
   ClipWatch clip_watch_;
   bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
 
   kernels::StepState joint_;  // if the host joins
-  at::Tensor record_;         // fp32, (5): a kernels::StepRecord, if the device decides
+  bool joint_above_ = false;  // the step was skipped for its norm alone
+  at::Tensor record_;         // fp32, (6): a kernels::StepRecord, if the device decides
   int64_t taken_ = 0;         // if the host joins
   double bytes_ = 0;
 };

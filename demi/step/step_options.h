@@ -1,10 +1,22 @@
 #pragma once
 
+#include <limits>
 #include <optional>
 
 #include "demi/kernels/path.h"
 
 namespace demi::optim {
+
+/// The L2 norm of the unscaled gradients, before clipping, above which a step is skipped. Of two
+/// limits each holds.
+struct NormLimit {
+  /// The norm itself. Above 0.
+  double bound = std::numeric_limits<double>::infinity();
+  /// So many standard deviations above the mean norm of the last 128 steps that were taken; nothing
+  /// is skipped before there are 128, and while they are all equal. Above 0. The rule of llm.c, but
+  /// for the norms of skipped steps, which do not count here.
+  double deviations = std::numeric_limits<double>::infinity();
+};
 
 /// How a demi optimizer steps, whatever its rule.
 struct StepOptions {
@@ -18,6 +30,10 @@ struct StepOptions {
   bool low_precision_grads = false;
   /// The kernels to use. Not given: those that DEMI_KERNELS names, else the best for this machine.
   std::optional<kernels::Path> path = std::nullopt;
+  /// A step whose norm is above it changes nothing. The norm is that of all optimizers that one
+  /// call of GradScaler::step, or of loop::Step::finish, takes: they are skipped together. The loss
+  /// scale and its growth do not hear of such a step. Not given: no limit.
+  std::optional<NormLimit> skip_norm_above = std::nullopt;
 };
 
 }  // namespace demi::optim

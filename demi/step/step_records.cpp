@@ -29,6 +29,7 @@ void forget_gradients(StepRecords& records, Scaled scaled) {
 void outdate_norm(StepRecords& records) {
   if (records.norm == Norm::kUnknown) return;
   records.norm = Norm::kOutdated;
+  records.decided = false;
   if (!records.clips()) return;
   records.max_norm = kernels::kNoLimit;
   records.factors = true;
@@ -113,6 +114,8 @@ void apply(StepRecords& records, const LimitRecorded& event) {
 void apply(StepRecords& records, const Shown& event) { records.tensors[event.tensor].shown = true; }
 
 void apply(StepRecords& records, const FlagRecorded& event) { records.flagged = event.is_defined; }
+
+void apply(StepRecords& records, const NormDecided&) { records.decided = true; }
 
 void apply(StepRecords& records, const NonfiniteAccepted&) { records.takes_nonfinite = true; }
 

@@ -58,6 +58,7 @@ struct DEMI_API StepRecords {
   float max_norm = kernels::kNoLimit;  // clip_grad_norm_ over all gradients
   bool factors = false;                // a tensor was given a factor or limit of its own
   bool flagged = false;                // a flag of the caller decides whether the step is skipped
+  bool decided = false;                // whether the norm is above its limit, for this norm
   bool takes_nonfinite = false;        // the step is taken with Inf and NaN, whatever the flag says
   std::vector<TensorRecord> tensors;
 
@@ -111,6 +112,8 @@ struct Shown {
 struct FlagRecorded {
   bool is_defined = true;
 };
+/// Whether the norm of all optimizers that step together is above a limit.
+struct NormDecided {};
 struct NonfiniteAccepted {};
 /// Scale, factors and limits were written into all gradients, which are FP32 now.
 struct Applied {};
@@ -126,8 +129,8 @@ struct Reordered {
 struct StepEnded {};
 
 using Event = std::variant<Looked, ScaleRecorded, Unscaled, Measured, Held, ClipRecorded,
-                           FactorRecorded, LimitRecorded, Shown, FlagRecorded, NonfiniteAccepted,
-                           Applied, InspectionEnded, Reordered, StepEnded>;
+                           FactorRecorded, LimitRecorded, Shown, FlagRecorded, NormDecided,
+                           NonfiniteAccepted, Applied, InspectionEnded, Reordered, StepEnded>;
 
 /// The records after an event: a pure function. Its rules:
 ///
@@ -136,7 +139,8 @@ using Event = std::variant<Looked, ScaleRecorded, Unscaled, Measured, Held, Clip
 ///   takes_nonfinite, and a scale that no gradient was divided by.
 /// - A clip belongs to the gradients that it was measured on, as clip_grad_norm_ writes to these:
 ///   if they change, or their scale, it becomes a factor of each of them (`factors`, no max_norm).
-/// - A norm is outdated once a gradient or the scale is another one.
+/// - A norm is outdated once a gradient or the scale is another one, and what was decided by it is
+///   forgotten.
 DEMI_API StepRecords after(StepRecords records, const Event& event);
 
 }  // namespace demi::optim

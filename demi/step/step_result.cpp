@@ -14,7 +14,7 @@ StepResult::Numbers StepResult::numbers() const {
   const c10::OptionalStreamGuard guard(written_on_);
   const at::Tensor read = device_.cpu();
   const float* value = read.const_data_ptr<float>();
-  return {.found_inf = value[0], .grad_norm = value[1], .scale = value[2]};
+  return {.found_inf = value[0], .grad_norm = value[1], .scale = value[2], .above_norm = value[3]};
 }
 
 std::optional<double> StepResult::grad_norm() const {

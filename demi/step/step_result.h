@@ -13,13 +13,22 @@ class Optimizer;
 
 namespace demi {
 
+/// Why a step changed nothing.
+enum class SkipReason {
+  kNone,       // it was taken
+  kNonfinite,  // the gradients held an Inf or NaN, or the scale was out of range
+  kNorm,       // their norm was above StepOptions::skip_norm_above
+};
+
 /// What one optimizer step did. If the device decided (is_on_device()), each of skipped(),
-/// grad_norm() and scale() waits for it and reads one number; otherwise they cost nothing.
+/// reason(), grad_norm() and scale() waits for it and reads the numbers; otherwise they cost
+/// nothing.
 class DEMI_API StepResult {
  public:
-  /// NaN in grad_norm: no pass computed it.
+  /// found_inf: 1 if the step was skipped; above_norm: 1 if it was for its norm. NaN in grad_norm:
+  /// no pass computed it.
   struct Numbers {
-    float found_inf = 0, grad_norm = 0, scale = 1;
+    float found_inf = 0, grad_norm = 0, scale = 1, above_norm = 0;
   };
 
   StepResult() = default;
@@ -35,20 +44,26 @@ class DEMI_API StepResult {
         loss_(std::move(loss)),
         written_on_(written_on) {}
 
-  /// All three with one read.
+  /// All of them with one read.
   Numbers numbers() const;
 
   /// Whether the numbers are on a device, so that reading them waits for it.
   bool is_on_device() const { return device_.defined(); }
 
-  /// The gradients held an Inf or NaN, and nothing was changed.
+  /// Nothing was changed.
   bool skipped() const { return numbers().found_inf != 0; }
+
+  SkipReason reason() const {
+    const Numbers read = numbers();
+    if (read.found_inf == 0) return SkipReason::kNone;
+    return read.above_norm == 0 ? SkipReason::kNonfinite : SkipReason::kNorm;
+  }
 
   /// The optimizer that stepped or was held back.
   const torch::optim::Optimizer* optimizer() const { return optimizer_; }
 
   /// L2 norm of all gradients of this optimizer, unscaled, before clipping; not finite if the step
-  /// was skipped. Nothing if no pass computed it: a torch::optim optimizer without
+  /// was skipped for that. Nothing if no pass computed it: a torch::optim optimizer without
   /// GradScalerOptions::record_grad_norm.
   std::optional<double> grad_norm() const;
 
@@ -72,14 +87,14 @@ class DEMI_API StepResult {
   /// What the closure returned; undefined without one.
   const at::Tensor& loss() const { return loss_; }
 
-  /// fp32, (), 0 or 1, on the device of the step. Does not synchronise; the current stream waits
-  /// for that of the step.
+  /// Whether the step was skipped: fp32, (), 0 or 1, on the device of the step. Does not
+  /// synchronise; the current stream waits for that of the step.
   at::Tensor found_inf() const;
 
  private:
   const torch::optim::Optimizer* optimizer_ = nullptr;
   Numbers host_;
-  at::Tensor device_;  // (3 or more) or undefined
+  at::Tensor device_;  // (4 or more) or undefined
   at::Tensor loss_;
   std::optional<c10::Stream> written_on_;
 };

@@ -214,12 +214,14 @@ const float* TensorTable::DeviceCopy::pointer(const at::Tensor& tensor, c10::Dev
 }
 
 void TensorTable::set_inputs(const at::Tensor& scale, const at::Tensor& found_inf,
-                             bool wide_unscaled, const kernels::StepInputs& others) {
+                             const at::Tensor& above_norm, bool wide_unscaled,
+                             const kernels::StepInputs& others) {
   // The tensor operations of other devices decide on the host.
   const c10::Device deciding = kernels_ ? device() : c10::Device(at::kCPU);
   plan_.inputs() = others;
   plan_.inputs().scale = scale_.pointer(scale, deciding);
   plan_.inputs().found_inf = found_inf_.pointer(found_inf, deciding);
+  plan_.inputs().above_norm = above_norm_.pointer(above_norm, deciding);
   for (auto& entry : plan_.tensors())
     if (entry.gradient)
       entry.unscaled = wide_unscaled && entry.gradient_storage == kernels::Storage::fp32;
@@ -381,7 +383,7 @@ void TensorTable::update(Records records) {
 
 void TensorTable::end_step() {
   if (device_) device_->end_step();
-  scale_ = found_inf_ = {};
+  scale_ = found_inf_ = above_norm_ = {};
   watch_.end();
   for (Member& member : members_) {
     member.factor.reset();

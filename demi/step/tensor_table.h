@@ -55,7 +55,8 @@ class TensorTable {
 
   /// fp32, (), on any device: an input on another device is copied once a step. Undefined: none.
   /// `wide_unscaled`: gradients that are not of 16 bits carry no scale.
-  void set_inputs(const at::Tensor& scale, const at::Tensor& found_inf, bool wide_unscaled,
+  void set_inputs(const at::Tensor& scale, const at::Tensor& found_inf,
+                  const at::Tensor& above_norm, bool wide_unscaled,
                   const kernels::StepInputs& others);
   /// Divides the gradients that are not of 16 bits by the scale, in place.
   void unscale_wide(const at::Tensor& scale);
@@ -102,7 +103,7 @@ class TensorTable {
   std::optional<DevicePlan> device_;
   std::unordered_map<const at::TensorImpl*, size_t> places_;
   weights::StepTargets targets_;  // members of Target::kParameter, in order
-  DeviceCopy scale_, found_inf_;
+  DeviceCopy scale_, found_inf_, above_norm_;
   StreamUse streams_;
   WriteWatch watch_;
   std::vector<DeviceCopy> rates_;    // by group

@@ -276,7 +276,8 @@ void Fit::make_step() {
                                               .op_policy = options_.op_policy,
                                               .accumulate = options_.accumulate,
                                               .clip_norm = options_.clip_norm,
-                                              .guard_statistics = setup_.scaler.is_enabled(),
+                                              .guard_statistics = setup_.scaler.is_enabled() ||
+                                                                  setup_.has_norm_limit(),
                                               .read_every = 0,
                                               .steps_taken = progress_.step,
                                               .synchronise_phases = options_.synchronise_phases});

@@ -101,6 +101,7 @@ void write_steps(const std::vector<StepMetrics>& steps, NamedTensors& to) {
   table.write("loss_scale", [&](std::size_t i) { return or_none(steps[i].loss_scale); });
   table.write("grad_norm", [&](std::size_t i) { return steps[i].grad_norm.value_or(kNoNorm); });
   table.write("skipped", [&](std::size_t i) { return steps[i].skipped; });
+  table.write("skipped_for_norm", [&](std::size_t i) { return steps[i].skipped_for_norm; });
   table.write("seconds", [&](std::size_t i) { return steps[i].seconds; });
   table.write("data_seconds", [&](std::size_t i) { return steps[i].data_seconds; });
 }
@@ -122,6 +123,9 @@ std::vector<StepMetrics> read_steps(const NamedTensors& from) {
       if (value != kNoNorm) steps[i].grad_norm = value;
     });
   table.read<bool>("skipped", [&](std::size_t i, bool value) { steps[i].skipped = value; });
+  if (table.has("skipped_for_norm"))  // checkpoints of older versions have none
+    table.read<bool>("skipped_for_norm",
+                     [&](std::size_t i, bool value) { steps[i].skipped_for_norm = value; });
   table.read<double>("seconds", [&](std::size_t i, double value) { steps[i].seconds = value; });
   table.read<double>("data_seconds",
                      [&](std::size_t i, double value) { steps[i].data_seconds = value; });

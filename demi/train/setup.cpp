@@ -6,6 +6,7 @@
 
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
+#include "demi/step/pending_step.h"
 
 namespace demi::train {
 
@@ -57,6 +58,13 @@ void Setup::require_weights_in_place() const {
 void Setup::begin_average() {
   if (!average || std::exchange(average_is_begun, true)) return;
   average.emplace(*network.module, options.ema_decay);
+}
+
+bool Setup::has_norm_limit() const {
+  return std::ranges::any_of(options.optimizers, [](const auto& one) {
+    auto* ours = dynamic_cast<optim::Optimizer*>(one.get());
+    return ours && ours->pending().has_norm_limit();
+  });
 }
 
 void Setup::shard_optimizers() {

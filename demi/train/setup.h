@@ -53,6 +53,9 @@ struct Setup {
   /// UsageError for an optimizer that is not demi's.
   void shard_optimizers();
 
+  /// Whether an optimizer skips steps for their norm.
+  bool has_norm_limit() const;
+
   /// As a checkpoint and a Step see it.
   loop::Job job();
 };

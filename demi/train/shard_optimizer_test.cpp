@@ -45,6 +45,7 @@ struct ShardJob {
   std::function<bool()> should_save = {}, should_stop = {};
   std::shared_ptr<Callback> callback = {};
   std::shared_ptr<torch::optim::Optimizer> optimizer = {};  // in place of AdamW
+  std::optional<optim::NormLimit> limit = {};
 };
 
 struct ShardOutcome {
@@ -74,9 +75,10 @@ ShardOutcome fit_sharded(const ShardJob& job, ProcessGroup& group) {
   options.should_stop = job.should_stop;
   options.group = testing::shared_group(group);
   options.shard_optimizer = job.shares;
-  options.optimizers = {
-      job.optimizer ? job.optimizer
-                    : std::make_shared<optim::AdamW>(net->parameters(), optim::AdamWOptions(0.05))};
+  options.optimizers = {job.optimizer ? job.optimizer
+                                      : std::make_shared<optim::AdamW>(
+                                            net->parameters(), optim::AdamWOptions(0.05),
+                                            optim::StepOptions{.skip_norm_above = job.limit})};
   Trainer trainer(network(net), options);
   if (job.callback) trainer.add(job.callback);
   if (!job.resume.empty()) trainer.resume(job.resume);
@@ -162,6 +164,22 @@ TEST_F(ShardOptimizer, TrainsAndSavesAsWithoutSharing) {
 }
 
 // 8 batches an epoch, 4 steps: the fifth step ends within the second epoch.
+TEST_F(ShardOptimizer, SkipsForItsNormOnAllRanks) {
+  const auto free = fit_sharded(2, {});
+  double greatest = 0;
+  for (const StepMetrics& step : free.front().history.steps)
+    if (!step.skipped) greatest = std::max(greatest, *step.grad_norm);
+  const optim::NormLimit limit{.bound = greatest * 0.99, .deviations = 9};
+  const auto whole =
+      fit_sharded(2, {.shares = false, .checkpoints = folder("whole"), .limit = limit});
+  const auto shared = fit_sharded(2, {.checkpoints = folder("shared"), .limit = limit});
+  for (const ShardOutcome& outcome : shared) expect_same_outcome(outcome, whole.front());
+  EXPECT_GE(std::ranges::count_if(whole.front().history.steps, &StepMetrics::skipped_for_norm), 1);
+  const auto a = checkpoint::load(folder("whole") / "last").state;
+  expect_same_tensors(a, checkpoint::load(folder("shared") / "last").state);
+  EXPECT_GT(a.at("optimizer/accepted_norms")[127].item<float>(), 0);
+}
+
 TEST_F(ShardOptimizer, GoesOnWithAndWithoutSharingOnAnyRanks) {
   fit_sharded(4, {.max_steps = 5, .checkpoints = folder("four")});
   fs::path begun = folder("four");

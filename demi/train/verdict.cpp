@@ -45,7 +45,7 @@ std::string complaint_of(const History& history, int64_t bad_steps, const Precis
 
 bool is_bad(const StepMetrics& step, bool loss_is_finite, const GradScalerOptions& scaling) {
   if (!loss_is_finite) return true;
-  if (!step.skipped) return false;
+  if (!step.skipped || step.skipped_for_norm) return false;
   if (!step.loss_scale) return true;
   // Another overflow would not lower the scale: it is static, or at its floor.
   const ScaleState now{.scale = static_cast<float>(*step.loss_scale), .amax_history = {}};

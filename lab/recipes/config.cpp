@@ -17,6 +17,7 @@
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/devices.h"
+#include "lab/recipes/norm_limit.h"
 #include "lab/recipes/optimizers.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/schedules.h"
@@ -202,6 +203,19 @@ Setting keep_every(std::string group) {
       wrong(source, "this says not how often", text, kAccepted);
     }
     wrong(source, "a time says not which checkpoints", text, kAccepted);
+  };
+  return setting;
+}
+
+Setting skip_norm_above(std::string group) {
+  Setting setting = words(
+      "skip-norm-above", std::move(group), &Config::skip_norm_above,
+      "L2 norm of all gradients above which a step is skipped, or by how many standard "
+      "deviations it may be above the mean of the last 128 steps that were taken (6sd); 0: no "
+      "limit");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    norm_limit_of(text, source);
+    take(c, text, source);
   };
   return setting;
 }
@@ -430,6 +444,7 @@ std::vector<Setting> training_settings() {
            "Cross entropy: share of the target that is spread over all classes"),
       real("clip-norm", g, &Config::clip_norm, 0, kInfinity,
            "Largest L2 norm of all gradients together; 0: no clipping"),
+      skip_norm_above(g),
       real("gradient-penalty", g, &Config::gradient_penalty, 0, kInfinity,
            "Weight of the gradients' L2 norm in the loss; 0: no penalty"),
       whole("accumulate", g, &Config::accumulate, 1,
@@ -729,10 +744,10 @@ void check_steps_of_schedule(const Config& config, const ScheduleKind& schedule)
                                 config.schedule_epochs),
                     "leave out one of them");
   if (!schedule.ends || schedule.by_epoch)
-    refuse_together("a " + schedule.name + " schedule is not made for a number of steps",
-                    fmt::format("--schedule {} --schedule-steps {}", config.schedule,
-                                config.schedule_steps),
-                    "leave out --schedule-steps, or name linear, cosine-by-step or one-cycle");
+    refuse_together(
+        "a " + schedule.name + " schedule is not made for a number of steps",
+        fmt::format("--schedule {} --schedule-steps {}", config.schedule, config.schedule_steps),
+        "leave out --schedule-steps, or name linear, cosine-by-step or one-cycle");
   if (config.warmup_steps >= config.schedule_steps)
     refuse_together("the warm-up takes the whole schedule",
                     fmt::format("--warmup-steps {} --schedule-steps {}", config.warmup_steps,

@@ -45,6 +45,7 @@ struct Config {
   std::string loss = "cross-entropy";
   double loss_weight = 1;
   double label_smoothing = 0, clip_norm = 0, gradient_penalty = 0, ema = 0;
+  std::string skip_norm_above = "0";  // as norm_limit_of reads it; 0: no limit
   int64_t accumulate = 1, early_stopping = 0, top_k = 0;
 
   // In which precision

@@ -59,16 +59,24 @@ std::string in_words_of_the_program(std::string text) {
   return text;
 }
 
-// A remark on skipped steps of a run without a scaler, which nothing else reports.
+// A remark on steps that were skipped for their norm, and on any others of a run without a scaler,
+// which nothing else reports.
 std::string remark_on(const train::History& history) {
-  const bool scaled =
-      std::any_of(history.steps.begin(), history.steps.end(),
-                  [](const train::StepMetrics& step) { return step.loss_scale.has_value(); });
-  if (scaled || history.skipped_steps == 0) return "";
-  return fmt::format(
-      "{} of {} steps were skipped, with Inf or NaN among their gradients, though no loss is "
-      "scaled",
-      history.skipped_steps, history.steps.size());
+  const bool scaled = std::ranges::any_of(
+      history.steps, [](const train::StepMetrics& step) { return step.loss_scale.has_value(); });
+  const auto for_norm = std::ranges::count_if(history.steps, &train::StepMetrics::skipped_for_norm);
+  std::string text;
+  if (for_norm > 0)
+    text = fmt::format(
+        "{} of {} steps were skipped, because the norm of their gradients was above "
+        "--skip-norm-above",
+        for_norm, history.steps.size());
+  if (scaled || history.skipped_steps == for_norm) return text;
+  if (!text.empty()) text += "; ";
+  return text + fmt::format(
+                    "{} of {} steps were skipped, with Inf or NaN among their gradients, though "
+                    "no loss is scaled",
+                    history.skipped_steps - for_norm, history.steps.size());
 }
 
 // A folder of checkpoints that a killed process made may be without one.

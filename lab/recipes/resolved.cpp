@@ -12,6 +12,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/optim/decay_groups.h"
+#include "lab/recipes/norm_limit.h"
 
 namespace demi::recipes {
 namespace {
@@ -96,8 +97,11 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved& run,
     groups = optim::decay_groups(*network.module);
   else
     groups.decay = network.module->parameters();
-  return run.optimizer->make(run.config, groups,
-                             {.skip_nonfinite = run.config.skip, .low_precision_grads = true});
+  return run.optimizer->make(
+      run.config, groups,
+      {.skip_nonfinite = run.config.skip,
+       .low_precision_grads = true,
+       .skip_norm_above = norm_limit_of(run.config.skip_norm_above, "--skip-norm-above")});
 }
 
 namespace {

@@ -294,6 +294,7 @@ void FileMetrics::write(const train::StepMetrics& step) {
   if (step.loss_scale) fields.emplace_back("loss_scale", *step.loss_scale);
   if (step.grad_norm) fields.emplace_back("grad_norm", *step.grad_norm);
   fields.emplace_back("skipped", step.skipped);
+  if (step.skipped_for_norm) fields.emplace_back("skipped_for_norm", true);
   fields.emplace_back("seconds", step.seconds);
   fields.emplace_back("data_seconds", step.data_seconds);
   log_->write(fields);
