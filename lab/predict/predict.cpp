@@ -143,11 +143,12 @@ bool lacks_words(const recipes::ModelTexts& texts) {
 
 namespace {
 
-[[noreturn]] void refuse_rows(const fs::path& file) {
+[[noreturn]] void refuse_kind(const fs::path& file, data::Kind kind) {
+  const std::string name(name_of(kind));
   throw UsageError(
       {.where = "predict",
-       .what = "the model of " + file.string() + " reads rows, which have no form here",
-       .seen = "rows",
+       .what = "the model of " + file.string() + " reads " + name + ", which have no classes here",
+       .seen = name,
        .accepted = "models of pictures and of texts",
        .advice = "load its weights in a program of yours (docs/reference/models.md)"});
 }
@@ -157,7 +158,7 @@ std::shared_ptr<const recipes::ModelData> data_of(const recipes::ModelFile& file
   const recipes::ModelTexts& texts = file.texts;
   const data::Kind kind = texts.description ? texts.description->input.kind
                                             : models::find_model(texts.config.model).reads;
-  if (kind == data::Kind::rows) refuse_rows(path);
+  if (kind == data::Kind::rows || kind == data::Kind::tokens) refuse_kind(path, kind);
   if (texts.description) return recipes::data_of_model(texts, path);
   if (kind == data::Kind::pictures) return data_of_older_file(texts.config, file.weights);
   throw DataError({.where = "predict",

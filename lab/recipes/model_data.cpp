@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
@@ -29,6 +30,9 @@ std::string numbered(const std::vector<std::string>& classes, std::size_t number
   return number < classes.size() ? fmt::format("\"{}\"", classes[number]) : "no class";
 }
 
+// As JSON has it: characters such as a line's end are in it.
+std::string escaped(const std::string& text) { return nlohmann::json(text).dump(); }
+
 std::string form(const DataShape& shape) {
   return fmt::format("{} channel{} of {} x {}", shape.channels, shape.channels == 1 ? "" : "s",
                      shape.size, shape.size);
@@ -43,7 +47,9 @@ std::shared_ptr<const ModelData> data_of_model(const ModelTexts& texts, const fs
                                                      .shape = model->shape,
                                                      .classes = model->classes,
                                                      .input = model->input,
-                                                     .vocabulary = texts.vocabulary});
+                                                     .vocabulary = texts.vocabulary,
+                                                     .tokenizer = model->tokenizer,
+                                                     .characters = model->characters});
 }
 
 std::shared_ptr<const ModelData> data_of_checkpoint(const fs::path& path) {
@@ -94,6 +100,20 @@ void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::st
   for (data::TextSet* texts : {&corpus.train, &corpus.test})
     *texts = renumbered(std::move(*texts), *corpus.vocabulary, *model.vocabulary);
   corpus.vocabulary = model.vocabulary;
+}
+
+void require_same_tokens(const ModelData& model, const std::string& tokenizer,
+                         const std::string& characters, int64_t tokens) {
+  const auto side = [](const std::string& name, const std::string& all, int64_t count) {
+    return fmt::format("{} tokens, {}{}", count, name.empty() ? "of no tokenizer" : name,
+                       all.empty() ? "" : ": " + escaped(all));
+  };
+  if (tokenizer == model.tokenizer && characters == model.characters &&
+      tokens == model.shape.vocabulary)
+    return;
+  refuse("the tokens of the data are not those of " + model.file,
+         side(tokenizer, characters, tokens),
+         side(model.tokenizer, model.characters, model.shape.vocabulary));
 }
 
 std::string say_unknown(double share, const ModelData& model) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -234,14 +233,6 @@ std::string joined(std::span<const std::string> words) {
   return text;
 }
 
-// By number; empty unless a token is a character.
-std::string characters_of(const Workload& workload) {
-  if (!workload.tokenizer || workload.tokenizer->name() != kCharacters) return {};
-  std::vector<int32_t> all(static_cast<std::size_t>(workload.tokenizer->size()));
-  std::iota(all.begin(), all.end(), 0);
-  return workload.tokenizer->decode(all);
-}
-
 }  // namespace
 
 checkpoint::Metadata model_texts(const ModelDescription& model,
@@ -273,9 +264,8 @@ checkpoint::Metadata model_texts(const Resolved& run, const Workload& workload, 
                       .loss = run.config.loss,
                       .precision = std::string(run.spec.precision.name),
                       .is_average = is_average,
-                      .tokenizer = workload.tokenizer ? std::string(workload.tokenizer->name())
-                                                      : std::string(),
-                      .characters = characters_of(workload)},
+                      .tokenizer = workload.tokenizer,
+                      .characters = workload.characters},
                      workload.vocabulary.get());
 }
 

@@ -343,32 +343,42 @@ Loaders text_loaders(data::TextCorpus read, const Place& place) {
 }
 
 data::RandomWindowsOptions training_windows(const Config& config, const Place& place) {
-  return {.context = config.context,
-          .batch_size = config.batch_size,
-          .batches = config.dry_run ? dry_run_batches(config) : config.eval_every * config.accumulate,
-          .limit = config.limit,
-          .seed = static_cast<uint64_t>(config.seed),
-          .rank = place.part.rank,
-          .world_size = place.part.ranks};
+  return {
+      .context = config.context,
+      .batch_size = config.batch_size,
+      .batches = config.dry_run ? dry_run_batches(config) : config.eval_every * config.accumulate,
+      .limit = config.limit,
+      .seed = static_cast<uint64_t>(config.seed),
+      .rank = place.part.rank,
+      .world_size = place.part.ranks};
 }
 
 void require_windows(const data::TokenSet& tokens, const Config& config) {
   if (tokens.train.size > config.context) return;
-  throw DataError({.where = "train.read_data",
-                   .what = "too few tokens to train on for one window",
-                   .seen = fmt::format("{} tokens, --context {}", tokens.train.size, config.context),
-                   .accepted = fmt::format("{} or more", config.context + 1),
-                   .advice = "name a longer text, or a smaller --context"});
+  throw DataError(
+      {.where = "train.read_data",
+       .what = "too few tokens to train on for one window",
+       .seen = fmt::format("{} tokens, --context {}", tokens.train.size, config.context),
+       .accepted = fmt::format("{} or more", config.context + 1),
+       .advice = "name a longer text, or a smaller --context"});
+}
+
+std::string name_of_tokenizer(const data::TokenSet& tokens) {
+  return tokens.tokenizer ? std::string(tokens.tokenizer->name()) : std::string();
 }
 
 Loaders token_loaders(const data::TokenSet& tokens, const Place& place) {
   return [place, tokens](const Config& config, DataShape& shape) {
     require_windows(tokens, config);
+    if (place.model)
+      require_same_tokens(*place.model, name_of_tokenizer(tokens), data::characters_of(tokens),
+                          tokens.vocabulary);
     shape.vocabulary = tokens.vocabulary;
     Workload result;
     result.items = "tokens";
     result.items_of_example = config.context;
-    result.tokenizer = tokens.tokenizer;
+    result.tokenizer = name_of_tokenizer(tokens);
+    result.characters = data::characters_of(tokens);
     const bool overfit = config.overfit_batches > 0;
     result.test = std::make_shared<data::ConsecutiveWindows>(
         overfit ? tokens.train : tokens.test, config.context,
@@ -378,8 +388,7 @@ Loaders token_loaders(const data::TokenSet& tokens, const Place& place) {
       train = std::make_shared<data::ConsecutiveWindows>(tokens.train, config.context,
                                                          training_order(config, place));
     else
-      train =
-          std::make_shared<data::RandomWindows>(tokens.train, training_windows(config, place));
+      train = std::make_shared<data::RandomWindows>(tokens.train, training_windows(config, place));
     result.train = with_workers(std::move(train), config, place.device);
     return result;
   };
@@ -420,9 +429,9 @@ Loaders loaders_of(const Config& config, const Place& place) {
               : data::read_token_texts(config.train_file, config.test_file, config.tokenizer),
           place);
     case data::Layout::tokens:
-      return token_loaders(data::open_token_sets(config.train_file, config.test_file,
-                                                 config.vocabulary_size),
-                           place);
+      return token_loaders(
+          data::open_token_sets(config.train_file, config.test_file, config.vocabulary_size),
+          place);
     case data::Layout::picture_folder:
       return list_pictures(config, place);
     default:
