@@ -217,6 +217,22 @@ TEST(Checkpoints, ThatCannotBeSavedAtTheEndAreAnError) {
   }
 }
 
+// What is tried again is the state from before the epoch was closed, from which it goes on.
+TEST(Checkpoints, OfARunThatIsStoppedWithinAnEpochAreTriedAgain) {
+  const Outcome whole = train(plain_job({}));
+  ScratchFolder folder;
+  Outage outage({8});
+  const weights::testing::RecordedWarnings warnings;
+  Job one = plain_job(folder.path(), {.in_background = false});
+  one.options.checkpoints.before_save = [&, tries = 0](checkpoint::Checkpoint& state) mutable {
+    tries++ == 0 ? outage.before_save(state) : outage.end();
+  };
+  stopped_after(std::move(one), 8);
+  EXPECT_EQ(warnings.holding("could not be saved"), 1);
+  ASSERT_EQ(folder.steps(), step_names({8}));
+  expect_same_run(whole, from_disk(plain_job({}), folder.path() / step_name(8)));
+}
+
 TEST(Checkpoints, ThatCannotBeSavedEndTheTrainingWhereNoneIsTriedAgain) {
   ScratchFolder folder;
   Outage outage({4, 5});
