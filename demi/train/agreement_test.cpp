@@ -137,6 +137,7 @@ TEST_F(Agreement, OptionsThatDifferAreNamed) {
       {"ema_decay 0.5", [](auto& o) { o.ema_decay = 0.5; }},
       {"early_stopping 3", [](auto& o) { o.early_stopping = 3; }},
       {"read_every 3", [](auto& o) { o.read_every = 3; }},
+      {"best_by 2", [](auto& o) { o.best_by = BestBy::loss; }},
       {"give_up_after 7", [](auto& o) { o.give_up_after = 7; }},
       {"optimizers 2", [](auto& o) { o.optimizers.push_back(o.optimizers.front()); }},
       {"schedule given", [](auto& o) { o.schedule = optim::lr::cosine(20); }},

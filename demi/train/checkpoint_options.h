@@ -33,8 +33,13 @@ struct CheckpointOptions {
   bool in_background = true;
   /// A save that the system does not let through (TrainingError: a full disk, a file server that is
   /// away) warns once, and training goes on. It is tried again after so many seconds, and whenever
-  /// one is due. fit() throws if the last state cannot be saved. 0: the first such save ends it.
+  /// one is due; what is saved then is the state of that moment, and the one that could not be
+  /// saved is gone: if it was the best, FOLDER/best names the one before. fit() throws if the last
+  /// state cannot be saved. 0: the first such save ends it.
   double retry_seconds = 60;
+  /// A checkpoint has the records of so many of the last steps, for callers that keep the steps
+  /// elsewhere (Trainer::Parts::add_earlier). 0: of all in the history.
+  int64_t history_steps = 0;
   /// Further texts of each checkpoint, such as the configuration of the run.
   checkpoint::Metadata text = {};
   /// What the model's file says of the model, of any length (Checkpoint::model_text).

@@ -609,7 +609,22 @@ std::vector<Fit::Told> Fit::taken_from_device() {
     told.push_back({record, progress_.epoch.examples});
   }
   unread_.clear();
+  history.forget_all_but(options_.history_steps);
   return told;
+}
+
+void Fit::add_earlier(std::vector<StepMetrics> earlier) {
+  std::vector<StepMetrics>& steps = progress_.history.steps;
+  if (earlier.empty()) return;
+  if (steps.empty() || earlier.back().step + 1 != steps.front().step)
+    throw UsageError({.where = "train.Trainer.Parts.add_earlier",
+                      .what = "the steps do not end right before the history",
+                      .seen = fmt::format("the last one is step {}", earlier.back().step),
+                      .accepted = steps.empty() ? "none, since the history is empty"
+                                                : fmt::format("step {}", steps.front().step - 1)});
+  earlier.insert(earlier.end(), steps.begin(), steps.end());
+  steps = std::move(earlier);
+  progress_.history.forget_all_but(options_.history_steps);
 }
 
 // The history and the callbacks have every step after this.
@@ -650,6 +665,8 @@ void Fit::warn_of_lost_mean() {
   if (std::isfinite(epoch.loss) || progress_.answers == 0 || history.failed ||
       !setup_.ranks.is_first() || std::exchange(has_warned_, true))
     return;
+  const StepMetrics& oldest = history.steps.front();
+  const bool has_all = oldest.step == 1 || oldest.epoch < epoch.epoch;
   int64_t steps = 0, lost = 0, first = 0;
   for (const StepMetrics& step : history.steps) {
     if (step.epoch != epoch.epoch) continue;
@@ -658,8 +675,8 @@ void Fit::warn_of_lost_mean() {
     if (lost++ == 0) first = step.step;
   }
   TORCH_WARN("[train.Trainer] the mean loss of epoch ", epoch.epoch, " is ", epoch.loss,
-             ": so is the loss of ", lost, " of its ", steps, " steps, first in step ", first,
-             "; look for NaN and Inf in the examples of that step",
+             ": so is the loss of ", lost, " of its ", has_all ? "" : "last ", steps,
+             " steps, first in step ", first, "; look for NaN and Inf in the examples of that step",
              options_.gradient_penalty > 0 ? ", or for a gradient penalty that overflows" : "");
 }
 

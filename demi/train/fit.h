@@ -30,6 +30,9 @@ class Fit {
 
   const History& history() const { return progress_.history; }
 
+  /// Steps before those of the history.
+  void add_earlier(std::vector<StepMetrics> steps);
+
   /// The state between the last batch and the next; of a run that was ended within an epoch, from
   /// before that epoch was closed, so that it can go on. If the ranks share the optimizers' states,
   /// all of them call it, and those other than the first get nothing.

@@ -184,7 +184,7 @@ checkpoint::Checkpoint FitState::captured() {
       for (const auto& [name, kept] : step_->statistics())
         state.state[std::string(kStatistics) + name] = kept;
   }
-  write(progress_, state);
+  write(progress_, state, options_.checkpoints.history_steps);
   if (setup_.ranks.are_several())
     state.state[kRankSeed] = at::full({1}, std::bit_cast<std::int64_t>(rank_seed_), at::kLong);
   add_texts(state.text);
@@ -266,7 +266,7 @@ void FitState::save_after_exception(Stage stage) {
         if (item.first.starts_with(part)) return true;
       return false;
     });
-    write(start, state);
+    write(start, state, options_.checkpoints.history_steps);
     for (const auto& [name, value] : step_random_) state.state[name] = value;
   }
   plan_.save(progress_.step, state, how_to_save(/*is_best=*/false));

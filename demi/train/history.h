@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -56,7 +57,7 @@ struct EpochRecord {
 
 /// Everything that a fit recorded.
 struct History {
-  std::vector<StepMetrics> steps;
+  std::vector<StepMetrics> steps;  // the last ones (TrainerOptions::history_steps), in a row
   std::vector<EpochRecord> epochs;
   int64_t skipped_steps = 0;
   bool stopped = false;               // the caller ended training early
@@ -65,6 +66,16 @@ struct History {
   /// Why the result is worthless: the loss stayed NaN or Inf, or ended so. None if training
   /// succeeded.
   std::optional<std::string> failed;
+  /// Leaves out steps so that the last `limit` and up to a tenth more remain. Which ones depends on
+  /// the number of the last step alone. 0: all remain.
+  void forget_all_but(int64_t limit) {
+    if (limit == 0 || steps.empty()) return;
+    const int64_t at_a_time = std::max<int64_t>(limit / 10, 1);
+    const int64_t last = steps.back().step;
+    const int64_t before = last - last % at_a_time - limit + 1;
+    const auto first = std::ranges::lower_bound(steps, before, {}, &StepMetrics::step);
+    steps.erase(steps.begin(), first);
+  }
   /// Training time of all epochs.
   double seconds() const {
     double sum = 0;

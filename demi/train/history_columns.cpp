@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,7 +92,7 @@ class ColumnReader {
   int64_t rows_;
 };
 
-void write_steps(const std::vector<StepMetrics>& steps, NamedTensors& to) {
+void write_steps(std::span<const StepMetrics> steps, NamedTensors& to) {
   ColumnWriter table(to, kStepTable, steps.size());
   table.write("epoch", [&](std::size_t i) { return steps[i].epoch; });
   table.write("step", [&](std::size_t i) { return steps[i].step; });
@@ -253,8 +254,10 @@ std::vector<EpochRecord> read_epochs(const NamedTensors& from) {
 
 }  // namespace
 
-void write_columns(const History& history, NamedTensors& to) {
-  write_steps(history.steps, to);
+void write_columns(const History& history, NamedTensors& to, int64_t most) {
+  std::span<const StepMetrics> steps = history.steps;
+  if (most > 0) steps = steps.last(std::min(steps.size(), static_cast<std::size_t>(most)));
+  write_steps(steps, to);
   write_epochs(history.epochs, to);
 }
 

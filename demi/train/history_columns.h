@@ -7,8 +7,8 @@
 namespace demi::train {
 
 /// Writes steps and epochs as columns, one tensor a field: "history/steps.loss", fp64, (steps); NaN
-/// stands for an accuracy or a scale that there is none of.
-DEMI_API void write_columns(const History& history, checkpoint::NamedTensors& to);
+/// stands for an accuracy or a scale that there is none of. Of steps the last `most`; 0: all.
+DEMI_API void write_columns(const History& history, checkpoint::NamedTensors& to, int64_t most = 0);
 
 /// Reads them back. Throws UsageError for columns that are missing or differ in length.
 DEMI_API void read_columns(const checkpoint::NamedTensors& from, History& history);

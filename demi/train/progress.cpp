@@ -69,7 +69,7 @@ const Evaluation* Progress::best() const {
   return it == history.epochs.end() ? nullptr : &*it->validation;
 }
 
-void write(const Progress& progress, checkpoint::Checkpoint& to) {
+void write(const Progress& progress, checkpoint::Checkpoint& to, int64_t most) {
   StateDict& numbers = to.numbers[kProgress];
   each_count(progress, [&](const std::string& name, int64_t count) {
     numbers[name] = static_cast<double>(count);
@@ -81,7 +81,7 @@ void write(const Progress& progress, checkpoint::Checkpoint& to) {
   each_sum(progress.window.sums, [&](const char* name, const at::Tensor& sum) {
     if (sum.defined()) to.state[window_key(name)] = sum;
   });
-  write_columns(progress.history, to.state);
+  write_columns(progress.history, to.state, most);
 }
 
 Progress read_progress(const checkpoint::Checkpoint& from) {

@@ -39,8 +39,9 @@ struct Progress {
 };
 
 /// Writes everything but parameters' gradients: `numbers` "progress", `state` "history/..." and
-/// "window/...". Whether training was stopped or failed is not part of it: it goes on.
-void write(const Progress& progress, checkpoint::Checkpoint& to);
+/// "window/...". Whether training was stopped or failed is not part of it: it goes on. Of the
+/// history's steps the last `most`; 0: all.
+void write(const Progress& progress, checkpoint::Checkpoint& to, int64_t most = 0);
 
 /// Reads it back. Throws UsageError if the checkpoint is not that of a Trainer, or holds numbers
 /// that cannot be.

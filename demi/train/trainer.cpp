@@ -57,6 +57,8 @@ void check(const TrainerOptions& options) {
           std::to_string(options.ema_decay), "0 (off) up to, but not including, 1");
   require(options.early_stopping >= 0, "early_stopping is negative",
           std::to_string(options.early_stopping), "0 (never) or more epochs");
+  require(options.history_steps >= 0, "history_steps is negative",
+          std::to_string(options.history_steps), "0 (all) or more");
   require(options.best_by != BestBy::accuracy || options.loss.has_accuracy(),
           "best_by is accuracy, which this loss has none of", "BestBy::accuracy",
           "BestBy::automatic or BestBy::loss");
@@ -83,6 +85,8 @@ void check_checkpoints(const CheckpointOptions& options) {
       "0 (never) or more of each");
   require(options.keep_last >= 0, "checkpoints.keep_last is negative",
           std::to_string(options.keep_last), "0 (all) or more");
+  require(options.history_steps >= 0, "checkpoints.history_steps is negative",
+          std::to_string(options.history_steps), "0 (all) or more");
   require(options.best_count >= 1, "checkpoints.best_count is below 1",
           std::to_string(options.best_count), "1 or more; keep_best false keeps none");
   const Every& keep = options.keep_every;
@@ -319,6 +323,10 @@ Trainer::Parts::Parts(Trainer& trainer, const data::Loader& training,
 Trainer::Parts::~Parts() = default;
 
 const History& Trainer::Parts::history() const { return fit_->history(); }
+
+void Trainer::Parts::add_earlier(std::vector<StepMetrics> steps) {
+  fit_->add_earlier(std::move(steps));
+}
 
 checkpoint::Checkpoint Trainer::Parts::checkpoint() { return fit_->checkpoint(); }
 

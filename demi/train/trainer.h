@@ -81,6 +81,9 @@ struct TrainerOptions {
   optim::lr::Schedule momentum_schedule = {};
   /// Steps between two reads of loss, accuracy and scale from the device.
   int64_t read_every = 10;
+  /// History::steps, and what checkpoints hold of it, has so many of the last steps, and up to a
+  /// tenth more: the earlier ones go, a tenth of them at a time. 0: all.
+  int64_t history_steps = 10'000;
   /// Bad steps in a row until training ends: steps with a loss of NaN or Inf, or skipped ones if
   /// nothing scales the loss. 3 are enough if the first step of all is among them, and a loss of
   /// NaN or Inf at the very end fails the run too. 0: never.
@@ -211,6 +214,10 @@ class DEMI_API Trainer {
     /// The history so far. Between two parts, steps since the last read of the device are missing;
     /// after an exception of `advance`, none are.
     const History& history() const;
+
+    /// Steps of a resumed run that its checkpoint did not hold (CheckpointOptions::history_steps)
+    /// come before those of the history. Throws UsageError if they do not end right before them.
+    void add_earlier(std::vector<StepMetrics> steps);
 
     /// The state between two parts, to go on from (Trainer::resume). Its tensors are those of model
     /// and optimizers: the next part changes them. If training has been stopped within an epoch, it

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 namespace demi::train {
 namespace {
@@ -15,14 +17,20 @@ const StepMetrics* taken_with_nonfinite(const History& history) {
   return nullptr;
 }
 
+// The first of the last `bad_steps` ones, or the oldest that the history has of them.
+const StepMetrics& first_of(const History& history, int64_t bad_steps) {
+  const std::size_t all = history.steps.size();
+  return history.steps[all - std::min(all, static_cast<std::size_t>(bad_steps))];
+}
+
 std::string complaint_of(const History& history, int64_t bad_steps, const Precision& precision) {
-  const StepMetrics& first =
-      history.steps[history.steps.size() - static_cast<std::size_t>(bad_steps)];
+  const StepMetrics& first = first_of(history, bad_steps);
   const bool is_loss = !std::isfinite(first.loss);
   std::string text =
       fmt::format("{} NaN or Inf from step {} on, in {} step{}; learning rate {:g}",
                   is_loss ? "the loss is" : "the gradients hold, though the loss is sound,",
-                  first.step, bad_steps, bad_steps == 1 ? "" : "s in a row", first.learning_rate);
+                  history.steps.back().step - bad_steps + 1, bad_steps,
+                  bad_steps == 1 ? "" : "s in a row", first.learning_rate);
   if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
   if (const StepMetrics* taken = taken_with_nonfinite(history);
       taken && std::isfinite(taken->loss)) {
@@ -57,8 +65,7 @@ std::optional<std::string> hopeless(const History& history, int64_t bad_in_a_row
   if (give_up_after == 0 || bad_in_a_row == 0) return std::nullopt;
   const int64_t steps = history.steps.back().step;
   // A static scale that is too high for the first gradients may do for later ones.
-  const StepMetrics& first =
-      history.steps[history.steps.size() - static_cast<std::size_t>(bad_in_a_row)];
+  const StepMetrics& first = first_of(history, bad_in_a_row);
   const bool is_told_at_once = !first.loss_scale || !std::isfinite(first.loss);
   const bool never_good = bad_in_a_row == steps && steps >= kFirstSteps && is_told_at_once;
   if (bad_in_a_row < give_up_after && !never_good) return std::nullopt;
