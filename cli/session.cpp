@@ -220,8 +220,8 @@ void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
   run.on_what_if = [this](const monitor::WhatIfResult& result) { files_->write(result); };
   run.save_requests = save_requests;
   saves_ = save_requests();
+  run.keep_steps = [this](const std::string& label) { return files_->keep_steps(label); };
   run.before_save = [this] {
-    files_->flush();
     if (std::exchange(saves_, save_requests()) != save_requests())
       progress_->message("saving a checkpoint, as SIGUSR1 asks");
   };

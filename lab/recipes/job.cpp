@@ -30,6 +30,7 @@
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/model_file.h"
 #include "lab/recipes/resume.h"
+#include "lab/recipes/run_record.h"
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/what_if.h"
 
@@ -243,6 +244,7 @@ void Job::begin() {
       options_.resume ? checkpoint_to_resume() : options_.resume_from;
   if (!from.empty()) resume(from);
   parts_.emplace(*trainer_, *workload_.train, workload_.test.get());
+  if (!from.empty()) read_earlier(from);
   profile::reset_peak_memory(device_);
   memory_.end();
   random_->keep();
@@ -276,9 +278,10 @@ train::TrainerOptions Job::trainer_options() {
   checkpoints.model_text = model_texts(run_, workload_, /*is_average=*/false);
   if (workload_.labels) checkpoints.text[kLabels] = std::to_string(*workload_.labels);
   checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
-    checkpoint.numbers[kMeasured] = numbers_of(measured());
     if (options_.before_save) options_.before_save();
+    add_numbers(checkpoint);
   };
+  if (options_.keep_steps) checkpoints.history_steps = options_.history_steps;
   return trainer;
 }
 
@@ -354,8 +357,10 @@ void Job::resume(const std::filesystem::path& checkpoint) {
     trainer_->resume(checkpoint);
   }
   if (begun) say_what_changes(*begun, !other_scale && manifest.numbers.contains("scaler"));
-  const auto found = manifest.numbers.find(kMeasured);
-  if (found != manifest.numbers.end()) before_ = measured_of(found->second);
+  if (const auto found = manifest.numbers.find(kMeasured); found != manifest.numbers.end()) {
+    before_ = measured_of(found->second);
+    step_lines_ = StepLines::in_numbers(found->second);
+  }
   if (!is_first() || !options_.say) return;
   const auto labels = manifest.text.find(kLabels);
   if (workload_.labels && labels != manifest.text.end() &&
@@ -366,6 +371,38 @@ void Job::resume(const std::filesystem::path& checkpoint) {
   if (manifest.libtorch != TORCH_VERSION)
     options_.say("the checkpoint was written with LibTorch " + manifest.libtorch +
                  ", and this is " + TORCH_VERSION + ": what follows may round otherwise");
+}
+
+void Job::add_numbers(checkpoint::Checkpoint& checkpoint) {
+  StateDict& numbers = checkpoint.numbers[kMeasured] = numbers_of(measured());
+  if (options_.keep_steps) numbers.merge(options_.keep_steps(run_.spec.label).to_numbers());
+}
+
+namespace {
+
+/// metrics.jsonl of the run to which the checkpoint belongs: RUN/checkpoints/CHECKPOINT of one run,
+/// RUN/checkpoints/LABEL/CHECKPOINT of several.
+std::filesystem::path metrics_of(const std::filesystem::path& checkpoint) {
+  std::filesystem::path folder = checkpoint.parent_path();
+  if (folder.filename() != kCheckpoints) folder = folder.parent_path();
+  return folder.parent_path() / kMetricsFile;
+}
+
+}  // namespace
+
+// What the checkpoint does not hold of the run's steps. The training does not depend on it.
+void Job::read_earlier(const std::filesystem::path& checkpoint) {
+  const train::History& history = parts_->history();
+  if (!is_first() || !step_lines_ || history.steps.empty()) return;
+  const int64_t first = history.steps.front().step;
+  if (first <= step_lines_->first) return;
+  EarlierSteps earlier = read_earlier_steps(metrics_of(checkpoint), *step_lines_, first);
+  if (earlier.wrong.empty()) return parts_->add_earlier(std::move(earlier.steps));
+  if (options_.say)
+    options_.say(
+        fmt::format("{}: {} and report show the steps from {} on; the training does not "
+                    "depend on it",
+                    earlier.wrong, kMetricsFile, first));
 }
 
 bool Job::advance(int64_t steps) try {
@@ -409,7 +446,7 @@ void Job::save_last() {
     return;
   try {
     checkpoint::Checkpoint state = parts_->checkpoint();
-    state.numbers[kMeasured] = numbers_of(measured());
+    add_numbers(state);
     checkpoint::save(options_.checkpoints, parts_->history().steps.back().step, state,
                      {.keep_last = config_.keep_last});
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)

@@ -65,6 +65,8 @@ class DEMI_API Job {
   std::filesystem::path checkpoint_to_resume() const;
   void resume(const std::filesystem::path& checkpoint);
   void say_what_changes(const Config& begun, bool keeps_scale) const;
+  void add_numbers(checkpoint::Checkpoint& checkpoint);
+  void read_earlier(const std::filesystem::path& checkpoint);
   Measured measured();
   void answer_what_if();
   void test();
@@ -82,7 +84,8 @@ class DEMI_API Job {
   std::optional<train::Trainer::Parts> parts_;  // none where it was stopped before its first step
   profile::TurnMemory memory_;
   profile::CoreMeter cores_;
-  Measured before_;  // of the run's training in other processes
+  std::optional<StepLines> step_lines_;  // of the checkpoint that was resumed
+  Measured before_;                      // of the run's training in other processes
   int64_t peak_resident_bytes_ = 0;
   bool measures_ = false;  // between begin() and end() of memory and cores
 };

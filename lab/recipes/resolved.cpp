@@ -219,6 +219,7 @@ train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_e
   options.ema_decay = config.ema;
   options.early_stopping = config.early_stopping;
   options.best_by = best_by(config);
+  options.history_steps = 0;  // the report shows all
   options.device = run.device;
   options.flush_subnormals = config.flush_subnormals;
   options.backends = run.backends;

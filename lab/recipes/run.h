@@ -18,6 +18,7 @@
 #include "demi/train/names.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/run_spec.h"
+#include "lab/recipes/step_lines.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::recipes {
@@ -45,6 +46,12 @@ struct JobOptions {
   /// Called before a checkpoint is saved, so that what has been reported of its steps reaches the
   /// disk with it.
   std::function<void()> before_save = {};
+  /// Called before a checkpoint of that run is saved, with its label: the lines of its steps are on
+  /// the disk then. The checkpoint holds what it returns, and of the steps the last `history_steps`
+  /// alone; who resumes it reads the others from the file metrics.jsonl of its run's folder.
+  /// Empty: the checkpoint holds all steps.
+  std::function<StepLines(const std::string&)> keep_steps = {};
+  int64_t history_steps = 1000;
   /// Asked before the first step, after each, and before each batch of an evaluation.
   std::function<bool()> should_stop = {};
   /// A number that rises from 0 whenever somebody asks for a checkpoint; training continues.

@@ -11,6 +11,7 @@
 #include "demi/train/metric.h"
 #include "demi/train/names.h"
 #include "lab/recipes/health.h"
+#include "lab/recipes/run_record.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
@@ -19,7 +20,6 @@ namespace demi::recipes {
 namespace {
 
 constexpr double kFade = 0.95;  // weight of the past in the shown loss
-constexpr const char* kMetricsFile = "metrics.jsonl";
 
 }  // namespace
 
@@ -233,10 +233,13 @@ void FileMetrics::resume(const train::History& history) {
     }
   };
   events();  // begins at last_step
+  run_->steps = {.first = history.steps.empty() ? 1 : history.steps.front().step};
   for (const train::StepMetrics& step : history.steps) {
     end_epochs_before(step.epoch);
     run_->last_step = step.step;
-    if (step.step > written.step) write(step);
+    const std::string line = report::metrics_line(step_fields(run_->name, step));
+    if (step.step > written.step) log_->write_line(line);
+    run_->steps.add(line, step.step);
     if (step.step >= first_event) tell(step);
   }
   end_epochs_before(std::numeric_limits<int64_t>::max());
@@ -287,17 +290,15 @@ void FileMetrics::flush() {
 }
 
 void FileMetrics::write(const train::StepMetrics& step) {
-  report::MetricFields fields{
-      {"run", run_->name}, {"epoch", step.epoch}, {"step", step.step}, {"loss", step.loss}};
-  if (step.accuracy) fields.emplace_back("accuracy", *step.accuracy);
-  fields.emplace_back("learning_rate", step.learning_rate);
-  if (step.loss_scale) fields.emplace_back("loss_scale", *step.loss_scale);
-  if (step.grad_norm) fields.emplace_back("grad_norm", *step.grad_norm);
-  fields.emplace_back("skipped", step.skipped);
-  if (step.skipped_for_norm) fields.emplace_back("skipped_for_norm", true);
-  fields.emplace_back("seconds", step.seconds);
-  fields.emplace_back("data_seconds", step.data_seconds);
-  log_->write(fields);
+  const std::string line = report::metrics_line(step_fields(run_->name, step));
+  log_->write_line(line);
+  run_->steps.add(line, step.step);
+}
+
+StepLines FileMetrics::keep_steps(const std::string& run) {
+  flush();
+  log_->sync();
+  return runs_.at(run).steps;
 }
 
 void FileMetrics::tell(const train::StepMetrics& step) {

@@ -16,6 +16,7 @@
 #include "demi/monitor/origin.h"
 #include "demi/monitor/what_if.h"
 #include "demi/train/history.h"
+#include "lab/recipes/step_lines.h"
 #include "lab/report/event_file.h"
 #include "lab/report/metrics_log.h"
 #include "lab/report/progress.h"
@@ -112,6 +113,9 @@ class DEMI_API FileMetrics : public train::Callback {
   /// Lines about the tensors that 16 bits would harm, after the run's last step.
   void write(const monitor::WhatIfResult& result);
   void flush();  // all lines and events to the operating system
+  /// As flush, and the lines of the steps of that run to the disk, of which a checkpoint has the
+  /// last alone. What it says of them.
+  StepLines keep_steps(const std::string& run);
 
  private:
   struct Lines {
@@ -119,6 +123,7 @@ class DEMI_API FileMetrics : public train::Callback {
     std::filesystem::path folder;               // of its events; empty where it was not named
     std::unique_ptr<report::EventFile> events;  // from the first of them on
     int64_t last_step = 0;
+    StepLines steps = {};
   };
   struct Written {  // the last in metrics.jsonl of the present run
     int64_t step = 0, epoch = 0;

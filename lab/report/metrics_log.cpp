@@ -100,8 +100,14 @@ MetricsLog::~MetricsLog() {
   }
 }
 
-void MetricsLog::write(const MetricFields& fields) {
-  waiting_ += to_json(fields).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string metrics_line(const MetricFields& fields) {
+  return to_json(fields).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void MetricsLog::write(const MetricFields& fields) { write_line(metrics_line(fields)); }
+
+void MetricsLog::write_line(const std::string& line) {
+  waiting_ += line;
   if (std::chrono::steady_clock::now() - flushed_ >= interval_) try_to_flush();
 }
 
@@ -125,13 +131,31 @@ void MetricsLog::sync() {
   file_.sync();
 }
 
-Metrics read_metrics(const std::filesystem::path& path) {
+namespace {
+
+std::uintmax_t size_of(const std::filesystem::path& path) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   if (error)
     throw DataError({.where = "report.read_metrics",
                      .what = "the file cannot be read: " + error.message(),
                      .seen = path.string()});
+  return size;
+}
+
+}  // namespace
+
+void for_each_metric(const std::filesystem::path& path,
+                     const std::function<void(const std::string&, const MetricFields&)>& use) {
+  size_of(path);
+  for_each_line(path, [&](const std::string& text) {
+    const Json line = Json::parse(text, nullptr, false);
+    if (line.is_object()) use(text + "\n", from_json(line));
+  });
+}
+
+Metrics read_metrics(const std::filesystem::path& path) {
+  const std::uintmax_t size = size_of(path);
   Metrics metrics;
   std::int64_t number = 0;
   const std::streamoff whole = for_each_line(path, [&](const std::string& text) {

@@ -19,6 +19,9 @@ using MetricValue =
     std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
 using MetricFields = std::vector<std::pair<std::string, MetricValue>>;
 
+/// The line of these fields, with its end.
+DEMI_API std::string metrics_line(const MetricFields& fields);
+
 /// metrics.jsonl: one JSON object a line, fields in the order given. JSON has no NaN and no
 /// infinities: such a value is written as null, which every reader takes for a gap, and named by
 /// name in a field of its own:
@@ -36,9 +39,10 @@ class DEMI_API MetricsLog {
   MetricsLog(MetricsLog&&) noexcept = default;
   ~MetricsLog();  // flushes; what cannot be written then is lost in silence, so call `sync` first
 
-  void write(const MetricFields& fields);  // what cannot go to the file yet waits in memory
-  void flush();                            // to the operating system
-  void sync();                             // to the disk: after an epoch
+  void write(const MetricFields& fields);    // what cannot go to the file yet waits in memory
+  void write_line(const std::string& line);  // of metrics_line
+  void flush();                              // to the operating system
+  void sync();                               // to the disk: after an epoch
 
  private:
   void try_to_flush();
@@ -54,6 +58,12 @@ struct MetricLine {
   std::int64_t number = 1;
   MetricFields fields;
 };
+
+/// Calls use(line, its fields) for each line that is a JSON object, and not for a last one without
+/// an end. Throws DataError if the file is missing or cannot be read.
+DEMI_API void for_each_metric(
+    const std::filesystem::path& path,
+    const std::function<void(const std::string&, const MetricFields&)>& use);
 
 /// The sound part of a metrics file.
 struct Metrics {
