@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -98,6 +100,44 @@ TEST_F(Week, KeepsACheckpointEverySoManyStepsAcrossARestart) {
   for (const char* name : {"step-00000008", "step-00000016", "step-00000024", "step-00000030"})
     EXPECT_TRUE(fs::exists(folder / "checkpoints" / name)) << name;
   EXPECT_FALSE(fs::exists(folder / "checkpoints" / "step-00000020"));
+}
+
+int times(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size())
+    ++count;
+  return count;
+}
+
+// A file server that goes away and comes back: a file is where the folder was.
+TEST_F(Week, EachOutageIsWarnedOfOnce) {
+  const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "5"}));
+  const auto wait_until = [&](const std::function<bool()>& is_so) {
+    while (!is_so() && !has_ended(child)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return is_so();
+  };
+  const fs::path folder = run_folder("train-mlp-001") / "checkpoints", away = folder_ / "away";
+  const auto warnings = [&] {
+    return times(slurp(folder_ / "err"), "could not be saved, and training goes on");
+  };
+  for (int outage = 1; outage <= 2; ++outage) {
+    const std::string before = slurp(folder / "last");
+    ASSERT_TRUE(wait_until([&] { return fs::exists(folder / "last"); }));
+    ASSERT_TRUE(wait_until([&] { return slurp(folder / "last") != before; }));
+    fs::rename(folder, away);
+    std::ofstream(folder) << "no folder";
+    EXPECT_TRUE(wait_until([&] { return warnings() >= outage; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // several saves fail meanwhile
+    EXPECT_EQ(warnings(), outage);
+    fs::remove(folder);
+    fs::rename(away, folder);
+  }
+  const std::string before = slurp(folder / "last");
+  EXPECT_TRUE(wait_until([&] { return slurp(folder / "last") != before; })) << "it saves again";
+  kill(child, SIGTERM);
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;
+  EXPECT_EQ(warnings(), 2) << outcome.err;
 }
 
 TEST_F(Week, RulesThatSayNothingAreRefused) {
