@@ -144,7 +144,7 @@ void add_profile(CLI::App& app) {
       *command, kProfiledRecipe,
       {"precision", "loss-scale", "steps", "epochs", "dry-run", "early-stopping", "top-k",
        "test-batch-size", "test-limit", "checkpoint-every", "keep-last", "keep-every", "keep-best",
-       "best-by", "stop-after", "resume", "ranks", "devices"});
+       "best-by", "stop-after", "from", "from-state", "from-average", "resume", "ranks", "devices"});
   command->callback([a] { profile(*a); });
 }
 

@@ -22,10 +22,13 @@
 #include "lab/doctor/minor_speedup.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
+#include "lab/recipes/find_start.h"
 #include "lab/recipes/health.h"
 #include "lab/recipes/model_data.h"
+#include "lab/recipes/recipe.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/run_record.h"
+#include "lab/recipes/starting_weights.h"
 #include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
 
@@ -250,6 +253,34 @@ void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::Hist
   progress_->resume(history, config_.batch_size * config_.ranks * config_.accumulate);
 }
 
+// A recipe that can be fine-tuned has a large network.
+void Session::advise_start() const {
+  constexpr int64_t kFew = 10'000;
+  const int64_t examples = workload_.train->all_examples();
+  if (!is_first() || examples >= kFew || recipes::find_recipe(start_.recipe).fine_tuning.empty())
+    return;
+  note(
+      fmt::format("{} {} are few for new weights: --from starts from trained ones, with a rate "
+                  "and epochs that suit them (docs/guide/fine_tuning.md)",
+                  examples, workload_.items));
+}
+
+// Rank 0 looks for the weights, since another run may save there meanwhile. What does not fit one
+// of the runs is refused before any begins. A resumed run has them in its checkpoints.
+void Session::find_start(const std::vector<recipes::Resolved>& runs) {
+  if (!start_.folder.empty() || !start_.resume_from.empty()) return;
+  if (config_.from.empty()) return advise_start();
+  const auto passed_over = [](const fs::path& damaged, const std::string& wrong) {
+    note(damaged.string() + " is damaged and is passed over (" + wrong + ")");
+  };
+  std::string found =
+      is_first() ? recipes::find_start(config_.from, passed_over).string() : std::string();
+  if (group_) found = distributed::broadcast_text(found, 0, *group_);
+  start_from_ = found;
+  for (const std::string& line : recipes::check_start(runs, workload_, start_from_))
+    if (is_first()) note(line);
+}
+
 recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, bool alone,
                                             int64_t turn_steps) {
   if (runs.empty()) runs = recipes::default_runs(device_);
@@ -260,6 +291,8 @@ recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, 
   recipes::check_what_if(config_, runs);
   note_slow_precisions(runs, device_);
   recipes::check_parts(options.runs, workload_);
+  find_start(options.runs);
+  options.run.start_from = start_from_;
   options.run.should_stop = [limit = options.runs.front().stop_after_minutes] {
     return stop_signal() != 0 || (limit > 0 && minutes_running() >= limit);
   };
@@ -333,6 +366,8 @@ recipes::LayerReport Session::compare_layers(std::vector<recipes::RunSpec> runs,
                                           .steps = steps,
                                           .device = device_}};
   recipes::check_parts(report.options.runs, workload_);
+  find_start({recipes::resolve(config_, recipes::run_in(train::parse_precision("fp32")), device_)});
+  report.options.config.from = start_from_;
   report.runs = recipes::compare_layers(report.options, workload_);
   return report;
 }

@@ -62,6 +62,8 @@ class Session {
   void say_what_is_left_out() const;
   void find_batch_size(const recipes::WorkloadMaker& workload_of);
   void require_collectives() const;
+  void advise_start() const;
+  void find_start(const std::vector<recipes::Resolved>& runs);
   void open_folder(const recipes::CompareOptions& options);
   void keep_in_folder(recipes::CompareOptions& options, bool alone);
   void say_that_it_resumes(const recipes::RunSpec& run, const train::History& history);
@@ -84,8 +86,9 @@ class Session {
   std::filesystem::path told_folder_;  // rank 0's, on other ranks that see it; else empty
   std::optional<checkpoint::FolderLock> lock_;
   std::shared_ptr<recipes::FileMetrics> files_;
-  bool several_ = false;  // runs
-  int saves_ = 0;         // that were asked for and begun
+  std::filesystem::path start_from_;  // what config_.from means; empty: new weights
+  bool several_ = false;              // runs
+  int saves_ = 0;                     // that were asked for and begun
   std::optional<NoteStopSignals> noting_;
 };
 

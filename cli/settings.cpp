@@ -76,9 +76,12 @@ std::string footer(const CLI::App& command, const recipes::Recipe* by_default,
   const auto given = command.get_option("RECIPE")->results();
   const recipes::Recipe* named = given.empty() ? nullptr : recipe_of(given.front());
   if (!named) return brackets + "What a recipe sets: demi " + command.get_name() + " RECIPE --help";
-  if (named == by_default) return brackets;
+  std::string fine_tuning;
+  for (const auto& [name, value] : named->fine_tuning) fine_tuning += " --" + name + " " + value;
+  if (!fine_tuning.empty()) fine_tuning = "\nWith --from it sets\n " + fine_tuning;
+  if (named == by_default) return brackets + fine_tuning;
   return brackets + "The recipe " + named->name + " (" + named->title + ") sets\n " +
-         set_by(*named, shown);
+         set_by(*named, shown) + fine_tuning;
 }
 
 }  // namespace

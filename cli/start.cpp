@@ -1,5 +1,8 @@
 #include "cli/start.h"
 
+#include <fmt/format.h>
+
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,8 +22,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string named_recipe(const StartWords& words, const SettingOptions& settings) {
+// The recipe of the run folder that a path is in; empty: there is none.
+std::string recipe_around(fs::path path) {
+  constexpr int kDeepest = 4;  // RUN/checkpoints/fp32/step-00000400
+  for (int i = 0; i < kDeepest; ++i, path = path.parent_path())
+    if (fs::exists(path / "config.json")) return recipes::read_run_record(path).recipe;
+  return "";
+}
+
+// `from`: what --from says.
+std::string named_recipe(const StartWords& words, const SettingOptions& settings,
+                         const std::string& from) {
   std::string recipe = words.recipe.empty() ? settings.of_file().recipe : words.recipe;
+  if (recipe.empty() && !from.empty()) recipe = recipe_around(fs::absolute(from));
   if (recipe.empty()) recipe = words.default_recipe;
   return recipe;
 }
@@ -31,20 +45,45 @@ std::string named_recipe(const StartWords& words, const SettingOptions& settings
                     .advice = "`demi train --list` names them: demi train fashion-cnn"});
 }
 
-// What --resume says; empty: nothing. A file's is that of the run which it describes.
-std::string asked_to_resume(const std::vector<recipes::Assignment>& given) {
-  const recipes::Assignment* asked = nullptr;
+bool is_of_file(const recipes::Assignment& given) {
+  return !given.source.starts_with("--") && !given.source.starts_with("DEMI_");
+}
+
+// What --resume or --from says; nothing: "". A file's is that of the run which it describes.
+recipes::Assignment asked_for(std::string_view setting, const std::string& accepted,
+                              const std::vector<recipes::Assignment>& given) {
+  recipes::Assignment asked;
   for (const recipes::Assignment& a : given)
-    if (a.name == "resume") asked = &a;
-  if (!asked) return "";
-  const bool is_of_file = !asked->source.starts_with("--") && !asked->source.starts_with("DEMI_");
-  if (asked->text.empty() && !is_of_file)
-    throw UsageError({.where = asked->source,
+    if (a.name == setting) asked = a;
+  if (!asked.name.empty() && asked.text.empty() && !is_of_file(asked))
+    throw UsageError({.where = asked.source,
                       .what = "no run is named, as by a variable of the shell that is not set",
                       .seen = "\"\"",
-                      .accepted = "a run folder, a checkpoint, or auto",
+                      .accepted = accepted,
                       .advice = "leave it out to begin a new run"});
-  return asked->text;
+  return asked;
+}
+
+recipes::Assignment asked_to_resume(const std::vector<recipes::Assignment>& given) {
+  return asked_for("resume", "a run folder, a checkpoint, or auto", given);
+}
+
+recipes::Assignment asked_to_start(const std::vector<recipes::Assignment>& given) {
+  return asked_for("from", "a run folder, a checkpoint, or a safetensors file", given);
+}
+
+// One goes on with a run, the other begins one.
+void require_one_of_both(const std::vector<recipes::Assignment>& given) {
+  const recipes::Assignment resume = asked_to_resume(given), from = asked_to_start(given);
+  if (resume.text.empty() || from.text.empty() || is_of_file(from)) return;
+  throw UsageError(
+      {.where = from.source,
+       .what = "a run that goes on has its weights, and --from begins a new one",
+       .seen = fmt::format("--from {} --resume {}", from.text, resume.text),
+       .advice = resume.text == "auto"
+                     ? "leave out --resume; in a script that is started again, let a --config file "
+                       "say from"
+                     : "leave out --from to go on, or --resume to start at step 0"});
 }
 
 // What is easily taken for another thing than it is.
@@ -68,10 +107,11 @@ void note_file(const StartWords& words, const SettingOptions& settings, const st
 }
 
 Start new_run(const StartWords& words, const SettingOptions& settings) {
-  const std::string recipe = named_recipe(words, settings);
-  if (recipe.empty()) which_recipe(words);
   const std::vector<recipes::Assignment> given = with_launched_ranks(settings.given());
-  recipes::Config config = recipes::find_recipe(recipe).config;
+  const std::string from = asked_to_start(given).text;
+  const std::string recipe = named_recipe(words, settings, from);
+  if (recipe.empty()) which_recipe(words);
+  recipes::Config config = recipes::config_of(recipes::find_recipe(recipe), !from.empty());
   for (const recipes::Assignment& a : given) recipes::set(config, a.name, a.text, a.source);
   recipes::check(config);
   settings.check_effects(config, given);
@@ -145,16 +185,6 @@ Start resume_run(const StartWords& words, const SettingOptions& settings, const 
   return start;
 }
 
-// The recipe of the run folder around a checkpoint; empty: there is none.
-std::string recipe_around(fs::path checkpoint) {
-  constexpr int kDeepest = 3;  // RUN/checkpoints/fp32/step-00000400
-  for (int i = 0; i < kDeepest && checkpoint.has_parent_path(); ++i) {
-    checkpoint = checkpoint.parent_path();
-    if (fs::exists(checkpoint / "config.json")) return recipes::read_run_record(checkpoint).recipe;
-  }
-  return "";
-}
-
 Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
                         const fs::path& path) {
   const fs::path checkpoint = checkpoint::find(path);
@@ -188,7 +218,8 @@ std::string why_not(const fs::path& folder, const StartWords& words, const Setti
 }
 
 Start find_and_start(const StartWords& words, const SettingOptions& settings) {
-  const std::string resume = asked_to_resume(settings.given());
+  require_one_of_both(settings.given());
+  const std::string resume = asked_to_resume(settings.given()).text;
   if (resume.empty()) return new_run(words, settings);
   if (resume != "auto") {
     if (!fs::exists(resume))

@@ -159,6 +159,11 @@ const std::vector<Elsewhere> kElsewhere{
     {"stop-after", "tests/cli_resume_test.cpp", "Resume", "StopAfterEndsWith75AndAutoGoesOn"},
     {"keep-best", "tests/cli_week_test.cpp", "Week", "KeepsTheBestByTheRuleThatIsAskedFor"},
     {"best-by", "tests/cli_week_test.cpp", "Week", "KeepsTheBestByTheRuleThatIsAskedFor"},
+    {"from", "tests/cli_start_test.cpp", "Start", "FromARunBeginsAtStep0WithItsWeights"},
+    {"from-state", "lab/recipes/starting_weights_test.cpp", "StartingWeightsTest",
+     "GetTheirMomentsByNameAndTheRunsOwnOptions"},
+    {"from-average", "lab/recipes/starting_weights_test.cpp", "StartingWeightsTest",
+     "AreThoseOfTheCheckpointAndNotItsAverage"},
     {"resume", "tests/cli_resume_test.cpp", "ResumeSettings",
      "AutoGoesOnWithTheNewestUnfinishedRunElseItBeginsOne"},
 };

@@ -1,5 +1,7 @@
 #include "lab/models/registry.h"
 
+#include <torch/nn/modules/container/sequential.h>
+
 #include <vector>
 
 #include "demi/core/error.h"
@@ -41,6 +43,11 @@ train::Network make_imagenet_resnet50(const ModelOptions& given) {
   return make_for_pictures<ResNet>(given, options);
 }
 
+template <ResNetOptions (*options)()>
+std::string resnet_name(std::string_view own) {
+  return torchvision_name(own, options());
+}
+
 train::Network make_lstm(const ModelOptions& given) {
   LSTMClassifierOptions options{.pool = given.pool, .bidirectional = given.bidirectional};
   options.vocabulary = given.vocabulary.value_or(options.vocabulary);
@@ -70,31 +77,79 @@ train::Network make_gpt(const ModelOptions& given) {
 
 std::span<const ModelInfo> models() {
   static const std::vector<ModelInfo> all{
-      {"fashion-cnn", "five 3 x 3 convolutions of 32, 64, 128 channels with BatchNorm",
-       data::Kind::pictures,
-       [](const ModelOptions& o) { return make_for_pictures<FashionCNN>(o, FashionCNNOptions()); },
-       PictureShape{1, 28, 10}},
-      {"simple-cnn", "two 3 x 3 convolutions and one linear layer", data::Kind::pictures,
-       [](const ModelOptions& o) { return make_for_pictures<SimpleCNN>(o, SimpleCNNOptions()); }},
-      {"resnet18", "ResNet-18 with a 3 x 3 stem", data::Kind::pictures,
-       [](const ModelOptions& o) {
-         return make_for_pictures<ResNet>(o, ResNetOptions::resnet18());
-       }},
-      {"resnet50", "ResNet-50 with a 3 x 3 stem", data::Kind::pictures,
-       [](const ModelOptions& o) {
-         return make_for_pictures<ResNet>(o, ResNetOptions::resnet50());
-       }},
-      {"resnet50-imagenet", "ResNet-50 with ImageNet's 7 x 7 stem and 1000 classes",
-       data::Kind::pictures, make_imagenet_resnet50, /*pictures=*/std::nullopt},
-      {"vgg19", "VGG-19 with BatchNorm for pictures of 32 x 32", data::Kind::pictures,
-       [](const ModelOptions& o) { return make_for_pictures<VGG19>(o, VGG19Options()); }},
-      {"mlp", "Linear layers with ReLU between them", data::Kind::rows, make_mlp},
-      {"lstm", "embedding, one LSTM layer, pooling, one linear layer", data::Kind::texts, make_lstm,
-       /*pictures=*/std::nullopt, /*one_logit_for_two_classes=*/true},
-      {"gpt", "a transformer that predicts the next token", data::Kind::tokens, make_gpt,
-       /*pictures=*/std::nullopt},
+      {.name = "fashion-cnn",
+       .title = "five 3 x 3 convolutions of 32, 64, 128 channels with BatchNorm",
+       .reads = data::Kind::pictures,
+       .make =
+           [](const ModelOptions& o) {
+             return make_for_pictures<FashionCNN>(o, FashionCNNOptions());
+           },
+       .pictures = PictureShape{1, 28, 10}},
+      {.name = "simple-cnn",
+       .title = "two 3 x 3 convolutions and one linear layer",
+       .reads = data::Kind::pictures,
+       .make =
+           [](const ModelOptions& o) {
+             return make_for_pictures<SimpleCNN>(o, SimpleCNNOptions());
+           },
+       .head = "layers"},
+      {.name = "resnet18",
+       .title = "ResNet-18 with a 3 x 3 stem",
+       .reads = data::Kind::pictures,
+       .make =
+           [](const ModelOptions& o) {
+             return make_for_pictures<ResNet>(o, ResNetOptions::resnet18());
+           },
+       .torchvision = TorchvisionNames{resnet_name<ResNetOptions::resnet18>}},
+      {.name = "resnet50",
+       .title = "ResNet-50 with a 3 x 3 stem",
+       .reads = data::Kind::pictures,
+       .make =
+           [](const ModelOptions& o) {
+             return make_for_pictures<ResNet>(o, ResNetOptions::resnet50());
+           },
+       .torchvision = TorchvisionNames{resnet_name<ResNetOptions::resnet50>}},
+      {.name = "resnet50-imagenet",
+       .title = "ResNet-50 with ImageNet's 7 x 7 stem and 1000 classes",
+       .reads = data::Kind::pictures,
+       .make = make_imagenet_resnet50,
+       .pictures = std::nullopt,
+       .torchvision = TorchvisionNames{resnet_name<ResNetOptions::resnet50>}},
+      {.name = "vgg19",
+       .title = "VGG-19 with BatchNorm for pictures of 32 x 32",
+       .reads = data::Kind::pictures,
+       .make = [](const ModelOptions& o) { return make_for_pictures<VGG19>(o, VGG19Options()); },
+       .head = "layers",
+       .torchvision = TorchvisionNames{vgg19_name, /*left_out=*/"classifier"}},
+      {.name = "mlp",
+       .title = "Linear layers with ReLU between them",
+       .reads = data::Kind::rows,
+       .make = make_mlp,
+       .head = "layers"},
+      {.name = "lstm",
+       .title = "embedding, one LSTM layer, pooling, one linear layer",
+       .reads = data::Kind::texts,
+       .make = make_lstm,
+       .pictures = std::nullopt,
+       .one_logit_for_two_classes = true},
+      {.name = "gpt",
+       .title = "a transformer that predicts the next token",
+       .reads = data::Kind::tokens,
+       .make = make_gpt,
+       .pictures = std::nullopt,
+       .head = ""},
   };
   return all;
+}
+
+std::string head_of(const ModelInfo& info, const torch::nn::Module& model) {
+  std::string name = info.head;
+  const auto modules = model.named_modules("", /*include_self=*/false);
+  for (const auto* found = modules.find(name);
+       found != nullptr && (*found)->as<torch::nn::Sequential>() != nullptr;
+       found = modules.find(name))
+    name += "." + (*found)->named_children().keys().back();
+  return name;
 }
 
 const ModelInfo& find_model(std::string_view name) {

@@ -35,6 +35,14 @@ struct PictureShape {
   int64_t channels = 3, size = 32, classes = 10;
 };
 
+/// What torchvision calls a model's tensors.
+struct TorchvisionNames {
+  /// By the model's own name; "": torchvision's model has no such tensor.
+  std::string (*name_of)(std::string_view own);
+  /// The module of torchvision's model that has no counterpart; "": none.
+  std::string left_out = {};
+};
+
 struct ModelInfo {
   std::string name;
   std::string title;  // one line for people
@@ -42,6 +50,10 @@ struct ModelInfo {
   train::Network (*make)(const ModelOptions&);
   std::optional<PictureShape> pictures = PictureShape();  // that it is made for; none: of any size
   bool one_logit_for_two_classes = false;                 // for binary cross entropy
+  /// The module whose size is that of the outputs: other classes have another one. Of a Sequential
+  /// the last part (head_of).
+  std::string head = "classifier";
+  std::optional<TorchvisionNames> torchvision = {};
 };
 
 DEMI_API std::span<const ModelInfo> models();
@@ -53,6 +65,9 @@ DEMI_API const ModelInfo& find_model(std::string_view name);
 /// such name, sizes out of range.
 DEMI_API train::Network make_model(std::string_view name, const ModelOptions& options,
                                    uint64_t seed);
+
+/// The name of the module of that model which gives its outputs: "classifier", "layers.4".
+DEMI_API std::string head_of(const ModelInfo& info, const torch::nn::Module& model);
 
 /// Parameters that are trained, counted by element, each once however often it is registered.
 DEMI_API int64_t parameter_count(const torch::nn::Module& module);

@@ -9,6 +9,7 @@
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
 #include "lab/models/resnet.h"
+#include "lab/models/vgg.h"
 
 namespace demi::models {
 namespace {
@@ -21,11 +22,14 @@ std::vector<std::string> torchvisions(const std::string& network) {
   return lines;
 }
 
-std::string line_of(const std::string& name, const at::Tensor& tensor,
-                    const ResNetOptions& options) {
-  std::string line = torchvision_name(name, options);
+std::string with_shape(std::string line, const at::Tensor& tensor) {
   for (const int64_t extent : tensor.sizes()) line += " " + std::to_string(extent);
   return line;
+}
+
+std::string line_of(const std::string& name, const at::Tensor& tensor,
+                    const ResNetOptions& options) {
+  return with_shape(torchvision_name(name, options), tensor);
 }
 
 std::vector<std::string> ours(const ResNetOptions& options) {
@@ -56,6 +60,24 @@ TEST(TorchvisionNames, AreThoseOfTorchvisionInItsOrderWithItsShapes) {
                           [](const auto& line) { return !is_buffer(line); });
     EXPECT_EQ(ours(options), expected) << network;
   }
+}
+
+// torchvision has three linear layers where VGG19 has one.
+TEST(TorchvisionNames, AreThoseOfItsVgg19ButForTheLinearLayers) {
+  std::vector<std::string> expected = torchvisions("vgg19_bn"), found;
+  std::erase_if(expected, [](const auto& line) { return line.starts_with("classifier."); });
+  std::ranges::stable_partition(expected, [](const auto& line) { return !is_buffer(line); });
+  const VGG19 network(VGG19Options{.classes = 1000});
+  int nameless = 0;
+  const auto meet = [&](const auto& item) {
+    const std::string name = vgg19_name(item.key());
+    if (name.empty()) return void(++nameless);
+    found.push_back(with_shape(name, item.value()));
+  };
+  for (const auto& item : network->named_parameters()) meet(item);
+  for (const auto& item : network->named_buffers()) meet(item);
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(nameless, 2) << "weight and bias of the linear layer";
 }
 
 TEST(TorchvisionNames, OfOtherTensorsThereAreNone) {

@@ -42,4 +42,10 @@ VGG19Impl::VGG19Impl(const VGG19Options& options) {
   register_module("layers", layers_);
 }
 
+std::string vgg19_name(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.", kLinear = "layers.54.";
+  if (!name.starts_with(kLayers) || name.starts_with(kLinear)) return "";
+  return "features." + std::string(name.substr(kLayers.size()));
+}
+
 }  // namespace demi::models

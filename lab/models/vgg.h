@@ -4,6 +4,9 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
 
+#include <string>
+#include <string_view>
+
 #include "demi/core/export.h"
 
 namespace demi::models {
@@ -26,5 +29,9 @@ class DEMI_API VGG19Impl : public torch::nn::Module {
   torch::nn::Sequential layers_;
 };
 TORCH_MODULE(VGG19);
+
+/// The name in torchvision's vgg19_bn of what VGG19 calls `name`: "layers.0.weight" is
+/// "features.0.weight". "" for the linear layer, in whose place torchvision has three.
+DEMI_API std::string vgg19_name(std::string_view name);
 
 }  // namespace demi::models

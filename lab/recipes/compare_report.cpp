@@ -589,6 +589,8 @@ std::string to_json(const Comparison& c) {
   json["batch_size"] = c.config.batch_size;
   json["learning_rate"] = c.config.lr;
   json["seed"] = c.config.seed;
+  json["from"] = nullptr;
+  if (!c.config.from.empty()) json["from"] = c.config.from;
   json["training_examples"] = c.training_examples;
   json["test_examples"] = c.test_examples;
   json["machine"] = json_of(c.machine);

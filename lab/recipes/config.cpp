@@ -562,6 +562,14 @@ std::vector<Setting> place_settings() {
             "there is one",
             {"auto", "test_accuracy", "test_loss", "validation_loss"}),
       stop_after(g),
+      words("from", g, &Config::from,
+            "Start at step 0 from saved weights: of a run's folder (its last checkpoint), a "
+            "checkpoint (RUN/checkpoints/best) or a safetensors file"),
+      flag("from-state", g, &Config::from_state,
+           "With --from: the optimizer's moments too, by the parameters' names; the optimizer has "
+           "to be of the same rule"),
+      flag("from-average", g, &Config::from_average,
+           "With --from: the moving average of a run with --ema in place of its weights"),
       words("resume", g, &Config::resume,
             "Go on with a run: its folder; a checkpoint, from which a new run begins; or auto: the "
             "newest unfinished run of this command and recipe, and a new one if there is none"),
@@ -793,6 +801,13 @@ void check_contradictions(const Config& config) {
   if (config.best_by == "test_accuracy" && config.loss == "mse")
     refuse_together("a regression has no accuracy by which a test is the best",
                     "--best-by test_accuracy --loss mse", "--best-by test_loss");
+  if (config.from.empty() && (config.from_state || config.from_average))
+    refuse_together("it says what is taken of saved weights, and none are named",
+                    config.from_state ? "--from-state" : "--from-average",
+                    "add --from RUN, or leave it out");
+  if (config.from_state && config.from_average)
+    refuse_together("the moments are those of the weights, not of their average",
+                    "--from-state --from-average", "leave out one of them");
   if (config.top_k > 0 && config.loss == "bce")
     refuse_together("binary cross entropy has one output, which is among the k likeliest always",
                     fmt::format("--top-k {} --loss bce", config.top_k), "leave out --top-k");

@@ -75,7 +75,9 @@ struct Config {
   bool detect_anomaly = false;
   std::string what_if = {};  // fp16, bf16; "": off
 
-  // Going on
+  // Starting from saved weights, and going on
+  std::string from = {};  // "": from new weights; a run folder, a checkpoint or a weights file
+  bool from_state = false, from_average = false;
   std::string checkpoint_every = "10min";  // as train::Every reads it
   int64_t keep_last = 1;
   std::string keep_every = "0";  // as train::Every reads it

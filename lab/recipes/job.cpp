@@ -28,9 +28,11 @@
 #include "lab/models/registry.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/find_start.h"
 #include "lab/recipes/model_file.h"
 #include "lab/recipes/resume.h"
 #include "lab/recipes/run_record.h"
+#include "lab/recipes/starting_weights.h"
 #include "lab/recipes/weights_file.h"
 #include "lab/recipes/what_if.h"
 
@@ -235,7 +237,8 @@ void Job::begin() {
     return;
   }
   result_.top_k = train::top_k_of(config_.top_k, static_cast<int64_t>(workload_.classes.size()));
-  trainer_.emplace(network_, make_optimizer(run_, network_), trainer_options());
+  const auto optimizer = make_optimizer(run_, network_);
+  trainer_.emplace(network_, optimizer, trainer_options());
   add_observers();
   memory_.end();
 
@@ -243,6 +246,7 @@ void Job::begin() {
   const std::filesystem::path from =
       options_.resume ? checkpoint_to_resume() : options_.resume_from;
   if (!from.empty()) resume(from);
+  if (from.empty() && !config_.from.empty()) start(*optimizer);
   parts_.emplace(*trainer_, *workload_.train, workload_.test.get());
   if (!from.empty()) read_earlier(from);
   profile::reset_peak_memory(device_);
@@ -311,6 +315,23 @@ std::filesystem::path Job::checkpoint_to_resume() const {
   if (options_.group && options_.group->world_size() > 1)
     name = distributed::broadcast_text(name, 0, *options_.group);
   return name.empty() ? std::filesystem::path() : options_.checkpoints / name;
+}
+
+// As checkpoint_to_resume. Damaged ones stay: another run may hold their folder.
+std::filesystem::path Job::saved_weights() const {
+  if (!options_.start_from.empty()) return options_.start_from;
+  const auto say = [this](const std::filesystem::path& damaged, const std::string& wrong) {
+    if (options_.say)
+      options_.say(damaged.string() + " is damaged and is passed over (" + wrong + ")");
+  };
+  std::string found = is_first() ? find_start(config_.from, say).string() : "";
+  if (options_.group && options_.group->world_size() > 1)
+    found = distributed::broadcast_text(found, 0, *options_.group);
+  return found;
+}
+
+void Job::start(torch::optim::Optimizer& optimizer) {
+  put(read_start(run_, workload_, *network_.module, saved_weights()), *network_.module, optimizer);
 }
 
 namespace {

@@ -64,6 +64,8 @@ class DEMI_API Job {
   void add_observers();
   std::filesystem::path checkpoint_to_resume() const;
   void resume(const std::filesystem::path& checkpoint);
+  std::filesystem::path saved_weights() const;
+  void start(torch::optim::Optimizer& optimizer);
   void say_what_changes(const Config& begun, bool keeps_scale) const;
   void add_numbers(checkpoint::Checkpoint& checkpoint);
   void read_earlier(const std::filesystem::path& checkpoint);

@@ -16,6 +16,7 @@
 #include "demi/data/to_device.h"
 #include "demi/monitor/layers.h"
 #include "demi/train/trainer.h"
+#include "lab/recipes/starting_weights.h"
 
 namespace demi::recipes {
 namespace {
@@ -278,6 +279,9 @@ double first_scale(const Resolved& run) {
 train::Network trained_network(const Resolved& run, int64_t steps, const Workload& workload) {
   const Config& config = run.config;
   train::Network network = workload.make_network(static_cast<uint64_t>(config.seed));
+  const auto optimizer = make_optimizer(run, network);
+  if (!config.from.empty())
+    put(read_start(run, workload, *network.module, config.from), *network.module, *optimizer);
   if (steps == 0) return network;
   const int64_t whole =
       scheduled_epochs(config) * train::steps_of(workload.train->batches(), config.accumulate);
@@ -291,7 +295,7 @@ train::Network trained_network(const Resolved& run, int64_t steps, const Workloa
   train::TrainerOptions options = trainer_options(run, workload.train->batches());
   options.max_steps = steps;
   options.epochs = steps / std::max<int64_t>(workload.train->batches(), 1) + 1;
-  train::Trainer(network, make_optimizer(run, network), std::move(options)).fit(*workload.train);
+  train::Trainer(network, optimizer, std::move(options)).fit(*workload.train);
   return network;
 }
 

@@ -101,6 +101,13 @@ Config folder_resnet50() {
   return c;
 }
 
+// Trained weights need small steps and few epochs; a small folder small batches, so that an epoch
+// has several. 0.01 for 32 pictures is the rate of PyTorch's transfer learning tutorial (0.001 for
+// 4), scaled with the batch.
+std::vector<std::pair<std::string, std::string>> fine_tuned_resnet50() {
+  return {{"epochs", "15"}, {"batch-size", "32"}, {"lr", "0.01"}, {"warmup-epochs", "1"}};
+}
+
 Config imdb_lstm() {
   Config c;
   c.model = "lstm";
@@ -180,7 +187,7 @@ std::span<const Recipe> recipes() {
       {"synthetic-resnet50", "ResNet-50 with ImageNet's stem on random pictures",
        synthetic_resnet50()},
       {"folder-resnet50", "ResNet-50 with ImageNet's stem on a folder of pictures: --data-dir",
-       folder_resnet50()},
+       folder_resnet50(), /*prints_totals=*/false, /*runs=*/"", fine_tuned_resnet50()},
       {"imdb-lstm", "embedding and LSTM on the 25,000 reviews of the Large Movie Review set",
        imdb_lstm()},
       {"gpt-shakespeare",
@@ -190,6 +197,13 @@ std::span<const Recipe> recipes() {
        loss_scaling(), /*prints_totals=*/false, /*runs=*/"fp32,fp16:no-scaler,fp16"},
   };
   return all;
+}
+
+Config config_of(const Recipe& recipe, bool starts_from_weights) {
+  Config config = recipe.config;
+  if (starts_from_weights)
+    for (const auto& [name, value] : recipe.fine_tuning) set(config, name, value, recipe.name);
+  return config;
 }
 
 const Recipe& find_recipe(std::string_view name) {

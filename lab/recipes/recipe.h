@@ -3,6 +3,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "demi/core/export.h"
 #include "lab/recipes/config.h"
@@ -20,7 +22,13 @@ struct Recipe {
   bool prints_totals = false;
   /// The runs of `demi compare` if none are named, as parse_runs reads them; empty: default_runs.
   std::string runs = {};
+  /// Settings of a run that starts from weights (--from), which has less to learn; the others are
+  /// those of `config`.
+  std::vector<std::pair<std::string, std::string>> fine_tuning = {};
 };
+
+/// The recipe's settings, with those of fine_tuning if it starts from weights.
+DEMI_API Config config_of(const Recipe& recipe, bool starts_from_weights);
 
 DEMI_API std::span<const Recipe> recipes();
 

@@ -41,6 +41,9 @@ struct JobOptions {
   std::function<void(const std::string&)> say;
   /// Resumes this checkpoint, which stays as it is. Empty: from the beginning.
   std::filesystem::path resume_from = {};
+  /// The checkpoint or the file that Config::from means, as find_start finds it, so that several
+  /// runs start from one. Empty: each looks for it.
+  std::filesystem::path start_from = {};
   /// Called before the first step of a resumed run, with what it has done so far.
   std::function<void(const RunSpec&, const train::History&)> on_resume = {};
   /// Called before a checkpoint is saved, so that what has been reported of its steps reaches the

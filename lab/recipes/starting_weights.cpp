@@ -1,0 +1,331 @@
+#include "lab/recipes/starting_weights.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "demi/autocast/to_precision.h"
+#include "demi/checkpoint/contents.h"
+#include "demi/checkpoint/training_state.h"
+#include "demi/core/error.h"
+#include "demi/optim/optimizer.h"
+#include "demi/tensor/dtype.h"
+#include "lab/recipes/model_file.h"
+#include "lab/recipes/tensor_names.h"
+
+namespace demi::recipes {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::Checkpoint;
+using checkpoint::NamedTensors;
+
+constexpr auto kFrom = "--from";
+constexpr std::string_view kOptimizer = "optimizer/", kAverage = "average/", kMaster = ".master";
+
+[[noreturn]] void refuse_file(const std::string& what, const std::string& seen,
+                              const std::string& accepted, const std::string& advice) {
+  throw DataError(
+      {.where = kFrom, .what = what, .seen = seen, .accepted = accepted, .advice = advice});
+}
+
+/// Of the optimizer's parameters, by number: "" of a checkpoint without names.
+std::vector<std::string> parameter_names(const Checkpoint& saved) {
+  std::vector<std::string> all;
+  if (const auto found = saved.parameters.find("optimizer"); found != saved.parameters.end())
+    for (const auto& group : found->second) all.insert(all.end(), group.begin(), group.end());
+  return all;
+}
+
+/// Masters are the weights of a 16-bit run. Returns whether there are any.
+bool take_masters(Checkpoint& saved) {
+  const std::vector<std::string> names = parameter_names(saved);
+  bool any = false;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto weight = saved.model.find(names[i]);
+    auto master = saved.state.extract(fmt::format("{}{}{}", kOptimizer, i, kMaster));
+    if (weight == saved.model.end() || !master) continue;
+    weight->second = std::move(master.mapped());
+    any = true;
+  }
+  return any;
+}
+
+void take_average(Checkpoint& saved, const fs::path& path) {
+  bool any = false;
+  for (const auto& [name, tensor] : saved.state) {
+    if (!name.starts_with(kAverage)) continue;
+    any = true;
+    if (const auto found = saved.model.find(name.substr(kAverage.size()));
+        found != saved.model.end())
+      found->second = tensor;
+  }
+  if (!any)
+    refuse_file("there is no moving average of the weights in " + path.string(), "--from-average",
+                "a checkpoint of a run with --ema", "leave out --from-average");
+}
+
+void require_finite(const NamedTensors& weights, const fs::path& path) {
+  for (const auto& [name, tensor] : weights) {
+    if (!tensor.is_floating_point()) continue;
+    const at::Tensor values = tensor.element_size() == 1 ? tensor.to(at::kFloat) : tensor;
+    if (values.isfinite().all().item<bool>()) continue;
+    refuse_file("a weight in " + path.string() + " is NaN or Inf, and training would be", name,
+                "finite numbers",
+                "name a checkpoint before that: demi inspect --statistics shows what one holds");
+  }
+}
+
+/// The entries of the state whose parameter has a name in `names`.
+void drop_state_of(Checkpoint& saved, const std::string& module, const fs::path& path) {
+  const std::vector<std::string> names = parameter_names(saved);
+  if (names.empty())
+    refuse_file("the optimizer's state in " + path.string() +
+                    " is by number, without names, and the head is new",
+                "--from-state", "a checkpoint that has the parameters' names",
+                "leave out --from-state");
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (!names[i].starts_with(module + ".")) continue;
+    const std::string prefix = fmt::format("{}{}.", kOptimizer, i);
+    std::erase_if(saved.state, [&](const auto& item) { return item.first.starts_with(prefix); });
+  }
+}
+
+/// What a new run does not have of its own: moments and counts of updates.
+void keep_moments(Checkpoint& saved, const fs::path& path) {
+  const std::string rates = std::string(kOptimizer) + "scheduled_rates.";
+  std::erase_if(saved.state, [&](const auto& item) {
+    return !item.first.starts_with(kOptimizer) || item.first.starts_with(rates);
+  });
+  if (saved.state.empty())
+    refuse_file("there is no optimizer's state in " + path.string(), "--from-state",
+                "a checkpoint of the same optimizer", "leave out --from-state");
+  saved.state[std::string(kOptimizer) + "taken"] = at::scalar_tensor(int64_t{0}, at::kLong);
+  std::erase_if(saved.numbers, [](const auto& part) { return part.first != "optimizer"; });
+}
+
+/// The options that make the network of the file's description.
+std::string options_of(const ModelDescription& description, const Config& config) {
+  static const std::map<data::Kind, std::vector<std::string_view>> kShaping{
+      {data::Kind::rows, {"model", "in", "depth"}},
+      {data::Kind::pictures, {"model"}},
+      {data::Kind::texts, {"model", "embedding", "hidden", "pool", "bidirectional"}}};
+  std::string text;
+  for (const Setting& setting : settings()) {
+    const auto& shaping = kShaping.at(description.input.kind);
+    if (std::ranges::find(shaping, setting.name) == shaping.end()) continue;
+    const std::string there = setting.get(description.network);
+    if (there == setting.get(config)) continue;
+    if (setting.is_flag)
+      text += (there == "true" ? " --" : " --no-") + setting.name;
+    else
+      text += " --" + setting.name + " " + there;
+  }
+  return text;
+}
+
+[[noreturn]] void refuse_misfits(const Resolved& run, const NamedForNetwork& named,
+                                 const std::optional<ModelDescription>& description,
+                                 const fs::path& path) {
+  std::string advice = "name the model that they were saved from";
+  std::string accepted = "its tensors under its own names";
+  if (run.model != nullptr && run.model->torchvision) accepted += ", or torchvision's";
+  if (description) {
+    const std::string options = options_of(*description, run.config);
+    if (!options.empty()) advice = "the file's model is that of" + options;
+  }
+  refuse_file(
+      fmt::format("the weights in {} do not fit the model {}", path.string(), run.config.model),
+      first_of(named.misfits), accepted, advice);
+}
+
+/// Shapes do not tell it.
+void require_same_pool(const ModelDescription& description, const Config& config,
+                       const fs::path& path) {
+  const std::string& there = description.network.pool;
+  if (description.input.kind != data::Kind::texts || there == config.pool) return;
+  refuse_file("the model in " + path.string() + " pools otherwise", "--pool " + config.pool,
+              "--pool " + there, "add --pool " + there);
+}
+
+/// An embedding's rows would be those of other words.
+void require_same_words(const ModelTexts& texts, const Workload& workload, const fs::path& path) {
+  if (!texts.vocabulary || !workload.vocabulary) return;
+  const auto there = texts.vocabulary->words();
+  const auto here =
+      workload.vocabulary->words().first(static_cast<std::size_t>(workload.shape.vocabulary));
+  const auto [a, b] = std::ranges::mismatch(there, here);
+  if (there.size() != here.size() || a == there.end()) return;
+  refuse_file("the vocabulary in " + path.string() + " has the size of the data's, and other words",
+              fmt::format("word {} is {}", a - there.begin(), *a),
+              fmt::format("{}, as in the data", *b),
+              "train on the texts that the file was trained on, or without --from");
+}
+
+std::string some_of(const std::vector<std::string>& words) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(words.size(), kShown); ++i)
+    text += (i == 0 ? "" : ", ") + words[i];
+  return words.size() > kShown ? text + ", ..." : text;
+}
+
+std::vector<std::string> differences(const ModelDescription& description, const Workload& workload,
+                                     bool new_head) {
+  std::vector<std::string> said;
+  const auto& there = description.classes;
+  const auto& here = workload.classes;
+  if (!new_head && there.size() == here.size() && there != here) {
+    const auto first =
+        static_cast<std::size_t>(std::ranges::mismatch(there, here).in1 - there.begin());
+    said.push_back(fmt::format(
+        "its classes ({}) are not the data's ({}), as many: class {} was {} and is {} now, and the "
+        "head starts with what it learned of the others",
+        some_of(there), some_of(here), first, there[first], here[first]));
+  }
+  if (description.input.mean != workload.input.mean || description.input.std != workload.input.std)
+    said.push_back(fmt::format(
+        "its pictures were normalised by mean {} and std {}, and these are by {} and {}",
+        fmt::join(description.input.mean, ", "), fmt::join(description.input.std, ", "),
+        fmt::join(workload.input.mean, ", "), fmt::join(workload.input.std, ", ")));
+  return said;
+}
+
+/// "bf16 widened to fp32"; "": none of the weights changes its dtype.
+std::string conversion(const NamedTensors& weights, const Resolved& run) {
+  const c10::ScalarType to =
+      run.spec.precision.is_mixed() ? c10::kFloat : run.spec.precision.weights;
+  std::set<std::string> others;
+  bool widens = true;
+  for (const auto& [name, tensor] : weights) {
+    if (!tensor.is_floating_point() || tensor.scalar_type() == to) continue;
+    others.insert(tensor::name_of(tensor.scalar_type()));
+    widens &= tensor.element_size() < static_cast<int64_t>(c10::elementSize(to));
+  }
+  if (others.empty()) return "";
+  return fmt::format("{} {} to {}", fmt::join(others, " and "), widens ? "widened" : "rounded",
+                     tensor::name_of(to));
+}
+
+struct Taken {
+  std::optional<int64_t> step;
+  bool masters = false, average = false;
+};
+
+std::string sentence(const Resolved& run, const fs::path& path, const NamedForNetwork& named,
+                     const Taken& taken, const std::string& converted) {
+  std::string text = fmt::format("starts from {}: ", path.string());
+  text += taken.average ? "the moving average" : taken.masters ? "the FP32 masters" : "the weights";
+  if (taken.step) text += fmt::format(" of step {}", *taken.step);
+  if (named.is_torchvisions) text += ", under torchvision's names";
+  if (!converted.empty()) text += ", " + converted;
+  if (!named.new_head.empty())
+    text += fmt::format("; the head {} is new: {}", named.new_head, named.head_shapes);
+  text += run.config.from_state
+              ? "; the optimizer's moments too" +
+                    std::string(named.new_head.empty() ? "" : ", but for the head's")
+              : "; the optimizer's state is new";
+  return text;
+}
+
+}  // namespace
+
+StartingWeights read_start(const Resolved& run, const Workload& workload,
+                           const torch::nn::Module& network, const fs::path& path) {
+  const checkpoint::Contents contents = checkpoint::contents(path);
+  std::optional<ModelTexts> texts;
+  if (contents.metadata.contains("demi.file")) texts = read_model_texts(path);
+  const auto description = texts ? texts->description : std::nullopt;
+  Checkpoint saved = checkpoint::map(path);
+  Taken taken{.step = contents.step};
+  const bool is_average = contents.is_file && description && description->is_average;
+  taken.masters = take_masters(saved);
+  taken.average = is_average || run.config.from_average;
+  if (run.config.from_average && !is_average) take_average(saved, path);
+  NamedForNetwork named =
+      name_for(network, run.model, std::move(saved.model), /*only_own=*/description.has_value());
+  if (!named.misfits.empty()) refuse_misfits(run, named, description, path);
+  if (description) require_same_pool(*description, run.config, path);
+  if (texts) require_same_words(*texts, workload, path);
+  require_finite(named.tensors, path);
+  std::map<std::string, std::string> own_names(named.renamed.begin(), named.renamed.end());
+  for (auto& group : saved.parameters["optimizer"])
+    for (std::string& name : group)
+      if (const auto own = own_names.find(name); own != own_names.end()) name = own->second;
+  if (run.config.from_state) {
+    keep_moments(saved, path);
+    if (!named.new_head.empty()) drop_state_of(saved, named.new_head, path);
+  } else {
+    saved.state.clear();
+  }
+  if (saved.parameters.at("optimizer").empty()) saved.parameters.clear();
+  StartingWeights start;
+  start.said.push_back(sentence(run, path, named, taken, conversion(named.tensors, run)));
+  if (description)
+    for (std::string& line : differences(*description, workload, !named.new_head.empty()))
+      start.said.push_back(std::move(line));
+  saved.model = std::move(named.tensors);
+  saved.run.clear();  // another run begins
+  start.saved = std::move(saved);
+  return start;
+}
+
+namespace {
+
+void require_same_rule(const Checkpoint& saved, const torch::optim::Optimizer& optimizer) {
+  const auto there = saved.text.find("demi.optimizer");
+  const auto* own = dynamic_cast<const optim::Optimizer*>(&optimizer);
+  if (there == saved.text.end() || own == nullptr || there->second == own->rule_name()) return;
+  refuse_file("the optimizer's state is that of another update rule", there->second,
+              own->rule_name(),
+              "name the optimizer that the run had (--optimizer), or leave out --from-state");
+}
+
+}  // namespace
+
+void put(const StartingWeights& start, torch::nn::Module& network,
+         torch::optim::Optimizer& optimizer) {
+  loop::Job job{.models = {&network}, .random = false};
+  if (!start.saved.state.empty()) {
+    require_same_rule(start.saved, optimizer);
+    job.optimizers = {&optimizer};
+  }
+  try {
+    checkpoint::restore(start.saved, job);
+  } catch (const UsageError& error) {
+    throw DataError({.where = kFrom,
+                     .what = "what was saved does not fit this run",
+                     .seen = error.what(),
+                     .advice = start.saved.state.empty()
+                                   ? "name another precision, or other weights"
+                                   : "leave out --from-state"});
+  }
+}
+
+std::vector<std::string> check_start(std::span<const Resolved> runs, const Workload& workload,
+                                     const fs::path& path) {
+  std::vector<std::string> said;
+  for (const Resolved& run : runs) {
+    const train::Network network = workload.make_network(static_cast<uint64_t>(run.config.seed));
+    const auto optimizer = make_optimizer(run, network);
+    const train::Precision& precision = run.spec.precision;
+    if (!precision.is_mixed() && precision.weights != c10::kFloat)
+      to_precision(*network.module, precision.weights, /*keep_normalisation_fp32=*/false);
+    const StartingWeights start = read_start(run, workload, *network.module, path);
+    put(start, *network.module, *optimizer);
+    for (std::string line : start.said) {
+      if (runs.size() > 1 && line == start.said.front()) line = run.spec.label + " " + line;
+      if (std::ranges::find(said, line) == said.end()) said.push_back(std::move(line));
+    }
+  }
+  return said;
+}
+
+}  // namespace demi::recipes

@@ -1,0 +1,145 @@
+#include "lab/recipes/tensor_names.h"
+
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "demi/tensor/dtype.h"
+#include "demi/tensor/module_tensors.h"
+
+namespace demi::recipes {
+namespace {
+
+using checkpoint::NamedTensors;
+using OwnTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// Parameters, then buffers, in the module's order.
+OwnTensors tensors_in_order(const torch::nn::Module& network) {
+  OwnTensors all;
+  for (const auto& [name, tensor] : tensor::parameters_once(network))
+    all.emplace_back(name, tensor);
+  for (const auto& [name, tensor] : tensor::buffers_once(network)) all.emplace_back(name, tensor);
+  return all;
+}
+
+std::string shape_of(const at::Tensor& tensor) {
+  return fmt::format("({})", fmt::join(tensor.sizes().begin(), tensor.sizes().end(), ", "));
+}
+
+bool is_below(std::string_view name, std::string_view module) {
+  return !module.empty() && name.size() > module.size() && name.starts_with(module) &&
+         name[module.size()] == '.';
+}
+
+std::string name_in_file(const std::string& own, const models::ModelInfo* model,
+                         bool is_torchvisions) {
+  return is_torchvisions ? model->torchvision->name_of(own) : own;
+}
+
+std::ptrdiff_t count_of(const OwnTensors& own, const models::ModelInfo* model,
+                        const NamedTensors& file, bool is_torchvisions) {
+  return std::ranges::count_if(own, [&](const auto& item) {
+    return file.contains(name_in_file(item.first, model, is_torchvisions));
+  });
+}
+
+/// An integer in a weight's place is a quantised one.
+bool is_other_kind(const at::Tensor& value, const at::Tensor& own) {
+  return value.is_complex() != own.is_complex() ||
+         (own.is_floating_point() && !value.is_floating_point());
+}
+
+/// Whether the head's tensors are in the file, in another shape; or torchvision has other modules
+/// in its place.
+bool has_other_head(const OwnTensors& own, const NamedTensors& file, const std::string& head,
+                    const models::ModelInfo* model, NamedForNetwork& result) {
+  bool differs = false;
+  for (const auto& [name, tensor] : own) {
+    if (!is_below(name, head)) continue;
+    const std::string there = name_in_file(name, model, result.is_torchvisions);
+    if (there.empty()) {
+      result.head_shapes = shape_of(tensor);
+      return true;
+    }
+    const auto found = file.find(there);
+    if (found == file.end()) return false;
+    if (found->second.sizes() == tensor.sizes()) continue;
+    differs = true;
+    if (result.head_shapes.empty())
+      result.head_shapes = shape_of(tensor) + ", in the file " + shape_of(found->second);
+  }
+  return differs;
+}
+
+/// Files of PyTorch before 0.4.1 do not count batches; PyTorch starts at 0 then.
+bool counts_batches(std::string_view name) { return name.ends_with(".num_batches_tracked"); }
+
+void take_one(const std::string& name, const at::Tensor& own, const std::string& there,
+              NamedTensors& file, bool only_own, NamedForNetwork& result) {
+  const auto found = file.find(there);
+  if (found == file.end()) {
+    if (!only_own && counts_batches(name))
+      result.tensors[name] = at::zeros_like(own);
+    else
+      result.misfits.push_back(name + " is missing");
+    return;
+  }
+  if (found->second.sizes() != own.sizes())
+    result.misfits.push_back(
+        fmt::format("{} {} for {}", there, shape_of(found->second), shape_of(own)));
+  else if (is_other_kind(found->second, own))
+    result.misfits.push_back(
+        fmt::format("{} of {}", there, tensor::name_of(found->second.scalar_type())));
+  else
+    result.tensors[name] = found->second;
+  file.erase(found);
+}
+
+/// Further names of a tensor that was taken under its first one.
+void drop_further_names(const torch::nn::Module& network, NamedTensors& file) {
+  for (const auto& item : network.named_parameters()) file.erase(item.key());
+  for (const auto& item : network.named_buffers()) file.erase(item.key());
+}
+
+}  // namespace
+
+NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelInfo* model,
+                         NamedTensors file, bool only_own) {
+  const OwnTensors own = tensors_in_order(network);
+  NamedForNetwork result;
+  result.is_torchvisions = !only_own && model != nullptr && model->torchvision &&
+                           count_of(own, model, file, true) > count_of(own, model, file, false);
+  const std::string head = model != nullptr ? models::head_of(*model, network) : "";
+  const bool is_new = has_other_head(own, file, head, model, result);
+  if (is_new) result.new_head = head;
+  for (const auto& [name, tensor] : own) {
+    const std::string there = name_in_file(name, model, result.is_torchvisions);
+    if (file.contains(there)) result.renamed.emplace_back(there, name);
+    if (is_new && is_below(name, head)) {
+      result.tensors[name] = tensor.detach();
+      file.erase(there);
+    } else {
+      take_one(name, tensor, there, file, only_own, result);
+    }
+  }
+  if (!result.is_torchvisions) drop_further_names(network, file);
+  for (const auto& [name, tensor] : file)
+    if (!result.is_torchvisions || !is_below(name, model->torchvision->left_out))
+      result.misfits.push_back(name + " is of no part of the model");
+  return result;
+}
+
+std::string first_of(const std::vector<std::string>& misfits) {
+  constexpr std::size_t kShown = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(misfits.size(), kShown); ++i)
+    text += (i == 0 ? "" : "; ") + misfits[i];
+  if (misfits.size() > kShown) text += fmt::format("; and {} more", misfits.size() - kShown);
+  return text;
+}
+
+}  // namespace demi::recipes
