@@ -190,6 +190,10 @@ std::vector<std::string> differences(const ModelDescription& description, const 
         "head starts with what it learned of the others",
         some_of(there), some_of(here), first, there[first], here[first]));
   }
+  if (description.tokenizer != workload.tokenizer || description.characters != workload.characters)
+    said.push_back(
+        "its tokens mean other texts than the data's, as many: each embedding starts with what it "
+        "learned of another token");
   if (description.input.mean != workload.input.mean || description.input.std != workload.input.std)
     said.push_back(fmt::format(
         "its pictures were normalised by mean {} and std {}, and these are by {} and {}",
