@@ -150,15 +150,18 @@ compare() { if cmp -s "$2" "$3"; then say "the same bits: $1"; else say "OTHER B
 lines() { sed -E 's/,"[a-z_]*seconds":[^,}]*//g' "$1"/*/metrics.jsonl; }
 other=$(echo "$work"/disk/runs/*/) this=$(echo "$work"/undisturbed/*/)
 [ "$(echo "$work"/disk/runs/*/ | wc -w)" = 1 ] || { say "OTHER: more than one run folder"; same=no; }
-compare "model.safetensors" "$this/model.safetensors" "$other/model.safetensors"
 compare "metrics.jsonl without times, $(lines "$work/disk/runs" | wc -l) lines" <(lines "$work/undisturbed") <(lines "$work/disk/runs")
-# But for the word of --stop-after among its settings.
-"$demi" inspect --diff "$this" "$other" --json >"$work/difference" 2>&1
-if grep -q '"different_tensors": 0,' "$work/difference" && grep -q '"numbers": \[\]' "$work/difference"; then
-  say "the same bits: last checkpoint"
-else
-  say "OTHER BITS: last checkpoint"; cat "$work/difference"; same=no
-fi
+# But for the word of --stop-after among their settings.
+for what in / /model.safetensors; do
+  "$demi" inspect --diff "$this$what" "$other$what" --json >"$work/difference" 2>&1
+  if grep -q '"different_tensors": 0,' "$work/difference" && grep -q '"numbers": \[\]' "$work/difference"; then
+    say "the same bits: tensors and numbers of the run's ${what#/} (last checkpoint where none is named)"
+  else
+    say "OTHER BITS: ${what#/}"
+    head -n 20 "$work/difference"
+    same=no
+  fi
+done
 kept() { (cd "$1" && echo step-*); }
 say "kept: $(kept "$(checkpoints)")"
 say "ends by kill: $(ended 137), by --stop-after (75): $(ended 75), by an error (1): $(ended 1), done (0): $(ended 0)"
