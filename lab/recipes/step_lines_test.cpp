@@ -120,7 +120,9 @@ TEST_F(StepLinesOfAFile, LaterLinesDoNotCount) {
 }
 
 TEST_F(StepLinesOfAFile, AFileThatWasChangedGivesNoneAndSaysWhatWasSeen) {
-  const std::string whole = content();
+  const std::string whole = content(),
+                    other = changed("\"learning_rate\":0.1", "\"learning_rate\":0.2");
+  ASSERT_EQ(other.size(), whole.size());
   const std::string expected = std::to_string(recorded_.bytes) + " bytes";
   const auto expect_refused = [&](const std::string& text, const std::string& how) {
     put(text);
@@ -130,7 +132,7 @@ TEST_F(StepLinesOfAFile, AFileThatWasChangedGivesNoneAndSaysWhatWasSeen) {
   };
   expect_refused(whole.substr(0, whole.size() / 2), "cut");
   expect_refused(whole.substr(whole.find('\n') + 1), "without its first line");
-  expect_refused(changed("\"learning_rate\":0.1", "\"learning_rate\":0.2"), "another number");
+  expect_refused(other, "another number");
   expect_refused("", "empty");
   put(whole);
   put(changed("\"run\":\"bf16\"", "\"run\":\"b\""));
