@@ -304,7 +304,7 @@ TEST_F(Cli, DataAreListedWithTheirFolders) {
   EXPECT_THAT(text.out, ContainsRegex("cifar10 +60,000 photographs"));
   EXPECT_THAT(text.out, HasSubstr("not here: "));
   const Outcome json = run({"data", "list", "--json"});
-  EXPECT_EQ(nlohmann::json::parse(json.out)["data_sets"].size(), 5u);
+  EXPECT_EQ(nlohmann::json::parse(json.out)["data_sets"].size(), 6u);
   const Outcome made = run({"data", "get", "synthetic-rows"});
   EXPECT_EQ(made.code, 2) << made.err;
   EXPECT_THAT(made.err, HasSubstr("a published set"));

@@ -5,8 +5,10 @@
 #include <ATen/autocast_mode.h>
 
 #include <cmath>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "demi/attention/differentiable.h"
@@ -114,6 +116,18 @@ std::vector<std::int64_t> checked_starts(const AttentionOptions& o, const at::Te
   return starts;
 }
 
+/// LibTorch's op; where it has no kernel that chooses among its own, the operations that it is
+/// defined by.
+at::Tensor op_of_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const std::optional<at::Tensor>& mask = std::nullopt, double dropout = 0,
+                          bool causal = false, std::optional<double> scale = std::nullopt,
+                          bool grouped = false) {
+  if (q.is_cpu() || q.is_cuda())
+    return at::scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale, grouped);
+  return std::get<0>(at::_scaled_dot_product_attention_math(
+      q, k, v, mask, dropout, causal, /*dropout_mask=*/std::nullopt, scale, grouped));
+}
+
 /// The dtype in which the region runs scaled_dot_product_attention: asked of it on one token.
 at::ScalarType dtype_of_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const auto device = q.device().type();
@@ -127,7 +141,7 @@ at::ScalarType dtype_of_attention(const at::Tensor& q, const at::Tensor& k, cons
   }
   const at::NoGradGuard no_grad;
   const auto one = [](const at::Tensor& t) { return at::zeros({1, 1, 1, 1}, t.options()); };
-  return at::scaled_dot_product_attention(one(q), one(k), one(v)).scalar_type();
+  return op_of_libtorch(one(q), one(k), one(v)).scalar_type();
 }
 
 /// LibTorch's op, once for each document.
@@ -145,9 +159,8 @@ at::Tensor of_libtorch(const Documents& documents) {
   }
   if (mask.defined() && mask.scalar_type() != at::kBool) mask = mask.to(p.q.scalar_type());
   const auto attend = [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    return at::scaled_dot_product_attention(
-        q, k, v, mask.defined() ? std::optional(mask) : std::nullopt, p.dropout.p,
-        p.causal && !mask.defined(), p.scale, p.heads_per_key() > 1);
+    return op_of_libtorch(q, k, v, mask.defined() ? std::optional(mask) : std::nullopt, p.dropout.p,
+                          p.causal && !mask.defined(), p.scale, p.heads_per_key() > 1);
   };
   if (documents.starts.empty()) return attend(p.q, p.k, p.v);
   std::vector<at::Tensor> rows, parts;
