@@ -11,7 +11,7 @@ export LC_ALL=C
 kills=100 steps=2000 full=60 limit=60 size=640 batches=20 rows=1024 every=10 keep="" demi=build/release/demi
 while [ $# -gt 0 ]; do
   case $1 in
-    --short) kills=6 steps=3000 full=2 limit=auto size=192 batches=100 rows=64 ;;
+    --short) kills=6 steps=16000 full=4 limit=auto size=192 batches=100 rows=64 every=50 ;;
     --keep) keep=${2:?--keep FOLDER}; shift ;;
     -*) sed -n '2,5s/^# //p' "$0"; exit 2 ;;
     *) demi=$1 ;;
@@ -60,7 +60,7 @@ say "the undisturbed run: $steps steps"
 "${run[@]}" --run-dir "$work/undisturbed" >"$work/undisturbed.out" 2>"$work/undisturbed.log" || { cat "$work/undisturbed.log"; exit 1; }
 alone=$(now)
 say "it has ended"
-[ "$limit" != auto ] || limit=$(awk -v t="$alone" 'BEGIN { printf "%.1f", (t > 4 ? 0.4 : 0.6) * t }')
+[ "$limit" != auto ] || limit=$(awk -v t="$alone" 'BEGIN { printf "%.1f", (t > 20 ? 0.15 * t : 3) }')
 
 mkdir -p "$work/disk"
 if mount -t tmpfs -o size=256m none "$work/disk" 2>/dev/null; then
@@ -84,7 +84,7 @@ kill_it() {
   local pid
   pid=$(cat "$work/pid" 2>/dev/null) && kill -KILL "$pid" 2>/dev/null || return 1
   # Where the script that started it is held, it stays as a zombie.
-  while grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status"; do sleep 0.01; done
+  while grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/status"; do sleep 0.01; done
   killed=$((killed + 1))
   compgen -G "$(checkpoints)/*.tmp" >/dev/null && within_save=$((within_save + 1))
   return 0
@@ -152,12 +152,14 @@ other=$(echo "$work"/disk/runs/*/) this=$(echo "$work"/undisturbed/*/)
 [ "$(echo "$work"/disk/runs/*/ | wc -w)" = 1 ] || { say "OTHER: more than one run folder"; same=no; }
 compare "metrics.jsonl without times, $(lines "$work/disk/runs" | wc -l) lines" <(lines "$work/undisturbed") <(lines "$work/disk/runs")
 # But for the word of --stop-after among their settings.
-for what in / /model.safetensors; do
+for name in "last checkpoint" model.safetensors; do
+  what=/
+  [ "$name" = "last checkpoint" ] || what=/$name
   "$demi" inspect --diff "$this$what" "$other$what" --json >"$work/difference" 2>&1
   if grep -q '"different_tensors": 0,' "$work/difference" && grep -q '"numbers": \[\]' "$work/difference"; then
-    say "the same bits: tensors and numbers of the run's ${what#/} (last checkpoint where none is named)"
+    say "the same bits: tensors and numbers of the run's $name"
   else
-    say "OTHER BITS: ${what#/}"
+    say "OTHER BITS: $name"
     head -n 20 "$work/difference"
     same=no
   fi
