@@ -59,7 +59,8 @@ void train_one(const TrainArguments& a) {
   const recipes::Comparison result =
       session.compare({recipes::run_of(session.config())}, /*alone=*/true);
   std::vector<report::Table> tables{recipes::to_table(result)};
-  if (!result.classes.empty() && !result.runs.front().class_accuracy.empty()) tables.push_back(recipes::class_table(result));
+  if (!result.classes.empty() && !result.runs.front().class_accuracy.empty())
+    tables.push_back(recipes::class_table(result));
   for (report::Table& table : recipes::what_if_tables(result)) tables.push_back(std::move(table));
   a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(result)));
   session.finish(result);

@@ -76,7 +76,7 @@ std::vector<Trained> trained() {
       {"vocabulary-size", "4", "imdb-lstm"},
       {"max-length", "3", "imdb-lstm"},
       {"tokenizer", "bytes", "gpt-shakespeare"},
-      {"context", "8", "gpt-shakespeare"},
+      {"context", "4", "gpt-shakespeare"},
       {"heads", "1", "gpt-shakespeare"},
       {"block", "llama", "gpt-shakespeare"},
       {"bias", "true", "gpt-shakespeare"},

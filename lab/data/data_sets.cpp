@@ -161,8 +161,9 @@ DataSet shakespeare() {
                          "tinyshakespeare/input.txt",
                          "tinyshakespeare.txt", "6fb458f1232090904fb40fe944165e91"}},
           .unpacks = false,
-          .advice = "run `demi data get shakespeare`, or name a text of your own: --data text "
-                    "--train-file FILE"};
+          .advice =
+              "run `demi data get shakespeare`, or name a text of your own: --data text "
+              "--train-file FILE"};
 }
 
 // Data without files of their own: made in memory, or the user's.

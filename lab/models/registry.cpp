@@ -61,7 +61,8 @@ train::Network make_lstm(const ModelOptions& given) {
 
 // Logits as losses and metrics take them: the classes are the second dimension.
 train::Network make_gpt(const ModelOptions& given) {
-  GPTOptions options{.form = parse_gpt_form(given.block), .bias = given.bias, .dropout = given.dropout};
+  GPTOptions options{
+      .form = parse_gpt_form(given.block), .bias = given.bias, .dropout = given.dropout};
   options.vocabulary = given.vocabulary.value_or(options.vocabulary);
   options.context = given.context.value_or(options.context);
   options.width = given.embedding.value_or(options.width);

@@ -335,11 +335,13 @@ std::vector<Setting> data_settings() {
       words("data-dir", g, &Config::data_dir,
             "Folder that holds the data set's files [DEMI_DATA_DIR, else the cache and "
             "/usr/share/datasets]"),
-      words("train-file", g, &Config::train_file,
-            "File to train on: CSV or TSV with label and text (csv), UTF-8 (text), token files by a "
-            "pattern such as 'train*.bin' (tokens)"),
-      words("test-file", g, &Config::test_file,
-            "File to test on, likewise; text and tokens without it: the last tenth of --train-file"),
+      words(
+          "train-file", g, &Config::train_file,
+          "File to train on: CSV or TSV with label and text (csv), UTF-8 (text), token files by a "
+          "pattern such as 'train*.bin' (tokens)"),
+      words(
+          "test-file", g, &Config::test_file,
+          "File to test on, likewise; text and tokens without it: the last tenth of --train-file"),
       whole("limit", g, &Config::limit, 0,
             "Number of training examples to use, evenly spaced, with a sixth as many for testing; "
             "0: all"),
@@ -361,7 +363,8 @@ std::vector<Setting> data_settings() {
       flag("horizontal-flip", g, &Config::horizontal_flip, "Mirror half of the training pictures"),
       whole("in", g, &Config::in, 1, "mlp: number of input features", kMostFeatures),
       whole("out", g, &Config::out, 1, "mlp: number of outputs", kMostFeatures),
-      whole("depth", g, &Config::layers, 1, "mlp: number of linear layers; gpt: number of blocks", 10'000),
+      whole("depth", g, &Config::layers, 1, "mlp: number of linear layers; gpt: number of blocks",
+            10'000),
       whole("batches", g, &Config::batches, 1, "Synthetic data: batches per epoch"),
       real("input-scale", g, &Config::input_scale, -kInfinity, kInfinity,
            "Synthetic rows: factor of the inputs, as of features that nobody normalised; targets "
@@ -380,9 +383,10 @@ std::vector<Setting> data_settings() {
       vocabulary_size(g),
       whole("max-length", g, &Config::max_length, 0,
             "Texts: number of words to keep of each text, from its start; 0: all"),
-      words("tokenizer", g, &Config::tokenizer,
-            "Running texts: characters, bytes, or GPT-2's byte pairs: a tokenizer.json, or a folder "
-            "of vocab.json and merges.txt"),
+      words(
+          "tokenizer", g, &Config::tokenizer,
+          "Running texts: characters, bytes, or GPT-2's byte pairs: a tokenizer.json, or a folder "
+          "of vocab.json and merges.txt"),
       whole("context", g, &Config::context, 1, "gpt: tokens of a window", kMostFeatures),
       whole("heads", g, &Config::heads, 1, "gpt: heads of attention", kMostFeatures),
       words("block", g, &Config::block,

@@ -67,8 +67,8 @@ TEST(Backends, RefuseOtherWords) {
   EXPECT_THROW(set(config, "threads", "-1", "--threads"), UsageError);
 }
 
-// cuDNN's trials pay where shapes repeat. Texts have other lengths in every batch, and perceptron and
-// transformer have no convolutions.
+// cuDNN's trials pay where shapes repeat. Texts have other lengths in every batch, and perceptron
+// and transformer have no convolutions.
 TEST(Backends, RecipesOfPicturesLetCudnnTimeItsAlgorithms) {
   for (const Recipe& recipe : recipes()) {
     const std::string& model = recipe.config.model;

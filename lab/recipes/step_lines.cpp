@@ -33,18 +33,18 @@ std::optional<train::StepMetrics> step_in(const MetricFields& line) {
              seconds = number_in(line, "seconds"), data_seconds = number_in(line, "data_seconds");
   if (!epoch || !step || !skipped || !loss || !rate || !seconds || !data_seconds)
     return std::nullopt;
-  return train::StepMetrics{.epoch = *epoch,
-                            .step = *step,
-                            .loss = *loss,
-                            .accuracy = number_in(line, "accuracy"),
-                            .learning_rate = *rate,
-                            .loss_scale = number_in(line, "loss_scale"),
-                            .grad_norm = number_in(line, "grad_norm"),
-                            .skipped = *skipped,
-                            .skipped_for_norm =
-                                find_metric<bool>(line, "skipped_for_norm") != nullptr,
-                            .seconds = *seconds,
-                            .data_seconds = *data_seconds};
+  return train::StepMetrics{
+      .epoch = *epoch,
+      .step = *step,
+      .loss = *loss,
+      .accuracy = number_in(line, "accuracy"),
+      .learning_rate = *rate,
+      .loss_scale = number_in(line, "loss_scale"),
+      .grad_norm = number_in(line, "grad_norm"),
+      .skipped = *skipped,
+      .skipped_for_norm = find_metric<bool>(line, "skipped_for_norm") != nullptr,
+      .seconds = *seconds,
+      .data_seconds = *data_seconds};
 }
 
 std::string text_of(const StepLines& lines) {
