@@ -65,6 +65,17 @@ std::string vocabulary_text(std::string_view text, std::string_view more) {
                      end == std::string::npos ? "" : " …");
 }
 
+// Words of labelled texts begin with <unk>; else the characters that are tokens.
+bool is_words(const std::string& name, std::string_view text) {
+  return name == kVocabulary && text.starts_with("<unk>");
+}
+
+// "65 characters: "\n !…"", as JSON has them: a line's end is one.
+std::string characters_text(const std::string& text) {
+  const auto count = std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
+  return fmt::format("{} characters: {}", report::format_count(count), nlohmann::json(text).dump());
+}
+
 // The word that begins there; "" at the end of the text.
 std::string_view word_from(std::string_view text, std::size_t start) {
   if (start > text.size()) return "";
@@ -74,12 +85,14 @@ std::string_view word_from(std::string_view text, std::size_t start) {
 }  // namespace
 
 std::string shown_text(const std::string& name, const std::string& text) {
-  return name == kVocabulary ? vocabulary_text(text, "") : text;
+  if (is_words(name, text)) return vocabulary_text(text, "");
+  return name == kVocabulary ? characters_text(text) : text;
 }
 
 std::pair<std::string, std::string> shown_texts(const std::string& name, const std::string& first,
                                                 const std::string& second) {
-  if (name != kVocabulary) return {first, second};
+  if (!is_words(name, first) || !is_words(name, second))
+    return {shown_text(name, first), shown_text(name, second)};
   std::size_t start = 0;
   std::int64_t number = 0;
   while (start <= std::min(first.size(), second.size()) &&
