@@ -35,16 +35,15 @@ bool is_below(std::string_view name, std::string_view module) {
          name[module.size()] == '.';
 }
 
-std::string name_in_file(const std::string& own, const models::ModelInfo* model,
-                         bool is_torchvisions) {
-  return is_torchvisions ? model->torchvision->name_of(own) : own;
+/// `names`: torchvision's; null: the file has the network's own.
+std::string name_in_file(const std::string& own, const models::TorchvisionNames* names) {
+  return names != nullptr ? names->name_of(own) : own;
 }
 
-std::ptrdiff_t count_of(const OwnTensors& own, const models::ModelInfo* model,
-                        const NamedTensors& file, bool is_torchvisions) {
-  return std::ranges::count_if(own, [&](const auto& item) {
-    return file.contains(name_in_file(item.first, model, is_torchvisions));
-  });
+std::ptrdiff_t count_of(const OwnTensors& own, const models::TorchvisionNames* names,
+                        const NamedTensors& file) {
+  return std::ranges::count_if(
+      own, [&](const auto& item) { return file.contains(name_in_file(item.first, names)); });
 }
 
 /// An integer in a weight's place is a quantised one.
@@ -56,11 +55,11 @@ bool is_other_kind(const at::Tensor& value, const at::Tensor& own) {
 /// Whether the head's tensors are in the file, in another shape; or torchvision has other modules
 /// in its place.
 bool has_other_head(const OwnTensors& own, const NamedTensors& file, const std::string& head,
-                    const models::ModelInfo* model, NamedForNetwork& result) {
+                    const models::TorchvisionNames* names, NamedForNetwork& result) {
   bool differs = false;
   for (const auto& [name, tensor] : own) {
     if (!is_below(name, head)) continue;
-    const std::string there = name_in_file(name, model, result.is_torchvisions);
+    const std::string there = name_in_file(name, names);
     if (there.empty()) {
       result.head_shapes = shape_of(tensor);
       return true;
@@ -111,13 +110,16 @@ NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelIn
                          NamedTensors file, bool only_own) {
   const OwnTensors own = tensors_in_order(network);
   NamedForNetwork result;
-  result.is_torchvisions = !only_own && model != nullptr && model->torchvision &&
-                           count_of(own, model, file, true) > count_of(own, model, file, false);
+  const models::TorchvisionNames* names = nullptr;
+  if (!only_own && model != nullptr && model->torchvision) names = &*model->torchvision;
+  if (names != nullptr && count_of(own, names, file) <= count_of(own, nullptr, file))
+    names = nullptr;
+  result.is_torchvisions = names != nullptr;
   const std::string head = model != nullptr ? models::head_of(*model, network) : "";
-  const bool is_new = has_other_head(own, file, head, model, result);
+  const bool is_new = has_other_head(own, file, head, names, result);
   if (is_new) result.new_head = head;
   for (const auto& [name, tensor] : own) {
-    const std::string there = name_in_file(name, model, result.is_torchvisions);
+    const std::string there = name_in_file(name, names);
     if (file.contains(there)) result.renamed.emplace_back(there, name);
     if (is_new && is_below(name, head)) {
       result.tensors[name] = tensor.detach();
@@ -126,9 +128,9 @@ NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelIn
       take_one(name, tensor, there, file, only_own, result);
     }
   }
-  if (!result.is_torchvisions) drop_further_names(network, file);
+  if (names == nullptr) drop_further_names(network, file);
   for (const auto& [name, tensor] : file)
-    if (!result.is_torchvisions || !is_below(name, model->torchvision->left_out))
+    if (names == nullptr || !is_below(name, names->left_out))
       result.misfits.push_back(name + " is of no part of the model");
   return result;
 }
