@@ -194,17 +194,20 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   check_operands(q, k, v);
   check_attention_options(o);
   const auto dtype = dtype_of_attention(q, k, v);
-  Documents documents{.all = {.q = q.to(dtype),
-                              .k = k.to(dtype),
-                              .v = v.to(dtype),
-                              .mask = checked_mask(o.mask, q, k),
-                              .causal = o.causal,
-                              .past = o.past,
-                              .scale = o.scale.value_or(1 / std::sqrt(double(q.size(3))))},
-                      .starts = checked_starts(o, q, k)};
+  // One by one: g++ 12 destroys members of a nested aggregate twice if a later one throws.
+  Documents documents;
+  documents.starts = checked_starts(o, q, k);
+  Problem& all = documents.all;
+  all.mask = checked_mask(o.mask, q, k);
+  all.q = q.to(dtype);
+  all.k = k.to(dtype);
+  all.v = v.to(dtype);
+  all.causal = o.causal;
+  all.past = o.past;
+  all.scale = o.scale.value_or(1 / std::sqrt(double(q.size(3))));
   if (o.dropout > 0) {
     const DropoutSeed seed = o.dropout_seed ? *o.dropout_seed : sdpa::draw_seed();
-    documents.all.dropout = {.p = o.dropout, .seed = seed.seed, .offset = seed.offset};
+    all.dropout = {.p = o.dropout, .seed = seed.seed, .offset = seed.offset};
   }
   return solved(documents);
 }
