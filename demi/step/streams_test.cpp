@@ -80,7 +80,7 @@ c10::Stream stream_number(c10::StreamId id) {
 
 TEST(Streams, AResultIsReadOnTheStreamThatWroteIt) {
   register_fake();
-  const StepResult result(nullptr, torch::tensor({1.F, 3.F, 8.F}), {}, stream_number(7));
+  const StepResult result(nullptr, torch::tensor({1.F, 3.F, 8.F, 0.F}), {}, stream_number(7));
   EXPECT_TRUE(result.skipped());
   EXPECT_EQ(fake().asked, "stream 7;stream 0;");  // there, and back
   EXPECT_EQ(fake().stream, 0);
@@ -88,7 +88,7 @@ TEST(Streams, AResultIsReadOnTheStreamThatWroteIt) {
 
 TEST(Streams, AFlagIsWaitedForByTheStreamThatTakesIt) {
   register_fake();
-  const StepResult result(nullptr, torch::tensor({1.F, 3.F, 8.F}), {}, stream_number(7));
+  const StepResult result(nullptr, torch::tensor({1.F, 3.F, 8.F, 0.F}), {}, stream_number(7));
   fake().stream = 5;
   EXPECT_EQ(result.found_inf().item<float>(), 1);
   EXPECT_EQ(fake().asked, "record 7;wait 5;");
@@ -100,7 +100,7 @@ TEST(Streams, AFlagIsWaitedForByTheStreamThatTakesIt) {
 
 TEST(Streams, AResultOfAGraphIsOrderedByItsReader) {
   register_fake();
-  const StepResult result(nullptr, torch::tensor({1.F, 3.F, 8.F}), {});
+  const StepResult result(nullptr, torch::tensor({1.F, 3.F, 8.F, 0.F}), {});
   EXPECT_TRUE(result.skipped());
   EXPECT_EQ(fake().asked, "");
 }
