@@ -1,8 +1,11 @@
 // Runs of days: which checkpoints stay. Runs the built `demi` (its path is in DEMI_PROGRAM).
+#include <fcntl.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -113,27 +116,37 @@ int times(const std::string& text, const std::string& part) {
 TEST_F(Week, EachOutageIsWarnedOfOnce) {
   const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "5"}));
   const auto wait_until = [&](const std::function<bool()>& is_so) {
-    while (!is_so() && !has_ended(child)) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (!is_so() && !has_ended(child) && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     return is_so();
   };
   const fs::path folder = run_folder("train-mlp-001") / "checkpoints", away = folder_ / "away";
   const auto warnings = [&] {
     return times(slurp(folder_ / "err"), "could not be saved, and training goes on");
   };
+  std::ofstream(away) << "no folder";
+  // In one call: in between, a save would make the folder anew.
+  const auto exchange = [&] {
+    return renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, away.c_str(), RENAME_EXCHANGE) == 0;
+  };
+  // "last" is written before old checkpoints are removed: the second change shows a whole save.
+  const auto saves = [&] {
+    return std::ranges::all_of(std::array{1, 2}, [&](int) {
+      const std::string before = slurp(folder / "last");
+      return wait_until([&] { return slurp(folder / "last") != before; });
+    });
+  };
   for (int outage = 1; outage <= 2; ++outage) {
-    const std::string before = slurp(folder / "last");
     ASSERT_TRUE(wait_until([&] { return fs::exists(folder / "last"); }));
-    ASSERT_TRUE(wait_until([&] { return slurp(folder / "last") != before; }));
-    fs::rename(folder, away);
-    std::ofstream(folder) << "no folder";
+    ASSERT_TRUE(saves());
+    ASSERT_TRUE(exchange());
     EXPECT_TRUE(wait_until([&] { return warnings() >= outage; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // several saves fail meanwhile
     EXPECT_EQ(warnings(), outage);
-    fs::remove(folder);
-    fs::rename(away, folder);
+    ASSERT_TRUE(exchange());
   }
-  const std::string before = slurp(folder / "last");
-  EXPECT_TRUE(wait_until([&] { return slurp(folder / "last") != before; })) << "it saves again";
+  EXPECT_TRUE(saves()) << "it saves again";
   kill(child, SIGTERM);
   const Outcome outcome = finish(child);
   EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;

@@ -57,7 +57,8 @@ def python_rank(output):
         model.zero_grad()
         backward(parallel, rank)
     save_file(gradients(model), f"{output}.{rank}")
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()
+    os._exit(0)  # one end in twelve of a process with Gloo aborts in a thread's destructor
 
 
 def torchrun(ranks, *command, own=False):
