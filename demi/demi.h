@@ -37,6 +37,7 @@
 #include "demi/monitor/status.h"
 #include "demi/monitor/what_if.h"
 #include "demi/nn/feed_forward.h"
+#include "demi/nn/key_value_cache.h"
 #include "demi/nn/linear_cross_entropy.h"
 #include "demi/nn/norm.h"
 #include "demi/nn/rotary.h"

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <tuple>
+
 #include "demi/attention/attention.h"
 #include "demi/nn/require.h"
 
@@ -42,20 +44,28 @@ SelfAttentionImpl::SelfAttentionImpl(const SelfAttentionOptions& options)
   k_norm = register_module("k_norm", Norm(norm));
 }
 
-at::Tensor SelfAttentionImpl::forward(const at::Tensor& x, const TokenContext& context) {
+at::Tensor SelfAttentionImpl::forward(const at::Tensor& x, const TokenContext& context,
+                                      KeyValueCache* cache) {
   const SelfAttentionOptions& o = options_;
   require(kSelfAttention, x.dim() == 3 && x.size(2) == o.width, "the input does not fit", x.sizes(),
           "(N, T, " + std::to_string(o.width) + ")");
+  require(kSelfAttention, !cache || !context.cu_seqlens.defined(), "documents take no cache",
+          "cu_seqlens", "one document a row");
   const std::int64_t rows = x.size(0), tokens = x.size(1), size = o.width / o.heads;
   const at::Tensor heads =
       qkv->forward(x).view({rows, tokens, o.heads + 2 * o.key_heads, size}).transpose(1, 2);
   at::Tensor q = heads.narrow(1, 0, o.heads), k = heads.narrow(1, o.heads, o.key_heads);
-  const at::Tensor v = heads.narrow(1, o.heads + o.key_heads, o.key_heads);
+  at::Tensor v = heads.narrow(1, o.heads + o.key_heads, o.key_heads);
   if (q_norm) q = q_norm->forward(q), k = k_norm->forward(k);
   if (context.rotary.defined()) q = rotate(q, context.rotary), k = rotate(k, context.rotary);
+  const std::int64_t past = cache ? cache->tokens() : 0;
+  if (cache) std::tie(k, v) = cache->append(k, v);
+  // One token sees all keys: said so, it is no mask.
+  const bool is_causal = context.causal && (tokens > 1 || !cache);
   const at::Tensor seen = attention(q, k, v,
                                     {.cu_seqlens = context.cu_seqlens,
-                                     .causal = context.causal,
+                                     .causal = is_causal,
+                                     .past = is_causal ? past : 0,
                                      .mask = context.mask,
                                      .dropout = is_training() ? o.attention_dropout : 0});
   const at::Tensor result = out->forward(seen.transpose(1, 2).reshape({rows, tokens, o.width}));

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "demi/core/export.h"
+#include "demi/nn/key_value_cache.h"
 #include "demi/nn/norm.h"
 #include "demi/nn/rotary.h"
 
@@ -38,7 +39,11 @@ class DEMI_API SelfAttentionImpl : public torch::nn::Module {
   /// Throws UsageError if heads do not divide the width, or key heads the heads.
   explicit SelfAttentionImpl(const SelfAttentionOptions& options);
 
-  at::Tensor forward(const at::Tensor& x, const TokenContext& context = {});
+  /// With a `cache` x are the tokens after those in it, and are added: they see all of these, and,
+  /// if causal, of each other those before. Rotary angles are those of x's own positions. Throws
+  /// UsageError, besides, for cu_seqlens with a cache.
+  at::Tensor forward(const at::Tensor& x, const TokenContext& context = {},
+                     KeyValueCache* cache = nullptr);
 
   torch::nn::Linear qkv{nullptr}, out{nullptr};
   Norm q_norm{nullptr}, k_norm{nullptr};

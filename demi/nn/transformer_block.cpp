@@ -26,12 +26,13 @@ TransformerBlockImpl::TransformerBlockImpl(const TransformerBlockOptions& o)
                                                                 .dropout = o.residual_dropout}));
 }
 
-at::Tensor TransformerBlockImpl::forward(const at::Tensor& x, const TokenContext& context) {
+at::Tensor TransformerBlockImpl::forward(const at::Tensor& x, const TokenContext& context,
+                                         KeyValueCache* cache) {
   if (pre_norm_) {
-    const at::Tensor seen = x + attention->forward(norm1->forward(x), context);
+    const at::Tensor seen = x + attention->forward(norm1->forward(x), context, cache);
     return seen + feed_forward->forward(norm2->forward(seen));
   }
-  const at::Tensor seen = norm1->forward(x + attention->forward(x, context));
+  const at::Tensor seen = norm1->forward(x + attention->forward(x, context, cache));
   return norm2->forward(seen + feed_forward->forward(seen));
 }
 

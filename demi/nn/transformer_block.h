@@ -35,7 +35,9 @@ class DEMI_API TransformerBlockImpl : public torch::nn::Module {
  public:
   explicit TransformerBlockImpl(const TransformerBlockOptions& options);
 
-  at::Tensor forward(const at::Tensor& x, const TokenContext& context = {});
+  /// `cache` as SelfAttention's.
+  at::Tensor forward(const at::Tensor& x, const TokenContext& context = {},
+                     KeyValueCache* cache = nullptr);
 
   Norm norm1{nullptr}, norm2{nullptr};
   SelfAttention attention{nullptr};

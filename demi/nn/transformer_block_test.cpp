@@ -114,6 +114,40 @@ TEST(TransformerBlock, RunsInARegion) {
   }
 }
 
+// What is cut into pieces, each after what is in the cache, is what is computed at once.
+TEST(TransformerBlock, GoesOnFromACache) {
+  torch::manual_seed(7);
+  const torch::NoGradGuard no_grad;
+  const auto x = torch::randn({2, 9, 8});
+  for (const std::int64_t key_heads : {4, 2})
+    for (const bool pre_norm : {true, false}) {
+      TransformerBlock block(TransformerBlockOptions{
+          .width = 8, .heads = 4, .key_heads = key_heads, .pre_norm = pre_norm});
+      KeyValueCache cache(9);
+      for (int round = 0; round < 2; ++round) {
+        std::vector<at::Tensor> parts;
+        for (const auto& part : x.split_with_sizes({4, 1, 3, 1}, 1))
+          parts.push_back(block->forward(part, {}, &cache));
+        EXPECT_EQ(cache.tokens(), 9);
+        EXPECT_LE(greatest_difference(torch::cat(parts, 1), block->forward(x)), 1e-5);
+        cache.clear();
+      }
+    }
+}
+
+// Without causal, the tokens of a piece see each other and all before them.
+TEST(TransformerBlock, SeesAllOfACacheWithoutCausal) {
+  torch::manual_seed(7);
+  const torch::NoGradGuard no_grad;
+  const auto x = torch::randn({1, 6, 8});
+  SelfAttention attention(SelfAttentionOptions{.width = 8, .heads = 2});
+  KeyValueCache cache(6);
+  attention->forward(x.narrow(1, 0, 4), {.causal = false}, &cache);
+  const auto got = attention->forward(x.narrow(1, 4, 2), {.causal = false}, &cache);
+  const auto want = attention->forward(x, {.causal = false}).narrow(1, 4, 2);
+  EXPECT_LE(greatest_difference(got, want), 1e-5);
+}
+
 template <class Work>
 std::string refusal_by(Work work) {
   try {
@@ -147,6 +181,31 @@ TEST(TransformerBlock, RefusesWhatDoesNotFit) {
                 document_positions(torch::tensor({0, 3}), 1, 4);
               }),
               HasSubstr("4 tokens"));
+}
+
+TEST(KeyValueCache, RefusesWhatDoesNotFit) {
+  EXPECT_THAT(refusal_by([] { KeyValueCache cache(0); }), HasSubstr("room"));
+  KeyValueCache cache(4);
+  const auto append = [&](const at::Tensor& t) { return refusal_by([&] { cache.append(t, t); }); };
+  const auto fits = torch::ones({2, 1, 3, 8});
+  EXPECT_THAT(append(fits.expand({2, 1, 3, 8}).clone().requires_grad_()), HasSubstr("gradient"));
+  EXPECT_EQ(append(fits), "nothing thrown");
+  EXPECT_THAT(append(fits), HasSubstr("at most 4"));
+  const auto one = fits.narrow(2, 0, 1);
+  EXPECT_THAT(append(one.narrow(0, 0, 1)), HasSubstr("not like those before"));
+  EXPECT_THAT(append(one.expand({2, 2, 1, 8})), HasSubstr("not like those before"));
+  EXPECT_THAT(append(one.narrow(3, 0, 4)), HasSubstr("not like those before"));
+  EXPECT_THAT(append(one.to(torch::kBFloat16)), HasSubstr("not like those before"));
+  EXPECT_EQ(cache.tokens(), 3) << "nothing was added";
+  EXPECT_EQ(append(one), "nothing thrown");
+  cache.clear();
+  EXPECT_EQ(append(torch::ones({1, 2, 4, 4}, torch::kBFloat16)), "nothing thrown") << "anew";
+  TransformerBlock block(TransformerBlockOptions{.width = 8, .heads = 2});
+  EXPECT_THAT(
+      refusal_by([&] {
+        block->forward(torch::ones({1, 2, 8}), {.cu_seqlens = torch::tensor({0, 2})}, &cache);
+      }),
+      HasSubstr("documents take no cache"));
 }
 
 }  // namespace

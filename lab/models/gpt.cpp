@@ -86,16 +86,26 @@ void GPTImpl::initialise() {
   }
 }
 
+void GPTImpl::require_rows(const at::Tensor& tokens, int64_t past) const {
+  if (tokens.dim() == 2 && past + tokens.size(1) <= options_.context) return;
+  refuse({.where = kGpt,
+          .what = "the rows of tokens do not fit",
+          .seen = fmt::format("({}){}", fmt::join(tokens.sizes(), ", "),
+                              past > 0 ? fmt::format(" after {}", past) : ""),
+          .accepted = fmt::format("(N, T) with T at most {}", options_.context - past)});
+}
+
 at::Tensor GPTImpl::hidden(const at::Tensor& tokens, const at::Tensor& cu_seqlens) {
-  if (tokens.dim() != 2 || tokens.size(1) > options_.context)
-    refuse({.where = kGpt,
-            .what = "the rows of tokens do not fit",
-            .seen = fmt::format("({})", fmt::join(tokens.sizes(), ", ")),
-            .accepted = fmt::format("(N, T) with T at most {}", options_.context)});
+  require_rows(tokens, 0);
   const at::Tensor positions =
       cu_seqlens.defined()
           ? nn::document_positions(cu_seqlens.to(tokens.device()), tokens.size(0), tokens.size(1))
           : at::arange(tokens.size(1), tokens.options());
+  return through_blocks(tokens, positions, cu_seqlens, nullptr);
+}
+
+at::Tensor GPTImpl::through_blocks(const at::Tensor& tokens, const at::Tensor& positions,
+                                   const at::Tensor& cu_seqlens, Cache* cache) {
   at::Tensor x = tokens_->forward(tokens);
   nn::TokenContext context{.cu_seqlens = cu_seqlens};
   if (positions_)
@@ -104,8 +114,34 @@ at::Tensor GPTImpl::hidden(const at::Tensor& tokens, const at::Tensor& cu_seqlen
     context.rotary = nn::rotary_angles(positions, options_.width / options_.heads);
   if (embedding_norm_) x = embedding_norm_->forward(x);
   x = at::dropout(x, options_.dropout, is_training());
-  for (const auto& block : *blocks_) x = block->as<nn::TransformerBlockImpl>()->forward(x, context);
+  for (std::size_t i = 0; i < blocks_->size(); ++i)
+    x = blocks_->at<nn::TransformerBlockImpl>(i).forward(x, context,
+                                                         cache ? &cache->at(i) : nullptr);
   return norm_->forward(x);
+}
+
+GPTImpl::Cache GPTImpl::new_cache() const {
+  Cache cache;
+  for (int64_t i = 0; i < options_.layers; ++i) cache.emplace_back(options_.context);
+  return cache;
+}
+
+at::Tensor GPTImpl::next(const at::Tensor& tokens, Cache& cache) {
+  if (std::ssize(cache) != options_.layers)
+    refuse({.where = kGpt,
+            .what = "the cache is of another model",
+            .seen = fmt::format("{} layers", cache.size()),
+            .accepted = fmt::format("{}: new_cache() makes one", options_.layers)});
+  const int64_t past = cache.front().tokens();
+  require_rows(tokens, past);
+  if (tokens.size(1) == 0)
+    refuse({.where = kGpt,
+            .what = "no tokens to go on from",
+            .seen = "none",
+            .accepted = "1 or more a row"});
+  const at::Tensor positions = at::arange(past, past + tokens.size(1), tokens.options());
+  const at::Tensor hidden = through_blocks(tokens, positions, {}, &cache).select(1, -1);
+  return capped(at::linear(hidden, head_weight()));
 }
 
 const at::Tensor& GPTImpl::head_weight() const { return head_ ? head_->weight : tokens_->weight; }

@@ -7,8 +7,10 @@
 #include <torch/nn/pimpl.h>
 
 #include <string_view>
+#include <vector>
 
 #include "demi/core/export.h"
+#include "demi/nn/key_value_cache.h"
 #include "demi/nn/transformer_block.h"
 
 namespace demi::models {
@@ -47,6 +49,17 @@ class DEMI_API GPTImpl : public torch::nn::Module {
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                   const at::Tensor& cu_seqlens = {});
 
+  /// Keys and values of the tokens so far, one a layer; empty at first.
+  using Cache = std::vector<nn::KeyValueCache>;
+  Cache new_cache() const;
+
+  /// Logits (N, vocabulary) of the token after `tokens` (N, T), which follow those of the cache and
+  /// are added to it. For inference, under a NoGradGuard. Throws UsageError, besides, if they and
+  /// those before them are more than `context`: begin anew with clear().
+  at::Tensor next(const at::Tensor& tokens, Cache& cache);
+
+  const GPTOptions& options() const { return options_; }
+
   /// What the head reads: (N, T, width).
   at::Tensor hidden(const at::Tensor& tokens, const at::Tensor& cu_seqlens = {});
 
@@ -54,6 +67,9 @@ class DEMI_API GPTImpl : public torch::nn::Module {
   const at::Tensor& head_weight() const;
   at::Tensor capped(const at::Tensor& logits) const;
   void initialise();
+  void require_rows(const at::Tensor& tokens, int64_t past) const;
+  at::Tensor through_blocks(const at::Tensor& tokens, const at::Tensor& positions,
+                            const at::Tensor& cu_seqlens, Cache* cache);
 
   GPTOptions options_;
   torch::nn::Embedding tokens_{nullptr}, positions_{nullptr};

@@ -100,6 +100,42 @@ TEST(GPT, DropsOutEmbeddings) {
   EXPECT_EQ(model->hidden(torch::zeros({1, 4}, torch::kLong)).abs().max().item<double>(), 0);
 }
 
+// Logits of the next token, one piece after the other, are those of the whole forward.
+TEST(GPT, GoesOnFromACache) {
+  const torch::NoGradGuard no_grad;
+  for (const auto form : {GPTForm::gpt2, GPTForm::llama, GPTForm::nanochat})
+    for (const bool in_region : {false, true}) {
+      torch::manual_seed(3);
+      GPT model(GPTOptions{.vocabulary = 11,
+                           .context = 12,
+                           .width = 16,
+                           .layers = 3,
+                           .heads = 4,
+                           .key_heads = 2,
+                           .form = form});
+      // Larger weights, so that what is attended to decides.
+      for (auto& parameter : model->parameters())
+        if (parameter.dim() == 2) parameter.mul_(20);
+      const auto tokens = torch::randint(0, 11, {2, 12}, torch::kLong);
+      const Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .enabled = in_region});
+      const auto all = model->forward(tokens).to(torch::kFloat);
+      auto cache = model->new_cache();
+      int64_t end = 0;
+      for (const int64_t piece : {5, 1, 1, 4, 1}) {
+        const auto got = model->next(tokens.narrow(1, end, piece), cache).to(torch::kFloat);
+        end += piece;
+        const auto want = all.select(1, end - 1);
+        EXPECT_LE(((got - want).norm() / want.norm()).item<double>(), in_region ? 5e-2 : 1e-5)
+            << int(form) << " after " << end;
+      }
+      EXPECT_THROW(model->next(tokens.narrow(1, 0, 1), cache), UsageError) << "beyond the context";
+      for (auto& layer : cache) layer.clear();
+      EXPECT_THROW(model->next(tokens.narrow(1, 0, 0), cache), UsageError);
+      cache.pop_back();
+      EXPECT_THROW(model->next(tokens, cache), UsageError) << "of another model";
+    }
+}
+
 TEST(GPT, LearnsASequenceInEachPrecision) {
   const auto text = torch::arange(33).remainder(7).unsqueeze(0);
   const auto tokens = text.slice(1, 0, 32), targets = text.slice(1, 1, 33);
