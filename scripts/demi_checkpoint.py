@@ -130,18 +130,22 @@ def _place(file):
     return header, 8 + length
 
 
-def _file_record(file):
+def _file_record(file, texts=()):
+    """Its size and checksums; `texts`: names of those of its metadata that have one."""
     data = Path(file).read_bytes()
     header, start = _place(file)
     sums = {}
     try:
-        header.pop("__metadata__", None)
+        metadata = header.pop("__metadata__", {})
         for name, entry in header.items():
             begin, end = entry["data_offsets"]
             sums[name] = f"{crc32c(memoryview(data)[start + begin : start + end]):08x}"
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{file}: damaged: its header is not that of a safetensors file: {error!r}") from error
-    return {"bytes": len(data), "crc32c": f"{crc32c(data):08x}", "tensors": sums}
+    record = {"bytes": len(data), "crc32c": f"{crc32c(data):08x}", "tensors": sums}
+    if texts:
+        record["texts"] = {name: f"{crc32c(metadata[name].encode()):08x}" for name in texts if name in metadata}
+    return record
 
 
 def _number_text(value):
@@ -207,10 +211,11 @@ def verify(path):
         file = folder / name
         if file.stat().st_size != expected["bytes"]:
             raise CheckpointError(f"{file}: damaged: {file.stat().st_size} bytes instead of {expected['bytes']}")
-        found = _file_record(file)
-        for tensor, checksum in expected["tensors"].items():
-            if found["tensors"].get(tensor) != checksum:
-                raise CheckpointError(f"{file}: damaged: the checksum of {tensor} is {found['tensors'].get(tensor)} instead of {checksum}")
+        found = _file_record(file, expected.get("texts", ()))
+        for part in ("tensors", "texts"):
+            for one, checksum in expected.get(part, {}).items():
+                if found[part].get(one) != checksum:
+                    raise CheckpointError(f"{file}: damaged: the checksum of {one} is {found[part].get(one)} instead of {checksum}")
         if found != expected:
             raise CheckpointError(f"{file}: damaged: its checksum is {found['crc32c']} instead of {expected['crc32c']}")
     return manifest

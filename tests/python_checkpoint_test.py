@@ -156,6 +156,50 @@ def names(folder):
     assert all(torch.equal(straight[name], round_about[name]) for name in straight)
 
 
+class Mlp(torch.nn.Module):
+    """The recipe's, with its names."""
+
+    def __init__(self):
+        super().__init__()
+        linear = [torch.nn.Linear(8, 8) for _ in range(3)]
+        self.layers = torch.nn.Sequential(linear[0], torch.nn.ReLU(), linear[1], torch.nn.ReLU(), linear[2])
+
+
+def start(folder):
+    """`demi train --from` with --from-state has the weights and the moments of Python's run, whose groups are others. With a rate of 0
+    the weights stay, and one step from the moments and one without have the same gradient g: m' = b m + (1 - b) g."""
+    model = Mlp()
+    biases, weights = ([p for n, p in model.named_parameters() if n.endswith(kind)] for kind in ("bias", "weight"))
+    optimizer = torch.optim.AdamW([{"params": biases}, {"params": weights, "lr": 0.01}], foreach=False)
+    for step in range(3):
+        optimizer.zero_grad()
+        x = torch.sin(torch.arange(32.0).view(4, 8) + step)
+        model.layers(x).pow(2).sum().backward()
+        optimizer.step()
+    at = folder / "start"
+    demi_checkpoint.save(at, model, optimizer, step=3)
+    expected = {n: optimizer.state[p] for n, p in model.named_parameters()}
+
+    def moments(name, *options):
+        command = [DEMI, "train", "mlp", "--in", "8", "--out", "8", "--batches", "1", "--batch-size", "4", "--optimizer", "adamw", "--lr", "0",
+                   "--steps", "1", "--device", "cpu", "--from", str(at), "--run-dir", str(folder / name), *options]
+        said = subprocess.run(command, capture_output=True, text=True)
+        assert said.returncode == 0 and "the weights of step 3" in said.stderr, said
+        saved = demi_checkpoint.load(folder / name / "train-mlp-001")
+        for n, value in model.state_dict().items():
+            assert torch.equal(saved["model"][n], value), n
+        groups = saved["optimizer"]["param_groups"]
+        numbers = {n: i for group in groups for n, i in zip(group["param_names"], group["params"])}
+        return {n: saved["optimizer"]["state"][i] for n, i in numbers.items()}
+
+    from_state, fresh_state = moments("from-state", "--from-state"), moments("fresh")
+    for n, was in expected.items():
+        assert from_state[n]["step"] == was["step"] + 1 and fresh_state[n]["step"] == 1, n
+        for name, beta in (("exp_avg", 0.9), ("exp_avg_sq", 0.999)):
+            torch.testing.assert_close(from_state[n][name], beta * was[name] + fresh_state[n][name], rtol=1e-6, atol=1e-9)
+    print("demi train --from: Python's weights and moments")
+
+
 def refused(call, words):
     try:
         call()
@@ -280,6 +324,7 @@ with tempfile.TemporaryDirectory() as name:
     checksums()
     round_trips(Path(name))
     names(Path(name))
+    start(Path(name))
     damage(Path(name))
     converter(Path(name))
     torchvisions_network(Path(name))
