@@ -86,23 +86,42 @@ kill_it() {
   # Where the script that started it is held, it stays as a zombie.
   while grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/status"; do sleep 0.01; done
   killed=$((killed + 1))
-  compgen -G "$(checkpoints)/*.tmp" >/dev/null && within_save=$((within_save + 1))
+  # A save's folder of its own: what an earlier kill left stands until the next save.
+  local written
+  written=$(ls -di "$(checkpoints)"/*.tmp 2>/dev/null)
+  [ -z "$written" ] || [ "$written" = "$seen" ] || within_save=$((within_save + 1))
+  seen=$written
   return 0
 }
-killed=0 within_save=0
+killed=0 within_save=0 seen=""
 
 # 1. The time limit, once: one process is left alone until it ends by itself.
 while is_running && [ "$(ended 75)" = 0 ]; do sleep 0.2; done
 say "a process ended with 75 after $limit s"
 
-# 2. Half of the kills, each some time after a start.
+# Waits until another process than this one runs. The script empties its file before it writes it.
+wait_for_another() {
+  while is_running && { [ ! -s "$work/pid" ] || [ "$(cat "$work/pid")" = "$1" ]; }; do sleep 0.02; done
+}
+
+# Waits until a save is being written, ten seconds at most.
+wait_for_save() {
+  local end=$((SECONDS + 10))
+  until [ $SECONDS -ge $end ]; do
+    compgen -G "$(checkpoints)/*.tmp" >/dev/null &&
+      [ "$(ls -di "$(checkpoints)"/*.tmp 2>/dev/null)" != "$seen" ] && break
+  done
+}
+
+# 2. Half of the kills, each some time after a start, each fifth within a save.
 kill_times() {
   local until=$((killed + $1)) before
   while is_running && [ $killed -lt $until ]; do
     before=$(cat "$work/pid")
     sleep "$(random 0.2 2.2)"
+    [ $((killed % 5)) != 4 ] || wait_for_save
     kill_it || continue
-    while is_running && [ "$(cat "$work/pid")" = "$before" ]; do sleep 0.02; done
+    wait_for_another "$before"
   done
 }
 kill_times $((kills / 2))
@@ -118,8 +137,10 @@ printf 'X' | dd of="$last/model.safetensors" bs=1 seek=100000 conv=notrunc statu
 say "killed, and a byte of ${last##*/} was changed"
 kill -CONT $runner
 
-# 4. The disk is full for a while, in which it is killed, too.
-sleep 1
+# 4. The disk is full for a while, in which it is killed, too. First it saves again: a process that starts without room cannot.
+saved=$(cat "$(checkpoints)/last")
+end=$((SECONDS + 120))
+until [ "$(cat "$(checkpoints)/last")" != "$saved" ] || [ $SECONDS -ge $end ]; do sleep 0.1; done
 pid=""
 if [ -n "$mounted" ]; then
   dd if=/dev/zero of="$work/disk/filler" bs=1M status=none 2>/dev/null

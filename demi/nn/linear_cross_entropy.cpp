@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <string>
 
@@ -78,6 +79,8 @@ void check_options(const LinearCrossEntropyOptions& o, const at::Tensor& head) {
   check_per_class(o.weight, head, "weight does not fit");
   if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
     refuse_argument("label_smoothing is out of range", std::to_string(o.label_smoothing), "0 to 1");
+  if (!(o.softcap >= 0 && std::isfinite(o.softcap)))
+    refuse_argument("softcap is out of range", std::to_string(o.softcap), "0 (none) or more");
   if (o.batch_chunk_size && *o.batch_chunk_size < 1)
     refuse_argument("batch_chunk_size is out of range", std::to_string(*o.batch_chunk_size),
                     "1 or more");
@@ -128,13 +131,15 @@ void check_range(const HeadAndTargets& of) {
 HeadAndTargets arranged(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& target,
                         const LinearCrossEntropyOptions& o) {
   const auto linear = dtype_of_linear(input, weight);
+  const std::int64_t pieces = o.softcap > 0 ? 2 * kPieces : kPieces;
   HeadAndTargets of{.input = input.detach().reshape({target.numel(), input.size(-1)}),
                     .weight = weight.detach(),
                     .counts = target.reshape(-1).ne(o.ignore_index),
                     .smoothing = o.label_smoothing,
+                    .softcap = o.softcap,
                     .products = dtype_of_products(linear, input),
                     .sums = linear == at::kDouble ? at::kDouble : at::kFloat,
-                    .rows = o.batch_chunk_size.value_or((target.numel() + kPieces - 1) / kPieces)};
+                    .rows = o.batch_chunk_size.value_or((target.numel() + pieces - 1) / pieces)};
   of.rows = std::max<std::int64_t>(of.rows, 1);
   if (of.products == at::kBFloat16 && in_region(input) && weight.scalar_type() == at::kFloat) {
     const at::NoGradGuard no_grad;
@@ -165,8 +170,9 @@ struct SummedLoss : torch::autograd::Function<SummedLoss> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const at::Tensor& bias, const HeadAndTargets& of,
                             const at::Tensor& row_scale, const at::Tensor& total,
-                            WantedGradients wanted) {
-    auto made = nn::loss_pieces(of, row_scale, wanted);
+                            WantedGradients wanted, at::Tensor* right) {
+    auto made = nn::loss_pieces(of, row_scale, wanted, right != nullptr);
+    if (right) *right = made.right;
     ctx->saved_data["sizes"] = input.sizes();
     ctx->saved_data["input"] = int64_t(input.scalar_type());
     ctx->saved_data["weight"] = int64_t(weight.scalar_type());
@@ -189,6 +195,7 @@ struct SummedLoss : torch::autograd::Function<SummedLoss> {
             {},
             {},
             {},
+            {},
             {}};
   }
 };
@@ -197,12 +204,15 @@ struct SummedLoss : torch::autograd::Function<SummedLoss> {
 struct LossOfEach : torch::autograd::Function<LossOfEach> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
                             const at::Tensor& bias, const HeadAndTargets& of,
-                            const WantedGradients& wanted) {
+                            const WantedGradients& wanted, at::Tensor* right) {
     ctx->save_for_backward({input, weight, bias, of.target, of.counts, of.class_weight});
     ctx->saved_data["numbers"] = std::vector<int64_t>{
         int64_t(of.products), int64_t(of.sums), of.rows, wanted.input, wanted.weight, wanted.bias};
     ctx->saved_data["smoothing"] = of.smoothing;
-    return nn::loss_pieces(of, {}, {}).losses;
+    ctx->saved_data["softcap"] = of.softcap;
+    auto made = nn::loss_pieces(of, {}, {}, right != nullptr);
+    if (right) *right = made.right;
+    return made.losses;
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     refuse_second_order();
@@ -215,6 +225,7 @@ struct LossOfEach : torch::autograd::Function<LossOfEach> {
                             .counts = saved[4],
                             .class_weight = saved[5],
                             .smoothing = ctx->saved_data["smoothing"].toDouble(),
+                            .softcap = ctx->saved_data["softcap"].toDouble(),
                             .products = c10::ScalarType(numbers[0]),
                             .sums = c10::ScalarType(numbers[1]),
                             .rows = numbers[2]};
@@ -223,14 +234,14 @@ struct LossOfEach : torch::autograd::Function<LossOfEach> {
     const auto as = [](const at::Tensor& gradient, const at::Tensor& like) {
       return gradient.defined() ? gradient.reshape(like.sizes()).to(like.scalar_type()) : gradient;
     };
-    return {as(made.input, saved[0]), as(made.weight, saved[1]), as(made.bias, saved[2]), {}, {}};
+    return {
+        as(made.input, saved[0]), as(made.weight, saved[1]), as(made.bias, saved[2]), {}, {}, {}};
   }
 };
 
-}  // namespace
-
-at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& linear_weight,
-                                const at::Tensor& target, const LinearCrossEntropyOptions& o) {
+at::Tensor loss_of(const at::Tensor& input, const at::Tensor& linear_weight,
+                   const at::Tensor& target, const LinearCrossEntropyOptions& o,
+                   at::Tensor* right) {
   check_tensors(input, linear_weight, target);
   check_options(o, linear_weight);
   const auto result = in_region(input) ? at::kFloat : input.scalar_type();
@@ -244,7 +255,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& linea
   const at::Tensor bias =
       o.linear_bias.defined() ? o.linear_bias : at::empty({0}, linear_weight.options());
   if (o.reduction == Reduction::none)
-    return LossOfEach::apply(input, linear_weight, bias, of, wanted)
+    return LossOfEach::apply(input, linear_weight, bias, of, wanted, right)
         .to(result)
         .reshape(target.sizes());
   at::Tensor row_scale = of.counts.to(of.sums), total = at::ones({}, row_scale.options());
@@ -252,7 +263,26 @@ at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& linea
     total = nn::target_weights(of).sum();
     row_scale = at::where(of.counts, row_scale / total, 0);
   }
-  return SummedLoss::apply(input, linear_weight, bias, of, row_scale, total, wanted).to(result);
+  return SummedLoss::apply(input, linear_weight, bias, of, row_scale, total, wanted, right)
+      .to(result);
+}
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& linear_weight,
+                                const at::Tensor& target,
+                                const LinearCrossEntropyOptions& options) {
+  return loss_of(input, linear_weight, target, options, nullptr);
+}
+
+LossAndRight linear_cross_entropy_and_right(const at::Tensor& input,
+                                            const at::Tensor& linear_weight,
+                                            const at::Tensor& target,
+                                            const LinearCrossEntropyOptions& options) {
+  LossAndRight result;
+  result.loss = loss_of(input, linear_weight, target, options, &result.right);
+  result.right = result.right.reshape(target.sizes());
+  return result;
 }
 
 }  // namespace demi

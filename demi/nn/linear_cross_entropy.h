@@ -18,7 +18,8 @@ struct LinearCrossEntropyOptions {
   Reduction reduction = Reduction::mean;  ///< mean: over the targets that count, by their weights.
   std::int64_t ignore_index = -100;       ///< Targets of this value do not count.
   double label_smoothing = 0;             ///< 0 to 1.
-  /// Rows of logits held at once. Default: a fourteenth of the rows.
+  double softcap = 0;                     ///< c > 0: c tanh(logit / c) in place of each logit.
+  /// Rows of logits held at once. Default: a fourteenth of the rows, half of that with softcap.
   std::optional<std::int64_t> batch_chunk_size = {};
 };
 
@@ -43,5 +44,16 @@ struct LinearCrossEntropyOptions {
 DEMI_API at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& linear_weight,
                                          const at::Tensor& target,
                                          const LinearCrossEntropyOptions& options = {});
+
+struct LossAndRight {
+  at::Tensor loss;
+  at::Tensor right;  ///< bool, the target's shape: it counts, and its logit is the largest.
+};
+
+/// linear_cross_entropy, and which targets a prediction by the largest logit meets.
+DEMI_API LossAndRight linear_cross_entropy_and_right(const at::Tensor& input,
+                                                     const at::Tensor& linear_weight,
+                                                     const at::Tensor& target,
+                                                     const LinearCrossEntropyOptions& options = {});
 
 }  // namespace demi

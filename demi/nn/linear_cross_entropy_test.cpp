@@ -41,7 +41,8 @@ struct Head {
 Head of_rows(at::IntArrayRef rows) { return Head(rows); }
 
 at::Tensor plain(const Head& head, const LinearCrossEntropyOptions& o) {
-  const auto logits = torch::linear(head.input, head.weight, o.linear_bias);
+  auto logits = torch::linear(head.input, head.weight, o.linear_bias);
+  if (o.softcap > 0) logits = o.softcap * torch::tanh(logits / o.softcap);
   const auto loss =
       at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), head.target.reshape(-1),
                              o.weight, int64_t(o.reduction), o.ignore_index, o.label_smoothing);
@@ -90,6 +91,39 @@ TEST(LinearCrossEntropy, TakesAnyNumberOfDimensionsAndAnyPiece) {
   expect_plain(of_rows({2, 3, 5}), {.reduction = Reduction::none});
   for (const int64_t rows : {1, 2, 36, 37, 1000})
     expect_plain(Head(), {.label_smoothing = 0.1, .batch_chunk_size = rows});
+}
+
+TEST(LinearCrossEntropy, CapsTheLogits) {
+  for (const auto reduction : {Reduction::none, Reduction::mean})
+    for (const double softcap : {0.5, 15.0}) {
+      const Head head;
+      expect_plain(head, {.linear_bias = head.bias,
+                          .weight = head.class_weight,
+                          .reduction = reduction,
+                          .label_smoothing = 0.1,
+                          .softcap = softcap,
+                          .batch_chunk_size = 5});
+    }
+}
+
+TEST(LinearCrossEntropy, SaysWhichTargetsHaveTheLargestLogit) {
+  for (const auto reduction : {Reduction::none, Reduction::mean}) {
+    Head head(at::IntArrayRef{9, 5});
+    head.bias.data()[0] += 4;  // the class that stands for an ignored one wins now and then
+    const auto best = torch::linear(head.input, head.weight, head.bias).argmax(-1);
+    head.target.select(1, 2).copy_(best.select(1, 2));
+    head.target.masked_fill_(best.eq(0).logical_and_(torch::rand({9, 5}).lt(0.5)), -100);
+    const LinearCrossEntropyOptions o{
+        .linear_bias = head.bias, .reduction = reduction, .batch_chunk_size = 4};
+    const auto both = linear_cross_entropy_and_right(head.input, head.weight, head.target, o);
+    EXPECT_TRUE(torch::equal(both.right, head.target.eq(best)));
+    EXPECT_GE(both.right.sum().item<int64_t>(), 3);
+    EXPECT_GE(head.target.eq(-100).sum().item<int64_t>(), 3);
+    EXPECT_TRUE(
+        torch::equal(both.loss, linear_cross_entropy(head.input, head.weight, head.target, o)));
+    EXPECT_FALSE(both.right.requires_grad());
+    EXPECT_TRUE(both.loss.requires_grad());
+  }
 }
 
 TEST(LinearCrossEntropy, TakesTensorsThatAreNotContiguous) {

@@ -19,12 +19,13 @@ constexpr std::int64_t kLeastBlock = 64;
 
 class Pieces {
  public:
-  Pieces(const HeadAndTargets& of, const at::Tensor& row_scale, WantedGradients wanted)
+  Pieces(const HeadAndTargets& of, const at::Tensor& row_scale, WantedGradients wanted, bool right)
       : of_(of), scale_(row_scale), wanted_(wanted), options_(of.input.options().dtype(of.sums)) {
     result_.losses = at::empty({of.input.size(0)}, options_);
     if (wanted.input) result_.input = at::empty(of.input.sizes(), options_);
     if (wanted.weight) result_.weight = at::zeros(of.weight.sizes(), options_);
     if (wanted.bias) result_.bias = at::zeros({classes_}, options_);
+    if (right) result_.right = at::empty({of.input.size(0)}, options_.dtype(at::kBool));
     if (of.class_weight.defined()) all_weights_ = of.class_weight.sum();
   }
 
@@ -61,6 +62,16 @@ class Pieces {
     });
     if (of_.bias.defined()) z.add_(of_.bias.to(of_.sums));
     return z;
+  }
+
+  // Makes c tanh(z / c) of z. Its derivative, where it is wanted.
+  at::Tensor cap(at::Tensor& z) const {
+    if (of_.softcap == 0) return {};
+    z.div_(of_.softcap).tanh_();
+    at::Tensor slope;
+    if (wanted_.any()) slope = z.square().neg_().add_(1);
+    z.mul_(of_.softcap);
+    return slope;
   }
 
   // Leaves exp(z - max) in z. (rows)
@@ -124,10 +135,14 @@ class Pieces {
     at::Tensor weight = counts.to(of_.sums);
     if (of_.class_weight.defined()) weight.mul_(of_.class_weight.index_select(0, target));
     at::Tensor z = logits(input), sum_exp;
+    const at::Tensor slope = cap(z);
+    if (result_.right.defined())
+      result_.right.narrow(0, first, rows).copy_(z.argmax(1).eq(target).logical_and_(counts));
     result_.losses.narrow(0, first, rows)
         .copy_(losses(z, target, weight, sum_exp).masked_fill_(counts.logical_not(), 0));
     if (!wanted_.any()) return;
     to_gradient(z, target, weight, scale_.narrow(0, first, rows), sum_exp);
+    if (slope.defined()) z.mul_(slope);
     gradients(z, input, first);
   }
 
@@ -149,10 +164,10 @@ at::Tensor target_weights(const HeadAndTargets& of) {
 }
 
 LossPieces loss_pieces(const HeadAndTargets& of, const at::Tensor& row_scale,
-                       WantedGradients wanted) {
+                       WantedGradients wanted, bool right) {
   const products::NoAutocast no_autocast;
   const at::NoGradGuard no_grad;
-  return Pieces(of, row_scale, wanted).run();
+  return Pieces(of, row_scale, wanted, right).run();
 }
 
 }  // namespace demi::nn

@@ -15,6 +15,7 @@ struct HeadAndTargets {
   at::Tensor counts;        // (N), bool
   at::Tensor class_weight;  // (C) in the dtype of sums, or undefined
   double smoothing = 0;
+  double softcap = 0;                      // c > 0: c tanh(logit / c) in place of the logits
   c10::ScalarType products = c10::kFloat;  // the operands' dtype
   c10::ScalarType sums = c10::kFloat;      // of logits, losses and gradients
   std::int64_t rows = 1;                   // of a piece
@@ -27,6 +28,7 @@ struct WantedGradients {
 
 struct LossPieces {
   at::Tensor losses;               // (N)
+  at::Tensor right;                // (N) bool: the largest logit is the target's, and it counts
   at::Tensor input, weight, bias;  // gradients, undefined if not wanted
 };
 
@@ -34,8 +36,8 @@ struct LossPieces {
 at::Tensor target_weights(const HeadAndTargets& of);
 
 /// Losses, and the gradients of sum(losses * row_scale). `row_scale` (N): 0 where the target does
-/// not count.
+/// not count. `right` is defined if asked for.
 LossPieces loss_pieces(const HeadAndTargets& of, const at::Tensor& row_scale,
-                       WantedGradients wanted);
+                       WantedGradients wanted, bool right = false);
 
 }  // namespace demi::nn

@@ -18,6 +18,7 @@
 #include "demi/data/to_device.h"
 #include "demi/loop/region.h"
 #include "demi/train/forward.h"
+#include "demi/train/own_loss.h"
 #include "demi/train/ranks.h"
 
 namespace demi::train {
@@ -60,16 +61,22 @@ void count_classes(Sums& sums, const LossFunction& loss, const at::Tensor& outpu
   add_to(sums.class_correct, by_class(right.reshape(-1).to(c10::kDouble)));
 }
 
+void add_answers(Sums& sums, const data::Batch& batch, const at::Tensor& mean,
+                 const at::Tensor& right, const at::Tensor& answers) {
+  const int64_t size = data::examples_of(batch);
+  add_to(sums.loss, sum_over(mean.to(c10::kDouble), answers, size));
+  if (right.defined()) add_to(sums.correct, right.sum());
+  add_to(sums.answers, answers);
+  sums.examples += size;
+}
+
 void add_batch(Sums& sums, const EvaluateOptions& options, const data::Batch& batch,
                const at::Tensor& computed) {
   const at::Tensor output = at_least_fp32(computed);
   const int64_t size = data::examples_of(batch);
-  const at::Tensor loss = options.loss(output, batch.target).to(c10::kDouble);
   const at::Tensor right = options.loss.is_right(output, batch.target);
-  const at::Tensor answers = options.loss.answers(output, batch.target);
-  add_to(sums.loss, sum_over(loss, answers, size));
-  if (right.defined()) add_to(sums.correct, right.sum());
-  add_to(sums.answers, answers);
+  add_answers(sums, batch, options.loss(output, batch.target), right,
+              options.loss.answers(output, batch.target));
   for (std::size_t i = 0; i < options.metrics.size(); ++i) {
     const Metric& metric = options.metrics[i];
     add_to(sums.metrics[i], checked(metric, metric.sum(output, batch.target)));
@@ -77,9 +84,13 @@ void add_batch(Sums& sums, const EvaluateOptions& options, const data::Batch& ba
         metric.count ? metric.count(output, batch.target) : at::scalar_tensor(size, at::kDouble);
     add_to(sums.metric_counts[i], checked(metric, count));
   }
-  sums.examples += size;
   if (options.per_class && right.defined())
     count_classes(sums, options.loss, output, batch.target, right);
+}
+
+void add_own(Sums& sums, const EvaluateOptions& options, const data::Batch& batch,
+             const OwnLoss& own) {
+  add_answers(sums, batch, own.mean, own.right, options.loss.answers({}, batch.target));
 }
 
 // Each module has its own mode again at the end, also where it is not its parent's: parts that are
@@ -192,10 +203,18 @@ Evaluation evaluate(const Network& network, const data::Loader& loader,
   sums.metrics.resize(options.metrics.size());
   sums.metric_counts.resize(options.metrics.size());
   bool stopped = false;
+  const bool is_own =
+      computes(network, options.loss) && options.metrics.empty() && !options.per_class;
   for (int64_t position = 0; position < loader.batches(); ++position) {
     stopped = options.should_stop && options.should_stop();
     if (stopped) break;
     const data::Batch batch = data::to_device(loader.batch(0, position), options.device);
+    if (is_own) {
+      const Autocast region = loop::region_of(options.precision, options.device, options.op_policy);
+      const data::Batch input = input_for(options.precision, batch);
+      add_own(sums, options, batch, own_loss(network, options.loss, input));
+      continue;
+    }
     add_batch(sums, options, batch,
               forward_in(options.precision, network, batch, options.device, options.op_policy));
   }

@@ -79,6 +79,7 @@ class DEMI_API LossFunction {
   at::Tensor is_right(const at::Tensor& output, const at::Tensor& target) const;
   /// As answers_in(); undefined for a function of yours.
   at::Tensor answers(const at::Tensor& output, const at::Tensor& target) const;
+  double weight() const { return weight_; }
   bool has_accuracy() const { return !function_ && loss_ != Loss::mse; }
   bool takes_label_smoothing() const { return !function_ && loss_ == Loss::cross_entropy; }
   /// The class of each answer, () or more int64, and how many classes there are.

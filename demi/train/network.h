@@ -18,12 +18,24 @@ class SequentialImpl;
 
 namespace demi::train {
 
+/// The cross entropy of a batch as a network computes it.
+struct OwnLoss {
+  at::Tensor mean;   ///< Over the targets that are not kIgnoredClass: one number, on a graph.
+  at::Tensor right;  ///< As right_ones(): bool, the target's shape. Undefined: no accuracy.
+};
+
 /// A model of any type, as the trainer uses it: its module, and a function that computes its output
 /// for a batch.
 struct Network {
   std::shared_ptr<torch::nn::Module> module;
   /// Logits or predictions, in any dtype.
   std::function<at::Tensor(const data::Batch&)> forward;
+  /// Optional, for logits that are too many to be held at once, such as those of a vocabulary
+  /// (demi::linear_cross_entropy): their cross entropy with the batch's classes. Training,
+  /// evaluation and measurements call it, in the region, in place of `forward` if the loss is
+  /// Loss::cross_entropy and nothing else reads the output: no Metric, no per_class, no
+  /// gradient_penalty.
+  std::function<OwnLoss(const data::Batch&, double label_smoothing)> loss = {};
 };
 
 /// Throws UsageError with `where` for a network without a module, or without a forward function if

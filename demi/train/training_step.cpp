@@ -7,6 +7,7 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/tensor/module_tensors.h"
+#include "demi/train/own_loss.h"
 
 namespace demi::train {
 namespace {
@@ -49,7 +50,10 @@ std::vector<loop::NamedInput> inputs_of(const data::Batch& batch) {
 }
 
 BatchInTraining::BatchInTraining(const Setup& setup, loop::Step& step, const data::Batch& batch)
-    : setup_(setup), step_(step), batch_(batch) {
+    : setup_(setup),
+      step_(step),
+      batch_(batch),
+      is_own_(setup.options.gradient_penalty == 0 && computes(setup.network, setup.options.loss)) {
   if (setup.ranks.are_several() && !setup.options.losses)
     share_ = setup.options.loss.share_that_counts(batch.target);
 }
@@ -60,11 +64,19 @@ data::Batch BatchInTraining::input() const {
   return result;
 }
 
+at::Tensor BatchInTraining::forward() {
+  if (!is_own_) return setup_.network.forward(input());
+  const TrainerOptions& options = setup_.options;
+  OwnLoss own = own_loss(setup_.network, options.loss, input(), options.label_smoothing);
+  right_ = std::move(own.right);
+  return share_ == 0 ? own.mean.nan_to_num(0) : own.mean;
+}
+
 at::Tensor BatchInTraining::loss(const at::Tensor& output) {
   const LossFunction& function = setup_.options.loss;
-  at::Tensor loss = loss_of(setup_.options, share_, output, batch_.target);
+  at::Tensor loss = is_own_ ? output : loss_of(setup_.options, share_, output, batch_.target);
   if (!std::exchange(is_seen_, true)) {
-    const at::Tensor right = function.is_right(output, batch_.target);
+    const at::Tensor right = is_own_ ? right_ : function.is_right(output, batch_.target);
     if (right.defined()) sums_.correct = right.sum();
     sums_.answers = function.answers(output, batch_.target);
     judge({loss});

@@ -52,7 +52,7 @@ class BatchInTraining {
  public:
   BatchInTraining(const Setup& setup, loop::Step& step, const data::Batch& batch);
 
-  at::Tensor forward() const { return setup_.network.forward(input()); }
+  at::Tensor forward();  // the output, or the network's own loss
   at::Tensor loss(const at::Tensor& output);
   std::vector<at::Tensor> losses();  // of TrainerOptions::losses
 
@@ -70,6 +70,8 @@ class BatchInTraining {
   loop::Step& step_;
   const data::Batch& batch_;
   double share_ = 1;
+  const bool is_own_;  // the network computes the loss
+  at::Tensor right_;   // by the network
   StepSums sums_;
   bool is_seen_ = false;
 };

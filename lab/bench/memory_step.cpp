@@ -19,6 +19,7 @@
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
 #include "demi/scaler/grad_scaler.h"
+#include "demi/train/own_loss.h"
 #include "demi/weights/weights.h"
 
 namespace demi::bench {
@@ -139,14 +140,19 @@ class TracedModel {
     at::Tensor loss;
     {
       const Autocast region = region_of(precision_, device_);
-      const at::Tensor output = network_.forward(input_for(precision_, batch_));
-      loss = work_.run.loss(output, batch_.target, work_.run.config.label_smoothing);
+      loss = loss_of(input_for(precision_, batch_));
       mark_copies();
     }
     mark_from(before + 1, log_.now());
     demi::backward(scaler.scale(loss));
     loss = at::Tensor();
     mark_gradients();
+  }
+  at::Tensor loss_of(const data::Batch& batch) {
+    const recipes::Resolved& run = work_.run;
+    if (train::computes(network_, run.loss))
+      return train::own_loss(network_, run.loss, batch, run.config.label_smoothing).mean;
+    return run.loss(network_.forward(batch), batch.target, run.config.label_smoothing);
   }
   // The block of an address, by the time at which it was made: an address is used again.
   void mark(const std::vector<at::Tensor>& tensors, MemoryKind kind) {

@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "demi/nn/linear_cross_entropy.h"
 #include "lab/models/check.h"
 
 namespace demi::models {
@@ -155,12 +154,12 @@ at::Tensor GPTImpl::forward(const at::Tensor& tokens, const at::Tensor& cu_seqle
   return capped(at::linear(hidden(tokens, cu_seqlens), head_weight()));
 }
 
-at::Tensor GPTImpl::loss(const at::Tensor& tokens, const at::Tensor& targets,
-                         const at::Tensor& cu_seqlens) {
-  if (options_.form != GPTForm::nanochat)
-    return linear_cross_entropy(hidden(tokens, cu_seqlens), head_weight(), targets);
-  const at::Tensor logits = forward(tokens, cu_seqlens);
-  return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+LossAndRight GPTImpl::loss_and_right(const at::Tensor& tokens, const at::Tensor& targets,
+                                     double label_smoothing, const at::Tensor& cu_seqlens) {
+  return linear_cross_entropy_and_right(
+      hidden(tokens, cu_seqlens), head_weight(), targets,
+      {.label_smoothing = label_smoothing,
+       .softcap = options_.form == GPTForm::nanochat ? kSoftCap : 0});
 }
 
 }  // namespace demi::models

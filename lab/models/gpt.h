@@ -11,6 +11,7 @@
 
 #include "demi/core/export.h"
 #include "demi/nn/key_value_cache.h"
+#include "demi/nn/linear_cross_entropy.h"
 #include "demi/nn/transformer_block.h"
 
 namespace demi::models {
@@ -45,9 +46,13 @@ class DEMI_API GPTImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& cu_seqlens = {});
 
   /// The mean cross entropy of `targets` (N, T), where -100 does not count, by
-  /// demi::linear_cross_entropy if the logits are not soft-capped.
+  /// demi::linear_cross_entropy_and_right: the logits are never held whole.
+  LossAndRight loss_and_right(const at::Tensor& tokens, const at::Tensor& targets,
+                              double label_smoothing = 0, const at::Tensor& cu_seqlens = {});
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
-                  const at::Tensor& cu_seqlens = {});
+                  const at::Tensor& cu_seqlens = {}) {
+    return loss_and_right(tokens, targets, 0, cu_seqlens).loss;
+  }
 
   /// Keys and values of the tokens so far, one a layer; empty at first.
   using Cache = std::vector<nn::KeyValueCache>;

@@ -2,6 +2,7 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
+#include <utility>
 #include <vector>
 
 #include "demi/core/error.h"
@@ -69,9 +70,16 @@ train::Network make_gpt(const ModelOptions& given) {
   options.layers = given.layers.value_or(options.layers);
   options.heads = given.heads.value_or(options.heads);
   GPT model(options);
-  return {.module = model.ptr(), .forward = [model](const data::Batch& batch) mutable {
-            return model->forward(batch.input).transpose(1, 2);
-          }};
+  train::Network network;
+  network.module = model.ptr();
+  network.forward = [model](const data::Batch& batch) mutable {
+    return model->forward(batch.input).transpose(1, 2);
+  };
+  network.loss = [model](const data::Batch& batch, double label_smoothing) mutable {
+    auto [loss, right] = model->loss_and_right(batch.input, batch.target, label_smoothing);
+    return train::OwnLoss{std::move(loss), std::move(right)};
+  };
+  return network;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "demi/core/error.h"
 #include "demi/data/to_device.h"
 #include "demi/monitor/layers.h"
+#include "demi/train/own_loss.h"
 #include "demi/train/trainer.h"
 #include "lab/recipes/starting_weights.h"
 
@@ -157,6 +158,7 @@ void turn_off_dropout(torch::nn::Module& module) {
       each->eval();
 }
 
+// The network's output, or its own loss.
 at::Tensor output_of(const Resolved& run, const train::Network& network, data::Batch batch) {
   const train::Precision& precision = run.spec.precision;
   const bool mixed = precision.is_mixed() && run.config.autocast;
@@ -165,6 +167,8 @@ at::Tensor output_of(const Resolved& run, const train::Network& network, data::B
       AutocastOptions{.dtype = precision.autocast, .enabled = mixed, .policy = run.op_policy});
   if (!precision.is_mixed() && batch.input.is_floating_point())
     batch.input = batch.input.to(precision.weights);
+  if (train::computes(network, run.loss))
+    return train::own_loss(network, run.loss, batch, run.config.label_smoothing).mean;
   return network.forward(batch);
 }
 
@@ -200,7 +204,9 @@ NetworkTrace trace_layers(const Resolved& run, const train::Network& network,
     const Watch watch(module, trace.layers);
     output = output_of(run, network, batch);
   }
-  const at::Tensor loss = run.loss(output, batch.target, run.config.label_smoothing);
+  const at::Tensor loss = train::computes(network, run.loss)
+                              ? output
+                              : run.loss(output, batch.target, run.config.label_smoothing);
   trace.loss = loss.item<double>();
   (loss * loss_scale).backward();
   take_weight_gradients(trace, module, loss_scale);
