@@ -50,6 +50,7 @@
 #include "demi/optim/ema.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
+#include "demi/recompute/recompute.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/schedule/lr_scheduler.h"
 #include "demi/tensor/device.h"

@@ -16,15 +16,6 @@ constexpr const char* kDtype = "demi.autocast.dtype";
 constexpr const char* kCache = "demi.autocast.cache_enabled";
 constexpr const char* kTable = "demi.autocast.table";  // a pointer: tables are never freed
 
-// The one that forward's ops are looked up in, also where that is the global one, which may be
-// another one by the time of backward.
-const OpTable* table_now(c10::DeviceType device) {
-  const OpTable* table = table_in_force(device);
-  if (table != follows_global()) return table;
-  const OpTable* global = global_tables[static_cast<std::size_t>(device)];
-  return global ? global : table;
-}
-
 }  // namespace
 
 CustomForward::CustomForward(torch::autograd::AutogradContext* ctx, c10::DeviceType device,

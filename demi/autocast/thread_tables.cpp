@@ -37,6 +37,13 @@ const OpTable* table_in_force(c10::DeviceType device) {
   return in_force(RegionState::of_this_thread().get(), index);
 }
 
+const OpTable* table_now(c10::DeviceType device) {
+  const OpTable* table = table_in_force(device);
+  if (table != follows_global()) return table;
+  const OpTable* global = global_tables[static_cast<std::size_t>(device)];
+  return global ? global : table;
+}
+
 bool cache_is_enabled() {
   if (!at::autocast::is_autocast_cache_enabled()) return false;
   const auto outer = RegionState::of_this_thread();

@@ -1,0 +1,55 @@
+#include "demi/recompute/forward_state.h"
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace demi::recomputation {
+namespace {
+
+at::Generator generator_of(c10::Device device) {
+  return at::globalContext().defaultGenerator(device);
+}
+
+}  // namespace
+
+RandomState::RandomState(const std::vector<c10::Device>& devices) {
+  const at::DisableRecordFunctionGuard unobserved;
+  for (const auto device : devices) {
+    at::Generator generator = generator_of(device);
+    const std::lock_guard lock(generator.mutex());
+    states_.emplace_back(device, generator.get_state());
+  }
+}
+
+void RandomState::restore() const {
+  const at::DisableRecordFunctionGuard unobserved;
+  for (const auto& [device, state] : states_) {
+    at::Generator generator = generator_of(device);
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  }
+}
+
+std::vector<c10::Device> RandomState::devices() const {
+  std::vector<c10::Device> all;
+  for (const auto& [device, state] : states_) all.push_back(device);
+  return all;
+}
+
+bool RandomState::operator==(const RandomState& other) const {
+  const at::DisableRecordFunctionGuard unobserved;
+  return std::equal(states_.begin(), states_.end(), other.states_.begin(), other.states_.end(),
+                    [](const auto& a, const auto& b) { return a.second.equal(b.second); });
+}
+
+ForwardState::Guard::Guard(const ForwardState& state)
+    : region_(state.region), keys_(state.keys), present_(state.random.devices()) {
+  state.random.restore();
+}
+
+ForwardState::Guard::~Guard() { present_.restore(); }
+
+}  // namespace demi::recomputation

@@ -1,0 +1,315 @@
+#include "demi/recompute/frame.h"
+
+#include <ATen/SequenceNumber.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/recompute/outside_writes.h"
+#include "demi/tensor/version.h"
+#include "demi/weights/accumulator.h"
+
+namespace demi::recomputation {
+namespace {
+
+using torch::autograd::Node;
+
+thread_local int second_runs = 0;
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+std::int64_t version_of(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor::version_of(*tensor.unsafeGetTensorImpl()) : -1;
+}
+
+// With the version counter of `tensor`, as detach() gives it, and without an op that is observed.
+at::Tensor without_graph(const at::Tensor& tensor) {
+  const auto& impl = *tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(),
+                                                 /*allow_tensor_metadata_change=*/true));
+}
+
+// Thrown through the function when backward has what it needs. No std::exception, so that nothing
+// that handles errors takes it for one.
+struct Enough {};
+
+std::string described(at::ScalarType dtype, c10::Device device, c10::IntArrayRef sizes) {
+  std::string text = std::string(c10::toString(dtype)) + " (";
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    text += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
+  return text + ") on " + device.str();
+}
+
+[[noreturn]] void refuse_other_run(const std::string& what, const std::string& seen,
+                                   const std::string& accepted) {
+  refuse({.where = "recompute.backward",
+          .what = what,
+          .seen = seen,
+          .accepted = accepted,
+          .advice = "the function must do the same both times: let it depend on its inputs, on "
+                    "weights, and on LibTorch's default generators alone"});
+}
+
+// As autograd says it where nothing is recomputed.
+[[noreturn]] void refuse_write(const std::string& what, std::int64_t now, std::int64_t then) {
+  TORCH_CHECK(false,
+              "[recompute.backward] one of the variables needed for gradient computation has been "
+              "modified by an inplace operation: ",
+              what, " is at version ", now, "; expected version ", then,
+              " instead. Run backward before it is written to.");
+  std::abort();
+}
+
+// The leaves that the function's part of the graph leads to: its nodes are numbered from `first` on.
+template <class Visit>
+void each_leaf(const Tensors& outputs, std::uint64_t first, const Visit& visit) {
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> open;
+  const auto meet = [&](const Node* node) {
+    if (node && seen.insert(node).second) open.push_back(node);
+  };
+  for (const auto& output : outputs)
+    if (output.defined()) meet(output.grad_fn().get());
+  while (!open.empty()) {
+    const Node& node = *open.back();
+    open.pop_back();
+    if (const auto* end = dynamic_cast<const torch::autograd::AccumulateGrad*>(&node))
+      visit(end->variable);
+    const bool is_inside = node.sequence_nr() >= first;
+    if (is_inside || dynamic_cast<const weights::Token*>(&node))
+      for (const auto& edge : node.next_edges()) meet(edge.function.get());
+  }
+}
+
+std::vector<c10::Device> devices_of(const Tensors& inputs) {
+  std::vector<c10::Device> devices{c10::Device(c10::DeviceType::CPU)};
+  for (const auto& input : inputs)
+    if (input.defined() && input.is_cuda() &&
+        std::find(devices.begin(), devices.end(), input.device()) == devices.end())
+      devices.push_back(input.device());
+  return devices;
+}
+
+RandomState random_state(const Tensors& inputs, bool preserved) {
+  return preserved ? RandomState(devices_of(inputs)) : RandomState();
+}
+
+}  // namespace
+
+// In the graph, in place of a tensor.
+class Frame::Absent final : public SavedVariableHooks {
+ public:
+  explicit Absent(std::shared_ptr<Frame> frame) : frame_(std::move(frame)) {}
+  ~Absent() override {
+    if (number_) frame_->release(*number_);
+  }
+  void call_pack_hook(const at::Tensor& tensor) override { number_ = frame_->add_place(tensor); }
+  at::Tensor call_unpack_hook() override { return frame_->saved(*number_); }
+
+ private:
+  std::shared_ptr<Frame> frame_;
+  std::optional<std::size_t> number_;
+};
+
+class Frame::FirstRun final : public SavedTensorScope {
+ public:
+  explicit FirstRun(std::shared_ptr<Frame> frame) : frame_(std::move(frame)) {}
+  std::unique_ptr<SavedVariableHooks> hooks() override { return std::make_unique<Absent>(frame_); }
+
+ private:
+  std::shared_ptr<Frame> frame_;
+};
+
+// Takes the tensors that the first run has left out of the graph.
+class Frame::SecondRun final : public SavedTensorScope {
+ public:
+  explicit SecondRun(Frame& frame) : frame_(frame), wanted_(frame.places_.size()) {
+    frame_.made_.assign(wanted_, {});
+    ++second_runs;
+  }
+  ~SecondRun() override { --second_runs; }
+  std::unique_ptr<SavedVariableHooks> hooks() override;
+
+  void take(const at::Tensor& tensor) {
+    const std::size_t number = count_++;
+    if (number < wanted_) {
+      frame_.check_place(number, tensor);
+      frame_.made_[number] = {tensor, version_of(tensor)};
+    }
+    if (count_ >= wanted_ && frame_.options_.early_stop) throw Enough();
+  }
+  bool has_enough() const { return count_ >= wanted_; }
+  void check_count() const {
+    if (count_ < wanted_ || (count_ > wanted_ && !frame_.options_.early_stop))
+      refuse_other_run("the function saved another number of tensors when it was run again",
+                       std::to_string(count_), std::to_string(wanted_));
+  }
+
+ private:
+  Frame& frame_;
+  std::size_t wanted_, count_ = 0;
+};
+
+// In the second run's own graph, which only a backward within the function reads.
+class Frame::Remade final : public SavedVariableHooks {
+ public:
+  explicit Remade(SecondRun& run) : run_(run) {}
+  void call_pack_hook(const at::Tensor& tensor) override {
+    tensor_ = without_graph(tensor);
+    run_.take(tensor_);
+  }
+  at::Tensor call_unpack_hook() override { return tensor_; }
+
+ private:
+  SecondRun& run_;
+  at::Tensor tensor_;
+};
+
+std::unique_ptr<SavedVariableHooks> Frame::SecondRun::hooks() {
+  return std::make_unique<Remade>(*this);
+}
+
+// The inputs are saved as those of an op: if another recomputation is running the function, it
+// makes them anew, too.
+Frame::Frame(Function function, const Tensors& inputs, const RecomputeOptions& options)
+    : function_(std::move(function)), options_(options) {
+  state_.random = random_state(inputs, options.preserve_random_state);
+  for (const auto& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
+}
+
+Tensors Frame::run(const Tensors& inputs) {
+  std::vector<std::int64_t> versions;
+  for (const auto& input : inputs) versions.push_back(version_of(input));
+  const std::uint64_t first = at::sequence_number::peek();
+  Tensors outputs;
+  {
+    const FirstRun scope(shared_from_this());
+    outputs = function_(inputs);
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (version_of(inputs[i]) != versions[i])
+      refuse({.where = "recompute.recompute",
+              .what = "the function writes to its input, which it is to find again in backward",
+              .seen = "input " + std::to_string(i),
+              .advice = "let it write to a clone"});
+  if (places_.empty()) return outputs;
+  if (state_.random == random_state(inputs, options_.preserve_random_state)) state_.random = {};
+  each_leaf(outputs, first, [this](const at::Tensor& leaf) {
+    leaves_.push_back({leaf, version_of(leaf)});
+  });
+  return outputs;
+}
+
+std::size_t Frame::add_place(const at::Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  Place place{.dtype = tensor.scalar_type(),
+              .device = tensor.device(),
+              .sizes = {sizes.begin(), sizes.end()},
+              .storage = tensor.has_storage() ? tensor.storage().getWeakStorageImpl() : WeakStorage(c10::intrusive_ptr<c10::StorageImpl>()),
+              .version = version_of(tensor)};
+  places_.push_back(std::move(place));
+  return places_.size() - 1;
+}
+
+void Frame::check_place(std::size_t number, const at::Tensor& made) const {
+  const Place& place = places_[number];
+  const bool same = made.scalar_type() == place.dtype && made.device() == place.device &&
+                    made.sizes() == c10::IntArrayRef(place.sizes);
+  if (!same)
+    refuse_other_run("the function made another tensor when it was run again, number " +
+                         std::to_string(number) + " of those that backward needs",
+                     described(made.scalar_type(), made.device(), made.sizes()),
+                     described(place.dtype, place.device, place.sizes));
+  const auto storage = place.storage.lock();
+  const bool is_from_outside =
+      storage && made.has_storage() && made.storage().unsafeGetStorageImpl() == storage.get();
+  if (is_from_outside && version_of(made) != place.version)
+    refuse_write("a tensor that the function uses, " +
+                     described(place.dtype, place.device, place.sizes) + ",",
+                 version_of(made), place.version);
+}
+
+void Frame::check_leaves() const {
+  for (const auto& [leaf, version] : leaves_)
+    if (version_of(leaf) != version)
+      refuse_write("a weight that the function uses, " +
+                       described(leaf.scalar_type(), leaf.device(), leaf.sizes()) + ",",
+                   version_of(leaf), version);
+}
+
+at::Tensor Frame::saved(std::size_t number) {
+  const std::lock_guard lock(mutex_);
+  if (number >= made_.size() || !made_[number].tensor.defined()) run_again();
+  const Made& made = made_[number];
+  if (version_of(made.tensor) != made.version)
+    refuse_write("a tensor that the function made, " +
+                     described(made.tensor.scalar_type(), made.tensor.device(),
+                               made.tensor.sizes()) +
+                     ",",
+                 version_of(made.tensor), made.version);
+  return made.tensor;
+}
+
+void Frame::release(std::size_t number) noexcept {
+  at::Tensor released;  // destroyed after the lock
+  const std::lock_guard lock(mutex_);
+  if (number < made_.size()) released = std::move(made_[number].tensor);
+}
+
+void Frame::run_again() {
+  check_leaves();
+  Tensors inputs;
+  for (const auto& input : inputs_) inputs.push_back(input.unpack());
+  try {
+    call_again(inputs);
+  } catch (...) {
+    made_.clear();
+    throw;
+  }
+  forget_after_backward();
+}
+
+void Frame::call_again(const Tensors& inputs) {
+  const OutsideWrites outside;
+  const ForwardState::Guard state(state_);
+  SecondRun run(*this);
+  try {
+    function_(inputs);
+  } catch (const Enough&) {
+    if (!run.has_enough()) throw;
+  }
+  run.check_count();
+}
+
+// What a graph that is retained has not read.
+void Frame::forget_after_backward() {
+  if (torch::autograd::get_current_graph_task_id() == -1) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    const auto frame = weak.lock();
+    if (!frame) return;
+    std::vector<Made> forgotten;  // destroyed after the lock
+    const std::lock_guard lock(frame->mutex_);
+    std::swap(forgotten, frame->made_);
+  });
+}
+
+Tensors run(Function function, const Tensors& inputs, const RecomputeOptions& options) {
+  if (!at::GradMode::is_enabled()) return function(inputs);
+  return std::make_shared<Frame>(std::move(function), inputs, options)->run(inputs);
+}
+
+}  // namespace demi::recomputation
+
+namespace demi {
+
+bool is_recomputing() { return recomputation::second_runs > 0; }
+
+}  // namespace demi

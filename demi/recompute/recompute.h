@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi {
+
+struct RecomputeOptions {
+  /// The function draws from LibTorch's default generators (dropout): the state of the CPU's and of
+  /// those of the inputs' devices is restored while it runs again. false: nothing is restored.
+  bool preserve_random_state = true;
+  /// The second run ends, by an exception of no type, as soon as backward has what it needs.
+  bool early_stop = true;
+};
+
+namespace recomputation {
+
+using Tensors = std::vector<at::Tensor>;
+using Function = std::function<Tensors(const Tensors&)>;
+
+DEMI_API Tensors run(Function function, const Tensors& inputs, const RecomputeOptions& options);
+
+}  // namespace recomputation
+
+/// function(inputs), without keeping what backward needs of it (activation checkpointing): backward
+/// runs the function a second time to make it anew.
+///
+///     x = demi::recompute([&](const at::Tensor& x) { return block->forward(x); }, x);
+///     auto outputs = demi::recompute(function, {x, mask});  // of a std::vector<at::Tensor>
+///
+/// `function` takes a tensor or a std::vector<at::Tensor>, as `inputs` is, and returns either; its
+/// result is returned. The gradients are bit for bit those of function(inputs), also of weights that
+/// the function uses without being given them. Both runs have the same autocast state (dtype,
+/// policy, cache, FP32 parts), generators and inputs; what the second one writes to tensors from
+/// outside, such as the running statistics of BatchNorm, is put back. Calls nest, and may be in a
+/// region, under accumulation, in torch::autograd::grad, with retain_graph and create_graph.
+///
+/// The inputs are kept, and so is the function with what it captures by value; what it captures by
+/// reference must live until backward. Give it activations as inputs, and capture modules and
+/// weights alone. It must do the same both times. Under NoGradGuard the function is called, and
+/// nothing else.
+///
+/// Throws UsageError if the function writes to an input. Backward throws UsageError if the second
+/// run saves other tensors than the first one, and LibTorch's error, as without recompute, if an
+/// input or a weight was written to in between (of a frozen weight that a region casts this goes
+/// unnoticed). Does not synchronise. In a graph that is captured on CUDA preserve_random_state
+/// must be false.
+template <class Call>
+auto recompute(Call&& function, const std::vector<at::Tensor>& inputs,
+               const RecomputeOptions& options = {}) {
+  using recomputation::Tensors;
+  using Result = std::decay_t<std::invoke_result_t<Call&, const Tensors&>>;
+  if constexpr (std::is_same_v<Result, at::Tensor>)
+    return recomputation::run(
+        [call = std::forward<Call>(function)](const Tensors& x) mutable { return Tensors{call(x)}; },
+        inputs, options)[0];
+  else
+    return recomputation::run(std::forward<Call>(function), inputs, options);
+}
+
+template <class Call>
+auto recompute(Call&& function, const at::Tensor& input, const RecomputeOptions& options = {}) {
+  return recompute([call = std::forward<Call>(function)](
+                       const recomputation::Tensors& x) mutable { return call(x[0]); },
+                   recomputation::Tensors{input}, options);
+}
+
+/// Whether this thread runs a function for the second time.
+DEMI_API bool is_recomputing();
+
+}  // namespace demi
