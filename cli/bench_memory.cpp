@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,6 +15,8 @@
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/memory.h"
+#include "lab/recipes/config_source.h"
+#include "lab/recipes/effects.h"
 #include "lab/recipes/machine_json.h"
 #include "lab/recipes/recipe.h"
 #include "lab/report/format.h"
@@ -21,9 +24,14 @@
 namespace demi::cli {
 namespace {
 
+// Settings of a recipe that decide what a step holds.
+constexpr const char* kOfRecipe[] = {"depth", "heads",     "embedding", "hidden",
+                                     "block",  "optimizer", "accumulate"};
+
 struct MemoryArguments {
   bench::MemoryBenchOptions bench;
-  std::string model = "fashion-cnn", runs, optimizer, accumulate, device = "auto";
+  std::string model = "fashion-cnn", runs, device = "auto";
+  std::map<std::string, std::string> settings;  // that were typed
   Output output;
 };
 
@@ -43,8 +51,7 @@ std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResul
     line += fmt::format(" --batch-size {}", fmt::join(a.bench.batch_sizes, ","));
   if (a.bench.forward) line += " --forward";
   if (!a.runs.empty()) line += " --runs " + a.runs;
-  if (!a.optimizer.empty()) line += " --optimizer " + a.optimizer;
-  if (!a.accumulate.empty()) line += " --accumulate " + a.accumulate;
+  for (const auto& [name, value] : a.settings) line += fmt::format(" --{} {}", name, value);
   if (a.bench.classes > 0) line += fmt::format(" --classes {}", a.bench.classes);
   return line + fmt::format(" --vocabulary {} --device {}", a.bench.vocabulary, a.device);
 }
@@ -140,16 +147,18 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
 
 void bench_memory(MemoryArguments& a) {
   a.bench.config = recipe_or_model(a.model).config;
-  if (!a.optimizer.empty()) recipes::set(a.bench.config, "optimizer", a.optimizer, "--optimizer");
-  if (!a.accumulate.empty()) {
-    if (a.bench.forward)
-      throw UsageError({.where = "--accumulate",
-                        .what = "a forward pass accumulates no gradients",
-                        .seen = "--forward",
-                        .accepted = "one of the two",
-                        .advice = "leave --forward out to measure training steps"});
-    recipes::set(a.bench.config, "accumulate", a.accumulate, "--accumulate");
+  if (a.bench.forward && a.settings.contains("accumulate"))
+    throw UsageError({.where = "--accumulate",
+                      .what = "a forward pass accumulates no gradients",
+                      .seen = "--forward",
+                      .accepted = "one of the two",
+                      .advice = "leave --forward out to measure training steps"});
+  std::vector<recipes::Assignment> given;
+  for (const auto& [name, value] : a.settings) {
+    recipes::set(a.bench.config, name, value, "--" + name);
+    given.push_back({name, value, "--" + name});
   }
+  recipes::check_effects(a.bench.config, given);
   if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
   const bench::MemoryBenchResult result = bench::bench_memory(a.bench, pick_device(a.device));
   show_measurement(a.output, memory_table(a, result), memory_json(a, result),
@@ -179,9 +188,16 @@ void add_bench_memory(CLI::App& bench) {
   command->add_option("--runs", a->runs,
                       "Runs to compare with fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
                       "on a CPU, fp16-true,fp16 on CUDA]");
-  command->add_option("--optimizer", a->optimizer, "Optimizer [the recipe's]");
-  command->add_option("--accumulate", a->accumulate,
-                      "Batches whose gradients are added up before a step [the recipe's]");
+  for (const char* name : kOfRecipe) {
+    const recipes::Setting& setting =
+        *std::ranges::find(recipes::settings(), name, &recipes::Setting::name);
+    command
+        ->add_option_function<std::string>(
+            std::string("--") + name,
+            [a, name](const std::string& value) { a->settings[name] = value; },
+            setting.help + " [the recipe's]")
+        ->type_name(setting.type);
+  }
   command->add_option("--classes", a->bench.classes, "Classes of pictures or texts [the recipe's]");
   command->add_option("--vocabulary", a->bench.vocabulary, "Words that a text model knows")
       ->capture_default_str();
