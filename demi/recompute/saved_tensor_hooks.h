@@ -4,9 +4,9 @@
 
 #include <memory>
 
-// What autograd saves for backward passes through hooks. LibTorch's own stack of default hooks holds
-// Python objects; from C++ the engine gives them, so demi's stands in front of the one that is
-// there.
+// What autograd saves for backward passes through hooks. LibTorch's own stack of default hooks
+// holds Python objects; from C++ the engine gives them, so demi's stands in front of the one that
+// is there.
 namespace demi::recomputation {
 
 using torch::autograd::SavedVariableHooks;
