@@ -122,7 +122,7 @@ DataSet cifar100() {
 }
 
 std::vector<std::string> imdb_marks() {
-  std::vector<std::string> marks{"train/pos", "train/neg"};
+  std::vector<std::string> marks{"train/pos", "train/neg", "test/pos", "test/neg"};
   marks.insert(marks.end(), imdb_archives().begin(), imdb_archives().end());
   return marks;
 }

@@ -186,6 +186,15 @@ TEST_F(Imdb, NoticesAReplacedReviewOfTheSameSizeAndTime) {
   EXPECT_EQ(word(), "bar") << "the same file, written";
 }
 
+TEST_F(Imdb, ReadsTheTestSetAloneWhereTheTrainingSetIsNot) {
+  write_imdb(folder_, ".txt");
+  const Vocabulary vocabulary({"<unk>", "bad", "good"});
+  const at::Tensor expected = at::tensor({0, 0, 1, 2}, at::kInt);  // awful , bad; good
+  EXPECT_TRUE(at::equal(load_test_texts("imdb", folder_.path(), vocabulary).tokens, expected));
+  std::filesystem::remove_all(folder_ / "aclImdb/train");
+  EXPECT_TRUE(at::equal(load_test_texts("imdb", folder_.path(), vocabulary).tokens, expected));
+}
+
 // As it lies: in the forms of its authors, and of those who pack the folder again.
 TEST_F(Imdb, ReadsTheArchive) {
   write_imdb(folder_, "_9.txt");
