@@ -260,13 +260,11 @@ void exchange_masters(NamedTensors& model, NamedTensors& state,
     if (weight == model.end()) continue;
     const std::string prefix = std::to_string(i) + ".", name = prefix + "master";
     const auto master = state.find(name);
-    if (master != state.end() && !has_16_bits(parameters[i]) &&
-        master->second.sizes() == parameters[i].sizes()) {
+    if (master != state.end() && !has_16_bits(parameters[i])) {
       weight->second = std::move(master->second);
       state.erase(master);
     } else if (const auto first = state.lower_bound(prefix);
-               master == state.end() && has_16_bits(parameters[i]) &&
-               !has_16_bits(weight->second) && first != state.end() &&
+               master == state.end() && has_16_bits(parameters[i]) && first != state.end() &&
                first->first.starts_with(prefix)) {
       state[name] = weight->second.to(at::kFloat);
     }

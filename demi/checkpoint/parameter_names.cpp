@@ -84,8 +84,8 @@ std::vector<std::size_t> numbers_by_name(const std::string& part,
   std::map<std::string, std::size_t> number;
   for (std::size_t i = 0; i < names.size(); ++i) number.emplace(names[i], i);
   std::set<std::string> once(saved.begin(), saved.end());
-  if (once.size() != saved.size() || number.size() != names.size() ||
-      saved.size() != names.size() || !missing_in(names, saved).empty())
+  if (once.size() != saved.size() || saved.size() != names.size() ||
+      !missing_in(names, saved).empty())
     refuse_others(part, saved, names);
   std::vector<std::size_t> now;
   for (const std::string& name : saved) now.push_back(number.at(name));

@@ -84,6 +84,7 @@ TEST(ParameterNames, OtherGroupsKeepTheirOptionsAndGetTheirMoments) {
   with_schedule.schedules = {&schedule};
   Checkpoint at_step_3 = saved;
   at_step_3.numbers["schedule"] = {{"last_epoch", 3}, {"base_lrs.0", 7}};
+  at_step_3.state["optimizer/scheduled_rates.0"] = torch::ones({10}, at::kDouble);
   restore(at_step_3, with_schedule);
   const Checkpoint now = capture(job(rest, after));
   const std::size_t was[] = {0, 2, 1, 3};
@@ -94,8 +95,37 @@ TEST(ParameterNames, OtherGroupsKeepTheirOptionsAndGetTheirMoments) {
           << i << name;
   EXPECT_EQ(now.numbers.at("optimizer/group.0").at("weight_decay"), 0.125);
   EXPECT_EQ(now.numbers.at("optimizer/group.1").at("weight_decay"), 0);
+  EXPECT_FALSE(now.state.contains("optimizer/scheduled_rates.0")) << "of a group that is no more";
   EXPECT_EQ(schedule.state_dict().at("last_epoch"), 3);
   EXPECT_EQ(schedule.state_dict().at("base_lrs.0"), 0.05) << "the group has another base rate";
+}
+
+torch::optim::AdamW two_groups(const at::Tensor& first, const at::Tensor& second, double rate) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const at::Tensor& parameter : {first, second}) {
+    groups.emplace_back(std::vector<at::Tensor>{parameter},
+                        std::make_unique<torch::optim::AdamWOptions>(rate));
+    rate *= 2;
+  }
+  return torch::optim::AdamW(groups, torch::optim::AdamWOptions(rate));
+}
+
+TEST(ParameterNames, OtherGroupsOfLibTorchsOptimizersKeepTheirOptionsToo) {
+  auto whole = two_layers(), rest = two_layers();
+  auto before = two_groups(whole->parameters()[0], whole->parameters()[2], 0.5),
+       after = two_groups(rest->parameters()[2], rest->parameters()[0], 0.125);
+  step(whole, before, 0);
+  restore(own_copy(capture(job(whole, before))), job(rest, after));
+  EXPECT_EQ(after.param_groups()[0].options().get_lr(), 0.125);
+  EXPECT_EQ(after.param_groups()[1].options().get_lr(), 0.25);
+  const auto moment = [](torch::optim::AdamW& adamw, const at::Tensor& parameter) {
+    const auto& state = adamw.state().at(parameter.unsafeGetTensorImpl());
+    return dynamic_cast<torch::optim::AdamWParamState&>(*state).exp_avg();
+  };
+  for (const std::size_t i : {0U, 2U})
+    EXPECT_TRUE(
+        torch::equal(moment(after, rest->parameters()[i]), moment(before, whole->parameters()[i])))
+        << i;
 }
 
 std::string refusal(const Checkpoint& saved, torch::nn::Sequential& model,
@@ -138,6 +168,9 @@ TEST(ParameterNames, OtherParametersAreRefusedByName) {
   step(model, layer, 1);
   EXPECT_THAT(refusal(own_copy(capture(job(model, layer))), model, all),
               HasSubstr("with 2.weight, 2.bias, which had no state in it"));
+  Checkpoint twice = saved;
+  twice.parameters.at("optimizer").front()[1] = "0.weight";
+  EXPECT_THAT(refusal(twice, model, all), HasSubstr("with 0.bias, which had no state in it"));
 }
 
 TEST(ParameterNames, ATiedParameterIsKnownUnderAnyOfItsNames) {

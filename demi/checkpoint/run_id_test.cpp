@@ -103,7 +103,9 @@ TEST_F(RunsOfAFolder, LoadingWeightsAloneTakesNothingOver) {
 TEST_F(RunsOfAFolder, AFolderOfTheUsersOwnStays) {
   fs::create_directory(folder_ / "step-00000001");
   write_bytes(folder_ / "step-00000001" / "notes", "mine");
+  Warnings warnings;
   for (const int64_t step : {1, 2, 3}) save_step(step);
+  EXPECT_TRUE(warnings.said.empty()) << "it is no other run's";
   EXPECT_EQ(bytes_of(folder_ / "step-00000001" / "notes"), "mine");
   EXPECT_THAT(names(), ElementsAre("last", "lock", "step-00000001", "step-00000003"));
 }
@@ -144,6 +146,35 @@ TEST_F(RunsOfAFolder, WithoutAnIdTheyAreThoseOfTheRunThatLoadsThem) {
     save_step(40);
   });
   EXPECT_THAT(names(), ElementsAre("last", "lock", "step-00000040"));
+  EXPECT_NE(read_manifest(folder_ / "step-00000040").run, kNoRunId) << "from now on it has an id";
+}
+
+TEST_F(RunsOfAFolder, OfTwoThatWereLoadedTheOneInLastGoesOn) {
+  save_in_another_run({100});
+  save_in_another_run({10});
+  const std::string run = read_manifest(folder_ / "step-00000010").run;
+  in_another_process([&] {
+    load(folder_ / "step-00000100", loop::Job{.models = {model_.get()}});
+    go_on();
+    save_step(20);
+  });
+  EXPECT_THAT(names(), ElementsAre("last", "lock", "step-00000020", "step-00000100"));
+  EXPECT_EQ(read_manifest(folder_ / "step-00000020").run, run);
+}
+
+// Somebody removed one, and put another run's in its place, while this run lives.
+TEST_F(RunsOfAFolder, ACheckpointThatWasExchangedIsNotTheRunsAnyMore) {
+  const fs::path elsewhere = folder_ / "elsewhere";
+  in_another_process([&] { save(elsewhere, 10, loop::Job{.models = {model_.get()}}); });
+  const FolderLock lock(folder_);
+  save_step(10);
+  fs::remove_all(folder_ / "step-00000010");
+  Warnings warnings;
+  save_step(20);
+  fs::rename(elsewhere / "step-00000010", folder_ / "step-00000010");
+  for (const int64_t step : {30, 40}) save_step(step);
+  EXPECT_THAT(names(), ElementsAre("elsewhere", "last", "lock", "step-00000010", "step-00000040"));
+  EXPECT_EQ(warnings.said.size(), 1U);
 }
 
 class DamagedCheckpoints : public RunsOfAFolder {
