@@ -184,6 +184,55 @@ TEST(Checkpoints, ThatCouldNotBeSavedAreTriedAgainAfterSoManySeconds) {
   EXPECT_EQ(later.steps(), step_names({8, 12}));
 }
 
+// In the background, too, and while the second try is written none follows. Batch 7 leaves the
+// first time to fail, and batch 9 lets the second pass.
+TEST(Checkpoints, ThatCouldNotBeSavedInTheBackgroundAreTriedAgainOnce) {
+  ScratchFolder folder;
+  Outage outage({6});
+  const weights::testing::RecordedWarnings warnings;
+  std::vector<double> tries;
+  Job one = plain_job(folder.path(), {.every = {.steps = 6}, .keep_last = 0, .retry_seconds = 1});
+  one.options.checkpoints.before_save = [&](checkpoint::Checkpoint& state) {
+    tries.push_back(state.numbers.at("progress").at("step"));
+    state.model["large"] = at::zeros({8 << 20});  // so that it takes longer than a step
+    outage.before_save(state);
+  };
+  one.options.should_save = [batch = 0]() mutable {
+    ++batch;
+    if (batch == 7) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    if (batch == 9) std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    return false;
+  };
+  train(std::move(one));
+  EXPECT_THAT(tries, ::testing::ElementsAre(6, 9, 12));
+  EXPECT_EQ(folder.steps(), step_names({9, 12}));
+  EXPECT_EQ(warnings.holding("could not be saved"), 1);
+}
+
+TEST(Checkpoints, AreTriedAgainBetweenStepsAlone) {
+  ScratchFolder folder;
+  Outage outage({2});
+  const weights::testing::RecordedWarnings warnings;
+  std::vector<double> tries;
+  Job one = plain_job(folder.path(),
+                      {.every = {.steps = 2}, .in_background = false, .retry_seconds = 1e-9});
+  one.options.accumulate = 2;
+  one.options.checkpoints.before_save = [&](checkpoint::Checkpoint& state) {
+    tries.push_back(state.numbers.at("progress").at("step"));
+    outage.before_save(state);
+  };
+  train(std::move(one));
+  EXPECT_THAT(tries, ::testing::ElementsAre(2, 3, 4, 6)) << "none in the middle of a step";
+}
+
+TEST(Checkpoints, WhoseLastIsSavedAfterAnOutageEndWell) {
+  ScratchFolder folder;
+  Outage outage({8});
+  const weights::testing::RecordedWarnings warnings;
+  train(job_with(outage, folder, {.every = {.steps = 4}, .in_background = true}));
+  EXPECT_EQ(folder.steps(), step_names({4, 12}));
+}
+
 // Half a second passes before the first step alone.
 TEST(Checkpoints, ThatAreDueByTheClockAndFailAreNotTriedAtEachStep) {
   ScratchFolder folder;
