@@ -253,8 +253,7 @@ StartingWeights read_start(const Resolved& run, const Workload& workload,
   taken.masters = take_masters(saved);
   taken.average = is_average || run.config.from_average;
   if (run.config.from_average && !is_average) take_average(saved, path);
-  NamedForNetwork named =
-      name_for(network, run.model, std::move(saved.model), /*only_own=*/description.has_value());
+  NamedForNetwork named = name_for(network, run.model, std::move(saved.model));
   if (!named.misfits.empty()) refuse_misfits(run, named, description, path);
   if (description) require_same_pool(*description, run.config, path);
   if (texts) require_same_words(*texts, workload, path);
@@ -276,7 +275,6 @@ StartingWeights read_start(const Resolved& run, const Workload& workload,
     for (std::string& line : differences(*description, workload, !named.new_head.empty()))
       start.said.push_back(std::move(line));
   saved.model = std::move(named.tensors);
-  saved.run.clear();  // another run begins
   start.saved = std::move(saved);
   return start;
 }

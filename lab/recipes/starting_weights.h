@@ -23,11 +23,10 @@ struct StartingWeights {
   std::vector<std::string> said;  // what was taken, and what differs; the first in any case
 };
 
-/// Reads them for a network of that run. FP32 masters are the weights of a 16-bit run. A file
-/// without demi.model may have torchvision's names. Where the head (models::head_of) has another
-/// shape, that of `network` stays. Throws DataError for any other misfit, with the first three
-/// names, for a vocabulary of other words, for a weight that is NaN or Inf and for an average or a
-/// state that is not there.
+/// Reads them for a network of that run. FP32 masters are the weights of a 16-bit run. A file may
+/// have torchvision's names. Where the head (models::head_of) has another shape, that of `network`
+/// stays. Throws DataError for any other misfit, with the first three names, for a vocabulary of
+/// other words, for a weight that is NaN or Inf and for an average or a state that is not there.
 DEMI_API StartingWeights read_start(const Resolved& run, const Workload& workload,
                                     const torch::nn::Module& network,
                                     const std::filesystem::path& path);

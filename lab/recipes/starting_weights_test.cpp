@@ -23,6 +23,7 @@
 #include "lab/recipes/run.h"
 #include "lab/recipes/same_run_testing.h"
 #include "lab/recipes/small_mlp_testing.h"
+#include "lab/recipes/tensor_names.h"
 
 namespace demi::recipes {
 namespace {
@@ -196,6 +197,35 @@ TEST_F(StartingWeightsTest, OfTheSameGroupsKeepTheRunsOptionsToo) {
   EXPECT_TRUE(now.state.contains("optimizer/0.exp_avg"));
 }
 
+// A run on a GPU saves the rates of all its steps.
+TEST_F(StartingWeightsTest, HaveNoRatesOfTheRunBefore) {
+  const fs::path path = trained(config());
+  Checkpoint saved = checkpoint::load(path);
+  saved.state["optimizer/scheduled_rates.0"] = torch::ones({8}, at::kDouble);
+  const fs::path captured = checkpoint::save(folder_ / "captured", 8, saved);
+  const Config c = with(with(config(), "from", captured.string()), "from-state", "true");
+  const Checkpoint now = begin(c, captured).saved();
+  EXPECT_FALSE(now.state.contains("optimizer/scheduled_rates.0"));
+  EXPECT_TRUE(now.state.contains("optimizer/0.exp_avg"));
+}
+
+TEST_F(StartingWeightsTest, OfACheckpointWithoutNamesHaveTheStateByNumberButForNoNewHead) {
+  const fs::path path = trained(config());
+  Checkpoint saved = checkpoint::load(path);
+  const NamedTensors state = saved.state;
+  saved.parameters.clear();
+  const fs::path older = checkpoint::save(folder_ / "older", 8, saved);
+  const Config c = with(with(config(), "from", older.string()), "from-state", "true");
+  EXPECT_TRUE(torch::equal(begin(c, older).saved().state.at("optimizer/3.exp_avg"),
+                           state.at("optimizer/3.exp_avg")));
+  EXPECT_THAT(refusal(with(c, "out", "4"), older),
+              AllOf(HasSubstr("by number, without names, and the head is new"),
+                    HasSubstr("leave out --from-state")));
+  std::erase_if(saved.state, [](const auto& one) { return one.first.starts_with("optimizer/"); });
+  const fs::path average = checkpoint::save(folder_ / "average", 8, saved);
+  EXPECT_THAT(refusal(c, average), HasSubstr("there is no optimizer's state in"));
+}
+
 TEST_F(StartingWeightsTest, GetANewHeadForOtherOutputsWithoutMoments) {
   const fs::path path = trained(config());
   const NamedTensors saved = checkpoint::load(path).model;
@@ -215,6 +245,11 @@ TEST_F(StartingWeightsTest, GetANewHeadForOtherOutputsWithoutMoments) {
               AllOf(HasSubstr("the head layers.4 is new: (4, 8), in the file (8, 8)"),
                     HasSubstr("moments too, but for the head's")));
   trained(c, "other");  // such a state trains
+  NamedTensors weights = saved;
+  weights.erase("layers.4.bias");
+  EXPECT_THAT(refusal(with(config(), "out", "4"), write(weights)),
+              HasSubstr("layers.4.bias is missing"))
+      << "half a head is none";
 }
 
 TEST_F(StartingWeightsTest, OfAnotherArchitectureAreRefusedByThreeNames) {
@@ -273,15 +308,33 @@ TEST_F(StartingWeightsTest, ThatCannotBeTrainedAreRefusedByTensor) {
               AllOf(HasSubstr("is NaN or Inf"), HasSubstr("seen: layers.2.bias")));
   weights.at("layers.2.bias") = at::ones({8}, at::kChar);
   EXPECT_THAT(refusal(config(), write(weights)), HasSubstr("layers.2.bias of int8"));
+  weights.at("layers.2.bias") = at::ones({8}, at::kComplexFloat);
+  EXPECT_THAT(refusal(config(), write(weights)), HasSubstr("layers.2.bias of complex64"));
 }
 
 TEST_F(StartingWeightsTest, HaveTheStateOfTheSameRuleAlone) {
   const fs::path path = trained(with(config(), "ema", "0"));
   Config c = with(with(config(), "from", path.string()), "from-state", "true");
   EXPECT_THAT(refusal(with(c, "optimizer", "lamb"), path),
-              AllOf(HasSubstr("seen: AdamW"), HasSubstr("accepted: LAMB")));
+              AllOf(HasSubstr("that of another update rule; seen: AdamW; accepted: LAMB"),
+                    HasSubstr("(--optimizer)")));
   EXPECT_THAT(refusal(with(with(config(), "from", path.string()), "from-average", "true"), path),
               HasSubstr("there is no moving average"));
+}
+
+// Python's state_dict has a tied weight under both names.
+TEST_F(StartingWeightsTest, MayHaveATiedWeightUnderEachOfItsNames) {
+  torch::nn::Sequential network(torch::nn::Linear(2, 2));
+  network->register_module("again", network->ptr(0));
+  const NamedTensors once{{"0.weight", torch::ones({2, 2})}, {"0.bias", torch::ones({2})}};
+  NamedTensors both = once;
+  both["again.weight"] = once.at("0.weight");
+  both["again.bias"] = once.at("0.bias");
+  for (const NamedTensors& file : {once, both}) {
+    const NamedForNetwork named = name_for(*network, nullptr, file);
+    EXPECT_THAT(named.misfits, IsEmpty());
+    expect_same(named.tensors, once);
+  }
 }
 
 TEST_F(StartingWeightsTest, OfARunAreItsNewestWholeCheckpoint) {
@@ -456,6 +509,10 @@ TEST_F(StartingWeightsTest, OfTorchvisionsVgg19LeaveItsThreeLinearLayers) {
   file["features.52.more"] = torch::ones({1});
   EXPECT_THAT(refusal(c, write(file), workload),
               HasSubstr("seen: features.52.more is of no part of the model"));
+  file.erase("features.52.more");
+  file["classifiers.0.weight"] = torch::ones({1});
+  EXPECT_THAT(refusal(c, write(file), workload),
+              HasSubstr("seen: classifiers.0.weight is of no part of the model"));
 }
 
 TEST_F(StartingWeightsTest, SayWhatTheFileSaysOtherwise) {

@@ -48,8 +48,7 @@ std::ptrdiff_t count_of(const OwnTensors& own, const models::TorchvisionNames* n
 
 /// An integer in a weight's place is a quantised one.
 bool is_other_kind(const at::Tensor& value, const at::Tensor& own) {
-  return value.is_complex() != own.is_complex() ||
-         (own.is_floating_point() && !value.is_floating_point());
+  return own.is_floating_point() && !value.is_floating_point();
 }
 
 /// Whether the head's tensors are in the file, in another shape; or torchvision has other modules
@@ -78,10 +77,10 @@ bool has_other_head(const OwnTensors& own, const NamedTensors& file, const std::
 bool counts_batches(std::string_view name) { return name.ends_with(".num_batches_tracked"); }
 
 void take_one(const std::string& name, const at::Tensor& own, const std::string& there,
-              NamedTensors& file, bool only_own, NamedForNetwork& result) {
+              NamedTensors& file, NamedForNetwork& result) {
   const auto found = file.find(there);
   if (found == file.end()) {
-    if (!only_own && counts_batches(name))
+    if (counts_batches(name))
       result.tensors[name] = at::zeros_like(own);
     else
       result.misfits.push_back(name + " is missing");
@@ -107,11 +106,11 @@ void drop_further_names(const torch::nn::Module& network, NamedTensors& file) {
 }  // namespace
 
 NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelInfo* model,
-                         NamedTensors file, bool only_own) {
+                         NamedTensors file) {
   const OwnTensors own = tensors_in_order(network);
   NamedForNetwork result;
   const models::TorchvisionNames* names = nullptr;
-  if (!only_own && model != nullptr && model->torchvision) names = &*model->torchvision;
+  if (model != nullptr && model->torchvision) names = &*model->torchvision;
   if (names != nullptr && count_of(own, names, file) <= count_of(own, nullptr, file))
     names = nullptr;
   result.is_torchvisions = names != nullptr;
@@ -125,7 +124,7 @@ NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelIn
       result.tensors[name] = tensor.detach();
       file.erase(there);
     } else {
-      take_one(name, tensor, there, file, only_own, result);
+      take_one(name, tensor, there, file, result);
     }
   }
   if (names == nullptr) drop_further_names(network, file);

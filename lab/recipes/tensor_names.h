@@ -29,9 +29,8 @@ struct NamedForNetwork {
 
 /// Finds the names: the network's own, or those of torchvision's model where more of these are in
 /// the file. `model`: null for a network of another kind, which has neither head nor other names.
-/// `only_own`: the file says that its names are demi's.
 DEMI_API NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelInfo* model,
-                                  checkpoint::NamedTensors file, bool only_own);
+                                  checkpoint::NamedTensors file);
 
 /// The first three, and how many there are besides.
 DEMI_API std::string first_of(const std::vector<std::string>& misfits);
