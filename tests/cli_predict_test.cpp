@@ -78,6 +78,18 @@ TEST_F(PredictProgram, WhatIsAskedWrongly) {
   EXPECT_EQ(run({"predict", (folder_ / "absent").string(), "a"}).code, 3);
 }
 
+TEST_F(PredictProgram, AnOutputThatIsNaNEndsWith1) {
+  const auto texts = demi::checkpoint::read_safetensors_header(file_).metadata;
+  demi::checkpoint::NamedTensors tensors;
+  for (const auto& [name, tensor] : demi::checkpoint::load(file_).model)
+    tensors[name] = tensor.dim() == 1 ? at::full_like(tensor, NAN) : tensor.clone();
+  demi::checkpoint::save_safetensors(file_, tensors, texts);
+  const Outcome outcome = run({"predict", file_, "good", "--json"});
+  EXPECT_EQ(outcome.code, 1) << outcome.err;
+  EXPECT_THAT(json::parse(outcome.out)["predictions"][0]["error"].get<std::string>(),
+              HasSubstr("NaN"));
+}
+
 TEST_F(PredictProgram, AnOlderFileOfTextsIsToldTheLineThatMakesANewOne) {
   auto texts = demi::checkpoint::read_safetensors_header(file_).metadata;
   demi::checkpoint::NamedTensors tensors;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "lab/recipes/same_run_testing.h"
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
 
@@ -214,6 +215,37 @@ TEST_F(CliRanks, ShareTheOptimizersState) {
       run({"train", "--resume", folder, "--ranks", "2", "--shard-optimizer", "--steps", "40"});
   ASSERT_EQ(two.code, 0) << two.err;
   EXPECT_EQ(losses("train-mlp-003").size(), 40U);
+}
+
+// Each rank reads them; the rest is as from weights of their own.
+TEST_F(CliRanks, StartFromSavedWeights) {
+  const auto with = [](int ranks, const Words& more) {
+    Words words = mlp(ranks, {"--optimizer", "adamw", "--steps", "8"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  ASSERT_EQ(run(with(1, {})).code, 0);
+  const std::string first = run_folder("train-mlp-001").string();
+  const Words from{"--from", first, "--from-state", "--seed", "7"};
+  Words shared = from;
+  shared.emplace_back("--shard-optimizer");
+  for (const Words& words : {with(1, from), with(2, from), with(2, shared)}) {
+    const Outcome outcome = run(words);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(count_of("starts from " + first, outcome.err), 1)
+        << "rank 0 says it: " << outcome.err;
+  }
+  const auto alone = losses("train-mlp-002"), together = losses("train-mlp-003");
+  ASSERT_EQ(alone.size(), 8U);
+  ASSERT_EQ(together.size(), 8U);
+  for (std::size_t i = 0; i < alone.size(); ++i)
+    EXPECT_NEAR(together[i], alone[i],
+                alone[i] * 5 * (16 + 24 + 2) * 0x1p-24 * static_cast<double>(i + 1));
+  EXPECT_EQ(losses("train-mlp-004"), together) << "bit for bit";
+  const auto x = demi::checkpoint::load(run_folder("train-mlp-004")),
+             y = demi::checkpoint::load(run_folder("train-mlp-003"));
+  same_run::expect_same_tensors(x.model, y.model);
+  same_run::expect_same_tensors(x.state, y.state);
 }
 
 // On a CPU the list is a number of ranks; a run that began with it goes on with --ranks alone.

@@ -177,6 +177,25 @@ TEST_F(Resume, StoppedBySignalsItSavesAndEndsWithTheBitsOfTheUnbrokenRun) {
   expect_same_run(run_folder("train-mlp-001"), folder);
 }
 
+// A run is not begun anew for a precision that it has.
+TEST_F(Resume, InFp32AskedForFp32ItEndsWithTheBitsOfTheUnbrokenRun) {
+  Words words = mlp({"--epochs", "100", "--checkpoint-every", "0"});
+  *(std::ranges::find(words, "--precision") + 1) = "fp32";
+  const auto scaling = std::ranges::find(words, "--growth-interval");
+  words.erase(scaling, scaling + 2);
+  ASSERT_EQ(run(words).code, 0);
+  const fs::path folder = run_folder("train-mlp-002");
+  const pid_t child = start(words);
+  ASSERT_TRUE(wait_until(child, [&] { return has(folder / "metrics.jsonl", "\"step\""); }));
+  kill(child, SIGTERM);
+  ASSERT_EQ(finish(child).code, 128 + SIGTERM);
+  const Outcome outcome =
+      run({"train", "--resume", folder.string(), "--precision", "fp32", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("goes on after step"));
+  expect_same_run(run_folder("train-mlp-001"), folder);
+}
+
 // A process that is so slow that it has no time for a step leaves nothing, and begins again.
 TEST_F(Resume, StopAfterEndsWith75AndAutoGoesOn) {
   const fs::path folder = run_folder("train-mlp-001");

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/manifest.h"
 #include "lab/recipes/same_run_testing.h"
 #include "tests/cli_testing.h"
 
@@ -30,6 +31,10 @@ class Start : public Cli {
     return demi::checkpoint::load(run_folder(number)).model;
   }
 
+  std::string run_id(int number) const {
+    return demi::checkpoint::read_manifest(demi::checkpoint::find(run_folder(number))).run;
+  }
+
   // Refused in these words, and no run was begun.
   void expect_refusal(const Words& words, int code, const std::vector<std::string>& said) {
     const Outcome outcome = run(words);
@@ -46,6 +51,7 @@ TEST_F(Start, FromARunBeginsAtStep0WithItsWeights) {
   EXPECT_THAT(outcome.err, HasSubstr("note: starts from " + first() +
                                      "/checkpoints/step-00000012: the weights of step 12"));
   same_run::expect_same_tensors(weights(2), weights(1));
+  EXPECT_NE(run_id(2), run_id(1)) << "another run, whose checkpoints are not the first one's";
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["from"], first());
   EXPECT_EQ(json["runs"][0]["steps"], 4) << "its own";
