@@ -124,8 +124,12 @@ void require_words(const std::string& file) {
 }
 
 // What is wrong with single inputs is said on stderr, too, where results are read by people.
-void say_error(const PredictArguments& a, const predict::Prediction& one) {
-  if (!one.error.empty() && !a.output.is_json() && !a.json_lines) note(one.error);
+void say_error(const PredictArguments& a, const predict::Model& model, const predict::Input& input,
+               const predict::Prediction& one) {
+  if (one.error.empty() || a.output.is_json() || a.json_lines) return;
+  const bool is_named =  // by the error itself
+      model.data->input.kind != data::Kind::texts || !input.place.empty();
+  note(is_named ? one.error : fmt::format("\"{}\": {}", one_line(input.name), one.error));
 }
 
 int code_of(const predict::Counts& counts) {
@@ -152,7 +156,7 @@ void predict_all(const PredictArguments& a) {
             {"predictions", Json::array()}};
   const auto done = [&](const predict::Prediction& one) {
     const predict::Input& input = inputs[one.input];
-    say_error(a, one);
+    say_error(a, model, input, one);
     if (a.json_lines)
       Output::print_lines(
           json_of(model, input, one).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");

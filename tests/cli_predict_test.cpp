@@ -65,6 +65,9 @@ TEST_F(PredictProgram, OneObjectALineForEachAndATable) {
   const Outcome table = run({"predict", file_, "good"});
   EXPECT_EQ(table.code, 0);
   EXPECT_THAT(table.out, AllOf(HasSubstr("probability"), HasSubstr("good"), HasSubstr(" %")));
+  const Outcome damaged = run({"predict", file_, "good", "caf\xe9"});
+  EXPECT_EQ(damaged.code, 3);
+  EXPECT_THAT(damaged.err, HasSubstr("note: \"caf?\": not UTF-8: byte 0xe9 at offset 3"));
 }
 
 TEST_F(PredictProgram, WhatIsAskedWrongly) {

@@ -302,7 +302,8 @@ LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string>
     const auto label = std::ranges::find(classes, row.fields[column->label]);
     if (label == classes.end()) {
       source.damaged("a label is unknown", row.line, row.fields[column->label],
-                     fmt::format("{}", fmt::join(classes, ", ")));
+                     fmt::format("{}", fmt::join(classes, ", ")),
+                     "these are the labels of the training: give a file of texts with no other");
       continue;
     }
     sources.push_back({.read = [text = std::move(row.fields[column->text])] { return text; },

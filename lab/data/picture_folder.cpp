@@ -106,7 +106,7 @@ std::optional<int64_t> class_of(const fs::path& folder, const std::string& name,
           .what = "the class is not among those that are trained on",
           .found = name,
           .expected = fmt::format("{}", fmt::join(classes, ", ")),
-          .advice = "train and test folders must have the same classes"});
+          .advice = "these are the classes of the training: name test pictures of no other"});
   return std::nullopt;
 }
 

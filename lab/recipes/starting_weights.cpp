@@ -131,7 +131,8 @@ std::string options_of(const ModelDescription& description, const Config& config
   return text;
 }
 
-[[noreturn]] void refuse_misfits(const Resolved& run, const NamedForNetwork& named,
+[[noreturn]] void refuse_misfits(const Resolved& run, const Workload& workload,
+                                 const NamedForNetwork& named,
                                  const std::optional<ModelDescription>& description,
                                  const fs::path& path) {
   std::string advice = "name the model that they were saved from";
@@ -139,7 +140,14 @@ std::string options_of(const ModelDescription& description, const Config& config
   if (run.model != nullptr && run.model->torchvision) accepted += ", or torchvision's";
   if (description) {
     const std::string options = options_of(*description, run.config);
-    if (!options.empty()) advice = "the file's model is that of" + options;
+    const int64_t there = description->shape.vocabulary, here = workload.shape.vocabulary;
+    if (!options.empty())
+      advice = "the file's model is that of" + options;
+    else if (there != here)
+      advice = fmt::format(
+          "the file's vocabulary has {} words, and the run's {}: train on the texts that the file "
+          "was trained on, or without --from",
+          there, here);
   }
   refuse_file(
       fmt::format("the weights in {} do not fit the model {}", path.string(), run.config.model),
@@ -254,7 +262,7 @@ StartingWeights read_start(const Resolved& run, const Workload& workload,
   taken.average = is_average || run.config.from_average;
   if (run.config.from_average && !is_average) take_average(saved, path);
   NamedForNetwork named = name_for(network, run.model, std::move(saved.model));
-  if (!named.misfits.empty()) refuse_misfits(run, named, description, path);
+  if (!named.misfits.empty()) refuse_misfits(run, workload, named, description, path);
   if (description) require_same_pool(*description, run.config, path);
   if (texts) require_same_words(*texts, workload, path);
   require_finite(named.tensors, path);

@@ -562,7 +562,8 @@ TEST_F(StartingWeightsTest, OfOtherWordsOrAnotherPoolAreRefused) {
   EXPECT_THAT(refusal(c, file, texts_of({"<unk>", "film", "bad"})),
               AllOf(HasSubstr("word 2 is good"), HasSubstr("accepted: bad, as in the data")));
   EXPECT_THAT(refusal(c, file, texts_of({"<unk>", "film"})),
-              HasSubstr("embedding.weight (3, 4) for (2, 4)"));
+              AllOf(HasSubstr("embedding.weight (3, 4) for (2, 4)"),
+                    HasSubstr("vocabulary has 3 words, and the run's 2")));
   EXPECT_THAT(refusal(with(c, "pool", "mean"), file, workload), HasSubstr("add --pool last"));
 }
 

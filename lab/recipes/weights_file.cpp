@@ -122,7 +122,9 @@ WeightsInfo weights_info(const checkpoint::Metadata& text, const std::filesystem
                      .what = is_folder ? "the checkpoint does not say which run it is from"
                                        : "the file does not say which run it is from",
                      .seen = path.string(),
-                     .accepted = "a run folder, one of its checkpoints, or its model.safetensors"});
+                     .accepted = "a run folder, one of its checkpoints, or its model.safetensors",
+                     .advice = "weights from elsewhere can start a run: demi train RECIPE --from " +
+                               path.string()});
   }
   WeightsInfo result{.precision = train::parse_precision(precision->second)};
   for (const Assignment& a : read_config_text(config->second, path.string()))
