@@ -26,7 +26,7 @@ namespace {
 
 // Settings of a recipe that decide what a step holds.
 constexpr const char* kOfRecipe[] = {"depth", "heads",     "embedding", "hidden",
-                                     "block",  "optimizer", "accumulate"};
+                                     "block", "optimizer", "accumulate"};
 
 struct MemoryArguments {
   bench::MemoryBenchOptions bench;
@@ -68,12 +68,13 @@ nlohmann::ordered_json kinds_json(const bench::MemoryByKind& bytes) {
 
 nlohmann::ordered_json memory_json(const MemoryArguments& a,
                                    const bench::MemoryBenchResult& result) {
-  nlohmann::ordered_json json{{"model", a.bench.config.model},
-                              {"recipe", a.model},
-                              {"input", result.input},
-                              {"forward", a.bench.forward},
-                              {"accumulate", a.bench.forward ? 1 : a.bench.config.accumulate},
-                              {"parameters", result.parameters}};
+  nlohmann::ordered_json json{
+      {"model", a.bench.config.model},
+      {"recipe", a.model},
+      {"input", result.input},
+      {"forward", a.bench.forward},
+      {"accumulate", a.bench.forward ? 1 : recipes::batches_of_step(a.bench.config)},
+      {"parameters", result.parameters}};
   json["runs"] = nlohmann::ordered_json::array();
   for (const bench::MemoryRow& row : result.rows)
     json["runs"].push_back({{"precision", row.precision},

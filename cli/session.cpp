@@ -250,7 +250,8 @@ void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::Hist
   }
   progress_->message(
       fmt::format("{}goes on after step {} in epoch {}", name, last.step, last.epoch));
-  progress_->resume(history, config_.batch_size * config_.ranks * config_.accumulate);
+  progress_->resume(history,
+                    config_.batch_size * config_.ranks * recipes::batches_of_step(config_));
 }
 
 // A recipe that can be fine-tuned has a large network.

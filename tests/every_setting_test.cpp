@@ -82,6 +82,7 @@ std::vector<Trained> trained() {
       {"bias", "true", "gpt-shakespeare"},
       {"dropout", "0.5", "gpt-shakespeare"},
       {"eval-every", "1", "gpt-shakespeare", {{"epochs", "2"}, {"steps", "0"}}},
+      {"tokens-per-step", "64", "gpt-shakespeare"},
       {"epochs", "2", "mlp", {{"steps", "0"}}},
       {"steps", "1"},
       {"batch-size", "3"},

@@ -177,6 +177,9 @@ inline Config of(const std::string& recipe, const fs::path& folder) {
   c.image_size = 64;
   c.classes = 10;
   c.context = 8;
+  c.heads = 4;
+  c.layers = std::min<int64_t>(c.layers, 4);
+  c.tokens_per_step = 0;
   c.eval_every = 2;
   c.workers = 0;
   c.min_lr *= 0.01;
@@ -190,6 +193,18 @@ inline Config of(const std::string& recipe, const fs::path& folder) {
       std::string rows = "label,text\n";
       for (int i = 0; i < kExamples; ++i) rows += i % 2 ? "good,a good film\n" : "bad,it is bad\n";
       write(file, rows);
+    }
+    return c;
+  }
+  if (c.data == "tokens") {
+    c.vocabulary_size = 64;
+    c.train_file = (folder / "train.bin").string();
+    c.test_file = (folder / "val.bin").string();
+    for (const std::string& file : {c.train_file, c.test_file}) {
+      std::string numbers;  // 16 bits each, the lower ones first
+      for (int i = 0; i < 25 * kExamples; ++i)
+        numbers += {static_cast<char>(i * i * (i + 3) % 61), '\0'};
+      write(file, numbers);
     }
     return c;
   }

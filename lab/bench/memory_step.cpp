@@ -111,7 +111,8 @@ class TracedModel {
 
   // From the second batch of a window on each holds what the second does.
   void step(GradScaler& scaler) {
-    const std::int64_t batches = std::min<std::int64_t>(work_.run.config.accumulate, 2);
+    const std::int64_t batches =
+        std::min<std::int64_t>(recipes::batches_of_step(work_.run.config), 2);
     for (std::int64_t i = 0; i < batches; ++i) forward_and_backward(scaler);
     if (work_.run.config.clip_norm > 0) {
       scaler.unscale_(*optimizer_);

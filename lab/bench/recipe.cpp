@@ -53,7 +53,8 @@ class Runner {
         network_(workload.make_network(static_cast<uint64_t>(run_.config.seed))),
         optimizer_(recipes::make_optimizer(run_, network_)),
         options_(recipes::trainer_options(
-            run_, std::max(workload.train->batches(), steps * run_.config.accumulate))),
+            run_,
+            std::max(workload.train->batches(), steps * recipes::batches_of_step(run_.config)))),
         schedule_(std::exchange(options_.schedule, {})),
         momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
     options_.epochs = 1;

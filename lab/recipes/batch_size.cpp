@@ -159,7 +159,7 @@ int64_t find_batch_size(const Resolved& run, const Workload& workload, const Bat
   int64_t most = std::max<int64_t>(workload.train->examples(), 1);
   // Synthetic data are made for the batch size, so memory alone sets it; they lie in the memory of
   // the host and of the device as long as the run lasts. Those here are of a provisional size.
-  const int64_t batches = config.dry_run ? 2 * config.accumulate : config.batches;
+  const int64_t batches = config.dry_run ? 2 * batches_of_step(config) : config.batches;
   const double data_of_one = kHeapOfData * static_cast<double>(batches * synthetic_bytes(config));
   if (data_of_one > 0)
     most = static_cast<int64_t>(std::clamp<double>(share_of(c10::kCPU) / data_of_one, 1,

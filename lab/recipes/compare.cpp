@@ -103,15 +103,15 @@ bool is_disturbed(const Comparison& comparison, const RunResult& run) {
 
 Comparison compare(const CompareOptions& options, const Workload& workload) {
   const c10::Device device = options.runs.front().device;
-  Comparison result{
-      .recipe = options.recipe,
-      .config = options.config,
-      .machine = machine(device),
-      .training_examples = workload.train->all_examples(),
-      .test_examples = workload.test ? workload.test->all_examples() : 0,
-      .steps_per_epoch = train::steps_of(workload.train->batches(), options.config.accumulate),
-      .predicts_tokens = workload.input.kind == data::Kind::tokens,
-      .classes = workload.classes};
+  Comparison result{.recipe = options.recipe,
+                    .config = options.config,
+                    .machine = machine(device),
+                    .training_examples = workload.train->all_examples(),
+                    .test_examples = workload.test ? workload.test->all_examples() : 0,
+                    .steps_per_epoch =
+                        train::steps_of(workload.train->batches(), batches_of_step(options.config)),
+                    .predicts_tokens = workload.input.kind == data::Kind::tokens,
+                    .classes = workload.classes};
   const bool turns = options.turn_steps > 0 && options.runs.size() > 1;
   if (turns) result.turn_steps = options.turn_steps;
   if (!workload.note.empty()) result.notes.push_back(workload.note);

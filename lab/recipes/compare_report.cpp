@@ -242,12 +242,13 @@ std::string trained(const Comparison& c) {
 }
 
 std::string data_line(const Comparison& c) {
-  return fmt::format(
-      "{} on {}: {} training and {} test examples, {}, batch {}{}, seed {}", c.config.model,
-      c.config.data, report::format_count(c.training_examples),
-      report::format_count(c.test_examples), trained(c), c.config.batch_size,
-      c.config.accumulate > 1 ? fmt::format(" x {} accumulated", c.config.accumulate) : "",
-      c.config.seed);
+  return fmt::format("{} on {}: {} training and {} test examples, {}, batch {}{}, seed {}",
+                     c.config.model, c.config.data, report::format_count(c.training_examples),
+                     report::format_count(c.test_examples), trained(c), c.config.batch_size,
+                     batches_of_step(c.config) > 1
+                         ? fmt::format(" x {} accumulated", batches_of_step(c.config))
+                         : "",
+                     c.config.seed);
 }
 
 using Pick = std::optional<double> (*)(const train::StepMetrics&);

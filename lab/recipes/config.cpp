@@ -453,6 +453,9 @@ std::vector<Setting> training_settings() {
            "Weight of the gradients' L2 norm in the loss; 0: no penalty"),
       whole("accumulate", g, &Config::accumulate, 1,
             "Batches for one step, which takes the sum of their gradients divided by this number"),
+      whole("tokens-per-step", g, &Config::tokens_per_step, 0,
+            "Running texts and tokens: tokens of one step on all ranks, for which batches are "
+            "accumulated; 0: those of --accumulate"),
       real("ema", g, &Config::ema, 0, 0.999999,
            "Decay of a moving average of the weights, which is tested and saved in their place; 0: "
            "no average"),
@@ -616,6 +619,7 @@ constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"grad-accum", "accumulate"},
     {"grad-clip", "clip-norm"},
     {"gradient-accumulation-steps", "accumulate"},
+    {"total-batch-size", "tokens-per-step"},
     {"gradient-clip-val", "clip-norm"},
     {"half", "precision"},
     {"iterations", "steps"},
@@ -787,7 +791,35 @@ void check_schedule(const Config& config) {
         "fewer --warmup-epochs, or more --schedule-epochs");
 }
 
+int64_t tokens_of_batch(const Config& config) {
+  return config.batch_size * config.context * config.ranks;
+}
+
+void check_tokens_per_step(const Config& config) {
+  const std::string seen = fmt::format("--tokens-per-step {}", config.tokens_per_step);
+  if (config.accumulate > 1)
+    refuse_together("both say how many batches a step has",
+                    fmt::format("{} --accumulate {}", seen, config.accumulate),
+                    "leave out one of them");
+  if (config.batch_size == 0)
+    refuse_together("a batch size that is found in time may not divide the tokens of a step",
+                    seen + " --batch-size auto", "name a --batch-size");
+  const int64_t batch = tokens_of_batch(config), below = config.tokens_per_step / batch * batch;
+  if (below == config.tokens_per_step) return;
+  refuse_together(
+      "a step's tokens are no whole number of batches",
+      fmt::format("{}, and {} x {} tokens a batch on {} rank{}", seen, config.batch_size,
+                  config.context, config.ranks, config.ranks == 1 ? "" : "s"),
+      below == 0 ? std::to_string(batch) : fmt::format("{}, or {}", below, below + batch));
+}
+
 }  // namespace
+
+int64_t batches_of_step(const Config& config) {
+  if (config.tokens_per_step == 0) return config.accumulate;
+  return std::max<int64_t>(config.tokens_per_step / std::max<int64_t>(tokens_of_batch(config), 1),
+                           1);
+}
 
 namespace {
 
@@ -812,6 +844,7 @@ void check_contradictions(const Config& config) {
   if (config.from_state && config.from_average)
     refuse_together("the moments are those of the weights, not of their average",
                     "--from-state --from-average", "leave out one of them");
+  if (config.tokens_per_step > 0) check_tokens_per_step(config);
   if (config.top_k > 0 && config.loss == "bce")
     refuse_together("binary cross entropy has one output, which is among the k likeliest always",
                     fmt::format("--top-k {} --loss bce", config.top_k), "leave out --top-k");

@@ -46,7 +46,7 @@ struct Config {
   double loss_weight = 1;
   double label_smoothing = 0, clip_norm = 0, gradient_penalty = 0, ema = 0;
   std::string skip_norm_above = "0";  // as norm_limit_of reads it; 0: no limit
-  int64_t accumulate = 1, early_stopping = 0, top_k = 0;
+  int64_t accumulate = 1, tokens_per_step = 0, early_stopping = 0, top_k = 0;
 
   // In which precision
   std::string precision = "fp32", loss_scale = "auto";
@@ -102,6 +102,10 @@ struct Setting {
 
 /// The words of a list by comma; of an empty text one empty word.
 DEMI_API std::vector<std::string> words_of(std::string_view list);
+
+/// Batches whose gradients are summed for a step: `accumulate`, or what `tokens_per_step` asks for
+/// of rows of `context` tokens on all ranks.
+DEMI_API int64_t batches_of_step(const Config& config);
 
 /// In the order of --help.
 DEMI_API std::span<const Setting> settings();

@@ -125,6 +125,38 @@ TEST(Config, OptionsThatContradictEachOtherAreRefused) {
   EXPECT_NO_THROW(check(config));
 }
 
+// GPT-2's 524,288 tokens are 32 batches of 16 x 1,024 (llm.c: B T ranks must divide them).
+TEST(Config, AStepOfSoManyTokensIsSoManyBatches) {
+  Config config = find_recipe("gpt2").config;
+  config.train_file = config.test_file = "tokens.bin";
+  const auto complaint = [&] {
+    try {
+      check(config);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(batches_of_step(config), 32);
+  check(config);
+  config.ranks = 8;
+  EXPECT_EQ(batches_of_step(config), 4);
+  config.accumulate = 2;
+  EXPECT_THAT(complaint(), HasSubstr("leave out one of them"));
+  config.accumulate = 1;
+  config.batch_size = 12;
+  EXPECT_THAT(complaint(),
+              HasSubstr("seen: --tokens-per-step 524288, and 12 x 1024 tokens a batch on 8 ranks; "
+                        "491520, or 589824"));
+  config.batch_size = 1024;
+  EXPECT_THAT(complaint(), ::testing::EndsWith("; 8388608"));
+  config.batch_size = 0;
+  EXPECT_THAT(complaint(), HasSubstr("name a --batch-size"));
+  config.tokens_per_step = 0;
+  config.accumulate = 3;
+  EXPECT_EQ(batches_of_step(config), 3);
+}
+
 TEST(Config, AScheduleBySteps) {
   Config config;
   config.schedule = "cosine-by-step";
@@ -163,6 +195,7 @@ TEST(Config, AScheduleMustNotEndBeforeTrainingDoes) {
   for (const Recipe& recipe : recipes()) {
     Config own = recipe.config;
     if (own.data == "folder") own.data_dir = "somewhere";
+    if (own.data == "tokens") own.train_file = own.test_file = "somewhere";
     EXPECT_NO_THROW(check(own)) << recipe.name;
   }
 }

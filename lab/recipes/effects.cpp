@@ -88,7 +88,7 @@ const Need kNeeds[] = {
      "it is about texts with labels and token files"},
     {{"max-length"}, [](const Facts& f) { return f.is(Kind::texts); }, "it is about texts"},
     {{"tokenizer"}, [](const Facts& f) { return f.is(Layout::text); }, "it is about running texts"},
-    {{"eval-every"},
+    {{"eval-every", "tokens-per-step"},
      [](const Facts& f) { return f.is(Kind::tokens); },
      "it is about running texts and tokens; other data have an end"},
     {{"momentum"},

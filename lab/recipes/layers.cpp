@@ -289,8 +289,8 @@ train::Network trained_network(const Resolved& run, int64_t steps, const Workloa
   if (!config.from.empty())
     put(read_start(run, workload, *network.module, config.from), *network.module, *optimizer);
   if (steps == 0) return network;
-  const int64_t whole =
-      scheduled_epochs(config) * train::steps_of(workload.train->batches(), config.accumulate);
+  const int64_t whole = scheduled_epochs(config) *
+                        train::steps_of(workload.train->batches(), batches_of_step(config));
   if (run.schedule->ends && steps > whole)
     throw UsageError({.where = "--layers",
                       .what = "the learning rates of the " + config.schedule +

@@ -123,6 +123,34 @@ Config imdb_lstm() {
 }
 
 // nanoGPT's training on characters of Shakespeare on a CPU (its readme, "I only have a macbook").
+// As llm.c trains it on 10 billion tokens of FineWeb (discussion 481 there).
+Config gpt2() {
+  Config c;
+  c.model = "gpt";
+  c.data = "tokens";
+  c.layers = 12;
+  c.heads = 12;
+  c.embedding = 768;
+  c.context = 1024;
+  c.vocabulary_size = 50257;
+  c.bias = true;
+  c.batch_size = 16;
+  c.test_batch_size = 16;
+  c.tokens_per_step = 524288;
+  c.steps = 18865;
+  c.epochs = 76;
+  c.optimizer = "adamw";
+  c.betas = "0.9,0.95";
+  c.lr = 6e-4;
+  c.weight_decay = 0.1;
+  c.decay_by_rule = true;
+  c.schedule = "cosine-by-step";
+  c.schedule_steps = 18865;
+  c.warmup_steps = 700;
+  c.clip_norm = 1;
+  return c;
+}
+
 Config gpt_shakespeare() {
   Config c;
   c.model = "gpt";
@@ -190,6 +218,8 @@ std::span<const Recipe> recipes() {
        folder_resnet50(), /*prints_totals=*/false, /*runs=*/"", fine_tuned_resnet50()},
       {"imdb-lstm", "embedding and LSTM on the 25,000 reviews of the Large Movie Review set",
        imdb_lstm()},
+      {"gpt2", "GPT-2 with 124,439,808 parameters on token files: --train-file, --test-file",
+       gpt2()},
       {"gpt-shakespeare",
        "a transformer of 804,096 parameters on the characters of Shakespeare's plays",
        gpt_shakespeare()},

@@ -215,7 +215,7 @@ train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_e
   options.label_smoothing = config.label_smoothing;
   options.clip_norm = config.clip_norm;
   options.gradient_penalty = config.gradient_penalty;
-  options.accumulate = config.accumulate;
+  options.accumulate = batches_of_step(config);
   options.ema_decay = config.ema;
   options.early_stopping = config.early_stopping;
   options.best_by = best_by(config);
@@ -223,7 +223,7 @@ train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_e
   options.device = run.device;
   options.flush_subnormals = config.flush_subnormals;
   options.backends = run.backends;
-  const int64_t steps = train::steps_of(batches_per_epoch, config.accumulate);
+  const int64_t steps = train::steps_of(batches_per_epoch, batches_of_step(config));
   options.schedule = make_schedule(run, steps);
   options.momentum_schedule = make_momentum_schedule(run, steps);
   return options;

@@ -55,7 +55,7 @@ struct Place {
 };
 
 // Two steps.
-int64_t dry_run_batches(const Config& config) { return 2 * config.accumulate; }
+int64_t dry_run_batches(const Config& config) { return 2 * batches_of_step(config); }
 
 int64_t synthetic_batches(const Config& config) {
   return config.dry_run ? dry_run_batches(config) : config.batches;
@@ -343,14 +343,14 @@ Loaders text_loaders(data::TextCorpus read, const Place& place) {
 }
 
 data::RandomWindowsOptions training_windows(const Config& config, const Place& place) {
-  return {
-      .context = config.context,
-      .batch_size = config.batch_size,
-      .batches = config.dry_run ? dry_run_batches(config) : config.eval_every * config.accumulate,
-      .limit = config.limit,
-      .seed = static_cast<uint64_t>(config.seed),
-      .rank = place.part.rank,
-      .world_size = place.part.ranks};
+  return {.context = config.context,
+          .batch_size = config.batch_size,
+          .batches = config.dry_run ? dry_run_batches(config)
+                                    : config.eval_every * batches_of_step(config),
+          .limit = config.limit,
+          .seed = static_cast<uint64_t>(config.seed),
+          .rank = place.part.rank,
+          .world_size = place.part.ranks};
 }
 
 void require_windows(const data::TokenSet& tokens, const Config& config) {
