@@ -8,6 +8,7 @@
 #include "demi/core/error.h"
 #include "demi/products/no_autocast.h"
 #include "demi/tensor/dtype.h"
+#include "demi/tensor/kept_results.h"
 
 namespace demi::sdpa {
 namespace {
@@ -50,6 +51,22 @@ at::Tensor by_blocks(const Documents& documents, Way way) {
     forward_by_blocks(one, dtype_of_products(one, way), part(out));
   });
   return out;
+}
+
+FusedResult computed(const Documents& documents, Way way) {
+  return way == Way::fused ? forward_fused(documents.all)
+                           : FusedResult{by_blocks(documents, way), at::Tensor()};
+}
+
+/// Found, where a recomputation has kept it.
+FusedResult result_of(const Documents& documents, Way way) {
+  auto* kept = tensor::KeptResults::of_this_thread;
+  if (!kept) return computed(documents, way);
+  auto all = kept->results("demi::attention", [&] {
+    auto made = computed(documents, way);
+    return tensor::KeptResults::Tensors{std::move(made.out), std::move(made.log_sum_exp)};
+  });
+  return {std::move(all[0]), std::move(all[1])};
 }
 
 void gradients_by_blocks(const Documents& documents, Way way, const at::Tensor& of_out,
@@ -101,13 +118,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                             const at::Tensor& v, const std::optional<at::Tensor>& mask,
                             const Documents& documents, Way way) {
     save(context, documents, way);
-    at::Tensor out, log_sum_exp;
-    if (way == Way::fused) {
-      auto made = forward_fused(documents.all);
-      out = std::move(made.out), log_sum_exp = std::move(made.log_sum_exp);
-    } else {
-      out = by_blocks(documents, way);
-    }
+    const auto [out, log_sum_exp] = result_of(documents, way);
     const at::Tensor kept = way == Way::fused ? out : at::Tensor();
     context->save_for_backward({q, k, v, mask.value_or(at::Tensor()), kept, log_sum_exp});
     return out;

@@ -11,6 +11,7 @@
 #include "demi/products/convert.h"
 #include "demi/products/no_autocast.h"
 #include "demi/products/through_fp32.h"
+#include "demi/tensor/kept_results.h"
 
 namespace demi::products {
 namespace {
@@ -46,8 +47,8 @@ at::Tensor low_like(const at::Tensor& piece, int64_t batch, at::ScalarType dtype
   return at::empty(sizes, piece.options().dtype(dtype), piece.suggest_memory_format());
 }
 
-at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                     const ConvolutionOptions& o) {
+at::Tensor computed_convolution(const at::Tensor& input, const at::Tensor& weight,
+                                const at::Tensor& bias, const ConvolutionOptions& o) {
   const NoAutocast no_autocast;
   const at::AutoDispatchBelowADInplaceOrView below;
   const at::Tensor wide_weight = fp32(weight);
@@ -68,6 +69,12 @@ at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const at
                convert(output.narrow(0, first, n), piece);
              });
   return output;
+}
+
+at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                     const ConvolutionOptions& o) {
+  return tensor::kept("demi::products::convolution",
+                      [&] { return computed_convolution(input, weight, bias, o); });
 }
 
 struct Gradients {

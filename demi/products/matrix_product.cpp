@@ -9,6 +9,7 @@
 #include "demi/products/convert.h"
 #include "demi/products/no_autocast.h"
 #include "demi/products/through_fp32.h"
+#include "demi/tensor/kept_results.h"
 
 namespace demi::products {
 namespace {
@@ -109,8 +110,8 @@ void multiply_batch(const at::Tensor& out, const at::Tensor& addend, const at::T
   }
 }
 
-at::Tensor multiplied(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
-                      const Scales& scales) {
+at::Tensor computed(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
+                    const Scales& scales) {
   const NoAutocast no_autocast;
   const at::AutoDispatchBelowADInplaceOrView below;
   auto sizes = a.sizes().vec();
@@ -123,6 +124,13 @@ at::Tensor multiplied(const at::Tensor& addend, const at::Tensor& a, const at::T
           : addend;
   (a.dim() == 2 ? multiply : multiply_batch)(out, expanded, a, b, scales);
   return out;
+}
+
+/// Those of a batch are often attention's, which are not kept.
+at::Tensor multiplied(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
+                      const Scales& scales) {
+  const auto compute = [&] { return computed(addend, a, b, scales); };
+  return a.dim() == 2 ? tensor::kept("demi::products::matrix_product", compute) : compute();
 }
 
 /// alpha a b in the order of memory of `like`, as a gradient is wanted: where its columns are

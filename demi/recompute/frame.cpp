@@ -13,8 +13,9 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/recompute/other_run.h"
 #include "demi/recompute/outside_writes.h"
-#include "demi/tensor/version.h"
+#include "demi/recompute/sharing.h"
 #include "demi/weights/accumulator.h"
 
 namespace demi::recomputation {
@@ -25,17 +26,6 @@ using torch::autograd::Node;
 thread_local int second_runs = 0;
 
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-
-std::int64_t version_of(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor::version_of(*tensor.unsafeGetTensorImpl()) : -1;
-}
-
-// With the version counter of `tensor`, as detach() gives it, and without an op that is observed.
-at::Tensor without_graph(const at::Tensor& tensor) {
-  const auto& impl = *tensor.unsafeGetTensorImpl();
-  return at::Tensor(impl.shallow_copy_and_detach(impl.version_counter(),
-                                                 /*allow_tensor_metadata_change=*/true));
-}
 
 // Thrown through the function when backward has what it needs. No std::exception, so that nothing
 // that handles errors takes it for one.
@@ -48,16 +38,6 @@ std::string described(at::ScalarType dtype, c10::Device device, c10::IntArrayRef
   return text + ") on " + device.str();
 }
 
-[[noreturn]] void refuse_other_run(const std::string& what, const std::string& seen,
-                                   const std::string& accepted) {
-  refuse({.where = "recompute.backward",
-          .what = what,
-          .seen = seen,
-          .accepted = accepted,
-          .advice = "the function must do the same both times: let it depend on its inputs, on "
-                    "weights, and on LibTorch's default generators alone"});
-}
-
 // As autograd says it where nothing is recomputed.
 [[noreturn]] void refuse_write(const std::string& what, std::int64_t now, std::int64_t then) {
   TORCH_CHECK(false,
@@ -68,7 +48,8 @@ std::string described(at::ScalarType dtype, c10::Device device, c10::IntArrayRef
   std::abort();
 }
 
-// The leaves that the function's part of the graph leads to: its nodes are numbered from `first` on.
+// The leaves that the function's part of the graph leads to: its nodes are numbered from `first`
+// on.
 template <class Visit>
 void each_leaf(const Tensors& outputs, std::uint64_t first, const Visit& visit) {
   std::unordered_set<const Node*> seen;
@@ -103,6 +84,16 @@ RandomState random_state(const Tensors& inputs, bool preserved) {
 }
 
 }  // namespace
+
+void refuse_other_run(const std::string& what, const std::string& seen,
+                      const std::string& accepted) {
+  refuse({.where = "recompute.backward",
+          .what = what,
+          .seen = seen,
+          .accepted = accepted,
+          .advice = "the function must do the same both times: let it depend on its inputs, on "
+                    "weights, and on LibTorch's default generators alone"});
+}
 
 // In the graph, in place of a tensor.
 class Frame::Absent final : public SavedVariableHooks {
@@ -163,7 +154,7 @@ class Frame::Remade final : public SavedVariableHooks {
  public:
   explicit Remade(SecondRun& run) : run_(run) {}
   void call_pack_hook(const at::Tensor& tensor) override {
-    tensor_ = without_graph(tensor);
+    tensor_ = sharing(tensor);
     run_.take(tensor_);
   }
   at::Tensor call_unpack_hook() override { return tensor_; }
@@ -182,6 +173,7 @@ std::unique_ptr<SavedVariableHooks> Frame::SecondRun::hooks() {
 Frame::Frame(Function function, const Tensors& inputs, const RecomputeOptions& options)
     : function_(std::move(function)), options_(options) {
   state_.random = random_state(inputs, options.preserve_random_state);
+  if (options.keep == Keep::products) products_.emplace();
   for (const auto& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
 }
 
@@ -192,6 +184,10 @@ Tensors Frame::run(const Tensors& inputs) {
   Tensors outputs;
   {
     const FirstRun scope(shared_from_this());
+    std::optional<KeptProducts::Storing> storing;
+    const auto saved_so_far = [this] { return places_.size(); };
+    if (products_) storing.emplace(*products_, saved_so_far);
+    const tensor::KeptResultsScope kept(storing ? &*storing : nullptr);
     outputs = function_(inputs);
   }
   for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -201,6 +197,7 @@ Tensors Frame::run(const Tensors& inputs) {
               .seen = "input " + std::to_string(i),
               .advice = "let it write to a clone"});
   if (places_.empty()) return outputs;
+  if (products_ && options_.early_stop) products_->drop_from(places_.size());
   if (state_.random == random_state(inputs, options_.preserve_random_state)) state_.random = {};
   each_leaf(outputs, first, [this](const at::Tensor& leaf) {
     leaves_.push_back({leaf, version_of(leaf)});
@@ -213,7 +210,8 @@ std::size_t Frame::add_place(const at::Tensor& tensor) {
   Place place{.dtype = tensor.scalar_type(),
               .device = tensor.device(),
               .sizes = {sizes.begin(), sizes.end()},
-              .storage = tensor.has_storage() ? tensor.storage().getWeakStorageImpl() : WeakStorage(c10::intrusive_ptr<c10::StorageImpl>()),
+              .storage = tensor.has_storage() ? tensor.storage().getWeakStorageImpl()
+                                              : WeakStorage(c10::intrusive_ptr<c10::StorageImpl>()),
               .version = version_of(tensor)};
   places_.push_back(std::move(place));
   return places_.size() - 1;
@@ -250,11 +248,10 @@ at::Tensor Frame::saved(std::size_t number) {
   if (number >= made_.size() || !made_[number].tensor.defined()) run_again();
   const Made& made = made_[number];
   if (version_of(made.tensor) != made.version)
-    refuse_write("a tensor that the function made, " +
-                     described(made.tensor.scalar_type(), made.tensor.device(),
-                               made.tensor.sizes()) +
-                     ",",
-                 version_of(made.tensor), made.version);
+    refuse_write(
+        "a tensor that the function made, " +
+            described(made.tensor.scalar_type(), made.tensor.device(), made.tensor.sizes()) + ",",
+        version_of(made.tensor), made.version);
   return made.tensor;
 }
 
@@ -281,6 +278,9 @@ void Frame::call_again(const Tensors& inputs) {
   const OutsideWrites outside;
   const ForwardState::Guard state(state_);
   SecondRun run(*this);
+  std::optional<KeptProducts::Finding> finding;
+  if (products_) finding.emplace(*products_);
+  const tensor::KeptResultsScope kept(finding ? &*finding : nullptr);
   try {
     function_(inputs);
   } catch (const Enough&) {

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "demi/recompute/forward_state.h"
+#include "demi/recompute/kept_products.h"
 #include "demi/recompute/recompute.h"
 #include "demi/recompute/saved_tensor_hooks.h"
 
@@ -64,6 +66,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
   RecomputeOptions options_;
   std::vector<torch::autograd::SavedVariable> inputs_;
   ForwardState state_;
+  std::optional<KeptProducts> products_;
   std::vector<Leaf> leaves_;
   std::vector<Place> places_;
   // Guards those below, and second runs. Recursive: what a second run replaces may be a tensor of

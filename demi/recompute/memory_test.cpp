@@ -1,10 +1,11 @@
+#include "demi/profile/memory.h"
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <functional>
 
 #include "demi/autocast/autocast.h"
-#include "demi/profile/memory.h"
 #include "demi/recompute/recompute.h"
 
 // Bytes by the counting allocator: what is held between forward and backward, and what is left.
@@ -56,8 +57,8 @@ TEST(RecomputeMemory, HoldsTheInputsAlone) {
 }
 
 TEST(RecomputeMemory, HoldsTheOuterInputsAloneWhereCallsNest) {
-  const auto bytes = bytes_of(
-      [](const at::Tensor& x) { return recompute(twice, recompute(twice, x)); });
+  const auto bytes =
+      bytes_of([](const at::Tensor& x) { return recompute(twice, recompute(twice, x)); });
   EXPECT_LE(bytes.held, 1.1 * kTensor);
   EXPECT_LE(bytes.peak, 13 * kTensor);
   EXPECT_LT(bytes.left, kTensor / 100);

@@ -33,8 +33,8 @@ class OutsideWrites {
     std::int64_t version;
   };
   std::vector<Kept> kept_;
-  // Storages by who showed them first: an op as its result, or as its argument. The latter are held,
-  // so that no address is used again.
+  // Storages by who showed them first: an op as its result, or as its argument. The latter are
+  // held, so that no address is used again.
   std::unordered_set<const void*> made_;
   std::unordered_map<const void*, c10::Storage> outside_;
   int depth_ = 0;

@@ -11,7 +11,16 @@
 
 namespace demi {
 
+/// What a recomputed function keeps beside its inputs.
+enum class Keep {
+  nothing,
+  /// The results of products of matrices (mm, addmm, linear), convolutions and attention, if not
+  /// written to: the second run makes the rest, which costs less. Not of batched products (bmm).
+  products,
+};
+
 struct RecomputeOptions {
+  Keep keep = Keep::nothing;
   /// The function draws from LibTorch's default generators (dropout): the state of the CPU's and of
   /// those of the inputs' devices is restored while it runs again. false: nothing is restored.
   bool preserve_random_state = true;
@@ -35,8 +44,8 @@ DEMI_API Tensors run(Function function, const Tensors& inputs, const RecomputeOp
 ///     auto outputs = demi::recompute(function, {x, mask});  // of a std::vector<at::Tensor>
 ///
 /// `function` takes a tensor or a std::vector<at::Tensor>, as `inputs` is, and returns either; its
-/// result is returned. The gradients are bit for bit those of function(inputs), also of weights that
-/// the function uses without being given them. Both runs have the same autocast state (dtype,
+/// result is returned. The gradients are bit for bit those of function(inputs), also of weights
+/// that the function uses without being given them. Both runs have the same autocast state (dtype,
 /// policy, cache, FP32 parts), generators and inputs; what the second one writes to tensors from
 /// outside, such as the running statistics of BatchNorm, is put back. Calls nest, and may be in a
 /// region, under accumulation, in torch::autograd::grad, with retain_graph and create_graph.
@@ -57,9 +66,9 @@ auto recompute(Call&& function, const std::vector<at::Tensor>& inputs,
   using recomputation::Tensors;
   using Result = std::decay_t<std::invoke_result_t<Call&, const Tensors&>>;
   if constexpr (std::is_same_v<Result, at::Tensor>)
-    return recomputation::run(
-        [call = std::forward<Call>(function)](const Tensors& x) mutable { return Tensors{call(x)}; },
-        inputs, options)[0];
+    return recomputation::run([call = std::forward<Call>(function)](
+                                  const Tensors& x) mutable { return Tensors{call(x)}; },
+                              inputs, options)[0];
   else
     return recomputation::run(std::forward<Call>(function), inputs, options);
 }

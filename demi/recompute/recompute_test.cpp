@@ -89,7 +89,8 @@ struct Layers {
     return all;
   }
   at::Tensor loss(bool recomputed) {
-    const auto y = call(recomputed, [this](const at::Tensor& t) { return one->forward(t); }, x);
+    const auto y = call(
+        recomputed, [this](const at::Tensor& t) { return one->forward(t); }, x);
     return two->forward(y.relu()).to(torch::kFloat).square().mean();
   }
 };
@@ -106,9 +107,9 @@ TEST(Recompute, HasThemInEveryRegion) {
       for (const bool enabled : {true, false}) {
         SCOPED_TRACE(testing::Message() << dtype << cache << enabled);
         const auto program = [&](bool on) {
-          const Autocast region(torch::kCPU, AutocastOptions{.dtype = dtype,
-                                                             .enabled = enabled,
-                                                             .cache_enabled = cache});
+          const Autocast region(
+              torch::kCPU,
+              AutocastOptions{.dtype = dtype, .enabled = enabled, .cache_enabled = cache});
           return layers.loss(on);
         };
         expect_same(program, layers.leaves(), dtype == torch::kHalf ? 65536 : 1);
@@ -185,8 +186,8 @@ TEST(Recompute, WorksWithTransformerBlocksAndTheirDropout) {
       if (in_region) region.emplace(torch::kCPU, torch::kBFloat16);
       const auto once = [&](const at::Tensor& t) { return block->forward(t); };
       const auto y = call(on, once, call(on, once, x));
-      return call(on, [&](const at::Tensor& t) { return linear_cross_entropy(t, weight, target); },
-                  y);
+      return call(
+          on, [&](const at::Tensor& t) { return linear_cross_entropy(t, weight, target); }, y);
     };
     expect_same(program, leaves);
   }
@@ -267,8 +268,8 @@ TEST(Recompute, ServesRetainedGraphsAndGradientsOfGradients) {
   Layers layers;
   for (const bool twice : {false, true}) {
     const auto program = [&](bool on) {
-      const auto y = call(on, [&](const at::Tensor& t) { return layers.one->forward(t).tanh(); },
-                          layers.x);
+      const auto y = call(
+          on, [&](const at::Tensor& t) { return layers.one->forward(t).tanh(); }, layers.x);
       if (twice) y.sum().backward({}, /*retain_graph=*/true);
       const auto g = torch::autograd::grad({y.square().sum()}, {layers.x}, {}, true, true)[0];
       return g.square().sum();
@@ -364,7 +365,8 @@ TEST(Recompute, UpdatesRunningStatisticsOnce) {
             torch::nn::InstanceNorm2dOptions(4).affine(true).track_running_stats(true)));
     const auto x = torch::randn({2, 3, 6, 6}).requires_grad_();
     for (int step = 0; step < 3; ++step)
-      call(on, [&](const at::Tensor& t) { return layers->forward(t); }, x)
+      call(
+          on, [&](const at::Tensor& t) { return layers->forward(t); }, x)
           .square()
           .sum()
           .backward();
@@ -424,9 +426,8 @@ TEST(Recompute, RefusesAWeightThatWasWrittenInBetween) {
         const at::NoGradGuard no_grad;
         layers.one->named_parameters()[std::string("0.") + which].add_(1);
       }
-      EXPECT_THAT([&] { loss.backward(); },
-                  testing::ThrowsMessage<c10::Error>(
-                      HasSubstr("modified by an inplace operation: a weight")));
+      EXPECT_THAT([&] { loss.backward(); }, testing::ThrowsMessage<c10::Error>(HasSubstr(
+                                                "modified by an inplace operation: a weight")));
     }
 }
 
@@ -463,16 +464,17 @@ TEST(Recompute, RefusesAFunctionThatDoesOtherThings) {
   int runs = 0;
   const auto by_run = [&](auto first, auto second) {
     runs = 0;
-    return recompute([&, first, second](const at::Tensor& t) { return runs++ ? second(t) : first(t); },
-                     x, {.early_stop = false});
+    return recompute(
+        [&, first, second](const at::Tensor& t) { return runs++ ? second(t) : first(t); }, x,
+        {.early_stop = false});
   };
   const auto more = [](const at::Tensor& t) { return t.exp().sin().cos(); };
   const auto less = [](const at::Tensor& t) { return t.exp(); };
   const auto other = [](const at::Tensor& t) { return t.narrow(0, 0, 2).exp().sin().cos(); };
   const auto wide = [](const at::Tensor& t) { return t.to(torch::kDouble).exp().sin().cos(); };
   EXPECT_THAT([&] { by_run(more, less).sum().backward(); },
-              testing::ThrowsMessage<UsageError>(
-                  HasSubstr("another number of tensors when it was run again; seen: 1; accepted: 3")));
+              testing::ThrowsMessage<UsageError>(HasSubstr(
+                  "another number of tensors when it was run again; seen: 1; accepted: 3")));
   EXPECT_THAT([&] { by_run(less, more).sum().backward(); },
               testing::ThrowsMessage<UsageError>(HasSubstr("seen: 3; accepted: 1")));
   EXPECT_THAT([&] { by_run(more, other).sum().backward(); },
