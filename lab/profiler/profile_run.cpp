@@ -60,7 +60,8 @@ class Steps {
     recipes::keep_in_fp32(run, network_);
     torch::manual_seed(static_cast<std::uint64_t>(run.config.seed));
     // A schedule is made for the epoch, or for all steps here if it has fewer.
-    const std::int64_t all = (options.warmup + 3 * options.steps + 1) * recipes::batches_of_step(run.config);
+    const std::int64_t all =
+        (options.warmup + 3 * options.steps + 1) * recipes::batches_of_step(run.config);
     train::TrainerOptions trainer =
         recipes::trainer_options(run, std::max(workload.train->batches(), all));
     trainer.optimizers = {recipes::make_optimizer(run, network_)};
