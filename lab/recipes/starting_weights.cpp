@@ -116,7 +116,8 @@ std::string options_of(const ModelDescription& description, const Config& config
   static const std::map<data::Kind, std::vector<std::string_view>> kShaping{
       {data::Kind::rows, {"model", "in", "depth"}},
       {data::Kind::pictures, {"model"}},
-      {data::Kind::texts, {"model", "embedding", "hidden", "pool", "bidirectional"}}};
+      {data::Kind::texts, {"model", "embedding", "hidden", "pool", "bidirectional"}},
+      {data::Kind::tokens, {"model", "depth", "heads", "embedding", "context", "block", "bias"}}};
   std::string text;
   for (const Setting& setting : settings()) {
     const auto& shaping = kShaping.at(description.input.kind);
@@ -145,8 +146,8 @@ std::string options_of(const ModelDescription& description, const Config& config
       advice = "the file's model is that of" + options;
     else if (there != here)
       advice = fmt::format(
-          "the file's vocabulary has {} words, and the run's {}: train on the texts that the file "
-          "was trained on, or without --from",
+          "the file's vocabulary has {} entries, and the run's {}: train on the texts that the "
+          "file was trained on, or without --from",
           there, here);
   }
   refuse_file(
@@ -154,13 +155,19 @@ std::string options_of(const ModelDescription& description, const Config& config
       first_of(named.misfits), accepted, advice);
 }
 
-/// Shapes do not tell it.
-void require_same_pool(const ModelDescription& description, const Config& config,
+/// What no shape tells.
+void require_same_form(const ModelDescription& description, const Config& config,
                        const fs::path& path) {
-  const std::string& there = description.network.pool;
-  if (description.input.kind != data::Kind::texts || there == config.pool) return;
-  refuse_file("the model in " + path.string() + " pools otherwise", "--pool " + config.pool,
-              "--pool " + there, "add --pool " + there);
+  static const std::set<std::pair<data::Kind, std::string_view>> kForm{
+      {data::Kind::texts, "pool"}, {data::Kind::tokens, "heads"}, {data::Kind::tokens, "block"}};
+  for (const Setting& setting : settings()) {
+    if (!kForm.contains({description.input.kind, setting.name})) continue;
+    const std::string there = setting.get(description.network), here = setting.get(config);
+    if (there == here) continue;
+    const std::string option = "--" + setting.name + " ";
+    refuse_file("the model in " + path.string() + " computes otherwise", option + here,
+                option + there, "add " + option + there);
+  }
 }
 
 /// An embedding's rows would be those of other words.
@@ -263,7 +270,7 @@ StartingWeights read_start(const Resolved& run, const Workload& workload,
   if (run.config.from_average && !is_average) take_average(saved, path);
   NamedForNetwork named = name_for(network, run.model, std::move(saved.model));
   if (!named.misfits.empty()) refuse_misfits(run, workload, named, description, path);
-  if (description) require_same_pool(*description, run.config, path);
+  if (description) require_same_form(*description, run.config, path);
   if (texts) require_same_words(*texts, workload, path);
   require_finite(named.tensors, path);
   std::map<std::string, std::string> own_names(named.renamed.begin(), named.renamed.end());

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -563,8 +564,44 @@ TEST_F(StartingWeightsTest, OfOtherWordsOrAnotherPoolAreRefused) {
               AllOf(HasSubstr("word 2 is good"), HasSubstr("accepted: bad, as in the data")));
   EXPECT_THAT(refusal(c, file, texts_of({"<unk>", "film"})),
               AllOf(HasSubstr("embedding.weight (3, 4) for (2, 4)"),
-                    HasSubstr("vocabulary has 3 words, and the run's 2")));
+                    HasSubstr("vocabulary has 3 entries, and the run's 2")));
   EXPECT_THAT(refusal(with(c, "pool", "mean"), file, workload), HasSubstr("add --pool last"));
+}
+
+TEST_F(StartingWeightsTest, OfAnotherGptAreRefusedByItsOptions) {
+  Config c = find_recipe("gpt-shakespeare").config;
+  c.layers = 1;
+  c.heads = 2;
+  c.embedding = c.context = 8;
+  c.device = "cpu";
+  const auto workload_for = [](const Config& config) {
+    Workload workload = workload_of(config, {});
+    workload.input = {.kind = data::Kind::tokens};
+    workload.shape = {.vocabulary = 5};
+    workload.tokenizer = "characters";
+    workload.characters = "abcde";
+    workload.make_network = [config, shape = workload.shape](uint64_t seed) {
+      return make_network(config, shape, seed, c10::kCPU);
+    };
+    return workload;
+  };
+  const Workload workload = workload_for(c);
+  const auto network = workload.make_network(3);
+  const fs::path file = folder_ / "model.safetensors";
+  checkpoint::Metadata texts = model_texts(resolve(c), workload, false);
+  texts["demi.config"] = to_json(c);
+  texts["demi.precision"] = "fp32";
+  checkpoint::save_safetensors(file, tensors_of(*network.module), texts);
+  EXPECT_EQ(refusal(c, file, workload), "accepted");
+  for (const auto& [name, value, said] : std::initializer_list<std::array<const char*, 3>>{
+           {"heads", "4", "seen: --heads 4; accepted: --heads 2; add --heads 2"},
+           {"depth", "2", "the file's model is that of --depth 1"},
+           {"embedding", "16", "the file's model is that of --embedding 8"},
+           {"context", "16", "the file's model is that of --context 8"},
+           {"block", "llama", "--block gpt2"}}) {
+    const Config other = with(c, name, value);
+    EXPECT_THAT(refusal(other, file, workload_for(other)), HasSubstr(said));
+  }
 }
 
 }  // namespace
