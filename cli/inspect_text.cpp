@@ -52,7 +52,7 @@ std::string one_line(const std::string& text) {
 
 namespace {
 
-constexpr std::string_view kVocabulary = "demi.vocabulary";
+constexpr std::string_view kVocabulary = "demi.vocabulary", kMerges = "demi.merges";
 
 // "100,682 words: <unk> the a …", with `more` after the number.
 std::string vocabulary_text(std::string_view text, std::string_view more) {
@@ -76,6 +76,21 @@ std::string characters_text(const std::string& text) {
   return fmt::format("{} characters: {}", report::format_count(count), nlohmann::json(text).dump());
 }
 
+// "50,257 symbols: ! " # …" of byte pairs; nothing of other texts.
+std::string byte_pairs_text(const std::string& name, const std::string& text) {
+  constexpr std::size_t kShown = 8;
+  const nlohmann::json all = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const bool is_merges = name == kMerges && all.is_object() && all.contains("merges");
+  const nlohmann::json list = is_merges ? all["merges"] : all;
+  if (!list.is_array() || (list.empty() && !is_merges)) return "";
+  std::vector<std::string> first;
+  for (std::size_t i = 0; i < std::min(kShown, list.size()); ++i)
+    first.push_back(list[i].is_string() ? list[i].get<std::string>() : list[i].dump());
+  return fmt::format("{} {}: {}{}", report::format_count(std::ssize(list)),
+                     is_merges ? "merges" : "symbols", fmt::join(first, is_merges ? ", " : " "),
+                     list.size() > kShown ? " …" : "");
+}
+
 // The word that begins there; "" at the end of the text.
 std::string_view word_from(std::string_view text, std::size_t start) {
   if (start > text.size()) return "";
@@ -86,6 +101,8 @@ std::string_view word_from(std::string_view text, std::size_t start) {
 
 std::string shown_text(const std::string& name, const std::string& text) {
   if (is_words(name, text)) return vocabulary_text(text, "");
+  if (name != kVocabulary && name != kMerges) return text;
+  if (std::string pairs = byte_pairs_text(name, text); !pairs.empty()) return pairs;
   return name == kVocabulary ? characters_text(text) : text;
 }
 

@@ -34,7 +34,8 @@ enum class Purpose : uint32_t {
   bucket = 3,
   synthetic = 4,
   window = 5,
-  rank = 6
+  rank = 6,
+  sample = 7
 };
 
 constexpr philox::Block random_bits(uint64_t seed, int64_t epoch, int64_t item, Purpose purpose) {

@@ -7,6 +7,7 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/backends/backends.h"
+#include "demi/core/export.h"
 #include "demi/loop/precision.h"
 
 namespace demi::loop {
@@ -15,17 +16,17 @@ namespace demi::loop {
 /// says where the caller gives nothing. In `tf32` products, convolutions and recurrent layers may
 /// use TF32 on CUDA, in every other precision they may not. On a CPU they are FP32 in any case,
 /// even if at::Context::setFloat32MatmulPrecision allows less.
-Backends backends_in(const Precision& precision, const Backends& given);
+DEMI_API Backends backends_in(const Precision& precision, const Backends& given);
 
 /// The autocast region of a mixed precision on the device; a disabled region for other precisions.
 /// Ops run as `ops` says. Without it, if the precision is that of demi::global_policy(), this is
 /// the policy's region, which runs softmax in FP32.
-Autocast region_of(const Precision& precision, c10::Device device,
-                   const std::optional<OpPolicy>& ops = std::nullopt);
+DEMI_API Autocast region_of(const Precision& precision, c10::Device device,
+                            const std::optional<OpPolicy>& ops = std::nullopt);
 
 /// While this lives, no region that the caller has open for the CPU or `device` holds: what a fit
 /// and an evaluation compute does not depend on where they are called.
-class OutsideRegions {
+class DEMI_API OutsideRegions {
  public:
   explicit OutsideRegions(c10::Device device);
   ~OutsideRegions();

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <numeric>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "demi/core/error.h"
 #include "lab/data/gzip_reader.h"
@@ -65,13 +63,6 @@ SharedTokens encoded(const tokens::Tokenizer& tokenizer, const std::string& text
 }
 
 }  // namespace
-
-std::string characters_of(const TokenSet& tokens) {
-  if (!tokens.tokenizer || tokens.tokenizer->name() != "characters") return {};
-  std::vector<int32_t> all(static_cast<std::size_t>(tokens.vocabulary));
-  std::iota(all.begin(), all.end(), 0);
-  return tokens.tokenizer->decode(all);
-}
 
 std::shared_ptr<const tokens::Tokenizer> token_numbering(std::string_view word,
                                                          std::string_view text) {

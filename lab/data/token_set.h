@@ -20,9 +20,6 @@ struct TokenSet {
   std::shared_ptr<const tokens::Tokenizer> tokenizer;
 };
 
-/// By number, if each token is a character; else empty.
-DEMI_API std::string characters_of(const TokenSet& tokens);
-
 /// What a text's tokens are: "characters" (those of the text itself), "bytes", or the path of byte
 /// pairs (tokens::read_byte_pairs). Throws DataError.
 DEMI_API std::shared_ptr<const tokens::Tokenizer> token_numbering(std::string_view word,

@@ -10,7 +10,6 @@
 
 #include "demi/core/error.h"
 #include "demi/data/prefetch_loader.h"
-#include "demi/tensor/device.h"
 #include "demi/train/evaluate.h"
 #include "lab/data/picture.h"
 #include "lab/data/text_loader.h"
@@ -26,16 +25,6 @@ namespace demi::predict {
 namespace {
 
 namespace fs = std::filesystem;
-
-recipes::Resolved run_of(recipes::Config config, const Options& options) {
-  const recipes::RunSpec spec = recipes::parse_run(options.precision);
-  recipes::require_meaning(spec);
-  if (!spec.precision.is_mixed()) {  // which a policy is for, whose file may be elsewhere
-    config.op_policy.clear();
-    config.fp32_part.clear();
-  }
-  return recipes::resolve(config, spec, pick_device(options.device));
-}
 
 void require_range(const char* option, int64_t value, int64_t least, int64_t most,
                    const std::string& accepted) {
@@ -226,7 +215,7 @@ Model load_model(const fs::path& path, const Options& options) {
   require_range("--batch-size", options.batch_size, 0, 1 << 20, "1 to 1048576");
   require_range("--workers", options.workers, 0, 1024, "0 to 1024");
   const recipes::ModelFile file = recipes::read_model_file(path);
-  Model model{.run = run_of(file.texts.config, options),
+  Model model{.run = recipes::resolve_saved(file.texts.config, options.precision, options.device),
               .data = data_of(file, path),
               .is_older = !file.texts.description,
               .workers = options.workers};

@@ -48,8 +48,7 @@ std::shared_ptr<const ModelData> data_of_model(const ModelTexts& texts, const fs
                                                      .classes = model->classes,
                                                      .input = model->input,
                                                      .vocabulary = texts.vocabulary,
-                                                     .tokenizer = model->tokenizer,
-                                                     .characters = model->characters});
+                                                     .tokenizer = model->tokenizer});
 }
 
 std::shared_ptr<const ModelData> data_of_checkpoint(const fs::path& path) {
@@ -102,18 +101,38 @@ void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::st
   corpus.vocabulary = model.vocabulary;
 }
 
-void require_same_tokens(const ModelData& model, const std::string& tokenizer,
-                         const std::string& characters, int64_t tokens) {
-  const auto side = [](const std::string& name, const std::string& all, int64_t count) {
-    return fmt::format("{} tokens, {}{}", count, name.empty() ? "of no tokenizer" : name,
-                       all.empty() ? "" : ": " + escaped(all));
+void require_same_tokens(const ModelData& model, const tokens::TokenizerTexts& tokenizer,
+                         int64_t tokens) {
+  if (agree(tokenizer, model.tokenizer) && tokens == model.shape.vocabulary) return;
+  const auto side = [](const tokens::TokenizerTexts& one, int64_t count) {
+    const bool has_characters = one.merges.empty() && !one.vocabulary.empty();
+    return fmt::format("{} tokens, {}{}", count, one.name.empty() ? "of no tokenizer" : one.name,
+                       has_characters ? ": " + escaped(one.vocabulary) : "");
   };
-  if (tokenizer == model.tokenizer && characters == model.characters &&
-      tokens == model.shape.vocabulary)
-    return;
+  const bool other_pairs = tokenizer.name == model.tokenizer.name &&
+                           tokens == model.shape.vocabulary && !tokenizer.merges.empty();
   refuse("the tokens of the data are not those of " + model.file,
-         side(tokenizer, characters, tokens),
-         side(model.tokenizer, model.characters, model.shape.vocabulary));
+         side(tokenizer, tokens) + (other_pairs ? " with other symbols or merges" : ""),
+         side(model.tokenizer, model.shape.vocabulary));
+}
+
+std::shared_ptr<const tokens::Tokenizer> tokenizer_of_model(const ModelTexts& texts,
+                                                            const fs::path& file) {
+  if (!texts.description) return nullptr;
+  const auto refuse_file = [&](const std::string& seen, const std::string& accepted) {
+    refuse(file.string() + ": its tokenizer is damaged", seen, accepted,
+           "get an undamaged copy: `demi inspect --verify FILE` checks one");
+  };
+  std::shared_ptr<const tokens::Tokenizer> made;
+  try {
+    made = tokens::tokenizer_of(texts.description->tokenizer);
+  } catch (const DataError& error) {
+    refuse_file(error.what(), "what `demi train` writes");
+  }
+  const int64_t size = texts.description->shape.vocabulary;
+  if (made && made->size() != size)
+    refuse_file(fmt::format("{} tokens", made->size()), fmt::format("{}, as its model", size));
+  return made;
 }
 
 std::string say_unknown(double share, const ModelData& model) {

@@ -32,10 +32,14 @@ void require_same_data(const ModelData& model, const std::vector<std::string>& c
 /// The number of words that the run's settings allow.
 void require_same_words(const ModelData& model, int64_t words);
 
-/// The tokenizer of a running text by its name, its characters if each is a token, and how many
-/// tokens there are.
-void require_same_tokens(const ModelData& model, const std::string& tokenizer,
-                         const std::string& characters, int64_t tokens);
+/// The tokenizer of a running text, and how many tokens there are.
+void require_same_tokens(const ModelData& model, const tokens::TokenizerTexts& tokenizer,
+                         int64_t tokens);
+
+/// The tokenizer in a model's file; null if it has none. Throws DataError if it is damaged or not
+/// of the model's size.
+DEMI_API std::shared_ptr<const tokens::Tokenizer> tokenizer_of_model(
+    const ModelTexts& texts, const std::filesystem::path& file);
 
 /// Gives the texts of a corpus the numbers of the model's vocabulary.
 void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::string& data);

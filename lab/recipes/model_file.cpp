@@ -24,7 +24,7 @@ using data::Kind;
 
 constexpr auto kReadModelFile = "train.read_model_file";
 constexpr auto kTokenizer = "basic_english";
-constexpr auto kCharacters = "characters";
+constexpr auto kVocabulary = "demi.vocabulary", kMerges = "demi.merges";
 constexpr int64_t kTokenizerVersion = 1;
 constexpr auto kScaled = "shorter-side-256/224", kAsItIs = "none", kMiddle = "middle";
 
@@ -41,7 +41,7 @@ Json input_json(const ModelDescription& model) {
     json["crop"] = input.from_photographs ? kMiddle : kAsItIs;
   }
   if (input.kind == Kind::tokens) {
-    json["tokenizer"] = model.tokenizer;
+    json["tokenizer"] = model.tokenizer.name;
     json["tokens"] = model.shape.vocabulary;
   }
   if (input.kind == Kind::texts) {
@@ -103,7 +103,7 @@ InputRule input_of(const Json& json, ModelDescription& model) {
   } else if (kind == name_of(Kind::tokens)) {
     input.kind = Kind::tokens;
     json.at("tokens").get_to(model.shape.vocabulary);
-    json.at("tokenizer").get_to(model.tokenizer);
+    json.at("tokenizer").get_to(model.tokenizer.name);
   }
   return input;
 }
@@ -201,6 +201,15 @@ const std::string& text_of(const Refusal& refuse, const checkpoint::Metadata& me
   return found->second;
 }
 
+// Files of older versions have the name of byte pairs alone.
+void read_tokenizer(const Refusal& refuse, const checkpoint::Metadata& metadata,
+                    tokens::TokenizerTexts& tokenizer) {
+  const bool is_characters = tokenizer.name == "characters";
+  const bool has_pairs = metadata.contains(kMerges);
+  if (is_characters || has_pairs) tokenizer.vocabulary = text_of(refuse, metadata, kVocabulary);
+  if (has_pairs) tokenizer.merges = metadata.at(kMerges);
+}
+
 void read_description(const Refusal& refuse, const checkpoint::Metadata& metadata,
                       ModelTexts& texts) {
   const auto version = metadata.find("demi.file");
@@ -217,11 +226,11 @@ void read_description(const Refusal& refuse, const checkpoint::Metadata& metadat
     refuse("this demi does not know its model", error.what(), "a model of `demi train --help`",
            "update demi");
   }
-  if (texts.description->tokenizer == kCharacters)
-    texts.description->characters = text_of(refuse, metadata, "demi.vocabulary");
+  if (tokens::TokenizerTexts& tokenizer = texts.description->tokenizer; !tokenizer.name.empty())
+    read_tokenizer(refuse, metadata, tokenizer);
   if (texts.description->input.kind == Kind::texts)
     texts.vocabulary =
-        vocabulary_of(refuse, text_of(refuse, metadata, "demi.vocabulary"), *texts.description);
+        vocabulary_of(refuse, text_of(refuse, metadata, kVocabulary), *texts.description);
 }
 
 std::string joined(std::span<const std::string> words) {
@@ -249,9 +258,10 @@ checkpoint::Metadata model_texts(const ModelDescription& model,
                      .accepted = "UTF-8",
                      .advice = "write the labels in UTF-8 (iconv -t UTF-8)"});
   }
-  if (!model.characters.empty()) texts["demi.vocabulary"] = model.characters;
+  if (!model.tokenizer.vocabulary.empty()) texts[kVocabulary] = model.tokenizer.vocabulary;
+  if (!model.tokenizer.merges.empty()) texts[kMerges] = model.tokenizer.merges;
   if (vocabulary != nullptr)
-    texts["demi.vocabulary"] = joined(vocabulary->words().first(
+    texts[kVocabulary] = joined(vocabulary->words().first(
         static_cast<std::size_t>(std::min(model.shape.vocabulary, vocabulary->size()))));
   return texts;
 }
@@ -264,8 +274,7 @@ checkpoint::Metadata model_texts(const Resolved& run, const Workload& workload, 
                       .loss = run.config.loss,
                       .precision = std::string(run.spec.precision.name),
                       .is_average = is_average,
-                      .tokenizer = workload.tokenizer,
-                      .characters = workload.characters},
+                      .tokenizer = workload.tokenizer},
                      workload.vocabulary.get());
 }
 

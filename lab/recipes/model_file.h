@@ -26,9 +26,8 @@ struct ModelDescription {
   std::vector<std::string> classes;  // by number; empty of a regression
   InputRule input;
   std::string loss = {}, precision = {};
-  bool is_average = false;  // the file's weights are the moving average
-  // Of a running text: tokens::Tokenizer::name(), and the characters by number if each is a token.
-  std::string tokenizer = {}, characters = {};
+  bool is_average = false;                // the file's weights are the moving average
+  tokens::TokenizerTexts tokenizer = {};  // of a running text
 };
 
 /// What a model file says, without its tensors.
@@ -45,7 +44,8 @@ struct ModelTexts {
 ///   demi.vocabulary  the words by number, the first "<unk>", with one space between two: no word
 ///                    of BasicEnglish holds a space, and a line break would be two bytes of JSON.
 ///                    Of models that read characters these, by number, with nothing between;
-///                    no entry in files of other models
+///                    of byte pairs a JSON array of the symbols; no entry in files of other models
+///   demi.merges      of byte pairs: JSON with their merges and added tokens
 /// beside demi.precision, demi.config and, from the library, demi.crc32c.
 /// Throws DataError for a class or a word that is not UTF-8.
 DEMI_API checkpoint::Metadata model_texts(const ModelDescription& description,

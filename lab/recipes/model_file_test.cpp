@@ -17,10 +17,12 @@
 #include "demi/train/names.h"
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/job.h"
+#include "lab/recipes/model_data.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
 #include "lab/recipes/small_mlp_testing.h"
 #include "lab/recipes/weights_file.h"
+#include "lab/tokens/byte_pair.h"
 
 namespace demi::recipes {
 namespace {
@@ -223,6 +225,54 @@ TEST_F(ModelFileTest, EachRunWritesIt) {
   // The checkpoint's file by itself.
   fs::copy_file(checkpoint::find(folder_) / "model.safetensors", folder_ / "alone");
   EXPECT_TRUE(read_model_file(folder_ / "alone").texts.description);
+}
+
+// Vocabulary and merges of byte pairs; a file of an older version has the name alone.
+TEST_F(ModelFileTest, HasTheTokenizerOfARunningText) {
+  tokens::BytePairs pairs{.merges = {{"a", "b"}}};
+  for (int byte = 0; byte < 256; ++byte)
+    pairs.symbols.push_back(tokens::byte_symbol(static_cast<unsigned char>(byte)));
+  pairs.symbols.emplace_back("ab");
+  ModelDescription model;
+  model.network.model = "gpt";
+  model.input.kind = data::Kind::tokens;
+  const auto bpe = tokens::byte_pair_tokenizer(pairs),
+             characters = tokens::characters_of("b\na\u00fc"), bytes = tokens::bytes();
+  for (const auto* tokenizer : {bpe.get(), characters.get(), bytes.get()}) {
+    model.tokenizer = tokenizer->texts();
+    model.shape.vocabulary = tokenizer->size();
+    const fs::path file = save(model_texts(model, nullptr));
+    const ModelTexts read = read_model_texts(file);
+    EXPECT_EQ(read.description->tokenizer, model.tokenizer);
+    const auto made = tokenizer_of_model(read, file);
+    ASSERT_TRUE(made);
+    EXPECT_EQ(made->decode(made->encode("ab")), "ab");
+    EXPECT_EQ(made->size(), tokenizer->size());
+  }
+  model.tokenizer = bpe->texts();
+  model.shape.vocabulary = 257;
+  const checkpoint::Metadata whole = model_texts(model, nullptr);
+  const auto complaint_about = [&](const std::string& name, const std::string& text) {
+    checkpoint::Metadata texts = whole;
+    if (text.empty())
+      texts.erase(name);
+    else
+      texts[name] = text;
+    const fs::path file = save(texts);
+    try {
+      const auto made = tokenizer_of_model(read_model_texts(file), file);
+      return std::string(made ? "made" : "none");
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(complaint_about("demi.merges", ""), "none");
+  EXPECT_THAT(complaint_about("demi.vocabulary", ""), HasSubstr("demi.vocabulary"));
+  EXPECT_THAT(complaint_about("demi.merges", "{}"),
+              AllOf(HasSubstr("m.safetensors"), HasSubstr("damaged")));
+  model.shape.vocabulary = 258;
+  const fs::path other = save(model_texts(model, nullptr));
+  EXPECT_THROW(tokenizer_of_model(read_model_texts(other), other), DataError) << "another size";
 }
 
 }  // namespace

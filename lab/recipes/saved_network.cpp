@@ -2,6 +2,7 @@
 
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
+#include "demi/tensor/device.h"
 #include "lab/recipes/weights_file.h"
 
 namespace demi::recipes {
@@ -17,6 +18,16 @@ train::Network saved_network(const Resolved& run, train::Network made,
     made.module->to(precision.weights);
   }
   return made;
+}
+
+Resolved resolve_saved(Config config, std::string_view precision, std::string_view device) {
+  const RunSpec spec = parse_run(precision);
+  require_meaning(spec);
+  if (!spec.precision.is_mixed()) {  // which a policy is for, whose file may be elsewhere
+    config.op_policy.clear();
+    config.fp32_part.clear();
+  }
+  return resolve(config, spec, pick_device(std::string(device)));
 }
 
 void require_meaning(const RunSpec& run) {

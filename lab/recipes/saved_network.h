@@ -3,6 +3,7 @@
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/export.h"
 #include "demi/train/network.h"
+#include "lab/recipes/config.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/run_spec.h"
 
@@ -13,6 +14,11 @@ namespace demi::recipes {
 /// format. Throws DataError if names or shapes do not fit.
 DEMI_API train::Network saved_network(const Resolved& run, train::Network made,
                                       const checkpoint::NamedTensors& weights);
+
+/// The run in which a saved model of that config is computed: a precision with variants, as
+/// parse_run has it, that require_meaning accepts, on a device by its name. Throws UsageError,
+/// DeviceError.
+DEMI_API Resolved resolve_saved(Config config, std::string_view precision, std::string_view device);
 
 /// Throws UsageError for a run with a variant that a saved model has no use for: it has neither
 /// gradients nor a scale.

@@ -205,7 +205,7 @@ std::vector<std::string> differences(const ModelDescription& description, const 
         "head starts with what it learned of the others",
         some_of(there), some_of(here), first, there[first], here[first]));
   }
-  if (description.tokenizer != workload.tokenizer || description.characters != workload.characters)
+  if (!agree(description.tokenizer, workload.tokenizer))
     said.push_back(
         "its tokens mean other texts than the data's, as many: each embedding starts with what it "
         "learned of another token");

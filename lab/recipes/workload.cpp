@@ -363,22 +363,19 @@ void require_windows(const data::TokenSet& tokens, const Config& config) {
        .advice = "name a longer text, or a smaller --context"});
 }
 
-std::string name_of_tokenizer(const data::TokenSet& tokens) {
-  return tokens.tokenizer ? std::string(tokens.tokenizer->name()) : std::string();
+tokens::TokenizerTexts tokenizer_texts(const data::TokenSet& tokens) {
+  return tokens.tokenizer ? tokens.tokenizer->texts() : tokens::TokenizerTexts();
 }
 
 Loaders token_loaders(const data::TokenSet& tokens, const Place& place) {
   return [place, tokens](const Config& config, DataShape& shape) {
     require_windows(tokens, config);
-    if (place.model)
-      require_same_tokens(*place.model, name_of_tokenizer(tokens), data::characters_of(tokens),
-                          tokens.vocabulary);
-    shape.vocabulary = tokens.vocabulary;
     Workload result;
+    result.tokenizer = tokenizer_texts(tokens);
+    if (place.model) require_same_tokens(*place.model, result.tokenizer, tokens.vocabulary);
+    shape.vocabulary = tokens.vocabulary;
     result.items = "tokens";
     result.items_of_example = config.context;
-    result.tokenizer = name_of_tokenizer(tokens);
-    result.characters = data::characters_of(tokens);
     const bool overfit = config.overfit_batches > 0;
     result.test = std::make_shared<data::ConsecutiveWindows>(
         overfit ? tokens.train : tokens.test, config.context,

@@ -16,6 +16,7 @@
 #include "lab/data/vocabulary.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/resolved.h"
+#include "lab/tokens/tokenizer.h"
 
 namespace demi::recipes {
 
@@ -42,7 +43,7 @@ struct ModelData {
   std::vector<std::string> classes;  // by number; empty of a regression
   InputRule input;
   std::shared_ptr<const data::Vocabulary> vocabulary;  // null without texts
-  std::string tokenizer = {}, characters = {};         // as ModelDescription has them
+  tokens::TokenizerTexts tokenizer = {};               // of a running text
 };
 
 /// A config's data, ready to be trained on, and how its network is made.
@@ -58,9 +59,7 @@ struct Workload {
   /// The words by number, of which the network knows the first shape.vocabulary; null without
   /// texts.
   std::shared_ptr<const data::Vocabulary> vocabulary;
-  /// Of a running text: its tokenizer's name, empty of token files, and the characters by number if
-  /// each is a token.
-  std::string tokenizer = {}, characters = {};
+  tokens::TokenizerTexts tokenizer = {};  // of a running text; without a name: of token files
   /// CRC-32C of the labels of all training examples in the files' order; none of made data.
   std::optional<std::uint32_t> labels;
   /// The share of <unk> among the words of the training and of the test texts; nothing if the

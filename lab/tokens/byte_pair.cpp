@@ -43,7 +43,7 @@ std::string utf8_of(int32_t code) {  // of codes below U+0800
 
 class BytePair : public Tokenizer {
  public:
-  explicit BytePair(BytePairs pairs) : added_(std::move(pairs.added)), prefix_(pairs.prefix_blank) {
+  explicit BytePair(const BytePairs& pairs) : added_(pairs.added), prefix_(pairs.prefix_blank) {
     std::unordered_map<std::string, int32_t> numbers;
     for (std::size_t token = 0; token < pairs.symbols.size(); ++token)
       if (!numbers.emplace(pairs.symbols[token], static_cast<int32_t>(token)).second)
@@ -66,9 +66,11 @@ class BytePair : public Tokenizer {
     // Of several that match at one place the longest counts.
     std::ranges::stable_sort(
         added_, [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+    texts_ = texts_of(pairs);
   }
 
   std::string_view name() const override { return "bpe"; }
+  TokenizerTexts texts() const override { return texts_; }
   int64_t size() const override { return static_cast<int64_t>(spelling_.size()); }
 
   std::vector<int32_t> encode(std::string_view text) const override {
@@ -179,6 +181,7 @@ class BytePair : public Tokenizer {
     return found == merges_.end() ? Merge().rank : found->second.rank;
   }
 
+  TokenizerTexts texts_;
   std::vector<std::string> spelling_;  // bytes by token
   std::array<int32_t, 256> of_byte_{};
   std::unordered_map<uint64_t, Merge> merges_;
@@ -193,8 +196,8 @@ std::string byte_symbol(unsigned char byte) {
   return utf8_of(codes[byte]);
 }
 
-std::unique_ptr<Tokenizer> byte_pair_tokenizer(BytePairs pairs) {
-  return std::make_unique<BytePair>(std::move(pairs));
+std::unique_ptr<Tokenizer> byte_pair_tokenizer(const BytePairs& pairs) {
+  return std::make_unique<BytePair>(pairs);
 }
 
 }  // namespace demi::tokens

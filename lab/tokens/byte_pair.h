@@ -25,12 +25,16 @@ struct BytePairs {
 
 /// Throws DataError: a byte that is no symbol, symbols that are not distinct, a merge whose parts
 /// or result are no symbols.
-DEMI_API std::unique_ptr<Tokenizer> byte_pair_tokenizer(BytePairs pairs);
+DEMI_API std::unique_ptr<Tokenizer> byte_pair_tokenizer(const BytePairs& pairs);
 
 /// Reads tokenizer.json, or vocab.json and the merges.txt in the same folder (either of the two, or
 /// the folder, names them). Throws DataError: no such file, not JSON, numbers with a gap, parts of
 /// tokenizer.json that are not GPT-2's, by name.
 DEMI_API BytePairs read_byte_pairs(const std::filesystem::path& path);
+
+/// Vocabulary and merges as a model's file holds them, and back. Throws DataError for others.
+TokenizerTexts texts_of(const BytePairs& pairs);
+BytePairs byte_pairs_of(const TokenizerTexts& texts);
 
 /// The printable character, in UTF-8, that stands for a byte.
 DEMI_API std::string byte_symbol(unsigned char byte);

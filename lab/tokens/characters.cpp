@@ -11,6 +11,8 @@
 namespace demi::tokens {
 namespace {
 
+constexpr std::string_view kCharacters = "characters", kBytes = "bytes";
+
 /// Calls each(code point, its bytes).
 template <class Each>
 void for_each_character(std::string_view text, const Each& each) {
@@ -41,8 +43,14 @@ class Characters : public Tokenizer {
     }
   }
 
-  std::string_view name() const override { return "characters"; }
+  std::string_view name() const override { return kCharacters; }
   int64_t size() const override { return static_cast<int64_t>(characters_.size()); }
+
+  TokenizerTexts texts() const override {
+    std::string all;
+    for (const std::string& each : characters_) all += each;
+    return {.name = std::string(kCharacters), .vocabulary = std::move(all)};
+  }
 
   std::vector<int32_t> encode(std::string_view text) const override {
     std::vector<int32_t> tokens;
@@ -85,8 +93,9 @@ class Characters : public Tokenizer {
 
 class Bytes : public Tokenizer {
  public:
-  std::string_view name() const override { return "bytes"; }
+  std::string_view name() const override { return kBytes; }
   int64_t size() const override { return 256; }
+  TokenizerTexts texts() const override { return {.name = std::string(kBytes)}; }
 
   std::vector<int32_t> encode(std::string_view text) const override {
     const auto* first = reinterpret_cast<const unsigned char*>(text.data());
