@@ -18,15 +18,18 @@ bool needs_blank(std::string_view argument, bool is_literal) {
 
 }  // namespace
 
-std::vector<std::string> protected_arguments(std::vector<std::string> arguments) {
+std::vector<std::string> protected_arguments(std::vector<std::string> arguments,
+                                             const std::set<std::string>& texts) {
   std::vector<std::string> all;
-  bool is_literal = false;
+  bool is_literal = false, is_value = false;
   for (std::string& argument : arguments) {
-    if (argument == "--" && !is_literal) {
+    if (argument == "--" && !is_literal && !is_value) {
       is_literal = true;
       continue;
     }
-    all.push_back((needs_blank(argument, is_literal) ? " " : "") + std::move(argument));
+    const bool is_option = !is_literal && !is_value && texts.contains(argument);
+    all.push_back((needs_blank(argument, is_literal || is_value) ? " " : "") + std::move(argument));
+    is_value = is_option;
   }
   return all;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,8 +10,9 @@ namespace demi::cli {
 /// The arguments of a command whose values may be any text, so that CLI11 takes none of them for an
 /// option ("-5") or for a list ("[good, bad]"): a blank stands in front of those that it would, and
 /// of those that `literal` would take for one with such a blank. After "--", which goes, nothing is
-/// an option.
-std::vector<std::string> protected_arguments(std::vector<std::string> arguments);
+/// an option, nor is what comes right after one of `texts`, options whose value is a text.
+std::vector<std::string> protected_arguments(std::vector<std::string> arguments,
+                                             const std::set<std::string>& texts = {});
 
 /// The argument itself again.
 std::string literal(const std::string& argument);

@@ -75,6 +75,13 @@ constexpr Meant kMeant[] = {
     {"validate", "", "eval"},
     {"infer", "", "predict"},
     {"classify", "", "predict"},
+    {"sample", "", "generate"},
+    {"write", "", "generate"},
+    {"--max-new-tokens", "--prompt", "--length"},
+    {"--max_new_tokens", "--prompt", "--length"},
+    {"--start", "--prompt", "--prompt"},
+    {"--num-samples", "--prompt", "--samples"},
+    {"--num_samples", "--prompt", "--samples"},
     {"benchmark", "", "bench"},
 };
 
@@ -142,14 +149,18 @@ bool is_negative_value(std::string_view argument) {
 
 // The arguments in reverse order, as CLI::App::parse has them, without the program's name. After
 // `number` one such as -1, -inf or -(1+2) has a blank in front: it is a value, and CLI11 would read
-// -i or -( as the name of an option. -h and --words stay. After `predict` any text may come.
+// -i or -( as the name of an option. -h and --words stay. After `predict` and `--prompt` any text
+// may come.
 std::vector<std::string> arguments_for_parser(int argc, const char* const* argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "predict") {
-    std::vector<std::string> all = protected_arguments({argv + 1, argv + argc});
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "predict" || command == "generate") {
+    std::set<std::string> texts;
+    if (command == "generate") texts.insert("--prompt");
+    std::vector<std::string> all = protected_arguments({argv + 1, argv + argc}, texts);
     return {all.rbegin(), all.rend()};
   }
   std::vector<std::string> reversed;
-  const bool has_values = argc > 1 && std::string_view(argv[1]) == "number";
+  const bool has_values = command == "number";
   for (int i = argc - 1; i >= 1; --i) {
     reversed.push_back((has_values && is_negative_value(argv[i]) ? " " : "") +
                        std::string(argv[i]));
