@@ -578,8 +578,7 @@ TEST_F(StartingWeightsTest, OfAnotherGptAreRefusedByItsOptions) {
     Workload workload = workload_of(config, {});
     workload.input = {.kind = data::Kind::tokens};
     workload.shape = {.vocabulary = 5};
-    workload.tokenizer = "characters";
-    workload.characters = "abcde";
+    workload.tokenizer = {.name = "characters", .vocabulary = "abcde"};
     workload.make_network = [config, shape = workload.shape](uint64_t seed) {
       return make_network(config, shape, seed, c10::kCPU);
     };
