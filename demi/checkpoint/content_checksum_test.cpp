@@ -51,6 +51,12 @@ TEST_F(ContentChecksum, IsThatOfTextsAndValuesByName) {
   EXPECT_EQ(map(file_).model.size(), 2U);
 }
 
+TEST_F(ContentChecksum, IsThatOfTensorsInAnyOrder) {
+  const TensorSum t{.name = "t", .dtype = "F32", .shape = {2}, .sum = 1},
+      u{.name = "u", .dtype = "I16", .shape = {1, 3}, .sum = 2};
+  EXPECT_EQ(content_checksum({}, {u, t}), content_checksum({}, {t, u}));
+}
+
 TEST_F(ContentChecksum, ChangedValuesAndTextsAreRefused) {
   const std::string whole = bytes_of(file_);
   std::string other = whole;

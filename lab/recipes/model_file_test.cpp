@@ -74,6 +74,13 @@ class ModelFileTest : public ::testing::Test {
   fs::path folder_;
 };
 
+// --vocabulary-size
+TEST_F(ModelFileTest, HasTheWordsOfItsModelAlone) {
+  const data::Vocabulary all({"<unk>", "the", "film", "rare"});
+  const ModelTexts read = read_model_texts(save(model_texts(of_texts(3), &all)));
+  EXPECT_TRUE(std::ranges::equal(read.vocabulary->words(), all.words().first(3)));
+}
+
 // 100,000 words and more, above the 64 KiB of short texts.
 data::Vocabulary many_words(int64_t count) {
   std::vector<std::string> words{"<unk>"};

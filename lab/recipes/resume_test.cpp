@@ -1,12 +1,19 @@
 #include "lab/recipes/resume.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <string>
 #include <vector>
 
+#include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
+#include "lab/recipes/config_source.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/run_record.h"
 
 namespace demi::recipes {
 namespace {
@@ -138,11 +145,37 @@ TEST(Resume, TheEndMayMoveAwayWhereNoScheduleIsMadeForIt) {
   config.schedule_epochs = 20;
   EXPECT_EQ(resumed({{"epochs", "9", "--epochs"}}, config).epochs, 9);
   EXPECT_THAT(refusal({{"epochs", "21", "--epochs"}}, config), HasSubstr("ends before training"));
+  Config by_step = begun();
+  by_step.schedule = "cosine-by-step";
+  by_step.schedule_steps = 1'000'000;
+  EXPECT_EQ(resumed({{"epochs", "9", "--epochs"}}, by_step).epochs, 9);
   EXPECT_THAT(refusal({{"steps", "9", "--steps"}}), HasSubstr("begun with 0"));
   config.steps = 5;
   EXPECT_EQ(resumed({{"steps", "9", "--steps"}}, config).steps, 9);
   EXPECT_EQ(resumed({{"steps", "0", "--steps"}}, config).steps, 0);
   EXPECT_THAT(refusal({{"steps", "4", "--steps"}}, config), HasSubstr("begun with 5"));
+}
+
+// A checkpoint of an older demi says nothing of settings that it did not have.
+TEST(Resume, SettingsAreThoseOfTheCheckpointAsFarAsItSaysThem) {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::temp_directory_path() / ("demi-saved-settings-" + std::to_string(getpid()));
+  RunRecord record{.command = "train", .runs = {"bf16"}, .config = begun()};
+  std::string text = to_json(record.config);
+  const auto save = [&](int64_t step) {
+    checkpoint::save(folder / kCheckpoints, step,
+                     {.model = {{"w", at::ones({1})}}, .text = {{"demi.config", text}}});
+  };
+  save(1);
+  record.config.seed = 7;
+  EXPECT_THROW(require_saved_settings(folder, record), UsageError);
+  const std::string seed = "\"seed\": 0,";
+  ASSERT_NE(text.find(seed), std::string::npos);
+  text.erase(text.find(seed), seed.size());
+  save(2);
+  EXPECT_NO_THROW(require_saved_settings(folder, record));
+  fs::remove_all(folder);
 }
 
 TEST(Resume, ValuesThatAreNoneAreRefusedAsEver) {
