@@ -157,6 +157,7 @@ const std::vector<Elsewhere> kElsewhere{
     {"sync-batch-norm", "lab/recipes/job_on_ranks_test.cpp", "RanksOfOneProcess",
      "ShareTheStatisticsOfBatchNormUnlessTold"},
     {"shard-optimizer", "tests/cli_ranks_test.cpp", "CliRanks", "ShareTheOptimizersState"},
+    {"recompute", "lab/recipes/workload_test.cpp", "Workload", "RecomputesWhatIsAskedFor"},
     {"stop-after", "tests/cli_resume_test.cpp", "Resume", "StopAfterEndsWith75AndAutoGoesOn"},
     {"keep-best", "tests/cli_week_test.cpp", "Week", "KeepsTheBestByTheRuleThatIsAskedFor"},
     {"best-by", "tests/cli_week_test.cpp", "Week", "KeepsTheBestByTheRuleThatIsAskedFor"},

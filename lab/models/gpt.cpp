@@ -113,9 +113,12 @@ at::Tensor GPTImpl::through_blocks(const at::Tensor& tokens, const at::Tensor& p
     context.rotary = nn::rotary_angles(positions, options_.width / options_.heads);
   if (embedding_norm_) x = embedding_norm_->forward(x);
   x = at::dropout(x, options_.dropout, is_training());
-  for (std::size_t i = 0; i < blocks_->size(); ++i)
-    x = blocks_->at<nn::TransformerBlockImpl>(i).forward(x, context,
-                                                         cache ? &cache->at(i) : nullptr);
+  for (std::size_t i = 0; i < blocks_->size(); ++i) {
+    const auto block = blocks_->ptr<nn::TransformerBlockImpl>(i);
+    nn::KeyValueCache* const of_block = cache ? &cache->at(i) : nullptr;
+    const auto run = [=](const at::Tensor& t) { return block->forward(t, context, of_block); };
+    x = options_.recompute && !cache ? recompute(run, x, {.keep = *options_.recompute}) : run(x);
+  }
   return norm_->forward(x);
 }
 

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "demi/nn/key_value_cache.h"
 #include "demi/nn/linear_cross_entropy.h"
 #include "demi/nn/transformer_block.h"
+#include "demi/recompute/recompute.h"
 
 namespace demi::models {
 
@@ -32,6 +34,8 @@ struct GPTOptions {
   GPTForm form = GPTForm::gpt2;
   bool bias = true;    // gpt2 alone
   double dropout = 0;  // of embeddings, attention's weights, and what each part adds
+  /// Each block makes its activations again in backward, and keeps this; empty: it keeps them.
+  std::optional<Keep> recompute = {};
 };
 
 /// A language model that is trained on the next token. Initial weights: normal(0, 0.02), those of

@@ -33,6 +33,7 @@ template <typename Holder, typename Options>
 train::Network make_for_pictures(const ModelOptions& given, Options options) {
   options.channels = given.channels.value_or(options.channels);
   options.classes = given.classes.value_or(options.classes);
+  if constexpr (requires { options.recompute; }) options.recompute = given.recompute;
   if constexpr (requires { options.size; }) options.size = given.size.value_or(options.size);
   return train::network(Holder(options));
 }
@@ -62,8 +63,10 @@ train::Network make_lstm(const ModelOptions& given) {
 
 // Logits as losses and metrics take them: the classes are the second dimension.
 train::Network make_gpt(const ModelOptions& given) {
-  GPTOptions options{
-      .form = parse_gpt_form(given.block), .bias = given.bias, .dropout = given.dropout};
+  GPTOptions options{.form = parse_gpt_form(given.block),
+                     .bias = given.bias,
+                     .dropout = given.dropout,
+                     .recompute = given.recompute};
   options.vocabulary = given.vocabulary.value_or(options.vocabulary);
   options.context = given.context.value_or(options.context);
   options.width = given.embedding.value_or(options.width);
@@ -176,6 +179,16 @@ int64_t parameter_count(const torch::nn::Module& module) {
   for (const auto& [name, parameter] : tensor::parameters_once(module))
     if (parameter.requires_grad()) count += parameter.numel();
   return count;
+}
+
+std::optional<Keep> parse_recompute(std::string_view name) {
+  if (name == "none") return std::nullopt;
+  if (name == "blocks") return Keep::nothing;
+  if (name == "products") return Keep::products;
+  refuse({.where = "models.parse_recompute",
+          .what = "no such way to recompute",
+          .seen = name,
+          .accepted = "none, blocks, products"});
 }
 
 Pool parse_pool(std::string_view name) {

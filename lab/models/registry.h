@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "demi/core/export.h"
+#include "demi/recompute/recompute.h"
 #include "demi/train/network.h"
 #include "lab/data/kind.h"
 #include "lab/models/lstm_classifier.h"
@@ -28,6 +29,7 @@ struct ModelOptions {
   std::string_view block = "gpt2";
   bool bias = true;
   double dropout = 0;
+  std::optional<Keep> recompute = {};  // of a GPT and a ResNet
 };
 
 /// Pictures of (channels, size, size), in so many classes.
@@ -71,6 +73,9 @@ DEMI_API std::string head_of(const ModelInfo& info, const torch::nn::Module& mod
 
 /// Parameters that are trained, counted by element, each once however often it is registered.
 DEMI_API int64_t parameter_count(const torch::nn::Module& module);
+
+/// "none" (nothing is recomputed), "blocks" or "products". Throws UsageError.
+DEMI_API std::optional<Keep> parse_recompute(std::string_view name);
 
 /// "last", "mean" or "max". Throws UsageError.
 DEMI_API Pool parse_pool(std::string_view name);

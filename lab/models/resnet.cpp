@@ -112,7 +112,9 @@ std::optional<std::string> module_name(Parts& parts, const ResNetOptions& option
 }  // namespace
 
 ResNetImpl::ResNetImpl(const ResNetOptions& options)
-    : classifier_(nullptr), stride_(options.stem == ResNetStem::imagenet ? 32 : 8) {
+    : recompute_(options.recompute),
+      classifier_(nullptr),
+      stride_(options.stem == ResNetStem::imagenet ? 32 : 8) {
   constexpr std::string_view kWhere = "models.ResNet";
   require_positive(kWhere, "channels", options.channels);
   require_positive(kWhere, "classes", options.classes);
@@ -137,6 +139,16 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options)
   register_module("classifier", classifier_);
 }
 
+at::Tensor ResNetImpl::through_stages(at::Tensor x) {
+  if (!recompute_) return stages_->forward(x);
+  for (const auto& child : stages_->children()) {
+    const auto block = std::static_pointer_cast<BlockImpl>(child);
+    x = recompute([block](const at::Tensor& t) { return block->forward(t); }, x,
+                  {.keep = *recompute_});
+  }
+  return x;
+}
+
 at::Tensor ResNetImpl::forward(const at::Tensor& images) {
   // BatchNorm cannot normalise one value by itself.
   if (is_training() && images.size(0) == 1 && std::max(images.size(2), images.size(3)) <= stride_)
@@ -145,7 +157,7 @@ at::Tensor ResNetImpl::forward(const at::Tensor& images) {
             .seen = fmt::format("1 picture of {} x {}", images.size(2), images.size(3)),
             .accepted = fmt::format("2 pictures or more, or above {} x {}", stride_, stride_),
             .advice = "give a greater --batch-size or --image-size"});
-  return classifier_->forward(stages_->forward(stem_->forward(images)).mean({2, 3}));
+  return classifier_->forward(through_stages(stem_->forward(images)).mean({2, 3}));
 }
 
 std::string torchvision_name(std::string_view name, const ResNetOptions& options) {

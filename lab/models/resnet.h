@@ -6,10 +6,12 @@
 #include <torch/nn/pimpl.h>
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "demi/core/export.h"
+#include "demi/recompute/recompute.h"
 
 namespace demi::models {
 
@@ -22,6 +24,9 @@ struct ResNetOptions {
   ResNetStem stem = ResNetStem::cifar;           // 3 x 3, or 7 x 7 of stride 2 with a max-pool
   int64_t channels = 3;                          // of the pictures
   int64_t classes = 10;
+  /// Each block of the stages makes its activations again in backward, and keeps this; empty: it
+  /// keeps them.
+  std::optional<Keep> recompute = {};
 
   static ResNetOptions resnet18() { return {}; }
   static ResNetOptions resnet50() {
@@ -40,6 +45,9 @@ class DEMI_API ResNetImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& images);
 
  private:
+  at::Tensor through_stages(at::Tensor x);
+
+  std::optional<Keep> recompute_;
   torch::nn::Sequential stem_, stages_;
   torch::nn::Linear classifier_;
   int64_t stride_;  // pixels of a picture, across or down, to one of the last stage

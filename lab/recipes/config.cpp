@@ -396,6 +396,10 @@ std::vector<Setting> data_settings() {
       flag("bias", g, &Config::bias, "gpt: biases of linear layers and norms, of --block gpt2"),
       real("dropout", g, &Config::dropout, 0, 0.999,
            "gpt: share of embeddings, attention weights and what each part adds that is zeroed"),
+      words("recompute", g, &Config::recompute,
+            "gpt and resnets: none, blocks (less memory: backward runs each block again), products "
+            "(likewise, and keeps the results of matrix products and convolutions: faster)",
+            {"none", "blocks", "products"}),
   };
 }
 

@@ -27,6 +27,7 @@ struct Config {
   int64_t context = 64, heads = 4, eval_every = 250;
   bool bias = true;
   double dropout = 0;
+  std::string recompute = "none";
   std::string normalize = "data-set";
   int64_t crop_padding = 0;
   double crop_area = 0.08;

@@ -33,8 +33,9 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
     {"best-by", OnResume::kAny},          {"stop-after", OnResume::kAny},
     {"monitor", OnResume::kAny},          {"detect-anomaly", OnResume::kAny},
     {"what-if", OnResume::kAny},          {"resume", OnResume::kAny},
-    {"shard-optimizer", OnResume::kAny},  {"precision", OnResume::kNewRun},
-    {"loss-scale", OnResume::kNewRun},    {"scaler", OnResume::kNewRun},
+    {"shard-optimizer", OnResume::kAny},  {"recompute", OnResume::kAny},
+    {"precision", OnResume::kNewRun},     {"loss-scale", OnResume::kNewRun},
+    {"scaler", OnResume::kNewRun},
 };
 
 const Setting& setting_of(std::string_view name) {

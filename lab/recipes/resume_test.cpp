@@ -56,7 +56,7 @@ TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
       "train-file", "test-file",       "workers",        "checkpoint-every", "keep-last",
       "resume",     "monitor",         "detect-anomaly", "what-if",          "ranks",
       "devices",    "shard-optimizer", "precision",      "loss-scale",       "scaler",
-      "stop-after", "keep-every",      "keep-best",      "best-by"};
+      "stop-after", "keep-every",      "keep-best",      "best-by",          "recompute"};
   for (const Setting& setting : settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;

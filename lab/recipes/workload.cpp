@@ -500,7 +500,8 @@ train::Network make_network(const Config& config, const DataShape& shape, uint64
                                      .heads = config.heads,
                                      .block = config.block,
                                      .bias = config.bias,
-                                     .dropout = config.dropout};
+                                     .dropout = config.dropout,
+                                     .recompute = models::parse_recompute(config.recompute)};
   train::Network network = within_memory(
       "the model " + config.model,
       fmt::format("--in {} --out {} --depth {} --embedding {} --hidden {}, {} classes", config.in,

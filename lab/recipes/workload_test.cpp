@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/profile/memory.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/small_mlp_testing.h"
 
@@ -41,6 +42,47 @@ TEST(Workload, RecipesHaveThePublishedNumbersOfParameters) {
   EXPECT_EQ(parameters("cifar10-resnet18", cifar), 11173962);
   EXPECT_EQ(parameters("cifar10-resnet50", cifar), 23520842);
   EXPECT_EQ(parameters("imdb-lstm", {.classes = 2, .vocabulary = 100683}), 10435149);
+}
+
+// The same loss and gradients, for less memory between forward and backward.
+TEST(Workload, RecomputesWhatIsAskedFor) {
+  profile::count_cpu_memory();
+  for (const std::string recipe : {"gpt-shakespeare", "cifar10-resnet18"}) {
+    const bool is_gpt = recipe == "gpt-shakespeare";
+    Config config = find_recipe(recipe).config;
+    config.layers = 2;
+    config.embedding = 16;
+    config.dropout = is_gpt ? 0.2 : 0;
+    const DataShape shape{.channels = 3, .size = 8, .classes = 10, .vocabulary = 11};
+    data::Batch batch;
+    batch.input = is_gpt ? at::arange(4 * 64).remainder(11).view({4, 64})
+                         : at::sin(at::arange(2 * 3 * 64, at::kFloat)).view({2, 3, 8, 8});
+    struct Trained {
+      std::vector<at::Tensor> tensors;
+      int64_t held = 0;
+    };
+    const auto train = [&](const char* how) {
+      set(config, "recompute", how, "--recompute");
+      const train::Network network = make_network(config, shape, 0, c10::kCPU);
+      network.module->train();
+      torch::manual_seed(3);
+      const auto used = [] { return profile::memory_use(c10::kCPU).current_bytes; };
+      const int64_t before = used();
+      const auto loss = network.forward(batch).square().mean();
+      Trained trained{.tensors = {loss.detach()}, .held = used() - before};
+      loss.backward();
+      for (const auto& p : network.module->parameters()) trained.tensors.push_back(p.grad());
+      for (const auto& buffer : network.module->buffers()) trained.tensors.push_back(buffer);
+      return trained;
+    };
+    const Trained plain = train("none"), blocks = train("blocks"), products = train("products");
+    for (const Trained* other : {&blocks, &products})
+      for (std::size_t i = 0; i < plain.tensors.size(); ++i)
+        EXPECT_TRUE(other->tensors[i].equal(plain.tensors[i])) << recipe << i;
+    EXPECT_LT(double(blocks.held), 0.6 * double(plain.held)) << recipe;
+    EXPECT_LT(blocks.held, products.held) << recipe;
+    EXPECT_LT(products.held, plain.held) << recipe;
+  }
 }
 
 // Reversed labels have another checksum; the texts behind them none.
