@@ -87,6 +87,12 @@ TokenSet read_token_texts(const fs::path& train, const fs::path& test, std::stri
   return set;
 }
 
+TokenSpan read_test_tokens(const fs::path& path, const tokens::Tokenizer& tokenizer) {
+  TokenSpan test = whole(encoded(tokenizer, text_of(path), path));
+  require_tokens(test, path.string(), "test");
+  return test;
+}
+
 TokenSet load_token_text(std::string_view name, const fs::path& data_dir,
                          std::string_view tokenizer) {
   const DataSet& set = published_set(name);

@@ -31,6 +31,11 @@ DEMI_API std::shared_ptr<const tokens::Tokenizer> token_numbering(std::string_vi
 DEMI_API TokenSet read_token_texts(const std::filesystem::path& train,
                                    const std::filesystem::path& test, std::string_view tokenizer);
 
+/// The tokens of a text, by a tokenizer that is known. Throws DataError: no such file, what the
+/// tokenizer does not know, fewer than two tokens.
+DEMI_API TokenSpan read_test_tokens(const std::filesystem::path& path,
+                                    const tokens::Tokenizer& tokenizer);
+
 /// The same of a published text, by characters, bytes or byte pairs. Throws DataError, and
 /// UsageError for a set of another kind.
 DEMI_API TokenSet load_token_text(std::string_view name, const std::filesystem::path& data_dir,

@@ -70,7 +70,6 @@ void write(const Model& model, std::span<const int32_t> prompt, const Options& o
             .accepted = "1 or more: a token is drawn from those before it"});
   const recipes::Resolved& run = model.run;
   const at::NoGradGuard no_grad;
-  const loop::OutsideRegions outside(run.device);
   const BackendsGuard backends(loop::backends_in(run.spec.precision, run.backends));
   const FlushSubnormals flush(run.config.flush_subnormals && run.device.is_cpu());
   const Autocast region = loop::region_of(run.spec.precision, run.device, run.op_policy);

@@ -107,7 +107,7 @@ TEST(Generate, StopsWhenItIsTold) {
 
 // The cache has the dtype of the run's keys, and the region of the caller does not hold.
 TEST(Generate, RunsInEachPrecision) {
-  for (const char* precision : {"bf16", "fp16", "bf16-true", "fp64"}) {
+  for (const char* precision : {"fp32", "bf16", "fp16", "bf16-true", "fp64"}) {
     Model model = small_model(models::GPTForm::llama, precision);
     if (!model.run.spec.precision.is_mixed()) model.network->to(model.run.spec.precision.weights);
     const auto tokens = written(model, {1, 2}, {.length = 16});

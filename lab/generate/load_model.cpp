@@ -40,7 +40,7 @@ Model load_model(const fs::path& path, std::string_view precision, std::string_v
   const recipes::ModelFile file = recipes::read_model_file(path);
   require_language_model(file.texts, path);
   Model model{.run = recipes::resolve_saved(file.texts.config, precision, device),
-              .tokenizer = recipes::tokenizer_of_model(file.texts, path)};
+              .tokenizer = recipes::tokenizer_of_model(*recipes::data_of_model(file.texts, path))};
   const train::Network network = recipes::saved_network(
       model.run,
       recipes::make_network(model.run.config, file.texts.description->shape, 0, model.run.device),

@@ -132,11 +132,13 @@ void find_data(Config& config, const fs::path& weights, const EvalOptions& optio
 
 // An option that this data set has no use for.
 void require_use(const Config& config, const EvalOptions& options) {
-  if (options.test_file.empty() || config.data == "csv") return;
+  const data::Layout layout = data::data_set(config.data).layout;
+  if (options.test_file.empty() || layout == data::Layout::csv || layout == data::Layout::text)
+    return;
   throw UsageError({.where = "--test-file",
-                    .what = "the model was not trained on files of texts",
+                    .what = "the model was not trained on texts of files",
                     .seen = config.data,
-                    .accepted = "models of csv data",
+                    .accepted = "models of csv data and of running texts",
                     .advice = "--data-dir names the folder of other data"});
 }
 

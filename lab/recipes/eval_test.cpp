@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -233,6 +234,27 @@ TEST_F(Eval, ResumedTrainingNumbersTextsByItsCheckpoint) {
   folder_.write("test.csv", "label,text\npos,good\n");
   EXPECT_THAT(complaint([&] { read_data(resolve(config, c10::kCPU), {}, model); }),
               AllOf(HasSubstr("3 classes"), HasSubstr("2 classes")));
+}
+
+// Another running text by the file's tokenizer: the training text need not be there.
+TEST_F(Eval, ARunningTextByTheFileAlone) {
+  const std::string text = "to be or not to be, that is the question\n";
+  folder_.write("train.txt", text + text + text);
+  folder_.write("other.txt", "to be that question\n");
+  Config config = small("gpt-shakespeare");
+  for (const char* name : {"depth", "heads", "steps", "eval-every"}) set(config, name, "1", name);
+  config.context = 8;
+  config.data = "text";
+  config.train_file = folder_ / "train.txt";
+  const fs::path file = file_of(config);
+  const EvalResult here = evaluate_saved(file, {.test_file = folder_ / "other.txt"});
+  fs::remove(folder_ / "train.txt");
+  const EvalResult alone = evaluate_saved(file, {.test_file = folder_ / "other.txt"});
+  EXPECT_EQ(alone.runs.at(0).evaluation.loss, here.runs.at(0).evaluation.loss);
+  EXPECT_NEAR(alone.runs.at(0).evaluation.loss, std::log(15), 0.1) << "of 15 characters, untrained";
+  folder_.write("other.txt", "to be \u00fc");
+  EXPECT_THAT(complaint([&] { evaluate_saved(file, {.test_file = folder_ / "other.txt"}); }),
+              AllOf(HasSubstr("other.txt"), HasSubstr("U+00FC")));
 }
 
 }  // namespace

@@ -116,20 +116,18 @@ void require_same_tokens(const ModelData& model, const tokens::TokenizerTexts& t
          side(model.tokenizer, model.shape.vocabulary));
 }
 
-std::shared_ptr<const tokens::Tokenizer> tokenizer_of_model(const ModelTexts& texts,
-                                                            const fs::path& file) {
-  if (!texts.description) return nullptr;
+std::shared_ptr<const tokens::Tokenizer> tokenizer_of_model(const ModelData& model) {
   const auto refuse_file = [&](const std::string& seen, const std::string& accepted) {
-    refuse(file.string() + ": its tokenizer is damaged", seen, accepted,
+    refuse(model.file + ": its tokenizer is damaged", seen, accepted,
            "get an undamaged copy: `demi inspect --verify FILE` checks one");
   };
   std::shared_ptr<const tokens::Tokenizer> made;
   try {
-    made = tokens::tokenizer_of(texts.description->tokenizer);
+    made = tokens::tokenizer_of(model.tokenizer);
   } catch (const DataError& error) {
     refuse_file(error.what(), "what `demi train` writes");
   }
-  const int64_t size = texts.description->shape.vocabulary;
+  const int64_t size = model.shape.vocabulary;
   if (made && made->size() != size)
     refuse_file(fmt::format("{} tokens", made->size()), fmt::format("{}, as its model", size));
   return made;

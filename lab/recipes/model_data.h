@@ -38,8 +38,7 @@ void require_same_tokens(const ModelData& model, const tokens::TokenizerTexts& t
 
 /// The tokenizer in a model's file; null if it has none. Throws DataError if it is damaged or not
 /// of the model's size.
-DEMI_API std::shared_ptr<const tokens::Tokenizer> tokenizer_of_model(
-    const ModelTexts& texts, const std::filesystem::path& file);
+DEMI_API std::shared_ptr<const tokens::Tokenizer> tokenizer_of_model(const ModelData& model);
 
 /// Gives the texts of a corpus the numbers of the model's vocabulary.
 void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::string& data);

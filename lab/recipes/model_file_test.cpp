@@ -251,7 +251,7 @@ TEST_F(ModelFileTest, HasTheTokenizerOfARunningText) {
     const fs::path file = save(model_texts(model, nullptr));
     const ModelTexts read = read_model_texts(file);
     EXPECT_EQ(read.description->tokenizer, model.tokenizer);
-    const auto made = tokenizer_of_model(read, file);
+    const auto made = tokenizer_of_model(*data_of_model(read, file));
     ASSERT_TRUE(made);
     EXPECT_EQ(made->decode(made->encode("ab")), "ab");
     EXPECT_EQ(made->size(), tokenizer->size());
@@ -267,7 +267,7 @@ TEST_F(ModelFileTest, HasTheTokenizerOfARunningText) {
       texts[name] = text;
     const fs::path file = save(texts);
     try {
-      const auto made = tokenizer_of_model(read_model_texts(file), file);
+      const auto made = tokenizer_of_model(*data_of_model(read_model_texts(file), file));
       return std::string(made ? "made" : "none");
     } catch (const DataError& error) {
       return std::string(error.what());
@@ -279,7 +279,8 @@ TEST_F(ModelFileTest, HasTheTokenizerOfARunningText) {
               AllOf(HasSubstr("m.safetensors"), HasSubstr("damaged")));
   model.shape.vocabulary = 258;
   const fs::path other = save(model_texts(model, nullptr));
-  EXPECT_THROW(tokenizer_of_model(read_model_texts(other), other), DataError) << "another size";
+  EXPECT_THROW(tokenizer_of_model(*data_of_model(read_model_texts(other), other)), DataError)
+      << "another size";
 }
 
 }  // namespace

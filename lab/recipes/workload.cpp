@@ -391,6 +391,22 @@ Loaders token_loaders(const data::TokenSet& tokens, const Place& place) {
   };
 }
 
+// A text of its own by the tokenizer of the model's file: the training text is not needed.
+Loaders test_tokens(const Config& read, const Place& place,
+                    const std::shared_ptr<const tokens::Tokenizer>& tokenizer) {
+  const data::TokenSpan test = data::read_test_tokens(read.test_file, *tokenizer);
+  return [place, test](const Config& config, DataShape& shape) {
+    shape.vocabulary = place.model->shape.vocabulary;
+    Workload result;
+    result.items = "tokens";
+    result.items_of_example = config.context;
+    result.tokenizer = place.model->tokenizer;
+    result.test =
+        std::make_shared<data::ConsecutiveWindows>(test, config.context, test_order(config, place));
+    return result;
+  };
+}
+
 Loaders test_texts(const Config& read, const Place& place) {
   const ModelData& model = *place.model;
   data::TextCorpus corpus{.classes = model.classes, .vocabulary = model.vocabulary};
@@ -412,6 +428,9 @@ Loaders test_texts(const Config& read, const Place& place) {
 
 Loaders loaders_of(const Config& config, const Place& place) {
   if (place.test_alone && place.data->kind == data::Kind::texts) return test_texts(config, place);
+  if (place.test_alone && place.data->layout == data::Layout::text && !config.test_file.empty())
+    if (const auto tokenizer = tokenizer_of_model(*place.model))
+      return test_tokens(config, place, tokenizer);
   switch (place.data->layout) {
     case data::Layout::synthetic:
       return place.data->kind == data::Kind::rows
