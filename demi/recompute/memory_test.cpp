@@ -76,6 +76,27 @@ TEST(RecomputeMemory, HoldsNothingAfterABackwardThatRetainsTheGraph) {
   }
 }
 
+// When backward is in the middle of the function, what it has been through is gone.
+TEST(RecomputeMemory, ReleasesEachTensorOnceItIsRead) {
+  profile::count_cpu_memory();
+  auto x = torch::randn({kTensor / 4}).requires_grad_();
+  const auto now = [] { return profile::memory_use(torch::kCPU).current_bytes; };
+  int64_t before = 0, held = -1;
+  const auto y = recompute(
+      [&](const at::Tensor& t) {
+        const auto middle = tanh_eight_times(t);
+        if (!is_recomputing())
+          middle.register_hook([&](const at::Tensor&) { held = now() - before; });
+        return tanh_eight_times(middle);
+      },
+      x);
+  const auto loss = y.sum();
+  before = now();
+  loss.backward();
+  EXPECT_GE(held, 8 * kTensor);
+  EXPECT_LE(held, 11 * kTensor);
+}
+
 TEST(RecomputeMemory, HoldsNothingWithoutGradients) {
   const at::NoGradGuard no_grad;
   profile::count_cpu_memory();

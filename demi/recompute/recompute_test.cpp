@@ -140,7 +140,7 @@ TEST(Recompute, KeepsThePolicyOfItsRegion) {
   Layers layers;
   const auto program = [&](bool on) {
     OpPolicy policy;
-    policy.set("linear", OpCategory::fp32, "a test");
+    policy.set("addmm", OpCategory::fp32, "a test");
     const Autocast region(torch::kCPU,
                           AutocastOptions{.dtype = torch::kBFloat16, .policy = policy});
     return layers.loss(on);
@@ -211,6 +211,26 @@ TEST(Recompute, RestoresTheRegionInsideABackwardThatExcludesIt) {
         .mean();
   };
   expect_same(program, {w, x});
+}
+
+// Reads what it saved with autograd switched off.
+struct Square : torch::autograd::Function<Square> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
+    return x * x;
+  }
+  static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return {context->get_saved_variables()[0] * 2 * gradients[0]};
+  }
+};
+
+TEST(Recompute, RunsTheFunctionWithAutogradWhereItsBackwardSwitchesThatOff) {
+  Layers layers;
+  const auto function = [&](const at::Tensor& t) {
+    return Square::apply(layers.one->forward(t).sin());
+  };
+  expect_same([&](bool on) { return call(on, function, layers.x).sum(); }, layers.leaves());
 }
 
 TEST(Recompute, Nests) {
