@@ -177,7 +177,7 @@ Frame::Frame(Function function, const Tensors& inputs, const RecomputeOptions& o
   for (const auto& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
 }
 
-Tensors Frame::run(const Tensors& inputs) {
+Tensors Frame::run(const Tensors& inputs) try {
   std::vector<std::int64_t> versions;
   for (const auto& input : inputs) versions.push_back(version_of(input));
   const std::uint64_t first = at::sequence_number::peek();
@@ -203,6 +203,11 @@ Tensors Frame::run(const Tensors& inputs) {
     leaves_.push_back({leaf, version_of(leaf)});
   });
   return outputs;
+} catch (...) {
+  // An input that was written to has a graph whose hooks hold this frame, which would hold it.
+  inputs_.clear();
+  function_ = nullptr;
+  throw;
 }
 
 std::size_t Frame::add_place(const at::Tensor& tensor) {
@@ -262,6 +267,9 @@ void Frame::release(std::size_t number) noexcept {
 }
 
 void Frame::run_again() {
+  if (!function_)
+    refuse({.where = "recompute.backward",
+            .what = "the call of recompute() that a tensor comes from has ended in an error"});
   check_leaves();
   Tensors inputs;
   for (const auto& input : inputs_) inputs.push_back(input.unpack());
