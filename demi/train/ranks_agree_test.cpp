@@ -14,6 +14,7 @@
 
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/sync_batch_norm.h"
+#include "demi/nn/linear_cross_entropy.h"
 #include "demi/optim/sgd.h"
 #include "demi/schedule/lr_schedule.h"
 #include "demi/train/names.h"
@@ -48,6 +49,7 @@ struct Part {
   std::vector<std::shared_ptr<Callback>> callbacks;
   std::function<void(Trainer&)> before_fit;
   int rank = 0;
+  bool own_loss = false;  // the network computes it
 };
 using Change = std::function<void(Part&)>;
 
@@ -61,6 +63,21 @@ torch::nn::Sequential net_of_two_layers() {
   testing::set_weights(*net);
   net->to(torch::kDouble);
   return net;
+}
+
+Network network_of(const Part& part) {
+  Network result = network(part.net);
+  if (part.own_loss)
+    result.loss = [net = part.net](const data::Batch& batch, double label_smoothing) {
+      const auto* head = net->ptr(2)->as<torch::nn::Linear>();
+      const at::Tensor hidden =
+          torch::tanh(net->ptr(0)->as<torch::nn::Linear>()->forward(batch.input));
+      auto [mean, right] = linear_cross_entropy_and_right(
+          hidden, head->weight, batch.target,
+          {.linear_bias = head->bias, .label_smoothing = label_smoothing});
+      return OwnLoss{mean, right};
+    };
+  return result;
 }
 
 PartOutcome train_part(ProcessGroup* group, const Change& change) {
@@ -77,7 +94,7 @@ PartOutcome train_part(ProcessGroup* group, const Change& change) {
   if (part.options.optimizers.empty())
     part.options.optimizers = {
         std::make_shared<torch::optim::SGD>(part.net->parameters(), kPartRate)};
-  Trainer trainer(network(part.net), part.options);
+  Trainer trainer(network_of(part), part.options);
   for (const auto& callback : part.callbacks) trainer.add(callback);
   if (part.before_fit) part.before_fit(trainer);
   PartOutcome outcome;
@@ -216,13 +233,15 @@ TEST_F(RanksAgree, OnParametersOutsideOfTheModel) {
 
 // A rank whose part of a batch has no target that counts, and ranks whose parts have some.
 TEST_F(RanksAgree, OnTargetsThatAreIgnored) {
-  expect_as_alone(
-      [](Part& part) {
-        part.y.slice(0, 4, 9).fill_(-100);
-        part.y[17] = -100;
-        part.options.label_smoothing = 0.1;
-      },
-      {2, 4});
+  for (const bool own_loss : {false, true})
+    expect_as_alone(
+        [&](Part& part) {
+          part.y.slice(0, 4, 9).fill_(-100);
+          part.y[17] = -100;
+          part.options.label_smoothing = 0.1;
+          part.own_loss = own_loss && part.options.group;  // alone it is the loss by name
+        },
+        {2, 4});
 }
 
 TEST_F(RanksAgree, OnOptionsThatAreCompared) {

@@ -69,7 +69,7 @@ at::Tensor BatchInTraining::forward() {
   const TrainerOptions& options = setup_.options;
   OwnLoss own = own_loss(setup_.network, options.loss, input(), options.label_smoothing);
   right_ = std::move(own.right);
-  return share_ == 0 ? own.mean.nan_to_num(0) : own.mean;
+  return own.mean;
 }
 
 at::Tensor BatchInTraining::loss(const at::Tensor& output) {
