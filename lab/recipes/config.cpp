@@ -795,6 +795,11 @@ void check_schedule(const Config& config) {
         "fewer --warmup-epochs, or more --schedule-epochs");
 }
 
+// Whether tokens_per_step counts: check_effects refuses it elsewhere.
+bool counts_tokens(const Config& config) {
+  return config.tokens_per_step > 0 && config.model == "gpt";
+}
+
 int64_t tokens_of_batch(const Config& config) {
   return config.batch_size * config.context * config.ranks;
 }
@@ -820,7 +825,7 @@ void check_tokens_per_step(const Config& config) {
 }  // namespace
 
 int64_t batches_of_step(const Config& config) {
-  if (config.tokens_per_step == 0) return config.accumulate;
+  if (!counts_tokens(config)) return config.accumulate;
   return std::max<int64_t>(config.tokens_per_step / std::max<int64_t>(tokens_of_batch(config), 1),
                            1);
 }
@@ -848,7 +853,7 @@ void check_contradictions(const Config& config) {
   if (config.from_state && config.from_average)
     refuse_together("the moments are those of the weights, not of their average",
                     "--from-state --from-average", "leave out one of them");
-  if (config.tokens_per_step > 0) check_tokens_per_step(config);
+  if (counts_tokens(config)) check_tokens_per_step(config);
   if (config.top_k > 0 && config.loss == "bce")
     refuse_together("binary cross entropy has one output, which is among the k likeliest always",
                     fmt::format("--top-k {} --loss bce", config.top_k), "leave out --top-k");

@@ -129,14 +129,15 @@ TEST(Config, OptionsThatContradictEachOtherAreRefused) {
 TEST(Config, AStepOfSoManyTokensIsSoManyBatches) {
   Config config = find_recipe("gpt2").config;
   config.train_file = config.test_file = "tokens.bin";
-  const auto complaint = [&] {
+  const auto complaint_of = [](const Config& checked) {
     try {
-      check(config);
+      check(checked);
     } catch (const UsageError& error) {
       return std::string(error.what());
     }
     return std::string();
   };
+  const auto complaint = [&] { return complaint_of(config); };
   EXPECT_EQ(batches_of_step(config), 32);
   check(config);
   config.ranks = 8;
@@ -155,6 +156,10 @@ TEST(Config, AStepOfSoManyTokensIsSoManyBatches) {
   config.tokens_per_step = 0;
   config.accumulate = 3;
   EXPECT_EQ(batches_of_step(config), 3);
+  Config rows = find_recipe("mlp").config;
+  rows.tokens_per_step = 1000;
+  EXPECT_EQ(complaint_of(rows), "") << "check_effects says that it does nothing";
+  EXPECT_EQ(batches_of_step(rows), 1);
 }
 
 TEST(Config, AScheduleBySteps) {
