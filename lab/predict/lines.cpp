@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <utility>
 
-#include "demi/core/error.h"
+#include "lab/open_text.h"
 
 namespace demi::predict {
 namespace {
@@ -34,16 +31,11 @@ bool names_lines(std::string_view argument) {
 std::vector<Line> lines_of(const std::string& argument, std::istream& standard_input) {
   if (argument == "-") return lines_in(standard_input, "standard input");
   const std::string file = argument.substr(1);
-  errno = 0;
-  std::ifstream in(file, std::ios::binary);
-  std::error_code code;
-  const bool is_folder = std::filesystem::is_directory(file, code);
-  if (!in || is_folder)
-    throw DataError({.where = "predict.lines_of",
-                     .what = "cannot be read: " + file,
-                     .seen = is_folder ? "a folder" : std::strerror(errno),
-                     .accepted = "a file with one input a line",
-                     .advice = "@ in front of an argument means such a file"});
+  std::ifstream in =
+      lab::open_text(file, {.where = "predict.lines_of",
+                            .what = "cannot be read: " + file,
+                            .accepted = "a file with one input a line",
+                            .advice = "@ in front of an argument means such a file"});
   return lines_in(in, file);
 }
 
