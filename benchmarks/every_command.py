@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -29,10 +30,17 @@ import zlib
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["README.md", *sorted(glob.glob("docs/guide/*.md", root_dir=ROOT)), "docs/published_results.md",
          *sorted(glob.glob("benchmarks/results/*.md", root_dir=ROOT))]
-RECIPES = r"\b(mlp|fashion-cnn|loss-scaling|cifar10-\w+|imdb-lstm|folder-\w+|gpt-\w+)\b"
+RECIPES = r"\b(mlp|fashion-cnn|loss-scaling|cifar10-\w+|imdb-lstm|folder-\w+|gpt2|gpt-\w+)\b"
 # What stands for a word that pages leave open.
 OPEN_WORDS = {"RECIPE": "fashion-cnn", "SEED": "0", "DIR": "pictures", "F": "texts.csv", "FILE": "policy.txt", "$o": "adamw",
               "runs/train-RECIPE-001/op-policy-fp16.txt": "policy.txt"}
+# By a part of the command: the model file that it means.
+MODELS = {"predict model.safetensors": "resnet50.safetensors", "generate model.safetensors": "gpt.safetensors"}
+# How the model files are made that commands read.
+MADE_BY = {
+    "resnet50.safetensors": "train folder-resnet50 --data-dir pictures --image-size 64 --epochs 1 --steps 2",
+    "gpt.safetensors": "train gpt-shakespeare --eval-every 2 --steps 2",
+}
 # By a part of the command: settings that make it one epoch of the full data, or end within half an hour.
 SHORTER = {
     "compare cifar10-resnet50 --epochs 200": "--epochs 1",
@@ -43,6 +51,15 @@ SHORTER = {
     "compare imdb-lstm": "--epochs 1",
     "train folder-resnet50": "--epochs 1",
     "fp32-part=stages.7": "--steps 20",
+    "train gpt-shakespeare --mp --depth 6": "--epochs 1 --eval-every 25",
+    # 124 million parameters on tokens that are not here: a small one on a few.
+    "train gpt2": "--depth 2 --heads 2 --embedding 128 --context 64 --batch-size 8 --tokens-per-step 1024 --eval-every 10 --epochs 2",
+}
+SHORTER_QUICK = {
+    "--from resnet50.safetensors": "--warmup-epochs 0",
+    "bench memory --model gpt-shakespeare": "--input 2,32",
+    "train gpt2": "--eval-every 2",
+    "train gpt-shakespeare": "--eval-every 2",
 }
 # In quick mode, by the words after `demi`.
 QUICK = {
@@ -56,7 +73,7 @@ SECONDS = 3600  # after which a command is ended
 
 def is_set_of_examples(command):
     named = re.search(RECIPES, command)
-    return not named or not named[1].startswith(("mlp", "loss-scaling", "folder"))
+    return not named or not named[1].startswith(("mlp", "loss-scaling", "folder", "gpt"))
 
 
 def commands_of(page):
@@ -94,18 +111,21 @@ def runnable(command, a):
     words = [re.sub(r"\bRECIPE\b", OPEN_WORDS["RECIPE"], OPEN_WORDS.get(word, word)) for word in shlex.split(command)]
     if "--help" in words or "--list" in words:
         return words
-    for part, options in SHORTER.items():
+    for part, file in MODELS.items():
+        if part in command:
+            words = [file if word == "model.safetensors" else word for word in words]
+    for part, options in [*SHORTER.items(), *(SHORTER_QUICK.items() if a.quick else ())]:
         if part in command:
             words = with_options(words, options)
     text = " ".join(words)
     after = text[text.index("demi ") + len("demi "):]
     if a.data_dir and after.startswith(("train", "compare", "eval", "bench recipe")) and "--train-file" not in words and \
-            re.search(r"\b(cifar10-\w+|imdb-lstm)\b", after):
+            re.search(r"\b(cifar10-\w+|imdb-lstm|gpt-shakespeare)\b", after) and " --data text" not in after:
         words = with_option(words, "--data-dir", a.data_dir)
     if a.quick:
         words = [re.sub(r"--layers=\d+", "--layers=2", word) for word in words]
     for start, options in QUICK.items():
-        if a.quick and after.startswith(start) and after != "compare --published":
+        if a.quick and after.startswith(start) and after != "compare --published" and "--input" not in words:
             words = with_options(words, options)
             takes_limit = start in ("train", "compare", "bench recipe", "profile") and "--train-file" not in words
             if takes_limit and is_set_of_examples(after):
@@ -122,8 +142,30 @@ def picture(side, grey):
             chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
+def make_model(folder, program, name, data_dir):
+    """A model file that a command reads, from two steps of training."""
+    path = os.path.join(folder, name)
+    if os.path.exists(path):
+        return
+    runs = path + ".runs"
+    shutil.rmtree(runs, ignore_errors=True)
+    words = [program, *MADE_BY[name].split(), "--run-dir", runs]
+    if data_dir and "--data-dir" not in words:
+        words += ["--data-dir", data_dir]
+    subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    os.replace(glob.glob(os.path.join(runs, "*", "model.safetensors"))[0], path)
+    shutil.rmtree(runs)
+
+
+def make_tokens(path, count):
+    """A token file in llm.c's form for GPT-2: a header of 256 int32, then uint16."""
+    with open(path, "wb") as file:
+        file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+        file.write(struct.pack(f"<{count}H", *((7 * i * i + 31 * i) % 50257 for i in range(count))))
+
+
 def make_inputs(folder):
-    """What DIR, F and FILE stand for: pictures of three classes, texts, and a policy."""
+    """What DIR, F and FILE stand for, and the files that commands name: pictures of three classes, texts, tokens, and a policy."""
     for split, count in (("train", 24), ("val", 8)):
         for number, name in enumerate(("dark", "middle", "light")):
             os.makedirs(os.path.join(folder, "pictures", split, name), exist_ok=True)
@@ -134,6 +176,11 @@ def make_inputs(folder):
         file.write("label,text\n")
         for i in range(640):
             file.write(f"{i % 2},{' '.join(f'word{(7 * i + 31 * j) % 5000}' for j in range(256))}\n")
+    with open(os.path.join(folder, "book.txt"), "w", encoding="utf-8") as file:
+        file.write(" ".join(f"word{(7 * i * i + 31 * i) % 5000}" for i in range(20000)))
+    shutil.copytree(os.path.join(folder, "pictures", "val", "dark"), os.path.join(folder, "photographs"), dirs_exist_ok=True)
+    for name in ("train_000001.bin", "train_000002.bin", "val.bin"):
+        make_tokens(os.path.join(folder, name), 20000)
     with open(os.path.join(folder, "policy.txt"), "w", encoding="utf-8") as file:
         file.write("softmax fp32\n")
 
@@ -244,6 +291,8 @@ def main():
         one = done.get(command)
         if not one or (a.again and one["exit_code"] != 0):
             try:
+                for name in MADE_BY.keys() & shlex.split(command):
+                    make_model(folder, a.program, name, a.data_dir)
                 output = f"{zlib.crc32(command.encode()):08x}"
                 code, seconds, figures = run(shlex.split(command), a.program, folder, output)
             except Stopped as stopped:
