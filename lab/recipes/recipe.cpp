@@ -122,7 +122,6 @@ Config imdb_lstm() {
   return c;
 }
 
-// nanoGPT's training on characters of Shakespeare on a CPU (its readme, "I only have a macbook").
 // As llm.c trains it on 10 billion tokens of FineWeb (discussion 481 there).
 Config gpt2() {
   Config c;
@@ -151,6 +150,7 @@ Config gpt2() {
   return c;
 }
 
+// nanoGPT's training on characters of Shakespeare on a CPU (its readme, "I only have a macbook").
 Config gpt_shakespeare() {
   Config c;
   c.model = "gpt";
