@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "demi/core/export.h"
+#include "demi/imported/field.h"
+#include "demi/imported/graph.h"
+
+namespace demi::imported {
+
+/// The innermost line of a stack trace that is not in PyTorch's own files, or else the innermost:
+/// "net.py:15 in forward". Empty if there is none.
+DEMI_API std::string python_line(std::string_view stack_trace);
+
+/// The innermost module of an nn_module_stack ("key,path,type;..."): path and type.
+DEMI_API std::pair<std::string, std::string> python_module(std::string_view nn_module_stack);
+
+/// Of a node's metadata.
+PythonPlace read_python_place(const Field& metadata);
+
+}  // namespace demi::imported

@@ -1,0 +1,80 @@
+#include "demi/imported/summary.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "demi/imported/archive.h"
+#include "demi/imported/size_expression.h"
+#include "demi/imported/training_mode.h"
+
+namespace demi::imported {
+namespace {
+
+std::string text_of(const Extent& extent) {
+  if (extent.expression.empty()) return std::to_string(extent.fixed);
+  const std::optional<SizeExpression> expression = SizeExpression::parse(extent.expression);
+  return expression ? expression->text() : "?";
+}
+
+std::string describe_input(const Program& program, const InputSpec& input) {
+  const auto meta = program.graph.tensors.find(input.name);
+  if (meta == program.graph.tensors.end()) return input.name;
+  std::vector<std::string> sizes;
+  for (const Extent& extent : meta->second.sizes) sizes.push_back(text_of(extent));
+  return fmt::format("{}: {} ({})", input.name, c10::toString(meta->second.dtype),
+                     fmt::join(sizes, ", "));
+}
+
+void count_operators(const Graph& graph, std::map<std::string, std::size_t>& operators) {
+  for (const Node& node : graph.nodes) {
+    ++operators[operator_name(node.target)];
+    for (const NamedArgument& input : node.inputs)
+      if (const auto* inner = input.argument.as<SubGraph>())
+        count_operators(*inner->graph, operators);
+  }
+}
+
+GraphSummary summarize_graph(const Program& program) {
+  const ExportedMode mode = exported_mode(program.graph);
+  GraphSummary summary{.name = program.name,
+                       .mode = mode == ExportedMode::train  ? "train"
+                               : mode == ExportedMode::eval ? "eval"
+                                                            : "either",
+                       .is_decomposed = !program.is_training_dialect,
+                       .outputs = program.out_spec.leaves};
+  for (const InputSpec& input : program.inputs)
+    if (input.kind == InputKind::user) summary.inputs.push_back(describe_input(program, input));
+  count_operators(program.graph, summary.operators);
+  return summary;
+}
+
+TensorSummary summarize_tensor(const std::string& name, const StoredTensor& stored) {
+  TensorSummary summary{.name = name,
+                        .dtype = stored.meta.dtype,
+                        .is_parameter = stored.is_parameter,
+                        .is_trainable = stored.is_parameter && stored.meta.requires_grad};
+  for (const Extent& size : stored.meta.sizes) summary.sizes.push_back(size.fixed);
+  return summary;
+}
+
+}  // namespace
+
+FileSummary summarize(const std::filesystem::path& file) {
+  const Archive archive(file);
+  const Program& first = archive.programs().front();
+  FileSummary summary{.torch_version = first.torch_version};
+  for (const Program& program : archive.programs())
+    summary.graphs.push_back(summarize_graph(program));
+  std::vector<std::pair<std::string, const StoredTensor*>> firsts;
+  for (const auto& [name, stored] : archive.weights(first.name)) {
+    summary.tensors.push_back(summarize_tensor(name, stored));
+    for (const auto& [earlier, other] : firsts)
+      if (same_tensor(*other, stored)) summary.tensors.back().same_as = earlier;
+    if (summary.tensors.back().same_as.empty()) firsts.emplace_back(name, &stored);
+  }
+  return summary;
+}
+
+}  // namespace demi::imported
