@@ -28,6 +28,7 @@ void add_commands(CLI::App& app) {
   add_eval(app);
   add_predict(app);
   add_generate(app);
+  add_export(app);
   add_inspect(app);
   add_data(app);
   add_policy(app);

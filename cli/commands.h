@@ -19,6 +19,7 @@ void add_compare(CLI::App& app);
 void add_data(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_number(CLI::App& app);

@@ -21,7 +21,9 @@ struct EvalArguments {
 };
 
 nlohmann::ordered_json eval_json(const recipes::EvalResult& result, const std::string& file) {
-  nlohmann::ordered_json json{{"file", file}, {"trained_in", result.trained_in}};
+  nlohmann::ordered_json json{{"file", file}};
+  json["trained_in"] = result.trained_in.empty() ? nlohmann::ordered_json()
+                                                 : nlohmann::ordered_json(result.trained_in);
   json["note"] = result.notes.empty()
                      ? nlohmann::ordered_json()
                      : nlohmann::ordered_json(fmt::format("{}", fmt::join(result.notes, "; ")));
@@ -65,8 +67,8 @@ report::Table eval_table(const recipes::EvalResult& result, const std::string& f
       row.insert(row.begin() + 3, report::format_percent(run.evaluation.metrics.front().second));
     }
   }
-  table.notes = {fmt::format("{} examples; trained in {}", result.runs.front().evaluation.examples,
-                             result.trained_in)};
+  table.notes = {fmt::format("{} examples", result.runs.front().evaluation.examples)};
+  if (!result.trained_in.empty()) table.notes.front() += "; trained in " + result.trained_in;
   for (const std::string& one : result.notes) table.notes.push_back(one + ".");
   return table;
 }
@@ -87,8 +89,10 @@ void add_eval(CLI::App& app) {
   auto* command = app.add_subcommand("eval", "A saved model on its test set, in any precision");
   const auto a = std::make_shared<EvalArguments>();
   command
-      ->add_option("FILE", a->file,
-                   "Run folder, checkpoint, or weights file (a run folder's ...model.safetensors)")
+      ->add_option(
+          "FILE", a->file,
+          "Run folder, checkpoint, weights file (a run folder's ...model.safetensors), or a "
+          "folder of Hugging Face's")
       ->required();
   command->add_option(
       "--precision", a->precisions,

@@ -195,7 +195,8 @@ void add_generate(CLI::App& app) {
   generate::Sampling& sampling = a->options.sampling;
   command
       ->add_option("FILE", a->file,
-                   "Model file (a run folder's ...model.safetensors), checkpoint, or run folder")
+                   "Model file (a run folder's ...model.safetensors), checkpoint, run folder, or a "
+                   "folder of Hugging Face's")
       ->required();
   command->add_option("--prompt", a->prompt,
                       "Text to go on from; @FILE is a file's, - that of standard input [a line's "

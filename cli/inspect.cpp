@@ -20,6 +20,7 @@
 #include "demi/checkpoint/contents.h"
 #include "demi/core/error.h"
 #include "demi/tensor/dtype.h"
+#include "lab/huggingface/folder.h"
 #include "lab/inspect/statistics.h"
 #include "lab/report/format.h"
 #include "lab/report/table.h"
@@ -70,8 +71,17 @@ Json tensor_json(const Listed& one, bool with_file) {
   return json;
 }
 
+/// A folder of Hugging Face's: its texts are those of config.json.
+bool is_huggingface(const Contents& contents) {
+  return contents.is_file && huggingface::folder_of(contents.path) == contents.path;
+}
+
 Json contents_json(const Contents& contents, const std::vector<Listed>& tensors, bool verified) {
-  Json json{{"path", contents.path.string()}, {"kind", contents.is_file ? "file" : "checkpoint"}};
+  const bool is_foreign = is_huggingface(contents);
+  Json json{{"path", contents.path.string()},
+            {"kind", is_foreign         ? "huggingface"
+                     : contents.is_file ? "file"
+                                        : "checkpoint"}};
   if (contents.step) {
     json["step"] = *contents.step;
     json["demi"] = contents.demi;
@@ -83,7 +93,7 @@ Json contents_json(const Contents& contents, const std::vector<Listed>& tensors,
   for (const Listed& one : tensors) {
     elements += one.tensor.elements();
     bytes += one.tensor.bytes;
-    list.push_back(tensor_json(one, !contents.is_file));
+    list.push_back(tensor_json(one, is_foreign || !contents.is_file));
   }
   json["elements"] = elements;
   json["bytes"] = bytes;
@@ -179,33 +189,48 @@ std::vector<report::Table> contents_tables(const Contents& contents,
   for (const auto& [name, value] : contents.metadata)
     text.push_back({name, one_line(shown_text(name, value))});
   if (!numbers.empty()) tables.push_back(pairs_table("numbers", std::move(numbers)));
-  if (!text.empty()) tables.push_back(pairs_table("metadata", std::move(text)));
+  if (!text.empty())
+    tables.push_back(
+        pairs_table(is_huggingface(contents) ? "config.json" : "metadata", std::move(text)));
   return tables;
 }
 
 std::string verified_text(const Contents& contents) {
+  const bool is_foreign = is_huggingface(contents);
   const bool has_checksums =
       !contents.is_file || std::ranges::any_of(contents.tensors, [](const StoredTensor& tensor) {
         return !tensor.checksum.empty();
       });
+  if (is_foreign)
+    return "Verified: header, size and values of each file fit together. They have no checksums.";
   if (has_checksums) return "Verified: every byte agrees with its checksum.";
   if (contents.metadata.contains("demi.crc32c"))
     return "Verified: values and demi's texts agree with the file's own checksum, demi.crc32c.";
   return "Verified: header, size and values fit together. This file has no checksums.";
 }
 
+void verify_all(const Contents& contents) {
+  if (!is_huggingface(contents)) return checkpoint::verify(contents);
+  for (const std::filesystem::path& file : huggingface::weight_files(contents.path))
+    checkpoint::verify(checkpoint::contents(file));
+}
+
 void list(const InspectArguments& a) {
   Contents contents;
   std::vector<Listed> tensors;
-  checkpoint::read_current(a.file, [&](const std::filesystem::path& path) {
-    contents = checkpoint::contents(path);
-    if (a.verify) checkpoint::verify(contents);
+  const auto read = [&](const std::filesystem::path& path) {
+    contents = contents_of(path);
+    if (a.verify) verify_all(contents);
     tensors.clear();
     for (const StoredTensor& tensor : contents.tensors) {
       tensors.push_back({.tensor = tensor});
       if (a.statistics) tensors.back().statistics = inspect::statistics(tensor);
     }
-  });
+  };
+  if (std::filesystem::is_directory(a.file) && huggingface::folder_of(a.file))
+    read(a.file);
+  else
+    checkpoint::read_current(a.file, read);
   if (a.output.is_json()) return Output::print(contents_json(contents, tensors, a.verify));
   std::vector<report::Table> tables = contents_tables(contents, tensors);
   if (a.verify) tables.back().notes.push_back(verified_text(contents));
@@ -215,10 +240,11 @@ void list(const InspectArguments& a) {
 void inspect(const InspectArguments& a) {
   if (!a.diff.empty()) return show_difference(a.diff[0], a.diff[1], a.output);
   if (a.file.empty())
-    throw UsageError({.where = "inspect",
-                      .what = "which file?",
-                      .accepted = "a safetensors file, a checkpoint's folder or a run's folder",
-                      .advice = "demi inspect runs/train-fashion-cnn-001"});
+    throw UsageError(
+        {.where = "inspect",
+         .what = "which file?",
+         .accepted = "a safetensors file, a checkpoint's folder, a run's or one of Hugging Face's",
+         .advice = "demi inspect runs/train-fashion-cnn-001"});
   list(a);
 }
 
@@ -229,8 +255,8 @@ void add_inspect(CLI::App& app) {
       "inspect", "What a safetensors file or a checkpoint holds; whether it is whole; differences");
   const auto a = std::make_shared<InspectArguments>();
   auto* file = command->add_option("FILE", a->file,
-                                   "Safetensors file, checkpoint folder, or run folder: its "
-                                   "last checkpoint");
+                                   "Safetensors file, checkpoint folder, run folder (its last "
+                                   "checkpoint), or a folder of Hugging Face's");
   auto* statistics = command->add_flag(
       "--statistics", a->statistics,
       "Also read the values: least, greatest, mean, deviation, zeros, NaN and Inf");

@@ -12,6 +12,7 @@
 #include "cli/inspect_text.h"
 #include "demi/checkpoint/contents.h"
 #include "demi/tensor/dtype.h"
+#include "lab/huggingface/folder.h"
 #include "lab/inspect/difference.h"
 #include "lab/report/format.h"
 #include "lab/report/table.h"
@@ -164,8 +165,14 @@ void show_shortly(Difference& found) {
 
 }  // namespace
 
+Contents contents_of(const std::filesystem::path& path) {
+  const bool is_folder = std::filesystem::is_directory(path);
+  return is_folder && huggingface::folder_of(path) ? huggingface::contents(path)
+                                                   : checkpoint::contents(path);
+}
+
 void show_difference(const std::string& a, const std::string& b, const Output& output) {
-  const Contents first = checkpoint::contents(a), second = checkpoint::contents(b);
+  const Contents first = contents_of(a), second = contents_of(b);
   Difference found = inspect::difference(first, second);
   show_shortly(found);
   if (output.is_json()) return Output::print(json_of(first, second, found));

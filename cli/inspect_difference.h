@@ -1,10 +1,16 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "cli/output.h"
+#include "demi/checkpoint/contents.h"
 
 namespace demi::cli {
+
+/// Of a safetensors file, a checkpoint or what names one, or a folder of Hugging Face's. Throws
+/// DataError.
+checkpoint::Contents contents_of(const std::filesystem::path& path);
 
 /// demi inspect --diff: prints what differs between two files or checkpoints. Throws DataError.
 void show_difference(const std::string& first, const std::string& second, const Output& output);

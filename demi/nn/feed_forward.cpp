@@ -5,20 +5,17 @@
 #include "demi/nn/require.h"
 
 namespace demi::nn {
-namespace {
 
-std::int64_t hidden_of(const FeedForwardOptions& o) {
+std::int64_t hidden_width(const FeedForwardOptions& o) {
   if (o.hidden != 0) return o.hidden;
   if (o.activation != Activation::swiglu) return 4 * o.width;
   return (8 * o.width / 3 + 63) / 64 * 64;
 }
 
-}  // namespace
-
 FeedForwardImpl::FeedForwardImpl(const FeedForwardOptions& options) : options_(options) {
   constexpr std::string_view kWhere = "nn.FeedForward";
   require_size(kWhere, "width", options.width);
-  const std::int64_t hidden = hidden_of(options);
+  const std::int64_t hidden = hidden_width(options);
   require_size(kWhere, "hidden", hidden);
   require_probability(kWhere, "dropout", options.dropout);
   const auto linear = [&](std::int64_t from, std::int64_t to) {

@@ -22,6 +22,9 @@ struct FeedForwardOptions {
   double dropout = 0;  ///< Of the result.
 };
 
+/// The width between up and down.
+DEMI_API std::int64_t hidden_width(const FeedForwardOptions& options);
+
 /// down(activation(up(x))). (*, width) to (*, width).
 class DEMI_API FeedForwardImpl : public torch::nn::Module {
  public:

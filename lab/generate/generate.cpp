@@ -42,7 +42,7 @@ class Reader {
     const at::Tensor logits =
         network_->next(tensor_of(text.subspan(kept)), cache_).to(at::kCPU, at::kFloat).contiguous();
     const auto* first = logits.const_data_ptr<float>();
-    return {first, first + logits.numel()};
+    return {first, first + model_.vocabulary()};
   }
 
  private:

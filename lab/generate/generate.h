@@ -22,14 +22,18 @@ struct Model {
   recipes::Resolved run;
   models::GPT network{nullptr};
   std::shared_ptr<const tokens::Tokenizer> tokenizer;  // null: its file has none
+  std::string no_tokenizer = {};                       // why; empty: there is none
 
-  int64_t vocabulary() const { return network->options().vocabulary; }
+  /// Tokens that are read and drawn: a padded model has more than its tokenizer.
+  int64_t vocabulary() const {
+    return tokenizer ? tokenizer->size() : network->options().vocabulary;
+  }
   int64_t context() const { return network->options().context; }
 };
 
-/// Reads a model file, a checkpoint or what names one, to be computed in a precision as `demi eval`
-/// has it. Throws DataError for a damaged file, UsageError for a model that is no language model,
-/// DeviceError.
+/// Reads a model file, a checkpoint, what names one or a folder of Hugging Face's, to be computed
+/// in a precision as `demi eval` has it. Throws DataError for a damaged file, UsageError for a
+/// model that is no language model, DeviceError.
 DEMI_API Model load_model(const std::filesystem::path& file, std::string_view precision,
                           std::string_view device);
 

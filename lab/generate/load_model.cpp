@@ -40,7 +40,8 @@ Model load_model(const fs::path& path, std::string_view precision, std::string_v
   const recipes::ModelFile file = recipes::read_model_file(path);
   require_language_model(file.texts, path);
   Model model{.run = recipes::resolve_saved(file.texts.config, precision, device),
-              .tokenizer = recipes::tokenizer_of_model(*recipes::data_of_model(file.texts, path))};
+              .tokenizer = recipes::tokenizer_of_model(*recipes::data_of_model(file.texts, path)),
+              .no_tokenizer = file.texts.no_tokenizer};
   const train::Network network = recipes::saved_network(
       model.run,
       recipes::make_network(model.run.config, file.texts.description->shape, 0, model.run.device),
@@ -54,9 +55,13 @@ std::vector<int32_t> tokens_of(const Model& model, std::string_view text) {
   if (!model.tokenizer)
     throw UsageError({.where = "--prompt",
                       .what = "the model's file has no tokenizer, so a text has no numbers",
-                      .seen = text.empty() ? "no prompt" : "a text",
+                      .seen = !model.no_tokenizer.empty() ? std::string_view(model.no_tokenizer)
+                              : text.empty()              ? "no prompt"
+                                                          : "a text",
                       .accepted = "--prompt-tokens 464,3290: numbers of tokens",
-                      .advice = "a file of a run on texts (--train-file) has one"});
+                      .advice = model.no_tokenizer.empty()
+                                    ? "a file of a run on texts (--train-file) has one"
+                                    : ""});
   return model.tokenizer->encode(text.empty() ? "\n" : text);
 }
 

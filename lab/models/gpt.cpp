@@ -18,8 +18,10 @@ nn::TransformerBlockOptions block_options(const GPTOptions& o) {
   return {.width = o.width,
           .heads = o.heads,
           .key_heads = o.key_heads,
+          .hidden = o.hidden,
           .norm = is_gpt2 ? nn::NormKind::layer_norm : nn::NormKind::rms_norm,
           .norm_weight = !is_nanochat,
+          .eps = o.eps,
           .bias = is_gpt2 && o.bias,
           .activation = is_gpt2       ? nn::Activation::gelu_tanh
                         : is_nanochat ? nn::Activation::squared_relu
@@ -42,6 +44,11 @@ void check_sizes(const GPTOptions& o) {
   require_positive(kGpt, "vocabulary", o.vocabulary);
   require_positive(kGpt, "context", o.context);
   require_positive(kGpt, "layers", o.layers);
+  if (!(o.rope_theta > 0 && std::isfinite(o.rope_theta)))
+    refuse({.where = kGpt,
+            .what = "rope_theta is out of range",
+            .seen = fmt::to_string(o.rope_theta),
+            .accepted = "a number above 0"});
 }
 
 }  // namespace
@@ -56,6 +63,12 @@ GPTForm parse_gpt_form(std::string_view name) {
           .accepted = "gpt2, llama, nanochat"});
 }
 
+int64_t hidden_width(const GPTOptions& o) {
+  const auto block = block_options(o);
+  return nn::hidden_width(
+      {.width = block.width, .hidden = block.hidden, .activation = block.activation});
+}
+
 GPTImpl::GPTImpl(const GPTOptions& o) : options_(o) {
   check_sizes(o);
   const bool is_gpt2 = o.form == GPTForm::gpt2;
@@ -65,7 +78,7 @@ GPTImpl::GPTImpl(const GPTOptions& o) : options_(o) {
   for (int64_t i = 0; i < o.layers; ++i) blocks_->push_back(nn::TransformerBlock(block_options(o)));
   register_module("blocks", blocks_);
   norm_ = register_module("norm", norm_of(o));
-  if (!is_gpt2)
+  if (!o.tied_head.value_or(is_gpt2))
     head_ = register_module(
         "head", torch::nn::Linear(torch::nn::LinearOptions(o.width, o.vocabulary).bias(false)));
   initialise();
@@ -110,7 +123,8 @@ at::Tensor GPTImpl::through_blocks(const at::Tensor& tokens, const at::Tensor& p
   if (positions_)
     x = x + positions_->forward(positions);
   else
-    context.rotary = nn::rotary_angles(positions, options_.width / options_.heads);
+    context.rotary =
+        nn::rotary_angles(positions, options_.width / options_.heads, options_.rope_theta);
   if (embedding_norm_) x = embedding_norm_->forward(x);
   x = at::dropout(x, options_.dropout, is_training());
   for (std::size_t i = 0; i < blocks_->size(); ++i) {

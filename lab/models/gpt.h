@@ -31,12 +31,19 @@ struct GPTOptions {
   int64_t vocabulary = 50257, context = 1024;  // tokens known, tokens of a row at most
   int64_t width = 768, layers = 12, heads = 12;
   int64_t key_heads = 0;  // 0: as many as heads
+  int64_t hidden = 0;     // of the feed-forward part; 0: nn::FeedForwardOptions' default
   GPTForm form = GPTForm::gpt2;
-  bool bias = true;    // gpt2 alone
-  double dropout = 0;  // of embeddings, attention's weights, and what each part adds
+  bool bias = true;           // gpt2 alone
+  double dropout = 0;         // of embeddings, attention's weights, and what each part adds
+  double eps = 1e-5;          // of all norms
+  double rope_theta = 10000;  // of rotary positions, more than 0
+  std::optional<bool> tied_head = {};  // to the embedding; empty: in gpt2 alone
   /// Each block makes its activations again in backward, and keeps this; empty: it keeps them.
   std::optional<Keep> recompute = {};
 };
+
+/// The width within the feed-forward part.
+DEMI_API int64_t hidden_width(const GPTOptions& options);
 
 /// A language model that is trained on the next token. Initial weights: normal(0, 0.02), those of
 /// projections onto the residual stream normal(0, 0.02 / sqrt(2 layers)), biases 0.

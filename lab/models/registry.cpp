@@ -63,9 +63,14 @@ train::Network make_lstm(const ModelOptions& given) {
 
 // Logits as losses and metrics take them: the classes are the second dimension.
 train::Network make_gpt(const ModelOptions& given) {
-  GPTOptions options{.form = parse_gpt_form(given.block),
+  GPTOptions options{.key_heads = given.key_heads,
+                     .hidden = given.feed_forward,
+                     .form = parse_gpt_form(given.block),
                      .bias = given.bias,
                      .dropout = given.dropout,
+                     .eps = given.norm_eps,
+                     .rope_theta = given.rope_theta,
+                     .tied_head = given.tied_head,
                      .recompute = given.recompute};
   options.vocabulary = given.vocabulary.value_or(options.vocabulary);
   options.context = given.context.value_or(options.context);
@@ -179,6 +184,15 @@ int64_t parameter_count(const torch::nn::Module& module) {
   for (const auto& [name, parameter] : tensor::parameters_once(module))
     if (parameter.requires_grad()) count += parameter.numel();
   return count;
+}
+
+std::optional<bool> parse_tied_head(std::string_view name) {
+  if (name == "auto") return std::nullopt;
+  if (name == "on" || name == "off") return name == "on";
+  refuse({.where = "models.parse_tied_head",
+          .what = "no such head",
+          .seen = name,
+          .accepted = "auto, on, off"});
 }
 
 std::optional<Keep> parse_recompute(std::string_view name) {

@@ -26,9 +26,11 @@ struct ModelOptions {
   bool bidirectional = false;                                           // of texts
   // Of a GPT, whose layers, vocabulary and embedding (its width) are those above.
   std::optional<int64_t> context = {}, heads = {};
+  int64_t key_heads = 0, feed_forward = 0;  // 0: as many as heads; the block's usual width
   std::string_view block = "gpt2";
   bool bias = true;
-  double dropout = 0;
+  double dropout = 0, norm_eps = 1e-5, rope_theta = 10000;
+  std::optional<bool> tied_head = {};  // empty: as GPTOptions
   std::optional<Keep> recompute = {};  // of a GPT and a ResNet
 };
 
@@ -73,6 +75,9 @@ DEMI_API std::string head_of(const ModelInfo& info, const torch::nn::Module& mod
 
 /// Parameters that are trained, counted by element, each once however often it is registered.
 DEMI_API int64_t parameter_count(const torch::nn::Module& module);
+
+/// "auto" (as GPTOptions), "on" or "off". Throws UsageError.
+DEMI_API std::optional<bool> parse_tied_head(std::string_view name);
 
 /// "none" (nothing is recomputed), "blocks" or "products". Throws UsageError.
 DEMI_API std::optional<Keep> parse_recompute(std::string_view name);

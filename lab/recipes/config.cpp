@@ -389,6 +389,12 @@ std::vector<Setting> data_settings() {
           "of vocab.json and merges.txt"),
       whole("context", g, &Config::context, 1, "gpt: tokens of a window", kMostFeatures),
       whole("heads", g, &Config::heads, 1, "gpt: heads of attention", kMostFeatures),
+      whole("key-heads", g, &Config::key_heads, 0,
+            "gpt: heads of keys and values, which heads share (a divisor of --heads); 0: as many",
+            kMostFeatures),
+      whole("feed-forward", g, &Config::feed_forward, 0,
+            "gpt: width within the feed-forward part; 0: 4 times the width, in llama 8/3 of it",
+            kMostFeatures),
       words("block", g, &Config::block,
             "gpt: gpt2 (learned positions, LayerNorm, GELU, tied head), llama (rotary positions, "
             "RMSNorm, SwiGLU) or nanochat (llama's with squared ReLU, QK-norm, capped logits)",
@@ -396,6 +402,12 @@ std::vector<Setting> data_settings() {
       flag("bias", g, &Config::bias, "gpt: biases of linear layers and norms, of --block gpt2"),
       real("dropout", g, &Config::dropout, 0, 0.999,
            "gpt: share of embeddings, attention weights and what each part adds that is zeroed"),
+      words("tied-head", g, &Config::tied_head,
+            "gpt: the head is the embedding: on, off, or auto (in --block gpt2)",
+            {"auto", "on", "off"}),
+      real("norm-eps", g, &Config::norm_eps, 0, 1, "gpt: what norms add to the variance"),
+      real("rope-theta", g, &Config::rope_theta, 1, 1e12,
+           "gpt: base of rotary positions, of --block llama and nanochat"),
       words("recompute", g, &Config::recompute,
             "gpt and resnets: none, blocks (less memory: backward runs each block again), products "
             "(likewise, and keeps the results of matrix products and convolutions: faster)",
@@ -575,7 +587,7 @@ std::vector<Setting> place_settings() {
       stop_after(g),
       words("from", g, &Config::from,
             "Start at step 0 from saved weights: of a run's folder (its last checkpoint), a "
-            "checkpoint (RUN/checkpoints/best) or a safetensors file"),
+            "checkpoint (RUN/checkpoints/best), a safetensors file or a folder of Hugging Face's"),
       flag("from-state", g, &Config::from_state,
            "With --from: the optimizer's moments too, by the parameters' names; the optimizer has "
            "to be of the same rule"),

@@ -25,8 +25,10 @@ struct Config {
   int64_t embedding = 100, hidden = 256, vocabulary_size = 0, max_length = 0;
   std::string tokenizer = "characters", block = "gpt2";
   int64_t context = 64, heads = 4, eval_every = 250;
+  int64_t key_heads = 0, feed_forward = 0;  // 0: as many as heads; the block's usual width
   bool bias = true;
-  double dropout = 0;
+  double dropout = 0, norm_eps = 1e-5, rope_theta = 10000;
+  std::string tied_head = "auto";
   std::string recompute = "none";
   std::string normalize = "data-set";
   int64_t crop_padding = 0;

@@ -153,6 +153,21 @@ Workload test_data(const Config& config, c10::Device device,
   return workload;
 }
 
+// Nothing says what it was trained on.
+void require_text(const ModelTexts& texts, const fs::path& path, const EvalOptions& options) {
+  if (!texts.is_huggingface) return;
+  if (options.test_file.empty())
+    throw UsageError({.where = "--test-file",
+                      .what = path.string() + " does not say what it was trained on",
+                      .seen = "no text to test on",
+                      .accepted = "--test-file TEXT"});
+  if (!texts.no_tokenizer.empty())
+    throw DataError({.where = "train.evaluate_saved",
+                     .what = "a text has no numbers for the model of " + path.string(),
+                     .seen = texts.no_tokenizer,
+                     .accepted = "byte pairs in GPT-2's form beside it"});
+}
+
 void note_older(const ModelTexts& texts, EvalResult& result) {
   if (texts.description || data::data_set(texts.config.data).kind == data::Kind::rows) return;
   result.notes.emplace_back(
@@ -175,14 +190,21 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
                       .seen = std::to_string(options.limit),
                       .accepted = "0 (all) or more"});
   require_use(config, options);
-  EvalResult result{.trained_in = std::string(file.texts.precision.name)};
-  if (std::string note = difference_to_run(config, options); !note.empty())
-    result.notes.push_back(std::move(note));
-  note_older(file.texts, result);
-  find_data(config, path, options, data_dir, model == nullptr, result);
+  require_text(file.texts, path, options);
+  EvalResult result;
+  if (file.texts.is_huggingface) {
+    config.train_file = config.test_file = options.test_file;
+    require_there(config.test_file, "the test file", "name one that is there");
+  } else {
+    result.trained_in = file.texts.precision.name;
+    if (std::string note = difference_to_run(config, options); !note.empty())
+      result.notes.push_back(std::move(note));
+    note_older(file.texts, result);
+    find_data(config, path, options, data_dir, model == nullptr, result);
+  }
   config.limit = config.overfit_batches = 0;
   config.test_limit = options.limit;
-  const bool trained_in_fp32 = result.trained_in == "fp32";
+  const bool trained_in_fp32 = file.texts.precision.name == "fp32";
   const auto runs = !options.precisions.empty() ? parse_runs(options.precisions)
                     : trained_in_fp32           ? parse_runs("fp32")
                                                 : parse_runs("fp32," + result.trained_in);

@@ -28,7 +28,7 @@ struct EvalRow {
 };
 
 struct EvalResult {
-  std::string trained_in;
+  std::string trained_in;  // empty: nobody says, as of Hugging Face's folders
   /// For people: how this test differs from the one in the run's table (of more examples, or of
   /// others), where data were found by their name alone, words that are new, an older file.
   std::vector<std::string> notes;
@@ -38,11 +38,12 @@ struct EvalResult {
 };
 
 /// Evaluates a weights file of a run, a checkpoint, or the last checkpoint of a run folder, on the
-/// test set of that run. Classes, words and normalisation are those that the file has, and training
-/// data need not be there; of an older file without them they are made of the data. A mixed
-/// precision evaluates the weights in its 16-bit format with normalisation in FP32, in an autocast
-/// region, as they are shipped; a "true" one everything in the one format. Throws DataError (file,
-/// data), UsageError (precision, device, a run without test data), DeviceError.
+/// test set of that run; a folder of Hugging Face's on EvalOptions::test_file. Classes, words and
+/// normalisation are those that the file has, and training data need not be there; of an older file
+/// without them they are made of the data. A mixed precision evaluates the weights in its 16-bit
+/// format with normalisation in FP32, in an autocast region, as they are shipped; a "true" one
+/// everything in the one format. Throws DataError (file, data), UsageError (precision, device, a
+/// run without test data), DeviceError.
 DEMI_API EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options);
 
 }  // namespace demi::recipes

@@ -7,6 +7,7 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
+#include "lab/huggingface/folder.h"
 #include "lab/recipes/run_record.h"
 
 namespace demi::recipes {
@@ -37,6 +38,7 @@ bool is_of_torch_save(const fs::path& file) {
 
 fs::path find_start(const fs::path& from,
                     const std::function<void(const fs::path&, const std::string&)>& passed_over) {
+  if (const auto folder = huggingface::folder_of(from)) return *folder;
   std::error_code unreadable;
   const fs::file_status status = fs::status(from, unreadable);
   const bool names_one = from.filename() == "last" || from.filename() == "best";

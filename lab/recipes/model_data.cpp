@@ -48,7 +48,8 @@ std::shared_ptr<const ModelData> data_of_model(const ModelTexts& texts, const fs
                                                      .classes = model->classes,
                                                      .input = model->input,
                                                      .vocabulary = texts.vocabulary,
-                                                     .tokenizer = model->tokenizer});
+                                                     .tokenizer = model->tokenizer,
+                                                     .may_have_more_tokens = texts.is_huggingface});
 }
 
 std::shared_ptr<const ModelData> data_of_checkpoint(const fs::path& path) {
@@ -128,7 +129,8 @@ std::shared_ptr<const tokens::Tokenizer> tokenizer_of_model(const ModelData& mod
     refuse_file(error.what(), "what `demi train` writes");
   }
   const int64_t size = model.shape.vocabulary;
-  if (made && made->size() != size)
+  const bool is_padded = model.may_have_more_tokens && made && made->size() < size;
+  if (made && made->size() != size && !is_padded)
     refuse_file(fmt::format("{} tokens", made->size()), fmt::format("{}, as its model", size));
   return made;
 }

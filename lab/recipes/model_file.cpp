@@ -11,8 +11,10 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/contents.h"
 #include "demi/core/error.h"
+#include "lab/huggingface/folder.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/huggingface_file.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/weights_file.h"
 
@@ -71,11 +73,16 @@ Json network_json(const ModelDescription& model) {
   if (model.input.kind == Kind::tokens) {
     json["layers"] = config.layers;
     json["heads"] = config.heads;
+    json["key_heads"] = config.key_heads;
+    json["feed_forward"] = config.feed_forward;
     json["embedding"] = config.embedding;
     json["context"] = config.context;
     json["block"] = config.block;
     json["bias"] = config.bias;
     json["dropout"] = config.dropout;
+    json["tied_head"] = config.tied_head;
+    json["norm_eps"] = config.norm_eps;
+    json["rope_theta"] = config.rope_theta;
   }
   return json;
 }
@@ -123,9 +130,14 @@ ModelDescription description_of(const Json& json) {
   config.hidden = network.value("hidden", config.hidden);
   config.context = network.value("context", config.context);
   config.heads = network.value("heads", config.heads);
+  config.key_heads = network.value("key_heads", config.key_heads);
+  config.feed_forward = network.value("feed_forward", config.feed_forward);
   config.block = network.value("block", config.block);
   config.bias = network.value("bias", config.bias);
   config.dropout = network.value("dropout", config.dropout);
+  config.tied_head = network.value("tied_head", config.tied_head);
+  config.norm_eps = network.value("norm_eps", config.norm_eps);
+  config.rope_theta = network.value("rope_theta", config.rope_theta);
   config.pool = network.value("pool", config.pool);
   config.bidirectional = network.value("bidirectional", config.bidirectional);
   json.at("loss").get_to(model.loss);
@@ -279,6 +291,7 @@ checkpoint::Metadata model_texts(const Resolved& run, const Workload& workload, 
 }
 
 ModelTexts read_model_texts(const std::filesystem::path& path) {
+  if (const auto folder = huggingface::folder_of(path)) return texts_of_huggingface(*folder);
   const checkpoint::Contents contents = checkpoint::contents(path);
   const Refusal refuse{path};
   ModelTexts texts;
@@ -290,6 +303,7 @@ ModelTexts read_model_texts(const std::filesystem::path& path) {
 }
 
 ModelFile read_model_file(const std::filesystem::path& path) {
+  if (const auto folder = huggingface::folder_of(path)) return read_huggingface(*folder);
   ModelFile file;
   checkpoint::read_current(path, [&](const std::filesystem::path& one) {
     file.texts = read_model_texts(one);

@@ -36,6 +36,10 @@ struct ModelTexts {
   train::Precision precision;
   std::optional<ModelDescription> description;         // none of an older file
   std::shared_ptr<const data::Vocabulary> vocabulary;  // null: an older file, or no texts
+  /// Of a folder of Hugging Face's, which says nothing of a run: `config` is the network alone. The
+  /// model may have more tokens than the tokenizer.
+  bool is_huggingface = false;
+  std::string no_tokenizer = {};  // of such a folder: why
 };
 
 /// The metadata of a model file, in each once:
@@ -54,9 +58,10 @@ DEMI_API checkpoint::Metadata model_texts(const ModelDescription& description,
 DEMI_API checkpoint::Metadata model_texts(const Resolved& run, const Workload& workload,
                                           bool is_average);
 
-/// The texts of a weights file, of a checkpoint, or of what names one (checkpoint::find). Reads no
-/// tensor. Throws DataError for a file of a newer version, with both numbers, for texts that are
-/// damaged or contradict each other, and for a file without demi.config.
+/// The texts of a weights file, of a checkpoint, of what names one (checkpoint::find), or of a
+/// folder of Hugging Face's. Reads no tensor. Throws DataError for a file of a newer version, with
+/// both numbers, for texts that are damaged or contradict each other, and for a file without
+/// demi.config.
 DEMI_API ModelTexts read_model_texts(const std::filesystem::path& path);
 
 struct ModelFile {

@@ -17,6 +17,7 @@
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
 #include "demi/tensor/dtype.h"
+#include "lab/huggingface/folder.h"
 #include "lab/recipes/model_file.h"
 #include "lab/recipes/tensor_names.h"
 
@@ -117,7 +118,9 @@ std::string options_of(const ModelDescription& description, const Config& config
       {data::Kind::rows, {"model", "in", "depth"}},
       {data::Kind::pictures, {"model"}},
       {data::Kind::texts, {"model", "embedding", "hidden", "pool", "bidirectional"}},
-      {data::Kind::tokens, {"model", "depth", "heads", "embedding", "context", "block", "bias"}}};
+      {data::Kind::tokens,
+       {"model", "depth", "heads", "key-heads", "feed-forward", "embedding", "context", "block",
+        "bias", "tied-head"}}};
   std::string text;
   for (const Setting& setting : settings()) {
     const auto& shaping = kShaping.at(description.input.kind);
@@ -159,7 +162,11 @@ std::string options_of(const ModelDescription& description, const Config& config
 void require_same_form(const ModelDescription& description, const Config& config,
                        const fs::path& path) {
   static const std::set<std::pair<data::Kind, std::string_view>> kForm{
-      {data::Kind::texts, "pool"}, {data::Kind::tokens, "heads"}, {data::Kind::tokens, "block"}};
+      {data::Kind::texts, "pool"},
+      {data::Kind::tokens, "heads"},
+      {data::Kind::tokens, "block"},
+      {data::Kind::tokens, "norm-eps"},
+      {data::Kind::tokens, "rope-theta"}};
   for (const Setting& setting : settings()) {
     if (!kForm.contains({description.input.kind, setting.name})) continue;
     const std::string there = setting.get(description.network), here = setting.get(config);
@@ -205,7 +212,8 @@ std::vector<std::string> differences(const ModelDescription& description, const 
         "head starts with what it learned of the others",
         some_of(there), some_of(here), first, there[first], here[first]));
   }
-  if (!agree(description.tokenizer, workload.tokenizer))
+  const bool has_names = !description.tokenizer.name.empty() && !workload.tokenizer.name.empty();
+  if (has_names && !agree(description.tokenizer, workload.tokenizer))
     said.push_back(
         "its tokens mean other texts than the data's, as many: each embedding starts with what it "
         "learned of another token");
@@ -235,7 +243,7 @@ std::string conversion(const NamedTensors& weights, const Resolved& run) {
 
 struct Taken {
   std::optional<int64_t> step;
-  bool masters = false, average = false;
+  bool masters = false, average = false, is_huggingface = false;
 };
 
 std::string sentence(const Resolved& run, const fs::path& path, const NamedForNetwork& named,
@@ -244,6 +252,7 @@ std::string sentence(const Resolved& run, const fs::path& path, const NamedForNe
   text += taken.average ? "the moving average" : taken.masters ? "the FP32 masters" : "the weights";
   if (taken.step) text += fmt::format(" of step {}", *taken.step);
   if (named.is_torchvisions) text += ", under torchvision's names";
+  if (taken.is_huggingface) text += ", under Hugging Face's names";
   if (!converted.empty()) text += ", " + converted;
   if (!named.new_head.empty())
     text += fmt::format("; the head {} is new: {}", named.new_head, named.head_shapes);
@@ -258,12 +267,15 @@ std::string sentence(const Resolved& run, const fs::path& path, const NamedForNe
 
 StartingWeights read_start(const Resolved& run, const Workload& workload,
                            const torch::nn::Module& network, const fs::path& path) {
-  const checkpoint::Contents contents = checkpoint::contents(path);
+  const bool is_huggingface = huggingface::folder_of(path).has_value();
+  const checkpoint::Contents contents =
+      is_huggingface ? checkpoint::Contents() : checkpoint::contents(path);
   std::optional<ModelTexts> texts;
-  if (contents.metadata.contains("demi.file")) texts = read_model_texts(path);
+  if (is_huggingface || contents.metadata.contains("demi.file")) texts = read_model_texts(path);
   const auto description = texts ? texts->description : std::nullopt;
-  Checkpoint saved = checkpoint::map(path);
-  Taken taken{.step = contents.step};
+  Checkpoint saved =
+      is_huggingface ? Checkpoint{.model = read_model_file(path).weights} : checkpoint::map(path);
+  Taken taken{.step = contents.step, .is_huggingface = is_huggingface};
   const bool is_average = contents.is_file && description && description->is_average;
   taken.masters = take_masters(saved);
   taken.average = is_average || run.config.from_average;

@@ -517,9 +517,14 @@ train::Network make_network(const Config& config, const DataShape& shape, uint64
                                      .bidirectional = config.bidirectional,
                                      .context = config.context,
                                      .heads = config.heads,
+                                     .key_heads = config.key_heads,
+                                     .feed_forward = config.feed_forward,
                                      .block = config.block,
                                      .bias = config.bias,
                                      .dropout = config.dropout,
+                                     .norm_eps = config.norm_eps,
+                                     .rope_theta = config.rope_theta,
+                                     .tied_head = models::parse_tied_head(config.tied_head),
                                      .recompute = models::parse_recompute(config.recompute)};
   train::Network network = within_memory(
       "the model " + config.model,

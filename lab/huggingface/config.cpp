@@ -1,0 +1,238 @@
+#include "lab/huggingface/config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+
+#include "demi/tensor/dtype.h"
+#include "lab/huggingface/json_file.h"
+
+namespace demi::huggingface {
+namespace {
+
+using models::GPTForm;
+using models::GPTOptions;
+using nlohmann::json;
+
+/// The entries of one config.json; null counts as absent, as in transformers.
+class Entries {
+ public:
+  explicit Entries(const std::filesystem::path& file) : wrong_{file}, json_(read_object(file)) {}
+
+  const Wrong& wrong() const { return wrong_; }
+
+  const json* find(const char* name) const {
+    const auto found = json_.find(name);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  std::string text(const char* name, const std::string& absent) const {
+    const json* const value = find(name);
+    if (value && !value->is_string()) refuse_value(name, *value, "a text");
+    return value ? value->get<std::string>() : absent;
+  }
+
+  int64_t whole(const char* name, int64_t absent) const {
+    constexpr int64_t kMost = int64_t{1} << 31;
+    const json* const value = find(name);
+    if (!value) return absent;
+    const bool fits = value->is_number_integer() && value->get<double>() >= 1 &&
+                      value->get<double>() <= double(kMost);
+    if (!fits) refuse_value(name, *value, fmt::format("1 to {}", kMost));
+    return value->get<int64_t>();
+  }
+
+  double real(const char* name, double absent, double least = 0) const {
+    const json* const value = find(name);
+    return value ? real_of(name, *value, least) : absent;
+  }
+
+  double real_of(const char* name, const json& value, double least) const {
+    if (!value.is_number() || !(value.get<double>() >= least) ||
+        !std::isfinite(value.get<double>()))
+      refuse_value(name, value, fmt::format("a number of {} or more", least));
+    return value.get<double>();
+  }
+
+  bool flag(const char* name, bool absent) const {
+    const json* const value = find(name);
+    if (value && !value->is_boolean()) refuse_value(name, *value, "true or false");
+    return value ? value->get<bool>() : absent;
+  }
+
+  /// Throws unless the entry is absent or one of these.
+  void want(const char* name, std::initializer_list<json> accepted) const {
+    const json* const value = find(name);
+    if (!value) return;
+    std::string list;
+    for (const json& one : accepted) {
+      if (*value == one) return;
+      list += (list.empty() ? "" : ", ") + one.dump();
+    }
+    refuse_value(name, *value, list.empty() ? "null, or no such entry" : list);
+  }
+
+  [[noreturn]] void refuse_value(const char* name, const json& value,
+                                 const std::string& accepted) const {
+    wrong_(fmt::format("demi has no such {}", name), value.dump().substr(0, 100), accepted);
+  }
+
+ private:
+  Wrong wrong_;
+  json json_;
+};
+
+/// What transformers' defaults are is in its configuration_gpt2.py and configuration_llama.py.
+GPTOptions gpt2_options(const Entries& entries) {
+  entries.want("activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
+  entries.want("scale_attn_weights", {true});
+  entries.want("scale_attn_by_inverse_layer_idx", {false});
+  entries.want("add_cross_attention", {false});
+  const int64_t width = entries.whole("n_embd", 768), inner = entries.whole("n_inner", 4 * width);
+  return {.vocabulary = entries.whole("vocab_size", 50257),
+          .context = entries.whole("n_positions", 1024),
+          .width = width,
+          .layers = entries.whole("n_layer", 12),
+          .heads = entries.whole("n_head", 12),
+          .hidden = inner,
+          .form = GPTForm::gpt2,
+          .eps = entries.real("layer_norm_epsilon", 1e-5),
+          .tied_head = entries.flag("tie_word_embeddings", true)};
+}
+
+bool is_default_rope(const json& rope) {
+  for (const char* name : {"rope_type", "type"})
+    if (rope.contains(name) && rope[name] != "default") return false;
+  return rope.value("partial_rotary_factor", json(1.0)) == 1.0;
+}
+
+/// rope_theta, or what transformers 5 writes in its place: rope_parameters.
+double rope_theta_of(const Entries& entries) {
+  const double theta = entries.real("rope_theta", 10000, 1);
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const json* const rope = entries.find(name);
+    if (!rope) continue;
+    if (!rope->is_object() || !is_default_rope(*rope))
+      entries.refuse_value(name, *rope, "null, or rope_type default");
+    if (rope->contains("rope_theta"))
+      return entries.real_of("rope_theta", rope->at("rope_theta"), 1);
+  }
+  return theta;
+}
+
+GPTOptions llama_options(const Entries& entries) {
+  entries.want("hidden_act", {"silu", "swish"});
+  entries.want("attention_bias", {false});
+  entries.want("mlp_bias", {false});
+  entries.want("partial_rotary_factor", {1.0});
+  const int64_t width = entries.whole("hidden_size", 4096),
+                heads = entries.whole("num_attention_heads", 32);
+  entries.want("head_dim", {width / heads});
+  return {.vocabulary = entries.whole("vocab_size", 32000),
+          .context = entries.whole("max_position_embeddings", 2048),
+          .width = width,
+          .layers = entries.whole("num_hidden_layers", 32),
+          .heads = heads,
+          .key_heads = entries.whole("num_key_value_heads", heads),
+          .hidden = entries.whole("intermediate_size", 11008),
+          .form = GPTForm::llama,
+          .eps = entries.real("rms_norm_eps", 1e-6),
+          .rope_theta = rope_theta_of(entries),
+          .tied_head = entries.flag("tie_word_embeddings", false)};
+}
+
+void require_heads(const GPTOptions& o, const Wrong& wrong) {
+  const int64_t key_heads = o.key_heads == 0 ? o.heads : o.key_heads;
+  if (o.width % o.heads != 0)
+    wrong("the heads do not divide the width", fmt::format("{} heads, width {}", o.heads, o.width),
+          "a divisor");
+  if (o.heads % key_heads != 0)
+    wrong("the key heads do not divide the heads", fmt::format("{} of {}", key_heads, o.heads),
+          "a divisor");
+  if (o.form == GPTForm::llama && o.width / o.heads % 2 != 0)
+    wrong("rotary positions turn pairs, and the size of a head is odd",
+          fmt::to_string(o.width / o.heads), "an even one");
+}
+
+json gpt2_json(const GPTOptions& o) {
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"activation_function", "gelu_new"},
+          {"vocab_size", o.vocabulary},
+          {"n_positions", o.context},
+          {"n_ctx", o.context},
+          {"n_embd", o.width},
+          {"n_layer", o.layers},
+          {"n_head", o.heads},
+          {"n_inner", hidden_width(o)},
+          {"layer_norm_epsilon", o.eps},
+          {"resid_pdrop", o.dropout},
+          {"embd_pdrop", o.dropout},
+          {"attn_pdrop", o.dropout},
+          {"tie_word_embeddings", o.tied_head.value_or(true)}};
+}
+
+// rope_theta is for transformers 4, rope_parameters for 5.
+json llama_json(const GPTOptions& o) {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_act", "silu"},
+          {"attention_bias", false},
+          {"mlp_bias", false},
+          {"vocab_size", o.vocabulary},
+          {"max_position_embeddings", o.context},
+          {"hidden_size", o.width},
+          {"intermediate_size", hidden_width(o)},
+          {"num_hidden_layers", o.layers},
+          {"num_attention_heads", o.heads},
+          {"num_key_value_heads", o.key_heads == 0 ? o.heads : o.key_heads},
+          {"head_dim", o.width / o.heads},
+          {"rms_norm_eps", o.eps},
+          {"rope_theta", o.rope_theta},
+          {"rope_scaling", nullptr},
+          {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", o.rope_theta}}},
+          {"tie_word_embeddings", o.tied_head.value_or(false)}};
+}
+
+void require_form(const GPTOptions& o) {
+  const bool is_gpt2 = o.form == GPTForm::gpt2, is_llama = o.form == GPTForm::llama;
+  const bool shares = o.key_heads != 0 && o.key_heads != o.heads;
+  if (is_llama || (is_gpt2 && !shares)) return;
+  refuse({.where = "huggingface.write_model",
+          .what = "transformers has no such model among GPT-2 and Llama",
+          .seen = is_gpt2 ? "gpt2 with shared key heads" : "nanochat",
+          .accepted = "blocks gpt2, with as many key heads as heads, and llama"});
+}
+
+}  // namespace
+
+GPTOptions read_config(const std::filesystem::path& file) {
+  const Entries entries(file);
+  entries.want("quantization_config", {});
+  const std::string type = entries.text("model_type", "");
+  if (type != "gpt2" && type != "llama")
+    entries.wrong()("demi has no such model", type.empty() ? "no model_type" : type,
+                    "model_type gpt2 or llama");
+  const GPTOptions options = type == "gpt2" ? gpt2_options(entries) : llama_options(entries);
+  require_heads(options, entries.wrong());
+  return options;
+}
+
+std::string write_config(const GPTOptions& options, c10::ScalarType dtype, int64_t end) {
+  require_form(options);
+  json config = options.form == GPTForm::gpt2 ? gpt2_json(options) : llama_json(options);
+  // "float32": as torch has it after its dot.
+  const std::string name = dtype == c10::kFloat      ? "float32"
+                           : dtype == c10::kBFloat16 ? "bfloat16"
+                                                     : "float16";
+  config["torch_dtype"] = config["dtype"] = name;
+  // Their defaults are tokens of other vocabularies.
+  config["bos_token_id"] = config["eos_token_id"] = end < 0 ? json() : json(end);
+  config["pad_token_id"] = nullptr;
+  config["use_cache"] = true;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace demi::huggingface

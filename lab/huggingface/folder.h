@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/checkpoint/contents.h"
+#include "demi/checkpoint/safetensors.h"
+#include "demi/core/export.h"
+
+// Models as Hugging Face's package transformers saves them: a folder with config.json and
+// model.safetensors, or with shards that model.safetensors.index.json names.
+namespace demi::huggingface {
+
+/// The folder that `path` means: itself, or the one that a file with a name of these is in. Nothing
+/// if it is none: config.json must name a model_type or architectures, or there must be an index. A
+/// folder of demi's has neither, and a file of demi's says so in its metadata.
+DEMI_API std::optional<std::filesystem::path> folder_of(const std::filesystem::path& path);
+
+/// The files of tensors: one, or those of the index, each once. Throws DataError: none, an index
+/// that is damaged, a shard that is missing.
+DEMI_API std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
+
+/// All tensors, mapped. Throws DataError as weight_files, for damaged files, and if they do not
+/// hold what the index says.
+checkpoint::NamedTensors read_tensors(const std::filesystem::path& folder);
+
+/// What a folder holds, without the values: the tensors of all files by name, and, as metadata, the
+/// entries of config.json. Throws DataError as weight_files.
+DEMI_API checkpoint::Contents contents(const std::filesystem::path& folder);
+
+}  // namespace demi::huggingface

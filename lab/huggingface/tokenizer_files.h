@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lab/tokens/tokenizer.h"
+
+namespace demi::huggingface {
+
+/// Writes tokenizer.json, as PyPI's package tokenizers has it, and vocab.json with merges.txt, of
+/// byte pairs; nothing of other tokenizers. Returns the names of the files.
+std::vector<std::string> write_tokenizer(const std::filesystem::path& folder,
+                                         const tokens::TokenizerTexts& tokenizer);
+
+/// The token <|endoftext|>; -1 if there is none.
+int64_t end_of_text(const tokens::TokenizerTexts& tokenizer);
+
+}  // namespace demi::huggingface

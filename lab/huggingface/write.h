@@ -1,0 +1,31 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/huggingface/model.h"
+
+namespace demi::huggingface {
+
+struct WriteOptions {
+  std::optional<c10::ScalarType> dtype = {};  // fp32, fp16 or bf16; empty: as they are
+  int64_t shard_bytes = 5'000'000'000;        // of a file at most, but for one larger tensor
+  tokens::TokenizerTexts tokenizer = {};      // of byte pairs; others have no file there
+};
+
+/// Writes config.json, model.safetensors (or shards with their index) and, of byte pairs,
+/// tokenizer.json, vocab.json and merges.txt: what transformers' from_pretrained reads. A GPT-2
+/// without biases gets biases of 0, which is the same function. Returns the names of the files.
+/// Throws UsageError: a folder that is there and not empty, a form that transformers has not
+/// (nanochat), weights that are not those of the options; TrainingError: the disk fails, and then
+/// config.json is missing.
+DEMI_API std::vector<std::string> write_model(const std::filesystem::path& folder,
+                                              const Model& model, const WriteOptions& options = {});
+
+}  // namespace demi::huggingface
