@@ -13,6 +13,7 @@
 
 #include "demi/attention/differentiable.h"
 #include "demi/attention/draw.h"
+#include "demi/attention/dtype_in_region.h"
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/products/through_fp32.h"
@@ -128,7 +129,8 @@ at::Tensor op_of_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Te
       q, k, v, mask, dropout, causal, /*dropout_mask=*/std::nullopt, scale, grouped));
 }
 
-/// The dtype in which the region runs scaled_dot_product_attention: asked of it on one token.
+/// The dtype in which the region runs scaled_dot_product_attention. On a device of which demi knows
+/// nothing the op is asked, on one token.
 at::ScalarType dtype_of_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const auto device = q.device().type();
   if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device) ||
@@ -139,6 +141,8 @@ at::ScalarType dtype_of_attention(const at::Tensor& q, const at::Tensor& k, cons
                          c10::toString(q.scalar_type()));
     return q.scalar_type();
   }
+  if (const auto ask = sdpa::dtype_in_region())
+    if (const auto dtype = ask(q, k, v)) return *dtype;
   const at::NoGradGuard no_grad;
   const auto one = [](const at::Tensor& t) { return at::zeros({1, 1, 1, 1}, t.options()); };
   return op_of_libtorch(one(q), one(k), one(v)).scalar_type();

@@ -1,6 +1,8 @@
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
 
@@ -130,6 +132,46 @@ TEST(RegionPolicy, CountsForDemisFunction) {
   policy.set("aten::scaled_dot_product_attention", OpCategory::fp32);
   const Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .policy = policy});
   EXPECT_EQ(attention(given.q, given.k, given.v).scalar_type(), torch::kFloat);
+}
+
+// Nothing is computed to learn the region's dtype.
+TEST(RegionDtype, IsKnownWithoutACallOfTheOp) {
+  const auto given = operands({}).to(torch::kFloat);
+  const Autocast region(torch::kCPU, torch::kBFloat16);
+  attention(given.q, given.k, given.v);
+  static std::multiset<std::string> ops;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& f)
+                                     -> std::unique_ptr<at::ObserverContext> {
+        ops.insert(f.name());
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  const auto got = attention(given.q, given.k, given.v);
+  at::removeCallback(handle);
+  EXPECT_EQ(got.scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(ops.count("aten::zeros"), 0U);
+  EXPECT_EQ(ops.count("aten::scaled_dot_product_attention"), 0U);
+  EXPECT_GT(ops.count("aten::to"), 0U) << "ops are seen";
+}
+
+// The op's own rule decides, as it does of LibTorch's.
+TEST(RegionDtype, IsThatOfLibTorchsOp) {
+  const auto wide = operands({}).to(torch::kFloat);
+  const auto half = operands({}).to(torch::kHalf);
+  for (const auto category : {OpCategory::lower_precision, OpCategory::fp32, OpCategory::promote,
+                              OpCategory::unchanged}) {
+    OpPolicy policy;
+    policy.set("aten::scaled_dot_product_attention", category);
+    const Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .policy = policy});
+    for (const auto* given : {&wide, &half})
+      EXPECT_EQ(attention(given->q, given->k, given->v).scalar_type(),
+                at::scaled_dot_product_attention(given->q, given->k, given->v).scalar_type())
+          << int(category);
+  }
+  OpPolicy banned;
+  banned.set("aten::scaled_dot_product_attention", OpCategory::banned);
+  const Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .policy = banned});
+  EXPECT_THROW(attention(wide.q, wide.k, wide.v), UsageError);
 }
 
 }  // namespace
