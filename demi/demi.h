@@ -26,6 +26,7 @@
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/sharded_optimizer_state.h"
 #include "demi/distributed/sync_batch_norm.h"
+#include "demi/imported/imported_model.h"
 #include "demi/imported/summary.h"
 #include "demi/loop/observer.h"
 #include "demi/loop/precision.h"

@@ -129,6 +129,12 @@ class ValueCheck {
 };
 
 void check_inputs(const Field& field, const Program& program) {
+  const TreeSpec& spec = program.in_spec;
+  if (spec.kind != TreeSpec::Kind::tuple || spec.children.size() != 2 ||
+      spec.children[0].kind == TreeSpec::Kind::leaf ||
+      spec.children[0].kind == TreeSpec::Kind::dict ||
+      spec.children[1].kind != TreeSpec::Kind::dict)
+    field.refuse("has arguments of another form", "a tuple of positional ones and a dict");
   const Arguments& inputs = program.graph.inputs;
   if (inputs.size() != program.inputs.size())
     field.refuse("has another number of inputs than its signature",

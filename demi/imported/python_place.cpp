@@ -23,7 +23,8 @@ std::optional<std::string> frame(std::string_view line) {
 }
 
 bool is_of_pytorch(std::string_view frame) {
-  return frame.find("-packages/torch/") != std::string_view::npos || frame.starts_with("torch/");
+  return frame.starts_with('<') ||  // <eval_with_key>: what tracing generated
+         frame.find("-packages/torch/") != std::string_view::npos || frame.starts_with("torch/");
 }
 
 std::string field_or_nothing(const Field& metadata, std::string_view key) {

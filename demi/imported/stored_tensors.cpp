@@ -89,6 +89,12 @@ void check_truth_values(const Record& record, const at::Tensor& bytes) {
 
 }  // namespace
 
+std::uint64_t first_byte(const StoredTensor& stored) {
+  return static_cast<std::uint64_t>(stored.meta.offset.fixed) * c10::elementSize(stored.meta.dtype);
+}
+
+std::uint64_t end_byte(const StoredTensor& stored) { return reach(stored.meta).value_or(0); }
+
 bool same_tensor(const StoredTensor& a, const StoredTensor& b) {
   return a.record == b.record && same_place(a.meta, b.meta);
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,6 +22,10 @@ struct StoredTensor {
 
 /// Whether two names stand for one tensor: one place in one storage.
 bool same_tensor(const StoredTensor& a, const StoredTensor& b);
+
+/// The bytes of its record that a tensor reaches over: [first, end).
+std::uint64_t first_byte(const StoredTensor& stored);
+std::uint64_t end_byte(const StoredTensor& stored);
 
 using StoredTensors = std::map<std::string, StoredTensor>;
 

@@ -1,0 +1,159 @@
+#include "demi/imported/imported_model.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/imported/arguments.h"
+#include "demi/imported/loaded_model.h"
+#include "demi/tensor/module_tensors.h"
+
+namespace demi {
+namespace {
+
+using imported::LoadedModel;
+using imported::StateKind;
+using imported::StateTensor;
+
+void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
+  if (value.isTensor()) tensors.push_back(value.toTensor());
+  if (value.isTuple())
+    for (const c10::IValue& element : value.toTupleRef().elements()) add_tensors(element, tensors);
+  if (value.isList())
+    for (const c10::IValue& element : value.toListRef()) add_tensors(element, tensors);
+  if (value.isGenericDict())
+    for (const auto& entry : value.toGenericDict()) add_tensors(entry.value(), tensors);
+}
+
+std::optional<std::size_t> number_of(const std::string& text) {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+ImportedModelImpl::ImportedModelImpl(const std::filesystem::path& file)
+    : torch::nn::Module("ImportedModel") {
+  const imported::Archive archive(file);
+  const std::vector<const imported::Program*> programs = imported::pick_programs(archive);
+  state_ = imported::read_state(archive, programs);
+  loaded_ = std::make_shared<const LoadedModel>(imported::load(programs, state_));
+  imported::register_state(*this, state_);
+}
+
+ImportedModelImpl::ImportedModelImpl(std::shared_ptr<const LoadedModel> loaded,
+                                     std::vector<StateTensor> state)
+    : torch::nn::Module("ImportedModel"), loaded_(std::move(loaded)), state_(std::move(state)) {
+  imported::register_state(*this, state_);
+}
+
+ImportedModelImpl::~ImportedModelImpl() = default;
+
+c10::IValue ImportedModelImpl::call(const std::vector<c10::IValue>& arguments,
+                                    const std::map<std::string, c10::IValue>& keywords) {
+  const imported::GraphCall& graph = is_training() ? *loaded_->train : *loaded_->eval;
+  return imported::call(
+      graph, state_,
+      imported::flatten_arguments(graph.in_spec, graph.argument_names, arguments, keywords),
+      is_training());
+}
+
+at::Tensor ImportedModelImpl::forward(const at::Tensor& input) {
+  return only_tensor(call({input}));
+}
+
+at::Tensor ImportedModelImpl::forward(const at::Tensor& input, const at::Tensor& second) {
+  return only_tensor(call({input, second}));
+}
+
+void ImportedModelImpl::select_output(const std::string& output) {
+  const imported::TreeSpec& spec = loaded_->train->out_spec;
+  const bool is_key = std::ranges::any_of(spec.keys, [&](const imported::TreeSpec::Key& key) {
+    return std::holds_alternative<std::string>(key) && std::get<std::string>(key) == output;
+  });
+  const std::optional<std::size_t> number = number_of(output);
+  std::string keys;
+  for (const imported::TreeSpec::Key& key : spec.keys)
+    if (const auto* text = std::get_if<std::string>(&key)) keys += *text + ", ";
+  require(is_key || (number && *number < spec.leaves),
+          {.where = "ImportedModel.select_output",
+           .what = "the network has no such output",
+           .seen = output,
+           .accepted = fmt::format("{}0 to {}", keys, spec.leaves == 0 ? 0 : spec.leaves - 1)});
+  output_ = output;
+}
+
+at::Tensor ImportedModelImpl::only_tensor(const c10::IValue& result) const {
+  c10::IValue chosen = result;
+  if (!output_.empty() && result.isGenericDict() && !number_of(output_))
+    chosen = result.toGenericDict().at(output_);
+  std::vector<at::Tensor> tensors;
+  add_tensors(chosen, tensors);
+  if (const std::optional<std::size_t> number = number_of(output_); number)
+    if (*number < tensors.size()) return tensors[*number];
+  require(tensors.size() == 1, {.where = "imported.forward",
+                                .what = "the network returns several tensors, or none",
+                                .seen = fmt::to_string(tensors.size()),
+                                .accepted = "one",
+                                .advice = "choose one with select_output(), or use call() in "
+                                          "place of forward()"});
+  return tensors[0];
+}
+
+std::vector<at::Tensor> ImportedModelImpl::parameters(bool recurse) const {
+  return tensor::without_names(tensor::each_once(named_parameters(recurse)));
+}
+
+std::map<std::string, at::Tensor> ImportedModelImpl::state_dict() const {
+  std::map<std::string, at::Tensor> tensors;
+  for (const StateTensor& one : state_)
+    if (one.kind == StateKind::parameter || one.kind == StateKind::buffer)
+      tensors[one.name] = one.tensor.detach();
+  return tensors;
+}
+
+const std::vector<std::string>& ImportedModelImpl::notes() const { return loaded_->notes; }
+
+std::shared_ptr<torch::nn::Module> ImportedModelImpl::clone(
+    const std::optional<torch::Device>& device) const {
+  auto copy = std::shared_ptr<ImportedModelImpl>(
+      new ImportedModelImpl(loaded_, imported::copy_state(state_, device)));
+  copy->output_ = output_;
+  copy->train(is_training());
+  return copy;
+}
+
+void ImportedModelImpl::move_hidden(std::optional<torch::Device> device,
+                                    std::optional<torch::Dtype> dtype) {
+  const at::NoGradGuard no_grad;
+  for (StateTensor& one : state_) {
+    if (one.kind == StateKind::parameter || one.kind == StateKind::buffer) continue;
+    if (device) one.tensor = one.tensor.to(*device);
+    // As in Python, a buffer follows the model's dtype, and a constant of the code does not.
+    if (dtype && one.kind == StateKind::hidden_buffer && one.tensor.is_floating_point())
+      one.tensor = one.tensor.to(*dtype);
+  }
+}
+
+void ImportedModelImpl::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  torch::nn::Module::to(device, dtype, non_blocking);
+  move_hidden(device, dtype);
+}
+
+void ImportedModelImpl::to(torch::Dtype dtype, bool non_blocking) {
+  torch::nn::Module::to(dtype, non_blocking);
+  move_hidden(std::nullopt, dtype);
+}
+
+void ImportedModelImpl::to(torch::Device device, bool non_blocking) {
+  torch::nn::Module::to(device, non_blocking);
+  move_hidden(device, std::nullopt);
+}
+
+}  // namespace demi

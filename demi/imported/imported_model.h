@@ -1,0 +1,97 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+
+namespace demi {
+
+namespace imported {
+struct LoadedModel;
+struct StateTensor;
+}  // namespace imported
+
+/// A network that was written in Python and exported to a .pt2 file (torch.export.save), to be run
+/// and trained without Python.
+///
+///     demi::ImportedModel model("model.pt2");
+///     demi::optim::AdamW optimizer(model->parameters());
+///     at::Tensor output = model->forward(input);
+///
+/// Parameters and buffers stand in modules under Python's names, in the file's strides; frozen ones
+/// are frozen. Tied weights are one parameter under each of its names. The graph's operations are
+/// called one by one through LibTorch's dispatcher, so autograd, regions, hooks and observers see
+/// them as those of a network in C++. Assertions on dtypes are not run, devices of the export
+/// become the parameters', random numbers come from LibTorch's generator in Python's order.
+///
+/// forward is for networks of one tensor or two; call takes and returns all that Python does.
+///
+/// A file with the graphs "model" and "eval" (scripts/demi_export.py writes both) runs the second
+/// in eval mode. Of a file with one graph the flags of dropout and normalisation follow the mode,
+/// and notes() says so.
+///
+/// The constructor throws DataError for a file that is damaged or of another kind, and UsageError,
+/// with module and Python line, for an operation that cannot be run or trained. Both throw
+/// UsageError for inputs that the network was not exported for, and where LibTorch refuses an
+/// operation. Thread-safe as modules are: it may run in several threads if nothing writes to
+/// buffers.
+class DEMI_API ImportedModelImpl : public torch::nn::Module {
+ public:
+  explicit ImportedModelImpl(const std::filesystem::path& file);
+  ~ImportedModelImpl() override;
+  ImportedModelImpl(const ImportedModelImpl&) = delete;
+  ImportedModelImpl& operator=(const ImportedModelImpl&) = delete;
+
+  /// As Python's forward: arguments by place, then by name. Tensors, numbers, None, and tuple, list
+  /// and dict of them, in and out.
+  c10::IValue call(const std::vector<c10::IValue>& arguments,
+                   const std::map<std::string, c10::IValue>& keywords = {});
+
+  /// Of a network that takes one tensor or two, and returns one. Of one that returns several,
+  /// select_output() says which.
+  at::Tensor forward(const at::Tensor& input);
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& second);
+
+  /// "logits", of a dict; "0", the first tensor of a result. Throws UsageError for others.
+  void select_output(const std::string& output);
+
+  /// Each parameter once, also one with several names.
+  std::vector<at::Tensor> parameters(bool recurse = true) const;
+
+  /// Python's state_dict(): parameters and persistent buffers under all their names.
+  std::map<std::string, at::Tensor> state_dict() const;
+
+  /// What the file does not say for sure, in words.
+  const std::vector<std::string>& notes() const;
+
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+
+ private:
+  ImportedModelImpl(std::shared_ptr<const imported::LoadedModel> loaded,
+                    std::vector<imported::StateTensor> state);
+
+  at::Tensor only_tensor(const c10::IValue& result) const;
+  void move_hidden(std::optional<torch::Device> device, std::optional<torch::Dtype> dtype);
+
+  std::shared_ptr<const imported::LoadedModel> loaded_;
+  std::vector<imported::StateTensor> state_;
+  std::string output_;
+};
+TORCH_MODULE(ImportedModel);
+
+}  // namespace demi

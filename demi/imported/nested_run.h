@@ -1,0 +1,11 @@
+#pragma once
+
+#include "demi/imported/prepared_graph.h"
+
+namespace demi::imported {
+
+/// Runs the graph within a graph: without gradients, in a region, or so that backward makes its
+/// values anew.
+Values run_nested(const Nested& nested, Values inputs, const RunState& state);
+
+}  // namespace demi::imported

@@ -1,0 +1,181 @@
+#include "demi/imported/prepared_graph.h"
+
+#include <ATen/ScalarOps.h>
+#include <ATen/core/List.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+#include "demi/core/error.h"
+#include "demi/imported/nested_run.h"
+#include "demi/imported/wrapped_number.h"
+
+namespace demi::imported {
+namespace {
+
+using c10::IValue;
+
+c10::IValue zero_of(const IValue& value) {
+  return value.isDouble() ? IValue(0.0) : IValue(std::int64_t{0});
+}
+
+/// One run: the values, and the stack that operators take their arguments from.
+class Run {
+ public:
+  Run(const PreparedGraph& graph, c10::ArrayRef<IValue> inputs, const RunState& state)
+      : graph_(graph), state_(state), slots_(static_cast<std::size_t>(graph.slot_count)) {
+    slots_[PreparedGraph::kDeviceSlot] = state.device;
+    slots_[PreparedGraph::kTrainingSlot] = state.is_training;
+    std::copy(inputs.begin(), inputs.end(), slots_.begin() + PreparedGraph::kFirstInput);
+  }
+
+  Values all() {
+    for (const Instruction& instruction : graph_.instructions) {
+      if (!instruction.only_in_training || state_.is_training) step(instruction);
+      for (const std::int32_t slot : instruction.last_uses) slots_[at(slot)] = IValue();
+    }
+    Values outputs;
+    outputs.reserve(graph_.outputs.size());
+    for (const Operand& output : graph_.outputs) outputs.push_back(make(output));
+    return outputs;
+  }
+
+ private:
+  static std::size_t at(std::int32_t slot) { return static_cast<std::size_t>(slot); }
+
+  IValue make(const Operand& operand) const {
+    switch (operand.kind) {
+      case Operand::Kind::constant:
+        return operand.constant;
+      case Operand::Kind::slot:
+        return slots_[at(operand.slot)];
+      case Operand::Kind::number_or_tensor: {
+        const IValue& value = slots_[at(operand.slot)];
+        return value.isTensor() || value.isNone() ? value : wrapped_number(value.toScalar());
+      }
+      case Operand::Kind::in_training:
+        return state_.is_training ? operand.constant : zero_of(operand.constant);
+      case Operand::Kind::list:
+        break;
+    }
+    c10::impl::GenericList list(operand.element_type);
+    list.reserve(operand.elements.size());
+    for (const Operand& element : operand.elements) list.push_back(make(element));
+    return list;
+  }
+
+  void step(const Instruction& instruction) {
+    stack_.clear();
+    for (const Operand& operand : instruction.operands) stack_.push_back(make(operand));
+    try {
+      compute(instruction);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& error) {
+      refuse({.where = "imported.forward",
+              .what = instruction.place + " failed",
+              .seen = error.what_without_backtrace(),
+              .accepted = "inputs like those that the network was exported with",
+              .advice = "look at the shapes and dtypes of the inputs, and at that line"});
+    }
+    keep(instruction);
+  }
+
+  void compute(const Instruction& instruction) {
+    switch (instruction.kind) {
+      case Instruction::Kind::op:
+        return instruction.op->callBoxed(stack_);
+      case Instruction::Kind::symbolic:
+        return compute_number(instruction);
+      case Instruction::Kind::size: {
+        const std::int64_t size = stack_[0].toTensor().size(stack_[1].toInt());
+        return stack_.assign(1, IValue(size));
+      }
+      case Instruction::Kind::element_count: {
+        const std::int64_t count = stack_[0].toTensor().numel();
+        return stack_.assign(1, IValue(count));
+      }
+      case Instruction::Kind::assertion:
+        return check_condition(instruction);
+      case Instruction::Kind::range:
+        return check_range(instruction);
+      case Instruction::Kind::nested:
+        stack_ = run_nested(*instruction.nested, std::move(stack_), state_);
+        return;
+    }
+  }
+
+  void compute_number(const Instruction& instruction) {
+    std::optional<IValue> result = instruction.function(stack_);
+    if (!result)
+      refuse({.where = "imported.forward",
+              .what = instruction.place + " has no result for these numbers",
+              .seen = fmt::format("{} of them", stack_.size()),
+              .accepted = "numbers for which Python has a result of 64 bits",
+              .advice = "give inputs of other sizes"});
+    stack_.clear();
+    stack_.push_back(std::move(*result));
+  }
+
+  void check_condition(const Instruction& instruction) {
+    const bool holds = stack_[0].isBool() ? stack_[0].toBool() : stack_[0].toScalar().toBool();
+    if (!holds)
+      refuse({.where = "imported.forward",
+              .what = instruction.place + ": a condition of the exported network does not hold",
+              .seen = stack_.size() > 1 && stack_[1].isString() ? stack_[1].toStringRef() : "",
+              .accepted = "inputs of the sizes that it was exported for",
+              .advice = "export it with dynamic_shapes for the sizes that change"});
+    stack_.clear();
+  }
+
+  void check_range(const Instruction& instruction) {
+    const std::int64_t size = stack_[0].toInt();
+    const bool has_least = stack_.size() > 1 && stack_[1].isInt(),
+               has_most = stack_.size() > 2 && stack_[2].isInt();
+    if ((has_least && size < stack_[1].toInt()) || (has_most && size > stack_[2].toInt()))
+      refuse({.where = "imported.forward",
+              .what = instruction.place + ": a size is not in its range",
+              .seen = fmt::to_string(size),
+              .accepted = fmt::format(
+                  "{} to {}", has_least ? stack_[1].toInt() : 0,
+                  has_most ? stack_[2].toInt() : std::numeric_limits<std::int64_t>::max()),
+              .advice = "give an input of another size"});
+    stack_.clear();
+  }
+
+  void keep(const Instruction& instruction) {
+    if (instruction.returns_list) {
+      const c10::List<IValue> list = stack_.at(0).toList();
+      Values elements(list.begin(), list.end());
+      stack_ = std::move(elements);
+    }
+    if (stack_.size() != instruction.results.size())
+      refuse({.where = "imported.forward",
+              .what = instruction.place + " returned another number of results",
+              .seen = fmt::to_string(stack_.size()),
+              .accepted = fmt::to_string(instruction.results.size()),
+              .advice = "give an input of the sizes that the network was exported with"});
+    for (std::size_t i = 0; i < stack_.size(); ++i)
+      if (instruction.results[i] >= 0) slots_[at(instruction.results[i])] = std::move(stack_[i]);
+  }
+
+  const PreparedGraph& graph_;
+  const RunState state_;
+  Values slots_;
+  torch::jit::Stack stack_;
+};
+
+}  // namespace
+
+Values PreparedGraph::run(c10::ArrayRef<IValue> inputs, const RunState& state) const {
+  require(inputs.size() == static_cast<std::size_t>(input_count),
+          {.where = "imported.forward",
+           .what = "a graph has another number of inputs",
+           .seen = fmt::to_string(inputs.size()),
+           .accepted = fmt::to_string(input_count)});
+  return Run(*this, inputs, state).all();
+}
+
+}  // namespace demi::imported

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/imported/symbolic.h"
+
+namespace demi::imported {
+
+using Values = std::vector<c10::IValue>;
+
+/// What a run of a graph depends on beside its inputs.
+struct RunState {
+  c10::Device device = c10::kCPU;
+  bool is_training = true;
+};
+
+/// How an argument of an instruction is made.
+struct Operand {
+  enum class Kind {
+    constant,
+    slot,              // a value of the run
+    number_or_tensor,  // the same, a number as the tensor of one element that Python makes of it
+    list,              // of operands, of which some are values
+    in_training,       // the constant; in eval 0 of its kind: dropout's probability
+  };
+
+  Kind kind = Kind::constant;
+  std::int32_t slot = -1;
+  c10::IValue constant = {};
+  std::vector<Operand> elements = {};
+  c10::TypePtr element_type = {};
+};
+
+class PreparedGraph;
+
+/// A graph within a graph, and how it runs.
+struct Nested {
+  enum class Kind { gradients, autocast, checkpoint };
+
+  Kind kind = Kind::checkpoint;
+  std::shared_ptr<const PreparedGraph> graph;
+  bool enabled = true;                   // gradients, the region
+  std::optional<c10::ScalarType> dtype;  // of the region
+  bool preserve_random_state = true;     // of a checkpoint
+  std::vector<bool> is_state;            // which inputs are parameters, buffers or constants
+};
+
+struct Instruction {
+  enum class Kind { op, symbolic, size, element_count, assertion, range, nested };
+
+  Kind kind = Kind::op;
+  std::optional<c10::OperatorHandle> op = {};
+  SymbolicFunction function = nullptr;
+  std::shared_ptr<const Nested> nested = {};
+  std::vector<Operand> operands = {};
+  /// Where the results go; -1: nowhere. Of an op that returns one list: where its elements go.
+  std::vector<std::int32_t> results = {};
+  bool returns_list = false;
+  bool only_in_training = false;
+  /// Slots that nothing reads after this.
+  std::vector<std::int32_t> last_uses = {};
+  /// "aten::conv2d in block.conv (net.py:15 in forward)", for messages.
+  std::string place = {};
+};
+
+/// A graph whose operators were looked up and whose arguments were put in order, once. Immutable:
+/// several threads may run it at once.
+class PreparedGraph {
+ public:
+  static constexpr std::int32_t kDeviceSlot = 0, kTrainingSlot = 1, kFirstInput = 2;
+
+  /// Returns the graph's outputs. Throws UsageError, which names the operation's module and Python
+  /// line, where LibTorch refuses one.
+  Values run(c10::ArrayRef<c10::IValue> inputs, const RunState& state) const;
+
+  std::int32_t input_count = 0, slot_count = kFirstInput;
+  std::vector<Instruction> instructions;
+  std::vector<Operand> outputs;
+};
+
+}  // namespace demi::imported
