@@ -1,9 +1,11 @@
 #include "demi/nn/loss_pieces.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "demi/products/no_autocast.h"
 
@@ -16,6 +18,8 @@ namespace {
 
 // Fewer classes in a product do not pay.
 constexpr std::int64_t kLeastBlock = 64;
+// Of classes, of which a core's second-level cache holds weight, gradient and logits.
+constexpr std::int64_t kCachedBlock = 256;
 
 class Pieces {
  public:
@@ -37,14 +41,37 @@ class Pieces {
   }
 
  private:
+  bool is_as_given() const {
+    return of_.weight.scalar_type() == of_.products && of_.products == of_.sums;
+  }
+
   template <class Work>
   void each_block(std::int64_t rows, Work work) {
-    const bool as_given = of_.weight.scalar_type() == of_.products && of_.products == of_.sums;
     const std::int64_t width = std::max<std::int64_t>(of_.weight.size(1), 1);
     const std::int64_t block =
-        as_given ? classes_ : std::max(kLeastBlock, rows * classes_ / (4 * width));
+        is_as_given() ? classes_ : std::max(kLeastBlock, rows * classes_ / (4 * width));
     for (std::int64_t first = 0; first < classes_; first += block)
       work(first, std::min(block, classes_ - first));
+  }
+
+  // A product of so few rows reads the weight once and computes little with it: each thread takes
+  // blocks of it that its cache holds.
+  bool runs_on_threads() const { return is_as_given() && of_.weight.is_cpu(); }
+
+  template <class Work>
+  void on_threads(Work work) {
+    const std::int64_t blocks = (classes_ + kCachedBlock - 1) / kCachedBlock;
+    at::parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      const std::int64_t first = begin * kCachedBlock,
+                         last = std::min(end * kCachedBlock, classes_);
+      work(first, last);
+    });
+  }
+
+  template <class Work>
+  void each_cached_block(std::int64_t first, std::int64_t last, Work work) {
+    for (; first < last; first += kCachedBlock) work(first, std::min(kCachedBlock, last - first));
   }
 
   at::Tensor weight_of(std::int64_t first, std::int64_t count) const {
@@ -53,13 +80,21 @@ class Pieces {
 
   at::Tensor logits(const at::Tensor& input) {
     at::Tensor z = at::empty({input.size(0), classes_}, options_);
-    each_block(input.size(0), [&](std::int64_t first, std::int64_t count) {
-      at::Tensor part = z.narrow(1, first, count);
-      if (of_.products == of_.sums)
-        at::mm_out(part, input, weight_of(first, count).t());
-      else
-        part.copy_(at::mm(input, weight_of(first, count).t()));
-    });
+    if (runs_on_threads())
+      on_threads([&](std::int64_t first, std::int64_t last) {
+        each_cached_block(first, last, [&](std::int64_t start, std::int64_t count) {
+          at::Tensor part = z.narrow(1, start, count);
+          at::mm_out(part, input, of_.weight.narrow(0, start, count).t());
+        });
+      });
+    else
+      each_block(input.size(0), [&](std::int64_t first, std::int64_t count) {
+        at::Tensor part = z.narrow(1, first, count);
+        if (of_.products == of_.sums)
+          at::mm_out(part, input, weight_of(first, count).t());
+        else
+          part.copy_(at::mm(input, weight_of(first, count).t()));
+      });
     if (of_.bias.defined()) z.add_(of_.bias.to(of_.sums));
     return z;
   }
@@ -114,11 +149,28 @@ class Pieces {
     if (wanted_.input) of_input = result_.input.narrow(0, first_row, rows).zero_();
     if (wanted_.bias) result_.bias.add_(z.sum(0));
     if (!wanted_.input && !wanted_.weight) return;
+    if (runs_on_threads()) return gradients_on_threads(z, input, of_input);
     each_block(rows, [&](std::int64_t first, std::int64_t count) {
       const at::Tensor part = z.narrow(1, first, count).to(of_.products);
       if (wanted_.input) add(of_input, part, weight_of(first, count));
       if (wanted_.weight) add(result_.weight.narrow(0, first, count), part.t(), input);
     });
+  }
+
+  // Each thread sums the gradient of the input over its classes.
+  void gradients_on_threads(const at::Tensor& z, const at::Tensor& input, at::Tensor& of_input) {
+    std::vector<at::Tensor> sums(static_cast<std::size_t>(at::get_num_threads()));
+    on_threads([&](std::int64_t first, std::int64_t last) {
+      at::Tensor& sum = sums[std::size_t(at::get_thread_num())];
+      if (wanted_.input) sum = at::zeros(input.sizes(), options_);
+      each_cached_block(first, last, [&](std::int64_t start, std::int64_t count) {
+        const at::Tensor part = z.narrow(1, start, count);
+        if (wanted_.input) sum.addmm_(part, of_.weight.narrow(0, start, count));
+        if (wanted_.weight) result_.weight.narrow(0, start, count).addmm_(part.t(), input);
+      });
+    });
+    for (const at::Tensor& sum : sums)
+      if (sum.defined()) of_input.add_(sum);
   }
 
   void add(at::Tensor to, const at::Tensor& a, const at::Tensor& b) const {
