@@ -36,12 +36,6 @@ bool is_model(const fs::path& folder) {
   return !is_there(folder / "manifest.json") && (has_config(folder) || is_there(folder / kIndex));
 }
 
-// model.safetensors, its index, or model-00001-of-00002.safetensors.
-bool is_name_of_weights(const std::string& name) {
-  return name == kWeights || name == kIndex ||
-         (name.starts_with("model-") && name.ends_with(".safetensors"));
-}
-
 bool is_of_demi(const fs::path& file) {
   if (file.extension() != ".safetensors") return false;
   try {
@@ -49,6 +43,19 @@ bool is_of_demi(const fs::path& file) {
   } catch (const DataError&) {
     return false;  // which reading it says
   }
+}
+
+// Somebody fetched the tensors alone. A checkpoint has a state beside them.
+bool lacks_config(const fs::path& folder) {
+  return is_there(folder / kWeights) && !is_there(folder / kConfig) &&
+         !is_there(folder / "manifest.json") && !is_there(folder / "state.safetensors") &&
+         !is_there(folder / "checkpoints") && !is_of_demi(folder / kWeights);
+}
+
+// model.safetensors, its index, or model-00001-of-00002.safetensors.
+bool is_name_of_weights(const std::string& name) {
+  return name == kWeights || name == kIndex ||
+         (name.starts_with("model-") && name.ends_with(".safetensors"));
 }
 
 [[noreturn]] void refuse_without_weights(const fs::path& folder) {
@@ -88,7 +95,7 @@ fs::path beside(const fs::path& index, const std::string& name) {
 std::optional<fs::path> folder_of(const fs::path& path) {
   std::error_code unreadable;
   if (fs::is_directory(path, unreadable))
-    return is_model(path) ? std::optional(path) : std::nullopt;
+    return is_model(path) || lacks_config(path) ? std::optional(path) : std::nullopt;
   if (!is_name_of_weights(path.filename().string())) return std::nullopt;
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!is_model(folder) || is_of_demi(path)) return std::nullopt;

@@ -15,8 +15,9 @@
 namespace demi::huggingface {
 
 /// The folder that `path` means: itself, or the one that a file with a name of these is in. Nothing
-/// if it is none: config.json must name a model_type or architectures, or there must be an index. A
-/// folder of demi's has neither, and a file of demi's says so in its metadata.
+/// if it is none: config.json must name a model_type or architectures, or there must be an index; a
+/// folder of model.safetensors alone is one that lacks config.json. A folder of demi's has neither,
+/// and a file of demi's says so in its metadata.
 DEMI_API std::optional<std::filesystem::path> folder_of(const std::filesystem::path& path);
 
 /// The files of tensors: one, or those of the index, each once. Throws DataError: none, an index

@@ -111,6 +111,13 @@ TEST(HuggingFaceFolder, IsToldFromOthers) {
   EXPECT_FALSE(folder_of(kModels / "llama/answers.safetensors"));
   EXPECT_FALSE(folder_of(kModels));
   EXPECT_FALSE(folder_of(kModels / "absent"));
+  // A checkpoint without its manifest is none.
+  fs::copy_file(kModels / "gpt2/model.safetensors", folder.path() / "model.safetensors");
+  EXPECT_TRUE(folder_of(folder.path()));
+  EXPECT_FALSE(folder_of(folder.path() / "model.safetensors"));
+  std::ofstream(folder.path() / "state.safetensors") << "";
+  EXPECT_FALSE(folder_of(folder.path()));
+  fs::remove(folder.path() / "state.safetensors");
   // A run's folder: its config.json has settings; its model's file says whose it is.
   std::ofstream(folder.path() / "config.json") << R"({"model": "gpt", "depth": 2})";
   EXPECT_FALSE(folder_of(folder.path()));
@@ -298,6 +305,10 @@ TEST_F(Damaged, ShardsThatAreNotThoseOfTheIndexAreRefused) {
                 folder() / "model-00002-of-00002.safetensors",
                 fs::copy_options::overwrite_existing);
   EXPECT_THAT(refusal(), HasSubstr("in two files"));
+  copy("gpt2");
+  fs::remove(folder() / "config.json");
+  EXPECT_TRUE(folder_of(folder()));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json"), HasSubstr("no such file")));
   copy("gpt2");
   fs::rename(folder() / "model.safetensors", folder() / "pytorch_model.bin");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("pytorch_model.bin"), HasSubstr("save_pretrained")));
