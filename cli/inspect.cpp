@@ -1,5 +1,5 @@
-// demi inspect FILE: what a safetensors file or a checkpoint holds, whether it is whole, and in
-// what two of them differ.
+// demi inspect FILE: what a safetensors file, a checkpoint or an exported network holds, whether it
+// is whole, and in what two of them differ.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,6 +14,7 @@
 
 #include "cli/commands.h"
 #include "cli/inspect_difference.h"
+#include "cli/inspect_network.h"
 #include "cli/inspect_text.h"
 #include "cli/output.h"
 #include "demi/checkpoint/checkpoint.h"
@@ -243,9 +244,17 @@ void inspect(const InspectArguments& a) {
     throw UsageError(
         {.where = "inspect",
          .what = "which file?",
-         .accepted = "a safetensors file, a checkpoint's folder, a run's or one of Hugging Face's",
+         .accepted = "a safetensors file, a checkpoint's folder, a run's or one of Hugging Face's, "
+                     "a .pt2 file",
          .advice = "demi inspect runs/train-fashion-cnn-001"});
-  list(a);
+  if (!is_exported_network(a.file)) return list(a);
+  if (a.statistics)
+    throw UsageError({.where = "inspect",
+                      .what = "the values of an exported network have no statistics here",
+                      .seen = "--statistics " + a.file,
+                      .accepted = "--verify, or no option",
+                      .advice = "save its state_dict() as safetensors and inspect that"});
+  show_exported_network(a.file, a.verify, a.output);
 }
 
 }  // namespace
@@ -256,7 +265,8 @@ void add_inspect(CLI::App& app) {
   const auto a = std::make_shared<InspectArguments>();
   auto* file = command->add_option("FILE", a->file,
                                    "Safetensors file, checkpoint folder, run folder (its last "
-                                   "checkpoint), or a folder of Hugging Face's");
+                                   "checkpoint), a folder of Hugging Face's, or a network "
+                                   "that PyTorch exported (.pt2)");
   auto* statistics = command->add_flag(
       "--statistics", a->statistics,
       "Also read the values: least, greatest, mean, deviation, zeros, NaN and Inf");

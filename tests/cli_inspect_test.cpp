@@ -75,6 +75,33 @@ TEST_F(Inspect, ListsAFileThatPythonWrote) {
   EXPECT_EQ(text.err, "");
 }
 
+// tests/fixtures/imported/make.py: Small.
+TEST_F(Inspect, ListsANetworkThatPythonExported) {
+  const std::string file = (demi::source_dir() / "tests/fixtures/imported/small.pt2").string();
+  const json found = json_of({"inspect", file});
+  EXPECT_EQ(found["kind"], "network");
+  EXPECT_EQ(found["graphs"][0]["mode"], "train");
+  EXPECT_EQ(found["graphs"][0]["outputs"], 3);
+  EXPECT_EQ(found["graphs"][0]["operators"]["aten::linear"], 2);
+  ASSERT_EQ(found["tensors"].size(), 9U);
+  EXPECT_EQ(found["tensors"][8]["name"], "out.weight");
+  EXPECT_EQ(found["tensors"][8]["same_as"], "fc.weight");
+  EXPECT_EQ(json_of({"inspect", file, "--verify"})["verified"], true);
+  const Outcome text = run({"inspect", file, "--verify"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("frozen"), HasSubstr("is fc.weight"),
+                              HasSubstr("2 x aten::linear"), HasSubstr("every operation is known"),
+                              HasSubstr("one graph, exported in train mode")));
+  expect_refused({file, "--statistics"}, 2, "no statistics");
+  const fs::path damaged = folder_ / "damaged.pt2";
+  fs::copy_file(file, damaged);
+  flip(damaged, 70);  // of the first weight
+  EXPECT_EQ(run({"inspect", damaged.string()}).code, 0) << "the weights are not read";
+  expect_refused({damaged.string(), "--verify"}, 3, "weight_0 is damaged");
+  fs::copy_file(kPython, folder_ / "weights.pt2");
+  expect_refused({(folder_ / "weights.pt2").string()}, 3, "weights without a network");
+}
+
 TEST_F(Inspect, ListsACheckpointAndWhatStandsForIt) {
   const fs::path one = save("run/checkpoints", small_checkpoint());
   for (const fs::path& path :
