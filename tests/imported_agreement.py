@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Networks of PyTorch and torchvision, trained in Python and by demi::ImportedModel on this machine: imported_agreement.py PARTNER [NAME...]
+
+PARTNER is the program imported_partner. Each network is exported by scripts/demi_export.py and trained for 20 steps of SGD in FP32 from the
+same weights and seed, in train mode. A line a network: outputs and gradients of the first step, and weights after the last one, are
+"the same bits", or their largest difference; one network has to be refused. Needs PyTorch and safetensors; networks of torchvision are left out without it.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+    from safetensors.torch import load_file, save_file
+except ImportError:
+    print("skipped: this Python has no torch or no safetensors")
+    sys.exit(77)
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "scripts"))
+import demi_export  # noqa: E402
+
+STEPS = 20
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down1, self.down2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, padding=1)
+        self.up, self.last = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Conv2d(16, 2, 3, padding=1)
+
+    def forward(self, x):
+        a = F.relu(self.down1(x))
+        b = self.up(F.relu(self.down2(F.max_pool2d(a, 2))))
+        return self.last(torch.cat([a, F.interpolate(b, size=a.shape[2:], mode="bilinear")], 1))
+
+
+class Classifier(nn.Module):
+    """Of sequences, by an LSTM or a GRU."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.rnn = kind(16, 16, 2, batch_first=True, dropout=0.2, bidirectional=True)
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, tokens):
+        return self.head(self.rnn(self.embedding(tokens))[0].mean(1))
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x):
+        mask = torch.triu(torch.full((x.shape[1], x.shape[1]), float("-inf")), 1)
+        return self.attention(x, x, x, attn_mask=mask)[0]
+
+
+class Gpt(nn.Module):
+    """Two blocks with tied embedding and head."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(40, 16), nn.Embedding(12, 16)
+        self.blocks = nn.ModuleList(nn.ModuleDict({"n1": nn.LayerNorm(16), "qkv": nn.Linear(16, 48), "out": nn.Linear(16, 16),
+                                                   "n2": nn.LayerNorm(16), "a": nn.Linear(16, 64), "b": nn.Linear(64, 16)})
+                                    for _ in range(2))
+        self.head = nn.Linear(16, 40, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            q, k, v = (t.view(*t.shape[:2], 4, 4).transpose(1, 2) for t in block["qkv"](block["n1"](x)).chunk(3, -1))
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0.0, is_causal=True)
+            x = x + block["out"](y.transpose(1, 2).reshape(x.shape))
+            x = x + block["b"](F.gelu(block["a"](block["n2"](x))))
+        return self.head(x)
+
+
+class Nano(nn.Module):
+    """A block as nanochat's: RMS norm without weights, rotary positions, squared ReLU, soft-capped logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.qkv, self.out = nn.Embedding(40, 16), nn.Linear(16, 48, bias=False), nn.Linear(16, 16, bias=False)
+        self.a, self.b, self.head = nn.Linear(16, 64, bias=False), nn.Linear(64, 16, bias=False), nn.Linear(16, 40, bias=False)
+        angle = torch.outer(torch.arange(12).float(), 10000 ** (-torch.arange(2).float() / 2))
+        self.register_buffer("cos", angle.cos(), persistent=False)
+        self.register_buffer("sin", angle.sin(), persistent=False)
+
+    def rotate(self, x):
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * self.cos + b * self.sin, b * self.cos - a * self.sin], -1)
+
+    def forward(self, tokens):
+        x = F.rms_norm(self.embedding(tokens), (16,))
+        q, k, v = (t.view(*t.shape[:2], 4, 4).transpose(1, 2) for t in self.qkv(F.rms_norm(x, (16,))).chunk(3, -1))
+        q, k = (F.rms_norm(self.rotate(t), (4,)) for t in (q, k))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape))
+        x = x + self.b(F.relu(self.a(F.rms_norm(x, (16,)))).square())
+        return 15 * torch.tanh(self.head(F.rms_norm(x, (16,))) / 15)
+
+
+class Vae(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(12, 8), nn.Linear(4, 12)
+
+    def forward(self, x):
+        mean, log_variance = self.encoder(x).chunk(2, -1)
+        z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        return self.decoder(z), mean, log_variance
+
+
+class TwoIn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5), nn.Linear(3, 5)
+
+    def forward(self, x, y):
+        a, b = self.a(x), self.b(y)
+        return a + b, [a * b, a.mean()]
+
+
+class Dict(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return {"y": y, "z": {"square": y * y}}
+
+
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, x, target):
+        return F.cross_entropy(self.linear(x), target, label_smoothing=0.1)
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class StraightThrough(nn.Module):
+    """Must be refused: export would give it the gradient of sign."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return Sign.apply(self.linear(x))
+
+
+REFUSED = {"straight_through": "Sign is a torch.autograd.Function"}
+
+
+def images(size=64):
+    return (torch.randn(4, 3, size, size),)
+
+
+def tokens(most=40):
+    return (torch.randint(0, most, (4, 12)),)
+
+
+def networks():
+    own = {
+        "unet": lambda: (UNet(), images(16)),
+        "lstm": lambda: (Classifier(nn.LSTM), tokens()),
+        "gru": lambda: (Classifier(nn.GRU), tokens()),
+        "transformer_encoder": lambda: (nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2),
+                                        (torch.randn(4, 12, 16),)),
+        "masked_attention": lambda: (Masked(), (torch.randn(4, 12, 16),)),
+        "gpt2": lambda: (Gpt(), tokens()),
+        "nanochat": lambda: (Nano(), tokens()),
+        "vae": lambda: (Vae(), (torch.randn(4, 12),)),
+        "two_inputs": lambda: (TwoIn(), (torch.randn(4, 4), torch.randn(4, 3))),
+        "dict": lambda: (Dict(), (torch.randn(4, 4),)),
+        "straight_through": lambda: (StraightThrough(), (torch.randn(4, 4),)),
+        "loss_inside": lambda: (Loss(), (torch.randn(4, 4), torch.randint(0, 5, (4,)))),
+    }
+    try:
+        from torchvision import models
+    except ImportError:
+        return own
+
+    def of(make, size=64, **options):
+        return lambda: (make(weights=None, num_classes=10, **options), images(size))
+
+    return own | {
+        "alexnet": of(models.alexnet), "vgg11_bn": of(models.vgg11_bn, 32), "resnet18": of(models.resnet18),
+        "resnet50": of(models.resnet50), "mobilenet_v3": of(models.mobilenet_v3_small), "efficientnet_b0": of(models.efficientnet_b0),
+        "convnext_tiny": of(models.convnext_tiny), "regnet": of(models.regnet_y_400mf), "shufflenet": of(models.shufflenet_v2_x0_5),
+        "densenet": of(models.densenet121), "googlenet": of(models.googlenet, aux_logits=True, init_weights=False),
+        "swin_t": of(models.swin_t), "vit_b_32": of(models.vit_b_32, image_size=64),
+    }
+
+
+def tensors_of(tree):
+    return [x for x in torch.utils._pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def train(model, inputs):
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, foreach=False)
+    out = {}
+    torch.manual_seed(1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        outputs = tensors_of(model(*inputs))
+        loss = torch.zeros(())
+        for output in outputs:
+            if output.requires_grad:
+                loss = loss + output.square().mean()
+        loss.backward()
+        if step == 0:
+            out |= {f"output.{i}": output.detach().clone() for i, output in enumerate(outputs)}
+            out |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        optimizer.step()
+    return out | {f"weight.{name}": tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def compare(seen, expected):
+    text = []
+    for kind in ("output", "grad", "weight"):
+        names = [name for name in expected if name.startswith(kind + ".")]
+        missing = [name for name in names if name not in seen]
+        if missing:
+            text.append(f"{kind}: {missing[0]} is missing")
+            continue
+        worst = max((0.0 if torch.equal(seen[n], expected[n]) else (seen[n].double() - expected[n].double()).abs().max().item()
+                     for n in names), default=0.0)
+        text.append(f"{kind}s: " + ("the same bits" if worst == 0 else f"{worst:.2g}"))
+    return ", ".join(text)
+
+
+def main():
+    partner, chosen = sys.argv[1], sys.argv[2:]
+    version = subprocess.run([partner], capture_output=True, text=True, check=True).stdout.strip()
+    if torch.__version__.split("+")[0] != version:
+        print(f"skipped: PyTorch {torch.__version__} and LibTorch {version} may round differently")
+        sys.exit(77)
+    all_networks, failed = networks(), 0
+    for name in chosen or all_networks:
+        torch.manual_seed(0)
+        model, inputs = all_networks[name]()
+        model.train()
+        with tempfile.TemporaryDirectory() as folder:
+            file, data, out = (os.path.join(folder, end) for end in ("model.pt2", "in.safetensors", "out.safetensors"))
+            try:
+                demi_export.export(model, inputs, file)
+            except demi_export.ExportError as error:
+                print(f"{name}: {error}", flush=True)
+                failed += name not in REFUSED or REFUSED[name] not in str(error)
+                continue
+            save_file({str(i): x for i, x in enumerate(inputs)}, data)
+            done = subprocess.run([partner, file, data, out, str(STEPS)], capture_output=True, text=True)
+            text = done.stderr.strip() if done.returncode else compare(load_file(out), train(model, inputs))
+        failed += text.count("the same bits") != 3
+        print(f"{name}: {text}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
