@@ -265,6 +265,12 @@ TEST(ImportedModel, MovesToAnotherDtypeWithItsBuffers) {
   const at::Tensor logits = logits_of(model->call({truth.at("x").to(torch::kDouble)}));
   EXPECT_EQ(logits.scalar_type(), torch::kDouble);
   expect_near(logits.to(torch::kFloat), truth.at("train.logits"));
+  // As in Python, the hidden buffer is 16-bit then, so fc runs; the constant of the code stays in
+  // FP32, and its sum does not fit the weight of out.
+  model->to(torch::kBFloat16);
+  EXPECT_THAT(
+      [&] { model->call({truth.at("x").to(torch::kBFloat16)}); },
+      ThrowsMessage<UsageError>(AllOf(HasSubstr("aten::linear in out"), HasSubstr("make.py:"))));
 }
 
 /// small.pt2 in C++: what a region makes of it, op by op.
