@@ -10,16 +10,39 @@ RuleInfo info_of(UpdateRule rule) {
   });
 }
 
-std::uint32_t states_kept(UpdateRule rule, const Group& group) {
-  const std::uint32_t flags = with_rule(rule, [&]<UpdateRule of>() {
+namespace {
+
+std::uint32_t flags_of(UpdateRule rule, const Group& group) {
+  return with_rule(rule, [&]<UpdateRule of>() {
     return common_coefficients(group, {}).flags | RuleOf<of>::flags(group);
   });
-  std::uint32_t kept = 0, bit = 1;
+}
+
+/// Bit k: take(state k).
+template <class Take>
+std::uint32_t states_where(UpdateRule rule, Take take) {
+  std::uint32_t taken = 0, bit = 1;
   for (const State& state : info_of(rule).states) {
-    if (state.kept_if == 0 || (flags & state.kept_if) != 0) kept |= bit;
+    if (take(state)) taken |= bit;
     bit <<= 1;
   }
-  return kept;
+  return taken;
+}
+
+}  // namespace
+
+std::uint32_t states_kept(UpdateRule rule, const Group& group) {
+  const std::uint32_t flags = flags_of(rule, group);
+  return states_where(
+      rule, [&](const State& state) { return state.kept_if == 0 || (flags & state.kept_if) != 0; });
+}
+
+std::uint32_t states_coded(UpdateRule rule, const Group& group) {
+  if (group.fp32_states) return 0;
+  const std::uint32_t flags = flags_of(rule, group);
+  return states_kept(rule, group) & states_where(rule, [&](const State& state) {
+           return state.form == StateForm::array && (flags & state.fp32_if) == 0;
+         });
 }
 
 }  // namespace demi::kernels

@@ -42,7 +42,8 @@ void check(std::size_t t, const TensorEntry& tensor, UpdateRule rule,
   const std::uint32_t kept = states_kept(rule, groups[tensor.group]);
   for (std::size_t k = 0; k < info_of(rule).states.size(); ++k) {
     if ((kept >> k & 1u) == 0) continue;
-    if (info_of(rule).states[k].form == StateForm::scalar ? !tensor.scalar : !tensor.moment[k])
+    const bool is_scalar = info_of(rule).states[k].form == StateForm::scalar;
+    if (is_scalar ? !tensor.scalar : !tensor.moment[k] && !tensor.coded_moment[k].values)
       refuse(t, "a moment is missing", "each state of the rule");
   }
 }
@@ -61,6 +62,7 @@ StepPlan::StepPlan(UpdateRule rule, std::vector<TensorEntry> tensors, std::vecto
   first_block_.push_back(0);
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     check(t, tensors_[t], rule_, groups_);
+    for (const Coded& array : tensors_[t].coded_moment) coded_ |= array.values != nullptr;
     const std::int64_t count = (tensors_[t].length + kBlock - 1) / kBlock;
     for (std::int64_t i = 0; i < count; ++i) {
       blocks_.push_back({static_cast<std::int32_t>(t), static_cast<std::int32_t>(i)});
@@ -79,6 +81,7 @@ StepTable StepPlan::without_arrays() const {
   table.tensor_count = static_cast<std::int32_t>(tensors_.size());
   table.group_count = static_cast<std::int32_t>(groups_.size());
   table.rule = rule_;
+  table.coded = coded_;
   return table;
 }
 

@@ -58,6 +58,7 @@ class DEMI_API StepPlan {
   std::vector<TrustPartial> trust_;  // lamb only
   StepInputs inputs_;
   StepState state_;
+  bool coded_ = false;
 };
 
 }  // namespace demi::kernels

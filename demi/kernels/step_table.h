@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "demi/kernels/codecs/codec.h"
 #include "demi/kernels/storage.h"
 
 // What one optimizer step works on, as plain structs: the same bytes are read by every CPU path
@@ -44,6 +45,8 @@ struct TensorEntry {
   void* copy[2] = {};
   /// The rule's states of StateForm::array, in its order; null where one is not kept.
   float* moment[3] = {};
+  /// In place of moment[m], where its values are not null.
+  Coded coded_moment[3] = {};
   /// The rule's state of StateForm::scalar, or null. A skipped step does not change it.
   float* scalar = nullptr;
   /// Updates taken so far. Never null. A skipped step does not count.
@@ -54,6 +57,8 @@ struct TensorEntry {
   /// clip_grad_value_: gradients are clamped to [-limit, limit], after all factors.
   float limit = kNoLimit;
   std::int32_t group = 0;
+  /// Of the parameter, through all groups of the optimizer: chooses the random bits of roundings.
+  std::int32_t number = 0;
   Storage gradient_storage = Storage::fp32;
   Storage copy_storage[2] = {Storage::none, Storage::none};
   /// The gradient carries no scale any more (GradScaler.unscale_ has divided it).
@@ -89,6 +94,7 @@ struct Group {
   bool amsgrad = false;          // adam, adamw
   bool maximize = false;         // all but ema
   bool adapt = true;             // lamb: false sets the trust ratio to 1
+  bool fp32_states = false;      // no array of the group is coded
   double own[kOwnNumbers] = {};  // what only one rule has; its file names them
 };
 
@@ -113,6 +119,8 @@ struct StepInputs {
   const float* above_norm = nullptr;
   /// clip_grad_norm_ over all gradients of the table.
   float max_norm = kNoLimit;
+  /// Of the random bits by which coded arrays are rounded.
+  std::uint64_t rounding_seed = 0;
   /// Written by reduce (norm, found_inf, greatest), then by decide.
   StepRecord* record = nullptr;
   /// true: an Inf or NaN makes the step change nothing. false: it is applied, as in PyTorch without
@@ -202,6 +210,7 @@ struct StepTable {
   std::int32_t tensor_count = 0;
   std::int32_t group_count = 0;
   UpdateRule rule = UpdateRule::sgd;
+  bool coded = false;  // some tensor has a coded array
 };
 
 }  // namespace demi::kernels

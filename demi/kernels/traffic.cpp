@@ -26,6 +26,16 @@ int arrays_of(UpdateRule rule, const Group& group) {
   return std::popcount(kept);
 }
 
+/// Of all states of the tensor once.
+std::int64_t state_bytes(const TensorEntry& tensor, int moments) {
+  std::int64_t bytes = tensor.length * moments * 4;
+  for (const Coded& array : tensor.coded_moment)
+    if (array.values)
+      bytes +=
+          tensor.length * (bytes_of(array.codec) - 4) + 2 * scales_of(array.codec, tensor.length);
+  return bytes;
+}
+
 }  // namespace
 
 Traffic traffic_of(const StepTable& table) {
@@ -39,17 +49,16 @@ Traffic traffic_of(const StepTable& table) {
     if (!tensor.gradient) continue;
     if (tensor.group != group) moments = arrays_of(table.rule, table.groups[tensor.group]);
     group = tensor.group;
-    const int gradient = bytes_of(tensor.gradient_storage);
+    const std::int64_t gradient = bytes_of(tensor.gradient_storage) * tensor.length;
+    const std::int64_t states = state_bytes(tensor, moments);
+    const std::int64_t copies = copy_bytes(tensor) * tensor.length;
     traffic.elements += tensor.length;
-    traffic.measure += gradient * tensor.length;
+    traffic.measure += gradient;
     if (has_trust) {
-      traffic.update += (gradient + kRead + moments * kReadAndWritten) * tensor.length;
-      traffic.apply_trust +=
-          (kReadAndWritten + moments * kRead + copy_bytes(tensor)) * tensor.length;
+      traffic.update += gradient + kRead * tensor.length + 2 * states;
+      traffic.apply_trust += kReadAndWritten * tensor.length + states + copies;
     } else {
-      traffic.update +=
-          (gradient + kReadAndWritten + moments * kReadAndWritten + copy_bytes(tensor)) *
-          tensor.length;
+      traffic.update += gradient + kReadAndWritten * tensor.length + 2 * states + copies;
     }
   }
   return traffic;

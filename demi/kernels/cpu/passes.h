@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "demi/kernels/blocks.h"
+#include "demi/kernels/cpu/edge.h"
 #include "demi/kernels/cpu/squares.h"
 #include "demi/kernels/formulas.h"
 
@@ -158,18 +159,65 @@ TrustPartial update_and_square(const Work& work, Range range) {
   return {parameter.total(), update.total()};
 }
 
+/// update_range of a tensor with coded arrays.
+template <UpdateRule rule, Storage storage>
+void update_pieces(const StepTable& table, const Work& work, Range range) {
+  Edge edge;
+  each_piece(range, [&](std::int64_t at, int n) {
+    const Work piece = opened(work, at, n, edge);
+    update_range<rule, storage>(piece, {0, n});
+    close(table, work, at, n, edge);
+  });
+}
+
+/// update_and_square of such a tensor: the update is that of the states as they are stored, which
+/// apply_trust reads.
+template <UpdateRule rule, Storage storage>
+TrustPartial update_and_square_pieces(const StepTable& table, const Work& work, Range range) {
+  Lanes parameter, update;
+  float updates[kChunk];
+  Edge edge;
+  for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
+    const std::int64_t end = at + kChunk < range.end ? at + kChunk : range.end;
+    each_piece({at, end}, [&](std::int64_t from, int n) {
+      update_range<rule, storage>(opened(work, from, n, edge), {0, n});
+      close(table, work, from, n, edge);
+      const Work stored = opened(work, from, n, edge);
+      const auto put = [&](int i, auto... some) {
+        const Elements<Vector> e = load_state<rule>(stored, i, some...);
+        store(updates + (from - at) + i, RuleOf<rule>::direction(e, work.c), some...);
+      };
+      int i = 0;
+      for (; i + Vector::width <= n; i += Vector::width) put(i);
+      if (i < n) put(i, n - i);
+    });
+    add_squares(parameter, work.tensor.parameter + at, static_cast<int>(end - at));
+    add_squares(update, updates, static_cast<int>(end - at));
+  }
+  return {parameter.total(), update.total()};
+}
+
+/// Pass 2 of one block.
+template <UpdateRule rule, Storage storage>
+inline void update_block(const StepTable& table, std::int64_t b, const Work& work, Range range) {
+  const bool coded = is_coded(work.tensor);
+  if constexpr (RuleOf<rule>::kTrust) {
+    table.trust[b] = coded ? update_and_square_pieces<rule, storage>(table, work, range)
+                           : update_and_square<rule, storage>(work, range);
+  } else if (kArrays<rule> != 0 && coded) {
+    update_pieces<rule, storage>(table, work, range);
+  } else {
+    update_range<rule, storage>(work, range);
+  }
+}
+
 void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
   with_rule(table.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
       const Work work = work_of(table, b);
-      with_storage(tensor.gradient_storage, [&]<Storage storage>() {
-        if constexpr (RuleOf<rule>::kTrust) {
-          table.trust[b] = update_and_square<rule, storage>(work, range);
-        } else {
-          update_range<rule, storage>(work, range);
-        }
-      });
+      with_storage(tensor.gradient_storage,
+                   [&]<Storage storage>() { update_block<rule, storage>(table, b, work, range); });
     });
   });
 }
@@ -193,8 +241,13 @@ void apply_trust_pass(const StepTable& table, std::int64_t begin, std::int64_t e
   if (table.state->skipped != 0.0f) return;
   with_rule(table.rule, [&]<UpdateRule rule>() {
     if constexpr (RuleOf<rule>::kTrust) {
-      each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
-        apply_range<rule>(work_of(table, b), range);
+      each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
+        const Work work = work_of(table, b);
+        if (!is_coded(tensor)) return apply_range<rule>(work, range);
+        Edge edge;
+        each_piece(range, [&](std::int64_t at, int n) {
+          apply_range<rule>(opened(work, at, n, edge), {0, n});
+        });
       });
     }
   });

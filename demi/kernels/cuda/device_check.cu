@@ -72,8 +72,17 @@ class DeviceCase {
         back_.push_back(const_cast<void*>(static_cast<const void*>(pointer)));
         pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(arrays_.back().data());
       };
+      const auto moved_coded = [&](Coded& array) {
+        const auto scales = static_cast<std::size_t>(scales_of(array.codec, tensor.length)) * 2;
+        moved(array.values, static_cast<std::size_t>(bytes_of(array.codec)));
+        if (!array.scales) return;
+        arrays_.emplace_back(array.scales, scales, 0);
+        back_.push_back(array.scales);
+        array.scales = arrays_.back().data();
+      };
       moved(tensor.parameter, 4);
       for (float*& moment : tensor.moment) moved(moment, 4);
+      for (Coded& array : tensor.coded_moment) moved_coded(array);
       moved(tensor.gradient, static_cast<std::size_t>(bytes_of(tensor.gradient_storage)));
       for (int k = 0; k < 2; ++k)
         moved(tensor.copy[k], static_cast<std::size_t>(bytes_of(tensor.copy_storage[k])));
@@ -90,6 +99,7 @@ class DeviceCase {
                                        std::vector<Group>{options.group});
     plan_->inputs().scale = static_cast<const float*>(arrays_.back().data());
     plan_->inputs().max_norm = host.plan().inputs().max_norm;
+    plan_->inputs().rounding_seed = host.plan().inputs().rounding_seed;
     const StepState zero;
     state_ = std::make_unique<DeviceArray>(&zero, sizeof zero, 0);
     table_memory_ = std::make_unique<DeviceArray>(nullptr, plan_->device_bytes() + 16, 0);
@@ -154,6 +164,29 @@ bool agrees_everywhere(const CudaKernels& kernels) {
         options.offset = offset;
         options.awkward = offset != 0;
         if (options.awkward) options.scale = 1.0f;
+        all = agrees(kernels, options) && all;
+      }
+    }
+  }
+  return all;
+}
+
+bool agrees_with_codecs(const CudaKernels& kernels) {
+  constexpr std::array kBf16{Codec::bf16_by_chance, Codec::bf16_by_chance};
+  bool all = true;
+  for (const UpdateRule rule : testing::all_rules()) {
+    for (const int offset : {0, 3}) {
+      // A mean of squares is RMSprop's first state, and the second one of the others.
+      const std::array in_8_bits = rule == UpdateRule::rmsprop
+                                       ? std::array{Codec::root, Codec::softsign}
+                                       : std::array{Codec::softsign, Codec::root};
+      for (const auto& codecs : {kBf16, in_8_bits}) {
+        CaseOptions options;
+        options.rule = rule;
+        options.group.momentum = 0.9;
+        options.offset = offset;
+        options.codecs = codecs;
+        options.rounding_seed = 7;
         all = agrees(kernels, options) && all;
       }
     }
@@ -239,7 +272,9 @@ int main(int argc, char** argv) {
   const CudaKernels* kernels = cuda_kernels(&why);
   std::printf("cuda: %s\n", why.c_str());
   if (!kernels) return 77;
-  if (!agrees_everywhere(*kernels) || !agrees_when_captured(*kernels)) return 1;
+  if (!agrees_everywhere(*kernels) || !agrees_with_codecs(*kernels) ||
+      !agrees_when_captured(*kernels))
+    return 1;
   if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) bench(*kernels);
   return 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "demi/kernels/cuda/bodies.h"
+#include "demi/kernels/cuda/coded_bodies.h"
 
 // Which bodies a pass launches, for any launcher: the device's (plugin.cu) or the host's
 // (emulation.h). A launcher offers run<Body>(thread_blocks, table) and counts.
@@ -24,13 +24,20 @@ void launch_decide(Launcher& launcher, const StepTable& table) {
 
 template <class Launcher>
 void launch_update(Launcher& launcher, const StepTable& table) {
-  with_rule(table.rule, [&]<UpdateRule rule>() { launch_blocks<Update<rule>>(launcher, table); });
+  with_rule(table.rule, [&]<UpdateRule rule>() {
+    if constexpr (kArrays<rule> != 0)
+      if (table.coded) return launch_blocks<UpdateCoded<rule>>(launcher, table);
+    launch_blocks<Update<rule>>(launcher, table);
+  });
 }
 
 template <class Launcher>
 void launch_apply_trust(Launcher& launcher, const StepTable& table) {
   with_rule(table.rule, [&]<UpdateRule rule>() {
-    if constexpr (RuleOf<rule>::kTrust) launch_blocks<ApplyTrust<rule>>(launcher, table);
+    if constexpr (RuleOf<rule>::kTrust) {
+      if (table.coded) return launch_blocks<ApplyTrustCoded<rule>>(launcher, table);
+      launch_blocks<ApplyTrust<rule>>(launcher, table);
+    }
   });
 }
 

@@ -15,10 +15,17 @@ namespace {
 
 std::atomic<std::int64_t> launches{0}, uploads{0};
 
+/// Phases of which the compiler makes a copy each: a body with rows among them has too many.
+template <class Body>
+constexpr int unrolled() {
+  if constexpr (requires { Body::kOwn; }) return 1;
+  return Body::phases;
+}
 template <class Body>
 __global__ void __launch_bounds__(kThreads) run(const StepTable table) {
   __shared__ typename Body::Shared shared;
-#pragma unroll
+  constexpr int copies = unrolled<Body>();
+#pragma unroll copies
   for (int p = 0; p < Body::phases; ++p) {
     if (p > 0) __syncthreads();
     if (ends<Body>(p, shared)) return;  // all threads of the block, or none

@@ -4,6 +4,8 @@
 #include <bit>
 
 #include "demi/kernels/blocks.h"
+#include "demi/kernels/codecs/elements.h"
+#include "demi/kernels/codecs/random_halves.h"
 #include "demi/kernels/formulas.h"
 #include "demi/kernels/lanes.h"
 #include "demi/kernels/reference/elements.h"
@@ -39,7 +41,9 @@ Elements<float> load_state(const Work& work, std::int64_t i) {
   Elements<float> e{};
   e.parameter = work.tensor.parameter[i];
   for (int m = 0; m < kArrays<rule>; ++m) {
-    if (is_kept<rule>(work.arrays, m)) e.moment[m] = work.tensor.moment[m][i];
+    const Coded& array = work.tensor.coded_moment[m];
+    if (is_kept<rule>(work.arrays, m))
+      e.moment[m] = array.values ? decoded(array, i) : work.tensor.moment[m][i];
   }
   return e;
 }
@@ -51,16 +55,40 @@ void store_parameter(const TensorEntry& tensor, std::int64_t i, float value) {
   }
 }
 
+/// New values of one state of a group of elements.
+using GroupValues = float[kCodeGroup];
+
 template <UpdateRule rule>
-void update_element(const Work& work, std::int64_t i) {
+void update_element(const Work& work, std::int64_t i, int k, GroupValues (&moments)[3]) {
   Elements<float> e = load_state<rule>(work, i);
   const float scaled = load_element(work.tensor.gradient, work.tensor.gradient_storage, i);
   e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
   kernels::update<rule>(e, work.c);
-  for (int m = 0; m < kArrays<rule>; ++m) {
-    if (is_kept<rule>(work.arrays, m)) work.tensor.moment[m][i] = e.moment[m];
-  }
+  for (int m = 0; m < kArrays<rule>; ++m) moments[m][k] = e.moment[m];
   if constexpr (!RuleOf<rule>::kTrust) store_parameter(work.tensor, i, e.parameter);
+}
+
+void store_coded(const Coded& array, RandomStream stream, Range group, const GroupValues& values) {
+  std::uint32_t greatest = 0;
+  for (int k = 0; k < group.size(); ++k)
+    greatest = std::max(greatest, magnitude_bits(array.codec, values[k]));
+  if (has_scales(array.codec)) scale_at(array, group.begin) = scale_for(array.codec, greatest);
+  for (int k = 0; k < group.size(); ++k)
+    encode(array, group.begin + k, values[k], random_half(stream, group.begin + k));
+}
+
+template <UpdateRule rule>
+void update_group(const StepTable& table, const Work& work, Range group) {
+  GroupValues moments[3];
+  for (int k = 0; k < group.size(); ++k) update_element<rule>(work, group.begin + k, k, moments);
+  for (int m = 0; m < kArrays<rule>; ++m) {
+    if (!is_kept<rule>(work.arrays, m)) continue;
+    const Coded& array = work.tensor.coded_moment[m];
+    if (array.values)
+      store_coded(array, stream_of(rounding_key(table, work.tensor, m)), group, moments[m]);
+    else
+      std::copy_n(moments[m], group.size(), work.tensor.moment[m] + group.begin);
+  }
 }
 
 template <UpdateRule rule>
@@ -95,7 +123,8 @@ void update(const StepTable& table, std::int64_t begin, std::int64_t end) {
   with_rule(table.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
       const Work work = work_of(table, b);
-      for (std::int64_t i = range.begin; i < range.end; ++i) update_element<rule>(work, i);
+      for (std::int64_t at = range.begin; at < range.end; at += kCodeGroup)
+        update_group<rule>(table, work, {at, std::min(at + kCodeGroup, range.end)});
       if constexpr (RuleOf<rule>::kTrust) table.trust[b] = trust_of<rule>(work, range);
     });
   });

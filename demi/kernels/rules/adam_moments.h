@@ -10,8 +10,9 @@ namespace rules {
 /// algorithm 1, from the (decayed) gradient on; amsgrad: Reddi et al. 2018, "On the convergence of
 /// Adam and beyond", algorithm 2, as torch.optim.Adam does it.
 struct AdamMoments : Base {
-  static constexpr std::array kStates{State{.name = "exp_avg"}, State{.name = "exp_avg_sq"},
-                                      State{.name = "max_exp_avg_sq", .kept_if = kAmsgrad}};
+  static constexpr std::array kStates{
+      State{.name = "exp_avg"}, State{.name = "exp_avg_sq", .is_square = true},
+      State{.name = "max_exp_avg_sq", .kept_if = kAmsgrad, .fp32_if = kAmsgrad}};
 
   static DEMI_HOST_DEVICE void coefficients(Coefficients& c, const Group& group, const At& at) {
     set_corrections(c, group, at.step);

@@ -10,7 +10,8 @@ namespace rules {
 /// You et al. 2020, "Large batch optimization for deep learning: training BERT in 76 minutes",
 /// algorithm 2: the moments (pass 2), and r + lambda x.
 struct LAMB : Base {
-  static constexpr std::array kStates{State{.name = "exp_avg"}, State{.name = "exp_avg_sq"}};
+  static constexpr std::array kStates{State{.name = "exp_avg"},
+                                      State{.name = "exp_avg_sq", .is_square = true}};
   static constexpr bool kTrust = true;
 
   static DEMI_HOST_DEVICE void coefficients(Coefficients& c, const Group& group, const At& at) {

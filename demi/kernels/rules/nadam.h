@@ -13,7 +13,7 @@ namespace rules {
 struct NAdam : Base {
   static constexpr std::uint32_t kDecoupled = kOwn;
   static constexpr std::array kStates{
-      State{.name = "exp_avg"}, State{.name = "exp_avg_sq"},
+      State{.name = "exp_avg"}, State{.name = "exp_avg_sq", .is_square = true},
       State{.name = "mu_product", .initial = 1.0f, .form = StateForm::scalar}};
 
   static DEMI_HOST_DEVICE std::uint32_t flags(const Group& group) {

@@ -11,7 +11,8 @@ namespace rules {
 /// algorithm 2. Group::own: decoupled_weight_decay (0 or 1).
 struct RAdam : Base {
   static constexpr std::uint32_t kDecoupled = kOwn, kRectified = kOwn << 1;
-  static constexpr std::array kStates{State{.name = "exp_avg"}, State{.name = "exp_avg_sq"}};
+  static constexpr std::array kStates{State{.name = "exp_avg"},
+                                      State{.name = "exp_avg_sq", .is_square = true}};
 
   static DEMI_HOST_DEVICE std::uint32_t flags(const Group& group) {
     return group.own[0] != 0.0 ? kDecoupled : 0u;

@@ -12,9 +12,10 @@ namespace rules {
 /// Group::own: alpha, centered (0 or 1).
 struct RMSprop : Base {
   static constexpr std::uint32_t kCentered = kOwn;
-  static constexpr std::array kStates{State{.name = "square_avg"},
-                                      State{.name = "momentum_buffer", .kept_if = kMomentum},
-                                      State{.name = "grad_avg", .kept_if = kCentered}};
+  static constexpr std::array kStates{
+      State{.name = "square_avg", .is_square = true, .fp32_if = kCentered},
+      State{.name = "momentum_buffer", .kept_if = kMomentum},
+      State{.name = "grad_avg", .kept_if = kCentered, .fp32_if = kCentered}};
 
   static DEMI_HOST_DEVICE std::uint32_t flags(const Group& group) {
     return (group.momentum != 0.0 ? kMomentum : 0u) | (group.own[1] != 0.0 ? kCentered : 0u);

@@ -20,6 +20,11 @@ struct State {
   std::uint32_t kept_if = 0;
   /// kFirst fills it: where it is missing, the parameter's count of steps begins anew.
   bool begins_count = false;
+  /// A mean of squares: never below 0.
+  bool is_square = false;
+  /// The Coefficients::flags with which it stays in FP32, whatever the optimizer's options say: a
+  /// maximum would grow by its roundings, and a difference of rounded numbers may be below 0.
+  std::uint32_t fp32_if = 0;
 };
 
 }  // namespace demi::kernels

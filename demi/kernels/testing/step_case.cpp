@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "demi/kernels/decide.h"
+#include "demi/kernels/recode.h"
 #include "demi/kernels/reference/elements.h"
 #include "demi/kernels/rule_info.h"
 
@@ -70,9 +71,14 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
       }
       return array;
     };
+    tensor.number = static_cast<std::int32_t>(t);
     tensor.parameter = floats(1.0f, options.awkward, false);
     tensor.moment[0] = floats(0.1f, false, false);
     tensor.moment[1] = floats(0.01f, false, true);
+    for (std::size_t m = 0; options.codecs && m < 2; ++m) {
+      tensor.coded_moment[m] = coded(tensor.moment[m], n, (*options.codecs)[m]);
+      tensor.moment[m] = nullptr;
+    }
     tensor.moment[2] = floats(0.01f, false, true);
     void* gradient = allocate(n, bytes_of(options.gradient));
     ++seed;
@@ -95,6 +101,7 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
   }
   plan_ = std::make_unique<StepPlan>(options.rule, std::move(tensors),
                                      std::vector<Group>{options.group});
+  plan_->inputs().rounding_seed = options.rounding_seed;
   plan_->inputs().scale = &scale_;
 }
 
@@ -105,6 +112,19 @@ std::byte* StepCase::allocate(std::int64_t elements, int bytes) {
   memory_.push_back(std::make_unique<std::byte[]>(
       static_cast<std::size_t>(elements) * static_cast<std::size_t>(bytes) + offset));
   return memory_.back().get() + offset;
+}
+
+Coded StepCase::coded(const float* array, std::int64_t length, Codec codec) {
+  Coded made{.codec = codec};
+  const auto writable = [&](std::int64_t elements, int bytes) {
+    std::byte* memory = allocate(elements, bytes);
+    writable_.emplace_back(memory, static_cast<std::size_t>(elements * bytes));
+    return memory;
+  };
+  made.values = writable(length, bytes_of(codec));
+  if (has_scales(codec)) made.scales = writable(scales_of(codec, length), 2);
+  encode_array(made, array, length);
+  return made;
 }
 
 void StepCase::set_gradient(std::size_t t, std::int64_t i, float value) {

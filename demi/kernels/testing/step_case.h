@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "demi/kernels/cpu_kernels.h"
@@ -22,6 +24,9 @@ struct CaseOptions {
   int offset = 0;  // elements by which every array is off a 64-byte boundary
   /// Zeros of both signs, denormals and huge values among the gradients and parameters.
   bool awkward = false;
+  /// Those of moment[0] and moment[1].
+  std::optional<std::array<Codec, 2>> codecs;
+  std::uint64_t rounding_seed = 0;
   float gradient_range = 8.0f;
   float scale = 65536.0f;
   std::uint64_t seed = 1;
@@ -44,6 +49,8 @@ class StepCase {
 
  private:
   std::byte* allocate(std::int64_t elements, int bytes);
+  /// The array's numbers as codes.
+  Coded coded(const float* array, std::int64_t length, Codec codec);
 
   int offset_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/kernels/host_device.h"
+
+// bf16 by stochastic rounding: up with the probability of what lies below, so that many small
+// changes add up in the mean, where rounding to nearest loses them all (Gupta et al. 2015, "Deep
+// learning with limited numerical precision", section 3.1). Numbers of bf16, 0 and Inf stay what
+// they are, NaN stays NaN; a number beyond the greatest of bf16 may become Inf. Integer arithmetic
+// alone: the same bits on every path. Internal linkage.
+namespace demi::kernels {
+namespace {
+
+/// `bits`: of an FP32 number. `random`: 16 bits.
+DEMI_HOST_DEVICE std::uint16_t bf16_by_chance(std::uint32_t bits, std::uint32_t random) {
+  const std::uint32_t is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u ? 1u : 0u;
+  const std::uint32_t rounded = (bits + random) >> 16, quiet = (bits >> 16) | 0x40u;
+  return static_cast<std::uint16_t>(is_nan ? quiet : rounded);
+}
+
+/// The bits of the FP32 number.
+DEMI_HOST_DEVICE std::uint32_t bits_from_bf16(std::uint16_t half) {
+  return static_cast<std::uint32_t>(half) << 16;
+}
+
+}  // namespace
+}  // namespace demi::kernels

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/kernels/codecs/bf16_by_chance.h"
+#include "demi/kernels/codecs/codec.h"
+#include "demi/kernels/codecs/companded.h"
+#include "demi/kernels/formulas.h"
+
+// Coded arrays an element at a time, for whoever has no vectors of them. Internal linkage.
+namespace demi::kernels {
+namespace {
+
+DEMI_HOST_DEVICE std::uint16_t& scale_at(const Coded& array, std::int64_t i) {
+  return static_cast<std::uint16_t*>(array.scales)[i / kCodeGroup];
+}
+
+/// Of a code of 8 bits.
+DEMI_HOST_DEVICE float decoded(Codec codec, std::uint8_t code, std::uint16_t scale) {
+  return codec == Codec::root ? from_root_code(code, scale_of(scale))
+                              : from_softsign_code(static_cast<std::int8_t>(code), scale_of(scale));
+}
+
+DEMI_HOST_DEVICE float decoded(const Coded& array, std::int64_t i) {
+  if (has_scales(array.codec))
+    return decoded(array.codec, static_cast<const std::uint8_t*>(array.values)[i],
+                   scale_at(array, i));
+  return std::bit_cast<float>(bits_from_bf16(static_cast<const std::uint16_t*>(array.values)[i]));
+}
+
+/// What a group's scale is the greatest of, as bits that compare as it does.
+DEMI_HOST_DEVICE std::uint32_t magnitude_bits(Codec codec, float x) {
+  const float magnitude = codec == Codec::root ? square_root(not_negative(x)) : x;
+  return std::bit_cast<std::uint32_t>(magnitude) & 0x7FFFFFFFu;
+}
+
+/// Of a group with that greatest magnitude.
+DEMI_HOST_DEVICE std::uint16_t scale_for(Codec codec, std::uint32_t greatest) {
+  return group_scale(greatest, codec == Codec::root ? kGreatestRootScale : kGreatestScale);
+}
+
+/// The code of 8 bits of x. `random`: 16 bits.
+DEMI_HOST_DEVICE std::uint8_t code_of(Codec codec, float x, std::uint16_t scale,
+                                      std::uint32_t random) {
+  const float inverse = inverse_of_code_scale(scale), fraction = fraction_of(random);
+  const std::int32_t code = codec == Codec::root
+                                ? root_code(square_root(not_negative(x)), inverse, fraction)
+                                : softsign_code(x, inverse, fraction);
+  return static_cast<std::uint8_t>(code);
+}
+
+/// Stores x under the scale that its group has by now.
+DEMI_HOST_DEVICE void encode(const Coded& array, std::int64_t i, float x, std::uint32_t random) {
+  if (has_scales(array.codec))
+    static_cast<std::uint8_t*>(array.values)[i] =
+        code_of(array.codec, x, scale_at(array, i), random);
+  else
+    static_cast<std::uint16_t*>(array.values)[i] =
+        bf16_by_chance(std::bit_cast<std::uint32_t>(x), random);
+}
+
+}  // namespace
+}  // namespace demi::kernels

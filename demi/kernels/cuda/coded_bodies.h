@@ -1,0 +1,223 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/kernels/cuda/bodies.h"
+#include "demi/kernels/cuda/coded_packets.h"
+
+// The bodies of passes 2 and 3 for tables with coded arrays: those of bodies.h decode nothing and
+// have no register for it.
+namespace demi::kernels::cuda {
+namespace {
+
+/// Arrays of one tensor, and whether 16-byte accesses may be used on all of them.
+template <UpdateRule rule>
+DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
+  bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.gradient) &&
+                 is_aligned(tensor.copy[0]) && is_aligned(tensor.copy[1]);
+  for (int m = 0; m < kArrays<rule>; ++m)
+    if (is_kept<rule>(arrays, m)) aligned = aligned && is_aligned(place_of(tensor, m));
+  return aligned;
+}
+
+/// A thread's packet of a row, before and after the update.
+template <UpdateRule rule>
+struct Opened {
+  static constexpr int kMost = kArrays<rule>;
+  static constexpr bool trust = RuleOf<rule>::kTrust;
+  Packet parameter;
+  Packet moment[kMost + 1];
+
+  DEMI_HOST_DEVICE Opened(const TensorEntry& tensor, const Coefficients& c, Factors factors,
+                          std::int64_t i, bool vector) {
+    const Packet gradient =
+        load_packet(tensor.gradient, tensor.gradient_storage, i, tensor.length, vector);
+    parameter = load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
+    for (int m = 0; m < kMost; ++m)
+      if (is_kept<rule>(c.arrays, m)) moment[m] = load_state(tensor, m, i, vector);
+    for (int k = 0; k < kPacket; ++k) {
+      Elements<float> e = elements(k);
+      e.gradient = true_gradient(gradient.v[k], factors.inverse_scale, factors.clip, c);
+      kernels::update<rule>(e, c);
+      for (int m = 0; m < kMost; ++m) moment[m].v[k] = e.moment[m];
+      if constexpr (!trust) parameter.v[k] = e.parameter;
+    }
+  }
+
+  DEMI_HOST_DEVICE Elements<float> elements(int k) const {
+    Elements<float> e{};
+    e.parameter = parameter.v[k];
+    for (int m = 0; m < kMost; ++m) e.moment[m] = moment[m].v[k];
+    return e;
+  }
+
+  /// magnitude_bits of the elements that the tensor has.
+  DEMI_HOST_DEVICE std::uint32_t greatest(const TensorEntry& tensor, int m, std::int64_t i) const {
+    std::uint32_t all = 0;
+    for (int k = 0; k < kPacket && i + k < tensor.length; ++k) {
+      const std::uint32_t bits = magnitude_bits(tensor.coded_moment[m].codec, moment[m].v[k]);
+      all = bits > all ? bits : all;
+    }
+    return all;
+  }
+};
+
+/// Two phases a row: what the threads of a group of elements have to agree on, then the update. New
+/// scales are written a phase later, when all of a group have read the old one.
+template <UpdateRule rule>
+struct UpdateCoded {
+  using Plain = Update<rule>;
+  static constexpr int kMost = kArrays<rule>;
+  static constexpr bool trust = Plain::trust;
+  struct Shared {
+    typename Plain::Shared plain;
+    std::uint32_t greatest[kMost][kThreads];  // of each thread's packet
+    std::uint16_t scales[kMost][kThreads];    // new, of the row that was closed last
+  };
+  static constexpr int kOwn = 2 * kRows + 1;
+  static constexpr int phases = kOwn + Plain::phases - 1;
+
+  static DEMI_HOST_DEVICE bool ends(int p, const Shared& shared) {
+    return p >= kOwn && Plain::ends(p - kOwn + 1, shared.plain);
+  }
+
+  static DEMI_HOST_DEVICE void agree(const TensorEntry& tensor, const Coefficients& c,
+                                     const Opened<rule>* opened, std::int64_t i, int t,
+                                     Shared& shared) {
+    for (int m = 0; m < kMost; ++m)
+      shared.greatest[m][t] = opened && is_kept<rule>(c.arrays, m) && is_grouped(tensor, m)
+                                  ? opened->greatest(tensor, m, i)
+                                  : 0;
+  }
+
+  /// Of the group of the thread's packet.
+  static DEMI_HOST_DEVICE std::uint16_t new_scale(const TensorEntry& tensor, int m, int t,
+                                                  const Shared& shared) {
+    constexpr int kPackets = kCodeGroup / kPacket;
+    std::uint32_t all = 0;
+    for (int first = t / kPackets * kPackets, k = 0; k < kPackets; ++k)
+      all = shared.greatest[m][first + k] > all ? shared.greatest[m][first + k] : all;
+    return scale_for(tensor.coded_moment[m].codec, all);
+  }
+
+  /// Each thread whose packet begins a group.
+  static DEMI_HOST_DEVICE void write_scales(const TensorEntry& tensor, std::uint32_t arrays,
+                                            std::int64_t i, int t, const Shared& shared) {
+    if (i % kCodeGroup != 0) return;
+    for (int m = 0; m < kMost; ++m)
+      if (is_kept<rule>(arrays, m) && is_grouped(tensor, m))
+        scale_at(tensor.coded_moment[m], i) = shared.scales[m][t];
+  }
+
+  /// Of the states as they are stored, which pass 3 reads.
+  static DEMI_HOST_DEVICE void add_trust(const Opened<rule>& opened, const Coefficients& c,
+                                         std::int64_t left, int t, Shared& shared) {
+    for (int k = 0; k < kPacket && k < left; ++k) {
+      const Elements<float> e = opened.elements(k);
+      const double x = e.parameter, u = RuleOf<rule>::direction(e, c);
+      shared.plain.parameter.squares[k][t] += x * x;
+      shared.plain.update.squares[k][t] += u * u;
+    }
+  }
+
+  static DEMI_HOST_DEVICE void close(const StepTable& table, const TensorEntry& tensor,
+                                     const Coefficients& c, Opened<rule>& opened, std::int64_t i,
+                                     bool vector, int t, Shared& shared) {
+    for (int m = 0; m < kMost; ++m) {
+      if (!is_kept<rule>(c.arrays, m)) continue;
+      const bool grouped = is_grouped(tensor, m);
+      if (grouped) shared.scales[m][t] = new_scale(tensor, m, t, shared);
+      store_state(table, tensor, m, i, vector, grouped ? shared.scales[m][t] : 0, opened.moment[m]);
+    }
+    if constexpr (trust)
+      add_trust(opened, c, tensor.length - i, t, shared);
+    else
+      Plain::store_parameter(tensor, i, vector, opened.parameter);
+  }
+
+  static DEMI_HOST_DEVICE bool needs_agreement(const TensorEntry& tensor) {
+    bool needs = false;
+    for (int m = 0; m < kMost; ++m) needs = needs || is_grouped(tensor, m);
+    return needs;
+  }
+
+  static DEMI_HOST_DEVICE void row(bool agrees, const StepTable& table, const TensorEntry& tensor,
+                                   const Coefficients& c, std::int64_t i, int t, Shared& shared) {
+    if (agrees && !needs_agreement(tensor)) return;
+    if (i >= tensor.length) {
+      if (agrees) agree(tensor, c, nullptr, i, t, shared);
+      return;
+    }
+    const Factors factors{tensor.unscaled ? 1.0f : table.state->inverse_scale,
+                          table.state->clip_factor};
+    const bool vector = all_aligned<rule>(tensor, c.arrays);
+    Opened<rule> opened(tensor, c, factors, i, vector);
+    if (agrees)
+      agree(tensor, c, &opened, i, t, shared);
+    else
+      close(table, tensor, c, opened, i, vector, t, shared);
+  }
+
+  static DEMI_HOST_DEVICE void own_phase(int p, const StepTable& table, std::int64_t b, int t,
+                                         Shared& shared) {
+    if constexpr (trust) {
+      constexpr double kNone[kPacket] = {};
+      if (p == 0) shared.plain.parameter.put(t, kNone);
+      if (p == 0) shared.plain.update.put(t, kNone);
+    }
+    const Block block = table.blocks[b];
+    const TensorEntry& tensor = table.tensors[block.tensor];
+    if (!tensor.gradient) return;
+    const Coefficients& c = table.coefficients[block.tensor];
+    const std::int64_t start = block.index * kBlock;
+    if (p % 2 == 0 && p > 0) {
+      const std::int64_t i = start + packet_at(t, p / 2 - 1);
+      if (i < tensor.length) write_scales(tensor, c.arrays, i, t, shared);
+    }
+    if (p < 2 * kRows) row(p % 2 == 0, table, tensor, c, start + packet_at(t, p / 2), t, shared);
+  }
+
+  static DEMI_HOST_DEVICE void phase(int p, const StepTable& table, std::int64_t b, int t,
+                                     Shared& shared) {
+    if (p >= kOwn) return Plain::phase(p - kOwn + 1, table, b, t, shared.plain);
+    if (table.state->skipped == 0.0f) own_phase(p, table, b, t, shared);
+  }
+};
+
+template <UpdateRule rule>
+struct ApplyTrustCoded {
+  struct Shared {};
+  static constexpr int phases = 1;
+
+  static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
+                                          std::int64_t i, bool vector) {
+    Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
+    Packet moment[kArrays<rule> + 1];
+    for (int m = 0; m < kArrays<rule>; ++m)
+      if (is_kept<rule>(c.arrays, m)) moment[m] = load_state(tensor, m, i, vector);
+    for (int k = 0; k < kPacket; ++k) {
+      Elements<float> e{};
+      e.parameter = parameter.v[k];
+      for (int m = 0; m < kArrays<rule>; ++m) e.moment[m] = moment[m].v[k];
+      kernels::apply_trust<rule>(e, c);
+      parameter.v[k] = e.parameter;
+    }
+    Update<rule>::store_parameter(tensor, i, vector, parameter);
+  }
+
+  static DEMI_HOST_DEVICE void phase(int, const StepTable& table, std::int64_t b, int t, Shared&) {
+    const Block block = table.blocks[b];
+    const TensorEntry tensor = table.tensors[block.tensor];
+    if (table.state->skipped != 0.0f || !tensor.gradient) return;
+    const Coefficients c = table.coefficients[block.tensor];
+    const std::int64_t start = block.index * kBlock;
+    const bool vector = all_aligned<rule>(tensor, c.arrays);
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t i = start + packet_at(t, r);
+      if (i < tensor.length) one_packet(tensor, c, i, vector);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace demi::kernels::cuda

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/kernels/codecs/elements.h"
+#include "demi/kernels/codecs/random_halves.h"
+#include "demi/kernels/cuda/packets.h"
+
+// States of a tensor as packets, coded or not. Where a packet is stored, it becomes what is stored
+// of it, since pass 3 reads that.
+namespace demi::kernels::cuda {
+namespace {
+
+static_assert(kCodeGroup % kPacket == 0);
+
+/// Codes of 8 bits.
+struct Codes {
+  std::uint8_t v[kPacket];
+};
+
+/// As load_packet.
+DEMI_HOST_DEVICE Codes load_codes(const Coded& array, std::int64_t i, std::int64_t n,
+                                  [[maybe_unused]] bool vector) {
+  Codes codes;
+  const auto* from = static_cast<const std::uint8_t*>(array.values) + i;
+#if defined(__CUDA_ARCH__)
+  if (vector && i + kPacket <= n) {
+    const uint2 word = *reinterpret_cast<const uint2*>(from);
+    for (int k = 0; k < 4; ++k) {
+      codes.v[k] = static_cast<std::uint8_t>(word.x >> (8 * k));
+      codes.v[k + 4] = static_cast<std::uint8_t>(word.y >> (8 * k));
+    }
+    return codes;
+  }
+#endif
+  for (int k = 0; k < kPacket; ++k) codes.v[k] = i + k < n ? from[k] : std::uint8_t{0};
+  return codes;
+}
+
+DEMI_HOST_DEVICE void store_codes(const Coded& array, std::int64_t i, std::int64_t n,
+                                  [[maybe_unused]] bool vector, const Codes& codes) {
+  auto* to = static_cast<std::uint8_t*>(array.values) + i;
+#if defined(__CUDA_ARCH__)
+  if (vector && i + kPacket <= n) {
+    uint2 word = make_uint2(0, 0);
+    for (int k = 0; k < 4; ++k) {
+      word.x |= static_cast<std::uint32_t>(codes.v[k]) << (8 * k);
+      word.y |= static_cast<std::uint32_t>(codes.v[k + 4]) << (8 * k);
+    }
+    *reinterpret_cast<uint2*>(to) = word;
+    return;
+  }
+#endif
+  for (int k = 0; k < kPacket; ++k)
+    if (i + k < n) to[k] = codes.v[k];
+}
+
+/// Where the state lies.
+DEMI_HOST_DEVICE const void* place_of(const TensorEntry& tensor, int m) {
+  const void* coded = tensor.coded_moment[m].values;
+  return coded ? coded : tensor.moment[m];
+}
+
+DEMI_HOST_DEVICE bool is_grouped(const TensorEntry& tensor, int m) {
+  return tensor.coded_moment[m].values && has_scales(tensor.coded_moment[m].codec);
+}
+
+DEMI_HOST_DEVICE Packet load_state(const TensorEntry& tensor, int m, std::int64_t i, bool vector) {
+  const Coded& array = tensor.coded_moment[m];
+  if (!is_grouped(tensor, m))
+    return load_packet(place_of(tensor, m), array.values ? Storage::bf16 : Storage::fp32, i,
+                       tensor.length, vector);
+  Packet packet;
+  const Codes codes = load_codes(array, i, tensor.length, vector);
+  const std::uint16_t scale = scale_at(array, i);
+  for (int k = 0; k < kPacket; ++k) packet.v[k] = decoded(array.codec, codes.v[k], scale);
+  return packet;
+}
+
+DEMI_HOST_DEVICE void store_grouped(const Coded& array, RandomStream stream, std::int64_t i,
+                                    std::int64_t n, bool vector, std::uint16_t scale,
+                                    Packet& packet) {
+  Codes codes;
+  for (int k = 0; k < kPacket; ++k) {
+    codes.v[k] = code_of(array.codec, packet.v[k], scale, random_half(stream, i + k));
+    packet.v[k] = decoded(array.codec, codes.v[k], scale);
+  }
+  store_codes(array, i, n, vector, codes);
+}
+
+/// `scale`: the new one of the packet's group; its place in memory is not written yet, since other
+/// threads read the old one from there.
+DEMI_HOST_DEVICE void store_state(const StepTable& table, const TensorEntry& tensor, int m,
+                                  std::int64_t i, bool vector, std::uint16_t scale,
+                                  Packet& packet) {
+  const Coded& array = tensor.coded_moment[m];
+  if (!array.values)
+    return store_packet(tensor.moment[m], Storage::fp32, i, tensor.length, vector, packet);
+  const RandomStream stream = stream_of(rounding_key(table, tensor, m));
+  if (has_scales(array.codec))
+    return store_grouped(array, stream, i, tensor.length, vector, scale, packet);
+  for (int k = 0; k < kPacket; ++k)
+    packet.v[k] =
+        float_of(bits_from_bf16(bf16_by_chance(bits_of(packet.v[k]), random_half(stream, i + k))));
+  store_packet(array.values, Storage::bf16, i, tensor.length, vector, packet);
+}
+
+}  // namespace
+}  // namespace demi::kernels::cuda
