@@ -235,6 +235,20 @@ def read(path):
 # The optimizer: demi's names and PyTorch's.
 
 
+CODED = (torch.bfloat16, torch.int8, torch.uint8)
+
+
+def _decoded(tensor, scales):
+    """A moment in FP32: of bf16, or of 8 bits in groups of 32 neighbours with a scale each (demi/kernels/codecs/companded.h)."""
+    if tensor.dtype not in (torch.int8, torch.uint8):
+        return tensor.to(torch.float32)
+    code = tensor.flatten().to(torch.float32)
+    scale = scales.to(torch.float32).repeat_interleave(32)[: code.numel()]
+    if tensor.dtype == torch.int8:
+        return (code / (254 - code.abs()) * scale).reshape(tensor.shape)
+    return (code * (torch.tensor(1.0) / 255) * scale).square().reshape(tensor.shape)
+
+
 def _python_optimizer(state, numbers, names=None):
     """torch.optim's state dict from "optimizer/0.exp_avg" ... and the numbers "optimizer/group.0" ... `names`: of the parameters, by group,
     as `param_names`, which PyTorch keeps and does not use."""
@@ -257,8 +271,10 @@ def _python_optimizer(state, numbers, names=None):
         parameter, _, entry = name.removeprefix("optimizer/").partition(".")
         if not name.startswith("optimizer/") or not parameter.isdigit() or entry == "master":
             continue  # PyTorch's optimizers know no master weights
-        if entry == "step":
-            tensor = tensor.to(torch.float32)
+        if entry.endswith("_scale"):
+            continue  # of a moment in 8 bits
+        if entry == "step" or tensor.dtype in CODED:  # PyTorch computes in the dtype of the moments
+            tensor = _decoded(tensor, state.get(name + "_scale"))
         by_parameter.setdefault(int(parameter), {})[entry] = tensor
     for entries in by_parameter.values():
         if entries.keys() <= {"step", "momentum_buffer"}:

@@ -90,9 +90,12 @@ struct ShardedRun {
 
 /// Six steps with scaler, clipping and a schedule; the third has an Inf. `group`: null without
 /// sharing.
-ShardedRun six_steps(const Kind& kind, at::ScalarType dtype, ProcessGroup* group) {
+ShardedRun six_steps(const Kind& kind, at::ScalarType dtype, ProcessGroup* group,
+                     optim::StepOptions step_options = {}) {
   ShardedCase it(dtype);
-  const auto optimizer = kind.make(it.parameters);
+  if (step_options.moments != optim::Moments::fp32)
+    it.parameters.push_back(optim::testing::parameter({70, 80}, dtype, 9));
+  const auto optimizer = kind.make(it.parameters, step_options);
   std::unique_ptr<ShardedOptimizerState> shards;
   if (group) shards = std::make_unique<ShardedOptimizerState>(*optimizer, *group, kSmallPieces);
   GradScaler scaler({.init_scale = 1024, .growth_interval = 2});
@@ -155,6 +158,23 @@ TEST_P(ShardedOver, StepsHaveTheBitsOfOneThatSharesNothing) {
       }
       expect_same_state(runs.front().state, alone.state);
     }
+  }
+}
+
+TEST(ShardedOptimizerState, CodedMomentsHaveTheBitsOfOneThatSharesNothing) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    const auto moments =
+        kind.id == optim::testing::KindId::kLamb ? optim::Moments::bf16 : optim::Moments::int8;
+    const optim::StepOptions coded{.moments = moments, .rounding_seed = 3};
+    const ShardedRun alone = six_steps(kind, at::kFloat, nullptr, coded);
+    const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+      const ShardedRun run = six_steps(kind, at::kFloat, &group, coded);
+      for (std::size_t i = 0; i < alone.parameters.size(); ++i)
+        EXPECT_TRUE(at::equal(run.parameters[i], alone.parameters[i])) << i;
+      if (group.rank() == 0) expect_same_state(run.state, alone.state);
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
   }
 }
 

@@ -8,7 +8,7 @@
 
 #include <utility>
 
-#include "demi/step/param_state.h"
+#include "demi/step/coded_state.h"
 
 namespace demi::monitor {
 namespace {
@@ -24,7 +24,8 @@ NamedMoments adam_moments(const State& state) {
 
 NamedMoments moments_in(const torch::optim::OptimizerParamState& state) {
   namespace lib = torch::optim;
-  if (const auto* ours = dynamic_cast<const optim::ParamState*>(&state)) return ours->tensors();
+  if (const auto* ours = dynamic_cast<const optim::ParamState*>(&state))
+    return optim::decoded_tensors(*ours);
   if (const auto* adam = dynamic_cast<const lib::AdamParamState*>(&state))
     return adam_moments(*adam);
   if (const auto* adamw = dynamic_cast<const lib::AdamWParamState*>(&state))

@@ -262,8 +262,9 @@ std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
       if (!held) held = std::make_unique<ParamState>();
       auto& state = static_cast<ParamState&>(*held);
       all.push_back({make_member(parameter, state, rule.id, groups.numbers[g], pending->backend(),
-                                 pending->options().path),
+                                 pending->options()),
                      static_cast<int>(g)});
+      all.back().member.number = static_cast<std::int32_t>(index - 1);
       all.back().member.arrivals = arrivals[key];
       tracked.push_back({key, &state});
     }
@@ -408,6 +409,11 @@ std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor>
     options.push_back(with_numbers(rule, param_groups_[g].options(), groups[g]));
     numbers_of(rule, *options.back());
   }
+  std::vector<kernels::Group> numbers;  // of each parameter
+  for (size_t g = 0; g < param_groups_.size(); ++g)
+    numbers.insert(numbers.end(), param_groups_[g].params().size(),
+                   numbers_of(rule, groups.empty() ? param_groups_[g].options() : *options[g]));
+  warn_of_coding(*loaded, rule, parameters, numbers, impl().pending->options().moments);
   return [=, this, &rule] {
     state_.clear();
     impl().others.reset();

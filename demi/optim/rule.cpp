@@ -104,6 +104,8 @@ std::unique_ptr<OptimizerOptions> merged_options(const Rule& rule, const Optimiz
       value = *std::get<Value*>(by_default[i].second);
     ++i;
   });
+  auto& storage = dynamic_cast<StateStorage&>(*merged);
+  storage.in_fp32 |= dynamic_cast<const StateStorage&>(defaults).in_fp32;
   return merged;
 }
 
@@ -120,7 +122,8 @@ void assign_options(const Rule& rule, torch::optim::OptimizerParamGroup& group,
 
 kernels::Group numbers_of(const Rule& rule, const OptimizerOptions& options) {
   if (!rule.is_own(options)) return numbers_of(rule, *own_options(rule, options));
-  const kernels::Group group = rule.numbers(options);
+  kernels::Group group = rule.numbers(options);
+  group.fp32_states = dynamic_cast<const StateStorage&>(options).in_fp32;
   check(group, rule.name);
   return group;
 }

@@ -45,12 +45,18 @@ struct DEMI_API ScheduledMomentum {
   virtual bool set_momentum(double value) = 0;
 };
 
+/// What an optimizer asks a group about the states of its parameters.
+struct DEMI_API StateStorage {
+  virtual ~StateStorage() = default;
+  bool in_fp32 = false;
+};
+
 /// What the options of all optimizers share: torch::save, torch::load, the learning rate, copies.
 /// `Base`: LibTorch's options of the same name, or OptimizerCloneableOptions. Self::rule() names
 /// the options, each of which is a TORCH_ARG (LibTorch's accessors) or a DEMI_TORCH_OPTION: a macro
 /// that makes both from one list would hide what users read first.
 template <class Self, class Base = torch::optim::OptimizerCloneableOptions<Self>>
-struct DEMI_API RuleOptions : public Base, public ScheduledMomentum {
+struct DEMI_API RuleOptions : public Base, public ScheduledMomentum, public StateStorage {
   RuleOptions() = default;
   explicit RuleOptions(double lr) requires std::is_constructible_v<Base, double> : Base(lr) {}
   explicit RuleOptions(const Base& options) : Base(options) {}
@@ -61,6 +67,13 @@ struct DEMI_API RuleOptions : public Base, public ScheduledMomentum {
   void serialize(torch::serialize::InputArchive& archive) override {
     read_options(archive, Self::rule(), *this);
   }
+  /// The states of this group stay in FP32, whatever StepOptions::moments says. Not saved: a
+  /// program says it, as it says StepOptions.
+  Self& fp32_states(bool on) {
+    in_fp32 = on;
+    return self();
+  }
+  bool fp32_states() const { return in_fp32; }
   double get_lr() const override { return self().lr(); }
   void set_lr(double rate) override { self().lr(rate); }
   bool set_momentum(double value) override {

@@ -15,6 +15,8 @@
 #include "demi/core/error.h"
 #include "demi/kernels/rule_info.h"
 #include "demi/optim/rule_options.h"
+#include "demi/step/coded_state.h"
+#include "demi/step/member.h"
 #include "demi/step/norm_guard.h"
 
 namespace demi::optim {
@@ -30,6 +32,13 @@ using torch::serialize::InputArchive;
                     .seen = seen,
                     .accepted = accepted,
                     .advice = "load what was saved from the same model and optimizer"});
+}
+
+/// Whose scales `name` names, or null.
+const kernels::State* find_scaled(const Rule& rule, const std::string& name) {
+  for (const kernels::State& state : kernels::info_of(rule.id).states)
+    if (name == scale_name(state.name)) return &state;
+  return nullptr;
 }
 
 const kernels::State* find_state(const Rule& rule, const std::string& name) {
@@ -58,9 +67,37 @@ double read_scalar(const std::string& name, const at::Tensor& number) {
   return number.item<double>();
 }
 
+void put_scales(ParamState& state, const std::string& key, const std::string& name,
+                const at::Tensor& tensor, const at::Tensor& parameter) {
+  const int64_t groups = kernels::scales_of(kernels::Codec::root, parameter.numel());
+  if (tensor.dim() != 1 || tensor.numel() != groups || tensor.scalar_type() != at::kBFloat16)
+    refuse_state("the state does not fit its parameter",
+                 c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
+                 c10::str("bf16 scales, one for 32 elements: ", groups));
+  state[name] = tensor.detach().clone();
+}
+
+/// A state in 8 bits and its scales are there together, and are of one kind.
+void check_codes(ParamState& state, const std::string& prefix, const Rule& rule) {
+  for (const kernels::State& one : kernels::info_of(rule.id).states) {
+    const at::Tensor values = state[one.name], scales = state[scale_name(one.name)];
+    const auto codec = values.defined() ? codec_of(values) : std::nullopt;
+    const bool grouped = codec && has_scales(*codec);
+    const bool fits =
+        !grouped || *codec == (one.is_square ? kernels::Codec::root : kernels::Codec::softsign);
+    if (grouped == scales.defined() && fits) continue;
+    refuse_state("a state of 8 bits and its scales do not belong together",
+                 c10::str(prefix, one.name, values.defined() ? " " + values.toString() : " missing",
+                          scales.defined() ? ", with scales" : ", without scales"),
+                 one.is_square ? "uint8 with scales, or floating point numbers without"
+                               : "int8 with scales, or floating point numbers without");
+  }
+}
+
 void put(ParamState& state, const std::string& key, const std::string& name,
          const at::Tensor& tensor, const at::Tensor& parameter, const Rule& rule) {
   const kernels::State* known = find_state(rule, name);
+  if (find_scaled(rule, name)) return put_scales(state, key, name, tensor, parameter);
   if (!known && name != "step" && name != "master")
     refuse_state("the state has an entry that this optimizer does not know", key,
                  "the state of " + rule.name);
@@ -72,7 +109,8 @@ void put(ParamState& state, const std::string& key, const std::string& name,
     state[name] = at::scalar_tensor(read_scalar(key, tensor), at::kFloat);
     return;
   }
-  if (tensor.sizes() != parameter.sizes() || !tensor.is_floating_point())
+  const bool is_number = tensor.is_floating_point() || (known && codec_of(tensor));
+  if (tensor.sizes() != parameter.sizes() || !is_number)
     refuse_state("the state does not fit its parameter",
                  c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
                  c10::str("floating point numbers of the parameter's shape, ", parameter.sizes()));
@@ -103,6 +141,7 @@ LoadedState read_state(NamedTensors tensors, const Rule& rule,
       put(*state, it->first, it->first.substr(prefix.size()), it->second, parameter, rule);
     if (tensors.size() == before) state.reset();
     if (state) require_moments(*state, prefix, rule);
+    if (state) check_codes(*state, prefix, rule);
     if (!held[loaded.of.size()]) state.reset();
     loaded.of.push_back(std::move(state));
   }
@@ -170,6 +209,56 @@ std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t 
     rates[g] = values;
   }
   return rates;
+}
+
+namespace {
+
+const char* form_of(const at::Tensor& state) {
+  const auto codec = codec_of(state);
+  return !codec ? "fp32" : has_scales(*codec) ? "int8" : "bf16";
+}
+
+/// What is lost of the states that are kept in another form than they were saved in.
+struct CodingError {
+  int64_t states = 0;
+  double greatest = 0;
+  std::string saved, kept;
+
+  void add(const ParamState& state, const kernels::State& description, kernels::Codec codec,
+           const at::Tensor& parameter) {
+    const at::Tensor values = decoded(state, description.name);
+    ParamState coded = state;
+    if (!values.defined() || codec_of(coded[description.name]) == codec) return;
+    saved = form_of(coded[description.name]);
+    keep_coded(coded, description.name, codec, values, parameter);
+    kept = form_of(coded[description.name]);
+    ++states;
+    const at::Tensor error = decoded(coded, description.name) - values.to(parameter.device());
+    greatest = std::max(greatest, error.abs().max().item<double>());
+  }
+};
+
+}  // namespace
+
+void warn_of_coding(const LoadedState& loaded, const Rule& rule,
+                    const std::vector<at::Tensor>& parameters,
+                    const std::vector<kernels::Group>& groups, Moments moments) {
+  const at::NoGradGuard no_grad;
+  CodingError error;
+  const auto states = kernels::info_of(rule.id).states;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!loaded.of[i]) continue;
+    const std::uint32_t coded = states_coded(parameters[i], rule.id, groups[i], moments);
+    for (size_t k = 0; k < states.size(); ++k)
+      if ((coded >> k & 1U) != 0)
+        error.add(*loaded.of[i], states[k], codec_for(states[k], moments, parameters[i]),
+                  parameters[i]);
+  }
+  if (error.states == 0) return;
+  TORCH_WARN("[optim.Optimizer] ", error.states, " states that were saved in ", error.saved,
+             " are kept in ", error.kept,
+             " from here on (StepOptions::moments): the greatest error of one number is ",
+             error.greatest);
 }
 
 at::Tensor take_accepted_norms(NamedTensors& tensors) {

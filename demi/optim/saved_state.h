@@ -9,6 +9,7 @@
 
 #include "demi/optim/rule.h"
 #include "demi/step/param_state.h"
+#include "demi/step/step_options.h"
 
 // Saved states of an optimizer. All of a state is read and checked before any of it is used. The
 // functions throw UsageError for a state that does not fit.
@@ -54,6 +55,12 @@ std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& s
 /// Scheduled rates by group, fp64, (steps), on the CPU: what stands in `tensors` as
 /// "scheduled_rates.GROUP", and is taken out.
 std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups);
+
+/// One warning, with the greatest error, if states that were saved in FP32 are to be kept in fewer
+/// bits. `groups`: of each parameter.
+void warn_of_coding(const LoadedState& loaded, const Rule& rule,
+                    const std::vector<at::Tensor>& parameters,
+                    const std::vector<kernels::Group>& groups, Moments moments);
 
 /// The norms that StepOptions::skip_norm_above is computed of, which are taken out; undefined if
 /// there are none. Throws UsageError for what they cannot be.

@@ -7,10 +7,12 @@
 #include <cmath>
 #include <limits>
 
+#include "demi/kernels/codecs/random_halves.h"
 #include "demi/kernels/decide.h"
 #include "demi/kernels/decision.h"
 #include "demi/kernels/rule_info.h"
 #include "demi/kernels/rules/all.h"
+#include "demi/step/coded_state.h"
 #include "demi/step/member.h"
 
 namespace demi::optim::aten {
@@ -75,7 +77,7 @@ Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
   Elements e;
   e.parameter = Value(member.work);
   each_array(plan.rule(), c,
-             [&](int m, const char* name) { e.moment[m] = Value((*member.state)[name]); });
+             [&](int m, const char* name) { e.moment[m] = Value(decoded(*member.state, name)); });
   const Value scaled(member.gradient->to(member.work.scalar_type()));
   const float inverse_scale = entry.unscaled ? 1.0F : plan.state().inverse_scale;
   e.gradient = kernels::true_gradient(scaled, inverse_scale, plan.state().clip_factor, c);
@@ -84,9 +86,24 @@ Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
 
 void store(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member& member,
            const Elements& e) {
-  each_array(plan.rule(), c,
-             [&](int m, const char* name) { (*member.state)[name].copy_(e.moment[m].tensor); });
+  each_array(plan.rule(), c, [&](int m, const char* name) {
+    at::Tensor& state = (*member.state)[name];
+    if (!codec_of(state)) state.copy_(e.moment[m].tensor);
+  });
   member.work.copy_(e.parameter.tensor);
+}
+
+/// The states that are coded, which become what is stored of them: a trust ratio is of that. On the
+/// host, since devices that come here have no kernels.
+void store_coded(const kernels::StepTable& table, const kernels::TensorEntry& entry,
+                 const kernels::Coefficients& c, Member& member, Elements& e) {
+  each_array(table.rule, c, [&](int m, const char* name) {
+    const auto codec = codec_of((*member.state)[name]);
+    if (!codec) return;
+    keep_coded(*member.state, name, *codec, e.moment[m].tensor, member.work,
+               kernels::rounding_key(table, entry, m));
+    e.moment[m] = Value(decoded(*member.state, name));
+  });
 }
 
 /// The greatest gradient as the plan keeps it. FP64 holds finite numbers that FP32 does not: they
@@ -150,6 +167,7 @@ void update(kernels::StepPlan& plan, std::vector<Member>& members) {
     Elements e = load(plan, table.tensors[i], c, members[i]);
     kernels::with_rule(plan.rule(), [&]<kernels::UpdateRule rule>() {
       kernels::update<rule>(e, c);
+      store_coded(table, table.tensors[i], c, members[i], e);
       if constexpr (kernels::RuleOf<rule>::kTrust)
         apply_trust<rule>(plan, table.groups[table.tensors[i].group], e, c);
     });

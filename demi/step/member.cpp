@@ -8,6 +8,7 @@
 #include "demi/core/error.h"
 #include "demi/core/huge_pages.h"
 #include "demi/kernels/rule_info.h"
+#include "demi/step/coded_state.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/version.h"
 
@@ -76,15 +77,49 @@ void make_scalar(at::Tensor& tensor, float initial, c10::Device device) {
   tensor = tensor.defined() ? tensor.to(options).reshape({}) : at::full({}, initial, options);
 }
 
+/// An array that is not coded, or no more.
+void make_plain(ParamState& state, const kernels::State& description, const at::Tensor& work) {
+  at::Tensor values = decoded(state, description.name);
+  conform(values, work, description.name, description.initial);
+  state[description.name] = values;
+  state[scale_name(description.name)].reset();
+}
+
+bool is_as_coded(const at::Tensor& values, const at::Tensor& scales, kernels::Codec codec,
+                 const at::Tensor& work) {
+  const bool fits = values.defined() && codec_of(values) == codec &&
+                    values.sizes() == work.sizes() && values.strides() == work.strides() &&
+                    values.device() == work.device();
+  if (!has_scales(codec)) return fits;
+  return fits && scales.defined() && scales.numel() == scales_of(codec, work.numel()) &&
+         scales.device() == work.device();
+}
+
+void make_coded(ParamState& state, const kernels::State& description, kernels::Codec codec,
+                const at::Tensor& work) {
+  const char* name = description.name;
+  const std::string scales = scale_name(name);
+  for (const std::string& one : {std::string(name), scales})
+    if (state[one].defined()) state[one] = state[one].to(work.device());
+  if (is_as_coded(state[name], state[scales], codec, work)) return;
+  at::Tensor values = decoded(state, name);
+  conform(values, work, name, description.initial);
+  state[name].reset();
+  keep_coded(state, name, codec, values, work);
+  on_huge_pages(state[name]);
+}
+
 void make_state_of_rule(ParamState& state, const kernels::State& description,
-                        const at::Tensor& work, c10::Device counter) {
-  at::Tensor& tensor = state[description.name];
+                        const at::Tensor& work, c10::Device counter,
+                        std::optional<kernels::Codec> codec) {
   // Even if the rule is told late to keep it: SGD's buffer starts as the first gradient it gets.
-  if (description.begins_count && !tensor.defined()) state.step.zero_();
+  if (description.begins_count && !state[description.name].defined()) state.step.zero_();
   if (description.form == kernels::StateForm::scalar)
-    make_scalar(tensor, description.initial, counter);
+    make_scalar(state[description.name], description.initial, counter);
+  else if (codec)
+    make_coded(state, description, *codec, work);
   else
-    conform(tensor, work, description.name, description.initial);
+    make_plain(state, description, work);
 }
 
 c10::StorageImpl* memory_of(const at::Tensor& tensor) {
@@ -100,21 +135,31 @@ bool is_as_written(const Member& member) {
 
 }  // namespace
 
+std::uint32_t states_coded(const at::Tensor& parameter, kernels::UpdateRule rule,
+                           const kernels::Group& group, Moments moments) {
+  const bool fits = moments != Moments::fp32 && parameter.scalar_type() != at::kDouble &&
+                    parameter.numel() >= kLeastCoded;
+  return fits ? kernels::states_coded(rule, group) : 0;
+}
+
 Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
                    const kernels::Group& group, const Backend& backend,
-                   std::optional<kernels::Path> path) {
+                   const StepOptions& options) {
   const at::NoGradGuard no_grad;
   Member member = member_for(parameter);
   member.state = &state;
   choose_target(member);
-  const bool counted_on_device = backend.kernels_for(member.work, path).device;
+  const bool counted_on_device = backend.kernels_for(member.work, options.path).device;
   const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
   state.step = state.step.defined() ? state.step.to(counter, at::kLong)
                                     : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
   const std::uint32_t kept = kernels::states_kept(rule, group);
+  const std::uint32_t coded = states_coded(parameter, rule, group, options.moments);
   std::uint32_t bit = 1;
   for (const kernels::State& one : kernels::info_of(rule).states) {
-    if ((kept & bit) != 0) make_state_of_rule(state, one, member.work, counter);
+    std::optional<kernels::Codec> codec;
+    if ((coded & bit) != 0) codec = codec_for(one, options.moments, member.work);
+    if ((kept & bit) != 0) make_state_of_rule(state, one, member.work, counter, codec);
     bit <<= 1;
   }
   return member;

@@ -12,6 +12,7 @@
 #include "demi/step/backend.h"
 #include "demi/step/ownership.h"
 #include "demi/step/param_state.h"
+#include "demi/step/step_options.h"
 
 namespace demi::optim {
 
@@ -44,6 +45,7 @@ struct WrittenParameter {
 struct Member {
   at::Tensor parameter;
   ParamState* state = nullptr;
+  std::int32_t number = 0;  // through all groups of the optimizer
   Target target = Target::kParameter;
   // The parameter's form when the table was built.
   c10::DimVector sizes, strides;
@@ -80,8 +82,11 @@ struct Groups {
 /// The parameter with its state: what is missing of the state is made, the rest is put into the
 /// layout, dtype and device of the array that is updated.
 Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
-                   const kernels::Group& group, const Backend& backend,
-                   std::optional<kernels::Path> path);
+                   const kernels::Group& group, const Backend& backend, const StepOptions& options);
+
+/// The states of the parameter that are kept in fewer bits; bit k is info_of(rule).states[k].
+std::uint32_t states_coded(const at::Tensor& parameter, kernels::UpdateRule rule,
+                           const kernels::Group& group, Moments moments);
 
 /// A parameter whose gradient counts in norm and finding, and which another process updates. It
 /// needs no state.

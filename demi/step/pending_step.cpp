@@ -416,6 +416,7 @@ void PendingStep::set_inputs() {
   inputs.max_norm = records_.max_norm;
   inputs.skip_nonfinite = skips_nonfinite();
   inputs.measured = checks();
+  inputs.rounding_seed = options_.rounding_seed;
   if (const auto device = deciding_device()) {
     if (!record_.defined())
       record_ = at::empty({kRecordFields}, at::TensorOptions(*device).dtype(at::kFloat));

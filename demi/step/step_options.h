@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <optional>
 
@@ -18,6 +19,22 @@ struct NormLimit {
   double deviations = std::numeric_limits<double>::infinity();
 };
 
+/// How an optimizer keeps the states of its rule, such as Adam's moments.
+enum class Moments : std::uint8_t {
+  fp32,
+  /// bf16, rounded up or down by chance in each step, so that small changes count in the mean: 4
+  /// bytes a parameter less of Adam. Tensors under kLeastCoded elements and FP64 parameters keep
+  /// their dtype, as do amsgrad's maximum, RMSprop's averages where it is centered, and groups
+  /// whose options have fp32_states(true).
+  bf16,
+  /// 8 bits in groups of 32 neighbours with a scale each, rounded by chance: 5.9 bytes a parameter
+  /// less of Adam. Of those in contiguous memory; the others that bf16 takes are bf16.
+  int8,
+};
+
+/// The least number of elements of a tensor whose states may lie in fewer bits.
+inline constexpr std::int64_t kLeastCoded = 4096;
+
 /// How a demi optimizer steps, whatever its rule.
 struct StepOptions {
   /// true: a gradient with Inf or NaN changes nothing (this costs one read of the gradients).
@@ -34,6 +51,11 @@ struct StepOptions {
   /// call of GradScaler::step, or of loop::Step::finish, takes: they are skipped together. The loss
   /// scale and its growth do not hear of such a step. Not given: no limit.
   std::optional<NormLimit> skip_norm_above = std::nullopt;
+  Moments moments = Moments::fp32;
+  /// Of the random bits by which states are rounded. They depend besides on the parameter's number
+  /// through all groups, the updates that it has taken, and the element's place in memory, but not
+  /// on threads, path or ranks.
+  std::uint64_t rounding_seed = 0;
 };
 
 }  // namespace demi::optim

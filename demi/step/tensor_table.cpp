@@ -10,6 +10,7 @@
 #include "demi/kernels/decide.h"
 #include "demi/kernels/rule_info.h"
 #include "demi/step/aten_passes.h"
+#include "demi/step/coded_state.h"
 #include "demi/step/layout.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/parallel.h"
@@ -28,8 +29,13 @@ void add_states(kernels::TensorEntry& entry, ParamState& state, kernels::UpdateR
   const std::uint32_t kept = kernels::states_kept(rule, group);
   for (size_t k = 0; k < states.size(); ++k) {
     if ((kept >> k & 1U) == 0) continue;
-    auto* memory = static_cast<float*>(state[states[k].name].mutable_data_ptr());
-    (states[k].form == kernels::StateForm::scalar ? entry.scalar : entry.moment[k]) = memory;
+    void* memory = state[states[k].name].mutable_data_ptr();
+    if (states[k].form == kernels::StateForm::scalar) {
+      entry.scalar = static_cast<float*>(memory);
+      continue;
+    }
+    entry.coded_moment[k] = coded_array(state, states[k].name);
+    if (!entry.coded_moment[k].values) entry.moment[k] = static_cast<float*>(memory);
   }
 }
 
@@ -42,6 +48,7 @@ std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vect
     kernels::TensorEntry entry;
     entry.length = member.work.numel();
     entry.group = group_of[i];
+    entry.number = member.number;
     entry.measured_only = member.target == Target::kNone;
     if (entry.measured_only) {
       entries.push_back(entry);
@@ -140,6 +147,10 @@ bool is_made_of_narrow(const Member& member, bool shown, const at::Tensor& gradi
 
 }  // namespace
 
+TensorTable::Kept TensorTable::Kept::of(kernels::UpdateRule rule, const kernels::Group& group) {
+  return {kernels::states_kept(rule, group), kernels::states_coded(rule, group)};
+}
+
 TensorTable::TensorTable(std::size_t first, TableKernels kernels, kernels::UpdateRule rule,
                          std::vector<Member> members, const std::vector<int>& group_of,
                          const Groups& groups, at::Tensor state)
@@ -150,7 +161,7 @@ TensorTable::TensorTable(std::size_t first, TableKernels kernels, kernels::Updat
       state_(std::move(state)),
       rates_(groups.numbers.size()) {
   if (kernels_.device) device_.emplace(*kernels_.device, plan_, state_);
-  for (const auto& group : groups.numbers) kept_.push_back(kernels::states_kept(rule, group));
+  for (const auto& group : groups.numbers) kept_.push_back(Kept::of(rule, group));
   update_groups(groups);
   int64_t elements = 1;
   std::vector<at::Tensor> direct;
@@ -425,7 +436,7 @@ bool TensorTable::matches(const Groups& groups) const {
       return false;
   }
   for (size_t g = 0; g < kept_.size(); ++g)
-    if (kernels::states_kept(plan_.rule(), groups.numbers[g]) != kept_[g]) return false;
+    if (Kept::of(plan_.rule(), groups.numbers[g]) != kept_[g]) return false;
   return true;
 }
 

@@ -86,6 +86,13 @@ class TensorTable {
     const float* pointer(const at::Tensor& tensor, c10::Device device);
   };
 
+  /// The states of a group.
+  struct Kept {
+    std::uint32_t all, coded;  // kernels::states_kept, kernels::states_coded
+    static Kept of(kernels::UpdateRule rule, const kernels::Group& group);
+    bool operator==(const Kept&) const = default;
+  };
+
   std::size_t index_of(const Member& member) const {
     return static_cast<std::size_t>(&member - members_.data());
   }
@@ -106,9 +113,9 @@ class TensorTable {
   DeviceCopy scale_, found_inf_, above_norm_;
   StreamUse streams_;
   WriteWatch watch_;
-  std::vector<DeviceCopy> rates_;    // by group
-  std::vector<std::uint32_t> kept_;  // states, by group (kernels::states_kept)
-  int64_t grain_ = 1;                // least number of blocks for a thread
+  std::vector<DeviceCopy> rates_;  // by group
+  std::vector<Kept> kept_;         // by group
+  int64_t grain_ = 1;              // least number of blocks for a thread
   bool has_wide_ = false;
 };
 
