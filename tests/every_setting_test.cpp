@@ -127,6 +127,7 @@ std::vector<Trained> trained() {
       {"autocast", "false", "mlp", bf16},
       {"scaler", "false", "mlp", fp16},
       {"skip", "false", "mlp", overflows},
+      {"moments", "int8", "mlp", {{"in", "64"}, {"out", "64"}, {"optimizer", "adamw"}}},
       {"fp32-part", "layers.0", "mlp", bf16},
       {"op-policy", "FOLDER/policy", "mlp", bf16},
       {"seed", "7"},

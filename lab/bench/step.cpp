@@ -30,8 +30,10 @@ struct Contender {
   std::string name;
   const recipes::OptimizerKind* kind;
   recipes::Config config;
+  optim::Moments moments = optim::Moments::fp32;
 
   std::unique_ptr<optim::Optimizer> demi(const Tensors& parameters, optim::StepOptions step) const {
+    step.moments = moments;
     return kind->make(config, {.decay = parameters, .no_decay = {}}, step);
   }
   bool has_torch() const { return kind->make_torch != nullptr; }
@@ -228,6 +230,10 @@ Times time_demi(const Contender& contender, const StepBenchOptions& options,
                   {.work = [&] { to.copy_(from); }},
                   {.work = [&] { to.neg_(); }}});
   result.bytes_per_parameter = optimizer->bytes_per_parameter();
+  for (const auto& [name, tensor] : optimizer->state_tensors())
+    if (!name.ends_with(".step") && name != "taken")
+      result.state_bytes_per_parameter += static_cast<double>(tensor.nbytes());
+  result.state_bytes_per_parameter /= static_cast<double>(options.parameters);
   const double gigabytes = static_cast<double>(copy_elements) * 8 * 1e-6;
   result.copy_gb_per_s = gigabytes / times[1].least();
   result.in_place_gb_per_s = gigabytes / times[2].least();
@@ -271,8 +277,9 @@ const std::vector<std::string>& step_bench_optimizers() {
 }
 
 StepBenchResult bench_step(const StepBenchOptions& options) {
-  const Contender& contender = lab::find_by_name(contenders(), options.optimizer, "bench.step",
-                                                 "there is no such optimizer");
+  Contender contender = lab::find_by_name(contenders(), options.optimizer, "bench.step",
+                                          "there is no such optimizer");
+  contender.moments = recipes::find_moments(options.moments);
   check(options);
   const KeptCopies kept;
   const c10::Device device = pick_device(options.device);

@@ -19,6 +19,7 @@ struct StepBenchOptions {
   int rounds = 7;                   // each of step, copy and pass in place, then of LibTorch's step
   bool peer = true;                 // false: without LibTorch's optimizer
   std::string device = "cpu";       // cpu, cuda or cuda:N
+  std::string moments = "fp32";     // fp32, bf16 or int8
 };
 
 /// Times are the least of all rounds; ms_spread is by how much the median is above it (0.1: 10 %).
@@ -33,7 +34,8 @@ struct StepBenchResult {
   int64_t parameters = 0, tensors = 0;
   int threads = 0;
   double ms = 0, ms_spread = 0;
-  double bytes_per_parameter = 0;
+  double bytes_per_parameter = 0;        // moved by a step
+  double state_bytes_per_parameter = 0;  // held by the optimizer
   double gb_per_s = 0, copy_gb_per_s = 0, fraction_of_copy = 0;
   double in_place_gb_per_s = 0, fraction_of_in_place = 0;
   double torch_optim_ms = 0;  // 0: LibTorch has no such optimizer, or it was not asked for

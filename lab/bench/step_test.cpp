@@ -4,6 +4,8 @@
 
 #include <map>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "demi/core/error.h"
 
@@ -28,7 +30,33 @@ TEST(BenchStep, ChecksTimesAndCountsEveryOptimizer) {
   }
 }
 
+TEST(BenchStep, MomentsInBf16MoveAndHoldHalf) {
+  const std::map<std::string, std::pair<double, double>> bytes{// moved, held
+                                                               {"adamw", {22, 4}},
+                                                               {"lamb", {30, 4}},
+                                                               {"lion", {18, 2}},
+                                                               {"sgd-momentum", {18, 2}}};
+  for (const auto& [name, both] : bytes) {
+    const StepBenchResult result = bench_step({.optimizer = name,
+                                               .parameters = 20000,
+                                               .tensors = 2,
+                                               .rounds = 1,
+                                               .peer = false,
+                                               .moments = "bf16"});
+    EXPECT_EQ(result.bytes_per_parameter, both.first) << name;
+    EXPECT_EQ(result.state_bytes_per_parameter, both.second) << name;
+  }
+}
+
+TEST(BenchStep, MomentsInInt8MoveAndHoldAQuarterAndTheirScales) {
+  const StepBenchResult result = bench_step(
+      {.parameters = 20000 * 32, .tensors = 2, .rounds = 1, .peer = false, .moments = "int8"});
+  EXPECT_EQ(result.bytes_per_parameter, 2 + 2 + 8 + 2 + 2 * 2 * (1 + 2.0 / 32));
+  EXPECT_EQ(result.state_bytes_per_parameter, 2 * (1 + 2.0 / 32));
+}
+
 TEST(BenchStep, WrongOptionsAreNamed) {
+  EXPECT_THROW(bench_step({.moments = "int4"}), UsageError);
   EXPECT_THROW(bench_step({.optimizer = "adamv"}), UsageError);
   EXPECT_THROW(bench_step({.parameters = 0}), UsageError);
   EXPECT_THROW(bench_step({.parameters = 2, .tensors = 3}), UsageError);

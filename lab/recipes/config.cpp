@@ -501,6 +501,11 @@ std::vector<Setting> precision_settings() {
            "Autocast region; without it a mixed run computes in FP32 but keeps loss scaling"),
       flag("scaler", g, &Config::scaler,
            "Loss scaling; without it a mixed run keeps its autocast region"),
+      words("moments", g, &Config::moments,
+            "Storage of the update rule's moments: fp32, bf16 or int8 (8 bits in groups of 32), "
+            "rounded "
+            "by chance; tensors under 4,096 elements and amsgrad's maximum stay in fp32",
+            {"fp32", "bf16", "int8"}),
       flag("skip", g, &Config::skip,
            "Skip a step whose gradients hold Inf or NaN; without it the step is taken, with a loss "
            "scale or without"),

@@ -52,7 +52,7 @@ struct Config {
   int64_t accumulate = 1, tokens_per_step = 0, early_stopping = 0, top_k = 0;
 
   // In which precision
-  std::string precision = "fp32", loss_scale = "auto";
+  std::string precision = "fp32", loss_scale = "auto", moments = "fp32";
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
   bool autocast = true, scaler = true, skip = true;

@@ -77,4 +77,17 @@ const OptimizerKind& find_optimizer(std::string_view name) {
   return lab::find_by_name(optimizer_kinds(), name, "train.find_optimizer", "no such optimizer");
 }
 
+optim::Moments find_moments(std::string_view word) {
+  struct Named {
+    std::string name;
+    optim::Moments moments;
+  };
+  static const std::vector<Named> all{{"fp32", optim::Moments::fp32},
+                                      {"bf16", optim::Moments::bf16},
+                                      {"int8", optim::Moments::int8}};
+  return lab::find_by_name(std::span<const Named>(all), word, "train.find_moments",
+                           "no such storage of moments")
+      .moments;
+}
+
 }  // namespace demi::recipes

@@ -38,4 +38,7 @@ DEMI_API std::span<const OptimizerKind> optimizer_kinds();
 /// Throws UsageError with the nearest right name.
 DEMI_API const OptimizerKind& find_optimizer(std::string_view name);
 
+/// fp32, bf16, int8. Throws UsageError for any other word.
+DEMI_API optim::Moments find_moments(std::string_view word);
+
 }  // namespace demi::recipes

@@ -57,6 +57,18 @@ Backends backends_of(const Config& config) {
   return backends;
 }
 
+namespace {
+
+void check_moments(const Config& config) {
+  if (config.moments == "fp32" || config.optimizer != "sgd" || config.momentum != 0) return;
+  throw UsageError({.where = "--moments",
+                    .what = "has no effect on sgd without momentum, which keeps none",
+                    .seen = config.moments,
+                    .advice = "leave out --moments, or set --momentum"});
+}
+
+}  // namespace
+
 Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
   Resolved result{.config = config_of(config, run),
                   .spec = run,
@@ -73,6 +85,7 @@ Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
   // Before anything is loaded: an option that the optimizer does not have, or out of its range.
   if (!own.optimizer_options.empty() || !own.betas.empty())
     result.optimizer->make(own, {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}}, {});
+  check_moments(own);
   if (!own.op_policy.empty()) result.op_policy = OpPolicy::from_file(own.op_policy);
   result.fp32_parts = words_of(own.fp32_part);
   if (result.fp32_parts.back().empty()) result.fp32_parts.pop_back();
@@ -101,7 +114,9 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved& run,
       run.config, groups,
       {.skip_nonfinite = run.config.skip,
        .low_precision_grads = true,
-       .skip_norm_above = norm_limit_of(run.config.skip_norm_above, "--skip-norm-above")});
+       .skip_norm_above = norm_limit_of(run.config.skip_norm_above, "--skip-norm-above"),
+       .moments = find_moments(run.config.moments),
+       .rounding_seed = static_cast<std::uint64_t>(run.config.seed)});
 }
 
 namespace {

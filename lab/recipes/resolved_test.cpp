@@ -259,6 +259,25 @@ TEST(Plan, ARunChangesTheSettingsThatItsVariantsName) {
   EXPECT_FALSE(config_of(config, parse_run("bf16")).autocast);
 }
 
+TEST(Plan, MomentsReachTheOptimizerThatKeepsSome) {
+  Config config;
+  set(config, "optimizer", "sgd", "");
+  set(config, "moments", "int8", "");
+  EXPECT_THROW(resolve(config), UsageError) << "sgd without momentum";
+  set(config, "momentum", "0.9", "");
+  const auto codes = [&](const char* seed) {
+    set(config, "seed", seed, "");
+    torch::nn::Linear layer(64, 64);
+    const auto made = make_optimizer(resolve(config), {.module = layer.ptr(), .forward = {}});
+    layer->weight.mutable_grad() = at::arange(4096).view({64, 64}).to(at::kFloat);
+    made->step();
+    return static_cast<optim::Optimizer&>(*made).state_tensors().at("0.momentum_buffer");
+  };
+  EXPECT_EQ(codes("1").scalar_type(), at::kChar);
+  EXPECT_TRUE(at::equal(codes("1"), codes("1")));
+  EXPECT_FALSE(at::equal(codes("1"), codes("2"))) << "the run's seed rounds";
+}
+
 TEST(Plan, WithoutSkippingTheTrainerTakesEveryStep) {
   Config config;
   EXPECT_TRUE(trainer_options(resolve(config, parse_run("fp16")), 1).scaler.skip_nonfinite);
