@@ -200,6 +200,35 @@ def start(folder):
     print("demi train --from: Python's weights and moments")
 
 
+def coded(folder):
+    """A run whose moments are bf16 or 8 bits: after one step they are those of the FP32 run, rounded. Of a group's greatest, codes of a
+    first moment are 1/63.5 apart at most, and those of a second moment's root 1/255."""
+
+    def moments(form):
+        run = folder / f"coded-{form}"
+        subprocess.run([DEMI, "train", "mlp", "--in", "64", "--out", "64", "--batches", "1", "--batch-size", "4", "--optimizer", "adamw", "--precision",
+                        "fp32", "--steps", "1", "--device", "cpu", "--moments", form, "--run-dir", str(run)], check=True, capture_output=True)
+        return demi_checkpoint.load(run / "train-mlp-001")["optimizer"]["state"]
+
+    exact = moments("fp32")
+    for form, first, second in (("bf16", 1 / 128, 1 / 128), ("int8", 1 / 60, 1 / 120)):
+        seen, narrow = moments(form), 0
+        for number, state in exact.items():
+            assert seen[number].keys() == state.keys(), number
+            for name, part in (("exp_avg", first), ("exp_avg_sq", second)):
+                assert seen[number][name].dtype == torch.float32, name
+                values, rounded = state[name].flatten(), seen[number][name].flatten()
+                narrow += not torch.equal(values, rounded)
+                groups = torch.nn.functional.pad(values.abs(), (0, -len(values) % 32)).view(-1, 32)
+                greatest = groups.amax(1).repeat_interleave(32)[: len(values)]
+                if name == "exp_avg_sq":
+                    assert (rounded >= 0).all()
+                    values, rounded, greatest = values.sqrt(), rounded.sqrt(), greatest.sqrt()
+                assert ((values - rounded).abs() <= part * greatest).all(), (form, number, name)
+        assert narrow > 0, form
+    print("moments in bf16 and in 8 bits: those of FP32, rounded")
+
+
 def refused(call, words):
     try:
         call()
@@ -325,6 +354,7 @@ with tempfile.TemporaryDirectory() as name:
     round_trips(Path(name))
     names(Path(name))
     start(Path(name))
+    coded(Path(name))
     damage(Path(name))
     converter(Path(name))
     torchvisions_network(Path(name))
