@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "demi/activation/activation.h"
 #include "demi/attention/in_region.h"
 #include "demi/autocast/call.h"
 #include "demi/autocast/kernels.h"
@@ -90,6 +91,16 @@ template <>
 constexpr auto kThroughFp32<at::_ops::conv_transpose3d_input> =
     kOfRank<3, &products::conv_transpose>;
 
+// On any processor, for tensors of 16 bits.
+template <class Op>
+constexpr auto kInRegion = NoOther();
+template <>
+constexpr auto kInRegion<at::_ops::scaled_dot_product_attention> = &sdpa::in_region;
+template <>
+constexpr auto kInRegion<at::_ops::gelu> = &activation::gelu_in_region;
+template <>
+constexpr auto kInRegion<at::_ops::silu> = &activation::silu_in_region;
+
 template <c10::DeviceType device, class Op, class Signature = typename Op::schema>
 struct Hot;
 
@@ -104,9 +115,9 @@ struct Hot<device, Op, Result(Arguments...)> {
       if (now.plain && products::slow_in(now.dtype))
         if (auto result = kThroughFp32<Op>(unwrap(arguments)...)) return *std::move(result);
     if constexpr (device == c10::DeviceType::CPU &&
-                  std::is_same_v<Op, at::_ops::scaled_dot_product_attention>)
+                  !std::is_same_v<decltype(kInRegion<Op>), const NoOther>)
       if (now.plain)
-        if (auto result = sdpa::in_region(unwrap(arguments)...)) return *std::move(result);
+        if (auto result = kInRegion<Op>(unwrap(arguments)...)) return *std::move(result);
     return Op::redispatch(below, unwrap(arguments)...);
   }
 
@@ -158,11 +169,15 @@ const std::map<std::string, Register, std::less<>>& hot_ops() {
       {"aten::prelu", register_one<device, ops::prelu>},
       {"aten::scaled_dot_product_attention",
        register_one<device, ops::scaled_dot_product_attention>},
+      {"aten::gelu", register_one<device, ops::gelu>},
+      {"aten::silu", register_one<device, ops::silu>},
   };
   return table;
 }
 
 }  // namespace
+
+std::vector<std::string> activation_ops() { return {"gelu", "silu"}; }
 
 bool register_hot_kernel(torch::Library& library, c10::DeviceType device, const std::string& op,
                          int number) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "demi/activation/activation.h"
 #include "demi/nn/require.h"
 
 namespace demi::nn {
@@ -31,15 +32,15 @@ at::Tensor FeedForwardImpl::activated(const at::Tensor& x) {
   const at::Tensor risen = up->forward(x);
   switch (options_.activation) {
     case Activation::gelu:
-      return at::gelu(risen);
+      return demi::gelu(risen);
     case Activation::gelu_tanh:
-      return at::gelu(risen, "tanh");
+      return demi::gelu(risen, "tanh");
     case Activation::squared_relu:
       return at::relu(risen).square();
     case Activation::swiglu:
       break;
   }
-  return at::silu(gate->forward(x)) * risen;
+  return demi::silu(gate->forward(x)) * risen;
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "demi/kernels/cpu/activation.h"
 #include "demi/kernels/cpu/arrays.h"
 #include "demi/kernels/cpu/exponents.h"
 #include "demi/kernels/cpu/lstm.h"
@@ -21,7 +22,9 @@ constexpr CpuKernels vector_kernels(Path path) {
           .lerp = lerp_array,
           .count_exponents = count_exponents_of,
           .lstm_forward = lstm_forward_step,
-          .lstm_backward = lstm_backward_step};
+          .lstm_backward = lstm_backward_step,
+          .activate = activate_array,
+          .activation_gradient = activation_gradient};
 }
 
 }  // namespace
