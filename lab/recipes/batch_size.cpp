@@ -16,6 +16,7 @@
 #include "demi/profile/allocation_log.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
+#include "demi/train/evaluate.h"
 #include "demi/train/trainer.h"
 #include "lab/data/data_sets.h"
 
@@ -48,29 +49,42 @@ class OneBatch : public data::Loader {
   data::Batch batch_;
 };
 
-// What some training steps with a batch of that size take above the memory in use before the search
-// (`resident_before`): bytes of tensors or, on a CPU, those of the process if they are more.
-// Tensors beyond the limit throw, since a system that overcommits memory would end the process.
-double trial(const Resolved& run, const Workload& workload, const data::Batch& some, int64_t size,
-             int64_t limit, int64_t resident_before) {
-  const c10::Device device = run.device;
+// What `work` takes above the memory in use before the search (`resident_before`): bytes of tensors
+// or, on a CPU, those of the process if they are more. Tensors beyond the limit throw, since a
+// system that overcommits memory would end the process.
+double taken_by(const std::function<void()>& work, c10::Device device, int64_t limit,
+                int64_t resident_before) {
   profile::quiet_down(device);
   const bool can_reset = profile::reset_peak_resident_memory();
   const int64_t before = profile::memory_use(device).current_bytes;
   {
     const profile::AllocationLog guard(device, limit);
-    const train::Network network = workload.make_network(0);
-    train::TrainerOptions options = trainer_options(run, 1);
-    options.epochs = kTrialSteps;
-    options.schedule = options.momentum_schedule = {};
-    train::Trainer(network, make_optimizer(run, network), std::move(options))
-        .fit(OneBatch(some, size));
+    work();
   }
   const int64_t tensors = profile::memory_use(device).peak_bytes - before;
   if (!device.is_cpu()) return static_cast<double>(tensors);
   const profile::MemoryUse after = profile::resident_memory();
   const int64_t resident = can_reset ? after.peak_bytes : after.current_bytes;
   return static_cast<double>(std::max(tensors, resident - resident_before));
+}
+
+void take_steps(const Resolved& run, const Workload& workload, const data::Batch& some,
+                int64_t size) {
+  const train::Network network = workload.make_network(0);
+  train::TrainerOptions options = trainer_options(run, 1);
+  options.epochs = kTrialSteps;
+  options.schedule = options.momentum_schedule = {};
+  train::Trainer(network, make_optimizer(run, network), std::move(options))
+      .fit(OneBatch(some, size));
+}
+
+// An evaluation of one batch as the test has them.
+void evaluate_one(const Resolved& run, const Workload& workload, const data::Batch& batch) {
+  train::evaluate(workload.make_network(0), OneBatch(batch, batch.target.size(0)),
+                  {.precision = run.spec.precision,
+                   .device = run.device,
+                   .op_policy = run.op_policy,
+                   .loss = run.loss});
 }
 
 // A thread writes checkpoints from a copy of weights, moments and average.
@@ -110,6 +124,29 @@ bool is_out_of_memory(const std::exception& error) {
          text.find("can't allocate memory") != text.npos || text.find("out of memory") != text.npos;
 }
 
+namespace {
+
+// The largest size between two trials, of which the smaller one fits: by the line through both, and
+// again until a tenth is left. Each trial is smaller than one that was taken.
+int64_t between(const std::function<double(int64_t)>& peak, double room, int64_t fits,
+                double at_fits, int64_t beyond, double at_beyond) {
+  while (10 * beyond > 11 * fits + 10) {
+    const double share = std::isfinite(at_beyond) ? (room - at_fits) / (at_beyond - at_fits) : 0.5;
+    const int64_t size =
+        fits + std::clamp<int64_t>(static_cast<int64_t>(share * static_cast<double>(beyond - fits)),
+                                   std::max<int64_t>((beyond - fits) / 8, 1), beyond - fits - 1);
+    const double needed = peak(size);
+    if (needed <= room) {
+      fits = size, at_fits = needed;
+    } else {
+      beyond = size, at_beyond = needed;
+    }
+  }
+  return fits;
+}
+
+}  // namespace
+
 int64_t largest_batch(const std::function<double(int64_t)>& peak, double room, int64_t most) {
   const int64_t small = std::min<int64_t>(8, most), large = std::min<int64_t>(32, most);
   const double at_small = peak(small), at_large = peak(large);
@@ -119,7 +156,7 @@ int64_t largest_batch(const std::function<double(int64_t)>& peak, double room, i
                          .seen = fmt::format("{:.0f} bytes of room", room),
                          .advice = "use a smaller model or another device"});
   if (small == large) return most;
-  if (at_large > room) return small;
+  if (at_large > room) return between(peak, room, small, at_small, large, at_large);
   struct Tried {
     int64_t size;
     double peak;
@@ -169,17 +206,32 @@ int64_t find_batch_size(const Resolved& run, const Workload& workload, const Bat
   profile::quiet_down(device);
   const double room = share_of(device);
   const int64_t resident = profile::resident_memory().current_bytes;
-  // A trial that runs out of memory needs too much.
-  const auto peak = [&](int64_t size) {
-    const double data = static_cast<double>(size) * data_of_one + fixed;
-    double needed = std::numeric_limits<double>::infinity();
+  // Data and work; infinite where the work runs out of memory.
+  const auto needed_by = [&](double data, const std::function<void()>& work) {
     try {
       if (data < room)
-        needed = data + heap * trial(run, workload, some, size,
-                                     static_cast<int64_t>((room - data) / heap), resident);
+        return data +
+               heap * taken_by(work, device, static_cast<int64_t>((room - data) / heap), resident);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
     }
+    return std::numeric_limits<double>::infinity();
+  };
+  double evaluation = 0;
+  if (workload.test && workload.test->batches() > 0) {
+    const data::Batch tested = widest_batch(*workload.test);
+    evaluation = needed_by(fixed, [&] { evaluate_one(run, workload, tested); });
+    if (evaluation > room)
+      throw TrainingError({.where = "train.find_batch_size",
+                           .what = "a test batch does not fit in memory",
+                           .seen = fmt::format("--test-batch-size {}", config.test_batch_size),
+                           .accepted = fmt::format("what takes {:.0f} bytes", room),
+                           .advice = "choose a smaller --test-batch-size"});
+  }
+  const auto peak = [&](int64_t size) {
+    const double data = static_cast<double>(size) * data_of_one + fixed;
+    const double needed =
+        std::max(evaluation, needed_by(data, [&] { take_steps(run, workload, some, size); }));
     if (search.tried) search.tried({size, needed, room});
     return needed;
   };

@@ -26,7 +26,8 @@ TEST(LargestBatch, FillsTheRoom) {
   EXPECT_EQ(largest_batch(line, 1'000'000, 1 << 30), 99'900);
   EXPECT_EQ(largest_batch(line, 1'000'000, 5'000), 5'000);
   EXPECT_EQ(largest_batch(line, 1e300, 1 << 30), 1 << 30);
-  EXPECT_EQ(largest_batch(line, 1'200, 1 << 30), 8) << "32 need 1320";
+  EXPECT_EQ(largest_batch(line, 1'200, 1 << 30), 20) << "32 need 1320";
+  EXPECT_EQ(largest_batch(line, 1'080, 1 << 30), 8);
   EXPECT_EQ(largest_batch(line, 1'320, 1 << 30), 32);
   EXPECT_EQ(largest_batch(line, 2'000, 5), 5);
 }
@@ -73,6 +74,26 @@ TEST(LargestBatch, ALineNeedsDistance) {
   EXPECT_LE(size, 5'100);
 }
 
+// Between 8, which fit, and 32, which do not: by a line, by halves where memory ran out, and again
+// where the line leads too far.
+TEST(LargestBatch, LooksBetweenTheFirstTwo) {
+  std::vector<int64_t> tried;
+  const auto ends_at = [&](int64_t last, auto memory) {
+    return [&tried, last, memory](int64_t size) {
+      tried.push_back(size);
+      return size > last ? std::numeric_limits<double>::infinity() : memory(size);
+    };
+  };
+  EXPECT_EQ(largest_batch(ends_at(21, line), 1e6, 1 << 30), 20);
+  EXPECT_EQ(tried, (std::vector<int64_t>{8, 32, 20, 26, 23}));
+  const auto square = [](int64_t of) { return static_cast<double>(of * of); };
+  const int64_t size = largest_batch(square, 500, 1 << 30);  // 22 * 22 is 484
+  EXPECT_LE(size, 22);
+  EXPECT_GE(size, 20);
+  const auto bent = [](int64_t of) { return of > 25 ? 700. : 10. * static_cast<double>(of); };
+  EXPECT_LE(largest_batch(bent, 650, 1 << 30), 25);
+}
+
 TEST(LargestBatch, SaysThatNothingFits) {
   EXPECT_THROW(largest_batch(line, 1'000, 1 << 30), TrainingError);
 }
@@ -106,6 +127,40 @@ TEST(FindBatchSize, AnErrorOfTheModelIsNotOneOfMemory) {
   Workload workload = small_workload(config);
   workload.make_network = [](uint64_t) -> train::Network { throw std::domain_error("no model"); };
   EXPECT_THROW(find_batch_size(resolve(config, parse_run("fp32")), workload), std::domain_error);
+}
+
+/// A network whose evaluation takes 64 MB, and whose training takes little.
+Workload evaluated_workload(const Config& config) {
+  Workload workload = small_workload(config);
+  workload.test = workload.train;
+  workload.make_network = [](uint64_t) {
+    torch::nn::Linear model(8, 8);
+    return train::Network{model.ptr(), [model](const data::Batch& batch) mutable {
+                            if (!model->is_training()) torch::ones({16, 1'000'000});
+                            return model(batch.input);
+                          }};
+  };
+  return workload;
+}
+
+TEST(FindBatchSize, CountsTheEvaluation) {
+  Config config = small_config();
+  config.data = "cifar10";
+  const Resolved run = resolve(config, parse_run("fp32"));
+  double needed = 0;
+  BatchSearch search{.free_bytes = 1'000'000'000};
+  search.tried = [&](const BatchTrial& one) { needed = std::max(needed, one.needed_bytes); };
+  EXPECT_EQ(find_batch_size(run, evaluated_workload(config), search), 40);
+  EXPECT_GE(needed, 64e6);
+  search.free_bytes = 60'000'000;
+  EXPECT_EQ(find_batch_size(run, small_workload(config), search), 40);
+  try {
+    find_batch_size(run, evaluated_workload(config), search);
+    ADD_FAILURE() << "no complaint";
+  } catch (const TrainingError& error) {
+    EXPECT_NE(std::string(error.what()).find("--test-batch-size 500"), std::string::npos)
+        << error.what();
+  }
 }
 
 /// Rows of several widths, as texts have them.
