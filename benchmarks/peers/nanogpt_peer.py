@@ -78,6 +78,7 @@ def validation_loss(model, tokens, context, region):
 def main():
     a = arguments()
     sys.path.insert(0, a.folder)
+    sys.stdout, out = sys.stderr, sys.stdout  # nanoGPT prints
     from model import GPT, GPTConfig
     train, validation, characters = tokens_of(a.text)
     torch.manual_seed(a.seed)
@@ -98,7 +99,6 @@ def main():
         optimizer.zero_grad(set_to_none=True)
 
     result = {"precision": a.precision, "seed": a.seed, "parameters": sum(p.numel() for p in model.parameters())}
-    sys.stdout, out = sys.stderr, sys.stdout
     if a.what == "speed":
         times = []
         for iteration in range(a.warmup + (a.steps or 30)):
