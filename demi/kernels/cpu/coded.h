@@ -49,8 +49,13 @@ inline __attribute__((always_inline)) void decode_groups(float* to, const Code* 
   });
 }
 
+/// From the group of element `first` on; null without scales, to which no offset may be added.
+inline std::uint16_t* scales_from(const Coded& array, std::int64_t first) {
+  return array.scales ? static_cast<std::uint16_t*>(array.scales) + first / kCodeGroup : nullptr;
+}
+
 inline void decode(float* to, const Coded& from, std::int64_t first, int n) {
-  const auto* scales = static_cast<const std::uint16_t*>(from.scales) + first / kCodeGroup;
+  const std::uint16_t* scales = scales_from(from, first);
   switch (from.codec) {
     case Codec::bf16_by_chance:
       return decode_groups(
@@ -149,7 +154,7 @@ inline void encode_root(std::uint8_t* to, std::uint16_t* scales, const float* fr
 inline void encode(const Coded& to, const float* from, std::int64_t first, int n,
                    const RoundingKey& key) {
   const Draws draws(key, first);
-  auto* scales = static_cast<std::uint16_t*>(to.scales) + first / kCodeGroup;
+  std::uint16_t* scales = scales_from(to, first);
   switch (to.codec) {
     case Codec::bf16_by_chance:
       return encode_bf16(static_cast<std::uint16_t*>(to.values) + first, from, n, draws);
