@@ -220,6 +220,12 @@ TEST(Companded, CodesStayWhatTheyAre) {
   }
 }
 
+// bf16's numbers above 1 are 2^-7 apart: 1.001 lies below 0x3F81.
+TEST(Companded, TheScaleIsRoundedUp) {
+  EXPECT_EQ(group_scale(std::bit_cast<std::uint32_t>(1.0f), kGreatestScale), 0x3F80);
+  EXPECT_EQ(group_scale(std::bit_cast<std::uint32_t>(1.001f), kGreatestScale), 0x3F81);
+}
+
 // Of 65,536 equally likely random numbers.
 TEST(Companded, RoundingKeepsTheMean) {
   for (const float x : {0.001f, 0.02f, 0.3f, 0.7f, 0.999f}) {
