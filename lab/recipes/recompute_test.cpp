@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,12 +66,28 @@ class RecomputedRun : public ::testing::Test {
     return text;
   }
 
+  /// Its first network is made here: in the threads of ranks one would seed LibTorch's generator
+  /// while the other draws initial weights.
+  static Workload part_of(const Resolved& run, int64_t rank) {
+    Workload part = read_data(run, {rank, 2})(run.config.batch_size);
+    auto first = std::make_shared<std::optional<train::Network>>(
+        part.make_network(static_cast<uint64_t>(run.config.seed)));
+    part.make_network = [first, make = part.make_network](uint64_t seed) {
+      if (!*first) return make(seed);
+      train::Network network = **first;
+      first->reset();
+      return network;
+    };
+    return part;
+  }
+
   /// Losses by step and the weights, of two ranks that are threads of this process.
   std::string on_two_ranks(const std::string& how, const std::string& spec) {
     const Resolved run_of = resolved(how, spec);
     std::vector<RunResult> results(2);
+    const std::vector<Workload> parts{part_of(run_of, 0), part_of(run_of, 1)};
     const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-      const Workload part = read_data(run_of, {group.rank(), 2})(config_.batch_size);
+      const Workload& part = parts[static_cast<std::size_t>(group.rank())];
       JobOptions options{.checkpoints = folder_ / (how + spec)};
       if (group.rank() == 0) options.folder = folder_;
       options.group = {&group, [](ProcessGroup*) {}};
