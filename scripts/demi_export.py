@@ -14,8 +14,10 @@ against the model, outputs and gradients. As a program:
 The sample inputs are copied, and the model is left as it was.
 """
 import argparse
+import collections
 import contextlib
 import copy
+import inspect
 import io
 import json
 import logging
@@ -29,6 +31,7 @@ import warnings
 import zipfile
 
 import torch
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.export.pt2_archive._package import package_pt2
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -104,6 +107,37 @@ def _shapes(args, kwargs):
     return tuple(_batch_dimensions(args, tensors[0].shape[0])) + tuple(_batch_dimensions(kwargs, tensors[0].shape[0]).values())
 
 
+def _nodes(spec):
+    """A tree of containers and those in it."""
+    yield spec
+    for child in spec.children() if hasattr(spec, "children") else spec.children_specs:
+        yield from _nodes(child)
+
+
+def _name_containers(program, line):
+    """Names each namedtuple, without which it cannot be saved, and refuses containers that demi does not know."""
+    known = {tuple, list, dict, collections.OrderedDict, collections.namedtuple, immutable_list, immutable_dict}
+    pytree = torch.utils._pytree
+    for node in (*_nodes(program.call_spec.in_spec), *_nodes(program.call_spec.out_spec)):
+        if node.is_leaf():
+            continue
+        if node.type not in known:
+            raise ExportError(f"{line}: {node.type.__module__}.{node.type.__qualname__} is a container that demi cannot take or return: "
+                              "let forward take and return tuple, list, dict, OrderedDict and namedtuple")
+        if node.type is collections.namedtuple:
+            registered = pytree.SUPPORTED_SERIALIZED_TYPES.get(node.context)
+            if registered is None or registered.serialized_type_name == pytree.NO_SERIALIZED_TYPE_NAME_FOUND:
+                pytree._register_namedtuple(node.context,
+                                            serialized_type_name=f"{node.context.__module__}.{node.context.__qualname__}")
+
+
+def _forward_line(model):
+    try:
+        return f"{inspect.getsourcefile(type(model))}:{inspect.getsourcelines(type(model).forward)[1]}"
+    except (OSError, TypeError):  # no source: typed in, or generated
+        return type(model).__qualname__
+
+
 def _export_one(model, args, kwargs, shapes, mode):
     try:
         # What it prints of a graph that it gave up on is no help: the line is said below.
@@ -169,9 +203,11 @@ def _verify(model, program, args, kwargs, mode, gradients):
     """The exported graph against the model: the largest difference."""
     eager, exported = copy.deepcopy(model), copy.deepcopy(program).module()
     names = [name for name, p in eager.named_parameters() if p.requires_grad and gradients]
-    by_name = dict(exported.named_parameters(remove_duplicate=False))
-    seen = _run(exported, args, kwargs, [by_name[name] for name in names])
-    expected = _run(eager, args, kwargs, [dict(eager.named_parameters())[name] for name in names])
+    exported_by_name, eager_by_name = dict(exported.named_parameters(remove_duplicate=False)), dict(eager.named_parameters())
+    seen = _run(exported, args, kwargs, [exported_by_name[name] for name in names])
+    expected = _run(eager, args, kwargs, [eager_by_name[name] for name in names])
+    if len(seen[0]) != len(expected[0]):
+        raise ExportError(f"in {mode} mode there are {len(seen[0])} outputs, and {len(expected[0])} in Python")
     worst = 0.0
     for what, a, b in [("output", *pair) for pair in zip(seen[0], expected[0])] + \
                       [(f"gradient of {name}", *pair) for name, *pair in zip(names, seen[1], expected[1])]:
@@ -190,6 +226,9 @@ def _verify(model, program, args, kwargs, mode, gradients):
 def export(model, args, file, kwargs=None, dynamic_batch=True, dynamic_shapes=None, forward_only=()):
     """Writes the model's graphs in train and eval mode, and verifies both. Returns what to know about the file, as lines."""
     kwargs = kwargs or {}
+    if isinstance(args, torch.Tensor):
+        raise ExportError("the inputs are one tensor, whose rows would be taken as arguments: give a tuple, (tensor,)")
+    args = tuple(args)
     modes = [(module, module.training) for module in model.modules()]
     shapes = dynamic_shapes if dynamic_shapes is not None else _shapes(args, kwargs) if dynamic_batch else None
     notes, programs, has_functions = [], {}, False
@@ -199,6 +238,7 @@ def export(model, args, file, kwargs=None, dynamic_batch=True, dynamic_shapes=No
             if mode == "train":
                 has_functions = _refuse_functions(model, args, kwargs, forward_only)
             programs[name] = _export_one(model, args, kwargs, shapes, mode)
+            _name_containers(programs[name], _forward_line(model))
             if shapes is not None and dynamic_shapes is None and not _is_dynamic(programs[name]):
                 notes.append(f"in {mode} mode the number of rows is fixed: something in forward needs it")
             worst = _verify(model, programs[name], args, kwargs, mode, not has_functions)
@@ -259,12 +299,13 @@ def main():
     logging.getLogger("torch").setLevel(logging.CRITICAL)  # what cannot be exported is said below, in a line
     warnings.simplefilter("ignore")
     try:
-        model, inputs = runpy.run_path(options.network)["make"]()
-        for note in export(model, tuple(inputs), options.out, dynamic_batch=not options.fixed_batch,
+        defined = runpy.run_path(options.network)
+        if "make" not in defined:
+            raise ExportError(f"{options.network} defines no make(), which returns a model and a tuple of inputs")
+        model, inputs = defined["make"]()
+        for note in export(model, inputs, options.out, dynamic_batch=not options.fixed_batch,
                            forward_only=options.forward_only):
             print(note)
-    except KeyError:
-        sys.exit(f"{options.network} defines no make(), which returns a model and a tuple of inputs")
     except (ExportError, OSError) as error:
         sys.exit(str(error))
 

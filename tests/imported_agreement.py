@@ -5,6 +5,7 @@ PARTNER is the program imported_partner. Each network is exported by scripts/dem
 same weights and seed, in train mode. A line a network: outputs and gradients of the first step, and weights after the last one, are
 "the same bits", or their largest difference; one network has to be refused. Needs PyTorch and safetensors; networks of torchvision are left out without it.
 """
+import collections
 import os
 import subprocess
 import sys
@@ -137,6 +138,21 @@ class Dict(nn.Module):
         return {"y": y, "z": {"square": y * y}}
 
 
+Pair = collections.namedtuple("Pair", "y square")
+
+
+class Named(nn.Module):
+    """Returns a type of its own, which only demi_export.py gives a name in the file."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return Pair(y, y * y)
+
+
 class Loss(nn.Module):
     def __init__(self):
         super().__init__()
@@ -191,6 +207,7 @@ def networks():
         "vae": lambda: (Vae(), (torch.randn(4, 12),)),
         "two_inputs": lambda: (TwoIn(), (torch.randn(4, 4), torch.randn(4, 3))),
         "dict": lambda: (Dict(), (torch.randn(4, 4),)),
+        "namedtuple": lambda: (Named(), (torch.randn(4, 4),)),
         "straight_through": lambda: (StraightThrough(), (torch.randn(4, 4),)),
         "loss_inside": lambda: (Loss(), (torch.randn(4, 4), torch.randint(0, 5, (4,)))),
     }
