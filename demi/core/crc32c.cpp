@@ -1,7 +1,8 @@
 #include "demi/core/crc32c.h"
 
-#include <array>
 #include <cstring>
+
+#include "demi/core/crc_tables.h"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -15,51 +16,15 @@ namespace {
 constexpr std::uint32_t kPolynomial = 0x82F63B78;
 constexpr std::uint32_t kOne = std::uint32_t{1} << 31;
 
-constexpr std::uint32_t times_x(std::uint32_t a) { return (a >> 1) ^ (a & 1 ? kPolynomial : 0); }
+using Tables = CrcTables<kPolynomial>;
 
 constexpr std::uint32_t product(std::uint32_t a, std::uint32_t b) {
   std::uint32_t sum = 0;
   for (std::uint32_t power = kOne; power != 0; power >>= 1) {
     if (a & power) sum ^= b;
-    b = times_x(b);
+    b = Tables::times_x(b);
   }
   return sum;
-}
-
-constexpr std::size_t kWord = 8;
-
-// kTables[k][byte] is the remainder of that byte with k zero bytes behind it.
-using Tables = std::array<std::array<std::uint32_t, 256>, kWord>;
-
-constexpr Tables make_tables() {
-  Tables tables{};
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    std::uint32_t rest = byte;
-    for (auto& table : tables) {
-      for (int bit = 0; bit < 8; ++bit) rest = times_x(rest);
-      table[byte] = rest;
-    }
-  }
-  return tables;
-}
-
-constexpr Tables kTables = make_tables();
-
-std::uint32_t add_byte(std::uint32_t rest, unsigned char byte) {
-  return (rest >> 8) ^ kTables[0][(rest ^ byte) & 0xFF];
-}
-
-std::uint32_t by_tables(std::uint32_t rest, const unsigned char* data, std::size_t bytes) {
-  for (; bytes >= kWord; bytes -= kWord, data += kWord) {
-    std::uint32_t sum = 0;
-    for (std::size_t i = 0; i < kWord; ++i) {
-      const unsigned char before = i < 4 ? static_cast<unsigned char>(rest >> (8 * i)) : 0;
-      sum ^= kTables[kWord - 1 - i][data[i] ^ before];
-    }
-    rest = sum;
-  }
-  for (; bytes > 0; --bytes) rest = add_byte(rest, *data++);
-  return rest;
 }
 
 // x^(8 bytes), the factor that a remainder takes when so many bytes follow.
@@ -74,6 +39,8 @@ constexpr std::uint32_t shift_by(std::uint64_t bytes) {
 }
 
 #if defined(__x86_64__)
+constexpr std::size_t kWord = sizeof(std::uint64_t);
+
 std::uint64_t word_at(const unsigned char* data) {
   std::uint64_t word = 0;
   std::memcpy(&word, data, kWord);
@@ -120,7 +87,7 @@ std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before) 
 }
 
 std::uint32_t crc32c_by_tables(const void* data, std::size_t bytes, std::uint32_t before) {
-  return ~by_tables(~before, static_cast<const unsigned char*>(data), bytes);
+  return ~Tables::remainder(~before, static_cast<const unsigned char*>(data), bytes);
 }
 
 std::uint32_t crc32c_of_both(std::uint32_t first, std::uint32_t second,

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "demi/core/crc32.h"
 #include "demi/core/error.h"
-#include "demi/imported/crc32.h"
 
 namespace demi::imported {
 namespace {

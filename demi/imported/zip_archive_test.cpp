@@ -4,7 +4,6 @@
 
 #include "demi/checkpoint/fuzz_testing.h"
 #include "demi/core/error.h"
-#include "demi/imported/crc32.h"
 #include "demi/imported/zip_testing.h"
 
 namespace demi::imported {
@@ -20,18 +19,6 @@ std::string text_of(const std::string& bytes, std::string_view name) {
   const MemoryFile file(bytes);
   const ZipArchive archive(file.path(), "test");
   return archive.text(archive.records().at(std::string(name)));
-}
-
-// The check value of this polynomial, as catalogues of checksums list it for "123456789".
-TEST(Crc32, IsThatOfTheCatalogue) {
-  EXPECT_EQ(crc32("123456789"), 0xCBF43926u);
-  EXPECT_EQ(crc32(""), 0u);
-}
-
-TEST(Crc32, OfPiecesIsThatOfTheWhole) {
-  const std::string text = "a text of no round length, longer than two words";
-  for (std::size_t cut = 0; cut <= text.size(); ++cut)
-    EXPECT_EQ(crc32(text.data() + cut, text.size() - cut, crc32(text.data(), cut)), crc32(text));
 }
 
 TEST(ZipArchive, ReadsStoredRecords) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "demi/imported/crc32.h"
+#include "demi/core/crc32.h"
 #include "demi/imported/zip_archive.h"
 
 namespace demi::imported {
