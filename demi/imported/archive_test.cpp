@@ -84,7 +84,7 @@ TEST(Archive, KnowsModuleAndPythonLineOfEachNode) {
   EXPECT_EQ(conv.target, "torch.ops.aten.conv2d.default");
   EXPECT_EQ(conv.place.module, "block.conv");
   EXPECT_EQ(conv.place.type, "torch.nn.modules.conv.Conv2d");
-  EXPECT_THAT(conv.place.line, MatchesRegex("/home/user/make.py:[0-9]+ in forward"));
+  EXPECT_THAT(conv.place.line, MatchesRegex("make.py:[0-9]+ in forward"));
 }
 
 TEST(Archive, KnowsWhatADecomposedGraphWritesTo) {
@@ -161,6 +161,7 @@ TEST(ArchiveDamage, WithARightChecksumEndsInADataErrorOrAProgram) {
   const Contents whole = contents_of(fixture("tiny.pt2"));
   std::mt19937 random(1);
   const std::string_view pieces[] = {"9", "-1", "null", "[", "{}", "\"", "1e99", ":", "true", ""};
+  int refused = 0, read = 0;
   for (int i = 0; i < 1000; ++i) {
     Contents changed = whole;
     std::string& text =
@@ -172,9 +173,15 @@ TEST(ArchiveDamage, WithARightChecksumEndsInADataErrorOrAProgram) {
       const Archive archive(file.path());
       TensorReader tensors = archive.tensors();
       for (const auto& [name, stored] : archive.weights("model")) tensors.read(stored).sum();
+      ++read;
     } catch (const DataError&) {
+      ++refused;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << i << " ends in another error: " << error.what();
     }
   }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(read, 100);
 }
 
 std::string changed(std::string_view record, std::string_view from, std::string_view to) {
@@ -242,10 +249,10 @@ TEST(Archive, SaysWhatAnotherFileIs) {
 }
 
 TEST(PythonLine, IsTheInnermostOneOutsideOfPyTorch) {
-  EXPECT_EQ(python_line("File \"/home/me/net.py\", line 15, in forward\n    y = self.conv(x)\n"
+  EXPECT_EQ(python_line("File \"nets/net.py\", line 15, in forward\n    y = self.conv(x)\n"
                         "  File \"/usr/lib/python3/dist-packages/torch/nn/modules/conv.py\", line "
                         "565, in forward\n    return self._conv_forward(x)"),
-            "/home/me/net.py:15 in forward");
+            "nets/net.py:15 in forward");
   EXPECT_EQ(python_line("File \"torch/fx/passes/runtime_assert.py\", line 24, in insert"),
             "torch/fx/passes/runtime_assert.py:24 in insert");
   EXPECT_EQ(python_line("nothing"), "");

@@ -9,7 +9,7 @@
 namespace demi::imported {
 namespace {
 
-/// `  File "/home/me/net.py", line 15, in forward` as `/home/me/net.py:15 in forward`.
+/// `  File "nets/net.py", line 15, in forward` as `nets/net.py:15 in forward`.
 std::optional<std::string> frame(std::string_view line) {
   constexpr std::string_view kFile = "File \"", kLine = "\", line ";
   const std::size_t file = line.find(kFile), middle = line.find(kLine);
