@@ -24,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kRows = 16, kContext = 32, kClasses = 256;      // bytes
+// Of more than the 1 MiB that a piece may have.
+constexpr std::int64_t kRows = 128, kContext = 32, kClasses = 256;     // bytes
 constexpr std::int64_t kLogitBytes = kRows * kContext * kClasses * 2;  // in 16 bits
 
 class WholeLogits : public ::testing::Test {
@@ -34,7 +35,7 @@ class WholeLogits : public ::testing::Test {
         config_(small_recipes::of("gpt-shakespeare", folder_ / "data")) {
     profile::count_cpu_memory();
     std::string text;
-    for (int i = 0; i < 3000; ++i) text.push_back("abcd ef\n"[i * i * (i + 3) % 8]);
+    for (std::size_t i = 0; i < 50'000; ++i) text.push_back("abcd ef\n"[i * i * (i + 3) % 8]);
     small_recipes::write(fs::path(config_.data_dir) / "tinyshakespeare.txt", text);
     config_.tokenizer = "bytes";
     config_.context = kContext;

@@ -25,6 +25,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr std::int64_t kPieces = 14;
+constexpr std::int64_t kSmallBytes = 1 << 20;
 
 std::string sizes_of(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -128,24 +129,33 @@ void check_range(const HeadAndTargets& of) {
                     "0 to " + std::to_string(classes - 1) + ", or ignore_index");
 }
 
+/// A part of the rows, but not of so few bytes that cutting them costs more than it saves.
+std::int64_t rows_of_piece(const HeadAndTargets& of) {
+  const std::int64_t rows = of.target.numel(), classes = of.weight.size(0),
+                     width = of.weight.size(1), copies = of.softcap > 0 ? 2 : 1;
+  // Logits and a copy of a block, the input in another dtype, sums of its gradient, one a thread.
+  const std::int64_t held = std::int64_t(c10::elementSize(of.sums)) *
+                            (copies * classes * 5 / 4 + width * (2 + classes / 256));
+  const std::int64_t pieces = copies * kPieces;
+  return std::max({std::int64_t{1}, (rows + pieces - 1) / pieces, kSmallBytes / held});
+}
+
 HeadAndTargets arranged(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& target,
                         const LinearCrossEntropyOptions& o) {
   const auto linear = dtype_of_linear(input, weight);
-  const std::int64_t pieces = o.softcap > 0 ? 2 * kPieces : kPieces;
   HeadAndTargets of{.input = input.detach().reshape({target.numel(), input.size(-1)}),
                     .weight = weight.detach(),
                     .counts = target.reshape(-1).ne(o.ignore_index),
                     .smoothing = o.label_smoothing,
                     .softcap = o.softcap,
                     .products = dtype_of_products(linear, input),
-                    .sums = linear == at::kDouble ? at::kDouble : at::kFloat,
-                    .rows = o.batch_chunk_size.value_or((target.numel() + pieces - 1) / pieces)};
-  of.rows = std::max<std::int64_t>(of.rows, 1);
+                    .sums = linear == at::kDouble ? at::kDouble : at::kFloat};
   if (of.products == at::kBFloat16 && in_region(input) && weight.scalar_type() == at::kFloat) {
     const at::NoGradGuard no_grad;
     of.weight = weights::low_precision(weight, at::kBFloat16).detach();
   }
   of.target = target.reshape(-1).masked_fill(of.counts.logical_not(), 0);
+  of.rows = o.batch_chunk_size.value_or(rows_of_piece(of));
   if (o.linear_bias.defined()) of.bias = o.linear_bias.detach();
   if (o.weight.defined()) of.class_weight = o.weight.detach().to(of.sums);
   check_range(of);

@@ -74,8 +74,10 @@ TEST(LinearCrossEntropy, HasThePlainLossAndGradientsWithEveryOption) {
       for (const bool weighted : {false, true})
         for (const bool biased : {false, true})
           for (const int64_t ignored : {-100L, head.target[3].item<int64_t>()}) {
-            LinearCrossEntropyOptions o{
-                .reduction = reduction, .ignore_index = ignored, .label_smoothing = smoothing};
+            LinearCrossEntropyOptions o{.reduction = reduction,
+                                        .ignore_index = ignored,
+                                        .label_smoothing = smoothing,
+                                        .batch_chunk_size = 3};
             if (weighted) o.weight = head.class_weight;
             if (biased) o.linear_bias = head.bias;
             SCOPED_TRACE(testing::Message() << int(reduction) << ' ' << smoothing << ' ' << weighted
@@ -91,6 +93,7 @@ TEST(LinearCrossEntropy, TakesAnyNumberOfDimensionsAndAnyPiece) {
   expect_plain(of_rows({2, 3, 5}), {.reduction = Reduction::none});
   for (const int64_t rows : {1, 2, 36, 37, 1000})
     expect_plain(Head(), {.label_smoothing = 0.1, .batch_chunk_size = rows});
+  expect_plain(Head({70}, 3, 9000), {});  // 5 MB, in several
 }
 
 TEST(LinearCrossEntropy, CapsTheLogits) {
@@ -253,7 +256,8 @@ TEST_P(InRegion, IsTheLossOfFp64ToRounding) {
     at::Tensor loss;
     {
       const Autocast region(torch::kCPU, GetParam());
-      loss = linear_cross_entropy(head.input, head.weight, head.target, {.label_smoothing = 0.1});
+      loss = linear_cross_entropy(head.input, head.weight, head.target,
+                                  {.label_smoothing = 0.1, .batch_chunk_size = 9});
     }
     const auto want = plain(exact, {.label_smoothing = 0.1});
     EXPECT_EQ(loss.scalar_type(), torch::kFloat);
@@ -293,8 +297,9 @@ TEST(LinearCrossEntropy, Fp16GradientsDoNotUnderflow) {
   const double scale = 1024;
   {
     const Autocast region(torch::kCPU, torch::kHalf);
-    const auto loss = linear_cross_entropy(input, weight, exact.target,
-                                           {.linear_bias = exact.bias.to(torch::kFloat)});
+    const auto loss =
+        linear_cross_entropy(input, weight, exact.target,
+                             {.linear_bias = exact.bias.to(torch::kFloat), .batch_chunk_size = 37});
     (loss * scale).backward();
   }
   const auto truth =
@@ -326,14 +331,10 @@ TEST(LinearCrossEntropy, AWeightOfTwoUsesGetsBothGradients) {
   EXPECT_LT(error_of(gradient(true), gradient(false).to(torch::kDouble)), 1e-5);
 }
 
-// Bytes at the peak beyond inputs, results and gradients, as a share of the FP32 logits.
-double held(at::ScalarType region_dtype, at::ScalarType input_dtype, Reduction reduction) {
+// Bytes at the peak beyond inputs, results, gradients as the header counts them, and 64 a target.
+int64_t held(const Head& head, at::ScalarType region_dtype, const LinearCrossEntropyOptions& o) {
   profile::count_cpu_memory();
   const c10::Device cpu(c10::kCPU);
-  const int64_t rows = 700, width = 16, classes = 4000;
-  const auto input = torch::randn({rows, width}).to(input_dtype).requires_grad_(),
-             weight = torch::randn({classes, width}).requires_grad_();
-  const auto target = torch::randint(classes, {rows}, torch::kLong);
   const auto before = profile::memory_use(cpu).current_bytes;
   profile::reset_peak_memory(cpu);
   {
@@ -341,20 +342,50 @@ double held(at::ScalarType region_dtype, at::ScalarType input_dtype, Reduction r
         torch::kCPU,
         {.dtype = region_dtype == torch::kFloat ? std::optional<at::ScalarType>() : region_dtype,
          .enabled = region_dtype != torch::kFloat});
-    linear_cross_entropy(input, weight, target, {.reduction = reduction, .label_smoothing = 0.1})
-        .sum()
-        .backward();
+    linear_cross_entropy(head.input, head.weight, head.target, o).sum().backward();
   }
-  const auto made = int64_t(weight.grad().nbytes() + input.grad().nbytes());
-  return double(profile::memory_use(cpu).peak_bytes - before - made) / double(rows * classes * 4);
+  auto made = int64_t(head.weight.grad().nbytes() + head.input.grad().nbytes());
+  if (head.input.scalar_type() != torch::kFloat) made += head.input.numel() * 4;
+  return profile::memory_use(cpu).peak_bytes - before - made - 64 * head.target.numel();
+}
+
+void expect_held_at_most(double bytes, int64_t rows, int64_t width, int64_t classes) {
+  for (const auto dtype : {torch::kFloat, torch::kHalf, torch::kBFloat16})
+    for (const auto reduction : {Reduction::none, Reduction::mean})
+      for (const double softcap : {0.0, 15.0}) {
+        Head head({rows}, width, classes, torch::kFloat);
+        head.input = head.input.detach().to(dtype).requires_grad_();
+        EXPECT_LE(
+            held(head, dtype, {.reduction = reduction, .label_smoothing = 0.1, .softcap = softcap}),
+            bytes)
+            << rows << " rows, width " << width << ", " << classes << " classes, " << dtype
+            << ", softcap " << softcap;
+      }
 }
 
 TEST(LinearCrossEntropy, HoldsATenthOfTheLogitsAtMost) {
-  for (const auto reduction : {Reduction::none, Reduction::mean}) {
-    EXPECT_LE(held(torch::kFloat, torch::kFloat, reduction), 0.1);
-    EXPECT_LE(held(torch::kHalf, torch::kHalf, reduction), 0.1);
-    EXPECT_LE(held(torch::kBFloat16, torch::kBFloat16, reduction), 0.1);
-  }
+  expect_held_at_most(0.1 * 700 * 4000 * 4, 700, 16, 4000);
+}
+
+TEST(LinearCrossEntropy, HoldsAMebibyteAtMostOfSmallHeads) {
+  constexpr double kBytes = 1 << 20;
+  expect_held_at_most(kBytes, 768, 128, 65);
+  expect_held_at_most(kBytes, 4000, 128, 65);
+  expect_held_at_most(kBytes, 100, 4096, 10);
+  expect_held_at_most(kBytes, 1000, 16, 2000);
+  expect_held_at_most(kBytes, 20'000, 1, 2);
+}
+
+// Else it is made of many small products.
+TEST(LinearCrossEntropy, TakesASmallHeadInOnePiece) {
+  const Head head({12, 64}, 128, 65, torch::kFloat);
+  const auto loss = [&](std::optional<int64_t> rows) {
+    return gradients(
+        linear_cross_entropy(head.input, head.weight, head.target, {.batch_chunk_size = rows}),
+        head.leaves(false))[1];
+  };
+  EXPECT_TRUE(loss({}).equal(loss(768)));
+  EXPECT_FALSE(loss({}).equal(loss(55))) << "sums in another order";
 }
 
 }  // namespace
