@@ -14,9 +14,8 @@ namespace {
 
 /// `bits`: of an FP32 number. `random`: 16 bits.
 DEMI_HOST_DEVICE std::uint16_t bf16_by_chance(std::uint32_t bits, std::uint32_t random) {
-  const std::uint32_t is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u ? 1u : 0u;
-  const std::uint32_t rounded = (bits + random) >> 16, quiet = (bits >> 16) | 0x40u;
-  return static_cast<std::uint16_t>(is_nan ? quiet : rounded);
+  const bool is_nan = static_cast<std::int32_t>(bits & 0x7FFFFFFFu) > 0x7F800000;  // all compare so
+  return static_cast<std::uint16_t>((is_nan ? bits | 0x00400000u : bits + random) >> 16);
 }
 
 /// The bits of the FP32 number.

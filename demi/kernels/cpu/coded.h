@@ -9,43 +9,36 @@
 #include "demi/kernels/codecs/random_halves.h"
 #include "demi/kernels/cpu/vector.h"
 
-// Pieces of coded arrays to and from FP32: groups of a fixed length in arrays of their own, of
-// which the compiler makes vectors; the last group is filled up with zeros. Internal linkage.
+// Pieces of coded arrays to and from FP32, group by group: loops of a fixed length, of which the
+// compiler makes vectors. Internal linkage.
 namespace demi::kernels {
 namespace {
 
 /// Elements of a piece at most.
 inline constexpr int kEdge = 512;
 
-template <class T>
-struct GroupOf {
-  T v[kCodeGroup];
-
-  GroupOf() = default;
-  GroupOf(const T* from, int n) {
-    if (n < kCodeGroup) std::memset(v, 0, sizeof v);
-    std::memcpy(v, from, static_cast<std::size_t>(n) * sizeof(T));
-  }
-  void store(T* to, int n) const { std::memcpy(to, v, static_cast<std::size_t>(n) * sizeof(T)); }
-};
-
-/// act(at, n) for the groups of n elements.
-template <class Act>
-inline __attribute__((always_inline)) void each_group(int n, Act act) {
+/// act(to, from, g) for group g of n elements. A last group that is not full is filled up with
+/// zeros; a full one is worked on where it lies, since a copy that is read in wider pieces than it
+/// was written in waits for memory.
+template <class To, class From, class Act>
+inline __attribute__((always_inline)) void by_groups(To* to, const From* from, int n, Act act) {
   int at = 0;
-  for (; at + kCodeGroup <= n; at += kCodeGroup) act(at, kCodeGroup);
-  if (at < n) act(at, n - at);
+  for (; at + kCodeGroup <= n; at += kCodeGroup) act(to + at, from + at, at / kCodeGroup);
+  if (at == n) return;
+  const auto some = static_cast<std::size_t>(n - at);
+  From filled[kCodeGroup] = {};
+  To made[kCodeGroup];
+  std::memcpy(filled, from + at, some * sizeof(From));
+  act(made, filled, at / kCodeGroup);
+  std::memcpy(to + at, made, some * sizeof(To));
 }
 
 /// to[k] = value(code, g) of code k, of group g.
 template <class Code, class Value>
 inline __attribute__((always_inline)) void decode_groups(float* to, const Code* from, int n,
                                                          Value value) {
-  each_group(n, [&](int at, int some) {
-    const GroupOf<Code> codes(from + at, some);
-    GroupOf<float> values;
-    for (int k = 0; k < kCodeGroup; ++k) values.v[k] = value(codes.v[k], at / kCodeGroup);
-    values.store(to + at, some);
+  by_groups(to, from, n, [&](float* __restrict values, const Code* __restrict codes, int g) {
+    for (int k = 0; k < kCodeGroup; ++k) values[k] = value(codes[k], g);
   });
 }
 
@@ -81,34 +74,31 @@ struct Draws {
       : stream(stream_of(key)),
         first_word(static_cast<std::uint32_t>(first / kCodeGroup * kWords)) {}
 
-  /// v[k] of the group that begins at `at`: 16 bits for element k.
-  GroupOf<std::uint32_t> of_group(int at) const {
-    const std::uint32_t word = first_word + static_cast<std::uint32_t>(at) / 2;
-    GroupOf<std::uint32_t> halves;
+  /// halves[k]: 16 bits for element k of group g.
+  void of_group(std::uint32_t (&halves)[kCodeGroup], int g) const {
+    const std::uint32_t word = first_word + static_cast<std::uint32_t>(g * kWords);
     for (int k = 0; k < kWords; ++k) {
       const std::uint32_t bits = random_word(stream, word + static_cast<std::uint32_t>(k));
-      halves.v[k] = bits & 0xFFFFu;
-      halves.v[k + kWords] = bits >> 16;
+      halves[k] = bits & 0xFFFFu;
+      halves[k + kWords] = bits >> 16;
     }
-    return halves;
   }
 };
 
 inline void encode_bf16(std::uint16_t* to, const float* from, int n, const Draws& draws) {
-  each_group(n, [&](int at, int some) {
-    const GroupOf<float> values(from + at, some);
-    const GroupOf<std::uint32_t> random = draws.of_group(at);
-    GroupOf<std::uint16_t> halves;
-    for (int k = 0; k < kCodeGroup; ++k)
-      halves.v[k] = bf16_by_chance(std::bit_cast<std::uint32_t>(values.v[k]), random.v[k]);
-    halves.store(to + at, some);
-  });
+  by_groups(to, from, n,
+            [&](std::uint16_t* __restrict halves, const float* __restrict values, int g) {
+              std::uint32_t random[kCodeGroup];
+              draws.of_group(random, g);
+              for (int k = 0; k < kCodeGroup; ++k)
+                halves[k] = bf16_by_chance(std::bit_cast<std::uint32_t>(values[k]), random[k]);
+            });
 }
 
-inline std::uint32_t greatest_bits(const GroupOf<float>& values) {
+inline std::uint32_t greatest_bits(const float* values) {
   std::uint32_t greatest = 0;
-  for (const float value : values.v) {
-    const std::uint32_t bits = magnitude_of(value);
+  for (int k = 0; k < kCodeGroup; ++k) {
+    const std::uint32_t bits = magnitude_of(values[k]);
     greatest = bits > greatest ? bits : greatest;
   }
   return greatest;
@@ -116,38 +106,33 @@ inline std::uint32_t greatest_bits(const GroupOf<float>& values) {
 
 inline void encode_softsign(std::int8_t* to, std::uint16_t* scales, const float* from, int n,
                             const Draws& draws) {
-  each_group(n, [&](int at, int some) {
-    const GroupOf<float> values(from + at, some);
-    const GroupOf<std::uint32_t> random = draws.of_group(at);
-    GroupOf<std::int8_t> codes;
-    std::uint16_t& scale = scales[at / kCodeGroup];
-    scale = group_scale(greatest_bits(values), kGreatestScale);
-    const float inverse = inverse_of_code_scale(scale);
+  by_groups(to, from, n, [&](std::int8_t* __restrict codes, const float* __restrict values, int g) {
+    std::uint32_t random[kCodeGroup];
+    draws.of_group(random, g);
+    scales[g] = group_scale(greatest_bits(values), kGreatestScale);
+    const float inverse = inverse_of_code_scale(scales[g]);
     for (int k = 0; k < kCodeGroup; ++k)
-      codes.v[k] =
-          static_cast<std::int8_t>(softsign_code(values.v[k], inverse, fraction_of(random.v[k])));
-    codes.store(to + at, some);
+      codes[k] =
+          static_cast<std::int8_t>(softsign_code(values[k], inverse, fraction_of(random[k])));
   });
 }
 
 inline void encode_root(std::uint8_t* to, std::uint16_t* scales, const float* from, int n,
                         const Draws& draws) {
-  each_group(n, [&](int at, int some) {
-    const GroupOf<float> values(from + at, some);
-    const GroupOf<std::uint32_t> random = draws.of_group(at);
-    GroupOf<float> roots;
-    GroupOf<std::uint8_t> codes;
-    for (int k = 0; k < kCodeGroup; ++k) roots.v[k] = not_negative(values.v[k]);
-    for (int k = 0; k < kCodeGroup; k += Vector::width)
-      store(roots.v + k, square_root(load(roots.v + k)));
-    std::uint16_t& scale = scales[at / kCodeGroup];
-    scale = group_scale(greatest_bits(roots), kGreatestRootScale);
-    const float inverse = inverse_of_code_scale(scale);
-    for (int k = 0; k < kCodeGroup; ++k)
-      codes.v[k] =
-          static_cast<std::uint8_t>(root_code(roots.v[k], inverse, fraction_of(random.v[k])));
-    codes.store(to + at, some);
-  });
+  by_groups(to, from, n,
+            [&](std::uint8_t* __restrict codes, const float* __restrict values, int g) {
+              std::uint32_t random[kCodeGroup];
+              draws.of_group(random, g);
+              float roots[kCodeGroup];
+              for (int k = 0; k < kCodeGroup; ++k) roots[k] = not_negative(values[k]);
+              for (int k = 0; k < kCodeGroup; k += Vector::width)
+                store(roots + k, square_root(load(roots + k)));
+              scales[g] = group_scale(greatest_bits(roots), kGreatestRootScale);
+              const float inverse = inverse_of_code_scale(scales[g]);
+              for (int k = 0; k < kCodeGroup; ++k)
+                codes[k] =
+                    static_cast<std::uint8_t>(root_code(roots[k], inverse, fraction_of(random[k])));
+            });
 }
 
 /// n <= kEdge elements from `first` on, a multiple of kCodeGroup.
