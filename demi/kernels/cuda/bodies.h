@@ -386,8 +386,20 @@ struct Decide {
   }
 };
 
+/// States that lie in FP32.
+struct PlainStates {
+  static DEMI_HOST_DEVICE Packet load(const TensorEntry& tensor, int m, std::int64_t i,
+                                      bool vector) {
+    return load_packet(tensor.moment[m], Storage::fp32, i, tensor.length, vector);
+  }
+  template <UpdateRule rule>
+  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
+    return Update<rule>::all_aligned(tensor, arrays);
+  }
+};
+
 /// Pass 3 of a rule with a trust ratio, with the rates that pass 2 has decided.
-template <UpdateRule rule>
+template <UpdateRule rule, class States = PlainStates>
 struct ApplyTrust {
   struct Shared {};
   static constexpr int phases = 1;
@@ -395,13 +407,10 @@ struct ApplyTrust {
   static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
                                           std::int64_t i, bool vector) {
     constexpr int kMost = kArrays<rule>;
-    const std::int64_t n = tensor.length;
-    Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, n, vector);
+    Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
     Packet moment[kMost + 1];
-    for (int m = 0; m < kMost; ++m) {
-      if (is_kept<rule>(c.arrays, m))
-        moment[m] = load_packet(tensor.moment[m], Storage::fp32, i, n, vector);
-    }
+    for (int m = 0; m < kMost; ++m)
+      if (is_kept<rule>(c.arrays, m)) moment[m] = States::load(tensor, m, i, vector);
     for (int k = 0; k < kPacket; ++k) {
       Elements<float> e{};
       e.parameter = parameter.v[k];
@@ -418,7 +427,7 @@ struct ApplyTrust {
     if (table.state->skipped != 0.0f || !tensor.gradient) return;
     const Coefficients c = table.coefficients[block.tensor];
     const std::int64_t start = block.index * kBlock;
-    const bool vector = Update<rule>::all_aligned(tensor, c.arrays);
+    const bool vector = States::template all_aligned<rule>(tensor, c.arrays);
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t i = start + packet_at(t, r);
       if (i < tensor.length) one_packet(tensor, c, i, vector);

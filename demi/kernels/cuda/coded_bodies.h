@@ -184,40 +184,20 @@ struct UpdateCoded {
   }
 };
 
-template <UpdateRule rule>
-struct ApplyTrustCoded {
-  struct Shared {};
-  static constexpr int phases = 1;
-
-  static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
-                                          std::int64_t i, bool vector) {
-    Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
-    Packet moment[kArrays<rule> + 1];
-    for (int m = 0; m < kArrays<rule>; ++m)
-      if (is_kept<rule>(c.arrays, m)) moment[m] = load_state(tensor, m, i, vector);
-    for (int k = 0; k < kPacket; ++k) {
-      Elements<float> e{};
-      e.parameter = parameter.v[k];
-      for (int m = 0; m < kArrays<rule>; ++m) e.moment[m] = moment[m].v[k];
-      kernels::apply_trust<rule>(e, c);
-      parameter.v[k] = e.parameter;
-    }
-    Update<rule>::store_parameter(tensor, i, vector, parameter);
+/// States of which some are coded.
+struct CodedStates {
+  static DEMI_HOST_DEVICE Packet load(const TensorEntry& tensor, int m, std::int64_t i,
+                                      bool vector) {
+    return load_state(tensor, m, i, vector);
   }
-
-  static DEMI_HOST_DEVICE void phase(int, const StepTable& table, std::int64_t b, int t, Shared&) {
-    const Block block = table.blocks[b];
-    const TensorEntry tensor = table.tensors[block.tensor];
-    if (table.state->skipped != 0.0f || !tensor.gradient) return;
-    const Coefficients c = table.coefficients[block.tensor];
-    const std::int64_t start = block.index * kBlock;
-    const bool vector = all_aligned<rule>(tensor, c.arrays);
-    for (int r = 0; r < kRows; ++r) {
-      const std::int64_t i = start + packet_at(t, r);
-      if (i < tensor.length) one_packet(tensor, c, i, vector);
-    }
+  template <UpdateRule rule>
+  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
+    return cuda::all_aligned<rule>(tensor, arrays);
   }
 };
+
+template <UpdateRule rule>
+using ApplyTrustCoded = ApplyTrust<rule, CodedStates>;
 
 }  // namespace
 }  // namespace demi::kernels::cuda
