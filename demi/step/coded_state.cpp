@@ -34,7 +34,14 @@ at::Tensor on_host(const at::Tensor& tensor) {
 std::string scale_name(const std::string& state) { return state + "_scale"; }
 
 kernels::Codec codec_for(const kernels::State& state, Moments moments, const at::Tensor& work) {
-  if (moments != Moments::int8 || !work.is_contiguous()) return kernels::Codec::bf16_by_chance;
+  if (moments != Moments::int8) return kernels::Codec::bf16_by_chance;
+  if (!work.is_contiguous()) {
+    TORCH_WARN_ONCE(
+        "[optim.step] the moments of weights in another memory format (channels_last), ",
+        "such as one of shape ", work.sizes(), ", are kept in bf16: 8-bit groups count ",
+        "neighbours of contiguous tensors alone");
+    return kernels::Codec::bf16_by_chance;
+  }
   return state.is_square ? kernels::Codec::root : kernels::Codec::softsign;
 }
 
