@@ -1,7 +1,7 @@
 #pragma once
 
 // Everything that a training program needs. Each header can also be included by itself.
-#include "demi/activation/activation.h"
+#include "demi/activation/gelu.h"
 #include "demi/attention/attention.h"
 #include "demi/autocast/apply.h"
 #include "demi/autocast/autocast.h"

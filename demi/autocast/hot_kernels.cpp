@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "demi/activation/activation.h"
+#include "demi/activation/gelu.h"
 #include "demi/attention/in_region.h"
 #include "demi/autocast/call.h"
 #include "demi/autocast/kernels.h"
@@ -98,8 +98,6 @@ template <>
 constexpr auto kInRegion<at::_ops::scaled_dot_product_attention> = &sdpa::in_region;
 template <>
 constexpr auto kInRegion<at::_ops::gelu> = &activation::gelu_in_region;
-template <>
-constexpr auto kInRegion<at::_ops::silu> = &activation::silu_in_region;
 
 template <c10::DeviceType device, class Op, class Signature = typename Op::schema>
 struct Hot;
@@ -170,14 +168,11 @@ const std::map<std::string, Register, std::less<>>& hot_ops() {
       {"aten::scaled_dot_product_attention",
        register_one<device, ops::scaled_dot_product_attention>},
       {"aten::gelu", register_one<device, ops::gelu>},
-      {"aten::silu", register_one<device, ops::silu>},
   };
   return table;
 }
 
 }  // namespace
-
-std::vector<std::string> activation_ops() { return {"gelu", "silu"}; }
 
 bool register_hot_kernel(torch::Library& library, c10::DeviceType device, const std::string& op,
                          int number) {

@@ -40,9 +40,6 @@ void drop_kernels(c10::DeviceType device);
 bool register_hot_kernel(torch::Library& library, c10::DeviceType device, const std::string& op,
                          int number);
 
-/// Ops without a rule of their own on a CPU whose kernels lead to demi's (activation/activation.h).
-std::vector<std::string> activation_ops();
-
 /// Ops that torch.nn.LSTM calls and that have no rule of their own. Their kernels lead to demi's
 /// layer for any dtype of the input and the lengths of its sequences.
 std::vector<std::string> lstm_ops();

@@ -87,9 +87,10 @@ const OpTable* compile(Registry& r, const OpPolicy& policy, c10::DeviceType devi
   for (const auto& rule : defaults(r, device)) put(rule);
   for (const auto& rule : policy.changes()) put(rule);
   for (const auto& op : dtype_sensitive_ops()) named.push_back(number_of(r, op));
-  if (device == c10::DeviceType::CPU)
-    for (const auto& ops : {lstm_ops(), activation_ops()})
-      for (const auto& op : ops) named.push_back(number_of(r, op));
+  if (device == c10::DeviceType::CPU) {
+    for (const auto& op : lstm_ops()) named.push_back(number_of(r, op));
+    named.push_back(number_of(r, "gelu"));  // activation/gelu.h
+  }
   const OpTable* result = intern(r, device, table);
   for (const int number : named) ensure_kernel(device, r.names[number], number);
   return r.compiled[key] = result;

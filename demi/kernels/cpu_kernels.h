@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "demi/core/export.h"
-#include "demi/kernels/activation.h"
 #include "demi/kernels/exponent_counts.h"
 #include "demi/kernels/lstm.h"
 #include "demi/kernels/path.h"
@@ -46,14 +45,14 @@ struct CpuKernels {
   void (*lstm_forward)(const LstmForward& step);
   void (*lstm_backward)(const LstmBackward& step);
 
-  // Activations, in FP32 arithmetic, of arrays in which every element is of `storage`. `to` may be
-  // an operand.
+  // GELU by tanh, in FP32 arithmetic, of arrays whose elements are all of `storage`. `to` may be an
+  // operand.
 
-  /// to = activation of from.
-  void (*activate)(Activation which, void* to, Storage storage, const void* from, std::int64_t n);
-  /// to = gradient times the activation's slope at from.
-  void (*activation_gradient)(Activation which, void* to, Storage storage, const void* gradient,
-                              const void* from, std::int64_t n);
+  /// to = gelu(from).
+  void (*gelu)(void* to, Storage storage, const void* from, std::int64_t n);
+  /// to = gradient times gelu's slope at from.
+  void (*gelu_gradient)(void* to, Storage storage, const void* gradient, const void* from,
+                        std::int64_t n);
 };
 
 /// The kernels of a path, or null where this build or machine does not have it (path.h says why).

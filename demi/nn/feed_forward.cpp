@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "demi/activation/activation.h"
+#include "demi/activation/gelu.h"
 #include "demi/nn/require.h"
 
 namespace demi::nn {
@@ -32,7 +32,7 @@ at::Tensor FeedForwardImpl::activated(const at::Tensor& x) {
   const at::Tensor risen = up->forward(x);
   switch (options_.activation) {
     case Activation::gelu:
-      return demi::gelu(risen);
+      return at::gelu(risen);
     case Activation::gelu_tanh:
       return demi::gelu(risen, "tanh");
     case Activation::squared_relu:
@@ -40,7 +40,7 @@ at::Tensor FeedForwardImpl::activated(const at::Tensor& x) {
     case Activation::swiglu:
       break;
   }
-  return demi::silu(gate->forward(x)) * risen;
+  return at::silu(gate->forward(x)) * risen;
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {

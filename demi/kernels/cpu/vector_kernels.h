@@ -1,8 +1,8 @@
 #pragma once
 
-#include "demi/kernels/cpu/activation.h"
 #include "demi/kernels/cpu/arrays.h"
 #include "demi/kernels/cpu/exponents.h"
+#include "demi/kernels/cpu/gelu.h"
 #include "demi/kernels/cpu/lstm.h"
 #include "demi/kernels/cpu/passes.h"
 #include "demi/kernels/cpu_kernels.h"
@@ -23,8 +23,8 @@ constexpr CpuKernels vector_kernels(Path path) {
           .count_exponents = count_exponents_of,
           .lstm_forward = lstm_forward_step,
           .lstm_backward = lstm_backward_step,
-          .activate = activate_array,
-          .activation_gradient = activation_gradient};
+          .gelu = gelu_array,
+          .gelu_gradient = gelu_gradient_array};
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "demi/kernels/activation_formulas.h"
 #include "demi/kernels/cpu/tables.h"
 #include "demi/kernels/formulas.h"
+#include "demi/kernels/gelu_formulas.h"
 #include "demi/kernels/lstm_formulas.h"
 #include "demi/kernels/reference/elements.h"
 #include "demi/kernels/reference/passes.h"
@@ -101,29 +101,16 @@ void lstm_backward_step(const LstmBackward& step) {
   }
 }
 
-float activated_by(Activation which, float x) {
-  if (which == Activation::gelu) return activated<Activation::gelu>(x);
-  return which == Activation::silu ? activated<Activation::silu>(x)
-                                   : activated<Activation::gelu_tanh>(x);
-}
-
-float slope_of(Activation which, float x) {
-  if (which == Activation::gelu) return activation_slope<Activation::gelu>(x);
-  return which == Activation::silu ? activation_slope<Activation::silu>(x)
-                                   : activation_slope<Activation::gelu_tanh>(x);
-}
-
-void activate_array(Activation which, void* to, Storage storage, const void* from, std::int64_t n) {
+void gelu_array(void* to, Storage storage, const void* from, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i)
-    store_element(to, storage, i, activated_by(which, load_element(from, storage, i)));
+    store_element(to, storage, i, gelu_of(load_element(from, storage, i)));
 }
 
-void activation_gradient(Activation which, void* to, Storage storage, const void* gradient,
-                         const void* from, std::int64_t n) {
+void gelu_gradient_array(void* to, Storage storage, const void* gradient, const void* from,
+                         std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i)
-    store_element(
-        to, storage, i,
-        load_element(gradient, storage, i) * slope_of(which, load_element(from, storage, i)));
+    store_element(to, storage, i,
+                  load_element(gradient, storage, i) * gelu_slope(load_element(from, storage, i)));
 }
 
 constexpr CpuKernels kReference = {.path = Path::reference,
@@ -137,8 +124,8 @@ constexpr CpuKernels kReference = {.path = Path::reference,
                                    .count_exponents = count_exponents_of,
                                    .lstm_forward = lstm_forward_step,
                                    .lstm_backward = lstm_backward_step,
-                                   .activate = activate_array,
-                                   .activation_gradient = activation_gradient};
+                                   .gelu = gelu_array,
+                                   .gelu_gradient = gelu_gradient_array};
 
 }  // namespace
 
