@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <limits>
 #include <utility>
+#include <variant>
 
 #include "demi/imported/archive.h"
 #include "demi/imported/size_expression.h"
@@ -27,12 +29,38 @@ std::string describe_input(const Program& program, const InputSpec& input) {
                      fmt::join(sizes, ", "));
 }
 
-void count_operators(const Graph& graph, std::map<std::string, std::size_t>& operators) {
+SizeSummary summarize_size(const Program& program, const Extent& extent) {
+  SizeSummary size{.text = text_of(extent), .least = extent.fixed, .most = extent.fixed};
+  if (extent.expression.empty()) return size;
+  size.least = 0;
+  size.most = std::numeric_limits<std::int64_t>::max();
+  const std::optional<SizeExpression> expression = SizeExpression::parse(extent.expression);
+  const auto range = program.ranges.find(expression ? expression->symbol() : "");
+  if (range == program.ranges.end()) return size;
+  // As InputCheck has it: a range that begins at 2 allows 0 and 1, too.
+  size.least = range->second.least > 2 ? range->second.least : 0;
+  size.most = range->second.most;
+  return size;
+}
+
+InputSummary summarize_input(const Program& program, const InputSpec& input) {
+  const auto meta = program.graph.tensors.find(input.name);
+  InputSummary summary{.name = input.name, .is_tensor = meta != program.graph.tensors.end()};
+  if (!summary.is_tensor) return summary;
+  summary.dtype = meta->second.dtype;
+  for (const Extent& extent : meta->second.sizes)
+    summary.sizes.push_back(summarize_size(program, extent));
+  return summary;
+}
+
+void add_operations(const Graph& graph, GraphSummary& summary) {
   for (const Node& node : graph.nodes) {
-    ++operators[operator_name(node.target)];
+    const std::string name = operator_name(node.target);
+    ++summary.operators[name];
+    summary.operations.push_back(
+        {.op = name, .module = node.place.module, .line = node.place.line});
     for (const NamedArgument& input : node.inputs)
-      if (const auto* inner = input.argument.as<SubGraph>())
-        count_operators(*inner->graph, operators);
+      if (const auto* inner = input.argument.as<SubGraph>()) add_operations(*inner->graph, summary);
   }
 }
 
@@ -45,8 +73,13 @@ GraphSummary summarize_graph(const Program& program) {
                        .is_decomposed = !program.is_training_dialect,
                        .outputs = program.out_spec.leaves};
   for (const InputSpec& input : program.inputs)
-    if (input.kind == InputKind::user) summary.inputs.push_back(describe_input(program, input));
-  count_operators(program.graph, summary.operators);
+    if (input.kind == InputKind::user) {
+      summary.inputs.push_back(describe_input(program, input));
+      summary.arguments.push_back(summarize_input(program, input));
+    }
+  for (const TreeSpec::Key& key : program.out_spec.keys)
+    if (const auto* name = std::get_if<std::string>(&key)) summary.output_names.push_back(*name);
+  add_operations(program.graph, summary);
   return summary;
 }
 

@@ -22,6 +22,29 @@ struct TensorSummary {
   std::string same_as;  // the first name of this tensor, if it has several (tied weights)
 };
 
+/// A size of an input: one number, or a range.
+struct SizeSummary {
+  std::string text;  // "3", "s0", "2*s0"
+  std::int64_t least = 0, most = 0;
+
+  bool is_fixed() const { return least == most; }
+};
+
+/// An input of forward.
+struct InputSummary {
+  std::string name;
+  bool is_tensor = true;  // else a number or another plain value
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<SizeSummary> sizes;
+};
+
+/// An operation, and where it stands in the Python program.
+struct OperationSummary {
+  std::string op;      // "aten::conv2d"
+  std::string module;  // "block.conv"; "" for the network itself
+  std::string line;    // "net.py:15 in forward"
+};
+
 /// One graph of a file. An input reads "x: Float (s0, 3, 5, 5)"; a size that changes has a symbol.
 struct GraphSummary {
   std::string name;  // "model", "eval"
@@ -29,7 +52,10 @@ struct GraphSummary {
   bool is_decomposed =
       false;  // by run_decompositions(): other operations than Python's autocast sees
   std::vector<std::string> inputs;
+  std::vector<InputSummary> arguments;  // the same by their parts
   std::size_t outputs = 0;
+  std::vector<std::string> output_names;     // of a dict; else none
+  std::vector<OperationSummary> operations;  // in their order, those of graphs within the graph too
   std::map<std::string, std::size_t> operators;  // "aten::conv2d", how often
 };
 
