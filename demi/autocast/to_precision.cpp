@@ -47,6 +47,8 @@ bool flatten_if(torch::nn::Module& module) {
 
 bool is_normalisation(const torch::nn::Module& module) {
   namespace nn = torch::nn;
+  // Of an imported network, whose modules have no types, too.
+  if (module.named_buffers(/*recurse=*/false).contains("running_mean")) return true;
   return is_any_of<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl,
                    nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl,
                    nn::LayerNormImpl, nn::GroupNormImpl, nn::LocalResponseNormImpl,

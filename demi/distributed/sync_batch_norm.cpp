@@ -208,6 +208,9 @@ std::vector<std::pair<std::string, at::Tensor>> running_means(const torch::nn::M
       all.emplace_back(name, norm2d->running_mean);
     else if (const auto* norm3d = dynamic_cast<const torch::nn::BatchNorm3dImpl*>(module))
       all.emplace_back(name, norm3d->running_mean);
+    else if (const auto buffers = module->named_buffers(/*recurse=*/false);
+             const at::Tensor* mean = buffers.find("running_mean"))  // of an imported network
+      all.emplace_back(name, *mean);
   };
   add("the model", &model);  // which may be on the stack
   for (const auto& part : model.named_modules("", /*include_self=*/false))

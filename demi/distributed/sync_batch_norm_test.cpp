@@ -159,6 +159,31 @@ TEST(SyncBatchNorm, OfMembersOfAModule) {
 }
 
 // All examples of the step are on the other rank.
+/// As those of an imported network: a module of no type, with its buffers.
+struct NormOfNoTypeImpl : torch::nn::Module {
+  NormOfNoTypeImpl() {
+    mean = register_buffer("running_mean", torch::zeros(2));
+    variance = register_buffer("running_var", torch::ones(2));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::batch_norm(x, {}, {}, mean, variance, is_training(), 0.1, 1e-5, false);
+  }
+  torch::Tensor mean, variance;
+};
+TORCH_MODULE(NormOfNoType);
+
+TEST(SyncBatchNorm, OfAModuleWithoutAType) {
+  const torch::Tensor rows =
+      torch::tensor({{1.0F, 2.0F}, {3.0F, 8.0F}, {5.0F, 5.0F}, {7.0F, 1.0F}});
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    NormOfNoType norm;
+    EXPECT_EQ(synchronise_batch_norm(*norm, group), 1);
+    norm->forward(rows.slice(0, 2 * group.rank(), 2 * group.rank() + 2));
+    EXPECT_TRUE(norm->mean.allclose(torch::tensor({0.4F, 0.4F}))) << "a tenth of the means of all";
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
 TEST(SyncBatchNorm, ARankWithoutAnExampleAddsNothing) {
   torch::nn::BatchNorm2d alone(2);
   alone->to(torch::kDouble);
