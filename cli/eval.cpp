@@ -15,7 +15,7 @@ namespace demi::cli {
 namespace {
 
 struct EvalArguments {
-  std::string file, precisions, device = "auto", data_dir, test_file;
+  std::string file, precisions, device = "auto", data_dir, test_file, graph;
   int64_t limit = 0, top_k = 0;
   Output output;
 };
@@ -78,6 +78,7 @@ void evaluate(const EvalArguments& a) {
                                                                       .device = a.device,
                                                                       .data_dir = a.data_dir,
                                                                       .test_file = a.test_file,
+                                                                      .graph = a.graph,
                                                                       .limit = a.limit,
                                                                       .top_k = a.top_k});
   a.output.show({eval_table(result, a.file)}, eval_json(result, a.file));
@@ -104,6 +105,8 @@ void add_eval(CLI::App& app) {
       "Folder that holds the data set's files [DEMI_DATA_DIR, else as in training]");
   command->add_option("--test-file", a->test_file,
                       "Texts with labels (csv) to test on [as in training]");
+  command->add_option("--graph", a->graph,
+                      "Of a network from Python its .pt2 file [as in training, or beside FILE]");
   command->add_option("--limit", a->limit, "Number of test examples to use, evenly spaced; 0: all")
       ->capture_default_str();
   command

@@ -197,6 +197,8 @@ void add_predict(CLI::App& app) {
       ->add_option("--workers", a->options.workers,
                    "Threads that decode pictures ahead; 0: between the batches")
       ->capture_default_str();
+  command->add_option("--graph", a->options.graph,
+                      "Of a network from Python its .pt2 file [as in training, or beside FILE]");
   command->add_option("--device", a->options.device, "Device: auto, cpu, cuda or cuda:N")
       ->capture_default_str();
   a->output.add_to(*command);

@@ -68,8 +68,8 @@ std::string profile_again(const ProfileArguments& a) {
 // The folder that is named, or a new one among the runs.
 fs::path folder_of(const ProfileArguments& a) {
   if (a.output_dir.empty())
-    return report::RunFolder::create("profile-" + a.recipe, report::runs_root(a.run_dir),
-                                     kNeededForTraces)
+    return report::RunFolder::create("profile-" + recipes::folder_name(a.recipe),
+                                     report::runs_root(a.run_dir), kNeededForTraces)
         .path();
   std::error_code failed;
   fs::create_directories(a.output_dir, failed);

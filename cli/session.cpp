@@ -98,6 +98,9 @@ void Session::load_data() {
       recipes::read_data(recipes::resolve(config_, device_), part, model);
   if (config_.batch_size == 0) find_batch_size(workload_of);
   workload_ = workload_of(config_.batch_size);
+  if (is_first())
+    for (const report::Table& table : workload_.about)
+      std::cerr << report::to_text(table, report::Terminal::of(STDERR_FILENO)) << "\n";
   progress_->set_items(workload_.items, workload_.items_of_example);
   const bool has_new_words =
       workload_.unknown_train.value_or(0) > 0 && config_.vocabulary_size == 0;
@@ -166,7 +169,7 @@ void Session::remove_unused_folder() {
 // Makes the run's folder, or opens that of the resumed run, and writes config.json.
 void Session::open_folder(const recipes::CompareOptions& options) {
   if (start_.folder.empty()) {
-    folder_ = report::RunFolder::create(start_.command + "-" + start_.recipe,
+    folder_ = report::RunFolder::create(start_.command + "-" + recipes::folder_name(start_.recipe),
                                         report::runs_root(start_.run_dir), kNeededBytes);
     lock_.emplace(folder_->path());
   } else {
@@ -375,7 +378,7 @@ recipes::LayerReport Session::compare_layers(std::vector<recipes::RunSpec> runs,
 
 void Session::finish(const recipes::LayerReport& report) {
   if (config_.dry_run) return;
-  const auto folder = report::RunFolder::create("layers-" + start_.recipe,
+  const auto folder = report::RunFolder::create("layers-" + recipes::folder_name(start_.recipe),
                                                 report::runs_root(start_.run_dir), kNeededBytes);
   write_atomically(folder.file("report.html"),
                    report::to_html(recipes::to_page(report, start_.line)),

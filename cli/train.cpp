@@ -47,6 +47,7 @@ void show_recipes(const Output& output) {
       "Train one:             demi train fashion-cnn --mp\n"
       "FP32 against mixed:    demi compare fashion-cnn\n"
       "A recipe's settings:   demi train fashion-cnn --help\n"
+      "A network from Python: demi train net.pt2 --data cifar10\n"
       "Data on this machine:  demi data list\n");
 }
 
@@ -72,7 +73,9 @@ void train_one(const TrainArguments& a) {
 void add_train(CLI::App& app) {
   auto* command = app.add_subcommand("train", "One training run, in any precision");
   const auto a = std::make_shared<TrainArguments>();
-  command->add_option("RECIPE", a->recipe, "Recipe to train; --list names them");
+  command->add_option(
+      "RECIPE", a->recipe,
+      "Recipe to train, or the .pt2 file of a network from Python; --list names recipes");
   command->add_flag("--list", a->list, "List the recipes");
   command->add_option("--run-dir", a->run_dir,
                       "Folder in which run folders are made [DEMI_RUNS, or runs]");

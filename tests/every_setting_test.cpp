@@ -156,6 +156,7 @@ const std::vector<std::pair<std::string, std::string>> kBackends{
 const std::vector<Trained> kRefused{{"loss", "bce", "fashion-cnn"}, {"loss", "mse", "imdb-lstm"}};
 
 const std::vector<Elsewhere> kElsewhere{
+    {"model-output", "tests/cli_network_test.cpp", "NetworkProgram", "TakesTheLossOfTheFile"},
     {"data-dir", "tests/cli_test.cpp", "Cli", "TheFolderOfTheDataSetsIsDemiDataDir"},
     {"device", "tests/cli_test.cpp", "Cli", "AMissingDeviceExitsWith4"},
     {"devices", "tests/cli_ranks_test.cpp", "CliRanks", "OneForEachDevice"},

@@ -44,7 +44,12 @@ void check(const DiagnoseOptions& options) {
             .what = "seconds are out of range",
             .seen = fmt::format("{}", options.seconds),
             .accepted = "0 (nothing is measured) to 1"});
-  if (!options.recipe.empty()) recipes::find_recipe(options.recipe);
+  if (!options.recipe.empty() && recipes::find_recipe(options.recipe).config.data.empty())
+    throw UsageError({.where = "--model",
+                      .what = "a network from Python has operations, and no layers to be advised",
+                      .seen = options.recipe,
+                      .accepted = "a recipe of `demi train --list`",
+                      .advice = "demi profile " + options.recipe + " --data DATA"});
 }
 
 DeviceReport cpu_report() {

@@ -12,6 +12,7 @@
 #include "lab/models/check.h"
 #include "lab/models/fashion_cnn.h"
 #include "lab/models/gpt.h"
+#include "lab/models/imported.h"
 #include "lab/models/mlp.h"
 #include "lab/models/resnet.h"
 #include "lab/models/seeded.h"
@@ -170,7 +171,13 @@ std::string head_of(const ModelInfo& info, const torch::nn::Module& model) {
 }
 
 const ModelInfo& find_model(std::string_view name) {
+  if (is_network_file(name)) return imported_file(name).info;
   return lab::find_by_name(models(), name, "models.find_model", "no such model");
+}
+
+bool reads(const ModelInfo& model, data::Kind kind) {
+  const bool reads_numbers = model.is_file && model.reads == data::Kind::texts;
+  return model.reads == kind || (reads_numbers && kind == data::Kind::tokens);
 }
 
 train::Network make_model(std::string_view name, const ModelOptions& options, uint64_t seed) {

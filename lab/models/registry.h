@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +33,7 @@ struct ModelOptions {
   double dropout = 0, norm_eps = 1e-5, rope_theta = 10000;
   std::optional<bool> tied_head = {};  // empty: as GPTOptions
   std::optional<Keep> recompute = {};  // of a GPT and a ResNet
+  std::string_view output = "";        // of a network from Python, as ImportedModel::select_output
 };
 
 /// Pictures of (channels, size, size), in so many classes.
@@ -51,19 +53,26 @@ struct ModelInfo {
   std::string name;
   std::string title;  // one line for people
   data::Kind reads;
-  train::Network (*make)(const ModelOptions&);
+  std::function<train::Network(const ModelOptions&)> make;
   std::optional<PictureShape> pictures = PictureShape();  // that it is made for; none: of any size
   bool one_logit_for_two_classes = false;                 // for binary cross entropy
   /// The module whose size is that of the outputs: other classes have another one. Of a Sequential
   /// the last part (head_of).
   std::string head = "classifier";
   std::optional<TorchvisionNames> torchvision = {};
+  /// A network from Python: its initial weights and their strides are the file's, integers that it
+  /// reads are texts or tokens, and its loss is the run's.
+  bool is_file = false;
 };
 
 DEMI_API std::span<const ModelInfo> models();
 
-/// Throws UsageError with the nearest right name.
+/// The model of that name, or the network of that file (imported_file). Throws UsageError with the
+/// nearest right name, and as imported_file.
 DEMI_API const ModelInfo& find_model(std::string_view name);
+
+/// Whether the model can read such data.
+DEMI_API bool reads(const ModelInfo& model, data::Kind kind);
 
 /// The model of that name with the initial weights that belong to `seed`. Throws UsageError: no
 /// such name, sizes out of range.

@@ -19,6 +19,7 @@
 #include "lab/predict/picture_loader.h"
 #include "lab/predict/text_numbers.h"
 #include "lab/recipes/model_data.h"
+#include "lab/recipes/network_place.h"
 #include "lab/recipes/saved_network.h"
 
 namespace demi::predict {
@@ -44,7 +45,7 @@ int64_t top_k_of(int64_t asked, int64_t classes) {
 
 // (N, C) FP32; of one logit for two classes both.
 at::Tensor probabilities(const at::Tensor& output, std::size_t classes) {
-  const at::Tensor logits = output.to(at::kFloat);
+  const at::Tensor logits = output.to(at::kFloat).view({output.size(0), -1});
   if (logits.size(1) == 1 && classes == 2) {
     const at::Tensor second = logits.sigmoid();
     return at::cat({1 - second, second}, 1).cpu();
@@ -214,7 +215,8 @@ Counts predict_texts(const Model& model, std::span<const Input> inputs,
 Model load_model(const fs::path& path, const Options& options) {
   require_range("--batch-size", options.batch_size, 0, 1 << 20, "1 to 1048576");
   require_range("--workers", options.workers, 0, 1024, "0 to 1024");
-  const recipes::ModelFile file = recipes::read_model_file(path);
+  recipes::ModelFile file = recipes::read_model_file(path);
+  recipes::find_network(file.texts.config, path, options.graph);
   Model model{.run = recipes::resolve_saved(file.texts.config, options.precision, options.device),
               .data = data_of(file, path),
               .is_older = !file.texts.description,

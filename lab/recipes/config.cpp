@@ -330,7 +330,12 @@ Setting data_name(std::string group) {
 std::vector<Setting> data_settings() {
   const std::string g = "Model and data";
   return {
-      words("model", g, &Config::model, "Network: " + either(lab::names_of(models::models()))),
+      words("model", g, &Config::model,
+            "Network: " + either(lab::names_of(models::models())) +
+                "; or a .pt2 file that PyTorch exported"),
+      words("model-output", g, &Config::model_output,
+            "Of a .pt2 file the output that is trained, by its name in a dict or by number; loss: "
+            "the network computes its loss itself, of input and target"),
       data_name(g),
       words("data-dir", g, &Config::data_dir,
             "Folder that holds the data set's files [DEMI_DATA_DIR, else the cache and "

@@ -16,7 +16,8 @@ namespace demi::recipes {
 /// environment variable; settings() is the one table of them, with their help.
 struct Config {
   // What is trained, on what
-  std::string model = {}, data = {}, data_dir = {}, train_file = {}, test_file = {};
+  std::string model = {}, model_output = {}, data = {}, data_dir = {}, train_file = {},
+              test_file = {};
   int64_t in = 4096, out = 4096, layers = 3, batches = 50;
   double input_scale = 1;
   int64_t image_size = 224, classes = 1000;

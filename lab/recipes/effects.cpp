@@ -4,6 +4,7 @@
 
 #include "demi/core/error.h"
 #include "lab/data/data_sets.h"
+#include "lab/models/imported.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/optimizers.h"
 #include "lab/recipes/run_spec.h"
@@ -39,6 +40,9 @@ bool has_moving_scale(const Facts& f) {
 }
 
 const Need kNeeds[] = {
+    {{"model-output"},
+     [](const Facts& f) { return models::is_network_file(f.config.model); },
+     "it is about networks of .pt2 files"},
     {{"crop-padding"},
      [](const Facts& f) { return f.is(Kind::pictures) && !f.is(Layout::picture_folder); },
      "this crop is of pictures of one size (CIFAR, MNIST); a folder's have --crop-area"},

@@ -14,6 +14,7 @@
 #include "lab/recipes/machine.h"
 #include "lab/recipes/model_data.h"
 #include "lab/recipes/model_file.h"
+#include "lab/recipes/network_place.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/saved_network.h"
 #include "lab/recipes/weights_file.h"
@@ -189,6 +190,7 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
                       .what = "limit is out of range",
                       .seen = std::to_string(options.limit),
                       .accepted = "0 (all) or more"});
+  find_network(config, path, options.graph);
   require_use(config, options);
   require_text(file.texts, path, options);
   EvalResult result;

@@ -16,6 +16,7 @@ struct EvalOptions {
   std::string device = "auto";  //
   std::filesystem::path data_dir = {};   // empty: $DEMI_DATA_DIR, else as in training
   std::filesystem::path test_file = {};  // of labelled texts; empty: as in training
+  std::filesystem::path graph = {};      // of a network from Python; empty: as in training
   int64_t limit = 0;                     // test examples, evenly spaced; 0: all
   int64_t top_k = 0;                     // as Config::top_k; 0: as in training
 };

@@ -17,6 +17,7 @@
 #include "demi/monitor/layers.h"
 #include "demi/train/own_loss.h"
 #include "demi/train/trainer.h"
+#include "lab/models/seeded.h"
 #include "lab/recipes/starting_weights.h"
 
 namespace demi::recipes {
@@ -201,6 +202,7 @@ NetworkTrace trace_layers(const Resolved& run, const train::Network& network,
   module.zero_grad();
   at::Tensor output;
   {
+    const models::Seeded same_numbers(0);  // of dropout that is no module: a network's from Python
     const Watch watch(module, trace.layers);
     output = output_of(run, network, batch);
   }

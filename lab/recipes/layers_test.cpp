@@ -213,6 +213,25 @@ TEST_F(Layers, AreTracedByTheirWeights) {
 }
 
 // After two steps of FP32 the loss is that of the third step of a run.
+/// As a network from Python has it.
+TEST_F(Layers, DropoutOfNoModuleDropsTheSameInEachTrace) {
+  torch::nn::Linear linear(16, 16);
+  train::Network net;
+  net.module = linear.ptr();
+  net.forward = [linear](const data::Batch& batch) mutable {
+    return torch::dropout(linear->forward(batch.input), 0.5, true);
+  };
+  const data::Batch batch{.input = torch::ones({4, 16}), .target = torch::zeros({4, 16})};
+  const Resolved run = resolve(config_, parse_run("fp32"));
+  const double first = trace_layers(run, net, batch, 1).loss;
+  EXPECT_EQ(trace_layers(run, net, batch, 1).loss, first);
+  torch::manual_seed(3);
+  trace_layers(run, net, batch, 1);
+  const at::Tensor drawn = torch::rand({1});
+  torch::manual_seed(3);
+  EXPECT_TRUE(torch::rand({1}).equal(drawn)) << "the caller's numbers stay as they were";
+}
+
 TEST_F(Layers, AreThoseAfterSoManySteps) {
   use({3}, 1);
   config_.lr = 0.125;

@@ -71,8 +71,10 @@ void require_same_kind(const ModelData& model, const data::DataSet& data) {
 
 void require_same_data(const ModelData& model, const std::vector<std::string>& classes,
                        const std::string& data, const DataShape& shape) {
-  const auto [mine, theirs] = std::ranges::mismatch(model.classes, classes);
-  if (mine != model.classes.end() || theirs != classes.end()) {
+  const bool has_classes = !model.classes.empty();  // else its network has its own loss
+  const auto [mine, theirs] =
+      std::ranges::mismatch(model.classes, has_classes ? classes : model.classes);
+  if (has_classes && (mine != model.classes.end() || theirs != classes.end())) {
     const auto number = static_cast<std::size_t>(mine - model.classes.begin());
     const auto side = [number](const std::vector<std::string>& all) {
       return fmt::format("{} classes, number {} is {}", all.size(), number, numbered(all, number));

@@ -12,6 +12,7 @@
 #include "demi/checkpoint/contents.h"
 #include "demi/core/error.h"
 #include "lab/huggingface/folder.h"
+#include "lab/models/imported.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/huggingface_file.h"
@@ -59,6 +60,11 @@ Json input_json(const ModelDescription& model) {
 Json network_json(const ModelDescription& model) {
   const Config& config = model.network;
   Json json{{"name", config.model}};
+  if (models::is_network_file(config.model)) {  // which is beside its weights, or is named
+    json["name"] = std::filesystem::path(config.model).filename().string();
+    json["output"] = config.model_output;
+    return json;
+  }
   if (model.input.kind == Kind::rows) {
     json["in"] = config.in;
     json["out"] = config.out;
@@ -123,6 +129,7 @@ ModelDescription description_of(const Json& json) {
   const Json& network = json.at("network");
   Config& config = model.network;
   network.at("name").get_to(config.model);
+  config.model_output = network.value("output", config.model_output);
   config.in = network.value("in", config.in);
   config.out = network.value("out", config.out);
   config.layers = network.value("layers", config.layers);
@@ -231,7 +238,8 @@ void read_description(const Refusal& refuse, const checkpoint::Metadata& metadat
     const Json json = Json::parse(text_of(refuse, metadata, "demi.model"));
     require_tokenizer(refuse, json.at("input"));
     texts.description = description_of(json);
-    models::find_model(texts.description->network.model);
+    const std::string& name = texts.description->network.model;
+    if (!models::is_network_file(name)) models::find_model(name);
   } catch (const nlohmann::json::exception& error) {
     refuse("its demi.model is damaged", error.what(), "a JSON object");
   } catch (const UsageError& error) {

@@ -1,8 +1,14 @@
 #include "lab/recipes/recipe.h"
 
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <mutex>
 #include <vector>
 
+#include "demi/core/error.h"
 #include "lab/find_by_name.h"
+#include "lab/models/imported.h"
 
 namespace demi::recipes {
 namespace {
@@ -236,7 +242,54 @@ Config config_of(const Recipe& recipe, bool starts_from_weights) {
   return config;
 }
 
+namespace {
+
+// Sizes that the file fixes, which data that are scaled or made could have otherwise.
+Config config_of_file(const models::ImportedFile& file) {
+  Config c;
+  c.model = file.info.name;
+  const auto& sizes = file.summary.graphs.front().arguments.front().sizes;
+  if (sizes.size() < 2 || !sizes.back().is_fixed()) return c;
+  constexpr int64_t kLeastPicture = 32;  // of the setting; smaller data sets have their own
+  if (file.info.reads == data::Kind::pictures && sizes.back().least >= kLeastPicture)
+    c.image_size = sizes.back().least;
+  if (file.info.reads == data::Kind::rows) c.in = sizes.back().least;
+  if (file.info.reads == data::Kind::texts) c.context = sizes.back().least;
+  return c;
+}
+
+const Recipe& recipe_of_file(std::string_view name) {
+  static std::mutex mutex;
+  static std::map<const models::ImportedFile*, Recipe> known;
+  const models::ImportedFile& file = models::imported_file(name);
+  const std::scoped_lock lock(mutex);
+  const auto [found, is_new] = known.try_emplace(&file);
+  if (is_new)
+    found->second = {
+        .name = file.info.name, .title = file.info.title, .config = config_of_file(file)};
+  return found->second;
+}
+
+}  // namespace
+
+std::string folder_name(std::string_view recipe) {
+  if (!models::is_network_file(recipe)) return std::string(recipe);
+  std::string name = std::filesystem::path(recipe).stem().string();
+  for (char& c : name) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_';
+    if (!is_plain) c = '_';
+  }
+  return name;
+}
+
 const Recipe& find_recipe(std::string_view name) {
+  if (models::is_network_file(name)) return recipe_of_file(name);
+  if (name.find('.') != name.npos)
+    throw UsageError({.where = "train.find_recipe",
+                      .what = "no such recipe, and no .pt2 file, which a network from Python is",
+                      .seen = name,
+                      .accepted = "a recipe of `demi train --list`, or NAME.pt2",
+                      .advice = "export the network in Python: docs/guide/python_model.md"});
   return lab::find_by_name(recipes(), name, "train.find_recipe", "no such recipe");
 }
 

@@ -32,7 +32,12 @@ DEMI_API Config config_of(const Recipe& recipe, bool starts_from_weights);
 
 DEMI_API std::span<const Recipe> recipes();
 
-/// Throws UsageError with the nearest right name.
+/// The recipe of that name. Of a file with a network from Python, the one that trains it on data
+/// that are still to be named: sizes are the file's, the rest are the settings' defaults. Throws
+/// UsageError with the nearest right name, and as models::imported_file.
 DEMI_API const Recipe& find_recipe(std::string_view name);
+
+/// The recipe's name in that of a folder: "net" of runs/net.pt2.
+DEMI_API std::string folder_name(std::string_view recipe);
 
 }  // namespace demi::recipes

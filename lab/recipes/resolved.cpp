@@ -12,6 +12,8 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/optim/decay_groups.h"
+#include "demi/tensor/module_tensors.h"
+#include "lab/models/imported.h"
 #include "lab/recipes/norm_limit.h"
 
 namespace demi::recipes {
@@ -80,6 +82,10 @@ Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
                   .stop_after_minutes = train::minutes_in(config.stop_after).value_or(0),
                   .backends = backends_of(config)};
   if (!config.model.empty()) result.model = &models::find_model(config.model);
+  if (has_own_loss(config))
+    result.loss = [weight = config.loss_weight](const at::Tensor& output, const at::Tensor&) {
+      return output * weight;
+    };
   if (!config.data.empty()) result.data = &data::data_set(config.data);
   const Config& own = result.config;
   // Before anything is loaded: an option that the optimizer does not have, or out of its range.
@@ -109,7 +115,7 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved& run,
   if (run.config.decay_by_rule)
     groups = optim::decay_groups(*network.module);
   else
-    groups.decay = network.module->parameters();
+    groups.decay = tensor::without_names(tensor::parameters_once(*network.module));
   return run.optimizer->make(
       run.config, groups,
       {.skip_nonfinite = run.config.skip,
@@ -204,6 +210,10 @@ optim::lr::Schedule make_momentum_schedule(const Resolved& run, int64_t steps_pe
   const bool has_momentum = run.config.momentum != 0 || !run.optimizer->momentum_is_optional;
   if (!run.schedule->momentum || !has_momentum) return {};
   return run.schedule->momentum(run.config, steps_of_schedule(run.config, steps_per_epoch));
+}
+
+bool has_own_loss(const Config& config) {
+  return config.model_output == "loss" && models::is_network_file(config.model);
 }
 
 train::BestBy best_by(const Config& config) {

@@ -52,6 +52,9 @@ DEMI_API RunSpec run_of(const Config& config, c10::Device device = c10::kCPU);
 /// The settings with which that run alone would be trained.
 DEMI_API Config config_of(const Config& config, const RunSpec& run);
 
+/// Whether the network computes its loss itself: it is a file, and its output is "loss".
+DEMI_API bool has_own_loss(const Config& config);
+
 /// What its word for the best test result means; validation_loss is test_loss.
 DEMI_API train::BestBy best_by(const Config& config);
 

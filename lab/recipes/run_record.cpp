@@ -99,7 +99,7 @@ std::vector<fs::path> checkpoint_folders(const fs::path& run_folder) {
 std::vector<fs::path> unfinished(std::string_view command, std::string_view recipe,
                                  const fs::path& root) {
   std::vector<fs::path> folders =
-      report::run_folders(std::string(command) + "-" + std::string(recipe), root);
+      report::run_folders(std::string(command) + "-" + folder_name(recipe), root);
   std::erase_if(folders, [](const fs::path& folder) {
     return !fs::exists(folder / kConfigFile) || fs::exists(folder / kResultFile) ||
            !can_resume(folder);

@@ -9,6 +9,7 @@
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
+#include "lab/models/imported.h"
 #include "lab/recipes/config_source.h"
 
 namespace demi::recipes {
@@ -23,6 +24,8 @@ checkpoint::NamedTensors tensors_of(const torch::nn::Module& module) {
 
 // Whoever gets the file has the data elsewhere.
 Config with_base_names(Config config) {
+  if (models::is_network_file(config.model))
+    config.model = std::filesystem::path(config.model).filename();
   for (std::string* path : {&config.data_dir, &config.train_file, &config.test_file}) {
     std::filesystem::path base = std::filesystem::path(*path).lexically_normal();
     if (!base.has_filename()) base = base.parent_path();  // "data/"

@@ -18,8 +18,11 @@
 #include "lab/data/text_loader.h"
 #include "lab/data/token_set.h"
 #include "lab/data/token_windows.h"
+#include "lab/models/imported.h"
 #include "lab/models/registry.h"
 #include "lab/models/seeded.h"
+#include "lab/recipes/imported_fit.h"
+#include "lab/recipes/imported_table.h"
 #include "lab/recipes/model_data.h"
 #include "lab/recipes/within_memory.h"
 
@@ -30,19 +33,33 @@ namespace {
 constexpr std::string_view kDataSet = "data-set", kHalf = "half", kNone = "none";
 const std::vector<double> kHalves{0.5, 0.5, 0.5};
 
+// Recipes name their data; a network from Python is trained on what is named.
+[[noreturn]] void refuse_without_data(const models::ModelInfo& model) {
+  std::string fitting;
+  for (const data::DataSet& set : data::data_sets())
+    if (models::reads(model, set.kind)) fitting += (fitting.empty() ? "" : ", ") + set.name;
+  throw UsageError({.where = "train.read_data",
+                    .what = "which data?",
+                    .seen = "no --data",
+                    .accepted = "for this model: " + fitting,
+                    .advice = "`demi data list` says where they are; --data-dir, --train-file and "
+                              "--test-file name yours"});
+}
+
 void require_fit(const Resolved& run) {
-  if (!run.model) models::find_model(run.config.model);  // which refuses an empty name
-  if (!run.data) data::data_set(run.config.data);
-  if (run.model->reads == run.data->kind) return;
+  // An empty name is refused.
+  const models::ModelInfo& model = run.model ? *run.model : models::find_model(run.config.model);
+  if (run.config.data.empty()) refuse_without_data(model);
+  const data::DataSet& set = run.data ? *run.data : data::data_set(run.config.data);
+  if (models::reads(model, set.kind)) return;
   std::string fitting;
   for (const models::ModelInfo& other : models::models())
-    if (other.reads == run.data->kind) fitting += (fitting.empty() ? "" : ", ") + other.name;
-  throw UsageError(
-      {.where = "train.read_data",
-       .what = fmt::format("the model {} reads {}, the data {} are {}", run.model->name,
-                           name_of(run.model->reads), run.data->name, name_of(run.data->kind)),
-       .seen = "--model " + run.model->name + " --data " + run.data->name,
-       .accepted = fmt::format("for {}: {}", run.data->name, fitting)});
+    if (other.reads == set.kind) fitting += (fitting.empty() ? "" : ", ") + other.name;
+  throw UsageError({.where = "train.read_data",
+                    .what = fmt::format("the model {} reads {}, the data {} are {}", model.name,
+                                        name_of(model.reads), set.name, name_of(set.kind)),
+                    .seen = "--model " + model.name + " --data " + set.name,
+                    .accepted = fmt::format("for {}: {}", set.name, fitting)});
 }
 
 // What is read, and where batches go.
@@ -470,7 +487,12 @@ void require_loss(const Resolved& run, std::size_t classes) {
     return;
   }
   if (classes == 0 && config.loss != "mse") refuse("mse");
-  const bool one_logit = classes == 2 && run.model->one_logit_for_two_classes;
+  // A network from Python has what its loss says, but the labels of two classes of texts are those
+  // of one logit.
+  const bool is_free = run.model->is_file && run.data->kind != data::Kind::texts;
+  const bool one_logit =
+      classes == 2 &&
+      (is_free ? config.loss == "bce" : run.model->is_file || run.model->one_logit_for_two_classes);
   if (one_logit && config.loss != "bce") refuse("bce: there are two classes");
   if (classes > 0 && !one_logit && config.loss != "cross-entropy") refuse("cross-entropy");
 }
@@ -525,18 +547,26 @@ train::Network make_network(const Config& config, const DataShape& shape, uint64
                                      .norm_eps = config.norm_eps,
                                      .rope_theta = config.rope_theta,
                                      .tied_head = models::parse_tied_head(config.tied_head),
-                                     .recompute = models::parse_recompute(config.recompute)};
+                                     .recompute = models::parse_recompute(config.recompute),
+                                     .output = config.model_output};
   train::Network network = within_memory(
       "the model " + config.model,
       fmt::format("--in {} --out {} --depth {} --embedding {} --hidden {}, {} classes", config.in,
                   config.out, config.layers, config.embedding, config.hidden, shape.classes),
       [&] { return models::make_model(config.model, options, seed); });
   network.module->to(device);
-  to_channels_last(*network.module);
+  if (!models::find_model(config.model).is_file) to_channels_last(*network.module);
   return network;
 }
 
 namespace {
+
+// A network from Python is what its file says: it is tried, and shown.
+void look_at_file(const models::ImportedFile& file, const Resolved& run, Workload& workload) {
+  const std::vector<std::string> notes = try_network(file, run, workload);
+  for (const std::string& note : notes) workload.note += (workload.note.empty() ? "" : "; ") + note;
+  workload.about = tables_of(file, notes, run.device);
+}
 
 WorkloadMaker maker_of(const Resolved& run, const Place& place) {
   check(run.config);
@@ -553,13 +583,21 @@ WorkloadMaker maker_of(const Resolved& run, const Place& place) {
     Workload result = loaders(config, shape);
     result.shape = shape;
     result.input.kind = run.data->kind;
-    const auto classes = static_cast<int64_t>(result.classes.size());
-    require_loss(run, result.classes.size());
+    if (has_own_loss(run.config))
+      result.classes.clear();  // nothing says which number of the output is whose
+    else
+      require_loss(run, result.classes.size());
     require_test_set(config, result);
-    train::top_k_of(config.top_k, classes);  // refused before training
+    train::top_k_of(config.top_k,
+                    static_cast<int64_t>(result.classes.size()));  // refused before training
     result.make_network = [config, shape, device = run.device](uint64_t seed) {
       return make_network(config, shape, seed, device);
     };
+    if (run.model->is_file) {
+      Resolved sized = run;
+      sized.config = config;
+      look_at_file(models::imported_file(config.model), sized, result);
+    }
     return result;
   };
 }

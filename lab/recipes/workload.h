@@ -16,6 +16,7 @@
 #include "lab/data/vocabulary.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/resolved.h"
+#include "lab/report/table.h"
 #include "lab/tokens/tokenizer.h"
 
 namespace demi::recipes {
@@ -55,6 +56,7 @@ struct Workload {
   std::string items = "examples";            // for people: images, reviews, rows
   int64_t items_of_example = 1;              // tokens of a window
   std::string note;                          // for people; mostly empty
+  std::vector<report::Table> about;          // likewise, to be shown before training
   DataShape shape;
   InputRule input;
   /// The words by number, of which the network knows the first shape.vocabulary; null without

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/models/imported.h"
+#include "lab/recipes/resolved.h"
+#include "lab/recipes/workload.h"
+
+namespace demi::recipes {
+
+/// Before a network from Python is trained: its inputs have the sizes of the data's examples and
+/// take each batch that the loaders give, the last one too, in both modes; its output fits loss and
+/// classes. It is tried on zeros. Throws UsageError that says how to export it instead. Returns
+/// ImportedModel::notes.
+DEMI_API std::vector<std::string> try_network(const models::ImportedFile& file, const Resolved& run,
+                                              const Workload& workload);
+
+}  // namespace demi::recipes

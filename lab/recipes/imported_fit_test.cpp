@@ -1,0 +1,162 @@
+#include "lab/recipes/imported_fit.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "demi/core/error.h"
+#include "demi/core/source_dir_testing.h"
+#include "lab/recipes/recipe.h"
+
+namespace demi::recipes {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+std::string network_fixture(const std::string& name) {
+  return (source_dir() / "tests/fixtures/imported" / name).string();
+}
+
+/// A file's recipe with these settings: name, value, name, value.
+Workload network_workload(const std::string& file, std::vector<std::string> words) {
+  Config config = find_recipe(network_fixture(file)).config;
+  for (std::size_t i = 0; i + 1 < words.size(); i += 2)
+    set(config, words[i], words[i + 1], "--" + words[i]);
+  return load_workload(config, c10::kCPU);
+}
+
+Workload row_network(std::vector<std::string> words = {}) {
+  words.insert(words.begin(), {"data", "synthetic-rows", "out", "2", "loss", "mse"});
+  return network_workload("rows.pt2", words);
+}
+
+Workload picture_network(const std::string& file, std::vector<std::string> words) {
+  words.insert(words.begin(), {"data", "synthetic-images", "image-size", "32", "classes", "10",
+                               "batch-size", "4", "batches", "2"});
+  return network_workload(file, words);
+}
+
+template <class Call, class... Words>
+void expect_misfit(const Call& call, const Words&... words) {
+  EXPECT_THAT(call, ThrowsMessage<UsageError>(AllOf(HasSubstr(words)...)));
+}
+
+TEST(NetworkFile, TakesItsSizesFromTheFile) {
+  EXPECT_EQ(find_recipe(network_fixture("rows.pt2")).config.in, 8);
+  EXPECT_EQ(find_recipe(network_fixture("pictures.pt2")).config.image_size, 32);
+  EXPECT_EQ(folder_name(network_fixture("rows.pt2")), "rows");
+  EXPECT_EQ(folder_name("a b/c.d.pt2"), "c_d");
+  EXPECT_EQ(folder_name("mlp"), "mlp");
+}
+
+TEST(NetworkFile, HasItsWeightsForEachSeed) {
+  const Workload workload = row_network();
+  const auto first = workload.make_network(1), second = workload.make_network(2);
+  const auto weights = first.module->named_parameters(), others = second.module->named_parameters();
+  EXPECT_EQ(weights.size(), 4U);
+  for (const auto& item : weights) {
+    EXPECT_TRUE(item.value().equal(others[item.key()])) << item.key();
+    EXPECT_FALSE(item.value().is_same(others[item.key()])) << item.key();
+  }
+}
+
+TEST(NetworkFile, KeepsTheStridesOfTheFile) {
+  const Workload workload = picture_network("pictures.pt2", {"model-output", "logits"});
+  EXPECT_TRUE(workload.make_network(0).module->named_parameters()["conv.weight"].is_contiguous());
+}
+
+TEST(NetworkFile, IsComparedWithTheDataBeforeTraining) {
+  expect_misfit([] { row_network({"in", "9"}); }, "another shape", "(batch, 9)", ", 8)");
+  expect_misfit([] { row_network({"out", "3"}); }, "does not fit the loss mse", "(2, 2)", "(2, 3)");
+  expect_misfit([] { picture_network("rows.pt2", {}); }, "reads rows");
+  expect_misfit([] { picture_network("pictures.pt2", {}); }, "several tensors", "logits, features",
+                "--model-output");
+  expect_misfit(
+      [] {
+        picture_network("pictures.pt2", {"model-output", "logit"});
+      },
+      "no such output", "logits");
+  expect_misfit(
+      [] {
+        picture_network("pictures.pt2", {"model-output", "features"});
+      },
+      "does not fit the loss cross-entropy", "(2, 4)", "(2, 10)");
+  expect_misfit(
+      [] {
+        picture_network("pictures.pt2", {"model-output", "logits", "classes", "7"});
+      },
+      "(2, 10)", "7 classes");
+  expect_misfit(
+      [] {
+        picture_network("pictures.pt2", {"model-output", "logits", "image-size", "33"});
+      },
+      "another shape", "(batch, 3, 33, 33)", "3, 32, 32)");
+  expect_misfit(
+      [] {
+        picture_network("pictures.pt2", {"model-output", "loss"});
+      },
+      "does not compute a loss", "1 inputs, 2 outputs");
+}
+
+TEST(NetworkFile, OfAFixedBatchTakesNoOther) {
+  expect_misfit(
+      [] {
+        picture_network("pictures_of_two.pt2", {"model-output", "logits"});
+      },
+      "takes no batch of this size", "seen: 4, of 8 examples in batches of 4", "accepted: 2;",
+      "--batch-size 2");
+  EXPECT_NO_THROW(
+      picture_network("pictures_of_two.pt2", {"model-output", "logits", "batch-size", "2"}));
+  // Of 7 examples the last batch has one.
+  expect_misfit(
+      [] {
+        picture_network("pictures_of_two.pt2",
+                        {"model-output", "logits", "batch-size", "2", "limit", "3"});
+      },
+      "seen: 1, of 3 examples in batches of 2");
+}
+
+/// As --batch-size auto does: the settings have none yet.
+TEST(NetworkFile, TakesTheBatchSizeOfItsWorkload) {
+  Config config = find_recipe(network_fixture("rows.pt2")).config;
+  for (const auto& [name, value] : {std::pair("data", "synthetic-rows"), std::pair("out", "2"),
+                                    std::pair("loss", "mse"), std::pair("batch-size", "auto")})
+    set(config, name, value, name);
+  EXPECT_EQ(read_data(resolve(config, c10::kCPU))(4).train->batch(0, 0).input.size(0), 4);
+}
+
+TEST(NetworkFile, IsShownBeforeTraining) {
+  const Workload workload =
+      picture_network("pictures_of_two.pt2", {"model-output", "logits", "batch-size", "2"});
+  ASSERT_EQ(workload.about.size(), 2U);
+  EXPECT_THAT(workload.note, HasSubstr("exported in eval mode"));
+  EXPECT_EQ(workload.about[0].notes.front(), workload.note);
+  const auto& rows_of = workload.about[1].rows;
+  const auto row = [&](const std::string& op) {
+    for (const auto& one : rows_of)
+      if (one.front() == op) return one;
+    return std::vector<std::string>();
+  };
+  EXPECT_EQ(row("aten::conv2d"),
+            (std::vector<std::string>{"aten::conv2d", "1", "16 bits", "conv"}));
+  EXPECT_EQ(row("aten::relu").at(2), "that of its input");
+  EXPECT_EQ(row("aten::linear").at(3), "head");
+}
+
+TEST(NetworkFile, SaysWhichParametersGetNoGradient) {
+  const Workload workload =
+      picture_network("pictures.pt2", {"model-output", "features", "classes", "4"});
+  EXPECT_THAT(workload.note, HasSubstr("no gradient reaches head.weight, head.bias"));
+}
+
+TEST(NetworkFile, ComputesItsLossAndHasNoClassesThen) {
+  const Workload workload = picture_network("pictures_loss.pt2", {"model-output", "loss"});
+  EXPECT_TRUE(workload.classes.empty());
+  const auto network = workload.make_network(0);
+  EXPECT_EQ(network.forward(workload.train->batch(0, 0)).dim(), 0);
+}
+
+}  // namespace
+}  // namespace demi::recipes
