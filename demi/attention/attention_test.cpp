@@ -182,6 +182,37 @@ TEST(Attention, DropoutIsAFunctionOfSeedOffsetAndElement) {
                            all.slice(2, 0, 7).slice(3, 0, 7).gt(0)));
 }
 
+// Computed a key head of a row at a time, and some queries of it: the bits are those of one mask.
+TEST(Attention, DropoutIsThatOfEachElementInEveryBlock) {
+  const std::int64_t tokens = 700;
+  const auto given = operands({2, 4, 2, tokens, tokens, 4, 4}).to(torch::kFloat);
+  const AttentionOptions o{.dropout = 0.25, .dropout_seed = DropoutSeed{.seed = 9, .offset = 1}};
+  const auto keep = dropout_mask({2, 4, tokens, tokens}, torch::kFloat,
+                                 {.p = 0.25, .seed = 9, .offset = 1}, {0, 0, 0, 4});
+  const auto got = attention(given.q, given.k, given.v, o), want = written_out(given, o, keep);
+  EXPECT_LE(error_of(got, want), 1e-5);
+  const auto got_all = gradients(got, given.leaves()), want_all = gradients(want, given.leaves());
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(error_of(got_all[i], want_all[i]), 1e-5) << i;
+}
+
+TEST(Attention, DropoutOfDocumentsIsThatOfTheirElements) {
+  const auto given = operands({2, 2, 2, 40, 40, 4, 4}).to(torch::kFloat);
+  const AttentionOptions documents{.cu_seqlens = torch::tensor({0, 15, 40, 80}),
+                                   .dropout = 0.25,
+                                   .dropout_seed = DropoutSeed{.seed = 9}};
+  const auto keep =
+      dropout_mask({2, 2, 40, 40}, torch::kFloat, {.p = 0.25, .seed = 9}, {0, 0, 0, 2});
+  AttentionOptions apart;
+  apart.mask = torch::zeros({2, 1, 40, 40}, torch::kBool);
+  for (const auto& [row, first, end] : {std::tuple{0, 0, 15}, {0, 15, 40}, {1, 0, 40}})
+    apart.mask[row].slice(1, first, end).slice(2, first, end).fill_(true);
+  const auto got = attention(given.q, given.k, given.v, documents),
+             want = written_out(given, apart, keep);
+  EXPECT_LE(error_of(got, want), 1e-5);
+  const auto got_all = gradients(got, given.leaves()), want_all = gradients(want, given.leaves());
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(error_of(got_all[i], want_all[i]), 1e-5) << i;
+}
+
 // Of n weights with probability p: n p, within five standard deviations.
 TEST(Attention, DropoutDropsItsShare) {
   for (const double p : {0.1, 0.5, 0.9}) {
