@@ -3,9 +3,12 @@
 
 PARTNER is the program imported_partner. Each network is exported by scripts/demi_export.py and trained for 20 steps of SGD in FP32 from the
 same weights and seed, in train mode. A line a network: outputs and gradients of the first step, and weights after the last one, are
-"the same bits", or their largest difference; one network has to be refused. Needs PyTorch and safetensors; networks of torchvision are left out without it.
+"the same bits", or their largest difference; one network has to be refused. Then the first step in bf16, without dropout: each output and gradient may be
+twice as far from FP64 as that of Python's autocast. The line has the greatest ratio of the two distances. Needs PyTorch and safetensors; networks of torchvision are left out without it.
 """
 import collections
+import contextlib
+import copy
 import os
 import subprocess
 import sys
@@ -24,6 +27,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import demi_export  # noqa: E402
 
 STEPS = 20
+ROUNDING = 2.0 ** -9  # of a bf16 number, relative: where Python happens to round to FP64's value
+# Random numbers are others in FP64 than in FP32.
+OTHER_NUMBERS = {"vae"}
 
 
 class UNet(nn.Module):
@@ -66,7 +72,7 @@ class Gpt(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(40, 16), nn.Embedding(12, 16)
+        self.tokens, self.places, self.dropout = nn.Embedding(40, 16), nn.Embedding(12, 16), 0.1
         self.blocks = nn.ModuleList(nn.ModuleDict({"n1": nn.LayerNorm(16), "qkv": nn.Linear(16, 48), "out": nn.Linear(16, 16),
                                                    "n2": nn.LayerNorm(16), "a": nn.Linear(16, 64), "b": nn.Linear(64, 16)})
                                     for _ in range(2))
@@ -77,7 +83,7 @@ class Gpt(nn.Module):
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             q, k, v = (t.view(*t.shape[:2], 4, 4).transpose(1, 2) for t in block["qkv"](block["n1"](x)).chunk(3, -1))
-            y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0.0, is_causal=True)
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
             x = x + block["out"](y.transpose(1, 2).reshape(x.shape))
             x = x + block["b"](F.gelu(block["a"](block["n2"](x))))
         return self.head(x)
@@ -232,6 +238,53 @@ def tensors_of(tree):
     return [x for x in torch.utils._pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
+def in_bf16():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def first_step(model, inputs, region):
+    """Outputs and gradients."""
+    torch.manual_seed(1)
+    with region:
+        outputs = tensors_of(model(*inputs))
+    sum(output.square().mean() if output.dtype == torch.float64 else output.float().square().mean()
+        for output in outputs if output.requires_grad).backward()
+    return {f"output.{i}": output.detach() for i, output in enumerate(outputs)} | {
+        f"grad.{name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def without_dropout(model):
+    """A copy: attention in a region draws other numbers than Python's."""
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        for name in ("p", "dropout", "attention_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+def distances(seen, model, inputs):
+    """The greatest ratio of demi's distance from FP64 to that of Python, over outputs and gradients."""
+    try:
+        python = first_step(copy.deepcopy(model), inputs, in_bf16())
+    except RuntimeError as error:  # oneDNN's LSTM, of processors without BF16 instructions
+        return None, f"Python {str(error).splitlines()[0]}"
+    torch.set_default_dtype(torch.float64)  # of masks that forward makes
+    try:
+        exact = first_step(copy.deepcopy(model).double(), [x.double() if x.is_floating_point() else x for x in inputs],
+                           contextlib.nullcontext())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    worst, where = 0.0, ""
+    for name, reference in exact.items():
+        if name not in seen:
+            return float("inf"), name
+        mine, theirs = ((tensors[name].double() - reference).norm().item() for tensors in (seen, python))
+        ratio = mine / max(theirs, ROUNDING * reference.norm().item(), 1e-30)
+        worst, where = max((worst, where), (ratio, name))
+    return worst, where
+
+
 def train(model, inputs):
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, foreach=False)
     out = {}
@@ -285,8 +338,16 @@ def main():
                 failed += name not in REFUSED or REFUSED[name] not in str(error)
                 continue
             save_file({str(i): x for i, x in enumerate(inputs)}, data)
-            done = subprocess.run([partner, file, data, out, str(STEPS)], capture_output=True, text=True)
+            before = copy.deepcopy(model)
+            done = subprocess.run([partner, file, data, out, str(STEPS), "fp32"], capture_output=True, text=True)
             text = done.stderr.strip() if done.returncode else compare(load_file(out), train(model, inputs))
+            if name not in OTHER_NUMBERS:
+                plain = without_dropout(before)
+                demi_export.export(plain, inputs, file)
+                done = subprocess.run([partner, file, data, out, "1", "bf16"], capture_output=True, text=True)
+                ratio, where = (float("inf"), done.stderr.strip()) if done.returncode else distances(load_file(out), plain, inputs)
+                text += ", bf16: " + (where if ratio is None else f"{ratio:.2f} of Python's distance" + (f" ({where})" if ratio > 1 else ""))
+                failed += ratio is not None and ratio > 2
         failed += text.count("the same bits") != 3
         print(f"{name}: {text}", flush=True)
     sys.exit(1 if failed else 0)

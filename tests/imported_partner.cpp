@@ -1,6 +1,6 @@
 // Trains an exported network as tests/imported_agreement.py does in Python, and saves what it
-// computed: imported_partner FILE.pt2 INPUTS.safetensors OUT.safetensors STEPS. Without arguments
-// it prints LibTorch's version.
+// computed: imported_partner FILE.pt2 INPUTS.safetensors OUT.safetensors STEPS fp32|bf16, which is
+// the region of forward. Without arguments it prints LibTorch's version.
 #include <torch/torch.h>
 #include <torch/version.h>
 
@@ -8,6 +8,7 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "demi/demi.h"
@@ -37,15 +38,19 @@ void run(char** argv) {
   demi::ImportedModel model(argv[1]);
   const auto arguments = arguments_of(demi::checkpoint::load_safetensors(argv[2]).tensors);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+  const bool in_bf16 = std::string_view(argv[5]) == "bf16";
   demi::checkpoint::NamedTensors out;
   torch::manual_seed(1);
   for (int step = 0; step < std::atoi(argv[4]); ++step) {
     optimizer.zero_grad();
     std::vector<at::Tensor> outputs;
-    add_tensors(model->call(arguments), outputs);
+    {
+      const demi::Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .enabled = in_bf16});
+      add_tensors(model->call(arguments), outputs);
+    }
     at::Tensor loss = torch::zeros({});
     for (const at::Tensor& output : outputs)
-      if (output.requires_grad()) loss = loss + output.square().mean();
+      if (output.requires_grad()) loss = loss + output.to(torch::kFloat).square().mean();
     loss.backward();
     if (step == 0) {
       for (std::size_t i = 0; i < outputs.size(); ++i)
@@ -63,7 +68,7 @@ void run(char** argv) {
 
 int main(int argc, char** argv) {
   if (argc == 1) std::cout << TORCH_VERSION << '\n';
-  if (argc != 5) return argc == 1 ? 0 : 2;
+  if (argc != 6) return argc == 1 ? 0 : 2;
   try {
     run(argv);
   } catch (const std::exception& error) {
