@@ -119,7 +119,9 @@ data::Batch zeros_for(const Resolved& run, const InputSummary& input, const Data
   const SizeSummary& batch = input.sizes.front();
   sizes.insert(sizes.begin(), std::clamp<int64_t>(2, batch.least, batch.most));
   const auto dtype = c10::isFloatingType(input.dtype) ? at::kFloat : at::kLong;
-  data::Batch zeros{.input = at::zeros(sizes, at::device(run.device).dtype(dtype))};
+  // The greatest number of a word or token: an embedding of fewer fails here.
+  const int64_t value = dtype == at::kLong ? std::max<int64_t>(shape.vocabulary - 1, 0) : 0;
+  data::Batch zeros{.input = at::full(sizes, value, at::device(run.device).dtype(dtype))};
   if (run.data->kind == data::Kind::texts)
     zeros.lengths = at::full({sizes[0]}, sizes[1], at::kLong);
   return zeros;
@@ -135,8 +137,10 @@ data::Batch with_target(data::Batch batch, const Resolved& run) {
 
 void require_output(const std::string& name, const at::Tensor& output, int64_t examples,
                     const Resolved& run, const Workload& workload) {
-  const std::string seen =
-      fmt::format("({})", fmt::join(output.sizes().begin(), output.sizes().end(), ", "));
+  // As Python returns it: the network has put the tokens second.
+  const bool is_of_tokens = run.data->kind == data::Kind::tokens && output.dim() == 3;
+  const std::vector<int64_t> sizes = (is_of_tokens ? output.transpose(1, 2) : output).sizes().vec();
+  const std::string seen = fmt::format("({})", fmt::join(sizes, ", "));
   const auto classes = static_cast<int64_t>(workload.classes.size());
   const std::string& loss = run.config.loss;
   const auto refuse = [&](const std::string& accepted, std::string_view advice) {
@@ -146,6 +150,11 @@ void require_output(const std::string& name, const at::Tensor& output, int64_t e
   if (is_made && output.numel() != examples * run.config.out)
     refuse(fmt::format("({}, {}), as the targets", examples, run.config.out),
            "--out names the numbers of a target");
+  const bool has_tokens = is_of_tokens && sizes.back() >= workload.shape.vocabulary;
+  if (run.data->kind == data::Kind::tokens && !has_tokens)
+    refuse(fmt::format("({}, length, {}): one number for each token that may come next", examples,
+                       workload.shape.vocabulary),
+           "--tokenizer names that of the network");
   const bool has_rows = output.dim() > 0 && output.size(0) == examples;
   if (loss == "bce" && !(has_rows && output.numel() == examples))
     refuse(fmt::format("({}, 1): one number for each example, before the sigmoid", examples),

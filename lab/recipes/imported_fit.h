@@ -12,7 +12,7 @@ namespace demi::recipes {
 
 /// Before a network from Python is trained: its inputs have the sizes of the data's examples and
 /// take each batch that the loaders give, the last one too, in both modes; its output fits loss and
-/// classes. It is tried on zeros. Throws UsageError that says how to export it instead. Returns
+/// classes. It is tried on one value. Throws UsageError that says how to export it instead. Returns
 /// ImportedModel::notes.
 DEMI_API std::vector<std::string> try_network(const models::ImportedFile& file, const Resolved& run,
                                               const Workload& workload);

@@ -6,6 +6,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
+#include "lab/data/folder_testing.h"
 #include "lab/recipes/recipe.h"
 
 namespace demi::recipes {
@@ -149,6 +150,24 @@ TEST(NetworkFile, SaysWhichParametersGetNoGradient) {
   const Workload workload =
       picture_network("pictures.pt2", {"model-output", "features", "classes", "4"});
   EXPECT_THAT(workload.note, HasSubstr("no gradient reaches head.weight, head.bias"));
+}
+
+/// It returns (batch, 4, 5).
+TEST(NetworkFile, OfTokensHasOneNumberForEach) {
+  const data::TestFolder folder;
+  const auto text_of = [&](const std::string& name, std::string_view characters) {
+    std::string text;
+    for (std::size_t i = 0; i < 400; ++i) text += characters[i * i % characters.size()];
+    folder.write(name, text);
+    return network_workload("tokens.pt2",
+                            {"data", "text", "train-file", (folder.path() / name).string()});
+  };
+  const Workload workload = text_of("five", "abcde");
+  const data::Batch batch = workload.train->batch(0, 0);
+  EXPECT_EQ(batch.input.size(1), 4) << "the length is the file's";
+  const at::Tensor output = workload.make_network(0).forward(batch);
+  EXPECT_EQ(output.sizes(), (std::vector<int64_t>{batch.input.size(0), 5, 4}));
+  expect_misfit([&] { text_of("six", "abcdefghijk"); }, "aten::embedding", "index out of range");
 }
 
 TEST(NetworkFile, ComputesItsLossAndHasNoClassesThen) {
