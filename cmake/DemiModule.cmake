@@ -33,6 +33,9 @@ if(DEMI_WERROR)
   target_compile_options(demi_options INTERFACE -Werror)
 endif()
 target_include_directories(demi_options INTERFACE ${PROJECT_SOURCE_DIR})
+if(TARGET fmt::fmt)  # of the project that demi is a folder of
+  target_include_directories(demi_options SYSTEM INTERFACE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
+endif()
 
 # {fmt} for the modules without torch, and the other one for those with it. Linked statically and hidden: no other library
 # meets ours.

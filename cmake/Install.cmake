@@ -11,16 +11,21 @@ endif()
 if(TARGET demi_program)
   install(TARGETS demi_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-# cmake -DDEMI_INSTALL_LIBTORCH=... -P cmake_install.cmake says it once more.
-install(CODE "
-  if(NOT DEFINED DEMI_INSTALL_LIBTORCH)
-    set(DEMI_INSTALL_LIBTORCH \"${DEMI_INSTALL_LIBTORCH}\")
-  endif()
-  set(_demi_torch \"${DEMI_LIBTORCH_DIR}\")
-  set(_demi_torch_version \"${DEMI_LIBTORCH_FOUND_VERSION}\")
-  set(_demi_built \"$<TARGET_FILE:demi>\")
-  set(_demi_torch_to \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/demi\")")
-install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/InstallLibTorch.cmake)
+if(DEMI_LIBTORCH_LIBRARY_DIR IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+  message(STATUS "LibTorch is a package of the system's: installing demi copies none")
+else()
+  # cmake -DDEMI_INSTALL_LIBTORCH=... -P cmake_install.cmake says it once more.
+  install(CODE "
+    if(NOT DEFINED DEMI_INSTALL_LIBTORCH)
+      set(DEMI_INSTALL_LIBTORCH \"${DEMI_INSTALL_LIBTORCH}\")
+    endif()
+    set(_demi_torch \"${DEMI_LIBTORCH_LIBRARY_DIR}\")
+    set(_demi_torch_headers \"${DEMI_LIBTORCH_INCLUDE_DIR}\")
+    set(_demi_torch_version \"${DEMI_LIBTORCH_FOUND_VERSION}\")
+    set(_demi_built \"$<TARGET_FILE:demi>\")
+    set(_demi_torch_to \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/demi\")")
+  install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/InstallLibTorch.cmake)
+endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
@@ -34,3 +39,22 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/demiConfig.cmake.in
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/demiConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/demiConfig.cmake ${PROJECT_BINARY_DIR}/demiConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/LibTorch.cmake DESTINATION ${_demi_package})
+
+# For builds without CMake. What the compiler searches anyway is left out: -isystem would change the order of its folders.
+set(_demi_pc ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH _demi_pc_prefix /${_demi_pc} /)
+string(REGEX REPLACE "/$" "" _demi_pc_prefix "${_demi_pc_prefix}")
+set(_demi_pc_includes " -isystem \${torch_includedir}/torch/csrc/api/include")
+if(NOT DEMI_LIBTORCH_INCLUDE_DIR IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+  string(PREPEND _demi_pc_includes " -isystem \${torch_includedir}")
+endif()
+set(_demi_pc_folders "")
+if(NOT DEMI_LIBTORCH_LIBRARY_DIR IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+  # The copy that cmake --install may make comes first.
+  set(_demi_pc_folders " -L\${torch_libdir} -Wl,-rpath,\${libdir}/demi -Wl,-rpath,\${torch_libdir}")
+endif()
+foreach(_folder ${DEMI_LIBTORCH_NEEDED_DIRS})
+  string(APPEND _demi_pc_folders " -Wl,-rpath-link,${_folder}")
+endforeach()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/demi.pc.in ${PROJECT_BINARY_DIR}/demi.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/demi.pc DESTINATION ${_demi_pc})

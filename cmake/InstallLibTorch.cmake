@@ -1,6 +1,6 @@
 # Run by cmake --install: copies the libraries of LibTorch that demi links to PREFIX/lib/demi, where the installed RPATH looks
 # before LibTorch's own folder. For it are set: DEMI_INSTALL_LIBTORCH (AUTO: unless everybody may read them where they are; ON,
-# OFF), _demi_torch, its version at the build _demi_torch_version, _demi_built (libdemi.so of the build), _demi_torch_to.
+# OFF), the folder of its libraries _demi_torch, of its headers _demi_torch_headers, its version at the build _demi_torch_version, _demi_built (libdemi.so of the build), _demi_torch_to.
 cmake_policy(PUSH)
 cmake_policy(VERSION 3.25)
 
@@ -24,11 +24,11 @@ function(_demi_all_may_read file result)
   endwhile()
 endfunction()
 
-# The version in the headers beside the libraries, which may have been replaced since the build.
-function(_demi_version_in torch result)
+# The version in the headers of the libraries, which may have been replaced since the build.
+function(_demi_version_in headers result)
   foreach(header headeronly csrc/api/include/torch)
-    if(EXISTS "${torch}/include/torch/${header}/version.h")
-      file(STRINGS "${torch}/include/torch/${header}/version.h" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+    if(EXISTS "${headers}/torch/${header}/version.h")
+      file(STRINGS "${headers}/torch/${header}/version.h" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
       string(REGEX REPLACE "[^0-9;]" "" numbers "${lines}")
       string(REPLACE ";" "." version "${numbers}")
       set(${result} "${version}" PARENT_SCOPE)
@@ -39,8 +39,8 @@ endfunction()
 
 file(GET_RUNTIME_DEPENDENCIES LIBRARIES "${_demi_built}" RESOLVED_DEPENDENCIES_VAR _demi_needed
      UNRESOLVED_DEPENDENCIES_VAR _demi_unresolved CONFLICTING_DEPENDENCIES_PREFIX _demi_conflicting)
-file(REAL_PATH "${_demi_torch}/lib" _demi_torch_libraries)
-file(REAL_PATH "${_demi_torch}/../nvidia" _demi_torch_cuda)
+file(REAL_PATH "${_demi_torch}" _demi_torch_libraries)
+file(REAL_PATH "${_demi_torch}/../../nvidia" _demi_torch_cuda)
 set(_demi_copied "")
 set(_demi_copied_bytes 0)
 set(_demi_private FALSE)
@@ -79,7 +79,7 @@ elseif(NOT DEMI_INSTALL_LIBTORCH)
                    "other users cannot start what is installed")
   endif()
 else()
-  _demi_version_in("${_demi_torch}" _demi_version_now)
+  _demi_version_in("${_demi_torch_headers}" _demi_version_now)
   if(NOT _demi_version_now STREQUAL _demi_torch_version)
     message(FATAL_ERROR "demi was built with LibTorch ${_demi_torch_version}, and ${_demi_torch} is ${_demi_version_now} now: "
                         "build again, or put ${_demi_torch_version} back")

@@ -22,7 +22,7 @@ packages=(
   g++ cmake ninja-build ccache
   libcli11-dev libfmt-dev nlohmann-json3-dev zlib1g-dev libcurl4-openssl-dev libarchive-dev libjpeg-dev libpng-dev
   libutf8proc-dev libmd-dev
-  libgtest-dev libgmock-dev
+  libgtest-dev libgmock-dev pkgconf
   dataset-fashion-mnist
 )
 

@@ -26,7 +26,7 @@ ldd "$work/prefix/bin/demi" >"$work/loaded"
 loaded=$(sed -n 's/.*libtorch_cpu.so => \([^ ]*\) .*/\1/p' "$work/loaded")
 [ "$(realpath "$loaded")" = "$(realpath "$copied")" ] || fail "the program does not load the copy: $(grep torch "$work/loaded")"
 # Nothing of what it loads lies where LibTorch was installed.
-torch=$(sed -n 's/^set(_demi_built_with_dir "\(.*\)")/\1/p' "$build/demiConfig.cmake")
+torch=$(sed -n 's/^set(_demi_built_with_library_dir "\(.*\)")/\1/p' "$build/demiConfig.cmake")
 ! grep -qF "=> $torch/" "$work/loaded" || fail "a library of LibTorch was left out: $(grep -F "=> $torch/" "$work/loaded")"
 if [ "$(id -u)" = 0 ]; then
   # As somebody who may not read the installer's home.

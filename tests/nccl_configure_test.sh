@@ -32,7 +32,8 @@ fresh() {
 expect() {
   local code=$1 text=$2 seen=0 said
   shift 2
-  said=$("$cmake" "-DDEMI_LIBTORCH_DIR=$work/wheel/torch" "-DDEMI_NCCL_SYSTEM_FOLDERS=$work/system" "$@" \
+  said=$("$cmake" "-DDEMI_LIBTORCH_DIR=$work/wheel/torch" "-DDEMI_LIBTORCH_LIBRARY_DIR=$work/wheel/torch/lib" \
+    "-DDEMI_LIBTORCH_TARGETS=$work/wheel/torch/share/cmake/Caffe2/Caffe2Targets.cmake" "-DDEMI_NCCL_SYSTEM_FOLDERS=$work/system" "$@" \
     -P "$source/cmake/Nccl.cmake" 2>&1) || seen=$?
   said=$(tr -s ' \n' '  ' <<<"$said")
   if [ "$seen" != "$code" ] || [[ $said != *"$text"* ]]; then
