@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "demi/distributed/nccl.h"
 #include "demi/distributed/process_group.h"
 #include "demi/profile/memory.h"
+#include "lab/bench/peak.h"
 #include "lab/doctor/minor_speedup.h"
 #include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare_report.h"
@@ -43,6 +45,36 @@ constexpr std::uint64_t kNeededBytes = 64U << 20U;
 std::ostream& nowhere() {
   static std::ostream stream(nullptr);
   return stream;
+}
+
+// Wrong products are said by `demi bench matmul`, and end no training.
+double peak_of(const train::Precision& precision, c10::Device device) {
+  try {
+    return bench::peak_flop_per_second(precision, device);
+  } catch (const TrainingError&) {
+    return 0;
+  }
+}
+
+// Of all ranks, which measure at once. Each precision once.
+std::vector<double> peaks_of(const std::vector<recipes::Resolved>& runs,
+                             const recipes::Config& config) {
+  std::map<std::string_view, double> by_precision;
+  std::vector<double> peaks;
+  for (const recipes::Resolved& run : runs) {
+    const train::Precision& precision = run.spec.precision;
+    const auto [peak, is_new] = by_precision.try_emplace(precision.name, 0);
+    if (is_new) peak->second = peak_of(precision, run.device) * static_cast<double>(config.ranks);
+    peaks.push_back(peak->second);
+  }
+  return peaks;
+}
+
+std::map<std::string, double> peaks_by_label(const recipes::CompareOptions& options) {
+  std::map<std::string, double> peaks;
+  for (std::size_t i = 0; i < options.peak_flop_per_second.size(); ++i)
+    peaks[options.runs[i].spec.label] = options.peak_flop_per_second[i];
+  return peaks;
 }
 
 }  // namespace
@@ -307,8 +339,10 @@ recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, 
   progress_->set_best_by(recipes::best_by(config_));
   if (config_.ranks == 1)  // the others' batches are not seen here
     progress_->set_top_k(config_.top_k, static_cast<int64_t>(workload_.classes.size()));
-  options.on_run_begin = [&](const recipes::RunSpec& run) {
+  if (workload_.flop_of_item > 0) options.peak_flop_per_second = peaks_of(options.runs, config_);
+  options.on_run_begin = [this, peaks = peaks_by_label(options)](const recipes::RunSpec& run) {
     progress_->set_run(several_ ? run.label : "");
+    if (!peaks.empty()) progress_->set_flops(workload_.flop_of_item, peaks.at(run.label));
     if (files_) files_->set_run(run.label);
   };
   return options;

@@ -9,12 +9,14 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lab/recipes/same_run_testing.h"
 #include "tests/cli_testing.h"
+#include "tests/small_recipes.h"
 
 namespace cli_testing {
 namespace {
@@ -169,6 +171,34 @@ TEST_F(Cli, InterleavedRunsAreBitForBitThoseInSequence) {
     EXPECT_TRUE(b["runs"][i].contains("cores_share"));
     EXPECT_GE(b["runs"][i]["involuntary_switches"], 0);
   }
+}
+
+TEST_F(Cli, ALanguageModelsRunSaysItsFlopsAndTheirShareOfThePeak) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "to be, or not to be: that is the question\n";
+  small_recipes::write(folder_ / "text", text);
+  const Outcome outcome = run({"train",        "gpt-shakespeare",
+                               "--data",       "text",
+                               "--train-file", folder_ / "text",
+                               "--depth",      "2",
+                               "--embedding",  "16",
+                               "--heads",      "2",
+                               "--context",    "8",
+                               "--eval-every", "4",
+                               "--epochs",     "1",
+
+                               "--run-dir",    folder_,
+                               "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("% of peak FLOPs"));
+  const auto one = nlohmann::json::parse(outcome.out)["runs"][0];
+  const std::size_t characters = std::set<char>(text.begin(), text.end()).size();
+  const double per_token = 6.0 * (2 * 12 * 16 * 16 + double(characters) * 16) + 12 * 2 * 8 * 16;
+  EXPECT_EQ(one["model_flop_per_token"], per_token);
+  const double seconds = one["seconds"], tokens = one["tokens_per_second"];
+  EXPECT_NEAR(tokens * seconds, 4 * 12 * 8, 1e-6);
+  EXPECT_DOUBLE_EQ(one["model_flop_utilization"],
+                   tokens * per_token / double(one["peak_flop_per_second"]));
 }
 
 TEST_F(Cli, TopKThatEveryExampleWouldMeetIsRefused) {

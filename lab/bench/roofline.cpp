@@ -14,7 +14,7 @@
 namespace demi::bench {
 namespace {
 
-constexpr int64_t kLeastSize = 256, kMostSize = 16384;
+constexpr int64_t kLeastSize = 256;
 constexpr int kRepeats = 3;
 
 void require_right(SquareProduct& product) {
@@ -45,10 +45,10 @@ double copy_gb_per_s(c10::Device device) {
   return 2 * static_cast<double>(bytes) / (1e6 * times.least());
 }
 
-ProductRate best_rate(const ProductKind& kind, c10::Device device, double seconds) {
+ProductRate best_rate(const ProductKind& kind, c10::Device device, double seconds, int64_t most) {
   ProductRate best;
   double left = 1e3 * seconds;
-  for (int64_t size = kLeastSize; size <= kMostSize; size *= 2) {
+  for (int64_t size = kLeastSize; size <= most; size *= 2) {
     SquareProduct product(kind, size, device);
     if (size == kLeastSize) require_right(product);
     double least = 0;

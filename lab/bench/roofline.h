@@ -30,8 +30,9 @@ struct ProductRate {
 };
 
 /// The highest rate of products of that kind, over sizes that double from 256 on as long as the
-/// next one is foreseen to end within `seconds`. Takes about that long. Throws TrainingError if the
-/// smallest product is wrong (error_bound).
-DEMI_API ProductRate best_rate(const ProductKind& kind, c10::Device device, double seconds);
+/// next one is foreseen to end within `seconds`, up to `most`. Takes about that long. Throws
+/// TrainingError if the smallest product is wrong (error_bound).
+DEMI_API ProductRate best_rate(const ProductKind& kind, c10::Device device, double seconds,
+                               int64_t most = 16384);
 
 }  // namespace demi::bench

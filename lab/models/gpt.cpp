@@ -69,6 +69,16 @@ int64_t hidden_width(const GPTOptions& o) {
       {.width = block.width, .hidden = block.hidden, .activation = block.activation});
 }
 
+double training_flop(const GPTOptions& o, int64_t tokens) {
+  const auto width = double(o.width), hidden = double(hidden_width(o));
+  const double keys = width / double(o.heads) * double(o.key_heads == 0 ? o.heads : o.key_heads);
+  const bool is_gated = block_options(o).activation == nn::Activation::swiglu;
+  const double block =
+      width * (width + 2 * keys) + width * width + (is_gated ? 3 : 2) * width * hidden;
+  const double weights = double(o.layers) * block + double(o.vocabulary) * width;
+  return 6 * weights + 12 * double(o.layers) * double(tokens) * width;
+}
+
 GPTImpl::GPTImpl(const GPTOptions& o) : options_(o) {
   check_sizes(o);
   const bool is_gpt2 = o.form == GPTForm::gpt2;

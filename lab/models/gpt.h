@@ -45,6 +45,12 @@ struct GPTOptions {
 /// The width within the feed-forward part.
 DEMI_API int64_t hidden_width(const GPTOptions& options);
 
+/// Multiplications and additions of training on one token of a row of `tokens`, forward and
+/// backward: 6 N + 12 L T d, where N counts the weights of matrix products, the head among them,
+/// and attention is not halved for its mask (Chowdhery et al., 2022, "PaLM", appendix B). What
+/// recomputation adds is not the model's.
+DEMI_API double training_flop(const GPTOptions& options, int64_t tokens);
+
 /// A language model that is trained on the next token. Initial weights: normal(0, 0.02), those of
 /// projections onto the residual stream normal(0, 0.02 / sqrt(2 layers)), biases 0.
 class DEMI_API GPTImpl : public torch::nn::Module {

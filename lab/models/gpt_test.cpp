@@ -79,6 +79,39 @@ TEST(GPT, HasNanoGptsNumberOfParameters) {
   EXPECT_EQ(count({}), 124'439'808);
 }
 
+// By hand: 4 (4 128^2 + 2 128 512) + 65 128 weights of products; nanoGPT's estimate (model.py,
+// estimate_mfu) counts biases and norms as well.
+TEST(GPT, CountsTheFlopOfATokenInTraining) {
+  const GPTOptions characters{
+      .vocabulary = 65, .context = 64, .width = 128, .layers = 4, .heads = 4, .bias = false};
+  EXPECT_EQ(training_flop(characters, 64), 6 * 794'752.0 + 12 * 4 * 64 * 128);
+  const double nanogpt = 6.0 * (124'439'808 - 1024 * 768) + 12.0 * 12 * 768 * 1024;
+  EXPECT_NEAR(training_flop({}, 1024) / nanogpt, 1, 0.002);
+}
+
+// A second way: the module's own matrices.
+TEST(GPT, CountsEachMatrixOfEachForm) {
+  for (const GPTForm form : {GPTForm::gpt2, GPTForm::llama, GPTForm::nanochat})
+    for (const int64_t key_heads : {0, 2})
+      for (const bool tied : {false, true}) {
+        const GPTOptions options{.vocabulary = 50,
+                                 .context = 8,
+                                 .width = 24,
+                                 .layers = 3,
+                                 .heads = 4,
+                                 .key_heads = key_heads,
+                                 .form = form,
+                                 .tied_head = tied};
+        double weights = tied ? 50 * 24 : 0;
+        for (const auto& item : GPT(options)->named_parameters())
+          if (item.value().dim() == 2 && item.key() != "tokens.weight" &&
+              item.key() != "positions.weight")
+            weights += static_cast<double>(item.value().numel());
+        EXPECT_EQ(training_flop(options, 7), 6 * weights + 12 * 3 * 7 * 24)
+            << int(form) << ' ' << key_heads << ' ' << tied;
+      }
+}
+
 TEST(GPT, HasItsInitialWeights) {
   torch::manual_seed(1);
   GPT model(GPTOptions{.vocabulary = 300, .context = 64, .width = 128, .layers = 8, .heads = 4});

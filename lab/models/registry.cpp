@@ -64,6 +64,27 @@ train::Network make_lstm(const ModelOptions& given) {
 
 // Logits as losses and metrics take them: the classes are the second dimension.
 train::Network make_gpt(const ModelOptions& given) {
+  GPT model(gpt_options(given));
+  train::Network network;
+  network.module = model.ptr();
+  network.forward = [model](const data::Batch& batch) mutable {
+    return model->forward(batch.input).transpose(1, 2);
+  };
+  network.loss = [model](const data::Batch& batch, double label_smoothing) mutable {
+    auto [loss, right] = model->loss_and_right(batch.input, batch.target, label_smoothing);
+    return train::OwnLoss{std::move(loss), std::move(right)};
+  };
+  return network;
+}
+
+double gpt_flop(const ModelOptions& given) {
+  const GPTOptions options = gpt_options(given);
+  return training_flop(options, options.context);
+}
+
+}  // namespace
+
+GPTOptions gpt_options(const ModelOptions& given) {
   GPTOptions options{.key_heads = given.key_heads,
                      .hidden = given.feed_forward,
                      .form = parse_gpt_form(given.block),
@@ -78,20 +99,8 @@ train::Network make_gpt(const ModelOptions& given) {
   options.width = given.embedding.value_or(options.width);
   options.layers = given.layers.value_or(options.layers);
   options.heads = given.heads.value_or(options.heads);
-  GPT model(options);
-  train::Network network;
-  network.module = model.ptr();
-  network.forward = [model](const data::Batch& batch) mutable {
-    return model->forward(batch.input).transpose(1, 2);
-  };
-  network.loss = [model](const data::Batch& batch, double label_smoothing) mutable {
-    auto [loss, right] = model->loss_and_right(batch.input, batch.target, label_smoothing);
-    return train::OwnLoss{std::move(loss), std::move(right)};
-  };
-  return network;
+  return options;
 }
-
-}  // namespace
 
 std::span<const ModelInfo> models() {
   static const std::vector<ModelInfo> all{
@@ -155,7 +164,8 @@ std::span<const ModelInfo> models() {
        .reads = data::Kind::tokens,
        .make = make_gpt,
        .pictures = std::nullopt,
-       .head = ""},
+       .head = "",
+       .training_flop = gpt_flop},
   };
   return all;
 }

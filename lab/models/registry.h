@@ -17,6 +17,8 @@
 
 namespace demi::models {
 
+struct GPTOptions;
+
 /// Sizes by which a model fits its data. What a model does not have is ignored; what is not given
 /// is the model's default.
 struct ModelOptions {
@@ -63,6 +65,8 @@ struct ModelInfo {
   /// A network from Python: its initial weights and their strides are the file's, integers that it
   /// reads are texts or tokens, and its loss is the run's.
   bool is_file = false;
+  /// Multiplications and additions of training on one token of a whole row; null: not known.
+  double (*training_flop)(const ModelOptions&) = nullptr;
 };
 
 DEMI_API std::span<const ModelInfo> models();
@@ -78,6 +82,9 @@ DEMI_API bool reads(const ModelInfo& model, data::Kind kind);
 /// such name, sizes out of range.
 DEMI_API train::Network make_model(std::string_view name, const ModelOptions& options,
                                    uint64_t seed);
+
+/// Those of the GPT that make_model makes.
+DEMI_API GPTOptions gpt_options(const ModelOptions& options);
 
 /// The name of the module of that model which gives its outputs: "classifier", "layers.4".
 DEMI_API std::string head_of(const ModelInfo& info, const torch::nn::Module& model);

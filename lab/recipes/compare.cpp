@@ -65,6 +65,15 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& w
   return results;
 }
 
+void add_flops(Comparison& result, const CompareOptions& options, const Workload& workload) {
+  const std::vector<double>& peaks = options.peak_flop_per_second;
+  for (std::size_t i = 0; i < result.runs.size(); ++i) {
+    const double peak = i < peaks.size() ? peaks[i] : 0;
+    result.runs[i].flops =
+        model_flops(result.runs[i].history, workload.items_of_example, workload.flop_of_item, peak);
+  }
+}
+
 // A note for each warning about a run's precision, with the runs that it is about. One that was
 // measured to be faster has its answer.
 void note_slow_precisions(Comparison& result, c10::Device device) {
@@ -135,6 +144,7 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
     run.speedup = result.runs.front().seconds_per_epoch / run.seconds_per_epoch;
     result.stopped |= run.history.stopped;
   }
+  add_flops(result, options, workload);
   add_notes(result, device);
   return result;
 }

@@ -24,6 +24,8 @@ struct CompareOptions {
   /// Optimizer steps after which the next run has its turn, so that another program that comes and
   /// goes meets all of them; 0: one run after the other. Weights, losses and metrics are the same.
   int64_t turn_steps = 0;
+  /// ModelFlops::peak_per_second by run; empty: not measured.
+  std::vector<double> peak_flop_per_second = {};
   std::function<void(const RunSpec&)> on_run_begin = {};  // before each run, and before each turn
 };
 

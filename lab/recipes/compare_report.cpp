@@ -88,6 +88,15 @@ std::vector<Field> fields_of(const Comparison& c) {
     fields.push_back({{.name = "perplexity"}, [](const RunResult& run) {
                         return run.test_loss ? fmt::format("{:.4g}", std::exp(*run.test_loss)) : "";
                       }});
+  if (any([](const RunResult& run) { return run.flops.has_value(); }))
+    fields.push_back({{.name = "tokens per second"}, [](const RunResult& run) {
+                        return run.flops ? format_fixed(run.flops->tokens_per_second, 0) : "";
+                      }});
+  if (any([](const RunResult& run) { return run.flops && run.flops->share(); }))
+    fields.push_back({{.name = "of peak FLOPs"}, [](const RunResult& run) {
+                        const auto share = run.flops ? run.flops->share() : std::nullopt;
+                        return share ? format_percent(*share, 1) : "";
+                      }});
   if (has_classes)
     fields.push_back({{.name = "test accuracy"},
                       [](const RunResult& run) { return percent(run.test_accuracy); }});
@@ -116,6 +125,31 @@ void note_data(const Comparison& c, std::vector<std::string>& notes) {
   if (most == 0) return;
   notes.push_back(fmt::format("The peak memory of tensors leaves out the data, {} on the device.",
                               report::format_bytes(static_cast<double>(most))));
+}
+
+// "95.3 GFLOP" of 95.3e9.
+std::string flop_text(double flop) {
+  constexpr std::array<const char*, 5> kUnits{"", "k", "M", "G", "T"};
+  std::size_t unit = 0;
+  for (; flop >= 1000 && unit + 1 < kUnits.size(); ++unit) flop /= 1000;
+  return report::format_number(flop, 3) + " " + kUnits[unit] + "FLOP";
+}
+
+// What the share of the peak is of.
+void note_flops(const Comparison& c, std::vector<std::string>& notes) {
+  std::string peaks;
+  double per_token = 0;
+  for (const RunResult& run : c.runs) {
+    if (!run.flops || !run.flops->share()) continue;
+    per_token = run.flops->per_token;
+    peaks += fmt::format("{}{} {}/s of {}/s", peaks.empty() ? "" : "; ", run.spec.label,
+                         flop_text(run.flops->per_second()), flop_text(run.flops->peak_per_second));
+  }
+  if (peaks.empty()) return;
+  notes.push_back(fmt::format(
+      "The model takes {} a token in training (6 N + 12 L T d), over the rate of square matrix "
+      "products that was measured before: {}.",
+      flop_text(per_token), peaks));
 }
 
 // Why speedups are marked.
@@ -443,6 +477,15 @@ nlohmann::ordered_json json_of(const RunResult& run) {
   json["model_bytes"] = run.model_bytes;
   json["checkpoint_bytes"] = run.checkpoint_bytes;
   json["skipped_steps"] = run.skipped_steps;
+  if (run.flops) {
+    json["tokens_per_second"] = run.flops->tokens_per_second;
+    json["model_flop_per_token"] = run.flops->per_token;
+    json["model_flop_per_second"] = run.flops->per_second();
+    json["peak_flop_per_second"] = run.flops->peak_per_second > 0
+                                       ? nlohmann::ordered_json(run.flops->peak_per_second)
+                                       : nlohmann::ordered_json();
+    json["model_flop_utilization"] = number(run.flops->share());
+  }
   json["speedup"] = run.speedup;
   json["cores_share"] = number(run.cores_share);
   json["involuntary_switches"] = run.involuntary_switches;
@@ -532,6 +575,7 @@ report::Table to_table(const Comparison& c) {
   note_disturbances(c, table.notes);
   note_fp32(c, table.notes);
   note_data(c, table.notes);
+  note_flops(c, table.notes);
   if (c.turn_steps > 0)
     table.notes.push_back(
         fmt::format("The runs took turns of {} steps; the process's peak memory, of all of them "

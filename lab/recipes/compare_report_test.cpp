@@ -159,6 +159,33 @@ TEST(CompareReport, TopKAccuracyHasItsColumnAndItsWord) {
   EXPECT_EQ(nlohmann::json::parse(to_json(c))["runs"][1]["test_top5_accuracy"], 0.985);
 }
 
+TEST(CompareReport, ALanguageModelsFlopsHaveTheirShareOfThePeak) {
+  Comparison c = two_runs();
+  const auto has_column = [&](const std::string& name) {
+    return std::ranges::any_of(to_table(c).columns,
+                               [&](const report::Column& one) { return one.name == name; });
+  };
+  EXPECT_FALSE(has_column("tokens per second"));
+  EXPECT_FALSE(nlohmann::json::parse(to_json(c))["runs"][0].contains("tokens_per_second"));
+  for (RunResult& run : c.runs)
+    run.flops = ModelFlops{.tokens_per_second = 8000, .per_token = 5'161'728};
+  EXPECT_TRUE(has_column("tokens per second"));
+  EXPECT_FALSE(has_column("of peak FLOPs")) << "which was not measured";
+  c.runs[1].flops->peak_per_second = 1e11;
+  const report::Table table = to_table(c);
+  ASSERT_TRUE(has_column("of peak FLOPs"));
+  EXPECT_TRUE(std::ranges::count(table.rows[1], "41.3 %"));
+  EXPECT_TRUE(std::ranges::any_of(table.notes, [](const std::string& note) {
+    return note.find("5.16 MFLOP a token") != note.npos &&
+           note.find("fp16 41.3 GFLOP/s of 100 GFLOP/s") != note.npos;
+  }));
+  const auto json = nlohmann::json::parse(to_json(c))["runs"];
+  EXPECT_TRUE(json[0]["model_flop_utilization"].is_null());
+  EXPECT_NEAR(json[1]["model_flop_utilization"], 0.41293824, 1e-9);
+  EXPECT_EQ(json[1]["model_flop_per_token"], 5'161'728);
+  EXPECT_EQ(json[1]["peak_flop_per_second"], 1e11);
+}
+
 TEST(CompareReport, TheFootSaysWhatFp32MeansForTf32) {
   Comparison c = two_runs();
   c.machine.device = "cpu";

@@ -4,7 +4,9 @@
 
 #include "demi/core/error.h"
 #include "lab/huggingface/write.h"
+#include "lab/models/gpt.h"
 #include "lab/models/registry.h"
+#include "lab/recipes/workload.h"
 
 namespace demi::recipes {
 namespace {
@@ -53,23 +55,6 @@ ModelTexts texts_of_huggingface(const std::filesystem::path& folder) {
 
 namespace {
 
-// What config_of turns around, of any run.
-GPTOptions options_of(const Config& config, int64_t vocabulary) {
-  return {.vocabulary = vocabulary,
-          .context = config.context,
-          .width = config.embedding,
-          .layers = config.layers,
-          .heads = config.heads,
-          .key_heads = config.key_heads,
-          .hidden = config.feed_forward,
-          .form = models::parse_gpt_form(config.block),
-          .bias = config.bias,
-          .dropout = config.dropout,
-          .eps = config.norm_eps,
-          .rope_theta = config.rope_theta,
-          .tied_head = models::parse_tied_head(config.tied_head)};
-}
-
 void require_language_model(const ModelTexts& texts, const std::filesystem::path& file) {
   if (texts.description && texts.description->input.kind == data::Kind::tokens) return;
   throw UsageError({.where = "export",
@@ -96,7 +81,7 @@ Exported export_huggingface(const std::filesystem::path& path, const std::filesy
   ModelFile file = read_model_file(path);
   require_language_model(file.texts, path);
   const ModelDescription& model = *file.texts.description;
-  const GPTOptions gpt = options_of(model.network, model.shape.vocabulary);
+  const GPTOptions gpt = models::gpt_options(model_options(model.network, model.shape));
   Exported result{.kind = gpt.form == GPTForm::gpt2 ? "GPT-2" : "Llama"};
   for (const auto& [name, tensor] : file.weights) result.parameters += tensor.numel();
   result.files = huggingface::write_model(

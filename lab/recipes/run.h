@@ -16,6 +16,7 @@
 #include "demi/monitor/what_if.h"
 #include "demi/train/history.h"
 #include "demi/train/names.h"
+#include "lab/recipes/model_flops.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/recipes/step_lines.h"
@@ -111,6 +112,7 @@ struct RunResult {
   std::optional<monitor::WhatIfResult> what_if;
   /// FOLDER/PREFIXop-policy-FORMAT.txt, if it cures something; empty: none was written.
   std::filesystem::path what_if_policy;
+  std::optional<ModelFlops> flops;     // of a language model
   double speedup = 0;                  // the first run's seconds_per_epoch over this one's
   std::vector<SlowCause> slow_causes;  // of a minor speedup, the first in order first
 };

@@ -30,8 +30,9 @@ inline std::string content(const fs::path& file) {
 // Names and words of what the clock and the machine decide.
 inline bool is_measured(const std::string& name) {
   static const std::set<std::string> kMeasured{
-      "speedup",  "cores_share", "involuntary_switches", "peak_resident_bytes", "checkpoint_bytes",
-      "measured", "disturbed",   "slow_causes"};
+      "speedup",          "cores_share", "involuntary_switches",   "peak_resident_bytes",
+      "checkpoint_bytes", "measured",    "model_flop_utilization", "disturbed",
+      "slow_causes"};
   return name.find("second") != std::string::npos || kMeasured.contains(name);
 }
 

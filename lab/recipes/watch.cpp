@@ -116,9 +116,11 @@ void ShowProgress::on_step(const train::StepMetrics& step, int64_t examples) {
 }
 
 report::ProgressState ShowProgress::by_item(report::ProgressState state) const {
-  if (items_of_example_ == 1) return state;
-  state.correct.reset();  // which is counted by example
-  if (state.items_per_second) *state.items_per_second *= static_cast<double>(items_of_example_);
+  if (items_of_example_ > 1) state.correct.reset();  // which is counted by example
+  if (!state.items_per_second) return state;
+  *state.items_per_second *= static_cast<double>(items_of_example_);
+  if (flop_of_item_ > 0 && peak_per_second_ > 0)
+    state.share_of_peak = *state.items_per_second * flop_of_item_ / peak_per_second_;
   return state;
 }
 

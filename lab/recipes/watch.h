@@ -51,6 +51,13 @@ class DEMI_API ShowProgress : public train::Callback {
     items_of_example_ = of_example;
   }
 
+  /// What the model takes for one of those items, and the device does in a second at best, as
+  /// measured in the present run's precision; 0: not known.
+  void set_flops(double of_item, double peak_per_second) {
+    flop_of_item_ = of_item;
+    peak_per_second_ = peak_per_second;
+  }
+
   void on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) override;
   void after_forward(const train::StepView& view, const at::Tensor& output) override;
   void on_step(const train::StepMetrics& step, int64_t examples) override;
@@ -82,6 +89,7 @@ class DEMI_API ShowProgress : public train::Callback {
   View* view_;                         // of the present one
   std::string items_ = "images";
   int64_t items_of_example_ = 1;
+  double flop_of_item_ = 0, peak_per_second_ = 0;
   bool keeps_best_ = false;
   train::BestBy best_by_ = train::BestBy::automatic;
   int64_t top_k_ = 0;

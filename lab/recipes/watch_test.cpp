@@ -108,6 +108,22 @@ TEST(ShowProgress, ALossWithoutAccuracyHasNoCounts) {
   EXPECT_THAT(out.str(), Not(HasSubstr("(")));
 }
 
+TEST(ShowProgress, TokensHaveTheirShareOfThePeak) {
+  std::ostringstream out;
+  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
+  show.set_items("tokens", 64);
+  const auto line = [&] {
+    show.on_epoch_begin(1, 1, 1);
+    out.str("");
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    show.on_step({.step = 1, .loss = 1, .seconds = 2}, 10);
+    return out.str();
+  };
+  EXPECT_THAT(line(), Not(HasSubstr("FLOPs")));
+  show.set_flops(5e6, 8e9);
+  EXPECT_THAT(line(), HasSubstr("320 tokens/s  20.0 % of peak FLOPs"));
+}
+
 TEST(ShowProgress, RunsThatTakeTurnsGoOnWhereTheyWere) {
   std::ostringstream out;
   ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);

@@ -524,31 +524,35 @@ void to_channels_last(torch::nn::Module& module) {
 
 }  // namespace
 
+models::ModelOptions model_options(const Config& config, const DataShape& shape) {
+  return {.channels = shape.channels,
+          .size = shape.size,
+          .classes = shape.classes,
+          .in = config.in,
+          .out = config.out,
+          .layers = config.layers,
+          .vocabulary = shape.vocabulary,
+          .embedding = config.embedding,
+          .hidden = config.hidden,
+          .pool = models::parse_pool(config.pool),
+          .bidirectional = config.bidirectional,
+          .context = config.context,
+          .heads = config.heads,
+          .key_heads = config.key_heads,
+          .feed_forward = config.feed_forward,
+          .block = config.block,
+          .bias = config.bias,
+          .dropout = config.dropout,
+          .norm_eps = config.norm_eps,
+          .rope_theta = config.rope_theta,
+          .tied_head = models::parse_tied_head(config.tied_head),
+          .recompute = models::parse_recompute(config.recompute),
+          .output = config.model_output};
+}
+
 train::Network make_network(const Config& config, const DataShape& shape, uint64_t seed,
                             c10::Device device) {
-  const models::ModelOptions options{.channels = shape.channels,
-                                     .size = shape.size,
-                                     .classes = shape.classes,
-                                     .in = config.in,
-                                     .out = config.out,
-                                     .layers = config.layers,
-                                     .vocabulary = shape.vocabulary,
-                                     .embedding = config.embedding,
-                                     .hidden = config.hidden,
-                                     .pool = models::parse_pool(config.pool),
-                                     .bidirectional = config.bidirectional,
-                                     .context = config.context,
-                                     .heads = config.heads,
-                                     .key_heads = config.key_heads,
-                                     .feed_forward = config.feed_forward,
-                                     .block = config.block,
-                                     .bias = config.bias,
-                                     .dropout = config.dropout,
-                                     .norm_eps = config.norm_eps,
-                                     .rope_theta = config.rope_theta,
-                                     .tied_head = models::parse_tied_head(config.tied_head),
-                                     .recompute = models::parse_recompute(config.recompute),
-                                     .output = config.model_output};
+  const models::ModelOptions options = model_options(config, shape);
   train::Network network = within_memory(
       "the model " + config.model,
       fmt::format("--in {} --out {} --depth {} --embedding {} --hidden {}, {} classes", config.in,
@@ -583,6 +587,8 @@ WorkloadMaker maker_of(const Resolved& run, const Place& place) {
     Workload result = loaders(config, shape);
     result.shape = shape;
     result.input.kind = run.data->kind;
+    if (run.model && run.model->training_flop)
+      result.flop_of_item = run.model->training_flop(model_options(config, shape));
     if (has_own_loss(run.config))
       result.classes.clear();  // nothing says which number of the output is whose
     else

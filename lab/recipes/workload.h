@@ -55,6 +55,7 @@ struct Workload {
   std::vector<std::string> classes;          // empty for a regression
   std::string items = "examples";            // for people: images, reviews, rows
   int64_t items_of_example = 1;              // tokens of a window
+  double flop_of_item = 0;                   // of the network in training; 0: not known
   std::string note;                          // for people; mostly empty
   std::vector<report::Table> about;          // likewise, to be shown before training
   DataShape shape;
@@ -100,6 +101,9 @@ DEMI_API ModelData data_of_settings(const Config& config);
 
 /// read_data of the config, and one call of its maker.
 DEMI_API Workload load_workload(const Config& config, c10::Device device);
+
+/// The sizes of the config's network.
+DEMI_API models::ModelOptions model_options(const Config& config, const DataShape& shape);
 
 /// The network of a config over data of those sizes.
 DEMI_API train::Network make_network(const Config& config, const DataShape& shape, uint64_t seed,

@@ -68,6 +68,7 @@ std::vector<Part> parts_of(const ProgressState& state,
   if (state.learning_rate) add(9, fmt::format("lr {:.2e}", *state.learning_rate));
   if (state.loss_scale) add(10, "scale " + format_number(*state.loss_scale));
   if (state.items_per_second) add(8, format_rate(*state.items_per_second, state.items));
+  if (state.share_of_peak) add(12, format_percent(*state.share_of_peak, 1) + " of peak FLOPs");
   if (state.memory_bytes) add(11, format_bytes(*state.memory_bytes));
   if (left) add(4, format_clock(*left) + " left");
   return parts;

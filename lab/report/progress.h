@@ -60,7 +60,8 @@ struct ProgressState {
   std::optional<double> loss_scale;  // a scaler's; empty without one
   std::optional<double> items_per_second;
   std::string items = "images";
-  std::optional<double> memory_bytes;  // peak
+  std::optional<double> share_of_peak;  // of the machine's FLOPs, that the model's take
+  std::optional<double> memory_bytes;   // peak
 };
 
 /// The progress line, at most `width` columns wide (0: no limit): what matters least goes first.

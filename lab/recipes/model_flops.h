@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "demi/core/export.h"
+#include "demi/train/history.h"
+
+namespace demi::recipes {
+
+/// How fast a language model was trained: in tokens, and in the operations of the model itself,
+/// whatever the run computed besides (recomputation, optimizer).
+struct ModelFlops {
+  double tokens_per_second = 0;
+  double per_token = 0;        // multiplications and additions, forward and backward
+  double peak_per_second = 0;  // of products in the run's precision, all ranks; 0: not measured
+
+  double per_second() const { return per_token * tokens_per_second; }
+
+  /// Of the measured peak: model FLOPs utilization (Chowdhery et al., 2022, "PaLM", section 4.1).
+  std::optional<double> share() const {
+    if (peak_per_second <= 0) return std::nullopt;
+    return per_second() / peak_per_second;
+  }
+};
+
+/// Over all epochs of the history, of whose examples each has so many tokens; none without an
+/// epoch.
+DEMI_API std::optional<ModelFlops> model_flops(const train::History& history,
+                                               int64_t tokens_of_example, double per_token,
+                                               double peak_per_second);
+
+}  // namespace demi::recipes
