@@ -12,6 +12,9 @@ namespace demi::kernels {
 /// that come from a file or go to another form. Without a key rounded to nearest, not by chance.
 DEMI_API void encode_array(const Coded& to, const float* from, std::int64_t length,
                            const std::optional<RoundingKey>& key = std::nullopt);
+DEMI_API void encode_array(const CodedWeight& to, const float* from, std::int64_t length,
+                           const std::optional<RoundingKey>& key = std::nullopt);
+DEMI_API void decode_array(float* to, const CodedWeight& from, std::int64_t length);
 DEMI_API void decode_array(float* to, const Coded& from, std::int64_t length);
 
 }  // namespace demi::kernels

@@ -38,7 +38,10 @@ void check(std::size_t t, const TensorEntry& tensor, UpdateRule rule,
   }
   check_copies(t, tensor);
   if (tensor.length == 0 || tensor.measured_only) return;
-  if (!tensor.parameter) refuse(t, "there is no parameter", "a pointer to FP32 elements");
+  const CodedWeight& coded = tensor.coded_parameter;
+  const bool is_coded = coded.parameter && (coded.rest || rest_bytes_of(coded.codec) == 0);
+  if (!tensor.parameter && !is_coded)
+    refuse(t, "there is no parameter", "FP32 elements, or a 16-bit parameter and what it lacks");
   const std::uint32_t kept = states_kept(rule, groups[tensor.group]);
   for (std::size_t k = 0; k < info_of(rule).states.size(); ++k) {
     if ((kept >> k & 1u) == 0) continue;
@@ -63,6 +66,7 @@ StepPlan::StepPlan(UpdateRule rule, std::vector<TensorEntry> tensors, std::vecto
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     check(t, tensors_[t], rule_, groups_);
     for (const Coded& array : tensors_[t].coded_moment) coded_ |= array.values != nullptr;
+    coded_ |= tensors_[t].coded_parameter.parameter != nullptr;
     const std::int64_t count = (tensors_[t].length + kBlock - 1) / kBlock;
     for (std::int64_t i = 0; i < count; ++i) {
       blocks_.push_back({static_cast<std::int32_t>(t), static_cast<std::int32_t>(i)});

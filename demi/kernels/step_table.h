@@ -39,6 +39,8 @@ enum class UpdateRule : std::uint8_t {
 struct TensorEntry {
   /// The FP32 parameter or its master weights; read and written.
   float* parameter = nullptr;
+  /// In place of `parameter`, where its parameter is not null.
+  CodedWeight coded_parameter = {};
   /// In gradient_storage. Null: no gradient in this step, the tensor is left alone.
   const void* gradient = nullptr;
   /// In copy_storage; written with the rounded new parameter, or null.

@@ -36,10 +36,15 @@ std::int64_t state_bytes(const TensorEntry& tensor, int moments) {
   return bytes;
 }
 
+/// Of what holds the weights, once.
+std::int64_t weight_bytes(const TensorEntry& tensor) {
+  const CodedWeight& coded = tensor.coded_parameter;
+  return tensor.length * (coded.parameter ? 2 + rest_bytes_of(coded.codec) : 4);
+}
+
 }  // namespace
 
 Traffic traffic_of(const StepTable& table) {
-  constexpr int kReadAndWritten = 8, kRead = 4;
   Traffic traffic;
   const bool has_trust = info_of(table.rule).has_trust;
   std::int32_t group = -1;  // most tensors are of the group before
@@ -51,14 +56,15 @@ Traffic traffic_of(const StepTable& table) {
     group = tensor.group;
     const std::int64_t gradient = bytes_of(tensor.gradient_storage) * tensor.length;
     const std::int64_t states = state_bytes(tensor, moments);
+    const std::int64_t weights = weight_bytes(tensor);
     const std::int64_t copies = copy_bytes(tensor) * tensor.length;
     traffic.elements += tensor.length;
     traffic.measure += gradient;
     if (has_trust) {
-      traffic.update += gradient + kRead * tensor.length + 2 * states;
-      traffic.apply_trust += kReadAndWritten * tensor.length + states + copies;
+      traffic.update += gradient + weights + 2 * states;
+      traffic.apply_trust += 2 * weights + states + copies;
     } else {
-      traffic.update += gradient + kReadAndWritten * tensor.length + 2 * states + copies;
+      traffic.update += gradient + 2 * weights + 2 * states + copies;
     }
   }
   return traffic;

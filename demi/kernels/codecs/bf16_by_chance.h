@@ -23,5 +23,19 @@ DEMI_HOST_DEVICE std::uint32_t bits_from_bf16(std::uint16_t half) {
   return static_cast<std::uint32_t>(half) << 16;
 }
 
+/// Weights that are nothing but 16 bits.
+struct ByChance {
+  using Rest = std::uint8_t;  // there is none
+  static constexpr bool kByChance = true;
+
+  static DEMI_HOST_DEVICE std::uint16_t parameter_of(std::uint32_t bits, std::uint32_t random) {
+    return bf16_by_chance(bits, random);
+  }
+  static DEMI_HOST_DEVICE Rest rest_of(std::uint32_t) { return 0; }
+  static DEMI_HOST_DEVICE std::uint32_t joined(std::uint16_t parameter, Rest) {
+    return bits_from_bf16(parameter);
+  }
+};
+
 }  // namespace
 }  // namespace demi::kernels

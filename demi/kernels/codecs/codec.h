@@ -30,11 +30,33 @@ struct Coded {
   Codec codec = Codec::bf16_by_chance;
 };
 
+/// How a weight lies in a 16-bit parameter, which programs read, and in what the parameter lacks.
+enum class WeightCodec : std::uint8_t {
+  split,      // codecs/split.h: all 32 bits of FP32
+  split24,    // codecs/split.h: 24 of them
+  by_chance,  // codecs/bf16_by_chance.h: the parameter lacks nothing
+};
+
+/// Bytes of an element besides the parameter.
+constexpr int rest_bytes_of(WeightCodec codec) {
+  return codec == WeightCodec::split ? 2 : codec == WeightCodec::split24 ? 1 : 0;
+}
+
+/// A parameter that takes the place of an FP32 one.
+struct CodedWeight {
+  std::uint16_t* parameter = nullptr;  // null: the parameter is FP32
+  void* rest = nullptr;                // what it lacks, or null
+  WeightCodec codec = WeightCodec::split;
+};
+
+/// RoundingKey::state of the parameter itself.
+inline constexpr int kWeightArray = 3;
+
 /// What the random bits of a rounding depend on besides the element.
 struct RoundingKey {
   std::uint64_t seed;
   std::uint32_t tensor;  // number of the parameter, through all groups
-  std::uint32_t state;   // 0 ... 3: which array of it
+  std::uint32_t state;   // which array of it: 0 ... 2, or kWeightArray
   std::uint32_t step;    // updates that the parameter has taken, with this one
 };
 

@@ -7,6 +7,7 @@
 #include "demi/kernels/codecs/bf16_by_chance.h"
 #include "demi/kernels/codecs/companded.h"
 #include "demi/kernels/codecs/random_halves.h"
+#include "demi/kernels/codecs/weights.h"
 #include "demi/kernels/cpu/vector.h"
 
 // Pieces of coded arrays to and from FP32, group by group: loops of a fixed length, of which the
@@ -84,6 +85,73 @@ struct Draws {
     }
   }
 };
+
+/// act(at, count) for the groups of n elements: kCodeGroup each, which is a constant where act is
+/// inlined, but for the last one.
+template <class Act>
+inline __attribute__((always_inline)) void each_group(int n, Act act) {
+  int at = 0;
+  for (; at + kCodeGroup <= n; at += kCodeGroup) act(at, kCodeGroup);
+  if (at < n) act(at, n - at);
+}
+
+/// Null where the codec keeps none, to which no offset may be added.
+template <class C>
+inline typename C::Rest* rest_from(const CodedWeight& weight, std::int64_t first) {
+  return weight.rest ? static_cast<typename C::Rest*>(weight.rest) + first : nullptr;
+}
+
+template <class C>
+inline void decode_weights(float* __restrict to, const CodedWeight& from, std::int64_t first,
+                           int n) {
+  const std::uint16_t* __restrict halves = from.parameter + first;
+  const typename C::Rest* __restrict rest = rest_from<C>(from, first);
+  each_group(n, [&](int at, int count) {
+    for (int k = at; k < at + count; ++k)
+      to[k] = std::bit_cast<float>(C::joined(halves[k], C::kByChance ? 0 : rest[k]));
+  });
+}
+
+template <class C>
+inline void encode_weights(const CodedWeight& to, const float* __restrict from, std::int64_t first,
+                           int n, const RoundingKey& key) {
+  std::uint16_t* __restrict halves = to.parameter + first;
+  typename C::Rest* __restrict rest = rest_from<C>(to, first);
+  const Draws draws(key, first);
+  each_group(n, [&](int at, int count) {
+    std::uint32_t random[kCodeGroup] = {};
+    if constexpr (C::kByChance) draws.of_group(random, at / kCodeGroup);
+    for (int k = 0; k < count; ++k) {
+      const auto bits = std::bit_cast<std::uint32_t>(from[at + k]);
+      halves[at + k] = C::parameter_of(bits, random[k]);
+      if constexpr (!C::kByChance) rest[at + k] = C::rest_of(bits);
+    }
+  });
+}
+
+/// n <= kEdge elements from `first` on, a multiple of kCodeGroup.
+inline void decode(float* to, const CodedWeight& from, std::int64_t first, int n) {
+  switch (from.codec) {
+    case WeightCodec::split:
+      return decode_weights<Split>(to, from, first, n);
+    case WeightCodec::split24:
+      return decode_weights<Split24>(to, from, first, n);
+    case WeightCodec::by_chance:
+      return decode_weights<ByChance>(to, from, first, n);
+  }
+}
+
+inline void encode(const CodedWeight& to, const float* from, std::int64_t first, int n,
+                   const RoundingKey& key) {
+  switch (to.codec) {
+    case WeightCodec::split:
+      return encode_weights<Split>(to, from, first, n, key);
+    case WeightCodec::split24:
+      return encode_weights<Split24>(to, from, first, n, key);
+    case WeightCodec::by_chance:
+      return encode_weights<ByChance>(to, from, first, n, key);
+  }
+}
 
 inline void encode_bf16(std::uint16_t* to, const float* from, int n, const Draws& draws) {
   by_groups(to, from, n,

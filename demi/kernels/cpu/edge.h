@@ -11,8 +11,8 @@ namespace demi::kernels {
 namespace {
 
 inline bool is_coded(const TensorEntry& tensor) {
-  return tensor.coded_moment[0].values || tensor.coded_moment[1].values ||
-         tensor.coded_moment[2].values;
+  return tensor.coded_parameter.parameter || tensor.coded_moment[0].values ||
+         tensor.coded_moment[1].values || tensor.coded_moment[2].values;
 }
 
 /// Whether the rule keeps the state, and it is coded.
@@ -22,6 +22,7 @@ inline bool is_coded(const Work& work, int m) {
 
 /// The coded arrays of kEdge elements, in FP32.
 struct Edge {
+  float parameter[kEdge];
   float moment[3][kEdge];
 };
 
@@ -29,7 +30,12 @@ struct Edge {
 inline Work opened(const Work& work, std::int64_t at, int n, Edge& edge) {
   Work piece = work;
   TensorEntry& tensor = piece.tensor;
-  tensor.parameter += at;
+  if (tensor.coded_parameter.parameter) {
+    decode(edge.parameter, tensor.coded_parameter, at, n);
+    tensor.parameter = edge.parameter;
+  } else {
+    tensor.parameter += at;
+  }
   tensor.gradient =
       static_cast<const std::byte*>(tensor.gradient) + at * bytes_of(tensor.gradient_storage);
   for (int k = 0; k < 2; ++k)
@@ -47,8 +53,15 @@ inline Work opened(const Work& work, std::int64_t at, int n, Edge& edge) {
   return piece;
 }
 
-inline void close(const StepTable& table, const Work& work, std::int64_t at, int n,
-                  const Edge& edge) {
+inline void close_parameter(const StepTable& table, const Work& work, std::int64_t at, int n,
+                            const Edge& edge) {
+  if (work.tensor.coded_parameter.parameter)
+    encode(work.tensor.coded_parameter, edge.parameter, at, n,
+           rounding_key(table, work.tensor, kWeightArray));
+}
+
+inline void close_moments(const StepTable& table, const Work& work, std::int64_t at, int n,
+                          const Edge& edge) {
   for (int m = 0; m < 3; ++m)
     if (is_coded(work, m))
       encode(work.tensor.coded_moment[m], edge.moment[m], at, n,

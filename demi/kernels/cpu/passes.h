@@ -166,7 +166,8 @@ void update_pieces(const StepTable& table, const Work& work, Range range) {
   each_piece(range, [&](std::int64_t at, int n) {
     const Work piece = opened(work, at, n, edge);
     update_range<rule, storage>(piece, {0, n});
-    close(table, work, at, n, edge);
+    close_moments(table, work, at, n, edge);
+    close_parameter(table, work, at, n, edge);
   });
 }
 
@@ -175,23 +176,24 @@ void update_pieces(const StepTable& table, const Work& work, Range range) {
 template <UpdateRule rule, Storage storage>
 TrustPartial update_and_square_pieces(const StepTable& table, const Work& work, Range range) {
   Lanes parameter, update;
-  float updates[kChunk];
+  float parameters[kChunk], updates[kChunk];
   Edge edge;
   for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
     const std::int64_t end = at + kChunk < range.end ? at + kChunk : range.end;
     each_piece({at, end}, [&](std::int64_t from, int n) {
       update_range<rule, storage>(opened(work, from, n, edge), {0, n});
-      close(table, work, from, n, edge);
+      close_moments(table, work, from, n, edge);
       const Work stored = opened(work, from, n, edge);
       const auto put = [&](int i, auto... some) {
         const Elements<Vector> e = load_state<rule>(stored, i, some...);
+        store(parameters + (from - at) + i, e.parameter, some...);
         store(updates + (from - at) + i, RuleOf<rule>::direction(e, work.c), some...);
       };
       int i = 0;
       for (; i + Vector::width <= n; i += Vector::width) put(i);
       if (i < n) put(i, n - i);
     });
-    add_squares(parameter, work.tensor.parameter + at, static_cast<int>(end - at));
+    add_squares(parameter, parameters, static_cast<int>(end - at));
     add_squares(update, updates, static_cast<int>(end - at));
   }
   return {parameter.total(), update.total()};
@@ -204,7 +206,7 @@ inline void update_block(const StepTable& table, std::int64_t b, const Work& wor
   if constexpr (RuleOf<rule>::kTrust) {
     table.trust[b] = coded ? update_and_square_pieces<rule, storage>(table, work, range)
                            : update_and_square<rule, storage>(work, range);
-  } else if (kArrays<rule> != 0 && coded) {
+  } else if (rule != UpdateRule::ema && coded) {
     update_pieces<rule, storage>(table, work, range);
   } else {
     update_range<rule, storage>(work, range);
@@ -247,6 +249,7 @@ void apply_trust_pass(const StepTable& table, std::int64_t begin, std::int64_t e
         Edge edge;
         each_piece(range, [&](std::int64_t at, int n) {
           apply_range<rule>(opened(work, at, n, edge), {0, n});
+          close_parameter(table, work, at, n, edge);
         });
       });
     }

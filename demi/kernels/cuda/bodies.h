@@ -386,11 +386,21 @@ struct Decide {
   }
 };
 
-/// States that lie in FP32.
-struct PlainStates {
+/// Weights and states that lie in FP32.
+struct PlainArrays {
   static DEMI_HOST_DEVICE Packet load(const TensorEntry& tensor, int m, std::int64_t i,
                                       bool vector) {
     return load_packet(tensor.moment[m], Storage::fp32, i, tensor.length, vector);
+  }
+  static DEMI_HOST_DEVICE Packet load_parameter(const TensorEntry& tensor, std::int64_t i,
+                                                bool vector) {
+    return load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
+  }
+  template <UpdateRule rule>
+  static DEMI_HOST_DEVICE void store_parameter(const StepTable&, const TensorEntry& tensor,
+                                               std::int64_t i, bool vector,
+                                               const Packet& parameter) {
+    Update<rule>::store_parameter(tensor, i, vector, parameter);
   }
   template <UpdateRule rule>
   static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
@@ -399,18 +409,18 @@ struct PlainStates {
 };
 
 /// Pass 3 of a rule with a trust ratio, with the rates that pass 2 has decided.
-template <UpdateRule rule, class States = PlainStates>
+template <UpdateRule rule, class Arrays = PlainArrays>
 struct ApplyTrust {
   struct Shared {};
   static constexpr int phases = 1;
 
-  static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
-                                          std::int64_t i, bool vector) {
+  static DEMI_HOST_DEVICE void one_packet(const StepTable& table, const TensorEntry& tensor,
+                                          const Coefficients& c, std::int64_t i, bool vector) {
     constexpr int kMost = kArrays<rule>;
-    Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
+    Packet parameter = Arrays::load_parameter(tensor, i, vector);
     Packet moment[kMost + 1];
     for (int m = 0; m < kMost; ++m)
-      if (is_kept<rule>(c.arrays, m)) moment[m] = States::load(tensor, m, i, vector);
+      if (is_kept<rule>(c.arrays, m)) moment[m] = Arrays::load(tensor, m, i, vector);
     for (int k = 0; k < kPacket; ++k) {
       Elements<float> e{};
       e.parameter = parameter.v[k];
@@ -418,7 +428,7 @@ struct ApplyTrust {
       kernels::apply_trust<rule>(e, c);
       parameter.v[k] = e.parameter;
     }
-    Update<rule>::store_parameter(tensor, i, vector, parameter);
+    Arrays::template store_parameter<rule>(table, tensor, i, vector, parameter);
   }
 
   static DEMI_HOST_DEVICE void phase(int, const StepTable& table, std::int64_t b, int t, Shared&) {
@@ -427,10 +437,10 @@ struct ApplyTrust {
     if (table.state->skipped != 0.0f || !tensor.gradient) return;
     const Coefficients c = table.coefficients[block.tensor];
     const std::int64_t start = block.index * kBlock;
-    const bool vector = States::template all_aligned<rule>(tensor, c.arrays);
+    const bool vector = Arrays::template all_aligned<rule>(tensor, c.arrays);
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t i = start + packet_at(t, r);
-      if (i < tensor.length) one_packet(tensor, c, i, vector);
+      if (i < tensor.length) one_packet(table, tensor, c, i, vector);
     }
   }
 };

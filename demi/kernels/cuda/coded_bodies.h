@@ -13,11 +13,22 @@ namespace {
 /// Arrays of one tensor, and whether 16-byte accesses may be used on all of them.
 template <UpdateRule rule>
 DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
-  bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.gradient) &&
+  bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.coded_parameter.parameter) &&
+                 is_aligned(tensor.coded_parameter.rest) && is_aligned(tensor.gradient) &&
                  is_aligned(tensor.copy[0]) && is_aligned(tensor.copy[1]);
   for (int m = 0; m < kArrays<rule>; ++m)
     if (is_kept<rule>(arrays, m)) aligned = aligned && is_aligned(place_of(tensor, m));
   return aligned;
+}
+
+/// A coded parameter has no copies besides.
+template <UpdateRule rule>
+DEMI_HOST_DEVICE void store_parameter(const StepTable& table, const TensorEntry& tensor,
+                                      std::int64_t i, bool vector, const Packet& parameter) {
+  if (tensor.coded_parameter.parameter)
+    store_coded(table, tensor, i, vector, parameter);
+  else
+    Update<rule>::store_parameter(tensor, i, vector, parameter);
 }
 
 /// A thread's packet of a row, before and after the update.
@@ -32,7 +43,7 @@ struct Opened {
                           std::int64_t i, bool vector) {
     const Packet gradient =
         load_packet(tensor.gradient, tensor.gradient_storage, i, tensor.length, vector);
-    parameter = load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
+    parameter = load_parameter(tensor, i, vector);
     for (int m = 0; m < kMost; ++m)
       if (is_kept<rule>(c.arrays, m)) moment[m] = load_state(tensor, m, i, vector);
     for (int k = 0; k < kPacket; ++k) {
@@ -132,7 +143,7 @@ struct UpdateCoded {
     if constexpr (trust)
       add_trust(opened, c, tensor.length - i, t, shared);
     else
-      Plain::store_parameter(tensor, i, vector, opened.parameter);
+      store_parameter<rule>(table, tensor, i, vector, opened.parameter);
   }
 
   static DEMI_HOST_DEVICE bool needs_agreement(const TensorEntry& tensor) {
@@ -184,11 +195,21 @@ struct UpdateCoded {
   }
 };
 
-/// States of which some are coded.
-struct CodedStates {
+/// Weights and states of which some are coded.
+struct CodedArrays {
   static DEMI_HOST_DEVICE Packet load(const TensorEntry& tensor, int m, std::int64_t i,
                                       bool vector) {
     return load_state(tensor, m, i, vector);
+  }
+  static DEMI_HOST_DEVICE Packet load_parameter(const TensorEntry& tensor, std::int64_t i,
+                                                bool vector) {
+    return cuda::load_parameter(tensor, i, vector);
+  }
+  template <UpdateRule rule>
+  static DEMI_HOST_DEVICE void store_parameter(const StepTable& table, const TensorEntry& tensor,
+                                               std::int64_t i, bool vector,
+                                               const Packet& parameter) {
+    cuda::store_parameter<rule>(table, tensor, i, vector, parameter);
   }
   template <UpdateRule rule>
   static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
@@ -197,7 +218,7 @@ struct CodedStates {
 };
 
 template <UpdateRule rule>
-using ApplyTrustCoded = ApplyTrust<rule, CodedStates>;
+using ApplyTrustCoded = ApplyTrust<rule, CodedArrays>;
 
 }  // namespace
 }  // namespace demi::kernels::cuda

@@ -81,6 +81,9 @@ class DeviceCase {
         array.scales = arrays_.back().data();
       };
       moved(tensor.parameter, 4);
+      CodedWeight& weight = tensor.coded_parameter;
+      moved(weight.parameter, 2);
+      moved(weight.rest, rest_bytes_of(weight.codec));
       for (float*& moment : tensor.moment) moved(moment, 4);
       for (Coded& array : tensor.coded_moment) moved_coded(array);
       moved(tensor.gradient, static_cast<std::size_t>(bytes_of(tensor.gradient_storage)));

@@ -25,7 +25,7 @@ void launch_decide(Launcher& launcher, const StepTable& table) {
 template <class Launcher>
 void launch_update(Launcher& launcher, const StepTable& table) {
   with_rule(table.rule, [&]<UpdateRule rule>() {
-    if constexpr (kArrays<rule> != 0)
+    if constexpr (rule != UpdateRule::ema)
       if (table.coded) return launch_blocks<UpdateCoded<rule>>(launcher, table);
     launch_blocks<Update<rule>>(launcher, table);
   });

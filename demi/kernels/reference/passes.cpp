@@ -6,6 +6,7 @@
 #include "demi/kernels/blocks.h"
 #include "demi/kernels/codecs/elements.h"
 #include "demi/kernels/codecs/random_halves.h"
+#include "demi/kernels/codecs/weights.h"
 #include "demi/kernels/formulas.h"
 #include "demi/kernels/lanes.h"
 #include "demi/kernels/reference/elements.h"
@@ -36,10 +37,15 @@ double sum_of_squares(std::int64_t n, Value value) {
   return block[0];
 }
 
+float parameter_at(const TensorEntry& tensor, std::int64_t i) {
+  return tensor.coded_parameter.parameter ? decoded(tensor.coded_parameter, i)
+                                          : tensor.parameter[i];
+}
+
 template <UpdateRule rule>
 Elements<float> load_state(const Work& work, std::int64_t i) {
   Elements<float> e{};
-  e.parameter = work.tensor.parameter[i];
+  e.parameter = parameter_at(work.tensor, i);
   for (int m = 0; m < kArrays<rule>; ++m) {
     const Coded& array = work.tensor.coded_moment[m];
     if (is_kept<rule>(work.arrays, m))
@@ -48,8 +54,13 @@ Elements<float> load_state(const Work& work, std::int64_t i) {
   return e;
 }
 
-void store_parameter(const TensorEntry& tensor, std::int64_t i, float value) {
-  tensor.parameter[i] = value;
+void store_parameter(const StepTable& table, const TensorEntry& tensor, std::int64_t i,
+                     float value) {
+  if (tensor.coded_parameter.parameter)
+    encode(tensor.coded_parameter, i, value,
+           random_half(stream_of(rounding_key(table, tensor, kWeightArray)), i));
+  else
+    tensor.parameter[i] = value;
   for (int k = 0; k < 2; ++k) {
     if (tensor.copy[k]) store_element(tensor.copy[k], tensor.copy_storage[k], i, value);
   }
@@ -59,13 +70,14 @@ void store_parameter(const TensorEntry& tensor, std::int64_t i, float value) {
 using GroupValues = float[kCodeGroup];
 
 template <UpdateRule rule>
-void update_element(const Work& work, std::int64_t i, int k, GroupValues (&moments)[3]) {
+void update_element(const StepTable& table, const Work& work, std::int64_t i, int k,
+                    GroupValues (&moments)[3]) {
   Elements<float> e = load_state<rule>(work, i);
   const float scaled = load_element(work.tensor.gradient, work.tensor.gradient_storage, i);
   e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
   kernels::update<rule>(e, work.c);
   for (int m = 0; m < kArrays<rule>; ++m) moments[m][k] = e.moment[m];
-  if constexpr (!RuleOf<rule>::kTrust) store_parameter(work.tensor, i, e.parameter);
+  if constexpr (!RuleOf<rule>::kTrust) store_parameter(table, work.tensor, i, e.parameter);
 }
 
 void store_coded(const Coded& array, RandomStream stream, Range group, const GroupValues& values) {
@@ -80,7 +92,8 @@ void store_coded(const Coded& array, RandomStream stream, Range group, const Gro
 template <UpdateRule rule>
 void update_group(const StepTable& table, const Work& work, Range group) {
   GroupValues moments[3];
-  for (int k = 0; k < group.size(); ++k) update_element<rule>(work, group.begin + k, k, moments);
+  for (int k = 0; k < group.size(); ++k)
+    update_element<rule>(table, work, group.begin + k, k, moments);
   for (int m = 0; m < kArrays<rule>; ++m) {
     if (!is_kept<rule>(work.arrays, m)) continue;
     const Coded& array = work.tensor.coded_moment[m];
@@ -93,7 +106,7 @@ void update_group(const StepTable& table, const Work& work, Range group) {
 
 template <UpdateRule rule>
 TrustPartial trust_of(const Work& work, Range range) {
-  const auto parameter = [&](std::int64_t i) { return work.tensor.parameter[range.begin + i]; };
+  const auto parameter = [&](std::int64_t i) { return parameter_at(work.tensor, range.begin + i); };
   const auto update = [&](std::int64_t i) {
     return RuleOf<rule>::direction(load_state<rule>(work, range.begin + i), work.c);
   };
@@ -139,7 +152,7 @@ void apply_trust(const StepTable& table, std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = range.begin; i < range.end; ++i) {
           Elements<float> e = load_state<rule>(work, i);
           kernels::apply_trust<rule>(e, work.c);
-          store_parameter(tensor, i, e.parameter);
+          store_parameter(table, tensor, i, e.parameter);
         }
       });
     }

@@ -75,6 +75,10 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
     tensor.parameter = floats(1.0f, options.awkward, false);
     tensor.moment[0] = floats(0.1f, false, false);
     tensor.moment[1] = floats(0.01f, false, true);
+    if (options.weight) {
+      tensor.coded_parameter = coded(tensor.parameter, n, *options.weight);
+      tensor.parameter = nullptr;
+    }
     for (std::size_t m = 0; options.codecs && m < 2; ++m) {
       tensor.coded_moment[m] = coded(tensor.moment[m], n, (*options.codecs)[m]);
       tensor.moment[m] = nullptr;
@@ -91,7 +95,7 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
     tensor.gradient = gradient;
     for (int k = 0; k < 2; ++k) {
       tensor.copy_storage[k] = options.copies[k];
-      if (options.copies[k] == Storage::none) continue;
+      if (options.copies[k] == Storage::none || options.weight) continue;
       const int bytes = bytes_of(options.copies[k]);
       tensor.copy[k] = allocate(n, bytes);
       writable_.emplace_back(static_cast<std::byte*>(tensor.copy[k]),
@@ -125,6 +129,18 @@ Coded StepCase::coded(const float* array, std::int64_t length, Codec codec) {
   if (has_scales(codec)) made.scales = writable(scales_of(codec, length), 2);
   encode_array(made, array, length);
   return made;
+}
+
+CodedWeight StepCase::coded(const float* weights, std::int64_t length, WeightCodec codec) {
+  const auto made = [&](int bytes) {
+    std::byte* memory = allocate(length, bytes);
+    writable_.emplace_back(memory, static_cast<std::size_t>(length * bytes));
+    return memory;
+  };
+  CodedWeight weight{.parameter = reinterpret_cast<std::uint16_t*>(made(2)), .codec = codec};
+  if (rest_bytes_of(codec) > 0) weight.rest = made(rest_bytes_of(codec));
+  encode_array(weight, weights, length);
+  return weight;
 }
 
 void StepCase::set_gradient(std::size_t t, std::int64_t i, float value) {

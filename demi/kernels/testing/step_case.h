@@ -27,6 +27,7 @@ struct CaseOptions {
   /// Those of moment[0] and moment[1].
   std::optional<std::array<Codec, 2>> codecs;
   std::uint64_t rounding_seed = 0;
+  std::optional<WeightCodec> weight = {};  // the parameter in it, without copies
   float gradient_range = 8.0f;
   float scale = 65536.0f;
   std::uint64_t seed = 1;
@@ -51,6 +52,7 @@ class StepCase {
   std::byte* allocate(std::int64_t elements, int bytes);
   /// The array's numbers as codes.
   Coded coded(const float* array, std::int64_t length, Codec codec);
+  CodedWeight coded(const float* weights, std::int64_t length, WeightCodec codec);
 
   int offset_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
