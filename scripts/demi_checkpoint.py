@@ -269,7 +269,7 @@ def _python_optimizer(state, numbers, names=None):
     by_parameter = {}
     for name, tensor in state.items():
         parameter, _, entry = name.removeprefix("optimizer/").partition(".")
-        if not name.startswith("optimizer/") or not parameter.isdigit() or entry == "master":
+        if not name.startswith("optimizer/") or not parameter.isdigit() or entry in ("master", "remainder"):
             continue  # PyTorch's optimizers know no master weights
         if entry.endswith("_scale"):
             continue  # of a moment in 8 bits

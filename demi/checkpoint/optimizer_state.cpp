@@ -18,6 +18,8 @@
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
+#include "demi/step/coded_weight.h"
+#include "demi/step/param_state.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -250,6 +252,28 @@ bool has_16_bits(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
 
+bool is_of(const NamedTensors& state, std::size_t parameter, const char* name) {
+  return state.contains(std::to_string(parameter) + "." + name);
+}
+
+/// The weight and its remainder belong together. For a parameter of another dtype they become a
+/// master and its copy, which every precision knows.
+void join_remainders(NamedTensors& model, NamedTensors& state,
+                     const torch::optim::Optimizer& optimizer, const ParameterMatch& match) {
+  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto weight = model.find(match.names[i]);
+    if (weight == model.end() || !is_of(state, i, optim::kRemainder) ||
+        weight->second.scalar_type() == parameters[i].scalar_type())
+      continue;
+    const std::string prefix = std::to_string(i) + ".";
+    const at::Tensor remainder = state.extract(prefix + optim::kRemainder).mapped();
+    const at::Tensor master = optim::joined_weight(weight->second, remainder);
+    state[prefix + "master"] = master;
+    weight->second = master.to(weight->second.scalar_type());
+  }
+}
+
 /// A master is the weight, and the 16-bit weight its rounded copy: which of them a checkpoint holds
 /// depends on the precision that it was saved in.
 void exchange_masters(NamedTensors& model, NamedTensors& state,
@@ -264,7 +288,8 @@ void exchange_masters(NamedTensors& model, NamedTensors& state,
       weight->second = std::move(master->second);
       state.erase(master);
     } else if (const auto first = state.lower_bound(prefix);
-               master == state.end() && has_16_bits(parameters[i]) && first != state.end() &&
+               master == state.end() && !is_of(state, i, optim::kRemainder) &&
+               has_16_bits(parameters[i]) && first != state.end() &&
                first->first.starts_with(prefix)) {
       state[name] = weight->second.to(at::kFloat);
     }
@@ -312,6 +337,7 @@ std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::strin
   if (!ours)
     return prepare_archive(checkpoint.state.extract(archive_name(part)).mapped(), optimizer, match);
   NamedTensors state = renumbered(take_part(checkpoint.state, part + "/"), match);
+  join_remainders(checkpoint.model, state, optimizer, match);
   exchange_masters(checkpoint.model, state, optimizer, match);
   return ours->prepare_state(
       std::move(state), match.same_groups ? groups_of(checkpoint, part) : std::vector<StateDict>());

@@ -13,6 +13,7 @@
 #include "demi/core/error.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/decay_groups.h"
+#include "demi/optim/export_fp32.h"
 #include "demi/optim/sgd.h"
 
 namespace demi::checkpoint {
@@ -202,6 +203,41 @@ TEST(ParameterNames, MastersAreTheWeightsInAnyPrecision) {
     restore(stepped, job(wide, again));
     EXPECT_TRUE(torch::equal(capture(job(wide, again)).model.at("0.weight"),
                              stepped.state.at("optimizer/3.master")));
+  }
+}
+
+TEST(ParameterNames, RemaindersAreTheWeightsInAnyPrecision) {
+  for (const auto mode : {optim::WeightMode::split, optim::WeightMode::split24}) {
+    auto narrow = two_layers(at::kBFloat16);
+    optim::AdamW lean(narrow->parameters(), optim::AdamWOptions(0.05), {.weight_mode = mode});
+    for (int i = 0; i < 3; ++i) step(narrow, lean, i);
+    const Checkpoint saved = own_copy(capture(job(narrow, lean)));
+    std::vector<at::Tensor> trained;
+    for (const at::Tensor& p : narrow->parameters()) trained.push_back(optim::fp32_weight(lean, p));
+    EXPECT_FALSE(torch::equal(trained[0], narrow->parameters()[0].to(at::kFloat)));
+
+    auto wide = two_layers();
+    optim::AdamW fp32(wide->parameters(), optim::AdamWOptions(0.05));
+    restore(saved, job(wide, fp32));
+    for (std::size_t i = 0; i < trained.size(); ++i)
+      EXPECT_TRUE(torch::equal(wide->parameters()[i], trained[i])) << i;
+
+    step(narrow, lean, 3);
+    for (const auto other : {mode, optim::WeightMode::master}) {
+      auto same = two_layers(at::kBFloat16);
+      optim::AdamW adamw(same->parameters(), optim::AdamWOptions(0.05), {.weight_mode = other});
+      restore(saved, job(same, adamw));
+      for (std::size_t i = 0; i < trained.size(); ++i)
+        EXPECT_TRUE(torch::equal(optim::fp32_weight(adamw, same->parameters()[i]), trained[i]))
+            << i;
+      EXPECT_TRUE(same_tensors(capture(job(same, adamw)).model, saved.model));
+      step(same, adamw, 3);
+      if (other != mode && mode != optim::WeightMode::split) continue;  // rounds to fewer bits
+      for (std::size_t i = 0; i < trained.size(); ++i)
+        EXPECT_TRUE(torch::equal(optim::fp32_weight(adamw, same->parameters()[i]),
+                                 optim::fp32_weight(lean, narrow->parameters()[i])))
+            << i;
+    }
   }
 }
 

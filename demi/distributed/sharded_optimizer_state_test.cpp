@@ -95,6 +95,8 @@ ShardedRun six_steps(const Kind& kind, at::ScalarType dtype, ProcessGroup* group
   ShardedCase it(dtype);
   if (step_options.moments != optim::Moments::fp32)
     it.parameters.push_back(optim::testing::parameter({70, 80}, dtype, 9));
+  if (step_options.weight_mode != optim::WeightMode::master)  // which know no gaps
+    for (at::Tensor& one : it.parameters) one = one.detach().contiguous().requires_grad_();
   const auto optimizer = kind.make(it.parameters, step_options);
   std::unique_ptr<ShardedOptimizerState> shards;
   if (group) shards = std::make_unique<ShardedOptimizerState>(*optimizer, *group, kSmallPieces);
@@ -170,6 +172,22 @@ TEST(ShardedOptimizerState, CodedMomentsHaveTheBitsOfOneThatSharesNothing) {
     const ShardedRun alone = six_steps(kind, at::kFloat, nullptr, coded);
     const auto errors = on_ranks(2, [&](ProcessGroup& group) {
       const ShardedRun run = six_steps(kind, at::kFloat, &group, coded);
+      for (std::size_t i = 0; i < alone.parameters.size(); ++i)
+        EXPECT_TRUE(at::equal(run.parameters[i], alone.parameters[i])) << i;
+      if (group.rank() == 0) expect_same_state(run.state, alone.state);
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+  }
+}
+
+TEST(ShardedOptimizerState, WeightModesHaveTheBitsOfOneThatSharesNothing) {
+  for (const auto mode :
+       {optim::WeightMode::split, optim::WeightMode::split24, optim::WeightMode::stochastic}) {
+    const Kind& kind = kKinds[2];  // Adam
+    const optim::StepOptions lean{.weight_mode = mode, .rounding_seed = 3};
+    const ShardedRun alone = six_steps(kind, at::kBFloat16, nullptr, lean);
+    const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+      const ShardedRun run = six_steps(kind, at::kBFloat16, &group, lean);
       for (std::size_t i = 0; i < alone.parameters.size(); ++i)
         EXPECT_TRUE(at::equal(run.parameters[i], alone.parameters[i])) << i;
       if (group.rank() == 0) expect_same_state(run.state, alone.state);

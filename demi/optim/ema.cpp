@@ -12,6 +12,7 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
+#include "demi/optim/export_fp32.h"
 #include "demi/tensor/parallel.h"
 #include "demi/tensor/version.h"
 
@@ -54,6 +55,17 @@ std::optional<at::Tensor> all_skipped(const Steps& steps) {
   }
   if (!skipped.defined()) return std::nullopt;
   return skipped;
+}
+
+/// What the optimizer of a step updates of the tensor, in fp32, or undefined.
+at::Tensor updated_weight(const std::vector<StepResult>& results, const at::Tensor& tensor) {
+  if (tensor.scalar_type() != at::kHalf && tensor.scalar_type() != at::kBFloat16) return {};
+  for (const StepResult& result : results) {
+    if (!result.optimizer()) continue;
+    const at::Tensor fp32 = optim::fp32_weight(*result.optimizer(), tensor);
+    if (fp32.defined()) return fp32;
+  }
+  return {};
 }
 
 /// The steps of the optimizers that hold each parameter.
@@ -104,14 +116,15 @@ void EMA::add(const std::string& name, const at::Tensor& tensor, bool is_buffer)
 void EMA::update() {
   require_not_swapped("update()");
   const at::NoGradGuard no_grad;
-  for (Entry& entry : entries_) update_entry(entry, {});
+  for (Entry& entry : entries_) update_entry(entry, {}, {});
 }
 
 void EMA::update(const StepResult& result) {
   require_not_swapped("update()");
   const at::NoGradGuard no_grad;
   if (const auto skipped = all_skipped({&result}))
-    for (Entry& entry : entries_) update_entry(entry, *skipped);
+    for (Entry& entry : entries_)
+      update_entry(entry, *skipped, updated_weight({result}, entry.tensor));
 }
 
 void EMA::update(const std::vector<StepResult>& results) {
@@ -124,13 +137,13 @@ void EMA::update(const std::vector<StepResult>& results) {
   for (Entry& entry : entries_) {
     const auto held = by_parameter.find(entry.tensor.unsafeGetTensorImpl());
     if (const auto skipped = all_skipped(held == by_parameter.end() ? all : held->second))
-      update_entry(entry, *skipped);
+      update_entry(entry, *skipped, updated_weight(results, entry.tensor));
   }
 }
 
-void EMA::update_entry(Entry& entry, const at::Tensor& skipped) {
+void EMA::update_entry(Entry& entry, const at::Tensor& skipped, const at::Tensor& fp32) {
   at::Tensor& average = averages_.at(entry.names.front());
-  const at::Tensor& tensor = entry.tensor;
+  const at::Tensor tensor = fp32.defined() ? fp32 : entry.tensor;
   // It follows its tensor to another device (module->to), never to a narrower dtype.
   const auto dtype = at::promote_types(average.scalar_type(), tensor.scalar_type());
   if (average.device() != tensor.device() || average.scalar_type() != dtype)

@@ -88,8 +88,9 @@ class DEMI_API EMA {
   };
 
   void add(const std::string& name, const at::Tensor& tensor, bool is_buffer);
-  /// `skipped`: fp32, (), decides on its device; undefined: not skipped.
-  void update_entry(Entry& entry, const at::Tensor& skipped);
+  /// `skipped`: fp32, (), decides on its device; undefined: not skipped. `fp32`: what is averaged
+  /// instead of the tensor, or undefined.
+  void update_entry(Entry& entry, const at::Tensor& skipped, const at::Tensor& fp32);
   /// The one among `averages` that stands under a name of the entry, or the end.
   static std::map<std::string, at::Tensor>::const_iterator find(
       const Entry& entry, const std::map<std::string, at::Tensor>& averages);

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <unordered_map>
@@ -12,6 +13,7 @@
 #include "demi/optim/saved_state.h"
 #include "demi/optim/state_share.h"
 #include "demi/step/backend.h"
+#include "demi/step/coded_weight.h"
 #include "demi/step/layout.h"
 #include "demi/step/member_source.h"
 #include "demi/step/ownership.h"
@@ -235,6 +237,27 @@ bool Optimizer::Impl::is_unchanged() const {
   return known == tracked.end();
 }
 
+namespace {
+
+/// What is lost of weights that are kept in another mode than they were saved in.
+void warn_of_modes(const std::vector<GroupedMember>& members, WeightMode mode) {
+  int64_t weights = 0;
+  double greatest = 0;
+  WeightMode saved = mode;
+  for (const auto& [member, group] : members) {
+    if (!member.saved_as || !(member.coding_error > 0)) continue;
+    saved = *member.saved_as;
+    greatest = std::max(greatest, member.coding_error);
+    ++weights;
+  }
+  if (weights == 0) return;
+  TORCH_WARN("[optim.Optimizer] ", weights, " weights that were kept in mode ", name_of(saved),
+             " are kept in ", name_of(mode), " from here on (StepOptions::weight_mode): the ",
+             "greatest error of one number is ", greatest);
+}
+
+}  // namespace
+
 std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
   optimizer->adopt();
   std::vector<GroupedMember> all;
@@ -269,6 +292,7 @@ std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
       tracked.push_back({key, &state});
     }
   }
+  warn_of_modes(all, pending->options().weight_mode);
   return all;
 }
 
@@ -304,6 +328,8 @@ void Optimizer::set_low_precision_grads(bool on) {
 bool Optimizer::low_precision_grads() const {
   return impl().pending->options().low_precision_grads;
 }
+
+WeightMode Optimizer::weight_mode() const { return impl().pending->options().weight_mode; }
 
 at::Tensor Optimizer::unscaled_grad(const at::Tensor& parameter) {
   return pending().unscaled_grad(parameter);

@@ -80,6 +80,9 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   void set_low_precision_grads(bool on);
   bool low_precision_grads() const;
 
+  /// StepOptions::weight_mode.
+  WeightMode weight_mode() const;
+
   /// Learning rates of a group by the count of steps taken; they replace the group's own. They are
   /// read where the step is decided, so a skipped step does not advance them. Steps beyond the last
   /// rate use the last. None: the group's own again.

@@ -16,6 +16,7 @@
 #include "demi/kernels/rule_info.h"
 #include "demi/optim/rule_options.h"
 #include "demi/step/coded_state.h"
+#include "demi/step/coded_weight.h"
 #include "demi/step/member.h"
 #include "demi/step/norm_guard.h"
 
@@ -77,6 +78,15 @@ void put_scales(ParamState& state, const std::string& key, const std::string& na
   state[name] = tensor.detach().clone();
 }
 
+void put_remainder(ParamState& state, const std::string& key, const at::Tensor& tensor,
+                   const at::Tensor& parameter) {
+  if (tensor.sizes() != parameter.sizes() || !mode_of_remainder(tensor.scalar_type()))
+    refuse_state("the state does not fit its parameter",
+                 c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
+                 c10::str("int16 or int8 of the parameter's shape, ", parameter.sizes()));
+  state.remainder = tensor.detach().clone();
+}
+
 /// A state in 8 bits and its scales are there together, and are of one kind.
 void check_codes(ParamState& state, const std::string& prefix, const Rule& rule) {
   for (const kernels::State& one : kernels::info_of(rule.id).states) {
@@ -98,6 +108,7 @@ void put(ParamState& state, const std::string& key, const std::string& name,
          const at::Tensor& tensor, const at::Tensor& parameter, const Rule& rule) {
   const kernels::State* known = find_state(rule, name);
   if (find_scaled(rule, name)) return put_scales(state, key, name, tensor, parameter);
+  if (name == kRemainder) return put_remainder(state, key, tensor, parameter);
   if (!known && name != "step" && name != "master")
     refuse_state("the state has an entry that this optimizer does not know", key,
                  "the state of " + rule.name);

@@ -75,22 +75,26 @@ void each_array(kernels::UpdateRule rule, const kernels::Coefficients& c, Call c
 Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
               const kernels::Coefficients& c, Member& member) {
   Elements e;
-  e.parameter = Value(member.work);
+  e.parameter = Value(member.target == Target::kCoded ? weight_of(member) : member.work);
   each_array(plan.rule(), c,
              [&](int m, const char* name) { e.moment[m] = Value(decoded(*member.state, name)); });
-  const Value scaled(member.gradient->to(member.work.scalar_type()));
+  const Value scaled(member.gradient->to(arithmetic_of(member)));
   const float inverse_scale = entry.unscaled ? 1.0F : plan.state().inverse_scale;
   e.gradient = kernels::true_gradient(scaled, inverse_scale, plan.state().clip_factor, c);
   return e;
 }
 
-void store(const kernels::StepPlan& plan, const kernels::Coefficients& c, Member& member,
-           const Elements& e) {
-  each_array(plan.rule(), c, [&](int m, const char* name) {
+void store(const kernels::StepTable& table, const kernels::TensorEntry& entry,
+           const kernels::Coefficients& c, Member& member, const Elements& e) {
+  each_array(table.rule, c, [&](int m, const char* name) {
     at::Tensor& state = (*member.state)[name];
     if (!codec_of(state)) state.copy_(e.moment[m].tensor);
   });
-  member.work.copy_(e.parameter.tensor);
+  if (member.target == Target::kCoded)
+    put_weight(member, e.parameter.tensor,
+               kernels::rounding_key(table, entry, kernels::kWeightArray));
+  else
+    member.work.copy_(e.parameter.tensor);
 }
 
 /// The states that are coded, which become what is stored of them: a trust ratio is of that. On the
@@ -171,7 +175,7 @@ void update(kernels::StepPlan& plan, std::vector<Member>& members) {
       if constexpr (kernels::RuleOf<rule>::kTrust)
         apply_trust<rule>(plan, table.groups[table.tensors[i].group], e, c);
     });
-    store(plan, c, members[i], e);
+    store(table, table.tensors[i], c, members[i], e);
   }
 }
 

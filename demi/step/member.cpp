@@ -9,6 +9,7 @@
 #include "demi/core/huge_pages.h"
 #include "demi/kernels/rule_info.h"
 #include "demi/step/coded_state.h"
+#include "demi/step/coded_weight.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/version.h"
 
@@ -24,20 +25,25 @@ at::Tensor on_huge_pages(at::Tensor tensor) {
   return tensor;
 }
 
-/// `tensor` in the layout, dtype and device of `work`; filled with `initial` if it is undefined.
-void conform(at::Tensor& tensor, const at::Tensor& work, const char* name, float initial = 0) {
-  if (!tensor.defined()) {
-    tensor = on_huge_pages(at::empty_like(work)).fill_(initial);
-    return;
-  }
+/// `tensor`, which is defined, in the layout and device of `work` and this dtype.
+void conform_to(at::Tensor& tensor, const at::Tensor& work, c10::ScalarType dtype,
+                const char* name) {
   if (tensor.sizes() != work.sizes())
     throw UsageError({.where = "optim.Optimizer",
                       .what = "loaded state does not fit its parameter",
                       .seen = std::string(name) + " of shape " + c10::str(tensor.sizes()),
                       .accepted = "the parameter's shape"});
-  const bool fits = tensor.strides() == work.strides() &&
-                    tensor.scalar_type() == work.scalar_type() && tensor.device() == work.device();
-  if (!fits) tensor = on_huge_pages(at::empty_like(work)).copy_(tensor);
+  const bool fits = tensor.strides() == work.strides() && tensor.scalar_type() == dtype &&
+                    tensor.device() == work.device();
+  if (!fits)
+    tensor = on_huge_pages(at::empty_like(work, work.options().dtype(dtype))).copy_(tensor);
+}
+
+/// In the dtype of the update's arithmetic; filled with `initial` if it is undefined.
+void conform(at::Tensor& tensor, const at::Tensor& work, const char* name, float initial = 0) {
+  const auto dtype = work.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  if (tensor.defined()) return conform_to(tensor, work, dtype, name);
+  tensor = on_huge_pages(at::empty_like(work, work.options().dtype(dtype))).fill_(initial);
 }
 
 Member member_for(const at::Tensor& parameter) {
@@ -50,21 +56,88 @@ Member member_for(const at::Tensor& parameter) {
   return member;
 }
 
-/// Chooses the dense fp32 (or fp64) array that is updated for the parameter.
-void choose_target(Member& member) {
+/// Whether the parameter is still the rounded master, in any mode.
+at::Tensor is_rounded(const at::Tensor& parameter, const at::Tensor& master) {
+  const at::Tensor away = at::empty_like(parameter);
+  part_weight(kernels::WeightCodec::by_chance, master, away, {});  // without a key: ties away
+  return (away == parameter).logical_or(master.to(parameter.scalar_type()) == parameter);
+}
+
+/// What another mode has kept of the weight, in FP32; or undefined.
+at::Tensor weight_of_other_mode(const at::Tensor& parameter, ParamState& state,
+                                std::optional<c10::ScalarType> own) {
+  if (state.master.defined()) {
+    const at::Tensor layout = at::empty_like(parameter, parameter.options().dtype(at::kFloat));
+    conform_to(state.master, layout, at::kFloat, "master");
+    return at::where(is_rounded(parameter, state.master), state.master, parameter.to(at::kFloat));
+  }
+  const at::Tensor& rest = state.remainder;
+  if (!rest.defined() || rest.scalar_type() == own) return {};
+  return joined_weight(parameter, rest);
+}
+
+/// The weight in the codec's form: what it lacks is made or put into the parameter's layout and
+/// device, and what another mode kept comes over.
+void make_coded_weight(Member& member) {
+  ParamState& state = *member.state;
+  const at::Tensor& parameter = member.work;
+  const auto dtype = remainder_dtype(*member.codec);
+  const at::Tensor weight = weight_of_other_mode(parameter, state, dtype);
+  at::Tensor& rest = state.remainder;
+  if (weight.defined())
+    member.saved_as =
+        state.master.defined() ? WeightMode::master : *mode_of_remainder(rest.scalar_type());
+  state.master.reset();
+  if (weight.defined() || !dtype) rest.reset();
+  if (dtype && !rest.defined())
+    rest = on_huge_pages(at::zeros_like(parameter, parameter.options().dtype(*dtype)));
+  if (dtype) conform_to(rest, parameter, *dtype, kRemainder);
+  if (!weight.defined()) return;
+  part_weight(*member.codec, weight, parameter, rest);
+  const at::Tensor error = (weight_of(member) - weight).abs();
+  if (error.numel() > 0) member.coding_error = error.max().item<double>();
+}
+
+/// The parameter has become fp32 (module->to): what it lacked comes back where it was not written.
+void give_back(const at::Tensor& parameter, const at::Tensor& remainder) {
+  const at::Tensor halves = parameter.detach().to(at::kBFloat16);
+  const at::Tensor same = halves.to(at::kFloat) == parameter;
+  parameter.detach().copy_(at::where(same, joined_weight(halves, remainder), parameter));
+}
+
+/// What a mode without a master has kept, for a parameter that has one or needs none.
+void take_remainder(const at::Tensor& parameter, ParamState& state) {
+  if (parameter.scalar_type() == at::kFloat) give_back(parameter, state.remainder);
+  if (parameter.scalar_type() == at::kBFloat16) {
+    state.master = joined_weight(parameter, state.remainder);
+    parameter.detach().copy_(state.master);  // ties to even, as such a parameter is rounded
+  }
+  state.remainder.reset();
+}
+
+/// Chooses the dense array that is updated for the parameter.
+void choose_target(Member& member, WeightMode mode) {
   const at::Tensor& parameter = member.parameter;
+  ParamState& state = *member.state;
   const bool dense = parameter.is_non_overlapping_and_dense();
+  member.codec = codec_for(parameter, mode);
+  if (member.codec) {
+    member.target = Target::kCoded;
+    member.work = parameter.detach();
+    return make_coded_weight(member);
+  }
+  if (state.remainder.defined()) take_remainder(parameter, state);
   if (tensor::is_16_bit(parameter.scalar_type())) {
-    const bool made = member.state->master.defined();
+    const bool made = state.master.defined();
     const at::Tensor layout =
         at::empty_like(parameter, parameter.options().dtype(at::kFloat).requires_grad(false));
-    conform(member.state->master, layout, "master");
-    if (!made) member.state->master.copy_(parameter);
+    conform(state.master, layout, "master");
+    if (!made) state.master.copy_(parameter);
     member.target = dense ? Target::kMaster : Target::kStaging;
-    member.work = member.state->master;
+    member.work = state.master;
     return;
   }
-  member.state->master.reset();  // of an earlier dtype
+  state.master.reset();  // of an earlier dtype
   const bool direct = dense || parameter.scalar_type() == at::kDouble;
   member.target = direct ? Target::kParameter : Target::kStaging;
   member.work = direct ? on_huge_pages(parameter.detach())
@@ -148,8 +221,9 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
   const at::NoGradGuard no_grad;
   Member member = member_for(parameter);
   member.state = &state;
-  choose_target(member);
-  const bool counted_on_device = backend.kernels_for(member.work, options.path).device;
+  choose_target(member, options.weight_mode);
+  const at::Tensor like = at::empty({0}, member.work.options().dtype(arithmetic_of(member)));
+  const bool counted_on_device = backend.kernels_for(like, options.path).device;
   const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
   state.step = state.step.defined() ? state.step.to(counter, at::kLong)
                                     : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
@@ -174,6 +248,16 @@ Member make_measured_member(const at::Tensor& parameter) {
 
 c10::ScalarType arithmetic_of(const Member& member) {
   return member.work.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::Tensor weight_of(const Member& member) {
+  if (remainder_dtype(*member.codec))
+    return joined_weight(member.parameter, member.state->remainder);
+  return member.parameter.detach().to(at::kFloat);
+}
+
+void put_weight(Member& member, const at::Tensor& fp32, const kernels::RoundingKey& key) {
+  part_weight(*member.codec, fp32, member.parameter, member.state->remainder, key);
 }
 
 int64_t version_of(const at::Tensor& tensor) {

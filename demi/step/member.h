@@ -20,6 +20,7 @@ namespace demi::optim {
 enum class Target {
   kParameter,  // the parameter itself
   kMaster,     // the fp32 master of a dense 16-bit parameter; kernels write the parameter too
+  kCoded,      // the dense 16-bit parameter itself, with what it lacks beside it
   kStaging,    // a dense array, copied to the parameter after the step
   kNone,       // nothing: the gradient is measured, and another process updates the parameter
 };
@@ -51,9 +52,13 @@ struct Member {
   c10::DimVector sizes, strides;
   c10::ScalarType dtype = c10::ScalarType::Float;
   c10::Device device = c10::kCPU;
-  /// The array that is updated: dense; fp32, or fp64 for an fp64 parameter. Target::kNone: the
-  /// parameter, whose layout and device count alone.
+  /// The array that is updated: dense; fp32, or fp64 for an fp64 parameter. Target::kNone and
+  /// kCoded: the parameter, whose layout and device count alone.
   at::Tensor work;
+  std::optional<kernels::WeightCodec> codec;  // Target::kCoded
+  /// The mode that its state came from, if that is another, and what one number has lost by it.
+  std::optional<WeightMode> saved_as;
+  double coding_error = 0;
   WrittenParameter written;
   /// The gradient that the passes read: .grad, or `staged`.
   const at::Tensor* gradient = nullptr;
@@ -104,6 +109,11 @@ bool is_unchanged(const HeldGradient& held, const at::Tensor& gradient);
 /// Whether the gradient is the held one, written to by nobody but the user: backward makes another
 /// gradient of it.
 bool is_still_there(const Member& member, const at::Tensor& gradient);
+
+/// The fp32 numbers of a Target::kCoded member, a copy.
+at::Tensor weight_of(const Member& member);
+/// Writes them.
+void put_weight(Member& member, const at::Tensor& fp32, const kernels::RoundingKey& key);
 
 /// Where the user has changed a 16-bit parameter, its master follows; elsewhere the master keeps
 /// its lower bits.

@@ -8,6 +8,7 @@ namespace demi::optim {
 at::Tensor& ParamState::operator[](std::string_view name) {
   if (name == "step") return step;
   if (name == "master") return master;
+  if (name == kRemainder) return remainder;
   for (auto& [known, tensor] : of_rule_)
     if (known == name) return tensor;
   return of_rule_.emplace_back(name, at::Tensor()).second;
@@ -21,6 +22,7 @@ std::vector<std::pair<std::string, at::Tensor>> ParamState::tensors() const {
   add("step", step);
   for (const auto& [name, tensor] : of_rule_) add(name, tensor);
   add("master", master);
+  add(kRemainder, remainder);
   return defined;
 }
 

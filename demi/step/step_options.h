@@ -35,6 +35,23 @@ enum class Moments : std::uint8_t {
 /// The least number of elements of a tensor whose states may lie in fewer bits.
 inline constexpr std::int64_t kLeastCoded = 4096;
 
+/// How an optimizer keeps a 16-bit parameter, which is trained as FP32. Those other than master are
+/// of bf16 parameters without gaps in their memory, others are refused; FP32 and FP64 parameters
+/// keep their dtype.
+enum class WeightMode : std::uint8_t {
+  /// An FP32 master beside the parameter, which is its copy, rounded ties to even: 4 bytes a
+  /// parameter.
+  master,
+  /// The parameter is the upper half of the FP32 number, rounded ties away from zero, and the lower
+  /// half lies in the optimizer: 2 bytes a parameter, and no bit is lost.
+  split,
+  /// As split, with 8 bits of the lower half, to which each step rounds: 1 byte a parameter.
+  split24,
+  /// The parameter alone, rounded up or down by chance in each step, so that small changes count in
+  /// the mean: 0 bytes.
+  stochastic,
+};
+
 /// How a demi optimizer steps, whatever its rule.
 struct StepOptions {
   /// true: a gradient with Inf or NaN changes nothing (this costs one read of the gradients).
@@ -52,6 +69,7 @@ struct StepOptions {
   /// scale and its growth do not hear of such a step. Not given: no limit.
   std::optional<NormLimit> skip_norm_above = std::nullopt;
   Moments moments = Moments::fp32;
+  WeightMode weight_mode = WeightMode::master;
   /// Of the random bits by which states are rounded. They depend besides on the parameter's number
   /// through all groups, the updates that it has taken, and the element's place in memory, but not
   /// on threads, path or ranks.

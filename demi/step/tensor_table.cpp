@@ -39,6 +39,11 @@ void add_states(kernels::TensorEntry& entry, ParamState& state, kernels::UpdateR
   }
 }
 
+void* remainder_of(const Member& member) {
+  const at::Tensor& remainder = member.state->remainder;
+  return remainder.defined() ? remainder.mutable_data_ptr() : nullptr;
+}
+
 std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vector<Member>& members,
                                              const std::vector<int>& group_of,
                                              const std::vector<kernels::Group>& groups) {
@@ -56,7 +61,13 @@ std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vect
     }
     // begin() sets the real pointer: a mutable one taken here would cost the parameter its copies.
     // The tensor operations that serve fp64 and other devices do not use it.
-    entry.parameter = static_cast<float*>(const_cast<void*>(member.work.const_data_ptr()));
+    void* parameter = const_cast<void*>(member.work.const_data_ptr());
+    if (member.target == Target::kCoded)
+      entry.coded_parameter = {.parameter = static_cast<std::uint16_t*>(parameter),
+                               .rest = remainder_of(member),
+                               .codec = *member.codec};
+    else
+      entry.parameter = static_cast<float*>(parameter);
     const kernels::Group& group = groups[group_of[i]];
     add_states(entry, *member.state, rule, group);
     entry.step = member.state->step.mutable_data_ptr<int64_t>();
@@ -338,6 +349,14 @@ void TensorTable::begin(Records records) {
       ++target;
       continue;
     }
+    if (member.target == Target::kCoded) {
+      if (!kernels_) continue;
+      void* parameter = member.parameter.mutable_data_ptr();
+      // After set_data() `work` must not keep the old memory alive.
+      if (entry.coded_parameter.parameter != parameter) member.work = member.parameter.detach();
+      entry.coded_parameter.parameter = static_cast<std::uint16_t*>(parameter);
+      continue;
+    }
     refresh_master(member);
     if (member.target == Target::kStaging && !is_16_bit(member.parameter.scalar_type())) {
       const at::NoGradGuard no_grad;
@@ -357,7 +376,9 @@ void TensorTable::finish() {
   const bool skipped = !device_ && plan_.state().skipped != 0;
   for (Member& member : members_) {
     if (member.target == Target::kParameter || member.target == Target::kNone) continue;
-    if (!skipped && (member.target == Target::kStaging || !kernels_)) {
+    const bool is_copied =
+        member.target == Target::kStaging || (member.target == Target::kMaster && !kernels_);
+    if (!skipped && is_copied) {
       const at::NoGradGuard no_grad;
       at::Tensor parameter = member.parameter;
       parameter.copy_(member.work);

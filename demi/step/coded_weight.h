@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "demi/core/export.h"
+#include "demi/kernels/codecs/codec.h"
+#include "demi/step/step_options.h"
+
+// 16-bit parameters that are trained without a master (WeightMode). What a parameter lacks is
+// ParamState::remainder, whose dtype names the codec: int16 is split's, int8 split24's.
+namespace demi::optim {
+
+DEMI_API const char* name_of(WeightMode mode);
+
+/// Of a parameter in that mode. Nothing: it has a master, or is fp32 or fp64. Throws UsageError for
+/// a parameter that the mode does not know.
+std::optional<kernels::WeightCodec> codec_for(const at::Tensor& parameter, WeightMode mode);
+
+/// Of a remainder; nothing: the codec keeps none.
+DEMI_API std::optional<c10::ScalarType> remainder_dtype(kernels::WeightCodec codec);
+/// The mode that keeps such a remainder; nothing: there is none.
+std::optional<WeightMode> mode_of_remainder(c10::ScalarType dtype);
+
+/// The FP32 numbers, a copy on the parameter's device, for which the host does not wait.
+DEMI_API at::Tensor joined_weight(const at::Tensor& parameter, const at::Tensor& remainder);
+
+/// The reverse, in place; without a key rounded to nearest. `remainder`: undefined where the codec
+/// keeps none.
+void part_weight(kernels::WeightCodec codec, const at::Tensor& fp32, at::Tensor parameter,
+                 at::Tensor remainder,
+                 const std::optional<kernels::RoundingKey>& key = std::nullopt);
+
+}  // namespace demi::optim
