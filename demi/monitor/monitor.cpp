@@ -15,6 +15,8 @@
 #include "demi/loop/observer.h"
 #include "demi/monitor/activation_hooks.h"
 #include "demi/monitor/layers.h"
+#include "demi/optim/export_fp32.h"
+#include "demi/optim/optimizer.h"
 
 namespace demi::monitor {
 namespace {
@@ -32,6 +34,37 @@ at::Tensor sampled(const at::Tensor& parameter) {
   return p.slice(longest, 0, p.size(longest), std::min(step, p.size(longest)));
 }
 
+/// What the optimizers train: a master, not its rounding.
+at::Tensor trained(const loop::StepView& view, const at::Tensor& parameter) {
+  for (const auto* optimizer : view.optimizers) {
+    const at::Tensor fp32 = optim::fp32_weight(*optimizer, parameter);
+    if (fp32.defined()) return sampled(fp32);
+  }
+  return sampled(parameter);
+}
+
+bool rounds_by_chance(const loop::StepView& view, const at::Tensor& parameter) {
+  if (parameter.scalar_type() != at::kBFloat16) return false;
+  return std::ranges::any_of(view.optimizers, [&](const auto* optimizer) {
+    const auto* own = dynamic_cast<const optim::Optimizer*>(optimizer);
+    return own && own->weight_mode() == optim::WeightMode::stochastic &&
+           own->state().count(parameter.unsafeGetTensorImpl()) != 0;
+  });
+}
+
+// A sample of a parameter before the step, and where it has a gradient other than 0.
+struct Before {
+  at::Tensor weights, has_gradient;
+};
+
+Before before_step(const loop::StepView& view, const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined()) return {};
+  const bool is_dense = gradient.layout() == at::kStrided;
+  return {.weights = trained(view, parameter).clone(),
+          .has_gradient = is_dense ? sampled(gradient) != 0 : at::Tensor()};
+}
+
 at::Tensor square_norm(const at::Tensor& x) {
   return at::linalg_vector_norm(x, 2, {}, false, c10::kDouble).square();
 }
@@ -46,25 +79,43 @@ struct PendingHealth {
   std::vector<ExponentCounter> weights;
   std::shared_ptr<std::vector<ExponentCounter>> activations;
   // Samples of each layer's parameters; undefined for those without a gradient.
-  std::vector<std::vector<at::Tensor>> before;
-  std::vector<at::Tensor> squares;  // of each layer: fp64, (2): change, parameters
+  std::vector<std::vector<Before>> before;
+  std::vector<at::Tensor> sums;  // of each layer: fp64, (4), the fields of Sums
+};
+
+// Squares of the change and of the parameters; elements with a gradient that stayed, and in all.
+struct Sums {
+  double change, weights, stayed, asked;
 };
 
 // One copy from each device; a layer without a trained parameter has none.
-std::vector<std::optional<double>> read_ratios(const std::vector<at::Tensor>& squares) {
+std::vector<std::optional<Sums>> read_sums(const std::vector<at::Tensor>& sums) {
   std::vector<at::Tensor> here;
-  for (const at::Tensor& pair : squares)
-    if (pair.defined()) here.push_back(here.empty() ? pair : pair.to(here.front().device()));
-  std::vector<std::optional<double>> ratios(squares.size());
-  if (here.empty()) return ratios;
+  for (const at::Tensor& one : sums)
+    if (one.defined()) here.push_back(here.empty() ? one : one.to(here.front().device()));
+  std::vector<std::optional<Sums>> all(sums.size());
+  if (here.empty()) return all;
   const at::Tensor read = at::stack(here).cpu();
   const double* next = read.const_data_ptr<double>();
-  for (std::size_t i = 0; i < squares.size(); ++i) {
-    if (!squares[i].defined()) continue;
-    if (next[1] != 0) ratios[i] = std::sqrt(next[0] / next[1]);
-    next += 2;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (!sums[i].defined()) continue;
+    all[i] = {next[0], next[1], next[2], next[3]};
+    next += 4;
   }
-  return ratios;
+  return all;
+}
+
+// What a step did to a parameter: fp64, (4).
+at::Tensor sums_of(const loop::StepView& view, const Before& before, const at::Tensor& parameter) {
+  const at::Tensor after = trained(view, parameter);
+  const at::Tensor none = at::zeros({}, after.options().dtype(at::kDouble));
+  const at::Tensor asked = rounds_by_chance(view, parameter) ? at::Tensor() : before.has_gradient;
+  const at::Tensor stayed = asked.defined() ? asked.logical_and(after == before.weights) : asked;
+  const auto count = [&](const at::Tensor& of) {
+    return of.defined() ? of.sum(at::kDouble) : none;
+  };
+  return at::stack({square_norm(after - before.weights), square_norm(before.weights), count(stayed),
+                    count(asked)});
 }
 
 }  // namespace
@@ -155,7 +206,7 @@ void Monitor::after_backward(const loop::StepView& view) {
     for (std::size_t k = 0; k < kept.size(); ++k) {
       const at::Tensor& p = layers[i].parameters[k];
       one.weights[i].add(p.grad());
-      if (p.grad().defined()) kept[k] = sampled(p).clone();
+      kept[k] = before_step(view, p);
     }
   }
 }
@@ -167,16 +218,14 @@ void Monitor::after_update(const loop::StepView& view) {
   one.stepped = true;
   const auto& layers = one.layers->all();
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    at::Tensor change, weights;
+    at::Tensor sums;
     for (std::size_t k = 0; k < layers[i].parameters.size(); ++k) {
-      const at::Tensor& before = one.before[i][k];
-      if (!before.defined()) continue;
-      const at::Tensor moved = square_norm(sampled(layers[i].parameters[k]) - before),
-                       old = square_norm(before);
-      change = change.defined() ? change + moved : moved;
-      weights = weights.defined() ? weights + old : old;
+      const Before& before = one.before[i][k];
+      if (!before.weights.defined()) continue;
+      const at::Tensor more = sums_of(view, before, layers[i].parameters[k]);
+      sums = sums.defined() ? sums + more : more;
     }
-    one.squares.push_back(change.defined() ? at::stack({change, weights}) : at::Tensor());
+    one.sums.push_back(sums);
   }
   one.before.clear();
 }
@@ -189,7 +238,7 @@ void Monitor::on_step(const loop::StepMetrics& step, int64_t) {
   pending.pop_front();
   const auto weights = ExponentCounter::read(one.weights);
   const auto activations = ExponentCounter::read(*one.activations);
-  const auto ratios = read_ratios(one.squares);
+  const auto sums = read_sums(one.sums);
   StepHealth health{.epoch = one.epoch,
                     .step = one.step,
                     .loss_scale = step.loss_scale,
@@ -197,9 +246,14 @@ void Monitor::on_step(const loop::StepMetrics& step, int64_t) {
                     .skipped = step.skipped,
                     .layers = {}};
   const auto& layers = one.layers->all();
-  for (std::size_t i = 0; i < layers.size(); ++i)
-    health.layers.push_back(
-        {layers[i].name, weights[i], activations[i], i < ratios.size() ? ratios[i] : std::nullopt});
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    LayerHealth layer{layers[i].name, weights[i], activations[i], std::nullopt, std::nullopt};
+    if (i < sums.size() && sums[i]) {
+      if (sums[i]->weights != 0) layer.update_ratio = std::sqrt(sums[i]->change / sums[i]->weights);
+      if (sums[i]->asked > 0 && !step.skipped) layer.unchanged = sums[i]->stayed / sums[i]->asked;
+    }
+    health.layers.push_back(std::move(layer));
+  }
   impl_->report(health);
 }
 

@@ -23,6 +23,11 @@ struct LayerHealth {
   /// of a parameter up to 2^16 elements, from evenly spaced slices of about as many of a larger
   /// one. None without parameters that are not 0.
   std::optional<double> update_ratio;
+  /// Of these elements those with a gradient other than 0: the share that the step left as they
+  /// were, since the update was too small for the format that they are trained in. A 16-bit
+  /// parameter is trained as its FP32 master, or as WeightMode says; of one that is rounded by
+  /// chance, and in a skipped step, it says nothing, and there is none.
+  std::optional<double> unchanged;
 };
 
 /// What the monitor saw of one step.

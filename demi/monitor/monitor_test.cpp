@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "demi/core/error.h"
@@ -123,6 +124,39 @@ TEST(Monitor, AddsUpTheBatchesOfAStep) {
   EXPECT_EQ(reported[1].layers[0].activation_gradients.elements(), 1 * 4 * 5);
 }
 
+/// The share of the first layer's weights that the first step leaves as they are, in bf16.
+std::optional<double> unchanged_by(
+    const std::function<std::shared_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>& make) {
+  TwoLayers model;
+  train::TrainerOptions options{.max_steps = 1, .precision = train::parse_precision("bf16-true")};
+  options.optimizers = {make(model->parameters())};
+  train::Trainer trainer(train::network(model), options);
+  std::optional<double> seen;
+  trainer.add(std::make_shared<Monitor>(
+      1, [&](const StepHealth& step) { seen = step.layers[0].unchanged; }));
+  trainer.fit(batches());
+  return seen;
+}
+
+// Updates between half a unit of FP32 and one of 24 bits, for most weights.
+TEST(Monitor, TellsUpdatesThatTheFormatLoses) {
+  constexpr double kRate = 1e-3;
+  const auto by_demi = [&](optim::WeightMode mode) {
+    return unchanged_by([&](const std::vector<at::Tensor>& parameters) {
+      return std::make_shared<optim::SGD>(parameters, optim::SGDOptions(kRate),
+                                          optim::StepOptions{.weight_mode = mode});
+    });
+  };
+  EXPECT_GT(unchanged_by([&](const std::vector<at::Tensor>& parameters) {
+              return std::make_shared<torch::optim::SGD>(parameters, kRate);
+            }).value(),
+            0.9);
+  EXPECT_LT(by_demi(optim::WeightMode::master).value(), 0.2);
+  EXPECT_LT(by_demi(optim::WeightMode::split).value(), 0.2);
+  EXPECT_GT(by_demi(optim::WeightMode::split24).value(), 0.5);
+  EXPECT_FALSE(by_demi(optim::WeightMode::stochastic)) << "small updates count in the mean";
+}
+
 TEST(Monitor, SaysThatAStepWasSkipped) {
   at::Tensor x = features().clone();
   x[0][0] = std::numeric_limits<float>::infinity();
@@ -130,6 +164,7 @@ TEST(Monitor, SaysThatAStepWasSkipped) {
   ASSERT_EQ(reported.size(), 2u);
   EXPECT_TRUE(reported[0].skipped);
   EXPECT_EQ(reported[0].layers[0].update_ratio, 0);
+  EXPECT_FALSE(reported[0].layers[0].unchanged);
   EXPECT_GT(reported[0].layers[0].weight_gradients.nans, 0);
   EXPECT_FALSE(reported[1].skipped);
 }

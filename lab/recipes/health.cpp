@@ -138,7 +138,8 @@ report::Table table_of(const std::string& run, const StepHealth& step) {
                    {.name = "zero"},
                    {.name = "denormal"},
                    {.name = "Inf or NaN"},
-                   {.name = "update / weight"}};
+                   {.name = "update / weight"},
+                   {.name = "unchanged"}};
   const double scale = step.loss_scale.value_or(1);
   for (const LayerHealth& layer : step.layers) {
     const ExponentHistogram &w = layer.weight_gradients, &a = layer.activation_gradients;
@@ -149,11 +150,14 @@ report::Table table_of(const std::string& run, const StepHealth& step) {
                           share_of(w.zeros, w), share_of(w.subnormals, w),
                           share_of(w.infinities + w.nans, w), count(a), share_of(a.zeros, a),
                           share_of(a.subnormals, a), share_of(a.infinities + a.nans, a),
-                          layer.update_ratio ? report::format_number(*layer.update_ratio, 3) : ""});
+                          layer.update_ratio ? report::format_number(*layer.update_ratio, 3) : "",
+                          layer.unchanged ? report::format_share(*layer.unchanged) : ""});
   }
   table.notes = {
       "Denormal: below the smallest normal number of the format that the gradient is "
-      "stored in, where it loses digits; as stored, times the loss scale."};
+      "stored in, where it loses digits; as stored, times the loss scale.",
+      "Unchanged: of the weights with a gradient other than 0, those that the step left as they "
+      "were, in the format that they are trained in."};
   return table;
 }
 
@@ -184,6 +188,7 @@ std::vector<report::MetricFields> health_lines(const std::string& run, const Ste
   for (const LayerHealth& layer : step.layers) {
     lines.push_back(line_of(run, step, layer, "weights", layer.weight_gradients));
     if (layer.update_ratio) lines.back().emplace_back("update_ratio", *layer.update_ratio);
+    if (layer.unchanged) lines.back().emplace_back("unchanged", *layer.unchanged);
     lines.push_back(line_of(run, step, layer, "activations", layer.activation_gradients));
   }
   return lines;
@@ -255,6 +260,8 @@ std::string read_line(HealthLines& health, const report::MetricFields& fields) {
   (kind == "weights" ? of_layer.weight_gradients : of_layer.activation_gradients) = counts;
   if (const auto* ratio = report::find_metric<double>(fields, "update_ratio"))
     of_layer.update_ratio = *ratio;
+  if (const auto* share = report::find_metric<double>(fields, "unchanged"))
+    of_layer.unchanged = *share;
   return "";
 }
 
@@ -336,6 +343,7 @@ void write_health(report::EventFile& file, const StepHealth& step) {
     write("activations", layer.name, layer.activation_gradients);
     if (layer.update_ratio)
       file.scalar("update_ratio/" + layer.name, step.step, *layer.update_ratio);
+    if (layer.unchanged) file.scalar("unchanged/" + layer.name, step.step, *layer.unchanged);
   }
   const auto shares = [&](const std::string& kind, const ExponentHistogram& scaled) {
     write(kind, "all", scaled);

@@ -35,7 +35,8 @@ monitor::StepHealth step_health() {
           .layers = {{.name = "fc",
                       .weight_gradients = histogram({{-20, 20}, {-5, 70}}, 10),
                       .activation_gradients = histogram({{2, 4}}, 0),
-                      .update_ratio = 0.25}}};
+                      .update_ratio = 0.25,
+                      .unchanged = 0.75}}};
 }
 
 template <class Value>
@@ -56,6 +57,7 @@ TEST(Health, HasALineForEachKindOfGradient) {
   EXPECT_EQ(field<int64_t>(lines[0], "elements"), 100);
   EXPECT_EQ(field<int64_t>(lines[0], "zeros"), 10);
   EXPECT_EQ(field<double>(lines[0], "update_ratio"), 0.25);
+  EXPECT_EQ(field<double>(lines[0], "unchanged"), 0.75);
   EXPECT_EQ(field<int64_t>(lines[0], "first_exponent"), -20);
   std::vector<int64_t> counts(16, 0);
   counts.front() = 20;
@@ -109,7 +111,10 @@ TEST(Health, TheReportSaysWhatFp16WouldFlush) {
   EXPECT_EQ(table.title, "fp16: layers in step 7");
   ASSERT_EQ(table.rows.size(), 1u);
   EXPECT_EQ(table.rows[0].front(), "fc");
-  EXPECT_EQ(table.rows[0].back(), "0.25");
+  ASSERT_EQ(table.rows[0].size(), 12u);
+  EXPECT_EQ(table.rows[0][10], "0.25");
+  EXPECT_EQ(table.rows[0][11], "75.00 %");
+  EXPECT_EQ(table.notes.size(), 2u);
   EXPECT_FALSE(health_section(comparison_of({})));
 }
 
@@ -156,6 +161,7 @@ TEST_F(HealthFile, ComesBackAsItWasWritten) {
   EXPECT_EQ(steps[0].layers[0].weight_gradients, step_health().layers[0].weight_gradients);
   EXPECT_EQ(steps[0].layers[0].activation_gradients, step_health().layers[0].activation_gradients);
   EXPECT_EQ(steps[0].layers[0].update_ratio, 0.25);
+  EXPECT_EQ(steps[0].layers[0].unchanged, 0.75);
   EXPECT_TRUE(steps[1].skipped);
   EXPECT_FALSE(steps[1].loss_scale);
   EXPECT_EQ(steps[1].layers.size(), 2u);

@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kSteps = 10;      // at each end of a run, whose losses are averaged
 constexpr double kStandsStill = 0.02;   // of the loss at the beginning
 constexpr double kExplodes = 1000;      // times the norm of the first monitored step
+constexpr double kLost = 0.5;           // of a layer's updates, in each monitored step
 constexpr std::size_t kMostLayers = 8;  // that are named
 
 struct Losses {
@@ -65,6 +66,8 @@ struct LayerLife {
   std::optional<double> first_norm;
   double last_norm = 0;
   std::int64_t first_step = 0, last_step = 0;
+  std::optional<double> least_unchanged;
+  double last_unchanged = 0;
 };
 
 }  // namespace
@@ -104,16 +107,22 @@ std::vector<std::string> health_verdicts(const RunResult& run) {
         life.first_norm = norm;
         life.first_step = step.step;
       }
+      if (layer.unchanged) {
+        life.least_unchanged = std::min(life.least_unchanged.value_or(1), *layer.unchanged);
+        life.last_unchanged = *layer.unchanged;
+      }
       life.last_norm = norm;
       life.last_step = step.step;
     }
   }
   if (looked_at == 0) return {};
-  std::vector<std::string> dead, nonfinite, exploding;
+  std::vector<std::string> dead, nonfinite, exploding, lost;
   for (const std::string& name : order) {
     const LayerLife& life = layers.at(name);
     if (life.is_dead) dead.push_back(name);
     if (life.is_nonfinite) nonfinite.push_back(name);
+    if (life.least_unchanged.value_or(0) > kLost)
+      lost.push_back(fmt::format("{} ({})", name, report::format_share(life.last_unchanged)));
     if (!life.is_nonfinite && life.first_norm && life.last_norm > kExplodes * *life.first_norm)
       exploding.push_back(fmt::format("{} ({} in step {}, {} in step {})", name,
                                       report::format_number(*life.first_norm, 3), life.first_step,
@@ -132,6 +141,13 @@ std::vector<std::string> health_verdicts(const RunResult& run) {
     verdicts.push_back(
         fmt::format("{}: gradients explode, by L2 norm: {}. A lower learning rate, or --clip-norm.",
                     label, listed(exploding)));
+  if (!lost.empty())
+    verdicts.push_back(fmt::format(
+        "{}: updates are too small for the format of the weights, most of which the last monitored "
+        "step left as they were: {}. More bits of them (--weight-mode split, or FP32 weights), or "
+        "a "
+        "higher learning rate.",
+        label, listed(lost)));
   if (verdicts.empty())
     verdicts.push_back(
         fmt::format("{}: no layer is dead and no gradient explodes in the {} monitored step{}.",

@@ -45,6 +45,25 @@ monitor::LayerHealth layer_of(const char* name, int64_t zeros, int64_t numbers, 
   return layer;
 }
 
+TEST(Verdict, NamesLayersWhoseUpdatesTheFormatLoses) {
+  RunResult run = run_of("bf16-true", {1, 1});
+  monitor::StepHealth one{.step = 1,
+                          .layers = {layer_of("fc", 0, 10, 1), layer_of("head", 0, 10, 1)}};
+  one.layers[0].unchanged = 0.9;
+  one.layers[1].unchanged = 0.6;
+  monitor::StepHealth other = one;
+  other.layers[0].unchanged = 0.8;
+  other.layers[1].unchanged = 0.5;
+  run.health = {one, other};
+  EXPECT_THAT(
+      health_verdicts(run),
+      ElementsAre(HasSubstr("bf16-true: updates are too small for the format of the weights, "
+                            "most of which the last monitored step left as they were: fc "
+                            "(80.00 %). More bits")));
+  run.health[1].layers[0].unchanged = 0.5;
+  EXPECT_THAT(health_verdicts(run), ElementsAre(HasSubstr("no layer is dead")));
+}
+
 TEST(Verdict, NamesDeadLayersAndExplodingGradients) {
   RunResult run = run_of("fp16", {1, 1});
   EXPECT_THAT(health_verdicts(run), IsEmpty());
