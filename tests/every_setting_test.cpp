@@ -164,6 +164,7 @@ const std::vector<Elsewhere> kElsewhere{
     {"sync-batch-norm", "lab/recipes/job_on_ranks_test.cpp", "RanksOfOneProcess",
      "ShareTheStatisticsOfBatchNormUnlessTold"},
     {"shard-optimizer", "tests/cli_ranks_test.cpp", "CliRanks", "ShareTheOptimizersState"},
+    {"weight-mode", "lab/recipes/resolved_test.cpp", "Plan", "TheWeightModeReachesTheOptimizer"},
     {"recompute", "lab/recipes/workload_test.cpp", "Workload", "RecomputesWhatIsAskedFor"},
     {"stop-after", "tests/cli_resume_test.cpp", "Resume", "StopAfterEndsWith75AndAutoGoesOn"},
     {"keep-best", "tests/cli_week_test.cpp", "Week", "KeepsTheBestByTheRuleThatIsAskedFor"},

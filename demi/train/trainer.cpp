@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/optim/adam.h"
+#include "demi/optim/optimizer.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
 #include "demi/train/fit.h"
@@ -120,15 +122,32 @@ void check_optimizers(const TrainerOptions& options) {
   }
 }
 
+/// The parameters that an optimizer of demi trains as FP32 in its own way (WeightMode).
+std::unordered_set<const at::TensorImpl*> coded_weights(const TrainerOptions& options) {
+  std::unordered_set<const at::TensorImpl*> all;
+  for (const auto& optimizer : options.optimizers) {
+    auto* own = dynamic_cast<optim::Optimizer*>(optimizer.get());
+    if (!own || own->weight_mode() == optim::WeightMode::master) continue;
+    for (const auto& group : own->param_groups())
+      for (const at::Tensor& parameter : group.params())
+        all.insert(parameter.unsafeGetTensorImpl());
+  }
+  return all;
+}
+
 // What a region or FP32 arithmetic would meet without a word: trained weights of another format.
 void check_weights(const torch::nn::Module& module, const Precision& precision,
-                   c10::Device device) {
+                   const TrainerOptions& options) {
+  const auto coded = coded_weights(options);
+  const c10::Device device = options.device;
   for (const auto& [name, parameter] : tensor::parameters_once(module)) {
     require(parameter.device().type() == device.type(), "the model is not on the device",
             c10::str(name, " on ", parameter.device()), device.str(),
             "move it there before: model->to(device)");
     if (!parameter.requires_grad() || !parameter.is_floating_point()) continue;
-    require(parameter.scalar_type() == precision.weights,
+    const bool is_coded = parameter.scalar_type() == precision.autocast &&
+                          coded.contains(parameter.unsafeGetTensorImpl());
+    require(is_coded || parameter.scalar_type() == precision.weights,
             c10::str("weights that are trained in ", precision.name, " have another format"),
             c10::str(name, " of ", tensor::name_of(parameter.scalar_type())),
             tensor::name_of(precision.weights),
@@ -205,7 +224,7 @@ Trainer::Trainer(Network network, TrainerOptions options) {
   TrainerOptions& held = setup_->options;
   if (!precision.is_mixed() && precision.weights != c10::kFloat)
     to_precision(module, precision.weights, /*keep_normalisation_fp32=*/false);
-  check_weights(module, precision, held.device);
+  check_weights(module, precision, held);
   if (!held.autocast) setup_->precision.autocast.reset();
   const bool several = held.group && held.group->world_size() > 1;
   require(!(several && held.distributed.uneven_batches &&

@@ -511,6 +511,13 @@ std::vector<Setting> precision_settings() {
             "rounded "
             "by chance; tensors under 4,096 elements and amsgrad's maximum stay in fp32",
             {"fp32", "bf16", "int8"}),
+      words(
+          "weight-mode", g, &Config::weight_mode,
+          "Weights that lie in bf16 (bf16-true, and bf16 but for normalisations), and what is kept "
+          "beside them: split: the 16 bits that they lack of FP32, none of which is lost; "
+          "split24: 8 of these; stochastic: nothing, they are rounded by chance; master: FP32 "
+          "numbers, whose rounded copies they are",
+          {"master", "split", "split24", "stochastic"}),
       flag("skip", g, &Config::skip,
            "Skip a step whose gradients hold Inf or NaN; without it the step is taken, with a loss "
            "scale or without"),

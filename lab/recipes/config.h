@@ -53,7 +53,7 @@ struct Config {
   int64_t accumulate = 1, tokens_per_step = 0, early_stopping = 0, top_k = 0;
 
   // In which precision
-  std::string precision = "fp32", loss_scale = "auto", moments = "fp32";
+  std::string precision = "fp32", loss_scale = "auto", moments = "fp32", weight_mode = "master";
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
   bool autocast = true, scaler = true, skip = true;

@@ -90,4 +90,18 @@ optim::Moments find_moments(std::string_view word) {
       .moments;
 }
 
+optim::WeightMode find_weight_mode(std::string_view word) {
+  struct Named {
+    std::string name;
+    optim::WeightMode mode;
+  };
+  static const std::vector<Named> all{{"master", optim::WeightMode::master},
+                                      {"split", optim::WeightMode::split},
+                                      {"split24", optim::WeightMode::split24},
+                                      {"stochastic", optim::WeightMode::stochastic}};
+  return lab::find_by_name(std::span<const Named>(all), word, "train.find_weight_mode",
+                           "no such mode of weights")
+      .mode;
+}
+
 }  // namespace demi::recipes

@@ -41,4 +41,7 @@ DEMI_API const OptimizerKind& find_optimizer(std::string_view name);
 /// fp32, bf16, int8. Throws UsageError for any other word.
 DEMI_API optim::Moments find_moments(std::string_view word);
 
+/// master, split, split24, stochastic. Throws UsageError for any other word.
+DEMI_API optim::WeightMode find_weight_mode(std::string_view word);
+
 }  // namespace demi::recipes

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "demi/autocast/apply.h"
+#include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/optim/decay_groups.h"
@@ -41,6 +42,7 @@ Config config_of(const Config& config, const RunSpec& run) {
   if (!run.fp32_part.empty())
     own.fp32_part += (config.fp32_part.empty() ? "" : ",") + run.fp32_part;
   if (!run.op_policy.empty()) own.op_policy = run.op_policy;
+  if (!run.weight_mode.empty()) own.weight_mode = run.weight_mode;
   return own;
 }
 
@@ -69,6 +71,19 @@ void check_moments(const Config& config) {
                     .advice = "leave out --moments, or set --momentum"});
 }
 
+// The formats of other precisions are not bf16's, and without their region weights of bf16 meet
+// FP32.
+void check_weight_mode(const Config& config, const train::Precision& precision) {
+  if (config.weight_mode == "master") return;
+  if (precision.shipped() == at::kBFloat16 && (config.autocast || !precision.is_mixed())) return;
+  throw UsageError({.where = "--weight-mode",
+                    .what = "weights are kept so in bf16 alone",
+                    .seen = config.weight_mode + " with --precision " +
+                            std::string(precision.name) + (config.autocast ? "" : " --no-autocast"),
+                    .accepted = "bf16-true, and bf16 with its region",
+                    .advice = "leave out --weight-mode, or set --precision bf16"});
+}
+
 }  // namespace
 
 Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
@@ -92,6 +107,7 @@ Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
   if (!own.optimizer_options.empty() || !own.betas.empty())
     result.optimizer->make(own, {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}}, {});
   check_moments(own);
+  check_weight_mode(own, run.precision);
   if (!own.op_policy.empty()) result.op_policy = OpPolicy::from_file(own.op_policy);
   result.fp32_parts = words_of(own.fp32_part);
   if (result.fp32_parts.back().empty()) result.fp32_parts.pop_back();
@@ -111,6 +127,9 @@ std::vector<Resolved> resolve(const Config& config, std::span<const RunSpec> run
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved& run,
                                                         const train::Network& network) {
+  const optim::WeightMode mode = find_weight_mode(run.config.weight_mode);
+  if (mode != optim::WeightMode::master && run.spec.precision.is_mixed())
+    to_precision(*network.module, run.spec.precision.shipped());
   optim::DecayGroups groups;
   if (run.config.decay_by_rule)
     groups = optim::decay_groups(*network.module);
@@ -122,6 +141,7 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved& run,
        .low_precision_grads = true,
        .skip_norm_above = norm_limit_of(run.config.skip_norm_above, "--skip-norm-above"),
        .moments = find_moments(run.config.moments),
+       .weight_mode = mode,
        .rounding_seed = static_cast<std::uint64_t>(run.config.seed)});
 }
 

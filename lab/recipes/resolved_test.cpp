@@ -278,6 +278,37 @@ TEST(Plan, MomentsReachTheOptimizerThatKeepsSome) {
   EXPECT_FALSE(at::equal(codes("1"), codes("2"))) << "the run's seed rounds";
 }
 
+TEST(Plan, TheWeightModeReachesTheOptimizer) {
+  // What is kept beside a weight of the run after a step: "" for the weight alone.
+  const auto kept = [](const Resolved& run) {
+    torch::nn::Linear layer(1, 1);
+    if (!run.spec.precision.is_mixed()) layer->to(run.spec.precision.weights);
+    const auto made = make_optimizer(run, {.module = layer.ptr(), .forward = {}});
+    layer->weight.mutable_grad() = at::ones_like(layer->weight);
+    made->step();
+    for (const auto& [name, tensor] : static_cast<optim::Optimizer&>(*made).state_tensors())
+      if (name == "0.master" || name == "0.remainder")
+        return c10::str(layer->weight.scalar_type(), " ", tensor.scalar_type());
+    return c10::str(layer->weight.scalar_type());
+  };
+  for (const std::string precision : {"bf16-true", "bf16"}) {
+    const auto after = [&](const std::string& run) { return kept(resolve({}, parse_run(run))); };
+    EXPECT_EQ(after(precision), precision == "bf16" ? "Float" : "BFloat16 Float");
+    EXPECT_EQ(after(precision + ":split"), "BFloat16 Short");
+    EXPECT_EQ(after(precision + ":split24"), "BFloat16 Char");
+    EXPECT_EQ(after(precision + ":stochastic"), "BFloat16");
+  }
+  Config config;
+  set(config, "weight-mode", "split", "");
+  EXPECT_EQ(kept(resolve(config, parse_run("bf16"))), "BFloat16 Short");
+  EXPECT_EQ(typed_options("bf16:split24"), "--precision bf16 --weight-mode split24");
+  for (const char* other : {"fp32", "fp16", "fp16-true", "tf32", "fp64"}) {
+    EXPECT_THROW(resolve(config, parse_run(other)), UsageError) << other;
+    EXPECT_THROW(resolve({}, parse_run(std::string(other) + ":stochastic")), UsageError) << other;
+  }
+  EXPECT_THROW(resolve({}, parse_run("bf16:no-autocast:split")), UsageError);
+}
+
 TEST(Plan, WithoutSkippingTheTrainerTakesEveryStep) {
   Config config;
   EXPECT_TRUE(trainer_options(resolve(config, parse_run("fp16")), 1).scaler.skip_nonfinite);

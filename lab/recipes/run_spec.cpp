@@ -33,7 +33,7 @@ void set_scale(RunSpec& run, std::string_view number) {
                       .accepted = "a number such as 128 or 65536"});
 }
 
-constexpr std::array<Variant, 8> kVariants{{
+constexpr std::array<Variant, 11> kVariants{{
     {"no-scaler", "", false,
      [](RunSpec& r, auto) {
        r.loss_scale = {train::LossScale::Kind::off, 0};
@@ -48,6 +48,9 @@ constexpr std::array<Variant, 8> kVariants{{
      }},
     {"scale", "NUMBER", false, set_scale},
     {"no-skip", "", false, [](RunSpec& r, auto) { r.skip = false; }},
+    {"split", "", false, [](RunSpec& r, auto) { r.weight_mode = "split"; }},
+    {"split24", "", false, [](RunSpec& r, auto) { r.weight_mode = "split24"; }},
+    {"stochastic", "", false, [](RunSpec& r, auto) { r.weight_mode = "stochastic"; }},
     {"no-autocast", "", true, [](RunSpec& r, auto) { r.autocast = false; }},
     {"fp32-part", "NAME", true, add_part},
     {"op-policy", "FILE", true, [](RunSpec& r, std::string_view file) { r.op_policy = file; }},
@@ -124,6 +127,7 @@ std::string typed_options(std::string_view text) {
   if (run.loss_scale.kind != train::LossScale::Kind::automatic)
     options += " --loss-scale " + to_text(run.loss_scale);
   if (!run.skip) options += " --no-skip";
+  if (!run.weight_mode.empty()) options += " --weight-mode " + run.weight_mode;
   if (!run.autocast) options += " --no-autocast";
   if (!run.fp32_part.empty()) options += " --fp32-part " + run.fp32_part;
   if (!run.op_policy.empty()) options += " --op-policy " + run.op_policy;

@@ -15,11 +15,12 @@ struct RunSpec {
   /// The text, with Lightning's names replaced by demi's: the name of row, curve and files.
   std::string label;
   train::Precision precision;
-  train::LossScale loss_scale;  // no-scaler, scaler, statistics, scale=NUMBER; the last counts
-  bool autocast = true;         // no-autocast: false
-  bool skip = true;             // no-skip: false
-  std::string fp32_part = {};   // fp32-part=NAME; several by comma, as Config::fp32_part
-  std::string op_policy = {};   // op-policy=FILE
+  train::LossScale loss_scale;   // no-scaler, scaler, statistics, scale=NUMBER; the last counts
+  bool autocast = true;          // no-autocast: false
+  bool skip = true;              // no-skip: false
+  std::string fp32_part = {};    // fp32-part=NAME; several by comma, as Config::fp32_part
+  std::string op_policy = {};    // op-policy=FILE
+  std::string weight_mode = {};  // split, split24, stochastic: as --weight-mode; empty: not said
 };
 
 /// A run in that precision, without a variant.

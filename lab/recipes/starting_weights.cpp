@@ -16,6 +16,7 @@
 #include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
+#include "demi/step/coded_weight.h"
 #include "demi/tensor/dtype.h"
 #include "lab/huggingface/folder.h"
 #include "lab/recipes/model_file.h"
@@ -29,7 +30,8 @@ using checkpoint::Checkpoint;
 using checkpoint::NamedTensors;
 
 constexpr auto kFrom = "--from";
-constexpr std::string_view kOptimizer = "optimizer/", kAverage = "average/", kMaster = ".master";
+constexpr std::string_view kOptimizer = "optimizer/", kAverage = "average/", kMaster = ".master",
+                           kRemainder = ".remainder";
 
 [[noreturn]] void refuse_file(const std::string& what, const std::string& seen,
                               const std::string& accepted, const std::string& advice) {
@@ -52,8 +54,10 @@ bool take_masters(Checkpoint& saved) {
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto weight = saved.model.find(names[i]);
     auto master = saved.state.extract(fmt::format("{}{}{}", kOptimizer, i, kMaster));
-    if (weight == saved.model.end() || !master) continue;
-    weight->second = std::move(master.mapped());
+    const auto rest = saved.state.extract(fmt::format("{}{}{}", kOptimizer, i, kRemainder));
+    if (weight == saved.model.end() || (!master && !rest)) continue;
+    weight->second =
+        master ? std::move(master.mapped()) : optim::joined_weight(weight->second, rest.mapped());
     any = true;
   }
   return any;
