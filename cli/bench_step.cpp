@@ -22,9 +22,10 @@ struct StepArguments {
 
 std::string step_again(const bench::StepBenchOptions& options) {
   return fmt::format(
-      "demi bench step --optimizer {} --parameters {} --tensors {} --rounds {} --device {}{}{}",
+      "demi bench step --optimizer {} --parameters {} --tensors {} --rounds {} --device {}{}{}{}",
       options.optimizer, options.parameters, options.tensors, options.rounds, options.device,
       options.moments == "fp32" ? "" : " --moments " + options.moments,
+      options.weight_mode == "master" ? "" : " --weight-mode " + options.weight_mode,
       options.peer ? "" : " --no-peer");
 }
 
@@ -39,6 +40,7 @@ nlohmann::ordered_json step_json(const bench::StepBenchResult& r) {
                               {"ms_spread", r.ms_spread},
                               {"bytes_per_parameter", r.bytes_per_parameter},
                               {"state_bytes_per_parameter", r.state_bytes_per_parameter},
+                              {"held_bytes_per_parameter", r.held_bytes_per_parameter},
                               {"gb_per_s", r.gb_per_s},
                               {"copy_gb_per_s", r.copy_gb_per_s},
                               {"fraction_of_copy", r.fraction_of_copy},
@@ -79,8 +81,10 @@ report::Table step_table(const bench::StepBenchResult& r, int rounds) {
                   "and updates. A plain copy reaches {} GB/s, a pass that negates an array in "
                   "place {} GB/s.",
                   rounds, format_fixed(r.copy_gb_per_s, 1), format_fixed(r.in_place_gb_per_s, 1))};
-  table.notes.push_back(fmt::format("The optimizer holds {} bytes per parameter.",
-                                    format_fixed(r.state_bytes_per_parameter, 1)));
+  table.notes.push_back(fmt::format(
+      "The optimizer holds {} bytes per parameter; with the weight, its 16-bit copy and gradient "
+      "{}.",
+      format_fixed(r.state_bytes_per_parameter, 1), format_fixed(r.held_bytes_per_parameter, 1)));
   if (r.torch_optim_ms > 0)
     table.notes.push_back(fmt::format("torch::optim takes {} x demi's time for the same work.",
                                       format_fixed(r.torch_optim_over_demi, 1)));
@@ -119,6 +123,12 @@ void add_bench_step(CLI::App& bench) {
   command->add_option("--rounds", a->bench.rounds, "Timed rounds; the fastest is reported")
       ->capture_default_str();
   command->add_option("--moments", a->bench.moments, "Storage of the moments: fp32, bf16 or int8")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--weight-mode", a->bench.weight_mode,
+          "Weights: master (FP32 with bf16 copies), or bf16 with what is kept beside them: "
+          "split, split24 or stochastic")
       ->capture_default_str();
   command->add_option("--device", a->bench.device, "Device: auto, cpu, cuda or cuda:N")
       ->capture_default_str();

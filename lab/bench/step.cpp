@@ -31,9 +31,14 @@ struct Contender {
   const recipes::OptimizerKind* kind;
   recipes::Config config;
   optim::Moments moments = optim::Moments::fp32;
+  optim::WeightMode weight_mode = optim::WeightMode::master;
 
+  at::ScalarType dtype() const {
+    return weight_mode == optim::WeightMode::master ? at::kFloat : at::kBFloat16;
+  }
   std::unique_ptr<optim::Optimizer> demi(const Tensors& parameters, optim::StepOptions step) const {
     step.moments = moments;
+    step.weight_mode = weight_mode;
     return kind->make(config, {.decay = parameters, .no_decay = {}}, step);
   }
   bool has_torch() const { return kind->make_torch != nullptr; }
@@ -62,7 +67,8 @@ std::span<const Contender> contenders() {
   return all;
 }
 
-Tensors parameters_of(int64_t elements, int64_t tensors, const c10::Device& device) {
+Tensors parameters_of(int64_t elements, int64_t tensors, const c10::Device& device,
+                      at::ScalarType dtype = at::kFloat) {
   const at::NoGradGuard no_grad;
   Tensors made;
   for (int64_t i = 0; i < tensors; ++i) {
@@ -70,6 +76,7 @@ Tensors parameters_of(int64_t elements, int64_t tensors, const c10::Device& devi
     made.push_back((at::arange(length, at::TensorOptions(device).dtype(at::kFloat)) * 0.37 +
                     static_cast<double>(i))
                        .sin_()
+                       .to(dtype)
                        .requires_grad_());
   }
   return made;
@@ -88,7 +95,8 @@ void set_gradients(const Tensors& parameters, const Tensors& gradients) {
 
 /// Makes the 16-bit copies that a forward pass leaves behind.
 void make_copies(const Tensors& parameters) {
-  for (const auto& p : parameters) weights::low_precision(p, at::kBFloat16);
+  for (const auto& p : parameters)
+    if (p.scalar_type() == at::kFloat) weights::low_precision(p, at::kBFloat16);
 }
 
 /// What a training loop calls after backward().
@@ -123,7 +131,7 @@ std::string kernels_on(const c10::Device& device) {
 
 void check_against_reference(const Contender& contender, const c10::Device& device) {
   const int64_t elements = 100003;  // no multiple of a vector or a block
-  const Tensors reference = parameters_of(elements, 3, at::kCPU);
+  const Tensors reference = parameters_of(elements, 3, at::kCPU, contender.dtype());
   Tensors mine;
   for (const auto& p : reference)
     mine.push_back(p.detach().to(device, p.scalar_type(), false, /*copy=*/true).requires_grad_());
@@ -147,6 +155,7 @@ void check_against_reference(const Contender& contender, const c10::Device& devi
   bool same = true;
   for (size_t i = 0; i < mine.size(); ++i) {
     same &= agree(mine[i].detach(), reference[i].detach());
+    if (mine[i].scalar_type() != at::kFloat) continue;
     same &= at::equal(weights::low_precision(mine[i], at::kBFloat16), mine[i].to(at::kBFloat16));
   }
   const auto state = b->state_tensors();
@@ -179,7 +188,7 @@ double host_cost(const c10::Device& device, const std::function<void()>& step) {
 
 void time_host_cost(const Contender& contender, const c10::Device& device,
                     StepBenchResult& result) {
-  const Tensors small = parameters_of(40 * 64, 40, device);
+  const Tensors small = parameters_of(40 * 64, 40, device, contender.dtype());
   const auto optimizer = contender.demi(small, {});
   make_copies(small);
   set_gradients(small, gradients_of(small, 1));
@@ -210,7 +219,8 @@ class KeptCopies {
 
 Times time_demi(const Contender& contender, const StepBenchOptions& options,
                 const c10::Device& device, StepBenchResult& result) {
-  const Tensors parameters = parameters_of(options.parameters, options.tensors, device);
+  const Tensors parameters =
+      parameters_of(options.parameters, options.tensors, device, contender.dtype());
   const auto optimizer = contender.demi(parameters, {});
   make_copies(parameters);
   set_gradients(parameters, gradients_of(parameters, 65536));
@@ -234,6 +244,9 @@ Times time_demi(const Contender& contender, const StepBenchOptions& options,
     if (!name.ends_with(".step") && name != "taken")
       result.state_bytes_per_parameter += static_cast<double>(tensor.nbytes());
   result.state_bytes_per_parameter /= static_cast<double>(options.parameters);
+  constexpr double kWeightAndCopy = 4 + 2, kWeight = 2, kGradient = 2;
+  result.held_bytes_per_parameter = (contender.dtype() == at::kFloat ? kWeightAndCopy : kWeight) +
+                                    kGradient + result.state_bytes_per_parameter;
   const double gigabytes = static_cast<double>(copy_elements) * 8 * 1e-6;
   result.copy_gb_per_s = gigabytes / times[1].least();
   result.in_place_gb_per_s = gigabytes / times[2].least();
@@ -280,6 +293,7 @@ StepBenchResult bench_step(const StepBenchOptions& options) {
   Contender contender = lab::find_by_name(contenders(), options.optimizer, "bench.step",
                                           "there is no such optimizer");
   contender.moments = recipes::find_moments(options.moments);
+  contender.weight_mode = recipes::find_weight_mode(options.weight_mode);
   check(options);
   const KeptCopies kept;
   const c10::Device device = pick_device(options.device);

@@ -20,6 +20,8 @@ struct StepBenchOptions {
   bool peer = true;                 // false: without LibTorch's optimizer
   std::string device = "cpu";       // cpu, cuda or cuda:N
   std::string moments = "fp32";     // fp32, bf16 or int8
+  /// master (fp32 parameters with bf16 copies), or bf16 parameters: split, split24, stochastic.
+  std::string weight_mode = "master";
 };
 
 /// Times are the least of all rounds; ms_spread is by how much the median is above it (0.1: 10 %).
@@ -36,6 +38,7 @@ struct StepBenchResult {
   double ms = 0, ms_spread = 0;
   double bytes_per_parameter = 0;        // moved by a step
   double state_bytes_per_parameter = 0;  // held by the optimizer
+  double held_bytes_per_parameter = 0;   // these, the parameter, its copy and its gradient
   double gb_per_s = 0, copy_gb_per_s = 0, fraction_of_copy = 0;
   double in_place_gb_per_s = 0, fraction_of_in_place = 0;
   double torch_optim_ms = 0;  // 0: LibTorch has no such optimizer, or it was not asked for

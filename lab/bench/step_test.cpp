@@ -55,7 +55,29 @@ TEST(BenchStep, MomentsInInt8MoveAndHoldAQuarterAndTheirScales) {
   EXPECT_EQ(result.state_bytes_per_parameter, 2 * (1 + 2.0 / 32));
 }
 
+// The arithmetic: 2 bytes of a gradient, read twice; the weight, what is kept beside it, and the
+// moments, each read and written.
+TEST(BenchStep, WeightModesMoveAndHoldTheirBytes) {
+  const struct {
+    const char *mode, *moments;
+    double moved, held;
+  } cases[] = {{"master", "fp32", 30, 16},    {"split", "fp32", 28, 14},
+               {"split", "bf16", 20, 10},     {"split24", "int8", 14.25, 7.125},
+               {"stochastic", "bf16", 16, 8}, {"stochastic", "int8", 12.25, 6.125}};
+  for (const auto& [mode, moments, moved, held] : cases) {
+    const StepBenchResult result = bench_step({.parameters = 20000 * 32,
+                                               .tensors = 2,
+                                               .rounds = 1,
+                                               .peer = false,
+                                               .moments = moments,
+                                               .weight_mode = mode});
+    EXPECT_EQ(result.bytes_per_parameter, moved) << mode << " " << moments;
+    EXPECT_EQ(result.held_bytes_per_parameter, held) << mode << " " << moments;
+  }
+}
+
 TEST(BenchStep, WrongOptionsAreNamed) {
+  EXPECT_THROW(bench_step({.weight_mode = "halves"}), UsageError);
   EXPECT_THROW(bench_step({.moments = "int4"}), UsageError);
   EXPECT_THROW(bench_step({.optimizer = "adamv"}), UsageError);
   EXPECT_THROW(bench_step({.parameters = 0}), UsageError);
