@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Accuracy of weights and moments in fewer bytes: lean_states.py [--recipe fashion-cnn] [--seeds 3] [--demi build/release/demi] [--work FOLDER] [-- OPTIONS].
+
+Trains the recipe with each pair of --weight-mode and --moments, and in FP32, from each seed, and prints the mean difference of the test
+accuracy from FP32's, paired by seed, in points, and the greatest one. OPTIONS go to `demi train`: --epochs 1 --limit 6400 for a short look.
+Runs that FOLDER holds already are not trained again, so that it can be stopped and started. Exits with 1 if a mean is more than 0.3 points
+from FP32 or a run more than 0.6.
+"""
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+VARIANTS = {  # bytes a parameter of weight, gradient and AdamW's states: the options
+    "fp32": ("16", ["--precision", "fp32"]),
+    "bf16, master, fp32": ("16", ["--precision", "bf16"]),
+    "bf16, master, bf16": ("12", ["--precision", "bf16", "--moments", "bf16"]),
+    "bf16, split, fp32": ("14", ["--precision", "bf16", "--weight-mode", "split"]),
+    "bf16, split, bf16": ("10", ["--precision", "bf16", "--weight-mode", "split", "--moments", "bf16"]),
+    "bf16, split24, int8": ("7.1", ["--precision", "bf16", "--weight-mode", "split24", "--moments", "int8"]),
+    "bf16, stochastic, bf16": ("8", ["--precision", "bf16", "--weight-mode", "stochastic", "--moments", "bf16"]),
+    "bf16, stochastic, int8": ("6.1", ["--precision", "bf16", "--weight-mode", "stochastic", "--moments", "int8"]),
+    "bf16-true, stochastic, int8": ("6.1", ["--precision", "bf16-true", "--weight-mode", "stochastic", "--moments", "int8"]),
+}
+MOST_MEAN, MOST = 0.3, 0.6  # points
+
+
+def accuracy(demi, folder, words):
+    """The test accuracy in percent of the run of those words, trained if it has not come to its end; below `folder`, where it is alone."""
+    done = list(folder.glob("*/result.json"))
+    if not done:
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+        subprocess.run([demi, "train", *words, "--device", "cpu", "--run-dir", str(folder), "--json"], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+        done = list(folder.glob("*/result.json"))
+    return 100 * json.loads(done[0].read_text())["runs"][0]["test_accuracy"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="fashion-cnn")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--demi", default="build/release/demi")
+    parser.add_argument("--work", type=Path, default=Path("build/lean_states"))
+    parser.add_argument("options", nargs="*", help="of demi train")
+    given = parser.parse_args()
+    work = given.work.absolute() / "-".join([given.recipe, *(word.strip("-") for word in given.options)])
+    print("| weights in, weight mode, moments | bytes | accuracy | mean difference | greatest |\n|---|---|---|---|---|")
+    fp32, beyond = [], 0
+    for name, (size, options) in VARIANTS.items():
+        seen = [accuracy(given.demi, work / f"{name.replace(', ', '-')}-{seed}", [given.recipe, *options, *given.options, "--seed", str(seed)])
+                for seed in range(given.seeds)]
+        fp32 = fp32 or seen
+        differences = [a - b for a, b in zip(seen, fp32)]
+        mean, greatest = sum(differences) / len(differences), max(differences, key=abs)
+        beyond += abs(mean) > MOST_MEAN or abs(greatest) > MOST
+        print(f"| {name} | {size} | {sum(seen) / len(seen):.2f} % | {mean:+.2f} | {greatest:+.2f} |", flush=True)
+    print(f"\n{beyond} of {len(VARIANTS) - 1} are beyond {MOST_MEAN} points in the mean, or {MOST} in one run")
+    return 1 if beyond else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
