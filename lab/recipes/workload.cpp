@@ -572,40 +572,42 @@ void look_at_file(const models::ImportedFile& file, const Resolved& run, Workloa
   workload.about = tables_of(file, notes, run.device);
 }
 
+// The loss fits the data, and the data what is asked of them: refused before training.
+void require_all(const Resolved& run, const Config& config, const Workload& workload) {
+  if (!has_own_loss(run.config)) require_loss(run, workload.classes.size());
+  require_test_set(config, workload);
+  train::top_k_of(config.top_k, static_cast<int64_t>(workload.classes.size()));
+}
+
+Workload workload_of(const Resolved& run, const Loaders& loaders, int64_t batch_size) {
+  if (batch_size == 0)
+    throw UsageError({.where = "train.read_data",
+                      .what = "the batch size is still to be found",
+                      .seen = "auto",
+                      .advice = "call find_batch_size first"});
+  Resolved sized = run;
+  sized.config.batch_size = batch_size;
+  const Config& config = sized.config;
+  DataShape shape;
+  Workload result = loaders(config, shape);
+  result.shape = shape;
+  result.input.kind = run.data->kind;
+  if (run.model->training_flop)
+    result.flop_of_item = run.model->training_flop(model_options(config, shape));
+  if (has_own_loss(config)) result.classes.clear();  // nothing says which output is whose
+  require_all(run, config, result);
+  result.make_network = [config, shape, device = run.device](uint64_t seed) {
+    return make_network(config, shape, seed, device);
+  };
+  if (run.model->is_file) look_at_file(models::imported_file(config.model), sized, result);
+  return result;
+}
+
 WorkloadMaker maker_of(const Resolved& run, const Place& place) {
   check(run.config);
   require_fit(run);
-  return [run, loaders = loaders_of(run.config, place)](int64_t batch_size) {
-    if (batch_size == 0)
-      throw UsageError({.where = "train.read_data",
-                        .what = "the batch size is still to be found",
-                        .seen = "auto",
-                        .advice = "call find_batch_size first"});
-    Config config = run.config;
-    config.batch_size = batch_size;
-    DataShape shape;
-    Workload result = loaders(config, shape);
-    result.shape = shape;
-    result.input.kind = run.data->kind;
-    if (run.model && run.model->training_flop)
-      result.flop_of_item = run.model->training_flop(model_options(config, shape));
-    if (has_own_loss(run.config))
-      result.classes.clear();  // nothing says which number of the output is whose
-    else
-      require_loss(run, result.classes.size());
-    require_test_set(config, result);
-    train::top_k_of(config.top_k,
-                    static_cast<int64_t>(result.classes.size()));  // refused before training
-    result.make_network = [config, shape, device = run.device](uint64_t seed) {
-      return make_network(config, shape, seed, device);
-    };
-    if (run.model->is_file) {
-      Resolved sized = run;
-      sized.config = config;
-      look_at_file(models::imported_file(config.model), sized, result);
-    }
-    return result;
-  };
+  const Loaders loaders = loaders_of(run.config, place);
+  return [run, loaders](int64_t batch_size) { return workload_of(run, loaders, batch_size); };
 }
 
 }  // namespace
