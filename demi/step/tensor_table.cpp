@@ -337,7 +337,7 @@ void TensorTable::begin(Records records) {
     entry.factor = member.factor.defined() ? member.factor.const_data_ptr<float>() : nullptr;
     entry.limit = records[first_ + i].limit;
     if (member.target == Target::kParameter) {
-      if (!kernels_) continue;
+      if (target == nullptr) continue;  // tensor operations, which find the parameter themselves
       // After set_data() `work` must not keep the old memory alive.
       if (entry.parameter != target->parameter) member.work = member.parameter.detach();
       entry.parameter = static_cast<float*>(target->parameter);
