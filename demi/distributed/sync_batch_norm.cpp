@@ -201,20 +201,20 @@ void replace_operator() {
 // By name; the running mean is undefined for one that keeps none.
 std::vector<std::pair<std::string, at::Tensor>> running_means(const torch::nn::Module& model) {
   std::vector<std::pair<std::string, at::Tensor>> all;
-  const auto add = [&](const std::string& name, const torch::nn::Module* module) {
-    if (const auto* norm = dynamic_cast<const torch::nn::BatchNorm1dImpl*>(module))
+  const auto add = [&](const std::string& name, const torch::nn::Module& module) {
+    if (const auto* norm = dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module))
       all.emplace_back(name, norm->running_mean);
-    else if (const auto* norm2d = dynamic_cast<const torch::nn::BatchNorm2dImpl*>(module))
+    else if (const auto* norm2d = dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module))
       all.emplace_back(name, norm2d->running_mean);
-    else if (const auto* norm3d = dynamic_cast<const torch::nn::BatchNorm3dImpl*>(module))
+    else if (const auto* norm3d = dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module))
       all.emplace_back(name, norm3d->running_mean);
-    else if (const auto buffers = module->named_buffers(/*recurse=*/false);
+    else if (const auto buffers = module.named_buffers(/*recurse=*/false);
              const at::Tensor* mean = buffers.find("running_mean"))  // of an imported network
       all.emplace_back(name, *mean);
   };
-  add("the model", &model);  // which may be on the stack
+  add("the model", model);  // which may be on the stack
   for (const auto& part : model.named_modules("", /*include_self=*/false))
-    add(part.key(), part.value().get());
+    add(part.key(), *part.value());
   return all;
 }
 
