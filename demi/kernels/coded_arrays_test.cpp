@@ -12,9 +12,8 @@
 #include "demi/kernels/codecs/bf16_by_chance.h"
 #include "demi/kernels/codecs/companded.h"
 #include "demi/kernels/codecs/random_halves.h"
-#include "demi/kernels/cuda/emulation.h"
 #include "demi/kernels/recode.h"
-#include "demi/kernels/testing/step_case.h"
+#include "demi/kernels/testing/every_path.h"
 #include "demi/kernels/traffic.h"
 
 namespace demi::kernels {
@@ -243,36 +242,12 @@ TEST(Companded, RoundingKeepsTheMean) {
 constexpr std::array kBf16{Codec::bf16_by_chance, Codec::bf16_by_chance};
 constexpr std::array kInt8{Codec::softsign, Codec::root};
 
-CaseOptions coded_case(UpdateRule rule, const std::array<Codec, 2>& codecs = kBf16) {
-  CaseOptions options;
-  options.rule = rule;
+CaseOptions moment_case(UpdateRule rule, const std::array<Codec, 2>& codecs = kBf16) {
+  CaseOptions options = testing::coded_case(rule);
   options.codecs = codecs;
   // Whose first state is the mean of squares.
   if (rule == UpdateRule::rmsprop) std::swap((*options.codecs)[0], (*options.codecs)[1]);
-  options.rounding_seed = 42;
-  options.group.weight_decay = 0.01;
-  options.group.momentum = 0.9;
-  for (double& number : options.group.own) number = 0.75;
-  // Centered, RMSprop keeps FP32: the root of a negative difference is NaN.
-  if (rule == UpdateRule::rmsprop) options.group.own[1] = 0;
-  options.lengths = {0, 1, 9, 511, 513, 2049, 16385};
   return options;
-}
-
-void expect_same_bits(const CaseOptions& options) {
-  StepCase expected(options), emulated(options);
-  std::vector<StepCase> paths;
-  for ([[maybe_unused]] const CpuKernels* path : testing::simd_paths()) paths.emplace_back(options);
-  for (int s = 0; s < 3; ++s) {
-    expected.step(*cpu_kernels(Path::reference));
-    cuda::HostLauncher launcher;
-    cuda::launch_step(launcher, emulated.plan().table());
-    ASSERT_TRUE(expected.written() == emulated.written()) << "device, step " << s;
-    for (std::size_t p = 0; p < paths.size(); ++p) {
-      paths[p].step(*testing::simd_paths()[p], s);
-      ASSERT_TRUE(expected.written() == paths[p].written()) << "path " << p << " step " << s;
-    }
-  }
 }
 
 TEST(CodedArrays, EveryPathAndTheDeviceGiveTheBitsOfTheReference) {
@@ -282,20 +257,20 @@ TEST(CodedArrays, EveryPathAndTheDeviceGiveTheBitsOfTheReference) {
         SCOPED_TRACE(::testing::Message()
                      << static_cast<int>(rule) << " " << static_cast<int>(codecs[0]) << " gradient "
                      << static_cast<int>(storage));
-        CaseOptions options = coded_case(rule, codecs);
+        CaseOptions options = moment_case(rule, codecs);
         options.gradient = storage;
         options.copies[1] = storage == Storage::fp32 ? Storage::fp16 : Storage::none;
         options.group.amsgrad = storage != Storage::bf16;
         options.offset = storage == Storage::bf16 ? 0 : 3;
         options.awkward = storage == Storage::fp32;
-        expect_same_bits(options);
+        testing::expect_same_bits_on_every_path(options, 3);
       }
 }
 
 // The state of one element is 1/2 + g after a step of momentum 1/2 with gradient g; rounding to
 // nearest would lose a g of 2^-12 in each.
 TEST(CodedArrays, SmallChangesCountInTheMean) {
-  CaseOptions options = coded_case(UpdateRule::sgd);
+  CaseOptions options = moment_case(UpdateRule::sgd);
   options.gradient = Storage::fp32;
   options.lengths = {40000};
   options.group = {};
@@ -317,7 +292,7 @@ TEST(CodedArrays, SmallChangesCountInTheMean) {
 }
 
 TEST(CodedArrays, ASkippedStepDrawsNothing) {
-  StepCase one(coded_case(UpdateRule::adamw)), other(coded_case(UpdateRule::adamw));
+  StepCase one(moment_case(UpdateRule::adamw)), other(moment_case(UpdateRule::adamw));
   const float found = 1;
   one.step(*cpu_kernels(Path::reference));
   other.plan().inputs().found_inf = &found;
@@ -330,7 +305,7 @@ TEST(CodedArrays, ASkippedStepDrawsNothing) {
 }
 
 TEST(CodedArrays, MoveAQuarterOfTheBytesAndTheScales) {
-  CaseOptions options = coded_case(UpdateRule::adamw, kInt8);
+  CaseOptions options = moment_case(UpdateRule::adamw, kInt8);
   options.lengths = {16385};
   StepCase coded(options);
   options.codecs.reset();
@@ -341,7 +316,7 @@ TEST(CodedArrays, MoveAQuarterOfTheBytesAndTheScales) {
 
 TEST(CodedArrays, MoveHalfTheBytes) {
   for (const UpdateRule rule : {UpdateRule::adamw, UpdateRule::lamb}) {
-    CaseOptions options = coded_case(rule);
+    CaseOptions options = moment_case(rule);
     StepCase coded(options);
     options.codecs.reset();
     StepCase wide(options);

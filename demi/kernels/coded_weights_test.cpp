@@ -8,9 +8,8 @@
 
 #include "demi/core/number.h"
 #include "demi/kernels/codecs/weights.h"
-#include "demi/kernels/cuda/emulation.h"
 #include "demi/kernels/recode.h"
-#include "demi/kernels/testing/step_case.h"
+#include "demi/kernels/testing/every_path.h"
 
 namespace demi::kernels {
 namespace {
@@ -115,33 +114,10 @@ TEST(Split24, IsAtMostHalfAUnitAwayAndItsParameterIsTheNearestToWhatIsKept) {
 constexpr WeightCodec kWeightCodecs[] = {WeightCodec::split, WeightCodec::split24,
                                          WeightCodec::by_chance};
 
-CaseOptions case_of(UpdateRule rule, WeightCodec codec = WeightCodec::split) {
-  CaseOptions options;
-  options.rule = rule;
+CaseOptions weight_case(UpdateRule rule, WeightCodec codec = WeightCodec::split) {
+  CaseOptions options = testing::coded_case(rule);
   options.weight = codec;
-  options.rounding_seed = 7;
-  options.group.weight_decay = 0.01;
-  options.group.momentum = 0.9;
-  for (double& number : options.group.own) number = 0.75;
-  if (rule == UpdateRule::rmsprop) options.group.own[1] = 0;
-  options.lengths = {0, 1, 9, 511, 513, 2049, 16385};
   return options;
-}
-
-void expect_same_everywhere(const CaseOptions& options) {
-  StepCase expected(options), emulated(options);
-  std::vector<StepCase> paths;
-  for ([[maybe_unused]] const CpuKernels* path : testing::simd_paths()) paths.emplace_back(options);
-  for (int s = 0; s < 2; ++s) {
-    expected.step(*cpu_kernels(Path::reference));
-    cuda::HostLauncher launcher;
-    cuda::launch_step(launcher, emulated.plan().table());
-    ASSERT_TRUE(expected.written() == emulated.written()) << "device, step " << s;
-    for (std::size_t p = 0; p < paths.size(); ++p) {
-      paths[p].step(*testing::simd_paths()[p], s);
-      ASSERT_TRUE(expected.written() == paths[p].written()) << "path " << p << " step " << s;
-    }
-  }
 }
 
 TEST(CodedWeights, EveryPathAndTheDeviceGiveTheBitsOfTheReference) {
@@ -151,14 +127,14 @@ TEST(CodedWeights, EveryPathAndTheDeviceGiveTheBitsOfTheReference) {
       for (const bool coded : {false, true}) {
         SCOPED_TRACE(::testing::Message()
                      << static_cast<int>(rule) << " " << static_cast<int>(codec) << " " << coded);
-        CaseOptions options = case_of(rule, codec);
+        CaseOptions options = weight_case(rule, codec);
         const bool begins_with_squares = rule == UpdateRule::rmsprop;
         if (coded)
           options.codecs = {begins_with_squares ? Codec::root : Codec::softsign,
                             Codec::bf16_by_chance};
         options.offset = coded ? 3 : 0;
         options.awkward = coded;
-        expect_same_everywhere(options);
+        testing::expect_same_bits_on_every_path(options, 2);
       }
   }
 }
@@ -167,7 +143,7 @@ TEST(CodedWeights, EveryPathAndTheDeviceGiveTheBitsOfTheReference) {
 TEST(Split, IsTheTrajectoryOfFp32) {
   for (const UpdateRule rule : testing::all_rules()) {
     if (rule == UpdateRule::ema) continue;
-    CaseOptions options = case_of(rule);
+    CaseOptions options = weight_case(rule);
     StepCase halves(options);
     options.weight.reset();
     StepCase whole(options);
