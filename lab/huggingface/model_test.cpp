@@ -103,6 +103,14 @@ TEST_P(HuggingFace, WritesWhatTransformersWrote) {
   }
 }
 
+// A value that no form has where config.json does not say it.
+TEST_P(HuggingFace, WritesTheEpsOfItsNorms) {
+  Model changed = read_model(model());
+  changed.options.eps = 3e-4;
+  write_model(folder_.path() / "out", changed, {});
+  EXPECT_EQ(read_model(folder_.path() / "out").options.eps, 3e-4);
+}
+
 TEST(HuggingFaceFolder, IsToldFromOthers) {
   const TemporaryFolder folder;
   EXPECT_EQ(folder_of(kModels / "gpt2"), kModels / "gpt2");
