@@ -9,10 +9,12 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "demi/core/instruction_set.h"
@@ -62,11 +64,17 @@ void show(Network& network, const Network& other, int ops) {
               more(network.training, other.training), static_cast<long long>(network.peak_bytes));
 }
 
+// 0 for what is no whole number.
+int count_in(std::string_view text) {
+  int count = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), count);
+  return problem == std::errc() && end == text.data() + text.size() ? count : 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int layers = argc == 4 ? std::atoi(argv[2]) : 0,
-            rounds = argc == 4 ? std::atoi(argv[3]) : 0;
+  const int layers = argc == 4 ? count_in(argv[2]) : 0, rounds = argc == 4 ? count_in(argv[3]) : 0;
   if (layers < 1 || rounds < 1) {
     std::printf("imported_bench FILE.pt2 LAYERS ROUNDS\n");
     return 2;
