@@ -11,6 +11,7 @@
 
 #include "demi/backends/backends.h"
 #include "demi/core/error.h"
+#include "demi/optim/adamw.h"
 #include "demi/train/names.h"
 #include "demi/train/small_testing.h"
 #include "demi/train/trainer.h"
@@ -139,6 +140,20 @@ TEST(TrainerOption, OutOfRange) {
   refused({.checkpoints = {.retry_seconds = std::numeric_limits<double>::infinity()}},
           "retry_seconds");
   EXPECT_NO_THROW(s.trainer({.clip_norm = inf})) << "measures, and clips nothing";
+}
+
+// In a region weights are FP32, or bf16 that the optimizer trains as FP32.
+TEST(TrainerOption, WeightsOf16BitsInARegionNeedAWeightMode) {
+  Small s;
+  s.model->to(at::kBFloat16);
+  const auto message = [&](optim::WeightMode mode) {
+    TrainerOptions options{.precision = parse_precision("bf16")};
+    options.optimizers = {std::make_shared<optim::AdamW>(
+        s.model->parameters(), optim::AdamWOptions(0.1), optim::StepOptions{.weight_mode = mode})};
+    return message_of([&] { s.trainer(options).fit(s.loader()); });
+  };
+  EXPECT_THAT(message(optim::WeightMode::master), HasSubstr("have another format"));
+  EXPECT_EQ(message(optim::WeightMode::split), "nothing was thrown");
 }
 
 TEST(TrainerOption, WhatNeedsAValidationIsRefusedWithoutOne) {

@@ -8,6 +8,7 @@
 
 #include "demi/core/error.h"
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/recipe.h"
 #include "lab/recipes/run_spec.h"
 #include "lab/report/run_folder.h"
 
