@@ -46,6 +46,7 @@ LEVELS = {
 }
 # The data set that a part trains on.
 DATA = {"fashion-cnn": "fashion-mnist", "cifar10-resnet50": "cifar10", "compare": "fashion-mnist", "profile": "fashion-mnist"}
+ON_CPU_ONLY = {"autocast", "products"}
 STEP_PEERS = {"sgd", "sgd-momentum", "adam", "adamw"}
 # Python as it is started, and with glibc told to keep memory, as the program `demi` tells it (cli/main.cpp): by default glibc gives
 # blocks above 32 MiB back to the system and takes them anew, whose pages are zeroed by the kernel each time.
@@ -54,6 +55,10 @@ PYTHONS = {
     "python_kept_ms": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_TOP_PAD_": "268435456"},
 }
 WORDS, TEXTS, LENGTH = 100_681, 640, 256  # with the two marks, IMDB's vocabulary of 100,683
+
+
+def pythons(a):
+    return PYTHONS if a.device == "cpu" else {"python_ms": {}}
 
 
 def cpu_flags():
@@ -75,10 +80,13 @@ def cpu_class(level):
     return "x86-64-avx2" if "avx2" in flags else platform.machine()
 
 
+def gpu(what):
+    query = subprocess.run(["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader"], capture_output=True, text=True, check=True)
+    return query.stdout.splitlines()[0].strip()
+
+
 def gpu_class():
-    query = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True,
-                           check=True)
-    return "sm_" + query.stdout.split()[0].replace(".", "")
+    return "sm_" + gpu("compute_cap").replace(".", "")
 
 
 def cpu_name():
@@ -135,10 +143,10 @@ class Measurement:
 def measure_step(m, a):
     rows = {}
     for optimizer in results_table.step_optimizers():
-        size = ["--optimizer", optimizer, "--parameters", str(a.parameters)]
+        size = ["--optimizer", optimizer, "--parameters", str(a.parameters), "--device", a.device]
         rows[optimizer] = m.json([a.program, "bench", "step", *size, "--json"])
         if a.peer and optimizer in STEP_PEERS:
-            for kind, memory in PYTHONS.items():
+            for kind, memory in pythons(a).items():
                 rows[optimizer][kind] = m.json([a.peer, os.path.join(PEERS, "step_peer.py"), *size], memory)["ms"]
     return rows
 
@@ -178,7 +186,9 @@ def measure_recipe(m, a, recipe):
             options += ["--data", "csv", "--train-file", path, "--test-file", path]
         if recipe == "cifar10-resnet50":
             options += ["--batch-size", "32"] + (["--data-dir", a.data_dir] if a.data_dir else [])
-        demi, python = [], {kind: [] for kind in PYTHONS if a.peer}
+        if a.device != "cpu":
+            options += ["--runs", "fp16,bf16"]
+        demi, python = [], {kind: [] for kind in pythons(a) if a.peer}
         for _ in range(a.rounds):
             result = m.json([a.program, "bench", "recipe", recipe, *options, "--device", a.device, "--json"])
             demi.append({run["precision"]: run["ms"] for run in result["runs"]})
@@ -251,7 +261,7 @@ def arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", default="", metavar="PYTHON", help="a Python with torch of the same version")
     parser.add_argument("--program", default="", help="[build/release/demi, built if it is missing]")
-    parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)} [all]")
+    parser.add_argument("--only", default="", metavar="PARTS", help=f"of {','.join(PARTS)} [all that the device has]")
     parser.add_argument("--device", default="cpu", help="cpu or cuda [cpu]")
     parser.add_argument("--level", choices=LEVELS, default="",
                         help="use no newer instructions than these, and file the results under that class")
@@ -262,10 +272,11 @@ def arguments():
     parser.add_argument("--limit", type=int, default=0, help="pictures of the part compare [all]")
     parser.add_argument("--table", action="store_true", help="only write benchmarks/results/README.md")
     a = parser.parse_args()
-    a.only = a.only.split(",")
+    possible = [part for part in PARTS if a.device == "cpu" or part not in ON_CPU_ONLY]
+    a.only = a.only.split(",") if a.only else possible
     for part in a.only:
-        if part not in PARTS:
-            parser.error(f"no such part: {part}; there are {', '.join(PARTS)}")
+        if part not in possible:
+            parser.error(f"no such part on {a.device}: {part}; there are {', '.join(possible)}")
     if a.program and not os.access(a.program, os.X_OK):
         parser.error(f"--program {a.program} is no program; without it build/release/demi is measured, and built if it is missing")
     if a.peer and not shutil.which(a.peer):
@@ -305,7 +316,8 @@ def measure_parts(a):
             failed[part] = str(failure)
             continue
         results["parts"][part] = {
-            "conditions": {"date": datetime.date.today().isoformat(), "commit": commit(), "processor": cpu_name(),
+            "conditions": {"date": datetime.date.today().isoformat(), "commit": commit(),
+                           "processor": cpu_name() if a.device == "cpu" else gpu("name"),
                            "cores": os.cpu_count(), "limited_to": a.level or None},
             "commands": m.commands, "figures": figures}
         with open(path + ".new", "w", encoding="utf-8") as file:

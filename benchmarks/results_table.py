@@ -90,7 +90,7 @@ def matmul_rows():
 
 def recipe_rows():
     for recipe in ("mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm"):
-        mixed = lambda f: f.get("bf16") or f["fp16"]
+        mixed = lambda f: f.get("fp16") or f["bf16"]
         yield recipe, f"{recipe}, a step: FP32, ms", lambda f: cell(f["fp32"]["demi_ms"], "{:.1f}")
         yield recipe, f"{recipe}, a step: mixed, ms", lambda f: cell(mixed(f)["demi_ms"], "{:.1f}")
         yield recipe, f"{recipe}: FP32 / mixed", lambda f: cell(f["fp32"]["demi_ms"] / mixed(f)["demi_ms"], "**{:.2f} ×**")
@@ -125,7 +125,7 @@ def memory_rows():
 
 def profile_rows():
     for recipe in ("mlp", "fashion-cnn"):
-        mixed = lambda f, r=recipe: f[r].get("bf16") or f[r]["fp16"]
+        mixed = lambda f, r=recipe: f[r].get("fp16") or f[r]["bf16"]
         yield "profile", f"{recipe}, mixed: share of 16 bits in FLOPs", lambda f, mixed=mixed: cell(100 * mixed(f)["low_flops_share"], "{:.0f} %")
         yield "profile", f"{recipe}, mixed: share of 16 bits in time", lambda f, mixed=mixed: cell(100 * mixed(f)["low_time_share"], "{:.0f} %")
         yield "profile", f"{recipe}, mixed: casts a step", lambda f, mixed=mixed: cell(mixed(f)["casts"], "{:.0f}")

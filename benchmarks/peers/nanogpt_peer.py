@@ -5,7 +5,7 @@
 
 FOLDER holds nanoGPT's model.py, TEXT is tinyshakespeare. The training is nanoGPT's own for a CPU (its readme): 4 layers, 4 heads,
 width 128, context 64, batches of 12, 2,000 iterations, no dropout, AdamW 0.9/0.99, rate 1e-3 to 1e-4 after 100 of warm-up, decay 0.1,
-clipping 1; in bf16 under torch.autocast; no compile. `speed`: ms an iteration (median, minimum, maximum) after warm-up. `train`: the
+clipping 1; in 16 bits under torch.autocast; no compile. `speed`: ms an iteration (median, minimum, maximum) after warm-up. `train`: the
 best loss over the whole validation split, which is read as demi reads it: windows one after another, each token predicted once.
 Prints one JSON object.
 """
@@ -25,7 +25,9 @@ def arguments():
     parser.add_argument("folder")
     parser.add_argument("text")
     parser.add_argument("what", choices=["speed", "train"])
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)
@@ -70,6 +72,7 @@ def validation_loss(model, tokens, context, region):
     rest = [(tokens[whole:-1].view(1, -1), tokens[whole + 1:].view(1, -1))] if whole < len(tokens) - 1 else []
     for x, y in [*zip(inputs, targets), *rest]:
         with region():
+            x, y = x.to(model.lm_head.weight.device), y.to(model.lm_head.weight.device)
             total += model(x, y)[1].item() * y.numel()
     model.train()
     return total / (len(tokens) - 1)
@@ -83,27 +86,34 @@ def main():
     train, validation, characters = tokens_of(a.text)
     torch.manual_seed(a.seed)
     model = GPT(GPTConfig(block_size=a.context, vocab_size=a.vocabulary or characters, n_layer=a.layers, n_head=a.heads,
-                          n_embd=a.width, dropout=0.0, bias=False))
-    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), "cpu")
-    region = lambda: torch.autocast("cpu", torch.bfloat16) if a.precision == "bf16" else contextlib.nullcontext()
+                          n_embd=a.width, dropout=a.dropout, bias=False)).to(a.device)
+    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), a.device)
+    dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[a.precision]
+    region = lambda: torch.autocast(a.device, dtype) if dtype else contextlib.nullcontext()
+    scaler = torch.amp.GradScaler(a.device, enabled=a.precision == "fp16")
+    synchronize = torch.cuda.synchronize if a.device == "cuda" else lambda: None
 
     def step(iteration):
         for group in optimizer.param_groups:
             group["lr"] = rate(iteration)
-        x, y = random_windows(train, a)
+        x, y = (batch.to(a.device) for batch in random_windows(train, a))
         with region():
             loss = model(x, y)[1]
-        loss.backward()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
 
     result = {"precision": a.precision, "seed": a.seed, "parameters": sum(p.numel() for p in model.parameters())}
     if a.what == "speed":
         times = []
         for iteration in range(a.warmup + (a.steps or 30)):
+            synchronize()
             start = time.perf_counter()
             step(iteration)
+            synchronize()
             times.append(1e3 * (time.perf_counter() - start))
         times = times[a.warmup:]
         result["ms"] = {"median": statistics.median(times), "min": min(times), "max": max(times)}

@@ -2,7 +2,8 @@
 
     $(benchmarks/peers/make_env.sh) benchmarks/peers/recipe_peer.py mlp --precision bf16
 
-Prints one JSON object: ms a step (median, minimum, maximum), after warm-up. Precision fp32 or bf16 (torch.autocast)."""
+Prints one JSON object: ms a step (median, minimum, maximum), after warm-up. Precision fp32, bf16
+(torch.autocast), or on a GPU fp16 (torch.autocast and torch.amp.GradScaler)."""
 import argparse
 import json
 import statistics
@@ -11,7 +12,7 @@ import time
 import torch
 from torch import nn
 
-BATCH_SIZES = {"mlp": 512, "fashion-cnn": 256, "cifar10-resnet50": 32, "imdb-lstm": 64}
+BATCH_SIZES = {"mlp": 512, "fashion-cnn": 256, "cifar10-resnet50": 32, "synthetic-resnet50": 32, "imdb-lstm": 64}
 
 
 class Bottleneck(nn.Module):
@@ -81,6 +82,12 @@ def workload(a):
         x = torch.randn(a.batch_size, 3, 32, 32).contiguous(memory_format=torch.channels_last)
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
         return model, x, torch.randint(0, 10, (a.batch_size,)), nn.functional.cross_entropy, optimizer
+    if a.recipe == "synthetic-resnet50":
+        import torchvision  # not needed by the others
+        model = torchvision.models.resnet50().to(memory_format=torch.channels_last)
+        x = torch.randn(a.batch_size, 3, 224, 224).contiguous(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), 0.0125, momentum=0.9, weight_decay=1e-4)
+        return model, x, torch.randint(0, 1000, (a.batch_size,)), nn.functional.cross_entropy, optimizer
     model = LSTMClassifier()
     x = torch.randint(0, 100683, (a.batch_size, a.length))
     y = torch.randint(0, 2, (a.batch_size, 1)).float()
@@ -90,7 +97,7 @@ def workload(a):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", choices=list(BATCH_SIZES))
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
     parser.add_argument("--batch-size", type=int, default=None)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--length", type=int, default=256)
@@ -105,15 +112,18 @@ def main():
     model, x, y, loss_of, optimizer = workload(a)
     model, x, y = model.to(a.device), x.to(a.device), y.to(a.device)
     synchronize = torch.cuda.synchronize if a.device == "cuda" else lambda: None
+    dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[a.precision]
+    scaler = torch.amp.GradScaler(a.device, enabled=a.precision == "fp16")
     times = []
     for step in range(a.warmup + a.steps):
         synchronize()
         start = time.perf_counter()
-        with torch.autocast(a.device, torch.bfloat16, enabled=a.precision == "bf16"):
+        with torch.autocast(a.device, dtype, enabled=dtype is not None):
             output = model(x)
         loss = loss_of(output.float(), y)
-        loss.backward()
-        optimizer.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
         synchronize()
         if step >= a.warmup:
