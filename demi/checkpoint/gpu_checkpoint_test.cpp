@@ -53,6 +53,7 @@ TEST_F(GpuCheckpoint, IsSavedWhileTrainingGoesOn) {
     for (auto& [name, tensor] : training.state) tensor.fill_(step);
     training.numbers = ten_tensors(step).numbers;
     training.text = ten_tensors(step).text;
+    training.model_text = ten_tensors(step).model_text;
     writer.save(step, training, {.keep_last = 0});
   }
   writer.wait();

@@ -1,5 +1,6 @@
 #include "demi/profile/memory.h"
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -104,6 +105,7 @@ std::int64_t free_host_bytes() {
 
 std::int64_t free_memory(c10::Device device) {
   if (device.is_cpu()) return free_host_bytes();
+  at::globalContext().lazyInitDevice(device.type());
   auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   if (!allocator)
     throw DeviceError({.where = "profile.free_memory",
@@ -118,10 +120,19 @@ void count_cpu_memory() {
   c10::SetCPUAllocator(&allocator, 1);
 }
 
+namespace {
+
+/// CUDA's refuses every device before something has set CUDA up.
+c10::DeviceAllocator& allocator_of(c10::Device device) {
+  at::globalContext().lazyInitDevice(device.type());
+  return *at::getDeviceAllocator(device.type());
+}
+
+}  // namespace
+
 MemoryUse memory_use(c10::Device device) {
   if (device.is_cpu()) return {cpu_current.load(), cpu_peak.load()};
-  const auto stats = at::getDeviceAllocator(device.type())
-                         ->getDeviceStats(device.has_index() ? device.index() : 0);
+  const auto stats = allocator_of(device).getDeviceStats(device.has_index() ? device.index() : 0);
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto& requested = stats.requested_bytes[kAll];
   return {requested.current, requested.peak, stats.reserved_bytes[kAll].current};
@@ -131,7 +142,7 @@ void reset_peak_memory(c10::Device device) {
   if (device.is_cpu()) {
     cpu_peak.store(cpu_current.load());
   } else {
-    at::getDeviceAllocator(device.type())->resetPeakStats(device.has_index() ? device.index() : 0);
+    allocator_of(device).resetPeakStats(device.has_index() ? device.index() : 0);
   }
 }
 
@@ -147,7 +158,7 @@ void TurnMemory::end() {
 }
 
 void release_unused_memory(c10::Device device) {
-  if (!device.is_cpu()) at::getDeviceAllocator(device.type())->emptyCache();
+  if (!device.is_cpu()) allocator_of(device).emptyCache();
   malloc_trim(0);
 }
 

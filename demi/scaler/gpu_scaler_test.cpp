@@ -87,12 +87,18 @@ TEST_F(GpuScaler, AGraphOutlivesItsScaler) {
   };
   step();
   const Graph graph(step);
+  const auto take_memory = [] {
+    std::vector<at::Tensor> all;
+    for (int i = 0; i < 256; ++i) {
+      all.push_back(torch::full({2}, 7.F, at::TensorOptions().pinned_memory(true)));
+      all.push_back(torch::full({1}, 7.F, at::kCUDA));
+    }
+    return all;
+  };
+  // The graph has no pool of its own: what step() has given back, its replays write to.
+  const std::vector<at::Tensor> temporaries = take_memory();
   scaler.reset();
-  std::vector<at::Tensor> others;  // whatever may take memory that was given back
-  for (int i = 0; i < 64; ++i) {
-    others.push_back(torch::full({2}, 7.F, at::TensorOptions().pinned_memory(true)));
-    others.push_back(torch::full({1}, 7.F, at::kCUDA));
-  }
+  const std::vector<at::Tensor> others = take_memory();  // what the scaler may have given back
   for (int i = 0; i < 8; ++i) graph.replay();
   c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(0);
   for (const auto& other : others) EXPECT_TRUE(at::equal(other, torch::full_like(other, 7)));
