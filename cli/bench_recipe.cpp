@@ -78,7 +78,7 @@ report::Table recipe_table(const RecipeArguments& a, const bench::RecipeBenchRes
 }
 
 void bench_recipe(RecipeArguments& a) {
-  a.bench.config = a.settings.resolve(recipes::find_recipe(a.recipe).config);
+  a.bench.config = a.settings.resolve(recipes::find_recipe(a.recipe));
   if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
   const c10::Device device = pick_device(a.bench.config.device);
   recipes::backends_of(a.bench.config).set();

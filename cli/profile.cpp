@@ -84,7 +84,7 @@ fs::path folder_of(const ProfileArguments& a) {
 void profile(const ProfileArguments& a) {
   profiler::ProfileOptions options{.warmup = a.warmup, .steps = a.steps};
   options.ranges = ranges_of(a.ranges);
-  options.config = a.settings.resolve(recipes::find_recipe(a.recipe).config);
+  options.config = a.settings.resolve(recipes::find_recipe(a.recipe));
   if (options.config.batch_size == 0)
     throw UsageError({.where = "--batch-size",
                       .what = "the batch size must be the same for all precisions",

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "cli/output.h"
+#include "demi/tensor/device.h"
+#include "lab/recipes/devices.h"
 #include "lab/recipes/effects.h"
 #include "lab/recipes/recipe.h"
 
@@ -56,6 +58,14 @@ const recipes::Recipe* recipe_of(const std::string& name) {
   return nullptr;
 }
 
+// Settings as options, behind the words that say when they hold.
+std::string set_when(const std::string& words,
+                     const std::vector<std::pair<std::string, std::string>>& settings) {
+  std::string text;
+  for (const auto& [name, value] : settings) text += " --" + name + " " + value;
+  return text.empty() ? text : "\n" + words + " it sets\n " + text;
+}
+
 // The settings of a recipe that differ from those shown in brackets, as options.
 std::string set_by(const recipes::Recipe& recipe, const recipes::Config& shown) {
   std::string text;
@@ -76,12 +86,11 @@ std::string footer(const CLI::App& command, const recipes::Recipe* by_default,
   const auto given = command.get_option("RECIPE")->results();
   const recipes::Recipe* named = given.empty() ? nullptr : recipe_of(given.front());
   if (!named) return brackets + "What a recipe sets: demi " + command.get_name() + " RECIPE --help";
-  std::string fine_tuning;
-  for (const auto& [name, value] : named->fine_tuning) fine_tuning += " --" + name + " " + value;
-  if (!fine_tuning.empty()) fine_tuning = "\nWith --from it sets\n " + fine_tuning;
-  if (named == by_default) return brackets + fine_tuning;
+  const std::string besides =
+      set_when("On a GPU", named->on_gpu) + set_when("With --from", named->fine_tuning);
+  if (named == by_default) return brackets + besides;
   return brackets + "The recipe " + named->name + " (" + named->title + ") sets\n " +
-         set_by(*named, shown) + fine_tuning;
+         set_by(*named, shown) + besides;
 }
 
 }  // namespace
@@ -163,8 +172,23 @@ void SettingOptions::note_ignored() const {
                                                   : ", which has no such option"));
 }
 
-recipes::Config SettingOptions::resolve(recipes::Config config) const {
+recipes::Config SettingOptions::start_of(const recipes::Recipe& recipe,
+                                         const std::vector<recipes::Assignment>& given,
+                                         bool starts_from_weights) {
+  recipes::Circumstances circumstances{.starts_from_weights = starts_from_weights};
+  if (!recipe.on_gpu.empty()) {
+    recipes::Config asked;
+    for (const recipes::Assignment& a : given)
+      if (a.name == "device" || a.name == "devices") set(asked, a.name, a.text, a.source);
+    const c10::Device device = pick_device(recipes::device_of_rank(asked, 0));
+    circumstances.on_gpu = device.is_cuda();
+  }
+  return config_of(recipe, circumstances);
+}
+
+recipes::Config SettingOptions::resolve(const recipes::Recipe& recipe) const {
   const std::vector<recipes::Assignment> all = given();
+  recipes::Config config = start_of(recipe, all);
   note_ignored();
   for (const recipes::Assignment& a : all) recipes::set(config, a.name, a.text, a.source);
   recipes::check(config);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lab/recipes/config_source.h"
+#include "lab/recipes/recipe.h"
 
 namespace demi::cli {
 
@@ -35,8 +36,14 @@ class SettingOptions {
   /// Says once which variables, and which precisions of the file, given() left out.
   void note_ignored() const;
 
+  /// The recipe's settings on the device that `given` names, without what is given besides. Throws
+  /// UsageError, as pick_device.
+  static recipes::Config start_of(const recipes::Recipe& recipe,
+                                  const std::vector<recipes::Assignment>& given,
+                                  bool starts_from_weights = false);
+
   /// The recipe's settings with what is given. Throws UsageError, as check_effects.
-  recipes::Config resolve(recipes::Config recipe) const;
+  recipes::Config resolve(const recipes::Recipe& recipe) const;
 
   /// Throws UsageError for what is asked for and does nothing in a run of that config.
   void check_effects(recipes::Config config, const std::vector<recipes::Assignment>& given) const;

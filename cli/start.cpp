@@ -111,7 +111,8 @@ Start new_run(const StartWords& words, const SettingOptions& settings) {
   const std::string from = asked_to_start(given).text;
   const std::string recipe = named_recipe(words, settings, from);
   if (recipe.empty()) which_recipe(words);
-  recipes::Config config = recipes::config_of(recipes::find_recipe(recipe), !from.empty());
+  recipes::Config config =
+      SettingOptions::start_of(recipes::find_recipe(recipe), given, !from.empty());
   for (const recipes::Assignment& a : given) recipes::set(config, a.name, a.text, a.source);
   recipes::check(config);
   settings.check_effects(config, given);

@@ -25,10 +25,17 @@ struct Recipe {
   /// Settings of a run that starts from weights (--from), which has less to learn; the others are
   /// those of `config`.
   std::vector<std::pair<std::string, std::string>> fine_tuning = {};
+  /// Settings of a run on a GPU, which has time for a larger network.
+  std::vector<std::pair<std::string, std::string>> on_gpu = {};
 };
 
-/// The recipe's settings, with those of fine_tuning if it starts from weights.
-DEMI_API Config config_of(const Recipe& recipe, bool starts_from_weights);
+struct Circumstances {
+  bool starts_from_weights = false;
+  bool on_gpu = false;
+};
+
+/// The recipe's settings, with those of `on_gpu` and of `fine_tuning` where they hold.
+DEMI_API Config config_of(const Recipe& recipe, Circumstances circumstances);
 
 DEMI_API std::span<const Recipe> recipes();
 

@@ -74,6 +74,22 @@ TEST(Recipe, InitialWeightsFollowTheSeedAlone) {
   EXPECT_TRUE(pa[3].dim() != 4 || pa[3].is_contiguous(c10::MemoryFormat::ChannelsLast));
 }
 
+// nanoGPT's config/train_shakespeare_char.py, whose network has 10,745,088 parameters.
+TEST(Recipe, OnAGpuShakespeareIsThatOfNanoGpt) {
+  const Recipe& recipe = find_recipe("gpt-shakespeare");
+  const Config gpu = config_of(recipe, {.on_gpu = true});
+  EXPECT_EQ(gpu.epochs * gpu.eval_every, 5000);
+  EXPECT_EQ(gpu.schedule_steps, 5000);
+  EXPECT_EQ(gpu.batch_size * gpu.context, 64 * 256);
+  EXPECT_EQ(gpu.dropout, 0.2);
+  const train::Network network = make_network(gpu, {.vocabulary = 65}, 0, c10::kCPU);
+  EXPECT_EQ(network.module->parameters().size(), 2U + 6 * 6 + 1);
+  int64_t all = 0;
+  for (const at::Tensor& p : network.module->parameters()) all += p.numel();
+  EXPECT_EQ(all, 10745088);
+  EXPECT_EQ(config_of(recipe, {}).context, recipe.config.context);
+}
+
 TEST(Recipe, OneCycleRisesToThePeakAndFallsToNearlyNothing) {
   Config recipe = find_recipe("fashion-cnn").config;
   recipe.epochs = 1;
