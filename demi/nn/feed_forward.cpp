@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "demi/activation/gelu.h"
+#include "demi/nn/linear.h"
 #include "demi/nn/require.h"
 
 namespace demi::nn {
@@ -29,7 +30,7 @@ FeedForwardImpl::FeedForwardImpl(const FeedForwardOptions& options) : options_(o
 }
 
 at::Tensor FeedForwardImpl::activated(const at::Tensor& x) {
-  const at::Tensor risen = up->forward(x);
+  const at::Tensor risen = nn::linear(up, x);
   switch (options_.activation) {
     case Activation::gelu:
       return at::gelu(risen);
@@ -40,11 +41,11 @@ at::Tensor FeedForwardImpl::activated(const at::Tensor& x) {
     case Activation::swiglu:
       break;
   }
-  return at::silu(gate->forward(x)) * risen;
+  return at::silu(nn::linear(gate, x)) * risen;
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
-  return at::dropout(down->forward(activated(x)), options_.dropout, is_training());
+  return at::dropout(nn::linear(down, activated(x)), options_.dropout, is_training());
 }
 
 }  // namespace demi::nn

@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <tuple>
+#include <vector>
 
 #include "demi/attention/attention.h"
+#include "demi/nn/linear.h"
 #include "demi/nn/require.h"
 
 namespace demi::nn {
@@ -32,11 +34,11 @@ SelfAttentionImpl::SelfAttentionImpl(const SelfAttentionOptions& options)
     : options_(checked(options)) {
   const SelfAttentionOptions& o = options_;
   const std::int64_t size = o.width / o.heads, rows = (o.heads + 2 * o.key_heads) * size;
-  const auto linear = [&](std::int64_t to) {
+  const auto layer = [&](std::int64_t to) {
     return torch::nn::Linear(torch::nn::LinearOptions(o.width, to).bias(o.bias));
   };
-  qkv = register_module("qkv", linear(rows));
-  out = register_module("out", linear(o.width));
+  qkv = register_module("qkv", layer(rows));
+  out = register_module("out", layer(o.width));
   if (!o.qk_norm) return;
   const NormOptions norm{
       .width = size, .kind = NormKind::rms_norm, .weight = o.qk_norm_weight, .eps = o.qk_norm_eps};
@@ -52,10 +54,13 @@ at::Tensor SelfAttentionImpl::forward(const at::Tensor& x, const TokenContext& c
   require(kSelfAttention, !cache || !context.cu_seqlens.defined(), "documents take no cache",
           "cu_seqlens", "one document a row");
   const std::int64_t rows = x.size(0), tokens = x.size(1), size = o.width / o.heads;
-  const at::Tensor heads =
-      qkv->forward(x).view({rows, tokens, o.heads + 2 * o.key_heads, size}).transpose(1, 2);
-  at::Tensor q = heads.narrow(1, 0, o.heads), k = heads.narrow(1, o.heads, o.key_heads);
-  at::Tensor v = heads.narrow(1, o.heads + o.key_heads, o.key_heads);
+  // One split: backward joins its parts, where three slices would be three sums of the whole.
+  const std::vector<at::Tensor> parts =
+      linear(qkv, x).split_with_sizes({o.heads * size, o.key_heads * size, o.key_heads * size}, 2);
+  const auto by_head = [&](const at::Tensor& part) {
+    return part.view({rows, tokens, part.size(2) / size, size}).transpose(1, 2);
+  };
+  at::Tensor q = by_head(parts[0]), k = by_head(parts[1]), v = by_head(parts[2]);
   if (q_norm) q = q_norm->forward(q), k = k_norm->forward(k);
   if (context.rotary.defined()) q = rotate(q, context.rotary), k = rotate(k, context.rotary);
   const std::int64_t past = cache ? cache->tokens() : 0;
@@ -68,7 +73,7 @@ at::Tensor SelfAttentionImpl::forward(const at::Tensor& x, const TokenContext& c
                                      .past = is_causal ? past : 0,
                                      .mask = context.mask,
                                      .dropout = is_training() ? o.attention_dropout : 0});
-  const at::Tensor result = out->forward(seen.transpose(1, 2).reshape({rows, tokens, o.width}));
+  const at::Tensor result = linear(out, seen.transpose(1, 2).reshape({rows, tokens, o.width}));
   return at::dropout(result, o.residual_dropout, is_training());
 }
 
