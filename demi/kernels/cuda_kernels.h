@@ -5,6 +5,8 @@
 #include <string>
 
 #include "demi/core/export.h"
+#include "demi/kernels/cross_entropy.h"
+#include "demi/kernels/loss_scale.h"
 #include "demi/kernels/step_table.h"
 
 namespace demi::kernels {
@@ -13,7 +15,7 @@ namespace demi::kernels {
 /// device and returns at once: nothing synchronises, all that depends on data is decided on the
 /// device, so a step can be captured in a graph. The table's pointers are device memory
 /// (StepPlan::pack). A result other than null says what CUDA complained about. The bits are those
-/// of the CPU paths (fp16 NaN payloads and pow's last bit in the bias corrections aside).
+/// of the CPU paths (the bits of a NaN and pow's last bit in the bias corrections aside).
 struct CudaKernels {
   using Pass = const char* (*)(const StepTable& table, void* stream);
 
@@ -21,6 +23,12 @@ struct CudaKernels {
   /// travel as arguments of kernels (up to 32,000 each), so nothing waits, and a captured step
   /// holds the bytes themselves. `to` and `bytes` are multiples of 4.
   using Upload = const char* (*)(void* to, const void* from, std::size_t bytes, void* stream);
+
+  /// One launch of one thread, which moves a loss scale and counts skipped steps.
+  using UpdateScale = const char* (*)(const LossScaleUpdate& update, void* stream);
+
+  /// One launch: losses, and gradients in the logits' place.
+  using RowsOfLogits = const char* (*)(const CrossEntropyRows& rows, void* stream);
 
   /// kStepLayout of the plugin's build. The first field, so that a plugin of any build has it here.
   std::uint64_t layout;
@@ -30,6 +38,8 @@ struct CudaKernels {
   Pass update;       // one
   Pass apply_trust;  // one with a trust ratio, else none; `update` has decided the trust ratios
   Pass step;         // all of them: 3 launches, 4 with a trust ratio
+  UpdateScale update_scale;
+  RowsOfLogits cross_entropy;
   Upload upload;
   bool (*capturing)(void* stream);  // whether a graph is being captured on the stream
   std::int64_t (*launches)();       // launches of passes so far, in this process
@@ -37,7 +47,7 @@ struct CudaKernels {
   const char* (*decline)();         // why the current device cannot run them, or null
 };
 
-/// Changes when a struct of step_table.h, the number of rules or CudaKernels does: a plugin of
+/// Changes when a struct that a kernel takes, the number of rules or CudaKernels does: a plugin of
 /// another build is not used.
 inline constexpr std::uint64_t kStepLayout =
     ((((sizeof(TensorEntry) * 1024 + sizeof(Group)) * 1024 + sizeof(Coefficients)) * 1024 +
@@ -45,7 +55,8 @@ inline constexpr std::uint64_t kStepLayout =
          1024 +
      sizeof(StepTable)) *
         64 +
-    static_cast<std::uint64_t>(UpdateRule::ema) * 8 + 5;
+    static_cast<std::uint64_t>(UpdateRule::ema) * 8 +
+    (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows)) / 16;
 
 /// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, no usable
 /// device. The first call opens the plugin libdemi_cuda.so if there is an NVIDIA driver; libdemi

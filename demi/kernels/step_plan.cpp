@@ -65,7 +65,10 @@ StepPlan::StepPlan(UpdateRule rule, std::vector<TensorEntry> tensors, std::vecto
   first_block_.push_back(0);
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     check(t, tensors_[t], rule_, groups_);
-    for (const Coded& array : tensors_[t].coded_moment) coded_ |= array.values != nullptr;
+    for (const Coded& array : tensors_[t].coded_moment) {
+      coded_ |= array.values != nullptr;
+      grouped_ |= array.values && has_scales(array.codec);
+    }
     coded_ |= tensors_[t].coded_parameter.parameter != nullptr;
     const std::int64_t count = (tensors_[t].length + kBlock - 1) / kBlock;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -86,6 +89,7 @@ StepTable StepPlan::without_arrays() const {
   table.group_count = static_cast<std::int32_t>(groups_.size());
   table.rule = rule_;
   table.coded = coded_;
+  table.grouped = grouped_;
   return table;
 }
 

@@ -59,6 +59,7 @@ class DEMI_API StepPlan {
   StepInputs inputs_;
   StepState state_;
   bool coded_ = false;
+  bool grouped_ = false;
 };
 
 }  // namespace demi::kernels

@@ -212,7 +212,8 @@ struct StepTable {
   std::int32_t tensor_count = 0;
   std::int32_t group_count = 0;
   UpdateRule rule = UpdateRule::sgd;
-  bool coded = false;  // some tensor has a coded array
+  bool coded = false;    // some tensor has a coded array
+  bool grouped = false;  // one with scales
 };
 
 }  // namespace demi::kernels

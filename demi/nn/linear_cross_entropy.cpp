@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -12,8 +13,10 @@
 
 #include "demi/autocast/parts.h"
 #include "demi/core/error.h"
+#include "demi/kernels/path.h"
 #include "demi/nn/loss_pieces.h"
 #include "demi/products/through_fp32.h"
+#include "demi/tensor/dtype.h"
 #include "demi/weights/weights.h"
 
 namespace demi {
@@ -24,8 +27,10 @@ using nn::WantedGradients;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kPieces = 14;
+constexpr std::int64_t kPieces = 14, kLeanPieces = 8;
 constexpr std::int64_t kSmallBytes = 1 << 20;
+// A piece is 40 launches of 5 us of the host: a GPU does more than 64 MiB meanwhile.
+constexpr std::int64_t kSmallBytesOfDevice = 64 << 20;
 
 std::string sizes_of(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -111,10 +116,20 @@ c10::ScalarType dtype_of_linear(const at::Tensor& input, const at::Tensor& weigh
       .scalar_type();
 }
 
-/// bf16 where that is fast. fp16 is left out: what is smaller than its range, and sums that are
-/// larger, would be lost before the loss scale is known.
-c10::ScalarType dtype_of_products(c10::ScalarType linear, const at::Tensor& input) {
+/// Null: tensor operations do what they would.
+const kernels::CudaKernels* kernels_for(c10::ScalarType linear, const at::Tensor& input) {
+  if (!input.is_cuda() || linear == at::kDouble) return nullptr;
+  const c10::DeviceGuard guard(input.device());  // not a context on the machine's first GPU
+  return kernels::path_for(kernels::Device::cuda) == kernels::Path::cuda ? kernels::cuda_kernels()
+                                                                         : nullptr;
+}
+
+/// 16 bits where they are fast. fp16 by demi's kernels alone, which give gradients a factor of
+/// their own: what is smaller than its range would be lost before the loss scale is known.
+c10::ScalarType dtype_of_products(c10::ScalarType linear, const at::Tensor& input,
+                                  bool has_kernels) {
   if (linear == at::kDouble) return at::kDouble;
+  if (linear == at::kHalf && has_kernels) return at::kHalf;
   const bool slow = input.is_cpu() && products::slow_in(linear);
   return linear == at::kBFloat16 && !slow ? at::kBFloat16 : at::kFloat;
 }
@@ -136,28 +151,33 @@ std::int64_t rows_of_piece(const HeadAndTargets& of) {
   // Logits and a copy of a block, the input in another dtype, sums of its gradient, one a thread.
   const std::int64_t held = std::int64_t(c10::elementSize(of.sums)) *
                             (copies * classes * 5 / 4 + width * (2 + classes / 256));
-  const std::int64_t pieces = copies * kPieces;
-  return std::max({std::int64_t{1}, (rows + pieces - 1) / pieces, kSmallBytes / held});
+  // A kernel keeps 16-bit logits, their gradient in their place, and nothing besides.
+  const bool lean = of.kernels && c10::elementSize(of.products) == 2;
+  const std::int64_t pieces = lean ? kLeanPieces : copies * kPieces;
+  const std::int64_t small = of.input.is_cpu() ? kSmallBytes : kSmallBytesOfDevice;
+  return std::max({std::int64_t{1}, (rows + pieces - 1) / pieces, small / held});
 }
 
 HeadAndTargets arranged(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& target,
                         const LinearCrossEntropyOptions& o) {
   const auto linear = dtype_of_linear(input, weight);
+  const auto* kernels = kernels_for(linear, input);
   HeadAndTargets of{.input = input.detach().reshape({target.numel(), input.size(-1)}),
                     .weight = weight.detach(),
                     .counts = target.reshape(-1).ne(o.ignore_index),
                     .smoothing = o.label_smoothing,
                     .softcap = o.softcap,
-                    .products = dtype_of_products(linear, input),
-                    .sums = linear == at::kDouble ? at::kDouble : at::kFloat};
-  if (of.products == at::kBFloat16 && in_region(input) && weight.scalar_type() == at::kFloat) {
+                    .products = dtype_of_products(linear, input, kernels),
+                    .sums = linear == at::kDouble ? at::kDouble : at::kFloat,
+                    .kernels = kernels};
+  if (tensor::is_16_bit(of.products) && in_region(input) && weight.scalar_type() == at::kFloat) {
     const at::NoGradGuard no_grad;
-    of.weight = weights::low_precision(weight, at::kBFloat16).detach();
+    of.weight = weights::low_precision(weight, of.products).detach();
   }
   of.target = target.reshape(-1).masked_fill(of.counts.logical_not(), 0);
   of.rows = o.batch_chunk_size.value_or(rows_of_piece(of));
   if (o.linear_bias.defined()) of.bias = o.linear_bias.detach();
-  if (o.weight.defined()) of.class_weight = o.weight.detach().to(of.sums);
+  if (o.weight.defined()) of.class_weight = o.weight.detach().to(of.sums).contiguous();
   check_range(of);
   return of;
 }

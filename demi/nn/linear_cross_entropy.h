@@ -19,8 +19,8 @@ struct LinearCrossEntropyOptions {
   std::int64_t ignore_index = -100;       ///< Targets of this value do not count.
   double label_smoothing = 0;             ///< 0 to 1.
   double softcap = 0;                     ///< c > 0: c tanh(logit / c) in place of each logit.
-  /// Rows of logits held at once. Default: a fourteenth of the rows, half of that with softcap;
-  /// more while that holds less than 1 MiB.
+  /// Rows of logits held at once. Default: a fourteenth of the rows, half of that with softcap; in
+  /// 16 bits on a GPU an eighth; more while that holds less than 1 MiB, on a GPU 64 MiB.
   std::optional<std::int64_t> batch_chunk_size = {};
 };
 
@@ -32,18 +32,19 @@ struct LinearCrossEntropyOptions {
 ///
 /// `input` (*, D), `linear_weight` (C, D), `target` (*), int64: a class from 0 to C - 1, or
 /// ignore_index. In a region the dtype is the one that the region gives linear. Products run in
-/// bf16 where the device has instructions for it; otherwise, and in fp16, they run in FP32 on the
-/// numbers as given. Returns FP32 in a region, else input's dtype: a scalar, or one loss for each
+/// bf16 where the device has instructions for it, and in fp16 by demi's kernels on a GPU, which
+/// scale gradients by the greatest one there can be; otherwise they run in FP32 on the numbers as
+/// given. Returns FP32 in a region, else input's dtype: a scalar, or one loss for each
 /// target.
 ///
 /// Beyond inputs, results, gradients (of a 16-bit input in FP32, too), a region's copy of the
-/// weight and 64 bytes a target it holds at most 1 MiB, or a tenth of the bytes of the FP32 logits
-/// if that is more, where there are 64 rows or more, many more classes than D, and batch_chunk_size
-/// is not given; FP32 on a CPU also a sum of the gradient of a piece's input for each thread.
-/// Reduction::none computes the logits twice. backward() may run several times on a retained graph;
-/// gradients of gradients throw UsageError. Throws UsageError for arguments that do not fit, and on
-/// a CPU for a target out of range. With no target that counts the mean is NaN and the gradients
-/// are 0.
+/// weight and 64 bytes a target it holds at most 1 MiB (on a GPU 64 MiB), or a tenth of the bytes
+/// of the FP32 logits if that is more, where there are 64 rows or more, many more classes than D,
+/// and batch_chunk_size is not given; FP32 on a CPU also a sum of the gradient of a piece's input
+/// for each thread. Reduction::none computes the logits twice. backward() may run several times on
+/// a retained graph; gradients of gradients throw UsageError. Throws UsageError for arguments that
+/// do not fit, and on a CPU for a target out of range. With no target that counts the mean is NaN
+/// and the gradients are 0.
 DEMI_API at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& linear_weight,
                                          const at::Tensor& target,
                                          const LinearCrossEntropyOptions& options = {});

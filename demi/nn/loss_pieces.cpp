@@ -3,11 +3,15 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
+#include "demi/core/error.h"
 #include "demi/products/no_autocast.h"
+#include "demi/tensor/native_stream.h"
 
 // With p = softmax(z), target y, class weights w, smoothing e and C classes
 // (torch.nn.CrossEntropyLoss):
@@ -31,12 +35,24 @@ class Pieces {
     if (wanted.bias) result_.bias = at::zeros({classes_}, options_);
     if (right) result_.right = at::empty({of.input.size(0)}, options_.dtype(at::kBool));
     if (of.class_weight.defined()) all_weights_ = of.class_weight.sum();
+    if (!of.kernels) return;
+    if (of.bias.defined()) bias_ = of.bias.to(of.sums).contiguous();
+    // fp16: gradients of logits up to 1, which the loss scale cannot see to.
+    if (of.products == at::kHalf && wanted.any())
+      factor_ = row_scale.abs().amax().clamp_min(1e-30).reciprocal();
   }
 
   LossPieces run() {
     const std::int64_t all = of_.input.size(0);
-    for (std::int64_t first = 0; first < all; first += of_.rows)
-      piece(first, std::min(of_.rows, all - first));
+    const c10::OptionalDeviceGuard guard(
+        of_.kernels && !of_.input.is_cpu() ? std::optional(of_.input.device()) : std::nullopt);
+    for (std::int64_t first = 0; first < all; first += of_.rows) {
+      const std::int64_t rows = std::min(of_.rows, all - first);
+      of_.kernels ? piece_in_a_launch(first, rows) : piece(first, rows);
+    }
+    if (factor_.defined())
+      for (at::Tensor* gradient : {&result_.input, &result_.weight, &result_.bias})
+        if (gradient->defined()) gradient->div_(factor_);
     return std::move(result_);
   }
 
@@ -147,7 +163,7 @@ class Pieces {
     const std::int64_t rows = input.size(0);
     at::Tensor of_input;
     if (wanted_.input) of_input = result_.input.narrow(0, first_row, rows).zero_();
-    if (wanted_.bias) result_.bias.add_(z.sum(0));
+    if (wanted_.bias) result_.bias.add_(z.sum(0, /*keepdim=*/false, of_.sums));
     if (!wanted_.input && !wanted_.weight) return;
     if (runs_on_threads()) return gradients_on_threads(z, input, of_input);
     each_block(rows, [&](std::int64_t first, std::int64_t count) {
@@ -176,8 +192,56 @@ class Pieces {
   void add(at::Tensor to, const at::Tensor& a, const at::Tensor& b) const {
     if (of_.products == of_.sums)
       to.addmm_(a, b);
+    else if (a.is_cuda())
+      to.add_(at::mm(a, b, of_.sums));
     else
       to.add_(at::mm(a, b));
+  }
+
+  /// As piece(); the logits lie in the products' dtype, and so does their gradient.
+  void piece_in_a_launch(std::int64_t first, std::int64_t rows) {
+    const at::Tensor
+        input = of_.input.narrow(0, first, rows).to(of_.products),
+        target = of_.target.narrow(0, first, rows), counts = of_.counts.narrow(0, first, rows),
+        scale = (wanted_.any() ? scale_.narrow(0, first, rows) : counts).to(of_.sums).contiguous();
+    at::Tensor weight = counts.to(of_.sums), losses = result_.losses.narrow(0, first, rows), right;
+    if (of_.class_weight.defined()) weight.mul_(of_.class_weight.index_select(0, target));
+    if (result_.right.defined()) right = result_.right.narrow(0, first, rows);
+    at::Tensor z = at::mm(input, of_.weight.to(of_.products).t());
+    const auto numbers = [](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+    };
+    const char* complaint = of_.kernels->cross_entropy(
+        {.logits = z.mutable_data_ptr(),
+         .storage = storage_of(z.scalar_type()),
+         .bias = numbers(bias_),
+         .target = target.const_data_ptr<std::int64_t>(),
+         .row_weight = numbers(weight),
+         .row_scale = numbers(scale),
+         .factor = numbers(factor_),
+         .class_weight = numbers(of_.class_weight),
+         .sum_of_class_weights = numbers(all_weights_),
+         .losses = losses.mutable_data_ptr<float>(),
+         .right = right.defined() ? right.mutable_data_ptr<bool>() : nullptr,
+         .rows = rows,
+         .classes = classes_,
+         .smoothing = static_cast<float>(of_.smoothing),
+         .softcap = static_cast<float>(of_.softcap),
+         .wants_gradient = wanted_.any()},
+        tensor::native_stream(z.device()));
+    if (complaint)
+      throw DeviceError({.where = "nn.linear_cross_entropy",
+                         .what = "the device refused the launch of cross entropy",
+                         .seen = complaint});
+    losses.masked_fill_(counts.logical_not(), 0);
+    if (right.defined()) right.logical_and_(counts);
+    if (wanted_.any()) gradients(z, input, first);
+  }
+
+  static kernels::Storage storage_of(c10::ScalarType dtype) {
+    return dtype == at::kFloat  ? kernels::Storage::fp32
+           : dtype == at::kHalf ? kernels::Storage::fp16
+                                : kernels::Storage::bf16;
   }
 
   void piece(std::int64_t first, std::int64_t rows) {
@@ -204,6 +268,8 @@ class Pieces {
   const at::TensorOptions options_;
   const std::int64_t classes_ = of_.weight.size(0);
   at::Tensor all_weights_;
+  at::Tensor bias_;    // FP32, where there are kernels
+  at::Tensor factor_;  // (), of the gradients until they are all added up
   LossPieces result_;
 };
 

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 
+#include "demi/core/export.h"
+#include "demi/kernels/cuda_kernels.h"
+
 // The logits of a head and what cross entropy makes of them, for some rows at a time.
 namespace demi::nn {
 
@@ -19,6 +22,9 @@ struct HeadAndTargets {
   c10::ScalarType products = c10::kFloat;  // the operands' dtype
   c10::ScalarType sums = c10::kFloat;      // of logits, losses and gradients
   std::int64_t rows = 1;                   // of a piece
+  /// What makes losses and gradients of logits in one launch, with sums in FP32; null: tensor
+  /// operations do.
+  const kernels::CudaKernels* kernels = nullptr;
 };
 
 struct WantedGradients {
@@ -37,7 +43,7 @@ at::Tensor target_weights(const HeadAndTargets& of);
 
 /// Losses, and the gradients of sum(losses * row_scale). `row_scale` (N): 0 where the target does
 /// not count. `right` is defined if asked for.
-LossPieces loss_pieces(const HeadAndTargets& of, const at::Tensor& row_scale,
-                       WantedGradients wanted, bool right = false);
+DEMI_API LossPieces loss_pieces(const HeadAndTargets& of, const at::Tensor& row_scale,
+                                WantedGradients wanted, bool right = false);
 
 }  // namespace demi::nn

@@ -1,20 +1,26 @@
 #include "demi/scaler/device_scale.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <torch/types.h>
 
 #include <limits>
 #include <utility>
 #include <vector>
 
+#include "demi/core/error.h"
 #include "demi/kernels/inverse_scale.h"
+#include "demi/scaler/loss_scale_rule.h"
 #include "demi/step/streams.h"
 #include "demi/tensor/inverse_scale.h"
+#include "demi/tensor/native_stream.h"
 
 namespace demi {
 
 void DeviceScale::create(c10::Device device, const ScaleState& state,
-                         const GradScalerOptions& options, bool on_device) {
+                         const GradScalerOptions& options, bool on_device,
+                         const kernels::CudaKernels* kernels) {
   on_device_ = on_device;
+  kernels_ = kernels;
   const at::TensorOptions at_device(device);
   scale_ = at::empty({}, at_device.dtype(at::kFloat));
   growth_tracker_ = at::empty({}, at_device.dtype(at::kInt));
@@ -81,6 +87,32 @@ void DeviceScale::advance(const at::Tensor& found_inf, const at::Tensor& amax,
   if (options.mode == ScaleMode::kDynamic) advance_dynamic(found, options);
   if (options.mode == ScaleMode::kAmax) advance_amax(found, amax, options);
   for (const auto& [now, then] : before) now.copy_(at::where(held != 0, then, now));
+}
+
+bool DeviceScale::is_one_launch(const GradScalerOptions& options) const {
+  return kernels_ && options.mode != ScaleMode::kAmax;
+}
+
+void DeviceScale::advance(const at::Tensor& found_inf, const at::Tensor& above, SkipWatch& watch,
+                          const GradScalerOptions& options) {
+  const c10::DeviceGuard guard(scale_.device());
+  const SkipWatch::OnDevice counts = watch.on_device(scale_);
+  const kernels::LossScaleUpdate update{
+      .rule = loss_scale_rule(options),
+      .scale = scale_.mutable_data_ptr<float>(),
+      .growth_tracker = growth_tracker_.mutable_data_ptr<int32_t>(),
+      .hysteresis_tracker = hysteresis_tracker_.mutable_data_ptr<int32_t>(),
+      .skips_in_a_row = counts.skips_in_a_row,
+      .skips = counts.skips,
+      .mirror = counts.mirror,
+      .found_inf = found_inf.const_data_ptr<float>(),
+      .above_norm = above.defined() ? above.const_data_ptr<float>() : nullptr};
+  const char* complaint = kernels_->update_scale(update, tensor::native_stream(scale_.device()));
+  if (complaint)
+    throw DeviceError({.where = "scaler.update",
+                       .what = "the device refused the launch that moves the scale",
+                       .seen = complaint});
+  scale_.unsafeGetTensorImpl()->bump_version();  // autograd may have saved it
 }
 
 at::Tensor DeviceScale::confined(const at::Tensor& wanted, const GradScalerOptions& options) const {

@@ -3,18 +3,21 @@
 #include <ATen/core/Tensor.h>
 
 #include "demi/core/export.h"
+#include "demi/kernels/cuda_kernels.h"
 #include "demi/scaler/scale_rule.h"
+#include "demi/scaler/skip_watch.h"
 
 namespace demi {
 
 /// The scale and the state of its rule, on the device of the run. On the CPU the rule is next_state
-/// itself. On a device the same rule runs as tensor operations, so that nothing is read back.
+/// itself. On a device the same rule runs there, so that nothing is read back: as one launch where
+/// there are demi's kernels, else, and for ScaleMode::kAmax, as 150 tensor operations.
 class DEMI_API DeviceScale {
  public:
   bool exists() const { return scale_.defined(); }
-  /// `on_device`: use the tensor operations, whatever the device is.
+  /// `on_device`: the rule runs on the device, whatever it is; by `kernels`, if they are given.
   void create(c10::Device device, const ScaleState& state, const GradScalerOptions& options,
-              bool on_device);
+              bool on_device, const kernels::CudaKernels* kernels = nullptr);
 
   /// fp32, (). On the CPU a new tensor for each value: a tensor that autograd saved keeps its
   /// value.
@@ -34,6 +37,13 @@ class DEMI_API DeviceScale {
   void advance(const at::Tensor& found_inf, const at::Tensor& amax,
                const GradScalerOptions& options, const at::Tensor& held = {});
 
+  /// Whether the rule is one launch, which counts skipped steps, too.
+  bool is_one_launch(const GradScalerOptions& options) const;
+  /// That launch, on the device's current stream. found_inf, above: fp32, (), on the device; a step
+  /// that is `above` (or undefined) a norm was skipped for it. Throws DeviceError.
+  void advance(const at::Tensor& found_inf, const at::Tensor& above, SkipWatch& watch,
+               const GradScalerOptions& options);
+
   static at::Tensor power_of_two(const at::Tensor& power);  // whole numbers; fp64
 
  private:
@@ -43,6 +53,7 @@ class DEMI_API DeviceScale {
                     const GradScalerOptions& options);
 
   bool on_device_ = false;
+  const kernels::CudaKernels* kernels_ = nullptr;
   ScaleState host_;                // on the CPU
   at::Tensor scale_;               // fp32, ()
   at::Tensor growth_tracker_;      // int32, (), on a device

@@ -28,19 +28,25 @@ using optim::testing::set_grad;
 using testing::ScalerOn;
 using weights::testing::RecordedWarnings;
 
-/// Counts numbers that the host reads from tensors in this thread: on a device each would wait.
+/// Counts, in this thread, tensor operations, and numbers that the host reads from tensors: on a
+/// device each of those would wait.
 class HostReads {
  public:
   HostReads() {
-    count() = 0;
+    count() = ops() = 0;
     handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(
         [](const at::RecordFunction& op) -> std::unique_ptr<at::ObserverContext> {
+          ++ops();
           if (std::string_view(op.name()) == "aten::_local_scalar_dense") ++count();
           return nullptr;
         }));
   }
   ~HostReads() { at::removeCallback(handle_); }
   static int64_t& count() {
+    static int64_t all = 0;
+    return all;
+  }
+  static int64_t& ops() {
     static int64_t all = 0;
     return all;
   }
@@ -112,6 +118,37 @@ TEST(DeviceScaler, TheLoopIsThatOfTheHostAndReadsNothing) {
     EXPECT_EQ(seen.reads, 0);
     EXPECT_EQ(seen.launches, 3 * kSteps);
   }
+}
+
+// Each would cost a launch and its host time: torch.amp.GradScaler's update is one.
+TEST(DeviceScaler, TheScaleMovesWithoutATensorOperation) {
+  const EmulatedDevice device;
+  const at::Tensor p = parameter({40});
+  On<optim::SGD> sgd(device, {p}, optim::SGDOptions(1e-3));
+  ScalerOn scaler(device, {.growth_interval = 1});
+  for (int step = 0; step < 3; ++step) {
+    backward(scaler, {p}, 1);
+    scaler.step(sgd);
+    const HostReads counted;
+    scaler.update();
+    if (step > 0) {
+      EXPECT_EQ(HostReads::ops(), 0);
+    }
+  }
+  EXPECT_EQ(scaler.get_scale(), 65536 * 8);
+}
+
+// Backward would multiply by the new scale.
+TEST(DeviceScaler, AnOlderGraphIsRefusedAfterTheScaleMoved) {
+  const EmulatedDevice device;
+  const at::Tensor p = parameter({40});
+  On<optim::SGD> sgd(device, {p}, optim::SGDOptions(1e-3));
+  ScalerOn scaler(device, {.growth_interval = 1});
+  const at::Tensor older = scaler.scale((p * p).sum());
+  backward(scaler, {p}, 1);
+  scaler.step(sgd);
+  scaler.update();
+  EXPECT_THROW(older.backward(), c10::Error);
 }
 
 TEST(DeviceScaler, SeveralOptimizersSkipTogether) {

@@ -57,8 +57,10 @@ struct Overflow {};
 
 at::Tensor joined(const scaler::FoundInf& found, c10::Device device) {
   at::Tensor all;
-  for (const auto& [from, flag] : found)
-    all = all.defined() ? at::maximum(all, flag.to(device)) : flag.to(device);
+  for (const auto& [from, flag] : found) {
+    const at::Tensor here = from == device ? flag : flag.to(device);
+    all = all.defined() ? at::maximum(all, here) : here;
+  }
   return all;
 }
 
@@ -86,6 +88,7 @@ struct GradScaler::Impl {
   bool any(const scaler::FoundInf& found) const;
   bool is_captured() const;
   Inspection& inspection_of(torch::optim::Optimizer& optimizer);
+  void create_scale(c10::Device device);
   void require_scale(const char* where) const;
   void inspect(torch::optim::Optimizer& optimizer, Inspection& at, bool in_place);
   void inspect_own(optim::Optimizer& optimizer, Inspection& at, bool in_place);
@@ -126,6 +129,13 @@ Inspection& GradScaler::Impl::inspection_of(torch::optim::Optimizer& optimizer) 
   Inspection& at = inspections[&optimizer];
   if (at.is_own && at.own.expired()) at = {};
   return at;
+}
+
+void GradScaler::Impl::create_scale(c10::Device device) {
+  const bool waits = backend->is_asynchronous(device);
+  const at::Tensor like = at::empty({0}, at::TensorOptions(device).dtype(at::kFloat));
+  scale.create(device, first, options, waits,
+               waits ? backend->kernels_for(like, std::nullopt).device : nullptr);
 }
 
 void GradScaler::Impl::require_scale(const char* where) const {
@@ -308,9 +318,13 @@ void GradScaler::Impl::advance(const scaler::FoundInf& found, const at::Tensor& 
                                const at::Tensor& above) {
   if (scale.is_on_device()) {
     const at::Tensor flag = joined(found, scale.tensor().device());
-    const at::Tensor held = above.defined() ? above * (flag == 0) : above;
-    scale.advance(flag, amax, options, held);
-    watch.count(flag, scale.tensor(), held);
+    if (scale.is_one_launch(options)) {
+      scale.advance(flag, above, watch, options);
+    } else {
+      const at::Tensor held = above.defined() ? above * (flag == 0) : above;
+      scale.advance(flag, amax, options, held);
+      watch.count(flag, scale.tensor(), held);
+    }
     if (is_captured()) {
       scale.keep_for_graphs();
       watch.keep_for_graphs();
@@ -361,9 +375,7 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
             .what = "an output is undefined",
             .advice = "hand over the loss, or the outputs that backward starts from"});
   auto& scale = impl_->scale;
-  if (!scale.exists())
-    scale.create(output.device(), impl_->first, impl_->options,
-                 impl_->backend->is_asynchronous(output.device()));
+  if (!scale.exists()) impl_->create_scale(output.device());
   if (impl_->is_captured()) scale.keep_for_graphs();
   const bool narrow = tensor::is_16_bit(output.scalar_type());
   return (narrow ? output.to(at::kFloat) : output) * scale.tensor().to(output.device());

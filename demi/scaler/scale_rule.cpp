@@ -6,6 +6,7 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/inverse_scale.h"
+#include "demi/scaler/loss_scale_rule.h"
 
 namespace demi {
 namespace {
@@ -25,26 +26,12 @@ bool usable(float scale) {
   return kernels::is_usable(kernels::inverse_of_scale(scale));  // the inverse of Inf is 0
 }
 
-/// `wanted` between floor and ceiling, or `current` where fp32 cannot hold it.
-float confined(double wanted, float current, const GradScalerOptions& options) {
-  const auto next = static_cast<float>(std::clamp(wanted, options.min_scale, options.max_scale));
-  return usable(next) ? next : current;
-}
-
-void back_off(ScaleState& state, const GradScalerOptions& options) {
-  state.growth_tracker = 0;
-  if (--state.hysteresis_tracker > 0) return;
-  state.hysteresis_tracker = 0;
-  state.scale = confined(state.scale * options.backoff_factor, state.scale, options);
-}
-
-void grow(ScaleState& state, const GradScalerOptions& options) {
-  if (options.refill_hysteresis)
-    state.hysteresis_tracker = static_cast<int32_t>(options.hysteresis);
-  if (++state.growth_tracker < options.growth_interval) return;
-  state.growth_tracker = 0;
-  state.hysteresis_tracker = static_cast<int32_t>(options.hysteresis);
-  state.scale = confined(state.scale * options.growth_factor, state.scale, options);
+void follow(ScaleState& state, bool found_inf, const GradScalerOptions& options) {
+  kernels::LossScale moved{state.scale, state.growth_tracker, state.hysteresis_tracker};
+  kernels::advance(moved, loss_scale_rule(options), found_inf);
+  state.scale = moved.scale;
+  state.growth_tracker = moved.growth_tracker;
+  state.hysteresis_tracker = moved.hysteresis_tracker;
 }
 
 void follow_amax(ScaleState& state, const ScaleInput& input, const GradScalerOptions& options) {
@@ -58,8 +45,9 @@ void follow_amax(ScaleState& state, const ScaleInput& input, const GradScalerOpt
   int exponent = 0;  // limit / greatest = fraction x 2^exponent with fraction in [0.5, 1)
   const double fraction = std::frexp(options.amax_limit / greatest, &exponent);
   // "Under" the limit: where the quotient is a power of two itself, the next one below.
-  state.scale = confined(std::ldexp(1.0, fraction == 0.5 ? exponent - 2 : exponent - 1),
-                         state.scale, options);
+  state.scale =
+      kernels::confined_scale(std::ldexp(1.0, fraction == 0.5 ? exponent - 2 : exponent - 1),
+                              state.scale, options.min_scale, options.max_scale);
 }
 
 }  // namespace
@@ -97,16 +85,10 @@ ScaleState first_state(const GradScalerOptions& options) {
 }
 
 ScaleState next_state(ScaleState state, const ScaleInput& input, const GradScalerOptions& options) {
-  switch (options.mode) {
-    case ScaleMode::kStatic:
-      break;
-    case ScaleMode::kAmax:
-      follow_amax(state, input, options);
-      break;
-    case ScaleMode::kDynamic:
-      input.found_inf ? back_off(state, options) : grow(state, options);
-      break;
-  }
+  if (options.mode == ScaleMode::kAmax)
+    follow_amax(state, input, options);
+  else
+    follow(state, input.found_inf, options);
   return state;
 }
 

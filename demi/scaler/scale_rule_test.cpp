@@ -9,6 +9,8 @@
 #include "demi/core/error.h"
 #include "demi/optim/trajectories_testing.h"
 #include "demi/scaler/device_scale.h"
+#include "demi/scaler/skip_watch.h"
+#include "demi/step/emulated_device_testing.h"
 
 namespace demi {
 namespace {
@@ -133,6 +135,8 @@ TEST(ScaleRule, AmaxUnderTheLeastScaleStaysThere) {
 
 TEST(ScaleRule, OnADeviceItIsTheSameRule) {
   std::mt19937 random(1);
+  const optim::testing::EmulatedDevice emulated;
+  const at::Tensor like = torch::empty({0});
   const std::vector<GradScalerOptions> variants{
       {.growth_interval = 3},
       {.init_scale = 1000,
@@ -150,18 +154,32 @@ TEST(ScaleRule, OnADeviceItIsTheSameRule) {
     ScaleState state = first_state(options);
     DeviceScale device;
     device.create(torch::kCPU, state, options, /*on_device=*/true);
+    DeviceScale launched;  // by the kernel, or by tensor operations too
+    launched.create(torch::kCPU, state, options, true, emulated.kernels_for(like, {}).device);
+    SkipWatch watch, other;
     for (int t = 0; t < 200; ++t) {
       const ScaleInput input{.found_inf = random() % 4 == 0,
                              .amax = std::ldexp(1 + static_cast<float>(random() % 8) / 8,
                                                 -static_cast<int>(random() % 20))};
       state = next_state(state, input, options);
-      device.advance(torch::scalar_tensor(input.found_inf ? 1.F : 0.F),
-                     torch::scalar_tensor(input.amax), options);
-      const ScaleState seen = device.read();
-      ASSERT_EQ(seen.scale, state.scale) << t;
-      ASSERT_EQ(seen.growth_tracker, state.growth_tracker) << t;
-      ASSERT_EQ(seen.hysteresis_tracker, state.hysteresis_tracker) << t;
+      const at::Tensor found = torch::scalar_tensor(input.found_inf ? 1.F : 0.F);
+      device.advance(found, torch::scalar_tensor(input.amax), options);
+      std::vector<ScaleState> all{device.read()};
+      if (launched.is_one_launch(options)) {
+        launched.advance(found, {}, watch, options);
+        all.push_back(launched.read());
+        other.count(input.found_inf, state.scale);
+        ASSERT_EQ(watch.latest().skips, other.latest().skips) << t;
+        ASSERT_EQ(watch.latest().skips_in_a_row, other.latest().skips_in_a_row) << t;
+        ASSERT_EQ(watch.latest().scale, state.scale) << t;
+      }
+      for (const ScaleState& seen : all) {
+        ASSERT_EQ(seen.scale, state.scale) << t;
+        ASSERT_EQ(seen.growth_tracker, state.growth_tracker) << t;
+        ASSERT_EQ(seen.hysteresis_tracker, state.hysteresis_tracker) << t;
+      }
     }
+    EXPECT_EQ(launched.is_one_launch(options), options.mode != ScaleMode::kAmax);
   }
 }
 

@@ -12,14 +12,24 @@ void SkipWatch::count(bool skipped, float scale) {
            .skips = host_.skips + (skipped ? 1 : 0)};
 }
 
+void SkipWatch::create(const at::Tensor& like) {
+  if (skips_in_a_row_.defined()) return;
+  const at::NoGradGuard no_grad;
+  skips_in_a_row_ = at::zeros_like(like);
+  skips_ = at::zeros_like(like);
+  mirror_ = at::zeros({3}, at::TensorOptions(at::kFloat).pinned_memory(like.is_cuda()));
+}
+
+SkipWatch::OnDevice SkipWatch::on_device(const at::Tensor& like) {
+  create(like);
+  return {skips_in_a_row_.mutable_data_ptr<float>(), skips_.mutable_data_ptr<float>(),
+          mirror_.mutable_data_ptr<float>()};
+}
+
 void SkipWatch::count(const at::Tensor& found_inf, const at::Tensor& scale,
                       const at::Tensor& held) {
+  create(scale);
   const at::NoGradGuard no_grad;
-  if (!skips_in_a_row_.defined()) {
-    skips_in_a_row_ = at::zeros_like(scale);
-    skips_ = at::zeros_like(scale);
-    mirror_ = at::zeros({3}, at::TensorOptions(at::kFloat).pinned_memory(scale.is_cuda()));
-  }
   const at::Tensor next = (skips_in_a_row_ + 1) * found_inf;
   skips_in_a_row_.copy_(held.defined() ? at::where(held != 0, skips_in_a_row_, next) : next);
   skips_.add_(found_inf);

@@ -23,6 +23,15 @@ class DEMI_API SkipWatch {
   /// not 0; found_inf is 0 then.
   void count(const at::Tensor& found_inf, const at::Tensor& scale, const at::Tensor& held = {});
 
+  /// Where a device counts by a kernel, which writes all three.
+  struct OnDevice {
+    float* skips_in_a_row;  // on the device
+    float* skips;           // likewise
+    float* mirror;          // [3], pinned: skips in a row, scale, skips
+  };
+  /// `like`: a tensor on that device.
+  OnDevice on_device(const at::Tensor& like);
+
   /// The latest count that the host has.
   Count latest() const;
 
@@ -30,6 +39,8 @@ class DEMI_API SkipWatch {
   void keep_for_graphs() const;
 
  private:
+  void create(const at::Tensor& like);
+
   Count host_;
   at::Tensor skips_in_a_row_;  // fp32, (), on the device
   at::Tensor skips_;           // likewise

@@ -2,22 +2,16 @@
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "demi/core/error.h"
+#include "demi/tensor/native_stream.h"
 
 namespace demi::optim {
 namespace {
-
-/// The native handle of the current stream, without a link to LibTorch's CUDA part.
-void* stream_of(c10::Device device) {
-  if (device.is_cpu()) return nullptr;  // emulated
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-}
 
 void check_launch(const char* complaint) {
   if (!complaint) return;
@@ -65,13 +59,13 @@ kernels::StepTable DevicePlan::bring_up_to_date(const kernels::StepPlan& plan, v
 
 void DevicePlan::measure(const kernels::StepPlan& plan) {
   const c10::DeviceGuard guard(memory_.device());
-  void* stream = stream_of(memory_.device());
+  void* stream = tensor::native_stream(memory_.device());
   check_launch(kernels_.measure(bring_up_to_date(plan, stream), stream));
 }
 
 void DevicePlan::update(const kernels::StepPlan& plan) {
   const c10::DeviceGuard guard(memory_.device());
-  void* stream = stream_of(memory_.device());
+  void* stream = tensor::native_stream(memory_.device());
   const kernels::StepTable table = bring_up_to_date(plan, stream);
   check_launch(kernels_.decide(table, stream));
   check_launch(kernels_.update(table, stream));
@@ -87,7 +81,9 @@ void DevicePlan::end_step() {
   if (captured_) uploaded_.clear();
 }
 
-bool DevicePlan::is_captured() const { return kernels_.capturing(stream_of(memory_.device())); }
+bool DevicePlan::is_captured() const {
+  return kernels_.capturing(tensor::native_stream(memory_.device()));
+}
 
 at::Tensor make_state(c10::Device device) {
   return at::zeros({static_cast<int64_t>(sizeof(kernels::StepState))},

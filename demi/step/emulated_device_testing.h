@@ -97,6 +97,14 @@ class EmulatedDevice : public Backend {
     });
     return nullptr;
   }
+  static const char* update_scale(const kernels::LossScaleUpdate& update, void*) {
+    put([update] { kernels::advance(update); });
+    return nullptr;
+  }
+  static const char* cross_entropy(const kernels::CrossEntropyRows& of, void*) {
+    put([of] { kernels::cuda::run_rows(of); });
+    return nullptr;
+  }
   static const char* upload(void* to, const void* from, std::size_t bytes, void*) {
     ++state().uploads;
     const auto* first = static_cast<const std::byte*>(from);
@@ -114,6 +122,8 @@ class EmulatedDevice : public Backend {
       .apply_trust =
           pass<kernels::cuda::launch_apply_trust<Counter>, kernels::cuda::launch_apply_trust<Host>>,
       .step = pass<kernels::cuda::launch_step<Counter>, kernels::cuda::launch_step<Host>>,
+      .update_scale = update_scale,
+      .cross_entropy = cross_entropy,
       .upload = upload,
       .capturing = [](void*) { return state().capturing; },
       .launches = [] { return launches(); },

@@ -9,8 +9,9 @@
 #include "demi/kernels/lanes.h"
 
 // The CUDA kernels as bodies: phases that one thread of one thread block runs, with a barrier
-// between them and nothing but Shared carried over. plugin.cu runs them on the device; emulation.h
-// runs the same source on the host, thread after thread, for the tests.
+// between them and nothing but Shared, and a thread's own Carry where a body has one, carried over.
+// plugin.cu runs them on the device; emulation.h runs the same source on the host, thread after
+// thread, for the tests.
 //
 // 256 threads work on one Block of 16,384 elements: warp w on chunk w of lanes.h, in row r its
 // thread t on elements 8t ... 8t + 7, which is one 16-byte load per thread of a 16-bit array, 512
@@ -206,15 +207,66 @@ struct Measure {
   }
 };
 
+/// Element k of packets, without a gradient.
+template <int kMost>
+DEMI_HOST_DEVICE Elements<float> elements(const Packet& parameter,
+                                          const Packet (&moment)[kMost + 1], int k) {
+  Elements<float> e{};
+  e.parameter = parameter.v[k];
+  DEMI_UNROLLED
+  for (int m = 0; m < kMost; ++m) e.moment[m] = moment[m].v[k];
+  return e;
+}
+
 /// What all gradients of a tensor are multiplied by.
 struct Factors {
   float inverse_scale, clip;
 };
 
+/// Weights and states that lie in FP32.
+struct PlainArrays {
+  struct Streams {
+    Streams() = default;
+    DEMI_HOST_DEVICE Streams(const StepTable&, const TensorEntry&) {}
+  };
+  static DEMI_HOST_DEVICE Packet load(const TensorEntry& tensor, int m, std::int64_t i,
+                                      bool vector) {
+    return load_packet(tensor.moment[m], Storage::fp32, i, tensor.length, vector);
+  }
+  static DEMI_HOST_DEVICE Packet load_parameter(const TensorEntry& tensor, std::int64_t i,
+                                                bool vector) {
+    return load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
+  }
+  /// Leaves in the packet what is stored of it.
+  static DEMI_HOST_DEVICE void store(const TensorEntry& tensor, const Streams&, int m,
+                                     std::int64_t i, bool vector, Packet& packet) {
+    store_packet(tensor.moment[m], Storage::fp32, i, tensor.length, vector, packet);
+  }
+  static DEMI_HOST_DEVICE void store_parameter(const TensorEntry& tensor, const Streams&,
+                                               std::int64_t i, bool vector,
+                                               const Packet& parameter) {
+    store_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector, parameter);
+    for (int k = 0; k < 2; ++k) {
+      if (tensor.copy[k])
+        store_packet(tensor.copy[k], tensor.copy_storage[k], i, tensor.length, vector, parameter);
+    }
+  }
+  /// Whether 16-byte accesses may be used on all arrays.
+  template <UpdateRule rule>
+  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
+    bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.gradient) &&
+                   is_aligned(tensor.copy[0]) && is_aligned(tensor.copy[1]);
+    for (int m = 0; m < kArrays<rule>; ++m) {
+      if (is_kept<rule>(arrays, m)) aligned = aligned && is_aligned(tensor.moment[m]);
+    }
+    return aligned;
+  }
+};
+
 /// Pass 2 of a rule. With a trust ratio: the thread block of a tensor that is done last adds up
 /// what all of them left, so that each partial sum is read once, and decides the tensor's trust
 /// ratio.
-template <UpdateRule rule>
+template <UpdateRule rule, class Arrays = PlainArrays>
 struct Update {
   struct Empty {};
   struct Sums {
@@ -233,57 +285,41 @@ struct Update {
     return false;
   }
 
-  /// Arrays of one tensor, and whether 16-byte accesses may be used on all of them.
-  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
-    bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.gradient) &&
-                   is_aligned(tensor.copy[0]) && is_aligned(tensor.copy[1]);
-    for (int m = 0; m < kArrays<rule>; ++m) {
-      if (is_kept<rule>(arrays, m)) aligned = aligned && is_aligned(tensor.moment[m]);
-    }
-    return aligned;
-  }
-
-  static DEMI_HOST_DEVICE void store_parameter(const TensorEntry& tensor, std::int64_t i,
-                                               bool vector, const Packet& parameter) {
-    store_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector, parameter);
-    for (int k = 0; k < 2; ++k) {
-      if (tensor.copy[k])
-        store_packet(tensor.copy[k], tensor.copy_storage[k], i, tensor.length, vector, parameter);
-    }
-  }
-
   static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
-                                          Factors factors, std::int64_t i, bool vector,
+                                          const typename Arrays::Streams& streams, Factors factors,
+                                          std::int64_t i, bool vector,
                                           double (&squares)[2][kPacket]) {
     constexpr int kMost = kArrays<rule>;
     const std::int64_t n = tensor.length;
-    Packet gradient = load_packet(tensor.gradient, tensor.gradient_storage, i, n, vector);
-    Packet parameter = load_packet(tensor.parameter, Storage::fp32, i, n, vector);
+    const Packet gradient = load_packet(tensor.gradient, tensor.gradient_storage, i, n, vector);
+    Packet parameter = Arrays::load_parameter(tensor, i, vector);
     Packet moment[kMost + 1];
+    DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m) {
-      if (is_kept<rule>(c.arrays, m))
-        moment[m] = load_packet(tensor.moment[m], Storage::fp32, i, n, vector);
+      if (is_kept<rule>(c.arrays, m)) moment[m] = Arrays::load(tensor, m, i, vector);
     }
     for (int k = 0; k < kPacket; ++k) {
-      Elements<float> e{};
-      e.parameter = parameter.v[k];
+      Elements<float> e = elements<kMost>(parameter, moment, k);
       e.gradient = true_gradient(gradient.v[k], factors.inverse_scale, factors.clip, c);
-      for (int m = 0; m < kMost; ++m) e.moment[m] = moment[m].v[k];
       kernels::update<rule>(e, c);
+      DEMI_UNROLLED
       for (int m = 0; m < kMost; ++m) moment[m].v[k] = e.moment[m];
-      if constexpr (trust) {
-        const double x = e.parameter, u = i + k < n ? RuleOf<rule>::direction(e, c) : 0.0f;
+      if constexpr (!trust) parameter.v[k] = e.parameter;
+    }
+    DEMI_UNROLLED
+    for (int m = 0; m < kMost; ++m) {
+      if (is_kept<rule>(c.arrays, m)) Arrays::store(tensor, streams, m, i, vector, moment[m]);
+    }
+    if constexpr (!trust) {
+      Arrays::store_parameter(tensor, streams, i, vector, parameter);
+    } else {
+      for (int k = 0; k < kPacket && i + k < n; ++k) {
+        const Elements<float> e = elements<kMost>(parameter, moment, k);
+        const double x = e.parameter, u = RuleOf<rule>::direction(e, c);
         squares[0][k] += x * x;
         squares[1][k] += u * u;
-      } else {
-        parameter.v[k] = e.parameter;
       }
     }
-    for (int m = 0; m < kMost; ++m) {
-      if (is_kept<rule>(c.arrays, m))
-        store_packet(tensor.moment[m], Storage::fp32, i, n, vector, moment[m]);
-    }
-    if constexpr (!trust) store_parameter(tensor, i, vector, parameter);
   }
 
   static DEMI_HOST_DEVICE void phase(int p, const StepTable& table, std::int64_t b, int t,
@@ -296,11 +332,12 @@ struct Update {
       const float inverse_scale = tensor.unscaled ? 1.0f : table.state->inverse_scale;
       const float clip_factor = table.state->clip_factor;
       const std::int64_t start = block.index * kBlock, n = tensor.gradient ? tensor.length : 0;
-      const bool vector = all_aligned(tensor, c.arrays);
+      const bool vector = Arrays::template all_aligned<rule>(tensor, c.arrays);
+      const typename Arrays::Streams streams(table, tensor);
       double squares[2][kPacket] = {};
       for (int r = 0; r < kRows; ++r) {
         const std::int64_t i = start + packet_at(t, r);
-        if (i < n) one_packet(tensor, c, {inverse_scale, clip_factor}, i, vector, squares);
+        if (i < n) one_packet(tensor, c, streams, {inverse_scale, clip_factor}, i, vector, squares);
       }
       if constexpr (trust) {
         shared.parameter.put(t, squares[0]);
@@ -386,49 +423,27 @@ struct Decide {
   }
 };
 
-/// Weights and states that lie in FP32.
-struct PlainArrays {
-  static DEMI_HOST_DEVICE Packet load(const TensorEntry& tensor, int m, std::int64_t i,
-                                      bool vector) {
-    return load_packet(tensor.moment[m], Storage::fp32, i, tensor.length, vector);
-  }
-  static DEMI_HOST_DEVICE Packet load_parameter(const TensorEntry& tensor, std::int64_t i,
-                                                bool vector) {
-    return load_packet(tensor.parameter, Storage::fp32, i, tensor.length, vector);
-  }
-  template <UpdateRule rule>
-  static DEMI_HOST_DEVICE void store_parameter(const StepTable&, const TensorEntry& tensor,
-                                               std::int64_t i, bool vector,
-                                               const Packet& parameter) {
-    Update<rule>::store_parameter(tensor, i, vector, parameter);
-  }
-  template <UpdateRule rule>
-  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
-    return Update<rule>::all_aligned(tensor, arrays);
-  }
-};
-
 /// Pass 3 of a rule with a trust ratio, with the rates that pass 2 has decided.
 template <UpdateRule rule, class Arrays = PlainArrays>
 struct ApplyTrust {
   struct Shared {};
   static constexpr int phases = 1;
 
-  static DEMI_HOST_DEVICE void one_packet(const StepTable& table, const TensorEntry& tensor,
-                                          const Coefficients& c, std::int64_t i, bool vector) {
+  static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
+                                          const typename Arrays::Streams& streams, std::int64_t i,
+                                          bool vector) {
     constexpr int kMost = kArrays<rule>;
     Packet parameter = Arrays::load_parameter(tensor, i, vector);
     Packet moment[kMost + 1];
+    DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m)
       if (is_kept<rule>(c.arrays, m)) moment[m] = Arrays::load(tensor, m, i, vector);
     for (int k = 0; k < kPacket; ++k) {
-      Elements<float> e{};
-      e.parameter = parameter.v[k];
-      for (int m = 0; m < kMost; ++m) e.moment[m] = moment[m].v[k];
+      Elements<float> e = elements<kMost>(parameter, moment, k);
       kernels::apply_trust<rule>(e, c);
       parameter.v[k] = e.parameter;
     }
-    Arrays::template store_parameter<rule>(table, tensor, i, vector, parameter);
+    Arrays::store_parameter(tensor, streams, i, vector, parameter);
   }
 
   static DEMI_HOST_DEVICE void phase(int, const StepTable& table, std::int64_t b, int t, Shared&) {
@@ -438,9 +453,10 @@ struct ApplyTrust {
     const Coefficients c = table.coefficients[block.tensor];
     const std::int64_t start = block.index * kBlock;
     const bool vector = Arrays::template all_aligned<rule>(tensor, c.arrays);
+    const typename Arrays::Streams streams(table, tensor);
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t i = start + packet_at(t, r);
-      if (i < tensor.length) one_packet(table, tensor, c, i, vector);
+      if (i < tensor.length) one_packet(tensor, c, streams, i, vector);
     }
   }
 };

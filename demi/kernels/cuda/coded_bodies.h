@@ -10,26 +10,52 @@
 namespace demi::kernels::cuda {
 namespace {
 
-/// Arrays of one tensor, and whether 16-byte accesses may be used on all of them.
-template <UpdateRule rule>
-DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
-  bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.coded_parameter.parameter) &&
-                 is_aligned(tensor.coded_parameter.rest) && is_aligned(tensor.gradient) &&
-                 is_aligned(tensor.copy[0]) && is_aligned(tensor.copy[1]);
-  for (int m = 0; m < kArrays<rule>; ++m)
-    if (is_kept<rule>(arrays, m)) aligned = aligned && is_aligned(place_of(tensor, m));
-  return aligned;
-}
-
-/// A coded parameter has no copies besides.
-template <UpdateRule rule>
-DEMI_HOST_DEVICE void store_parameter(const StepTable& table, const TensorEntry& tensor,
-                                      std::int64_t i, bool vector, const Packet& parameter) {
-  if (tensor.coded_parameter.parameter)
-    store_coded(table, tensor, i, vector, parameter);
-  else
-    Update<rule>::store_parameter(tensor, i, vector, parameter);
-}
+/// Weights and states of which some are coded.
+struct CodedArrays {
+  /// Of the random bits of the tensor's roundings.
+  struct Streams {
+    RandomStream state[3], parameter;
+    Streams() = default;
+    DEMI_HOST_DEVICE Streams(const StepTable& table, const TensorEntry& tensor) {
+      DEMI_UNROLLED
+      for (int m = 0; m < 3; ++m)
+        if (tensor.coded_moment[m].values) state[m] = stream_of(rounding_key(table, tensor, m));
+      if (tensor.coded_parameter.parameter)
+        parameter = stream_of(rounding_key(table, tensor, kWeightArray));
+    }
+  };
+  static DEMI_HOST_DEVICE Packet load(const TensorEntry& tensor, int m, std::int64_t i,
+                                      bool vector) {
+    return load_state(tensor, m, i, vector);
+  }
+  static DEMI_HOST_DEVICE Packet load_parameter(const TensorEntry& tensor, std::int64_t i,
+                                                bool vector) {
+    return cuda::load_parameter(tensor, i, vector);
+  }
+  /// No array is grouped.
+  static DEMI_HOST_DEVICE void store(const TensorEntry& tensor, const Streams& streams, int m,
+                                     std::int64_t i, bool vector, Packet& packet) {
+    store_state(tensor, streams.state[m], m, i, vector, 0, packet);
+  }
+  /// A coded parameter has no copies besides.
+  static DEMI_HOST_DEVICE void store_parameter(const TensorEntry& tensor, const Streams& streams,
+                                               std::int64_t i, bool vector,
+                                               const Packet& parameter) {
+    if (tensor.coded_parameter.parameter)
+      store_coded(tensor, streams.parameter, i, vector, parameter);
+    else
+      PlainArrays::store_parameter(tensor, {}, i, vector, parameter);
+  }
+  template <UpdateRule rule>
+  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
+    bool aligned = is_aligned(tensor.parameter) && is_aligned(tensor.coded_parameter.parameter) &&
+                   is_aligned(tensor.coded_parameter.rest) && is_aligned(tensor.gradient) &&
+                   is_aligned(tensor.copy[0]) && is_aligned(tensor.copy[1]);
+    for (int m = 0; m < kArrays<rule>; ++m)
+      if (is_kept<rule>(arrays, m)) aligned = aligned && is_aligned(place_of(tensor, m));
+    return aligned;
+  }
+};
 
 /// A thread's packet of a row, before and after the update.
 template <UpdateRule rule>
@@ -39,27 +65,27 @@ struct Opened {
   Packet parameter;
   Packet moment[kMost + 1];
 
+  Opened() = default;
   DEMI_HOST_DEVICE Opened(const TensorEntry& tensor, const Coefficients& c, Factors factors,
                           std::int64_t i, bool vector) {
     const Packet gradient =
         load_packet(tensor.gradient, tensor.gradient_storage, i, tensor.length, vector);
     parameter = load_parameter(tensor, i, vector);
+    DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m)
       if (is_kept<rule>(c.arrays, m)) moment[m] = load_state(tensor, m, i, vector);
     for (int k = 0; k < kPacket; ++k) {
-      Elements<float> e = elements(k);
+      Elements<float> e = element(k);
       e.gradient = true_gradient(gradient.v[k], factors.inverse_scale, factors.clip, c);
       kernels::update<rule>(e, c);
+      DEMI_UNROLLED
       for (int m = 0; m < kMost; ++m) moment[m].v[k] = e.moment[m];
       if constexpr (!trust) parameter.v[k] = e.parameter;
     }
   }
 
-  DEMI_HOST_DEVICE Elements<float> elements(int k) const {
-    Elements<float> e{};
-    e.parameter = parameter.v[k];
-    for (int m = 0; m < kMost; ++m) e.moment[m] = moment[m].v[k];
-    return e;
+  DEMI_HOST_DEVICE Elements<float> element(int k) const {
+    return elements<kMost>(parameter, moment, k);
   }
 
   /// magnitude_bits of the elements that the tensor has.
@@ -73,8 +99,8 @@ struct Opened {
   }
 };
 
-/// Two phases a row: what the threads of a group of elements have to agree on, then the update. New
-/// scales are written a phase later, when all of a group have read the old one.
+/// Two phases a row: the update and what the threads of a group of elements have to agree on, then
+/// what is stored. New scales are written a phase later, when all of a group have read the old one.
 template <UpdateRule rule>
 struct UpdateCoded {
   using Plain = Update<rule>;
@@ -84,6 +110,10 @@ struct UpdateCoded {
     typename Plain::Shared plain;
     std::uint32_t greatest[kMost][kThreads];  // of each thread's packet
     std::uint16_t scales[kMost][kThreads];    // new, of the row that was closed last
+  };
+  struct Carry {
+    Opened<rule> opened;
+    CodedArrays::Streams streams;
   };
   static constexpr int kOwn = 2 * kRows + 1;
   static constexpr int phases = kOwn + Plain::phases - 1;
@@ -95,6 +125,7 @@ struct UpdateCoded {
   static DEMI_HOST_DEVICE void agree(const TensorEntry& tensor, const Coefficients& c,
                                      const Opened<rule>* opened, std::int64_t i, int t,
                                      Shared& shared) {
+    DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m)
       shared.greatest[m][t] = opened && is_kept<rule>(c.arrays, m) && is_grouped(tensor, m)
                                   ? opened->greatest(tensor, m, i)
@@ -115,6 +146,7 @@ struct UpdateCoded {
   static DEMI_HOST_DEVICE void write_scales(const TensorEntry& tensor, std::uint32_t arrays,
                                             std::int64_t i, int t, const Shared& shared) {
     if (i % kCodeGroup != 0) return;
+    DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m)
       if (is_kept<rule>(arrays, m) && is_grouped(tensor, m))
         scale_at(tensor.coded_moment[m], i) = shared.scales[m][t];
@@ -124,53 +156,44 @@ struct UpdateCoded {
   static DEMI_HOST_DEVICE void add_trust(const Opened<rule>& opened, const Coefficients& c,
                                          std::int64_t left, int t, Shared& shared) {
     for (int k = 0; k < kPacket && k < left; ++k) {
-      const Elements<float> e = opened.elements(k);
+      const Elements<float> e = opened.element(k);
       const double x = e.parameter, u = RuleOf<rule>::direction(e, c);
       shared.plain.parameter.squares[k][t] += x * x;
       shared.plain.update.squares[k][t] += u * u;
     }
   }
 
-  static DEMI_HOST_DEVICE void close(const StepTable& table, const TensorEntry& tensor,
-                                     const Coefficients& c, Opened<rule>& opened, std::int64_t i,
-                                     bool vector, int t, Shared& shared) {
+  static DEMI_HOST_DEVICE void close(const TensorEntry& tensor, const Coefficients& c,
+                                     std::int64_t i, int t, Shared& shared, Carry& carry) {
+    Opened<rule>& opened = carry.opened;
+    const bool vector = CodedArrays::all_aligned<rule>(tensor, c.arrays);
+    DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m) {
       if (!is_kept<rule>(c.arrays, m)) continue;
       const bool grouped = is_grouped(tensor, m);
       if (grouped) shared.scales[m][t] = new_scale(tensor, m, t, shared);
-      store_state(table, tensor, m, i, vector, grouped ? shared.scales[m][t] : 0, opened.moment[m]);
+      store_state(tensor, carry.streams.state[m], m, i, vector, grouped ? shared.scales[m][t] : 0,
+                  opened.moment[m]);
     }
     if constexpr (trust)
       add_trust(opened, c, tensor.length - i, t, shared);
     else
-      store_parameter<rule>(table, tensor, i, vector, opened.parameter);
+      CodedArrays::store_parameter(tensor, carry.streams, i, vector, opened.parameter);
   }
 
-  static DEMI_HOST_DEVICE bool needs_agreement(const TensorEntry& tensor) {
-    bool needs = false;
-    for (int m = 0; m < kMost; ++m) needs = needs || is_grouped(tensor, m);
-    return needs;
-  }
-
-  static DEMI_HOST_DEVICE void row(bool agrees, const StepTable& table, const TensorEntry& tensor,
-                                   const Coefficients& c, std::int64_t i, int t, Shared& shared) {
-    if (agrees && !needs_agreement(tensor)) return;
-    if (i >= tensor.length) {
-      if (agrees) agree(tensor, c, nullptr, i, t, shared);
-      return;
-    }
+  static DEMI_HOST_DEVICE void open(const StepTable& table, const TensorEntry& tensor,
+                                    const Coefficients& c, std::int64_t i, int t, Shared& shared,
+                                    Carry& carry) {
+    if (i >= tensor.length) return agree(tensor, c, nullptr, i, t, shared);
     const Factors factors{tensor.unscaled ? 1.0f : table.state->inverse_scale,
                           table.state->clip_factor};
-    const bool vector = all_aligned<rule>(tensor, c.arrays);
-    Opened<rule> opened(tensor, c, factors, i, vector);
-    if (agrees)
-      agree(tensor, c, &opened, i, t, shared);
-    else
-      close(table, tensor, c, opened, i, vector, t, shared);
+    carry.opened =
+        Opened<rule>(tensor, c, factors, i, CodedArrays::all_aligned<rule>(tensor, c.arrays));
+    agree(tensor, c, &carry.opened, i, t, shared);
   }
 
   static DEMI_HOST_DEVICE void own_phase(int p, const StepTable& table, std::int64_t b, int t,
-                                         Shared& shared) {
+                                         Shared& shared, Carry& carry) {
     if constexpr (trust) {
       constexpr double kNone[kPacket] = {};
       if (p == 0) shared.plain.parameter.put(t, kNone);
@@ -179,43 +202,31 @@ struct UpdateCoded {
     const Block block = table.blocks[b];
     const TensorEntry& tensor = table.tensors[block.tensor];
     if (!tensor.gradient) return;
+    if (p == 0) carry.streams = CodedArrays::Streams(table, tensor);
     const Coefficients& c = table.coefficients[block.tensor];
     const std::int64_t start = block.index * kBlock;
     if (p % 2 == 0 && p > 0) {
       const std::int64_t i = start + packet_at(t, p / 2 - 1);
       if (i < tensor.length) write_scales(tensor, c.arrays, i, t, shared);
     }
-    if (p < 2 * kRows) row(p % 2 == 0, table, tensor, c, start + packet_at(t, p / 2), t, shared);
+    if (p >= 2 * kRows) return;
+    const std::int64_t i = start + packet_at(t, p / 2);
+    if (p % 2 == 0)
+      open(table, tensor, c, i, t, shared, carry);
+    else if (i < tensor.length)
+      close(tensor, c, i, t, shared, carry);
   }
 
   static DEMI_HOST_DEVICE void phase(int p, const StepTable& table, std::int64_t b, int t,
-                                     Shared& shared) {
+                                     Shared& shared, Carry& carry) {
     if (p >= kOwn) return Plain::phase(p - kOwn + 1, table, b, t, shared.plain);
-    if (table.state->skipped == 0.0f) own_phase(p, table, b, t, shared);
+    if (table.state->skipped == 0.0f) own_phase(p, table, b, t, shared, carry);
   }
 };
 
-/// Weights and states of which some are coded.
-struct CodedArrays {
-  static DEMI_HOST_DEVICE Packet load(const TensorEntry& tensor, int m, std::int64_t i,
-                                      bool vector) {
-    return load_state(tensor, m, i, vector);
-  }
-  static DEMI_HOST_DEVICE Packet load_parameter(const TensorEntry& tensor, std::int64_t i,
-                                                bool vector) {
-    return cuda::load_parameter(tensor, i, vector);
-  }
-  template <UpdateRule rule>
-  static DEMI_HOST_DEVICE void store_parameter(const StepTable& table, const TensorEntry& tensor,
-                                               std::int64_t i, bool vector,
-                                               const Packet& parameter) {
-    cuda::store_parameter<rule>(table, tensor, i, vector, parameter);
-  }
-  template <UpdateRule rule>
-  static DEMI_HOST_DEVICE bool all_aligned(const TensorEntry& tensor, std::uint32_t arrays) {
-    return cuda::all_aligned<rule>(tensor, arrays);
-  }
-};
+/// Where no array is grouped.
+template <UpdateRule rule>
+using UpdateEach = Update<rule, CodedArrays>;
 
 template <UpdateRule rule>
 using ApplyTrustCoded = ApplyTrust<rule, CodedArrays>;

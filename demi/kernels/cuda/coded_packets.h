@@ -119,15 +119,29 @@ DEMI_HOST_DEVICE Packet load_parameter(const TensorEntry& tensor, std::int64_t i
   return packet;
 }
 
-DEMI_HOST_DEVICE void store_coded(const StepTable& table, const TensorEntry& tensor, std::int64_t i,
+/// random_half of a packet's elements. A packet begins at a multiple of 8.
+struct PacketHalves {
+  RandomStream stream;
+  std::uint32_t counter;
+  int shift;
+
+  DEMI_HOST_DEVICE PacketHalves(RandomStream of, std::int64_t i)
+      : stream(of),
+        counter(static_cast<std::uint32_t>(i / kCodeGroup * kWords + i % kWords)),
+        shift(i % kCodeGroup < kWords ? 0 : 16) {}
+  DEMI_HOST_DEVICE std::uint32_t operator[](int k) const {
+    return random_word(stream, counter + static_cast<std::uint32_t>(k)) >> shift & 0xFFFFu;
+  }
+};
+
+DEMI_HOST_DEVICE void store_coded(const TensorEntry& tensor, RandomStream stream, std::int64_t i,
                                   bool vector, const Packet& packet) {
   const CodedWeight& weight = tensor.coded_parameter;
-  const RandomStream stream = stream_of(rounding_key(table, tensor, kWeightArray));
+  const PacketHalves random(stream, i);
   HalfPacket halves, rest;
   for (int k = 0; k < kPacket; ++k) {
-    const std::uint32_t random =
-        weight.codec == WeightCodec::by_chance ? random_half(stream, i + k) : 0;
-    const Parted parted = parted_of(weight.codec, packet.v[k], random);
+    const Parted parted = parted_of(weight.codec, packet.v[k],
+                                    weight.codec == WeightCodec::by_chance ? random[k] : 0);
     halves.v[k] = parted.parameter;
     rest.v[k] = parted.rest;
   }
@@ -160,9 +174,10 @@ DEMI_HOST_DEVICE Packet load_state(const TensorEntry& tensor, int m, std::int64_
 DEMI_HOST_DEVICE void store_grouped(const Coded& array, RandomStream stream, std::int64_t i,
                                     std::int64_t n, bool vector, std::uint16_t scale,
                                     Packet& packet) {
+  const PacketHalves random(stream, i);
   Codes codes;
   for (int k = 0; k < kPacket; ++k) {
-    codes.v[k] = code_of(array.codec, packet.v[k], scale, random_half(stream, i + k));
+    codes.v[k] = code_of(array.codec, packet.v[k], scale, random[k]);
     packet.v[k] = decoded(array.codec, codes.v[k], scale);
   }
   store_codes(array.values, i, n, vector, codes);
@@ -170,18 +185,17 @@ DEMI_HOST_DEVICE void store_grouped(const Coded& array, RandomStream stream, std
 
 /// `scale`: the new one of the packet's group; its place in memory is not written yet, since other
 /// threads read the old one from there.
-DEMI_HOST_DEVICE void store_state(const StepTable& table, const TensorEntry& tensor, int m,
+DEMI_HOST_DEVICE void store_state(const TensorEntry& tensor, RandomStream stream, int m,
                                   std::int64_t i, bool vector, std::uint16_t scale,
                                   Packet& packet) {
   const Coded& array = tensor.coded_moment[m];
   if (!array.values)
     return store_packet(tensor.moment[m], Storage::fp32, i, tensor.length, vector, packet);
-  const RandomStream stream = stream_of(rounding_key(table, tensor, m));
   if (has_scales(array.codec))
     return store_grouped(array, stream, i, tensor.length, vector, scale, packet);
+  const PacketHalves random(stream, i);
   for (int k = 0; k < kPacket; ++k)
-    packet.v[k] =
-        float_of(bits_from_bf16(bf16_by_chance(bits_of(packet.v[k]), random_half(stream, i + k))));
+    packet.v[k] = float_of(bits_from_bf16(bf16_by_chance(bits_of(packet.v[k]), random[k])));
   store_packet(array.values, Storage::bf16, i, tensor.length, vector, packet);
 }
 

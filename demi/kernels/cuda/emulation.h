@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <vector>
 
+#include "demi/kernels/cross_entropy.h"
 #include "demi/kernels/cuda/launch.h"
 
 namespace demi::kernels::cuda {
@@ -16,13 +19,31 @@ struct HostLauncher {
   void run(std::int64_t thread_blocks, const StepTable& table) {
     ++launches;
     const auto shared = std::make_unique<typename Body::Shared>();
+    std::vector<CarryOf<Body>> carried(kThreads);
     for (std::int64_t b = thread_blocks - 1; b >= 0; --b) {
       for (int p = 0; p < Body::phases && !ends<Body>(p, *shared); ++p) {
-        for (int t = kThreads - 1; t >= 0; --t) Body::phase(p, table, b, t, *shared);
+        for (int t = kThreads - 1; t >= 0; --t)
+          run_phase<Body>(p, table, b, t, *shared, carried[static_cast<std::size_t>(t)]);
       }
     }
   }
 };
+
+/// The rows of a launch, likewise.
+template <Storage storage>
+void run_rows(const CrossEntropyRows& of) {
+  using Body = CrossEntropy<storage>;
+  typename Body::Shared shared;
+  for (std::int64_t row = of.rows - 1; row >= 0; --row)
+    for (int p = 0; p < Body::phases; ++p)
+      for (int t = Body::kThreads - 1; t >= 0; --t) Body::phase(p, of, row, t, shared);
+}
+
+inline void run_rows(const CrossEntropyRows& of) {
+  if (of.storage == Storage::fp32) return run_rows<Storage::fp32>(of);
+  if (of.storage == Storage::fp16) return run_rows<Storage::fp16>(of);
+  run_rows<Storage::bf16>(of);
+}
 
 }  // namespace
 }  // namespace demi::kernels::cuda

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <type_traits>
+
 #include "demi/kernels/cuda/coded_bodies.h"
 
 // Which bodies a pass launches, for any launcher: the device's (plugin.cu) or the host's
@@ -26,7 +29,9 @@ template <class Launcher>
 void launch_update(Launcher& launcher, const StepTable& table) {
   with_rule(table.rule, [&]<UpdateRule rule>() {
     if constexpr (rule != UpdateRule::ema)
-      if (table.coded) return launch_blocks<UpdateCoded<rule>>(launcher, table);
+      if (table.coded)
+        return table.grouped ? launch_blocks<UpdateCoded<rule>>(launcher, table)
+                             : launch_blocks<UpdateEach<rule>>(launcher, table);
     launch_blocks<Update<rule>>(launcher, table);
   });
 }
@@ -48,6 +53,28 @@ void launch_step(Launcher& launcher, const StepTable& table) {
   launch_decide(launcher, table);
   launch_update(launcher, table);
   launch_apply_trust(launcher, table);
+}
+
+/// What a thread of the body keeps from phase to phase, besides Shared.
+struct CarriesNothing {};
+template <class Body>
+consteval auto carry_of() {
+  if constexpr (requires { typename Body::Carry; })
+    return std::type_identity<typename Body::Carry>{};
+  else
+    return std::type_identity<CarriesNothing>{};
+}
+template <class Body>
+using CarryOf = typename decltype(carry_of<Body>())::type;
+
+template <class Body>
+DEMI_HOST_DEVICE void run_phase(int p, const StepTable& table, std::int64_t b, int t,
+                                typename Body::Shared& shared,
+                                [[maybe_unused]] CarryOf<Body>& carry) {
+  if constexpr (requires { typename Body::Carry; })
+    Body::phase(p, table, b, t, shared, carry);
+  else
+    Body::phase(p, table, b, t, shared);
 }
 
 /// Whether a thread block has nothing to do from phase p of the body on.

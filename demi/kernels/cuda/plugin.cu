@@ -24,12 +24,13 @@ constexpr int unrolled() {
 template <class Body>
 __global__ void __launch_bounds__(kThreads) run(const StepTable table) {
   __shared__ typename Body::Shared shared;
+  CarryOf<Body> carry;
   constexpr int copies = unrolled<Body>();
 #pragma unroll copies
   for (int p = 0; p < Body::phases; ++p) {
     if (p > 0) __syncthreads();
     if (ends<Body>(p, shared)) return;  // all threads of the block, or none
-    Body::phase(p, table, blockIdx.x, threadIdx.x, shared);
+    run_phase<Body>(p, table, blockIdx.x, threadIdx.x, shared, carry);
   }
 }
 
@@ -54,6 +55,37 @@ const char* pass(const StepTable& table, void* stream) {
   DeviceLauncher launcher{static_cast<cudaStream_t>(stream)};
   launch(launcher, table);
   return launcher.complaint();
+}
+
+__global__ void run_update_scale(const LossScaleUpdate update) { advance(update); }
+
+const char* update_scale(const LossScaleUpdate& update, void* stream) {
+  run_update_scale<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(update);
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+template <Storage storage>
+__global__ void __launch_bounds__(CrossEntropy<storage>::kThreads)
+    run_cross_entropy(const CrossEntropyRows of) {
+  using Body = CrossEntropy<storage>;
+  __shared__ typename Body::Shared shared;
+#pragma unroll
+  for (int p = 0; p < Body::phases; ++p) {
+    if (p > 0) __syncthreads();
+    Body::phase(p, of, blockIdx.x, threadIdx.x, shared);
+  }
+}
+
+const char* cross_entropy(const CrossEntropyRows& of, void* stream) {
+  if (of.rows == 0) return nullptr;
+  const auto run = of.storage == Storage::fp32   ? run_cross_entropy<Storage::fp32>
+                   : of.storage == Storage::fp16 ? run_cross_entropy<Storage::fp16>
+                                                 : run_cross_entropy<Storage::bf16>;
+  run<<<static_cast<unsigned>(of.rows), CrossEntropy<Storage::fp32>::kThreads, 0,
+        static_cast<cudaStream_t>(stream)>>>(of);
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
 // The bytes of a table as a kernel's argument. CUDA 12.1 raised the limit from 4 KB to 32 KB.
@@ -133,6 +165,8 @@ constexpr CudaKernels kKernels = {.layout = kStepLayout,
                                   .update = pass<launch_update<DeviceLauncher>>,
                                   .apply_trust = pass<launch_apply_trust<DeviceLauncher>>,
                                   .step = pass<launch_step<DeviceLauncher>>,
+                                  .update_scale = update_scale,
+                                  .cross_entropy = cross_entropy,
                                   .upload = upload,
                                   .capturing = capturing,
                                   .launches = [] { return launches.load(); },

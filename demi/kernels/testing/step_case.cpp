@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "demi/kernels/decide.h"
 #include "demi/kernels/recode.h"
@@ -63,7 +64,8 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
     tensor.gradient_storage = options.gradient;
     const auto floats = [&](float range, bool awkward, bool positive) {
       auto* array = reinterpret_cast<float*>(allocate(n, 4));
-      writable_.emplace_back(reinterpret_cast<std::byte*>(array), static_cast<std::size_t>(n) * 4);
+      writable_.push_back(
+          {reinterpret_cast<std::byte*>(array), static_cast<std::size_t>(n) * 4, Storage::fp32});
       ++seed;
       for (std::int64_t i = 0; i < n; ++i) {
         const float value = value_at(seed, i, range, awkward);
@@ -98,8 +100,8 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
       if (options.copies[k] == Storage::none || options.weight) continue;
       const int bytes = bytes_of(options.copies[k]);
       tensor.copy[k] = allocate(n, bytes);
-      writable_.emplace_back(static_cast<std::byte*>(tensor.copy[k]),
-                             static_cast<std::size_t>(n * bytes));
+      writable_.push_back({static_cast<std::byte*>(tensor.copy[k]),
+                           static_cast<std::size_t>(n * bytes), options.copies[k]});
     }
     tensors.push_back(tensor);
   }
@@ -122,7 +124,7 @@ Coded StepCase::coded(const float* array, std::int64_t length, Codec codec) {
   Coded made{.codec = codec};
   const auto writable = [&](std::int64_t elements, int bytes) {
     std::byte* memory = allocate(elements, bytes);
-    writable_.emplace_back(memory, static_cast<std::size_t>(elements * bytes));
+    writable_.push_back({memory, static_cast<std::size_t>(elements * bytes), Storage::none});
     return memory;
   };
   made.values = writable(length, bytes_of(codec));
@@ -134,7 +136,7 @@ Coded StepCase::coded(const float* array, std::int64_t length, Codec codec) {
 CodedWeight StepCase::coded(const float* weights, std::int64_t length, WeightCodec codec) {
   const auto made = [&](int bytes) {
     std::byte* memory = allocate(length, bytes);
-    writable_.emplace_back(memory, static_cast<std::size_t>(length * bytes));
+    writable_.push_back({memory, static_cast<std::size_t>(length * bytes), Storage::none});
     return memory;
   };
   CodedWeight weight{.parameter = reinterpret_cast<std::uint16_t*>(made(2)), .codec = codec};
@@ -169,14 +171,27 @@ void StepCase::step(const CpuKernels& kernels, std::int64_t cut) {
 
 std::vector<unsigned char> StepCase::written() const {
   std::vector<unsigned char> bytes;
-  for (const auto& [start, size] : writable_) {
-    const auto* from = reinterpret_cast<const unsigned char*>(start);
-    bytes.insert(bytes.end(), from, from + size);
+  for (const Writable& one : writable_) {
+    const auto* from = reinterpret_cast<const unsigned char*>(one.start);
+    bytes.insert(bytes.end(), from, from + one.bytes);
   }
   const auto* steps = reinterpret_cast<const unsigned char*>(steps_.data());
   bytes.insert(bytes.end(), steps, steps + steps_.size() * sizeof(std::int64_t));
   const auto* scalars = reinterpret_cast<const unsigned char*>(scalars_.data());
   bytes.insert(bytes.end(), scalars, scalars + scalars_.size() * sizeof(float));
+  return bytes;
+}
+
+std::vector<unsigned char> StepCase::written_with_one_nan() const {
+  std::vector<unsigned char> bytes = written();
+  unsigned char* at = bytes.data();
+  for (const Writable& one : writable_) {
+    const auto step = static_cast<std::size_t>(bytes_of(one.storage));
+    for (std::size_t i = 0; one.storage != Storage::none && i < one.bytes; i += step)
+      if (std::isnan(load_element(at + i, one.storage, 0)))
+        store_element(at + i, one.storage, 0, std::numeric_limits<float>::quiet_NaN());
+    at += one.bytes;
+  }
   return bytes;
 }
 

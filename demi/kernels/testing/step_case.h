@@ -46,6 +46,8 @@ class StepCase {
   void set_gradient(std::size_t t, std::int64_t i, float value);
   /// Everything that a step may write, as bytes: parameters, moments, copies, step counts, scalars.
   std::vector<unsigned char> written() const;
+  /// With one NaN for all: the sign and payload of a NaN that an operation makes are the device's.
+  std::vector<unsigned char> written_with_one_nan() const;
   std::int64_t step_count(std::size_t t) const { return steps_[t]; }
 
  private:
@@ -58,7 +60,12 @@ class StepCase {
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::int64_t> steps_;
   std::vector<float> scalars_;
-  std::vector<std::pair<const std::byte*, std::size_t>> writable_;
+  struct Writable {
+    const std::byte* start;
+    std::size_t bytes;
+    Storage storage;  // none: codes
+  };
+  std::vector<Writable> writable_;
   float scale_;
   std::unique_ptr<StepPlan> plan_;
 };

@@ -1,0 +1,146 @@
+// Losses and gradients of logits by the CUDA kernel's own source, compiled for the host.
+#include "demi/nn/loss_pieces.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "demi/kernels/cuda/emulation.h"
+
+namespace demi::nn {
+namespace {
+
+constexpr kernels::CudaKernels kEmulated{
+    .layout = kernels::kStepLayout,
+    .cross_entropy = [](const kernels::CrossEntropyRows& rows, void*) -> const char* {
+      kernels::cuda::run_rows(rows);
+      return nullptr;
+    }};
+
+struct Head {
+  at::Tensor input, weight, bias, target, counts, class_weight;
+};
+
+/// 37 rows, of which every fifth does not count, and more classes than a thread block has threads.
+Head head(bool with_bias, bool with_weights) {
+  torch::manual_seed(3);
+  Head h{.input = torch::randn({37, 24}), .weight = torch::randn({611, 24})};
+  h.target = torch::randint(611, {37});
+  h.counts = torch::arange(37).remainder(5).ne(4);
+  h.target.masked_fill_(h.counts.logical_not(), 0);
+  if (with_bias) h.bias = torch::randn({611});
+  if (with_weights) h.class_weight = torch::rand({611});
+  return h;
+}
+
+struct Truth {
+  at::Tensor losses, input, weight, bias;
+};
+
+/// torch.nn.CrossEntropyLoss in FP64, and the gradients of sum(losses * row_scale).
+Truth in_fp64(const Head& h, const at::Tensor& row_scale, double smoothing, double softcap) {
+  const auto wide = [](const at::Tensor& t) {
+    return t.defined() ? t.to(at::kDouble).requires_grad_() : t;
+  };
+  const at::Tensor input = wide(h.input), weight = wide(h.weight), bias = wide(h.bias);
+  at::Tensor z = input.mm(weight.t());
+  if (bias.defined()) z = z + bias;
+  if (softcap > 0) z = softcap * (z / softcap).tanh();
+  const at::Tensor class_weight =
+      h.class_weight.defined() ? h.class_weight.to(at::kDouble) : at::Tensor();
+  const at::Tensor losses =
+      at::cross_entropy_loss(z, h.target.masked_fill(h.counts.logical_not(), -100), class_weight,
+                             at::Reduction::None, -100, smoothing);
+  (losses * row_scale.to(at::kDouble)).sum().backward();
+  return {losses.detach(), input.grad(), weight.grad(),
+          bias.defined() ? bias.grad() : at::Tensor()};
+}
+
+HeadAndTargets arranged(const Head& h, double smoothing, double softcap, c10::ScalarType products,
+                        int64_t rows) {
+  return {.input = h.input,
+          .weight = h.weight,
+          .bias = h.bias,
+          .target = h.target,
+          .counts = h.counts,
+          .class_weight = h.class_weight,
+          .smoothing = smoothing,
+          .softcap = softcap,
+          .products = products,
+          .rows = rows,
+          .kernels = &kEmulated};
+}
+
+double error_of(const at::Tensor& seen, const at::Tensor& truth) {
+  return ((seen.to(at::kDouble) - truth).norm() / truth.norm()).item<double>();
+}
+
+TEST(LossPieces, OfAKernelAreThoseOfFp64) {
+  for (const bool with_bias : {false, true})
+    for (const bool with_weights : {false, true})
+      for (const double smoothing : {0.0, 0.1})
+        for (const double softcap : {0.0, 5.0})
+          for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+            SCOPED_TRACE(c10::str("bias ", with_bias, " weights ", with_weights, " smoothing ",
+                                  smoothing, " softcap ", softcap, " ", dtype));
+            const Head h = head(with_bias, with_weights);
+            const HeadAndTargets of = arranged(h, smoothing, softcap, dtype, 10);
+            // Gradients far under the least number of fp16: without a factor all would be 0.
+            const at::Tensor scale =
+                1e-9 * (torch::rand({37}) + 0.5).masked_fill(h.counts.logical_not(), 0);
+            const Truth truth = in_fp64(h, scale, smoothing, softcap);
+            const LossPieces seen =
+                loss_pieces(of, scale, {.input = true, .weight = true, .bias = with_bias}, true);
+            // Products in 16 bits: operands of 8 or 11 bits, sums of 24 terms.
+            const double bound = dtype == at::kFloat ? 2e-6 : dtype == at::kHalf ? 2.5e-3 : 2e-2;
+            EXPECT_LT(error_of(seen.losses, truth.losses), bound);
+            EXPECT_LT(error_of(seen.input, truth.input), bound);
+            EXPECT_LT(error_of(seen.weight, truth.weight), bound);
+            if (with_bias) {
+              EXPECT_LT(error_of(seen.bias, truth.bias), bound);
+            }
+            at::Tensor z = h.input.mm(h.weight.t());
+            if (with_bias) z = z + h.bias;
+            if (dtype == at::kFloat) {
+              EXPECT_TRUE(at::equal(seen.right, z.argmax(1).eq(h.target).logical_and(h.counts)));
+            }
+          }
+}
+
+TEST(LossPieces, OfAKernelWithoutGradientsAreTheSameLosses) {
+  const Head h = head(true, true);
+  const HeadAndTargets of = arranged(h, 0.1, 0, at::kFloat, 37);
+  const at::Tensor scale = torch::ones({37});
+  const LossPieces with = loss_pieces(of, scale, {.input = true}),
+                   without = loss_pieces(of, {}, {});
+  EXPECT_TRUE(at::equal(with.losses, without.losses));
+  EXPECT_FALSE(without.input.defined());
+}
+
+// What is masked is -Inf: a class that cannot be, alone or for a whole thread.
+TEST(LossPieces, OfAKernelKnowInfinityAndTies) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  Head h{.input = torch::ones({4, 1}), .weight = torch::zeros({611, 1})};
+  h.target = torch::tensor({0, 5, 7, 3}, at::kLong);
+  h.counts = torch::ones({4}, at::kBool);
+  h.bias = torch::full({611}, -kInf);
+  h.bias[5] = 2;
+  h.bias[7] = 2;
+  const LossPieces seen =
+      loss_pieces(arranged(h, 0, 0, at::kFloat, 3), torch::ones({4}), {.input = true}, true);
+  EXPECT_EQ(seen.losses[0].item<float>(), kInf);
+  EXPECT_NEAR(seen.losses[1].item<float>(), std::log(2.0), 1e-6);
+  EXPECT_NEAR(seen.losses[2].item<float>(), std::log(2.0), 1e-6);
+  EXPECT_TRUE(at::equal(seen.right, torch::tensor({false, true, false, false})));
+  h.bias.fill_(-kInf);
+  const LossPieces none = loss_pieces(arranged(h, 0, 0, at::kFloat, 4), {}, {});
+  EXPECT_TRUE(none.losses.isnan().all().item<bool>());
+  h.bias.zero_();
+  h.bias[9] = std::nanf("");
+  const LossPieces spoiled = loss_pieces(arranged(h, 0, 0, at::kFloat, 4), {}, {});
+  EXPECT_TRUE(spoiled.losses.isnan().all().item<bool>());
+}
+
+}  // namespace
+}  // namespace demi::nn
