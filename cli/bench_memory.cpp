@@ -25,8 +25,8 @@ namespace demi::cli {
 namespace {
 
 // Settings of a recipe that decide what a step holds.
-constexpr const char* kOfRecipe[] = {"depth", "heads",     "embedding", "hidden",
-                                     "block", "optimizer", "accumulate"};
+constexpr const char* kOfRecipe[] = {"depth", "heads",     "embedding",  "hidden",
+                                     "block", "optimizer", "accumulate", "recompute"};
 
 struct MemoryArguments {
   bench::MemoryBenchOptions bench;
@@ -50,6 +50,7 @@ std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResul
   if (!a.bench.batch_sizes.empty())
     line += fmt::format(" --batch-size {}", fmt::join(a.bench.batch_sizes, ","));
   if (a.bench.forward) line += " --forward";
+  if (a.bench.whole_logits) line += " --whole-logits";
   if (!a.runs.empty()) line += " --runs " + a.runs;
   for (const auto& [name, value] : a.settings) line += fmt::format(" --{} {}", name, value);
   if (a.bench.classes > 0) line += fmt::format(" --classes {}", a.bench.classes);
@@ -73,6 +74,8 @@ nlohmann::ordered_json memory_json(const MemoryArguments& a,
       {"recipe", a.model},
       {"input", result.input},
       {"forward", a.bench.forward},
+      {"recompute", a.bench.config.recompute},
+      {"whole_logits", a.bench.whole_logits},
       {"accumulate", a.bench.forward ? 1 : recipes::batches_of_step(a.bench.config)},
       {"parameters", result.parameters}};
   json["runs"] = nlohmann::ordered_json::array();
@@ -186,6 +189,9 @@ void add_bench_memory(CLI::App& bench) {
       ->delimiter(',');
   command->add_flag("--forward", a->bench.forward,
                     "One forward pass without training, in place of training steps");
+  command->add_flag("--whole-logits", a->bench.whole_logits,
+                    "The loss of all logits at once, in place of the network's own: what a gpt "
+                    "would hold without it");
   command->add_option("--runs", a->runs,
                       "Runs to compare with fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
                       "on a CPU, fp16-true,fp16 on CUDA]");

@@ -65,6 +65,11 @@ void check_sizes(const MemoryBenchOptions& options, const std::vector<int64_t>& 
   if (too_small(batch_sizes)) refuse_sizes("a batch size is below 1", batch_sizes, "1 or more");
   if (options.vocabulary < 1 || options.classes < 0)
     refuse_sizes("a size is below 1", {options.vocabulary, options.classes}, "1 or more");
+  if (options.whole_logits && kind_of(options.config) != data::Kind::tokens)
+    refuse({.where = kMemoryBench,
+            .what = "this network has no loss of its own to be left out by whole_logits",
+            .seen = options.config.model,
+            .accepted = "gpt"});
   double elements = 1;
   for (std::size_t i = 1; i < input.size(); ++i) elements *= static_cast<double>(input[i]);
   const int64_t most = bound_of(device) / static_cast<int64_t>(sizeof(float));
@@ -104,7 +109,8 @@ MemoryWork work_of(const MemoryBenchOptions& options, const recipes::RunSpec& ru
   return {.run = recipes::resolve(config, run, device),
           .shape = shape,
           .example = {input.begin() + 1, input.end()},
-          .forward = options.forward};
+          .forward = options.forward,
+          .whole_logits = options.whole_logits};
 }
 
 std::vector<recipes::RunSpec> runs_of(const MemoryBenchOptions& options, c10::Device device) {

@@ -23,6 +23,7 @@ struct MemoryBenchOptions {
   /// Empty: FP32, the device's 16-bit model, its mixed precision.
   std::vector<recipes::RunSpec> runs = {};
   bool forward = false;        // one forward pass without training
+  bool whole_logits = false;   // the loss of all outputs, although the network has its own
   int64_t classes = 0;         // 0: the recipe's; two for texts
   int64_t vocabulary = 20000;  // of texts
 };

@@ -151,7 +151,7 @@ class TracedModel {
   }
   at::Tensor loss_of(const data::Batch& batch) {
     const recipes::Resolved& run = work_.run;
-    if (train::computes(network_, run.loss))
+    if (!work_.whole_logits && train::computes(network_, run.loss))
       return train::own_loss(network_, run.loss, batch, run.config.label_smoothing).mean;
     return run.loss(network_.forward(batch), batch.target, run.config.label_smoothing);
   }

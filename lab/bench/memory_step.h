@@ -15,7 +15,8 @@ struct MemoryWork {
   recipes::Resolved run;
   recipes::DataShape shape = {};
   std::vector<int64_t> example = {};  // the shape of one: (in), (C, H, W) or (T)
-  bool forward = false;  // one forward pass without a graph, in place of two training steps
+  bool forward = false;       // one forward pass without a graph, in place of two training steps
+  bool whole_logits = false;  // as MemoryBenchOptions
 };
 
 /// What was traced, and what the device's allocator said of the same time.

@@ -150,6 +150,24 @@ void expect_refused(const MemoryBenchOptions& options, const char* words, const 
   }
 }
 
+// A loss of its own, and recomputing, are there for what is not held.
+TEST(Memory, OfATransformerWithoutWhatSavesIt) {
+  constexpr int64_t kRows = 4 * 64, kVocabulary = 8192;
+  const auto peak = [](const std::string& recompute, bool whole_logits) {
+    MemoryBenchOptions options{.config = recipes::find_recipe("gpt-shakespeare").config,
+                               .input = {4, 64},
+                               .runs = {recipes::parse_run("bf16")},
+                               .whole_logits = whole_logits,
+                               .vocabulary = kVocabulary};
+    options.config.recompute = recompute;
+    return row_of(bench_memory(options, c10::kCPU), "bf16").peak;
+  };
+  const MemoryByKind own = peak("none", false), whole = peak("none", true),
+                     blocks = peak("blocks", false);
+  EXPECT_GT(whole.total() - own.total(), 4 * kRows * kVocabulary) << "the logits in FP32";
+  EXPECT_LT(blocks.activations, own.activations);
+}
+
 TEST(Memory, RefusesSizesWithTheBound) {
   MemoryBenchOptions options = mlp(0);
   expect_refused(options, "below 1; seen: 0,256", "1 or more");
@@ -166,6 +184,9 @@ TEST(Memory, RefusesSizesWithTheBound) {
   options = mlp(4);
   options.input = {4, int64_t{1} << 50};
   expect_refused(options, "beyond the free memory", "numbers an example");
+  options.whole_logits = true;
+  expect_refused(options, "no loss of its own", "gpt");
+  options.whole_logits = false;
   options.input = {4, 3'000'000};  // weights of 36 TB
   expect_refused(options, "would not fit in memory", "MB that are free");
 }
