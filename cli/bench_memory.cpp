@@ -150,7 +150,8 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
 }
 
 void bench_memory(MemoryArguments& a) {
-  a.bench.config = recipe_or_model(a.model).config;
+  const c10::Device device = pick_device(a.device);
+  a.bench.config = recipes::config_of(recipe_or_model(a.model), {.on_gpu = device.is_cuda()});
   if (a.bench.forward && a.settings.contains("accumulate"))
     throw UsageError({.where = "--accumulate",
                       .what = "a forward pass accumulates no gradients",
@@ -164,7 +165,7 @@ void bench_memory(MemoryArguments& a) {
   }
   recipes::check_effects(a.bench.config, given);
   if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
-  const bench::MemoryBenchResult result = bench::bench_memory(a.bench, pick_device(a.device));
+  const bench::MemoryBenchResult result = bench::bench_memory(a.bench, device);
   show_measurement(a.output, memory_table(a, result), memory_json(a, result),
                    memory_again(a, result));
 }

@@ -44,6 +44,8 @@ void add_commands(CLI::App& app) {
   add_bench_memory(*bench);
   add_bench_autocast(*bench);
   add_bench_step(*bench);
+  add_completion(app);
+  add_manual(app);
 }
 
 }  // namespace demi::cli

@@ -16,12 +16,14 @@ void add_commands(CLI::App& app);
 void require_one_of(CLI::App& app);
 
 void add_compare(CLI::App& app);
+void add_completion(CLI::App& app);
 void add_data(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_manual(CLI::App& app);
 void add_number(CLI::App& app);
 void add_policy(CLI::App& app);
 void add_predict(CLI::App& app);

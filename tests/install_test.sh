@@ -28,6 +28,9 @@ loaded=$(sed -n 's/.*libtorch_cpu.so => \([^ ]*\) .*/\1/p' "$work/loaded")
 # Nothing of what it loads lies where LibTorch was installed.
 torch=$(sed -n 's/^set(_demi_built_with_library_dir "\(.*\)")/\1/p' "$build/demiConfig.cmake")
 ! grep -qF "=> $torch/" "$work/loaded" || fail "a library of LibTorch was left out: $(grep -F "=> $torch/" "$work/loaded")"
+for written in man/man1/demi.1 bash-completion/completions/demi zsh/site-functions/_demi fish/vendor_completions.d/demi.fish; do
+  [ -s "$work/prefix/share/$written" ] || fail "share/$written is not installed"
+done
 if [ "$(id -u)" = 0 ]; then
   # As somebody who may not read the installer's home.
   setpriv --reuid=65534 --regid=65534 --clear-groups env -i HOME=/ PATH=/usr/bin:/bin "$work/prefix/bin/demi" --version ||

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+// The program's commands as `--help` has them, for what else is made of them: completions of shells
+// and the man page.
+namespace demi::cli {
+
+struct OptionInfo {
+  std::vector<std::string> names;  // "--limit"; of an argument its name
+  std::string type;                // INT; empty: a flag
+  std::string help;
+  bool takes_value() const { return !type.empty(); }
+};
+
+struct CommandInfo {
+  std::vector<std::string> path;  // demi, bench, recipe
+  std::string help;
+  std::vector<OptionInfo> options, arguments;
+  std::vector<CommandInfo> commands;
+  std::string name() const;  // the path, by blanks
+};
+
+/// Of the whole program, from any of its commands. Hidden options are left out.
+CommandInfo command_tree(const CLI::App& app);
+
+/// The command and those below it, a command before its own.
+std::vector<const CommandInfo*> all_commands(const CommandInfo& command);
+
+}  // namespace demi::cli

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# completion_test.sh DEMI: what a shell offers is what --help lists, and the man page has every option of it.
+set -euo pipefail
+demi=$1
+fail() {
+  echo "completion: $*" >&2
+  exit 1
+}
+# shellcheck source=/dev/null
+source <("$demi" completion bash)
+
+# offered WORDS...: what bash would offer for the last of them.
+offered() {
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+  _demi
+  echo "${COMPREPLY[*]}"
+}
+expect() {
+  local expected=$1
+  shift
+  local seen
+  seen=$(offered "$@")
+  [ "$seen" = "$expected" ] || fail "$*: offers '$seen', not '$expected'"
+}
+expect train demi tr
+expect "model matmul memory" demi bench m
+expect fashion-cnn demi train fash
+expect "--limit" demi train --lim
+expect "--lr" demi train fashion-cnn --lr
+expect "auto cpu cuda" demi train fashion-cnn --device ""
+expect "" demi train nothing-of-that-name
+expect "bash zsh fish" demi completion ""
+
+# The options of a command's help, one a line.
+listed() { "$demi" "$@" --help | grep -oE '^ +(-[a-z],)?--[a-zA-Z0-9][a-zA-Z0-9_-]*' | grep -oE -- '--[a-zA-Z0-9][a-zA-Z0-9_-]*' | sort -u; }
+manual=$("$demi" manual)
+for command in train compare "bench memory" inspect; do
+  # shellcheck disable=SC2086
+  has=$(offered demi $command -- | tr ' ' '\n' | sort -u)
+  # shellcheck disable=SC2086
+  for option in $(listed $command); do
+    grep -qxF -- "$option" <<<"$has" || fail "demi $command has $option, which bash does not offer"
+    grep -qF -- "\\fB${option//-/\\-}\\fR" <<<"$manual" || fail "demi $command has $option, which the man page does not have"
+  done
+  [ "$(listed $command | wc -l)" -gt 3 ] || fail "demi $command --help lists no options"
+done
+for shell in zsh fish; do
+  command -v "$shell" >/dev/null || continue
+  file=$(mktemp)
+  "$demi" completion "$shell" >"$file"
+  "$shell" -n "$file" || fail "$shell cannot read its completion"
+  rm -f "$file"
+done
+if "$demi" completion tcsh 2>/dev/null; then fail "tcsh is taken"; fi
