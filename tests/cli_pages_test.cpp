@@ -141,6 +141,19 @@ TEST(Guide, FromLibTorchIsItsProgram) {
   EXPECT_GE(blocks, 10);
 }
 
+TEST(Guide, AutocastGuardIsItsPrograms) {
+  const std::string page = source("docs/guide/autocast_guard.md"), begin = "```cpp\n";
+  const std::string programs = source("examples/autocast_guard/libtorch_alone.cpp") +
+                               source("examples/autocast_guard/with_demi.cpp");
+  int blocks = 0;
+  for (std::size_t at = 0; (at = page.find(begin, at)) != std::string::npos; ++blocks) {
+    at += begin.size();
+    const std::string block = page.substr(at, page.find("```\n", at) - at);
+    EXPECT_NE(programs.find(block), std::string::npos) << block;
+  }
+  EXPECT_EQ(blocks, 3);
+}
+
 // Each block of C++ is one of the files whole.
 TEST(Guide, AddOptimizerIsItsFiles) {
   const std::string page = source("docs/guide/add_optimizer.md");
