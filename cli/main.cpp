@@ -14,6 +14,7 @@
 #include "cli/literal_arguments.h"
 #include "cli/standard_streams.h"
 #include "cli/stop.h"
+#include "cli/version.h"
 #include "demi/backends/backends.h"
 #include "demi/core/nearest.h"
 #include "lab/recipes/config.h"
@@ -178,12 +179,19 @@ std::vector<std::string> without_help_command(std::vector<std::string> reversed)
 
 int run(int argc, char** argv) {
   CLI::App app{"Mixed precision training for C++, on LibTorch", "demi"};
-  app.set_version_flag("--version", "demi " DEMI_VERSION);
+  app.set_version_flag(
+      "--version", "demi " DEMI_VERSION,
+      "Print the version and exit; with --verbose those of LibTorch and its parts, "
+      "and what they run on");
   app.get_formatter()->column_width(36);
   // Scripts append what they change: of one option given twice the last counts.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_commands(app);
   try {
+    if (asks_for_versions({argv + 1, argv + argc})) {
+      print_versions();
+      return kDone;
+    }
     app.parse(without_help_command(arguments_for_parser(argc, argv)));
     return kDone;
   } catch (const CLI::Success& success) {  // --help, --version

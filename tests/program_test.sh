@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# completion_test.sh DEMI: what a shell offers is what --help lists, and the man page has every option of it.
+# program_test.sh DEMI: what a shell offers is what --help lists, the man page has every option of it, and --version --verbose says what runs.
 set -euo pipefail
 demi=$1
 fail() {
-  echo "completion: $*" >&2
+  echo "program: $*" >&2
   exit 1
 }
 # shellcheck source=/dev/null
@@ -51,4 +51,14 @@ for shell in zsh fish; do
   "$shell" -n "$file" || fail "$shell cannot read its completion"
   rm -f "$file"
 done
+for order in "--version --verbose" "--verbose --version"; do
+  # shellcheck disable=SC2086
+  versions=$("$demi" $order)
+  for name in demi LibTorch oneDNN processor "kernels reference"; do
+    grep -qE "^$name  +[^ ]" <<<"$versions" || fail "demi $order does not show $name"
+  done
+  file=$(sed -n 's/^LibTorch .*, //p' <<<"$versions")
+  [ -e "$file" ] || fail "demi $order names no file of LibTorch: $file"
+done
+[ "$("$demi" --version | wc -l)" = 1 ] || fail "demi --version is more than a line"
 if "$demi" completion tcsh 2>/dev/null; then fail "tcsh is taken"; fi

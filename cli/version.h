@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace demi::cli {
+
+/// Whether the arguments, without the program's name, are --version and --verbose.
+bool asks_for_versions(const std::vector<std::string>& arguments);
+
+/// What this program is and runs on: its libraries with their versions and where LibTorch's file
+/// lies, the kernels, the GPU. Measures nothing.
+void print_versions();
+
+}  // namespace demi::cli
