@@ -133,6 +133,11 @@ TEST(LossPieces, OfAKernelKnowInfinityAndTies) {
   EXPECT_NEAR(seen.losses[1].item<float>(), std::log(2.0), 1e-6);
   EXPECT_NEAR(seen.losses[2].item<float>(), std::log(2.0), 1e-6);
   EXPECT_TRUE(at::equal(seen.right, torch::tensor({false, true, false, false})));
+  h.counts[1] = false;
+  const LossPieces uncounted = loss_pieces(arranged(h, 0, 0, at::kFloat, 4), {}, {}, true);
+  EXPECT_FALSE(uncounted.right.any().item<bool>());
+  EXPECT_EQ(uncounted.losses[1].item<float>(), 0);
+  h.counts[1] = true;
   h.bias.fill_(-kInf);
   const LossPieces none = loss_pieces(arranged(h, 0, 0, at::kFloat, 4), {}, {});
   EXPECT_TRUE(none.losses.isnan().all().item<bool>());
