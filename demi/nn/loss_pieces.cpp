@@ -38,7 +38,7 @@ class Pieces {
     if (!of.kernels) return;
     if (of.bias.defined()) bias_ = of.bias.to(of.sums).contiguous();
     // fp16: gradients of logits up to 1, which the loss scale cannot see to.
-    if (of.products == at::kHalf && wanted.any())
+    if (of.products == at::kHalf && wanted.any() && row_scale.numel() > 0)
       factor_ = row_scale.abs().amax().clamp_min(1e-30).reciprocal();
   }
 

@@ -118,6 +118,17 @@ TEST(LossPieces, OfAKernelWithoutGradientsAreTheSameLosses) {
   EXPECT_FALSE(without.input.defined());
 }
 
+TEST(LossPieces, OfAKernelWithoutRowsAreNone) {
+  Head h = head(false, false);
+  for (at::Tensor* one : {&h.input, &h.target, &h.counts}) *one = one->narrow(0, 0, 0);
+  for (const auto dtype : {at::kFloat, at::kHalf}) {
+    const LossPieces seen = loss_pieces(arranged(h, 0, 0, dtype, 10), torch::ones({0}),
+                                        {.input = true, .weight = true});
+    EXPECT_EQ(seen.losses.numel(), 0);
+    EXPECT_EQ(seen.weight.abs().sum().item<float>(), 0);
+  }
+}
+
 // What is masked is -Inf: a class that cannot be, alone or for a whole thread.
 TEST(LossPieces, OfAKernelKnowInfinityAndTies) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
