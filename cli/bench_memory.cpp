@@ -152,12 +152,15 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
 void bench_memory(MemoryArguments& a) {
   const c10::Device device = pick_device(a.device);
   a.bench.config = recipes::config_of(recipe_or_model(a.model), {.on_gpu = device.is_cuda()});
-  if (a.bench.forward && a.settings.contains("accumulate"))
-    throw UsageError({.where = "--accumulate",
-                      .what = "a forward pass accumulates no gradients",
-                      .seen = "--forward",
-                      .accepted = "one of the two",
-                      .advice = "leave --forward out to measure training steps"});
+  for (const auto& [name, why] :
+       {std::pair("accumulate", "a forward pass accumulates no gradients"),
+        std::pair("recompute", "a forward pass keeps nothing to recompute")})
+    if (a.bench.forward && a.settings.contains(name))
+      throw UsageError({.where = std::string("--") + name,
+                        .what = why,
+                        .seen = "--forward",
+                        .accepted = "one of the two",
+                        .advice = "leave --forward out to measure training steps"});
   std::vector<recipes::Assignment> given;
   for (const auto& [name, value] : a.settings) {
     recipes::set(a.bench.config, name, value, "--" + name);

@@ -70,6 +70,10 @@ void check_sizes(const MemoryBenchOptions& options, const std::vector<int64_t>& 
             .what = "this network has no loss of its own to be left out by whole_logits",
             .seen = options.config.model,
             .accepted = "gpt"});
+  if (options.forward && options.whole_logits)
+    refuse({.where = kMemoryBench,
+            .what = "a forward pass computes no loss that whole_logits could change",
+            .accepted = "one of the two"});
   double elements = 1;
   for (std::size_t i = 1; i < input.size(); ++i) elements *= static_cast<double>(input[i]);
   const int64_t most = bound_of(device) / static_cast<int64_t>(sizeof(float));

@@ -168,6 +168,14 @@ TEST(Memory, OfATransformerWithoutWhatSavesIt) {
   EXPECT_LT(blocks.activations, own.activations);
 }
 
+TEST(Memory, RefusesALossInAForwardPass) {
+  expect_refused({.config = recipes::find_recipe("gpt-shakespeare").config,
+                  .input = {1, 8},
+                  .forward = true,
+                  .whole_logits = true},
+                 "computes no loss", "one of the two");
+}
+
 TEST(Memory, RefusesSizesWithTheBound) {
   MemoryBenchOptions options = mlp(0);
   expect_refused(options, "below 1; seen: 0,256", "1 or more");
