@@ -11,10 +11,11 @@ namespace demi {
 
 /// The bits that decide what dropout keeps are a function of the seed, the offset and the element.
 struct DropoutSeed {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;    // any number; equal seeds and offsets keep the same elements
   std::uint32_t offset = 0;  ///< Another one gives other bits, as another seed does.
 };
 
+/// Options of demi::attention.
 struct AttentionOptions {
   /// Where each document begins, and the end: (documents + 1), int32 or int64, from 0 to N T. A
   /// document lies within one row of the batch; no query sees a key of another document.

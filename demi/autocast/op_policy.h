@@ -34,8 +34,8 @@ DEMI_API OpCategory parse_op_category(std::string_view name);
 /// namespace is aten.
 struct OpRule {
   std::string op;
-  OpCategory category;
-  std::string reason;
+  OpCategory category;  // what a region does with its arguments
+  std::string reason;   // why; a file's comment
 };
 
 /// Which op runs in what: a list of changes to LibTorch's own lists for the device. A value type.

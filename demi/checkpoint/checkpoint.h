@@ -51,7 +51,7 @@ struct SaveOptions {
   bool is_best = false;   // FOLDER/best names this one, which stays until another is best
   bool keep = false;      // this one is not removed by later saves either
   std::map<std::string, double> scores = {};  // of this one; its manifest has them
-  KeepBest keep_best = {};
+  KeepBest keep_best = {};                    // the best of the run, which stay, too
 };
 
 /// Saves FOLDER/step-00000400 and returns its path. Makes the folder if there is none.

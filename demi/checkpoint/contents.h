@@ -21,15 +21,16 @@ class InputFile;
 
 /// A tensor as it is in a file.
 struct StoredTensor {
-  std::string name;
-  c10::ScalarType dtype = c10::ScalarType::Float;
-  std::vector<int64_t> shape;
-  uint64_t bytes = 0;
-  std::filesystem::path file;
-  uint64_t offset = 0;   // of the first value in the file, in bytes
-  bool of_model = true;  // false: of a checkpoint's other files
+  std::string name;                                // as the module names it
+  c10::ScalarType dtype = c10::ScalarType::Float;  // of the stored values
+  std::vector<int64_t> shape;                      // sizes, outermost first; empty: one number
+  uint64_t bytes = 0;                              // of its values in the file
+  std::filesystem::path file;                      // the file that holds it
+  uint64_t offset = 0;                             // of the first value in the file, in bytes
+  bool of_model = true;                            // false: of a checkpoint's other files
   std::string checksum;  // from the checkpoint's manifest; "" of a file without one
 
+  /// Numbers that it holds: the product of its shape.
   DEMI_API int64_t elements() const;
 };
 
@@ -41,9 +42,10 @@ struct Contents {
   std::vector<StoredTensor> tensors;
   Metadata metadata;  // of a checkpoint its `text` and `model_text`
   // Of a checkpoint alone:
+  /// Scaler, schedule and options of groups, by section and name.
   std::map<std::string, StateDict> numbers;
-  std::optional<int64_t> step;
-  std::string demi, libtorch;  // versions of those that wrote it
+  std::optional<int64_t> step;  // optimizer steps that were taken
+  std::string demi, libtorch;   // versions of those that wrote it
 };
 
 /// Reads headers and the manifest alone, however large the files are. The path is that of a

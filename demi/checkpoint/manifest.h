@@ -18,7 +18,7 @@ inline constexpr int64_t kFormatVersion = 1;
 
 /// Checksums of one safetensors file: CRC-32C (demi/core/crc32c.h).
 struct FileRecord {
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;                       // of the whole file
   uint32_t checksum = 0;                    // of the whole file
   std::map<std::string, uint32_t> tensors;  // of each tensor's values as they are in the file
   std::map<std::string, uint32_t> texts;    // of each entry of Checkpoint::model_text
@@ -31,12 +31,12 @@ struct FileRecord {
 /// hexadecimal digits. Numbers are JSON numbers in the fewest digits that give the same bits, and
 /// the strings "inf", "-inf" and "nan"; a NaN of other bits is "nan:" and 16 hexadecimal digits.
 struct Manifest {
-  int64_t step = 0;
-  std::string demi, libtorch;  // versions of those that wrote it
-  std::map<std::string, StateDict> numbers;
-  Metadata text;
-  std::map<std::string, FileRecord> files;  // by file name
-  std::string run;                          // as Checkpoint::run; "none" in a text without it
+  int64_t step = 0;                          // optimizer steps that were taken
+  std::string demi, libtorch;                // versions of those that wrote it
+  std::map<std::string, StateDict> numbers;  // as Checkpoint::numbers
+  Metadata text;                             // as Checkpoint::text
+  std::map<std::string, FileRecord> files;   // by file name
+  std::string run;                           // as Checkpoint::run; "none" in a text without it
   std::map<std::string, ParameterGroups> parameters = {};  // as Checkpoint::parameters
   bool keep = false;                                       // as SaveOptions::keep
   std::map<std::string, double> scores = {};               // as SaveOptions::scores

@@ -13,6 +13,7 @@ namespace demi::checkpoint {
 
 /// Tensors by name: any UTF-8 text but "__metadata__", which the format uses itself.
 using NamedTensors = std::map<std::string, at::Tensor>;
+/// Texts by name, which a file holds, too.
 using Metadata = std::map<std::string, std::string>;
 
 /// The content of a safetensors file. The file holds 8 bytes little-endian header length, a JSON
@@ -20,7 +21,7 @@ using Metadata = std::map<std::string, std::string>;
 /// (https://github.com/huggingface/safetensors, "Format").
 struct Safetensors {
   NamedTensors tensors;  // on the CPU, contiguous
-  Metadata metadata;
+  Metadata metadata;     // texts by name, which the header holds
 };
 
 /// Writes dense tensors of any device and strides: fp64 fp32 fp16 bf16 fp8_e4m3 fp8_e5m2,
@@ -37,17 +38,17 @@ DEMI_API void save_safetensors(const std::filesystem::path& file, const NamedTen
 
 /// The place of one tensor in a file.
 struct TensorPlace {
-  std::string name;
-  std::string dtype;  // as the format spells it: F32, BF16, ...
-  std::vector<int64_t> shape;
-  uint64_t begin, end;  // in bytes, counted from the end of the header
+  std::string name;            // as the header has it
+  std::string dtype;           // as the format spells it: F32, BF16, ...
+  std::vector<int64_t> shape;  // sizes, outermost first
+  uint64_t begin, end;         // in bytes, counted from the end of the header
 };
 
 /// The header of a file, which comes before the values.
 struct SafetensorsHeader {
   std::vector<TensorPlace> tensors;  // in the order of their values
-  Metadata metadata;
-  uint64_t data_start;  // offset of the first value in the file, in bytes
+  Metadata metadata;                 // texts by name
+  uint64_t data_start;               // offset of the first value in the file, in bytes
 };
 
 /// Reads the header alone and checks it against the file's size. Throws DataError, which names

@@ -34,6 +34,7 @@ class DEMI_API Writer {
   /// Whether wait() would wait.
   bool is_writing() const { return is_writing_; }
 
+  /// The folder of checkpoints that it writes to.
   const std::filesystem::path& folder() const { return folder_; }
 
  private:

@@ -32,10 +32,14 @@ class DEMI_API Descriptor {
   Descriptor& operator=(Descriptor&& other) noexcept;
   ~Descriptor();
 
+  /// Whether there is an open file.
   bool open() const { return fd_ >= 0; }
+  /// The file's number in this process; -1: none.
   int get() const { return fd_; }
+  /// The path that it was opened by, for messages.
   const std::filesystem::path& path() const { return path_; }
 
+  /// Writes all of it. Throws TrainingError with the path and the system's reason: a full disk.
   void write_all(const void* data, std::size_t bytes) const;
   void write_all(std::string_view text) const { write_all(text.data(), text.size()); }
   /// Over bytes that were written already.

@@ -17,10 +17,11 @@ enum class Dtype { fp64, fp32, tf32, fp16, bf16, fp8_e4m3, fp8_e5m2 };
 /// bf16 and tf32 are fp32 with fewer fraction bits; the FP8 formats: Micikevicius et al. 2022, "FP8
 /// formats for deep learning", table 1.
 struct Format {
-  Dtype dtype;
+  Dtype dtype;  // which format
+  /// As it is printed: "bf16".
   std::string_view name;
-  int bytes;  // of storage
-  int exponent_bits;
+  int bytes;          // of storage
+  int exponent_bits;  // bits of the exponent field
   int fraction_bits;  // those that are stored: without the leading 1
   int bias;           // of the exponent
   bool has_infinity;  // fp8_e4m3 (PyTorch's float8_e4m3fn) has none: S.1111.111 is NaN, S.1111.110

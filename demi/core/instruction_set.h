@@ -13,10 +13,11 @@ struct InstructionSet {
   bool avx2 = false;         // with FMA and F16C
   bool avx512 = false;       // F, BW, DQ, VL
   bool avx512_bf16 = false;  // Zen 4, Cooper Lake, Sapphire Rapids and newer
-  bool avx512_fp16 = false;
-  bool amx_bf16 = false;
+  bool avx512_fp16 = false;  // Sapphire Rapids and newer
+  bool amx_bf16 = false;     // tiles of bf16: Sapphire Rapids and newer
 };
 
+/// The instructions of this processor.
 DEMI_API const InstructionSet& instruction_set();
 
 /// The part of `set` that oneDNN, which computes LibTorch's products, may use if its environment

@@ -41,11 +41,13 @@ class DEMI_API Order {
   Order(int64_t examples, const OrderOptions& options, Arrange arrange = {});
   ~Order();
 
+  /// Examples of one epoch, for this rank.
   int64_t examples() const { return batch_start(batches_); }
   /// Of all ranks together.
   int64_t all_examples() const;
   /// Of those that `limit` leaves, what no rank gets in an epoch.
   int64_t left_out() const;
+  /// Batches of one epoch, for this rank.
   int64_t batches() const { return batches_; }
 
   /// The batch's indices into the set, (n) int64 on the CPU, a view. Throws UsageError for a

@@ -28,7 +28,7 @@ class DEMI_API TensorLoader : public Loader {
 
 /// Random rows, the data of the AMP recipe: input (N, in) and target (N, out), fp32 on the CPU.
 struct SyntheticRows {
-  at::Tensor input, target;
+  at::Tensor input, target;  // (N, in) and (N, out), fp32 on the CPU
 };
 /// Normally distributed rows, a function of the seed.
 DEMI_API SyntheticRows synthetic_rows(int64_t examples, int64_t in, int64_t out, uint64_t seed);

@@ -21,6 +21,7 @@ class Module;
 
 namespace demi {
 
+/// How DataParallel splits a batch over devices.
 struct DataParallelOptions {
   /// One replica on each. The first is the module's own device; a device may be named more than
   /// once. Empty: all CUDA devices.
@@ -45,11 +46,14 @@ class DEMI_API ReplicaError : public Error {
 /// The replicas of a module. DataParallel is for users.
 class DEMI_API Replicas {
  public:
+  /// Computes one replica's output of its part of the inputs.
   using Forward = std::function<at::Tensor(torch::nn::Module&, const std::vector<at::Tensor>&)>;
   Replicas(std::shared_ptr<torch::nn::Module> module, DataParallelOptions options);
   ~Replicas();
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;
+  /// The output for the whole batch: each replica gets its part of `inputs`, and the parts of the
+  /// output are joined along `dim`, on the output device.
   at::Tensor forward(const std::vector<at::Tensor>& inputs, const Forward& forward);
 
  private:
@@ -102,6 +106,7 @@ class DataParallel {
                                return call(replica, parts, std::index_sequence_for<Inputs...>());
                              });
   }
+  /// As forward().
   template <class... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {
     return forward(inputs...);

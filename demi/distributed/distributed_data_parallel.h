@@ -21,6 +21,7 @@ namespace demi::distributed {
 
 class ProcessGroup;
 
+/// How gradients are averaged over the ranks.
 struct DistributedOptions {
   /// Gradients are sent in buckets of about this size during backward.
   std::int64_t bucket_bytes = 4 << 20;
@@ -48,13 +49,14 @@ struct DistributedOptions {
 
 /// One bucket on its way, by this process's steady clock.
 struct SentBucket {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;  // of its gradients, of one rank
+  /// When it was handed to the collective, and when its average was there.
   std::chrono::steady_clock::time_point sent, ended;
 };
 
 /// What the last backward sent.
 struct Reduced {
-  int buckets = 0;
+  int buckets = 0;         // that were sent
   std::int64_t bytes = 0;  // of the buckets of one rank
   int ranks = 0;           // that had a batch: the average is over these
   /// The buckets were planned again and nothing overlapped backward: the first time, and where a
@@ -117,6 +119,7 @@ class DEMI_API DistributedDataParallel {
     DistributedDataParallel& parallel_;
     bool before_;
   };
+  /// See NoSync.
   [[nodiscard]] NoSync no_sync();
 
   /// This rank has no more batches: takes part in the backward() of the others, with gradients of
@@ -134,6 +137,7 @@ class DEMI_API DistributedDataParallel {
   /// How often it has averaged.
   std::int64_t rounds() const;
 
+  /// What the last backward sent. Valid until the next one.
   const Reduced& last_reduced() const;
 
   /// A line for each parameter, with a CRC-32C of its bits: equal on all ranks whose weights are.

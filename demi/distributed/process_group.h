@@ -19,6 +19,7 @@ class Store;
 /// How the tensors of all ranks become one: their sum, or the greatest of each element.
 enum class Reduction { kSum, kMax };
 
+/// How processes meet, and what happens if one does not come or is lost.
 struct ProcessGroupOptions {
   /// How the ranks meet: "env://" (MASTER_ADDR and MASTER_PORT, which torchrun sets),
   /// "tcp://HOST:PORT" of rank 0, or "file:///PATH" for ranks that share a file system. The file
@@ -27,7 +28,7 @@ struct ProcessGroupOptions {
   /// Both or none. None: what torchrun, mpirun or srun says in the environment; one rank if none
   /// of them started this process.
   std::optional<int> rank = std::nullopt;
-  std::optional<int> world_size = std::nullopt;
+  std::optional<int> world_size = std::nullopt;  // with `rank`: processes of the job
   /// Until all ranks have come.
   std::chrono::milliseconds start_timeout{5 * 60'000};
   /// Of each collective: from its start on this rank until every rank has taken part.
@@ -66,6 +67,7 @@ class DEMI_API ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
+  /// This process's number in the job, 0 to world_size() - 1, and how many processes it has.
   int rank() const;
   int world_size() const;
   /// Among the processes of this machine: which GPU is this rank's. Throws DeviceError if no
@@ -84,8 +86,8 @@ class DEMI_API ProcessGroup {
   void barrier();
   /// Where the text of a rank differs from that of rank 0: the first such line, of both.
   struct Difference {
-    int rank;
-    std::string line, line_of_rank_0;
+    int rank;                          // the first rank that differs
+    std::string line, line_of_rank_0;  // what each of the two has
   };
   /// By rank, and the same on every rank; empty if the texts of all are the same.
   std::vector<Difference> compare(const std::string& text);
@@ -101,6 +103,7 @@ class DEMI_API ProcessGroup {
     ~Pending();
     Pending(Pending&&) noexcept;
     Pending& operator=(Pending&&) noexcept;
+    /// Whether it has been started, and not waited for.
     bool is_under_way() const { return impl_ != nullptr; }
     /// Once. Throws as the collective itself. Returns when it ended, by the steady clock.
     std::chrono::steady_clock::time_point wait();
@@ -113,8 +116,11 @@ class DEMI_API ProcessGroup {
   /// `what` is named if it fails.
   Pending start_broadcast(const at::Tensor& tensor, int root,
                           const std::string& what = "broadcast");
+  /// `own` of each rank, one after the other, becomes `all` on every rank. `what` is named if it
+  /// fails.
   Pending start_all_gather(const at::Tensor& all, const at::Tensor& own,
                            const std::string& what = "all_gather");
+  /// `tensor` becomes the reduction of all ranks' tensors, in place. `what` is named if it fails.
   Pending start_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum,
                            const std::string& what = "all_reduce");
 

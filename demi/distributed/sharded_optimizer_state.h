@@ -14,6 +14,7 @@ namespace demi::distributed {
 
 class ProcessGroup;
 
+/// How parameters are sent after a step.
 struct ShardOptions {
   /// The parameters of all ranks are sent in pieces of about this size together. Two of them are
   /// under way or being packed at a time, so a step holds twice as much on each rank.

@@ -14,28 +14,30 @@ namespace demi::imported {
 
 /// A parameter or buffer of a file.
 struct TensorSummary {
-  std::string name;  // Python's: "block.conv.weight"
-  c10::ScalarType dtype;
-  std::vector<std::int64_t> sizes;
-  bool is_parameter = true;
-  bool is_trainable = false;
+  std::string name;                 // Python's: "block.conv.weight"
+  c10::ScalarType dtype;            // of its stored values
+  std::vector<std::int64_t> sizes;  // sizes, outermost first; empty: one number
+  bool is_parameter = true;         // false: a buffer
+  bool is_trainable = false;        // gets gradients, as Python's requires_grad said
   std::string same_as;  // the first name of this tensor, if it has several (tied weights)
 };
 
 /// A size of an input: one number, or a range.
 struct SizeSummary {
   std::string text;  // "3", "s0", "2*s0"
+  /// The range, both ends included. Equal: one number.
   std::int64_t least = 0, most = 0;
 
+  /// Whether one size alone is accepted.
   bool is_fixed() const { return least == most; }
 };
 
 /// An input of forward.
 struct InputSummary {
-  std::string name;
-  bool is_tensor = true;  // else a number or another plain value
-  c10::ScalarType dtype = c10::ScalarType::Float;
-  std::vector<SizeSummary> sizes;
+  std::string name;                                // of the argument of Python's forward
+  bool is_tensor = true;                           // else a number or another plain value
+  c10::ScalarType dtype = c10::ScalarType::Float;  // of a tensor
+  std::vector<SizeSummary> sizes;                  // of a tensor, outermost first
 };
 
 /// An operation, and where it stands in the Python program.
@@ -51,17 +53,18 @@ struct GraphSummary {
   std::string mode;  // "train", "eval", or "either": no operation depends on it
   bool is_decomposed =
       false;  // by run_decompositions(): other operations than Python's autocast sees
-  std::vector<std::string> inputs;
-  std::vector<InputSummary> arguments;  // the same by their parts
-  std::size_t outputs = 0;
+  std::vector<std::string> inputs;           // names, in the order of forward
+  std::vector<InputSummary> arguments;       // the same by their parts
+  std::size_t outputs = 0;                   // tensors that forward gives
   std::vector<std::string> output_names;     // of a dict; else none
   std::vector<OperationSummary> operations;  // in their order, those of graphs within the graph too
   std::map<std::string, std::size_t> operators;  // "aten::conv2d", how often
 };
 
+/// What a `.pt2` file holds.
 struct FileSummary {
-  std::string torch_version;  // that exported it
-  std::vector<GraphSummary> graphs;
+  std::string torch_version;           // that exported it
+  std::vector<GraphSummary> graphs;    // one for each mode that was exported
   std::vector<TensorSummary> tensors;  // in the order of the names
 };
 

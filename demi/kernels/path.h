@@ -14,15 +14,19 @@ namespace demi::kernels {
 /// for.
 enum class Path { reference, avx2, avx512, cuda, aten };
 
+/// The devices that kernels are chosen for.
 enum class Device { cpu, cuda, other };
 
+/// One path, and whether this machine can run it.
 struct PathStatus {
-  Path path;
+  Path path;  // which one
+  /// As `DEMI_KERNELS` spells it.
   std::string_view name;
-  bool usable;
+  bool usable;         // whether it can run here
   std::string reason;  // why not, or what it runs on; to be printed
 };
 
+/// The word of `DEMI_KERNELS` for it.
 DEMI_API std::string_view name_of(Path path);
 
 /// All paths in order of preference, each with whether this build and machine can use it.

@@ -21,8 +21,8 @@ namespace demi::loop {
 struct NamedModel {
   NamedModel(torch::nn::Module* of) : module(of) {}  // NOLINT(google-explicit-constructor)
   NamedModel(std::string called, torch::nn::Module* of) : name(std::move(called)), module(of) {}
-  std::string name;
-  torch::nn::Module* module;
+  std::string name;           // in checkpoints and reports; "" of a model alone
+  torch::nn::Module* module;  // borrowed; not null
 };
 
 /// The objects of a training loop. All are borrowed: they outlive what is made of a Job.
@@ -30,12 +30,13 @@ struct NamedModel {
 ///     demi::loop::Job job{.models = {&*model}, .optimizers = {&adamw}, .scaler = &scaler};
 ///     demi::loop::Job gan{.models = {{"generator", &*g}, {"critic", &*d}}, ...};
 struct Job {
-  std::vector<NamedModel> models;
+  std::vector<NamedModel> models;  // borrowed; one or more
   /// demi's or any of LibTorch's.
   std::vector<torch::optim::Optimizer*> optimizers = {};
   GradScaler* scaler = nullptr;  // null: losses are not scaled
+  /// Stepped in Step::finish(), after the optimizers.
   std::vector<optim::lr::Scheduler*> schedules = {};
-  EMA* average = nullptr;
+  EMA* average = nullptr;  // updated in Step::finish(); null: none
   /// With several ranks: one for each model, in the models' order; null for a model of each rank's
   /// own. Empty: this process alone.
   std::vector<distributed::DistributedDataParallel*> parallel = {};

@@ -48,6 +48,7 @@ struct RepeatOptions {
   bool scaler = true;    // false: the loss is not scaled
   /// fp16 or bf16: in a region of this format and policy in place of the run's.
   std::optional<c10::ScalarType> format = std::nullopt;
+  /// Which op runs in what in the repeated pass.
   std::optional<OpPolicy> op_policy = std::nullopt;
   /// The factor of the loss in place of the run's.
   std::optional<double> loss_scale = std::nullopt;
@@ -66,9 +67,9 @@ struct StepView {
   bool ends_step = true;        // the optimizers step after this batch
   /// The model; of several models one module that has them as children, under their names.
   torch::nn::Module& module;
-  const std::vector<torch::optim::Optimizer*>& optimizers;
-  const GradScaler& scaler;  // a disabled one in a loop without
-  const Precision& precision;
+  const std::vector<torch::optim::Optimizer*>& optimizers;  // of the loop
+  const GradScaler& scaler;                                 // a disabled one in a loop without
+  const Precision& precision;                               // of the loop
   /// What the loop gave of the batch, on the run's device; empty in after_update.
   const std::vector<NamedInput>& inputs;
   /// Of the batch, unscaled and without a graph; the sum of several. Undefined before forward.
@@ -104,9 +105,13 @@ class DEMI_API StepObserver {
   StepObserver(const StepObserver&) = default;
   StepObserver& operator=(const StepObserver&) = default;
   virtual ~StepObserver();
+  /// Before the forward of each batch.
   virtual void before_forward(const StepView&) {}
+  /// After it, unless the losses were computed together with it.
   virtual void after_forward(const StepView&, const at::Tensor& /*output*/) {}
+  /// After the backward of each batch: gradients are those of the step so far, scaled.
   virtual void after_backward(const StepView&) {}
+  /// After the optimizers' step: gradients are gone.
   virtual void after_update(const StepView&) {}
   /// `examples`: of the epoch so far; 0 in a loop that does not count them.
   virtual void on_step(const StepMetrics&, int64_t /*examples*/) {}

@@ -18,6 +18,7 @@ struct Precision {
   c10::ScalarType weights;                  // of parameters and inputs
   std::optional<c10::ScalarType> autocast;  // the region's dtype; none: no region
   bool tf32;  // FP32 matrix products and convolutions may use tf32 (CUDA)
+  /// Whether it has a region: FP32 weights that are cast for the ops.
   bool is_mixed() const { return autocast.has_value(); }
   /// The dtype of the weights file that one would ship: 16 bits for a mixed run.
   c10::ScalarType shipped() const { return autocast.value_or(weights); }
@@ -41,8 +42,8 @@ DEMI_API const Precision& global_precision();
 struct LossScale {
   /// automatic: dynamic if the autocast dtype is fp16, otherwise off. statistics: ScaleMode::kAmax.
   enum class Kind { automatic, dynamic, statistics, fixed, off };
-  Kind kind = Kind::automatic;
-  double value = 0;  // the factor, for fixed
+  Kind kind = Kind::automatic;  // where the scale comes from
+  double value = 0;             // the factor, for fixed
 };
 
 /// Reads "auto", "dynamic", "statistics", "off" or a positive number. Throws UsageError for other

@@ -22,11 +22,12 @@
 
 namespace demi::loop {
 
+/// How a Step computes, clips, reads and reports.
 struct Options {
   /// Not given: that of demi::set_global_policy when the Step is made, which is fp32 by default. A
   /// "true" 16-bit or FP64 precision converts the models.
   std::optional<Precision> precision = std::nullopt;
-  c10::Device device = c10::kCPU;
+  c10::Device device = c10::kCPU;  // of the region
   /// Which op runs in what in the region of a mixed run. Not given: as in a region that names no
   /// policy.
   std::optional<OpPolicy> op_policy = std::nullopt;
@@ -62,7 +63,7 @@ struct MicroBatch {
   std::vector<NamedInput> inputs = {};  // for observers, which name the one that is at fault
   bool last = false;  // ends the step, or the turn of `of`, with fewer batches than `accumulate`
   double weight = 1;  // factor of the losses
-  int64_t epoch = 1;
+  int64_t epoch = 1;  // the number that observers are given, from 1
 };
 
 /// One training step in mixed precision:
@@ -156,6 +157,7 @@ class DEMI_API Step {
   /// weights' dtype; in a mixed one FP64 becomes FP32, since a region casts all but FP64.
   at::Tensor input(const at::Tensor& from) const;
   const Precision& precision() const;
+  /// Optimizer steps of the run so far, Options::steps_taken included.
   int64_t steps_taken() const;
   /// The time since the Step was made, by phase. What lies between two calls counts as `other`:
   /// enter another phase here.

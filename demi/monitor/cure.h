@@ -11,12 +11,12 @@ namespace demi::monitor {
 
 /// Which tensor of an op.
 enum class TensorPlace : std::uint8_t {
-  input,  // an FP32 tensor that the region casts for the op
-  output,
-  weights,         // a parameter that the region casts for the op
-  input_gradient,  // of the FP32 tensor that is cast
-  output_gradient,
-  weight_gradient,
+  input,            // an FP32 tensor that the region casts for the op
+  output,           // the result of the op
+  weights,          // a parameter that the region casts for the op
+  input_gradient,   // of the FP32 tensor that is cast
+  output_gradient,  // the gradient of its result
+  weight_gradient,  // the gradient of a parameter
 };
 
 /// "output", "gradient of output".
@@ -24,12 +24,13 @@ DEMI_API std::string_view name_of(TensorPlace place);
 
 /// A part of a model or an op that is to compute in FP32, and the tensor that is the reason.
 struct Cure {
+  /// Whether a part of the model or an op of every layer is to compute in FP32.
   enum class Kind : std::uint8_t { part, op };
-  Kind kind = Kind::part;
+  Kind kind = Kind::part;  // what `name` names
   std::string name;  // of the part or the op, as a policy file has it: "layers.0", "mul.Tensor"
-  std::string layer, op;  // of the tensor
-  TensorPlace place = TensorPlace::output;
-  FormatLoss loss;
+  std::string layer, op;                    // of the tensor
+  TensorPlace place = TensorPlace::output;  // which tensor of that op
+  FormatLoss loss;                          // what the format did to it
   /// What a batch in the format did without it, as cause_of(Origin); "": `loss` is the reason.
   std::string made;
   std::int64_t step = 0;  // of that batch

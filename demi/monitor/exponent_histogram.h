@@ -16,16 +16,18 @@ namespace demi::monitor {
 struct DEMI_API ExponentHistogram {
   static constexpr int kLowest = -149;  // fp32's smallest subnormal number is 2^-149
   static constexpr int kHighest = 127;  // its largest number is below 2^128
-  static constexpr int kBins = kHighest - kLowest + 1;
+  static constexpr int kBins = kHighest - kLowest + 1;  // one for each power of two
 
   /// counts[i]: finite x with 2^e <= |x| < 2^(e+1), e = kLowest + i. The first and the last also
   /// count what is beyond them, in fp64 or once shifted.
   std::array<std::int64_t, kBins> counts{};
   std::int64_t zeros = 0;       // exact ones, of either sign
   std::int64_t subnormals = 0;  // of the dtype that each number was stored in; in `counts`, too
+  /// How many numbers are infinite, and how many are NaN.
   std::int64_t infinities = 0, nans = 0;
   double sum_of_squares = 0;  // of the finite numbers
 
+  /// How many numbers were counted.
   std::int64_t elements() const;
   /// L2 norm of the finite numbers.
   double norm() const;
@@ -36,6 +38,7 @@ struct DEMI_API ExponentHistogram {
   /// The histogram of x * 2^exponents, if no such product over- or underflows.
   ExponentHistogram shifted(int exponents) const;
 
+  /// Adds the counts of another histogram.
   ExponentHistogram& operator+=(const ExponentHistogram& other);
   bool operator==(const ExponentHistogram&) const = default;
 };
@@ -63,7 +66,8 @@ class DEMI_API ExponentCounter {
   at::Tensor squares_;  // fp64, (1)
 };
 
-/// The histogram of one tensor. Waits for the device.
+/// The histogram of one tensor of fp32, fp16, bf16 or fp64. Waits for the device. Throws UsageError
+/// for another dtype.
 DEMI_API ExponentHistogram exponent_histogram(const at::Tensor& numbers);
 
 }  // namespace demi::monitor

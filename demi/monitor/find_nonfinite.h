@@ -14,13 +14,15 @@ namespace demi::monitor {
 
 /// What a tensor is to the training.
 enum class Role : std::uint8_t { parameter, gradient, buffer, moment };
+/// The word for it in messages: "gradient".
 DEMI_API std::string_view name_of(Role role);
 
 /// A tensor that holds Inf or NaN.
 struct NonFinite {
-  Role role = Role::parameter;
-  std::string name;    // of the parameter or buffer in the model: "fc.weight"
-  std::string moment;  // of Role::moment: "exp_avg_sq"
+  Role role = Role::parameter;  // of the tensor
+  std::string name;             // of the parameter or buffer in the model: "fc.weight"
+  std::string moment;           // of Role::moment: "exp_avg_sq"
+  /// How many of its elements are infinite, and how many are NaN.
   std::int64_t infinities = 0, nans = 0;
 };
 

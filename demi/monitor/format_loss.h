@@ -11,7 +11,7 @@ namespace demi::monitor {
 
 /// What rounding to fp16 or bf16 does to FP32 numbers.
 struct DEMI_API FormatLoss {
-  std::int64_t elements = 0;
+  std::int64_t elements = 0;    // numbers that were looked at
   std::int64_t zeros = 0;       // before
   std::int64_t overflowed = 0;  // finite before, Inf after
   std::int64_t flushed = 0;     // not 0 before, 0 after
@@ -24,6 +24,7 @@ struct DEMI_API FormatLoss {
 
   /// The share of the L2 norm that is flushed: 1 if nothing is left.
   double lost() const;
+  /// Whether any number overflows, is flushed or becomes subnormal.
   bool harms() const { return overflowed > 0 || flushed > 0 || subnormal > 0; }
   /// Numbers of a later step.
   FormatLoss& operator+=(const FormatLoss& later);

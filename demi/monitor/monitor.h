@@ -16,8 +16,8 @@ namespace demi::monitor {
 /// The gradients of one layer in one step, as backward left them: times the loss scale. A layer is
 /// a module that has parameters of its own.
 struct LayerHealth {
-  std::string name;  // as in named_modules(); "model" for the model itself
-  ExponentHistogram weight_gradients;
+  std::string name;                        // as in named_modules(); "model" for the model itself
+  ExponentHistogram weight_gradients;      // of its parameters, times the loss scale
   ExponentHistogram activation_gradients;  // of the layer's output
   /// L2 norm of the parameters' change over that of the parameters; 0 in a skipped step. From all
   /// of a parameter up to 2^16 elements, from evenly spaced slices of about as many of a larger
@@ -32,12 +32,14 @@ struct LayerHealth {
 
 /// What the monitor saw of one step.
 struct StepHealth {
+  /// Both from 1.
   int64_t epoch = 1, step = 1;
   std::optional<double> loss_scale, grad_norm;  // as in loop::StepMetrics
-  bool skipped = false;
-  std::vector<LayerHealth> layers;
+  bool skipped = false;                         // the optimizers changed nothing
+  std::vector<LayerHealth> layers;              // in the order of named_modules()
 
   DEMI_API ExponentHistogram weight_gradients() const;  // of all layers
+  /// The same of all layers' outputs.
   DEMI_API ExponentHistogram activation_gradients() const;
 };
 
@@ -53,6 +55,8 @@ struct FlushedShares {
   double overflowed_unscaled = 0;  // 2^16 or more, Inf, NaN
   double overflowed_scaled = 0;    // likewise, times the loss scale
 };
+/// What the gradients of a histogram, which are times `loss_scale`, become in fp16 without that
+/// scale and with it.
 DEMI_API FlushedShares flushed_shares(const ExponentHistogram& scaled, double loss_scale);
 
 /// Looks at the gradients of the steps 1, 1 + N, 1 + 2N, ... of a Trainer's run or a loop's:
@@ -65,6 +69,7 @@ DEMI_API FlushedShares flushed_shares(const ExponentHistogram& scaled, double lo
 /// step is read, and `report` is called then, before the next observer's on_step.
 class DEMI_API Monitor : public loop::StepObserver {
  public:
+  /// Is called with each step that is read, in the training thread.
   using Report = std::function<void(const StepHealth&)>;
 
   /// Throws UsageError for `every` below 1.

@@ -11,6 +11,7 @@ namespace demi::monitor {
 
 /// Where an Inf or NaN of a step came from.
 struct Origin {
+  /// In which part of the step it was found.
   enum class Place : std::uint8_t {
     data,      // the batch held it already
     state,     // a parameter or buffer held it before the step
@@ -22,17 +23,21 @@ struct Origin {
   /// A tensor that the op read.
   struct Input {
     std::string what;  // "fp16 (64, 10)"
+    /// The range of its finite values.
     double least = 0, greatest = 0;
   };
   /// The same step in another way: whether its loss and gradients are finite.
   struct Trial {
+    /// What was switched on: the region, the loss scale.
     bool autocast = true, scaler = true;
+    /// What the repeated step gave.
     bool loss_is_finite = false, gradients_are_finite = false;
     bool values_are_finite = true;  // of forward; read where the Inf or NaN vanishes again
   };
 
+  /// Of the step, both from 1.
   std::int64_t epoch = 1, step = 1;
-  Place place = Place::forward;
+  Place place = Place::forward;  // where it was found
   /// Place::data: "input" or "target". state, update, buffer: the parameter or buffer. forward,
   /// backward: the layer whose weights the op reads, else the layer before it; empty: none.
   std::string name;

@@ -28,8 +28,11 @@ namespace demi::monitor {
 /// Memory that no op of LibTorch writes (a raw pointer) is noticed at the next op that reads it.
 class DEMI_API OriginSearch : public loop::StepObserver {
  public:
+  /// Is called with each origin that is found, in the training thread.
   using Report = std::function<void(const Origin&)>;
 
+  /// A search begins where Inf or NaN is met: a batch throws UsageError then if another thread of
+  /// the process searches.
   explicit OriginSearch(Report report);
   ~OriginSearch() override;
 

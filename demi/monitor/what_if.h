@@ -34,15 +34,18 @@ struct WhatIfOptions {
 struct TensorFate {
   std::string layer;  // whose weights the op reads, else the layer before it; "": none
   std::string op;     // "addmm"
-  TensorPlace place = TensorPlace::output;
-  FormatLoss loss;  // of gradients: times the loss scale
+  TensorPlace place = TensorPlace::output;  // which tensor of the op
+  FormatLoss loss;                          // of gradients: times the loss scale
   /// Where an overflow comes from, if the op does not make it: "addmm in layers.0", "batch input".
   std::string from;
 };
 
+/// What WhatIf found, and what it proposes.
 struct WhatIfResult {
-  c10::ScalarType format = c10::ScalarType::Half;
+  c10::ScalarType format = c10::ScalarType::Half;  // the format that was tried
+  /// How many batches were looked at, in which steps.
   std::int64_t batches = 0, first_step = 0, last_step = 0;
+  /// The range of the loss scale over those batches.
   double least_scale = 1, greatest_scale = 1;  // of the batches
   /// Every tensor that would be in 16 bits, the most harmed first: overflows in the order of
   /// training, those that an op only passes on behind the others; then by the share of the norm

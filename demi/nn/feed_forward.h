@@ -13,13 +13,14 @@ namespace demi::nn {
 /// swiglu: silu(gate(x)) * up(x) (Shazeer, 2020); squared_relu: relu(x)^2 (So et al., 2021).
 enum class Activation { gelu, gelu_tanh, swiglu, squared_relu };
 
+/// Sizes and activation of a feed-forward layer.
 struct FeedForwardOptions {
-  std::int64_t width = 0;
+  std::int64_t width = 0;  // of a token's vector
   /// 0: 4 width; with swiglu 8/3 of it, rounded up to a multiple of 64.
   std::int64_t hidden = 0;
-  Activation activation = Activation::gelu;
-  bool bias = true;
-  double dropout = 0;  ///< Of the result.
+  Activation activation = Activation::gelu;  // between `up` and `down`
+  bool bias = true;                          // of the linear layers
+  double dropout = 0;                        ///< Of the result.
 };
 
 /// The width between up and down.
@@ -30,6 +31,7 @@ class DEMI_API FeedForwardImpl : public torch::nn::Module {
  public:
   explicit FeedForwardImpl(const FeedForwardOptions& options);
 
+  /// (*, width) to (*, width), in the input's dtype.
   at::Tensor forward(const at::Tensor& x);
 
   torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};  // gate: swiglu alone

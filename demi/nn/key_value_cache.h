@@ -18,8 +18,10 @@ class DEMI_API KeyValueCache {
 
   /// Tokens in it, and tokens that it can hold.
   std::int64_t tokens() const { return tokens_; }
+  /// Tokens that it can hold.
   std::int64_t room() const { return room_; }
 
+  /// Forgets all tokens. The memory stays.
   void clear() { tokens_ = 0; }
 
   /// Adds `keys` and `values` (N, G, T, E) and returns those of all tokens, (N, G, tokens(), E), as

@@ -9,6 +9,7 @@
 
 namespace demi {
 
+/// How the losses of the rows become the result: as they are, their mean, their sum.
 enum class Reduction { none, mean, sum };
 
 /// What torch.nn.functional.linear_cross_entropy takes by keyword, under its names.
@@ -49,8 +50,9 @@ DEMI_API at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tens
                                          const at::Tensor& target,
                                          const LinearCrossEntropyOptions& options = {});
 
+/// A loss, and how many answers were right.
 struct LossAndRight {
-  at::Tensor loss;
+  at::Tensor loss;   // as linear_cross_entropy gives it
   at::Tensor right;  ///< bool, the target's shape: it counts, and its logit is the largest.
 };
 

@@ -9,14 +9,16 @@
 
 namespace demi::nn {
 
+/// Which normalisation.
 enum class NormKind { layer_norm, rms_norm };
 
+/// Sizes and parameters of a normalisation.
 struct NormOptions {
-  std::int64_t width = 0;  ///< Of the last dimension, 1 or more.
-  NormKind kind = NormKind::layer_norm;
-  bool weight = true;  ///< A factor for each feature.
-  bool bias = true;    ///< LayerNorm alone, with weight.
-  double eps = 1e-5;
+  std::int64_t width = 0;                ///< Of the last dimension, 1 or more.
+  NormKind kind = NormKind::layer_norm;  // which normalisation
+  bool weight = true;                    ///< A factor for each feature.
+  bool bias = true;                      ///< LayerNorm alone, with weight.
+  double eps = 1e-5;  // added to the variance, or to the mean of the squares; 0 or more
 };
 
 /// LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last dimension, with
@@ -26,6 +28,7 @@ class DEMI_API NormImpl : public torch::nn::Module {
   /// Throws UsageError for a width below 1 or an eps below 0.
   explicit NormImpl(const NormOptions& options);
 
+  /// (*, width) to (*, width), in the input's dtype.
   at::Tensor forward(const at::Tensor& input) const;
 
   at::Tensor weight, bias;  // undefined: none

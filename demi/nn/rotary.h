@@ -11,8 +11,10 @@ namespace demi::nn {
 /// Cosines and sines of rotary positions (Su et al., RoFormer, 2021, section 3.2.2), FP32: (T,
 /// size / 2), or (N, 1, T, size / 2).
 struct RotaryAngles {
+  /// FP32, of one shape.
   at::Tensor cos, sin;
 
+  /// Whether there are angles.
   bool defined() const { return cos.defined(); }
 };
 
@@ -27,6 +29,7 @@ DEMI_API RotaryAngles rotary_angles(const at::Tensor& positions, std::int64_t si
 DEMI_API at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles);
 
 /// Positions (N, T) that restart with each document. `cu_seqlens` as demi::attention has it.
+/// Throws UsageError for documents that do not add up to the tokens.
 DEMI_API at::Tensor document_positions(const at::Tensor& cu_seqlens, std::int64_t rows,
                                        std::int64_t tokens);
 

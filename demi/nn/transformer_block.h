@@ -12,17 +12,21 @@
 
 namespace demi::nn {
 
+/// Sizes and parts of a block.
 struct TransformerBlockOptions {
+  /// Of a token's vector, and heads of queries. `heads` divides `width`.
   std::int64_t width = 0, heads = 1;
   std::int64_t key_heads = 0;  ///< 0: as many as heads.
   std::int64_t hidden = 0;     ///< Of the feed-forward part; 0: its default.
   bool pre_norm = true;        ///< x + f(norm(x)); false: norm(x + f(x)).
   NormKind norm = NormKind::layer_norm;
-  bool norm_weight = true;
-  double eps = 1e-5;  ///< Of all norms.
-  bool bias = true;   ///< Of linear layers and LayerNorms.
-  Activation activation = Activation::gelu;
+  bool norm_weight = true;                   // a factor for each feature
+  double eps = 1e-5;                         ///< Of all norms.
+  bool bias = true;                          ///< Of linear layers and LayerNorms.
+  Activation activation = Activation::gelu;  // of the feed-forward layer
+  /// As SelfAttentionOptions has it.
   bool qk_norm = false;
+  /// Of the attention's weights.
   double attention_dropout = 0;
   double residual_dropout = 0;  ///< Of what attention and feed-forward part add.
 };

@@ -9,15 +9,20 @@
 
 namespace demi::optim {
 
+/// Options of Adam, of a parameter group.
 struct DEMI_API AdamOptions : public RuleOptions<AdamOptions, torch::optim::AdamOptions> {
+  /// LibTorch's options of this rule.
   using Torch = torch::optim::AdamOptions;
+  /// LibTorch's optimizer of this rule.
   using TorchOptimizer = torch::optim::Adam;
+  /// Takes the learning rate; the other options have LibTorch's defaults.
   AdamOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
   // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi
   AdamOptions(const Torch& options);
   /// Learning rate. 0 or more.
   DEMI_TORCH_OPTION(double, lr);
+  /// The type of `betas`.
   typedef std::tuple<double, double> betas_t;
   /// Decay of the first and the second moment. 0 or more, under 1.
   DEMI_TORCH_OPTION(betas_t, betas);
@@ -31,6 +36,7 @@ struct DEMI_API AdamOptions : public RuleOptions<AdamOptions, torch::optim::Adam
   TORCH_ARG(bool, maximize) = false;
 
  public:
+  /// The rule that these are the options of.
   static const Rule& rule();
 };
 

@@ -23,12 +23,13 @@ namespace demi::optim {
 /// A parameter that is named twice counts once. The clip belongs to the present gradients: it does
 /// not apply to new ones (zero_grad(), another backward).
 ///
-/// max_norm: 0 or more. norm_type: above 0; infinity is the greatest magnitude.
+/// max_norm: 0 or more. norm_type: above 0; infinity is the greatest magnitude. Throws UsageError
+/// for others, and with error_if_nonfinite TrainingError for a norm that is Inf or NaN.
 DEMI_API at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                     double norm_type = 2.0, bool error_if_nonfinite = false);
 
 /// torch.nn.utils.clip_grad_value_: clamps each gradient to [-clip_value, clip_value]; recorded in
-/// the same way.
+/// the same way. Throws UsageError for a clip_value below 0.
 DEMI_API void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 
 }  // namespace demi::optim

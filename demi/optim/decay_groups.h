@@ -18,8 +18,10 @@ namespace demi::optim {
 /// would change a layer's mean and spread instead of the size of a map (Goyal et al. 2017,
 /// "Accurate, large minibatch SGD", section 5.3).
 struct DecayGroups {
+  /// Each parameter of the module is in one of the two.
   std::vector<at::Tensor> decay, no_decay;
 };
+/// The groups of a module's parameters, in the order of parameters(). Submodules included.
 DEMI_API DecayGroups decay_groups(const torch::nn::Module& module);
 
 /// Two parameter groups, the second with a weight decay of 0. They hold all options: hand them over

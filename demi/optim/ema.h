@@ -33,6 +33,7 @@ class DEMI_API EMA {
   /// the module have the same name.
   explicit EMA(torch::nn::Module& module, double decay = 0.999);
 
+  /// Moves the averages towards the weights, after a step.
   void update();
   /// The same, unless the step was skipped. A device decides that itself, and nothing waits.
   void update(const StepResult& result);

@@ -7,10 +7,13 @@
 
 namespace demi::optim {
 
+/// Options of Lion, of a parameter group.
 struct DEMI_API LionOptions : public RuleOptions<LionOptions> {
+  /// Takes the learning rate; the other options are given by name.
   LionOptions(double lr = 1e-4);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// Learning rate. 0 or more.
   TORCH_ARG(double, lr) = 1e-4;
+  /// The type of `betas`.
   typedef std::tuple<double, double> betas_t;
   /// Interpolation of the update, and decay of the momentum. 0 or more, under 1.
   TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.99);
@@ -20,6 +23,7 @@ struct DEMI_API LionOptions : public RuleOptions<LionOptions> {
   TORCH_ARG(bool, maximize) = false;
 
  public:
+  /// The rule that these are the options of.
   static const Rule& rule();
 };
 

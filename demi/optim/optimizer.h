@@ -85,7 +85,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
 
   /// Learning rates of a group by the count of steps taken; they replace the group's own. They are
   /// read where the step is decided, so a skipped step does not advance them. Steps beyond the last
-  /// rate use the last. None: the group's own again.
+  /// rate use the last. None: the group's own again. Throws UsageError for a group that there is
+  /// not, and for a rate that is negative or not finite.
   void set_scheduled_rates(size_t group, const std::vector<double>& rates);
 
   /// Tensor bytes that the last step's passes read and wrote, for each element with a gradient.
@@ -124,6 +125,7 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// The state of the parameters that other processes hold, named as in state_tensors(). The next
   /// step and load drop it.
   void set_others_state(std::map<std::string, at::Tensor> tensors);
+  /// Drops it now.
   void drop_others_state();
 
   void save(torch::serialize::OutputArchive& archive) const override;
@@ -160,6 +162,10 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
 template <class Options>
 class RuleOptimizer : public Optimizer {
  public:
+  /// Keeps the parameters' copies from now on. Throws UsageError for no parameters at all, for a
+  /// parameter that is named twice, of a dtype that cannot be trained, without memory (meta), or
+  /// whose elements share memory, for numbers out of range and for the options of another
+  /// optimizer.
   explicit RuleOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                          const Options& defaults = {}, StepOptions step = {})
       : Optimizer(Options::rule(), groups, defaults, step) {}

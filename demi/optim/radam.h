@@ -7,10 +7,13 @@
 
 namespace demi::optim {
 
+/// Options of RAdam, of a parameter group.
 struct DEMI_API RAdamOptions : public RuleOptions<RAdamOptions> {
+  /// Takes the learning rate; the other options are given by name.
   RAdamOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// Learning rate. 0 or more.
   TORCH_ARG(double, lr) = 1e-3;
+  /// The type of `betas`.
   typedef std::tuple<double, double> betas_t;
   /// Decay of the first and the second moment. 0 or more, under 1.
   TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.999);
@@ -24,6 +27,7 @@ struct DEMI_API RAdamOptions : public RuleOptions<RAdamOptions> {
   TORCH_ARG(bool, maximize) = false;
 
  public:
+  /// The rule that these are the options of.
   static const Rule& rule();
 };
 

@@ -7,9 +7,13 @@
 
 namespace demi::optim {
 
+/// Options of RMSprop, of a parameter group.
 struct DEMI_API RMSpropOptions : public RuleOptions<RMSpropOptions, torch::optim::RMSpropOptions> {
+  /// LibTorch's options of this rule.
   using Torch = torch::optim::RMSpropOptions;
+  /// LibTorch's optimizer of this rule.
   using TorchOptimizer = torch::optim::RMSprop;
+  /// Takes the learning rate; the other options have LibTorch's defaults.
   RMSpropOptions(double lr = 1e-2);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
   // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi
@@ -30,6 +34,7 @@ struct DEMI_API RMSpropOptions : public RuleOptions<RMSpropOptions, torch::optim
   TORCH_ARG(bool, maximize) = false;
 
  public:
+  /// The rule that these are the options of.
   static const Rule& rule();
 };
 

@@ -48,7 +48,7 @@ struct DEMI_API ScheduledMomentum {
 /// What an optimizer asks a group about the states of its parameters.
 struct DEMI_API StateStorage {
   virtual ~StateStorage() = default;
-  bool in_fp32 = false;
+  bool in_fp32 = false;  // moments of this group stay in FP32
 };
 
 /// What the options of all optimizers share: torch::save, torch::load, the learning rate, copies.

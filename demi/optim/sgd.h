@@ -7,9 +7,13 @@
 
 namespace demi::optim {
 
+/// Options of SGD, of a parameter group.
 struct DEMI_API SGDOptions : public RuleOptions<SGDOptions, torch::optim::SGDOptions> {
+  /// LibTorch's options of this rule.
   using Torch = torch::optim::SGDOptions;
+  /// LibTorch's optimizer of this rule.
   using TorchOptimizer = torch::optim::SGD;
+  /// Takes the learning rate; the other options have LibTorch's defaults.
   SGDOptions(double lr = 1e-3);  // NOLINT(google-explicit-constructor): as torch::optim's
   /// LibTorch's options, as they are.
   SGDOptions(const Torch& options);  // NOLINT(google-explicit-constructor): a program moves to demi
@@ -27,6 +31,7 @@ struct DEMI_API SGDOptions : public RuleOptions<SGDOptions, torch::optim::SGDOpt
   TORCH_ARG(bool, maximize) = false;
 
  public:
+  /// The rule that these are the options of.
   static const Rule& rule();
 };
 

@@ -18,8 +18,10 @@ namespace demi::optim {
 /// EmbeddingBag of torch::nn) are in `fp32`: a row that few steps see has moments that are mostly
 /// decay, and its rare gradients are what a rounding would blur first.
 struct StateGroups {
+  /// Each parameter of the module is in one of the two; the states of `coded` may be of fewer bits.
   std::vector<at::Tensor> fp32, coded;
 };
+/// The groups of a module's parameters, in the order of parameters(). Submodules included.
 DEMI_API StateGroups state_groups(const torch::nn::Module& module);
 
 /// Two parameter groups, the first with fp32_states(true) if the module has an embedding, for

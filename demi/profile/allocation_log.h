@@ -15,11 +15,13 @@ namespace demi::profile {
 /// A block of memory for tensors. Times count the log's events: each block that is made or freed is
 /// one.
 struct Allocation {
-  const void* address = nullptr;
-  std::int64_t bytes = 0;
-  std::int64_t made = 0;
-  std::int64_t freed = kNever;
+  const void* address = nullptr;  // of its first byte
+  std::int64_t bytes = 0;         // as requested
+  std::int64_t made = 0;          // the event that made it
+  std::int64_t freed = kNever;    // the event that freed it; kNever: it is alive
+  /// `freed` of a block that is alive.
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  /// Whether it is there after event `time`.
   bool is_alive(std::int64_t time) const { return made <= time && time < freed; }
 };
 
@@ -28,6 +30,7 @@ struct Allocation {
 /// passes that it starts. One log at a time for each device type. Does not synchronise.
 class DEMI_API AllocationLog {
  public:
+  /// `limit` of a log that holds every event.
   static constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
   /// `limit_bytes`: an allocation on a CPU by which the log's living blocks would exceed it throws

@@ -11,8 +11,8 @@ namespace demi::profile {
 /// Bytes of tensors on one device, as requested from LibTorch's allocator, on CPU and CUDA alike.
 /// The memory that CUDA's caching allocator reserves is larger.
 struct MemoryUse {
-  std::int64_t current_bytes = 0;
-  std::int64_t peak_bytes = 0;  // since the last reset_peak_memory
+  std::int64_t current_bytes = 0;  // alive now
+  std::int64_t peak_bytes = 0;     // since the last reset_peak_memory
   /// Held by CUDA's caching allocator, for tensors and for later ones. 0 elsewhere.
   std::int64_t reserved_bytes = 0;
 };
@@ -40,6 +40,7 @@ class DEMI_API TurnMemory {
   void begin();
   /// Ends the turn and adds its memory.
   void end();
+  /// The memory so far, of all turns together.
   MemoryUse use() const { return use_; }
 
  private:

@@ -14,6 +14,7 @@ namespace demi::profile {
 /// The parts of a training step. `unscale` is unscale_ and clipping; a step without them unscales
 /// within `step`.
 enum class Phase { data, forward, loss, backward, unscale, step, other };
+/// The phases' names, in the order of Phase.
 inline constexpr std::array<std::string_view, 7> kPhaseNames{
     "data", "forward", "loss", "backward", "unscale", "step", "other"};
 /// What a phase is called in a profiler's trace: "demi::forward".
@@ -25,6 +26,7 @@ inline constexpr std::string_view kPhaseRange = "demi::";
 /// profiler of LibTorch records, phases are ranges in its trace. One thread.
 class DEMI_API PhaseTimer {
  public:
+  /// Times as they are reported.
   using Seconds = std::chrono::duration<double>;
 
   explicit PhaseTimer(c10::Device device, bool synchronise = false);
@@ -32,6 +34,7 @@ class DEMI_API PhaseTimer {
   void enter(Phase phase);
   /// Ends the current phase. Time until the next `enter` counts for none.
   void pause();
+  /// The time of a phase so far.
   Seconds spent(Phase phase) const { return spent_[static_cast<std::size_t>(phase)]; }
   /// Sum over all phases.
   Seconds total() const;

@@ -13,14 +13,16 @@ namespace demi {
 
 /// What a recomputed function keeps beside its inputs.
 enum class Keep {
+  /// Inputs alone: the second run makes everything.
   nothing,
   /// The results of products of matrices (mm, addmm, linear), convolutions and attention, if not
   /// written to: the second run makes the rest, which costs less. Not of batched products (bmm).
   products,
 };
 
+/// What a recomputed call keeps, and what its second run repeats.
 struct RecomputeOptions {
-  Keep keep = Keep::nothing;
+  Keep keep = Keep::nothing;  // see Keep
   /// The function draws from LibTorch's default generators (dropout): the state of the CPU's and of
   /// those of the inputs' devices is restored while it runs again. false: nothing is restored.
   bool preserve_random_state = true;
@@ -30,9 +32,12 @@ struct RecomputeOptions {
 
 namespace recomputation {
 
+/// What a call reads and gives.
 using Tensors = std::vector<at::Tensor>;
+/// A call on tensors.
 using Function = std::function<Tensors(const Tensors&)>;
 
+/// What recompute() is made of: its call, whatever it takes, as a function of tensors.
 DEMI_API Tensors run(Function function, const Tensors& inputs, const RecomputeOptions& options);
 
 }  // namespace recomputation
@@ -73,6 +78,7 @@ auto recompute(Call&& function, const std::vector<at::Tensor>& inputs,
     return recomputation::run(std::forward<Call>(function), inputs, options);
 }
 
+/// The same with one input.
 template <class Call>
 auto recompute(Call&& function, const at::Tensor& input, const RecomputeOptions& options = {}) {
   return recompute([call = std::forward<Call>(function)](

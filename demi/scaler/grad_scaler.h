@@ -37,6 +37,8 @@ class Backend;
 /// in PyTorch.
 class DEMI_API GradScaler {
  public:
+  /// For step(): zeroes the gradients, computes the loss, calls scale(loss).backward(), returns the
+  /// loss.
   using LossClosure = std::function<at::Tensor()>;
 
   /// Throws UsageError for an option out of its range, unless disabled. Needs no device.
@@ -46,6 +48,7 @@ class DEMI_API GradScaler {
   GradScaler& operator=(GradScaler&&) noexcept;
 
   /// outputs × scale. 16-bit outputs become fp32 (65,536 is Inf in fp16); others keep their dtype.
+  /// Throws UsageError for an undefined output.
   at::Tensor scale(const at::Tensor& output);
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
@@ -73,7 +76,8 @@ class DEMI_API GradScaler {
   /// For optimizers that step in calls of their own, but are to be skipped together for their norm
   /// (StepOptions::skip_norm_above): measures the gradients of all and decides for the next step of
   /// each. After unscale_(), before clipping and step(). Does nothing if none has such a limit.
-  /// step() of several does it by itself. Works with a disabled scaler, too.
+  /// step() of several does it by itself. Works with a disabled scaler, too. Throws UsageError if
+  /// scale() was never called.
   void decide_by_norm(const std::vector<torch::optim::Optimizer*>& optimizers);
 
   /// The scale for the next step, from what the optimizers found since the last update. Once a
@@ -88,16 +92,22 @@ class DEMI_API GradScaler {
 
   /// 1 if disabled. Waits for the device.
   float get_scale() const;
+  /// Clean steps since the scale last moved. Waits for the device.
   int64_t get_growth_tracker() const;
   /// Steps that were skipped for an Inf or NaN since this scaler was made. Waits for the device.
   int64_t get_skipped_steps() const;
+  /// Options by PyTorch's names: get_growth_factor, get_backoff_factor, get_growth_interval. The
+  /// setters set_growth_factor, set_backoff_factor and set_growth_interval throw UsageError for a
+  /// value out of its range, and then change nothing.
   double get_growth_factor() const;
   double get_backoff_factor() const;
   int64_t get_growth_interval() const;
   void set_growth_factor(double factor);
   void set_backoff_factor(double factor);
   void set_growth_interval(int64_t interval);
+  /// False: every call passes through.
   bool is_enabled() const;
+  /// The options in use.
   const GradScalerOptions& options() const;
 
   /// "scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker" as in

@@ -41,6 +41,7 @@ struct GradScalerOptions {
   /// true: a clean step forgives the overflows before it (DeepSpeed's consecutive_hysteresis).
   /// false: only growth does (Megatron, DeepSpeed's default).
   bool refill_hysteresis = false;
+  /// The rule by which the scale moves.
   ScaleMode mode = ScaleMode::kDynamic;
   /// kAmax: number of steps whose gradients count.
   int64_t amax_window = 100;
@@ -59,7 +60,7 @@ DEMI_API void check(const GradScalerOptions& options);
 
 /// State of the rule between steps.
 struct ScaleState {
-  float scale = 65536.0F;
+  float scale = 65536.0F;          // what losses are multiplied by
   int32_t growth_tracker = 0;      // clean steps since the scale last moved
   int32_t hysteresis_tracker = 1;  // overflows left before the scale backs off
   /// kAmax: greatest unscaled gradient of each step, newest last.
@@ -70,8 +71,8 @@ struct ScaleState {
 
 /// What one step found.
 struct ScaleInput {
-  bool found_inf = false;
-  float amax = 0;  // kAmax: greatest magnitude among the unscaled gradients
+  bool found_inf = false;  // a gradient was Inf or NaN
+  float amax = 0;          // kAmax: greatest magnitude among the unscaled gradients
 };
 
 /// The state before the first step.

@@ -45,6 +45,7 @@ DEMI_API Schedule lambda(std::function<double(int64_t step)> factor);
 /// less than schedules. SequentialLR.
 DEMI_API Schedule sequential(std::vector<Schedule> schedules, std::vector<int64_t> milestones);
 
+/// The shape of a cycle's two legs: half a cosine, or a line.
 enum class Anneal { kCosine, kLinear };
 
 /// Smith and Topin 2018, "Super-convergence"; OneCycleLR.
@@ -55,6 +56,7 @@ struct OneCycleOptions {
   double max_lr = 0;
   /// Share of the steps in which the rate rises, 0 to 1.
   double pct_start = 0.3;
+  /// The shape of its two legs.
   Anneal anneal = Anneal::kCosine;
   /// First rate = max_lr / div_factor.
   double div_factor = 25;

@@ -29,7 +29,7 @@ class DEMI_API Scheduler {
   Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum = nullptr,
             std::vector<double> base_lrs = {});
 
-  /// The next step's rate.
+  /// The next step's rate. Throws as the schedule: one_cycle past its last step.
   void step();
 
   /// The same, except that a skipped step does not advance the schedule. Waits for the device that
@@ -41,7 +41,8 @@ class DEMI_API Scheduler {
   /// The rates that the schedule starts from, one a parameter group.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
 
-  /// "last_epoch", "base_lrs.0", ...: PyTorch's names. Loading sets the rates of that moment again.
+  /// "last_epoch", "base_lrs.0", ...: PyTorch's names. Loading sets the rates of that moment again,
+  /// and throws UsageError for a state that does not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
   /// Throws UsageError if a scheduler with these schedules of an optimizer with so many parameter
@@ -60,11 +61,13 @@ class DEMI_API Scheduler {
   std::vector<double> base_lrs_, last_lr_;
 };
 
-/// One cycle of rate and momentum together.
+/// One cycle of rate and momentum together. Throws UsageError for options out of range.
 DEMI_API Scheduler one_cycle_scheduler(torch::optim::Optimizer& optimizer,
                                        const OneCycleOptions& options);
 
+/// Which of two values of a metric is better.
 enum class Better { kLower, kHigher };
+/// Whether the threshold is a share of the best value, or a difference from it.
 enum class Threshold { kRelative, kAbsolute };
 
 /// ReduceLROnPlateau, with PyTorch's names and defaults.
@@ -77,6 +80,7 @@ struct PlateauOptions {
   int64_t patience = 10;
   /// Least change that counts as progress.
   double threshold = 1e-4;
+  /// What `threshold` is: a share of the best value, or a difference from it.
   Threshold threshold_mode = Threshold::kRelative;
   /// Calls after a reduction in which nothing is counted.
   int64_t cooldown = 0;
@@ -86,14 +90,20 @@ struct PlateauOptions {
   double eps = 1e-8;
 };
 
-/// Lowers the learning rates when a metric has stopped getting better.
+/// Lowers the learning rates when a metric has stopped getting better. Throws UsageError for
+/// options out of range.
 class DEMI_API Plateau {
  public:
   explicit Plateau(torch::optim::Optimizer& optimizer, PlateauOptions options = {});
 
+  /// Call it with each new value of the metric. Lowers the rates after more than `patience` calls
+  /// without progress.
   void step(double metric);
 
+  /// The best metric so far.
   double best() const { return best_; }
+  /// Counts, best metric and rates, by PyTorch's names, to go on from. Loading throws UsageError
+  /// for an incomplete dict, and then changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 

@@ -21,6 +21,7 @@ struct NormLimit {
 
 /// How an optimizer keeps the states of its rule, such as Adam's moments.
 enum class Moments : std::uint8_t {
+  /// FP32: 4 bytes a state and parameter.
   fp32,
   /// bf16, rounded up or down by chance in each step, so that small changes count in the mean: 4
   /// bytes a parameter less of Adam. Tensors under kLeastCoded elements and FP64 parameters keep
@@ -68,7 +69,9 @@ struct StepOptions {
   /// call of GradScaler::step, or of loop::Step::finish, takes: they are skipped together. The loss
   /// scale and its growth do not hear of such a step. Not given: no limit.
   std::optional<NormLimit> skip_norm_above = std::nullopt;
+  /// How the states of the rule are kept.
   Moments moments = Moments::fp32;
+  /// How 16-bit weights are trained.
   WeightMode weight_mode = WeightMode::master;
   /// Of the random bits by which states are rounded. They depend besides on the parameter's number
   /// through all groups, the updates that it has taken, and the element's place in memory, but not

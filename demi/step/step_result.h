@@ -28,6 +28,7 @@ class DEMI_API StepResult {
   /// found_inf: 1 if the step was skipped; above_norm: 1 if it was for its norm. NaN in grad_norm:
   /// no pass computed it.
   struct Numbers {
+    /// As the step left them.
     float found_inf = 0, grad_norm = 0, scale = 1, above_norm = 0;
   };
 
@@ -53,6 +54,7 @@ class DEMI_API StepResult {
   /// Nothing was changed.
   bool skipped() const { return numbers().found_inf != 0; }
 
+  /// Why nothing was changed; kNone: the step was taken.
   SkipReason reason() const {
     const Numbers read = numbers();
     if (read.found_inf == 0) return SkipReason::kNone;

@@ -21,11 +21,13 @@ namespace demi::train {
 
 /// How a model is evaluated.
 struct EvaluateOptions {
-  Precision precision = parse_precision("fp32");
-  c10::Device device = c10::kCPU;
+  Precision precision = parse_precision("fp32");  // the format that the model runs in
+  c10::Device device = c10::kCPU;  // where the batches are moved to, and where the model is
   /// As TrainerOptions::op_policy.
   std::optional<OpPolicy> op_policy = std::nullopt;
+  /// The loss that is reported.
   LossFunction loss = Loss::cross_entropy;
+  /// Figures that are computed besides loss and accuracy.
   std::vector<Metric> metrics = {};
   /// true: also the accuracy of each class. No effect with a loss that has no accuracy.
   bool per_class = false;

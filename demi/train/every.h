@@ -29,6 +29,7 @@ struct Every {
   /// The text that parse() reads. Of several measures the first.
   DEMI_API std::string to_string() const;
 
+  /// Whether no measure is set.
   bool is_never() const { return steps == 0 && epochs == 0 && minutes == 0; }
   bool operator==(const Every&) const = default;
 };

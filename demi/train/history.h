@@ -18,8 +18,8 @@ namespace demi::train {
 /// By what one evaluation is better than another.
 enum class BestBy {
   automatic,  // by accuracy if both have one, else by loss
-  accuracy,
-  loss,
+  accuracy,   // the higher is better
+  loss,       // the lower is better
 };
 
 /// Results of one evaluation.
@@ -30,7 +30,7 @@ struct Evaluation {
   /// 0 to 1 by class, NaN for a class without examples. Empty unless asked for.
   std::vector<double> class_accuracy;
   int64_t examples = 0;
-  double seconds = 0;
+  double seconds = 0;  // that it took
   /// The caller ended it early: the results are those of a part of the examples.
   bool stopped = false;
 
@@ -45,21 +45,22 @@ struct Evaluation {
 
 /// One pass over the training data.
 struct EpochRecord {
-  int64_t epoch = 1;
-  int64_t examples = 0;
+  int64_t epoch = 1;               // from 1
+  int64_t examples = 0;            // that were trained on
   double loss = 0;                 // mean over the epoch's examples, each at its own step
   std::optional<double> accuracy;  // likewise, 0 to 1
   double seconds = 0;              // of training, without evaluation
   /// `seconds` by phase, in the order of kPhaseNames.
   std::array<double, profile::kPhaseNames.size()> phase_seconds{};
+  /// Of the evaluation after it; none without one.
   std::optional<Evaluation> validation;
 };
 
 /// Everything that a fit recorded.
 struct History {
-  std::vector<StepMetrics> steps;  // the last ones (TrainerOptions::history_steps), in a row
-  std::vector<EpochRecord> epochs;
-  int64_t skipped_steps = 0;
+  std::vector<StepMetrics> steps;     // the last ones (TrainerOptions::history_steps), in a row
+  std::vector<EpochRecord> epochs;    // those that ended
+  int64_t skipped_steps = 0;          // of the whole run
   bool stopped = false;               // the caller ended training early
   std::optional<int64_t> best_epoch;  // by validation; none without validation
   bool early_stopped = false;         // no better validation for early_stopping epochs
@@ -87,8 +88,11 @@ struct History {
 /// What a run tells of itself, beside its steps. Is called in the training thread.
 class DEMI_API Callback : public StepObserver {
  public:
+  /// An epoch begins, of `epochs`; it has `steps` optimizer steps.
   virtual void on_epoch_begin(int64_t /*epoch*/, int64_t /*epochs*/, int64_t /*steps*/) {}
+  /// The validation after this epoch begins.
   virtual void on_evaluate_begin(int64_t /*epoch*/) {}
+  /// An epoch has ended, with its validation.
   virtual void on_epoch_end(const EpochRecord&) {}
 };
 

@@ -60,6 +60,7 @@ at::Tensor sum_over(const at::Tensor& mean, const at::Tensor& answers, std::int6
 /// accuracy, and each example counts alike in a mean over batches: give a Metric.
 class DEMI_API LossFunction {
  public:
+  /// Output and target of a batch give the loss, a scalar.
   using Function = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
   /// Throws UsageError for a weight that is NaN or Inf.
@@ -73,19 +74,24 @@ class DEMI_API LossFunction {
     require_function();
   }
 
+  /// The loss of a batch, a scalar on a graph. Throws UsageError for shapes and dtypes that the
+  /// loss does not take.
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target,
                         double label_smoothing = 0) const;
   /// As right_ones(); undefined for a function of yours.
   at::Tensor is_right(const at::Tensor& output, const at::Tensor& target) const;
   /// As answers_in(); undefined for a function of yours.
   at::Tensor answers(const at::Tensor& output, const at::Tensor& target) const;
+  /// What the loss is multiplied by.
   double weight() const { return weight_; }
+  /// Whether an accuracy has a meaning: not for mse and a function of yours.
   bool has_accuracy() const { return !function_ && loss_ != Loss::mse; }
+  /// Whether label smoothing has a meaning for it.
   bool takes_label_smoothing() const { return !function_ && loss_ == Loss::cross_entropy; }
   /// The class of each answer, () or more int64, and how many classes there are.
   struct Classes {
-    at::Tensor of_answers;
-    std::int64_t count = 0;
+    at::Tensor of_answers;   // () or more, int64
+    std::int64_t count = 0;  // how many classes there are
   };
   /// Of a loss that has an accuracy.
   Classes classes(const at::Tensor& output, const at::Tensor& target) const;

@@ -13,7 +13,7 @@ namespace demi::train {
 /// over the examples of a batch, a scalar on the output's device, and must not synchronise.
 /// Reported is the mean over all examples.
 struct Metric {
-  std::string name;
+  std::string name;  // as it is reported
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> sum;
   /// Returns, in the same way, how many `sum` is over, if that is not the number of examples:
   /// Reported is then the sum of all sums over the sum of all counts.

@@ -27,7 +27,7 @@ struct OwnLoss {
 /// A model of any type, as the trainer uses it: its module, and a function that computes its output
 /// for a batch.
 struct Network {
-  std::shared_ptr<torch::nn::Module> module;
+  std::shared_ptr<torch::nn::Module> module;  // its parameters are trained, its mode is set
   /// Logits or predictions, in any dtype.
   std::function<at::Tensor(const data::Batch&)> forward;
   /// Optional, for logits that are too many to be held at once, such as those of a vocabulary

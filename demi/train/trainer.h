@@ -33,6 +33,7 @@ struct ResumePoint;
 class Fit;
 struct Setup;
 
+/// How a Trainer trains.
 struct TrainerOptions {
   /// Passes over the training data.
   int64_t epochs = 1;
@@ -72,6 +73,7 @@ struct TrainerOptions {
   /// What makes a validation better, for early_stopping, History::best_epoch and the checkpoints
   /// that are kept as the best.
   BestBy best_by = BestBy::automatic;
+  /// That the model and its batches are moved to.
   c10::Device device = c10::kCPU;
   /// One or more; none: demi::optim::Adam over all parameters with a learning rate of 0.001.
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers = {};
@@ -123,12 +125,12 @@ struct TrainerOptions {
 
 /// Inputs x (N, ...) and targets y (N, ...).
 struct TensorPair {
-  at::Tensor x = {}, y = {};
+  at::Tensor x = {}, y = {};  // (N, ...) and (N, ...)
 };
 
 /// How `fit` makes batches of tensors.
 struct FitOptions {
-  int64_t epochs = 1;
+  int64_t epochs = 1;          // passes over the tensors
   int64_t batch_size = 32;     // 1 or more
   bool shuffle = true;         // another order every epoch
   uint64_t seed = 0;           // of the order

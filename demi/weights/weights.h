@@ -63,6 +63,7 @@ struct Stats {
   std::int64_t copies = 0;  // alive
   std::int64_t bytes = 0;   // of the copies alive
 };
+/// Counters of the process. Any thread.
 DEMI_API Stats stats();
 /// Sets `casts` to 0.
 DEMI_API void reset_stats();
@@ -101,6 +102,7 @@ DEMI_API void set_captures_step(bool captures);
 /// Enters and leaves a region of this thread, which keeps copies of parameters that are not owned
 /// until the outermost region is left. Autocast calls them.
 DEMI_API void enter_region();
+/// Leaves it. Autocast calls it.
 DEMI_API void leave_region();
 
 }  // namespace demi::weights

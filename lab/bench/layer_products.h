@@ -11,7 +11,7 @@ namespace demi::bench {
 /// `demi bench matmul --layers`: layers of 16-bit numbers in a region on a CPU, forward and
 /// backward: demi's, LibTorch's (DEMI_KERNELS=aten) and the same in FP32, in turn.
 struct LayerProductsOptions {
-  std::vector<std::string> dtypes{"bf16", "fp16"};
+  std::vector<std::string> dtypes{"bf16", "fp16"};  // fp16 and bf16, or one of them
   std::string only = {};  // of layers whose name contains this; empty: all
   int rounds = 9;         // 1 or more
 };
@@ -19,10 +19,14 @@ struct LayerProductsOptions {
 /// Times are medians of the rounds. If the processor has instructions for the dtype, demi's and
 /// LibTorch's are the same products.
 struct LayerProductsRow {
+  /// The layer, and the dtype of its numbers.
   std::string layer, dtype;
+  /// Forward and backward of the layer, milliseconds.
   double fp32_ms = 0, demi_ms = 0, libtorch_ms = 0;
   double error = 0;  // the greatest distance from FP32, of result and gradients, over its norm
+  /// Of demi's over FP32.
   double speedup() const { return fp32_ms / demi_ms; }
+  /// Of demi's over LibTorch's.
   double libtorch_over_demi() const { return libtorch_ms / demi_ms; }
 };
 

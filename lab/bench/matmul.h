@@ -16,14 +16,17 @@ namespace demi::bench {
 
 /// `demi bench matmul`: products of square matrices, by dtype and size.
 struct MatmulBenchOptions {
-  std::vector<int64_t> sizes{1000, 1001, 1024, 4096};
+  std::vector<int64_t> sizes{1000, 1001, 1024,
+                             4096};      // rows and columns of the matrices, 1 or more
   std::vector<std::string> dtypes = {};  // of product_kinds(); empty: all. FP32 is always timed
   int64_t iterations = 100;              // products of each row; 1 or more
   double seconds = 5;                    // after which a row ends with fewer; above 0
 };
 
+/// One kind of product of one size.
 struct MatmulRow {
-  ProductKind kind;
+  ProductKind kind;  // how it was computed
+  /// Rows and columns of the matrices; products that were timed.
   int64_t size = 0, iterations = 0;
   double seconds = 0;  // of one product, the median of the rounds
   double tflops = 0;   // 10^12 multiplications and additions a second
@@ -35,16 +38,17 @@ struct MatmulRow {
 /// A row that was not measured, because one product was foreseen to take longer than all of the
 /// row may: by the time of the next smaller size and the cube of the sizes' ratio.
 struct MatmulLeftOut {
-  ProductKind kind;
-  int64_t size = 0;
+  ProductKind kind;             // how it would have been computed
+  int64_t size = 0;             // rows and columns of the matrices
   double foreseen_seconds = 0;  // of one product
 };
 
+/// What `demi bench matmul` found.
 struct MatmulBenchResult {
-  recipes::Machine machine;
+  recipes::Machine machine;             // that it was measured on
   std::vector<MatmulRow> rows;          // by size, FP32 first in each
   std::vector<MatmulLeftOut> left_out;  // never FP32, which the others are set against
-  double copy_gb_per_s = 0;
+  double copy_gb_per_s = 0;  // of a copy on the device, 10^9 bytes read and written a second
   std::map<std::string, double> peak_tflops;  // by dtype: the best that this run has seen of it
 };
 

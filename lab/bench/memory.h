@@ -28,20 +28,22 @@ struct MemoryBenchOptions {
   int64_t vocabulary = 20000;  // of texts
 };
 
+/// Bytes of tensors of one run.
 struct MemoryRow {
-  std::string precision;  // the run's label
-  int64_t batch_size = 0;
-  MemoryByKind peak;       // measured, at the moment of the peak
-  MemoryByKind predicted;  // at the peak
-  MemoryByKind current;    // measured, after the last step
-  int64_t peak_bytes = 0;  // measured: the allocator's own count
-  int64_t predicted_bytes = 0;
-  int64_t reserved_bytes = 0;  // by the allocator after the work; 0 if it does not say
-  double reduction = 0;        // of the peak, against FP32's: 1 - this / FP32
+  std::string precision;        // the run's label
+  int64_t batch_size = 0;       // examples of a step
+  MemoryByKind peak;            // measured, at the moment of the peak
+  MemoryByKind predicted;       // at the peak
+  MemoryByKind current;         // measured, after the last step
+  int64_t peak_bytes = 0;       // measured: the allocator's own count
+  int64_t predicted_bytes = 0;  // the sum of `predicted`
+  int64_t reserved_bytes = 0;   // by the allocator after the work; 0 if it does not say
+  double reduction = 0;         // of the peak, against FP32's: 1 - this / FP32
 };
 
+/// What `demi bench memory` found.
 struct MemoryBenchResult {
-  recipes::Machine machine;
+  recipes::Machine machine;     // that it was measured on
   std::vector<int64_t> input;   // of one batch; the batch is the rows'
   int64_t parameters = 0;       // trained ones, by element
   std::vector<MemoryRow> rows;  // by batch size, FP32 first in each

@@ -20,24 +20,28 @@ enum class MemoryKind {
 
 /// Bytes of tensors by kind.
 struct MemoryByKind {
+  /// As MemoryKind has them.
   int64_t parameters = 0, copies = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
 
+  /// The bytes of one kind.
   int64_t& of(MemoryKind kind);
+  /// The bytes of all kinds.
   int64_t total() const {
     return parameters + copies + gradients + optimizer + activations + other;
   }
   bool operator==(const MemoryByKind&) const = default;
 };
 
+/// A block of memory and what it is for.
 struct TracedBlock {
-  profile::Allocation block;
-  MemoryKind kind = MemoryKind::other;
+  profile::Allocation block;            // where it is, and from when to when
+  MemoryKind kind = MemoryKind::other;  // what it is for
 };
 
 /// The blocks of a piece of work, in the order in which they were made.
 struct MemoryTrace {
-  std::vector<TracedBlock> blocks;
-  int64_t begin = 0, end = 0;  // times: the peak is looked for from begin to end
+  std::vector<TracedBlock> blocks;  // in the order in which they were made
+  int64_t begin = 0, end = 0;       // times: the peak is looked for from begin to end
 };
 
 /// Bytes of the blocks that are alive at a time.

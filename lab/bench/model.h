@@ -14,21 +14,25 @@ namespace demi::bench {
 /// `demi bench model`: from which width on mixed precision gains time, on the AMP recipe's
 /// perceptron with as many features as outputs.
 struct ModelBenchOptions {
-  std::vector<int64_t> widths{64, 256, 1024, 4096};
-  int64_t batch_size = 512;
-  int64_t layers = 3;
+  std::vector<int64_t> widths{64, 256, 1024, 4096};  // features of each layer, 1 or more
+  int64_t batch_size = 512;                          // rows of a step
+  int64_t layers = 3;                                // linear layers
   /// As in RecipeBenchOptions; the first one that is not fp32 counts.
   std::vector<recipes::RunSpec> runs = {};
   int warmup = 5, steps = 5, rounds = 5;  // as in RecipeBenchOptions
 };
 
+/// The steps of one width.
 struct ModelBenchRow {
-  int64_t width = 0;
-  RecipeBenchResult result;
+  int64_t width = 0;         // features of each layer
+  RecipeBenchResult result;  // its timings, FP32's first
+  /// The step in FP32.
   const RecipeTiming& fp32() const { return result.runs.front(); }
+  /// The step in mixed precision.
   const RecipeTiming& mixed() const { return result.runs[1]; }
 };
 
+/// What `demi bench model` found.
 struct ModelBenchResult {
   std::vector<ModelBenchRow> rows;         // by rising width
   std::optional<int64_t> gain_from_width;  // the least from which on all are faster; none: not met

@@ -15,7 +15,7 @@ namespace demi::bench {
 
 /// `demi bench recipe`: the training step of a recipe in several precisions, all else equal.
 struct RecipeBenchOptions {
-  recipes::Config config = {};
+  recipes::Config config = {};  // the recipe's settings, for all runs
   /// Empty: the device's mixed precision. fp32 is always timed, too.
   std::vector<recipes::RunSpec> runs;
   int warmup = 5;  // steps of each run, which are also checked; 2 or more
@@ -33,8 +33,10 @@ struct RecipeTiming {
   double speedup = 1;             // median of fp32 over this one's
 };
 
+/// What `demi bench recipe` found.
 struct RecipeBenchResult {
-  recipes::Machine machine;
+  recipes::Machine machine;  // that it was measured on
+  /// Of the network, and examples of a step.
   int64_t parameters = 0, batch_size = 0;
   std::vector<RecipeTiming> runs;  // fp32 first
 };

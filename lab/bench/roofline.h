@@ -24,9 +24,10 @@ DEMI_API double attainable_tflops(const Roofline& roofline, double flop, double 
 /// the best of five.
 DEMI_API double copy_gb_per_s(c10::Device device);
 
+/// A rate of products.
 struct ProductRate {
-  double tflops = 0;
-  int64_t size = 0;  // of the matrices with which it was reached
+  double tflops = 0;  // 10^12 multiplications and additions a second
+  int64_t size = 0;   // of the matrices with which it was reached
 };
 
 /// The highest rate of products of that kind, over sizes that double from 256 on as long as the

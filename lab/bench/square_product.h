@@ -41,6 +41,7 @@ class DEMI_API SquareProduct {
   /// Bytes of two operands and a result: what a product has to move at least.
   double bytes() const;
 
+  /// How it is computed.
   const ProductKind& kind() const { return kind_; }
 
  private:

@@ -32,22 +32,28 @@ struct StepBenchOptions {
 /// destination is read). The pass in place writes where it has read, too: it is the machine's
 /// limit.
 struct StepBenchResult {
+  /// What was timed: optimizer, path of the kernels, device.
   std::string optimizer, kernels, device;
+  /// Of the optimizer.
   int64_t parameters = 0, tensors = 0;
-  int threads = 0;
+  int threads = 0;  // LibTorch's threads on a CPU
+  /// Of a step.
   double ms = 0, ms_spread = 0;
   double bytes_per_parameter = 0;        // moved by a step
   double state_bytes_per_parameter = 0;  // held by the optimizer
   double held_bytes_per_parameter = 0;   // these, the parameter, its copy and its gradient
+  /// What a step moves a second, what a copy moves, and the one over the other.
   double gb_per_s = 0, copy_gb_per_s = 0, fraction_of_copy = 0;
+  /// What a pass in place moves, and the step's share of it.
   double in_place_gb_per_s = 0, fraction_of_in_place = 0;
-  double torch_optim_ms = 0;  // 0: LibTorch has no such optimizer, or it was not asked for
-  double torch_optim_over_demi = 0;
-  double host_us = 0;       // one step over 40 tensors of 64 elements
-  double host_loop_us = 0;  // the same with unscale_, clip_grad_norm_ and update around it
-  double torch_optim_host_us = 0;
+  double torch_optim_ms = 0;         // 0: LibTorch has no such optimizer, or it was not asked for
+  double torch_optim_over_demi = 0;  // `torch_optim_ms` over `ms`; 0: not measured
+  double host_us = 0;                // one step over 40 tensors of 64 elements
+  double host_loop_us = 0;           // the same with unscale_, clip_grad_norm_ and update around it
+  double torch_optim_host_us = 0;    // LibTorch's, over the same tensors
 };
 
+/// The names of the optimizers that can be timed.
 DEMI_API const std::vector<std::string>& step_bench_optimizers();
 
 /// First checks that the kernels in use give bit for bit what the reference gives over some steps;

@@ -14,6 +14,7 @@ namespace demi::data {
 /// Something that training would refuse, one day in the middle of an epoch.
 struct Finding {
   std::string place;  // a file, or a file and a line
+  /// What is wrong, what was seen, what to do.
   std::string what, seen, advice;
 };
 
@@ -21,23 +22,25 @@ struct Finding {
 struct Repeated {
   std::vector<std::string> places;  // two or more
   bool in_both_parts = false;       // what is trained on is tested on
-  bool of_several_classes = false;
+  bool of_several_classes = false;  // they are examples of more than one class
 };
 
 /// What is in a folder of pictures or in files of texts, and what is wrong with it.
 struct FilesCheck {
+  /// Training data or test data.
   struct Part {
-    std::string place;
+    std::string place;              // its folder or file
     std::vector<int64_t> of_class;  // examples, by class
+    /// Of all classes together.
     DEMI_API int64_t examples() const;
   };
 
-  Kind kind = Kind::pictures;
+  Kind kind = Kind::pictures;        // pictures or texts
   std::vector<std::string> classes;  // those of train
   std::vector<Part> parts;           // train, and what is tested on if there is any
-  std::vector<Finding> damaged;
-  std::vector<Repeated> repeated;
-  std::vector<std::string> notes;  // what is trained on, yet odd: a class of one part alone
+  std::vector<Finding> damaged;      // what training would refuse
+  std::vector<Repeated> repeated;    // examples that are there more than once
+  std::vector<std::string> notes;    // what is trained on, yet odd: a class of one part alone
 };
 
 /// Files read, files in all.

@@ -15,27 +15,29 @@ namespace demi::data {
 /// `tokens`: a running text, as it is written or by its numbers.
 enum class Layout { synthetic, csv, text, tokens, picture_folder, mnist, cifar10, cifar100, imdb };
 
+/// A file that is fetched.
 struct Download {
-  std::string url;
+  std::string url;   // where its authors offer it
   std::string file;  // the name that it gets
-  std::string md5;
+  std::string md5;   // checksum, 32 hexadecimal digits
 };
 
 /// Data that demi knows by name. What a set does not have is empty.
 struct DataSet {
-  std::string name;
-  std::string title;  // one line for people
-  Kind kind = Kind::rows;
-  Layout layout = Layout::synthetic;
+  std::string name;                   // as `--data` names it
+  std::string title;                  // one line for people
+  Kind kind = Kind::rows;             // pictures, texts, tokens or rows
+  Layout layout = Layout::synthetic;  // where it comes from, and how its files are laid out
   int64_t train_examples = 0, test_examples = 0;  // as published
   /// Places below a data folder; a fetched set goes to the first.
   std::vector<std::string> subfolders;
-  std::vector<std::string> marks;  // any of these files or folders identifies the place
-  std::vector<std::string> classes;
+  std::vector<std::string> marks;    // any of these files or folders identifies the place
+  std::vector<std::string> classes;  // names, by number
   /// Of the training pictures' channels in [0, 1], empty for texts. CIFAR-10's std is the one that
   /// the published recipes use, the mean of the single pictures'; that of all pixels is 0.2470,
   /// 0.2435, 0.2616.
   std::vector<double> mean, std;
+  /// What `demi data get` fetches; empty: nothing is to be fetched.
   std::vector<Download> downloads;
   bool unpacks = false;  // the download is an archive
   std::string advice;    // how to get it
@@ -44,6 +46,7 @@ struct DataSet {
   bool is_published() const { return !marks.empty(); }
 };
 
+/// All of them, in the order in which `demi data list` shows them.
 DEMI_API std::span<const DataSet> data_sets();
 
 /// The set of that name. Throws UsageError with the nearest right name.

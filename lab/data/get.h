@@ -22,11 +22,13 @@ DEMI_API std::filesystem::path get_data_set(std::string_view name,
                                             const std::filesystem::path& data_dir = {},
                                             const GetProgress& progress = {});
 
+/// What a set that was checked holds.
 struct DataCheck {
-  std::string name;
-  std::filesystem::path folder;
+  std::string name;              // of the set
+  std::filesystem::path folder;  // where it is
+  /// That were read.
   int64_t train_examples = 0, test_examples = 0;
-  std::vector<std::string> classes;
+  std::vector<std::string> classes;  // names, by number
 };
 
 /// Reads a whole set, so that every check of its format is made, and compares the counts with the

@@ -19,23 +19,25 @@ struct TextSet {
   at::Tensor tokens;   // (all tokens) int32
   at::Tensor offsets;  // (N + 1) int64, rising
   at::Tensor labels;   // (N) int64
-  std::string name;
+  std::string name;    // of the set, for messages
 
+  /// How many texts there are.
   int64_t size() const { return labels.size(0); }
 };
 
 /// Two splits and what they share. The vocabulary is that of the training split.
 struct TextCorpus {
+  /// The splits.
   TextSet train, test;
-  std::vector<std::string> classes;
-  std::shared_ptr<const Vocabulary> vocabulary;
+  std::vector<std::string> classes;              // names, by number
+  std::shared_ptr<const Vocabulary> vocabulary;  // its words and their numbers
   std::string note;  // for people: why the tokenized texts could not be cached; mostly empty
 };
 
 /// One text that is still to be read. `read` is called from several threads.
 struct TextSource {
   std::function<std::string()> read;
-  int64_t label = 0;
+  int64_t label = 0;  // its class
   std::string place;  // for messages: a file, or a file and a line
 };
 

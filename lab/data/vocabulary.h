@@ -11,9 +11,10 @@
 
 namespace demi::data {
 
+/// A word, and how often it occurs.
 struct WordCount {
-  std::string word;
-  int64_t count;
+  std::string word;  // in UTF-8
+  int64_t count;     // how often it occurs
 };
 
 /// Words and their numbers: 0 is "<unk>", which is also the number of every word that is not in it;
@@ -29,8 +30,11 @@ class DEMI_API Vocabulary {
   /// occurs twice.
   explicit Vocabulary(std::vector<std::string> words);
 
+  /// How many words it has, "<unk>" included.
   int64_t size() const { return static_cast<int64_t>(words_.size()); }
+  /// The word's number; 0: it is not in the vocabulary.
   int32_t id(std::string_view word) const;
+  /// The words by number, "<unk>" first.
   std::span<const std::string> words() const { return words_; }
 
  private:

@@ -18,6 +18,7 @@ struct BackendSetting {
   std::string cost;        // what it costs
 };
 
+/// The settings and their present values, with what each gains and costs.
 DEMI_API std::vector<BackendSetting> backend_settings(const Backends& now);
 
 }  // namespace demi::doctor

@@ -21,6 +21,7 @@ struct DEMI_API Cores {
   double usable() const;
 };
 
+/// What this process has.
 DEMI_API Cores cores();
 
 /// What is wrong with the number of threads, with what to do; empty: nothing.

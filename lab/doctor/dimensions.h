@@ -16,6 +16,7 @@ namespace demi::doctor {
 struct Dimension {
   std::string module;  // "classifier"
   std::string name;    // in_features, out_features, input_size, hidden_size or batch_size
+  /// In elements; `next` is the next multiple of 8.
   int64_t value = 0, next = 0;
   int64_t m = 0, k = 0, n = 0;                 // the layer's product, (m, k) by (k, n)
   int64_t next_m = 0, next_k = 0, next_n = 0;  // the same with `next`
@@ -24,9 +25,11 @@ struct Dimension {
 
 /// The products of a model.
 struct ModelCheck {
+  /// Their names; empty of a module of yours.
   std::string recipe, model;
+  /// Examples of a batch; layers that were looked at, and convolutions, which are exempt.
   int64_t batch_size = 0, products = 0, convolutions = 0;
-  std::vector<Dimension> dimensions;
+  std::vector<Dimension> dimensions;  // those that are no multiple of 8
 };
 
 /// Linear and LSTM layers of the module, for batches of that size. Convolutions are counted and

@@ -19,6 +19,7 @@
 /// What `demi doctor` says: what this machine and this build can do, and what to do about it.
 namespace demi::doctor {
 
+/// What is looked at besides the machine.
 struct DiagnoseOptions {
   /// The recipe whose dimensions are checked; empty: none.
   std::string recipe = {};
@@ -30,42 +31,46 @@ struct DiagnoseOptions {
 /// A device of this machine.
 struct DeviceReport {
   std::string device;  // cpu, cuda:0
-  std::string name;
+  std::string name;    // of the processor or GPU
   // Of a GPU; empty elsewhere.
+  /// Name of the architecture, compute capability, versions of driver and CUDA.
   std::string architecture, compute_capability, driver, cuda;
-  std::int64_t memory_bytes = 0;
-  std::vector<Format> formats;
-  double copy_gb_per_s = 0;    // 0: not measured
-  std::vector<Advice> advice;  // in_order
+  std::int64_t memory_bytes = 0;  // of the GPU
+  std::vector<Format> formats;    // those that it can compute in
+  double copy_gb_per_s = 0;       // 0: not measured
+  std::vector<Advice> advice;     // in_order
 };
 
 /// A way to compute an optimizer's step and 16-bit products (DEMI_KERNELS).
 struct PathReport {
-  std::string name;
-  bool usable = false;
-  std::string reason;  // why not, or what it runs on
+  std::string name;     // as `DEMI_KERNELS` spells it
+  bool usable = false;  // whether it can run here
+  std::string reason;   // why not, or what it runs on
 };
 
+/// A data set, and whether it is there.
 struct DataSetReport {
-  std::string name;
+  std::string name;    // as `--data` names it
   std::string folder;  // empty: not on this machine
   std::string advice;  // how to get it
 };
 
+/// Names and values, for people.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
+/// What was found.
 struct Diagnosis {
-  std::vector<DeviceReport> devices;  // the CPU first
-  std::string no_cuda;                // why there is no CUDA device; empty: there is one
-  Cores cores;
-  Facts libraries;                  // LibTorch and its parts with their versions
-  std::vector<PathReport> paths;    // in order of preference
-  std::string cpu_path, cuda_path;  // those in use; empty: none, and a fault says why
-  std::vector<BackendSetting> backends;
-  std::vector<Variable> variables;
-  std::vector<DataSetReport> data_sets;
-  std::optional<ModelCheck> model;
-  std::vector<std::string> faults;  // settings in the way, to be put right before all else
+  std::vector<DeviceReport> devices;     // the CPU first
+  std::string no_cuda;                   // why there is no CUDA device; empty: there is one
+  Cores cores;                           // threads of the process, and cores that they can have
+  Facts libraries;                       // LibTorch and its parts with their versions
+  std::vector<PathReport> paths;         // in order of preference
+  std::string cpu_path, cuda_path;       // those in use; empty: none, and a fault says why
+  std::vector<BackendSetting> backends;  // LibTorch's settings
+  std::vector<Variable> variables;       // of the environment
+  std::vector<DataSetReport> data_sets;  // published ones
+  std::optional<ModelCheck> model;       // of the model that was asked for
+  std::vector<std::string> faults;       // settings in the way, to be put right before all else
   /// Of the cores that the measurements asked for, what they got; none if nothing was measured, or
   /// if this kernel does not say.
   std::optional<double> cores_share;

@@ -19,18 +19,18 @@ namespace demi::doctor {
 
 /// A dimension and how much of a step's FLOPs its products have.
 struct WeighedDimension {
-  Dimension dimension;
-  double flops_share = 0;
+  Dimension dimension;     // the dimension
+  double flops_share = 0;  // of the step's FLOPs, 0 to 1
 };
 
 /// What was measured of a run that is hardly faster than FP32.
 struct SpeedupFacts {
-  std::string dtype;         // "bf16"
-  std::string no_unit;       // why its products have no units here; "": they have
-  double product_gain = 0;   // the rate of a large product over FP32's; 0: not measured
-  bool is_device = false;    // a GPU, which the host waits for
-  bool is_profiled = false;  // the fields below are known
-  profiler::Summary profile;
+  std::string dtype;          // "bf16"
+  std::string no_unit;        // why its products have no units here; "": they have
+  double product_gain = 0;    // the rate of a large product over FP32's; 0: not measured
+  bool is_device = false;     // a GPU, which the host waits for
+  bool is_profiled = false;   // the fields below are known
+  profiler::Summary profile;  // of the profiled steps
   std::vector<WeighedDimension> dimensions;  // no multiples of 8
 };
 

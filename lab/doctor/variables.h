@@ -11,7 +11,7 @@ namespace demi::doctor {
 
 /// A variable of the environment.
 struct Variable {
-  std::string name;
+  std::string name;                  // of the variable
   std::string meaning;               // one line for people
   std::optional<std::string> value;  // none: it is not set
 };

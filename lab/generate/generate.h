@@ -19,8 +19,8 @@ namespace demi::generate {
 
 /// A saved language model, ready to write.
 struct Model {
-  recipes::Resolved run;
-  models::GPT network{nullptr};
+  recipes::Resolved run;                               // its settings, as the file has them
+  models::GPT network{nullptr};                        // on the device, in evaluation mode
   std::shared_ptr<const tokens::Tokenizer> tokenizer;  // null: its file has none
   std::string no_tokenizer = {};                       // why; empty: there is none
 
@@ -28,6 +28,7 @@ struct Model {
   int64_t vocabulary() const {
     return tokenizer ? tokenizer->size() : network->options().vocabulary;
   }
+  /// Tokens that the network sees at most.
   int64_t context() const { return network->options().context; }
 };
 
@@ -45,8 +46,9 @@ DEMI_API std::vector<int32_t> tokens_of(const Model& model, std::string_view tex
 /// no number, beyond the vocabulary, none at all.
 DEMI_API std::vector<int32_t> parse_tokens(const Model& model, std::string_view numbers);
 
+/// How texts are drawn.
 struct Options {
-  Sampling sampling;
+  Sampling sampling;     // temperature, top-k, seed
   int64_t length = 500;  // tokens to write, 1 or more
   int64_t sample = 0;    // number of the text, 0 or more: each has its own random numbers
   bool cache = true;     // false: each token from the whole window again

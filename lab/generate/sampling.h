@@ -12,6 +12,7 @@ namespace demi::generate {
 struct Sampling {
   double temperature = 0.8;  ///< Divides the logits. 0: always the likeliest token.
   int64_t top_k = 200;       ///< The likeliest tokens alone may come; more than there are: all.
+  /// Of the random numbers.
   uint64_t seed = 1337;
 };
 

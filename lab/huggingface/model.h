@@ -15,13 +15,13 @@ namespace demi::huggingface {
 
 /// A GPT-2 or a Llama that was read from a folder.
 struct Model {
-  models::GPTOptions options;
+  models::GPTOptions options;        // form and sizes
   checkpoint::NamedTensors weights;  // under the names of models::GPT
 };
 
 /// What config.json and the tokenizer say, without a tensor.
 struct Description {
-  models::GPTOptions options;
+  models::GPTOptions options;             // form and sizes
   tokens::TokenizerTexts tokenizer = {};  // without a name: there is none that demi has
   std::string no_tokenizer = {};          // why
 };

@@ -13,6 +13,7 @@
 
 namespace demi::huggingface {
 
+/// How a model is written.
 struct WriteOptions {
   std::optional<c10::ScalarType> dtype = {};  // fp32, fp16 or bf16; empty: as they are
   int64_t shard_bytes = 5'000'000'000;        // of a file at most, but for one larger tensor

@@ -13,10 +13,11 @@ namespace demi::inspect {
 
 /// How a tensor of one file differs from the tensor of the same name of another.
 struct TensorDifference {
+  /// In what they differ.
   enum class Kind { values, dtype, shape, only_in_first, only_in_second };
 
-  std::string name;
-  Kind kind = Kind::values;
+  std::string name;                                       // the tensor's name
+  Kind kind = Kind::values;                               // in what they differ
   std::optional<checkpoint::StoredTensor> first, second;  // none where the tensor is missing
   /// Of `values` and `dtype`: pairs of elements that differ in a bit; of two dtypes, in their
   /// value.
@@ -32,6 +33,7 @@ struct TensorDifference {
 template <class Value>
 struct EntryDifference {
   std::string name;  // "scaler/scale"
+  /// The two values.
   std::optional<Value> first, second;
 };
 
@@ -40,9 +42,10 @@ struct EntryDifference {
 /// apart.
 struct Difference {
   int64_t compared = 0;  // tensors of either side, without measured ones
+  /// Those that differ; `times`: of them, what was measured.
   std::vector<TensorDifference> tensors, times;
-  std::vector<EntryDifference<double>> numbers;
-  std::vector<EntryDifference<std::string>> text;
+  std::vector<EntryDifference<double>> numbers;    // numbers that differ
+  std::vector<EntryDifference<std::string>> text;  // texts that differ
 };
 
 /// Whether an entry is a measurement of the machine rather than of the training: "seconds" is a

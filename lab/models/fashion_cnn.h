@@ -8,9 +8,10 @@
 
 namespace demi::models {
 
+/// Sizes of a FashionCNN.
 struct FashionCNNOptions {
   int64_t channels = 1;  // of the pictures
-  int64_t classes = 10;
+  int64_t classes = 10;  // of the answer
 };
 
 /// The main job's network for pictures of 28 x 28: five 3 x 3 convolutions with BatchNorm and ReLU,
@@ -20,6 +21,7 @@ class DEMI_API FashionCNNImpl : public torch::nn::Module {
  public:
   explicit FashionCNNImpl(const FashionCNNOptions& options = {});
 
+  /// (N, C, H, W) to logits (N, classes).
   at::Tensor forward(const at::Tensor& images);
 
  private:

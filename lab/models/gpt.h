@@ -27,16 +27,18 @@ enum class GPTForm { gpt2, llama, nanochat };
 /// "gpt2", "llama" or "nanochat". Throws UsageError.
 DEMI_API GPTForm parse_gpt_form(std::string_view name);
 
+/// Sizes and form of a GPT.
 struct GPTOptions {
   int64_t vocabulary = 50257, context = 1024;  // tokens known, tokens of a row at most
+  /// Of a token's vector; blocks; heads of queries, which divide the width.
   int64_t width = 768, layers = 12, heads = 12;
-  int64_t key_heads = 0;  // 0: as many as heads
-  int64_t hidden = 0;     // of the feed-forward part; 0: nn::FeedForwardOptions' default
-  GPTForm form = GPTForm::gpt2;
-  bool bias = true;           // gpt2 alone
-  double dropout = 0;         // of embeddings, attention's weights, and what each part adds
-  double eps = 1e-5;          // of all norms
-  double rope_theta = 10000;  // of rotary positions, more than 0
+  int64_t key_heads = 0;         // 0: as many as heads
+  int64_t hidden = 0;            // of the feed-forward part; 0: nn::FeedForwardOptions' default
+  GPTForm form = GPTForm::gpt2;  // which parts its blocks are made of
+  bool bias = true;              // gpt2 alone
+  double dropout = 0;            // of embeddings, attention's weights, and what each part adds
+  double eps = 1e-5;             // of all norms
+  double rope_theta = 10000;     // of rotary positions, more than 0
   std::optional<bool> tied_head = {};  // to the embedding; empty: in gpt2 alone
   /// Each block makes its activations again in backward, and keeps this; empty: it keeps them.
   std::optional<Keep> recompute = {};
@@ -66,6 +68,7 @@ class DEMI_API GPTImpl : public torch::nn::Module {
   /// demi::linear_cross_entropy_and_right: the logits are never held whole.
   LossAndRight loss_and_right(const at::Tensor& tokens, const at::Tensor& targets,
                               double label_smoothing = 0, const at::Tensor& cu_seqlens = {});
+  /// The loss of loss_and_right() alone, without label smoothing.
   at::Tensor loss(const at::Tensor& tokens, const at::Tensor& targets,
                   const at::Tensor& cu_seqlens = {}) {
     return loss_and_right(tokens, targets, 0, cu_seqlens).loss;
@@ -73,6 +76,7 @@ class DEMI_API GPTImpl : public torch::nn::Module {
 
   /// Keys and values of the tokens so far, one a layer; empty at first.
   using Cache = std::vector<nn::KeyValueCache>;
+  /// An empty cache, for next().
   Cache new_cache() const;
 
   /// Logits (N, vocabulary) of the token after `tokens` (N, T), which follow those of the cache and
@@ -80,6 +84,7 @@ class DEMI_API GPTImpl : public torch::nn::Module {
   /// those before them are more than `context`: begin anew with clear().
   at::Tensor next(const at::Tensor& tokens, Cache& cache);
 
+  /// The sizes that it was made with.
   const GPTOptions& options() const { return options_; }
 
   /// What the head reads: (N, T, width).

@@ -14,12 +14,13 @@ namespace demi::models {
 /// or maximum over valid ones.
 enum class Pool { last, mean, max };
 
+/// Sizes of an LSTMClassifier.
 struct LSTMClassifierOptions {
-  int64_t vocabulary = 0;   // entries of the embedding, >= 1
-  int64_t embedding = 100;  // its width
-  int64_t hidden = 256;     // of each direction
-  int64_t outputs = 1;      // 1: one logit for two classes
-  Pool pool = Pool::last;
+  int64_t vocabulary = 0;      // entries of the embedding, >= 1
+  int64_t embedding = 100;     // its width
+  int64_t hidden = 256;        // of each direction
+  int64_t outputs = 1;         // 1: one logit for two classes
+  Pool pool = Pool::last;      // what of the outputs is classified
   bool bidirectional = false;  // a second LSTM reads the valid tokens from the last to the first
 };
 
@@ -30,6 +31,7 @@ class DEMI_API LSTMClassifierImpl : public torch::nn::Module {
  public:
   explicit LSTMClassifierImpl(const LSTMClassifierOptions& options);
 
+  /// (N, T) and (N) to logits (N, outputs).
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& lengths);
 
  private:

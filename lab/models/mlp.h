@@ -8,6 +8,7 @@
 
 namespace demi::models {
 
+/// Sizes of an MLP.
 struct MLPOptions {
   int64_t in = 4096;   // features; also the width of the hidden layers
   int64_t out = 4096;  // outputs
@@ -20,6 +21,7 @@ class DEMI_API MLPImpl : public torch::nn::Module {
  public:
   explicit MLPImpl(const MLPOptions& options = {});
 
+  /// (N, in) to (N, out).
   at::Tensor forward(const at::Tensor& input) { return layers_->forward(input); }
 
  private:

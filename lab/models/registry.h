@@ -28,10 +28,12 @@ struct ModelOptions {
   Pool pool = Pool::last;                                               // of texts
   bool bidirectional = false;                                           // of texts
   // Of a GPT, whose layers, vocabulary and embedding (its width) are those above.
+  /// Tokens of a row at most; heads of queries.
   std::optional<int64_t> context = {}, heads = {};
   int64_t key_heads = 0, feed_forward = 0;  // 0: as many as heads; the block's usual width
-  std::string_view block = "gpt2";
-  bool bias = true;
+  std::string_view block = "gpt2";          // gpt2, llama or nanochat: GPTForm
+  bool bias = true;                         // of linear layers and norms
+  /// Of a GPT: GPTOptions has their meaning.
   double dropout = 0, norm_eps = 1e-5, rope_theta = 10000;
   std::optional<bool> tied_head = {};  // empty: as GPTOptions
   std::optional<Keep> recompute = {};  // of a GPT and a ResNet
@@ -40,6 +42,7 @@ struct ModelOptions {
 
 /// Pictures of (channels, size, size), in so many classes.
 struct PictureShape {
+  /// Of the pictures; of the answer.
   int64_t channels = 3, size = 32, classes = 10;
 };
 
@@ -51,16 +54,19 @@ struct TorchvisionNames {
   std::string left_out = {};
 };
 
+/// A model that a config can name.
 struct ModelInfo {
-  std::string name;
+  std::string name;   // as `--model` names it
   std::string title;  // one line for people
-  data::Kind reads;
+  data::Kind reads;   // the kind of data that it reads
+  /// Makes a network of these sizes, with new weights.
   std::function<train::Network(const ModelOptions&)> make;
   std::optional<PictureShape> pictures = PictureShape();  // that it is made for; none: of any size
   bool one_logit_for_two_classes = false;                 // for binary cross entropy
   /// The module whose size is that of the outputs: other classes have another one. Of a Sequential
   /// the last part (head_of).
   std::string head = "classifier";
+  /// Names of torchvision's model of this kind; none: it has none.
   std::optional<TorchvisionNames> torchvision = {};
   /// A network from Python: its initial weights and their strides are the file's, integers that it
   /// reads are texts or tokens, and its loss is the run's.
@@ -69,6 +75,7 @@ struct ModelInfo {
   double (*training_flop)(const ModelOptions&) = nullptr;
 };
 
+/// All of them, in the order in which help shows them.
 DEMI_API std::span<const ModelInfo> models();
 
 /// The model of that name, or the network of that file (imported_file). Throws UsageError with the

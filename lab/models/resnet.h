@@ -15,20 +15,25 @@
 
 namespace demi::models {
 
+/// The parts of a stage: two convolutions 3 x 3, or three of 1 x 1, 3 x 3 and 1 x 1.
 enum class ResNetBlock { basic, bottleneck };
+/// The layers before the stages: for pictures of 32 x 32, or for larger ones.
 enum class ResNetStem { cifar, imagenet };
 
+/// Sizes of a ResNet.
 struct ResNetOptions {
-  ResNetBlock block = ResNetBlock::basic;
+  ResNetBlock block = ResNetBlock::basic;        // of all stages
   std::array<int64_t, 4> depths = {2, 2, 2, 2};  // blocks in each of the four stages
   ResNetStem stem = ResNetStem::cifar;           // 3 x 3, or 7 x 7 of stride 2 with a max-pool
   int64_t channels = 3;                          // of the pictures
-  int64_t classes = 10;
+  int64_t classes = 10;                          // of the answer
   /// Each block of the stages makes its activations again in backward, and keeps this; empty: it
   /// keeps them.
   std::optional<Keep> recompute = {};
 
+  /// ResNet-18 for pictures of 32 x 32.
   static ResNetOptions resnet18() { return {}; }
+  /// ResNet-50 for pictures of 32 x 32.
   static ResNetOptions resnet50() {
     return {.block = ResNetBlock::bottleneck, .depths = {3, 4, 6, 3}};
   }
@@ -42,6 +47,7 @@ class DEMI_API ResNetImpl : public torch::nn::Module {
  public:
   explicit ResNetImpl(const ResNetOptions& options = {});
 
+  /// (N, C, H, W) to logits (N, classes).
   at::Tensor forward(const at::Tensor& images);
 
  private:

@@ -8,10 +8,11 @@
 
 namespace demi::models {
 
+/// Sizes of a SimpleCNN.
 struct SimpleCNNOptions {
   int64_t channels = 3;  // of the pictures
   int64_t size = 32;     // height and width of the pictures, a multiple of 4
-  int64_t classes = 10;
+  int64_t classes = 10;  // of the answer
 };
 
 /// Conv 3-32 3 x 3, ReLU, max-pool 2, Conv 32-64 3 x 3, ReLU, max-pool 2, Linear 4096-10: 60,362
@@ -20,6 +21,7 @@ class DEMI_API SimpleCNNImpl : public torch::nn::Module {
  public:
   explicit SimpleCNNImpl(const SimpleCNNOptions& options = {});
 
+  /// (N, C, size, size) to logits (N, classes).
   at::Tensor forward(const at::Tensor& images) { return layers_->forward(images); }
 
  private:

@@ -11,9 +11,10 @@
 
 namespace demi::models {
 
+/// Sizes of a VGG19.
 struct VGG19Options {
   int64_t channels = 3;  // of the pictures
-  int64_t classes = 10;
+  int64_t classes = 10;  // of the answer
 };
 
 /// Simonyan, Zisserman, "Very deep convolutional networks", ICLR 2015, configuration E, as is usual
@@ -23,6 +24,7 @@ class DEMI_API VGG19Impl : public torch::nn::Module {
  public:
   explicit VGG19Impl(const VGG19Options& options = {});
 
+  /// (N, C, 32, 32) to logits (N, classes).
   at::Tensor forward(const at::Tensor& images) { return layers_->forward(images); }
 
  private:

@@ -22,6 +22,7 @@ struct Input {
 /// What is read, and who is told what a user may have meant otherwise.
 struct Sources {
   std::istream& standard_input;  // for the argument "-"
+  /// Is told what was passed over, and what may have been meant.
   std::function<void(const std::string&)> say;
 };
 

@@ -20,9 +20,10 @@
 
 namespace demi::predict {
 
+/// How a saved model is asked.
 struct Options {
-  std::string precision = "fp32";
-  std::string device = "auto";
+  std::string precision = "fp32";    // as `--precision`
+  std::string device = "auto";       // as `--device`
   std::filesystem::path graph = {};  // of a network from Python; empty: as in training
   int64_t batch_size = 0;            // 0: that of the run's tests
   int64_t top_k = 0;                 // classes of a prediction, 1 to all; 0: the three likeliest
@@ -31,28 +32,31 @@ struct Options {
 
 /// A class and its probability, 0 to 1.
 struct Likely {
-  int64_t number = 0;
-  double probability = 0;
+  int64_t number = 0;      // of the class
+  double probability = 0;  // 0 to 1
 };
 
 /// Of one input: the likeliest classes, the first is the model's answer; or why there is none.
 struct Prediction {
-  std::size_t input = 0;
-  std::vector<Likely> likeliest = {};
-  std::string error = {};
+  std::size_t input = 0;               // its place among the inputs, from 0
+  std::vector<Likely> likeliest = {};  // the first is the answer; empty: there is an error
+  std::string error = {};              // why there is no answer; empty: there is one
 };
 
+/// How many inputs there were.
 struct Counts {
+  /// Inputs in all, and those without an answer.
   int64_t inputs = 0, errors = 0;
   int64_t not_finite = 0;  // of the errors: the model's output is NaN or Inf
 };
 
 /// A saved model, ready to be asked.
 struct Model {
-  recipes::Resolved run;
+  recipes::Resolved run;                           // its settings, as the file has them
   std::shared_ptr<const recipes::ModelData> data;  // its classes, and what it reads
-  bool is_older = false;  // its file has no classes: they have numbers for names
-  train::Network network = {};
+  bool is_older = false;        // its file has no classes: they have numbers for names
+  train::Network network = {};  // on the device, in evaluation mode
+  /// As Options has them, resolved.
   int64_t batch_size = 1, top_k = 1, workers = 0;
 };
 

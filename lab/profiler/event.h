@@ -8,6 +8,7 @@ namespace demi::profiler {
 
 /// What LibTorch's profiler saw between two moments of one thread or device.
 struct Event {
+  /// What was seen.
   enum class Kind {
     op,        // of ATen, or a custom one: "aten::addmm"
     function,  // of backward, around its ops: "AddmmBackward0"
@@ -16,9 +17,10 @@ struct Event {
     kernel,    // on a device
     copy       // on a device, or to or from it; memset too
   };
-  Kind kind = Kind::op;
-  std::string name;
+  Kind kind = Kind::op;      // what was seen
+  std::string name;          // as LibTorch's profiler has it
   std::uint64_t thread = 0;  // 0 for a device
+  /// By the profiler's clock, nanoseconds.
   std::int64_t start_ns = 0, end_ns = 0;
   /// Of the arguments, in order; empty where one is no tensor.
   std::vector<std::vector<std::int64_t>> shapes;
@@ -29,6 +31,7 @@ struct Event {
   std::uint64_t id = 0;     // of an op
   std::uint64_t op_id = 0;  // of the op that started a kernel; 0: not known
 
+  /// How long it took, milliseconds.
   double ms() const { return 1e-6 * static_cast<double>(end_ns - start_ns); }
 };
 

@@ -18,9 +18,10 @@
 
 namespace demi::profiler {
 
+/// Options of `demi profile`.
 struct ProfileOptions {
-  recipes::Config config = {};
-  c10::Device device = c10::kCPU;
+  recipes::Config config = {};       // the recipe's settings, for all runs
+  c10::Device device = c10::kCPU;    // that the steps run on
   std::int64_t warmup = 3;           // steps before; 1 or more
   std::int64_t steps = 5;            // recorded, and as many around them without; 1 or more
   bool kernel_names = true;          // on a CPU: one step more, for the logs of oneDNN and MKL
@@ -31,8 +32,8 @@ struct ProfileOptions {
 
 /// The steps of one precision.
 struct RunProfile {
-  std::string precision;  // the run's label
-  Summary summary;
+  std::string precision;   // the run's label
+  Summary summary;         // what the steps did
   double plain_ms = 0;     // a step without the profiler, median
   double recorded_ms = 0;  // a step with it, median
   /// Pages of memory that were touched for the first time in a step, without and with the profiler:
@@ -56,11 +57,11 @@ DEMI_API RunProfile profile_run(const ProfileOptions& options, const recipes::Ru
 
 /// What `demi profile` found.
 struct Profile {
-  std::string recipe;
-  recipes::Config config;
-  recipes::Machine machine;
-  std::int64_t steps = 0;
-  std::vector<RunProfile> runs;
+  std::string recipe;            // its name
+  recipes::Config config;        // the recipe's settings
+  recipes::Machine machine;      // that it was measured on
+  std::int64_t steps = 0;        // that were recorded, of each run
+  std::vector<RunProfile> runs;  // in the order in which they were asked for
 };
 
 }  // namespace demi::profiler

@@ -46,6 +46,7 @@ class DEMI_API Recording {
 /// Systems) or ITT (VTune). Throws DeviceError where LibTorch has none.
 class DEMI_API Ranges {
  public:
+  /// Whose ranges: NVIDIA's or Intel's.
   enum class Kind { nvtx, itt };
   explicit Ranges(Kind kind);
   ~Ranges();

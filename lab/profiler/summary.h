@@ -14,11 +14,11 @@ namespace demi::profiler {
 struct OpUse {
   std::string name;   // "aten::addmm"
   std::string dtype;  // in which it computed: "bf16"; of a cast "fp32 to bf16"; "" without numbers
-  double calls = 0;
-  double ms = 0;         // in itself, without the ops that it calls; on a device of its kernels
-  double gflop = 0;      // of products and convolutions, 10^9
-  bool is_low = false;   // fp16 or bf16, and no cast
-  bool is_cast = false;  // from or to 16 bits, between floating point dtypes
+  double calls = 0;   // a step
+  double ms = 0;      // in itself, without the ops that it calls; on a device of its kernels
+  double gflop = 0;   // of products and convolutions, 10^9
+  bool is_low = false;               // fp16 or bf16, and no cast
+  bool is_cast = false;              // from or to 16 bits, between floating point dtypes
   std::vector<std::string> kernels;  // that ran, the one with the most calls first
   bool tensor_cores = false;         // that its kernels' names speak of
 };
@@ -31,12 +31,13 @@ struct Sync {
 
 /// What the recorded steps did. Times and counts are those of a step.
 struct Summary {
-  std::int64_t steps = 0;
+  std::int64_t steps = 0;  // that were recorded
   bool is_device = false;  // kernels of a device were recorded: times of ops are theirs
   double step_ms = 0;      // while recorded
   std::vector<std::pair<std::string, double>> phase_ms;  // in the order of profile::kPhaseNames
   std::vector<OpUse> ops;                                // the longest first
   double ops_ms = 0;                                     // of all ops
+  /// Casts from or to 16 bits, and their time.
   double casts = 0, cast_ms = 0;
   double low_time_share = 0;     // of the ops' time, in ops of 16 bits
   double low_flops_share = 0;    // of the operations; 0 if there are none
@@ -50,6 +51,7 @@ struct Summary {
   double short_time_share = 0;  // of their time
   std::vector<Sync> syncs;      // the most frequent first
 
+  /// Waits of the host for the device, of all places together.
   double syncs_of_a_step() const {
     double sum = 0;
     for (const Sync& sync : syncs) sum += sync.calls;

@@ -22,11 +22,12 @@ DEMI_API int64_t synthetic_bytes(const Config& config);
 
 /// One trial of the search: four training steps with a batch of that size.
 struct BatchTrial {
-  int64_t size = 0;
+  int64_t size = 0;         // examples of a batch
   double needed_bytes = 0;  // by a whole run; infinite: memory ran out
   double room_bytes = 0;    // that the run may take
 };
 
+/// What the search for a batch size is given.
 struct BatchSearch {
   /// Free memory of the device; 0: profile::free_memory().
   int64_t free_bytes = 0;

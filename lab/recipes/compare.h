@@ -15,8 +15,8 @@ namespace demi::recipes {
 
 /// Options of a comparison.
 struct CompareOptions {
-  std::string recipe = {};  // its name, for people
-  Config config = {};
+  std::string recipe = {};          // its name, for people
+  Config config = {};               // the settings of all runs
   std::vector<Resolved> runs = {};  // of the config, one or more, in this order
   /// Of each run. Where there are several, the names of weights files begin with the run's name,
   /// and it has a folder of that name in `checkpoints`.
@@ -35,17 +35,19 @@ inline constexpr double kQuietShare = 0.9;
 /// Below this speedup `demi compare` says what is in the way.
 inline constexpr double kMinorSpeedup = 1.2;
 
+/// What `demi compare` found.
 struct Comparison {
-  std::string recipe;
-  Config config;
-  Machine machine;
+  std::string recipe;  // its name, for people
+  Config config;       // the settings of all runs
+  Machine machine;     // of the runs
+  /// Of the data; optimizer steps of a run's epoch.
   int64_t training_examples = 0, test_examples = 0, steps_per_epoch = 0;
-  bool predicts_tokens = false;  // of a running text: exp(test loss) is the perplexity
-  std::vector<std::string> classes;
-  std::vector<RunResult> runs;
-  int64_t turn_steps = 0;  // that runs took in turn; 0: one run after the other
-  bool stopped = false;    // ended early; the last run is not whole
-  std::vector<std::string> notes;
+  bool predicts_tokens = false;      // of a running text: exp(test loss) is the perplexity
+  std::vector<std::string> classes;  // names, by number
+  std::vector<RunResult> runs;       // in the order in which they were asked for
+  int64_t turn_steps = 0;            // that runs took in turn; 0: one run after the other
+  bool stopped = false;              // ended early; the last run is not whole
+  std::vector<std::string> notes;    // for people: what is to be said of the table
 };
 
 /// The runs that a comparison on this device makes if none are named: fp32 and the device's

@@ -99,7 +99,9 @@ struct Setting {
   std::string help;   // one sentence with unit and range
   std::string type;   // of the value, for --help: INT, FLOAT, TEXT; "" of a flag
   bool is_flag;       // a bool: --name and --no-name
+  /// The value as text.
   std::function<std::string(const Config&)> get;
+  /// Sets it from text; `source` is where it was given. Throws UsageError.
   std::function<void(Config&, std::string_view text, std::string_view source)> set;
   bool has_list = false;  // a word out of a list; set() refuses every other one
 };

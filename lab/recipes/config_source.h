@@ -13,21 +13,22 @@ namespace demi::recipes {
 
 /// A value for a setting, and where it was found ("lr in file.json", "DEMI_LR").
 struct Assignment {
+  /// The setting, its value as text, and where it was found.
   std::string name, text, source;
 };
 
 /// What a comparison's config.json says of its runs; nothing of another file.
 struct ComparedRuns {
-  bool is_comparison = false;
+  bool is_comparison = false;     // false: the file is of another kind
   std::vector<std::string> runs;  // labels
-  int64_t turn_steps = 0;
+  int64_t turn_steps = 0;         // steps that the runs took in turn; 0: one run after the other
 };
 
 /// What a JSON file says. A run's own config.json is such a file.
 struct ConfigFile {
   std::vector<Assignment> values;  // of settings, in the order of the file
   std::string recipe;              // "": it names none
-  ComparedRuns runs;
+  ComparedRuns runs;               // of a comparison
 };
 
 /// Reads a file once, so that it may be a pipe. Throws UsageError: no such file, not JSON, not an

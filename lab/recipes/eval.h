@@ -11,9 +11,10 @@
 
 namespace demi::recipes {
 
+/// Options of `demi eval`.
 struct EvalOptions {
   std::string precisions = {};  // by comma; empty: fp32 and the one that the model was trained in
-  std::string device = "auto";  //
+  std::string device = "auto";  // as `--device`
   std::filesystem::path data_dir = {};   // empty: $DEMI_DATA_DIR, else as in training
   std::filesystem::path test_file = {};  // of labelled texts; empty: as in training
   std::filesystem::path graph = {};      // of a network from Python; empty: as in training
@@ -23,19 +24,20 @@ struct EvalOptions {
 
 /// A saved model in one precision on its test set.
 struct EvalRow {
-  std::string precision;
-  train::Evaluation evaluation;
+  std::string precision;                     // the run's label
+  train::Evaluation evaluation;              // loss, accuracy, metrics
   std::optional<double> difference_to_fp32;  // of the accuracy; none without fp32 among the runs
 };
 
+/// What `demi eval` found.
 struct EvalResult {
   std::string trained_in;  // empty: nobody says, as of Hugging Face's folders
   /// For people: how this test differs from the one in the run's table (of more examples, or of
   /// others), where data were found by their name alone, words that are new, an older file.
   std::vector<std::string> notes;
   std::optional<double> unknown_words;  // share of <unk> in texts that the file's words number
-  std::vector<EvalRow> runs;
-  int64_t top_k = 0;  // of the metric besides the accuracy; 0: none
+  std::vector<EvalRow> runs;            // one for each precision
+  int64_t top_k = 0;                    // of the metric besides the accuracy; 0: none
 };
 
 /// Evaluates a weights file of a run, a checkpoint, or the last checkpoint of a run folder, on the

@@ -20,14 +20,16 @@ ModelTexts texts_of_huggingface(const std::filesystem::path& folder);
 /// With the weights, under the names of models::GPT. Throws DataError as huggingface::read_model.
 ModelFile read_huggingface(const std::filesystem::path& folder);
 
+/// Options of `demi export`.
 struct ExportOptions {
   std::optional<c10::ScalarType> dtype = {};  // fp32, fp16 or bf16; empty: as in the file
   int64_t shard_bytes = 5'000'000'000;        // of a file at most, but for one larger tensor
 };
 
+/// What was written.
 struct Exported {
   std::string kind;                // GPT-2, Llama
-  int64_t parameters = 0;          //
+  int64_t parameters = 0;          // of the network
   std::vector<std::string> files;  // names in the folder
   std::vector<std::string> notes;  // for people: what has no place there
 };

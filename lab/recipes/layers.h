@@ -43,15 +43,19 @@ struct LayerTrace {
 /// of the run, with the loss times `loss_scale`.
 struct NetworkTrace {
   std::vector<LayerTrace> layers;  // in the order of forward
-  double loss = 0;
-  bool finite_gradients = true;  // of all weights
+  double loss = 0;                 // of the batch, without the scale
+  bool finite_gradients = true;    // of all weights
 };
+/// Runs the network on the batch and keeps what each layer gave.
 DEMI_API NetworkTrace trace_layers(const Resolved& run, const train::Network& network,
                                    const data::Batch& batch, double loss_scale);
 
 /// One layer in FP32 and in low precision.
 struct LayerDifference {
+  /// The layer, and the op that gave its output.
   std::string name, op;
+  /// Of the layer's output, of the loss's gradient with respect to it, and of the weights'
+  /// gradients.
   Difference output, gradient, weight_gradient;
   /// The greatest error of the three.
   DEMI_API double harm() const;
@@ -59,17 +63,19 @@ struct LayerDifference {
 
 /// What a run's precision does to the layers of a network on one batch.
 struct LayerComparison {
-  RunSpec spec;
+  RunSpec spec;  // the run in low precision
+  /// The scale that the run's loss was multiplied by, its loss, and the loss in FP32.
   double loss_scale = 1, loss = 0, exact_loss = 0;
   std::vector<LayerDifference>
       layers;  // by harm, the worst first; of Inf or NaN the first to appear
 };
 
+/// Options of `demi compare --layers`.
 struct LayerOptions {
-  Config config = {};
+  Config config = {};               // the recipe's settings
   std::vector<Resolved> runs = {};  // fp32 is what they are set against, and left out
   int64_t steps = 0;                // that the network is trained in FP32 before
-  c10::Device device = c10::kCPU;
+  c10::Device device = c10::kCPU;   // that both networks run on
 };
 
 /// The same weights and the same batch in FP32 and in each of the runs. A dynamic loss scale is

@@ -12,9 +12,9 @@ namespace demi::recipes {
 
 /// What a comparison of layers was made of, and what it found.
 struct LayerReport {
-  std::string recipe;
-  LayerOptions options;
-  std::vector<LayerComparison> runs;
+  std::string recipe;                 // its name, for people
+  LayerOptions options;               // what was compared
+  std::vector<LayerComparison> runs;  // one for each run in low precision
 };
 
 /// One table a run, the most harmed layer first.

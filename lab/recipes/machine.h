@@ -24,6 +24,7 @@ struct Machine {
   std::string demi;                 // version
 };
 
+/// The machine that this process runs on, with that device.
 DEMI_API Machine machine(c10::Device device);
 
 /// For people, in one line: "NVIDIA H200 (139.8 GiB, driver 570.86.15, CUDA 12.8), AMD EPYC 9654

@@ -23,6 +23,7 @@ DEMI_API std::shared_ptr<const ModelData> data_of_checkpoint(const std::filesyst
 
 // Refusals: DataError with what the model's file says and what the data are.
 
+/// Pictures, texts, tokens or rows.
 void require_same_kind(const ModelData& model, const data::DataSet& data);
 
 /// Classes by number, and of pictures their channels and size. `data` is for the message.

@@ -24,7 +24,8 @@ struct ModelDescription {
   Config network;                    // of it, what make_network reads: model, hidden, pool, ...
   DataShape shape;                   // what the data decided
   std::vector<std::string> classes;  // by number; empty of a regression
-  InputRule input;
+  InputRule input;                   // how examples become its input
+  /// As Config::loss and Config::precision of its run.
   std::string loss = {}, precision = {};
   bool is_average = false;                // the file's weights are the moving average
   tokens::TokenizerTexts tokenizer = {};  // of a running text
@@ -32,8 +33,8 @@ struct ModelDescription {
 
 /// What a model file says, without its tensors.
 struct ModelTexts {
-  Config config;  // of the run
-  train::Precision precision;
+  Config config;                                       // of the run
+  train::Precision precision;                          // of its run
   std::optional<ModelDescription> description;         // none of an older file
   std::shared_ptr<const data::Vocabulary> vocabulary;  // null: an older file, or no texts
   /// Of a folder of Hugging Face's, which says nothing of a run: `config` is the network alone. The
@@ -64,8 +65,9 @@ DEMI_API checkpoint::Metadata model_texts(const Resolved& run, const Workload& w
 /// demi.config.
 DEMI_API ModelTexts read_model_texts(const std::filesystem::path& path);
 
+/// A model file, read whole.
 struct ModelFile {
-  ModelTexts texts;
+  ModelTexts texts;                  // what it says besides tensors
   checkpoint::NamedTensors weights;  // as read_weights: those that training would ship
 };
 

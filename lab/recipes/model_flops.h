@@ -11,10 +11,11 @@ namespace demi::recipes {
 /// How fast a language model was trained: in tokens, and in the operations of the model itself,
 /// whatever the run computed besides (recomputation, optimizer).
 struct ModelFlops {
-  double tokens_per_second = 0;
-  double per_token = 0;        // multiplications and additions, forward and backward
-  double peak_per_second = 0;  // of products in the run's precision, all ranks; 0: not measured
+  double tokens_per_second = 0;  // that were trained on
+  double per_token = 0;          // multiplications and additions, forward and backward
+  double peak_per_second = 0;    // of products in the run's precision, all ranks; 0: not measured
 
+  /// Operations of the model a second.
   double per_second() const { return per_token * tokens_per_second; }
 
   /// Of the measured peak: model FLOPs utilization (Chowdhery et al., 2022, "PaLM", section 4.1).

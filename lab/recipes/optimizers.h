@@ -19,7 +19,7 @@ namespace demi::recipes {
 /// An optimizer that a config can name. The settings, their help, make_optimizer and `bench step`
 /// all read the one list.
 struct OptimizerKind {
-  std::string name;
+  std::string name;  // as `--optimizer` names it
   /// Config::momentum turns the velocity on (SGD, RMSprop); the others always keep their moments.
   bool momentum_is_optional;
   /// Weight decay that the optimizer's own options have where nobody sets it (Config's is 0).
@@ -33,6 +33,7 @@ struct OptimizerKind {
                                                          std::vector<at::Tensor> parameters);
 };
 
+/// All of them, in the order in which help shows them.
 DEMI_API std::span<const OptimizerKind> optimizer_kinds();
 
 /// Throws UsageError with the nearest right name.

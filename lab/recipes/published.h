@@ -17,6 +17,7 @@ struct Published {
   report::Table table;  // its source in the notes
 };
 
+/// The tables, in the order in which the page has them.
 DEMI_API const std::vector<Published>& published();
 
 /// The table of a recipe. Throws UsageError if none is known.

@@ -14,9 +14,9 @@ namespace demi::recipes {
 /// A model, a data set and the published way to train the one on the other. Every value can be
 /// overridden.
 struct Recipe {
-  std::string name;
+  std::string name;   // as the program's commands name it
   std::string title;  // one line for people
-  Config config;
+  Config config;      // the published values
   /// `demi compare` prints total time and greatest memory of each run too, in the AMP recipe's
   /// words.
   bool prints_totals = false;
@@ -29,14 +29,16 @@ struct Recipe {
   std::vector<std::pair<std::string, std::string>> on_gpu = {};
 };
 
+/// What changes a recipe's settings.
 struct Circumstances {
-  bool starts_from_weights = false;
-  bool on_gpu = false;
+  bool starts_from_weights = false;  // from saved weights instead of new ones
+  bool on_gpu = false;               // the run is on one
 };
 
 /// The recipe's settings, with those of `on_gpu` and of `fine_tuning` where they hold.
 DEMI_API Config config_of(const Recipe& recipe, Circumstances circumstances);
 
+/// All of them, in the order in which `demi train --list` shows them.
 DEMI_API std::span<const Recipe> recipes();
 
 /// The recipe of that name. Of a file with a network from Python, the one that trains it on data

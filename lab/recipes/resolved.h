@@ -30,19 +30,21 @@ namespace demi::recipes {
 /// One run of a config with its words looked up, once: what reads data, trains and tests takes
 /// this. The config stays for its numbers, and as what is saved.
 struct Resolved {
-  Config config;  // of this run alone: its precision, loss scale and parts are those of `spec`
-  RunSpec spec;
-  c10::Device device;
+  Config config;       // of this run alone: its precision, loss scale and parts are those of `spec`
+  RunSpec spec;        // precision, loss scale and label of the run
+  c10::Device device;  // that it runs on
   const models::ModelInfo* model = nullptr;  // null: the config names none
   const data::DataSet* data = nullptr;       // likewise
+  /// Never null.
   const OptimizerKind* optimizer;
+  /// Never null.
   const ScheduleKind* schedule;
   train::LossFunction loss;                  // times its weight
   std::optional<OpPolicy> op_policy = {};    // of the file; none without one
   std::vector<std::string> fp32_parts = {};  // of the network, as named
-  train::Every checkpoint_every;
-  double stop_after_minutes;  // since the program's start; 0: never
-  Backends backends;
+  train::Every checkpoint_every;             // how often a checkpoint is saved
+  double stop_after_minutes;                 // since the program's start; 0: never
+  Backends backends;                         // LibTorch's settings while it trains
 };
 
 /// A run of the config: its precision and loss scale under the name of the precision. Mixed is the

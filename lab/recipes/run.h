@@ -60,6 +60,7 @@ struct JobOptions {
   std::function<bool()> should_stop = {};
   /// A number that rises from 0 whenever somebody asks for a checkpoint; training continues.
   std::function<int()> save_requests = {};
+  /// Watch the training, besides those of the run itself.
   std::vector<std::shared_ptr<train::Callback>> callbacks = {};
   /// Called with each step that the monitor looked at (Config::monitor), after the callbacks.
   std::function<void(const monitor::StepHealth&)> on_health = {};
@@ -82,8 +83,8 @@ struct SlowCause {
 
 /// A run and its results: one row of the table.
 struct RunResult {
-  RunSpec spec;
-  train::History history;
+  RunSpec spec;                                   // precision, loss scale and label of the run
+  train::History history;                         // its steps and epochs
   double seconds = 0;                             // of training, all epochs
   double seconds_per_epoch = 0;                   // of training, mean over whole epochs
   std::optional<double> test_loss;                // of the shipped weights, in the run's precision
@@ -92,13 +93,13 @@ struct RunResult {
   int64_t top_k = 0;                              // of test_top_k_accuracy; 0: none
   std::optional<double> test_top_k_accuracy;      // of the shipped weights, as test_accuracy
   std::vector<double> class_accuracy;             // likewise by class, if asked
-  int64_t parameters = 0;
+  int64_t parameters = 0;                         // of the network
   int64_t peak_bytes = 0;           // of tensors while training, the data set on the device apart
   int64_t data_bytes = 0;           // of tensors on the device before the run: its data set
   int64_t peak_resident_bytes = 0;  // of the process while training
   int64_t model_bytes = 0;          // of the weights file that one would ship
   int64_t checkpoint_bytes = 0;     // of the folder that training resumes from
-  int64_t skipped_steps = 0;
+  int64_t skipped_steps = 0;        // that changed nothing
   /// Share of the requested cores that the run got while training (profile::cores_share); none: not
   /// known.
   std::optional<double> cores_share;

@@ -32,6 +32,7 @@ inline constexpr std::string_view kResultFile = "result.json";
 
 /// The folder of a run's checkpoints in its run folder.
 inline constexpr std::string_view kCheckpoints = "checkpoints";
+/// The file of a run's metrics in its run folder.
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 
 /// false for the folder of a run that ended without checkpoints, as runs of demi once did. One that

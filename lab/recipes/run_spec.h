@@ -14,6 +14,7 @@ namespace demi::recipes {
 struct RunSpec {
   /// The text, with Lightning's names replaced by demi's: the name of row, curve and files.
   std::string label;
+  /// The precision that the text names.
   train::Precision precision;
   train::LossScale loss_scale;   // no-scaler, scaler, statistics, scale=NUMBER; the last counts
   bool autocast = true;          // no-autocast: false

@@ -14,7 +14,7 @@ namespace demi::recipes {
 /// A learning rate schedule that a config can name. The settings, their help, check and
 /// make_schedule all read the one list.
 struct ScheduleKind {
-  std::string name;
+  std::string name;         // as `--schedule` names it
   std::string effect;       // what it does to the rate, for help; "" if the name says it
   bool ends;                // made for a number of epochs, past which there is no training
   bool has_warmup = false;  // rises by itself: a warm-up of the config is refused
@@ -27,6 +27,7 @@ struct ScheduleKind {
   optim::lr::Schedule (*momentum)(const Config& config, int64_t steps) = nullptr;
 };
 
+/// All of them, in the order in which help shows them.
 DEMI_API std::span<const ScheduleKind> schedule_kinds();
 
 /// Throws UsageError with the nearest right name.

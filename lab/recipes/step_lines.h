@@ -18,12 +18,14 @@ namespace demi::recipes {
 /// folder has this in place of the steps themselves, of which it holds the last alone.
 struct StepLines {
   int64_t first = 1, last = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0;      // of the lines together
   uint32_t checksum = 0;  // CRC-32C of the lines one after the other
 
+  /// Counts the line of the next step.
   DEMI_API void add(std::string_view line, int64_t step);
   bool operator==(const StepLines&) const = default;
 
+  /// As a checkpoint holds them.
   DEMI_API StateDict to_numbers() const;
   /// Nothing if the numbers are of a checkpoint that holds all steps. Throws UsageError for numbers
   /// that cannot be.
@@ -35,7 +37,7 @@ report::MetricFields step_fields(const std::string& run, const train::StepMetric
 
 /// What a metrics file says of steps that a checkpoint does not hold.
 struct EarlierSteps {
-  std::vector<train::StepMetrics> steps;
+  std::vector<train::StepMetrics> steps;  // in a row
   std::string wrong;  // why there are none: what was seen, and what the checkpoint says
 };
 

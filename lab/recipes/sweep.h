@@ -12,8 +12,8 @@ namespace demi::recipes {
 
 /// One setting and the values that are compared: "batch-size=128,256,512,513".
 struct Sweep {
-  std::string setting;
-  std::vector<std::string> values;
+  std::string setting;              // as its option names it: "batch-size"
+  std::vector<std::string> values;  // as they were written
 };
 
 /// Throws UsageError: no such setting, no value, a value that the setting does not accept.
@@ -21,6 +21,7 @@ DEMI_API Sweep parse_sweep(std::string_view text, const Config& config);
 
 /// A row a value, from the comparison that was made with it.
 DEMI_API report::Table to_table(const Sweep& sweep, const std::vector<Comparison>& results);
+/// The same comparisons as JSON.
 DEMI_API std::string to_json(const Sweep& sweep, const std::vector<Comparison>& results);
 
 }  // namespace demi::recipes

@@ -21,8 +21,8 @@ struct NamedForNetwork {
   /// The network's module that gives its outputs, where the file has another shape; empty: it has
   /// the same, or does not fit.
   std::string new_head;
-  std::string head_shapes;  // of its weight: "(3, 2048), in the file (1000, 2048)"
-  bool is_torchvisions = false;
+  std::string head_shapes;       // of its weight: "(3, 2048), in the file (1000, 2048)"
+  bool is_torchvisions = false;  // the file has torchvision's names
   /// Names in the file and in the network, of tensors that both have.
   std::vector<std::pair<std::string, std::string>> renamed;
 };

@@ -23,26 +23,29 @@ namespace demi::recipes {
 
 /// Sizes of the network that its data decide; what a model does not have is ignored.
 struct DataShape {
+  /// Of pictures: channels, height and width. Of the answer: classes. Of texts: words or tokens
+  /// known.
   int64_t channels = 1, size = 28, classes = 10, vocabulary = 1;
 };
 
 /// How examples become the network's input.
 struct InputRule {
-  data::Kind kind = data::Kind::rows;
+  data::Kind kind = data::Kind::rows;  // what an example is
   // Of pictures: (x / 255 - mean) / std of each channel; empty: 0 and 1.
+  /// One for each channel.
   std::vector<double> mean = {}, std = {};
   bool from_photographs = false;  // scaled and cut (middle_of); else of the network's size already
   // Of texts: BasicEnglish, and the first that many tokens; 0: all.
-  int64_t max_length = 0;
+  int64_t max_length = 0;  // tokens of a text
 };
 
 /// What a model's file says of its data. It counts instead of what the data's files say: texts get
 /// the numbers of its vocabulary, pictures its normalisation.
 struct ModelData {
-  std::string file;  // for messages
-  DataShape shape;
-  std::vector<std::string> classes;  // by number; empty of a regression
-  InputRule input;
+  std::string file;                                    // for messages
+  DataShape shape;                                     // sizes of its network
+  std::vector<std::string> classes;                    // by number; empty of a regression
+  InputRule input;                                     // how examples became its input
   std::shared_ptr<const data::Vocabulary> vocabulary;  // null without texts
   tokens::TokenizerTexts tokenizer = {};               // of a running text
   bool may_have_more_tokens = false;                   // than the tokenizer: padded
@@ -50,16 +53,16 @@ struct ModelData {
 
 /// A config's data, ready to be trained on, and how its network is made.
 struct Workload {
-  std::shared_ptr<const data::Loader> train;
-  std::shared_ptr<const data::Loader> test;  // none for synthetic data
-  std::vector<std::string> classes;          // empty for a regression
-  std::string items = "examples";            // for people: images, reviews, rows
-  int64_t items_of_example = 1;              // tokens of a window
-  double flop_of_item = 0;                   // of the network in training; 0: not known
-  std::string note;                          // for people; mostly empty
-  std::vector<report::Table> about;          // likewise, to be shown before training
-  DataShape shape;
-  InputRule input;
+  std::shared_ptr<const data::Loader> train;  // what is trained on
+  std::shared_ptr<const data::Loader> test;   // none for synthetic data
+  std::vector<std::string> classes;           // empty for a regression
+  std::string items = "examples";             // for people: images, reviews, rows
+  int64_t items_of_example = 1;               // tokens of a window
+  double flop_of_item = 0;                    // of the network in training; 0: not known
+  std::string note;                           // for people; mostly empty
+  std::vector<report::Table> about;           // likewise, to be shown before training
+  DataShape shape;                            // sizes of the network
+  InputRule input;                            // how examples become its input
   /// The words by number, of which the network knows the first shape.vocabulary; null without
   /// texts.
   std::shared_ptr<const data::Vocabulary> vocabulary;
@@ -76,6 +79,7 @@ struct Workload {
 
 /// Of processes that train together, the one whose part of the data is read.
 struct RankPart {
+  /// This process's number, from 0, and how many processes there are.
   int64_t rank = 0, ranks = 1;
 };
 

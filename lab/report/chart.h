@@ -9,34 +9,37 @@
 
 namespace demi::report {
 
+/// One axis of a chart.
 struct Axis {
-  std::string label;
-  std::string unit;  // "" for none
-  Scale scale = Scale::kLinear;
+  std::string label;                // what its values are
+  std::string unit;                 // "" for none
+  Scale scale = Scale::kLinear;     // of its values
   std::optional<double> low, high;  // fixed ends; else from the values
 };
 
 /// One curve: `y[i]` at `x[i]`. NaN, infinities and, on a logarithmic axis, values of 0 and below
 /// are gaps.
 struct Series {
-  std::string name;
+  std::string name;  // in the legend
+  /// Points, in the order in which they are joined.
   std::vector<double> x, y;
 };
 
 /// A vertical line, such as an epoch's end.
 struct Mark {
-  double x;
-  std::string label;
+  double x;           // on the x axis
+  std::string label;  // at the line
 };
 
 /// Curves laid over each other. Runs keep their colour and dashes by their place in `series`, so
 /// give every chart of a page the same runs in the same order, an empty one where a run has no such
 /// curve.
 struct Chart {
-  std::string title;
+  std::string title;  // above the chart
+  /// What is drawn across and up.
   Axis x, y;
   std::vector<Series> series;
-  std::vector<Mark> marks;
+  std::vector<Mark> marks;  // vertical lines
   /// A value holds until the next one (a loss scale), instead of a line between them.
   bool steps = false;
   double smoothing = 0;  // 0 to 1: weight of the past in an exponential mean (TensorBoard's rule,
@@ -46,17 +49,19 @@ struct Chart {
 
 /// Parts of a whole, one bar a run: time by phase.
 struct StackedBars {
-  std::string title;
+  std::string title;               // above the chart
   std::string unit;                // of the values
   std::vector<std::string> parts;  // in the order in which they are in the bar
+  /// One bar.
   struct Bar {
-    std::string name;
+    std::string name;            // before the bar
     std::vector<double> values;  // one a part; finite, 0 or more
   };
-  std::vector<Bar> bars;
-  std::string note;
+  std::vector<Bar> bars;  // from top to bottom
+  std::string note;       // below the chart; "": none
 };
 
+/// Width and height of a drawing.
 struct ChartSize {
   int width = 540, height = 300;  // in CSS pixels at scale 1; text is 12 px there
 };

@@ -17,6 +17,7 @@ namespace demi::report {
 /// Counts of values by size, as TensorBoard shows them (tensorflow/core/framework/summary.proto,
 /// HistogramProto).
 struct Histogram {
+  /// Of the values; `count`: how many there are.
   double min = 0, max = 0, count = 0, sum = 0, sum_squares = 0;
   std::vector<double> limits;  // upper end of each bucket, rising
   std::vector<double> counts;  // same length
@@ -50,10 +51,13 @@ class DEMI_API EventFile {
   /// Tags are paths: "loss/train", "loss/test" become one group. NaN and infinities are written as
   /// such, and shown.
   void scalar(std::string_view tag, std::int64_t step, double value);  // stored as fp32
+  /// Text is Markdown.
   void text(std::string_view tag, std::int64_t step, std::string_view markdown);
+  /// A distribution of values.
   void histogram(std::string_view tag, std::int64_t step, const Histogram& histogram);
   void flush();
 
+  /// The file that it writes.
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:

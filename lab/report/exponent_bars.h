@@ -12,15 +12,16 @@ namespace demi::report {
 /// Shares of numbers by their power of two, on a logarithmic axis, with a bar for exact zeros: the
 /// figure of Micikevicius et al. 2018, "Mixed precision training", figure 3.
 struct ExponentBars {
+  /// One run's numbers.
   struct Bars {
-    std::string name;
+    std::string name;               // in the legend
     std::map<int, double> percent;  // of exponent e: numbers in [2^e, 2^(e+1)); those above 0
-    double zero_percent = 0;
+    double zero_percent = 0;        // exact zeros
   };
-  std::string title;
+  std::string title;        // above the chart
   std::vector<Bars> bars;   // the first is filled, others are outlines over it
   std::vector<Mark> marks;  // x: an exponent; a line at its left edge, or within for a fraction
-  std::string note;
+  std::string note;         // below the chart; "": none
 };
 
 /// As the other charts (chart.h).

@@ -12,44 +12,51 @@
 
 namespace demi::report {
 
+/// Running text.
 struct Paragraph {
-  std::string text;
+  std::string text;  // without markup
 };
 
 /// Name and value, line by line: the machine, the configuration.
 struct Facts {
-  std::string title;
+  std::string title;  // above the lines; "": none
+  /// Name and value.
   std::vector<std::pair<std::string, std::string>> rows;
 };
 
 /// The few figures that a reader came for, in large type: {"1.72 ×", "speedup", "bf16 against
 /// fp32"}.
 struct Highlights {
+  /// One figure.
   struct Figure {
+    /// The number, what it is, and what it is set against.
     std::string value, name, detail;
   };
-  std::vector<Figure> figures;
+  std::vector<Figure> figures;  // from left to right
 };
 
 /// Text as it is, in a typeface of fixed width: a command, an error.
 struct Code {
-  std::string text;
+  std::string text;  // without markup
 };
 
+/// What a section can hold.
 using Block =
     std::variant<Paragraph, Highlights, Table, Chart, StackedBars, ExponentBars, Facts, Code>;
 
+/// A part of a page under a heading.
 struct Section {
-  std::string title;
+  std::string title;  // its heading
   /// Charts that follow each other are side by side where there is room.
   std::vector<Block> blocks;
 };
 
+/// A page in one file.
 struct Page {
-  std::string title;
-  std::string subtitle;
-  std::vector<Section> sections;
-  std::string footer;
+  std::string title;              // its heading, and the window's title
+  std::string subtitle;           // below the heading; "": none
+  std::vector<Section> sections;  // in their order
+  std::string footer;             // the last line; "": none
 };
 
 /// One HTML file that needs nothing else: no script, no request, no style attribute. Light and dark

@@ -15,8 +15,10 @@
 
 namespace demi::report {
 
+/// What a field can hold. A double that is not finite is written as null, and named.
 using MetricValue =
     std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
+/// The fields of a line, in their order.
 using MetricFields = std::vector<std::pair<std::string, MetricValue>>;
 
 /// The line of these fields, with its end.
@@ -55,8 +57,8 @@ class DEMI_API MetricsLog {
 
 /// A line of a metrics file, and its number from 1.
 struct MetricLine {
-  std::int64_t number = 1;
-  MetricFields fields;
+  std::int64_t number = 1;  // in the file, from 1
+  MetricFields fields;      // in their order
 };
 
 /// Calls use(line, its fields) for each line that is a JSON object, and not for a last one without
@@ -67,7 +69,7 @@ DEMI_API void for_each_metric(
 
 /// The sound part of a metrics file.
 struct Metrics {
-  std::vector<MetricLine> lines;
+  std::vector<MetricLine> lines;  // in the order of the file
   /// What is not in `lines`: "line 17 is no JSON object", "line 20, the last, is cut off".
   std::vector<std::string> left_out;
 };

@@ -18,10 +18,13 @@ namespace demi::report {
 /// Steps that are reported at once, after a wait for the last of them, share that wait.
 class DEMI_API TimeLeft {
  public:
+  /// Times, since any moment that stays the same.
   using Seconds = std::chrono::duration<double>;
   explicit TimeLeft(Seconds memory = std::chrono::seconds(20)) : memory_(memory) {}
   void pause();
+  /// So many steps are done, at this time.
   void at(std::int64_t steps_done, Seconds now);
+  /// For so many steps more; nothing before the first is known.
   std::optional<Seconds> left(std::int64_t steps_to_go) const;
 
  private:
@@ -50,18 +53,18 @@ struct ProgressState {
   std::string phase;   // "evaluating", "training" and "test" at an epoch's end; "" while training
   std::string remark;  // behind the figures: "saved as the best"
   int epoch = 1;       // from 1
-  int epochs = 1;
-  std::int64_t step = 0;                 // done in this epoch
-  std::int64_t steps = 0;                // of this epoch; 0: not known
-  std::optional<double> loss, accuracy;  // accuracy: 0 to 1
-  std::optional<std::int64_t> correct;   // of `examples`
-  std::int64_t examples = 0;             // that loss and accuracy are of
-  std::optional<double> learning_rate;
-  std::optional<double> loss_scale;  // a scaler's; empty without one
-  std::optional<double> items_per_second;
-  std::string items = "images";
-  std::optional<double> share_of_peak;  // of the machine's FLOPs, that the model's take
-  std::optional<double> memory_bytes;   // peak
+  int epochs = 1;      // in all
+  std::int64_t step = 0;                   // done in this epoch
+  std::int64_t steps = 0;                  // of this epoch; 0: not known
+  std::optional<double> loss, accuracy;    // accuracy: 0 to 1
+  std::optional<std::int64_t> correct;     // of `examples`
+  std::int64_t examples = 0;               // that loss and accuracy are of
+  std::optional<double> learning_rate;     // of the step
+  std::optional<double> loss_scale;        // a scaler's; empty without one
+  std::optional<double> items_per_second;  // since the last report
+  std::string items = "images";            // what the figure above counts: "tokens"
+  std::optional<double> share_of_peak;     // of the machine's FLOPs, that the model's take
+  std::optional<double> memory_bytes;      // peak
 };
 
 /// The progress line, at most `width` columns wide (0: no limit): what matters least goes first.
@@ -69,7 +72,9 @@ DEMI_API std::string progress_line(const ProgressState& state,
                                    std::optional<std::chrono::duration<double>> left,
                                    std::size_t width, bool utf8, bool colour, bool bar);
 
+/// How often progress is shown.
 struct ProgressOptions {
+  /// Times, since any moment that stays the same.
   using Seconds = std::chrono::duration<double>;
   Seconds redraw = std::chrono::milliseconds(100);  // the least time between two, on a terminal
   Seconds line = std::chrono::seconds(10);          // between two lines elsewhere
@@ -90,8 +95,11 @@ class DEMI_API Progress {
   Progress& operator=(const Progress&) = delete;
   ~Progress();  // `clear`
 
+  /// An epoch begins: elsewhere than on a terminal a line.
   void begin_epoch(const ProgressState& state);
+  /// A step was taken. Draws if it is time to.
   void update(const ProgressState& state);
+  /// An epoch has ended: leaves a finished line behind.
   void end_epoch(const ProgressState& state);
   void pause();  // what passes until the next call is of another run, which may have its turn
   void message(const std::string& text);  // a line of its own, above the one that is redrawn

@@ -38,7 +38,9 @@ class DEMI_API RunFolder {
   /// writing there (NAME.PID.tmp) is removed. Throws DataError if there is none.
   static RunFolder open(const std::filesystem::path& folder);
 
+  /// The folder.
   const std::filesystem::path& path() const { return path_; }
+  /// The path of a file of that name in it.
   std::filesystem::path file(std::string_view name) const { return path_ / name; }
 
  private:

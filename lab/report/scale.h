@@ -8,6 +8,7 @@
 
 namespace demi::report {
 
+/// How values become places: in proportion, or by their logarithm.
 enum class Scale { kLinear, kLog2, kLog10 };
 
 /// Values that an axis can show: finite, and above 0 on a logarithmic one. All others are gaps.
@@ -15,21 +16,25 @@ DEMI_API bool drawable(double value, Scale scale);
 
 /// The smallest and largest drawable value seen; empty at first.
 struct Range {
+  /// Both 0 while `empty`.
   double low = 0, high = 0;
-  bool empty = true;
+  bool empty = true;  // no value was drawable so far
+  /// Widens it to this value, if that is drawable.
   DEMI_API void include(double value, Scale scale);
 };
 
+/// A mark on an axis.
 struct Tick {
-  double value;
-  std::string label;
+  double value;       // its place
+  std::string label;  // the value as text
 };
 
 /// An axis that is ready to draw on: where it begins and ends, its ticks, all of them inside.
 struct AxisScale {
-  Scale scale = Scale::kLinear;
+  Scale scale = Scale::kLinear;  // of its values
+  /// The values at its two ends.
   double low = 0, high = 1;
-  std::vector<Tick> ticks;
+  std::vector<Tick> ticks;  // what is marked on it
 
   /// 0 at `low`, 1 at `high`.
   DEMI_API double place(double value) const;

@@ -9,10 +9,12 @@
 
 namespace demi::report {
 
+/// How a column's cells are aligned.
 enum class Align { kLeft, kRight };
 
+/// The head of a column.
 struct Column {
-  std::string name;
+  std::string name;             // its heading
   std::string unit = {};        // said once, in the header; "" for none
   Align align = Align::kRight;  // numbers right, names left
 };
@@ -21,8 +23,8 @@ struct Column {
 /// The first column names the row. All cells are text that the caller has formatted (format.h):
 /// within a column, equal decimals line up.
 struct Table {
-  std::string title = {};
-  std::vector<Column> columns = {};
+  std::string title = {};                           // above the table; "": none
+  std::vector<Column> columns = {};                 // the heads, from left to right
   std::vector<std::vector<std::string>> rows = {};  // one cell a column; a missing one shows as "–"
   std::vector<std::string> notes = {};              // below the table
 };

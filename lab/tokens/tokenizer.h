@@ -28,7 +28,9 @@ class DEMI_API Tokenizer {
 
   /// "characters", "bytes" or "bpe".
   virtual std::string_view name() const = 0;
+  /// How many tokens there are.
   virtual int64_t size() const = 0;
+  /// The texts that a model file keeps of it.
   virtual TokenizerTexts texts() const = 0;
 
   /// Throws DataError with the offset: text that is not UTF-8, a character that it does not know.
