@@ -1,5 +1,5 @@
 // An FP32 region inside a mixed precision one: a part that needs the digits gets FP32 inputs and
-// runs as given.
+// runs as given. And a part of a model that runs in FP32 wherever it is called.
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -26,8 +26,12 @@ int main(int argc, char** argv) {
   }
   const auto after = torch::mm(gram, gram);  // 16 bits again
 
-  std::cout << hidden.dtype() << " -> " << gram.dtype() << " -> " << after.dtype() << "\n";
+  demi::apply(demi::Policy("float32"), *layer);  // ops that take its parameters
+  const auto exact_hidden = layer->forward(x);   // fp32
+
+  std::cout << hidden.dtype() << " -> " << gram.dtype() << " -> " << after.dtype()
+            << ", with a policy " << exact_hidden.dtype() << "\n";
   const bool right = hidden.scalar_type() == dtype && gram.scalar_type() == torch::kFloat &&
-                     after.scalar_type() == dtype;
+                     after.scalar_type() == dtype && exact_hidden.scalar_type() == torch::kFloat;
   return right ? EXIT_SUCCESS : EXIT_FAILURE;
 }

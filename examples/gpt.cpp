@@ -1,5 +1,5 @@
-// A GPT of one's own: blocks of demi/nn, the loss by pieces, AdamW, trained in mixed precision on
-// sentences whose entropy is known, and a continuation by the model.
+// A GPT of one's own: blocks of demi/nn, recomputed in backward, the loss by pieces, AdamW, trained
+// in mixed precision on sentences whose entropy is known, and a continuation by the model.
 //
 //     gpt [DEVICE [DTYPE]]
 #include <torch/torch.h>
@@ -32,8 +32,13 @@ struct GPTImpl : torch::nn::Module {
     const auto positions = torch::arange(input.size(1), input.options());
     const demi::nn::TokenContext context{.rotary = demi::nn::rotary_angles(positions, kWidth / 4)};
     torch::Tensor x = tokens->forward(input);
+    // Backward runs each block once more instead of keeping what is inside.
     for (const auto& block : *blocks)
-      x = block->as<demi::nn::TransformerBlockImpl>()->forward(x, context);
+      x = demi::recompute(
+          [block, context](const torch::Tensor& y) {
+            return block->as<demi::nn::TransformerBlockImpl>()->forward(y, context);
+          },
+          x);
     return norm->forward(x);
   }
   torch::nn::Embedding tokens{torch::nn::EmbeddingOptions(kBytes, kWidth)};

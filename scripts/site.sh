@@ -3,7 +3,8 @@
 # build/site/html/index.html.
 #   --setup      only what it is built with: Doxygen, and the Python environment build/site_env
 #   --no-setup   install nothing
-# Warnings are errors, and so are dead links and anchors (those to other sites are not tried).
+# Warnings are errors, and so are dead links and anchors (those to other sites are not tried), a public name without a comment, and a public
+# header that no program of examples/ uses and docs/site/exceptions.txt does not name.
 # Exit codes: 0 done, 1 something is wrong, 2 usage, 77 with --no-setup what it is built with is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import headers
+import uses
 from pygments.lexers import CppLexer
 from pygments.token import Error
 
@@ -109,27 +110,36 @@ def declared(name: headers.Name, scope: str) -> str:
 
 
 class Page:
-    def __init__(self, header: str, source: str):
-        self.header, self.lines, self.wrong = header, source.split("\n"), []
+    def __init__(self, header: str, source: str, uncommented: dict[str, str]):
+        self.header, self.lines, self.uncommented, self.wrong = header, source.split("\n"), uncommented, []
 
-    def follows(self, above: headers.Name, name: headers.Name) -> bool:
-        """Whether nothing but code lies between the two: no empty line, no comment."""
+    def shares(self, group: list[headers.Name], name: headers.Name) -> bool:
+        """Whether a name has the comment of the group right above it: an overload, a setter, a variable of the same line, or
+        what that comment names."""
+        first, above = group[0], group[-1]
+        if above.line == name.line and above.kind == "variable" and above.says == name.says:
+            return True
         between = self.lines[above.line - 1:name.line]
-        return all(line.strip() and not line.strip().startswith("//") for line in between)
+        if name.says or not first.says or first.is_behind or not all(line.strip() and not line.strip().startswith("//")
+                                                                     for line in between):
+            return False
+        one, other = first.name.rpartition("::")[2], name.name.rpartition("::")[2]
+        return other in (one, f"set_{one}", f"load_{one}") or re.search(rf"\b{re.escape(other)}\b", first.says) is not None
 
     def groups(self, names: list[headers.Name], outer: headers.Name | None):
         """Names under the comment that they share."""
         found: list[list[headers.Name]] = []
         for name in names:
-            if name.is_special:
+            if name.is_special and not name.says:
                 continue
             above = found[-1][-1] if found else None
-            shares = (above is not None and not name.says and above.kind == name.kind and not name.inside
-                      and (found[-1][0].says or found[-1][0].exempt) and not found[-1][0].is_behind and self.follows(above, name))
-            if shares:
+            if above is not None and above.kind == name.kind and not name.inside and self.shares(found[-1], name):
                 found[-1].append(name)
                 continue
             found.append([name])
+            if outer is not None and outer.name in self.uncommented:
+                continue
+            # Documented with what it is in: named in its comment, a constructor, a value of an enumeration of one line.
             named = outer is not None and f"`{name.name.rpartition('::')[2]}`" in outer.says
             constructor = outer is not None and outer.says and name.name == f"{outer.name}::{outer.name.rpartition('::')[2]}"
             one_line = outer is not None and outer.kind == "enum" and outer.says and self.lines[outer.line - 1].rstrip().endswith("};")
@@ -157,11 +167,17 @@ def label(header: str) -> str:
 
 def write_pages(root: Path, build: Path, tree, pages_of: dict[str, str]) -> tuple[list[str], set[str], dict[tuple[str, str], str]]:
     """A page for each module. Returns what is wrong, the headers that are shown, and a link to the header of each name."""
-    wrong, modules, links = [], {}, {}
-    for header, names in headers.read(root, build / "doxygen").items():
+    modules, links = {}, {}
+    found = headers.read(root, build / "doxygen")
+    users = uses.users(root, found)
+    wrong = uses.complaints(root, users)
+    uncommented = uses.exceptions(root, "uncommented")
+    for header, names in found.items():
         text = (root / header).read_text()
-        page = Page(header, text)
+        page = Page(header, text, uncommented)
         out = f".. _{label(header)}:\n\n" + underlined(header, "-") + f".. code-block:: cpp\n\n   #include \"{header}\"\n\n"
+        if users[header]:
+            out += "Used by " + ", ".join(f":doc:`{program} </{program}>`" for program in users[header]) + ".\n\n"
         out += rst(introduction(text)) + "\n" + page.text(names)
         wrong += page.wrong
         for name in names:

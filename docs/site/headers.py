@@ -42,8 +42,8 @@ class Name:
     is_behind: bool = False  # the comment is behind the declaration: it is of this name alone
 
     def __post_init__(self):
-        if self.says.startswith(BEHIND):
-            self.is_behind, self.says = True, self.says.removeprefix(BEHIND).strip()
+        self.is_behind = self.says.startswith(BEHIND)
+        self.says = re.sub(rf"{BEHIND} *", "", self.says)
 
 
 def for_doxygen(source: str) -> str:
@@ -67,7 +67,10 @@ def for_doxygen(source: str) -> str:
             out.append(line)
         at = end
     text = "\n".join(out)
-    text = re.sub(r"\bDEMI_API ?", "", text)
+    text = re.sub(r"^#define DEMI_RULE.*$", "", text, flags=re.M)  # how the list of rules is read, not for users
+    text = re.sub(r"(?<!#define )\bDEMI_API ?", "", text)
+    text = re.sub(r"^TORCH_MODULE\((\w+)\);", rf"using \1 = torch::nn::ModuleHolder<\1Impl>;  /**< \\verbatim {BEHIND} "
+                  r"LibTorch's holder of a `\1Impl`: copies share the module. \\endverbatim */", text, flags=re.M)
     # LibTorch's options: a setter that returns the options, a getter of the same name.
     text = re.sub(r"\b(?:DEMI_TORCH_OPTION|TORCH_ARG)\(([^;]*?), (\w+)\)([^;]*);", r"\1 \2\3;", text)
     return text
@@ -117,7 +120,7 @@ class _Reader:
                         continue  # of a namespace, which names it
                     found[place] += self._member(member, "")
         for names in found.values():
-            names.sort(key=lambda name: name.line)
+            _in_order(names)
         return found
 
     def _is_inside_class(self, page):
@@ -134,7 +137,7 @@ class _Reader:
         for inner in page.iterfind("innerclass"):
             if inner.get("prot") == "public" and inner.get("refid") in self.pages:
                 inside.append(self._class(self.pages[inner.get("refid")]))
-        inside.sort(key=lambda one: one.line)
+        _in_order(inside)
         text = f"{template}{name}" + (f" : {bases}" if bases else "")
         return Name(page.get("kind"), name, text, int(page.find("location").get("line")), _says(page), inside)
 
@@ -182,6 +185,15 @@ class _Reader:
             parameters = [one.findtext("defname") for one in member.iterfind("param") if one.find("defname") is not None]
             return [Name(kind, short, short + (f"({', '.join(parameters)})" if parameters else ""), line, says)]
         raise ValueError(f"{name} is a {kind}, which the site does not know")
+
+
+def _in_order(names):
+    """By line. Variables of one line have one comment, which Doxygen gives to the last of them."""
+    names.sort(key=lambda name: name.line)
+    for name in reversed(names):
+        for other in names:
+            if other.line == name.line and other.kind == name.kind == "variable" and not other.says:
+                other.says, other.is_behind = name.says, name.is_behind
 
 
 def _text(element):

@@ -1,6 +1,7 @@
 """Makes the source tree that Sphinx reads: the pages as they are, and those that are generated of headers, examples and errors.
 
-    pages.py ROOT BUILD      fills BUILD/source. Exit codes: 0 done, 1 a place of errors that no page explains
+    pages.py ROOT BUILD      fills BUILD/source. Exit codes: 0 done, 1 a public name without a comment, a header that no
+example uses, or a place of errors that no page explains
 """
 
 import re
@@ -79,7 +80,7 @@ def examples(root: Path, tree: Tree) -> list[str]:
 def main(root: Path, build: Path) -> int:
     tree = Tree(build / "source")
     parts, pages_of = index_of_docs(root)
-    _, shown, names = api.write_pages(root, build, tree, pages_of)
+    wrong, shown, names = api.write_pages(root, build, tree, pages_of)
     text, without_page = errors.page(root, pages_of, names)
     tree.write("errors.md", text)
     programs = examples(root, tree)
@@ -101,9 +102,10 @@ def main(root: Path, build: Path) -> int:
     tree.write("examples/index.md", "# Examples\n\nEach program is compiled and run as a test.\n\n"
                + "".join(f"- [{name}](/{name}.rst)\n" for name in programs))
     tree.remove_others()
-    for complaint in without_page:
+    wrong += without_page
+    for complaint in wrong:
         print(complaint, file=sys.stderr)
-    return 1 if without_page else 0
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
