@@ -93,10 +93,10 @@ def introduction(source: str) -> str:
     first = next((at for at, line in enumerate(lines) if line.startswith("namespace ")), len(lines))
     block = []
     for line in reversed(lines[:first]):
-        if re.match(r"// (?!NOLINT)", line):
+        if re.match(r"// (?!NOLINT|clang-format)", line):
             block.insert(0, line[3:])
         elif block or (line.strip() and first < len(lines)):
-            break
+            break  # above a namespace nothing else may lie between
     return "\n".join(block)
 
 
@@ -177,7 +177,9 @@ def write_pages(root: Path, build: Path, tree, pages_of: dict[str, str]) -> tupl
         page = Page(header, text, uncommented)
         out = f".. _{label(header)}:\n\n" + underlined(header, "-") + f".. code-block:: cpp\n\n   #include \"{header}\"\n\n"
         if users[header]:
-            out += "Used by " + ", ".join(f":doc:`{program} </{program}>`" for program in users[header]) + ".\n\n"
+            some = [f":doc:`{program} </{program}>`" for program in users[header][:5]]
+            more = len(users[header]) - len(some)
+            out += "Used by " + ", ".join(some) + (f" and {more} more :doc:`examples </examples/index>`" if more else "") + ".\n\n"
         out += rst(introduction(text)) + "\n" + page.text(names)
         wrong += page.wrong
         for name in names:

@@ -25,3 +25,15 @@ html_title = f"demi {release}"
 html_copy_source = False
 html_show_sphinx = False
 toc_object_entries = False  # each page has the tables of contents of all: with every name in them, the build takes four times as long
+
+
+def setup(app):
+    from sphinx.domains.cpp import CPPDomain
+
+    class WithoutParameters(CPPDomain):
+        """The search finds names of the API, not those of their parameters."""
+
+        def get_objects(self):
+            return (one for one in super().get_objects() if one[2] not in ("functionParam", "templateParam"))
+
+    app.add_domain(WithoutParameters, override=True)

@@ -50,18 +50,26 @@ class Tree:
 
 
 def toctree(caption: str, pages: list[str], depth: int = 1) -> str:
-    entries = "\n".join("/" + page.rpartition(".")[0] for page in pages)
+    entries = "\n".join(re.sub(r"(^|<)([^<>]+)\.(?:md|rst)", r"\1/\2", page) for page in pages)
     return f"```{{toctree}}\n:caption: {caption}\n:maxdepth: {depth}\n:hidden:\n\n{entries}\n```\n\n"
 
 
 def with_links(text: str, headers_of_site: set[str], programs: set[str]) -> str:
-    """A page whose links to sources lead to their pages on the site."""
+    """A page whose links to sources, and to folders of headers, lead to their pages on the site."""
+    modules = {header.rpartition("/")[0] for header in headers_of_site}
+
     def target(match):
         name = match[2]
+        if name in modules:
+            return f"](/api/{name}.rst)"
         if name in headers_of_site:
             return f"](#{api.label(name)})"
         return f"](/{name}.rst)" if name in programs else match[0]
-    return re.sub(r"\]\(((?:\.\./)*)((?:demi|lab|examples)/[\w/]+\.(?:h|cpp|py))\)", target, text)
+    # A number and its unit stay on one line of a table's cell.
+    lines = [re.sub(r"(?<=\d) (?=(?:×|ms|s|µs|GB|MB|kB|%)(?:\W|$))", "\u00a0", line)
+             if line.startswith("|") and "`" not in line else line for line in text.split("\n")]
+    text = "\n".join(lines)
+    return re.sub(r"\]\(((?:\.\./)*)((?:demi|lab|examples)/[\w/]+(?:\.(?:h|cpp|py))?)\)", target, text)
 
 
 def examples(root: Path, tree: Tree) -> list[str]:
@@ -89,7 +97,7 @@ def main(root: Path, build: Path) -> int:
             tree.write(str(path.relative_to(root)), with_links(path.read_text(), shown, set(programs)))
     listed = {page for _, pages in parts for page in pages}
     text = (root / "docs/site/index.md").read_text()
-    text += toctree("Start", ["README.md", "docs/README.md", "errors.md", "CHANGELOG.md"])
+    text += toctree("Start", ["Overview <README.md>", "docs/README.md", "errors.md", "CHANGELOG.md"])
     for title, pages in parts[1:]:
         text += toctree(title, pages)
     text += toctree("API and examples", ["api/index.rst", "examples/index.md"])
