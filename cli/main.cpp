@@ -16,6 +16,7 @@
 #include "cli/stop.h"
 #include "cli/version.h"
 #include "demi/backends/backends.h"
+#include "demi/core/libtorch.h"
 #include "demi/core/nearest.h"
 #include "lab/recipes/config.h"
 
@@ -192,6 +193,7 @@ int run(int argc, char** argv) {
       print_versions();
       return kDone;
     }
+    require_libtorch();
     app.parse(without_help_command(arguments_for_parser(argc, argv)));
     return kDone;
   } catch (const CLI::Success& success) {  // --help, --version

@@ -1,24 +1,28 @@
 #include "cli/version.h"
 
-#include <ATen/Context.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
+#include <utility>
 
+#include "demi/core/error.h"
+#include "demi/core/libtorch.h"
+#include "demi/core/version.h"
 #include "lab/doctor/doctor.h"
 #include "lab/recipes/machine.h"
 
 namespace demi::cli {
 namespace {
 
-// The file that one of LibTorch's functions came from.
-std::string libtorch_file() {
-  Dl_info info{};
-  if (!dladdr(reinterpret_cast<const void*>(&at::globalContext), &info) || !info.dli_fname)
-    return "";
-  return info.dli_fname;
+using Line = std::pair<std::string, std::string>;  // a name and what is known of it
+
+void print(const std::vector<Line>& lines) {
+  std::size_t width = 0;
+  for (const auto& [name, value] : lines) width = std::max(width, name.size());
+  for (const auto& [name, value] : lines)
+    std::fputs(fmt::format("{:<{}}  {}\n", name, width, value).c_str(), stdout);
 }
 
 }  // namespace
@@ -29,10 +33,22 @@ bool asks_for_versions(const std::vector<std::string>& arguments) {
 }
 
 void print_versions() {
+  const LoadedLibTorch loaded = loaded_libtorch();
+  std::vector<Line> lines{{"demi", std::string(version())},
+                          {"LibTorch", loaded.version + ", " + loaded.file}};
+  try {
+    require_libtorch();  // what is asked next may crash in another one
+  } catch (const UsageError&) {
+    print(lines);
+    throw;
+  }
   const doctor::Diagnosis known = doctor::diagnose({.seconds = 0});
-  std::vector<std::pair<std::string, std::string>> lines;
-  for (const auto& [name, version] : known.libraries)
-    lines.emplace_back(name, name == "LibTorch" ? version + ", " + libtorch_file() : version);
+  for (const auto& [name, value] : known.libraries) {
+    if (name == "LibTorch")
+      lines[1].second = value + ", " + loaded.file;
+    else if (name != "demi")
+      lines.emplace_back(name, value);
+  }
   const recipes::Machine machine = recipes::machine(c10::kCPU);
   lines.emplace_back("processor",
                      fmt::format("{} ({})", machine.processor, machine.instruction_set));
@@ -42,10 +58,7 @@ void print_versions() {
   for (const doctor::PathReport& path : known.paths)
     lines.emplace_back("kernels " + path.name,
                        (path.usable ? "usable: " : "declined: ") + path.reason);
-  std::size_t width = 0;
-  for (const auto& [name, value] : lines) width = std::max(width, name.size());
-  for (const auto& [name, value] : lines)
-    std::fputs(fmt::format("{:<{}}  {}\n", name, width, value).c_str(), stdout);
+  print(lines);
 }
 
 }  // namespace demi::cli

@@ -9,7 +9,8 @@ namespace demi::cli {
 bool asks_for_versions(const std::vector<std::string>& arguments);
 
 /// What this program is and runs on: its libraries with their versions and where LibTorch's file
-/// lies, the kernels, the GPU. Measures nothing.
+/// lies, the kernels, the GPU. Measures nothing. Throws UsageError after the first two lines if
+/// this LibTorch cannot be used.
 void print_versions();
 
 }  // namespace demi::cli

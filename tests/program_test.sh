@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# program_test.sh DEMI: what a shell offers is what --help lists, the man page has every option of it, and --version --verbose says what runs.
+# program_test.sh DEMI SECOND_LIBTORCH OLD_LIBTORCH: what a shell offers is what --help lists, the man page has every option of it,
+# --version --verbose says what runs, and a LibTorch that cannot be used is refused.
 set -euo pipefail
-demi=$1
+demi=$1 second=$2 old=$3
 fail() {
   echo "program: $*" >&2
   exit 1
@@ -62,3 +63,20 @@ for order in "--version --verbose" "--verbose --version"; do
 done
 [ "$("$demi" --version | wc -l)" = 1 ] || fail "demi --version is more than a line"
 if "$demi" completion tcsh 2>/dev/null; then fail "tcsh is taken"; fi
+
+# refused LIBRARY TEXT: with this library loaded before its own, the program says the text and does nothing.
+refused() {
+  local status arguments
+  for arguments in "train --list" "--version --verbose"; do
+    status=0
+    # shellcheck disable=SC2086
+    LD_PRELOAD=$1 "$demi" $arguments >"$out" 2>"$errors" || status=$?
+    [ "$status" = 2 ] || fail "demi $arguments with $1 ends with $status, not with 2"
+    grep -qF "$2" "$errors" || fail "demi $arguments with $1 does not say: $2: $(cat "$errors")"
+  done
+  grep -qE '^LibTorch +[0-9.]+, /' "$out" || fail "demi --version --verbose with $1 does not say which LibTorch is loaded"
+}
+out=$(mktemp) errors=$(mktemp)
+trap 'rm -f "$out" "$errors"' EXIT
+refused "$second" "two LibTorches are loaded, whose operators, modes and tensors know nothing of each other; seen: $second, "
+refused "$old" "one of another minor version is loaded, whose C++ interface differs; seen: 2.11.0, $old"

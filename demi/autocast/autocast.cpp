@@ -13,6 +13,7 @@
 #include "demi/autocast/thread_tables.h"
 #include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/weights/weights.h"
 
 namespace demi {
@@ -158,6 +159,7 @@ Autocast::Autocast(c10::DeviceType device, AutocastOptions options)
 
 // `table` comes before the policy of the options.
 Autocast::Autocast(c10::DeviceType device, const AutocastOptions& options, const OpTable* table) {
+  require_libtorch();
   check_device(device);
   Frame::unwind();
   std::optional<c10::ScalarType> dtype = options.dtype;

@@ -16,6 +16,7 @@
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/safetensors_read.h"
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -161,6 +162,7 @@ Checkpoint read_file(const fs::path& path, Memory memory) {
 }
 
 Checkpoint read(const fs::path& path, Memory memory) {
+  require_libtorch();
   Checkpoint result;
   read_current(path, [&](const fs::path& one) {
     result = is_single_file(one) ? read_file(one, memory) : read_checkpoint(one, memory);

@@ -26,6 +26,7 @@
 #include "demi/core/atomic_file.h"
 #include "demi/core/crc32c.h"
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/core/version.h"
 
 namespace demi::checkpoint {
@@ -194,6 +195,7 @@ void check_save(int64_t step, const Checkpoint& checkpoint, const SaveOptions& o
 
 fs::path save(const fs::path& folder, int64_t step, const Checkpoint& checkpoint,
               const SaveOptions& options) {
+  require_libtorch();
   check_options(step, options);
   const Layouts layouts(checkpoint);
   const std::shared_ptr<HeldFolder> held = hold_folder(folder, /*for_a_run=*/false);

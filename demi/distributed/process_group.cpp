@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/collectives.h"
 #include "demi/distributed/deadline.h"
@@ -368,6 +369,7 @@ void ProcessGroup::Impl::fail(const std::string& what, const std::string& error)
 }
 
 ProcessGroup::ProcessGroup(const ProcessGroupOptions& options) : impl_(std::make_shared<Impl>()) {
+  require_libtorch();
   check_options(options);
   const InitMethod method = parse_init_method(options.init_method);
   impl_->ranks = ranks_of(options, method);
@@ -382,6 +384,7 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options) : impl_(std::make
 ProcessGroup::ProcessGroup(std::shared_ptr<Store> store, int rank, int world_size,
                            const ProcessGroupOptions& options)
     : impl_(std::make_shared<Impl>()) {
+  require_libtorch();
   impl_->ranks = {"options", rank, world_size, std::nullopt, ""};
   meet(store, options);
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/imported/arguments.h"
 #include "demi/imported/loaded_model.h"
 #include "demi/tensor/module_tensors.h"
@@ -40,6 +41,7 @@ std::optional<std::size_t> number_of(const std::string& text) {
 
 ImportedModelImpl::ImportedModelImpl(const std::filesystem::path& file)
     : torch::nn::Module("ImportedModel") {
+  require_libtorch();
   const imported::Archive archive(file);
   const std::vector<const imported::Program*> programs = imported::pick_programs(archive);
   state_ = imported::read_state(archive, programs);

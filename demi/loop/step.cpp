@@ -14,6 +14,7 @@
 #include "demi/autocast/backward.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/loop/metrics.h"
 #include "demi/loop/open_steps.h"
@@ -177,6 +178,7 @@ Step::Impl::Impl(Job of, const Options& with)
       taken(job.optimizers.size()),
       had_batch(job.optimizers.size()),
       steps(with.steps_taken) {
+  require_libtorch();
   check(options);
   check(job);
   claim.emplace(job);

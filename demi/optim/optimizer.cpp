@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/optim/rule.h"
 #include "demi/optim/saved_state.h"
 #include "demi/optim/state_share.h"
@@ -129,6 +130,7 @@ Optimizer::Optimizer(const Rule& rule, const std::vector<torch::optim::Optimizer
                      const OptimizerOptions& defaults, StepOptions options, const Backend* backend)
     : torch::optim::Optimizer(without_options(groups), defaults.clone()),
       impl_(std::make_unique<Impl>(*this, rule, options, backend ? *backend : machine_backend())) {
+  require_libtorch();
   for (size_t g = 0; g < groups.size(); ++g)
     if (groups[g].has_options())
       param_groups_[g].set_options(merged_options(rule, groups[g].options(), defaults));

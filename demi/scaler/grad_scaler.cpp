@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/optim/optimizer.h"
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
@@ -360,6 +361,7 @@ GradScaler::GradScaler(GradScalerOptions options) : GradScaler(options, optim::m
 
 GradScaler::GradScaler(GradScalerOptions options, const optim::Backend& backend)
     : impl_(std::make_unique<Impl>(backend)) {
+  require_libtorch();
   if (options.enabled) check(options);
   impl_->options = options;
   impl_->first = first_state(options);

@@ -18,6 +18,7 @@
 #include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
 #include "demi/core/instruction_set.h"
+#include "demi/core/libtorch.h"
 #include "demi/kernels/path.h"
 #include "demi/profile/core_share.h"
 #include "demi/profile/gpu.h"
@@ -127,9 +128,15 @@ void check_model(Diagnosis& diagnosis, const DiagnoseOptions& options) {
   if (!dtype.empty()) measure(*diagnosis.model, dtype, c10::Device(report.device));
 }
 
+// Another patch version than the one that demi was compiled against is named with it.
+std::string libtorch() {
+  const std::string loaded = loaded_libtorch().version, compiled(compiled_libtorch());
+  return loaded == compiled ? loaded : loaded + " (demi is compiled against " + compiled + ")";
+}
+
 Facts libraries(const std::string& no_cuda) {
   Facts facts{{"demi", DEMI_VERSION},
-              {"LibTorch", TORCH_VERSION},
+              {"LibTorch", libtorch()},
               {"LibTorch's operators", at::get_cpu_capability()},
               {"oneDNN", at::Context::hasMKLDNN() ? at::get_mkldnn_version() : "none"},
               {"MKL", at::Context::hasMKL() ? at::get_mkl_version() : "none"},
