@@ -92,6 +92,12 @@ if(DEMI_BUILD_TESTS)
   add_custom_target(demi_unit_tests)
 endif()
 
+# demi_exports(LIBRARY): it exports names of demi alone.
+function(demi_exports library)
+  target_link_options(${library} PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
+  set_property(TARGET ${library} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+endfunction()
+
 function(demi_module name)
   cmake_parse_arguments(arg "NO_TORCH;HOT" "GPU_TESTS" "PUBLIC;LINK;TEST_LINK" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
