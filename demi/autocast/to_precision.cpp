@@ -6,6 +6,7 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
 
+#include "demi/autocast/normalisation.h"
 #include "demi/core/error.h"
 #include "demi/tensor/dtype.h"
 
@@ -45,11 +46,11 @@ bool flatten_if(torch::nn::Module& module) {
 
 }  // namespace
 
+Normalisation::~Normalisation() = default;
+
 bool is_normalisation(const torch::nn::Module& module) {
   namespace nn = torch::nn;
-  // Of an imported network, whose modules have no types, too.
-  if (module.named_buffers(/*recurse=*/false).contains("running_mean")) return true;
-  return is_any_of<nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl,
+  return is_any_of<Normalisation, nn::BatchNorm1dImpl, nn::BatchNorm2dImpl, nn::BatchNorm3dImpl,
                    nn::InstanceNorm1dImpl, nn::InstanceNorm2dImpl, nn::InstanceNorm3dImpl,
                    nn::LayerNormImpl, nn::GroupNormImpl, nn::LocalResponseNormImpl,
                    nn::CrossMapLRN2dImpl>(module);

@@ -16,10 +16,11 @@ namespace demi {
 /// tensors do not change. The tensor objects stay the same, so optimizers and shared modules keep
 /// their parameters. Weights of an RNN on CUDA are made contiguous again.
 ///
-/// With `keep_normalisation_fp32` and a 16-bit dtype, BatchNorm*, InstanceNorm*, LayerNorm and
-/// GroupNorm have weights and running statistics in FP32 (16-bit ones are converted back), because
-/// statistics summed in 16 bits stop growing. LocalResponseNorm and CrossMapLRN2d have no
-/// parameters.
+/// With `keep_normalisation_fp32` and a 16-bit dtype, BatchNorm*, InstanceNorm*, LayerNorm,
+/// GroupNorm, the normalisations of an ImportedModel and what else is derived from
+/// demi::Normalisation have weights and running statistics in FP32 (16-bit ones are converted
+/// back), because statistics summed in 16 bits stop growing. LocalResponseNorm and CrossMapLRN2d
+/// have no parameters.
 ///
 /// The converted model needs its input in `dtype`. Run it in `Autocast region(device, dtype)`,
 /// which casts the input once and no weight, or pass `to_precision(input, dtype)`: LibTorch's

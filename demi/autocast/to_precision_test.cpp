@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/normalisation.h"
 #include "demi/core/error.h"
 
 namespace demi {
@@ -66,6 +67,18 @@ TEST(ToPrecisionOnce, EverythingWhenAskedAndBackAgain) {
   EXPECT_EQ(model[1]->as<torch::nn::BatchNorm2d>()->running_mean.scalar_type(), torch::kFloat);
   to_precision(*model, torch::kDouble);
   for (const auto& p : model->parameters()) EXPECT_EQ(p.scalar_type(), torch::kDouble);
+}
+
+struct OwnNormImpl : torch::nn::Module, Normalisation {
+  OwnNormImpl() { register_parameter("weight", torch::ones(3)); }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+
+TEST(ToPrecisionOnce, NormalisationsOfOthersStayFp32) {
+  torch::nn::Sequential model(std::make_shared<OwnNormImpl>(), torch::nn::Linear(3, 3));
+  to_precision(*model, torch::kBFloat16);
+  EXPECT_EQ(model->named_parameters()["0.weight"].scalar_type(), torch::kFloat);
+  EXPECT_EQ(model->named_parameters()["1.weight"].scalar_type(), torch::kBFloat16);
 }
 
 TEST(ToPrecisionOnce, RecurrentLayersRun) {
