@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -29,6 +30,10 @@ class DEMI_API Archive {
   const StoredTensors& weights(const std::string& program) const { return weights_.at(program); }
   const StoredTensors& constants(const std::string& program) const {
     return constants_.at(program);
+  }
+  /// CRC-32 of the record that holds a tensor, as the file's list has it.
+  std::uint32_t checksum(const StoredTensor& stored) const {
+    return zip_.find(stored.record)->crc32;
   }
   TensorReader tensors() const { return TensorReader(zip_); }
 

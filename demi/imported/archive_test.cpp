@@ -116,6 +116,74 @@ TEST(Summarize, SaysWhatPythonSaysOfTheNetwork) {
   EXPECT_THAT(by_name.at("block.conv.weight").sizes, ElementsAre(4, 3, 3, 3));
 }
 
+/// The identity of a file after a change of one of its records.
+std::string identity_after(std::string_view file, const std::string& record, std::string_view from,
+                           std::string_view to) {
+  Contents contents = contents_of(fixture(file));
+  std::string& text = contents.at(record);
+  const std::size_t at = text.find(from);
+  if (at == std::string::npos) throw std::runtime_error("no such text: " + std::string(from));
+  text.replace(at, from.size(), to);
+  const MemoryFile changed(zip_of(contents));
+  return summarize(changed.path()).identity;
+}
+
+TEST(Identity, IsTheSameForTheSameNetwork) {
+  const std::string own = summarize(fixture("small.pt2")).identity;
+  EXPECT_THAT(own, MatchesRegex("[0-9a-f]{16}"));
+  const std::string model = "models/model.json";
+  EXPECT_EQ(identity_after("small.pt2", model, "make.py", "moved.py"), own) << "a line";
+  EXPECT_EQ(identity_after("small.pt2", model, "2.15.0", "2.16.0"), own) << "the exporter";
+  EXPECT_EQ(identity_after("small.pt2", "data/weights/weight_0", std::string_view(), "1"), own)
+      << "a weight";
+  Contents renamed = contents_of(fixture("small.pt2"));
+  std::string& text = renamed.at(model);
+  for (std::size_t at = 0; (at = text.find("\"conv2d\"", at)) != std::string::npos;)
+    text.replace(at, 8, "\"product\"");
+  const MemoryFile file(zip_of(renamed));
+  EXPECT_EQ(summarize(file.path()).identity, own) << "a name of the exporter's";
+  EXPECT_EQ(summarize(fixture("small_2_11.pt2")).identity, own) << "exported by PyTorch 2.11";
+}
+
+TEST(Identity, IsAnotherOneForAnotherNetwork) {
+  std::set<std::string> seen;
+  for (const char* file : {"small.pt2", "small_eval.pt2", "small_decomposed.pt2", "tiny.pt2",
+                           "modes.pt2", "pictures.pt2", "pictures_loss.pt2", "rows.pt2"})
+    seen.insert(summarize(fixture(file)).identity);
+  EXPECT_EQ(seen.size(), 8u);
+  const std::string model = "models/model.json";
+  seen.insert(identity_after("small.pt2", model, "aten.relu.default", "aten.tanh.default"));
+  seen.insert(identity_after("small.pt2", model, "\"as_float\": 2.0", "\"as_float\": 2.5"));
+  EXPECT_EQ(seen.size(), 10u) << "an operation, a number";
+  Contents renamed = contents_of(fixture("small.pt2"));
+  std::string& text = renamed.at(model);
+  for (std::size_t at = 0; (at = text.find("logits", at)) != std::string::npos;)
+    text.replace(at, 6, "scores");
+  const MemoryFile other(zip_of(renamed));
+  seen.insert(summarize(other.path()).identity);
+  EXPECT_EQ(seen.size(), 11u) << "a name of the result";
+  // The values of a constant; its bytes are the graph's.
+  Contents contents = contents_of(fixture("small.pt2"));
+  for (auto& [name, content] : contents)
+    if (name.starts_with("data/constants/") && !name.ends_with(".json")) {
+      std::string before = std::exchange(content, std::string(content.size(), '\1'));
+      const MemoryFile file(zip_of(contents));
+      EXPECT_TRUE(seen.insert(summarize(file.path()).identity).second) << name;
+      content = std::move(before);
+    }
+  EXPECT_EQ(seen.size(), 13u) << "a constant and a buffer that is not saved";
+}
+
+TEST(Summarize, NamesTheTensorsThatAnOperationReads) {
+  const auto operations = summarize(fixture("normalised.pt2")).graphs.at(0).operations;
+  std::map<std::string, std::vector<std::string>> read;
+  for (const OperationSummary& one : operations)
+    if (!one.tensors.empty()) read[one.module + " " + one.op] = one.tensors;
+  EXPECT_THAT(read.at("linear aten::linear"), ElementsAre("linear.weight", "linear.bias"));
+  EXPECT_THAT(read.at("inner aten::layer_norm"), ElementsAre("inner.weight", "inner.bias"))
+      << "within a region";
+}
+
 TEST(Summarize, KnowsTheModeAndTheDialect) {
   EXPECT_EQ(summarize(fixture("small_eval.pt2")).graphs[0].mode, "eval");
   EXPECT_EQ(summarize(fixture("tiny.pt2")).graphs[0].mode, "either");

@@ -46,13 +46,13 @@ ImportedModelImpl::ImportedModelImpl(const std::filesystem::path& file)
   const std::vector<const imported::Program*> programs = imported::pick_programs(archive);
   state_ = imported::read_state(archive, programs);
   loaded_ = std::make_shared<const LoadedModel>(imported::load(programs, state_));
-  imported::register_state(*this, state_);
+  imported::register_state(*this, state_, loaded_->normalisations);
 }
 
 ImportedModelImpl::ImportedModelImpl(std::shared_ptr<const LoadedModel> loaded,
                                      std::vector<StateTensor> state)
     : torch::nn::Module("ImportedModel"), loaded_(std::move(loaded)), state_(std::move(state)) {
-  imported::register_state(*this, state_);
+  imported::register_state(*this, state_, loaded_->normalisations);
 }
 
 ImportedModelImpl::~ImportedModelImpl() = default;

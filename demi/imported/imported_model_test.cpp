@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/fuzz_testing.h"
 #include "demi/core/error.h"
 #include "demi/imported/fixtures_testing.h"
@@ -101,6 +102,31 @@ TEST(ImportedModel, HasPythonsNamesAndTies) {
   for (const auto& [name, tensor] : state)
     EXPECT_TRUE(tensor.equal(truth.at("first." + name))) << name;
   EXPECT_EQ(state.size(), 9u);
+}
+
+TEST(ImportedModel, KeepsItsNormalisationsInFp32) {
+  ImportedModel model(fixture("normalised.pt2"));
+  const auto dtypes_of = [](torch::nn::Module& module) {
+    to_precision(module, torch::kBFloat16);
+    std::map<std::string, c10::ScalarType> dtypes;
+    for (const auto& item : module.named_parameters())
+      dtypes[item.key()] = item.value().scalar_type();
+    for (const auto& item : module.named_buffers())
+      if (item.value().is_floating_point()) dtypes[item.key()] = item.value().scalar_type();
+    return dtypes;
+  };
+  std::map<std::string, c10::ScalarType> wanted;
+  for (const std::string name : {"linear.weight", "linear.bias", "block.scale", "block.matrix"})
+    wanted[name] = torch::kBFloat16;
+  for (const std::string name : {"layer", "group", "batch", "instance", "inner"})
+    wanted[name + ".weight"] = wanted[name + ".bias"] = torch::kFloat;
+  for (const std::string name : {"rms.weight", "own.weight"}) wanted[name] = torch::kFloat;
+  for (const std::string name : {"batch.running_mean", "batch.running_var"})
+    wanted[name] = torch::kFloat;
+  EXPECT_EQ(dtypes_of(*model->clone()), wanted);
+  EXPECT_EQ(dtypes_of(*model), wanted);
+  const Autocast region(torch::kCPU, torch::kBFloat16);
+  EXPECT_TRUE(model->forward(torch::randn({3, 4})).isfinite().all().item<bool>());
 }
 
 TEST(ImportedModel, TakesOtherBatchesAsTheRangeSays) {

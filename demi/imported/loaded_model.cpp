@@ -9,6 +9,7 @@
 
 #include "demi/core/error.h"
 #include "demi/imported/arguments.h"
+#include "demi/imported/normalisations.h"
 #include "demi/imported/prepare.h"
 #include "demi/imported/training_mode.h"
 
@@ -178,7 +179,7 @@ std::vector<const Program*> pick_programs(const Archive& archive) {
 LoadedModel load(const std::vector<const Program*>& programs,
                  const std::vector<StateTensor>& state) {
   const bool has_one = programs.size() == 1;
-  LoadedModel loaded;
+  LoadedModel loaded{.normalisations = normalisation_modules(programs)};
   for (const Program* program : programs) {
     const ExportedMode mode = exported_mode(program->graph);
     const TrainingFlags flags(mode, has_one);

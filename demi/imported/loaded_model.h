@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct GraphCall {
 /// What copies of a model share. Immutable.
 struct LoadedModel {
   std::shared_ptr<const GraphCall> train, eval;
+  std::set<std::string> normalisations;  // modules
   std::vector<std::string> notes;
 };
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "demi/autocast/normalisation.h"
 #include "demi/core/error.h"
 
 namespace demi::imported {
@@ -20,6 +21,13 @@ class PartImpl : public torch::nn::Module {
  public:
   PartImpl() : torch::nn::Module("ImportedPart") {}
 };
+
+class NormalisationPartImpl : public PartImpl, public Normalisation {};
+
+std::shared_ptr<torch::nn::Module> make_part(bool is_normalisation) {
+  if (is_normalisation) return std::make_shared<NormalisationPartImpl>();
+  return std::make_shared<PartImpl>();
+}
 
 [[noreturn]] void refuse_state(const Archive& archive, const std::string& what,
                                const std::string& seen, const std::string& accepted) {
@@ -157,17 +165,21 @@ std::ptrdiff_t find_state(const std::vector<StateTensor>& state, const Program& 
   return found == state.end() ? -1 : found - state.begin();
 }
 
-void register_state(torch::nn::Module& module, const std::vector<StateTensor>& state) {
+void register_state(torch::nn::Module& module, const std::vector<StateTensor>& state,
+                    const std::set<std::string>& normalisations) {
   for (const StateTensor& one : state) {
     if (one.kind != StateKind::parameter && one.kind != StateKind::buffer) continue;
     const std::vector<std::string> parts = parts_of(one.name);
     torch::nn::Module* owner = &module;
+    std::string path;
     for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+      path += (i == 0 ? "" : ".") + parts[i];
       const auto children = owner->named_children();
       const auto* child = children.find(parts[i]);
-      owner = child != nullptr
-                  ? child->get()
-                  : owner->register_module(parts[i], std::make_shared<PartImpl>()).get();
+      owner =
+          child != nullptr
+              ? child->get()
+              : owner->register_module(parts[i], make_part(normalisations.contains(path))).get();
     }
     if (one.kind == StateKind::parameter)
       owner->register_parameter(parts.back(), one.tensor, one.is_trainable);

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,10 @@ std::vector<StateTensor> read_state(const Archive& archive,
 std::ptrdiff_t find_state(const std::vector<StateTensor>& state, const Program& program,
                           const InputSpec& input);
 
-/// Puts parameters and buffers into the module and modules below it, under Python's names.
-void register_state(torch::nn::Module& module, const std::vector<StateTensor>& state);
+/// Puts parameters and buffers into the module and modules below it, under Python's names. Those
+/// named as normalisations are demi::Normalisation.
+void register_state(torch::nn::Module& module, const std::vector<StateTensor>& state,
+                    const std::set<std::string>& normalisations);
 
 /// A copy on a device, in which tied weights are tied, too.
 std::vector<StateTensor> copy_state(const std::vector<StateTensor>& state,

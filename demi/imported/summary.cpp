@@ -8,7 +8,9 @@
 #include <variant>
 
 #include "demi/imported/archive.h"
+#include "demi/imported/identity.h"
 #include "demi/imported/size_expression.h"
+#include "demi/imported/tensor_names.h"
 #include "demi/imported/training_mode.h"
 
 namespace demi::imported {
@@ -53,14 +55,25 @@ InputSummary summarize_input(const Program& program, const InputSpec& input) {
   return summary;
 }
 
-void add_operations(const Graph& graph, GraphSummary& summary) {
+void add_tensors(const Argument& argument, const TensorNames& names,
+                 std::vector<std::string>& tensors) {
+  if (const auto* list = argument.as<Arguments>())
+    for (const Argument& element : *list) add_tensors(element, names, tensors);
+  if (const std::string_view name = tensor_name(argument, names); !name.empty())
+    tensors.emplace_back(name);
+}
+
+void add_operations(const Graph& graph, const TensorNames& names, GraphSummary& summary) {
   for (const Node& node : graph.nodes) {
     const std::string name = operator_name(node.target);
     ++summary.operators[name];
-    summary.operations.push_back(
-        {.op = name, .module = node.place.module, .line = node.place.line});
-    for (const NamedArgument& input : node.inputs)
-      if (const auto* inner = input.argument.as<SubGraph>()) add_operations(*inner->graph, summary);
+    OperationSummary& operation = summary.operations.emplace_back(
+        OperationSummary{.op = name, .module = node.place.module, .line = node.place.line});
+    const auto nested = find_subgraph(node);
+    for (auto input = node.inputs.begin(); input != nested; ++input)
+      add_tensors(input->argument, names, operation.tensors);
+    if (nested != node.inputs.end())
+      add_operations(*nested->argument.as<SubGraph>()->graph, names_within(node, names), summary);
   }
 }
 
@@ -79,7 +92,7 @@ GraphSummary summarize_graph(const Program& program) {
     }
   for (const TreeSpec::Key& key : program.out_spec.keys)
     if (const auto* name = std::get_if<std::string>(&key)) summary.output_names.push_back(*name);
-  add_operations(program.graph, summary);
+  add_operations(program.graph, tensor_names(program), summary);
   return summary;
 }
 
@@ -97,7 +110,7 @@ TensorSummary summarize_tensor(const std::string& name, const StoredTensor& stor
 FileSummary summarize(const std::filesystem::path& file) {
   const Archive archive(file);
   const Program& first = archive.programs().front();
-  FileSummary summary{.torch_version = first.torch_version};
+  FileSummary summary{.torch_version = first.torch_version, .identity = identity_of(archive)};
   for (const Program& program : archive.programs())
     summary.graphs.push_back(summarize_graph(program));
   std::vector<std::pair<std::string, const StoredTensor*>> firsts;

@@ -42,9 +42,10 @@ struct InputSummary {
 
 /// An operation, and where it stands in the Python program.
 struct OperationSummary {
-  std::string op;      // "aten::conv2d"
-  std::string module;  // "block.conv"; "" for the network itself
-  std::string line;    // "net.py:15 in forward"
+  std::string op;                         // "aten::conv2d"
+  std::string module;                     // "block.conv"; "" for the network itself
+  std::string line;                       // "net.py:15 in forward"
+  std::vector<std::string> tensors = {};  // parameters and buffers that it reads, Python's names
 };
 
 /// One graph of a file. An input reads "x: Float (s0, 3, 5, 5)"; a size that changes has a symbol.
@@ -63,7 +64,10 @@ struct GraphSummary {
 
 /// What a `.pt2` file holds.
 struct FileSummary {
-  std::string torch_version;           // that exported it
+  std::string torch_version;  // that exported it
+  /// 16 hexadecimal digits, others for another network: operations, signature, names of weights and
+  /// values of constants count; weights, lines, sizes of inputs and the exporting PyTorch do not.
+  std::string identity;
   std::vector<GraphSummary> graphs;    // one for each mode that was exported
   std::vector<TensorSummary> tensors;  // in the order of the names
 };
