@@ -8,9 +8,10 @@
 #include <utility>
 
 #include "demi/core/error.h"
-#include "demi/core/libtorch.h"
 #include "demi/imported/arguments.h"
 #include "demi/imported/loaded_model.h"
+#include "demi/imported/script_file.h"
+#include "demi/imported/script_model.h"
 #include "demi/tensor/module_tensors.h"
 
 namespace demi {
@@ -41,7 +42,14 @@ std::optional<std::size_t> number_of(const std::string& text) {
 
 ImportedModelImpl::ImportedModelImpl(const std::filesystem::path& file)
     : torch::nn::Module("ImportedModel") {
-  require_libtorch();
+  if (imported::is_script_file(file)) {
+    script_ = std::make_unique<imported::ScriptModel>(file);
+    state_ = script_->state();
+    loaded_ = std::make_shared<const LoadedModel>(
+        LoadedModel{.normalisations = script_->normalisations(), .notes = script_->notes()});
+    imported::register_state(*this, state_, loaded_->normalisations);
+    return;
+  }
   const imported::Archive archive(file);
   const std::vector<const imported::Program*> programs = imported::pick_programs(archive);
   state_ = imported::read_state(archive, programs);
@@ -50,8 +58,12 @@ ImportedModelImpl::ImportedModelImpl(const std::filesystem::path& file)
 }
 
 ImportedModelImpl::ImportedModelImpl(std::shared_ptr<const LoadedModel> loaded,
-                                     std::vector<StateTensor> state)
-    : torch::nn::Module("ImportedModel"), loaded_(std::move(loaded)), state_(std::move(state)) {
+                                     std::vector<StateTensor> state,
+                                     std::unique_ptr<imported::ScriptModel> script)
+    : torch::nn::Module("ImportedModel"),
+      loaded_(std::move(loaded)),
+      state_(std::move(state)),
+      script_(std::move(script)) {
   imported::register_state(*this, state_, loaded_->normalisations);
 }
 
@@ -59,6 +71,7 @@ ImportedModelImpl::~ImportedModelImpl() = default;
 
 c10::IValue ImportedModelImpl::call(const std::vector<c10::IValue>& arguments,
                                     const std::map<std::string, c10::IValue>& keywords) {
+  if (script_) return script_->call(arguments, keywords);
   const imported::GraphCall& graph = is_training() ? *loaded_->train : *loaded_->eval;
   return imported::call(
       graph, state_,
@@ -74,27 +87,42 @@ at::Tensor ImportedModelImpl::forward(const at::Tensor& input, const at::Tensor&
   return only_tensor(call({input, second}));
 }
 
-void ImportedModelImpl::select_output(const std::string& output) {
+bool ImportedModelImpl::has_output(const std::string& output, std::string& accepted) const {
+  if (script_) {
+    accepted = "what forward returns: " + script_->outputs_text();
+    return script_->has_output(output);
+  }
   const imported::TreeSpec& spec = loaded_->train->out_spec;
   const bool is_key = std::ranges::any_of(spec.keys, [&](const imported::TreeSpec::Key& key) {
     return std::holds_alternative<std::string>(key) && std::get<std::string>(key) == output;
   });
   const std::optional<std::size_t> number = number_of(output);
-  std::string keys;
   for (const imported::TreeSpec::Key& key : spec.keys)
-    if (const auto* text = std::get_if<std::string>(&key)) keys += *text + ", ";
-  require(is_key || (number && *number < spec.leaves),
-          {.where = "ImportedModel.select_output",
-           .what = "the network has no such output",
-           .seen = output,
-           .accepted = fmt::format("{}0 to {}", keys, spec.leaves == 0 ? 0 : spec.leaves - 1)});
+    if (const auto* text = std::get_if<std::string>(&key)) accepted += *text + ", ";
+  accepted += fmt::format("0 to {}", spec.leaves == 0 ? 0 : spec.leaves - 1);
+  return is_key || (number && *number < spec.leaves);
+}
+
+void ImportedModelImpl::select_output(const std::string& output) {
+  std::string accepted;
+  const bool is_there = has_output(output, accepted);
+  require(is_there, {.where = "ImportedModel.select_output",
+                     .what = "the network has no such output",
+                     .seen = output,
+                     .accepted = accepted});
   output_ = output;
 }
 
 at::Tensor ImportedModelImpl::only_tensor(const c10::IValue& result) const {
   c10::IValue chosen = result;
-  if (!output_.empty() && result.isGenericDict() && !number_of(output_))
-    chosen = result.toGenericDict().at(output_);
+  if (!output_.empty() && result.isGenericDict() && !number_of(output_)) {
+    const auto found = result.toGenericDict().find(output_);
+    require(found != result.toGenericDict().end(), {.where = "imported.forward",
+                                                    .what = "the result has no such key",
+                                                    .seen = output_,
+                                                    .accepted = "a key of the dict"});
+    chosen = found->value();
+  }
   std::vector<at::Tensor> tensors;
   add_tensors(chosen, tensors);
   if (const std::optional<std::size_t> number = number_of(output_); number)
@@ -112,6 +140,11 @@ std::vector<at::Tensor> ImportedModelImpl::parameters(bool recurse) const {
   return tensor::without_names(tensor::each_once(named_parameters(recurse)));
 }
 
+void ImportedModelImpl::train(bool on) {
+  torch::nn::Module::train(on);
+  if (script_) script_->train(on);
+}
+
 std::map<std::string, at::Tensor> ImportedModelImpl::state_dict() const {
   std::map<std::string, at::Tensor> tensors;
   for (const StateTensor& one : state_)
@@ -124,8 +157,11 @@ const std::vector<std::string>& ImportedModelImpl::notes() const { return loaded
 
 std::shared_ptr<torch::nn::Module> ImportedModelImpl::clone(
     const std::optional<torch::Device>& device) const {
+  std::unique_ptr<imported::ScriptModel> script;
+  if (script_) script = std::make_unique<imported::ScriptModel>(script_->copy(device));
+  std::vector<StateTensor> state = script ? script->state() : imported::copy_state(state_, device);
   auto copy = std::shared_ptr<ImportedModelImpl>(
-      new ImportedModelImpl(loaded_, imported::copy_state(state_, device)));
+      new ImportedModelImpl(loaded_, std::move(state), std::move(script)));
   copy->output_ = output_;
   copy->train(is_training());
   return copy;

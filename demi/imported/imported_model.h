@@ -19,11 +19,12 @@ namespace demi {
 
 namespace imported {
 struct LoadedModel;
+class ScriptModel;
 struct StateTensor;
 }  // namespace imported
 
-/// A network that was written in Python and exported to a .pt2 file (torch.export.save), to be run
-/// and trained without Python.
+/// A network that was written in Python and exported to a .pt2 file (torch.export.save), or saved
+/// as TorchScript (torch.jit.save), to be run and trained without Python.
 ///
 ///     demi::ImportedModel model("model.pt2");
 ///     demi::optim::AdamW optimizer(model->parameters());
@@ -40,6 +41,11 @@ struct StateTensor;
 /// A file with the graphs "model" and "eval" (scripts/demi_export.py writes both) runs the second
 /// in eval mode. Of a file with one graph the flags of dropout and normalisation follow the mode,
 /// and notes() says so.
+///
+/// TorchScript is run by LibTorch's interpreter, without its own autocast pass and its profiling
+/// executor while forward runs, so policies and casts of a region are those of the .pt2 file of the
+/// same network. What is said of graphs above is not so of it, and LibTorch reads the file: from
+/// people whom you would let run code.
 ///
 /// The constructor throws DataError for a file that is damaged or of another kind, and UsageError,
 /// with module and Python line, for an operation that cannot be run or trained. Both throw
@@ -69,6 +75,8 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   /// Each parameter once, also one with several names.
   std::vector<at::Tensor> parameters(bool recurse = true) const;
 
+  void train(bool on = true) override;
+
   /// Python's state_dict(): parameters and persistent buffers under all their names.
   std::map<std::string, at::Tensor> state_dict() const;
 
@@ -83,13 +91,16 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
 
  private:
   ImportedModelImpl(std::shared_ptr<const imported::LoadedModel> loaded,
-                    std::vector<imported::StateTensor> state);
+                    std::vector<imported::StateTensor> state,
+                    std::unique_ptr<imported::ScriptModel> script = nullptr);
 
+  bool has_output(const std::string& output, std::string& accepted) const;
   at::Tensor only_tensor(const c10::IValue& result) const;
   void move_hidden(std::optional<torch::Device> device, std::optional<torch::Dtype> dtype);
 
   std::shared_ptr<const imported::LoadedModel> loaded_;
   std::vector<imported::StateTensor> state_;
+  std::unique_ptr<imported::ScriptModel> script_;  // null: the graphs of loaded_ are run
   std::string output_;
 };
 TORCH_MODULE(ImportedModel);

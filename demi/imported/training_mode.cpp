@@ -69,6 +69,11 @@ bool TrainingFlags::is_probability(const Node& node, const NamedArgument& input)
          input.argument.as<double>() != nullptr;
 }
 
+std::string_view training_flag(std::string_view op) {
+  const auto* found = std::ranges::find(kFlags, op, &Flag::op);
+  return found == std::end(kFlags) ? std::string_view() : found->argument;
+}
+
 std::string operator_name(std::string_view target) {
   constexpr std::string_view kOps = "torch.ops.";
   if (!target.starts_with(kOps)) return std::string(target);

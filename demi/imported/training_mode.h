@@ -35,6 +35,9 @@ class TrainingFlags {
   bool rewrites_;
 };
 
+/// The argument of an operator ("aten::dropout") that says whether it trains; "": it has none.
+std::string_view training_flag(std::string_view op);
+
 /// "torch.ops.aten.batch_norm.default" as "aten::batch_norm".
 std::string operator_name(std::string_view target);
 
