@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The host's time of an operation in an imported network, in C++ and in Python, in one run: imported.py IMPORTED_BENCH [LAYERS ROUNDS]
+"""The host's time of an operation in an imported network, in C++ and in Python, and the peak of tensors, in one run: imported.py IMPORTED_BENCH [LAYERS ROUNDS]
 
 IMPORTED_BENCH is the program imported_bench, whose file this exports. Needs PyTorch alone.
 """
@@ -38,6 +38,18 @@ def times(run, rounds, repeats=20):
     return sorted(found)
 
 
+def peak_bytes(run):
+    """The most bytes of tensors at once, above those before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        run()
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
 def main():
     bench, layers, rounds = sys.argv[1], *(int(x) for x in sys.argv[2:4] or (100, 15))
     model, x = Chain(layers), torch.ones(4)
@@ -49,7 +61,8 @@ def main():
     with torch.no_grad():
         forward = times(lambda: model(x), rounds)
     training = times(lambda: model(x).sum().backward(), rounds)
-    print(f"{'Python':<9} {forward[0]:9.1f} {forward[rounds // 2]:9.1f} {training[0]:9.1f} {training[rounds // 2]:9.1f}")
+    peak = peak_bytes(lambda: model(x).sum().backward())
+    print(f"{'Python':<9} {forward[0]:9.1f} {forward[rounds // 2]:9.1f} {training[0]:9.1f} {training[rounds // 2]:9.1f} {'':12} {'':12} {peak:9d}")
     print(f"again: {sys.executable} benchmarks/imported.py {bench} {layers} {rounds}")
 
 

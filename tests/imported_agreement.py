@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Networks of PyTorch and torchvision, trained in Python and by demi::ImportedModel on this machine: imported_agreement.py PARTNER [NAME...]
+"""Networks of PyTorch and torchvision, trained in Python and by demi::ImportedModel on this machine:
+imported_agreement.py PARTNER [--table] [--no-script] [NAME...]
 
 PARTNER is the program imported_partner. Each network is exported by scripts/demi_export.py and trained for 20 steps of SGD in FP32 from the
 same weights and seed, in train mode. A line a network: outputs and gradients of the first step, and weights after the last one, are
 "the same bits", or their largest difference; one network has to be refused. Then the first step in bf16, without dropout: each output and gradient may be
-twice as far from FP64 as that of Python's autocast. The line has the greatest ratio of the two distances. Needs PyTorch and safetensors; networks of torchvision are left out without it.
+twice as far from FP64 as that of Python's autocast. The line has the greatest ratio of the two distances. What torch.jit.script takes is trained as
+TorchScript, too, in FP32 beside Python and in bf16 beside the .pt2 file: the same bits; --no-script leaves that out. --table prints Markdown.
+Needs PyTorch and safetensors; networks of torchvision are left out without it.
 """
 import collections
 import contextlib
@@ -13,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 
 try:
     import torch
@@ -30,6 +34,7 @@ STEPS = 20
 ROUNDING = 2.0 ** -9  # of a bf16 number, relative: where Python happens to round to FP64's value
 # Random numbers are others in FP64 than in FP32.
 OTHER_NUMBERS = {"vae"}
+SAME = "outputs: the same bits, grads: the same bits, weights: the same bits"
 
 
 class UNet(nn.Module):
@@ -225,12 +230,17 @@ def networks():
     def of(make, size=64, **options):
         return lambda: (make(weights=None, num_classes=10, **options), images(size))
 
+    def vit():
+        model, inputs = of(models.vit_b_32, image_size=64)()
+        nn.init.normal_(model.heads.head.weight, std=0.02)  # zeros, through which no gradient goes
+        return model, inputs
+
     return own | {
         "alexnet": of(models.alexnet), "vgg11_bn": of(models.vgg11_bn, 32), "resnet18": of(models.resnet18),
         "resnet50": of(models.resnet50), "mobilenet_v3": of(models.mobilenet_v3_small), "efficientnet_b0": of(models.efficientnet_b0),
         "convnext_tiny": of(models.convnext_tiny), "regnet": of(models.regnet_y_400mf), "shufflenet": of(models.shufflenet_v2_x0_5),
         "densenet": of(models.densenet121), "googlenet": of(models.googlenet, aux_logits=True, init_weights=False),
-        "swin_t": of(models.swin_t), "vit_b_32": of(models.vit_b_32, image_size=64),
+        "swin_t": of(models.swin_t), "vit_b_32": vit,
     }
 
 
@@ -305,6 +315,8 @@ def train(model, inputs):
 
 
 def compare(seen, expected):
+    if not any(value.any() for name, value in expected.items() if name.startswith("grad.")):
+        return "all gradients are zero: nothing is compared"
     text = []
     for kind in ("output", "grad", "weight"):
         names = [name for name in expected if name.startswith(kind + ".")]
@@ -318,38 +330,96 @@ def compare(seen, expected):
     return ", ".join(text)
 
 
+class Partner:
+    """Runs the program on a network's file."""
+
+    def __init__(self, program, folder, inputs):
+        self.program, self.out = program, os.path.join(folder, "out.safetensors")
+        self.data = os.path.join(folder, "in.safetensors")
+        save_file({str(i): x for i, x in enumerate(inputs)}, self.data)
+
+    def run(self, file, steps, region):
+        """What it computed, and what went wrong."""
+        done = subprocess.run([self.program, file, self.data, self.out, str(steps), region], capture_output=True, text=True)
+        return (None, done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else (load_file(self.out), "")
+
+    def compare(self, file, expected):
+        seen, problem = self.run(file, STEPS, "fp32")
+        return problem or compare(seen, expected)
+
+
+def script_of(model, file):
+    """Whether there is a TorchScript file of the model."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.save(torch.jit.script(copy.deepcopy(model)), file)
+    except (RuntimeError, OSError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def agree(name, make, program, with_script):
+    """A row: FP32, bf16, TorchScript; and whether all is as it has to be. Models are made anew where they are needed: large ones have
+    half a gigabyte of weights."""
+
+    def made():
+        torch.manual_seed(0)
+        model, inputs = make()
+        return model.train(), inputs
+
+    model, inputs = made()
+    with tempfile.TemporaryDirectory() as folder:
+        file, script = os.path.join(folder, "model.pt2"), os.path.join(folder, "model.pt")
+        partner = Partner(program, folder, inputs)
+        try:
+            demi_export.export(model, inputs, file)
+        except demi_export.ExportError as error:
+            return (str(error), "", ""), name in REFUSED and REFUSED[name] in str(error)
+        has_script = with_script and script_of(model, script)
+        expected = train(model, inputs)
+        del model
+        fp32, as_script = partner.compare(file, expected), "not scripted" if with_script else "not tried"
+        if has_script:
+            as_script = "FP32: " + partner.compare(script, expected)
+        del expected
+        is_right, bf16 = fp32 == SAME, "random numbers differ from FP64's"
+        plain = without_dropout(made()[0])
+        demi_export.export(plain, inputs, file)
+        in_bf16, problem = partner.run(file, 1, "bf16")
+        if has_script:
+            script_of(plain, script)
+            seen, other_problem = partner.run(script, 1, "bf16")
+            same = not problem and not other_problem and all(torch.equal(seen[key], value) for key, value in in_bf16.items())
+            del seen
+            as_script += ", bf16: " + (other_problem or ("those of the .pt2 file" if same else "others than of the .pt2 file"))
+            is_right = is_right and as_script == f"FP32: {SAME}, bf16: those of the .pt2 file"
+        if name not in OTHER_NUMBERS:
+            ratio, where = (float("inf"), problem) if problem else distances(in_bf16, plain, inputs)
+            bf16 = where if ratio is None else f"{ratio:.2f} of Python's distance" + (f" ({where})" if ratio > 1 else "")
+            is_right = is_right and (ratio is None or ratio <= 2)
+    return (fp32, bf16, as_script), is_right
+
+
 def main():
-    partner, chosen = sys.argv[1], sys.argv[2:]
-    version = subprocess.run([partner], capture_output=True, text=True, check=True).stdout.strip()
+    program, *chosen = sys.argv[1:]
+    version = subprocess.run([program], capture_output=True, text=True, check=True).stdout.strip()
     if torch.__version__.split("+")[0] != version:
         print(f"skipped: PyTorch {torch.__version__} and LibTorch {version} may round differently")
         sys.exit(77)
-    all_networks, failed = networks(), 0
+    is_table, with_script = "--table" in chosen, "--no-script" not in chosen
+    chosen = [name for name in chosen if not name.startswith("--")]
+    all_networks, failed = networks(), []
+    if is_table:
+        print("| network | FP32 beside Python | bf16 | TorchScript |\n|---|---|---|---|")
     for name in chosen or all_networks:
-        torch.manual_seed(0)
-        model, inputs = all_networks[name]()
-        model.train()
-        with tempfile.TemporaryDirectory() as folder:
-            file, data, out = (os.path.join(folder, end) for end in ("model.pt2", "in.safetensors", "out.safetensors"))
-            try:
-                demi_export.export(model, inputs, file)
-            except demi_export.ExportError as error:
-                print(f"{name}: {error}", flush=True)
-                failed += name not in REFUSED or REFUSED[name] not in str(error)
-                continue
-            save_file({str(i): x for i, x in enumerate(inputs)}, data)
-            before = copy.deepcopy(model)
-            done = subprocess.run([partner, file, data, out, str(STEPS), "fp32"], capture_output=True, text=True)
-            text = done.stderr.strip() if done.returncode else compare(load_file(out), train(model, inputs))
-            if name not in OTHER_NUMBERS:
-                plain = without_dropout(before)
-                demi_export.export(plain, inputs, file)
-                done = subprocess.run([partner, file, data, out, "1", "bf16"], capture_output=True, text=True)
-                ratio, where = (float("inf"), done.stderr.strip()) if done.returncode else distances(load_file(out), plain, inputs)
-                text += ", bf16: " + (where if ratio is None else f"{ratio:.2f} of Python's distance" + (f" ({where})" if ratio > 1 else ""))
-                failed += ratio is not None and ratio > 2
-        failed += text.count("the same bits") != 3
-        print(f"{name}: {text}", flush=True)
+        row, is_right = agree(name, all_networks[name], program, with_script)
+        if not is_right:
+            failed.append(name)
+        text = "; ".join(part for part in row if part)
+        print(f"| {name} | {' | '.join(row)} |" if is_table else f"{name}: {text}", flush=True)
+    if failed:
+        print("not as it has to be: " + ", ".join(failed))
     sys.exit(1 if failed else 0)
 
 
