@@ -29,6 +29,9 @@ if ! is_ready; then
 fi
 [ "$mode" != --setup ] || exit 0
 
+# Sphinx does not see that its extensions have changed.
+[ -z "$(find docs/site -newer build/site/html/.buildinfo 2>/dev/null)" ] || rm -rf build/site/html build/site/doctrees
+"$python" docs/site/checks_test.py 2>&1 | tail -n 30
 "$python" docs/site/pages.py . build/site
 # --keep-going: all that is wrong, not the first.
 "$python" -m sphinx -q -W --keep-going -j 2 -d build/site/doctrees -c docs/site build/site/source build/site/html

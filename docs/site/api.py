@@ -170,7 +170,8 @@ def write_pages(root: Path, build: Path, tree, pages_of: dict[str, str]) -> tupl
     modules, links = {}, {}
     found = headers.read(root, build / "doxygen")
     users = uses.users(root, found)
-    wrong = uses.complaints(root, users)
+    pages = [path for path in (root / "README.md", *sorted(root.glob("docs/**/*.md"))) if path.parent.name != "decisions"]
+    wrong = uses.complaints(root, users) + uses.unknown_names(root, found, pages)
     uncommented = uses.exceptions(root, "uncommented")
     for header, names in found.items():
         text = (root / header).read_text()

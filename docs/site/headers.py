@@ -24,7 +24,8 @@ def public_headers(root: Path) -> list[str]:
     return found + [rule for rule in rules if rule not in found]
 
 
-BEHIND = "behind:"  # what begins such a comment for Doxygen
+BEHIND = "behind:"  # what a comment behind a declaration begins with for Doxygen
+MARGIN = "¦"  # what each line of one above a declaration begins with: Doxygen takes indentation that all lines share
 
 
 @dataclass
@@ -55,7 +56,7 @@ def for_doxygen(source: str) -> str:
         if re.match(r"\s*///", line):  # above a declaration
             while end < len(lines) and re.match(r"\s*///", lines[end]):
                 end += 1
-            said = [re.sub(r"^\s*/// ?", "", one) for one in lines[at:end]]
+            said = [MARGIN + re.sub(r"^\s*/// ?", "", one) for one in lines[at:end]]
             out += ("/** \\verbatim " + "\n".join(said) + " \\endverbatim */").split("\n")
         elif behind and not re.match(r"\s*(#|}|namespace|using namespace|(public|private|protected):)", line):
             column, said = line.index("// " + behind[2]), [behind[2]]
@@ -218,4 +219,4 @@ def _template(element):
 def _says(element):
     parts = [element.find(name) for name in ("briefdescription", "detaileddescription")]
     text = "\n\n".join("".join(part.itertext()).strip("\n ") for part in parts if part is not None)
-    return text.strip("\n ")
+    return re.sub(rf"^ *{MARGIN}", "", text, flags=re.M).strip("\n")

@@ -1,7 +1,7 @@
 """Makes the source tree that Sphinx reads: the pages as they are, and those that are generated of headers, examples and errors.
 
     pages.py ROOT BUILD      fills BUILD/source. Exit codes: 0 done, 1 a public name without a comment, a header that no
-example uses, or a place of errors that no page explains
+example uses, a name on a page that is not public, or a place of errors that no page explains
 """
 
 import re
@@ -65,6 +65,9 @@ def with_links(text: str, headers_of_site: set[str], programs: set[str]) -> str:
         if name in headers_of_site:
             return f"](#{api.label(name)})"
         return f"](/{name}.rst)" if name in programs else match[0]
+    # Several headers in one word become one word each, which can lead to its place.
+    text = re.sub(r"`([\w/]+)\{([\w,]+)\}\.h`",
+                  lambda match: ", ".join(f"`{match[1]}{name}.h`" for name in match[2].split(",")), text)
     # A number and its unit stay on one line of a table's cell.
     lines = [re.sub(r"(?<=\d) (?=(?:×|ms|s|µs|GB|MB|kB|%)(?:\W|$))", "\u00a0", line)
              if line.startswith("|") and "`" not in line else line for line in text.split("\n")]

@@ -1,4 +1,4 @@
-"""Which programs of examples/ use which public header, and the exceptions of exceptions.txt."""
+"""What uses the public names: which programs of examples/ use which header, and whether the names on pages are there."""
 
 import re
 from pathlib import Path
@@ -40,4 +40,24 @@ def complaints(root: Path, found: dict[str, list[str]]) -> list[str]:
             wrong.append(f"docs/site/exceptions.txt: {path} is no public header, and no folder of some")
         elif all(found[header] for header in below):
             wrong.append(f"docs/site/exceptions.txt: {path} is used by {found[below[0]][0]}")
+    return wrong
+
+
+def unknown_names(root: Path, names: dict[str, list[headers.Name]], pages: list[Path]) -> list[str]:
+    """Each demi::NAME on a page that is no public name, no module and no target of CMake."""
+    known = {path.name for library in ("demi", "lab") for path in (root / library).iterdir()} | {"demi", "lab"}
+
+    def add(some):
+        for name in some:
+            known.update(name.name.split("::"))
+            add(name.inside)
+
+    for of_header in names.values():
+        add(of_header)
+    wrong = []
+    for page in pages:
+        for number, line in enumerate(page.read_text().split("\n"), 1):
+            for name in re.findall(r"\bdemi::((?:\w+::)*\w+)", line):
+                if not known.issuperset(name.split("::")):
+                    wrong.append(f"{page.relative_to(root)}:{number}: demi::{name} is no public name")
     return wrong
