@@ -32,9 +32,9 @@ TEST(RandomHalves, AreKeyedBySplitMix64) {
 
 // Without keys it is MurmurHash3's fmix32: values of the published MurmurHash3.cpp.
 TEST(RandomHalves, AreThoseOfMurmurHash3) {
-  EXPECT_EQ(random_word({0, 0}, 0), 0u);
-  EXPECT_EQ(random_word({0, 0}, 1), 0x514E28B7u);
-  EXPECT_EQ(random_word({1, 0}, 0), 0x514E28B7u);
+  EXPECT_EQ(random_word({0, 0}, 0u), 0u);
+  EXPECT_EQ(random_word({0, 0}, 1u), 0x514E28B7u);
+  EXPECT_EQ(random_word({1, 0}, 0u), 0x514E28B7u);
 }
 
 /// Of 256 equally likely pairs of four bits: 255 in the mean, with a deviation of sqrt(2 x 255).

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "demi/kernels/codecs/words.h"
 #include "demi/kernels/host_device.h"
 
 // bf16 by stochastic rounding: up with the probability of what lies below, so that many small
@@ -12,13 +13,18 @@
 namespace demi::kernels {
 namespace {
 
-/// `bits`: of an FP32 number. `random`: 16 bits.
-DEMI_HOST_DEVICE std::uint16_t bf16_by_chance(std::uint32_t bits, std::uint32_t random) {
-  const bool is_nan = static_cast<std::int32_t>(bits & 0x7FFFFFFFu) > 0x7F800000;  // all compare so
-  return static_cast<std::uint16_t>((is_nan ? bits | 0x00400000u : bits + random) >> 16);
+/// `bits`: of an FP32 number. `random`: 16 bits. Returns 16 bits.
+template <class W>
+DEMI_HOST_DEVICE W bf16_by_chance(W bits, W random) {
+  const W quiet = bits | 0x00400000u, moved = bits + random;
+  return (signed_of(bits & 0x7FFFFFFFu) > 0x7F800000 ? quiet : moved) >> 16;  // NaN stays
 }
 
 /// The bits of the FP32 number.
+template <class W>
+DEMI_HOST_DEVICE W bits_from_bf16(W half) {
+  return half << 16;
+}
 DEMI_HOST_DEVICE std::uint32_t bits_from_bf16(std::uint16_t half) {
   return static_cast<std::uint32_t>(half) << 16;
 }
@@ -28,11 +34,16 @@ struct ByChance {
   using Rest = std::uint8_t;  // there is none
   static constexpr bool kByChance = true;
 
-  static DEMI_HOST_DEVICE std::uint16_t parameter_of(std::uint32_t bits, std::uint32_t random) {
+  template <class W>
+  static DEMI_HOST_DEVICE W parameter_of(W bits, W random) {
     return bf16_by_chance(bits, random);
   }
-  static DEMI_HOST_DEVICE Rest rest_of(std::uint32_t) { return 0; }
-  static DEMI_HOST_DEVICE std::uint32_t joined(std::uint16_t parameter, Rest) {
+  template <class W>
+  static DEMI_HOST_DEVICE W rest_of(W) {
+    return W{};
+  }
+  template <class W>
+  static DEMI_HOST_DEVICE W joined(W parameter, W) {
     return bits_from_bf16(parameter);
   }
 };

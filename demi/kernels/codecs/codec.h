@@ -32,14 +32,22 @@ struct Coded {
 
 /// How a weight lies in a 16-bit parameter, which programs read, and in what the parameter lacks.
 enum class WeightCodec : std::uint8_t {
-  split,      // codecs/split.h: all 32 bits of FP32
-  split24,    // codecs/split.h: 24 of them
-  by_chance,  // codecs/bf16_by_chance.h: the parameter lacks nothing
+  split,       // codecs/split.h: all 32 bits of FP32
+  split24,     // codecs/split.h: 24 of them
+  by_chance,   // codecs/bf16_by_chance.h: the parameter lacks nothing
+  split_fp16,  // codecs/split_fp16.h: all 32 bits of FP32, of numbers that fp16 can be near to
 };
 
 /// Bytes of an element besides the parameter.
 constexpr int rest_bytes_of(WeightCodec codec) {
-  return codec == WeightCodec::split ? 2 : codec == WeightCodec::split24 ? 1 : 0;
+  switch (codec) {
+    case WeightCodec::split24:
+      return 1;
+    case WeightCodec::by_chance:
+      return 0;
+    default:
+      return 2;
+  }
 }
 
 /// A parameter that takes the place of an FP32 one.

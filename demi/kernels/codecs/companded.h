@@ -6,6 +6,7 @@
 
 #include "demi/kernels/codecs/bf16_by_chance.h"
 #include "demi/kernels/codecs/codec.h"
+#include "demi/kernels/codecs/words.h"
 #include "demi/kernels/host_device.h"
 
 // Moments in 8 bits, in groups of 32 neighbours that share a scale, as in "FlashOptim: optimizers
@@ -38,7 +39,7 @@ DEMI_HOST_DEVICE std::uint16_t group_scale(std::uint32_t bits, std::uint16_t gre
 }
 
 DEMI_HOST_DEVICE float scale_of(std::uint16_t scale) {
-  return std::bit_cast<float>(bits_from_bf16(scale));
+  return std::bit_cast<float>(bits_from_bf16(static_cast<std::uint32_t>(scale)));
 }
 
 /// What a value is multiplied by: 0 where the codes are 0 or do not matter.
@@ -46,57 +47,70 @@ DEMI_HOST_DEVICE float inverse_of_code_scale(std::uint16_t scale) {
   return scale == 0 || scale == kNanScale ? 0.0f : 1.0f / scale_of(scale);
 }
 
-// Comparisons are of bits: those of numbers may trap, and the compiler makes no vectors of them.
+// F, W: FP32 numbers and words, one or several (words.h). Comparisons are of bits: those of numbers
+// may trap.
 
-DEMI_HOST_DEVICE std::uint32_t magnitude_of(float x) {
-  return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
+template <class F>
+DEMI_HOST_DEVICE UnsignedOf<F> magnitude_of(F x) {
+  return bits_from(x) & 0x7FFFFFFFu;
 }
 
 /// 16 random bits as a number in [0, 1).
-DEMI_HOST_DEVICE float fraction_of(std::uint32_t random) {
-  return static_cast<float>(static_cast<std::int32_t>(random)) * 0x1p-16f;
+template <class W>
+DEMI_HOST_DEVICE Float<W> fraction_of(W random) {
+  return to_float(signed_of(random)) * 0x1p-16f;
 }
 
 /// 0 for what is below it; NaN stays.
-DEMI_HOST_DEVICE float not_negative(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t is_kept = (bits >> 31) == 0u || (bits & 0x7FFFFFFFu) > kInfBits ? ~0u : 0u;
-  return std::bit_cast<float>(bits & is_kept);
+template <class F>
+DEMI_HOST_DEVICE F not_negative(F x) {
+  const auto bits = bits_from(x);
+  const auto is_nan = signed_of(bits & 0x7FFFFFFFu) > static_cast<std::int32_t>(kInfBits);
+  const auto is_kept = (signed_of(bits) >= 0) | is_nan;
+  const F zero{};
+  return is_kept ? x : zero;
 }
 
 /// The magnitude, and 1 for what is beyond it and for NaN.
-DEMI_HOST_DEVICE float at_most_one(float x) {
-  constexpr std::uint32_t kOne = 0x3F800000u;
-  const std::uint32_t magnitude = magnitude_of(x);
-  return std::bit_cast<float>(magnitude < kOne ? magnitude : kOne);
+template <class F>
+DEMI_HOST_DEVICE F at_most_one(F x) {
+  constexpr std::int32_t kOne = 0x3F800000;
+  const auto magnitude = magnitude_of(x);
+  const F inside = std::bit_cast<F>(magnitude), one = F{} + 1.0f;
+  return signed_of(magnitude) < kOne ? inside : one;
 }
 
 /// -127 ... 127: 254 y / (1 + |y|) of y = x / scale, rounded by chance.
-DEMI_HOST_DEVICE std::int32_t softsign_code(float x, float inverse_scale, float fraction) {
-  const float y = x * inverse_scale, magnitude = at_most_one(y);
-  const auto whole = static_cast<std::int32_t>(254.0f * magnitude / (1.0f + magnitude) + fraction);
-  const std::int32_t sign = std::bit_cast<std::int32_t>(y) >> 31;  // 0 or -1
+template <class F>
+DEMI_HOST_DEVICE Signed<UnsignedOf<F>> softsign_code(F x, float inverse_scale, F fraction) {
+  const F y = x * inverse_scale, magnitude = at_most_one(y);
+  const auto whole = to_whole(254.0f * magnitude / (1.0f + magnitude) + fraction);
+  const auto sign = signed_of(bits_from(y)) >> 31;  // 0 or -1
   return (whole ^ sign) - sign;
 }
 
-DEMI_HOST_DEVICE float from_softsign_code(std::int32_t code, float scale) {
-  const std::int32_t sign = code >> 31, magnitude = (code ^ sign) - sign;
-  return static_cast<float>(code) / static_cast<float>(254 - magnitude) * scale;
+template <class I>
+DEMI_HOST_DEVICE Float<UnsignedOf<I>> from_softsign_code(I code, float scale) {
+  const I sign = code >> 31, magnitude = (code ^ sign) - sign;
+  return to_float(code) / to_float(254 - magnitude) * scale;
 }
 
 /// 0 ... 255 of root = sqrt(x), rounded so that the square is kept in the mean.
-DEMI_HOST_DEVICE std::int32_t root_code(float root, float inverse_scale, float fraction) {
-  const float code = 255.0f * at_most_one(root * inverse_scale);
-  const auto whole = static_cast<std::int32_t>(code);
-  const auto below = static_cast<float>(whole);
-  const float missing = fraction * (2.0f * below + 1.0f) - (code * code - below * below);
-  const auto rounded =
-      whole + static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(missing) >> 31);
-  return rounded + (rounded == 0 && magnitude_of(root) != 0u ? 1 : 0);
+template <class F>
+DEMI_HOST_DEVICE Signed<UnsignedOf<F>> root_code(F root, float inverse_scale, F fraction) {
+  using I = Signed<UnsignedOf<F>>;
+  const F code = 255.0f * at_most_one(root * inverse_scale);
+  const I whole = to_whole(code);
+  const F below = to_float(whole);
+  const F missing = fraction * (2.0f * below + 1.0f) - (code * code - below * below);
+  const I rounded = whole + signed_of(bits_from(missing) >> 31), zero{}, one = zero + 1;
+  const I least = magnitude_of(root) != 0u ? one : zero;
+  return rounded + (rounded == 0 ? least : zero);
 }
 
-DEMI_HOST_DEVICE float from_root_code(std::int32_t code, float scale) {
-  const float root = static_cast<float>(code) * (1.0f / 255.0f) * scale;
+template <class I>
+DEMI_HOST_DEVICE Float<UnsignedOf<I>> from_root_code(I code, float scale) {
+  const auto root = to_float(code) * (1.0f / 255.0f) * scale;
   return root * root;
 }
 

@@ -17,15 +17,17 @@ DEMI_HOST_DEVICE std::uint16_t& scale_at(const Coded& array, std::int64_t i) {
 
 /// Of a code of 8 bits.
 DEMI_HOST_DEVICE float decoded(Codec codec, std::uint8_t code, std::uint16_t scale) {
-  return codec == Codec::root ? from_root_code(code, scale_of(scale))
-                              : from_softsign_code(static_cast<std::int8_t>(code), scale_of(scale));
+  const std::int32_t whole = code, number = static_cast<std::int8_t>(code);
+  return codec == Codec::root ? from_root_code(whole, scale_of(scale))
+                              : from_softsign_code(number, scale_of(scale));
 }
 
 DEMI_HOST_DEVICE float decoded(const Coded& array, std::int64_t i) {
   if (has_scales(array.codec))
     return decoded(array.codec, static_cast<const std::uint8_t*>(array.values)[i],
                    scale_at(array, i));
-  return std::bit_cast<float>(bits_from_bf16(static_cast<const std::uint16_t*>(array.values)[i]));
+  const std::uint32_t half = static_cast<const std::uint16_t*>(array.values)[i];
+  return std::bit_cast<float>(bits_from_bf16(half));
 }
 
 /// What a group's scale is the greatest of, as bits that compare as it does.
@@ -56,7 +58,7 @@ DEMI_HOST_DEVICE void encode(const Coded& array, std::int64_t i, float x, std::u
         code_of(array.codec, x, scale_at(array, i), random);
   else
     static_cast<std::uint16_t*>(array.values)[i] =
-        bf16_by_chance(std::bit_cast<std::uint32_t>(x), random);
+        static_cast<std::uint16_t>(bf16_by_chance(std::bit_cast<std::uint32_t>(x), random));
 }
 
 }  // namespace

@@ -33,8 +33,9 @@ DEMI_HOST_DEVICE RandomStream stream_of(const RoundingKey& key) {
 /// 32 bits: MurmurHash3's finalizer (Appleby) of a counter, with a key before it and one within.
 /// Philox with the seven rounds that pass BigCrush takes three times as long, and a rounding asks
 /// for less: that halves are uniform, and independent of those of other elements and steps.
-DEMI_HOST_DEVICE std::uint32_t random_word(RandomStream stream, std::uint32_t counter) {
-  std::uint32_t x = counter + stream.first;
+template <class W>
+DEMI_HOST_DEVICE W random_word(RandomStream stream, W counter) {
+  W x = counter + stream.first;
   x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
   x = ((x ^ (x >> 13)) + stream.second) * 0xC2B2AE35u;
   return x ^ (x >> 16);

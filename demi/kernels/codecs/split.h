@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "demi/kernels/codecs/words.h"
 #include "demi/kernels/host_device.h"
 
 // An FP32 number in two halves of 16 bits: the nearest bf16 number, ties away from zero, which is
@@ -13,25 +14,38 @@
 namespace demi::kernels {
 namespace {
 
+/// bits & 0x7FFFFFFF as numbers that compare as magnitudes do.
+template <class W>
+DEMI_HOST_DEVICE Signed<W> magnitude_in(W bits) {
+  return signed_of(bits & 0x7FFFFFFFu);
+}
+
+// Halves and rests are words with 16 or 8 bits of their own, the others being 0.
+
 struct Split {
   using Rest = std::uint16_t;
   static constexpr bool kByChance = false;
 
-  static DEMI_HOST_DEVICE std::uint16_t parameter_of(std::uint32_t bits, std::uint32_t = 0) {
-    const bool is_nan = static_cast<std::int32_t>(bits & 0x7FFFFFFFu) > 0x7F800000;
-    return static_cast<std::uint16_t>((is_nan ? bits | 0x00400000u : bits + 0x8000u) >> 16);
+  template <class W>
+  static DEMI_HOST_DEVICE W parameter_of(W bits, W = W{}) {
+    const W quiet = bits | 0x00400000u, rounded = bits + 0x8000u;
+    return (magnitude_in(bits) > 0x7F800000 ? quiet : rounded) >> 16;
   }
 
-  static DEMI_HOST_DEVICE Rest rest_of(std::uint32_t bits) { return static_cast<Rest>(bits); }
+  template <class W>
+  static DEMI_HOST_DEVICE W rest_of(W bits) {
+    return bits & 0xFFFFu;
+  }
 
   /// The number's bits. Where a program has written another parameter since, the rest stays if the
   /// two belong to one number, which is at most half a unit of bf16 from what was written; else it
   /// counts as 0: below a 0, and beyond Inf and NaN.
-  static DEMI_HOST_DEVICE std::uint32_t joined(std::uint16_t parameter, Rest rest) {
-    const std::uint32_t high = static_cast<std::uint32_t>(parameter) << 16;
-    const std::int32_t below = static_cast<std::int16_t>(rest), magnitude = parameter & 0x7FFF;
-    const bool is_one = magnitude + (below >= 0) <= 0x7F80 && (magnitude > 0 || below >= 0);
-    return is_one ? high + static_cast<std::uint32_t>(below) : high;
+  template <class W>
+  static DEMI_HOST_DEVICE W joined(W parameter, W rest) {
+    const W high = parameter << 16, is_less = rest >> 15;
+    const W sum = high + rest - (is_less << 16);
+    // Less: magnitudes of 1 to 0x7F80; else of 0 to 0x7F7F.
+    return (parameter & 0x7FFFu) - is_less < 0x7F80u ? sum : high;
   }
 };
 
@@ -39,21 +53,25 @@ struct Split24 {
   using Rest = std::uint8_t;
   static constexpr bool kByChance = false;
 
-  static DEMI_HOST_DEVICE std::uint32_t rounded(std::uint32_t bits) {
-    const bool is_nan = static_cast<std::int32_t>(bits & 0x7FFFFFFFu) > 0x7F800000;
-    return (is_nan ? bits | 0x00400000u : bits + 0x7Fu + (bits >> 8 & 1u)) & 0xFFFFFF00u;
+  template <class W>
+  static DEMI_HOST_DEVICE W rounded(W bits) {
+    const W quiet = bits | 0x00400000u, nearest = bits + 0x7Fu + (bits >> 8 & 1u);
+    return (magnitude_in(bits) > 0x7F800000 ? quiet : nearest) & 0xFFFFFF00u;
   }
 
-  static DEMI_HOST_DEVICE std::uint16_t parameter_of(std::uint32_t bits, std::uint32_t = 0) {
+  template <class W>
+  static DEMI_HOST_DEVICE W parameter_of(W bits, W = W{}) {
     return Split::parameter_of(rounded(bits));
   }
 
-  static DEMI_HOST_DEVICE Rest rest_of(std::uint32_t bits) {
-    return static_cast<Rest>(rounded(bits) >> 8);
+  template <class W>
+  static DEMI_HOST_DEVICE W rest_of(W bits) {
+    return rounded(bits) >> 8 & 0xFFu;
   }
 
-  static DEMI_HOST_DEVICE std::uint32_t joined(std::uint16_t parameter, Rest rest) {
-    return Split::joined(parameter, static_cast<Split::Rest>(rest << 8));
+  template <class W>
+  static DEMI_HOST_DEVICE W joined(W parameter, W rest) {
+    return Split::joined(parameter, rest << 8);
   }
 };
 

@@ -6,6 +6,7 @@
 #include "demi/kernels/codecs/bf16_by_chance.h"
 #include "demi/kernels/codecs/codec.h"
 #include "demi/kernels/codecs/split.h"
+#include "demi/kernels/codecs/split_fp16.h"
 #include "demi/kernels/host_device.h"
 
 // Coded weights an element at a time, for whoever has no vectors of them. Internal linkage.
@@ -18,21 +19,24 @@ struct Parted {
 };
 
 DEMI_HOST_DEVICE float joined(WeightCodec codec, Parted parted) {
-  const auto byte = static_cast<std::uint8_t>(parted.rest);
+  const std::uint32_t parameter = parted.parameter, rest = parted.rest;
   switch (codec) {
     case WeightCodec::split24:
-      return std::bit_cast<float>(Split24::joined(parted.parameter, byte));
+      return std::bit_cast<float>(Split24::joined(parameter, rest));
     case WeightCodec::by_chance:
-      return std::bit_cast<float>(ByChance::joined(parted.parameter, byte));
+      return std::bit_cast<float>(ByChance::joined(parameter, rest));
+    case WeightCodec::split_fp16:
+      return std::bit_cast<float>(SplitFp16::joined(parameter, rest));
     default:
-      return std::bit_cast<float>(Split::joined(parted.parameter, parted.rest));
+      return std::bit_cast<float>(Split::joined(parameter, rest));
   }
 }
 
 template <class C>
 DEMI_HOST_DEVICE Parted parted_by(float x, std::uint32_t random) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  return {C::parameter_of(bits, random), C::rest_of(bits)};
+  return {static_cast<std::uint16_t>(C::parameter_of(bits, random)),
+          static_cast<std::uint16_t>(C::rest_of(bits))};
 }
 
 /// `random`: 16 bits.
@@ -42,6 +46,8 @@ DEMI_HOST_DEVICE Parted parted_of(WeightCodec codec, float x, std::uint32_t rand
       return parted_by<Split24>(x, random);
     case WeightCodec::by_chance:
       return parted_by<ByChance>(x, random);
+    case WeightCodec::split_fp16:
+      return parted_by<SplitFp16>(x, random);
     default:
       return parted_by<Split>(x, random);
   }

@@ -101,6 +101,20 @@ inline void store_half(std::uint16_t* p, __m128i x, int n) {
   std::memcpy(p, padded, static_cast<std::size_t>(n) * sizeof(std::uint16_t));
 }
 
+/// Words of 16 and 8 bits, in and out of 32; what is stored has no other bits.
+inline __m256i load_words(const std::uint16_t* p) { return _mm256_cvtepu16_epi32(load_half(p)); }
+inline __m256i load_words(const std::uint8_t* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+inline __m128i halves_of(__m256i words) {
+  return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
+inline void store_words(std::uint16_t* p, __m256i words) { store_half(p, halves_of(words)); }
+inline void store_words(std::uint8_t* p, __m256i words) {
+  const __m128i halves = halves_of(words);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(halves, halves));
+}
+
 inline __m256d low_doubles(Vector x) { return _mm256_cvtps_pd(_mm256_castps256_ps128(x.v)); }
 inline __m256d high_doubles(Vector x) { return _mm256_cvtps_pd(_mm256_extractf128_ps(x.v, 1)); }
 inline __m256d no_doubles() { return _mm256_setzero_pd(); }

@@ -92,6 +92,18 @@ inline void store_half(std::uint16_t* p, __m256i x, int n) {
   _mm256_mask_storeu_epi16(p, first(n), x);
 }
 
+/// Words of 16 and 8 bits, in and out of 32.
+inline __m512i load_words(const std::uint16_t* p) { return _mm512_cvtepu16_epi32(load_half(p)); }
+inline __m512i load_words(const std::uint8_t* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void store_words(std::uint16_t* p, __m512i words) {
+  store_half(p, _mm512_cvtepi32_epi16(words));
+}
+inline void store_words(std::uint8_t* p, __m512i words) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(words));
+}
+
 inline __m512d low_doubles(Vector x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x.v)); }
 inline __m512d high_doubles(Vector x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x.v, 1)); }
 inline __m512d no_doubles() { return _mm512_setzero_pd(); }

@@ -20,53 +20,66 @@ inline bool is_coded(const Work& work, int m) {
   return (work.arrays >> m & 1u) != 0 && work.tensor.coded_moment[m].values;
 }
 
-/// The coded arrays of kEdge elements, in FP32.
-struct Edge {
-  float parameter[kEdge];
-  float moment[3][kEdge];
-};
-
-/// The tensor from element `at` on, as a tensor of n <= kEdge elements without coded arrays.
-inline Work opened(const Work& work, std::int64_t at, int n, Edge& edge) {
-  Work piece = work;
-  TensorEntry& tensor = piece.tensor;
-  if (tensor.coded_parameter.parameter) {
-    decode(edge.parameter, tensor.coded_parameter, at, n);
-    tensor.parameter = edge.parameter;
-  } else {
-    tensor.parameter += at;
-  }
-  tensor.gradient =
-      static_cast<const std::byte*>(tensor.gradient) + at * bytes_of(tensor.gradient_storage);
-  for (int k = 0; k < 2; ++k)
-    if (tensor.copy[k])
-      tensor.copy[k] =
-          static_cast<std::byte*>(tensor.copy[k]) + at * bytes_of(tensor.copy_storage[k]);
-  for (int m = 0; m < 3; ++m) {
-    if (is_coded(work, m)) {
-      decode(edge.moment[m], tensor.coded_moment[m], at, n);
-      tensor.moment[m] = edge.moment[m];
-    } else if (tensor.moment[m]) {
-      tensor.moment[m] += at;
+/// A tensor as one without coded arrays, a piece of at most kEdge elements at a time: where an
+/// array is coded, the piece's lies here. What does not change from piece to piece is made once.
+class Pieces {
+ public:
+  Pieces(const StepTable& table, const Work& work) : whole_(work), piece_(work) {
+    const TensorEntry& tensor = work.tensor;
+    if (tensor.coded_parameter.parameter) {
+      piece_.tensor.parameter = parameter_;
+      stream_ = stream_of(rounding_key(table, tensor, kWeightArray));
+    }
+    for (int m = 0; m < 3; ++m) {
+      if (!is_coded(work, m)) continue;
+      piece_.tensor.moment[m] = moment_[m];
+      streams_[m] = stream_of(rounding_key(table, tensor, m));
     }
   }
-  return piece;
-}
+  Pieces(const Pieces&) = delete;
+  Pieces& operator=(const Pieces&) = delete;
 
-inline void close_parameter(const StepTable& table, const Work& work, std::int64_t at, int n,
-                            const Edge& edge) {
-  if (work.tensor.coded_parameter.parameter)
-    encode(work.tensor.coded_parameter, edge.parameter, at, n,
-           rounding_key(table, work.tensor, kWeightArray));
-}
+  /// Elements [at, at + n), decoded.
+  const Work& open(std::int64_t at, int n) {
+    const TensorEntry& tensor = whole_.tensor;
+    TensorEntry& piece = piece_.tensor;
+    if (tensor.coded_parameter.parameter)
+      decode(parameter_, tensor.coded_parameter, at, n);
+    else
+      piece.parameter = tensor.parameter + at;
+    piece.gradient =
+        static_cast<const std::byte*>(tensor.gradient) + at * bytes_of(tensor.gradient_storage);
+    for (int k = 0; k < 2; ++k)
+      if (tensor.copy[k])
+        piece.copy[k] =
+            static_cast<std::byte*>(tensor.copy[k]) + at * bytes_of(tensor.copy_storage[k]);
+    for (int m = 0; m < 3; ++m) {
+      if (is_coded(whole_, m))
+        decode(moment_[m], tensor.coded_moment[m], at, n);
+      else if (tensor.moment[m])
+        piece.moment[m] = tensor.moment[m] + at;
+    }
+    return piece_;
+  }
 
-inline void close_moments(const StepTable& table, const Work& work, std::int64_t at, int n,
-                          const Edge& edge) {
-  for (int m = 0; m < 3; ++m)
-    if (is_coded(work, m))
-      encode(work.tensor.coded_moment[m], edge.moment[m], at, n,
-             rounding_key(table, work.tensor, m));
-}
+  void close_parameter(std::int64_t at, int n) const {
+    if (whole_.tensor.coded_parameter.parameter)
+      encode(whole_.tensor.coded_parameter, parameter_, at, n, Draws(stream_, at));
+  }
+
+  void close_moments(std::int64_t at, int n) const {
+    for (int m = 0; m < 3; ++m)
+      if (is_coded(whole_, m))
+        encode(whole_.tensor.coded_moment[m], moment_[m], at, n, Draws(streams_[m], at));
+  }
+
+ private:
+  const Work& whole_;
+  Work piece_;
+  RandomStream stream_{}, streams_[3]{};
+  alignas(64) float parameter_[kEdge];
+  alignas(64) float moment_[3][kEdge];
+};
 
 /// act(at, n) for the pieces of a range.
 template <class Act>

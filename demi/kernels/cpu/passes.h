@@ -162,12 +162,11 @@ TrustPartial update_and_square(const Work& work, Range range) {
 /// update_range of a tensor with coded arrays.
 template <UpdateRule rule, Storage storage>
 void update_pieces(const StepTable& table, const Work& work, Range range) {
-  Edge edge;
+  Pieces pieces(table, work);
   each_piece(range, [&](std::int64_t at, int n) {
-    const Work piece = opened(work, at, n, edge);
-    update_range<rule, storage>(piece, {0, n});
-    close_moments(table, work, at, n, edge);
-    close_parameter(table, work, at, n, edge);
+    update_range<rule, storage>(pieces.open(at, n), {0, n});
+    pieces.close_moments(at, n);
+    pieces.close_parameter(at, n);
   });
 }
 
@@ -177,13 +176,13 @@ template <UpdateRule rule, Storage storage>
 TrustPartial update_and_square_pieces(const StepTable& table, const Work& work, Range range) {
   Lanes parameter, update;
   float parameters[kChunk], updates[kChunk];
-  Edge edge;
+  Pieces pieces(table, work);
   for (std::int64_t at = range.begin; at < range.end; at += kChunk) {
     const std::int64_t end = at + kChunk < range.end ? at + kChunk : range.end;
     each_piece({at, end}, [&](std::int64_t from, int n) {
-      update_range<rule, storage>(opened(work, from, n, edge), {0, n});
-      close_moments(table, work, from, n, edge);
-      const Work stored = opened(work, from, n, edge);
+      update_range<rule, storage>(pieces.open(from, n), {0, n});
+      pieces.close_moments(from, n);
+      const Work& stored = pieces.open(from, n);
       const auto put = [&](int i, auto... some) {
         const Elements<Vector> e = load_state<rule>(stored, i, some...);
         store(parameters + (from - at) + i, e.parameter, some...);
@@ -246,10 +245,10 @@ void apply_trust_pass(const StepTable& table, std::int64_t begin, std::int64_t e
       each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
         const Work work = work_of(table, b);
         if (!is_coded(tensor)) return apply_range<rule>(work, range);
-        Edge edge;
+        Pieces pieces(table, work);
         each_piece(range, [&](std::int64_t at, int n) {
-          apply_range<rule>(opened(work, at, n, edge), {0, n});
-          close_parameter(table, work, at, n, edge);
+          apply_range<rule>(pieces.open(at, n), {0, n});
+          pieces.close_parameter(at, n);
         });
       });
     }
