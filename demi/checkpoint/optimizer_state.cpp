@@ -270,7 +270,7 @@ void join_remainders(NamedTensors& model, NamedTensors& state,
     const at::Tensor remainder = state.extract(prefix + optim::kRemainder).mapped();
     const at::Tensor master = optim::joined_weight(weight->second, remainder);
     state[prefix + "master"] = master;
-    weight->second = master.to(weight->second.scalar_type());
+    weight->second = master;
   }
 }
 
@@ -287,6 +287,9 @@ void exchange_masters(NamedTensors& model, NamedTensors& state,
     if (master != state.end() && !has_16_bits(parameters[i])) {
       weight->second = std::move(master->second);
       state.erase(master);
+    } else if (master != state.end() &&
+               weight->second.scalar_type() != parameters[i].scalar_type()) {
+      weight->second = master->second;  // what it is rounded from once, not twice
     } else if (const auto first = state.lower_bound(prefix);
                master == state.end() && !is_of(state, i, optim::kRemainder) &&
                has_16_bits(parameters[i]) && first != state.end() &&
@@ -337,8 +340,10 @@ std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::strin
   if (!ours)
     return prepare_archive(checkpoint.state.extract(archive_name(part)).mapped(), optimizer, match);
   NamedTensors state = renumbered(take_part(checkpoint.state, part + "/"), match);
-  join_remainders(checkpoint.model, state, optimizer, match);
-  exchange_masters(checkpoint.model, state, optimizer, match);
+  if (!ours->is_strict()) {  // else the optimizer refuses what is not in its own form
+    join_remainders(checkpoint.model, state, optimizer, match);
+    exchange_masters(checkpoint.model, state, optimizer, match);
+  }
   return ours->prepare_state(
       std::move(state), match.same_groups ? groups_of(checkpoint, part) : std::vector<StateDict>());
 }

@@ -233,6 +233,29 @@ TEST(CodedMoments, EveryFormLoadsIntoEveryOtherWithOneWarning) {
     }
 }
 
+TEST(CodedMoments, AStrictLoadRefusesAnotherForm) {
+  const std::vector<std::pair<const char*, Moments>> forms{
+      {"fp32", Moments::fp32}, {"bf16", Moments::bf16}, {"int8", Moments::int8}};
+  for (const auto& [saved, from] : forms)
+    for (const auto& [kept, to] : forms) {
+      SCOPED_TRACE(std::string(saved) + " to " + kept);
+      const Pieces p, q;  // one of them is small, and one is not contiguous
+      AdamW first(p.parameters, AdamWOptions(0.01), {.moments = from}),
+          second(q.parameters, AdamWOptions(0.01), {.moments = to, .strict_state = true});
+      step(first, p, 0, 1);
+      const RecordedWarnings warnings;
+      const std::string said = complaint([&] { second.load_state_tensors(first.state_tensors()); });
+      EXPECT_EQ(warnings.messages().size(), 0);
+      EXPECT_EQ(second.state_tensors().count("0.exp_avg"), from == to ? 1U : 0U);
+      if (from == to) {
+        EXPECT_EQ(said, "");
+      } else {
+        EXPECT_THAT(said, HasSubstr("exp_avg of parameter 0"));
+        EXPECT_THAT(said, HasSubstr(c10::str("seen: saved as ", saved, "; accepted: ", kept)));
+      }
+    }
+}
+
 TEST(CodedMoments, CodesAndScalesThatDoNotBelongTogetherAreRefused) {
   const at::Tensor p = parameter({70, 100});
   AdamW adamw({p}, AdamWOptions(0.01), kInt8);

@@ -333,6 +333,8 @@ bool Optimizer::low_precision_grads() const {
 
 WeightMode Optimizer::weight_mode() const { return impl().pending->options().weight_mode; }
 
+bool Optimizer::is_strict() const { return impl().pending->options().strict_state; }
+
 at::Tensor Optimizer::unscaled_grad(const at::Tensor& parameter) {
   return pending().unscaled_grad(parameter);
 }
@@ -389,6 +391,18 @@ void Optimizer::share_state(std::shared_ptr<StateShare> share) {
   impl().tracked.clear();
 }
 
+bool Optimizer::keeps_state_of(const at::Tensor& parameter) const {
+  if (!impl().share) return true;
+  size_t index = 0;
+  for (const auto& group : param_groups_) {
+    for (const auto& one : group.params()) {
+      if (one.is_same(parameter)) return impl().holds(index);
+      ++index;
+    }
+  }
+  return true;  // nobody's
+}
+
 bool Optimizer::has_whole_state() const { return !impl().share || impl().others; }
 
 void Optimizer::set_others_state(std::map<std::string, at::Tensor> tensors) {
@@ -441,7 +455,9 @@ std::function<void()> Optimizer::prepare_state(std::map<std::string, at::Tensor>
   for (size_t g = 0; g < param_groups_.size(); ++g)
     numbers.insert(numbers.end(), param_groups_[g].params().size(),
                    numbers_of(rule, groups.empty() ? param_groups_[g].options() : *options[g]));
-  warn_of_coding(*loaded, rule, parameters, numbers, impl().pending->options().moments);
+  const StepOptions& step = impl().pending->options();
+  if (step.strict_state) require_own_forms(*loaded, rule, parameters, numbers, step);
+  warn_of_coding(*loaded, rule, parameters, numbers, step.moments);
   return [=, this, &rule] {
     state_.clear();
     impl().others.reset();

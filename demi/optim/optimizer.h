@@ -82,6 +82,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
 
   /// StepOptions::weight_mode.
   WeightMode weight_mode() const;
+  /// StepOptions::strict_state.
+  bool is_strict() const;
 
   /// Learning rates of a group by the count of steps taken; they replace the group's own. They are
   /// read where the step is decided, so a skipped step does not advance them. Steps beyond the last
@@ -98,8 +100,9 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// The tensors are those of the state itself, which the next step writes to. Of an optimizer that
   /// shares its state: the own part, and what set_others_state() added.
   std::map<std::string, at::Tensor> state_tensors() const;
-  /// Throws UsageError for a name or shape that is not this optimizer's, a moment that is missing
-  /// or a count that cannot be, and then changes nothing. Rates that are missing stay as they are.
+  /// Throws UsageError for a name or shape that is not this optimizer's, a moment that is missing,
+  /// a count that cannot be, and under StepOptions::strict_state for what was saved in another
+  /// form, and then changes nothing. Rates that are missing stay as they are.
   void load_state_tensors(const std::map<std::string, at::Tensor>& tensors);
 
   /// The options of each parameter group as numbers, under torch.optim's names: "lr", "betas.0",
@@ -120,6 +123,8 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// are held, and calls share->exchange(). bytes_per_parameter() counts those that are held.
   /// Throws UsageError for an optimizer that shares its state already.
   void share_state(std::shared_ptr<StateShare> share);
+  /// Whether the state of one of its parameters is this process's to keep.
+  bool keeps_state_of(const at::Tensor& parameter) const;
   /// Whether state_tensors() has the state of all parameters.
   bool has_whole_state() const;
   /// The state of the parameters that other processes hold, named as in state_tensors(). The next

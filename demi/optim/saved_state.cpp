@@ -19,6 +19,7 @@
 #include "demi/step/coded_weight.h"
 #include "demi/step/member.h"
 #include "demi/step/norm_guard.h"
+#include "demi/tensor/dtype.h"
 
 namespace demi::optim {
 
@@ -83,7 +84,7 @@ void put_remainder(ParamState& state, const std::string& key, const at::Tensor& 
   if (tensor.sizes() != parameter.sizes() || !mode_of_remainder(tensor.scalar_type()))
     refuse_state("the state does not fit its parameter",
                  c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
-                 c10::str("int16 or int8 of the parameter's shape, ", parameter.sizes()));
+                 c10::str("int16, uint16 or int8 of the parameter's shape, ", parameter.sizes()));
   state.remainder = tensor.detach().clone();
 }
 
@@ -270,6 +271,56 @@ void warn_of_coding(const LoadedState& loaded, const Rule& rule,
              " are kept in ", error.kept,
              " from here on (StepOptions::moments): the greatest error of one number is ",
              error.greatest);
+}
+
+namespace {
+
+/// How the weight itself is kept beside its parameter.
+const char* form_of_weight(const ParamState& state) {
+  if (state.master.defined()) return name_of(WeightMode::master);
+  if (!state.remainder.defined()) return "no more than the parameter";
+  return name_of(*mode_of_remainder(state.remainder.scalar_type()));
+}
+
+const char* form_of_weight(const at::Tensor& parameter, WeightMode mode) {
+  const bool is_alone =
+      !tensor::is_16_bit(parameter.scalar_type()) || mode == WeightMode::stochastic;
+  return is_alone ? "no more than the parameter" : name_of(mode);
+}
+
+void require_same_form(const std::string& what, const std::string& saved, const std::string& kept) {
+  if (saved == kept) return;
+  throw UsageError({.where = "optim.Optimizer",
+                    .what = "a strict load would keep " + what + " in another form",
+                    .seen = "saved as " + saved,
+                    .accepted = kept,
+                    .advice = "load it into an optimizer with the weight_mode and moments that it "
+                              "was saved with, or without StepOptions::strict_state"});
+}
+
+}  // namespace
+
+void require_own_forms(const LoadedState& loaded, const Rule& rule,
+                       const std::vector<at::Tensor>& parameters,
+                       const std::vector<kernels::Group>& groups, const StepOptions& options) {
+  const auto states = kernels::info_of(rule.id).states;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!loaded.of[i]) continue;
+    ParamState& state = *loaded.of[i];
+    const std::string number = std::to_string(i);
+    require_same_form("the weight of parameter " + number, form_of_weight(state),
+                      form_of_weight(parameters[i], options.weight_mode));
+    const std::uint32_t coded = states_coded(parameters[i], rule.id, groups[i], options.moments);
+    for (size_t k = 0; k < states.size(); ++k) {
+      const at::Tensor& values = state[states[k].name];
+      if (!values.defined() || states[k].form == kernels::StateForm::scalar) continue;
+      auto kept = parameters[i].scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+      if ((coded >> k & 1U) != 0)
+        kept = dtype_of(codec_for(states[k], options.moments, parameters[i]));
+      require_same_form(std::string(states[k].name) + " of parameter " + number,
+                        tensor::name_of(values.scalar_type()), tensor::name_of(kept));
+    }
+  }
 }
 
 at::Tensor take_accepted_norms(NamedTensors& tensors) {

@@ -56,6 +56,12 @@ std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& s
 /// "scheduled_rates.GROUP", and is taken out.
 std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups);
 
+/// Throws UsageError for a weight or a state that this optimizer would keep in another form than it
+/// was saved in (StepOptions::strict_state). `groups`: of each parameter.
+void require_own_forms(const LoadedState& loaded, const Rule& rule,
+                       const std::vector<at::Tensor>& parameters,
+                       const std::vector<kernels::Group>& groups, const StepOptions& options);
+
 /// One warning, with the greatest error, if states that were saved in FP32 are to be kept in fewer
 /// bits. `groups`: of each parameter.
 void warn_of_coding(const LoadedState& loaded, const Rule& rule,

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "demi/optim/ema.h"
 #include "demi/optim/export_fp32.h"
 #include "demi/optim/kinds_testing.h"
+#include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
 #include "demi/scaler/grad_scaler.h"
 #include "demi/step/coded_weight.h"
@@ -115,13 +118,78 @@ TEST(SplitWeights, AreTheTrajectoryOfFp32RoundedTiesAway) {
     }
 }
 
+// With gradients that are not of the weights, both train the same FP32 numbers.
+TEST(SplitWeights, DifferFromThoseOfMastersWhereTheEvenOfTwoIsNearerToZero) {
+  constexpr int64_t kElements = 1 << 20;
+  constexpr int kSteps = 20;
+  torch::manual_seed(3);
+  const at::Tensor first = at::randn({kElements}).to(at::kBFloat16);
+  const at::Tensor p = first.clone().requires_grad_(), q = first.clone().requires_grad_();
+  AdamW split({p}, AdamWOptions(1e-3), kSplit), master({q}, AdamWOptions(1e-3));
+  int64_t all = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    const at::Tensor g = at::randn({kElements}).to(at::kBFloat16);
+    set_grad(p, g);
+    set_grad(q, g.clone());
+    split.step();
+    master.step();
+    const at::Tensor bits = trained(split, p).view(at::kInt);
+    EXPECT_TRUE(at::equal(bits, trained(master, q).view(at::kInt))) << i;
+    const at::Tensor is_middle = bits.bitwise_and(0x1FFFF) == 0x8000, differs = p != q;
+    EXPECT_TRUE(at::equal(differs, is_middle)) << i;
+    all += differs.sum().item<int64_t>();
+  }
+  // One in 131,072: 160, and six standard deviations.
+  EXPECT_NEAR(static_cast<double>(all), kElements * kSteps / 131072.0, 6 * std::sqrt(160.0));
+}
+
+// Of numbers from 2^-16 on, which fp16 is near enough to.
+TEST(SplitFp16Weights, AreTheTrajectoryOfFp32RoundedTiesAway) {
+  for (const Kind& kind : kKinds)
+    for (const auto path : {kernels::Path::reference, kernels::Path::avx2, kernels::Path::avx512}) {
+      if (!kernels::cpu_kernels(path)) continue;
+      SCOPED_TRACE(c10::str(kind.name, " ", kernels::name_of(path)));
+      const Weights p(at::kHalf), q(at::kFloat);
+      for (std::size_t k = 0; k < p.all.size(); ++k) {
+        p.all[k].detach().abs_().add_(6);
+        q.all[k].detach().copy_(p.all[k].detach());
+      }
+      StepOptions as_fp32 = in(WeightMode::master, path);
+      as_fp32.low_precision_grads = true;
+      const auto split = kind.make(p.all, in(WeightMode::split, path));
+      const auto whole = kind.make(q.all, as_fp32);
+      for (int i = 0; i < 20; ++i) {
+        p.set_gradients(i);
+        for (std::size_t k = 0; k < q.all.size(); ++k) set_grad(q.all[k], p.all[k].grad().clone());
+        split->step();
+        whole->step();
+      }
+      for (std::size_t i = 0; i < p.all.size(); ++i) {
+        EXPECT_GE(q.all[i].abs().min().item<double>(), 0x1p-16);
+        EXPECT_TRUE(at::equal(fp32_weight(*split, p.all[i]), q.all[i])) << i;
+        const at::Tensor error = (p.all[i].detach().to(at::kFloat) - q.all[i]).abs();
+        EXPECT_LE((error - 0x1p-11 * q.all[i].abs()).max().item<double>(), 0) << "the nearest";
+      }
+      EXPECT_EQ(split->state_tensors().at("0.remainder").scalar_type(), at::kUInt16);
+    }
+}
+
+struct Form {
+  at::ScalarType dtype;
+  WeightMode mode;
+};
+
+constexpr Form kForms[] = {{at::kBFloat16, WeightMode::split},
+                           {at::kBFloat16, WeightMode::split24},
+                           {at::kBFloat16, WeightMode::stochastic},
+                           {at::kHalf, WeightMode::split}};
+
 TEST(WeightModes, EveryPathHasTheBitsOfTheReference) {
   const EmulatedDevice device;
   for (const Kind& kind : kKinds)
-    for (const WeightMode mode : kModes) {
-      if (mode == WeightMode::master) continue;
-      SCOPED_TRACE(c10::str(kind.name, " ", name_of(mode)));
-      const Weights p(at::kBFloat16);
+    for (const auto& [dtype, mode] : kForms) {
+      SCOPED_TRACE(c10::str(kind.name, " ", name_of(mode), " ", dtype));
+      const Weights p(dtype);
       const auto expected = kind.make(p.all, in(mode, kernels::Path::reference));
       step(*expected, p, 0, 3);
       for (const auto path : {kernels::Path::avx2, kernels::Path::avx512, kernels::Path::aten}) {
@@ -129,12 +197,12 @@ TEST(WeightModes, EveryPathHasTheBitsOfTheReference) {
         // The sums of a trust ratio are in another order there.
         if (path == kernels::Path::aten && kind.id == KindId::kLamb) continue;
         SCOPED_TRACE(kernels::name_of(path));
-        const Weights q(at::kBFloat16);
+        const Weights q(dtype);
         const auto seen = kind.make(q.all, in(mode, path));
         step(*seen, q, 0, 3);
         expect_same(*seen, q, *expected, p);
       }
-      const Weights r(at::kBFloat16);
+      const Weights r(dtype);
       const auto emulated = kind.make(r.all, in(mode), device);
       step(*emulated, r, 0, 3);
       expect_same(*emulated, r, *expected, p);
@@ -183,12 +251,17 @@ TEST(StochasticWeights, KeepOnlyThemselvesAndFollowTheSeed) {
 }
 
 TEST(WeightModes, TensorOperationsJoinAsTheCodecDoes) {
-  const at::Tensor halves =
-      at::arange(65536, at::kInt).to(at::kShort).view(at::kBFloat16).repeat({8});
-  for (const auto codec : {kernels::WeightCodec::split, kernels::WeightCodec::split24}) {
-    const at::Tensor cases = at::tensor({0, 1, 127, 0x7FFF, -1, -2, -128, -0x8000}, at::kInt)
-                                 .to(*remainder_dtype(codec));
-    const at::Tensor rest = cases.repeat_interleave(65536);
+  const at::Tensor some = at::tensor({0, 1, 127, 0x7FFF, -1, -2, -128, -0x8000, 0xFFF, 0x1000,
+                                      -0x1000, -0x1001, -0x2000, -0x2001, 0x3FFF, -0x4000},
+                                     at::kInt)
+                              .to(at::kShort);
+  const at::Tensor bits = at::arange(65536, at::kInt).to(at::kShort).repeat({some.numel()});
+  for (const auto codec : {kernels::WeightCodec::split, kernels::WeightCodec::split24,
+                           kernels::WeightCodec::split_fp16}) {
+    const bool is_fp16 = codec == kernels::WeightCodec::split_fp16;
+    const at::Tensor halves = bits.view(is_fp16 ? at::kHalf : at::kBFloat16);
+    const at::Tensor cases = is_fp16 ? some.view(at::kUInt16) : some.to(*remainder_dtype(codec));
+    const at::Tensor rest = cases.unsqueeze(1).expand({-1, 65536}).contiguous().view({-1});
     const at::Tensor expected = at::empty(halves.sizes(), at::kFloat);
     kernels::decode_array(expected.mutable_data_ptr<float>(),
                           {.parameter = static_cast<std::uint16_t*>(halves.mutable_data_ptr()),
@@ -280,6 +353,72 @@ TEST(WeightModes, GoOnWhereTheyWereSavedInEveryMode) {
 }
 
 // The master of a file is not what the program has written into the parameter since.
+TEST(WeightModes, GoOnWhereTheyWereSavedInFp16) {
+  for (const WeightMode from : {WeightMode::master, WeightMode::split})
+    for (const WeightMode to : {WeightMode::master, WeightMode::split})
+      for (const bool archived : {false, true}) {
+        SCOPED_TRACE(c10::str(name_of(from), " to ", name_of(to), archived));
+        const Weights p(at::kHalf), q(at::kHalf);
+        AdamW first(p.all, AdamWOptions(0.1), in(from)), second(q.all, AdamWOptions(0), in(to));
+        step(first, p, 0, 5);
+        Tensors saved;
+        for (const at::Tensor& one : p.all) saved.push_back(trained(first, one));
+        carry(first, p, second, q, archived);
+        for (auto& group : second.param_groups()) group.options().set_lr(0);
+        step(second, q, 5, 6);
+        for (std::size_t i = 0; i < p.all.size(); ++i) {
+          const at::Tensor error = (trained(second, q.all[i]) - saved[i]).abs();
+          EXPECT_LE(error.max().item<double>(), 0x1p-40) << i;
+          EXPECT_EQ(at::where(saved[i].abs() >= 0x1p-16, error, 0.0).max().item<double>(), 0) << i;
+        }
+      }
+}
+
+/// What a state of one mode loaded into another says, and whether anything has changed.
+std::string strict_load(AdamW& first, const Weights& p, AdamW& second, const Weights& q,
+                        bool archived) {
+  const auto before = second.state_tensors();
+  const std::string said = complaint([&] { carry(first, p, second, q, archived); });
+  if (!said.empty()) {
+    for (const auto& [name, tensor] : second.state_tensors())
+      EXPECT_TRUE(tensor.is_same(before.at(name)) || name == "taken") << name;
+  }
+  return said;
+}
+
+TEST(WeightModes, AStrictLoadRefusesAnotherMode) {
+  for (const WeightMode from : kModes)
+    for (const WeightMode to : kModes)
+      for (const bool archived : {false, true}) {
+        SCOPED_TRACE(c10::str(name_of(from), " to ", name_of(to), archived));
+        const Weights p(at::kBFloat16), q(at::kBFloat16);
+        StepOptions strict = in(to);
+        strict.strict_state = true;
+        AdamW first(p.all, AdamWOptions(0.1), in(from)), second(q.all, AdamWOptions(0.1), strict);
+        step(first, p, 0, 3);
+        step(second, q, 0, 1);
+        const std::string said = strict_load(first, p, second, q, archived);
+        EXPECT_EQ(said.empty(), from == to) << said;
+        if (from == to) {
+          step(first, p, 3, 4);
+          step(second, q, 3, 4);
+          expect_same(first, p, second, q);
+          continue;
+        }
+        const auto form = [](WeightMode mode) {
+          return mode == WeightMode::stochastic ? "no more than the parameter" : name_of(mode);
+        };
+        EXPECT_THAT(said, HasSubstr("the weight of parameter 0"));
+        EXPECT_THAT(said,
+                    HasSubstr(c10::str("seen: saved as ", form(from), "; accepted: ", form(to))));
+      }
+  const Weights p(at::kBFloat16), q(at::kFloat);
+  AdamW first(p.all, AdamWOptions(0.1), kSplit),
+      second(q.all, AdamWOptions(0.1), {.strict_state = true});
+  step(first, p, 0, 1);
+  EXPECT_THAT(strict_load(first, p, second, q, false), HasSubstr("saved as split"));
+}
+
 TEST(WeightModes, AWeightThatIsWrittenAfterALoadCounts) {
   for (const WeightMode to : kModes) {
     SCOPED_TRACE(name_of(to));
@@ -340,6 +479,82 @@ TEST(SplitWeights, AConvertedModuleKeepsWhatIsWrittenToIt) {
   EXPECT_TRUE(at::equal(p.all[1], kept));
 }
 
+TEST(SplitFp16Weights, AConvertedModuleGetsThemBack) {
+  const at::Tensor p = parameter({70, 60}, at::kHalf);
+  AdamW adamw({p}, AdamWOptions(0.1), kSplit);
+  for (int i = 0; i < 3; ++i) {
+    set_grad(p, gradient(p, at::kHalf, i));
+    adamw.step();
+  }
+  const at::Tensor kept = trained(adamw, p).clone();
+  for (auto& group : adamw.param_groups()) group.options().set_lr(0);
+  const auto convert = [&](at::ScalarType dtype) {
+    p.mutable_grad().reset();
+    at::Tensor(p).set_data(p.detach().to(dtype));
+    set_grad(p, gradient(p, dtype, 3));
+    adamw.step();
+  };
+  EXPECT_FALSE(at::equal(kept, p.detach().to(at::kFloat)));
+  convert(at::kFloat);
+  EXPECT_TRUE(at::equal(p, kept));
+  EXPECT_EQ(adamw.state_tensors().count("0.remainder"), 0U);
+  // To the other format and back: what the conversion has rounded counts.
+  convert(at::kHalf);
+  const at::Tensor narrow = p.detach().to(at::kBFloat16);
+  convert(at::kBFloat16);
+  EXPECT_TRUE(at::equal(p, narrow));
+  EXPECT_TRUE(at::equal(trained(adamw, p), narrow.to(at::kFloat)));
+  EXPECT_EQ(adamw.state_tensors().at("0.remainder").scalar_type(), at::kShort);
+}
+
+TEST(SplitFp16Weights, BeyondTheirRangeAreNamed) {
+  const at::Tensor p = parameter({8}, at::kHalf), q = parameter({8}, at::kHalf);
+  const at::Tensor numbers = at::tensor({1.0, -2.0, 65519.0, 0.0, 3.0, 4.0, INFINITY, 5.0});
+  const std::map<std::string, at::Tensor> state{{"taken", at::scalar_tensor(1, at::kLong)},
+                                                {"0.step", at::scalar_tensor(1, at::kLong)},
+                                                {"0.master", numbers}};
+  SGD sgd({p}, SGDOptions(0), kSplit);
+  p.detach().copy_(numbers);
+  sgd.load_state_tensors(state);
+  set_grad(p, at::ones({8}, at::kHalf));
+  sgd.step();
+  EXPECT_TRUE(at::equal(trained(sgd, p), numbers)) << "Inf is Inf already";
+
+  numbers[1] = -65520;
+  SGD other({q}, SGDOptions(0), kSplit);
+  q.detach().copy_(numbers);
+  const at::Tensor before = q.detach().clone();
+  other.load_state_tensors(state);
+  set_grad(q, at::ones({8}, at::kHalf));
+  const std::string said = complaint([&] { other.step(); });
+  EXPECT_THAT(said, HasSubstr("shape [8] is beyond fp16"));
+  EXPECT_THAT(said, HasSubstr("seen: 65520"));
+  EXPECT_TRUE(at::equal(q, before));
+}
+
+TEST(SplitFp16Weights, AStepThatLeavesTheRangeIsFollowedByOverflowsThatNameTheTensor) {
+  const at::Tensor p = parameter({3}, at::kHalf), q = at::full({2}, 60000.0, at::kHalf);
+  q.requires_grad_();
+  SGD sgd({p, q}, SGDOptions(1), kSplit);
+  const weights::testing::RecordedWarnings warnings;
+  const auto step_down = [&](double by) {
+    set_grad(p, at::full({3}, -0.5, at::kHalf));
+    set_grad(q, at::full({2}, -by, at::kHalf));
+    sgd.step();
+  };
+  step_down(6000);
+  EXPECT_TRUE(q.isinf().all().item<bool>());
+  EXPECT_FALSE(sgd.last_step().skipped());
+  const at::Tensor before = p.detach().clone();
+  for (int i = 0; i < 2; ++i) {
+    step_down(NAN);  // what backward makes of an Inf
+    EXPECT_TRUE(sgd.last_step().skipped());
+  }
+  EXPECT_TRUE(at::equal(p, before));
+  ASSERT_EQ(warnings.holding("has become Inf"), 1);
+  EXPECT_EQ(warnings.holding("parameter 1, of shape [2],"), 1);
+}
+
 TEST(SplitWeights, AverageAndExportSeeFp32) {
   torch::nn::Linear model(8, 8);
   model->to(at::kBFloat16);
@@ -358,20 +573,17 @@ TEST(SplitWeights, AverageAndExportSeeFp32) {
 }
 
 TEST(SplitWeights, WhatCannotBeSplitIsNamed) {
-  const auto complaint = [](const at::Tensor& one) {
-    AdamW adamw({one}, AdamWOptions(0.1), kSplit);
+  const auto said = [](const at::Tensor& one, const StepOptions& options = kSplit) {
+    AdamW adamw({one}, AdamWOptions(0.1), options);
     set_grad(one, at::ones_like(one));
-    try {
-      adamw.step();
-      return std::string("none");
-    } catch (const UsageError& error) {
-      return std::string(error.what());
-    }
+    return complaint([&] { adamw.step(); });
   };
-  EXPECT_THAT(complaint(parameter({8}, at::kHalf)), HasSubstr("fp16 parameters"));
-  EXPECT_THAT(complaint(at::zeros({4, 4}, at::kBFloat16).slice(1, 0, 2).requires_grad_()),
+  EXPECT_EQ(said(parameter({8}, at::kHalf)), "");
+  for (const WeightMode mode : {WeightMode::split24, WeightMode::stochastic})
+    EXPECT_THAT(said(parameter({8}, at::kHalf), in(mode)), HasSubstr("fp16 parameters"));
+  EXPECT_THAT(said(at::zeros({4, 4}, at::kBFloat16).slice(1, 0, 2).requires_grad_()),
               HasSubstr("gaps in its memory"));
-  EXPECT_EQ(complaint(parameter({8}, at::kFloat)), "none");
+  EXPECT_EQ(said(parameter({8}, at::kFloat)), "");
   const at::Tensor one = parameter({8}, at::kBFloat16);
   AdamW adamw({one}, AdamWOptions(0.1), kSplit);
   set_grad(one, at::ones_like(one));

@@ -7,17 +7,6 @@
 namespace demi::optim {
 namespace {
 
-c10::ScalarType dtype_of(kernels::Codec codec) {
-  switch (codec) {
-    case kernels::Codec::softsign:
-      return at::kChar;
-    case kernels::Codec::root:
-      return at::kByte;
-    default:
-      return at::kBFloat16;
-  }
-}
-
 kernels::Coded array_of(const at::Tensor& values, const at::Tensor& scales) {
   return {.values = const_cast<void*>(values.const_data_ptr()),
           .scales = scales.defined() ? const_cast<void*>(scales.const_data_ptr()) : nullptr,
@@ -30,6 +19,17 @@ at::Tensor on_host(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+c10::ScalarType dtype_of(kernels::Codec codec) {
+  switch (codec) {
+    case kernels::Codec::softsign:
+      return at::kChar;
+    case kernels::Codec::root:
+      return at::kByte;
+    default:
+      return at::kBFloat16;
+  }
+}
 
 std::string scale_name(const std::string& state) { return state + "_scale"; }
 

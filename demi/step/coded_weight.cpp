@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "demi/core/error.h"
@@ -17,7 +19,8 @@ namespace {
                     .what = std::string("weight_mode ") + name_of(mode) + " does not know " + what,
                     .seen = c10::str(c10::toString(parameter.scalar_type()), " of shape ",
                                      parameter.sizes(), ", strides ", parameter.strides()),
-                    .accepted = "bf16 parameters without gaps, and fp32 and fp64 ones",
+                    .accepted = std::string(mode == WeightMode::split ? "bf16 and fp16" : "bf16") +
+                                " parameters without gaps, and fp32 and fp64 ones",
                     .advice = advice});
 }
 
@@ -36,8 +39,10 @@ const char* name_of(WeightMode mode) {
 
 std::optional<kernels::WeightCodec> codec_for(const at::Tensor& parameter, WeightMode mode) {
   if (mode == WeightMode::master || !tensor::is_16_bit(parameter.scalar_type())) return {};
-  if (parameter.scalar_type() != at::kBFloat16)
-    refuse_parameter(parameter, mode, "fp16 parameters", "use bf16, or WeightMode::master");
+  const bool is_fp16 = parameter.scalar_type() == at::kHalf;
+  if (is_fp16 && mode != WeightMode::split)
+    refuse_parameter(parameter, mode, "fp16 parameters",
+                     "use bf16, or WeightMode::split or master");
   if (!parameter.is_non_overlapping_and_dense())
     refuse_parameter(parameter, mode, "a parameter with gaps in its memory",
                      "make it contiguous, or use WeightMode::master");
@@ -47,31 +52,65 @@ std::optional<kernels::WeightCodec> codec_for(const at::Tensor& parameter, Weigh
     case WeightMode::stochastic:
       return kernels::WeightCodec::by_chance;
     default:
-      return kernels::WeightCodec::split;
+      return is_fp16 ? kernels::WeightCodec::split_fp16 : kernels::WeightCodec::split;
   }
 }
 
 std::optional<c10::ScalarType> remainder_dtype(kernels::WeightCodec codec) {
   if (codec == kernels::WeightCodec::split) return at::kShort;
+  if (codec == kernels::WeightCodec::split_fp16) return at::kUInt16;
   if (codec == kernels::WeightCodec::split24) return at::kChar;
   return std::nullopt;
 }
 
+c10::ScalarType parameter_of_remainder(c10::ScalarType dtype) {
+  return dtype == at::kUInt16 ? at::kHalf : at::kBFloat16;
+}
+
 std::optional<WeightMode> mode_of_remainder(c10::ScalarType dtype) {
-  if (dtype == at::kShort) return WeightMode::split;
+  if (dtype == at::kShort || dtype == at::kUInt16) return WeightMode::split;
   if (dtype == at::kChar) return WeightMode::split24;
   return std::nullopt;
 }
 
+namespace {
+
+/// SplitFp16::joined.
+at::Tensor joined_fp16(const at::Tensor& parameter, const at::Tensor& remainder) {
+  constexpr std::int32_t kBias = 112 << 10;  // of fp16's exponent to FP32's
+  const at::Tensor bits = parameter.detach().view(at::kShort).to(at::kInt),
+                   half = bits.bitwise_and(0x7FFF);
+  const at::Tensor below = remainder.view(at::kShort).to(bits.device(), at::kInt);
+  const at::Tensor multiple = half * 0x8000, sum = multiple + below;
+  const at::Tensor even = at::where(sum >= 0x1000000, sum.bitwise_and(~1), sum);
+  const at::Tensor is_one = (below >= -0x4000).logical_and(below < 0x4000).logical_and(sum >= 0);
+  const at::Tensor small =
+      (at::where(is_one, even, multiple).to(at::kFloat) * 0x1p-39).view(at::kInt);
+  const at::Tensor whole = (half + kBias) * 0x2000;
+  const at::Tensor least = (half == 0x400).to(at::kInt) * -0x1000 - 0x1000;
+  const at::Tensor normal =
+      at::where((below >= least).logical_and(below < 0x1000), whole + below, whole);
+  const at::Tensor beyond = half.bitwise_and(0x3FF) * 0x2000 + 0x7F800000;
+  const at::Tensor large = at::where(half < 0x7C00, normal, beyond);
+  const at::Tensor magnitude = at::where(half < 0x400, small, large);
+  constexpr auto kSign = std::numeric_limits<std::int32_t>::min();
+  return at::where(bits < 0, magnitude.bitwise_or(kSign), magnitude).view(at::kFloat);
+}
+
+}  // namespace
+
 // Integer operations of LibTorch, the same as the codecs' (a test compares all cases).
 at::Tensor joined_weight(const at::Tensor& parameter, const at::Tensor& remainder) {
   const at::NoGradGuard no_grad;
-  if (parameter.scalar_type() != at::kBFloat16 || parameter.sizes() != remainder.sizes())
+  const c10::ScalarType dtype = parameter_of_remainder(remainder.scalar_type());
+  if (parameter.scalar_type() != dtype || parameter.sizes() != remainder.sizes())
     throw UsageError({.where = "optim.joined_weight",
                       .what = "a remainder does not belong to its parameter",
                       .seen = c10::str(remainder.toString(), " ", remainder.sizes(), " beside ",
                                        parameter.toString(), " ", parameter.sizes()),
-                      .accepted = "a bf16 parameter of the same shape"});
+                      .accepted = std::string(dtype == at::kHalf ? "an fp16" : "a bf16") +
+                                  " parameter of the same shape"});
+  if (dtype == at::kHalf) return joined_fp16(parameter, remainder);
   const at::Tensor halves = parameter.detach().view(at::kShort).to(at::kInt);
   const at::Tensor bits = remainder.to(halves.device(), at::kInt);
   const at::Tensor rest = remainder.scalar_type() == at::kChar ? bits * 0x100 : bits;

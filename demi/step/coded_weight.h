@@ -9,7 +9,8 @@
 #include "demi/step/step_options.h"
 
 // 16-bit parameters that are trained without a master (WeightMode). What a parameter lacks is
-// ParamState::remainder, whose dtype names the codec: int16 is split's, int8 split24's.
+// ParamState::remainder, whose dtype names the codec: int16 is split's of bf16, uint16 that of
+// fp16, int8 split24's.
 namespace demi::optim {
 
 DEMI_API const char* name_of(WeightMode mode);
@@ -20,6 +21,8 @@ std::optional<kernels::WeightCodec> codec_for(const at::Tensor& parameter, Weigh
 
 /// Of a remainder; nothing: the codec keeps none.
 DEMI_API std::optional<c10::ScalarType> remainder_dtype(kernels::WeightCodec codec);
+/// fp16 or bf16: what the parameter of such a remainder has.
+c10::ScalarType parameter_of_remainder(c10::ScalarType dtype);
 /// The mode that keeps such a remainder; nothing: there is none.
 std::optional<WeightMode> mode_of_remainder(c10::ScalarType dtype);
 

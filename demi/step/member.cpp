@@ -58,8 +58,11 @@ Member member_for(const at::Tensor& parameter) {
 
 /// Whether the parameter is still the rounded master, in any mode.
 at::Tensor is_rounded(const at::Tensor& parameter, const at::Tensor& master) {
-  const at::Tensor away = at::empty_like(parameter);
-  part_weight(kernels::WeightCodec::by_chance, master, away, {});  // without a key: ties away
+  const auto split = *codec_for(parameter, WeightMode::split);  // ties away
+  const at::Tensor away = at::empty_like(parameter),
+                   rest = at::empty_like(parameter,
+                                         parameter.options().dtype(*remainder_dtype(split)));
+  part_weight(split, master, away, rest);
   return (away == parameter).logical_or(master.to(parameter.scalar_type()) == parameter);
 }
 
@@ -73,7 +76,22 @@ at::Tensor weight_of_other_mode(const at::Tensor& parameter, ParamState& state,
   }
   const at::Tensor& rest = state.remainder;
   if (!rest.defined() || rest.scalar_type() == own) return {};
+  // The program has rounded a parameter of the other 16-bit format.
+  if (parameter_of_remainder(rest.scalar_type()) != parameter.scalar_type()) return {};
   return joined_weight(parameter, rest);
+}
+
+/// A state of another mode may hold what fp16 does not.
+void require_fp16(const at::Tensor& weight, const at::Tensor& parameter) {
+  if (parameter.scalar_type() != at::kHalf || weight.numel() == 0) return;
+  const at::Tensor greatest = weight.abs().nan_to_num(0, 0, 0).max();
+  if (greatest.item<float>() < 65520) return;
+  throw UsageError({.where = "optim.Optimizer",
+                    .what = c10::str("a weight in the state of an fp16 parameter of shape ",
+                                     parameter.sizes(), " is beyond fp16"),
+                    .seen = c10::str(greatest.item<float>()),
+                    .accepted = "magnitudes up to 65,504, and Inf and NaN",
+                    .advice = "train in bf16, or with WeightMode::master"});
 }
 
 /// The weight in the codec's form: what it lacks is made or put into the parameter's layout and
@@ -83,12 +101,13 @@ void make_coded_weight(Member& member) {
   const at::Tensor& parameter = member.work;
   const auto dtype = remainder_dtype(*member.codec);
   const at::Tensor weight = weight_of_other_mode(parameter, state, dtype);
+  if (weight.defined()) require_fp16(weight, parameter);
   at::Tensor& rest = state.remainder;
   if (weight.defined())
     member.saved_as =
         state.master.defined() ? WeightMode::master : *mode_of_remainder(rest.scalar_type());
   state.master.reset();
-  if (weight.defined() || !dtype) rest.reset();
+  if (rest.defined() && rest.scalar_type() != dtype) rest.reset();
   if (dtype && !rest.defined())
     rest = on_huge_pages(at::zeros_like(parameter, parameter.options().dtype(*dtype)));
   if (dtype) conform_to(rest, parameter, *dtype, kRemainder);
@@ -100,7 +119,7 @@ void make_coded_weight(Member& member) {
 
 /// The parameter has become fp32 (module->to): what it lacked comes back where it was not written.
 void give_back(const at::Tensor& parameter, const at::Tensor& remainder) {
-  const at::Tensor halves = parameter.detach().to(at::kBFloat16);
+  const at::Tensor halves = parameter.detach().to(parameter_of_remainder(remainder.scalar_type()));
   const at::Tensor same = halves.to(at::kFloat) == parameter;
   parameter.detach().copy_(at::where(same, joined_weight(halves, remainder), parameter));
 }
@@ -108,7 +127,7 @@ void give_back(const at::Tensor& parameter, const at::Tensor& remainder) {
 /// What a mode without a master has kept, for a parameter that has one or needs none.
 void take_remainder(const at::Tensor& parameter, ParamState& state) {
   if (parameter.scalar_type() == at::kFloat) give_back(parameter, state.remainder);
-  if (parameter.scalar_type() == at::kBFloat16) {
+  if (parameter.scalar_type() == parameter_of_remainder(state.remainder.scalar_type())) {
     state.master = joined_weight(parameter, state.remainder);
     parameter.detach().copy_(state.master);  // ties to even, as such a parameter is rounded
   }

@@ -496,6 +496,7 @@ void PendingStep::step() {
     update_joined();
   }
   if (guard_) guard_->note(by_norm_, recorded(kSkipped, joint_.skipped));
+  if (!deciding_device() && joint_.skipped != 0 && !joint_above_) warn_of_overflow();
   bytes_ = 0;
   double elements = 0;
   for (auto& table : tables_) {
@@ -504,6 +505,24 @@ void PendingStep::step() {
     elements += static_cast<double>(traffic.elements);
   }
   bytes_ = elements > 0 ? bytes_ / elements : 0;
+}
+
+/// Why no further step will be taken, where the host knows of the skip.
+void PendingStep::warn_of_overflow() {
+  if (warned_of_overflow_) return;
+  for (auto& table : tables_) {
+    for (const Member& member : table.members()) {
+      if (member.codec != kernels::WeightCodec::split_fp16 ||
+          member.parameter.isfinite().all().item<bool>())
+        continue;
+      warned_of_overflow_ = true;
+      TORCH_WARN("[optim.step] parameter ", member.number, ", of shape ", member.sizes,
+                 ", has become Inf: a step took it beyond fp16's 65,504, and steps are skipped as "
+                 "long as their gradients come from it. Go back to an earlier state, and lower the "
+                 "learning rate or train in bf16; WeightMode::master keeps such a number in FP32.");
+      return;
+    }
+  }
 }
 
 /// A number of measure(), on the device that decides.

@@ -156,6 +156,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void decide_alone();
   void step();
   void update_joined();
+  void warn_of_overflow();
   StepResult result(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) const;
   at::Tensor recorded(int field, float joint) const;
   at::Tensor clip_factor(float max_norm) const;
@@ -176,6 +177,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   std::optional<NormGuard> guard_;
   NormDecision by_norm_;  // while records_.decided
   ClipWatch clip_watch_;
+  bool warned_of_overflow_ = false;
   bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
 
   kernels::StepState joint_;  // if the host joins

@@ -37,14 +37,15 @@ enum class Moments : std::uint8_t {
 inline constexpr std::int64_t kLeastCoded = 4096;
 
 /// How an optimizer keeps a 16-bit parameter, which is trained as FP32. Those other than master are
-/// of bf16 parameters without gaps in their memory, others are refused; FP32 and FP64 parameters
-/// keep their dtype.
+/// of bf16 parameters (split: of fp16 ones, too) without gaps in their memory, others are refused;
+/// FP32 and FP64 parameters keep their dtype.
 enum class WeightMode : std::uint8_t {
   /// An FP32 master beside the parameter, which is its copy, rounded ties to even: 4 bytes a
   /// parameter.
   master,
   /// The parameter is the upper half of the FP32 number, rounded ties away from zero, and the lower
-  /// half lies in the optimizer: 2 bytes a parameter, and no bit is lost.
+  /// half lies in the optimizer: 2 bytes a parameter, and no bit is lost. Of an fp16 parameter:
+  /// none of numbers from 2^-16 to 65,504; smaller ones are rounded to a multiple of 2^-39.
   split,
   /// As split, with 8 bits of the lower half, to which each step rounds: 1 byte a parameter.
   split24,
@@ -73,6 +74,10 @@ struct StepOptions {
   Moments moments = Moments::fp32;
   /// How 16-bit weights are trained.
   WeightMode weight_mode = WeightMode::master;
+  /// What is loaded from a state that was saved with other `moments` or another `weight_mode`.
+  /// false: it is decoded and kept in the optimizer's own form, and a warning says what that has
+  /// lost. true: it is refused, and nothing is changed.
+  bool strict_state = false;
   /// Of the random bits by which states are rounded. They depend besides on the parameter's number
   /// through all groups, the updates that it has taken, and the element's place in memory, but not
   /// on threads, path or ranks.
