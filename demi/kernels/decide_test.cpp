@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "demi/kernels/decision.h"
+#include "demi/kernels/loss_scale.h"
 #include "demi/kernels/testing/step_case.h"
 
 namespace demi::kernels {
@@ -117,6 +118,76 @@ TEST(Decide, TakesOrSkips) {
   EXPECT_FALSE(record_decision(inputs, state));
   EXPECT_EQ(state.taken, 3);
   EXPECT_EQ(state.skips, 2);
+}
+
+// Skipped for an Inf, a step was not skipped for its norm.
+TEST(Decide, ANormAboveItsLimitSkipsWhateverElseIsSaid) {
+  for (const bool skips_nonfinite : {true, false})
+    for (const float found : {0.0f, 1.0f})
+      for (const float above : {0.0f, 1.0f}) {
+        StepRecord record{};
+        StepInputs inputs;
+        inputs.skip_nonfinite = skips_nonfinite;
+        inputs.found_inf = &found;
+        inputs.above_norm = &above;
+        inputs.record = &record;
+        StepState state = sums(inputs, 4.0);
+        const bool bad = skips_nonfinite && found != 0, is_above = above != 0 && !bad;
+        EXPECT_EQ(record_decision(inputs, state), !bad && !is_above);
+        EXPECT_EQ(record.skipped, bad || is_above ? 1.0f : 0.0f);
+        EXPECT_EQ(record.above_norm, is_above ? 1.0f : 0.0f);
+        EXPECT_EQ(state.taken, bad || is_above ? 0 : 1);
+      }
+}
+
+// Neither the scale nor its growth nor the skips hear of a step that was skipped for its norm.
+TEST(Decide, ANormAboveItsLimitMovesNoScale) {
+  struct Moved {
+    float scale = 8.0f, in_a_row = 2.0f, skips = 5.0f;
+    std::int32_t growth = 3, hysteresis = 1;
+  };
+  const auto after = [](float found, const float* above) {
+    Moved now;
+    float mirror[3] = {};
+    const LossScaleRule rule{.growth_factor = 2,
+                             .backoff_factor = 0.5,
+                             .min_scale = 1,
+                             .max_scale = 1e9,
+                             .growth_interval = 4,
+                             .hysteresis = 1,
+                             .refill_hysteresis = false,
+                             .moves = true};
+    advance(LossScaleUpdate{.rule = rule,
+                            .scale = &now.scale,
+                            .growth_tracker = &now.growth,
+                            .hysteresis_tracker = &now.hysteresis,
+                            .skips_in_a_row = &now.in_a_row,
+                            .skips = &now.skips,
+                            .mirror = mirror,
+                            .found_inf = &found,
+                            .above_norm = above});
+    EXPECT_EQ(mirror[0], now.in_a_row);
+    EXPECT_EQ(mirror[1], now.scale);
+    EXPECT_EQ(mirror[2], now.skips);
+    return now;
+  };
+  const float yes = 1.0f, no = 0.0f;
+  const Moved skipped = after(0, &yes);
+  EXPECT_EQ(skipped.scale, 8.0f);
+  EXPECT_EQ(skipped.growth, 3);
+  EXPECT_EQ(skipped.in_a_row, 2.0f);
+  EXPECT_EQ(skipped.skips, 5.0f);
+  for (const float* above : {&no, static_cast<const float*>(nullptr)}) {
+    const Moved taken = after(0, above);
+    EXPECT_EQ(taken.scale, 16.0f);
+    EXPECT_EQ(taken.growth, 0);
+    EXPECT_EQ(taken.in_a_row, 0.0f);
+    EXPECT_EQ(taken.skips, 5.0f);
+  }
+  const Moved overflowed = after(1, &yes);
+  EXPECT_EQ(overflowed.scale, 4.0f);
+  EXPECT_EQ(overflowed.in_a_row, 3.0f);
+  EXPECT_EQ(overflowed.skips, 6.0f);
 }
 
 TEST(Decide, ScheduledRatesFollowTheStepsTaken) {

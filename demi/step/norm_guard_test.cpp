@@ -73,6 +73,24 @@ TEST(NormGuard, DeviationsAreThoseOfTheLast128StepsThatWereTaken) {
     ASSERT_EQ(guard.window()[i].item<float>(), static_cast<float>(seen[static_cast<size_t>(i)]));
 }
 
+// Norms of 1 and 3: the mean is 2, the deviation of all 128 is 1.
+TEST(NormGuard, ANormThatIsTheLimitIsNotAbove) {
+  NormGuard guard({.bound = 20, .deviations = 4});
+  for (int i = 0; i < 128; ++i) ASSERT_FALSE(step(guard, i % 2 == 0 ? 1 : 3));
+  EXPECT_FALSE(guard.is_above(number(6)).item<bool>());
+  EXPECT_TRUE(guard.is_above(number(6.001)).item<bool>());
+}
+
+TEST(NormGuard, OfTwoLimitsEachHolds) {
+  NormGuard guard({.bound = 2.5, .deviations = 4});
+  EXPECT_TRUE(step(guard, 3)) << "before 128 steps, too";
+  for (int i = 0; i < 128; ++i) ASSERT_FALSE(step(guard, i % 2 == 0 ? 1 : 1.25));
+  EXPECT_TRUE(step(guard, 2)) << "by deviations";
+  NormGuard wide({.bound = 2.5, .deviations = 40});
+  for (int i = 0; i < 128; ++i) ASSERT_FALSE(step(wide, i % 2 == 0 ? 1 : 1.25));
+  EXPECT_TRUE(step(wide, 3)) << "by the bound";
+}
+
 TEST(NormGuard, NothingIsSkippedBefore128StepsOrWithEqualNorms) {
   NormGuard guard({.deviations = 1});
   for (int i = 0; i < 127; ++i) ASSERT_FALSE(step(guard, 3)) << i;
@@ -89,6 +107,9 @@ TEST(NormGuard, ANormThatIsNoneDoesNotCount) {
   EXPECT_FALSE(step(guard, kInf, /*bad=*/true));
   EXPECT_TRUE(step(guard, kInf));
   EXPECT_TRUE(at::equal(guard.window(), before));
+  // Taken all the same: the norm is that of a part of the gradients.
+  guard.note({joint_norm({part(1), part(kInf, true)}), number(0)}, number(0));
+  EXPECT_TRUE(at::equal(guard.window(), before));
   NormGuard young({.deviations = 4});
   EXPECT_FALSE(step(young, kInf)) << "too early";
   EXPECT_EQ(young.window().max().item<float>(), -1);
@@ -100,6 +121,7 @@ TEST(NormGuard, OfSeveralPartsTheNormIsThatOfAllThatAreFinite) {
   EXPECT_EQ(all.finite.item<float>(), 1);
   EXPECT_EQ(one.norm.item<float>(), 3);
   EXPECT_EQ(one.finite.item<float>(), 0);
+  EXPECT_EQ(joint_norm({part(9, true), part(3)}).finite.item<float>(), 0);
   EXPECT_EQ(joint_norm({part(3e30), part(4e30)}).norm.item<float>(), 5e30F) << "squares in FP64";
 }
 
@@ -124,6 +146,25 @@ TEST(NormGuard, WarnsOnceOfEachRunOfSkippedSteps) {
   for (int i = 0; i < 20; ++i) step(guard, 2);
   EXPECT_EQ(warnings.holding("20 steps in a row"), 1);
   EXPECT_EQ(warnings.messages().size(), 1);
+}
+
+TEST(NormGuard, AStepThatIsSkippedForInfNeitherEndsARunNorIsOfIt) {
+  const weights::testing::RecordedWarnings warnings;
+  NormGuard guard({.bound = 1});
+  for (int i = 0; i < 19; ++i) step(guard, 2);
+  for (int i = 0; i < 3; ++i) step(guard, 0, /*bad=*/true);
+  EXPECT_EQ(warnings.messages().size(), 0);
+  step(guard, 2);
+  EXPECT_EQ(warnings.holding("20 steps in a row"), 1);
+}
+
+TEST(NormGuard, ALoadedWindowBeginsTheCountAnew) {
+  const weights::testing::RecordedWarnings warnings;
+  NormGuard guard({.bound = 1});
+  for (int i = 0; i < 19; ++i) step(guard, 2);
+  guard.set_window({});
+  for (int i = 0; i < 19; ++i) step(guard, 2);
+  EXPECT_EQ(warnings.messages().size(), 0);
 }
 
 template <class Call>
