@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -18,7 +19,7 @@ namespace demi::kernels {
 
 /// Pointers are of the device's memory. Of a row that does not count both weights are 0.
 struct CrossEntropyRows {
-  void* logits;  // (rows, classes) in `storage`, read; the gradient if `wants_gradient`
+  void* logits;  // (rows, columns) in `storage`, read; the gradient if `wants_gradient`
   Storage storage;
   const float* bias;                  // (classes), added to the logits; or null
   const std::int64_t* target;         // (rows), from 0 to classes - 1
@@ -30,6 +31,7 @@ struct CrossEntropyRows {
   float* losses;                      // (rows), written
   bool* right;  // (rows), written: the first largest logit is the target's; or null
   std::int64_t rows, classes;
+  std::int64_t columns;  // classes or more: the others have no logits, and a gradient of 0
   float smoothing;
   float softcap;  // 0: none
   bool wants_gradient;
@@ -46,22 +48,42 @@ struct RowSum {
 };
 
 /// One row by one thread block, in phases with a barrier between them (cuda/bodies.h says how).
-template <Storage storage>
+template <Storage storage, int threads>
 struct CrossEntropy {
-  static constexpr int kThreads = 256;
-  static constexpr int kAtOnce = 4;  // loads under way
+  static constexpr int kThreads = threads;
+  static constexpr int kAtOnce = 2;  // packets under way
+  static constexpr std::int64_t kStride = std::int64_t(threads) * cuda::kPacket;
   static constexpr float kLeast = -std::numeric_limits<float>::infinity();
   struct Shared {
     RowSum sums[kThreads];
   };
-  static constexpr int kFold = 8;  // 128 ... 1
+  static constexpr int kFold = std::countr_zero(unsigned(threads));
   static constexpr int phases = 1 + kFold + 1;
+
+  static DEMI_HOST_DEVICE bool vector(const CrossEntropyRows& of) {
+    return cuda::is_aligned(of.logits) && of.columns % cuda::kPacket == 0;
+  }
+
+  static DEMI_HOST_DEVICE float shaped(const CrossEntropyRows& of, float z, std::int64_t c) {
+    if (of.bias) z += of.bias[c];
+    if (of.softcap > 0.0f) z = of.softcap * tanhf(z / of.softcap);
+    return z;
+  }
 
   static DEMI_HOST_DEVICE float logit(const CrossEntropyRows& of, std::int64_t row,
                                       std::int64_t c) {
-    float z = cuda::load_one(of.logits, storage, row * of.classes + c);
-    if (of.bias) z += of.bias[c];
-    if (of.softcap > 0.0f) z = of.softcap * tanhf(z / of.softcap);
+    return shaped(of, cuda::load_one(of.logits, storage, row * of.columns + c), c);
+  }
+
+  /// Those of c ... c + 7; -Inf where there is no class.
+  static DEMI_HOST_DEVICE cuda::Packet logits(const CrossEntropyRows& of, std::int64_t row,
+                                              std::int64_t c) {
+    const std::int64_t first = row * of.columns;
+    cuda::Packet z =
+        cuda::load_packet(of.logits, storage, first + c, first + of.classes, vector(of));
+    DEMI_UNROLLED
+    for (int k = 0; k < cuda::kPacket; ++k)
+      z.v[k] = c + k < of.classes ? shaped(of, z.v[k], c + k) : kLeast;
     return z;
   }
 
@@ -83,26 +105,26 @@ struct CrossEntropy {
   /// Of the thread's logits; those that are -Inf add nothing.
   static DEMI_HOST_DEVICE RowSum sum_of(const CrossEntropyRows& of, std::int64_t row, int t) {
     RowSum sum{kLeast, 0.0f, 0.0f, std::numeric_limits<std::int32_t>::max()};
-    for (std::int64_t c = t; c < of.classes; c += kThreads * kAtOnce) {
-      float z[kAtOnce];
+    for (std::int64_t c = t * cuda::kPacket; c < of.classes; c += kStride * kAtOnce) {
+      cuda::Packet z[kAtOnce];
       DEMI_UNROLLED
-      for (int k = 0; k < kAtOnce; ++k) {
-        const std::int64_t at = c + k * kThreads;
-        z[k] = at < of.classes ? logit(of, row, at) : kLeast;
-        if (of.smoothing > 0.0f && at < of.classes) sum.weighted += class_weight(of, at) * z[k];
-      }
+      for (int a = 0; a < kAtOnce; ++a) z[a] = logits(of, row, c + a * kStride);
       const float before = sum.largest;
       DEMI_UNROLLED
-      for (int k = 0; k < kAtOnce; ++k) {
-        if (!(z[k] > sum.largest)) continue;
-        sum.largest = z[k];
-        sum.position = static_cast<std::int32_t>(c + k * kThreads);
+      for (int i = 0; i < kAtOnce * cuda::kPacket; ++i) {
+        const float one = z[i / cuda::kPacket].v[i % cuda::kPacket];
+        const std::int64_t at = c + i / cuda::kPacket * kStride + i % cuda::kPacket;
+        if (of.smoothing > 0.0f && at < of.classes) sum.weighted += class_weight(of, at) * one;
+        if (!(one > sum.largest)) continue;
+        sum.largest = one;
+        sum.position = static_cast<std::int32_t>(at);
       }
       if (sum.exponentials != 0.0f && sum.largest > before)
         sum.exponentials *= expf(before - sum.largest);
       DEMI_UNROLLED
-      for (int k = 0; k < kAtOnce; ++k) {
-        if (z[k] != kLeast) sum.exponentials += expf(z[k] - sum.largest);
+      for (int i = 0; i < kAtOnce * cuda::kPacket; ++i) {
+        const float one = z[i / cuda::kPacket].v[i % cuda::kPacket];
+        if (one != kLeast) sum.exponentials += expf(one - sum.largest);
       }
     }
     return sum;
@@ -130,18 +152,20 @@ struct CrossEntropy {
     const float of_softmax =
         (of_target + (e > 0.0f ? share * sum_of_weights(of) * scale : 0.0f)) / sum.exponentials;
     const std::int64_t target = of.target[row];
-    for (std::int64_t c = t; c < of.classes; c += kThreads * kAtOnce) {
+    const std::int64_t first = row * of.columns;
+    for (std::int64_t c = t * cuda::kPacket; c < of.columns; c += kStride) {
+      const cuda::Packet z = logits(of, row, c);
+      cuda::Packet gradient;
       DEMI_UNROLLED
-      for (int k = 0; k < kAtOnce; ++k) {
-        const std::int64_t at = c + k * kThreads;
-        if (at >= of.classes) continue;
-        const float z = logit(of, row, at);
-        float gradient = of_softmax * expf(z - sum.largest);
-        if (at == target) gradient -= of_target;
-        if (e > 0.0f) gradient -= share * class_weight(of, at) * scale;
-        if (of.softcap > 0.0f) gradient *= 1.0f - (z / of.softcap) * (z / of.softcap);
-        cuda::store_one(of.logits, storage, row * of.classes + at, gradient);
+      for (int k = 0; k < cuda::kPacket; ++k) {
+        const std::int64_t at = c + k;
+        float g = of_softmax * expf(z.v[k] - sum.largest);
+        if (at == target) g -= of_target;
+        if (e > 0.0f && at < of.classes) g -= share * class_weight(of, at) * scale;
+        if (of.softcap > 0.0f) g *= 1.0f - (z.v[k] / of.softcap) * (z.v[k] / of.softcap);
+        gradient.v[k] = at < of.classes ? g : 0.0f;
       }
+      cuda::store_packet(of.logits, storage, first + c, first + of.columns, vector(of), gradient);
     }
   }
 
@@ -159,6 +183,29 @@ struct CrossEntropy {
     }
   }
 };
+
+// More threads for a long row leave fewer rows under way, which a level 2 cache of 50 MB then
+// holds until the gradient reads them again.
+constexpr std::int64_t kLongRow = 8192;
+
+/// Calls work(body) with the CrossEntropy for these rows.
+template <class Work>
+void with_body(const CrossEntropyRows& of, Work work) {
+  const bool is_long = of.classes > kLongRow;
+  switch (of.storage) {
+    case Storage::fp32:
+      return is_long ? work(CrossEntropy<Storage::fp32, 1024>())
+                     : work(CrossEntropy<Storage::fp32, 256>());
+    case Storage::fp16:
+      return is_long ? work(CrossEntropy<Storage::fp16, 1024>())
+                     : work(CrossEntropy<Storage::fp16, 256>());
+    case Storage::bf16:
+      return is_long ? work(CrossEntropy<Storage::bf16, 1024>())
+                     : work(CrossEntropy<Storage::bf16, 256>());
+    default:
+      return;
+  }
+}
 
 }  // namespace
 }  // namespace demi::kernels

@@ -56,7 +56,7 @@ inline constexpr std::uint64_t kStepLayout =
      sizeof(StepTable)) *
         64 +
     static_cast<std::uint64_t>(UpdateRule::ema) * 8 +
-    (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows)) / 16;
+    (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows)) / 8;
 
 /// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, no usable
 /// device. The first call opens the plugin libdemi_cuda.so if there is an NVIDIA driver; libdemi

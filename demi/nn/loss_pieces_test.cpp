@@ -23,14 +23,14 @@ struct Head {
 };
 
 /// 37 rows, of which every fifth does not count, and more classes than a thread block has threads.
-Head head(bool with_bias, bool with_weights) {
+Head head(bool with_bias, bool with_weights, int64_t classes = 611) {
   torch::manual_seed(3);
-  Head h{.input = torch::randn({37, 24}), .weight = torch::randn({611, 24})};
-  h.target = torch::randint(611, {37});
+  Head h{.input = torch::randn({37, 24}), .weight = torch::randn({classes, 24})};
+  h.target = torch::randint(classes, {37});
   h.counts = torch::arange(37).remainder(5).ne(4);
   h.target.masked_fill_(h.counts.logical_not(), 0);
-  if (with_bias) h.bias = torch::randn({611});
-  if (with_weights) h.class_weight = torch::rand({611});
+  if (with_bias) h.bias = torch::randn({classes});
+  if (with_weights) h.class_weight = torch::rand({classes});
   return h;
 }
 
@@ -106,6 +106,51 @@ TEST(LossPieces, OfAKernelAreThoseOfFp64) {
               EXPECT_TRUE(at::equal(seen.right, z.argmax(1).eq(h.target).logical_and(h.counts)));
             }
           }
+}
+
+// A row that takes more threads, in 16 bits beside columns that are no class.
+TEST(LossPieces, OfAKernelAreThoseOfFp64OfManyClasses) {
+  for (const int64_t classes : {8193, 10007}) {
+    const Head h = head(true, true, classes);
+    const at::Tensor scale = torch::rand({37}).masked_fill(h.counts.logical_not(), 0);
+    const Truth truth = in_fp64(h, scale, 0.1, 5);
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      const LossPieces seen = loss_pieces(arranged(h, 0.1, 5, dtype, 20), scale,
+                                          {.input = true, .weight = true, .bias = true});
+      const double bound = dtype == at::kFloat ? 4e-6 : 2e-2;
+      EXPECT_EQ(seen.weight.sizes(), h.weight.sizes());
+      EXPECT_LT(error_of(seen.losses, truth.losses), bound);
+      EXPECT_LT(error_of(seen.input, truth.input), bound);
+      EXPECT_LT(error_of(seen.weight, truth.weight), bound);
+      EXPECT_LT(error_of(seen.bias, truth.bias), bound);
+    }
+  }
+}
+
+// Whatever stands in the columns that are no class, such as what NaN times 0 leaves there.
+TEST(LossPieces, OfAKernelPassOverColumnsThatAreNoClass) {
+  for (const int64_t classes : {13, 8203}) {
+    const at::Tensor logits = torch::randn({3, classes + 5});
+    logits.narrow(1, classes, 5).fill_(std::nanf(""));
+    const at::Tensor z = logits.narrow(1, 0, classes).to(at::kDouble).requires_grad_(),
+                     target = torch::tensor({0, 12, 5}, at::kLong), ones = torch::ones({3});
+    const at::Tensor truth = at::cross_entropy_loss(z, target, /*weight=*/{}, at::Reduction::None);
+    truth.sum().backward();
+    const at::Tensor losses = torch::empty({3});
+    kernels::cuda::run_rows({.logits = logits.mutable_data_ptr(),
+                             .storage = kernels::Storage::fp32,
+                             .target = target.const_data_ptr<int64_t>(),
+                             .row_weight = ones.const_data_ptr<float>(),
+                             .row_scale = ones.const_data_ptr<float>(),
+                             .losses = losses.mutable_data_ptr<float>(),
+                             .rows = 3,
+                             .classes = classes,
+                             .columns = classes + 5,
+                             .wants_gradient = true});
+    EXPECT_LT(error_of(losses, truth.detach()), 1e-6);
+    EXPECT_LT(error_of(logits.narrow(1, 0, classes), z.grad()), 1e-5);
+    EXPECT_EQ(logits.narrow(1, classes, 5).abs().max().item<float>(), 0);
+  }
 }
 
 TEST(LossPieces, OfAKernelWithoutGradientsAreTheSameLosses) {

@@ -33,7 +33,7 @@ struct TransformerBlockOptions {
 
 /// `norm1`, `attention`, `norm2`, `feed_forward`. (N, T, width) to (N, T, width).
 ///
-///     demi::nn::TransformerBlock block({.width = 384, .heads = 6});
+///     demi::nn::TransformerBlock block(demi::nn::TransformerBlockOptions{.width = 64, .heads = 4});
 ///     x = block->forward(x, {.causal = true});
 class DEMI_API TransformerBlockImpl : public torch::nn::Module {
  public:

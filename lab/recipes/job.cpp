@@ -539,7 +539,7 @@ void Job::test() {
   if (!workload_.test) return;
   train::EvaluateOptions test{
       .precision = precision, .device = device_, .op_policy = run_.op_policy, .loss = run_.loss};
-  test.per_class = options_.per_class;
+  test.per_class = options_.per_class && !workload_.classes.empty();  // tokens have no names
   if (result_.top_k > 0) test.metrics = {train::top_k(result_.top_k)};
   test.flush_subnormals = config_.flush_subnormals;
   test.backends = run_.backends;

@@ -30,19 +30,14 @@ struct HostLauncher {
 };
 
 /// The rows of a launch, likewise.
-template <Storage storage>
-void run_rows(const CrossEntropyRows& of) {
-  using Body = CrossEntropy<storage>;
-  typename Body::Shared shared;
-  for (std::int64_t row = of.rows - 1; row >= 0; --row)
-    for (int p = 0; p < Body::phases; ++p)
-      for (int t = Body::kThreads - 1; t >= 0; --t) Body::phase(p, of, row, t, shared);
-}
-
 inline void run_rows(const CrossEntropyRows& of) {
-  if (of.storage == Storage::fp32) return run_rows<Storage::fp32>(of);
-  if (of.storage == Storage::fp16) return run_rows<Storage::fp16>(of);
-  run_rows<Storage::bf16>(of);
+  with_body(of, [&](auto body) {
+    using Body = decltype(body);
+    typename Body::Shared shared;
+    for (std::int64_t row = of.rows - 1; row >= 0; --row)
+      for (int p = 0; p < Body::phases; ++p)
+        for (int t = Body::kThreads - 1; t >= 0; --t) Body::phase(p, of, row, t, shared);
+  });
 }
 
 }  // namespace

@@ -65,10 +65,8 @@ const char* update_scale(const LossScaleUpdate& update, void* stream) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-template <Storage storage>
-__global__ void __launch_bounds__(CrossEntropy<storage>::kThreads)
-    run_cross_entropy(const CrossEntropyRows of) {
-  using Body = CrossEntropy<storage>;
+template <class Body>
+__global__ void __launch_bounds__(Body::kThreads) run_cross_entropy(const CrossEntropyRows of) {
   __shared__ typename Body::Shared shared;
 #pragma unroll
   for (int p = 0; p < Body::phases; ++p) {
@@ -79,11 +77,12 @@ __global__ void __launch_bounds__(CrossEntropy<storage>::kThreads)
 
 const char* cross_entropy(const CrossEntropyRows& of, void* stream) {
   if (of.rows == 0) return nullptr;
-  const auto run = of.storage == Storage::fp32   ? run_cross_entropy<Storage::fp32>
-                   : of.storage == Storage::fp16 ? run_cross_entropy<Storage::fp16>
-                                                 : run_cross_entropy<Storage::bf16>;
-  run<<<static_cast<unsigned>(of.rows), CrossEntropy<Storage::fp32>::kThreads, 0,
-        static_cast<cudaStream_t>(stream)>>>(of);
+  with_body(of, [&](auto body) {
+    using Body = decltype(body);
+    run_cross_entropy<Body>
+        <<<static_cast<unsigned>(of.rows), Body::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            of);
+  });
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
