@@ -66,8 +66,10 @@ def with_links(text: str, headers_of_site: set[str], programs: set[str]) -> str:
             return f"](#{api.label(name)})"
         return f"](/{name}.rst)" if name in programs else match[0]
     # Several headers in one word become one word each, which can lead to its place.
-    text = re.sub(r"`([\w/]+)\{([\w,]+)\}\.h`",
-                  lambda match: ", ".join(f"`{match[1]}{name}.h`" for name in match[2].split(",")), text)
+    text = re.sub(r"`([\w/]+)\{([\w,\s]+)\}\.h`",
+                  lambda match: ", ".join(f"`{match[1]}{name.strip()}.h`" for name in match[2].split(",")), text)
+    # A link that shows the name of a file shows the title there.
+    text = re.sub(r"\[[\w./]+\.md\]\((?=[^)]*\.md)", "[](", text)
     # A number and its unit stay on one line of a table's cell.
     lines = [re.sub(r"(?<=\d) (?=(?:×|ms|s|µs|GB|MB|kB|%)(?:\W|$))", "\u00a0", line)
              if line.startswith("|") and "`" not in line else line for line in text.split("\n")]
