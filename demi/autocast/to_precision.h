@@ -17,7 +17,7 @@ namespace demi {
 /// their parameters. Weights of an RNN on CUDA are made contiguous again.
 ///
 /// With `keep_normalisation_fp32` and a 16-bit dtype, BatchNorm*, InstanceNorm*, LayerNorm,
-/// GroupNorm, the normalisations of an ImportedModel and what else is derived from
+/// GroupNorm, demi::nn::Norm, the normalisations of an ImportedModel and what else is derived from
 /// demi::Normalisation have weights and running statistics in FP32 (16-bit ones are converted
 /// back), because statistics summed in 16 bits stop growing. LocalResponseNorm and CrossMapLRN2d
 /// have no parameters.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "demi/autocast/normalisation.h"
 #include "demi/core/export.h"
 
 namespace demi::nn {
@@ -23,7 +24,7 @@ struct NormOptions {
 
 /// LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last dimension, with
 /// parameters `weight` and `bias` where asked for. (*, width) to (*, width), in the input's dtype.
-class DEMI_API NormImpl : public torch::nn::Module {
+class DEMI_API NormImpl : public torch::nn::Module, public Normalisation {
  public:
   /// Throws UsageError for a width below 1 or an eps below 0.
   explicit NormImpl(const NormOptions& options);

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
@@ -48,6 +49,17 @@ TEST(Norm, HasTheParametersAskedFor) {
 }
 
 // 3 and 4 have a root mean square of sqrt(12.5).
+TEST(Norm, StaysInFp32InAModelOf16Bits) {
+  torch::nn::Module model;
+  model.register_module("norm", Norm(NormOptions{.width = 3}));
+  model.register_module("linear", torch::nn::Linear(3, 3));
+  to_precision(model, torch::kBFloat16);
+  for (const auto& item : model.named_parameters())
+    EXPECT_EQ(item.value().scalar_type(),
+              item.key().starts_with("norm.") ? torch::kFloat : torch::kBFloat16)
+        << item.key();
+}
+
 TEST(Norm, DividesByTheRootMeanSquare) {
   Norm norm(NormOptions{.width = 2, .kind = NormKind::rms_norm, .eps = 0});
   for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
