@@ -83,6 +83,7 @@ void bench_recipe(RecipeArguments& a) {
   const c10::Device device = pick_device(a.bench.config.device);
   recipes::backends_of(a.bench.config).set();
   note_slow_precisions(a.bench.runs, device);
+  a.bench.before = [](const recipes::Workload& workload) { show_network(workload.about); };
   const bench::RecipeBenchResult result = bench::bench_recipe(a.bench, device);
   show_measurement(a.output, recipe_table(a, result), recipe_json(a, result), recipe_again(a));
 }

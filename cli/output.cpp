@@ -125,6 +125,12 @@ void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device
   }
 }
 
+void show_network(const std::vector<report::Table>& about) {
+  if (is_quiet) return;
+  for (const report::Table& table : about)
+    std::cerr << report::to_text(table, report::Terminal::of(STDERR_FILENO)) << "\n";
+}
+
 void say_how_to_resume(const std::string& command, const std::filesystem::path& run_folder,
                        std::string_view when) {
   const auto folders = recipes::checkpoint_folders(run_folder);

@@ -56,6 +56,9 @@ void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device
 void say_how_to_resume(const std::string& command, const std::filesystem::path& run_folder,
                        std::string_view when = {});
 
+/// What is to be known of a network before it runs (Workload::about), on stderr.
+void show_network(const std::vector<report::Table>& about);
+
 /// From here on no results and no notes: one of several ranks says them.
 void keep_quiet();
 

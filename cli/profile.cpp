@@ -95,6 +95,7 @@ void profile(const ProfileArguments& a) {
   recipes::backends_of(options.config).set();
   note_slow_precisions(runs, options.device);
   const recipes::Workload workload = recipes::load_workload(options.config, options.device);
+  show_network(workload.about);
   const fs::path folder = folder_of(a);
   profiler::Profile result{.recipe = a.recipe,
                            .config = options.config,

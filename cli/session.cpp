@@ -130,9 +130,7 @@ void Session::load_data() {
       recipes::read_data(recipes::resolve(config_, device_), part, model);
   if (config_.batch_size == 0) find_batch_size(workload_of);
   workload_ = workload_of(config_.batch_size);
-  if (is_first())
-    for (const report::Table& table : workload_.about)
-      std::cerr << report::to_text(table, report::Terminal::of(STDERR_FILENO)) << "\n";
+  if (is_first()) show_network(workload_.about);
   progress_->set_items(workload_.items, workload_.items_of_example);
   const bool has_new_words =
       workload_.unknown_train.value_or(0) > 0 && config_.vocabulary_size == 0;

@@ -183,6 +183,7 @@ void check_losses(const std::string& run, const std::vector<double>& fp32,
 RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device) {
   check(options);
   const recipes::Workload workload = recipes::load_workload(options.config, device);
+  if (options.before) options.before(workload);
   std::vector<std::unique_ptr<Runner>> runners;
   for (const recipes::RunSpec& run : runs_of(options, device))
     runners.push_back(std::make_unique<Runner>(recipes::resolve(options.config, run, device),

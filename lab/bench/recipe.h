@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "lab/recipes/config.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run_spec.h"
+#include "lab/recipes/workload.h"
 
 namespace demi::bench {
 
@@ -21,6 +23,8 @@ struct RecipeBenchOptions {
   int warmup = 5;  // steps of each run, which are also checked; 2 or more
   int steps = 5;   // of each run in a round; 1 or more
   int rounds = 7;  // the runs take turns in each; 1 or more
+  /// Called once, when the data were read and before a step is taken; may be empty.
+  std::function<void(const recipes::Workload&)> before = {};
 };
 
 /// A round's time over its steps, in milliseconds, of all rounds.
