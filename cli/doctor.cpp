@@ -294,9 +294,9 @@ void add_doctor(CLI::App& app) {
   auto* command = app.add_subcommand(
       "doctor", "This machine and build: fast formats, kernels, settings, and advice");
   const auto a = std::make_shared<DoctorArguments>();
-  command->add_option(
-      "--model", a->options.recipe,
-      "Recipe whose model's dimensions are checked; `demi train --list` names them");
+  command->add_option("--model", a->options.recipe,
+                      "Recipe or .pt2 file whose model's dimensions are checked; `demi train "
+                      "--list` names recipes");
   command
       ->add_option("--seconds", a->options.seconds,
                    "Longest time of one measurement, 0 to 1; 0: nothing is measured")

@@ -4,10 +4,15 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 
+#include <map>
 #include <memory>
+#include <string_view>
+#include <utility>
 
+#include "demi/imported/summary.h"
 #include "lab/data/data_sets.h"
 #include "lab/doctor/shape_time.h"
+#include "lab/models/imported.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/workload.h"
 
@@ -15,6 +20,7 @@ namespace demi::doctor {
 namespace {
 
 constexpr int64_t kMultiple = 8;  // of 16-bit elements: tensor cores read 16 bytes at once
+constexpr int64_t kGates = 4;     // of an LSTM
 
 int64_t next_multiple(int64_t value) { return (value + kMultiple - 1) / kMultiple * kMultiple; }
 
@@ -72,7 +78,6 @@ bool is_convolution(const torch::nn::Module& module) {
 
 std::vector<Product> products_of(const torch::nn::Module& module, const std::string& name,
                                  int64_t batch) {
-  constexpr int64_t kGates = 4;
   if (const auto* linear = module.as<torch::nn::LinearImpl>())
     return {{name, batch, linear->options.in_features(), linear->options.out_features(),
              "in_features", "out_features", 1}};
@@ -83,6 +88,66 @@ std::vector<Product> products_of(const torch::nn::Module& module, const std::str
             {name, batch, hidden, kGates * hidden, "hidden_size", "hidden_size", kGates}};
   }
   return {};
+}
+
+ModelCheck check_products(const std::vector<Product>& all, int64_t convolutions,
+                          int64_t batch_size) {
+  ModelCheck check{.batch_size = batch_size, .convolutions = convolutions};
+  const Product* largest = nullptr;
+  for (const Product& product : all) {
+    // The last product's few outputs are what the task says, not a width to be chosen.
+    if (&product == &all.back() && product.n / product.n_per_unit < kMultiple) {
+      Product outputs = product;
+      outputs.n = kMultiple * product.n_per_unit;
+      check_product(outputs, check);
+    } else {
+      check_product(product, check);
+    }
+    if (!largest || product.k * product.n > largest->k * largest->n) largest = &product;
+  }
+  if (largest) check_batch(*largest, check);
+  return check;
+}
+
+// Those of operations that read a weight of their own: a matrix of (out, in), or of an LSTM
+// (4 * hidden, in) and (4 * hidden, hidden).
+class FileProducts {
+ public:
+  explicit FileProducts(const imported::FileSummary& file) {
+    for (const imported::TensorSummary& tensor : file.tensors) tensors_[tensor.name] = &tensor;
+  }
+
+  std::vector<Product> of(const imported::OperationSummary& operation, int64_t batch) const {
+    std::vector<Product> products;
+    const bool is_lstm = operation.op == "aten::lstm";
+    if (!is_lstm && operation.op != "aten::linear") return products;
+    for (const std::string& name : operation.tensors) {
+      const auto found = tensors_.find(name);
+      if (found == tensors_.end() || found->second->sizes.size() != 2) continue;
+      const int64_t rows = found->second->sizes[0], columns = found->second->sizes[1];
+      const bool is_hidden = is_lstm && rows == kGates * columns;
+      const std::string_view k_name = !is_lstm    ? "in_features"
+                                      : is_hidden ? "hidden_size"
+                                                  : "input_size";
+      products.push_back({operation.module, batch, columns, rows, std::string(k_name),
+                          is_lstm ? "hidden_size" : "out_features", is_lstm ? kGates : 1});
+    }
+    return products;
+  }
+
+ private:
+  std::map<std::string, const imported::TensorSummary*> tensors_;
+};
+
+ModelCheck check_file(const imported::FileSummary& file, int64_t batch_size) {
+  const FileProducts products(file);
+  std::vector<Product> all;
+  int64_t convolutions = 0;
+  for (const imported::OperationSummary& operation : file.graphs.front().operations) {
+    if (operation.op.starts_with("aten::conv")) ++convolutions;
+    for (Product& product : products.of(operation, batch_size)) all.push_back(std::move(product));
+  }
+  return check_products(all, convolutions, batch_size);
 }
 
 recipes::DataShape shape_of(const recipes::Config& config) {
@@ -100,34 +165,26 @@ recipes::DataShape shape_of(const recipes::Config& config) {
 }  // namespace
 
 ModelCheck check_dimensions(const torch::nn::Module& module, int64_t batch_size) {
-  ModelCheck check{.batch_size = batch_size};
+  int64_t convolutions = 0;
   std::vector<Product> all;
   for (const auto& item : module.named_modules("", /*include_self=*/true)) {
-    if (is_convolution(*item.value())) ++check.convolutions;
+    if (is_convolution(*item.value())) ++convolutions;
     for (const Product& product : products_of(*item.value(), item.key(), batch_size))
       all.push_back(product);
   }
-  const Product* largest = nullptr;
-  for (const Product& product : all) {
-    // The last product's few outputs are what the task says, not a width to be chosen.
-    if (&product == &all.back() && product.n / product.n_per_unit < kMultiple) {
-      Product outputs = product;
-      outputs.n = kMultiple * product.n_per_unit;
-      check_product(outputs, check);
-    } else {
-      check_product(product, check);
-    }
-    if (!largest || product.k * product.n > largest->k * largest->n) largest = &product;
-  }
-  if (largest) check_batch(*largest, check);
-  return check;
+  return check_products(all, convolutions, batch_size);
 }
 
 ModelCheck check_recipe(const std::string& recipe) {
   const recipes::Config& config = recipes::find_recipe(recipe).config;
-  const train::Network network =
-      recipes::make_network(config, shape_of(config), /*seed=*/0, c10::kCPU);
-  ModelCheck check = check_dimensions(*network.module, config.batch_size);
+  ModelCheck check;
+  if (models::is_network_file(config.model)) {
+    check = check_file(models::imported_file(config.model).summary, config.batch_size);
+  } else {
+    const train::Network network =
+        recipes::make_network(config, shape_of(config), /*seed=*/0, c10::kCPU);
+    check = check_dimensions(*network.module, config.batch_size);
+  }
   check.recipe = recipe;
   check.model = config.model;
   return check;

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "demi/core/error.h"
+#include "demi/core/source_dir_testing.h"
 #include "lab/recipes/recipe.h"
 
 namespace demi::doctor {
@@ -64,6 +65,20 @@ TEST(Dimensions, OfConvolutionsAreExempt) {
   const ModelCheck check = check_dimensions(*model, 8);
   EXPECT_EQ(check.convolutions, 1);
   EXPECT_THAT(check.dimensions, IsEmpty());
+}
+
+// An LSTM of two layers, 3 to 4 and 4 to 4, and a last layer of 8 by 2.
+TEST(Dimensions, OfAFileAreThoseOfItsWeights) {
+  const std::string file = (source_dir() / "tests/fixtures/imported/recurrent.pt2").string();
+  const ModelCheck check = check_recipe(file);
+  EXPECT_EQ(check.model, file);
+  EXPECT_EQ(check.products, 5);
+  EXPECT_THAT(words(check),
+              ElementsAre("lstm.input_size 3 8", "lstm.hidden_size 4 8", "lstm.hidden_size 4 8",
+                          "lstm.hidden_size 4 8", "lstm.hidden_size 4 8"));
+  EXPECT_THAT(
+      check_recipe((source_dir() / "tests/fixtures/imported/pictures.pt2").string()).convolutions,
+      1);
 }
 
 TEST(Dimensions, EveryRecipeCanBeChecked) {

@@ -45,12 +45,7 @@ void check(const DiagnoseOptions& options) {
             .what = "seconds are out of range",
             .seen = fmt::format("{}", options.seconds),
             .accepted = "0 (nothing is measured) to 1"});
-  if (!options.recipe.empty() && recipes::find_recipe(options.recipe).config.data.empty())
-    throw UsageError({.where = "--model",
-                      .what = "a network from Python has operations, and no layers to be advised",
-                      .seen = options.recipe,
-                      .accepted = "a recipe of `demi train --list`",
-                      .advice = "demi profile " + options.recipe + " --data DATA"});
+  if (!options.recipe.empty()) recipes::find_recipe(options.recipe);
 }
 
 DeviceReport cpu_report() {
