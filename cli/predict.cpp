@@ -147,6 +147,7 @@ void predict_all(const PredictArguments& a) {
   const predict::Model model = predict::load_model(a.file, a.options);
   if (model.is_older)
     note(a.file + " is of an older demi and has no names of classes: they are numbered");
+  if (!model.note.empty()) note(model.note);
   const std::vector<predict::Input> inputs = inputs_of(a, model);
   note_slow_precisions({model.run.spec}, model.run.device);
   report::Table table = table_of(model, a.file);

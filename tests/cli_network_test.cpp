@@ -2,10 +2,12 @@
 // model.
 #include <gmock/gmock.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/source_dir_testing.h"
+#include "demi/imported/zip_testing.h"
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
 
@@ -101,6 +103,46 @@ TEST_F(NetworkProgram, TrainsTestsAndPredictsPictures) {
           {"no such output", "logits"});
 }
 
+/// pictures.pt2 with another activation: its weights fit by name and shape.
+void write_other_network(const fs::path& to) {
+  auto contents = demi::imported::contents_of(fixture("pictures.pt2"));
+  for (const char* model : {"models/model.json", "models/eval.json"}) {
+    std::string& text = contents.at(model);
+    text.replace(text.find("aten.relu.default"), 17, "aten.tanh.default");
+  }
+  std::ofstream(to, std::ios::binary) << demi::imported::zip_of(contents);
+}
+
+TEST_F(NetworkProgram, KnowsItsNetworkAgain) {
+  const fs::path own = folder_ / "net.pt2", other = folder_ / "other.pt2";
+  fs::copy_file(fixture("pictures.pt2"), own);
+  write_other_network(other);
+  Words train = with_pictures({"train", own.string(), "--model-output", "logits", "--steps", "1"});
+  for (const char* word : {"--checkpoint-every", "1"}) train.emplace_back(word);
+  result_of(train);
+  const fs::path begun = run_folder("train-net-001");
+  const std::string file = (begun / "model.safetensors").string();
+  const std::string picture = (demi::source_dir() / "tests/fixtures/pictures").string();
+  // Named: it is taken, and said.
+  for (const Words& command : {Words{"eval", file}, Words{"predict", file, picture}}) {
+    Words words = command;
+    words.insert(words.end(), {"--graph", other.string()});
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out + outcome.err,
+                AllOf(HasSubstr("other.pt2 is another network than the net.pt2")));
+    words.back() = own.string();
+    const Outcome same = run(words);
+    EXPECT_EQ(same.code, 0) << same.err;
+    EXPECT_THAT(same.out + same.err, Not(HasSubstr("another network")));
+  }
+  // In the place of the one that the run names: refused.
+  fs::copy_file(other, own, fs::copy_options::overwrite_existing);
+  for (const Words& words : {Words{"eval", file}, Words{"predict", file, picture},
+                             Words{"train", "--resume", begun.string(), "--steps", "0"}})
+    refused(words, 3, {"net.pt2 is another network than", "identity in the weights' file"});
+}
+
 TEST_F(NetworkProgram, ResumesAndStartsFromWeights) {
   const Words words =
       with_pictures({"train", fixture("pictures.pt2"), "--model-output", "logits", "--lr", "0.1"});
@@ -150,11 +192,16 @@ TEST_F(NetworkProgram, WorksInEachCommand) {
     return command;
   };
   EXPECT_EQ(result_of(with({"compare"}, {"--runs", "fp32,bf16"}))["runs"].size(), 2U);
-  EXPECT_EQ(result_of(with({"profile"}, {"--steps", "1", "--warmup", "1"}))["runs"].size(), 2U);
-  EXPECT_EQ(result_of(with({"bench", "recipe"},
-                           {"--warmup", "2", "--steps", "1", "--rounds", "1"}))["runs"]
-                .size(),
-            2U);
+  for (Words command :
+       {with({"profile"}, {"--steps", "1", "--warmup", "1"}),
+        with({"bench", "recipe"}, {"--warmup", "2", "--steps", "1", "--rounds", "1"})}) {
+    command.emplace_back("--json");
+    const Outcome outcome = run(command);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(json::parse(outcome.out)["runs"].size(), 2U);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("exported by PyTorch"), HasSubstr("aten::conv2d")))
+        << "what train says before it starts";
+  }
   const json layers = result_of(with({"compare"}, {"--runs", "bf16", "--layers=1"}));
   EXPECT_THAT(layers.dump(), AllOf(HasSubstr("\"conv\""), HasSubstr("\"head\"")));
 }
@@ -164,6 +211,14 @@ TEST_F(NetworkProgram, SaysWhatIsNotNamedOrNotThere) {
   refused({"train", "absent.pt2", "--data", "cifar10"}, 3, {"absent.pt2"});
   refused({"train", "net.pth", "--data", "cifar10"}, 2, {"no .pt2 file", "python_model.md"});
   refused({"train", "mlp", "--model-output", "0"}, 2, {"does nothing in this run"});
+}
+
+TEST_F(NetworkProgram, HasItsDimensionsChecked) {
+  const json model =
+      json_of({"doctor", "--model", fixture("pictures.pt2"), "--seconds", "0"})["model"];
+  EXPECT_EQ(model["products"], 1);
+  EXPECT_EQ(model["convolutions"], 1);
+  EXPECT_THAT(model["dimensions"].dump(), AllOf(HasSubstr("\"head\""), HasSubstr("in_features")));
 }
 
 TEST_F(NetworkProgram, SaysThatAFileWasExportedForEvaluation) {

@@ -216,10 +216,11 @@ Model load_model(const fs::path& path, const Options& options) {
   require_range("--batch-size", options.batch_size, 0, 1 << 20, "1 to 1048576");
   require_range("--workers", options.workers, 0, 1024, "0 to 1024");
   recipes::ModelFile file = recipes::read_model_file(path);
-  recipes::find_network(file.texts.config, path, options.graph);
+  std::string note = recipes::find_network(file.texts, path, options.graph);
   Model model{.run = recipes::resolve_saved(file.texts.config, options.precision, options.device),
               .data = data_of(file, path),
               .is_older = !file.texts.description,
+              .note = std::move(note),
               .workers = options.workers};
   model.batch_size = options.batch_size > 0 ? options.batch_size : model.run.config.test_batch_size;
   model.top_k = top_k_of(options.top_k, std::ssize(model.data->classes));

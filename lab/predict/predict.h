@@ -55,6 +55,7 @@ struct Model {
   recipes::Resolved run;                           // its settings, as the file has them
   std::shared_ptr<const recipes::ModelData> data;  // its classes, and what it reads
   bool is_older = false;        // its file has no classes: they have numbers for names
+  std::string note = {};        // for people: that its network is another one; mostly empty
   train::Network network = {};  // on the device, in evaluation mode
   /// As Options has them, resolved.
   int64_t batch_size = 1, top_k = 1, workers = 0;

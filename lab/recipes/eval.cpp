@@ -190,10 +190,11 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
                       .what = "limit is out of range",
                       .seen = std::to_string(options.limit),
                       .accepted = "0 (all) or more"});
-  find_network(config, path, options.graph);
+  const std::string other_network = find_network(file.texts, path, options.graph);
   require_use(config, options);
   require_text(file.texts, path, options);
   EvalResult result;
+  if (!other_network.empty()) result.notes.push_back(other_network);
   if (file.texts.is_huggingface) {
     config.train_file = config.test_file = options.test_file;
     require_there(config.test_file, "the test file", "name one that is there");

@@ -49,7 +49,8 @@ std::shared_ptr<const ModelData> data_of_model(const ModelTexts& texts, const fs
                                                      .input = model->input,
                                                      .vocabulary = texts.vocabulary,
                                                      .tokenizer = model->tokenizer,
-                                                     .may_have_more_tokens = texts.is_huggingface});
+                                                     .may_have_more_tokens = texts.is_huggingface,
+                                                     .identity = model->identity});
 }
 
 std::shared_ptr<const ModelData> data_of_checkpoint(const fs::path& path) {

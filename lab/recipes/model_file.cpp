@@ -16,6 +16,7 @@
 #include "lab/models/registry.h"
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/huggingface_file.h"
+#include "lab/recipes/network_place.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/weights_file.h"
 
@@ -63,6 +64,7 @@ Json network_json(const ModelDescription& model) {
   if (models::is_network_file(config.model)) {  // which is beside its weights, or is named
     json["name"] = std::filesystem::path(config.model).filename().string();
     json["output"] = config.model_output;
+    if (!model.identity.empty()) json["identity"] = model.identity;
     return json;
   }
   if (model.input.kind == Kind::rows) {
@@ -130,6 +132,7 @@ ModelDescription description_of(const Json& json) {
   Config& config = model.network;
   network.at("name").get_to(config.model);
   config.model_output = network.value("output", config.model_output);
+  model.identity = network.value("identity", model.identity);
   config.in = network.value("in", config.in);
   config.out = network.value("out", config.out);
   config.layers = network.value("layers", config.layers);
@@ -294,7 +297,8 @@ checkpoint::Metadata model_texts(const Resolved& run, const Workload& workload, 
                       .loss = run.config.loss,
                       .precision = std::string(run.spec.precision.name),
                       .is_average = is_average,
-                      .tokenizer = workload.tokenizer},
+                      .tokenizer = workload.tokenizer,
+                      .identity = network_identity(run.config)},
                      workload.vocabulary.get());
 }
 

@@ -29,6 +29,8 @@ struct ModelDescription {
   std::string loss = {}, precision = {};
   bool is_average = false;                // the file's weights are the moving average
   tokens::TokenizerTexts tokenizer = {};  // of a running text
+  /// Of a network from Python: imported::FileSummary::identity of its .pt2 file; empty: not known.
+  std::string identity = {};
 };
 
 /// What a model file says, without its tensors.

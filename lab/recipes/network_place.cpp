@@ -1,5 +1,7 @@
 #include "lab/recipes/network_place.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <system_error>
 #include <vector>
@@ -30,34 +32,66 @@ std::string model_in_record(const fs::path& folder) {
   return "";
 }
 
+bool is_other_network(const Config& config, const std::string& identity) {
+  return !identity.empty() && network_identity(config) != identity;
+}
+
+// Where the file is that nobody named.
+fs::path place_of(const Config& config, const fs::path& weights) {
+  const fs::path folder = fs::absolute(weights).parent_path();
+  const fs::path name = fs::path(config.model).filename();
+  for (const fs::path& place :
+       {fs::path(config.model), fs::path(model_in_record(folder)), folder / name})
+    if (place.filename() == name && is_file_at(place)) return place;
+  throw DataError({.where = "train.find_network",
+                   .what = weights.string() + " holds weights, and their network is not here",
+                   .seen = config.model,
+                   .accepted = "the .pt2 file that they were trained from",
+                   .advice = "name it: --graph " + name.string()});
+}
+
 }  // namespace
 
-void find_network(Config& config, const fs::path& weights, const fs::path& graph) {
+std::string find_network(ModelTexts& texts, const fs::path& weights, const fs::path& graph) {
+  Config& config = texts.config;
   if (!models::is_network_file(config.model)) {
-    if (graph.empty()) return;
+    if (graph.empty()) return "";
     throw UsageError({.where = "--graph",
                       .what = "the model of " + weights.string() + " is not of a .pt2 file",
                       .seen = config.model,
                       .accepted = "models that were trained from one",
                       .advice = "leave it out"});
   }
-  if (!graph.empty()) {
-    config.model = graph;
-    return;
+  const std::string trained = fs::path(config.model).filename(),
+                    identity = texts.description ? texts.description->identity : "";
+  config.model = graph.empty() ? place_of(config, weights) : graph;
+  if (graph.empty()) {
+    require_same_network(config, identity, weights.string());
+    return "";
   }
-  const fs::path folder = fs::absolute(weights).parent_path();
-  const fs::path name = fs::path(config.model).filename();
-  for (const fs::path& place :
-       {fs::path(config.model), fs::path(model_in_record(folder)), folder / name}) {
-    if (place.filename() != name || !is_file_at(place)) continue;
-    config.model = place;
-    return;
-  }
-  throw DataError({.where = "train.find_network",
-                   .what = weights.string() + " holds weights, and their network is not here",
-                   .seen = config.model,
-                   .accepted = "the .pt2 file that they were trained from",
-                   .advice = "name it: --graph " + name.string()});
+  if (!is_other_network(config, identity)) return "";
+  return fmt::format(
+      "{} is another network than the {} that {} was trained in: its weights fit by name and shape "
+      "at most, and the answers may mean nothing",
+      graph.string(), trained, weights.string());
+}
+
+std::string network_identity(const Config& config) {
+  if (!models::is_network_file(config.model)) return "";
+  return models::imported_file(config.model).summary.identity;
+}
+
+void require_same_network(const Config& config, const std::string& identity,
+                          const std::string& file) {
+  if (!models::is_network_file(config.model) || !is_other_network(config, identity)) return;
+  throw DataError(
+      {.where = "train.find_network",
+       .what = fmt::format("{} is another network than {} was trained in", config.model, file),
+       .seen = network_identity(config),
+       .accepted = identity + ", the identity in the weights' file",
+       .advice = "name the .pt2 file of the training: --graph FILE (which takes another "
+                 "one, too, and says so); demi train FILE --from WEIGHTS starts "
+                 "another network with these weights"});
 }
 
 }  // namespace demi::recipes

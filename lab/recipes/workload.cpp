@@ -24,6 +24,7 @@
 #include "lab/recipes/imported_fit.h"
 #include "lab/recipes/imported_table.h"
 #include "lab/recipes/model_data.h"
+#include "lab/recipes/network_place.h"
 #include "lab/recipes/within_memory.h"
 
 namespace demi::recipes {
@@ -614,7 +615,10 @@ WorkloadMaker maker_of(const Resolved& run, const Place& place) {
 
 WorkloadMaker read_data(const Resolved& run, RankPart part,
                         std::shared_ptr<const ModelData> model) {
-  if (model) require_same_kind(*model, *run.data);
+  if (model) {
+    require_same_kind(*model, *run.data);
+    require_same_network(run.config, model->identity, model->file);
+  }
   return maker_of(run, {run.data, run.device, part, std::move(model)});
 }
 

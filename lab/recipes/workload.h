@@ -49,6 +49,7 @@ struct ModelData {
   std::shared_ptr<const data::Vocabulary> vocabulary;  // null without texts
   tokens::TokenizerTexts tokenizer = {};               // of a running text
   bool may_have_more_tokens = false;                   // than the tokenizer: padded
+  std::string identity = {};  // of its network from Python (ModelDescription::identity)
 };
 
 /// A config's data, ready to be trained on, and how its network is made.
