@@ -27,6 +27,7 @@
 #include "demi/distributed/ranks_testing.h"
 #include "demi/optim/adamw.h"
 #include "demi/optim/clip.h"
+#include "demi/optim/ema.h"
 #include "demi/optim/kinds_testing.h"
 #include "demi/optim/testing.h"
 #include "demi/profile/memory.h"
@@ -181,16 +182,37 @@ TEST(ShardedOptimizerState, CodedMomentsHaveTheBitsOfOneThatSharesNothing) {
 }
 
 TEST(ShardedOptimizerState, WeightModesHaveTheBitsOfOneThatSharesNothing) {
-  for (const auto mode :
-       {optim::WeightMode::split, optim::WeightMode::split24, optim::WeightMode::stochastic}) {
+  using Mode = optim::WeightMode;
+  for (const auto& [mode, dtype] : {std::pair{Mode::split, at::kBFloat16},
+                                    {Mode::split24, at::kBFloat16},
+                                    {Mode::stochastic, at::kBFloat16},
+                                    {Mode::split, at::kHalf}}) {
     const Kind& kind = kKinds[2];  // Adam
     const optim::StepOptions lean{.weight_mode = mode, .rounding_seed = 3};
-    const ShardedRun alone = six_steps(kind, at::kBFloat16, nullptr, lean);
-    const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-      const ShardedRun run = six_steps(kind, at::kBFloat16, &group, lean);
+    const ShardedRun alone = six_steps(kind, dtype, nullptr, lean);
+    const auto errors = on_ranks(2, [&, narrow = dtype](ProcessGroup& group) {
+      const ShardedRun run = six_steps(kind, narrow, &group, lean);
       for (std::size_t i = 0; i < alone.parameters.size(); ++i)
         EXPECT_TRUE(at::equal(run.parameters[i], alone.parameters[i])) << i;
       if (group.rank() == 0) expect_same_state(run.state, alone.state);
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+  }
+}
+
+// An average would be of masters on one rank and of their rounding on the others.
+TEST(ShardedOptimizerState, AnAverageOfNarrowWeightsIsRefused) {
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+      torch::nn::Linear model(4, 4);  // a weight and a bias, one for each rank
+      model->to(dtype);
+      optim::AdamW adamw(model->parameters(), optim::AdamWOptions(0.01));
+      const ShardedOptimizerState shards(adamw, group);
+      EMA ema(*model);
+      for (const at::Tensor& p : model->parameters()) p.mutable_grad() = at::ones_like(p);
+      adamw.step();
+      const std::string said = optim::testing::complaint([&] { ema.update(adamw.last_step()); });
+      EXPECT_EQ(said.find("another process keeps") != std::string::npos, dtype == at::kBFloat16);
     });
     EXPECT_THAT(errors, Each(IsEmpty()));
   }

@@ -43,12 +43,17 @@ at::Tensor trained(const loop::StepView& view, const at::Tensor& parameter) {
   return sampled(parameter);
 }
 
-bool rounds_by_chance(const loop::StepView& view, const at::Tensor& parameter) {
-  if (parameter.scalar_type() != at::kBFloat16) return false;
+/// Whether a weight that stays as it is says nothing of its update: it is rounded by chance, or
+/// another process has what it is rounded from.
+bool hides_updates(const loop::StepView& view, const at::Tensor& parameter) {
+  if (parameter.scalar_type() != at::kBFloat16 && parameter.scalar_type() != at::kHalf)
+    return false;
   return std::ranges::any_of(view.optimizers, [&](const auto* optimizer) {
     const auto* own = dynamic_cast<const optim::Optimizer*>(optimizer);
-    return own && own->weight_mode() == optim::WeightMode::stochastic &&
-           own->state().count(parameter.unsafeGetTensorImpl()) != 0;
+    if (!own) return false;
+    const bool has_state = own->state().count(parameter.unsafeGetTensorImpl()) != 0;
+    return (own->weight_mode() == optim::WeightMode::stochastic && has_state) ||
+           !own->keeps_state_of(parameter);
   });
 }
 
@@ -109,7 +114,7 @@ std::vector<std::optional<Sums>> read_sums(const std::vector<at::Tensor>& sums) 
 at::Tensor sums_of(const loop::StepView& view, const Before& before, const at::Tensor& parameter) {
   const at::Tensor after = trained(view, parameter);
   const at::Tensor none = at::zeros({}, after.options().dtype(at::kDouble));
-  const at::Tensor asked = rounds_by_chance(view, parameter) ? at::Tensor() : before.has_gradient;
+  const at::Tensor asked = hides_updates(view, parameter) ? at::Tensor() : before.has_gradient;
   const at::Tensor stayed = asked.defined() ? asked.logical_and(after == before.weights) : asked;
   const auto count = [&](const at::Tensor& of) {
     return of.defined() ? of.sum(at::kDouble) : none;

@@ -13,6 +13,7 @@
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/optim/export_fp32.h"
+#include "demi/optim/optimizer.h"
 #include "demi/tensor/parallel.h"
 #include "demi/tensor/version.h"
 
@@ -64,6 +65,13 @@ at::Tensor updated_weight(const std::vector<StepResult>& results, const at::Tens
     if (!result.optimizer()) continue;
     const at::Tensor fp32 = optim::fp32_weight(*result.optimizer(), tensor);
     if (fp32.defined()) return fp32;
+    const auto* ours = dynamic_cast<const optim::Optimizer*>(result.optimizer());
+    if (ours && !ours->keeps_state_of(tensor))
+      throw UsageError({.where = "optim.EMA",
+                        .what = "another process keeps what a 16-bit weight is trained as",
+                        .seen = c10::str("shape ", tensor.sizes()),
+                        .accepted = "an optimizer with its whole state, or fp32 weights",
+                        .advice = "leave out ShardedOptimizerState, or the average"});
   }
   return {};
 }

@@ -35,7 +35,9 @@ class DEMI_API EMA {
 
   /// Moves the averages towards the weights, after a step.
   void update();
-  /// The same, unless the step was skipped. A device decides that itself, and nothing waits.
+  /// The same, unless the step was skipped. A device decides that itself, and nothing waits. Of a
+  /// 16-bit parameter of demi's optimizers what is averaged is what it is trained as, and not its
+  /// rounding. Throws UsageError where another process keeps that (ShardedOptimizerState).
   void update(const StepResult& result);
   /// The steps of several optimizers: an average follows those that hold its parameter, and stays
   /// if they were all skipped. Buffers, and parameters that no optimizer holds, stay if all steps

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -178,6 +179,55 @@ TEST_F(ShardOptimizer, SkipsForItsNormOnAllRanks) {
   const auto a = checkpoint::load(folder("whole") / "last").state;
   expect_same_tensors(a, checkpoint::load(folder("shared") / "last").state);
   EXPECT_GT(a.at("optimizer/accepted_norms")[127].item<float>(), 0);
+}
+
+// Each rank keeps what some of the 16-bit weights are trained as.
+TEST_F(ShardOptimizer, EveryRankGetsWhatNarrowWeightsAreTrainedAs) {
+  std::vector<std::map<std::string, at::Tensor>> all(3);
+  std::vector<std::string> refusals(2);
+  const auto fit = [&](ProcessGroup& group, bool shares, double ema) {
+    torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 3));
+    testing::set_weights(*net);
+    net->to(at::kBFloat16);
+    TrainerOptions options;
+    options.precision = parse_precision("bf16-true");
+    options.ema_decay = ema;
+    options.max_steps = 3;
+    options.group = testing::shared_group(group);
+    options.shard_optimizer = shares;
+    options.optimizers = {std::make_shared<optim::AdamW>(
+        net->parameters(), optim::AdamWOptions(0.05),
+        optim::StepOptions{.weight_mode = optim::WeightMode::split})};
+    Trainer trainer(network(net), options);
+    const at::Tensor x = (at::arange(12 * 6, at::kDouble) * 1.3).sin().to(at::kFloat).view({12, 6});
+    trainer.fit(data::TensorLoader(x, at::remainder(at::arange(12), 3),
+                                   {.batch_size = 4 / group.world_size(),
+                                    .shuffle = false,
+                                    .rank = group.rank(),
+                                    .world_size = group.world_size()}));
+    return trainer.trained_weights();
+  };
+  EXPECT_THAT(on_ranks(2,
+                       [&](ProcessGroup& group) {
+                         const auto rank = static_cast<std::size_t>(group.rank());
+                         all[rank] = fit(group, true, 0);
+                         const auto whole = fit(group, false, 0);
+                         if (rank == 0) all[2] = whole;
+                         try {
+                           fit(group, true, 0.5);
+                         } catch (const UsageError& error) {
+                           refusals[rank] = error.what();
+                         }
+                       }),
+              Each(IsEmpty()));
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(all[rank].size(), 4U);
+    for (const auto& [name, weight] : all[2]) {
+      EXPECT_TRUE(at::equal(all[rank].at(name), weight)) << name;
+      EXPECT_FALSE(at::equal(weight, weight.to(at::kBFloat16).to(at::kFloat))) << name;
+    }
+    EXPECT_THAT(refusals[rank], HasSubstr("ema_decay, shard_optimizer, and 0.weight of bf16"));
+  }
 }
 
 TEST_F(ShardOptimizer, GoesOnWithAndWithoutSharingOnAnyRanks) {

@@ -16,6 +16,7 @@
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/optim/adam.h"
+#include "demi/optim/export_fp32.h"
 #include "demi/optim/optimizer.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
@@ -244,7 +245,15 @@ Trainer::Trainer(Network network, TrainerOptions options) {
       "whether they share the optimizer's state",
       held.shard_optimizer ? "shard_optimizer true" : "shard_optimizer false");
   if (held.shard_optimizer) setup_->shard_optimizers();
-  if (held.ema_decay > 0) setup_->average.emplace(module, held.ema_decay);
+  if (held.ema_decay > 0) {
+    for (const auto& [name, parameter] : tensor::parameters_once(module))
+      require(setup_->shards.empty() || !tensor::is_16_bit(parameter.scalar_type()),
+              "the average is of what weights are trained as, which one rank has of each",
+              c10::str("ema_decay, shard_optimizer, and ", name, " of ",
+                       tensor::name_of(parameter.scalar_type())),
+              "FP32 weights, or one of the two options");
+    setup_->average.emplace(module, held.ema_decay);
+  }
 }
 
 Trainer::Trainer(Network network, std::shared_ptr<torch::optim::Optimizer> optimizer,
@@ -268,6 +277,42 @@ void Trainer::add(std::shared_ptr<StepObserver> observer) {
 
 void Trainer::swap_average() {
   if (setup_->average) setup_->average->swap();
+}
+
+namespace {
+
+bool has_16_bits(const at::Tensor& tensor) { return tensor::is_16_bit(tensor.scalar_type()); }
+
+/// What one rank has of each weight goes to all; nobody has one that was never updated.
+void share_weights(std::map<std::string, at::Tensor>& weights, const Ranks& ranks) {
+  std::vector<double> is_here;
+  for (const auto& [name, weight] : weights) is_here.push_back(has_16_bits(weight) ? 0 : 1);
+  const std::vector<double> have = ranks.totals(is_here);
+  std::size_t next = 0;
+  for (auto& [name, weight] : weights) {
+    const std::size_t i = next++;
+    if (have[i] == 0 || have[i] == ranks.group()->world_size()) continue;
+    at::Tensor sum = is_here[i] != 0 ? weight.clone() : at::zeros_like(weight, at::kFloat);
+    ranks.group()->all_reduce(sum);
+    weight = sum;
+  }
+}
+
+}  // namespace
+
+std::map<std::string, at::Tensor> Trainer::trained_weights() const {
+  const at::NoGradGuard no_grad;
+  if (setup_->average) return setup_->average->averages();
+  std::map<std::string, at::Tensor> all;
+  for (const auto& [name, parameter] : tensor::parameters_once(*setup_->network.module)) {
+    at::Tensor weight;
+    for (const auto& optimizer : setup_->options.optimizers)
+      if (has_16_bits(parameter) && !weight.defined())
+        weight = optim::fp32_weight(*optimizer, parameter);
+    all[name] = weight.defined() ? weight : parameter.detach();
+  }
+  if (!setup_->shards.empty()) share_weights(all, setup_->ranks);
+  return all;
 }
 
 void Trainer::resume(const std::filesystem::path& path) {

@@ -240,6 +240,11 @@ class DEMI_API Trainer {
   /// is 0.
   void swap_average();
 
+  /// The parameters by name in what they are trained as: of 16-bit weights the FP32 numbers that
+  /// demi's optimizers keep, and not their rounding; the averages if ema_decay is set. Tensors are
+  /// detached; those of FP32 weights are the module's own. A collective with shard_optimizer.
+  std::map<std::string, at::Tensor> trained_weights() const;
+
  private:
   /// Takes what it loads out of the checkpoint.
   void take_from(checkpoint::Checkpoint& from);

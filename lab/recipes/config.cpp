@@ -513,8 +513,10 @@ std::vector<Setting> precision_settings() {
             {"fp32", "bf16", "int8"}),
       words(
           "weight-mode", g, &Config::weight_mode,
-          "Weights that lie in bf16 (bf16-true, and bf16 but for normalisations), and what is kept "
-          "beside them: split: the 16 bits that they lack of FP32, none of which is lost; "
+          "Weights that lie in bf16 (bf16-true, and bf16 but for normalisations; split: fp16, "
+          "too), "
+          "and what is kept beside them: split: the 16 bits that they lack of FP32, none of which "
+          "is lost (fp16: from 2^-16 on); "
           "split24: 8 of these; stochastic: nothing, they are rounded by chance; master: FP32 "
           "numbers, whose rounded copies they are",
           {"master", "split", "split24", "stochastic"}),

@@ -515,6 +515,17 @@ void Job::answer_what_if() {
   if (options_.on_what_if) options_.on_what_if(found);
 }
 
+namespace {
+
+void put_in_place(const checkpoint::NamedTensors& weights, const torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : module.named_parameters())
+    if (const auto found = weights.find(item.key()); found != weights.end())
+      item.value().detach().copy_(found->second);
+}
+
+}  // namespace
+
 // The accuracy is that of the file, so the file is what is evaluated: written from one module, read
 // into another.
 void Job::test() {
@@ -557,7 +568,9 @@ void Job::test() {
     if (!history.failed && !std::isfinite(low.loss))
       history.failed = "the test loss of the weights as shipped is NaN or Inf";
   }
+  const auto weights = trainer_->trained_weights();  // not their rounding
   to_precision(*network_.module, c10::kFloat);  // module->to() would convert integer buffers, too
+  put_in_place(weights, *network_.module);
   test.precision = train::parse_precision("fp32");
   const train::Evaluation exact = train::evaluate(network_, *workload_.test, test);
   history.stopped = exact.stopped;

@@ -475,6 +475,32 @@ TEST_F(Classes, AnEvaluationThatWasStoppedSaysNothing) {
   EXPECT_DOUBLE_EQ(whole.test_accuracy_fp32_eval.value(), 1.0 / 3);
 }
 
+// What 16-bit weights are trained as, or its average, and not their rounding.
+TEST_F(Classes, TheTestInFp32SeesFp32) {
+  config_.lr = 0.01;
+  config_.checkpoint_every = "1epoch";
+  at::Tensor seen;  // by the last forward pass of all
+  workload_.make_network = [&seen, make = workload_.make_network](uint64_t seed) {
+    train::Network made = make(seed);
+    made.forward = [&seen, forward = made.forward, module = made.module](const data::Batch& batch) {
+      seen = module->named_parameters().front().value().detach().clone();
+      return forward(batch);
+    };
+    return made;
+  };
+  for (const char* spec : {"bf16-true", "bf16-true:split", "bf16-true:split24", "fp16-true:split"})
+    for (const double ema : {0.0, 0.5}) {
+      SCOPED_TRACE(c10::str(spec, ema));
+      config_.ema = ema;
+      now(to_the_end(), spec);
+      ASSERT_EQ(seen.scalar_type(), at::kFloat);
+      const at::Tensor rounded = seen.to(at::kBFloat16).to(at::kFloat);
+      EXPECT_FALSE(at::equal(seen, rounded));
+      EXPECT_TRUE(at::equal(seen, read_weights(folder_ / "kept").at("0.weight")));
+      fs::remove_all(folder_ / "kept");
+    }
+}
+
 TEST_F(RunParts, TheAverageIsWhatIsShipped) {
   for (const double ema : {0.0, 0.5}) {
     config_.ema = ema;

@@ -71,17 +71,19 @@ void check_moments(const Config& config) {
                     .advice = "leave out --moments, or set --momentum"});
 }
 
-// The formats of other precisions are not bf16's, and without their region weights of bf16 meet
-// FP32.
+// Of fp16 there is split alone, and without their region weights of 16 bits meet FP32.
 void check_weight_mode(const Config& config, const train::Precision& precision) {
   if (config.weight_mode == "master") return;
-  if (precision.shipped() == at::kBFloat16 && (config.autocast || !precision.is_mixed())) return;
-  throw UsageError({.where = "--weight-mode",
-                    .what = "weights are kept so in bf16 alone",
-                    .seen = config.weight_mode + " with --precision " +
-                            std::string(precision.name) + (config.autocast ? "" : " --no-autocast"),
-                    .accepted = "bf16-true, and bf16 with its region",
-                    .advice = "leave out --weight-mode, or set --precision bf16"});
+  const bool fits = precision.shipped() == at::kBFloat16 ||
+                    (precision.shipped() == at::kHalf && config.weight_mode == "split");
+  if (fits && (config.autocast || !precision.is_mixed())) return;
+  throw UsageError(
+      {.where = "--weight-mode",
+       .what = "weights are not kept so in this precision",
+       .seen = config.weight_mode + " with --precision " + std::string(precision.name) +
+               (config.autocast ? "" : " --no-autocast"),
+       .accepted = "bf16-true, and bf16 with its region; split: fp16-true and fp16, too",
+       .advice = "leave out --weight-mode, or set --precision bf16"});
 }
 
 }  // namespace

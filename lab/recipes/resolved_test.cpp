@@ -302,10 +302,14 @@ TEST(Plan, TheWeightModeReachesTheOptimizer) {
   set(config, "weight-mode", "split", "");
   EXPECT_EQ(kept(resolve(config, parse_run("bf16"))), "BFloat16 Short");
   EXPECT_EQ(typed_options("bf16:split24"), "--precision bf16 --weight-mode split24");
-  for (const char* other : {"fp32", "fp16", "fp16-true", "tf32", "fp64"}) {
+  for (const char* narrow : {"fp16", "fp16-true"})
+    EXPECT_EQ(kept(resolve(config, parse_run(narrow))), "Half UInt16");
+  for (const char* other : {"fp32", "tf32", "fp64"})
     EXPECT_THROW(resolve(config, parse_run(other)), UsageError) << other;
-    EXPECT_THROW(resolve({}, parse_run(std::string(other) + ":stochastic")), UsageError) << other;
-  }
+  for (const char* other : {"fp32", "fp16", "fp16-true", "tf32", "fp64"})
+    for (const char* mode : {":stochastic", ":split24"})
+      EXPECT_THROW(resolve({}, parse_run(std::string(other) + mode)), UsageError) << other;
+  EXPECT_THROW(resolve({}, parse_run("fp16:no-autocast:split")), UsageError);
   EXPECT_THROW(resolve({}, parse_run("bf16:no-autocast:split")), UsageError);
 }
 

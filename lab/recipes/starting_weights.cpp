@@ -16,11 +16,11 @@
 #include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
-#include "demi/step/coded_weight.h"
 #include "demi/tensor/dtype.h"
 #include "lab/huggingface/folder.h"
 #include "lab/recipes/model_file.h"
 #include "lab/recipes/tensor_names.h"
+#include "lab/recipes/weights_file.h"
 
 namespace demi::recipes {
 namespace {
@@ -30,37 +30,12 @@ using checkpoint::Checkpoint;
 using checkpoint::NamedTensors;
 
 constexpr auto kFrom = "--from";
-constexpr std::string_view kOptimizer = "optimizer/", kAverage = "average/", kMaster = ".master",
-                           kRemainder = ".remainder";
+constexpr std::string_view kOptimizer = "optimizer/", kAverage = "average/";
 
 [[noreturn]] void refuse_file(const std::string& what, const std::string& seen,
                               const std::string& accepted, const std::string& advice) {
   throw DataError(
       {.where = kFrom, .what = what, .seen = seen, .accepted = accepted, .advice = advice});
-}
-
-/// Of the optimizer's parameters, by number: "" of a checkpoint without names.
-std::vector<std::string> parameter_names(const Checkpoint& saved) {
-  std::vector<std::string> all;
-  if (const auto found = saved.parameters.find("optimizer"); found != saved.parameters.end())
-    for (const auto& group : found->second) all.insert(all.end(), group.begin(), group.end());
-  return all;
-}
-
-/// Masters are the weights of a 16-bit run. Returns whether there are any.
-bool take_masters(Checkpoint& saved) {
-  const std::vector<std::string> names = parameter_names(saved);
-  bool any = false;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto weight = saved.model.find(names[i]);
-    auto master = saved.state.extract(fmt::format("{}{}{}", kOptimizer, i, kMaster));
-    const auto rest = saved.state.extract(fmt::format("{}{}{}", kOptimizer, i, kRemainder));
-    if (weight == saved.model.end() || (!master && !rest)) continue;
-    weight->second =
-        master ? std::move(master.mapped()) : optim::joined_weight(weight->second, rest.mapped());
-    any = true;
-  }
-  return any;
 }
 
 void take_average(Checkpoint& saved, const fs::path& path) {

@@ -1,5 +1,7 @@
 #include "lab/recipes/weights_file.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
+#include "demi/step/coded_weight.h"
 #include "lab/models/imported.h"
 #include "lab/recipes/config_source.h"
 
@@ -96,9 +99,32 @@ bool is_checkpoint(const std::filesystem::path& path) {
 
 }  // namespace
 
+std::vector<std::string> parameter_names(const checkpoint::Checkpoint& saved) {
+  std::vector<std::string> all;
+  if (const auto found = saved.parameters.find("optimizer"); found != saved.parameters.end())
+    for (const auto& group : found->second) all.insert(all.end(), group.begin(), group.end());
+  return all;
+}
+
+bool take_masters(checkpoint::Checkpoint& saved) {
+  const std::vector<std::string> names = parameter_names(saved);
+  bool any = false;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto weight = saved.model.find(names[i]);
+    auto master = saved.state.extract(fmt::format("optimizer/{}.master", i));
+    const auto rest = saved.state.extract(fmt::format("optimizer/{}.remainder", i));
+    if (weight == saved.model.end() || (!master && !rest)) continue;
+    weight->second =
+        master ? std::move(master.mapped()) : optim::joined_weight(weight->second, rest.mapped());
+    any = true;
+  }
+  return any;
+}
+
 checkpoint::NamedTensors read_weights(const std::filesystem::path& path) {
   constexpr std::string_view kAverage = "average/";
   checkpoint::Checkpoint saved = checkpoint::load(path);
+  take_masters(saved);
   for (const auto& [name, tensor] : saved.state) {
     if (!name.starts_with(kAverage)) continue;
     const auto found = saved.model.find(name.substr(kAverage.size()));

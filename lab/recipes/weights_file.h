@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "demi/checkpoint/safetensors.h"
+#include "demi/checkpoint/training_state.h"
 #include "demi/core/export.h"
 #include "demi/train/names.h"
 #include "lab/recipes/config.h"
@@ -42,8 +45,15 @@ DEMI_API WeightsInfo weights_info(const std::filesystem::path& path);
 WeightsInfo weights_info(const checkpoint::Metadata& text, const std::filesystem::path& path,
                          bool is_checkpoint);
 
-/// The weights that training would ship: those of a weights file, or of a checkpoint, where the
-/// moving average stands in for the weights that have one. Throws DataError as checkpoint::load.
+/// Of the optimizer's parameters, by number: "" of a checkpoint without names.
+std::vector<std::string> parameter_names(const checkpoint::Checkpoint& saved);
+/// What 16-bit weights are trained as takes their place, and is taken out of the state. Returns
+/// whether there are any.
+bool take_masters(checkpoint::Checkpoint& saved);
+
+/// The weights that training would ship, before they are rounded for that: those of a weights file,
+/// or of a checkpoint, where FP32 masters stand in for 16-bit weights, and the moving average for
+/// the weights that have one. Throws DataError as checkpoint::load.
 DEMI_API checkpoint::NamedTensors read_weights(const std::filesystem::path& path);
 
 /// Puts such weights into a module of any floating point dtype, rounding where need be; all of them
