@@ -127,6 +127,10 @@ TEST(SplitFp16, TheParameterIsTheNearestFp16NumberTiesAwayAndNumbersComeBack) {
   EXPECT_EQ(kept(0x1p-40f), 0);
   EXPECT_EQ(kept(0x1.8p-40f), 0x1p-39f);
   EXPECT_TRUE(std::isinf(kept(65520)));
+  // Nothing of what differs from path to path.
+  EXPECT_EQ(SplitFp16::parameter_of(0xFFC12345u), 0x7E00u);
+  for (const std::uint32_t beyond : {0xFFC12345u, 0x7F800001u, 0x7F800000u, 0x47800001u})
+    EXPECT_EQ(SplitFp16::rest_of(beyond), 0u) << std::hex << beyond;
   EXPECT_EQ(kept(0x1.FFDFFEp15f), 0x1.FFDFFEp15f) << "65,519.996";
 }
 
@@ -152,8 +156,8 @@ TEST(SplitOfAll, DISABLED_NumbersOfFp32ComeBackFromFp16) {
 
 TEST(SplitFp16, WhatTheProgramWritesCounts) {
   for (std::uint32_t upper = 0; upper < 65536; ++upper)
-    for (const std::uint32_t lower :
-         {0u, 1u, 0xFFFu, 0x1000u, 0x3FFFu, 0x7FFFu, 0xC000u, 0xE000u, 0xEFFFu, 0xF000u, 0xFFFFu}) {
+    for (const std::uint32_t lower : {0u, 1u, 0xFFFu, 0x1000u, 0x3FFFu, 0x7FFFu, 0x8000u, 0xBFFFu,
+                                      0xC000u, 0xE000u, 0xEFFFu, 0xF000u, 0xFFFFu}) {
       const auto written = static_cast<std::uint16_t>(upper);
       const std::uint32_t bits = SplitFp16::joined(upper, lower);
       if (std::isnan(fp32_from_fp16(written)))
