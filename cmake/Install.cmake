@@ -2,16 +2,39 @@
 include(CMakePackageConfigHelpers)
 set(_demi_package ${CMAKE_INSTALL_LIBDIR}/cmake/demi)
 
+if(DEMI_RELOCATABLE)
+  # A wheel holds no links: each library would be three files, and a process could load two of them.
+  foreach(library demi demi_lab)
+    if(TARGET ${library})
+      set_property(TARGET ${library} PROPERTY VERSION)
+      set_property(TARGET ${library} PROPERTY SOVERSION)
+    endif()
+  endforeach()
+endif()
 install(TARGETS demi EXPORT demi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} FILE_SET HEADERS)
 if(TARGET demi_lab)
   # In a folder of its own, which its users get with the target: /usr/include/lab would be too common a name.
   install(TARGETS demi_lab EXPORT demi_lab LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/demi_lab)
 endif()
-if(TARGET demi_program)
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" _demi_torch_minor "${DEMI_LIBTORCH_FOUND_VERSION}")
+if(TARGET demi_program AND DEMI_RELOCATABLE)
+  # bin/demi looks for LibTorch, and says what to do if there is none that the program can use.
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/start_demi.sh.in ${PROJECT_BINARY_DIR}/start_demi.sh @ONLY)
+  install(TARGETS demi_program RUNTIME DESTINATION libexec)
+  install(PROGRAMS ${PROJECT_BINARY_DIR}/start_demi.sh DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME demi)
+elseif(TARGET demi_program)
   install(TARGETS demi_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-if(DEMI_LIBTORCH_LIBRARY_DIR IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
+if(DEFINED SKBUILD_PROJECT_VERSION_FULL AND NOT SKBUILD_PROJECT_VERSION_FULL STREQUAL "${PROJECT_VERSION}+torch${_demi_torch_minor}")
+  message(FATAL_ERROR "pyproject.toml makes a wheel ${SKBUILD_PROJECT_VERSION_FULL}, but this is demi ${PROJECT_VERSION} and LibTorch "
+                      "${DEMI_LIBTORCH_FOUND_VERSION} at ${DEMI_LIBTORCH_LIBRARY_DIR}: its version reads "
+                      "${PROJECT_VERSION}+torch${_demi_torch_minor}, and its dependency torch==${_demi_torch_minor}.*")
+endif()
+if(DEMI_RELOCATABLE)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/libtorch_headers.txt CONTENT "${DEMI_LIBTORCH_INCLUDE_DIR}\n")  # for scripts/package.sh
+  message(STATUS "LibTorch is expected beside what is installed: installing demi copies none")
+elseif(DEMI_LIBTORCH_LIBRARY_DIR IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
   message(STATUS "LibTorch is a package of the system's: installing demi copies none")
 else()
   # cmake -DDEMI_INSTALL_LIBTORCH=... -P cmake_install.cmake says it once more.
@@ -33,6 +56,12 @@ install(EXPORT demi NAMESPACE demi:: FILE demiTargets.cmake DESTINATION ${_demi_
 if(TARGET demi_lab)
   install(EXPORT demi_lab NAMESPACE demi:: FILE demiLabTargets.cmake DESTINATION ${_demi_package})
 endif()
+# Where find_package(demi) looks for LibTorch if the project names none.
+set(_demi_torch_places "set(_demi_built_with_include_dir \"${DEMI_LIBTORCH_INCLUDE_DIR}\")
+set(_demi_built_with_library_dir \"${DEMI_LIBTORCH_LIBRARY_DIR}\")")
+if(DEMI_RELOCATABLE)
+  set(_demi_torch_places "set(_demi_beside \"\${PACKAGE_PREFIX_DIR}/../torch\" \"\${PACKAGE_PREFIX_DIR}/../libtorch\")")
+endif()
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/demiConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/demiConfig.cmake INSTALL_DESTINATION ${_demi_package})
 # Before 1.0 a minor version may change the interface.
@@ -44,6 +73,12 @@ install(FILES ${PROJECT_BINARY_DIR}/demiConfig.cmake ${PROJECT_BINARY_DIR}/demiC
 set(_demi_pc ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH _demi_pc_prefix /${_demi_pc} /)
 string(REGEX REPLACE "/$" "" _demi_pc_prefix "${_demi_pc_prefix}")
+set(_demi_pc_torch_include "${DEMI_LIBTORCH_INCLUDE_DIR}")
+set(_demi_pc_torch_library "${DEMI_LIBTORCH_LIBRARY_DIR}")
+if(DEMI_RELOCATABLE)
+  set(_demi_pc_torch_include "\${prefix}/../torch/include")
+  set(_demi_pc_torch_library "\${prefix}/../torch/lib")
+endif()
 set(_demi_pc_includes " -isystem \${torch_includedir}/torch/csrc/api/include")
 if(NOT DEMI_LIBTORCH_INCLUDE_DIR IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
   string(PREPEND _demi_pc_includes " -isystem \${torch_includedir}")
@@ -54,6 +89,10 @@ if(NOT DEMI_LIBTORCH_LIBRARY_DIR IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
   set(_demi_pc_folders " -L\${torch_libdir} -Wl,-rpath,\${libdir}/demi -Wl,-rpath,\${torch_libdir}")
 endif()
 foreach(_folder ${DEMI_LIBTORCH_NEEDED_DIRS})
+  if(DEMI_RELOCATABLE)  # the same packages of NVIDIA's beside the same torch
+    file(RELATIVE_PATH _folder ${DEMI_LIBTORCH_LIBRARY_DIR} ${_folder})
+    set(_folder "\${torch_libdir}/${_folder}")
+  endif()
   string(APPEND _demi_pc_folders " -Wl,-rpath-link,${_folder}")
 endforeach()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/demi.pc.in ${PROJECT_BINARY_DIR}/demi.pc @ONLY)

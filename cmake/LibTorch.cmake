@@ -4,7 +4,7 @@
 #   1. -DDEMI_LIBTORCH=DIR, or the environment's DEMI_LIBTORCH. Two folders, "HEADERS;LIBRARIES", where an installation is split.
 #   2. the target torch_cpu of a project that has called find_package(Torch)
 #   3. CMAKE_PREFIX_PATH and Torch_DIR
-#   4. for an installed demi the one that it was built with
+#   4. for an installed demi the one that it was built with; for one that can be moved torch/ or libtorch/ beside its folder
 #   5. the folder that scripts/setup.sh fills
 #   6. the system's folders
 # In each, headers in include/ and libraries in lib/ or lib/ARCHITECTURE/, or both in a folder torch/.
@@ -69,6 +69,9 @@ else()
     set(_demi_torch_library "${_demi_built_with_library_dir}/libtorch_cpu.so")
     set(_demi_torch_include "${_demi_built_with_include_dir}")
   endif()
+  if(NOT _demi_torch_library AND _demi_beside)
+    _demi_torch_below(${_demi_beside})
+  endif()
   if(NOT _demi_torch_library)
     set(_demi_looked_in "$ENV{HOME}/.cache/demi")
     if(DEFINED ENV{DEMI_CACHE})
@@ -78,6 +81,10 @@ else()
     endif()
     string(APPEND _demi_looked_in "/libtorch-${DEMI_LIBTORCH_VERSION}")
     _demi_torch_below("${_demi_looked_in}")
+    list(JOIN _demi_beside ", " _demi_places)
+    if(_demi_places)
+      string(PREPEND _demi_looked_in "${_demi_places}, ")
+    endif()
   endif()
   if(NOT _demi_torch_library)
     _demi_torch_below(SYSTEM)
