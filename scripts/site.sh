@@ -29,8 +29,10 @@ if ! is_ready; then
 fi
 [ "$mode" != --setup ] || exit 0
 
-# Sphinx does not see that its extensions have changed.
-[ -z "$(find docs/site -newer build/site/html/.buildinfo 2>/dev/null)" ] || rm -rf build/site/html build/site/doctrees
+# From the start if the last build did not end, or if docs/site has changed, which Sphinx does not see.
+if [ ! -e build/site/html/searchindex.js ] || [ -n "$(find docs/site -newer build/site/html/.buildinfo)" ]; then
+  rm -rf build/site/html build/site/doctrees
+fi
 "$python" docs/site/checks_test.py 2>&1 | tail -n 30
 "$python" docs/site/pages.py . build/site
 # --keep-going: all that is wrong, not the first.
