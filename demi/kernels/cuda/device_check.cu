@@ -197,9 +197,8 @@ bool agrees_with_codecs(const CudaKernels& kernels) {
         all = agrees(kernels, options) && all;
       }
       if (rule == UpdateRule::ema) continue;  // averages no coded weight
-      for (const WeightCodec weight :
-           {WeightCodec::split, WeightCodec::split24, WeightCodec::by_chance,
-            WeightCodec::split_fp16}) {
+      for (const WeightCodec weight : {WeightCodec::split, WeightCodec::split24,
+                                       WeightCodec::by_chance, WeightCodec::split_fp16}) {
         options.weight = weight;
         for (const auto& codecs : {std::optional<std::array<Codec, 2>>(), {in_8_bits}}) {
           options.codecs = codecs;
