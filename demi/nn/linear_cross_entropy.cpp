@@ -29,6 +29,7 @@ using torch::autograd::variable_list;
 
 constexpr std::int64_t kPieces = 14, kLeanPieces = 8;
 constexpr std::int64_t kSmallBytes = 1 << 20;
+constexpr std::int64_t kLeastWidthInBf16 = 16;
 // A piece is 15 launches of 5 us of the host, 40 without a kernel: a GPU writes 64 MiB meanwhile.
 constexpr std::int64_t kSmallBytesOfDevice = 64 << 20;
 
@@ -130,7 +131,9 @@ c10::ScalarType dtype_of_products(c10::ScalarType linear, const at::Tensor& inpu
                                   bool has_kernels) {
   if (linear == at::kDouble) return at::kDouble;
   if (linear == at::kHalf && has_kernels) return at::kHalf;
-  const bool slow = input.is_cpu() && products::slow_in(linear);
+  // oneDNN fills narrow operands up: to 64 times the memory of one of width 1.
+  const bool slow =
+      input.is_cpu() && (products::slow_in(linear) || input.size(-1) < kLeastWidthInBf16);
   return linear == at::kBFloat16 && !slow ? at::kBFloat16 : at::kFloat;
 }
 

@@ -78,7 +78,7 @@ class Pieces {
   void each_block(std::int64_t rows, Work work) {
     const std::int64_t width = std::max<std::int64_t>(weight_.size(1), 1), all = weight_.size(0);
     // oneDNN holds as much again as a product reads and gives, on processors with AMX.
-    const std::int64_t some = std::min(rows * all / (4 * width), all / 8);
+    const std::int64_t some = std::min(rows * all / (4 * width), all / 16);
     const std::int64_t block = is_as_given() || of_.kernels ? all : std::max(kLeastBlock, some);
     for (std::int64_t first = 0; first < all; first += block)
       work(first, std::min(block, all - first));
