@@ -37,6 +37,10 @@ struct CrossEntropyRows {
   bool wants_gradient;
 };
 
+/// Classes from which a row takes more threads: that leaves fewer rows under way, which a level 2
+/// cache of 50 MB then holds until the gradient reads them again.
+inline constexpr std::int64_t kLongRow = 8192;
+
 namespace {
 
 /// What a thread, then all of them, know of a row.
@@ -183,10 +187,6 @@ struct CrossEntropy {
     }
   }
 };
-
-// More threads for a long row leave fewer rows under way, which a level 2 cache of 50 MB then
-// holds until the gradient reads them again.
-constexpr std::int64_t kLongRow = 8192;
 
 /// Calls work(body) with the CrossEntropy for these rows.
 template <class Work>
