@@ -39,12 +39,24 @@ constexpr std::pair<std::string_view, std::string_view> kRead[] = {
 };
 
 // Read by tests and scripts, which set them themselves (docs/reference/environment.md).
-constexpr std::string_view kOfTestsAndScripts[] = {
-    "DEMI_LIBTORCH",         "DEMI_JOBS",          "DEMI_TEST_DATA",  "DEMI_WRITE_DOCS",
-    "DEMI_SAFETENSORS_OUT",  "DEMI_REPORT_SAMPLE", "DEMI_SOURCE_DIR", "DEMI_PROGRAM",
-    "DEMI_EXAMPLE_PROGRAMS", "DEMI_ALL_RECIPES",   "DEMI_KILLS",      "DEMI_KILLS_SEED",
-    "DEMI_PROGRAMS",         "DEMI_MOVES",         "DEMI_TEST_PROXY", "DEMI_RANDOM_PROGRAMS",
-    "DEMI_PROGRESS_SECONDS"};
+constexpr std::string_view kOfTestsAndScripts[] = {"DEMI_LIBTORCH",
+                                                   "DEMI_JOBS",
+                                                   "DEMI_TEST_DATA",
+                                                   "DEMI_WRITE_DOCS",
+                                                   "DEMI_SAFETENSORS_OUT",
+                                                   "DEMI_REPORT_SAMPLE",
+                                                   "DEMI_SOURCE_DIR",
+                                                   "DEMI_PROGRAM",
+                                                   "DEMI_STAND_IN_LIBTORCH",
+                                                   "DEMI_EXAMPLE_PROGRAMS",
+                                                   "DEMI_ALL_RECIPES",
+                                                   "DEMI_KILLS",
+                                                   "DEMI_KILLS_SEED",
+                                                   "DEMI_PROGRAMS",
+                                                   "DEMI_MOVES",
+                                                   "DEMI_TEST_PROXY",
+                                                   "DEMI_RANDOM_PROGRAMS",
+                                                   "DEMI_PROGRESS_SECONDS"};
 
 std::optional<std::string> of_process(const std::string& name) {
   const char* value = std::getenv(name.c_str());
