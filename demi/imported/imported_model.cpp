@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/imported/arguments.h"
 #include "demi/imported/loaded_model.h"
 #include "demi/imported/script_file.h"
@@ -42,6 +43,7 @@ std::optional<std::size_t> number_of(const std::string& text) {
 
 ImportedModelImpl::ImportedModelImpl(const std::filesystem::path& file)
     : torch::nn::Module("ImportedModel") {
+  require_libtorch();
   if (imported::is_script_file(file)) {
     script_ = std::make_unique<imported::ScriptModel>(file);
     state_ = script_->state();
