@@ -58,10 +58,13 @@ std::string why_slow_on_cpu(c10::ScalarType dtype) {
   const bool is_half = dtype == c10::ScalarType::Half;
   const InstructionSet& has = instruction_set();
   const bool are_there = is_half ? has.avx512_fp16 : has.avx512_bf16 || has.amx_bf16;
+  const bool is_used = is_half && onednn_instruction_set().avx512_fp16;
+  const std::string name = is_half ? "FP16" : "BF16";
   return std::string(is_half ? "fp16" : "bf16") +
          " matrix products and convolutions are computed in FP32 here, and gain no time: " +
-         (are_there ? "ONEDNN_MAX_CPU_ISA leaves out the processor's " : "the processor has no ") +
-         (is_half ? "FP16" : "BF16") + " instructions";
+         (is_used     ? "oneDNN has no fast fp16 kernel for a convolution's gradients"
+          : are_there ? "ONEDNN_MAX_CPU_ISA leaves out the processor's " + name + " instructions"
+                      : "the processor has no " + name + " instructions");
 }
 
 }  // namespace
