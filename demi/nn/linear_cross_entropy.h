@@ -33,10 +33,10 @@ struct LinearCrossEntropyOptions {
 ///
 /// `input` (*, D), `linear_weight` (C, D), `target` (*), int64: a class from 0 to C - 1, or
 /// ignore_index. In a region the dtype is the one that the region gives linear. Products run in
-/// bf16 where the device has instructions for it, and in fp16 by demi's kernels on a GPU, which
-/// scale gradients by the greatest one there can be; otherwise they run in FP32 on the numbers as
-/// given. Returns FP32 in a region, else input's dtype: a scalar, or one loss for each
-/// target.
+/// bf16 where the device has instructions for it (on a CPU from D = 16 on), and in fp16 by demi's
+/// kernels on a GPU, which scale gradients by the greatest one there can be; otherwise they run in
+/// FP32 on the numbers as given. Returns FP32 in a region, else input's dtype: a scalar, or one
+/// loss for each target.
 ///
 /// Beyond inputs, results, gradients (of a 16-bit input in FP32, too), a region's copy of the
 /// weight and 64 bytes a target it holds at most 1 MiB (on a GPU 64 MiB), or a tenth of the bytes

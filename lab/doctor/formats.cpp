@@ -67,8 +67,9 @@ std::vector<Format> formats_of(const InstructionSet& usable) {
   const bool bf16 = usable.avx512_bf16 || usable.amx_bf16;
   return {{.dtype = "fp32", .has_unit = true, .unit = vector, .is_measured = true},
           {.dtype = "fp16",
-           .has_unit = usable.avx512_fp16,
-           .unit = usable.avx512_fp16 ? "AVX512_FP16" : "no FP16 instructions: through FP32",
+           .has_unit = false,
+           .unit = usable.avx512_fp16 ? "AVX512_FP16 without fast convolutions: through FP32"
+                                      : "no FP16 instructions: through FP32",
            .is_measured = true},
           {.dtype = "bf16",
            .has_unit = bf16,
