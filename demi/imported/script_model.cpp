@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/core/libtorch.h"
 #include "demi/imported/script_file.h"
 #include "demi/imported/script_settings.h"
 #include "demi/imported/training_mode.h"
@@ -31,7 +32,8 @@ torch::jit::Module read_script(const std::filesystem::path& file) {
     refuse<DataError>({.where = "imported.read",
                        .what = file.string() + " cannot be read as a TorchScript file",
                        .seen = own != nullptr ? own->what_without_backtrace() : error.what(),
-                       .accepted = "what torch.jit.save of PyTorch 2.15 or older writes",
+                       .accepted = fmt::format("what torch.jit.save of PyTorch {} or older writes",
+                                               compiled_libtorch()),
                        .advice = "save it again, with the operations that this LibTorch has"});
   }
 }
