@@ -14,6 +14,7 @@
 #include "demi/autocast/parts.h"
 #include "demi/core/error.h"
 #include "demi/kernels/path.h"
+#include "demi/nn/loss_by_classes.h"
 #include "demi/nn/loss_pieces.h"
 #include "demi/products/through_fp32.h"
 #include "demi/tensor/dtype.h"
@@ -151,6 +152,7 @@ void check_range(const HeadAndTargets& of) {
 std::int64_t rows_of_piece(const HeadAndTargets& of) {
   const std::int64_t rows = of.target.numel(), classes = of.weight.size(0),
                      width = of.weight.size(1), copies = of.softcap > 0 ? 2 : 1;
+  if (nn::is_faster_by_classes(of)) return nn::kRowsByClasses;
   // Logits and a copy of a block, the input in another dtype, sums of its gradient, one a thread.
   const std::int64_t held = std::int64_t(c10::elementSize(of.sums)) *
                             (copies * classes * 5 / 4 + width * (2 + classes / 256));

@@ -365,6 +365,7 @@ void expect_held_at_most(double bytes, int64_t rows, int64_t width, int64_t clas
 
 TEST(LinearCrossEntropy, HoldsATenthOfTheLogitsAtMost) {
   expect_held_at_most(0.1 * 700 * 4000 * 4, 700, 16, 4000);
+  expect_held_at_most(0.1 * 700 * 9000 * 4, 700, 16, 9000);
 }
 
 TEST(LinearCrossEntropy, HoldsAMebibyteAtMostOfSmallHeads) {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/nn/is_argmax.h"
+#include "demi/nn/loss_by_classes.h"
 #include "demi/products/no_autocast.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/native_stream.h"
@@ -141,15 +143,14 @@ class Pieces {
 
   // Leaves exp(z - max) in z. (rows)
   at::Tensor losses(at::Tensor& z, const at::Tensor& target, const at::Tensor& weight,
-                    at::Tensor& sum_exp) {
+                    const at::Tensor& largest, at::Tensor& sum_exp) {
     const double e = of_.smoothing;
     const at::Tensor at_target = z.gather(1, target.unsqueeze(1)).squeeze(1);
     at::Tensor smooth;
     if (e > 0) smooth = of_.class_weight.defined() ? z.mv(of_.class_weight) : z.sum(1);
-    const at::Tensor largest = z.amax(1, true);
-    z.sub_(largest).exp_();
+    z.sub_(largest.unsqueeze(1)).exp_();
     sum_exp = z.sum(1);
-    const at::Tensor lse = largest.squeeze(1) + sum_exp.log();
+    const at::Tensor lse = largest + sum_exp.log();
     at::Tensor loss = (1 - e) * weight * (lse - at_target);
     if (e > 0) loss += e / double(classes_) * (sum_of_weights() * lse - smooth);
     return loss;
@@ -268,10 +269,12 @@ class Pieces {
     if (of_.class_weight.defined()) weight.mul_(of_.class_weight.index_select(0, target));
     at::Tensor z = logits(input), sum_exp;
     const at::Tensor slope = cap(z);
+    const at::Tensor largest = z.amax(1);
     if (result_.right.defined())
-      result_.right.narrow(0, first, rows).copy_(z.argmax(1).eq(target).logical_and_(counts));
+      result_.right.narrow(0, first, rows)
+          .copy_(is_argmax(z, target, largest).logical_and_(counts));
     result_.losses.narrow(0, first, rows)
-        .copy_(losses(z, target, weight, sum_exp).masked_fill_(counts.logical_not(), 0));
+        .copy_(losses(z, target, weight, largest, sum_exp).masked_fill_(counts.logical_not(), 0));
     if (!wanted_.any()) return;
     to_gradient(z, target, weight, scale_.narrow(0, first, rows), sum_exp);
     if (slope.defined()) z.mul_(slope);
@@ -302,6 +305,7 @@ LossPieces loss_pieces(const HeadAndTargets& of, const at::Tensor& row_scale,
                        WantedGradients wanted, bool right) {
   const products::NoAutocast no_autocast;
   const at::NoGradGuard no_grad;
+  if (is_faster_by_classes(of)) return loss_by_classes(of, row_scale, wanted, right);
   return Pieces(of, row_scale, wanted, right).run();
 }
 

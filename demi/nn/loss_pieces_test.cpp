@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "demi/kernels/cuda/emulation.h"
+#include "demi/nn/loss_testing.h"
 
 namespace demi::nn {
 namespace {
@@ -17,45 +18,6 @@ constexpr kernels::CudaKernels kEmulated{
       kernels::cuda::run_rows(rows);
       return nullptr;
     }};
-
-struct Head {
-  at::Tensor input, weight, bias, target, counts, class_weight;
-};
-
-/// 37 rows, of which every fifth does not count, and more classes than a thread block has threads.
-Head head(bool with_bias, bool with_weights, int64_t classes = 611) {
-  torch::manual_seed(3);
-  Head h{.input = torch::randn({37, 24}), .weight = torch::randn({classes, 24})};
-  h.target = torch::randint(classes, {37});
-  h.counts = torch::arange(37).remainder(5).ne(4);
-  h.target.masked_fill_(h.counts.logical_not(), 0);
-  if (with_bias) h.bias = torch::randn({classes});
-  if (with_weights) h.class_weight = torch::rand({classes});
-  return h;
-}
-
-struct Truth {
-  at::Tensor losses, input, weight, bias;
-};
-
-/// torch.nn.CrossEntropyLoss in FP64, and the gradients of sum(losses * row_scale).
-Truth in_fp64(const Head& h, const at::Tensor& row_scale, double smoothing, double softcap) {
-  const auto wide = [](const at::Tensor& t) {
-    return t.defined() ? t.to(at::kDouble).requires_grad_() : t;
-  };
-  const at::Tensor input = wide(h.input), weight = wide(h.weight), bias = wide(h.bias);
-  at::Tensor z = input.mm(weight.t());
-  if (bias.defined()) z = z + bias;
-  if (softcap > 0) z = softcap * (z / softcap).tanh();
-  const at::Tensor class_weight =
-      h.class_weight.defined() ? h.class_weight.to(at::kDouble) : at::Tensor();
-  const at::Tensor losses =
-      at::cross_entropy_loss(z, h.target.masked_fill(h.counts.logical_not(), -100), class_weight,
-                             at::Reduction::None, -100, smoothing);
-  (losses * row_scale.to(at::kDouble)).sum().backward();
-  return {losses.detach(), input.grad(), weight.grad(),
-          bias.defined() ? bias.grad() : at::Tensor()};
-}
 
 HeadAndTargets arranged(const Head& h, double smoothing, double softcap, c10::ScalarType products,
                         int64_t rows) {
@@ -70,10 +32,6 @@ HeadAndTargets arranged(const Head& h, double smoothing, double softcap, c10::Sc
           .products = products,
           .rows = rows,
           .kernels = &kEmulated};
-}
-
-double error_of(const at::Tensor& seen, const at::Tensor& truth) {
-  return ((seen.to(at::kDouble) - truth).norm() / truth.norm()).item<double>();
 }
 
 TEST(LossPieces, OfAKernelAreThoseOfFp64) {
