@@ -253,6 +253,21 @@ TEST(Attention, AMaskHasAGradient) {
   }
 }
 
+// So many keys that a block holds one key head of one row.
+TEST(Attention, AMaskIsThatOfItsRowsAndHeadsInEveryBlock) {
+  const Forced forced("blocks");
+  const auto exact = operands({3, 4, 2, 130, 1100, 4, 4});
+  for (const std::vector<std::int64_t>& sizes :
+       {std::vector<std::int64_t>{3, 4, 130, 1100}, {3, 1, 1, 1100}, {4, 130, 1}}) {
+    const auto mask = torch::randn(sizes, torch::kDouble).requires_grad_();
+    const AttentionOptions o{.mask = mask};
+    const auto want = written_out(exact, o), got = attention(exact.q, exact.k, exact.v, o);
+    EXPECT_LE(error_of(got, want), 1e-12) << mask.sizes();
+    EXPECT_LE(error_of(gradients(got, {mask})[0], gradients(want, {mask})[0]), 1e-12)
+        << mask.sizes();
+  }
+}
+
 TEST(Attention, MakesOnlyTheGradientsThatAreWanted) {
   for (const char* way : {"fused", "blocks"}) {
     const Forced forced(way);
@@ -325,10 +340,16 @@ TEST(Attention, TakesTensorsWhoseElementsShareMemory) {
   }
 }
 
-TEST(Attention, HasNoTokensOrNoKeys) {
+TEST_P(EachWay, HasNoTokensOrNoKeys) {
+  const Forced forced(GetParam().way);
   const auto of = [](std::int64_t rows, std::int64_t queries, std::int64_t keys) {
-    return attention(torch::ones({rows, 2, queries, 4}), torch::ones({rows, 2, keys, 4}),
-                     torch::ones({rows, 2, keys, 4}));
+    const auto options = torch::TensorOptions(GetParam().dtype).requires_grad(true);
+    const auto q = torch::ones({rows, 2, queries, 4}, options),
+               k = torch::ones({rows, 2, keys, 4}, options);
+    const auto out = attention(q, k, k);
+    out.sum().backward();
+    EXPECT_EQ(q.grad().abs().sum().item<double>(), 0) << "of equal keys, or of none";
+    return out.detach();
   };
   EXPECT_EQ(of(0, 3, 3).sizes(), (std::vector<std::int64_t>{0, 2, 3, 4}));
   EXPECT_EQ(of(1, 0, 3).sizes(), (std::vector<std::int64_t>{1, 2, 0, 4}));

@@ -41,10 +41,6 @@ class Attention {
       take(heads);
       each_queries(heads, [&](const Queries& some) {
         const at::Tensor to = part(out, some);
-        if (some.keys == 0) {
-          to.zero_();
-          return;
-        }
         at::Tensor weights = dropped(weights_of(some), some);
         to.copy_(at::bmm(weights.to(products_), keys_seen(v_, some)).view_as(to));
       });
@@ -72,10 +68,6 @@ class Attention {
  private:
   void backward_of(const Queries& some, const at::Tensor& of_out, Gradients& to, at::Tensor& of_k,
                    at::Tensor& of_v) {
-    if (some.keys == 0) {
-      if (to.q.defined()) part(to.q, some).zero_();
-      return;
-    }
     const at::Tensor q = operand(of_.q, some, scales_q()), g = operand(of_out, some, false);
     const at::Tensor weights = softmax_of(products_of(q, some), some), keep = dropout_of(some);
     if (to.v.defined()) {
