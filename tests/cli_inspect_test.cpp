@@ -214,6 +214,8 @@ TEST_F(Inspect, NoFileAndOtherFilesAreRefused) {
   expect_other_kind("this is no safetensors file, but it is long enough\n", "seen: a text");
   expect_other_kind("\x89PNG\r\n\x1a\n and so on", "seen: a PNG picture");
   expect_other_kind("PK\x03\x04 what torch.save writes", "demi_checkpoint.py convert");
+  expect_refused({(demi::source_dir() / "tests/fixtures/imported/script.pt").string()}, 3,
+                 "as torch.save and torch.jit.save write");
   expect_other_kind(std::string(16, '\xff'), "header's length is impossible");
   expect_other_kind("", "ends too early");
   // A folder's `last` that is another file: its bytes neither steer the terminal nor end the words.

@@ -103,12 +103,15 @@ TEST_F(NetworkProgram, TrainsTestsAndPredictsPictures) {
           {"no such output", "logits"});
 }
 
-/// pictures.pt2 with another activation: its weights fit by name and shape.
-void write_other_network(const fs::path& to) {
-  auto contents = demi::imported::contents_of(fixture("pictures.pt2"));
+/// A fixture with another activation: its weights fit by name and shape.
+void write_other_network(const std::string& of, const fs::path& to) {
+  auto contents = demi::imported::contents_of(fixture(of));
   for (const char* model : {"models/model.json", "models/eval.json"}) {
     std::string& text = contents.at(model);
-    text.replace(text.find("aten.relu.default"), 17, "aten.tanh.default");
+    const bool has_relu = text.find("aten.relu.default") != std::string::npos;
+    const std::string from = has_relu ? "aten.relu.default" : "aten.tanh.default";
+    text.replace(text.find(from), from.size(),
+                 has_relu ? "aten.tanh.default" : "aten.relu.default");
   }
   std::ofstream(to, std::ios::binary) << demi::imported::zip_of(contents);
 }
@@ -116,7 +119,7 @@ void write_other_network(const fs::path& to) {
 TEST_F(NetworkProgram, KnowsItsNetworkAgain) {
   const fs::path own = folder_ / "net.pt2", other = folder_ / "other.pt2";
   fs::copy_file(fixture("pictures.pt2"), own);
-  write_other_network(other);
+  write_other_network("pictures.pt2", other);
   Words train = with_pictures({"train", own.string(), "--model-output", "logits", "--steps", "1"});
   for (const char* word : {"--checkpoint-every", "1"}) train.emplace_back(word);
   result_of(train);
@@ -141,6 +144,20 @@ TEST_F(NetworkProgram, KnowsItsNetworkAgain) {
   for (const Words& words : {Words{"eval", file}, Words{"predict", file, picture},
                              Words{"train", "--resume", begun.string(), "--steps", "0"}})
     refused(words, 3, {"net.pt2 is another network than", "identity in the weights' file"});
+}
+
+// Rows, of whose data a checkpoint keeps nothing to compare.
+TEST_F(NetworkProgram, ResumesRowsInTheirOwnNetworkAlone) {
+  const fs::path own = folder_ / "net.pt2", begun = run_folder("train-net-001");
+  fs::copy_file(fixture("rows.pt2"), own);
+  result_of({"train", own.string(), "--data", "synthetic-rows", "--out", "2", "--batch-size", "4",
+             "--batches", "4", "--loss", "mse", "--device", "cpu", "--steps", "2",
+             "--checkpoint-every", "1"});
+  write_other_network("rows.pt2", own);
+  const Words resume{"train", "--resume", begun.string(), "--steps", "0"};
+  refused(resume, 3, {"net.pt2 is another network than", "put the .pt2 file of the training back"});
+  fs::copy_file(fixture("rows.pt2"), own, fs::copy_options::overwrite_existing);
+  result_of(resume);
 }
 
 TEST_F(NetworkProgram, ResumesAndStartsFromWeights) {

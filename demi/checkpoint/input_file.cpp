@@ -55,7 +55,7 @@ struct Signature {
 
 // Each format's own specification fixes these bytes.
 constexpr Signature kSignatures[] = {
-    {"PK\x03\x04"sv, {"a zip archive, as torch.save writes", kConvert}},
+    {"PK\x03\x04"sv, {"a zip archive, as torch.save and torch.jit.save write", kConvert}},
     {"\x80\x02"sv, {"a Python pickle, as old versions of torch.save write", kConvert}},
     {"\x89PNG"sv, {"a PNG picture", kAnother}},
     {"\xff\xd8\xff"sv, {"a JPEG picture", kAnother}},

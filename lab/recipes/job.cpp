@@ -30,6 +30,7 @@
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/find_start.h"
 #include "lab/recipes/model_file.h"
+#include "lab/recipes/network_place.h"
 #include "lab/recipes/resume.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/starting_weights.h"
@@ -367,6 +368,9 @@ void Job::say_what_changes(const Config& begun, bool keeps_scale) const {
 // The memory that reading takes is none of the training's.
 void Job::resume(const std::filesystem::path& checkpoint) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
+  if (run_.model->is_file)
+    if (const auto model = read_model_texts(checkpoint).description)
+      require_same_network(config_, model->identity, checkpoint.string());
   const std::optional<Config> begun = config_in(manifest.text, checkpoint.string());
   const bool other_scale =
       begun && (begun->loss_scale != config_.loss_scale || begun->scaler != config_.scaler);

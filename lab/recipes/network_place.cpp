@@ -89,9 +89,9 @@ void require_same_network(const Config& config, const std::string& identity,
        .what = fmt::format("{} is another network than {} was trained in", config.model, file),
        .seen = network_identity(config),
        .accepted = identity + ", the identity in the weights' file",
-       .advice = "name the .pt2 file of the training: --graph FILE (which takes another "
-                 "one, too, and says so); demi train FILE --from WEIGHTS starts "
-                 "another network with these weights"});
+       .advice = "put the .pt2 file of the training back, or name it with eval and predict: "
+                 "--graph FILE (which takes another one, too, and says so); demi train FILE --from "
+                 "WEIGHTS starts another network with these weights"});
 }
 
 }  // namespace demi::recipes
