@@ -23,7 +23,7 @@ double bound_of(at::ScalarType dtype, const std::string& way) {
   if (dtype == torch::kDouble) return 1e-12;
   if (dtype == torch::kFloat) return 2e-6;
   const double digit = dtype == torch::kHalf ? 0x1p-11 : 0x1p-8;
-  return way == "blocks_16_bit" ? 4 * digit : 2 * digit;
+  return way == "blocks_16_bit" || way == "fused_16_bit" ? 4 * digit : 2 * digit;
 }
 
 void expect_written_out(const Operands& exact, const AttentionOptions& o, at::ScalarType dtype,
@@ -53,8 +53,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{torch::kDouble, "fused"}, Case{torch::kDouble, "blocks"},
                     Case{torch::kDouble, "libtorch"}, Case{torch::kFloat, "fused"},
                     Case{torch::kFloat, "blocks"}, Case{torch::kBFloat16, "fused"},
-                    Case{torch::kBFloat16, "blocks"}, Case{torch::kBFloat16, "blocks_16_bit"},
-                    Case{torch::kHalf, "fused"}, Case{torch::kHalf, "blocks"}),
+                    Case{torch::kBFloat16, "fused_16_bit"}, Case{torch::kBFloat16, "blocks"},
+                    Case{torch::kBFloat16, "blocks_16_bit"}, Case{torch::kHalf, "fused"},
+                    Case{torch::kHalf, "blocks"}),
     [](const auto& info) {
       return std::string(c10::toString(info.param.dtype)) + "_" + info.param.way;
     });
@@ -434,19 +435,24 @@ TEST(Attention, RefusesWhatDoesNotFit) {
 }
 
 TEST(Ways, AreChosenByTheTable) {
-  EXPECT_EQ(usual_way(torch::kBFloat16, 1024, 1024, /*has_instructions=*/true), Way::blocks_16_bit);
-  EXPECT_EQ(usual_way(torch::kBFloat16, 64, 64, true), Way::fused);
-  EXPECT_EQ(usual_way(torch::kBFloat16, 1024, 1024, false), Way::fused);
-  EXPECT_EQ(usual_way(torch::kHalf, 1024, 1024, true), Way::fused);
-  EXPECT_EQ(usual_way(torch::kFloat, 1024, 1024, true), Way::fused);
+  const InstructionSet none{.avx2 = true}, products{.avx2 = true, .avx512_bf16 = true},
+      tiles{.avx2 = true, .avx512_bf16 = true, .amx_bf16 = true};
+  EXPECT_EQ(usual_way(torch::kBFloat16, 1024, 1024, products), Way::blocks_16_bit);
+  EXPECT_EQ(usual_way(torch::kBFloat16, 64, 64, products), Way::fused);
+  EXPECT_EQ(usual_way(torch::kBFloat16, 256, 256, tiles), Way::fused_16_bit);
+  EXPECT_EQ(usual_way(torch::kBFloat16, 255, 255, tiles), Way::fused);
+  EXPECT_EQ(usual_way(torch::kBFloat16, 1024, 1024, none), Way::fused);
+  EXPECT_EQ(usual_way(torch::kHalf, 1024, 1024, tiles), Way::fused);
+  EXPECT_EQ(usual_way(torch::kFloat, 1024, 1024, tiles), Way::fused);
 }
 
 TEST(Ways, AreForcedByName) {
   EXPECT_EQ(forced_way(), std::nullopt);
-  for (const Way way : {Way::libtorch, Way::fused, Way::blocks, Way::blocks_16_bit})
+  for (const Way way :
+       {Way::libtorch, Way::fused, Way::fused_16_bit, Way::blocks, Way::blocks_16_bit})
     EXPECT_EQ((Forced(std::string(name_of(way)).c_str()), forced_way()), way);
   const Forced forced("flash");
-  EXPECT_THAT(refusal_of({}), HasSubstr("libtorch, fused, blocks, blocks_16_bit"));
+  EXPECT_THAT(refusal_of({}), HasSubstr("libtorch, fused, fused_16_bit, blocks, blocks_16_bit"));
 }
 
 }  // namespace

@@ -19,8 +19,10 @@ using torch::autograd::variable_list;
 at::ScalarType dtype_of_products(const Problem& problem, Way way) {
   const auto dtype = problem.q.scalar_type();
   if (!tensor::is_16_bit(dtype)) return dtype;
-  return way == Way::blocks_16_bit ? dtype : at::kFloat;
+  return way == Way::blocks_16_bit || way == Way::fused_16_bit ? dtype : at::kFloat;
 }
+
+bool is_of_fused_kernel(Way way) { return way == Way::fused || way == Way::fused_16_bit; }
 
 /// Calls work(problem of one document, part), where part(tensor) is its part of a tensor
 /// (N, H, T, E).
@@ -54,8 +56,9 @@ at::Tensor by_blocks(const Documents& documents, Way way) {
 }
 
 FusedResult computed(const Documents& documents, Way way) {
-  return way == Way::fused ? forward_fused(documents.all)
-                           : FusedResult{by_blocks(documents, way), at::Tensor()};
+  return is_of_fused_kernel(way)
+             ? forward_fused(documents.all, dtype_of_products(documents.all, way))
+             : FusedResult{by_blocks(documents, way), at::Tensor()};
 }
 
 /// Found, where a recomputation has kept it.
@@ -119,7 +122,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                             const Documents& documents, Way way) {
     save(context, documents, way);
     const auto [out, log_sum_exp] = result_of(documents, way);
-    const at::Tensor kept = way == Way::fused ? out : at::Tensor();
+    const at::Tensor kept = is_of_fused_kernel(way) ? out : at::Tensor();
     context->save_for_backward({q, k, v, mask.value_or(at::Tensor()), kept, log_sum_exp});
     return out;
   }
@@ -139,8 +142,9 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     Gradients to{wanted(0), wanted(1), wanted(2), {}};
     if (saved[3].defined() && context->needs_input_grad(3))
       to.mask = at::zeros(saved[3].sizes(), dtype_of_mask_gradient(saved[0]));
-    if (way == Way::fused)
-      backward_fused(documents.all, saved[4], saved[5], of_out, to);
+    if (is_of_fused_kernel(way))
+      backward_fused(documents.all, dtype_of_products(documents.all, way), saved[4], saved[5],
+                     of_out, to);
     else
       gradients_by_blocks(documents, way, of_out, to);
     result[0] = to.q, result[1] = to.k, result[2] = to.v;
@@ -160,7 +164,7 @@ at::Tensor differentiable(const Documents& documents, Way way) {
   const Problem& all = documents.all;
   const bool mask_has_gradient =
       at::GradMode::is_enabled() && all.mask.defined() && all.mask.requires_grad();
-  if (way == Way::fused && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
+  if (is_of_fused_kernel(way) && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
     way = Way::blocks;
   Documents detached = documents;
   detached.all.q = all.q.detach(), detached.all.k = all.k.detach(), detached.all.v = all.v.detach();

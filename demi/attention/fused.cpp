@@ -7,10 +7,6 @@
 namespace demi::sdpa {
 namespace {
 
-at::ScalarType dtype_of_sums(const Problem& problem) {
-  return problem.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 /// The kernel reads the last dimension as dense, and gives its results their arguments' strides, so
 /// elements that share memory would overwrite each other there.
 at::Tensor dense(const at::Tensor& tensor, at::ScalarType dtype) {
@@ -19,11 +15,11 @@ at::Tensor dense(const at::Tensor& tensor, at::ScalarType dtype) {
   return is_dense ? cast : cast.contiguous();
 }
 
-/// As the kernel takes it: added, in the operands' dtype.
+/// As the kernel takes it: added, in the dtype of its sums.
 std::optional<at::Tensor> added_mask(const Problem& problem) {
   const at::Tensor& mask = problem.mask;
   if (!mask.defined()) return std::nullopt;
-  const auto dtype = dtype_of_sums(problem);
+  const auto dtype = problem.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   if (mask.scalar_type() != at::kBool) return dense(mask, dtype);
   return at::zeros(mask.sizes(), mask.options().dtype(dtype))
       .masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
@@ -37,17 +33,15 @@ bool is_fused(const Problem& problem, bool differentiates_mask) {
          problem.heads_per_key() == 1;
 }
 
-FusedResult forward_fused(const Problem& problem) {
-  const auto dtype = dtype_of_sums(problem);
+FusedResult forward_fused(const Problem& problem, c10::ScalarType dtype) {
   auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
       dense(problem.q, dtype), dense(problem.k, dtype), dense(problem.v, dtype), 0.0,
       problem.causal, added_mask(problem), problem.scale);
   return {out.to(problem.q.scalar_type()), log_sum_exp};
 }
 
-void backward_fused(const Problem& problem, const at::Tensor& out, const at::Tensor& log_sum_exp,
-                    const at::Tensor& of_out, Gradients& gradients) {
-  const auto dtype = dtype_of_sums(problem);
+void backward_fused(const Problem& problem, c10::ScalarType dtype, const at::Tensor& out,
+                    const at::Tensor& log_sum_exp, const at::Tensor& of_out, Gradients& gradients) {
   auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       dense(of_out, dtype), dense(problem.q, dtype), dense(problem.k, dtype),
       dense(problem.v, dtype), dense(out, dtype), log_sum_exp, 0.0, problem.causal,

@@ -13,10 +13,10 @@ struct FusedResult {
   at::Tensor log_sum_exp;  // for backward
 };
 
-/// In FP32 on casts, in FP64 for FP64.
-FusedResult forward_fused(const Problem& problem);
+/// On operands cast to `dtype`.
+FusedResult forward_fused(const Problem& problem, c10::ScalarType dtype);
 
-void backward_fused(const Problem& problem, const at::Tensor& out, const at::Tensor& log_sum_exp,
-                    const at::Tensor& of_out, Gradients& gradients);
+void backward_fused(const Problem& problem, c10::ScalarType dtype, const at::Tensor& out,
+                    const at::Tensor& log_sum_exp, const at::Tensor& of_out, Gradients& gradients);
 
 }  // namespace demi::sdpa

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "demi/core/export.h"
+#include "demi/core/instruction_set.h"
 
 namespace demi::sdpa {
 
@@ -14,6 +15,7 @@ namespace demi::sdpa {
 enum class Way {
   libtorch,       // LibTorch's op as it is
   fused,          // LibTorch's fused kernel in FP32, on casts of 16-bit operands
+  fused_16_bit,   // LibTorch's fused kernel in the operands' 16-bit dtype
   blocks,         // some queries at a time, products in FP32
   blocks_16_bit,  // the same, products in the operands' 16-bit dtype
 };
@@ -21,9 +23,9 @@ enum class Way {
 DEMI_API std::string_view name_of(Way way);
 
 /// The way that is fastest, from measurements (docs/decisions/attention.md), whether or not it can
-/// do all that is asked. `has_instructions`: for products of this dtype.
+/// do all that is asked.
 DEMI_API Way usual_way(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys,
-                       bool has_instructions);
+                       const InstructionSet& instructions);
 
 /// The way that the environment's DEMI_ATTENTION names, read at each call. Throws UsageError for
 /// another name.
