@@ -32,15 +32,28 @@ PAGES = ["README.md", *sorted(glob.glob("docs/guide/*.md", root_dir=ROOT)), "doc
          *sorted(glob.glob("benchmarks/results/*.md", root_dir=ROOT))]
 RECIPES = r"\b(mlp|fashion-cnn|loss-scaling|cifar10-\w+|imdb-lstm|folder-\w+|gpt2|gpt-\w+)\b"
 # What stands for a word that pages leave open.
-OPEN_WORDS = {"RECIPE": "fashion-cnn", "SEED": "0", "DIR": "pictures", "F": "texts.csv", "FILE": "policy.txt", "$o": "adamw",
+OPEN_WORDS = {"RECIPE": "fashion-cnn", "SEED": "0", "S": "0", "DIR": "pictures", "F": "texts.csv", "FILE": "policy.txt",
               "runs/train-RECIPE-001/op-policy-fp16.txt": "policy.txt"}
 # By a part of the command: the model file that it means.
-MODELS = {"predict model.safetensors": "resnet50.safetensors", "generate model.safetensors": "gpt.safetensors"}
-# How the model files are made that commands read.
+MODELS = {"--graph net.pt2": "net.safetensors", "predict model.safetensors": "resnet50.safetensors",
+          "generate model.safetensors": "gpt.safetensors"}
+# 124 million parameters on tokens that are not here: a small one on a few.
+SMALL_GPT2 = "--depth 2 --heads 2 --embedding 128 --context 64 --batch-size 8 --tokens-per-step 1024 --eval-every 10 --epochs 2"
+# How the model files, and the folders of runs, are made that commands read.
 MADE_BY = {
     "resnet50.safetensors": "train folder-resnet50 --data-dir pictures --image-size 64 --epochs 1 --steps 2",
     "gpt.safetensors": "train gpt-shakespeare --eval-every 2 --steps 2",
+    "net.safetensors": "train net.pt2 --data folder --data-dir pictures --image-size 32 --steps 2",
+    "runs/train-gpt2-001": "train gpt2 --train-file train*.bin --test-file val.bin " + SMALL_GPT2,
 }
+NET = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import demi_export
+layers = [layer for a, b in ((3, 16), (16, 32)) for layer in (torch.nn.Conv2d(a, b, 3, 2, 1), torch.nn.BatchNorm2d(b), torch.nn.ReLU())]
+net = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 10))
+demi_export.export(net, (torch.randn(2, 3, 32, 32),), "net.pt2")
+"""
 # By a part of the command: settings that make it one epoch of the full data, or end within half an hour.
 SHORTER = {
     "compare cifar10-resnet50 --epochs 200": "--epochs 1",
@@ -52,8 +65,9 @@ SHORTER = {
     "train folder-resnet50": "--epochs 1",
     "fp32-part=stages.7": "--steps 20",
     "train gpt-shakespeare --mp --depth 6": "--epochs 1 --eval-every 25",
-    # 124 million parameters on tokens that are not here: a small one on a few.
-    "train gpt2": "--depth 2 --heads 2 --embedding 128 --context 64 --batch-size 8 --tokens-per-step 1024 --eval-every 10 --epochs 2",
+    "train gpt2": SMALL_GPT2,
+    "--from gpt2/": "--heads 4 --embedding 16 --context 12 --tokens-per-step 192",  # the shape of the folder's model
+    "train net.pt2 --data folder": "--image-size 32",
 }
 SHORTER_QUICK = {
     "--from resnet50.safetensors": "--warmup-epochs 0",
@@ -69,6 +83,16 @@ QUICK = {
 }
 QUICK_EXAMPLES = "--limit 128 --batch-size 32"  # of recipes whose data are a set
 SECONDS = 3600  # after which a command is ended
+PYTHON = os.path.join(ROOT, "build", "peer_env", "bin", "python")
+
+
+def missing_for(command):
+    """What this machine lacks for a command; "": nothing."""
+    if "--device cuda" in command and not glob.glob("/dev/nvidia[0-9]*"):
+        return "a GPU"
+    if "net.pt2" in command and not os.access(PYTHON, os.X_OK):
+        return "Python's PyTorch, which exports net.pt2: benchmarks/peers/make_env.sh"
+    return ""
 
 
 def is_set_of_examples(command):
@@ -79,15 +103,26 @@ def is_set_of_examples(command):
 def commands_of(page):
     """Those of indented and `$ ` lines, and in the text those that name a recipe or print published figures."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as file:
-        text = file.read().replace("\\\n", " ")
+        text = re.sub(r"\\\n *", " ", file.read())
+    loop = {}  # by the name of a shell variable, its values
     for line in text.splitlines():
+        if each := re.match(r" *for (\w+) in (.*); do", line):
+            loop["$" + each[1]] = each[2].split()
         typed = re.match(r"(?: {4,}|\$ )((?:[A-Z_]+=\S+ +)*demi [a-z].*)$", line)
         if typed:
-            yield re.split(r" {3,}| > |; done", re.sub(r" *\[RECIPE\]", "", typed[1]))[0]
+            command = re.split(r" {3,}| > |; done", re.sub(r" *\[[^\]]*\]", "", typed[1]))[0]
+            name = next((name for name in loop if name in command), "")
+            yield from (command.replace(name, value) if name else command for value in loop.get(name, [""]))
         else:
             for found in re.findall(r"`((?:[A-Z_]+=\S+ )*demi [a-z][^`]*)`", line):
                 if re.search(RECIPES + "|--published", found):
                     yield found
+
+
+def of_braces(word):
+    """As a shell: a{b,c} is ab and ac."""
+    found = re.search(r"\{([^}]*,[^}]*)\}", word)
+    return [word[:found.start()] + one + word[found.end():] for one in found[1].split(",")] if found else [word]
 
 
 def with_option(words, option, value):
@@ -108,7 +143,8 @@ def with_options(words, options):
 
 def runnable(command, a):
     """The command as it is run: open words filled in, and not too long."""
-    words = [re.sub(r"\bRECIPE\b", OPEN_WORDS["RECIPE"], OPEN_WORDS.get(word, word)) for word in shlex.split(command)]
+    words = [re.sub(r"\bRECIPE\b", OPEN_WORDS["RECIPE"], OPEN_WORDS.get(word, word))
+             for given in shlex.split(command) for word in of_braces(given)]
     if "--help" in words or "--list" in words:
         return words
     for part, file in MODELS.items():
@@ -119,8 +155,9 @@ def runnable(command, a):
             words = with_options(words, options)
     text = " ".join(words)
     after = text[text.index("demi ") + len("demi "):]
-    if a.data_dir and after.startswith(("train", "compare", "eval", "bench recipe")) and "--train-file" not in words and \
-            re.search(r"\b(cifar10-\w+|imdb-lstm|gpt-shakespeare)\b", after) and " --data text" not in after:
+    reads_data = after.startswith(("train", "compare", "eval", "profile", "bench recipe"))
+    if a.data_dir and reads_data and "--train-file" not in words and \
+            re.search(r"\b(cifar10-\w+|imdb-lstm|gpt-shakespeare)\b| --data cifar10\b", after) and " --data text" not in after:
         words = with_option(words, "--data-dir", a.data_dir)
     if a.quick:
         words = [re.sub(r"--layers=\d+", "--layers=2", word) for word in words]
@@ -143,18 +180,21 @@ def picture(side, grey):
 
 
 def make_model(folder, program, name, data_dir):
-    """A model file that a command reads, from two steps of training."""
+    """A model file, or a run's folder, that a command reads, from some steps of training."""
     path = os.path.join(folder, name)
     if os.path.exists(path):
         return
-    runs = path + ".runs"
-    shutil.rmtree(runs, ignore_errors=True)
+    is_run = name.startswith("runs/")
+    runs = os.path.dirname(path) if is_run else path + ".runs"
+    if not is_run:
+        shutil.rmtree(runs, ignore_errors=True)
     words = [program, *MADE_BY[name].split(), "--run-dir", runs]
-    if data_dir and "--data-dir" not in words:
+    if data_dir and "--data-dir" not in words and "--train-file" not in words:
         words += ["--data-dir", data_dir]
     subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    os.replace(glob.glob(os.path.join(runs, "*", "model.safetensors"))[0], path)
-    shutil.rmtree(runs)
+    if not is_run:
+        os.replace(glob.glob(os.path.join(runs, "*", "model.safetensors"))[0], path)
+        shutil.rmtree(runs)
 
 
 def make_tokens(path, count):
@@ -165,20 +205,26 @@ def make_tokens(path, count):
 
 
 def make_inputs(folder):
-    """What DIR, F and FILE stand for, and the files that commands name: pictures of three classes, texts, tokens, and a policy."""
-    for split, count in (("train", 24), ("val", 8)):
-        for number, name in enumerate(("dark", "middle", "light")):
+    """What DIR, F and FILE stand for, and the files that commands name: pictures of ten classes, texts, tokens, networks, and a policy."""
+    for split, count in (("train", 12), ("val", 4)):
+        for number in range(10):
+            name = f"shade-{number}"
             os.makedirs(os.path.join(folder, "pictures", split, name), exist_ok=True)
             for i in range(count):
                 with open(os.path.join(folder, "pictures", split, name, f"{i}.png"), "wb") as file:
-                    file.write(picture(64, 20 + 80 * number + i))
+                    file.write(picture(64, 20 + 20 * number + i))
+    with open(os.path.join(folder, "cat.jpg"), "wb") as file:
+        file.write(picture(64, 100))
     with open(os.path.join(folder, "texts.csv"), "w", encoding="utf-8") as file:
         file.write("label,text\n")
         for i in range(640):
             file.write(f"{i % 2},{' '.join(f'word{(7 * i + 31 * j) % 5000}' for j in range(256))}\n")
     with open(os.path.join(folder, "book.txt"), "w", encoding="utf-8") as file:
         file.write(" ".join(f"word{(7 * i * i + 31 * i) % 5000}" for i in range(20000)))
-    shutil.copytree(os.path.join(folder, "pictures", "val", "dark"), os.path.join(folder, "photographs"), dirs_exist_ok=True)
+    shutil.copytree(os.path.join(folder, "pictures", "val", "shade-0"), os.path.join(folder, "photographs"), dirs_exist_ok=True)
+    shutil.copytree(os.path.join(ROOT, "tests", "fixtures", "huggingface", "gpt2"), os.path.join(folder, "gpt2"), dirs_exist_ok=True)
+    if os.access(PYTHON, os.X_OK) and not os.path.exists(os.path.join(folder, "net.pt2")):
+        subprocess.run([PYTHON, "-c", NET, os.path.join(ROOT, "scripts")], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     for name in ("train_000001.bin", "train_000002.bin", "val.bin"):
         make_tokens(os.path.join(folder, name), 20000)
     with open(os.path.join(folder, "policy.txt"), "w", encoding="utf-8") as file:
@@ -286,8 +332,12 @@ def main():
             done = {one["command"]: one for one in map(json.loads, file)}
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    failed = 0
+    failed = left_out = 0
     for number, (command, page) in enumerate(commands.items(), 1):
+        if lack := missing_for(command):
+            left_out += 1
+            print(f"{number}/{len(commands)}  left out: needs {lack}: {command}", flush=True)
+            continue
         one = done.get(command)
         if not one or (a.again and one["exit_code"] != 0):
             try:
@@ -304,7 +354,8 @@ def main():
                 file.write(json.dumps(one, ensure_ascii=False) + "\n")
         failed += one["exit_code"] != 0
         print(f"{number}/{len(commands)}  exit {one['exit_code']}  {one['seconds']} s  {command}\n        {one['figures']}", flush=True)
-    print(f"{len(commands) - failed} of {len(commands)} commands ended with 0; {os.path.relpath(path)}")
+    print(f"{len(commands) - left_out - failed} of {len(commands) - left_out} commands ended with 0, {left_out} were left out; "
+          f"{os.path.relpath(path)}")
     return 1 if failed else 0
 
 
