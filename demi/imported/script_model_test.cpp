@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(PyTorch, ScriptOfEachWriter,
                          testing::Values("script.pt", "script_2_11.pt"));
 
 TEST_P(ScriptOfEachWriter, ComputesAndTrainsAsPython) {
-  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  torch::optim::SGD optimizer(model->parameters(), 1e-3);
   for (int step = 0; step < 3; ++step) {
     optimizer.zero_grad();
     const c10::IValue result = model->call({truth.at("x")});
