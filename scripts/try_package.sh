@@ -142,7 +142,7 @@ PKG_CONFIG_PATH=$("$work/venv/bin/python" -m demi_torch --pkg-config)
 timed "wheel: pkg-config and make" make -C "$work/with_make" CXXFLAGS=-O1
 timed "wheel: it trains" "$work/with_make/mine"
 "$work/venv/bin/pip" uninstall -q -y demi-torch
-(cd "$work/venv" && find . -not -name __pycache__ | sort) | diff <(grep -v __pycache__ "$work/before") - || fail "the wheel is removed, and something is left"
+(cd "$work/venv" && find . | sort | grep -v __pycache__) | diff <(grep -v __pycache__ "$work/before") - || fail "the wheel is removed, and something is left"
 
 begin "the tarball $(basename "$tarball")"
 mkdir "$work/opt"
