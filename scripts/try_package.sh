@@ -2,7 +2,7 @@
 # Installs the wheel and the tarball of scripts/package.sh, uses both, and removes them: scripts/try_package.sh [options] FOLDER
 # FOLDER holds both. It runs where it is started: on this machine, or in a chroot or container that has this file, the folder and
 # tests/consumer beside it. Nothing outside a temporary folder is changed, but for --packages. It prints how long each part took.
-#   --packages       installs g++, cmake, make, pkgconf and python3-venv with apt-get first, as root
+#   --packages       installs g++, cmake, make, pkgconf, python3-venv and xz-utils with apt-get first, as root
 #   --libtorch DIR   a folder with torch/ (and nvidia/, torch-*.dist-info), as scripts/setup.sh and pip make it. Without it LibTorch is
 #                    fetched with pip: 0.5 GB, the CPU's part alone.
 set -euo pipefail
@@ -91,7 +91,7 @@ clean_binaries() {
 if [ "$packages" = yes ]; then
   begin "system packages"
   export DEBIAN_FRONTEND=noninteractive
-  timed "apt-get" sh -c 'apt-get -q update && apt-get -q -y install --no-install-recommends g++ cmake make pkgconf python3-venv binutils'
+  timed "apt-get" sh -c 'apt-get -q update && apt-get -q -y install --no-install-recommends g++ cmake make pkgconf python3-venv binutils xz-utils'
 fi
 
 begin "Python and LibTorch"
