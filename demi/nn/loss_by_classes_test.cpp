@@ -73,18 +73,22 @@ TEST(LossByClasses, MakesOnlyWhatIsWanted) {
 // What is masked is -Inf: a class that cannot be, alone or a whole block of them.
 TEST(LossByClasses, KnowsInfinityNaNAndTies) {
   Head h{.input = torch::ones({5, 1}), .weight = torch::zeros({611, 1})};
-  h.target = torch::tensor({0, 130, 500, 3, 610}, at::kLong);
+  h.target = torch::tensor({0, 130, 500, 140, 610}, at::kLong);
   h.counts = torch::ones({5}, at::kBool);
   h.bias = torch::full({611}, -kInf);
-  h.bias[130] = 2;
-  h.bias[500] = 2;
+  for (const int64_t largest : {130, 140, 500}) h.bias[largest] = 2;
   const LossPieces seen =
       loss_by_classes(arranged(h, 0, 0), torch::ones({5}), {.input = true, .weight = true}, true);
   EXPECT_EQ(seen.losses[0].item<float>(), kInf);
-  EXPECT_NEAR(seen.losses[1].item<float>(), std::log(2.0), 1e-6);
-  EXPECT_NEAR(seen.losses[2].item<float>(), std::log(2.0), 1e-6);
+  EXPECT_NEAR(seen.losses[1].item<float>(), std::log(3.0), 1e-6);
+  EXPECT_NEAR(seen.losses[2].item<float>(), std::log(3.0), 1e-6);
   EXPECT_TRUE(at::equal(seen.right, torch::tensor({false, true, false, false, false})))
-      << "of two largest the first";
+      << "of the largest the first";
+  h.counts[1] = false;
+  const LossPieces uncounted = loss_by_classes(arranged(h, 0, 0), {}, {}, true);
+  EXPECT_FALSE(uncounted.right.any().item<bool>());
+  EXPECT_EQ(uncounted.losses[1].item<float>(), 0);
+  h.counts[1] = true;
   h.bias.zero_();
   h.bias[500] = std::nan("");
   const LossPieces nan = loss_by_classes(arranged(h, 0, 0), {}, {}, true);
