@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <deque>
 #include <vector>
 
 #include "demi/kernels/cuda/emulation.h"
@@ -27,7 +28,7 @@ inline CaseOptions coded_case(UpdateRule rule) {
 /// Steps on each path of this machine and on the emulated device have the reference's bits.
 inline void expect_same_bits_on_every_path(const CaseOptions& options, int steps) {
   StepCase expected(options), emulated(options);
-  std::vector<StepCase> paths;
+  std::deque<StepCase> paths;  // whose tables name parts of them: they must not move
   for ([[maybe_unused]] const CpuKernels* path : simd_paths()) paths.emplace_back(options);
   for (int s = 0; s < steps; ++s) {
     expected.step(*cpu_kernels(Path::reference));
