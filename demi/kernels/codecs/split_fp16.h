@@ -42,14 +42,15 @@ struct SplitFp16 {
   static DEMI_HOST_DEVICE Halves<W> halves_of(W bits) {
     using I = Signed<W>;
     const I magnitude = magnitude_in(bits), zero{};
-    const auto is_small = magnitude < kLeastNormal;
+    const auto is_small = magnitude < kLeastNormal, is_beyond = magnitude >= kBeyond;
+    const I within = is_beyond ? zero + kLeastNormal : magnitude;  // a NaN's bits would overflow
     const I multiple = multiple_of(is_small ? magnitude : zero);
-    const I small = (multiple + 0x4000) >> 15, large = ((magnitude + 0x1000) >> 13) - kBias;
+    const I small = (multiple + 0x4000) >> 15, large = ((within + 0x1000) >> 13) - kBias;
     const I nearest = is_small ? small : large;
     const I beyond_small = multiple - (nearest << 15),
-            beyond_large = magnitude - ((nearest + kBias) << 13);
+            beyond_large = within - ((nearest + kBias) << 13);
     const I rest = nearest < 0x400 ? beyond_small : beyond_large;
-    const auto is_beyond = magnitude >= kBeyond, is_nan = magnitude > 0x7F800000;
+    const auto is_nan = magnitude > 0x7F800000;
     const I inf = zero + 0x7C00, nan = zero + 0x7E00;
     const I half = is_beyond ? (is_nan ? nan : inf) : nearest;
     const I kept = is_beyond ? zero : rest;
