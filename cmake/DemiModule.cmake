@@ -37,12 +37,12 @@ if(TARGET fmt::fmt)  # of the project that demi is a folder of
   target_include_directories(demi_options SYSTEM INTERFACE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
 endif()
 
-# {fmt} for the modules without torch, and the other one for those with it. Linked statically and hidden: no other library
-# meets ours.
+# {fmt} for the modules without torch, and the other one for those with it, which find LibTorch's before the project's. Linked
+# statically and hidden: no other library meets ours.
 add_library(demi_fmt STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
 target_link_libraries(demi_fmt PRIVATE demi_options)
 add_library(demi_fmt_torch STATIC ${PROJECT_SOURCE_DIR}/cmake/fmt.cpp)
-target_link_libraries(demi_fmt_torch PRIVATE demi_options demi::libtorch)
+target_link_libraries(demi_fmt_torch PRIVATE demi::libtorch demi_options)
 
 # Two precompiled headers for all that reads torch, since each file instantiates again what the inline functions of a precompiled header
 # use: 6 s for torch/torch.h, 3 s for the part that most modules of demi read. Nothing in the lab, the program, tests and examples is hot
