@@ -33,6 +33,7 @@ PAGES = ["README.md", *sorted(glob.glob("docs/guide/*.md", root_dir=ROOT)), "doc
 RECIPES = r"\b(mlp|fashion-cnn|loss-scaling|cifar10-\w+|imdb-lstm|folder-\w+|gpt2|gpt-\w+)\b"
 # What stands for a word that pages leave open.
 OPEN_WORDS = {"RECIPE": "fashion-cnn", "SEED": "0", "S": "0", "DIR": "pictures", "F": "texts.csv", "FILE": "policy.txt",
+              "TEXT": "book.txt", "TOKENS": "train_000001.bin",
               "runs/train-RECIPE-001/op-policy-fp16.txt": "policy.txt"}
 # By a part of the command: the model file that it means.
 MODELS = {"--graph net.pt2": "net.safetensors", "predict model.safetensors": "resnet50.safetensors",
