@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
                              {"fp32 blocks", "blocks", torch::kFloat, 0},
                              {"bf16 fused", "fused", torch::kBFloat16, 0},
                              {"bf16 blocks", "blocks", torch::kBFloat16, 0},
-                             {"bf16 fused_16_bit", "fused_16_bit", torch::kBFloat16, 0, true},
+                             {"bf16 tiles", "tiles", torch::kBFloat16, 0, true},
                              {"bf16 blocks_16_bit", "blocks_16_bit", torch::kBFloat16, 0, true},
                              {"bf16 libtorch", "libtorch", torch::kBFloat16, 0, true},
                              {"fp32 blocks, dropout", "blocks", torch::kFloat, 0.1},

@@ -78,7 +78,7 @@ SHORTER_QUICK = {
 }
 # In quick mode, by the words after `demi`.
 QUICK = {
-    "train": "--steps 2 --epochs 1", "compare": "--steps 2 --epochs 1", "bench recipe": "--rounds 1 --steps 1 --warmup 2",
+    "train": "--steps 2 --epochs 1", "train mlp": "--steps 10", "compare": "--steps 2 --epochs 1", "bench recipe": "--rounds 1 --steps 1 --warmup 2",
     "bench model": "--width 64 --rounds 1 --steps 1 --warmup 2", "bench step": "--parameters 100000",
     "bench memory": "--batch-size 4", "bench matmul": "--rounds 1", "profile": "--steps 1",
 }

@@ -14,6 +14,7 @@
 #include "demi/attention/differentiable.h"
 #include "demi/attention/draw.h"
 #include "demi/attention/dtype_in_region.h"
+#include "demi/attention/mask.h"
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/products/through_fp32.h"

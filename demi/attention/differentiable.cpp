@@ -5,6 +5,7 @@
 
 #include "demi/attention/blocks.h"
 #include "demi/attention/fused.h"
+#include "demi/attention/tiles.h"
 #include "demi/core/error.h"
 #include "demi/products/no_autocast.h"
 #include "demi/tensor/dtype.h"
@@ -18,11 +19,10 @@ using torch::autograd::variable_list;
 
 at::ScalarType dtype_of_products(const Problem& problem, Way way) {
   const auto dtype = problem.q.scalar_type();
-  if (!tensor::is_16_bit(dtype)) return dtype;
-  return way == Way::blocks_16_bit || way == Way::fused_16_bit ? dtype : at::kFloat;
+  return tensor::is_16_bit(dtype) && way != Way::blocks_16_bit ? at::kFloat : dtype;
 }
 
-bool is_of_fused_kernel(Way way) { return way == Way::fused || way == Way::fused_16_bit; }
+bool is_of_blocks(Way way) { return way == Way::blocks || way == Way::blocks_16_bit; }
 
 /// Calls work(problem of one document, part), where part(tensor) is its part of a tensor
 /// (N, H, T, E).
@@ -44,25 +44,24 @@ void each_document(const Documents& documents, Work work) {
   }
 }
 
-at::Tensor by_blocks(const Documents& documents, Way way) {
+Result computed(const Documents& documents, Way way) {
   const Problem& all = documents.all;
-  const at::Tensor out =
-      at::empty({all.q.size(0), all.q.size(2), all.q.size(1), all.v.size(3)}, all.q.options())
-          .transpose(1, 2);
+  if (way == Way::fused) return forward_fused(all);
+  const std::int64_t n = all.q.size(0), heads = all.q.size(1), tokens = all.q.size(2);
+  Result result{at::empty({n, tokens, heads, all.v.size(3)}, all.q.options()).transpose(1, 2), {}};
+  if (way == Way::tiles)
+    result.log_sum_exp = at::empty({n, heads, tokens}, all.q.options().dtype(at::kFloat));
   each_document(documents, [&](const Problem& one, auto part) {
-    forward_by_blocks(one, dtype_of_products(one, way), part(out));
+    if (way == Way::tiles)
+      forward_by_tiles(one, {part(result.out), part(result.log_sum_exp)});
+    else
+      forward_by_blocks(one, dtype_of_products(one, way), part(result.out));
   });
-  return out;
-}
-
-FusedResult computed(const Documents& documents, Way way) {
-  return is_of_fused_kernel(way)
-             ? forward_fused(documents.all, dtype_of_products(documents.all, way))
-             : FusedResult{by_blocks(documents, way), at::Tensor()};
+  return result;
 }
 
 /// Found, where a recomputation has kept it.
-FusedResult result_of(const Documents& documents, Way way) {
+Result result_of(const Documents& documents, Way way) {
   auto* kept = tensor::KeptResults::of_this_thread;
   if (!kept) return computed(documents, way);
   auto all = kept->results("demi::attention", [&] {
@@ -72,11 +71,15 @@ FusedResult result_of(const Documents& documents, Way way) {
   return {std::move(all[0]), std::move(all[1])};
 }
 
-void gradients_by_blocks(const Documents& documents, Way way, const at::Tensor& of_out,
-                         Gradients& to) {
+void make_gradients(const Documents& documents, Way way, const Result& result,
+                    const at::Tensor& of_out, Gradients& to) {
+  if (way == Way::fused) return backward_fused(documents.all, result, of_out, to);
   each_document(documents, [&](const Problem& one, auto part) {
     Gradients some{part(to.q), part(to.k), part(to.v), to.mask};
-    backward_by_blocks(one, dtype_of_products(one, way), part(of_out), some);
+    if (way == Way::tiles)
+      backward_by_tiles(one, {part(result.out), part(result.log_sum_exp)}, part(of_out), some);
+    else
+      backward_by_blocks(one, dtype_of_products(one, way), part(of_out), some);
   });
 }
 
@@ -122,7 +125,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                             const Documents& documents, Way way) {
     save(context, documents, way);
     const auto [out, log_sum_exp] = result_of(documents, way);
-    const at::Tensor kept = is_of_fused_kernel(way) ? out : at::Tensor();
+    const at::Tensor kept = is_of_blocks(way) ? at::Tensor() : out;
     context->save_for_backward({q, k, v, mask.value_or(at::Tensor()), kept, log_sum_exp});
     return out;
   }
@@ -142,11 +145,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     Gradients to{wanted(0), wanted(1), wanted(2), {}};
     if (saved[3].defined() && context->needs_input_grad(3))
       to.mask = at::zeros(saved[3].sizes(), dtype_of_mask_gradient(saved[0]));
-    if (is_of_fused_kernel(way))
-      backward_fused(documents.all, dtype_of_products(documents.all, way), saved[4], saved[5],
-                     of_out, to);
-    else
-      gradients_by_blocks(documents, way, of_out, to);
+    make_gradients(documents, way, {saved[4], saved[5]}, of_out, to);
     result[0] = to.q, result[1] = to.k, result[2] = to.v;
     if (to.mask.defined()) result[3] = to.mask.to(saved[3].scalar_type());
     return result;
@@ -164,7 +163,8 @@ at::Tensor differentiable(const Documents& documents, Way way) {
   const Problem& all = documents.all;
   const bool mask_has_gradient =
       at::GradMode::is_enabled() && all.mask.defined() && all.mask.requires_grad();
-  if (is_of_fused_kernel(way) && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
+  if (way == Way::tiles && !fits_tiles(all, mask_has_gradient)) way = Way::fused;
+  if (way == Way::fused && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
     way = Way::blocks;
   Documents detached = documents;
   detached.all.q = all.q.detach(), detached.all.k = all.k.detach(), detached.all.v = all.v.detach();

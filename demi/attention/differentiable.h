@@ -15,7 +15,7 @@ struct Documents {
 };
 
 /// (N, H, T, F) in q's dtype, with one node in the graph. No dimension is 0. `way` is not libtorch;
-/// blocks run if the fused kernel cannot do it.
+/// where tiles cannot do it the fused kernel runs, and where that cannot, blocks.
 at::Tensor differentiable(const Documents& documents, Way way);
 
 }  // namespace demi::sdpa

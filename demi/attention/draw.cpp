@@ -13,10 +13,4 @@ DropoutSeed draw_seed() {
   return {.seed = generator->random64()};
 }
 
-at::Tensor four_dimensions(const at::Tensor& mask) {
-  at::Tensor result = mask;
-  while (result.dim() < 4) result = result.unsqueeze(0);
-  return result;
-}
-
 }  // namespace demi::sdpa

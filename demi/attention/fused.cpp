@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <limits>
+#include "demi/attention/mask.h"
 
 namespace demi::sdpa {
 namespace {
@@ -15,14 +15,13 @@ at::Tensor dense(const at::Tensor& tensor, at::ScalarType dtype) {
   return is_dense ? cast : cast.contiguous();
 }
 
-/// As the kernel takes it: added, in the dtype of its sums.
-std::optional<at::Tensor> added_mask(const Problem& problem) {
-  const at::Tensor& mask = problem.mask;
-  if (!mask.defined()) return std::nullopt;
-  const auto dtype = problem.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  if (mask.scalar_type() != at::kBool) return dense(mask, dtype);
-  return at::zeros(mask.sizes(), mask.options().dtype(dtype))
-      .masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
+c10::ScalarType dtype_of_sums(const Problem& problem) {
+  return problem.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+std::optional<at::Tensor> mask_of(const Problem& problem, c10::ScalarType dtype) {
+  return problem.mask.defined() ? std::optional(dense(added_mask(problem.mask, dtype), dtype))
+                                : std::nullopt;
 }
 
 }  // namespace
@@ -33,19 +32,21 @@ bool is_fused(const Problem& problem, bool differentiates_mask) {
          problem.heads_per_key() == 1;
 }
 
-FusedResult forward_fused(const Problem& problem, c10::ScalarType dtype) {
+Result forward_fused(const Problem& problem) {
+  const auto dtype = dtype_of_sums(problem);
   auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
       dense(problem.q, dtype), dense(problem.k, dtype), dense(problem.v, dtype), 0.0,
-      problem.causal, added_mask(problem), problem.scale);
+      problem.causal, mask_of(problem, dtype), problem.scale);
   return {out.to(problem.q.scalar_type()), log_sum_exp};
 }
 
-void backward_fused(const Problem& problem, c10::ScalarType dtype, const at::Tensor& out,
-                    const at::Tensor& log_sum_exp, const at::Tensor& of_out, Gradients& gradients) {
+void backward_fused(const Problem& problem, const Result& result, const at::Tensor& of_out,
+                    Gradients& gradients) {
+  const auto dtype = dtype_of_sums(problem);
   auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       dense(of_out, dtype), dense(problem.q, dtype), dense(problem.k, dtype),
-      dense(problem.v, dtype), dense(out, dtype), log_sum_exp, 0.0, problem.causal,
-      added_mask(problem), problem.scale);
+      dense(problem.v, dtype), dense(result.out, dtype), result.log_sum_exp, 0.0, problem.causal,
+      mask_of(problem, dtype), problem.scale);
   const auto store = [](at::Tensor& to, const at::Tensor& from) {
     if (to.defined()) to = from.to(to.scalar_type());
   };

@@ -8,15 +8,10 @@ namespace demi::sdpa {
 /// mask, causal from the first key on.
 bool is_fused(const Problem& problem, bool differentiates_mask);
 
-struct FusedResult {
-  at::Tensor out;          // (N, H, T, E) in q's dtype
-  at::Tensor log_sum_exp;  // for backward
-};
+/// On operands cast to FP32, or as they are: FP32, FP64.
+Result forward_fused(const Problem& problem);
 
-/// On operands cast to `dtype`.
-FusedResult forward_fused(const Problem& problem, c10::ScalarType dtype);
-
-void backward_fused(const Problem& problem, c10::ScalarType dtype, const at::Tensor& out,
-                    const at::Tensor& log_sum_exp, const at::Tensor& of_out, Gradients& gradients);
+void backward_fused(const Problem& problem, const Result& result, const at::Tensor& of_out,
+                    Gradients& gradients);
 
 }  // namespace demi::sdpa

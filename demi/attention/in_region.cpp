@@ -7,6 +7,7 @@
 
 #include "demi/attention/differentiable.h"
 #include "demi/attention/draw.h"
+#include "demi/attention/mask.h"
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/products/through_fp32.h"
 #include "demi/tensor/dtype.h"

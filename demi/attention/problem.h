@@ -31,6 +31,11 @@ struct Problem {
   std::int64_t heads_per_key() const { return q.size(1) / k.size(1); }
 };
 
+struct Result {
+  at::Tensor out;          // (N, H, T, F) in q's dtype
+  at::Tensor log_sum_exp;  // (N, H, T), of those ways whose backward reads it
+};
+
 /// Gradients in the shapes and dtypes of what they belong to, or undefined if not wanted. Written
 /// whole, but mask, which is added to.
 struct Gradients {

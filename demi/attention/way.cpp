@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::pair<Way, std::string_view>, 5> kNames{{
     {Way::libtorch, "libtorch"},
     {Way::fused, "fused"},
-    {Way::fused_16_bit, "fused_16_bit"},
+    {Way::tiles, "tiles"},
     {Way::blocks, "blocks"},
     {Way::blocks_16_bit, "blocks_16_bit"},
 }};
@@ -20,9 +20,6 @@ constexpr std::array<std::pair<Way, std::string_view>, 5> kNames{{
 // With AVX512_BF16 products by blocks took 0.57 x the time of FP32's fused kernel at 1,024 queries.
 // Below this many weights a matrix the host's work for each block outweighs that.
 constexpr std::int64_t kLeastWeights = 128 * 128;
-// With AMX the fused kernel in bf16 took 0.62, 0.72, 0.89 and 1.87 x the time of the one in FP32 on
-// casts with 1,024, 512, 256 and 128 queries, and blocks in bf16 1.4 to 1.8 x.
-constexpr std::int64_t kLeastWeightsOfTiles = 256 * 256;
 
 }  // namespace
 
@@ -32,8 +29,7 @@ Way usual_way(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys,
               const InstructionSet& instructions) {
   if (dtype != c10::kBFloat16) return Way::fused;
   const std::int64_t weights = queries * keys;
-  if (instructions.amx_bf16)
-    return weights >= kLeastWeightsOfTiles ? Way::fused_16_bit : Way::fused;
+  if (instructions.amx_bf16) return Way::tiles;
   return instructions.avx512_bf16 && weights >= kLeastWeights ? Way::blocks_16_bit : Way::fused;
 }
 
@@ -45,7 +41,7 @@ std::optional<Way> forced_way() {
   refuse({.where = "attention.way",
           .what = "DEMI_ATTENTION names no way",
           .seen = given,
-          .accepted = "libtorch, fused, fused_16_bit, blocks, blocks_16_bit"});
+          .accepted = "libtorch, fused, tiles, blocks, blocks_16_bit"});
 }
 
 Way way_for(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys) {

@@ -15,7 +15,7 @@ namespace demi::sdpa {
 enum class Way {
   libtorch,       // LibTorch's op as it is
   fused,          // LibTorch's fused kernel in FP32, on casts of 16-bit operands
-  fused_16_bit,   // LibTorch's fused kernel in the operands' 16-bit dtype
+  tiles,          // a head at a time, products in bf16 by AMX
   blocks,         // some queries at a time, products in FP32
   blocks_16_bit,  // the same, products in the operands' 16-bit dtype
 };

@@ -11,6 +11,7 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
+#include "demi/products/block_product.h"
 #include "demi/products/matrix_product.h"
 #include "demi/products/no_autocast.h"
 #include "demi/products/through_fp32.h"
@@ -320,7 +321,8 @@ bool lstm_layer_takes(const at::Tensor& input, const LstmWeights& weights, const
          fits(weights.w_hh, {4 * h, h}) &&
          (!weights.b_ih.defined() || fits(weights.b_ih, {4 * h})) &&
          (!weights.b_hh.defined() || fits(weights.b_hh, {4 * h})) && fits(hidden, {sequences, h}) &&
-         fits(cell, {sequences, h}) && kernels::cpu_kernels() && StepProduct::available();
+         fits(cell, {sequences, h}) && kernels::cpu_kernels() &&
+         products::has_fp32_block_products();
 }
 
 LstmResult lstm_layer(const at::Tensor& input, const LstmWeights& weights, const at::Tensor& hidden,

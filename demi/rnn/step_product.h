@@ -25,15 +25,7 @@ class DEMI_API StepProduct {
   void operator()(const void* a, float* c, int64_t rows, bool add) const;
   static void release();
 
-  /// Whether LibTorch multiplies blocks of FP32 on this machine. Tried once.
-  static bool available();
-
-  /// Whether the processor multiplies bf16 numbers itself.
-  static bool bf16_available();
-
  private:
-  static bool amx_available();  // whether LibTorch's block products of bf16 work; tried once
-
   int64_t k_, n_;
   const kernels::Bf16Product* own_ = nullptr;  // demi's kernel, if it packed b_; else null
   int64_t panel_ = 0;                          // columns of a panel if LibTorch packed b_; else 0

@@ -38,6 +38,7 @@ models::PictureShape pictures_of(const recipes::Config& config) {
 }
 
 int64_t bound_of(c10::Device device) {
+  profile::release_unused_memory(device);  // what the work before has left counts as taken
   return static_cast<int64_t>(kFreeShare * static_cast<double>(profile::free_memory(device)));
 }
 

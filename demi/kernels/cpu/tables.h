@@ -1,5 +1,6 @@
 #pragma once
 
+#include "demi/kernels/attention.h"
 #include "demi/kernels/bf16_product.h"
 #include "demi/kernels/cpu_kernels.h"
 
@@ -11,5 +12,6 @@ const CpuKernels* reference_kernels();
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
 const Bf16Product* avx512_bf16_product();
+const AttentionKernels* avx512_attention();
 
 }  // namespace demi::kernels
