@@ -20,8 +20,9 @@ namespace {
 
 using std::int64_t, std::uint16_t;
 
-// Keys are padded to whole panels and queries to half ones, so that lengths share kernels.
-constexpr int64_t kPanel = 64, kHalfPanel = 32;
+// Keys are padded to whole panels, queries to half ones or a tile's rows, so that lengths share
+// kernels.
+constexpr int64_t kPanel = 64, kHalfPanel = 32, kTile = 16;
 // Of queries with their keys: sums in FP32 and weights in bf16 fit a level 2 cache.
 constexpr int64_t kQueriesAtOnce = 128, kKeys = 256, kSums = 128 * 1024;
 
@@ -212,7 +213,7 @@ class Tiles {
     const int64_t step =
         std::clamp(kSums / padded_keys_ / kHalfPanel * kHalfPanel, kHalfPanel, kQueriesAtOnce);
     for (int64_t first = 0; first < queries_; first += step) {
-      const int64_t count = std::min(step, queries_ - first), lines = padded(count, kHalfPanel),
+      const int64_t count = std::min(step, queries_ - first), lines = padded(count, kTile),
                     all = seen(first + count);
       uint16_t* some = rooms.queries.of(lines * size_);
       kernels_.copy(some, head.q.data + first * head.q.stride, count, size_, head.q.stride, lines);
@@ -220,7 +221,7 @@ class Tiles {
       multiply(sums, all, some, size_, head.keys, size_, lines, size_, all, false);
       uint16_t* weights = rooms.weights.of(lines * all);
       float* total = rooms.rows.of(lines);
-      kernels_.softmax(weights, total, head.log_sum_exp + first, sums, all, lines, float(of_.scale),
+      kernels_.softmax(weights, total, head.log_sum_exp + first, sums, all, float(of_.scale),
                        visible(first, count, head.mask));
       float* result = rooms.result.of(lines * padded_value_size_);
       multiply(result, padded_value_size_, weights, all, head.values, padded_keys_, lines, all,
@@ -244,7 +245,7 @@ class Tiles {
       kernels_.pack_transpose(g_transposed, g.data, value_size_, count, g.stride, columns);
       uint16_t* g_rows = rooms.gradients_packed.of(columns * padded_value_size_);
       kernels_.pack(g_rows, g.data, count, value_size_, g.stride, columns, padded_value_size_);
-      float* row_dot = zeros(rooms.rows, 2 * columns);
+      float* row_dot = rooms.rows.of(2 * columns);
       float* log_sum_exp = row_dot + columns;
       kernels_.dot_rows(row_dot, g.data, g.stride, o.data, o.stride, count, value_size_);
       std::copy_n(head.log_sum_exp + first, count, log_sum_exp);

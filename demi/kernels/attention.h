@@ -37,13 +37,11 @@ struct AttentionKernels {
   void (*transpose)(std::uint16_t* to, const std::uint16_t* from, std::int64_t rows,
                     std::int64_t columns, std::int64_t row_stride, std::int64_t padded_rows);
 
-  /// Of sums (queries, stride), with scores scale sums + mask: weights (padded_queries, stride) =
+  /// Of sums (queries, stride), with scores scale sums + mask: weights (queries, stride) =
   /// exp(score - their row's largest), 0 for keys that are not seen; total (queries) their FP32
-  /// sums; log_sum_exp (queries) that of the scores. A query that sees no key has a total of 1 and
-  /// a log_sum_exp of Inf.
+  /// sums; log_sum_exp (queries) that of the scores. A query that sees no key has a total of 1.
   void (*softmax)(std::uint16_t* weights, float* total, float* log_sum_exp, const float* sums,
-                  std::int64_t stride, std::int64_t padded_queries, float scale,
-                  const Visible& visible);
+                  std::int64_t stride, float scale, const Visible& visible);
   /// to (rows, columns) = from (rows, stride) / divisor (rows); null: 1.
   void (*divide)(std::uint16_t* to, std::int64_t row_stride, const float* from, std::int64_t stride,
                  std::int64_t rows, std::int64_t columns, const float* divisor);

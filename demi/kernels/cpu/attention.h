@@ -138,7 +138,7 @@ void each_score(const float* sums, int64_t query, float scale, const Visible& vi
 }
 
 void softmax_rows(uint16_t* weights, float* total, float* log_sum_exp, const float* sums,
-                  int64_t stride, int64_t padded_queries, float scale, const Visible& visible) {
+                  int64_t stride, float scale, const Visible& visible) {
   for (int64_t i = 0; i < visible.queries; ++i) {
     const float* row = sums + i * stride;
     uint16_t* to = weights + i * stride;
@@ -155,12 +155,9 @@ void softmax_rows(uint16_t* weights, float* total, float* log_sum_exp, const flo
     const int64_t end = (seen_by(i, visible) + Vector::width - 1) / Vector::width * Vector::width;
     if (end < stride) std::memset(to + end, 0, 2 * static_cast<std::size_t>(stride - end));
     total[i] = _mm512_reduce_add_ps(sum.v);
-    const bool sees_none = total[i] == 0;
-    if (sees_none) total[i] = 1;
-    log_sum_exp[i] = sees_none ? INFINITY : most + std::log(total[i]);
+    if (total[i] == 0) total[i] = 1;
+    log_sum_exp[i] = most + std::log(total[i]);
   }
-  std::memset(weights + visible.queries * stride, 0,
-              2 * static_cast<std::size_t>((padded_queries - visible.queries) * stride));
 }
 
 void divide_rows(uint16_t* to, int64_t row_stride, const float* from, int64_t stride, int64_t rows,
