@@ -186,7 +186,7 @@ at::Tensor of_libtorch(const Documents& documents) {
 
 at::Tensor solved(const Documents& documents) {
   const Problem& p = documents.all;
-  const sdpa::Way way = sdpa::way_for(p.q.scalar_type(), p.queries(), p.keys());
+  const sdpa::Way way = sdpa::way_for(p.q.scalar_type());
   const bool runs_here = way != sdpa::Way::libtorch && kernels::cpu_kernels() &&
                          products::is_ordinary({&p.q, &p.k, &p.v});
   return runs_here ? differentiable(documents, way) : of_libtorch(documents);

@@ -163,7 +163,9 @@ at::Tensor differentiable(const Documents& documents, Way way) {
   const Problem& all = documents.all;
   const bool mask_has_gradient =
       at::GradMode::is_enabled() && all.mask.defined() && all.mask.requires_grad();
-  if (way == Way::tiles && !fits_tiles(all, mask_has_gradient)) way = Way::fused;
+  if (way == Way::tiles && !fits_tiles(all, mask_has_gradient))
+    way = way_without_tiles(all.q.scalar_type(), all.queries() * all.keys(),
+                            onednn_instruction_set());
   if (way == Way::fused && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
     way = Way::blocks;
   Documents detached = documents;

@@ -43,7 +43,7 @@ std::optional<at::Tensor> in_region(const at::Tensor& q, const at::Tensor& k, co
   Documents one{.all = {.q = with_heads(q), .k = with_heads(k), .v = with_heads(v)}};
   Problem& problem = one.all;
   if (!fit_each_other(problem.q, problem.k, problem.v, grouped)) return std::nullopt;
-  const Way way = way_for(q.scalar_type(), problem.queries(), problem.keys());
+  const Way way = way_for(q.scalar_type());
   if (way == Way::libtorch) return std::nullopt;
   if (mask && mask->defined()) {
     const at::Tensor shaped = is_matrices && mask->dim() == 3 ? mask->unsqueeze(1) : *mask;

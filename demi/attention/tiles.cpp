@@ -301,7 +301,7 @@ class Tiles {
 bool fits_tiles(const Problem& problem, bool differentiates_mask) {
   const std::int64_t size = problem.q.size(3), value_size = problem.v.size(3);
   return problem.q.scalar_type() == at::kBFloat16 && size % 2 == 0 && value_size % 2 == 0 &&
-         problem.dropout.p == 0 && !differentiates_mask && products::has_bf16_block_products() &&
+         problem.dropout.p == 0 && !differentiates_mask && products::multiplies_bf16_blocks() &&
          kernels::attention_kernels();
 }
 

@@ -25,12 +25,16 @@ constexpr std::int64_t kLeastWeights = 128 * 128;
 
 std::string_view name_of(Way way) { return kNames[std::size_t(way)].second; }
 
-Way usual_way(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys,
-              const InstructionSet& instructions) {
-  if (dtype != c10::kBFloat16) return Way::fused;
-  const std::int64_t weights = queries * keys;
-  if (instructions.amx_bf16) return Way::tiles;
-  return instructions.avx512_bf16 && weights >= kLeastWeights ? Way::blocks_16_bit : Way::fused;
+Way usual_way(c10::ScalarType dtype, const InstructionSet& instructions) {
+  const bool multiplies = instructions.amx_bf16 || instructions.avx512_bf16;
+  return dtype == c10::kBFloat16 && multiplies ? Way::tiles : Way::fused;
+}
+
+Way way_without_tiles(c10::ScalarType dtype, std::int64_t weights,
+                      const InstructionSet& instructions) {
+  const bool is_faster_in_16_bits =
+      instructions.avx512_bf16 && !instructions.amx_bf16 && weights >= kLeastWeights;
+  return dtype == c10::kBFloat16 && is_faster_in_16_bits ? Way::blocks_16_bit : Way::fused;
 }
 
 std::optional<Way> forced_way() {
@@ -44,9 +48,9 @@ std::optional<Way> forced_way() {
           .accepted = "libtorch, fused, tiles, blocks, blocks_16_bit"});
 }
 
-Way way_for(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys) {
+Way way_for(c10::ScalarType dtype) {
   if (const auto forced = forced_way()) return *forced;
-  return usual_way(dtype, queries, keys, onednn_instruction_set());
+  return usual_way(dtype, onednn_instruction_set());
 }
 
 }  // namespace demi::sdpa

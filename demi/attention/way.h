@@ -15,7 +15,7 @@ namespace demi::sdpa {
 enum class Way {
   libtorch,       // LibTorch's op as it is
   fused,          // LibTorch's fused kernel in FP32, on casts of 16-bit operands
-  tiles,          // a head at a time, products in bf16 by AMX
+  tiles,          // bf16: a head at a time, its own products
   blocks,         // some queries at a time, products in FP32
   blocks_16_bit,  // the same, products in the operands' 16-bit dtype
 };
@@ -24,14 +24,17 @@ DEMI_API std::string_view name_of(Way way);
 
 /// The way that is fastest, from measurements (docs/decisions/attention.md), whether or not it can
 /// do all that is asked.
-DEMI_API Way usual_way(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys,
-                       const InstructionSet& instructions);
+DEMI_API Way usual_way(c10::ScalarType dtype, const InstructionSet& instructions);
+
+/// The fastest one of the others, for matrices of so many weights.
+DEMI_API Way way_without_tiles(c10::ScalarType dtype, std::int64_t weights,
+                               const InstructionSet& instructions);
 
 /// The way that the environment's DEMI_ATTENTION names, read at each call. Throws UsageError for
 /// another name.
 DEMI_API std::optional<Way> forced_way();
 
 /// forced_way(), else usual_way() on this machine.
-Way way_for(c10::ScalarType dtype, std::int64_t queries, std::int64_t keys);
+Way way_for(c10::ScalarType dtype);
 
 }  // namespace demi::sdpa

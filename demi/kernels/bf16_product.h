@@ -19,9 +19,11 @@ struct Bf16Product {
   void (*pack)(std::uint16_t* to, const std::uint16_t* from, std::int64_t k, std::int64_t n,
                std::int64_t row_stride, std::int64_t column_stride);
 
-  /// a (rows, k), c (rows, n), dense. `add`: adds to c instead of writing it.
-  void (*multiply)(const std::uint16_t* a, const std::uint16_t* packed_b, float* c,
-                   std::int64_t rows, std::int64_t k, std::int64_t n, bool add);
+  /// a (rows, k) and c (rows, n) with that many elements between rows; of packed b the first k of
+  /// b_rows rows. `add`: adds to c instead of writing it.
+  void (*multiply)(const std::uint16_t* a, std::int64_t a_stride, const std::uint16_t* packed_b,
+                   std::int64_t b_rows, float* c, std::int64_t c_stride, std::int64_t rows,
+                   std::int64_t k, std::int64_t n, bool add);
 
   /// Elements of a packed (k, n): pairs of k by whole vectors of 16 columns, zeros where b ends.
   static constexpr std::int64_t packed_size(std::int64_t k, std::int64_t n) {

@@ -47,7 +47,7 @@ void expect_product(const Bf16Product& product, int64_t rows, int64_t k, int64_t
   constexpr float kBefore = 0.75f, kBeyond = 123;
   std::vector<float> c(static_cast<std::size_t>(rows * n), kBefore);
   c.insert(c.end(), 64, kBeyond);
-  product.multiply(a.bits.data(), packed.data(), c.data(), rows, k, n, add);
+  product.multiply(a.bits.data(), k, packed.data(), k, c.data(), n, rows, k, n, add);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       double sum = add ? kBefore : 0, magnitude = sum;
@@ -76,6 +76,26 @@ TEST(Bf16Product, IsTheProductForAllSizes) {
             expect_product(*product, rows, k, n, transposed, add);
 }
 
+// The first 6 of 9 rows of b, and parts of a and c whose rows are longer; two panels.
+TEST(Bf16Product, TakesPartsOfMatrices) {
+  const Bf16Product* const product = bf16_product();
+  if (!product) GTEST_SKIP() << "no AVX512_BF16";
+  constexpr int64_t kRowsHere = 5, kAll = 9, kInner = 6, kColumns = 70, kLine = 80;
+  const Matrix a(kRowsHere, kAll, 1), b(kAll, kColumns, 2);
+  std::vector<std::uint16_t> packed(
+      static_cast<std::size_t>(Bf16Product::packed_size(kAll, kColumns)));
+  product->pack(packed.data(), b.bits.data(), kAll, kColumns, kColumns, 1);
+  std::vector<float> c(kRowsHere * kLine, 1);
+  product->multiply(a.bits.data(), kAll, packed.data(), kAll, c.data(), kLine, kRowsHere, kInner,
+                    kColumns, false);
+  for (int64_t i = 0; i < kRowsHere; ++i)
+    for (int64_t j = 0; j < kLine; ++j) {
+      double sum = j < kColumns ? 0 : 1;
+      for (int64_t l = 0; j < kColumns && l < kInner; ++l) sum += a(i, l) * b(l, j);
+      EXPECT_NEAR(c[static_cast<std::size_t>(i * kLine + j)], sum, 1e-5) << i << ", " << j;
+    }
+}
+
 TEST(Bf16Product, KeepsInfinityAndNaNToTheirRowsAndColumns) {
   const Bf16Product* const product = bf16_product();
   if (!product) GTEST_SKIP() << "no AVX512_BF16";
@@ -87,7 +107,8 @@ TEST(Bf16Product, KeepsInfinityAndNaNToTheirRowsAndColumns) {
       static_cast<std::size_t>(Bf16Product::packed_size(kInner, kColumns)));
   product->pack(packed.data(), b.bits.data(), kInner, kColumns, kColumns, 1);
   std::vector<float> c(kRowsHere * kColumns);
-  product->multiply(a.bits.data(), packed.data(), c.data(), kRowsHere, kInner, kColumns, false);
+  product->multiply(a.bits.data(), kInner, packed.data(), kInner, c.data(), kColumns, kRowsHere,
+                    kInner, kColumns, false);
   for (int64_t i = 0; i < kRowsHere; ++i)
     for (int64_t j = 0; j < kColumns; ++j)
       EXPECT_EQ(std::isfinite(c[static_cast<std::size_t>(i * kColumns + j)]), i != 1)

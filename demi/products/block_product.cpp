@@ -6,6 +6,8 @@
 #include <exception>
 #include <vector>
 
+#include "demi/kernels/bf16_product.h"
+
 namespace demi::products {
 namespace {
 
@@ -59,7 +61,13 @@ bool multiplies(bool is_packed) {
 void multiply(const c10::BFloat16* a, std::int64_t a_stride, const Panels<c10::BFloat16>& b,
               float* c, std::int64_t c_stride, std::int64_t rows, std::int64_t k, std::int64_t n,
               bool add) {
-  multiply_panels(a, a_stride, b, c, c_stride, rows, k, n, add, /*is_packed=*/true);
+  if (has_bf16_block_products())
+    return multiply_panels(a, a_stride, b, c, c_stride, rows, k, n, add, /*is_packed=*/true);
+  const auto bits = [](const c10::BFloat16* of) {
+    return reinterpret_cast<const std::uint16_t*>(of);
+  };
+  kernels::bf16_product()->multiply(bits(a), a_stride, bits(b.data), b.rows, c, c_stride, rows, k,
+                                    n, add);
 }
 
 void multiply(const float* a, std::int64_t a_stride, const Panels<float>& b, float* c,
@@ -79,5 +87,7 @@ bool has_bf16_block_products() {
       blas::could_pack(at::kBFloat16) && multiplies<c10::BFloat16>(/*is_packed=*/true);
   return result;
 }
+
+bool multiplies_bf16_blocks() { return has_bf16_block_products() || kernels::bf16_product(); }
 
 }  // namespace demi::products

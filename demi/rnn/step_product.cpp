@@ -63,8 +63,8 @@ StepProduct::StepProduct(const at::Tensor& b) : k_(b.size(0)), n_(b.size(1)) {
 
 void StepProduct::operator()(const void* a, float* c, int64_t rows, bool add) const {
   if (own_)
-    own_->multiply(static_cast<const uint16_t*>(a),
-                   static_cast<const uint16_t*>(b_.const_data_ptr()), c, rows, k_, n_, add);
+    own_->multiply(static_cast<const uint16_t*>(a), k_,
+                   static_cast<const uint16_t*>(b_.const_data_ptr()), k_, c, n_, rows, k_, n_, add);
   else if (panel_)
     products::multiply(static_cast<const at::BFloat16*>(a), k_,
                        {b_.const_data_ptr<at::BFloat16>(), k_, panel_}, c, n_, rows, k_, n_, add);

@@ -42,23 +42,27 @@ __m512bh pair(const uint16_t* a, bool both) {
   return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(bits)));
 }
 
+struct Strides {
+  int64_t a, c;
+};
+
 /// c (Rows, Vectors x 16; of the last vector the columns in `last`) = or += a b.
 template <int Rows, int Vectors>
 [[gnu::always_inline]] inline void block(const uint16_t* a, const uint16_t* b, float* c, int64_t k,
-                                         int64_t n, __mmask16 last, bool add) {
+                                         Strides stride, __mmask16 last, bool add) {
   const auto mask = [&](int v) { return v + 1 == Vectors ? last : static_cast<__mmask16>(0xFFFF); };
   __m512 sums[Rows][Vectors];
   for (int r = 0; r < Rows; ++r)
     for (int v = 0; v < Vectors; ++v)
       sums[r][v] =
-          add ? _mm512_maskz_loadu_ps(mask(v), c + r * n + v * kLanes) : _mm512_setzero_ps();
+          add ? _mm512_maskz_loadu_ps(mask(v), c + r * stride.c + v * kLanes) : _mm512_setzero_ps();
   const auto step = [&](int64_t i, bool both) {
     __m512bh columns[Vectors];
     for (int v = 0; v < Vectors; ++v)
       columns[v] =
           reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + (i / 2 * Vectors + v) * 2 * kLanes));
     for (int r = 0; r < Rows; ++r) {
-      const __m512bh row = pair(a + r * k + i, both);
+      const __m512bh row = pair(a + r * stride.a + i, both);
       for (int v = 0; v < Vectors; ++v) sums[r][v] = _mm512_dpbf16_ps(sums[r][v], row, columns[v]);
     }
   };
@@ -67,28 +71,29 @@ template <int Rows, int Vectors>
   if (even < k) step(even, /*both=*/false);
   for (int r = 0; r < Rows; ++r)
     for (int v = 0; v < Vectors; ++v)
-      _mm512_mask_storeu_ps(c + r * n + v * kLanes, mask(v), sums[r][v]);
+      _mm512_mask_storeu_ps(c + r * stride.c + v * kLanes, mask(v), sums[r][v]);
 }
 
 template <int Vectors>
 void multiply_panel(const uint16_t* a, const uint16_t* b, float* c, int64_t rows, int64_t k,
-                    int64_t n, __mmask16 last, bool add) {
+                    Strides stride, __mmask16 last, bool add) {
   int64_t r = 0;
   for (; r + kRows <= rows; r += kRows)
-    block<kRows, Vectors>(a + r * k, b, c + r * n, k, n, last, add);
-  for (; r < rows; ++r) block<1, Vectors>(a + r * k, b, c + r * n, k, n, last, add);
+    block<kRows, Vectors>(a + r * stride.a, b, c + r * stride.c, k, stride, last, add);
+  for (; r < rows; ++r)
+    block<1, Vectors>(a + r * stride.a, b, c + r * stride.c, k, stride, last, add);
 }
 
-void multiply(const uint16_t* a, const uint16_t* b, float* c, int64_t rows, int64_t k, int64_t n,
-              bool add) {
+void multiply(const uint16_t* a, int64_t a_stride, const uint16_t* b, int64_t b_rows, float* c,
+              int64_t c_stride, int64_t rows, int64_t k, int64_t n, bool add) {
   constexpr decltype(&multiply_panel<1>) kByVectors[kVectors] = {
       multiply_panel<1>, multiply_panel<2>, multiply_panel<3>, multiply_panel<4>};
   for (int64_t column = 0; column < n; column += kVectors * kLanes) {
     const int64_t columns = std::min(n - column, kVectors * kLanes);
     const int64_t vectors = (columns + kLanes - 1) / kLanes;
     const auto last = static_cast<__mmask16>(0xFFFFu >> (vectors * kLanes - columns));
-    kByVectors[vectors - 1](a, b, c + column, rows, k, n, last, add);
-    b += (k + 1) / 2 * vectors * 2 * kLanes;
+    kByVectors[vectors - 1](a, b, c + column, rows, k, {a_stride, c_stride}, last, add);
+    b += (b_rows + 1) / 2 * vectors * 2 * kLanes;
   }
 }
 
