@@ -9,7 +9,6 @@ network of recipe fashion-cnn on its data in FP32, AdamW at 1e-3: `demi train` w
 Python with both optimizers, each with initial weights and an order of its own; means over seeds. Prints one JSON object.
 """
 import argparse
-import gzip
 import json
 import pathlib
 import statistics
@@ -18,8 +17,8 @@ import tempfile
 import time
 
 import bitsandbytes
-import numpy
 import torch
+from fashion_mnist import read
 from recipe_peer import FashionCNN
 
 RATE, DECAY, BATCH = 1e-3, 1e-2, 128
@@ -28,7 +27,6 @@ OPTIMIZERS = {
     "bitsandbytes AdamW8bit": lambda p: bitsandbytes.optim.AdamW8bit(p, lr=RATE, weight_decay=DECAY),
 }
 MOMENTS = {"demi AdamW": "fp32", "demi AdamW, int8 moments": "int8"}
-DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")
 
 
 def demi(a, *arguments):
@@ -58,13 +56,6 @@ def speed(a):
             found = demi(a, "bench", "step", "--parameters", str(a.parameters), "--rounds", "3", "--no-peer", "--moments", moments)
             times[name].append(found["ms"])
     return {name: min(ms) for name, ms in times.items()}
-
-
-def read(part):
-    images = numpy.frombuffer(gzip.open(DATA / f"{part}-images-idx3-ubyte.gz").read(), numpy.uint8, offset=16)
-    labels = numpy.frombuffer(gzip.open(DATA / f"{part}-labels-idx1-ubyte.gz").read(), numpy.uint8, offset=8)
-    x = (torch.from_numpy(images.copy()).view(-1, 1, 28, 28).float() / 255 - 0.286) / 0.353
-    return x.contiguous(memory_format=torch.channels_last), torch.from_numpy(labels.copy()).long()
 
 
 def train_python(a, make, seed):
