@@ -100,6 +100,13 @@ TEST_P(EachWay, TakesMasks) {
   }
 }
 
+TEST_P(EachWay, AMaskGoesOnInTheNextBlockOfQueries) {
+  torch::manual_seed(12);
+  const auto mask = torch::rand({2, 1, 150, 300}) > 0.3;
+  expect_written_out(operands({2, 2, 1, 150, 300, 8, 8}), {.mask = mask}, GetParam().dtype,
+                     GetParam().way);
+}
+
 TEST_P(EachWay, AQueryThatSeesNoKeyGives0) {
   const auto exact = operands({1, 2, 2, 4, 4, 8, 8});
   auto mask = torch::ones({4, 4}, torch::kBool);
