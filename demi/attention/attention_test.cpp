@@ -64,9 +64,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(EachWay, IsAttentionOfAnySize) {
   // The last two have several blocks of queries, and of heads or of keys and features.
-  for (const Shape& s :
-       {Shape{}, Shape{1, 1, 1, 1, 1, 1, 1}, Shape{3, 2, 2, 5, 9, 7, 7}, Shape{1, 2, 2, 9, 5, 8, 3},
-        Shape{2, 3, 3, 301, 211, 6, 6}, Shape{1, 2, 2, 140, 601, 80, 100}})
+  for (const Shape& s : {Shape{}, Shape{1, 1, 1, 1, 1, 1, 1}, Shape{3, 2, 2, 5, 9, 7, 7},
+                         Shape{1, 2, 2, 9, 5, 8, 3}, Shape{1, 2, 2, 9, 5, 7, 4},
+                         Shape{2, 3, 3, 301, 211, 6, 6}, Shape{1, 2, 2, 140, 601, 80, 100}})
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(testing::Message() << s.queries << " x " << s.keys << (causal ? " causal" : ""));
       expect_written_out(operands(s), {.causal = causal}, GetParam().dtype, GetParam().way);
