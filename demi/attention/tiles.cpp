@@ -66,6 +66,12 @@ void multiply(float* c, int64_t c_stride, const uint16_t* a, int64_t a_stride, c
 
 at::Tensor rows_dense(const at::Tensor& of) { return of.stride(3) == 1 ? of : of.contiguous(); }
 
+/// Those that the first call found: backward runs, whatever the environment says by then.
+const kernels::AttentionKernels& chosen_kernels() {
+  static const kernels::AttentionKernels& chosen = *kernels::attention_kernels();
+  return chosen;
+}
+
 class Tiles {
  public:
   explicit Tiles(const Problem& of)
@@ -93,13 +99,7 @@ class Tiles {
       uint16_t* values = rooms.values.of(padded_keys_ * padded_value_size_);
       kernels_.pack(values, v.data, keys_, value_size_, v.stride, padded_keys_, padded_value_size_);
       for (int64_t h = g * group(); h < (g + 1) * group(); ++h)
-        forward_of({.keys = keys,
-                    .values = values,
-                    .q = matrix(q_, n, h),
-                    .out = matrix(result.out, n, h),
-                    .log_sum_exp = row(result.log_sum_exp, n, h),
-                    .mask = mask(n, h)},
-                   rooms);
+        forward_of(head(keys, values, result, n, h), rooms);
     });
   }
 
@@ -115,12 +115,7 @@ class Tiles {
       float* of_k = zeros(rooms.of_keys, padded_keys_ * padded_size_);
       float* of_v = zeros(rooms.of_values, padded_keys_ * padded_value_size_);
       for (int64_t h = g * group(); h < (g + 1) * group(); ++h)
-        backward_of({.keys = keys,
-                     .values = values,
-                     .q = matrix(q_, n, h),
-                     .out = matrix(result.out, n, h),
-                     .log_sum_exp = row(result.log_sum_exp, n, h),
-                     .mask = mask(n, h)},
+        backward_of(head(keys, values, result, n, h),
                     {.keys_transposed = keys_transposed,
                      .of_k = of_k,
                      .of_v = of_v,
@@ -156,6 +151,16 @@ class Tiles {
     float *of_k, *of_v;
     Matrix of_out, of_q;
   };
+
+  Head head(const uint16_t* keys, const uint16_t* values, const Result& result, int64_t n,
+            int64_t h) const {
+    return {.keys = keys,
+            .values = values,
+            .q = matrix(q_, n, h),
+            .out = matrix(result.out, n, h),
+            .log_sum_exp = row(result.log_sum_exp, n, h),
+            .mask = mask(n, h)};
+  }
 
   int64_t group() const { return of_.heads_per_key(); }
 
@@ -293,7 +298,7 @@ class Tiles {
   at::Tensor mask_;  // (N, H, T, S) FP32 of any strides, the last one 0 or 1; or undefined
   const int64_t queries_, keys_, size_, value_size_;
   const int64_t padded_keys_, padded_size_, padded_value_size_;
-  const kernels::AttentionKernels& kernels_ = *kernels::attention_kernels();
+  const kernels::AttentionKernels& kernels_ = chosen_kernels();
 };
 
 }  // namespace

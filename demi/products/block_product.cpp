@@ -66,8 +66,9 @@ void multiply(const c10::BFloat16* a, std::int64_t a_stride, const Panels<c10::B
   const auto bits = [](const c10::BFloat16* of) {
     return reinterpret_cast<const std::uint16_t*>(of);
   };
-  kernels::bf16_product()->multiply(bits(a), a_stride, bits(b.data), b.rows, c, c_stride, rows, k,
-                                    n, add);
+  // Asked once: it reads the environment.
+  static const kernels::Bf16Product& own = *kernels::bf16_product();
+  own.multiply(bits(a), a_stride, bits(b.data), b.rows, c, c_stride, rows, k, n, add);
 }
 
 void multiply(const float* a, std::int64_t a_stride, const Panels<float>& b, float* c,

@@ -16,7 +16,7 @@ using std::int64_t, std::uint16_t, std::uint32_t;
 
 constexpr int64_t kPanel = 64, kPairs = 16;
 
-/// work(columns of a panel, its first column, its width).
+/// work(first column of a panel, its width).
 template <class Work>
 void each_panel(int64_t padded_columns, Work work) {
   for (int64_t first = 0; first < padded_columns; first += kPanel)
