@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include "demi/attention/attention_testing.h"
@@ -303,6 +304,23 @@ TEST(Attention, MakesOnlyTheGradientsThatAreWanted) {
       const torch::NoGradGuard no_grad;
       EXPECT_FALSE(attention(x.q, x.k, x.v).requires_grad());
     }
+}
+
+TEST(Attention, BackwardRunsWhateverTheEnvironmentSaysByThen) {
+  const auto exact = operands({});
+  const auto want = gradients(written_out(exact, {}), exact.leaves());
+  const char* const before = std::getenv("DEMI_KERNELS");
+  const std::string kept = before ? before : "";
+  for (const auto& [dtype, way] : kLayoutCases) {
+    const Forced forced(way);
+    const auto given = exact.to(dtype);
+    const auto out = attention(given.q, given.k, given.v);
+    setenv("DEMI_KERNELS", "reference", 1);
+    const auto got = gradients(out, given.leaves());
+    before ? setenv("DEMI_KERNELS", kept.c_str(), 1) : unsetenv("DEMI_KERNELS");
+    for (std::size_t i = 0; i < 3; ++i)
+      EXPECT_LE(error_of(got[i], want[i]), bound_of(dtype, way)) << way << i;
+  }
 }
 
 TEST(Attention, TakesTensorsThatAreNotContiguous) {
