@@ -7,9 +7,10 @@
     benchmarks/every_command.py --only 'bench|number' those that the pattern finds
 
 The commands are read from the pages, so a new one is run without an entry here. A command that takes more than half an hour on two
-cores is run for one epoch of the full data (SHORTER). The folder build/every_command (quick: build/every_command_quick) holds
-commands.jsonl, a line for each command: command, exit code, seconds, last figures, and the name of the files of its output. Stopped by Ctrl-C or
-SIGTERM, it goes on with the command that was running when it is started again. --again runs those anew that did not end with 0.
+cores is run for one epoch of the full data (SHORTER). benchmarks/results/every_command.jsonl holds a line for each command: command,
+exit code, seconds, last figures, day, commit, processor, and the name of the files of its output in build/every_command; of --quick,
+all of it lies in build/every_command_quick. Stopped by Ctrl-C or SIGTERM, it goes on with the command that was running when it is
+started again, on another machine, too. --again runs those anew that did not end with 0.
 
 Exit codes: 0 all ended with 0, 1 one did not, 2 usage, 130 and 143 stopped.
 """
@@ -40,11 +41,14 @@ MODELS = {"--graph net.pt2": "net.safetensors", "predict model.safetensors": "re
           "generate model.safetensors": "gpt.safetensors"}
 # 124 million parameters on tokens that are not here: a small one on a few.
 SMALL_GPT2 = "--depth 2 --heads 2 --embedding 128 --context 64 --batch-size 8 --tokens-per-step 1024 --eval-every 10 --epochs 2"
-# How the model files, and the folders of runs, are made that commands read.
+# How the model files, and the folders of runs, are made that commands read and no command before them has made here.
 MADE_BY = {
     "resnet50.safetensors": "train folder-resnet50 --data-dir pictures --image-size 64 --epochs 1 --steps 2",
     "gpt.safetensors": "train gpt-shakespeare --eval-every 2 --steps 2",
     "net.safetensors": "train net.pt2 --data folder --data-dir pictures --image-size 32 --steps 2",
+    "runs/train-cifar10-cnn-001": "train cifar10-cnn --mp --limit 6000 --steps 20",
+    "runs/train-net-001": "train net.pt2 --data folder --data-dir pictures --mp --image-size 32 --steps 2",
+    "runs/train-gpt-shakespeare-001": "train gpt-shakespeare --mp --eval-every 2 --steps 2",
     "runs/train-gpt2-001": "train gpt2 --train-file train*.bin --test-file val.bin " + SMALL_GPT2,
 }
 NET = """
@@ -83,7 +87,7 @@ QUICK = {
     "bench memory": "--batch-size 4", "bench matmul": "--rounds 1", "profile": "--steps 1",
 }
 QUICK_EXAMPLES = "--limit 128 --batch-size 32"  # of recipes whose data are a set
-SECONDS = 3600  # after which a command is ended
+SECONDS = 7200  # after which a command is ended: an epoch of a ResNet-50 in two runs takes an hour without bf16 instructions
 PYTHON = os.path.join(ROOT, "build", "peer_env", "bin", "python")
 
 
@@ -156,10 +160,6 @@ def runnable(command, a):
             words = with_options(words, options)
     text = " ".join(words)
     after = text[text.index("demi ") + len("demi "):]
-    reads_data = after.startswith(("train", "compare", "eval", "profile", "bench recipe"))
-    if a.data_dir and reads_data and "--train-file" not in words and \
-            re.search(r"\b(cifar10-\w+|imdb-lstm|gpt-shakespeare)\b| --data cifar10\b", after) and " --data text" not in after:
-        words = with_option(words, "--data-dir", a.data_dir)
     if a.quick:
         words = [re.sub(r"--layers=\d+", "--layers=2", word) for word in words]
     for start, options in QUICK.items():
@@ -169,6 +169,26 @@ def runnable(command, a):
             if takes_limit and is_set_of_examples(after):
                 words = with_options(words, QUICK_EXAMPLES)
     return words
+
+
+def with_data(words, data_dir):
+    """The words, with the folder of data for a command that reads some of it."""
+    text = " ".join(words)
+    after = text[text.index("demi ") + len("demi "):]
+    reads_data = after.startswith(("train", "compare", "eval", "profile", "bench recipe")) and "--train-file" not in words and \
+        "--help" not in words and "--list" not in words
+    if data_dir and reads_data and " --data text" not in after and \
+            re.search(r"\b(cifar10-\w+|imdb-lstm|gpt-shakespeare)\b| --data cifar10\b", after):
+        return with_option(words, "--data-dir", data_dir)
+    return words
+
+
+def conditions():
+    """Of a line of the record: the day, the commit and the processor."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        named = re.search(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
+    return {"date": time.strftime("%Y-%m-%d"), "commit": commit.strip(), "processor": named[1] if named else "", "cores": os.cpu_count()}
 
 
 def picture(side, grey):
@@ -326,7 +346,7 @@ def main():
     folder = os.path.join(ROOT, "build", "every_command" + ("_quick" if a.quick else ""))
     os.makedirs(folder, exist_ok=True)
     make_inputs(folder)
-    path = os.path.join(folder, "commands.jsonl")
+    path = os.path.join(*((folder, "commands.jsonl") if a.quick else (ROOT, "benchmarks", "results", "every_command.jsonl")))
     done = {}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
@@ -342,15 +362,15 @@ def main():
         one = done.get(command)
         if not one or (a.again and one["exit_code"] != 0):
             try:
-                for name in MADE_BY.keys() & shlex.split(command):
+                for name in (name for name in MADE_BY if re.search(rf"(^| ){re.escape(name)}(/| |$)", command)):
                     make_model(folder, a.program, name, a.data_dir)
                 output = f"{zlib.crc32(command.encode()):08x}"
-                code, seconds, figures = run(shlex.split(command), a.program, folder, output)
+                code, seconds, figures = run(with_data(shlex.split(command), a.data_dir), a.program, folder, output)
             except Stopped as stopped:
                 print(f"stopped in: {command}; start it again to go on", file=sys.stderr)
                 return 128 + stopped.number
             one = {"command": command, "page": page, "exit_code": code, "seconds": seconds, "figures": figures,
-                   "output": output}
+                   "output": output, **conditions()}
             with open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(one, ensure_ascii=False) + "\n")
         failed += one["exit_code"] != 0
