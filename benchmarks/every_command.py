@@ -68,6 +68,7 @@ SHORTER = {
     "train imdb-lstm": "--epochs 1",
     "compare imdb-lstm": "--epochs 1",
     "train folder-resnet50": "--epochs 1",
+    "--from resnet50.safetensors": "--epochs 15",  # all that fine-tuning sets
     "fp32-part=stages.7": "--steps 20",
     "train gpt-shakespeare --mp --depth 6": "--epochs 1 --eval-every 25",
     "train gpt2": SMALL_GPT2,
