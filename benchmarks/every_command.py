@@ -88,7 +88,7 @@ QUICK = {
     "bench memory": "--batch-size 4", "bench matmul": "--rounds 1", "profile": "--steps 1",
 }
 QUICK_EXAMPLES = "--limit 128 --batch-size 32"  # of recipes whose data are a set
-SECONDS = 7200  # after which a command is ended: an epoch of a ResNet-50 in two runs takes an hour without bf16 instructions
+SECONDS = 7200  # after which a command is ended: room for two runs of an epoch of a ResNet-50 without bf16 instructions
 PYTHON = os.path.join(ROOT, "build", "peer_env", "bin", "python")
 
 
