@@ -185,11 +185,13 @@ def with_data(words, data_dir):
 
 
 def conditions():
-    """Of a line of the record: the day, the commit and the processor."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    """Of a line of the record: the day, the last commit of what the program is made of, and the processor."""
+    commit = subprocess.run(["git", "log", "-1", "--format=%h", "--", "CMakeLists.txt", "cmake", "demi", "lab", "cli"], cwd=ROOT,
+                            capture_output=True, text=True, check=False).stdout
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         named = re.search(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
-    return {"date": time.strftime("%Y-%m-%d"), "commit": commit.strip(), "processor": named[1] if named else "", "cores": os.cpu_count()}
+    return {"date": time.strftime("%Y-%m-%d"), "commit": commit.strip(), "processor": named[1] if named else "",
+            "cores": os.cpu_count()}
 
 
 def picture(side, grey):
