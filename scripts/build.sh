@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Configures, only if something about it changed, and builds: scripts/build.sh PRESET FOLDER [--target=NAME...] [-DNAME=VALUE...]
-# FOLDER stands under build/. The environment's DEMI_LIBTORCH names a LibTorch of yours; DEMI_JOBS the compilers at once.
+# FOLDER stands under build/. --target=none configures alone. The environment's DEMI_LIBTORCH names a LibTorch of yours; DEMI_JOBS the compilers at once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/say.sh
@@ -16,14 +16,6 @@ while [[ ${1:-} == --target=* ]]; do
 done
 options=("--preset" "$preset" -B "$dir" "-DDEMI_LIBTORCH=${DEMI_LIBTORCH:-}" "$@")
 
-# A torch source file takes up to 2 GB to compile.
-jobs=${DEMI_JOBS:-}
-if [ -z "$jobs" ]; then
-  jobs=$(awk '/^MemAvailable/ { print int($2 / 2097152) }' /proc/meminfo)
-  [ "$jobs" -le "$(nproc)" ] || jobs=$(nproc)
-  [ "$jobs" -ge 1 ] || jobs=1
-fi
-
 asked=$(printf '%s\n' "$PWD" "$(cache_dir)" "${options[@]}")
 if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/asked" 2>/dev/null)" != "$asked" ]; then
   [ -f "$dir/build.ninja" ] || need_space build 3000 "the build in $dir"
@@ -37,5 +29,7 @@ if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/asked" 2>/dev/null)" != "$asked
   }
   printf '%s\n' "$asked" >"$dir/asked"
 fi
+[ "${target[*]}" != "--target none" ] || exit 0
+jobs=$(compilers_at_once)
 say "building $dir with $jobs compilers at once"
 cmake --build "$dir" -j "$jobs" "${target[@]}" >&2 || die "building $dir failed"

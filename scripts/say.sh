@@ -26,3 +26,14 @@ need_space() {
 
 # cache_dir: where downloads are kept (cmake/LibTorch.cmake looks in the same place).
 cache_dir() { printf '%s\n' "${DEMI_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/demi}"; }
+
+# compilers_at_once: DEMI_JOBS, or as many as there are cores and memory for. A torch source file takes up to 2 GB to compile.
+compilers_at_once() {
+  local jobs=${DEMI_JOBS:-}
+  if [ -z "$jobs" ]; then
+    jobs=$(awk '/^MemAvailable/ { print int($2 / 2097152) }' /proc/meminfo)
+    [ "$jobs" -le "$(nproc)" ] || jobs=$(nproc)
+    [ "$jobs" -ge 1 ] || jobs=1
+  fi
+  printf '%s\n' "$jobs"
+}

@@ -1,39 +1,51 @@
 #!/usr/bin/env bash
-# clang-tidy on one file, unless it has read the same text with the same checks before and found nothing:
-#   scripts/tidy.sh CLANG_TIDY OPTIONS... FILE -- COMPILER ARGUMENTS...
-# CMake calls it in clang-tidy's place (DEMI_TIDY). What was found to be clean is noted below the cache folder, for every checkout.
+# clang-tidy on each source that a target of a configured build folder compiles, which compiles nothing itself:
+#   scripts/tidy.sh build/tidy [TARGET]
+#   scripts/tidy.sh --command COMMAND    on the source of one compiler's command
+# A source that clang-tidy has read before, with the same checks and every header the same, and found clean is left out: a file of
+# that name lies below the cache folder, for every checkout.
 set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/say.sh
-. "$(dirname "${BASH_SOURCE[0]}")/say.sh"
+. scripts/say.sh
 
-tidy=$1
-shift
-options=()
-while [ "$1" != -- ]; do
-  options+=("$1")
+tidy=$(command -v clang-tidy || command -v clang-tidy-14) || die "clang-tidy is missing: apt-get install clang-tidy-14"
+options=(--quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Qunused-arguments --extra-arg-before=--driver-mode=g++)
+
+# clean_name FILE COMPILER ARGUMENTS...: what a clean reading of the file is noted by.
+clean_name() {
+  local file=$1 preprocessor=()
   shift
-done
-compiler=("${@:2}")
-file=${options[-1]}
+  # The command without its outputs.
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -c | -MD) ;;
+      -o | -MT | -MF) shift ;;
+      *) preprocessor+=("$1") ;;
+    esac
+    shift
+  done
+  # Options with a path differ between checkouts. -C: comments count, for NOLINT is one. -dD: so do macros. -P: names of files do not.
+  {
+    "$tidy" --version && "$tidy" --dump-config "$file" -- && printf '%s\n' "${options[@]}" &&
+      printf '%s\n' "${preprocessor[@]}" | grep -v / && "${preprocessor[@]}" -E -C -dD -P
+  } | sha256sum | cut -d ' ' -f 1
+}
 
-# The compiler's command without its outputs.
-preprocessor=()
-shift
-while [ $# -gt 0 ]; do
-  case $1 in
-    -c | -MD) ;;
-    -o | -MT | -MF) shift ;;
-    *) preprocessor+=("$1") ;;
-  esac
-  shift
-done
+if [ "${1:-}" = --command ]; then
+  compiler=()
+  eval "compiler=(${2##*/ccache })"
+  file=${compiler[-1]}
+  clean=$(cache_dir)/tidy/$(clean_name "$file" "${compiler[@]}") || die "$file could not be preprocessed"
+  [ ! -e "$clean" ] || exit 0
+  say "${file#"$PWD"/}"
+  "$tidy" "${options[@]}" "$file" -- "${compiler[@]}"
+  mkdir -p "${clean%/*}" && : >"$clean"
+  exit 0
+fi
 
-# Options with a path differ between checkouts. -C: comments count, for NOLINT is one. -dD: so do macros. -P: names of files do not.
-key=$({
-  "$tidy" --version && "$tidy" --dump-config "$file" -- && printf '%s\n' "${options[@]:0:${#options[@]}-1}" &&
-    printf '%s\n' "${preprocessor[@]}" | grep -v / && "${preprocessor[@]}" -E -C -dD -P
-} | sha256sum | cut -d ' ' -f 1) || die "$file could not be preprocessed"
-clean=$(cache_dir)/tidy/$key
-[ ! -e "$clean" ] || exit 0
-"$tidy" "${options[@]}" -- "${compiler[@]}"
-mkdir -p "${clean%/*}" && : >"$clean"
+[ -f "${1:-}/build.ninja" ] || wrong_usage "which build folder? ./check --tidy configures one"
+listed=$(ninja -C "$1" --quiet -t commands "${2:-all}") || die "$1 has no target ${2:-all}"
+commands=$(grep -E -- ' -c [^ ]+\.(cpp|cxx)$' <<<"$listed") || die "${2:-all} in $1 compiles nothing"
+say "$(wc -l <<<"$commands") sources with $(compilers_at_once) processes at once; named are those that were not read before"
+tr '\n' '\0' <<<"$commands" | xargs -0 -n 1 -P "$(compilers_at_once)" scripts/tidy.sh --command || die "see above what clang-tidy found"
