@@ -7,6 +7,7 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/status_line.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
@@ -134,7 +135,8 @@ void write_html(const MatmulArguments& a, const report::Table& table,
   note("plot: " + a.html);
 }
 
-void bench_squares(const MatmulArguments& a) {
+void bench_squares(MatmulArguments& a) {
+  a.bench.on_part = PartProgress();
   const bench::MatmulBenchResult result = bench::bench_matmul(a.bench, pick_device(a.device));
   const report::Table table = matmul_table(a, result);
   show_measurement(a.output, table, matmul_json(a, result), matmul_again(a));
@@ -191,6 +193,7 @@ void bench_layers(MatmulArguments& a) {
                       .advice = "leave out --device and --html"});
   if (a.layer != "all") a.layers.only = a.layer;
   if (!a.bench.dtypes.empty()) a.layers.dtypes = a.bench.dtypes;
+  a.layers.on_part = PartProgress();
   const std::vector<bench::LayerProductsRow> rows = bench::bench_layer_products(a.layers);
   const recipes::Machine machine = recipes::machine(device);
   show_measurement(a.output, layers_table(a, rows, machine), layers_json(rows, machine),

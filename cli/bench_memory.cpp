@@ -12,6 +12,7 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/status_line.h"
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/memory.h"
@@ -168,6 +169,7 @@ void bench_memory(MemoryArguments& a) {
   }
   recipes::check_effects(a.bench.config, given);
   if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
+  a.bench.on_part = PartProgress();
   const bench::MemoryBenchResult result = bench::bench_memory(a.bench, device);
   show_measurement(a.output, memory_table(a, result), memory_json(a, result),
                    memory_again(a, result));

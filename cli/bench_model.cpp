@@ -7,6 +7,7 @@
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/status_line.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/model.h"
 #include "lab/recipes/compare.h"
@@ -87,6 +88,7 @@ void bench_model(ModelArguments& a) {
   if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
   const c10::Device device = pick_device(a.device);
   note_slow_precisions(a.bench.runs, device);
+  a.bench.on_part = PartProgress();
   const bench::ModelBenchResult result = bench::bench_model(a.bench, device);
   show_measurement(a.output, model_table(a, result), model_json(a, result), model_again(a));
 }

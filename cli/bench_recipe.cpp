@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/settings.h"
+#include "cli/status_line.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/recipe.h"
 #include "lab/recipes/compare.h"
@@ -84,6 +85,7 @@ void bench_recipe(RecipeArguments& a) {
   recipes::backends_of(a.bench.config).set();
   note_slow_precisions(a.bench.runs, device);
   a.bench.before = [](const recipes::Workload& workload) { show_network(workload.about); };
+  a.bench.on_part = PartProgress();
   const bench::RecipeBenchResult result = bench::bench_recipe(a.bench, device);
   show_measurement(a.output, recipe_table(a, result), recipe_json(a, result), recipe_again(a));
 }

@@ -2,13 +2,11 @@
 // of the user's own.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -17,11 +15,11 @@
 
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/status_line.h"
 #include "demi/core/error.h"
 #include "lab/data/check.h"
 #include "lab/data/get.h"
 #include "lab/data/registry.h"
-#include "lab/report/terminal.h"
 
 namespace demi::cli {
 namespace {
@@ -58,27 +56,6 @@ void list_sets(const DataOptions& options) {
   }
   options.output.show(entries, nlohmann::ordered_json{{"data_sets", all}});
 }
-
-/// How far something is, on stderr: on a terminal one line that is written over, elsewhere lines.
-class StatusLine {
- public:
-  bool is_interactive() const { return terminal_.interactive; }
-
-  void show(std::string_view words, bool is_last) const {
-    const std::string text = report::printable(words, terminal_.utf8);
-    if (!terminal_.interactive) {
-      std::cerr << text << "\n" << std::flush;
-      return;
-    }
-    // One column stays free: a full row would wrap on some terminals.
-    const std::size_t width = std::max<std::size_t>(terminal_.current_width(), 2) - 1;
-    std::cerr << "\r" << report::cut_to_width(text, width) << "\x1b[K" << (is_last ? "\n" : "")
-              << std::flush;
-  }
-
- private:
-  report::Terminal terminal_ = report::Terminal::of(STDERR_FILENO);
-};
 
 /// On a terminal each thousandth, elsewhere a line for each tenth.
 class DownloadProgress {

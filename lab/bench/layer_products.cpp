@@ -191,8 +191,12 @@ std::vector<LayerProductsRow> bench_layer_products(const LayerProductsOptions& o
   check(options, !asked.empty());
   torch::manual_seed(0);
   std::vector<LayerProductsRow> rows;
+  Parts parts(options.on_part, options.dtypes.size() * asked.size());
   for (const std::string& dtype : options.dtypes)
-    for (const Layer* layer : asked) rows.push_back(measure_layer(*layer, dtype, options.rounds));
+    for (const Layer* layer : asked) {
+      parts.begin(layer->name + " in " + dtype);
+      rows.push_back(measure_layer(*layer, dtype, options.rounds));
+    }
   return rows;
 }
 

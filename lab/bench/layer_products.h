@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "lab/bench/progress.h"
 
 namespace demi::bench {
 
@@ -14,6 +15,7 @@ struct LayerProductsOptions {
   std::vector<std::string> dtypes{"bf16", "fp16"};  // fp16 and bf16, or one of them
   std::string only = {};  // of layers whose name contains this; empty: all
   int rounds = 9;         // 1 or more
+  OnPart on_part = {};    // told of the parts
 };
 
 /// Times are medians of the rounds. If the processor has instructions for the dtype, demi's and

@@ -6,15 +6,20 @@
 #include <cstdlib>
 
 #include "demi/core/error.h"
+#include "lab/bench/progress_testing.h"
 
 namespace demi::bench {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(LayerProducts, AreComparedWithFp32AndTimedThreeWays) {
-  const auto rows = bench_layer_products({.only = "linear 32", .rounds = 1});
+  ToldParts told;
+  const auto rows =
+      bench_layer_products({.only = "linear 32", .rounds = 1, .on_part = told.on_part()});
   ASSERT_EQ(rows.size(), 2U);
+  EXPECT_THAT(told.parts(), ElementsAre(rows[0].layer + " in bf16", rows[1].layer + " in fp16"));
   EXPECT_EQ(rows[0].dtype, "bf16");
   EXPECT_EQ(rows[1].dtype, "fp16");
   for (const LayerProductsRow& row : rows) {

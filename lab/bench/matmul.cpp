@@ -162,8 +162,13 @@ MatmulBenchResult bench_matmul(const MatmulBenchOptions& options, c10::Device de
   const std::vector<int64_t> sizes = sizes_of(options, device);
   MatmulBenchResult result{.machine = recipes::machine(device)};
   torch::manual_seed(0);
-  for (const int64_t size : sizes) measure_size(result, kinds, size, options, device);
+  Parts parts(options.on_part, sizes.size() + 1);
+  for (const int64_t size : sizes) {
+    parts.begin(fmt::format("size {}", size));
+    measure_size(result, kinds, size, options, device);
+  }
 
+  parts.begin("the machine's rates");
   result.copy_gb_per_s = copy_gb_per_s(device);
   const double seconds = std::min(kPeakSeconds, options.seconds);
   for (const ProductKind& kind : kinds) {

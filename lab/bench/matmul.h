@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "lab/bench/progress.h"
 #include "lab/bench/roofline.h"
 #include "lab/bench/square_product.h"
 #include "lab/recipes/machine.h"
@@ -21,6 +22,7 @@ struct MatmulBenchOptions {
   std::vector<std::string> dtypes = {};  // of product_kinds(); empty: all. FP32 is always timed
   int64_t iterations = 100;              // products of each row; 1 or more
   double seconds = 5;                    // after which a row ends with fewer; above 0
+  OnPart on_part = {};                   // told of the parts
 };
 
 /// One kind of product of one size.

@@ -7,15 +7,19 @@
 
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
+#include "lab/bench/progress_testing.h"
 
 namespace demi::bench {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(Matmul, HasARowForEachKindAndSize) {
-  const MatmulBenchResult result =
-      bench_matmul({.sizes = {33, 8}, .iterations = 3, .seconds = 0.05}, c10::kCPU);
+  ToldParts told;
+  const MatmulBenchResult result = bench_matmul(
+      {.sizes = {33, 8}, .iterations = 3, .seconds = 0.05, .on_part = told.on_part()}, c10::kCPU);
+  EXPECT_THAT(told.parts(), ElementsAre("size 8", "size 33", "the machine's rates"));
   ASSERT_EQ(result.rows.size(), 10U) << "two sizes of fp32, and fp16 and bf16 twice";
   EXPECT_EQ(result.rows.front().size, 8) << "by size";
   for (std::size_t i = 0; i < result.rows.size(); ++i) {

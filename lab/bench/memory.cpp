@@ -214,13 +214,20 @@ int64_t parameters_of(const MemoryWork& work) {
 void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
                   const std::vector<int64_t>& batch_sizes, c10::Device device) {
   std::vector<std::vector<MemoryRow>> by_run;
-  for (const recipes::RunSpec& run : runs_of(options, device)) {
+  const std::vector<recipes::RunSpec> runs = runs_of(options, device);
+  Parts parts(options.on_part, 2 * runs.size() * batch_sizes.size());
+  for (const recipes::RunSpec& run : runs) {
     const MemoryWork work = work_of(options, run, result.input, device);
     if (by_run.empty()) result.parameters = parameters_of(work);
     Predictions predictions(work);
     auto& rows = by_run.emplace_back();
-    for (const int64_t size : batch_sizes)
-      rows.push_back(measure(work, predictions.of(size), size));
+    for (const int64_t size : batch_sizes) {
+      parts.begin(
+          fmt::format("{} with a batch of {}: other batches, to predict from", run.label, size));
+      const Prediction& prediction = predictions.of(size);
+      parts.begin(fmt::format("{} with a batch of {}", run.label, size));
+      rows.push_back(measure(work, prediction, size));
+    }
   }
   for (std::size_t i = 0; i < batch_sizes.size(); ++i)
     for (auto& rows : by_run) {

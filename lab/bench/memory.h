@@ -8,6 +8,7 @@
 
 #include "demi/core/export.h"
 #include "lab/bench/memory_trace.h"
+#include "lab/bench/progress.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run_spec.h"
@@ -26,6 +27,7 @@ struct MemoryBenchOptions {
   bool whole_logits = false;   // the loss of all outputs, although the network has its own
   int64_t classes = 0;         // 0: the recipe's; two for texts
   int64_t vocabulary = 20000;  // of texts
+  OnPart on_part = {};         // told of the parts
 };
 
 /// Bytes of tensors of one run.

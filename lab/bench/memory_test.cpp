@@ -8,12 +8,14 @@
 #include "demi/core/error.h"
 #include "demi/products/through_fp32.h"
 #include "demi/weights/weights.h"
+#include "lab/bench/progress_testing.h"
 #include "lab/recipes/recipe.h"
 
 namespace demi::bench {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Le;
@@ -166,6 +168,22 @@ TEST(Memory, OfATransformerWithoutWhatSavesIt) {
                      blocks = peak("blocks", false);
   EXPECT_GT(whole.total() - own.total(), 4 * kRows * kVocabulary) << "the logits in FP32";
   EXPECT_LT(blocks.activations, own.activations);
+}
+
+TEST(Memory, TellsItsParts) {
+  MemoryBenchOptions options = mlp(4);
+  options.runs = {recipes::parse_run("bf16")};
+  options.batch_sizes = {4, 9};
+  ToldParts told;
+  options.on_part = told.on_part();
+  bench_memory(options, c10::kCPU);
+  EXPECT_THAT(
+      told.parts(),
+      ElementsAre(
+          "fp32 with a batch of 4: other batches, to predict from", "fp32 with a batch of 4",
+          "fp32 with a batch of 9: other batches, to predict from", "fp32 with a batch of 9",
+          "bf16 with a batch of 4: other batches, to predict from", "bf16 with a batch of 4",
+          "bf16 with a batch of 9: other batches, to predict from", "bf16 with a batch of 9"));
 }
 
 TEST(Memory, RefusesALossInAForwardPass) {

@@ -45,8 +45,16 @@ ModelBenchResult bench_model(const ModelBenchOptions& options, c10::Device devic
                                 fmt::join(options.widths, ","), options.batch_size, options.layers),
             .accepted = "one width or more; widths, batch size and layers of 1 or more"});
   ModelBenchResult result;
-  for (const int64_t width : widths)
-    result.rows.push_back({width, bench_recipe(of_width(options, width), device)});
+  for (const int64_t width : widths) {
+    RecipeBenchOptions one = of_width(options, width);
+    if (options.on_part)
+      one.on_part = [&](const std::string& part, int64_t done, int64_t parts) {
+        options.on_part(part.empty() ? part : fmt::format("width {}: {}", width, part),
+                        done + parts * static_cast<int64_t>(result.rows.size()),
+                        parts * static_cast<int64_t>(widths.size()));
+      };
+    result.rows.push_back({width, bench_recipe(one, device)});
+  }
   result.gain_from_width = gain_from(result.rows);
   return result;
 }

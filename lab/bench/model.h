@@ -20,6 +20,7 @@ struct ModelBenchOptions {
   /// As in RecipeBenchOptions; the first one that is not fp32 counts.
   std::vector<recipes::RunSpec> runs = {};
   int warmup = 5, steps = 5, rounds = 5;  // as in RecipeBenchOptions
+  OnPart on_part = {};                    // told of the parts
 };
 
 /// The steps of one width.

@@ -190,15 +190,20 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
                                                workload,
                                                options.warmup + options.rounds * options.steps));
 
+  Parts parts(options.on_part, runners.size() * (1 + static_cast<std::size_t>(options.rounds)));
   std::vector<std::vector<double>> warmup;
   for (const auto& runner : runners) {
+    parts.begin("warm-up of " + runner->label());
     warmup.push_back(losses_of(runner->train(options.warmup)));
     check_losses(runner->label(), warmup.front(), warmup.back());
   }
   std::vector<Times> ms(runners.size());
   for (int round = 0; round < options.rounds; ++round)
-    for (std::size_t i = 0; i < runners.size(); ++i)
+    for (std::size_t i = 0; i < runners.size(); ++i) {
+      parts.begin(
+          fmt::format("round {} of {}, {}", round + 1, options.rounds, runners[i]->label()));
       ms[i].add(1e3 * runners[i]->train(options.steps).seconds() / options.steps);
+    }
 
   RecipeBenchResult result{
       .machine = recipes::machine(device),

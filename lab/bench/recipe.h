@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "lab/bench/progress.h"
 #include "lab/recipes/config.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run_spec.h"
@@ -25,6 +26,7 @@ struct RecipeBenchOptions {
   int rounds = 7;  // the runs take turns in each; 1 or more
   /// Called once, when the data were read and before a step is taken; may be empty.
   std::function<void(const recipes::Workload&)> before = {};
+  OnPart on_part = {};  // told of the parts
 };
 
 /// A round's time over its steps, in milliseconds, of all rounds.

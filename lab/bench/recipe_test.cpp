@@ -9,12 +9,14 @@
 
 #include "demi/core/error.h"
 #include "lab/bench/model.h"
+#include "lab/bench/progress_testing.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::bench {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 RecipeBenchOptions tiny() {
@@ -62,6 +64,17 @@ TEST(BenchRecipe, TimesFp32AndTheDevicesMixedPrecision) {
     EXPECT_DOUBLE_EQ(run.speedup, result.runs[0].ms / run.ms);
   }
   EXPECT_NE(result.runs[0].loss, result.runs[1].loss) << "the second one does compute in bf16";
+}
+
+TEST(BenchRecipe, TellsItsParts) {
+  RecipeBenchOptions options = tiny();
+  options.rounds = 2;
+  ToldParts told;
+  options.on_part = told.on_part();
+  bench_recipe(options, c10::kCPU);
+  EXPECT_THAT(told.parts(),
+              ElementsAre("warm-up of fp32", "warm-up of bf16", "round 1 of 2, fp32",
+                          "round 1 of 2, bf16", "round 2 of 2, fp32", "round 2 of 2, bf16"));
 }
 
 TEST(BenchRecipe, RunsAreChosenAndFp32IsAlwaysThere) {
@@ -146,6 +159,22 @@ TEST(BenchModel, TheGainBeginsWhereAllFollowingAreFaster) {
   EXPECT_EQ(gain_from({row(64, 1.1), row(256, 0.9), row(1024, 1.2), row(4096, 2)}), 1024);
   EXPECT_EQ(gain_from({row(64, 1.1), row(256, 1.3)}), 64);
   EXPECT_EQ(gain_from({row(64, 1.1), row(256, 0.9)}), std::nullopt);
+}
+
+TEST(BenchModel, TellsThePartsOfAllWidths) {
+  ToldParts told;
+  bench_model({.widths = {32, 8},
+               .batch_size = 4,
+               .warmup = 2,
+               .steps = 1,
+               .rounds = 1,
+               .on_part = told.on_part()},
+              c10::kCPU);
+  EXPECT_THAT(told.parts(),
+              ElementsAre("width 8: warm-up of fp32", "width 8: warm-up of bf16",
+                          "width 8: round 1 of 1, fp32", "width 8: round 1 of 1, bf16",
+                          "width 32: warm-up of fp32", "width 32: warm-up of bf16",
+                          "width 32: round 1 of 1, fp32", "width 32: round 1 of 1, bf16"));
 }
 
 TEST(BenchModel, ARowAWidth) {

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace demi::bench {
+
+/// Told before each part of a measurement what is measured ("round 2 of 7, bf16"), how many parts
+/// are done, and how many there are. At the end, also of one that throws, once more with "" as
+/// part. May be empty.
+using OnPart = std::function<void(const std::string& part, int64_t done, int64_t parts)>;
+
+/// Counts the parts of a measurement.
+class Parts {
+ public:
+  Parts(OnPart on_part, std::size_t parts)
+      : on_part_(std::move(on_part)), parts_(static_cast<int64_t>(parts)) {}
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+  ~Parts() {
+    if (on_part_) on_part_("", done_, parts_);
+  }
+
+  void begin(const std::string& part) {
+    if (on_part_) on_part_(part, done_, parts_);
+    ++done_;
+  }
+
+ private:
+  const OnPart on_part_;
+  int64_t done_ = 0;
+  const int64_t parts_;
+};
+
+}  // namespace demi::bench
