@@ -62,6 +62,7 @@ demi_export.export(net, (torch.randn(2, 3, 32, 32),), "net.pt2")
 # By a part of the command: settings that make it one epoch of the full data, or end within half an hour.
 SHORTER = {
     "compare --runs fp32,bf16,fp16:no-scaler": "--epochs 1",  # 20 epochs
+    "OMP_NUM_THREADS=1 demi compare cifar10-cnn": "--epochs 1",
     "compare cifar10-resnet50 --epochs 200": "--epochs 1",
     "compare cifar10-resnet50 --published": "--epochs 1",
     "train cifar10-resnet18": "--epochs 1",
