@@ -334,6 +334,7 @@ recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, 
   options.run.group = group_;
   if (is_first()) options.run.callbacks = {progress_};
   progress_->set_keeps_best(alone && config_.keep_best > 0 && !config_.dry_run);
+  progress_->set_last_step(recipes::last_step(config_));
   progress_->set_best_by(recipes::best_by(config_));
   if (config_.ranks == 1)  // the others' batches are not seen here
     progress_->set_top_k(config_.top_k, static_cast<int64_t>(workload_.classes.size()));

@@ -861,6 +861,11 @@ int64_t batches_of_step(const Config& config) {
                            1);
 }
 
+int64_t last_step(const Config& config) {
+  constexpr int64_t kDryRunSteps = 2;
+  return config.dry_run ? kDryRunSteps : config.steps;
+}
+
 namespace {
 
 void check_contradictions(const Config& config) {

@@ -113,6 +113,9 @@ DEMI_API std::vector<std::string> words_of(std::string_view list);
 /// of rows of `context` tokens on all ranks.
 DEMI_API int64_t batches_of_step(const Config& config);
 
+/// The optimizer step after which training ends, whatever the epochs; 0: they alone decide.
+DEMI_API int64_t last_step(const Config& config);
+
 /// In the order of --help.
 DEMI_API std::span<const Setting> settings();
 

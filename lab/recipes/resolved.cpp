@@ -247,7 +247,7 @@ train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_e
   const Config& config = run.config;
   train::TrainerOptions options;
   options.epochs = config.epochs;
-  options.max_steps = config.dry_run ? 2 : config.steps;
+  options.max_steps = last_step(config);
   options.precision = run.spec.precision;
   options.autocast = config.autocast;
   options.op_policy = run.op_policy;

@@ -47,6 +47,7 @@ void ShowProgress::on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) 
   state.epoch = static_cast<int>(epoch);
   state.epochs = static_cast<int>(epochs);
   state.steps = steps;
+  state.last_step = last_step_;
   progress_.begin_epoch(state);
 }
 

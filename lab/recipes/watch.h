@@ -39,6 +39,9 @@ class DEMI_API ShowProgress : public train::Callback {
   /// The state after the best epoch is kept, and the line of an epoch says so.
   void set_keeps_best(bool keeps) { keeps_best_ = keeps; }
 
+  /// Training ends after this optimizer step at the latest; 0: the epochs alone decide.
+  void set_last_step(int64_t step) { last_step_ = step; }
+
   /// By what an epoch is the best.
   void set_best_by(train::BestBy by) { best_by_ = by; }
 
@@ -92,7 +95,7 @@ class DEMI_API ShowProgress : public train::Callback {
   double flop_of_item_ = 0, peak_per_second_ = 0;
   bool keeps_best_ = false;
   train::BestBy best_by_ = train::BestBy::automatic;
-  int64_t top_k_ = 0;
+  int64_t top_k_ = 0, last_step_ = 0;
   c10::Device device_;
 };
 

@@ -124,6 +124,21 @@ TEST(ShowProgress, TokensHaveTheirShareOfThePeak) {
   EXPECT_THAT(line(), HasSubstr("320 tokens/s  20.0 % of peak FLOPs"));
 }
 
+TEST(ShowProgress, NoTimeIsLeftAfterTheLastStep) {
+  std::ostringstream out;
+  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
+  const auto line = [&] {
+    show.on_epoch_begin(1, 1, 1'000'000);
+    out.str("");
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    show.on_step({.step = 1, .loss = 1, .seconds = 2}, 4);
+    return out.str();
+  };
+  EXPECT_THAT(line(), Not(HasSubstr("0:00 left")));
+  show.set_last_step(1);
+  EXPECT_THAT(line(), HasSubstr("0:00 left"));
+}
+
 TEST(ShowProgress, RunsThatTakeTurnsGoOnWhereTheyWere) {
   std::ostringstream out;
   ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);

@@ -141,8 +141,10 @@ void Progress::clear() {
 
 std::optional<std::chrono::duration<double>> Progress::time_left(const ProgressState& state) const {
   if (state.steps <= 0) return std::nullopt;
-  return time_left_.left(std::max<std::int64_t>(
-      0, state.epochs * state.steps - (state.epoch - 1) * state.steps - state.step));
+  std::int64_t last = state.epochs * state.steps;
+  if (state.last_step > 0) last = std::min(last, state.last_step);
+  const std::int64_t done = (state.epoch - 1) * state.steps + state.step;
+  return time_left_.left(std::max<std::int64_t>(0, last - done));
 }
 
 void Progress::draw(const ProgressState& state, bool keep) {

@@ -56,6 +56,7 @@ struct ProgressState {
   int epochs = 1;      // in all
   std::int64_t step = 0;                   // done in this epoch
   std::int64_t steps = 0;                  // of this epoch; 0: not known
+  std::int64_t last_step = 0;              // of all epochs, at which training ends; 0: theirs
   std::optional<double> loss, accuracy;    // accuracy: 0 to 1
   std::optional<std::int64_t> correct;     // of `examples`
   std::int64_t examples = 0;               // that loss and accuracy are of

@@ -54,5 +54,27 @@ TEST(Progress, ATerminalIsRedrawnAtMostTenTimesASecondAndKeepsTheLastLine) {
   EXPECT_TRUE(fake.out.str().ends_with("\n"));  // the destructor takes no finished line away
 }
 
+// A step takes 2 s. Three epochs of 100 steps, of which 150 are taken.
+TEST(Progress, TheTimeLeftIsUntilTheLastStep) {
+  const auto left = [](std::int64_t last_step) {
+    Fake fake;
+    Progress progress(fake.out, Terminal{}, fake.options());
+    ProgressState state{.epoch = 2, .epochs = 3, .steps = 100, .last_step = last_step};
+    progress.begin_epoch(state);
+    for (state.step = 1; state.step < 50; ++state.step) {
+      fake.now += 2;
+      progress.update(state);
+    }
+    fake.now += 2;
+    progress.end_epoch(state);
+    const std::string text = fake.out.str();
+    return text.substr(text.rfind("  ") + 2);
+  };
+  EXPECT_EQ(left(0), "5:00 left\n");
+  EXPECT_EQ(left(180), "1:00 left\n");
+  EXPECT_EQ(left(150), "0:00 left\n");
+  EXPECT_EQ(left(1000), "5:00 left\n") << "the epochs end before";
+}
+
 }  // namespace
 }  // namespace demi::report
