@@ -270,7 +270,7 @@ void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
 
 void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::History& history) {
   progress_->set_run(several_ ? run.label : "");
-  const std::string name = several_ ? run.label + ": " : "";
+  const std::string name = several_ ? run.label + ": " : "the run ";
   if (history.steps.empty()) {
     progress_->message(name + "begins: no checkpoint has been saved yet");
     return;

@@ -587,6 +587,12 @@ report::Table to_table(const Comparison& c) {
   for (const RunResult& run : c.runs)
     if (run.history.stopped) stopped += (stopped.empty() ? "" : ", ") + run.spec.label;
   if (!stopped.empty()) table.notes.push_back("Stopped early, not whole: " + stopped + ".");
+  std::string cut;
+  for (const RunResult& run : c.runs)
+    if (std::ssize(run.history.steps) < c.steps_per_epoch)
+      cut += (cut.empty() ? "" : ", ") + run.spec.label;
+  if (!cut.empty())
+    table.notes.push_back("Less than an epoch, whose time is foreseen from that: " + cut + ".");
   return table;
 }
 

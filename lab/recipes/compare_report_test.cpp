@@ -233,6 +233,9 @@ TEST(CompareReport, TheFootCountsWhatWasTrained) {
   const auto json = nlohmann::json::parse(to_json(c));
   EXPECT_EQ(json["runs"][1]["steps"], 3);
   EXPECT_EQ(json["runs"][1]["epochs"], 1);
+  EXPECT_FALSE(says(to_table(c), "foreseen"));
+  c.runs[1].history.steps.resize(1);
+  EXPECT_TRUE(says(to_table(c), "Less than an epoch, whose time is foreseen from that: fp16."));
 }
 
 TEST(CompareReport, CudnnsTrialsAreSaidOnCudaAlone) {

@@ -40,16 +40,21 @@
 namespace demi::recipes {
 namespace {
 
-// The mean over whole epochs; of a run without a whole epoch, its time until it ended. An epoch is
-// cut short by a signal, a failure or --steps.
-double mean_epoch_seconds(const train::History& history, int64_t examples) {
-  double sum = 0, whole = 0;
+// The mean over whole epochs; of a run without one, what it would take by the examples that it was
+// trained on. An epoch is cut short by a signal, a failure or --steps.
+double seconds_per_epoch(const train::History& history, int64_t examples) {
+  double of_whole = 0, of_all = 0;
+  int64_t whole = 0, seen = 0;
   for (const train::EpochRecord& epoch : history.epochs) {
+    of_all += epoch.seconds;
+    seen += epoch.examples;
     if (epoch.examples < examples) continue;
-    sum += epoch.seconds;
+    of_whole += epoch.seconds;
     ++whole;
   }
-  return whole > 0 ? sum / whole : history.seconds();
+  if (whole > 0) return of_whole / static_cast<double>(whole);
+  if (seen == 0) return history.seconds();
+  return of_all * static_cast<double>(examples) / static_cast<double>(seen);
 }
 
 // The library names its options, the program its own.
@@ -489,7 +494,7 @@ RunResult Job::finish() try {
   result_.cores_share = profile::cores_share(all.cores);
   result_.involuntary_switches = all.cores.involuntary_switches;
   result_.seconds = history.seconds();
-  result_.seconds_per_epoch = mean_epoch_seconds(history, workload_.train->all_examples());
+  result_.seconds_per_epoch = seconds_per_epoch(history, workload_.train->all_examples());
   result_.skipped_steps = history.skipped_steps;
   result_.remark = remark_on(history);
   answer_what_if();

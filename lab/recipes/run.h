@@ -86,7 +86,8 @@ struct RunResult {
   RunSpec spec;                                   // precision, loss scale and label of the run
   train::History history;                         // its steps and epochs
   double seconds = 0;                             // of training, all epochs
-  double seconds_per_epoch = 0;                   // of training, mean over whole epochs
+  double seconds_per_epoch = 0;                   // of training, mean over whole epochs; foreseen
+                                                  // from the examples seen where there is none
   std::optional<double> test_loss;                // of the shipped weights, in the run's precision
   std::optional<double> test_accuracy;            // likewise; none for a regression
   std::optional<double> test_accuracy_fp32_eval;  // of the weights as trained, evaluated in FP32
