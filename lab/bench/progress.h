@@ -24,6 +24,7 @@ class Parts {
     if (on_part_) on_part_("", done_, parts_);
   }
 
+  /// Tells of the next part, and counts it.
   void begin(const std::string& part) {
     if (on_part_) on_part_(part, done_, parts_);
     ++done_;
