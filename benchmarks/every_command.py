@@ -64,7 +64,7 @@ demi_export.export(net, (torch.randn(2, 3, 32, 32),), "net.pt2")
 SHORTER = {
     "compare --runs fp32,bf16,fp16:no-scaler": "--epochs 1",  # 20 epochs
     "OMP_NUM_THREADS=1 demi compare cifar10-cnn": "--epochs 1",
-    # An epoch of both runs takes three hours without bf16 instructions, at 10 to 12 images a second.
+    # At the 10 to 12 images a second of two cores without bf16 instructions an epoch of both runs would take some three hours.
     "compare cifar10-resnet50 --epochs 200": "--epochs 1 --steps 10 --test-limit 1000",
     "compare cifar10-resnet50 --published": "--epochs 1 --steps 10 --test-limit 1000",
     "train cifar10-resnet18": "--epochs 1",
