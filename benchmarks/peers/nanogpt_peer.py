@@ -5,7 +5,7 @@
 
 FOLDER holds nanoGPT's model.py, TEXT is tinyshakespeare. The training is nanoGPT's own for a CPU (its readme): 4 layers, 4 heads,
 width 128, context 64, batches of 12, 2,000 iterations, no dropout, AdamW 0.9/0.99, rate 1e-3 to 1e-4 after 100 of warm-up, decay 0.1,
-clipping 1; in 16 bits under torch.autocast; no compile. `speed`: ms an iteration (median, minimum, maximum) after warm-up. `train`: the
+clipping 1; in 16 bits under torch.autocast; --compile MODE for torch.compile, which nanoGPT's train.py does by default. `speed`: ms an iteration (median, minimum, maximum) after warm-up. `train`: the
 best loss over the whole validation split, which is read as demi reads it: windows one after another, each token predicted once.
 Prints one JSON object.
 """
@@ -38,6 +38,8 @@ def arguments():
     parser.add_argument("--warmup", type=int, default=5, help="iterations that are not timed")
     parser.add_argument("--every", type=int, default=250, help="iterations between two validations")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compile", metavar="MODE", choices=["default", "reduce-overhead", "max-autotune"],
+                        help="torch.compile(mode=MODE) of the model [eager]")
     return parser.parse_args()
 
 
@@ -88,6 +90,8 @@ def main():
     model = GPT(GPTConfig(block_size=a.context, vocab_size=a.vocabulary or characters, n_layer=a.layers, n_head=a.heads,
                           n_embd=a.width, dropout=a.dropout, bias=False)).to(a.device)
     optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), a.device)
+    if a.compile:
+        model = torch.compile(model, mode=a.compile)
     dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[a.precision]
     region = lambda: torch.autocast(a.device, dtype) if dtype else contextlib.nullcontext()
     scaler = torch.amp.GradScaler(a.device, enabled=a.precision == "fp16")
@@ -106,7 +110,7 @@ def main():
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
 
-    result = {"precision": a.precision, "seed": a.seed, "parameters": sum(p.numel() for p in model.parameters())}
+    result = {"precision": a.precision, "seed": a.seed, "compile": a.compile, "parameters": sum(p.numel() for p in model.parameters())}
     if a.what == "speed":
         times = []
         for iteration in range(a.warmup + (a.steps or 30)):

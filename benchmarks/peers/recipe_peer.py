@@ -106,11 +106,15 @@ def main():
     parser.add_argument("--flush-denormal", action="store_true",
                         help="torch.set_flush_denormal(True), which is off in Python by default and on in demi")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--compile", metavar="MODE", choices=["default", "reduce-overhead", "max-autotune"],
+                        help="torch.compile(mode=MODE) of the model; needs more --warmup [eager]")
     a = parser.parse_args()
     torch.set_flush_denormal(a.flush_denormal)
     a.batch_size = a.batch_size or BATCH_SIZES[a.recipe]
     model, x, y, loss_of, optimizer = workload(a)
     model, x, y = model.to(a.device), x.to(a.device), y.to(a.device)
+    if a.compile:
+        model = torch.compile(model, mode=a.compile)
     synchronize = torch.cuda.synchronize if a.device == "cuda" else lambda: None
     dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[a.precision]
     scaler = torch.amp.GradScaler(a.device, enabled=a.precision == "fp16")
@@ -128,7 +132,7 @@ def main():
         synchronize()
         if step >= a.warmup:
             times.append(1e3 * (time.perf_counter() - start))
-    print(json.dumps({"recipe": a.recipe, "precision": a.precision, "batch_size": a.batch_size,
+    print(json.dumps({"recipe": a.recipe, "precision": a.precision, "batch_size": a.batch_size, "compile": a.compile,
                       "flush_denormal": a.flush_denormal,
                       "ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times),
                       "loss": loss.item(), "torch": torch.__version__, "threads": torch.get_num_threads()}))
