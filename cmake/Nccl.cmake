@@ -97,16 +97,16 @@ function(demi_find_nccl)
     return()
   endif()
 
-  # What ATen's header of CUDA includes. The runtime's wheel alone has only the first.
+  # What ATen's header of CUDA includes. The runtime's wheel alone has only the first, and leaves crt/ to another wheel.
   set(cuda "")
   foreach(folder ${folders})
     if(NOT cuda AND EXISTS ${folder}/cuda_runtime_api.h AND EXISTS ${folder}/cublas_v2.h AND EXISTS ${folder}/cusparse.h
-       AND EXISTS ${folder}/cusolverDn.h)
+       AND EXISTS ${folder}/cusolverDn.h AND EXISTS ${folder}/crt/host_config.h)
       set(cuda ${folder})
     endif()
   endforeach()
   if(NOT cuda)
-    set(DEMI_NCCL_MISSING "CUDA's headers were not found (cuda_runtime_api.h, cublas_v2.h, cusparse.h, cusolverDn.h)"
+    set(DEMI_NCCL_MISSING "CUDA's headers were not found (cuda_runtime_api.h, crt/host_config.h, cublas_v2.h, cusparse.h, cusolverDn.h)"
         PARENT_SCOPE)
     set(DEMI_NCCL_ADVICE "Install CUDA's toolkit, and name it with CUDA_HOME if it is not in /usr/local/cuda." PARENT_SCOPE)
     return()

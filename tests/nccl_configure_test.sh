@@ -15,7 +15,7 @@ nccl_header() {
   mkdir -p "$1"
   printf '#define NCCL_MAJOR %s\n#define NCCL_MINOR %s\n#define NCCL_PATCH %s\n#define NCCL_SUFFIX ""\n' "$major" "$minor" "$patch" >"$1/nccl.h"
 }
-cuda_headers() { mkdir -p "$1" && touch "$1"/{cuda_runtime_api,cublas_v2,cusparse,cusolverDn}.h; }
+cuda_headers() { mkdir -p "$1/crt" && touch "$1"/{cuda_runtime_api,crt/host_config,cublas_v2,cusparse,cusolverDn}.h; }
 
 # A LibTorch that was built with NCCL 2.30.7, and a system with 2.28.9.
 fresh() {
@@ -89,6 +89,10 @@ expect 0 "NCCL: not built, since CUDA's headers were not found"
 expect 1 "DEMI_NCCL is ON, but NCCL cannot be built: CUDA's headers" -DDEMI_NCCL=ON
 cuda_headers "$work/toolkit/include"
 CUDA_HOME=$work/toolkit expect 0 "NCCL: header of 2.30.7 in $work/system"
+
+# All but crt/, which a wheel of its own holds beside the toolkit's wheels.
+rm -r "$work/toolkit/include/crt"
+CUDA_HOME=$work/toolkit expect 0 "NCCL: not built, since CUDA's headers were not found"
 
 # A LibTorch for the CPU.
 fresh
