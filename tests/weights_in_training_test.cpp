@@ -2,6 +2,7 @@
 // batches that die in them.
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
+#include <link.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -230,6 +231,24 @@ TEST(LongRegions, ElementsOfAListAreNoWeights) {
     }
     ASSERT_EQ(weights::stats().copies, 0);
   }
+}
+
+// Libraries that are loaded by dlopen share what glibc keeps free of static TLS, 1,664 bytes unless
+// told otherwise (glibc.rtld.optional_static_tls).
+TEST(StaticTls, OfTheLibraryIsSmallEnoughToBeLoadedAtRunTime) {
+  std::size_t bytes = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* library, std::size_t, void* result) {
+        if (std::string_view(library->dlpi_name).find("libdemi.so") == std::string_view::npos)
+          return 0;
+        for (int i = 0; i < library->dlpi_phnum; ++i)
+          if (library->dlpi_phdr[i].p_type == PT_TLS)
+            *static_cast<std::size_t*>(result) = library->dlpi_phdr[i].p_memsz;
+        return 1;
+      },
+      &bytes);
+  EXPECT_GT(bytes, 0);
+  EXPECT_LT(bytes, 512);
 }
 
 }  // namespace

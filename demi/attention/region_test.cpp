@@ -9,6 +9,7 @@
 #include "demi/attention/attention.h"
 #include "demi/attention/attention_testing.h"
 #include "demi/autocast/autocast.h"
+#include "demi/core/error.h"
 
 // What a region makes of at::scaled_dot_product_attention and of demi::attention.
 namespace demi::sdpa {

@@ -12,6 +12,7 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/core/cuda_library.h"
+#include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/optim/sgd.h"
 #include "demi/scaler/grad_scaler.h"

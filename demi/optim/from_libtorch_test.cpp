@@ -16,6 +16,7 @@
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
 #include "demi/step/ownership.h"
+#include "demi/step/pending_step.h"
 #include "demi/weights/weights.h"
 
 namespace demi::optim {

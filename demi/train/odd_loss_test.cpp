@@ -13,6 +13,7 @@
 namespace demi::train {
 namespace {
 
+using ::testing::Each;
 using testing::Fixed;
 using ::testing::HasSubstr;
 using testing::message_of;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/nn/linear_cross_entropy.h"

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/optim/adamw.h"
 #include "demi/train/names.h"

@@ -19,6 +19,7 @@
 #include "lab/models/registry.h"
 #include "lab/models/resnet.h"
 #include "lab/models/vgg.h"
+#include "lab/recipes/config_source.h"
 #include "lab/recipes/find_start.h"
 #include "lab/recipes/model_file.h"
 #include "lab/recipes/run.h"
