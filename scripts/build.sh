@@ -14,9 +14,10 @@ while [[ ${1:-} == --target=* ]]; do
   target+=(--target "${1#--target=}")
   shift
 done
-options=("--preset" "$preset" -B "$dir" "-DDEMI_LIBTORCH=${DEMI_LIBTORCH:-}" "$@")
+# Python is looked for anew: CMAKE_PROGRAM_PATH names the one that has what tests against it need.
+options=("--preset" "$preset" -B "$dir" -U DEMI_PYTHON "-DDEMI_LIBTORCH=${DEMI_LIBTORCH:-}" "$@")
 
-asked=$(printf '%s\n' "$PWD" "$(cache_dir)" "${options[@]}")
+asked=$(printf '%s\n' "$PWD" "$(cache_dir)" "${CMAKE_PROGRAM_PATH:-}" "${options[@]}")
 if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/asked" 2>/dev/null)" != "$asked" ]; then
   [ -f "$dir/build.ninja" ] || need_space build 3000 "the build in $dir"
   say "configuring $dir"

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# levels.sh FOLDER: the unit tests built in FOLDER once more at each level of instructions below this machine's own, by the settings
-# of those who ask for it: LibTorch's operators (ATEN_CPU_CAPABILITY), oneDNN (ONEDNN_MAX_CPU_ISA), MKL (MKL_ENABLE_INSTRUCTIONS)
-# and demi (DEMI_KERNELS). A wide machine so answers for narrower ones, but for what no setting reaches (the C library, OpenMP).
+# levels.sh FOLDER [--by-instruction-set]: the unit tests built in FOLDER once more at each level of instructions below this machine's
+# own, by the settings of those who ask for it: LibTorch's operators (ATEN_CPU_CAPABILITY), oneDNN (ONEDNN_MAX_CPU_ISA), MKL
+# (MKL_ENABLE_INSTRUCTIONS) and demi (DEMI_KERNELS). A wide machine so answers for narrower ones, but for what no setting reaches (the C
+# library, OpenMP). --by-instruction-set: the modules that choose a path by it alone, which are those that include kernels or products.
 set -euo pipefail
 # shellcheck source=scripts/say.sh
 . "$(dirname "${BASH_SOURCE[0]}")/say.sh"
-[ $# -eq 1 ] || wrong_usage "which build folder?"
-folder=$1
+[ $# -eq 1 ] || [ "${2:-}" = --by-instruction-set ] || wrong_usage "which build folder? levels.sh FOLDER [--by-instruction-set]"
+folder=$1 some=${2:-}
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 flags=" $(sed -n 's/^flags[^:]*: //p' /proc/cpuinfo | head -n 1) "
 has() { [[ $flags == *" $1 "* ]]; }
 
 levels=()
 if has avx512f && has avx512bw && has avx512dq && has avx512vl; then
-  ! has avx512_bf16 && ! has amx_bf16 || levels+=("AVX-512 without BF16: ONEDNN_MAX_CPU_ISA=AVX512_CORE")
+  { ! has avx512_bf16 && ! has amx_bf16; } || [ -n "$some" ] || levels+=("AVX-512 without BF16: ONEDNN_MAX_CPU_ISA=AVX512_CORE")
   levels+=("AVX2: ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 DEMI_KERNELS=avx2")
 fi
 if has avx2; then
@@ -21,21 +23,24 @@ if has avx2; then
 fi
 [ ${#levels[@]} -gt 0 ] || say "no level below this machine's own"
 
+# What reads neither tensors nor the tree's pages has no level.
+tests=()
+if [ -n "$some" ]; then
+  mapfile -t tests < <(sed -n 's,^demi/\([a-z]*\):.* demi/\(kernels\|products\)\( .*\)\?$,unit.\1,p' scripts/layers.txt; echo unit.kernels)
+else
+  mapfile -t tests < <(ctest --test-dir "$folder" --show-only --label-regex '^unit$' | sed -n 's/^ *Test *#[0-9]*: //p' |
+    grep -vE '^(unit\.(core|data|profile|cli|lab\.(number|tokens|report))|tree\..*|tests\.dlopen)$')
+fi
+
 # Each level runs, so that one call shows all that is red.
-total=0 failed=()
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+failed=()
 for level in "${levels[@]}"; do
   name=${level%%: *}
   read -ra settings <<<"${level#*: }"
-  say "unit tests, $name: ${settings[*]}"
-  env "${settings[@]}" ctest --test-dir "$folder" --parallel 2 --output-on-failure --label-regex '^unit$' --no-label-summary \
-    --no-tests=error 2>&1 | tee "$log" || failed+=("$name")
-  passed=$(sed -n 's/.*tests passed, 0 tests failed out of \([0-9]*\)$/\1/p' "$log" | tail -n 1)
-  total=$((total + ${passed:-0}))
+  env "${settings[@]}" scripts/run_tests.py "$folder" --part "unit tests, $name (${settings[*]})" --tests "$(IFS=, && echo "${tests[*]}")" ||
+    failed+=("$name")
 done
 if [ ${#failed[@]} -gt 0 ]; then
   for name in "${failed[@]}"; do say "FAILED at level: $name"; done
   exit 8
 fi
-printf '100%% tests passed, 0 tests failed out of %s\n' "$total"
