@@ -37,3 +37,6 @@ compilers_at_once() {
   fi
   printf '%s\n' "$jobs"
 }
+
+# files_of_depfile: the files behind the target of a compiler's rule for make, a line each. The rule comes from stdin.
+files_of_depfile() { sed -e '1s/^[^:]*://' -e 's/\\$//' -e 's/\\ /\x01/g' | tr -s ' ' '\n' | sed '/^$/d' | tr '\001' ' '; }

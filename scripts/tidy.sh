@@ -12,9 +12,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tidy=$(command -v clang-tidy || command -v clang-tidy-14) || die "clang-tidy is missing: apt-get install clang-tidy-14"
 options=(--quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-Qunused-arguments --extra-arg-before=--driver-mode=g++)
 
+# read_comments FILE...: the lines with a comment that clang-tidy reads: NOLINT, and an argument's name. A line's number counts code
+# alone, so that another comment above it changes nothing.
+read_comments() {
+  awk 'FNR == 1 { code = 0 } !/^[[:space:]]*(\/\/.*)?$/ { code++ } /NOLINT|\/\*[^*]*=[^*]*\*\// { print code, $0 }' "$@"
+}
+
 # clean_name FILE COMPILER ARGUMENTS...: what a clean reading of the file is noted by.
 clean_name() {
-  local file=$1 preprocessor=()
+  local file=$1 preprocessor=() files
   shift
   # The command without its outputs.
   while [ $# -gt 0 ]; do
@@ -25,10 +31,13 @@ clean_name() {
     esac
     shift
   done
-  # Options with a path differ between checkouts. -C: comments count, for NOLINT is one. -dD: so do macros. -P: names of files do not.
+  # Options with a path differ between checkouts. -dDI: macros and repeated includes count; -P: names of files do not. Comments are
+  # not preprocessed with the rest, which would take ten times as long.
   {
     "$tidy" --version && "$tidy" --dump-config "$file" -- && printf '%s\n' "${options[@]}" &&
-      printf '%s\n' "${preprocessor[@]}" | grep -v / && "${preprocessor[@]}" -E -C -dD -P
+      printf '%s\n' "${preprocessor[@]}" | grep -v / &&
+      "${preprocessor[@]}" -E -dDI -P -MMD -MF "$depfile" -MT "$file" | sed "/^#/s|$PWD||g" &&
+      mapfile -t files < <(files_of_depfile <"$depfile") && read_comments "${files[@]}"
   } | sha256sum | cut -d ' ' -f 1
 }
 
@@ -36,11 +45,13 @@ if [ "${1:-}" = --command ]; then
   compiler=()
   eval "compiler=(${2##*/ccache })"
   file=${compiler[-1]}
+  depfile=$(mktemp)
+  trap 'rm -f "$depfile"' EXIT
   clean=$(cache_dir)/tidy/$(clean_name "$file" "${compiler[@]}") || die "$file could not be preprocessed"
   [ ! -e "$clean" ] || exit 0
   say "${file#"$PWD"/}"
   "$tidy" "${options[@]}" "$file" -- "${compiler[@]}"
-  mkdir -p "${clean%/*}" && : >"$clean"
+  { mkdir -p "${clean%/*}" && : >"$clean"; } 2>/dev/null || say "${clean%/*} cannot be written to: ${file#"$PWD"/} is read again the next time"
   exit 0
 fi
 
