@@ -29,6 +29,12 @@ if(DEMI_CUDA_BUILT)
   message(STATUS "CUDA kernels: nvcc ${_demi_nvcc_version} for ${DEMI_CUDA_ARCHITECTURES}")
 endif()
 
+# Compiled through a cache, which DEMI_CCACHE turns off as it does ccache.
+set(_demi_nvcc_command ${PROJECT_SOURCE_DIR}/cmake/cached_nvcc.sh)
+if(NOT DEMI_CCACHE)
+  list(PREPEND _demi_nvcc_command ${CMAKE_COMMAND} -E env CCACHE_DISABLE=1)
+endif()
+
 # demi_cuda_plugin(TARGET SOURCE): builds libTARGET.so in the root of the build folder, and installs it beside libdemi.
 function(demi_cuda_plugin target source)
   set(flags)
@@ -41,9 +47,9 @@ function(demi_cuda_plugin target source)
   # --fmad=false: FMA only where written, so that the bits are the CPU paths'. The runtime is linked statically.
   add_custom_command(
     OUTPUT ${library}
-    COMMAND ${DEMI_NVCC} --shared -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -cudart static ${flags}
-            -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC,-fvisibility=hidden -I${PROJECT_SOURCE_DIR}
-            -MD -MF ${library}.d -o ${library} ${source}
+    COMMAND ${_demi_nvcc_command} ${library}.d ${DEMI_NVCC} --shared -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr
+            -cudart static ${flags} -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC,-fvisibility=hidden -I${PROJECT_SOURCE_DIR}
+            -o ${library} ${source}
     DEPENDS ${source} DEPFILE ${library}.d COMMENT "Building CUDA plugin lib${target}.so" VERBATIM)
   add_custom_target(${target} ALL DEPENDS ${library})
   install(FILES ${library} DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -63,9 +69,9 @@ function(demi_cuda_program target source)
   set(program ${PROJECT_BINARY_DIR}/${target})
   add_custom_command(
     OUTPUT ${program}
-    COMMAND ${DEMI_NVCC} -std=c++20 -O2 -cudart static -arch=sm_80 -ccbin ${CMAKE_CXX_COMPILER}
-            -Xcompiler -fopenmp,-ffp-contract=off -I${PROJECT_SOURCE_DIR} -o ${program} ${source} ${inputs}
-            $<TARGET_FILE:demi_fmt> -ldl
-    DEPENDS ${source} ${inputs} demi_fmt demi_cuda COMMENT "Building CUDA program ${target}" VERBATIM COMMAND_EXPAND_LISTS)
+    COMMAND ${_demi_nvcc_command} ${program}.d ${DEMI_NVCC} -std=c++20 -O2 -cudart static -arch=sm_80
+            -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fopenmp,-ffp-contract=off -I${PROJECT_SOURCE_DIR}
+            -o ${program} ${source} ${inputs} $<TARGET_FILE:demi_fmt> -ldl
+    DEPENDS ${source} ${inputs} demi_fmt demi_cuda DEPFILE ${program}.d COMMENT "Building CUDA program ${target}" VERBATIM COMMAND_EXPAND_LISTS)
   add_custom_target(${target} ALL DEPENDS ${program})
 endfunction()
