@@ -69,7 +69,7 @@ function(demi_cuda_program target source)
   set(program ${PROJECT_BINARY_DIR}/${target})
   add_custom_command(
     OUTPUT ${program}
-    COMMAND ${_demi_nvcc_command} ${program}.d ${DEMI_NVCC} -std=c++20 -O2 -cudart static -arch=sm_80
+    COMMAND ${_demi_nvcc_command} ${program}.d ${DEMI_NVCC} -std=c++20 -O2 --expt-relaxed-constexpr -cudart static -arch=sm_80
             -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fopenmp,-ffp-contract=off -I${PROJECT_SOURCE_DIR}
             -o ${program} ${source} ${inputs} $<TARGET_FILE:demi_fmt> -ldl
     DEPENDS ${source} ${inputs} demi_fmt demi_cuda DEPFILE ${program}.d COMMENT "Building CUDA program ${target}" VERBATIM COMMAND_EXPAND_LISTS)
