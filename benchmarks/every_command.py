@@ -94,7 +94,9 @@ QUICK = {
 }
 QUICK_EXAMPLES = "--limit 128 --batch-size 32"  # of recipes whose data are a set
 SECONDS = 7200  # after which a command is ended: room for two runs of an epoch of a ResNet-50 without bf16 instructions
-PYTHON = os.path.join(ROOT, "build", "peer_env", "bin", "python")
+# The environment's PEER, or that of the peers; "": there is none.
+PYTHON = os.environ.get("PEER") or subprocess.run(
+    [os.path.join(ROOT, "benchmarks", "peers", "make_env.sh"), "--if-ready"], stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
 
 
 def missing_for(command):

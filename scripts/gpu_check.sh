@@ -92,7 +92,7 @@ step "build" cmake --build "$build" -j "$jobs"
 step "tests" gpu_tests
 step "machine code" scripts/check_sass.sh "$build/libdemi_cuda.so"
 step "kernels against a copy" "$build/demi_cuda_check" --bench
-peer=${PEER:-build/peer_env/bin/python}
+peer=${PEER:-$(benchmarks/peers/make_env.sh --if-ready || echo PEER)}
 for optimizer in $(sed -n 's/^#include DEMI_RULE(\(.*\))/\1/p' demi/kernels/rules/list.h) sgd-momentum; do
   bench "step $optimizer" step --optimizer "$optimizer" --parameters 33554432 --device cuda --json
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the site: scripts/site.sh [--setup|--no-setup]. Pages of docs/, and the API from the public headers; its first page is
 # build/site/html/index.html.
-#   --setup      only what it is built with: Doxygen, and the Python environment build/site_env
+#   --setup      only what it is built with: Doxygen, and a Python environment in the cache folder
 #   --no-setup   install nothing
 # Warnings are errors, and so are dead links and anchors (those to other sites are not tried), a public name without a comment, and a public
 # header that no program of examples/ uses and docs/site/exceptions.txt does not name.
@@ -10,22 +10,19 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/say.sh
 . scripts/say.sh
+# shellcheck source=scripts/environment.sh
+. scripts/environment.sh
 case "${*:-}" in
   '' | --setup | --no-setup) mode=${1:-} ;;
   *) wrong_usage "usage: scripts/site.sh [--setup|--no-setup]" ;;
 esac
 
-python=build/site_env/bin/python requirements=docs/site/requirements.txt
-# The environment is that of these requirements: a copy of them is its last file.
-is_ready() { command -v doxygen >/dev/null && cmp -s "$requirements" build/site_env/requirements.txt; }
-if ! is_ready; then
-  [ "$mode" != --no-setup ] || { say "Doxygen or build/site_env is missing: scripts/site.sh --setup makes it"; exit 77; }
+requirements=docs/site/requirements.txt
+if ! command -v doxygen >/dev/null || ! python=$(ready_environment site_env "$requirements"); then
+  [ "$mode" != --no-setup ] || { say "Doxygen or the Python environment is missing: scripts/site.sh --setup makes it"; exit 77; }
   command -v doxygen >/dev/null || { apt-get update -q && apt-get install -q -y --no-install-recommends doxygen; } ||
     die "doxygen is missing: apt-get install doxygen as root, then this again"
-  rm -rf build/site_env
-  python3 -m venv build/site_env || die "python3 cannot make an environment: apt-get install python3-venv as root, then this again"
-  "$python" -m pip install --quiet --disable-pip-version-check --requirement "$requirements" || die "pip cannot install what $requirements names"
-  cp "$requirements" build/site_env/requirements.txt
+  python=$(environment site_env "$requirements" 300)
 fi
 [ "$mode" != --setup ] || exit 0
 
