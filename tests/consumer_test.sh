@@ -74,6 +74,17 @@ loads_nothing_else() {
   ! ldd "$1" | grep -E 'lib(curl|archive|jpeg|png|z|fmt|utf8proc|md|crypto)[.-]' || fail "$1 loads libraries that only the lab needs"
 }
 
+# built_by_demo: the targets of ./demo make all that is installed from the build folder, but for what configuring has written.
+built_by_demo() {
+  local targets commands file
+  mapfile -t targets < <(grep -o -- '--target=[a-z_]*' "$source/demo" | cut -d = -f 2)
+  commands=$("$ninja" -C "$build" -t commands "${targets[@]}") || fail "./demo builds no target"
+  while read -r file; do
+    ! "$ninja" -C "$build" -t query "$file" >/dev/null 2>&1 || grep -qF -- "$file" <<<"$commands" ||
+      fail "cmake --install after ./demo lacks $file, which ${targets[*]} does not make"
+  done < <(find "$build"/{cmake_install.cmake,lib,lab,cli} -name cmake_install.cmake -exec grep -hoP "\"$build/\K[^\"]+" {} + | sort -u)
+}
+
 install_demi() {
   "$cmake" "-DCMAKE_INSTALL_PREFIX=$work/prefix" -DDEMI_INSTALL_LIBTORCH=OFF -P "$build/cmake_install.cmake" >/dev/null
 }
@@ -88,6 +99,7 @@ another_libtorch() {
 }
 
 find_package() {
+  [ ! -e "$build/demi" ] || built_by_demo
   install_demi
   [ -z "$(find "$work/prefix" -name '*_test*' -o -name '*testing*')" ] || fail "a test was installed"
   [ -e "$work/prefix/include/demi/demi.h" ] || fail "no include/demi/demi.h was installed"
