@@ -58,7 +58,10 @@ void add_options(CLI::App& command, CompareArguments& a) {
       .add_flag(kInterleave, a.turn_steps,
                 "The runs take turns of 200 steps (--interleave=N: of N), so that another program "
                 "on the machine meets all of them; same weights, losses and metrics")
-      ->check(CLI::PositiveNumber);
+      // CLI11 2.2 and newer would check, and show, 0 for a number's flag that is not given.
+      ->force_callback(false)
+      ->default_str("")
+      ->check(CLI::Range(int64_t{1}, kMostSteps));
   command
       .add_flag(
           kLayers, a.layers,
