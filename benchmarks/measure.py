@@ -48,7 +48,7 @@ LEVELS = {
 DATA = {"fashion-cnn": "fashion-mnist", "cifar10-resnet50": "cifar10", "compare": "fashion-mnist", "profile": "fashion-mnist"}
 ON_CPU_ONLY = {"autocast", "products"}
 STEP_PEERS = {"sgd", "sgd-momentum", "adam", "adamw"}
-# Python as it is started, and with glibc told to keep memory, as the program `demi` tells it (cli/main.cpp): by default glibc gives
+# Python as it is started, and with glibc told to keep memory, as the program `demi` tells it (cli/program.cpp): by default glibc gives
 # blocks above 32 MiB back to the system and takes them anew, whose pages are zeroed by the kernel each time.
 PYTHONS = {
     "python_ms": {},

@@ -12,7 +12,7 @@ namespace demi::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-const Clock::time_point began = Clock::now();  // before main()
+Clock::time_point began;
 
 std::atomic<bool> noting{false};
 std::atomic<int> noted{0};
@@ -56,6 +56,8 @@ void catch_signals() {
 NoteStopSignals::NoteStopSignals() { noting = true; }
 
 NoteStopSignals::~NoteStopSignals() { noting = false; }
+
+void start_clock() { began = Clock::now(); }
 
 int stop_signal() { return noted.load(); }
 

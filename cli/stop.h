@@ -20,7 +20,10 @@ class NoteStopSignals {
 /// The signal that was noted, or 0.
 int stop_signal();
 
-/// Minutes since the program began.
+/// The program begins.
+void start_clock();
+
+/// Minutes since start_clock().
 double minutes_running();
 
 /// How often SIGUSR1 came: a run that sees the number rise saves a checkpoint and continues.

@@ -1,0 +1,223 @@
+#include "cli/program.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/literal_arguments.h"
+#include "cli/standard_streams.h"
+#include "cli/stop.h"
+#include "cli/version.h"
+#include "demi/backends/backends.h"
+#include "demi/core/libtorch.h"
+#include "demi/core/nearest.h"
+#include "lab/recipes/config.h"
+
+namespace demi::cli {
+namespace {
+
+// LibTorch's and demi's warnings as lines of their own, each once, without a place in some source
+// file. The slow dtype of a region is left out: the commands say it themselves, before they train.
+class PlainWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().starts_with("[autocast.Autocast]") || !said_.insert(warning.msg()).second)
+      return;
+    std::fprintf(stderr, "warning: %s\n", warning.msg().c_str());
+  }
+
+ private:
+  std::set<std::string> said_;
+};
+
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> names_of(const CLI::App& app) {
+  std::vector<std::string> names = commands_of(app);
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+// What people type who know another program, and what is meant here, if the command has `option`.
+struct Meant {
+  std::string_view word, option, text;
+};
+constexpr Meant kMeant[] = {
+    {"--mp", "--runs", "--runs fp32,bf16"},
+    {"--mixed-precision", "--runs", "--runs fp32,bf16"},
+    {"--amp", "--mp", "--mp"},
+    {"--amp", "--runs", "--runs fp32,bf16"},
+    {"--half", "--precision", "--precision fp16"},
+    {"--half", "--runs", "--runs fp32,fp16"},
+    {"--fp16", "--precision", "--precision fp16"},
+    {"--fp16", "--runs", "--runs fp32,fp16"},
+    {"--bf16", "--precision", "--precision bf16"},
+    {"--bf16", "--runs", "--runs fp32,bf16"},
+    {"--precision", "--runs", "--runs fp32,bf16"},
+    {"--loss-scale", "--runs", "--runs fp32,fp16:scale=128"},
+    {"--gpu", "--device", "--device cuda"},
+    {"--cuda", "--device", "--device cuda"},
+    {"--cpu", "--device", "--device cpu"},
+    {"fit", "", "train"},
+    {"evaluate", "", "eval"},
+    {"test", "", "eval"},
+    {"validate", "", "eval"},
+    {"infer", "", "predict"},
+    {"classify", "", "predict"},
+    {"sample", "", "generate"},
+    {"write", "", "generate"},
+    {"--max-new-tokens", "--prompt", "--length"},
+    {"--max_new_tokens", "--prompt", "--length"},
+    {"--start", "--prompt", "--prompt"},
+    {"--num-samples", "--prompt", "--samples"},
+    {"--num_samples", "--prompt", "--samples"},
+    {"benchmark", "", "bench"},
+};
+
+std::string by_meaning(const CLI::App& command, const std::string& word) {
+  const std::vector<std::string> names = names_of(command);
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  for (const Meant& meant : kMeant)
+    if (word == meant.word && has(meant.option.empty() ? meant.text : meant.option))
+      return std::string(meant.text);
+  if (!word.starts_with("--")) return "";
+  const std::string setting = "--" + recipes::setting_meant(word.substr(2));
+  return has(setting) ? setting : "";
+}
+
+// "unknown command bench-matmul; known: compare, train, ..."
+std::string unexpected(const CLI::App& command, const std::string& word) {
+  const std::vector<std::string> commands = commands_of(command);
+  const char* kind = word.starts_with("-") ? "option" : commands.empty() ? "argument" : "command";
+  const std::string text = std::string("unknown ") + kind + " " + word;
+  std::string near = by_meaning(command, word);
+  if (near.empty()) near = nearest(word, names_of(command));
+  if (!near.empty()) return text + "; did you mean " + near + "?";
+  if (commands.empty() || word.starts_with("-")) return text;
+  std::string known;
+  for (const std::string& one : commands) known += (known.empty() ? "" : ", ") + one;
+  return text + "; known: " + known;
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent ? full_name(*parent) + " " + command.get_name() : command.get_name();
+}
+
+// The command that was being parsed when it went wrong: the deepest one that was named.
+const CLI::App& deepest_parsed(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : deepest_parsed(*parsed.back());
+}
+
+// CLI11 lists what it did not expect at the end of its message, the first of them last.
+std::string first_unexpected(const CLI::ExtrasError& error) {
+  const std::string text = error.what();
+  const std::string word = text.substr(text.find_last_of(' ') + 1);
+  return word.substr(0, word.find('='));
+}
+
+int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  std::string text = error.what();
+  const CLI::App& command = deepest_parsed(app);
+  if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    text = unexpected(command, first_unexpected(*extras));
+  }
+  std::fprintf(stderr, "demi: %s\nsee: %s --help\n", text.c_str(), full_name(command).c_str());
+  return kUsage;
+}
+
+bool is_negative_value(std::string_view argument) {
+  if (!argument.starts_with('-') || argument == "-h" || argument == "--") return false;
+  const bool is_word =
+      argument.starts_with("--") && std::isalpha(static_cast<unsigned char>(argument[2]));
+  return !is_word;
+}
+
+// The arguments in reverse order, as CLI::App::parse has them, without the program's name. After
+// `number` one such as -1, -inf or -(1+2) has a blank in front: it is a value, and CLI11 would read
+// -i or -( as the name of an option. -h and --words stay. After `predict` and `--prompt` any text
+// may come.
+std::vector<std::string> arguments_for_parser(int argc, const char* const* argv) {
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "predict" || command == "generate") {
+    std::set<std::string> texts;
+    if (command == "generate") texts.insert("--prompt");
+    std::vector<std::string> all = protected_arguments({argv + 1, argv + argc}, texts);
+    return {all.rbegin(), all.rend()};
+  }
+  std::vector<std::string> reversed;
+  const bool has_values = command == "number";
+  for (int i = argc - 1; i >= 1; --i) {
+    reversed.push_back((has_values && is_negative_value(argv[i]) ? " " : "") +
+                       std::string(argv[i]));
+  }
+  return reversed;
+}
+
+// "demi help train" is "demi train --help".
+std::vector<std::string> without_help_command(std::vector<std::string> reversed) {
+  if (reversed.empty() || reversed.back() != "help") return reversed;
+  reversed.pop_back();
+  reversed.insert(reversed.begin(), "--help");
+  return reversed;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Mixed precision training for C++, on LibTorch", "demi"};
+  app.set_version_flag(
+      "--version", "demi " DEMI_VERSION,
+      "Print the version and exit; with --verbose those of LibTorch and its parts, "
+      "and what they run on");
+  app.get_formatter()->column_width(36);
+  // Scripts append what they change: of one option given twice the last counts.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  add_commands(app);
+  try {
+    if (asks_for_versions({argv + 1, argv + argc})) {
+      print_versions();
+      return kDone;
+    }
+    require_libtorch();
+    app.parse(without_help_command(arguments_for_parser(argc, argv)));
+    return kDone;
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    return report_usage_error(app, error);
+  } catch (const Exit& exit) {
+    return exit.code;
+  } catch (const std::exception& error) {
+    return report_failure(error);
+  }
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv) {
+  start_clock();
+  open_standard_streams();
+  keep_memory();
+  catch_signals();
+  PlainWarnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard plain(&warnings);
+  return flush_results(run(argc, argv));
+}
+
+}  // namespace demi::cli
