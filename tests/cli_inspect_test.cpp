@@ -44,9 +44,12 @@ class Inspect : public Cli {
     EXPECT_EQ(outcome.out, "");
   }
   // root, too, must be let in.
-  static void without_privileges() {
-    prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
-    prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH);
+  std::function<void()> without_privileges() {
+    return [this] {
+      prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE);
+      prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH);
+      starts_for_real_ = true;  // execve drops what is not in the bounding set
+    };
   }
   static void flip(const fs::path& file, std::uintmax_t at) {
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
@@ -228,7 +231,7 @@ TEST_F(Inspect, NoFileAndOtherFilesAreRefused) {
   expect_refused({"/dev/null"}, 3, "/dev/null");
   fs::copy_file(kPython, folder_ / "locked");
   fs::permissions(folder_ / "locked", fs::perms::none);
-  expect_refused({(folder_ / "locked").string()}, 3, "Permission denied", without_privileges);
+  expect_refused({(folder_ / "locked").string()}, 3, "Permission denied", without_privileges());
   expect_refused({}, 2, "which file?");
   expect_refused({"--diff", kPython.string()}, 2, "--diff");
   expect_refused({kPython.string(), "--diff", kPython.string(), kPython.string()}, 2, "--diff");

@@ -82,7 +82,10 @@ class CliRanks : public Cli {
   }
 
   // What ranks say and do of threads depends on it. A test may set it in a process of its own.
-  CliRanks() { unsetenv("OMP_NUM_THREADS"); }
+  CliRanks() {
+    unsetenv("OMP_NUM_THREADS");
+    starts_for_real_ = true;  // ranks start /proc/self/exe
+  }
 
   template <class Condition>
   static bool wait_for(const Condition& is_so, std::chrono::seconds limit) {

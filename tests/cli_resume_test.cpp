@@ -237,7 +237,10 @@ TEST_F(Resume, Sigusr1SavesACheckpointAndTrainingGoesOn) {
 // It would end the program while the libraries are loaded: it is blocked before main() until there
 // is a handler.
 TEST_F(Resume, Sigusr1BeforeMainEndsNothing) {
-  const pid_t child = start(mlp({"--epochs", "1"}));
+  starts_for_real_ = true;
+  const pid_t child = start(mlp({"--epochs", "1"}), [] {
+    for (const char* decided : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) unsetenv(decided);
+  });
   const auto has_sigusr1 = [&](const char* key) {
     std::ifstream status("/proc/" + std::to_string(child) + "/status");
     for (std::string line; std::getline(status, line);)
@@ -317,7 +320,7 @@ TEST_F(ResumeCompare, RunsThatTakeTurnsGoOnEachWhereItWas) {
                 HasSubstr("kept: " + (folder / "checkpoints" / label / "step-").string()));
   for (int i = 0; i < 3 && outcome.code != 0; ++i)
     outcome = run_and_signal({"compare", "--resume", folder.string(), "--json"}, SIGKILL,
-                             std::chrono::milliseconds(900 + 100 * i));
+                             std::chrono::milliseconds(600 + 100 * i));
   if (outcome.code != 0) outcome = run({"compare", "--resume", folder.string(), "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   expect_same_run(run_folder("compare-fashion-cnn-001"), folder, labels());

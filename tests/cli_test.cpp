@@ -124,6 +124,7 @@ TEST_F(Cli, CompareWritesTableRunFolderAndJson) {
 // ./demo ends with it.
 TEST_F(Cli, AComparisonWithoutARecipeEndsWithWhatToOpenAndTry) {
   if (!has_data()) GTEST_SKIP() << "Fashion-MNIST (Debian's dataset-fashion-mnist) is not here";
+  starts_for_real_ = true;  // it says its path
   const std::vector<std::string> command{"compare",      "--limit", "32",     "--steps", "1",
                                          "--batch-size", "32",      "--runs", "fp32"};
   const Outcome outcome = run(command);
@@ -674,6 +675,7 @@ TEST_F(Cli, DryRunKeepsNothing) {
 
 // The environment that a running program's OpenMP runtime has read.
 TEST_F(Cli, ThreadsWaitAsTheUserSaysElseByTheProgramsOwnSpinCount) {
+  starts_for_real_ = true;
   struct Case {
     const char *name, *value, *expected, *absent;
   };
@@ -682,12 +684,13 @@ TEST_F(Cli, ThreadsWaitAsTheUserSaysElseByTheProgramsOwnSpinCount) {
         Case{"GOMP_SPINCOUNT", "7", "GOMP_SPINCOUNT=7", "GOMP_SPINCOUNT=5000"},
         Case{"OMP_WAIT_POLICY", "passive", "OMP_WAIT_POLICY=passive", "GOMP_SPINCOUNT"}}) {
     SCOPED_TRACE(name);
-    for (const char* other : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) unsetenv(other);
-    setenv(name, value, 1);
     const fs::path runs = folder_ / "runs";
     fs::remove_all(runs);
-    const pid_t child = start({"train", "mlp", "--in", "8", "--out", "8", "--epochs", "1000000"});
-    unsetenv(name);
+    const pid_t child =
+        start({"train", "mlp", "--in", "8", "--out", "8", "--epochs", "1000000"}, [&] {
+          for (const char* other : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) unsetenv(other);
+          setenv(name, value, 1);
+        });
     for (int i = 0; i < 600 && !fs::exists(runs); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     const std::string environment =
