@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -37,6 +38,8 @@ struct CheckpointOptions {
   /// saved is gone: if it was the best, FOLDER/best names the one before. fit() throws if the last
   /// state cannot be saved. 0: the first such save ends it.
   double retry_seconds = 60;
+  /// The clock of `every.minutes` and `retry_seconds`, read after each batch. Empty: steady_clock.
+  std::function<std::chrono::steady_clock::time_point()> clock = {};
   /// A checkpoint has the records of so many of the last steps, for callers that keep the steps
   /// elsewhere (Trainer::Parts::add_earlier). 0: of all in the history.
   int64_t history_steps = 0;

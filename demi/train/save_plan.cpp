@@ -24,13 +24,13 @@ bool SavePlan::is_due_after_batch(int64_t step, bool step_done) {
   if (!writer_->is_writing()) join();
   const bool asked = asked_ && asked_();  // asked once a batch, whatever else is due
   const Every& every = options_.every;
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point at = now();
   const bool by_step =
       step_done && (is_multiple(step, every.steps) || is_multiple(step, options_.keep_every.steps));
   const bool by_clock = step_done && every.minutes > 0 &&
-                        now - last_ >= std::chrono::duration<double, std::ratio<60>>(every.minutes);
+                        at - last_ >= std::chrono::duration<double, std::ratio<60>>(every.minutes);
   const bool again = step_done && failure_ &&
-                     now - failed_ >= std::chrono::duration<double>(options_.retry_seconds);
+                     at - failed_ >= std::chrono::duration<double>(options_.retry_seconds);
   return asked || by_step || by_clock || again;
 }
 
@@ -44,7 +44,7 @@ bool SavePlan::save(int64_t step, checkpoint::Checkpoint state, checkpoint::Save
   step_ = step;
   how.keep_last = options_.keep_last;
   const bool is_saved = goes_on_after([&] { write(std::move(state), how); });
-  last_ = Clock::now();  // of a failed one, too: it is tried again by retry_seconds
+  last_ = now();  // of a failed one, too: it is tried again by retry_seconds
   return is_saved;
 }
 
@@ -52,7 +52,7 @@ void SavePlan::write(checkpoint::Checkpoint state, const checkpoint::SaveOptions
   if (options_.before_save) options_.before_save(state);
   if (options_.in_background) {
     writer_->save(step_, state, how);
-    failed_ = Clock::now();  // what is being written is not tried again meanwhile
+    failed_ = now();  // what is being written is not tried again meanwhile
     is_pending_ = true;
   } else {
     checkpoint::save(writer_->folder(), step_, state, how);  // without a copy in memory
@@ -79,7 +79,7 @@ bool SavePlan::goes_on_after(const std::function<void()>& saving) try {
                " could not be saved, and training goes on; a save is tried again after ",
                options_.retry_seconds, " s and whenever one is due: ", error.what());
   }
-  failed_ = Clock::now();
+  failed_ = now();
   return false;
 }
 

@@ -40,11 +40,12 @@ class SavePlan {
   void write(checkpoint::Checkpoint state, const checkpoint::SaveOptions& how);
   void join();
   bool goes_on_after(const std::function<void()>& saving);
+  Clock::time_point now() const { return options_.clock ? options_.clock() : Clock::now(); }
 
   CheckpointOptions options_;
   std::function<bool()> asked_;
   std::unique_ptr<checkpoint::Writer> writer_;
-  Clock::time_point last_ = Clock::now();
+  Clock::time_point last_ = now();
   int64_t step_ = 0;            // of the last save
   bool is_pending_ = false;     // a thread writes it, or has written it
   std::exception_ptr failure_;  // since when none has succeeded; null: the last one did
