@@ -23,8 +23,9 @@ constexpr double kFade = 0.95;  // weight of the past in the shown loss
 
 }  // namespace
 
-ShowProgress::ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device)
-    : progress_(out, terminal), view_(&views_[""]), device_(device) {}
+ShowProgress::ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device,
+                           report::ProgressOptions options)
+    : progress_(out, terminal, std::move(options)), view_(&views_[""]), device_(device) {}
 
 void ShowProgress::set_run(const std::string& name) {
   view_ = &views_[name];

@@ -26,7 +26,8 @@ namespace demi::recipes {
 /// Shows a run as a progress line on a terminal, as plain lines elsewhere.
 class DEMI_API ShowProgress : public train::Callback {
  public:
-  ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device);
+  ShowProgress(std::ostream& out, report::Terminal terminal, c10::Device device,
+               report::ProgressOptions options = {});
 
   /// Names the run that the next calls are about; "" if there is only one. Runs that take turns
   /// each continue where they were.

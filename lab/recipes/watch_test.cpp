@@ -4,12 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
-#include <thread>
 #include <vector>
 
 #include "demi/scaler/grad_scaler.h"
@@ -22,16 +20,30 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+/// A clock that the test sets.
+class GivenClock {
+ public:
+  report::ProgressOptions options() {
+    return {.clock = [this] { return now_; }};
+  }
+  /// Longer than the least time between two lines on a terminal.
+  void pass() { now_ += 2 * report::ProgressOptions().redraw; }
+
+ private:
+  report::ProgressOptions::Seconds now_{1};
+};
+
 TEST(ShowProgress, CountsWhatWasRightInThisEpochAndThenInTheTest) {
   std::ostringstream out;
-  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
+  GivenClock clock;
+  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU, clock.options());
   const auto shown = [&] {
     const std::string text = out.str();
     out.str("");
     return text;
   };
   const auto step = [&](int64_t number, double accuracy, int64_t examples) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // as often as it redraws
+    clock.pass();
     show.on_step({.step = number, .loss = 1, .accuracy = accuracy}, examples);
     return shown();
   };
@@ -110,12 +122,13 @@ TEST(ShowProgress, ALossWithoutAccuracyHasNoCounts) {
 
 TEST(ShowProgress, TokensHaveTheirShareOfThePeak) {
   std::ostringstream out;
-  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
+  GivenClock clock;
+  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU, clock.options());
   show.set_items("tokens", 64);
   const auto line = [&] {
     show.on_epoch_begin(1, 1, 1);
     out.str("");
-    std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    clock.pass();
     show.on_step({.step = 1, .loss = 1, .seconds = 2}, 10);
     return out.str();
   };
@@ -126,11 +139,12 @@ TEST(ShowProgress, TokensHaveTheirShareOfThePeak) {
 
 TEST(ShowProgress, NoTimeIsLeftAfterTheLastStep) {
   std::ostringstream out;
-  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
+  GivenClock clock;
+  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU, clock.options());
   const auto line = [&] {
     show.on_epoch_begin(1, 1, 1'000'000);
     out.str("");
-    std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    clock.pass();
     show.on_step({.step = 1, .loss = 1, .seconds = 2}, 4);
     return out.str();
   };
@@ -141,7 +155,8 @@ TEST(ShowProgress, NoTimeIsLeftAfterTheLastStep) {
 
 TEST(ShowProgress, RunsThatTakeTurnsGoOnWhereTheyWere) {
   std::ostringstream out;
-  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
+  GivenClock clock;
+  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU, clock.options());
   for (const char* run : {"fp32", "bf16"}) {
     show.set_run(run);
     show.on_epoch_begin(1, 1, 2);
@@ -150,7 +165,7 @@ TEST(ShowProgress, RunsThatTakeTurnsGoOnWhereTheyWere) {
   for (const char* run : {"fp32", "bf16"}) {
     show.set_run(run);
     out.str("");
-    std::this_thread::sleep_for(std::chrono::milliseconds(110));  // as often as it redraws
+    clock.pass();
     show.on_step({.step = 2, .loss = 1, .accuracy = 1, .seconds = 2}, 8);
     EXPECT_THAT(out.str(), HasSubstr(run));
     EXPECT_THAT(out.str(), HasSubstr("accuracy 75.00 %  (6/8)"));
@@ -190,7 +205,8 @@ TEST(FileMetrics, RunsThatTakeTurnsHaveLinesAndEventsOfTheirOwn) {
 
 TEST(ShowProgress, ARunThatGoesOnBeginsAtItsStep) {
   std::ostringstream out;
-  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU);
+  GivenClock clock;
+  ShowProgress show(out, {.width = 200, .interactive = true}, c10::kCPU, clock.options());
   train::History history;
   for (int64_t step = 1; step <= 7; ++step)  // epochs of 5 steps
     history.steps.push_back(
@@ -201,7 +217,7 @@ TEST(ShowProgress, ARunThatGoesOnBeginsAtItsStep) {
   EXPECT_THAT(out.str(), HasSubstr("epoch 2/3"));
   EXPECT_THAT(out.str(), HasSubstr(" 40 %"));
   out.str("");
-  std::this_thread::sleep_for(std::chrono::milliseconds(110));
+  clock.pass();
   show.on_step({.epoch = 2, .step = 8, .loss = 1, .accuracy = 1, .seconds = 2}, 12);
   EXPECT_THAT(out.str(), HasSubstr(" 60 %"));
   EXPECT_THAT(out.str(), HasSubstr("accuracy 66.67 %  (8/12)"));
