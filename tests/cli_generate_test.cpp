@@ -2,10 +2,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "demi/core/wait_until_testing.h"
 #include "lab/recipes/model_file.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/resolved.h"
@@ -182,8 +181,8 @@ TEST_F(GenerateProgram, EndsQuietlyWhenNobodyReads) {
 
 TEST_F(GenerateProgram, ASignalEndsTheLineAndTheProgram) {
   const pid_t child = start({"generate", made(), "--length", "1000000"});
-  while (slurp(folder_ / "out").size() < 20)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_TRUE(
+      demi::wait_until([&] { return slurp(folder_ / "out").size() >= 20 || has_ended(child); }));
   kill(child, SIGINT);
   const Outcome outcome = finish(child);
   EXPECT_EQ(outcome.code, 128 + SIGINT);

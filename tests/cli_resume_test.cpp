@@ -13,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "demi/core/wait_until_testing.h"
 #include "lab/recipes/same_run_testing.h"
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
@@ -74,9 +75,7 @@ class Resume : public Cli {
   // Starts it and sends the signal so much later, if it has not ended by then.
   Outcome run_and_signal(const Words& arguments, int number, std::chrono::milliseconds after) {
     const pid_t child = start(arguments);
-    const auto until = std::chrono::steady_clock::now() + after;
-    while (std::chrono::steady_clock::now() < until && !has_ended(child))
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    demi::wait_until([&] { return has_ended(child); }, after);  // any instant will do
     kill(child, number);
     return finish(child);
   }

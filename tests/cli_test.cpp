@@ -4,16 +4,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "demi/core/wait_until_testing.h"
 #include "lab/recipes/same_run_testing.h"
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
@@ -691,8 +690,7 @@ TEST_F(Cli, ThreadsWaitAsTheUserSaysElseByTheProgramsOwnSpinCount) {
           for (const char* other : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) unsetenv(other);
           setenv(name, value, 1);
         });
-    for (int i = 0; i < 600 && !fs::exists(runs); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(demi::wait_until([&] { return fs::exists(runs) || has_ended(child); }));
     const std::string environment =
         cli_testing::slurp("/proc/" + std::to_string(child) + "/environ");
     kill(child, SIGTERM);
@@ -719,9 +717,7 @@ TEST_F(Cli, ASignalEndsTheStepWritesWhatThereIsAndExitsWith128AndItsNumber) {
   const pid_t child = start(
       {"compare", "--limit", "6000", "--epochs", "50", "--batch-size", "64", "--runs", "fp32"});
   const fs::path metrics = folder_ / "runs" / "compare-fashion-cnn-001" / "metrics.jsonl";
-  for (int i = 0; i < 600 && (!fs::exists(metrics) || fs::file_size(metrics) == 0); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
+  EXPECT_TRUE(demi::wait_until([&] { return !slurp(metrics).empty() || has_ended(child); }));
   kill(child, SIGTERM);
   const Outcome outcome = finish(child);
   EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;

@@ -7,11 +7,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
 
+#include "demi/core/wait_until_testing.h"
 #include "tests/cli_testing.h"
 
 namespace cli_testing {
@@ -50,9 +49,7 @@ class Trouble : public Cli {
 
   // Waits until the file is there.
   static bool appears(const fs::path& file) {
-    for (int i = 0; i < 600 && !fs::exists(file); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    return fs::exists(file);
+    return demi::wait_until([&] { return fs::exists(file); });
   }
 };
 
@@ -330,10 +327,10 @@ TEST_F(Trouble, ASignalThatWasIgnoredBeforeStaysIgnored) {
     sigprocmask(SIG_UNBLOCK, &hangup, nullptr);
   });
   sigprocmask(SIG_UNBLOCK, &hangup, nullptr);
-  for (int i = 0; i < 6000 && !has_ended(child); ++i) {
+  EXPECT_TRUE(demi::wait_until([&] {
     kill(child, SIGHUP);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+    return has_ended(child);
+  }));
   EXPECT_EQ(finish(child).code, 0);
   expect_whole_run();
 }

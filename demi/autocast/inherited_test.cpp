@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <chrono>
 #include <functional>
 #include <future>
 #include <thread>
 
 #include "demi/autocast/autocast.h"
+#include "demi/core/wait_until_testing.h"
 #include "demi/weights/weights.h"
 
 namespace demi {
@@ -54,9 +54,7 @@ class Inherits : public testing::TestWithParam<void (*)(const Work&)> {
  protected:
   // The thread lets its state go a moment after its answer.
   void TearDown() override {
-    for (int i = 0; i < 200 && weights::stats().copies > 0; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_EQ(weights::stats().copies, 0);
+    EXPECT_TRUE(wait_until([] { return weights::stats().copies == 0; }));
   }
   Seen seen() {
     Seen there{};

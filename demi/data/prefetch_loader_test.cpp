@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "demi/core/error.h"
+#include "demi/core/wait_until_testing.h"
 #include "demi/data/tensor_loader.h"
 
 namespace demi::data {
@@ -28,7 +29,7 @@ class Slow : public Loader {
   int64_t batches() const override { return 10; }
   Batch batch(int64_t epoch, int64_t position) const override {
     if (position == fails_) throw std::runtime_error("broken");
-    std::this_thread::sleep_for(time_);
+    std::this_thread::sleep_for(time_);  // how long a batch takes
     made++;
     return {.input = at::tensor({epoch, position}, at::kLong),
             .target = at::scalar_tensor(at::get_num_threads()),
@@ -70,8 +71,7 @@ TEST(PrefetchLoader, WorksAheadOnOneCoreAThread) {
   const auto inner = std::make_shared<Slow>(std::chrono::milliseconds(1));
   const PrefetchLoader loader(inner, {.depth = 3});
   loader.batch(0, 0);
-  for (int i = 0; i < 2000 && inner->made < 4; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(wait_until([&] { return inner->made >= 4; }));
   EXPECT_EQ(inner->made, 4);
   EXPECT_EQ(loader.batch(0, 1).target.item<int>(), 1);
 }
@@ -98,7 +98,7 @@ TEST(PrefetchLoader, MakesNothingMoreOnceItIsGone) {
     PrefetchLoader(inner, {.workers = 2, .depth = 3}).batch(0, 0);
     const int made = inner->made;
     EXPECT_LE(made, 1 + 3);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // in which more would be made
     EXPECT_EQ(inner->made, made);
   }
 }

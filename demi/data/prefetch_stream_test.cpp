@@ -5,13 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <set>
-#include <thread>
 #include <utility>
 
+#include "demi/core/wait_until_testing.h"
 #include "demi/data/prefetch_loader.h"
 
 namespace demi::data {
@@ -101,9 +100,7 @@ class Enqueues : public Loader {
   }
   /// For the workers: what they have not begun is made by the thread that asks for it.
   void wait_for(int64_t batches) const {
-    for (int i = 0; i < 10'000 && made_ < batches; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_GE(made_, batches);
+    EXPECT_TRUE(wait_until([&] { return made_ >= batches; }));
   }
 
  private:
