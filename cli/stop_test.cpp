@@ -6,7 +6,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <string>
+
+#include "demi/core/wait_until_testing.h"
 
 namespace demi::cli {
 namespace {
@@ -100,6 +104,16 @@ TEST(Stop, WhatIsIgnoredStaysIgnored) {
             0);
 }
 
+// What the kernel says of a process: "S (sleeping)" of State.
+std::string status_of(pid_t process, const std::string& name) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
+  return "";
+}
+
+bool sleeps(pid_t process) { return status_of(process, "State").starts_with("S"); }
+
 // A read that waits goes on after a signal that is only noted.
 TEST(Stop, ASignalThatIsNotedInterruptsNoSystemCall) {
   EXPECT_EQ(code_of([] {
@@ -109,15 +123,19 @@ TEST(Stop, ASignalThatIsNotedInterruptsNoSystemCall) {
               expect(pipe(ends) == 0, 1);
               const pid_t parent = getpid(), helper = fork();
               if (helper == 0) {
-                usleep(50000);
+                expect(wait_until([&] { return sleeps(parent); }), 4);
                 kill(parent, SIGINT);
-                usleep(50000);
+                const std::string none(16, '0');
+                expect(wait_until([&] { return status_of(parent, "ShdPnd") == none; }), 5);
+                expect(wait_until([&] { return sleeps(parent); }), 6);
                 _exit(write(ends[1], "x", 1) == 1 ? 0 : 1);
               }
               char letter = 0;
               expect(read(ends[0], &letter, 1) == 1 && letter == 'x', 2);
               expect(stop_signal() == SIGINT, 3);
-              waitpid(helper, nullptr, 0);
+              int status = 0;
+              waitpid(helper, &status, 0);
+              expect(status == 0, 7);
             }),
             0);
 }
