@@ -6,16 +6,20 @@ barriers around and the signs of life.
 """
 import json
 import os
-import socket
 import subprocess
 import sys
+
+from held_port import held_port
 
 LAYERS, WIDTH = 12, 256  # 2, 3 and 4 ranks keep equal shares
 
 
 def run(ranks, program, words):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    with held_port() as held:
+        return run_at(held.getsockname()[1], ranks, program, words)
+
+
+def run_at(port, ranks, program, words):
     command = [program, *words, "--layers", str(LAYERS), "--width", str(WIDTH), "--batch", "2", "--steps", "0"]
     processes = []
     for rank in range(ranks):

@@ -2,10 +2,11 @@
 """distributed_trace_test.py PROGRAM: the trace of benchmarks/distributed_bench on two ranks shows buckets under way in backward."""
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
+
+from held_port import held_port
 
 RANKS, LAYERS, WIDTH = 2, 4, 64
 
@@ -20,11 +21,9 @@ def start(rank, port, program, path):
 
 
 def main():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
+    with held_port() as held, tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
-        processes = [start(rank, port, sys.argv[1], path) for rank in range(RANKS)]
+        processes = [start(rank, held.getsockname()[1], sys.argv[1], path) for rank in range(RANKS)]
         codes = [process.wait(timeout=120) for process in processes]
         assert codes == [0] * RANKS, codes
         with open(path, encoding="utf-8") as file:

@@ -9,12 +9,13 @@ restarts for itself. Needs Python's torch; exits with 77 without it.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from held_port import held_port
 
 try:
     import torch.distributed.run  # noqa: F401
@@ -24,12 +25,6 @@ except ImportError:
 
 EPOCHS, BATCHES = 12, 100
 LIMIT = 400  # seconds
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def ranks_below(agent):
@@ -55,9 +50,9 @@ def last_step(folder):
 
 
 def main(program, kills=3):
-    with tempfile.TemporaryDirectory() as name:
+    with held_port() as held, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        endpoint = f"127.0.0.1:{free_port()}"
+        endpoint = f"127.0.0.1:{held.getsockname()[1]}"
         train = [program, "train", "mlp", "--in", "64", "--out", "64", "--device", "cpu", "--batch-size", "64",
                  "--batches", str(BATCHES), "--epochs", str(EPOCHS), "--checkpoint-every", "10", "--resume", "auto",
                  "--run-dir", name]

@@ -2,24 +2,23 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <fstream>
 #include <functional>
-#include <stdexcept>
 #include <string>
 
 #include "demi/core/error.h"
 #include "demi/distributed/children_testing.h"
+#include "demi/distributed/port_testing.h"
 #include "demi/distributed/ranks_testing.h"
 
 namespace demi::distributed {
 namespace {
 
 using demi::testing::Child;
+using demi::testing::HeldPort;
 using demi::testing::on_ranks;
 using demi::testing::short_timeouts;
 using std::chrono::milliseconds;
@@ -28,31 +27,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// Binds a free port and holds it.
-class Port {
- public:
-  Port() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_ANY);
-    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
-      throw std::runtime_error("no port can be bound");
-    ::listen(socket_, 1);
-    socklen_t size = sizeof address;
-    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
-    number_ = ntohs(address.sin_port);
-  }
-  ~Port() { release(); }
-  int number() const { return number_; }
-  void release() {
-    if (socket_ >= 0) ::close(socket_);
-    socket_ = -1;
-  }
-
- private:
-  int socket_, number_ = 0;
-};
 
 std::string start_error(const ProcessGroupOptions& options) {
   try {
@@ -238,16 +212,15 @@ TEST(ProcessGroup, AddressesThatFailAreNamed) {
   options.world_size = 2;
   options.start_timeout = milliseconds(400);
   options.rank = 0;
-  const Port taken;
-  options.init_method = "tcp://127.0.0.1:" + std::to_string(taken.number());
-  EXPECT_THAT(start_error(options),
-              AllOf(HasSubstr("the port is taken"), HasSubstr(std::to_string(taken.number()))));
+  const HeldPort taken;
+  taken.listen();
+  options.init_method = "tcp://127.0.0.1:" + taken.text();
+  EXPECT_THAT(start_error(options), AllOf(HasSubstr("the port is taken"), HasSubstr(taken.text())));
   options.init_method = "tcp://no-such-machine.invalid:29500";
   EXPECT_THAT(start_error(options),
               AllOf(HasSubstr("no machine has this name"), HasSubstr("no-such-machine.invalid")));
-  Port free;
-  options.init_method = "tcp://127.0.0.1:" + std::to_string(free.number());
-  free.release();
+  const HeldPort free;
+  options.init_method = "tcp://127.0.0.1:" + free.text();
   EXPECT_THAT(start_error(options), HasSubstr("rank 1 of 2 missing"));
   options.rank = 1;
   EXPECT_THAT(start_error(options), HasSubstr("the store does not answer"));
@@ -269,7 +242,7 @@ TEST(ChildRank, DISABLED_ReducesForEver) {
     for (std::int64_t step = 0;; ++step) {
       if (step == 3 && group.rank() == stuck) {
         std::fprintf(stderr, "stuck\n");
-        std::this_thread::sleep_for(std::chrono::hours(1));
+        std::this_thread::sleep_for(std::chrono::hours(1));  // until the test kills it
       }
       group.all_reduce(tensor);
       tensor.fill_(1);
@@ -316,10 +289,8 @@ class Job {
 // Killed in an all-reduce; killed outside of one, the rank that has the store; alive, but no longer
 // taking part. The three jobs run side by side, since they wait most of the time.
 TEST_F(Folder, RanksThatAreGoneAreNamedByTheOthers) {
-  Port port;
-  const std::string address = "tcp://127.0.0.1:" + std::to_string(port.number());
-  port.release();
-  Job with_store(3, address, 0, 60, path_ / "a");
+  const HeldPort port;
+  Job with_store(3, "tcp://127.0.0.1:" + port.text(), 0, 60, path_ / "a");
   Job in_all_reduce(3, "file://" + (path_ / "store_b").string(), -1, 60, path_ / "b");
   Job stops(3, "file://" + (path_ / "store_c").string(), 2, 2, path_ / "c");
   ASSERT_TRUE(with_store.rank(0).has_said("stuck", seconds(60))) << with_store.rank(0).output();
