@@ -11,15 +11,20 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/core/load_testing.h"
+#include "demi/core/wait_until_testing.h"
+#include "demi/distributed/c10d.h"
+#include "demi/distributed/port_testing.h"
+#include "demi/distributed/signs_testing.h"
 #include "lab/recipes/same_run_testing.h"
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
@@ -27,6 +32,8 @@
 namespace cli_testing {
 namespace {
 
+using demi::wait_until;
+using demi::testing::HeldPort;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
@@ -87,35 +94,24 @@ class CliRanks : public Cli {
     starts_for_real_ = true;  // ranks start /proc/self/exe
   }
 
-  template <class Condition>
-  static bool wait_for(const Condition& is_so, std::chrono::seconds limit) {
-    const auto end = std::chrono::steady_clock::now() + limit;
-    while (!is_so()) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return true;
-  }
-
   // A run without an end, which has saved a checkpoint.
   pid_t start_long_run(int ranks, std::map<int, pid_t>& processes, Words more = {},
                        const char* epochs = "1000000", const std::string& name = "train-mlp-001") {
     more.insert(more.end(), {"--checkpoint-every", "20"});
     const pid_t launcher = start(mlp(ranks, more, epochs));
-    EXPECT_TRUE(wait_for(
-        [&] {
-          if (has_ended(launcher)) return true;
-          processes = ranks_of(launcher);
-          return std::ssize(processes) == ranks &&
-                 fs::exists(run_folder(name) / "checkpoints" / "last");
-        },
-        std::chrono::seconds(120)))
-        << slurp(folder_ / "err");
+    EXPECT_TRUE(wait_until([&] {
+      if (has_ended(launcher)) return true;
+      processes = ranks_of(launcher);
+      return std::ssize(processes) == ranks &&
+             fs::exists(run_folder(name) / "checkpoints" / "last");
+    })) << slurp(folder_ / "err");
     return launcher;
   }
 
+  // `limit`: on a machine without other work.
   Outcome finish_within(pid_t child, std::chrono::seconds limit) {
-    EXPECT_TRUE(wait_for([&] { return has_ended(child); }, limit)) << "it hangs";
+    EXPECT_TRUE(wait_until([&] { return has_ended(child); }, demi::under_load(limit)))
+        << "it hangs";
     if (!has_ended(child)) kill(child, SIGKILL);
     return finish(child);
   }
@@ -311,22 +307,21 @@ TEST_F(CliRanks, OneThatIsKilledEndsAll) {
 
 // Ranks that no `demi` started: the next rank says it.
 TEST_F(CliRanks, WithoutALauncherOfDemisTheNextRankNamesTheCheckpoint) {
-  const std::string port = std::to_string(20'000 + getpid() % 20'000);
+  const HeldPort port;
   const auto as_rank = [&](int rank) {
-    return [rank, port] {
+    return [&port, rank] {
       setenv("RANK", std::to_string(rank).c_str(), 1);
       setenv("WORLD_SIZE", "2", 1);
       setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
       if (rank == 0) (void)!freopen("/dev/null", "w", stderr);
       setenv("MASTER_ADDR", "127.0.0.1", 1);
-      setenv("MASTER_PORT", port.c_str(), 1);
+      setenv("MASTER_PORT", port.text().c_str(), 1);
     };
   };
   const Words words = mlp(2, {"--checkpoint-every", "20"}, "1000000");
   const pid_t first = start(words, as_rank(0)), second = start(words, as_rank(1));
   const fs::path folder = run_folder("train-mlp-001");
-  EXPECT_TRUE(wait_for([&] { return fs::exists(folder / "checkpoints" / "last"); },
-                       std::chrono::seconds(120)));
+  EXPECT_TRUE(wait_until([&] { return fs::exists(folder / "checkpoints" / "last"); }));
   kill(first, SIGKILL);
   const Outcome outcome = finish_within(second, std::chrono::seconds(30));
   finish(first);
@@ -335,13 +330,24 @@ TEST_F(CliRanks, WithoutALauncherOfDemisTheNextRankNamesTheCheckpoint) {
                                  HasSubstr("go on: demi train --resume " + folder.string())));
 }
 
+// The store that the launcher of this rank serves.
+std::shared_ptr<demi::distributed::Store> store_of(pid_t rank) {
+  const std::string variables = slurp("/proc/" + std::to_string(rank) + "/environ");
+  const std::string name("\0MASTER_PORT=", 13);
+  const int port = std::stoi(variables.substr(variables.find(name) + name.size()));
+  return demi::distributed::reach_store(
+      {.host = "127.0.0.1", .port = port, .served_by_agent = true, .named = "the launcher's"},
+      /*serve=*/false, std::chrono::minutes(2));
+}
+
 // One rank is held before a collective, so that the other waits in it when it is killed.
 TEST_F(CliRanks, OneThatIsKilledInACollectiveEndsAll) {
   std::map<int, pid_t> processes;
   const pid_t launcher = start_long_run(2, processes);
   ASSERT_EQ(processes.size(), 2U);
+  const auto store = store_of(processes[1]);
   kill(processes[0], SIGSTOP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_TRUE(demi::testing::waits_in_a_collective(*store, 1));
   kill(processes[1], SIGKILL);
   kill(processes[0], SIGCONT);
   const Outcome outcome = finish_within(launcher, std::chrono::seconds(30));
@@ -430,19 +436,20 @@ TEST_F(CliRanks, EndWithTheirLauncher) {
   kill(launcher, SIGKILL);
   finish(launcher);
   for (const auto& [rank, process] : processes)
-    EXPECT_TRUE(
-        wait_for([process = process] { return kill(process, 0) != 0; }, std::chrono::seconds(30)))
+    EXPECT_TRUE(wait_until([process = process] { return kill(process, 0) != 0; },
+                           demi::under_load(std::chrono::seconds(30))))
         << rank;
 }
 
 // As torchrun starts them.
 TEST_F(CliRanks, ThatDifferAreNamed) {
-  const auto as_rank = [](int rank) {
-    return [rank] {
+  const HeldPort port;
+  const auto as_rank = [&](int rank) {
+    return [&port, rank] {
       setenv("RANK", std::to_string(rank).c_str(), 1);
       setenv("WORLD_SIZE", "2", 1);
       setenv("MASTER_ADDR", "127.0.0.1", 1);
-      setenv("MASTER_PORT", std::to_string(20000 + getppid() % 20000).c_str(), 1);
+      setenv("MASTER_PORT", port.text().c_str(), 1);
     };
   };
   const Words same{"train", "mlp",          "--in", "24",       "--out",

@@ -20,10 +20,12 @@
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/core/load_testing.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/children_testing.h"
 #include "demi/distributed/process_group.h"
+#include "demi/distributed/signs_testing.h"
 #include "demi/train/names.h"
 #include "demi/train/trainer.h"
 #include "tests/network_proxy.h"
@@ -36,6 +38,7 @@ namespace fs = std::filesystem;
 using demi::testing::Child;
 using demi::testing::Link;
 using demi::testing::NetworkProxy;
+using demi::testing::waits_in_a_collective;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Fault = NetworkProxy::Fault;
@@ -43,7 +46,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int64_t kStep = 4;  // in which the network fails
-constexpr seconds kTimeout{3};
+constexpr seconds kTimeout{4};
+constexpr seconds kNoTimeout{120};  // longer than any loaded machine needs
 constexpr seconds kStartTimeout{10};
 constexpr seconds kLoading{5};  // until a program runs
 
@@ -91,7 +95,7 @@ class Moments : public Callback {
 // A rank of the tests below. They disable it, and run it as a process.
 TEST(NetworkFaults, DISABLED_Child) {
   distributed::ProcessGroupOptions times;
-  times.timeout = times.dead_after = kTimeout;
+  times.timeout = times.dead_after = seconds(std::stoi(variable("DEMI_TEST_TIMEOUT")));
   times.start_timeout = kStartTimeout;
   auto group = std::make_shared<distributed::ProcessGroup>(times);
   torch::manual_seed(0);
@@ -122,7 +126,8 @@ TEST(NetworkFaults, DISABLED_Child) {
 class FaultyJob {
  public:
   FaultyJob(const std::string& name, int ranks, std::string moment, int at, int epochs = 100'000,
-            Fault from_the_start = Fault::kNone, NetworkProxy::Links links = {})
+            Fault from_the_start = Fault::kNone, NetworkProxy::Links links = {},
+            seconds timeout = kTimeout)
       : folder_(fs::temp_directory_path() /
                 ("demi-network-" + std::to_string(::getpid()) + "-" + name)),
         moment_(std::move(moment)),
@@ -140,6 +145,7 @@ class FaultyJob {
                                              {"DEMI_TEST_MOMENT", moment_},
                                              {"DEMI_TEST_AT", std::to_string(at_)},
                                              {"DEMI_TEST_EPOCHS", std::to_string(epochs)},
+                                             {"DEMI_TEST_TIMEOUT", std::to_string(timeout.count())},
                                              {"DEMI_TEST_FOLDER", folder_.string()},
                                              {"GLOO_SOCKET_IFNAME", "lo"},
                                              {"OMP_NUM_THREADS", "1"},
@@ -152,14 +158,17 @@ class FaultyJob {
   FaultyJob(const FaultyJob&) = delete;
   FaultyJob& operator=(const FaultyJob&) = delete;
 
-  // Waits for the moment, and lets the ranks go on in a network with the fault.
+  // Waits for the moment, in which all others wait in a collective, and lets the ranks go on in a
+  // network with the fault.
   void fail(Fault fault, const NetworkProxy::Links& links, milliseconds delay = {}) {
     ASSERT_TRUE(rank(at_).has_said("comes to " + moment_, seconds(60))) << rank(at_).output();
     const int pairs = std::ssize(ranks_) * (std::ssize(ranks_) - 1) / 2;
     ASSERT_GE(proxy_.count([](const Link& link) { return link.is_between_ranks(); }), pairs);
     ASSERT_GE(proxy_.count([](const Link& link) { return !link.is_between_ranks(); }),
               std::ssize(ranks_));
-    std::this_thread::sleep_for(milliseconds(200));  // the others are in the collective
+    for (int other = 0; other < std::ssize(ranks_); ++other)
+      ASSERT_TRUE(other == at_ || waits_in_a_collective(*store_.store, other))
+          << rank(other).output();
     proxy_.set(fault, links, delay);
     since_ = std::chrono::steady_clock::now();
     std::ofstream(folder_ / "go") << "go";
@@ -181,7 +190,7 @@ class FaultyJob {
 
   void expect_all_train() {
     for (int i = 0; i < std::ssize(ranks_); ++i)
-      EXPECT_EQ(rank(i).wait(seconds(30)), 0) << rank(i).output();
+      EXPECT_EQ(rank(i).wait(kNoTimeout), 0) << rank(i).output();
     expect_same_bits();
     EXPECT_EQ(bits_of(0).size(), 18U);
   }
@@ -204,7 +213,7 @@ class FaultyJob {
   Child& rank(int at) { return *ranks_[static_cast<std::size_t>(at)]; }
 
   void expect_errors(seconds timeout, const std::string& named) {
-    const auto end = since_ + timeout + seconds(5);
+    const auto end = since_ + timeout + demi::under_load(seconds(5));
     for (int i = 0; i < std::ssize(ranks_); ++i) {
       const auto left =
           std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
@@ -255,12 +264,14 @@ NetworkProxy::Links all_of(int rank) {
 
 // A delay below the timeout changes no bit, nor does a stall that is over before it.
 TEST(NetworkFaults, ADelayChangesNothing) {
-  FaultyJob delayed("delayed", 2, "all-reduce", 1, 3), quick("quick", 2, "all-reduce", 1, 3);
-  FaultyJob stalled("stalled", 2, "all-reduce", 1, 3);
+  const auto job = [](const char* name) {
+    return FaultyJob(name, 2, "all-reduce", 1, 3, Fault::kNone, {}, kNoTimeout);
+  };
+  FaultyJob delayed = job("delayed"), quick = job("quick"), stalled = job("stalled");
   delayed.fail(Fault::kDelay, kAll, milliseconds(30));
   stalled.fail(Fault::kStall, kAll);
   quick.fail(Fault::kNone, kAll);
-  std::this_thread::sleep_for(seconds(1));
+  std::this_thread::sleep_for(seconds(1));  // how long the stall is
   stalled.recover();
   delayed.expect_all_train();
   stalled.expect_all_train();
@@ -269,16 +280,20 @@ TEST(NetworkFaults, ADelayChangesNothing) {
   EXPECT_EQ(stalled.bits_of(0), quick.bits_of(0));
 }
 
-// Side by side, since they wait most of the time.
+// Side by side, since they wait most of the time. Each fails as soon as it comes to its moment: the
+// ranks that wait for that have their timeout already.
 TEST(NetworkFaults, RanksEndInTime) {
   FaultyJob forward_stall("forward-stall", 2, "forward", 0);
   FaultyJob reduce_cut("reduce-cut", 2, "all-reduce", 1);
   FaultyJob save_isolated("save-isolated", 2, "save", 0);
   FaultyJob reduce_store("reduce-store", 2, "all-reduce", 1);
-  forward_stall.fail(Fault::kStall, kPeers);
-  reduce_cut.fail(Fault::kCut, kPeers);
-  save_isolated.fail(Fault::kStall, all_of(1));
-  reduce_store.fail(Fault::kStall, store_of(1));
+  {
+    const std::jthread threads[] = {
+        std::jthread([&] { forward_stall.fail(Fault::kStall, kPeers); }),
+        std::jthread([&] { reduce_cut.fail(Fault::kCut, kPeers); }),
+        std::jthread([&] { save_isolated.fail(Fault::kStall, all_of(1)); }),
+        std::jthread([&] { reduce_store.fail(Fault::kStall, store_of(1)); })};
+  }
   forward_stall.expect_all_end();
   reduce_cut.expect_all_end();
   save_isolated.expect_all_end(1);

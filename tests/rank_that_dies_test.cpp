@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -22,12 +23,16 @@
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/core/load_testing.h"
+#include "demi/core/wait_until_testing.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/c10d.h"
 #include "demi/distributed/children_testing.h"
 #include "demi/distributed/distributed_data_parallel.h"
+#include "demi/distributed/port_testing.h"
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/sharding.h"
+#include "demi/distributed/signs_testing.h"
 #include "demi/distributed/store.h"
 #include "demi/train/names.h"
 #include "demi/train/resume_testing.h"
@@ -39,11 +44,15 @@ namespace {
 namespace fs = std::filesystem;
 
 using demi::testing::Child;
+using demi::testing::HeldPort;
+using demi::testing::sign_of;
+using demi::testing::waits_in_a_collective;
 using ::testing::HasSubstr;
 
 constexpr int64_t kFatalStep = 4;
 constexpr std::chrono::seconds kTimeout{10};
 constexpr std::chrono::milliseconds kNow{0};
+constexpr const char* kComes = "comes to the all-reduce";
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -82,11 +91,11 @@ class Dies : public Callback {
   void after_forward(const StepView& view, const at::Tensor& output) override {
     if (view.step != kFatalStep) return;
     if (moment_ == "forward") ::raise(SIGKILL);
-    // The other rank has sent its buckets by then: this one comes to none of their sums.
+    // The others have sent their buckets when the test kills it: it comes to none of their sums.
     if (moment_ == "all-reduce")
       output.register_hook([](const at::Tensor&) {
-        ::sleep(1);
-        ::raise(SIGKILL);
+        std::fprintf(stderr, "%s\n", kComes);
+        ::sleep(600);  // the test kills it before
       });
   }
   // The first piece of a parameter that another rank updates comes in the gather, and is written.
@@ -232,11 +241,13 @@ class RankThatDies : public ::testing::Test {
         job.moment + std::to_string(job.dies) + (job.shards ? "-sharded" : "");
     const auto children = start(job, saved);
     Child& dead = *children[static_cast<std::size_t>(job.dies)];
+    if (job.moment == "all-reduce") kill_in_all_reduce(job, dead);
     ASSERT_EQ(dead.wait(std::chrono::seconds(60)), 128 + SIGKILL) << dead.output();
     const char* where = job.moment == "gather"          ? "[distributed.optimizer step]"
                         : job.moment == "consolidation" ? "[distributed.broadcast]"
                                                         : "[distributed.";
-    const auto limit = std::chrono::steady_clock::now() + kTimeout + std::chrono::seconds(5);
+    const auto limit =
+        std::chrono::steady_clock::now() + kTimeout + demi::under_load(std::chrono::seconds(5));
     for (const auto& other : children) {
       if (other.get() == &dead) continue;
       const auto left = limit - std::chrono::steady_clock::now();
@@ -257,6 +268,13 @@ class RankThatDies : public ::testing::Test {
     EXPECT_EQ(at_the_end.numbers.at("progress").at("step"), static_cast<double>(last_step));
     if (job.goes_on) expect_goes_on(job, saved);
     fs::remove_all(folder_ / saved);
+  }
+
+  void kill_in_all_reduce(const Job& job, const Child& dies) {
+    ASSERT_TRUE(dies.has_said(kComes, std::chrono::seconds(60))) << dies.output();
+    for (int other = 0; other < job.ranks; ++other)
+      ASSERT_TRUE(other == job.dies || waits_in_a_collective(*stores_.back().store, other));
+    dies.send(SIGKILL);
   }
 
   void expect_goes_on(const Job& job, const std::string& saved) {
@@ -382,25 +400,26 @@ class RankThatEnds : public RankThatDies {
     End end;
     std::vector<std::unique_ptr<Child>> children;  // null: it never comes
     distributed::ServedStore store;                // of "agent"
+    std::unique_ptr<HeldPort> port;                // of "rank 0"
   };
 
   Started start(const End& end) {
-    Started started{.end = end, .children = {}, .store = {}};
+    Started started{.end = end, .children = {}, .store = {}, .port = {}};
     const std::string name = "end" + std::to_string(++started_);
     std::map<std::string, std::string> all{{"DEMI_TEST_RANKS", std::to_string(end.ranks)},
                                            {"DEMI_TEST_FOLDER", (folder_ / name).string()},
                                            {"OMP_NUM_THREADS", "1"}};
+    all["DEMI_TEST_METHOD"] = "env://";
+    all["MASTER_ADDR"] = "127.0.0.1";
     if (end.store == "file") {
       all["DEMI_TEST_METHOD"] = "file://" + (folder_ / (name + "-store")).string();
-    } else {
+    } else if (end.store == "agent") {
       started.store = distributed::serve_store();
-      all["DEMI_TEST_METHOD"] = "env://";
-      all["MASTER_ADDR"] = "127.0.0.1";
       all["MASTER_PORT"] = std::to_string(started.store.port);
       all["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-    }
-    if (end.store == "rank 0") {  // on the port that was free a moment ago
-      started.store.store.reset();
+    } else {
+      started.port = std::make_unique<HeldPort>();
+      all["MASTER_PORT"] = started.port->text();
       all["TORCHELASTIC_USE_AGENT_STORE"] = "False";
     }
     for (int rank = 0; rank < end.ranks; ++rank) {
@@ -431,7 +450,7 @@ class RankThatEnds : public RankThatDies {
                                "rank " + std::to_string(end.rank) + " ended");
     for (const auto& other : started.children) {
       if (!other || other == dies) continue;
-      const int code = other->wait(std::chrono::seconds(15));
+      const int code = other->wait(demi::under_load(std::chrono::seconds(15)));
       EXPECT_NE(code, -1) << "it hangs: " << other->output();
       EXPECT_NE(code, 0) << other->output();
       EXPECT_THAT(other->output(), HasSubstr("rank " + std::to_string(end.rank)));
@@ -441,18 +460,12 @@ class RankThatEnds : public RankThatDies {
   // When those that come know each other: a rank that comes later cannot tell a rank 0 that has
   // ended from one of an earlier start.
   static void kill_in_rendezvous(const Started& started) {
-    const std::string name = "demi/main/";
-    distributed::Store& store = *started.store.store;
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    const auto is_there = [&] {
-      const auto session = store.get(name + "session");
-      if (!session) return false;
-      const std::string signs = name + session->substr(0, session->find(' ')) + "/sign/";
+    const auto are_there = [&] {
       for (int rank = 0; rank < started.end.ranks - 1; ++rank)
-        if (!store.get(signs + std::to_string(rank))) return false;
+        if (!sign_of(*started.store.store, rank)) return false;
       return true;
     };
-    while (!is_there() && std::chrono::steady_clock::now() < limit) ::usleep(20'000);
+    EXPECT_TRUE(demi::wait_until(are_there));
     started.children[static_cast<std::size_t>(started.end.rank)]->send(SIGKILL);
   }
 
