@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/manifest.h"
+#include "demi/core/wait_until_testing.h"
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
 
@@ -116,10 +115,7 @@ int times(const std::string& text, const std::string& part) {
 TEST_F(Week, EachOutageIsWarnedOfOnce) {
   const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "5"}));
   const auto wait_until = [&](const std::function<bool()>& is_so) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
-    while (!is_so() && !has_ended(child) && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    return is_so();
+    return demi::wait_until([&] { return is_so() || has_ended(child); }) && is_so();
   };
   const fs::path folder = run_folder("train-mlp-001") / "checkpoints", away = folder_ / "away";
   const auto warnings = [&] {
@@ -137,12 +133,17 @@ TEST_F(Week, EachOutageIsWarnedOfOnce) {
       return wait_until([&] { return slurp(folder / "last") != before; });
     });
   };
+  // Each try brings the file of metrics up to its step.
+  const auto taken = [&] {
+    return times(slurp(folder.parent_path() / "metrics.jsonl"), "\"loss\"");
+  };
   for (int outage = 1; outage <= 2; ++outage) {
     ASSERT_TRUE(wait_until([&] { return fs::exists(folder / "last"); }));
     ASSERT_TRUE(saves());
     ASSERT_TRUE(exchange());
     EXPECT_TRUE(wait_until([&] { return warnings() >= outage; }));
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // several saves fail meanwhile
+    const int before = taken();
+    ASSERT_TRUE(wait_until([&] { return taken() >= before + 20; })) << "4 saves fail";
     EXPECT_EQ(warnings(), outage);
     ASSERT_TRUE(exchange());
   }
