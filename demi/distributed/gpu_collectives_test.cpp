@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/core/wait_until_testing.h"
 #include "demi/distributed/nccl.h"
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/ranks_testing.h"
@@ -41,7 +42,8 @@ using ::testing::HasSubstr;
 // What the backend of one rank does, and what was asked of it.
 struct Script {
   std::atomic<bool> over = false, fails = false, never_connects = false, never_made = false;
-  std::atomic<int> connected = 0, began = 0, synchronised = 0, aborted = 0, shut_down = 0;
+  std::atomic<int> connected = 0, began = 0, asked = 0, synchronised = 0, aborted = 0,
+                   shut_down = 0;
   std::atomic<std::int64_t> timeout_ms = 0;
 };
 
@@ -54,6 +56,7 @@ class Work final : public c10d::Work {
  public:
   explicit Work(std::shared_ptr<Script> script) : script_(std::move(script)) {}
   bool isCompleted() override {
+    ++script_->asked;
     if (script_->fails && !exception())
       finish(std::make_exception_ptr(std::runtime_error("the link is down")));
     return script_->fails || script_->over;
@@ -94,7 +97,7 @@ class Backend final : public c10d::Backend {
     ++script_->began;
     if (begins_slowly) {
       most_at_once = std::max<int>(most_at_once, ++beginning);
-      std::this_thread::sleep_for(milliseconds(50));
+      std::this_thread::sleep_for(milliseconds(50));  // in which no other may begin
       --beginning;
     }
     return c10::make_intrusive<Work>(script_);
@@ -137,8 +140,8 @@ TEST_F(GroupWithGpus, WaitEndsWithTheDevice) {
   const auto errors = on_ranks(1, [](ProcessGroup& group) {
     auto pending = group.start_all_reduce(on_gpu());
     std::atomic<bool> said = false;
-    std::thread device([&] {
-      std::this_thread::sleep_for(milliseconds(30));
+    std::thread device([&, before = scripts[0]->asked.load()] {
+      EXPECT_TRUE(wait_until([&] { return scripts[0]->asked > before; })) << "nobody waits";
       said = true;
       scripts[0]->over = true;
     });
