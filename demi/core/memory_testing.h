@@ -1,6 +1,7 @@
 #pragma once
 
 #include <malloc.h>
+#include <sys/prctl.h>
 
 #include <cstdint>
 #include <fstream>
@@ -8,9 +9,22 @@
 
 namespace demi {
 
-/// For tests: the most kilobytes by which the process's resident memory rose while `call` ran. -1
-/// if that cannot be measured: the kernel does not let the peak be reset, or a sanitizer is in use,
-/// whose own memory would be counted.
+/// For tests: while it exists, the kernel gives this process no huge pages, whatever
+/// /sys/kernel/mm/transparent_hugepage says. With one, the first use of a byte counts 2 MiB.
+class WithoutHugePages {
+ public:
+  WithoutHugePages() { ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); }
+  ~WithoutHugePages() { ::prctl(PR_SET_THP_DISABLE, before_, 0, 0, 0); }
+  WithoutHugePages(const WithoutHugePages&) = delete;
+  WithoutHugePages& operator=(const WithoutHugePages&) = delete;
+
+ private:
+  int before_ = ::prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
+};
+
+/// For tests: the most kilobytes by which the process's resident memory rose while `call` ran,
+/// without huge pages. -1 if that cannot be measured: the kernel does not let the peak be reset, or
+/// a sanitizer is in use, whose own memory would be counted.
 template <class Call>
 int64_t peak_kilobytes_of(const Call& call) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -23,6 +37,7 @@ int64_t peak_kilobytes_of(const Call& call) {
       if (line.starts_with(name)) return std::stoll(line.substr(name.size()));
     return 0;
   };
+  const WithoutHugePages small_pages;
   ::malloc_trim(0);  // memory that was freed would be used again unseen
   const bool reset = static_cast<bool>((std::ofstream("/proc/self/clear_refs") << "5").flush());
   const int64_t before = read("VmRSS:");
