@@ -118,7 +118,7 @@ class Link {
       const std::shared_ptr<Move> move = ready_.front();
       ready_.pop();
       lock.unlock();
-      std::this_thread::sleep_for(std::chrono::microseconds(300));
+      std::this_thread::sleep_for(std::chrono::microseconds(300));  // the device's time
       move->run();
       lock.lock();
     }

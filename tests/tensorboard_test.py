@@ -83,7 +83,7 @@ with tempfile.TemporaryDirectory() as folder:
         before = last.read_text() if last.exists() else None
         while child.poll() is None and (not last.exists() or last.read_text() == before):
             time.sleep(0.002)
-        time.sleep(0.1)
+        time.sleep(0.1)  # it goes on from the checkpoint meanwhile: any instant will do
         child.send_signal(number)
         child.wait()
         resume = ["--resume", str(run)]

@@ -412,7 +412,8 @@ TEST(DistributedDataParallel, TheLastBucketWaitsForTheFlags) {
     const optim::SGD optimizer(model->parameters(), 0.1, {.low_precision_grads = true});
     for (int step = 0; step < 3; ++step) {
       model->zero_grad();
-      // Backward goes on for so long after the model's last gradient.
+      // How long backward goes on after the model's last gradient: a bucket that did not wait would
+      // be sent by then.
       const torch::Tensor input = numbers(4, 12, group.rank()).requires_grad_() * 2;
       input.register_hook([](const torch::Tensor&) {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));

@@ -31,7 +31,7 @@ class StoreThatWaits final : public Store {
   }
   std::int64_t add(const std::string&, std::int64_t value) override { return value + 1; }
   bool wait(const std::vector<std::string>&, milliseconds timeout) override {
-    std::this_thread::sleep_for(timeout);
+    std::this_thread::sleep_for(timeout);  // nothing comes meanwhile
     return false;
   }
   std::shared_ptr<Store> for_another_thread() override {

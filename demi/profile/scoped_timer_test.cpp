@@ -19,7 +19,7 @@ TEST(ScopedTimer, FillsTheResultAtTheEndOfTheScope) {
   const auto start = std::chrono::steady_clock::now();
   {
     const ScopedTimer timer(kCpu, measured);
-    std::this_thread::sleep_for(milliseconds(20));
+    std::this_thread::sleep_for(milliseconds(20));  // what is measured
     EXPECT_EQ(measured.seconds, 0) << "not before";
   }
   const std::chrono::duration<double> outside = std::chrono::steady_clock::now() - start;
@@ -43,7 +43,7 @@ TEST(ScopedTimer, StopEndsItOnceAndForAll) {
   {
     ScopedTimer timer(kCpu, into);
     seconds = timer.stop().seconds;
-    std::this_thread::sleep_for(milliseconds(5));
+    std::this_thread::sleep_for(milliseconds(5));  // which a second measurement would count
     EXPECT_EQ(timer.stop().seconds, seconds);
   }
   EXPECT_EQ(into.seconds, seconds) << "the end of the scope does not measure again";

@@ -186,7 +186,7 @@ TEST(Trainer, EachStepSaysHowLongItTookAndHowLongItWaitedForData) {
    public:
     using Rows::Rows;
     data::Batch batch(int64_t epoch, int64_t position) const override {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // what is measured
       return Rows::batch(epoch, position);
     }
   };

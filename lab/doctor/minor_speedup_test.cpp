@@ -248,7 +248,7 @@ class Late : public data::Loader {
   int64_t examples() const override { return all_->examples(); }
   int64_t batches() const override { return all_->batches(); }
   data::Batch batch(int64_t epoch, int64_t position) const override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // what is found
     return all_->batch(epoch, position);
   }
 
