@@ -43,7 +43,7 @@ using ::testing::HasSubstr;
 struct Script {
   std::atomic<bool> over = false, fails = false, never_connects = false, never_made = false;
   std::atomic<int> connected = 0, began = 0, asked = 0, synchronised = 0, aborted = 0,
-                   shut_down = 0;
+                   shut_down = 0, gone = 0;
   std::atomic<std::int64_t> timeout_ms = 0;
 };
 
@@ -76,6 +76,7 @@ class Backend final : public c10d::Backend {
  public:
   Backend(int rank, int size)
       : c10d::Backend(rank, size), script_(scripts[static_cast<size_t>(rank)]) {}
+  ~Backend() override { ++script_->gone; }
   const std::string getBackendName() const override { return "scripted"; }
   void eagerConnectSingleDevice(at::Device) override {
     ++script_->connected;
@@ -123,6 +124,12 @@ class GroupWithGpus : public ::testing::Test {
  private:
   Nccl nccl_{&make, ""};
 };
+
+// Lets the thread end that was left to connect: it uses this file's backend until then.
+void connects_at_last() {
+  scripts[0]->never_connects = false;
+  EXPECT_TRUE(wait_until([] { return scripts[0]->gone > 0; }));
+}
 
 at::Tensor on_gpu(int index = 0) {
   return at::detail::make_tensor<c10::TensorImpl>(
@@ -234,7 +241,7 @@ TEST_F(GroupWithGpus, ARankThatLeavesBeforeItConnectsIsNamed) {
         if (group.rank() == 0) group.all_reduce(on_gpu());
       },
       with_timeout(std::chrono::hours(1)));
-  scripts[0]->never_connects = false;
+  connects_at_last();
   EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group"));
   EXPECT_EQ(scripts[0]->began, 0);
 }
@@ -243,7 +250,7 @@ TEST_F(GroupWithGpus, ConnectingHasItsTimeout) {
   scripts[0]->never_connects = true;
   const auto errors = on_ranks(
       1, [](ProcessGroup& group) { group.all_reduce(on_gpu()); }, with_timeout(milliseconds(100)));
-  scripts[0]->never_connects = false;
+  connects_at_last();
   EXPECT_THAT(errors, ElementsAre(HasSubstr("no end after 0.1 s")));
 }
 
