@@ -125,12 +125,6 @@ class GroupWithGpus : public ::testing::Test {
   Nccl nccl_{&make, ""};
 };
 
-// Lets the thread end that was left to connect: it uses this file's backend until then.
-void connects_at_last() {
-  scripts[0]->never_connects = false;
-  EXPECT_TRUE(wait_until([] { return scripts[0]->gone > 0; }));
-}
-
 at::Tensor on_gpu(int index = 0) {
   return at::detail::make_tensor<c10::TensorImpl>(
       c10::DispatchKeySet(c10::DispatchKey::CUDA), caffe2::TypeMeta::Make<float>(),
@@ -241,7 +235,7 @@ TEST_F(GroupWithGpus, ARankThatLeavesBeforeItConnectsIsNamed) {
         if (group.rank() == 0) group.all_reduce(on_gpu());
       },
       with_timeout(std::chrono::hours(1)));
-  connects_at_last();
+  scripts[0]->never_connects = false;
   EXPECT_THAT(errors[0], HasSubstr("rank 1 left the group"));
   EXPECT_EQ(scripts[0]->began, 0);
 }
@@ -250,8 +244,10 @@ TEST_F(GroupWithGpus, ConnectingHasItsTimeout) {
   scripts[0]->never_connects = true;
   const auto errors = on_ranks(
       1, [](ProcessGroup& group) { group.all_reduce(on_gpu()); }, with_timeout(milliseconds(100)));
-  connects_at_last();
+  scripts[0]->never_connects = false;
   EXPECT_THAT(errors, ElementsAre(HasSubstr("no end after 0.1 s")));
+  // The thread that was left to connect uses this file's backend until it has.
+  EXPECT_TRUE(wait_until([] { return scripts[0]->gone > 0; }));
 }
 
 // The lock under which collectives begin is not held meanwhile: other groups go on.
