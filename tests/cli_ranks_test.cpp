@@ -347,7 +347,7 @@ TEST_F(CliRanks, OneThatIsKilledInACollectiveEndsAll) {
   ASSERT_EQ(processes.size(), 2U);
   const auto store = store_of(processes[1]);
   kill(processes[0], SIGSTOP);
-  EXPECT_TRUE(demi::testing::waits_in_a_collective(*store, 1));
+  EXPECT_TRUE(demi::testing::waits_in_a_collective(*store, 1, "session-1"));  // the program's name
   kill(processes[1], SIGKILL);
   kill(processes[0], SIGCONT);
   const Outcome outcome = finish_within(launcher, std::chrono::seconds(30));
