@@ -7,7 +7,7 @@ A test that passed leaves a note in the cache folder (DEMI_CACHE). The note's na
 content of its sources, of the modules below them (scripts/layers.txt), of fixtures, cmake/ and scripts/; the compiler, LibTorch, the
 system's packages, the processor's flags, CMake's options and the settings in the environment. The next run on this machine takes the
 note in place of the test, except for a fifth of the tests, drawn by lot, and for tests that are never noted: those labelled rank,
-network or signal, and those that tests/unsteady.txt lists. A test that fails removes its own note and those of the same tree.
+network or signal, and those that tests/unsteady.txt lists. A test that fails voids the notes of the same content, of whichever build.
 
     --part NAME      what the run is called where it says what it does
     --preset NAME    CMake's test preset of this build, for its settings
@@ -82,10 +82,6 @@ class Tree:
             if any(name == prefix or (prefix.endswith("/") and name.startswith(prefix)) for prefix in prefixes):
                 digest.update(f"{name} {blob}\n".encode())
         return digest.hexdigest()
-
-    @lru_cache(maxsize=None)
-    def whole(self):
-        return self.hash_of(tuple(self.files))
 
     def _pages_read(self, sources):
         """Files and folders outside of the modules that these sources name."""
@@ -187,8 +183,11 @@ class Notes:
     def _content(self, prefixes):
         return self.tree.hash_of(prefixes)
 
+    def content_of(self, test):
+        return self._content(tuple(sorted(self.tree.of_test(test["name"]) | set(BUILD_FILES))))
+
     def file_of(self, test):
-        content = self._content(tuple(sorted(self.tree.of_test(test["name"]) | set(BUILD_FILES))))
+        content = self.content_of(test)
         words = [word.replace(str(ROOT), ".") for word in test["command"]] + sorted(test["environment"]) + self.facts
         return self.folder / hashlib.sha256("\n".join([test["name"], content, *words]).encode()).hexdigest()
 
@@ -204,7 +203,7 @@ class Notes:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self.folder, prefix=".", delete=False) as file:
-                file.write(json.dumps({"test": test["name"], "tree": self.tree.whole(), "seconds": seconds}))
+                file.write(json.dumps({"test": test["name"], "content": self.content_of(test), "seconds": seconds}))
             os.replace(file.name, self.file_of(test))
         except OSError as error:
             say(f"no note can be left in {self.folder}: {error.strerror}; the next run repeats these tests")
@@ -218,7 +217,7 @@ class Notes:
         self.file_of(test).unlink(missing_ok=True)
         for note in self.folder.glob("*"):
             try:
-                if json.loads(note.read_text())["tree"] == self.tree.whole():
+                if json.loads(note.read_text())["content"] == self.content_of(test):
                     note.unlink()
             except (OSError, ValueError, KeyError):
                 note.unlink(missing_ok=True)

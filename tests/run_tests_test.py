@@ -121,13 +121,15 @@ class NoteTest(unittest.TestCase):
             notes.passed(test, 1.0)
             self.assertFalse(notes.is_green(test), test)
 
-    def test_a_test_that_fails_voids_the_notes_of_its_tree(self):
+    def test_a_test_that_fails_voids_the_notes_of_its_content(self):
         notes = self.notes()
-        notes.passed(self.one(), 1.0)
-        notes.passed(self.one("unit.tensor"), 1.0)
+        elsewhere = self.one(environment=["OTHER=build"])
+        for test in (self.one(), elsewhere, self.one("unit.tensor")):
+            notes.passed(test, 1.0)
         self.assertTrue(notes.failed(self.one()), "it was green on this content")
         self.assertFalse(notes.is_green(self.one()))
-        self.assertFalse(notes.is_green(self.one("unit.tensor")), "of the same tree")
+        self.assertFalse(notes.is_green(elsewhere), "of the same content")
+        self.assertTrue(notes.is_green(self.one("unit.tensor")), "of another content")
         self.assertFalse(notes.failed(self.one()), "it is red, and no longer noted as green")
 
     def test_a_cache_that_cannot_be_written_or_read_notes_nothing(self):
