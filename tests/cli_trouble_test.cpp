@@ -298,8 +298,7 @@ TEST_F(Trouble, OneSignalEndsTheProgramWhileItReadsData) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const pid_t child = start({"train", "imdb-lstm", "--data", "csv", "--train-file", fifo.string(),
                                "--test-file", fifo.string()});
-    while (!waits(child) && !has_ended(child))
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(demi::wait_until([&] { return waits(child); }));
     kill(child, number);
     const Outcome outcome = finish(child);
     EXPECT_EQ(outcome.code, 128 + number);
