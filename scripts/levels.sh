@@ -24,12 +24,11 @@ fi
 [ ${#levels[@]} -gt 0 ] || say "no level below this machine's own"
 
 # What reads neither tensors nor the tree's pages has no level.
-tests=()
+mapfile -t tests < <(ctest --test-dir "$folder" --show-only --label-regex '^unit$' | sed -n 's/^ *Test *#[0-9]*: //p' |
+  grep -vE '^(unit\.(core|data|profile|cli|lab\.(number|tokens|report))|tree\..*|tests\.dlopen)$')
 if [ -n "$some" ]; then
-  mapfile -t tests < <(sed -n 's,^demi/\([a-z]*\):.* demi/\(kernels\|products\)\( .*\)\?$,unit.\1,p' scripts/layers.txt; echo unit.kernels)
-else
-  mapfile -t tests < <(ctest --test-dir "$folder" --show-only --label-regex '^unit$' | sed -n 's/^ *Test *#[0-9]*: //p' |
-    grep -vE '^(unit\.(core|data|profile|cli|lab\.(number|tokens|report))|tree\..*|tests\.dlopen)$')
+  by_instruction_set=$(sed -n 's,^demi/\([a-z]*\):.* demi/\(kernels\|products\)\( .*\)\?$,unit.\1,p' scripts/layers.txt; echo unit.kernels)
+  mapfile -t tests < <(printf '%s\n' "${tests[@]}" | grep -xF "$by_instruction_set")
 fi
 
 # Each level runs, so that one call shows all that is red.
