@@ -28,6 +28,7 @@ class Slow : public Loader {
   int64_t examples() const override { return 10; }
   int64_t batches() const override { return 10; }
   Batch batch(int64_t epoch, int64_t position) const override {
+    begun++;
     if (position == fails_) throw std::runtime_error("broken");
     std::this_thread::sleep_for(time_);  // how long a batch takes
     made++;
@@ -35,7 +36,7 @@ class Slow : public Loader {
             .target = at::scalar_tensor(at::get_num_threads()),
             .lengths = {}};
   }
-  mutable std::atomic<int> made = 0;
+  mutable std::atomic<int> begun = 0, made = 0;
 
  private:
   std::chrono::milliseconds time_;
@@ -74,6 +75,16 @@ TEST(PrefetchLoader, WorksAheadOnOneCoreAThread) {
   EXPECT_TRUE(wait_until([&] { return inner->made >= 4; }));
   EXPECT_EQ(inner->made, 4);
   EXPECT_EQ(loader.batch(0, 1).target.item<int>(), 1);
+}
+
+// For ThreadSanitizer: the caller and a worker meet at one slot nowhere else.
+TEST(PrefetchLoader, WaitsForABatchThatAWorkerHasBegun) {
+  const auto inner = std::make_shared<Slow>(std::chrono::milliseconds(20));
+  const PrefetchLoader loader(inner, {.depth = 1});
+  for (int64_t position = 0; position < 4; ++position) {
+    EXPECT_EQ(loader.batch(0, position).input[1].item<int64_t>(), position);
+    EXPECT_TRUE(wait_until([&] { return inner->begun >= position + 2; }));
+  }
 }
 
 TEST(PrefetchLoader, MeasuresHowLongItLetOneWait) {
