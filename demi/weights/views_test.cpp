@@ -61,6 +61,10 @@ std::vector<NamedView> views_elsewhere() {
        [](at::Tensor& p) {
          return p.as_strided({16, 16}, {16, 1}, 384);
        }},
+      {"one element behind",
+       [](at::Tensor& p) {
+         return p.as_strided({16, 16}, {16, 1}, 257);
+       }},
       {"with gaps, past the end",
        [](at::Tensor& p) {
          return p.as_strided({16, 16}, {17, 1}, 256);
