@@ -146,6 +146,9 @@ TEST(NormGuard, WarnsOnceOfEachRunOfSkippedSteps) {
   for (int i = 0; i < 20; ++i) step(guard, 2);
   EXPECT_EQ(warnings.holding("20 steps in a row"), 1);
   EXPECT_EQ(warnings.messages().size(), 1);
+  step(guard, 1);
+  for (int i = 0; i < 20; ++i) step(guard, 2);
+  EXPECT_EQ(warnings.messages().size(), 2) << "the next run";
 }
 
 TEST(NormGuard, AStepThatIsSkippedForInfNeitherEndsARunNorIsOfIt) {
