@@ -17,7 +17,7 @@ network or signal, and those that tests/unsteady.txt lists. A test that fails vo
     --no-notes       takes no note and leaves none (also DEMI_NOTES=off)
     --slowest N      lists the N test cases that took longest
 
-GoogleTest's cases that were skipped must be in tests/skips.txt for this class of machine. DEMI_SEED chooses the lot (printed).
+GoogleTest's cases that were skipped must be in tests/skips.txt for this class of machine. DEMI_LOT, a number, draws the lot (printed).
 Exit codes: 0 all passed, 1 it could not run, 2 usage, 8 a test failed, or a case skipped that must not.
 """
 import argparse
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What every result depends on. Files that only say how a test is started or noted are among them.
 BUILD_FILES = ("CMakeLists.txt", "CMakePresets.json", "cmake/", "scripts/", "demi/CMakeLists.txt", "lab/CMakeLists.txt", "demi/core/")
 NEVER_NOTED = {"rank", "network", "signal", "gpu"}
-SETTINGS = re.compile(r"^(DEMI_(?!CACHE$|NOTES$|JOBS$)|ATEN_|ONEDNN_|MKL_|OMP_|GOMP_|CCACHE_RECACHE|ASAN_|TSAN_|UBSAN_|LSAN_|GTEST_FILTER)")
+SETTINGS = re.compile(r"^(DEMI_(?!CACHE$|NOTES$|JOBS$|LOT$|CI_MINUTES$)|ATEN_|ONEDNN_|MKL_|OMP_|GOMP_|CCACHE_RECACHE|ASAN_|TSAN_|UBSAN_|LSAN_|GTEST_FILTER)")
 DAYS = 30
 
 
@@ -323,9 +323,9 @@ def run(where, tests, cases):
         return results
 
 
-def describe_failure(build, seed):
+def describe_failure(lot):
     flags = re.search(r"^model name.*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-    say(f"processor {flags[1] if flags else platform.processor()}, {os.cpu_count()} cores, load {' '.join(map(str, os.getloadavg()))}, seed {seed}")
+    say(f"processor {flags[1] if flags else platform.processor()}, {os.cpu_count()} cores, load {' '.join(f'{load:.1f}' for load in os.getloadavg())}, DEMI_LOT={lot}, DEMI_SEED={os.environ.get('DEMI_SEED', '')}")
 
 
 def main():
@@ -345,7 +345,7 @@ def main():
         say(f"{a.build} is no configured build folder with tests; scripts/build.sh configures one")
         return 2
 
-    seed = int(os.environ.get("DEMI_SEED") or random.SystemRandom().randrange(1 << 31))
+    lot = int(os.environ.pop("DEMI_LOT", "") or random.SystemRandom().randrange(1 << 31))
     enabled = not a.no_notes and os.environ.get("DEMI_NOTES") != "off"
     try:
         notes = Notes(Tree(), facts_of_the_machine(build), enabled)
@@ -362,14 +362,14 @@ def main():
             say(f"no such test: {', '.join(sorted(missing))}")
             return 2
         tests = [test for test in tests if test["name"] in wanted]
-    lot = random.Random(seed)
+    draw = random.Random(lot)
     green = [test for test in tests if notes and notes.is_green(test)]
-    repeated = [test for test in green if lot.random() < 0.2]
+    repeated = [test for test in green if draw.random() < 0.2]
     left_out = [test for test in green if test not in repeated]
     to_run = [test for test in tests if test not in left_out]
     name = a.part or a.build.name
     if left_out:
-        say(f"{name}: {len(left_out)} of {len(tests)} tests passed on this content before; {len(repeated)} of those run again by lot (DEMI_SEED={seed})")
+        say(f"{name}: {len(left_out)} of {len(tests)} tests passed on this content before; {len(repeated)} of those run again by lot (DEMI_LOT={lot})")
     if not to_run:
         say(f"{name}: nothing to run")
         print(f"\n100% tests passed, 0 tests failed out of 0 ({len(left_out)} passed on this content before)")
@@ -404,7 +404,7 @@ def main():
     print(f"{name}: {cases.ran} cases ran, {len(cases.skipped)} skipped, in {time.monotonic() - start:.0f} s; "
           f"{len(left_out)} of {len(tests)} tests had passed on this content before")
     if red or wrong:
-        describe_failure(build, seed)
+        describe_failure(lot)
         return 8
     return 0
 

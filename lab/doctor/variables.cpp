@@ -56,7 +56,10 @@ constexpr std::string_view kOfTestsAndScripts[] = {"DEMI_LIBTORCH",
                                                    "DEMI_MOVES",
                                                    "DEMI_TEST_PROXY",
                                                    "DEMI_RANDOM_PROGRAMS",
-                                                   "DEMI_PROGRESS_SECONDS"};
+                                                   "DEMI_PROGRESS_SECONDS",
+                                                   "DEMI_NOTES",
+                                                   "DEMI_LOT",
+                                                   "DEMI_CI_MINUTES"};
 
 std::optional<std::string> of_process(const std::string& name) {
   const char* value = std::getenv(name.c_str());
