@@ -206,6 +206,19 @@ TEST_F(Writes, MemoryThatIsUsedAgainIsNotMistakenForTheOld) {
   }
 }
 
+// LibTorch 2.11's hook cannot hold such memory: the first write would lose it.
+TEST_F(Writes, AParameterInACallersOwnMemoryStaysThere) {
+  std::vector<float> memory(16, 1);
+  auto p = owned_parameter();
+  p.set_data(torch::from_blob(memory.data(), {4, 4}));
+  expect_right(p, "before");
+  p.data().mul_(2);
+  EXPECT_EQ(p.const_data_ptr(), memory.data());
+  EXPECT_EQ(memory.back(), 2);
+  expect_right(p, "after");
+  p.set_data(torch::zeros({4, 4}));
+}
+
 TEST_F(Writes, AWriteThroughOneTensorOfAStorageIsSeenByAll) {
   const auto flat = torch::randn({32});
   auto p = owned_parameter(), q = owned_parameter();
