@@ -346,6 +346,19 @@ TEST_F(Weights, TwoThreadsTwoDtypesOneParameter) {
   fp16.join();
 }
 
+TEST_F(Weights, AreOwnedAndDisownedWhileAnotherThreadUsesOne) {
+  const auto p = owned_parameter();
+  std::thread other([] {
+    for (int i = 0; i < 100; ++i) {
+      const auto q = torch::ones({4, 4}).set_requires_grad(true);
+      own(q);
+      disown(q);
+    }
+  });
+  for (int i = 0; i < 100; ++i) expect_right(p, "beside them");
+  other.join();
+}
+
 TEST_F(Weights, HooksRetainGraphDoubleBackwardAndAutogradGrad) {
   auto p = owned_parameter();
   int fired = 0;
