@@ -166,6 +166,16 @@ TEST(BackendsGuard, PutsBackWhatBackendsDoNotTell) {
   context.setDeterministicAlgorithms(false, false);
 }
 
+TEST(BackendsGuard, WhatFollowedASettingAboveItFollowsAgain) {
+  at::Context& context = at::globalContext();
+  context.setFloat32Precision(Float32Backend::GENERIC, Float32Op::ALL, Float32Precision::IEEE);
+  { const BackendsGuard guard({.cuda_matmul_allow_tf32 = true}); }
+  context.setFloat32Precision(Float32Backend::GENERIC, Float32Op::ALL, Float32Precision::TF32);
+  for (const Float32Op op : {Float32Op::MATMUL, Float32Op::CONV, Float32Op::RNN})
+    EXPECT_EQ(context.float32Precision(Float32Backend::MKLDNN, op), Float32Precision::TF32);
+  context.setFloat32Precision(Float32Backend::GENERIC, Float32Op::ALL, Float32Precision::NONE);
+}
+
 TEST(BackendsSet, RefusesBeforeAnythingIsChanged) {
   const Backends before = Backends::current();
   EXPECT_THROW((Backends{.cudnn_benchmark = true, .threads = 0}.set()), UsageError);
