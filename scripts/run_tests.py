@@ -151,8 +151,10 @@ def facts_of_the_machine(build):
     compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.*)$", cache, re.M)
     version = output(compiler[1], "--version") if compiler else ""
     torch = re.search(r"^-- LibTorch .* at (.*)$", (build / "configure.log").read_text(errors="replace") if (build / "configure.log").exists() else "", re.M)
-    library = Path(torch[1]) / "libtorch_cpu.so" if torch else None
-    libtorch = f"{library} {library.stat().st_size} {library.stat().st_mtime_ns}" if library and library.exists() else "unknown"
+    if not torch:
+        raise OSError(f"{build}/configure.log does not say which LibTorch this is; scripts/build.sh writes it")
+    library = Path(torch[1]) / "libtorch_cpu.so"
+    libtorch = f"{library} {library.stat().st_size} {library.stat().st_mtime_ns}"
     packages = subprocess.run(["dpkg-query", "-W"], capture_output=True, text=True).stdout if Path("/usr/bin/dpkg-query").exists() else ""
     flags = re.search(r"^flags.*$", Path("/proc/cpuinfo").read_text(), re.M)
     python = subprocess.run(["python3", "--version"], capture_output=True, text=True).stdout
@@ -304,7 +306,8 @@ class Cases:
 
 
 def run(where, tests, cases):
-    """Returns {name: (status, seconds)} with status run, fail, notrun or disabled as ctest's JUnit file has it."""
+    """Returns ctest's exit code and {name: (status, seconds)}, with status run, fail, notrun or disabled as in its JUnit file. A test
+    that is skipped is notrun there, and so is one whose program is missing: the exit code tells them apart."""
     with tempfile.TemporaryDirectory(prefix="demi-tests-") as folder:
         names = "^(" + "|".join(re.escape(test["name"]) for test in tests) + ")$"
         junit = Path(folder) / "junit.xml"
@@ -320,7 +323,7 @@ def run(where, tests, cases):
         results = {}
         for case in ElementTree.parse(junit).getroot().iter("testcase"):
             results[case.get("name")] = (case.get("status"), float(case.get("time") or 0))
-        return results
+        return code, results
 
 
 def describe_failure(lot):
@@ -369,7 +372,7 @@ def main():
     to_run = [test for test in tests if test not in left_out]
     name = a.part or a.build.name
     if left_out:
-        say(f"{name}: {len(left_out)} of {len(tests)} tests passed on this content before; {len(repeated)} of those run again by lot (DEMI_LOT={lot})")
+        say(f"{name}: {len(left_out)} of {len(tests)} tests passed on this content before and are left out; {len(repeated)} more did and run again by lot (DEMI_LOT={lot})")
     if not to_run:
         say(f"{name}: nothing to run")
         print(f"\n100% tests passed, 0 tests failed out of 0 ({len(left_out)} passed on this content before)")
@@ -385,7 +388,7 @@ def main():
     seed_costs(build)
     cases = Cases()
     start = time.monotonic()
-    results = run(where, to_run, cases)
+    code, results = run(where, to_run, cases)
     red = [test for test in to_run if results.get(test["name"], ("fail", 0))[0] == "fail"]
     if notes:
         for test in to_run:
@@ -403,7 +406,7 @@ def main():
         say(f"{case} was skipped, which tests/skips.txt does not allow on this class of machine: {' '.join(why.split())}")
     print(f"{name}: {cases.ran} cases ran, {len(cases.skipped)} skipped, in {time.monotonic() - start:.0f} s; "
           f"{len(left_out)} of {len(tests)} tests had passed on this content before")
-    if red or wrong:
+    if red or wrong or code:
         describe_failure(lot)
         return 8
     return 0

@@ -157,6 +157,37 @@ class NoteTest(unittest.TestCase):
         self.assertEqual(set(cases.must_not_skip({"no-gpu", "sanitizer"})), {"S.other"})
         self.assertEqual(set(cases.must_not_skip({"gpu"})), {"S.gpu", "S.bf16", "S.other"})
 
+    def run_with(self, status, code):
+        """The exit code of a run in which ctest says this of its one test."""
+        self.write("bin/ctest", f"""#!/usr/bin/env python3
+import json, sys
+if "--show-only=json-v1" in sys.argv:
+    print(json.dumps({{"tests": [{{"name": "unit.step", "command": ["step_test"], "properties": []}}]}}))
+    sys.exit(0)
+open(sys.argv[sys.argv.index("--output-junit") + 1], "w").write('<testsuite><testcase name="unit.step" status="{status}" time="1"/></testsuite>')
+sys.exit({code})
+""")
+        (self.root / "bin/ctest").chmod(0o755)
+        self.write("build/CTestTestfile.cmake", "")
+        self.write("tests/costs.txt", "")
+        run_tests, path, argv = load(self.root), os.environ["PATH"], sys.argv
+        try:
+            os.environ["PATH"], sys.argv = f"{self.root}/bin:{path}", ["run_tests.py", str(self.build), "--no-notes"]
+            return run_tests.main()
+        finally:
+            os.environ["PATH"], sys.argv = path, argv
+
+    def test_what_failed_is_red_and_so_is_a_program_that_is_missing(self):
+        self.assertEqual(self.run_with("run", 0), 0)
+        self.assertEqual(self.run_with("notrun", 0), 0, "skipped")
+        self.assertEqual(self.run_with("fail", 8), 8)
+        self.assertEqual(self.run_with("notrun", 8), 8, "its program is missing")
+
+    def test_a_build_that_does_not_say_its_libtorch_is_not_noted(self):
+        (self.build / "configure.log").unlink()
+        with self.assertRaises(OSError):
+            self.notes()
+
     def test_a_note_says_what_it_is_of(self):
         notes = self.notes()
         notes.passed(self.one(), 2.5)
