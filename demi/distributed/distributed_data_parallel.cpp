@@ -274,6 +274,23 @@ void DistributedDataParallel::reduce() {
   if (impl_->group.world_size() > 1) impl_->reducer->reduce();
 }
 
+at::Tensor DistributedDataParallel::average(const at::Tensor& loss) const {
+  if (!loss.defined() || loss.numel() != 1 || !loss.is_floating_point())
+    refuse({.where = "distributed.average",
+            .what = "a loss is not one floating point number",
+            .seen = loss.defined() ? fmt::format("{} ({})", tensor::name_of(loss.scalar_type()),
+                                                 fmt::join(loss.sizes(), ", "))
+                                   : "an undefined tensor",
+            .accepted = "what backward() was called on",
+            .advice = "call loss.mean() first, if that is what the gradients are of"});
+  const at::NoGradGuard no_grad;
+  const c10::ScalarType dtype =
+      tensor::is_16_bit(loss.scalar_type()) ? at::kFloat : loss.scalar_type();
+  const at::Tensor mean = loss.detach().to(at::kDouble) / impl_->group.world_size();
+  impl_->group.start_all_reduce(mean, Reduction::kSum, "all_reduce of a loss").wait();
+  return mean.to(dtype);
+}
+
 bool DistributedDataParallel::join_once() {
   return impl_->group.world_size() > 1 && impl_->reducer->shadow();
 }

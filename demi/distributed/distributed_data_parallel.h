@@ -132,6 +132,10 @@ class DEMI_API DistributedDataParallel {
   /// Averages what is in .grad now: for a backward that reached no parameter on this rank, while
   /// those of other ranks did, and after no_sync(). As much a collective as a backward.
   void reduce();
+  /// The mean of a loss over all ranks, in its own dtype (16 bits: FP32) and without a graph; the
+  /// same bits on each. For an optimizer that decides by its loss (LBFGS), whose closure returns it
+  /// after backward. A collective. Throws UsageError for a tensor of more than one number.
+  at::Tensor average(const at::Tensor& loss) const;
   /// As one turn of join(), without the step. False: no rank has a batch.
   bool join_once();
   /// How often it has averaged.

@@ -132,6 +132,7 @@ struct Step::Impl {
                                     profile::PhaseTimer& times);
   void send_back(std::vector<at::Tensor>& losses, const MicroBatch& batch, bool sends,
                  const RepeatOptions& how, profile::PhaseTimer& times);
+  at::Tensor loss_of_gradients(const at::Tensor& loss, const MicroBatch& batch) const;
   at::Tensor repeat(const Program& program, const MicroBatch& batch, const RepeatOptions& how);
   std::vector<Optimizer*> receivers(const MicroBatch& how) const;
   std::vector<distributed::DistributedDataParallel*> senders(const MicroBatch& how) const;
@@ -287,6 +288,14 @@ void Step::Impl::send_back(std::vector<at::Tensor>& losses, const MicroBatch& ba
     loss = loss.detach();
     if (loss.dim() != 0) loss = loss.reshape({});
   }
+}
+
+// What the gradients are those of: an optimizer that decides by its loss takes the same turns on all
+// ranks, whose gradients are averaged.
+at::Tensor Step::Impl::loss_of_gradients(const at::Tensor& loss, const MicroBatch& batch) const {
+  const at::Tensor share = loss * (batch.weight / static_cast<double>(options.accumulate));
+  const auto parallel = job.parallel.empty() ? job.parallel : senders(batch);
+  return parallel.empty() ? share : parallel.front()->average(share);
 }
 
 at::Tensor Step::Impl::repeat(const Program& program, const MicroBatch& batch,
@@ -575,7 +584,7 @@ StepResult Step::take(Optimizer& one, const Forward& forward, const Loss& loss,
   return step.or_drop([&] {
     StepResult result = step.run.scaler->step(one, [&] {
       one.zero_grad();
-      return batch(forward, loss, each);
+      return step.loss_of_gradients(batch(forward, loss, each), each);
     });
     step.taken[i] = result;
     step.is_due = true;

@@ -128,7 +128,9 @@ class DEMI_API Step {
   /// had no batch.
   StepResult take(torch::optim::Optimizer& one);
   /// The same of an optimizer that evaluates its loss several times (LBFGS). Observers hear of each
-  /// evaluation as of a batch. Throws UsageError with clipping.
+  /// evaluation as of a batch. The optimizer gets the loss that the gradients are of: with its
+  /// weight, divided by `accumulate`, and of several ranks the mean; so does the result's loss().
+  /// Every rank has a batch. Throws UsageError with clipping.
   StepResult take(torch::optim::Optimizer& one, const Forward& forward, const Loss& loss,
                   const MicroBatch& how = {});
   /// Takes the optimizers that had a batch and were not taken, then average, scaler, schedules, and

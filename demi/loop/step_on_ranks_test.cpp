@@ -1,6 +1,7 @@
 // A step of several ranks: what is sent and when, and that all of them take or skip it.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 
 #include <vector>
@@ -119,6 +120,52 @@ TEST(StepOnRanks, ARankWithoutABatchTakesTheStepOfTheOthers) {
     step.finish();
     EXPECT_TRUE(model->weight.equal(alone->weight)) << model->weight << alone->weight;
   }));
+}
+
+torch::optim::LBFGSOptions line_search() {
+  return torch::optim::LBFGSOptions(1.0).max_iter(4).line_search_fn("strong_wolfe");
+}
+
+// LBFGS ends its line search by the loss: one that each rank has for itself ends it on one earlier.
+// The truth: one process with the mean of both losses.
+TEST(StepOnRanks, AnOptimizerWithAClosureTakesTheSameTurnsOnAll) {
+  const auto loss_of = [](torch::nn::Linear& model, int64_t n, int rank) {
+    return ((model->forward(rows(n, rank)) - (2.0 + 40 * rank)).square() * (1.0 + 9 * rank)).mean();
+  };
+  auto alone = make_linear(4, 1);
+  torch::optim::LBFGS of_alone(alone->parameters(), line_search());
+  for (int64_t n = 0; n < 3; ++n)
+    of_alone.step([&] {
+      of_alone.zero_grad();
+      const at::Tensor loss = (loss_of(alone, n, 0) + loss_of(alone, n, 1)) / 2;
+      loss.backward();
+      return loss;
+    });
+  for (const bool scales : {false, true}) {
+    expect_no_error(testing::on_ranks(2, [&](ProcessGroup& group) {
+      auto model = make_linear(4, 1);
+      DistributedDataParallel parallel(*model, group);
+      torch::optim::LBFGS lbfgs(model->parameters(), line_search());
+      GradScaler scaler({.init_scale = 64, .enabled = scales});
+      Step step({.models = {model.get()},
+                 .optimizers = {&lbfgs},
+                 .scaler = &scaler,
+                 .parallel = {&parallel}});
+      for (int64_t n = 0; n < 3; ++n) {
+        int64_t evaluations = 0;
+        const StepResult result = step.take(
+            lbfgs, [&, n] { return ++evaluations, loss_of(model, n, group.rank()); },
+            [](const at::Tensor& loss) { return loss; });
+        step.finish();
+        EXPECT_FALSE(result.skipped());
+        group.require_same("the turns", c10::str(evaluations, " evaluations, loss ",
+                                                 result.loss().item<double>()));
+        group.require_same("the weights", parallel.checksums());
+      }
+      EXPECT_TRUE(model->weight.allclose(alone->weight, 1e-4, 1e-5))
+          << model->weight << alone->weight;
+    }));
+  }
 }
 
 }  // namespace

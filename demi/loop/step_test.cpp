@@ -292,6 +292,30 @@ TEST(Step, ServesAnOptimizerWithAClosure) {
   expect_same_bits(values_of(*model), values_of(*plain));
 }
 
+// Its line search compares losses with gradients: both are those of the weighted part of a step.
+TEST(Step, GivesAnOptimizerTheLossOfItsGradients) {
+  auto model = make_model(), plain = make_model();
+  const auto line_search =
+      torch::optim::LBFGSOptions(1.0).max_iter(4).line_search_fn("strong_wolfe");
+  torch::optim::LBFGS by_step(model->parameters(), line_search),
+      alone(plain->parameters(), line_search);
+  Step step({.models = {model.ptr().get()}, .optimizers = {&by_step}}, {.accumulate = 2});
+  for (int64_t n = 0; n < 2; ++n) {
+    const StepResult result = step.take(
+        by_step, [&] { return model->forward(x_of(n)); },
+        [&](const at::Tensor& out) { return cross_entropy(out, y_of(n)); }, {.weight = 0.5});
+    step.finish();
+    const at::Tensor expected = alone.step([&] {
+      alone.zero_grad();
+      const at::Tensor loss = cross_entropy(plain->forward(x_of(n)), y_of(n)) / 4;
+      loss.backward();
+      return loss;
+    });
+    EXPECT_EQ(result.loss().item<double>(), expected.item<double>());
+  }
+  expect_same_bits(values_of(*model), values_of(*plain));
+}
+
 // An exception drops the step that it falls into, and nothing else.
 TEST(Step, IsDroppedByAnException) {
   Loop thrown, plain;

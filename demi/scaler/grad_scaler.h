@@ -65,7 +65,9 @@ class DEMI_API GradScaler {
   /// With a closure (LBFGS and others that evaluate the model several times) the closure zeroes the
   /// gradients, computes the loss, calls scale(loss).backward() and returns the loss; gradients are
   /// unscaled after each call. The first Inf or NaN ends the step and restores parameters and
-  /// optimizer state.
+  /// optimizer state. With several ranks it returns the mean over all of them
+  /// (DistributedDataParallel::average), so that the optimizer decides alike on each; loop::Step
+  /// does that by itself.
   StepResult step(torch::optim::Optimizer& optimizer, const LossClosure& closure = nullptr);
 
   /// The same for several optimizers that skip together: an Inf or NaN in the gradients of one
