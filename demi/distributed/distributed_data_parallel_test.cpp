@@ -454,6 +454,25 @@ TEST(DistributedDataParallel, ABackwardThatFailedIsNotForgotten) {
   EXPECT_THAT(errors, Each(HasSubstr("an earlier backward failed")));
 }
 
+// Its first buckets are on their way when it fails: a round that began anew would write into them.
+TEST(DistributedDataParallel, NoRoundBeginsAfterABackwardThatFailed) {
+  for (const bool joins : {false, true}) {
+    const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+      torch::nn::Linear first(4, 4), last(4, 4);
+      torch::nn::Sequential model(first, last);
+      DistributedOptions options;
+      options.bucket_bytes = options.first_bucket_bytes = 8;
+      options.uneven_batches = joins;
+      DistributedDataParallel parallel(*model, group, options);
+      const auto hidden = first->forward(numbers(2, 4, 1));
+      last->forward(hidden).sum().backward();  // plans the buckets
+      EXPECT_THROW(last->forward(Throws::apply(hidden)).sum().backward(), std::runtime_error);
+      joins ? parallel.join([] {}) : parallel.reduce();
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("an earlier backward failed"))) << joins;
+  }
+}
+
 // fp32, then bf16, then fp32 gradients: all ranks plan anew when the dtypes change, and only then.
 TEST(DistributedDataParallel, PlansAnewWhereADtypeHasChanged) {
   std::vector<std::vector<bool>> planned(2);

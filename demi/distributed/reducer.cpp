@@ -54,14 +54,8 @@ std::shared_ptr<void> Reducer::on_gradient(std::size_t index) {
     accumulated_[index] = true;
     return nullptr;
   }
-  if (in_round_ && round_.expired())
-    throw DeviceError({.where = kBackward,
-                       .what = "an earlier backward failed before its gradients were averaged",
-                       .seen = "the ranks are out of step",
-                       .accepted = "a backward that ends on every rank",
-                       .advice = "start all ranks again and resume from the last checkpoint"});
   std::shared_ptr<void> first;
-  if (!in_round_) {
+  if (!in_round_ || round_.expired()) {
     begin_round();
     round_ = first = std::make_shared<char>();
   }
@@ -120,6 +114,10 @@ void Reducer::reduce() {
 }
 
 bool Reducer::shadow() {
+  struct Joined {
+    bool& has_joined;
+    ~Joined() { has_joined = false; }
+  } const joined{has_joined_};
   {
     const at::NoGradGuard no_grad;
     const std::lock_guard lock(mutex_);
@@ -127,16 +125,24 @@ bool Reducer::shadow() {
     begin_round();
     know_active();
     if (active_ == 0) {
-      in_round_ = has_joined_ = false;
+      in_round_ = false;
       return false;
     }
   }
   finish();
-  has_joined_ = false;
   return true;
 }
 
+// Buckets of a round that has failed may be on their way: Gloo still adds up in their memory.
 void Reducer::begin_round() {
+  if (in_round_)
+    throw DeviceError({.where = kBackward,
+                       .what = round_.expired()
+                                   ? "an earlier backward failed before its gradients were averaged"
+                                   : "gradients are averaged while a backward is under way",
+                       .seen = "the ranks are out of step",
+                       .accepted = "a backward that ends on every rank",
+                       .advice = "start all ranks again and resume from the last checkpoint"});
   in_round_ = true;
   ++rounds_;
   late_ = false;
