@@ -1,6 +1,7 @@
 #include "demi/data/prefetch_loader.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -14,11 +15,13 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/data/to_device.h"
 
 namespace demi::data {
 namespace {
@@ -47,8 +50,7 @@ class SideStream {
   /// The inner loader's batch on the device; `done` stands behind all of its work.
   Batch make(const Loader& inner, int64_t epoch, int64_t position, c10::Event& done) const {
     const c10::StreamGuard on_this_stream(stream_);
-    const Batch made = inner.batch(epoch, position);
-    Batch batch{.input = send(made.input), .target = send(made.target), .lengths = made.lengths};
+    Batch batch = to_device(inner.batch(epoch, position), stream_.device());
     done.record(stream_);
     return batch;
   }
@@ -58,7 +60,7 @@ class SideStream {
   void hand_over(const Batch& batch, c10::Event& done) const {
     const c10::Stream to = current();
     done.block(to);
-    for (const at::Tensor* tensor : {&batch.input, &batch.target})
+    for (const at::Tensor* tensor : {&batch.input, &batch.target, &batch.lengths})
       if (tensor->defined() && !tensor->is_cpu()) tensor->record_stream(to);
   }
 
@@ -72,11 +74,6 @@ class SideStream {
     c10::Event event(earlier.device_type());
     event.record(earlier);
     event.block(later);
-  }
-
-  at::Tensor send(const at::Tensor& tensor) const {
-    if (!tensor.defined() || !tensor.is_cpu()) return tensor;
-    return tensor.pin_memory().to(stream_.device(), tensor.scalar_type(), /*non_blocking=*/true);
   }
 
   c10::impl::VirtualGuardImpl guard_;
@@ -99,17 +96,20 @@ class PrefetchLoader::Pipeline {
  public:
   Pipeline(const Loader& inner, const PrefetchOptions& options) : inner_(inner), options_(options) {
     if (!options.device.is_cpu()) side_.emplace(options.device);
-    for (int64_t i = 0; i < options.workers; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (int64_t i = 0; i < options.workers; ++i) threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& error) {
+      stop();
+      refuse({.where = "data.PrefetchLoader",
+              .what = "the system gives fewer threads than there are workers",
+              .seen = fmt::format("{} workers: {}", options.workers, error.what()),
+              .accepted = fmt::format("{} here and now", threads_.size()),
+              .advice = "ask for fewer, or raise what limits this process (ulimit -u, ulimit -v, "
+                        "pids.max of its control group)"});
+    }
   }
 
-  ~Pipeline() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wanted_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Pipeline() { stop(); }
 
   Batch take(int64_t epoch, int64_t position) {
     std::unique_lock lock(mutex_);
@@ -160,8 +160,25 @@ class PrefetchLoader::Pipeline {
     return nullptr;
   }
 
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wanted_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // The cores belong to the step. LibTorch gives a thread the number that was set for the process
+  // as soon as it first asks for one, in each library anew, so the number alone does not stay.
   void work() {
-    omp_set_num_threads(1);  // of this thread: the cores belong to the step
+    at::get_num_threads();
+    omp_set_num_threads(1);  // of this thread
+#pragma omp teams num_teams(1) thread_limit(1)
+    make_batches();
+  }
+
+  void make_batches() {
     std::unique_lock lock(mutex_);
     for (;;) {
       std::shared_ptr<Slot> slot;

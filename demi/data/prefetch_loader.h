@@ -14,7 +14,7 @@ namespace demi::data {
 struct PrefetchOptions {
   int64_t workers = 1;             // threads that make batches, >= 1
   int64_t depth = 2;               // batches that are made ahead, >= 1
-  c10::Device device = c10::kCPU;  // where the batches go; lengths stay on the CPU
+  c10::Device device = c10::kCPU;  // where the batches go, as to_device() sends them
 };
 
 /// Makes the batches of another loader ahead of time, in threads of its own, each of which uses one
@@ -25,7 +25,8 @@ struct PrefetchOptions {
 /// asks for that batch.
 class DEMI_API PrefetchLoader : public Loader {
  public:
-  /// Throws UsageError for options out of range, and without an inner loader.
+  /// Throws UsageError for options out of range, without an inner loader, and where the system
+  /// gives fewer threads than there are workers.
   explicit PrefetchLoader(std::shared_ptr<const Loader> inner, const PrefetchOptions& options = {});
   ~PrefetchLoader() override;
 

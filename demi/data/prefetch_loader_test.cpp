@@ -3,9 +3,14 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -76,6 +81,61 @@ TEST(PrefetchLoader, WorksAheadOnOneCoreAThread) {
   EXPECT_EQ(inner->made, 4);
   EXPECT_EQ(loader.batch(0, 1).target.item<int>(), 1);
 }
+
+/// Makes its batches in parallel, and says on how many threads.
+class InParallel : public Loader {
+ public:
+  int64_t examples() const override { return 10; }
+  int64_t batches() const override { return 10; }
+  Batch batch(int64_t, int64_t) const override {
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    at::parallel_for(0, 64, 1, [&](int64_t, int64_t) {
+      const std::lock_guard lock(mutex);
+      threads.insert(std::this_thread::get_id());
+    });
+    made++;
+    return {.input = at::scalar_tensor(static_cast<int64_t>(threads.size()), at::kLong)};
+  }
+  mutable std::atomic<int> made = 0;
+};
+
+TEST(PrefetchLoader, WorksOnOneCoreAThreadWhereANumberIsSet) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  const auto inner = std::make_shared<InParallel>();
+  EXPECT_EQ(inner->batch(0, 0).input.item<int64_t>(), 3);
+  {
+    const PrefetchLoader loader(inner, {.depth = 3});
+    loader.batch(0, 0);
+    EXPECT_TRUE(wait_until([&] { return inner->made >= 1 + 4; }));
+    for (int64_t position : {1, 2, 3})
+      EXPECT_EQ(loader.batch(0, position).input.item<int64_t>(), 1) << position;
+  }
+  at::set_num_threads(before);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A stack for each of so many threads is more than this process may have.
+TEST(PrefetchLoader, SaysHowManyThreadsThereAre) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t in_use = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+  const rlimit tight{.rlim_cur = in_use + (rlim_t{100} << 20), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &tight), 0);
+  std::string said = "nothing";
+  try {
+    const PrefetchLoader loader(rows(22), {.workers = 4'000});
+  } catch (const UsageError& error) {
+    said = error.what();
+  }
+  EXPECT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_NE(said.find("4000 workers"), std::string::npos) << said;
+  EXPECT_NE(said.find("here and now"), std::string::npos) << said;
+}
+#endif
 
 // For ThreadSanitizer: the caller and a worker meet at one slot nowhere else.
 TEST(PrefetchLoader, WaitsForABatchThatAWorkerHasBegun) {
