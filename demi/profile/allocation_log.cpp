@@ -70,7 +70,7 @@ AllocationLog::AllocationLog(c10::Device device, std::int64_t limit_bytes)
 }
 
 AllocationLog::~AllocationLog() {
-  if (!guard_) cpu_sink = nullptr;
+  if (!guard_) close_cpu_sink();
 }
 
 std::int64_t AllocationLog::now() const { return sink_->now(); }

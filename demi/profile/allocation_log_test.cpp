@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "demi/profile/memory.h"
 
@@ -51,6 +54,19 @@ TEST(AllocationLog, HasTheBlocksOfOtherThreads) {
   std::thread([] { torch::empty({25}); }).join();
   ASSERT_EQ(log.allocations().size(), 1U);
   EXPECT_EQ(log.allocations()[0].bytes, 100);
+}
+
+TEST(AllocationLog, EndsWhileOtherThreadsFree) {
+  count_cpu_memory();
+  std::atomic<bool> ends = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      while (!ends) torch::empty({25});
+    });
+  for (int i = 0; i < 2'000; ++i) std::optional<AllocationLog>(kHost).reset();
+  ends = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(AllocationLog, RefusesWhatIsBeyondItsLimit) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 namespace demi::profile {
 
@@ -14,7 +15,26 @@ class AllocationSink {
   virtual void freed(const void* address) noexcept = 0;
 };
 
-/// Of the CPU; null: nobody listens. Set while no other thread allocates.
+/// Of the CPU; null: nobody listens.
 inline std::atomic<AllocationSink*> cpu_sink{nullptr};
+/// Threads that are telling it something.
+inline std::atomic<int> cpu_sink_calls{0};
+
+/// Calls tell(sink) if somebody listens. Costs one read if nobody does.
+template <class Tell>
+void tell_cpu_sink(const Tell& tell) {
+  if (!cpu_sink.load(std::memory_order_relaxed)) return;
+  struct Call {
+    Call() { ++cpu_sink_calls; }
+    ~Call() { --cpu_sink_calls; }
+  } const call;
+  if (AllocationSink* sink = cpu_sink) tell(*sink);
+}
+
+/// Nobody listens from here on, and no thread is telling the sink anything any more.
+inline void close_cpu_sink() {
+  cpu_sink = nullptr;
+  while (cpu_sink_calls != 0) std::this_thread::yield();
+}
 
 }  // namespace demi::profile

@@ -44,7 +44,7 @@ void release(void* data) {
   std::int64_t bytes = 0;
   std::memcpy(&bytes, block, sizeof bytes);
   cpu_current.fetch_sub(bytes, std::memory_order_relaxed);
-  if (AllocationSink* sink = cpu_sink.load(std::memory_order_relaxed)) sink->freed(data);
+  tell_cpu_sink([=](AllocationSink& sink) { sink.freed(data); });
   c10::free_cpu(block);
 }
 
@@ -59,7 +59,7 @@ class CountingAllocator final : public c10::Allocator {
     add(counted);
     void* data = block + kHeader;
     c10::DataPtr held(data, data, &release, cpu);
-    if (AllocationSink* sink = cpu_sink.load(std::memory_order_relaxed)) sink->made(data, counted);
+    tell_cpu_sink([=](AllocationSink& sink) { sink.made(data, counted); });
     return held;
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
