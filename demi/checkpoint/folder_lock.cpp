@@ -26,8 +26,12 @@ using FolderId = std::pair<dev_t, ino_t>;
 
 /// The folders that this process holds. Never destroyed: threads may outlive static objects.
 struct Registry {
+  struct Entry {
+    std::shared_ptr<HeldFolder> folder;
+    int64_t holders = 0;
+  };
   std::mutex mutex;
-  std::map<FolderId, std::weak_ptr<HeldFolder>> folders;
+  std::map<FolderId, Entry> folders;
 
   static Registry& get() {
     static auto* const registry = [] {
@@ -42,10 +46,19 @@ struct Registry {
   /// In a forked process: the locks are its parent's, and end with it. flock(2) would keep them as
   /// long as a descriptor is open anywhere.
   void leave_to_parent() {
-    for (auto& [id, folder] : folders)
-      if (const auto held = folder.lock()) held->file = Descriptor();
+    for (auto& [id, entry] : folders) entry.folder->file = Descriptor();
     folders.clear();
     mutex.unlock();
+  }
+
+  /// The last holder unlocks the folder before another thread can find that nobody holds it.
+  void leave(const FolderId& id, const std::shared_ptr<HeldFolder>& folder) {
+    const std::lock_guard guard(mutex);
+    const auto entry = folders.find(id);
+    if (entry == folders.end() || entry->second.folder != folder) return;  // it is the parent's
+    if (--entry->second.holders > 0) return;
+    folder->file = Descriptor();
+    folders.erase(entry);
   }
 };
 
@@ -121,13 +134,13 @@ std::shared_ptr<HeldFolder> hold_folder(const fs::path& folder, bool for_a_run) 
   make_folder((folder / "").parent_path());  // without a slash at its end
   Registry& registry = Registry::get();
   const std::lock_guard guard(registry.mutex);
-  std::erase_if(registry.folders, [](const auto& entry) { return entry.second.expired(); });
-  auto& entry = registry.folders[id_of(folder)];
-  std::shared_ptr<HeldFolder> held = entry.lock();
-  if (!held) entry = held = acquire(folder);
+  const FolderId id = id_of(folder);
+  if (!registry.folders.contains(id)) registry.folders[id] = {acquire(folder)};
+  auto& [held, holders] = registry.folders[id];
   if (for_a_run && held->has_run.exchange(true))
     refuse_second_run(folder, "this process, " + name_of_this_process());
-  return held;
+  ++holders;
+  return {held.get(), [id, held = held](HeldFolder*) { Registry::get().leave(id, held); }};
 }
 
 FolderLock::FolderLock(const fs::path& folder) : held_(hold_folder(folder, /*for_a_run=*/true)) {}

@@ -7,6 +7,8 @@
 #include <array>
 #include <csignal>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "demi/checkpoint/checkpoint_testing.h"
 #include "demi/checkpoint/writer.h"
@@ -101,6 +103,22 @@ TEST_F(FolderLockTest, MakesFoldersAndTakesTheirNamesInEverySpelling) {
   EXPECT_TRUE(std::filesystem::is_directory(deep));
   EXPECT_THAT(refusal_of([&] { FolderLock second(folder_ / "a" / "." / "b" / "c"); }),
               HasSubstr("this process"));
+}
+
+// One thread gives the folder back while another asks for it.
+TEST_F(FolderLockTest, IsNotRefusedForWhatThisProcessGivesBack) {
+  std::vector<std::string> refusals(2);
+  std::vector<std::thread> threads;
+  for (std::string& said : refusals)
+    threads.emplace_back([&] {
+      for (int time = 0; time < 5'000 && said.empty(); ++time) {
+        const std::string refusal = refusal_of([&] { FolderLock lock(folder_); });
+        if (refusal != "no UsageError" && refusal.find("this process") == std::string::npos)
+          said = refusal;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& said : refusals) EXPECT_EQ(said, "");
 }
 
 // While the other lives, what it is writing is no leftover.
