@@ -1,6 +1,7 @@
 #include "demi/checkpoint/writer.h"
 
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "demi/checkpoint/run_id.h"
@@ -20,7 +21,7 @@ void Writer::save(int64_t step, const Checkpoint& checkpoint, const SaveOptions&
   if (!std::exchange(has_saved_, true)) warn_of_other_runs(folder_, checkpoint.run);
   auto snapshot = std::make_shared<const Snapshot>(checkpoint);
   is_writing_ = true;
-  thread_ = std::thread([this, step, options, snapshot = std::move(snapshot)]() mutable {
+  auto write = [this, step, options, snapshot = std::move(snapshot)]() mutable {
     try {
       checkpoint::save(folder_, step, snapshot->finish(), options);
     } catch (...) {
@@ -28,7 +29,12 @@ void Writer::save(int64_t step, const Checkpoint& checkpoint, const SaveOptions&
     }
     snapshot.reset();
     is_writing_ = false;
-  });
+  };
+  try {
+    thread_ = std::thread(write);
+  } catch (const std::system_error&) {
+    write();  // the system gives no thread
+  }
 }
 
 void Writer::wait() {

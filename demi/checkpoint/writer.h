@@ -13,7 +13,8 @@
 namespace demi::checkpoint {
 
 /// Saves checkpoints to one folder while training continues: save() takes a snapshot and returns,
-/// and a thread writes it, with the promises of checkpoint::save. Holds the folder's FolderLock.
+/// and a thread writes it, with the promises of checkpoint::save; where the system gives no thread,
+/// save() writes it and returns then. Holds the folder's FolderLock.
 /// Memory grows by one snapshot until it is written. Not thread-safe.
 class DEMI_API Writer {
  public:

@@ -1,6 +1,7 @@
 #include "demi/checkpoint/writer.h"
 
 #include <gmock/gmock.h>
+#include <pthread.h>
 
 #include <optional>
 
@@ -75,6 +76,22 @@ TEST_F(WriterTest, AnErrorSurfacesOnceAtTheNextCall) {
   writer.save(4, ten_tensors(4));
   writer.wait();
   EXPECT_TRUE(same(load(folder_), ten_tensors(4)));
+}
+
+TEST_F(WriterTest, WritesByItselfWhereThereIsNoThread) {
+  Writer writer(folder_);
+  pthread_attr_t before, huge;
+  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(::pthread_getattr_default_np(&huge), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 46), 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);  // no machine has so large a stack
+  writer.save(1, ten_tensors(1));
+  EXPECT_FALSE(writer.is_writing());
+  EXPECT_EQ(::pthread_setattr_default_np(&before), 0);
+  ::pthread_attr_destroy(&before);
+  ::pthread_attr_destroy(&huge);
+  writer.wait();
+  EXPECT_TRUE(same(load(folder_), ten_tensors(1)));
 }
 
 TEST_F(WriterTest, RefusesAtOnceWhatCannotBeSaved) {
