@@ -3,6 +3,7 @@
 #include <ATen/ThreadLocalState.h>
 
 #include "demi/autocast/call.h"
+#include "demi/core/local_pass.h"
 #include "demi/weights/weights.h"
 
 namespace demi {
@@ -11,11 +12,13 @@ struct ThreadState::Captured {
   at::ThreadLocalState torch;
   bool cache_enabled = cache_is_enabled();
   ThreadTables tables = thread_tables;
+  bool is_local = is_local_pass();
 
-  // The settings of autocast that at::ThreadLocalState leaves out.
+  // What at::ThreadLocalState leaves out.
   void set_rest() const {
     at::autocast::set_autocast_cache_enabled(cache_enabled);
     thread_tables = tables;
+    set_local_pass(is_local);
   }
 };
 

@@ -27,6 +27,7 @@
 #include "demi/distributed/nccl.h"
 #include "demi/distributed/rendezvous.h"
 #include "demi/distributed/store.h"
+#include "demi/distributed/synchronised_layers.h"
 #include "demi/tensor/dtype.h"
 
 namespace demi::distributed {
@@ -399,7 +400,7 @@ void ProcessGroup::meet(const std::shared_ptr<Store>& store, const ProcessGroupO
   impl_->liveness->set_met();
 }
 
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() { forget_layers_of(*this); }
 
 int ProcessGroup::rank() const { return impl_->ranks.rank; }
 int ProcessGroup::world_size() const { return impl_->ranks.world_size; }

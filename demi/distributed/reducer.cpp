@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/distributed/synchronised_layers.h"
 #include "demi/tensor/dtype.h"
 
 namespace demi::distributed {
@@ -74,7 +75,8 @@ std::shared_ptr<void> Reducer::on_gradient(std::size_t index) {
   const std::size_t bucket = plan_.bucket[index];
   --missing_[bucket];
   // All ranks send in the same order. The last one waits for the round's flags.
-  while (sent_.size() + 1 < plan_.buckets.size() && missing_[sent_.size()] == 0) send(sent_.size());
+  while (sends_early_ && sent_.size() + 1 < plan_.buckets.size() && missing_[sent_.size()] == 0)
+    send(sent_.size());
   return first;
 }
 
@@ -146,6 +148,7 @@ void Reducer::begin_round() {
   in_round_ = true;
   ++rounds_;
   late_ = false;
+  sends_early_ = !has_layers(group_);
   if (options_.uneven_batches) {
     active_flags_ = at::zeros({group_.world_size()}, at::kInt);
     if (!has_joined_) active_flags_[group_.rank()] = 1;

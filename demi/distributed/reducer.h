@@ -89,8 +89,11 @@ class DEMI_API Reducer {
   std::vector<char> accumulated_;            // by parameter, since the last round
   std::vector<std::size_t> missing_;         // by bucket: gradients that have not come
   std::vector<ProcessGroup::Pending> sent_;  // by bucket, in their order
-  bool late_ = false;                        // a gradient changed after it was packed
-  at::Tensor active_flags_;                  // int32, (world size)
+  // Batch normalisations of all ranks send in backward, too: a rank that leaves a parameter out
+  // fills its buckets later than the others do, so they are sent when backward has ended.
+  bool sends_early_ = true;
+  bool late_ = false;        // a gradient changed after it was packed
+  at::Tensor active_flags_;  // int32, (world size)
   ProcessGroup::Pending active_pending_;
   int active_ = 1, first_active_ = 0;
 

@@ -6,22 +6,20 @@
 #include <torch/library.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <algorithm>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/core/local_pass.h"
 #include "demi/distributed/process_group.h"
+#include "demi/distributed/synchronised_layers.h"
 
 namespace demi::distributed {
 namespace {
-
-thread_local int local_norms = 0;
 
 c10::ScalarType accumulation_of(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -65,8 +63,9 @@ Statistics statistics_of(const at::Tensor& input, ProcessGroup& group) {
                               .contiguous();
   group.start_all_reduce(sums).wait();
   const double count = sums[2 * channels].item<double>();
-  const at::Tensor all_mean = sums.narrow(0, 0, channels) / count;
-  const at::Tensor squares = sums.narrow(0, channels, channels) / count;
+  const double divisor = std::max(count, 1.0);  // no rank has an example: 0
+  const at::Tensor all_mean = sums.narrow(0, 0, channels) / divisor;
+  const at::Tensor squares = sums.narrow(0, channels, channels) / divisor;
   return {all_mean, (squares - all_mean * all_mean).clamp_min(0), count};
 }
 
@@ -114,40 +113,6 @@ struct Normalise : torch::autograd::Function<Normalise> {
   }
 };
 
-// Which layers are synchronised, by their running mean: a layer's forward passes it to the
-// operator, and no two layers share one. A weak reference keeps the address from being used again.
-class Layers {
- public:
-  /// Whether it was not there before.
-  bool add(const at::Tensor& running_mean, ProcessGroup& group) {
-    const std::unique_lock lock(mutex_);
-    std::erase_if(groups_, [](const auto& one) { return one.second.layer.expired(); });
-    return groups_
-        .try_emplace(
-            running_mean.unsafeGetTensorImpl(),
-            Entry{c10::weak_intrusive_ptr<at::TensorImpl>(running_mean.getIntrusivePtr()), &group})
-        .second;
-  }
-  ProcessGroup* find(const at::Tensor& running_mean) {
-    const std::shared_lock lock(mutex_);
-    const auto found = groups_.find(running_mean.unsafeGetTensorImpl());
-    return found == groups_.end() ? nullptr : found->second.group;
-  }
-
- private:
-  struct Entry {
-    c10::weak_intrusive_ptr<at::TensorImpl> layer;
-    ProcessGroup* group;
-  };
-  std::shared_mutex mutex_;
-  std::unordered_map<const at::TensorImpl*, Entry> groups_;
-};
-
-Layers& layers() {
-  static auto* all = new Layers;
-  return *all;
-}
-
 at::Tensor over_ranks(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                       const std::optional<at::Tensor>& bias, at::Tensor running_mean,
                       at::Tensor running_var, double momentum, double eps, ProcessGroup& group) {
@@ -158,12 +123,15 @@ at::Tensor over_ranks(const at::Tensor& input, const std::optional<at::Tensor>& 
     all = statistics_of(input.detach(), group);
     mean = all.mean.to(accumulation_of(input));
     inverse = (all.variance + eps).rsqrt().to(accumulation_of(input));
-    // The running variance is the unbiased one, as in torch::nn.
+    // The running variance is the unbiased one, as in torch::nn, which moves nothing for no
+    // example.
     const auto move = [momentum](at::Tensor& running, const at::Tensor& now) {
       running.mul_(1 - momentum).add_(now.to(running.scalar_type()), momentum);
     };
-    move(running_mean, all.mean);
-    move(running_var, all.variance * (all.count / (all.count - 1)));
+    if (all.count > 0) {
+      move(running_mean, all.mean);
+      move(running_var, all.variance * (all.count / (all.count - 1)));
+    }
   }
   const bool is_affine = weight && weight->defined();
   return Normalise::apply(input, is_affine ? *weight : at::ones_like(mean),
@@ -178,8 +146,8 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
                       const std::optional<at::Tensor>& running_mean,
                       const std::optional<at::Tensor>& running_var, bool training, double momentum,
                       double eps, bool cudnn_enabled) {
-  const bool may_be = training && local_norms == 0 && running_mean && running_mean->defined();
-  ProcessGroup* group = may_be ? layers().find(*running_mean) : nullptr;
+  const bool may_be = training && !is_local_pass() && running_mean && running_mean->defined();
+  ProcessGroup* group = may_be ? group_of(*running_mean) : nullptr;
   if (!group)
     return at::native::batch_norm(input, weight, bias, running_mean, running_var, training,
                                   momentum, eps, cudnn_enabled);
@@ -232,17 +200,17 @@ std::int64_t synchronise_batch_norm(torch::nn::Module& model, ProcessGroup& grou
               .advice = "leave it on"});
   replace_operator();
   std::int64_t count = 0;
-  for (const auto& [name, mean] : means) count += layers().add(mean, group) ? 1 : 0;
+  for (const auto& [name, mean] : means) count += synchronise(mean, group) ? 1 : 0;
   return count;
 }
 
 bool has_synchronised_batch_norm(const torch::nn::Module& model) {
   for (const auto& [name, mean] : running_means(model))
-    if (mean.defined() && layers().find(mean)) return true;
+    if (mean.defined() && group_of(mean)) return true;
   return false;
 }
 
-LocalBatchNorm::LocalBatchNorm() { ++local_norms; }
-LocalBatchNorm::~LocalBatchNorm() { --local_norms; }
+LocalBatchNorm::LocalBatchNorm() : before_(set_local_pass(true)) {}
+LocalBatchNorm::~LocalBatchNorm() { set_local_pass(before_); }
 
 }  // namespace demi::distributed

@@ -20,10 +20,11 @@ class ProcessGroup;
 /// run the same layers in the same order. In evaluation nothing is sent.
 ///
 /// By type, wherever they are in the model, as Python's convert_sync_batchnorm: in a Sequential or
-/// as a member. Returns how many. A copy (clone()) is not synchronised. Throws UsageError for one
-/// without running statistics, and then none is synchronised. Each rank's batch has more than one
-/// element a channel, as LibTorch's own layers ask for, or none. The group outlives the model's
-/// last backward. Does nothing for one rank.
+/// as a member. Returns how many were not over this group before. A copy (clone()) is not
+/// synchronised. Throws UsageError for one without running statistics, and then none is
+/// synchronised. Each rank's batch has more than one element a channel, as LibTorch's own layers
+/// ask for, or none. Does nothing for one rank. Until the group ends, which no backward outlives.
+/// From then on the layers are not synchronised.
 ///
 /// From the first call on, aten::batch_norm of the process on CPU and CUDA looks for the layer in a
 /// table (about 20 ns).
@@ -33,13 +34,17 @@ DEMI_API std::int64_t synchronise_batch_norm(torch::nn::Module& model, ProcessGr
 DEMI_API bool has_synchronised_batch_norm(const torch::nn::Module& model);
 
 /// While one lives in this thread, forward normalises over this rank's batch alone and sends
-/// nothing: for a pass that the other ranks do not make.
+/// nothing, also where demi::recompute runs it once more in another thread: for a pass that the
+/// other ranks do not make.
 class DEMI_API LocalBatchNorm {
  public:
   LocalBatchNorm();
   ~LocalBatchNorm();
   LocalBatchNorm(const LocalBatchNorm&) = delete;
   LocalBatchNorm& operator=(const LocalBatchNorm&) = delete;
+
+ private:
+  bool before_;
 };
 
 }  // namespace demi::distributed

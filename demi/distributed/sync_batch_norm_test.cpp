@@ -6,11 +6,13 @@
 
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/ranks_testing.h"
+#include "demi/recompute/recompute.h"
 
 namespace demi::distributed {
 namespace {
@@ -198,6 +200,101 @@ TEST(SyncBatchNorm, ARankWithoutAnExampleAddsNothing) {
     EXPECT_LE((norm->running_mean - alone->running_mean).abs().max().item<double>(), 1e-12);
     EXPECT_LE((norm->running_var - alone->running_var).abs().max().item<double>(), 1e-12);
     EXPECT_TRUE(norm->weight.grad().isfinite().all().item<bool>());
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(SyncBatchNorm, NoExampleOnAnyRankMovesNothing) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::BatchNorm2d norm(2);
+    synchronise_batch_norm(*norm, group);
+    const torch::Tensor none = torch::zeros({0, 2, 6, 6}).requires_grad_();
+    norm->forward(none).sum().backward();
+    EXPECT_TRUE(norm->running_mean.equal(torch::zeros(2))) << norm->running_mean;
+    EXPECT_TRUE(norm->running_var.equal(torch::ones(2))) << norm->running_var;
+    EXPECT_TRUE(norm->weight.grad().equal(torch::zeros(2)));
+    EXPECT_EQ(none.grad().sizes(), none.sizes());
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// A layer of each rank, and two groups one after the other: of a search for a batch size, say.
+TEST(SyncBatchNorm, GoesOverTheGroupThatWasNamedLast) {
+  std::vector<torch::nn::Sequential> nets;
+  for (int rank = 0; rank < 2; ++rank) nets.emplace_back(torch::nn::BatchNorm2d(2));
+  const torch::Tensor pictures = pictures_of(8, torch::kFloat);
+  const auto own = [&](ProcessGroup& group) {
+    return pictures.slice(0, group.rank() * 4, group.rank() * 4 + 4);
+  };
+  const auto net_of = [&](ProcessGroup& group) -> torch::nn::Sequential& {
+    return nets[static_cast<std::size_t>(group.rank())];
+  };
+  for (int time = 0; time < 2; ++time) {
+    const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+      torch::nn::Sequential& net = net_of(group);
+      EXPECT_FALSE(has_synchronised_batch_norm(*net)) << "the group before has ended";
+      EXPECT_EQ(synchronise_batch_norm(*net, group), 1);
+      const torch::Tensor output = net->forward(own(group));
+      output.pow(2).sum().backward();
+      const torch::Tensor total = output.detach().sum().to(torch::kDouble);
+      group.all_reduce(total);
+      EXPECT_NEAR(total.item<double>(), 0, 1e-3) << "the mean is that of both ranks";
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+  }
+  EXPECT_NEAR(nets[0]->forward(pictures.slice(0, 0, 4)).sum().item<double>(), 0, 1e-3)
+      << "alone, after the last group";
+}
+
+// The trunk's norm sends in backward. Rank 1 leaves a branch out, so its first bucket is full
+// later.
+TEST(SyncBatchNorm, GradientsGoInOneOrderWithItOnAllRanks) {
+  std::vector<std::vector<torch::Tensor>> seen(2);
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Linear trunk(6, 5), left(5, 3), right(5, 3);
+    torch::nn::BatchNorm1d norm(5);
+    torch::nn::Sequential net(trunk, norm, left, right);
+    {
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& p : net->parameters())
+        p.copy_((torch::arange(p.numel()) * 0.3).sin().view(p.sizes()));
+    }
+    synchronise_batch_norm(*net, group);
+    DistributedOptions options{.broadcast_buffers = false};
+    options.bucket_bytes = options.first_bucket_bytes = 8;
+    const DistributedDataParallel parallel(*net, group, options);
+    const torch::Tensor rows = (torch::arange(24).view({4, 6}) * (1.0 + group.rank())).sin();
+    for (int round = 0; round < 3; ++round) {
+      net->zero_grad();
+      const torch::Tensor hidden = norm->forward(trunk->forward(rows));
+      torch::Tensor loss = left->forward(hidden).pow(2).mean();
+      if (group.rank() == 0) loss = loss + right->forward(hidden).pow(2).mean();
+      loss.backward();
+      EXPECT_GT(parallel.last_reduced().buckets, 2);
+    }
+    for (const torch::Tensor& p : net->parameters())
+      seen[static_cast<std::size_t>(group.rank())].push_back(p.grad().clone());
+  });
+  ASSERT_THAT(errors, Each(IsEmpty()));
+  for (std::size_t i = 0; i < seen[0].size(); ++i) EXPECT_TRUE(seen[0][i].equal(seen[1][i])) << i;
+}
+
+// Backward runs the block once more, here in another thread than the one that makes the pass.
+TEST(SyncBatchNorm, ALocalPassIsOneAlsoWhereItIsRecomputed) {
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    torch::nn::Sequential net(torch::nn::BatchNorm2d(2));
+    synchronise_batch_norm(*net, group);
+    const torch::Tensor input = pictures_of(2, torch::kFloat).requires_grad_();
+    if (group.rank() == 1) {
+      torch::Tensor output;
+      {
+        const LocalBatchNorm local;
+        output = demi::recompute([&](const torch::Tensor& x) { return net->forward(x); }, input);
+      }
+      std::thread([&] { output.pow(3).sum().backward(); }).join();
+    }
+    group.barrier();
+    net->forward(input).sum().backward();
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
 }

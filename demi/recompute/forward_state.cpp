@@ -46,10 +46,16 @@ bool RandomState::operator==(const RandomState& other) const {
 }
 
 ForwardState::Guard::Guard(const ForwardState& state)
-    : region_(state.region), keys_(state.keys), present_(state.random.devices()) {
+    : region_(state.region),
+      keys_(state.keys),
+      was_local_(set_local_pass(state.is_local)),
+      present_(state.random.devices()) {
   state.random.restore();
 }
 
-ForwardState::Guard::~Guard() { present_.restore(); }
+ForwardState::Guard::~Guard() {
+  present_.restore();
+  set_local_pass(was_local_);
+}
 
 }  // namespace demi::recomputation

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "demi/autocast/recorded_region.h"
+#include "demi/core/local_pass.h"
 
 namespace demi::recomputation {
 
@@ -32,6 +33,7 @@ struct ForwardState {
   RandomState random;
   // Backward asks for tensors from within a function's backward, which may exclude keys.
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  bool is_local = is_local_pass();
 
   /// Brings it back until the end of the scope, with gradients enabled.
   class Guard;
@@ -48,6 +50,7 @@ class ForwardState::Guard {
   RecordedRegion::Guard region_;
   c10::impl::ForceDispatchKeyGuard keys_;
   at::AutoGradMode grad_{true};
+  bool was_local_;
   RandomState present_;
 };
 
