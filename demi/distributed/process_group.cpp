@@ -44,6 +44,7 @@ double in_seconds(milliseconds time) { return static_cast<double>(time.count()) 
 struct Events {
   std::mutex mutex;
   std::condition_variable changed;
+  int under_way = 0;  // collectives that have begun and not ended
 };
 
 void check_options(const ProcessGroupOptions& options) {
@@ -277,8 +278,13 @@ void ProcessGroup::Impl::start(const std::shared_ptr<Store>& bare_store,
 }
 
 ProcessGroup::Impl::~Impl() {
-  // Gloo's destructor waits for collectives under way, which may never end if a rank is gone.
-  if (failure.empty() && !is_rank_lost()) return;
+  // Gloo's destructor waits for collectives under way, which may never end: a rank is gone, or this
+  // one leaves by an exception of its own while the others compute.
+  const auto is_any_under_way = [&] {
+    const std::lock_guard lock(events->mutex);
+    return events->under_way > 0;
+  };
+  if (failure.empty() && !is_rank_lost() && !is_any_under_way()) return;
   keep(std::move(collectives));
   keep(std::move(on_gpu));
 }
@@ -510,10 +516,15 @@ ProcessGroup::Pending ProcessGroup::start(
   } catch (const std::exception&) {
     impl_->fail(what, message_of(std::current_exception()));
   }
+  {
+    const std::lock_guard lock(impl_->events->mutex);
+    ++impl_->events->under_way;
+  }
   pending.impl_->collective->on_end(
       [end = pending.impl_->end, events = impl_->events](std::exception_ptr error) {
         const std::lock_guard lock(events->mutex);
         end->has_come = true;
+        --events->under_way;
         end->at = Clock::now();
         end->error = std::move(error);
         events->changed.notify_all();

@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "demi/core/error.h"
+#include "demi/core/wait_until_testing.h"
 #include "demi/distributed/children_testing.h"
 #include "demi/distributed/port_testing.h"
 #include "demi/distributed/ranks_testing.h"
@@ -285,6 +288,26 @@ class Job {
  private:
   std::vector<std::unique_ptr<Child>> ranks_;
 };
+
+// As after an exception in backward, with a bucket on its way, while the other rank computes.
+TEST(ProcessGroup, EndsWithACollectiveUnderWay) {
+  const auto store = thread_store();
+  std::atomic<bool> has_ended = false;
+  const auto options = demi::testing::short_timeouts();
+  std::thread leaves([&] {
+    {
+      demi::testing::GroupOn group(store, 0, 2, options);
+      const auto pending = group.start_all_reduce(torch::ones({4}));
+    }
+    has_ended = true;
+  });
+  std::thread computes([&] {
+    demi::testing::GroupOn group(store, 1, 2, options);
+    EXPECT_TRUE(wait_until([&] { return has_ended.load(); }, options.timeout / 2));
+  });
+  leaves.join();
+  computes.join();
+}
 
 // Killed in an all-reduce; killed outside of one, the rank that has the store; alive, but no longer
 // taking part. The three jobs run side by side, since they wait most of the time.
