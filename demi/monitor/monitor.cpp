@@ -64,7 +64,6 @@ struct Before {
 
 Before before_step(const loop::StepView& view, const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
-  if (!gradient.defined()) return {};
   const bool is_dense = gradient.layout() == at::kStrided;
   return {.weights = trained(view, parameter).clone(),
           .has_gradient = is_dense ? sampled(gradient) != 0 : at::Tensor()};
@@ -211,7 +210,8 @@ void Monitor::after_backward(const loop::StepView& view) {
     for (std::size_t k = 0; k < kept.size(); ++k) {
       const at::Tensor& p = layers[i].parameters[k];
       one.weights[i].add(p.grad());
-      kept[k] = before_step(view, p);
+      // In the first of the step's turns that reaches it.
+      if (p.grad().defined() && !kept[k].weights.defined()) kept[k] = before_step(view, p);
     }
   }
 }

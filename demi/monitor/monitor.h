@@ -35,7 +35,7 @@ struct StepHealth {
   /// Both from 1.
   int64_t epoch = 1, step = 1;
   std::optional<double> loss_scale, grad_norm;  // as in loop::StepMetrics
-  bool skipped = false;                         // the optimizers changed nothing
+  bool skipped = false;                         // an optimizer changed nothing
   std::vector<LayerHealth> layers;              // in the order of named_modules()
 
   DEMI_API ExponentHistogram weight_gradients() const;  // of all layers

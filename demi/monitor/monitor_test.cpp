@@ -9,6 +9,7 @@
 
 #include "demi/core/error.h"
 #include "demi/loop/observer.h"
+#include "demi/loop/step.h"
 #include "demi/optim/sgd.h"
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
@@ -114,6 +115,36 @@ TEST(Monitor, ChangesNoBitOfTheTraining) {
   train::Trainer(train::network(alone), options).fit(batches());
   for (std::size_t i = 0; i < 4; ++i)
     EXPECT_TRUE(watched->parameters()[i].equal(alone->parameters()[i]));
+}
+
+// SGD's update is lr x gradient: 0.5 of one weight each, in a turn of its own.
+TEST(Monitor, SeesTheUpdatesOfEveryTurn) {
+  torch::nn::Linear critic(torch::nn::LinearOptions(1, 1).bias(false)),
+      generator(torch::nn::LinearOptions(1, 1).bias(false));
+  {
+    const at::NoGradGuard no_grad;
+    critic->weight.fill_(2);
+    generator->weight.fill_(4);
+  }
+  optim::SGD of_critic(critic->parameters(), optim::SGDOptions(0.5)),
+      of_generator(generator->parameters(), optim::SGDOptions(0.5));
+  loop::Step step({.models = {{"critic", critic.ptr().get()}, {"generator", generator.ptr().get()}},
+                   .optimizers = {&of_critic, &of_generator}},
+                  {.read_every = 1});
+  std::vector<StepHealth> reported;
+  step.watch(std::make_shared<Monitor>(1, [&](const StepHealth& s) { reported.push_back(s); }));
+  const auto sum_of = [](const at::Tensor& out) { return out.sum(); };
+  const auto of = [](torch::nn::Linear& model) {
+    return [&model] { return model->forward(at::ones({1, 1})); };
+  };
+  step.batch(of(critic), sum_of, {.of = {&of_critic}});
+  step.take(of_critic);
+  step.batch(of(generator), sum_of);
+  step.finish();
+  ASSERT_EQ(reported.size(), 1U);
+  ASSERT_EQ(reported[0].layers.size(), 2U);
+  EXPECT_DOUBLE_EQ(reported[0].layers[0].update_ratio.value(), 0.5 / 2);
+  EXPECT_DOUBLE_EQ(reported[0].layers[1].update_ratio.value(), 0.5 / 4);
 }
 
 TEST(Monitor, AddsUpTheBatchesOfAStep) {
