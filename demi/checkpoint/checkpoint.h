@@ -62,7 +62,7 @@ struct SaveOptions {
 ///   - FOLDER/last names the old one or the new one. It names the new one once this returns;
 ///   - the process lives: a failure is a TrainingError that names the file and the system's cause.
 ///     The checkpoint may be there in spite of it, for example if only an old one cannot be removed.
-/// How: the files are written to a temporary folder in the same place (step-00000400.PID.tmp),
+/// How: the files are written to a temporary folder in the same place (step-00000400.NUMBER.tmp),
 /// files and folder are synchronised with the disk (fsync), one rename publishes it, and FOLDER is
 /// synchronised. Then FOLDER/last is replaced in the same way, and FOLDER/best if `is_best`. Only
 /// then are old ones removed. What a killed save left behind is removed by the next one. A step

@@ -31,7 +31,7 @@ std::optional<int64_t> take_number(std::string_view& text) {
   return number;
 }
 
-/// NAME.PID.tmp of a checkpoint, `last` or `best`.
+/// NAME.NUMBER.tmp of a checkpoint, `last` or `best`.
 bool is_leftover(std::string_view name) {
   if (!name.ends_with(kTemporary)) return false;
   name.remove_suffix(kTemporary.size());

@@ -6,12 +6,14 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <random>
 #include <utility>
 
 namespace demi {
 
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
-  return fmt::format("{}.{}.tmp", path.string(), getpid());
+  constexpr unsigned kOthers = 1'000'000'000;  // processes of other containers may have the number
+  return fmt::format("{}.{}{:09}.tmp", path.string(), getpid(), std::random_device()() % kOthers);
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path, std::string_view elsewhere)

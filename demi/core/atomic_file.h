@@ -11,8 +11,8 @@
 namespace demi {
 
 /// Writes a file whole or not at all. The bytes go to a temporary file in the same folder
-/// (NAME.PID.tmp); commit() writes them to the disk (fsync), renames that file and synchronises its
-/// folder. Without commit(), for example after an exception, the old file stays as it was. A
+/// (NAME.NUMBER.tmp); commit() writes them to the disk (fsync), renames that file and synchronises
+/// its folder. Without commit(), for example after an exception, the old file stays as it was. A
 /// process that is killed leaves the temporary file behind.
 class DEMI_API AtomicFile {
  public:
@@ -44,8 +44,9 @@ class DEMI_API AtomicFile {
 DEMI_API void write_atomically(const std::filesystem::path& path, std::string_view content,
                                std::string_view elsewhere = kWriteElsewhere);
 
-/// NAME.PID.tmp, under which something is made before it is renamed to `path`. One name for each
-/// process: two that write the same file cannot mix their halves.
+/// NAME.NUMBER.tmp, under which something is made before it is renamed to `path`. Another name each
+/// time: threads, processes and containers that write the same file cannot mix their halves. The
+/// number is the process's, and nine random digits.
 DEMI_API std::filesystem::path temporary_name(const std::filesystem::path& path);
 
 }  // namespace demi

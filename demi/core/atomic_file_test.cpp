@@ -77,6 +77,20 @@ TEST_F(AtomicFileTest, NamesTheFileAndTheAdviceOfItsWriter) {
   }
 }
 
+// Of a process in another container with the same number and the same disk, too.
+TEST_F(AtomicFileTest, TwoAtOnceLeaveOneOfThemWhole) {
+  EXPECT_NE(temporary_name(file_), temporary_name(file_));
+  AtomicFile first(file_), second(file_);
+  first.write("fir");
+  second.write("second");
+  first.write("st");
+  first.commit();
+  EXPECT_EQ(content(), "first");
+  second.commit();
+  EXPECT_EQ(content(), "second");
+  EXPECT_EQ(files(), 1);
+}
+
 // A limit on the file's size makes write() fail in the middle, as a full disk does.
 TEST_F(AtomicFileTest, KeepsTheOldFileWhenTheDiskIsFull) {
   write_atomically(file_, "old");

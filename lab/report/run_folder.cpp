@@ -77,7 +77,7 @@ fs::path make_numbered(const fs::path& root, std::string_view name) {
   }
 }
 
-/// NAME.PID.tmp, which an AtomicFile of a killed process left.
+/// NAME.NUMBER.tmp, which an AtomicFile of a killed process left.
 bool is_temporary(std::string name) {
   constexpr std::string_view kEnding = ".tmp";
   if (!name.ends_with(kEnding)) return false;

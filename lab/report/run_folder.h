@@ -35,7 +35,7 @@ class DEMI_API RunFolder {
                           std::uint64_t needed_bytes = 0);
 
   /// An existing folder, to go on with a run, which this process holds: what a killed process was
-  /// writing there (NAME.PID.tmp) is removed. Throws DataError if there is none.
+  /// writing there (NAME.NUMBER.tmp) is removed. Throws DataError if there is none.
   static RunFolder open(const std::filesystem::path& folder);
 
   /// The folder.
