@@ -302,8 +302,9 @@ void exchange_masters(NamedTensors& model, NamedTensors& state,
 }  // namespace
 
 void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::string& part,
-                       const torch::nn::Module& module, Checkpoint& to) {
-  to.parameters[part] = parameter_names(optimizer, module);
+                       const torch::nn::Module& module, const std::vector<at::Tensor>& more,
+                       Checkpoint& to) {
+  to.parameters[part] = parameter_names(optimizer, module, more);
   to.text["demi." + part] = kind_of_optimizer(optimizer);
   const auto* ours = dynamic_cast<const optim::Optimizer*>(&optimizer);
   if (!ours) {

@@ -116,10 +116,13 @@ void require_sizes(const Checkpoint& checkpoint, const std::string& part,
 }  // namespace
 
 ParameterGroups parameter_names(const torch::optim::Optimizer& optimizer,
-                                const torch::nn::Module& module) {
+                                const torch::nn::Module& module,
+                                const std::vector<at::Tensor>& more) {
   std::map<const at::TensorImpl*, std::string> names;
   for (const auto& [name, parameter] : tensor::parameters_once(module))
     names.emplace(parameter.unsafeGetTensorImpl(), name);
+  for (std::size_t i = 0; i < more.size(); ++i)
+    names.emplace(more[i].unsafeGetTensorImpl(), "more/" + std::to_string(i));
   ParameterGroups groups;
   for (const auto& group : optimizer.param_groups()) {
     auto& of_group = groups.emplace_back();
@@ -133,8 +136,9 @@ ParameterGroups parameter_names(const torch::optim::Optimizer& optimizer,
 
 ParameterMatch match_parameters(const Checkpoint& checkpoint, const std::string& part,
                                 const torch::optim::Optimizer& optimizer,
-                                const torch::nn::Module& module) {
-  const ParameterGroups own = parameter_names(optimizer, module);
+                                const torch::nn::Module& module,
+                                const std::vector<at::Tensor>& more) {
+  const ParameterGroups own = parameter_names(optimizer, module, more);
   ParameterMatch match{.now = {}, .names = all_of(own)};
   match.now.resize(match.names.size());
   std::iota(match.now.begin(), match.now.end(), std::size_t{0});

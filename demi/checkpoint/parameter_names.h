@@ -11,10 +11,11 @@
 
 namespace demi::checkpoint {
 
-/// The optimizer's parameters by group, each under the first of its names in the module; "": the
-/// module has no such parameter.
+/// The optimizer's parameters by group, each under the first of its names in the module, or
+/// "more/0" for the first of `more` (Job::more); "": it is neither's.
 ParameterGroups parameter_names(const torch::optim::Optimizer& optimizer,
-                                const torch::nn::Module& module);
+                                const torch::nn::Module& module,
+                                const std::vector<at::Tensor>& more);
 
 /// Which of an optimizer's parameters has which number in a checkpoint. Numbers count through all
 /// groups.
@@ -29,6 +30,7 @@ struct ParameterMatch {
 /// names if its groups have other sizes.
 ParameterMatch match_parameters(const Checkpoint& checkpoint, const std::string& part,
                                 const torch::optim::Optimizer& optimizer,
-                                const torch::nn::Module& module);
+                                const torch::nn::Module& module,
+                                const std::vector<at::Tensor>& more);
 
 }  // namespace demi::checkpoint

@@ -79,10 +79,11 @@ void assign(const NamedTensors& module, NamedTensors values);
 std::string some_of(const std::vector<std::string>& names);
 
 /// Writes the optimizer's state to `to` under names that begin with `part`: "optimizer",
-/// "optimizer.1", and its parameters' names in the module. Throws UsageError for an optimizer whose
-/// state LibTorch cannot save.
+/// "optimizer.1", and its parameters' names (parameter_names). Throws UsageError for an optimizer
+/// whose state LibTorch cannot save.
 void capture_optimizer(const torch::optim::Optimizer& optimizer, const std::string& part,
-                       const torch::nn::Module& module, Checkpoint& to);
+                       const torch::nn::Module& module, const std::vector<at::Tensor>& more,
+                       Checkpoint& to);
 
 /// Whether the checkpoint holds the state of an optimizer under this name.
 bool has_optimizer(const Checkpoint& checkpoint, const std::string& part);

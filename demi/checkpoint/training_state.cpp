@@ -18,6 +18,7 @@ namespace demi::checkpoint {
 namespace {
 
 constexpr std::string_view kAveragePrefix = "average/";
+constexpr std::string_view kMorePrefix = "more/";
 
 using Actions = std::vector<std::function<void()>>;
 
@@ -28,10 +29,11 @@ void require_weights(const loop::Job& job, const char* where) {
             .advice = "call EMA::swap() first, which brings the weights back"});
 }
 
-void require_parameters_of_model(const loop::Job& job, const torch::nn::Module& model) {
+void require_known_parameters(const loop::Job& job, const torch::nn::Module& model) {
   std::unordered_set<const at::TensorImpl*> known;
   for (const at::Tensor& parameter : model.parameters())
     known.insert(parameter.unsafeGetTensorImpl());
+  for (const at::Tensor& one : job.more) known.insert(one.unsafeGetTensorImpl());
   for (std::size_t i = 0; i < job.optimizers.size(); ++i)
     for (const auto& group : job.optimizers[i]->param_groups())
       for (const at::Tensor& parameter : group.params())
@@ -39,9 +41,26 @@ void require_parameters_of_model(const loop::Job& job, const torch::nn::Module& 
           refuse({.where = kCapture,
                   .what = "a parameter of the optimizer is none of the model's",
                   .seen = c10::str("optimizer ", i, ", shape ", parameter.sizes()),
-                  .accepted = "one module that holds all parameters",
-                  .advice = "register the parameter in the module, or several modules "
-                            "in one"});
+                  .accepted = "parameters of Job::models, or tensors of Job::more",
+                  .advice = "name the parameter in Job::more, or register it in a module"});
+}
+
+/// What the optimizers hold beside the model, under the names that parameter_names() gives it.
+NamedTensors more_of(const loop::Job& job) {
+  NamedTensors all;
+  for (std::size_t i = 0; i < job.more.size(); ++i) all[std::to_string(i)] = job.more[i].detach();
+  return all;
+}
+
+/// Checkpoints of older versions do not hold it: it stays as it is.
+void prepare_more(Checkpoint& checkpoint, const loop::Job& job, Actions& actions) {
+  if (job.more.empty()) return;
+  NamedTensors saved = take_part(checkpoint.state, kMorePrefix);
+  if (saved.empty()) return;
+  const NamedTensors more = more_of(job);
+  check_fits(saved, more, "Job::more");
+  check_range(saved, more);
+  actions.push_back([more, saved = std::move(saved)]() mutable { assign(more, std::move(saved)); });
 }
 
 /// Returns whether the parameter groups are those that were saved.
@@ -60,7 +79,8 @@ bool prepare_optimizers(Checkpoint& checkpoint, const loop::Job& job,
   bool same_groups = true;
   for (std::size_t i = 0; i < saved; ++i) {
     const std::string part = part_name("optimizer", i);
-    const ParameterMatch match = match_parameters(checkpoint, part, *job.optimizers[i], model);
+    const ParameterMatch match =
+        match_parameters(checkpoint, part, *job.optimizers[i], model, job.more);
     actions.push_back(prepare_optimizer(checkpoint, part, *job.optimizers[i], match));
     same_groups &= match.same_groups;
   }
@@ -153,11 +173,13 @@ Checkpoint capture(const loop::Job& job) {
 Checkpoint capture_within_step(const loop::Job& job) {
   const auto model = job.module();
   require_weights(job, kCapture);
-  require_parameters_of_model(job, *model);
+  require_known_parameters(job, *model);
   Checkpoint checkpoint;
   checkpoint.model = tensors_of(*model);
   for (std::size_t i = 0; i < job.optimizers.size(); ++i)
-    capture_optimizer(*job.optimizers[i], part_name("optimizer", i), *model, checkpoint);
+    capture_optimizer(*job.optimizers[i], part_name("optimizer", i), *model, job.more, checkpoint);
+  for (const auto& [name, one] : more_of(job))
+    checkpoint.state[std::string(kMorePrefix) + name] = one;
   if (job.scaler && job.scaler->is_enabled())
     checkpoint.numbers["scaler"] = job.scaler->state_dict();
   for (std::size_t i = 0; i < job.schedules.size(); ++i)
@@ -184,6 +206,7 @@ PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job) {
     load_schedules(numbers, schedules, keeps_options);
   });
   for (auto& action : optimizers) actions.push_back(std::move(action));
+  prepare_more(checkpoint, job, actions);
   prepare_scaler(checkpoint, job.scaler, actions);
   prepare_average(checkpoint, job.average, *model, actions);
   actions.push_back([module, values = std::exchange(checkpoint.model, {})]() mutable {

@@ -23,7 +23,7 @@ namespace demi::checkpoint {
 /// | `state`            | `optimizer/0.exp_avg`: parameter's number and name of the state        |
 /// |                    | (Optimizer::state_tensors); `optimizer/archive`: what torch::save      |
 /// |                    | writes of an optimizer of LibTorch's, in bytes; `average/NAME`;        |
-/// |                    | `random/cpu`, `random/cuda:0`                                          |
+/// |                    | `more/0`: of Job::more; `random/cpu`, `random/cuda:0`                  |
 /// | `numbers`          | `optimizer/group.0`: options of a parameter group; `optimizer`:        |
 /// |                    | `parameters.0`, how many it has; `scaler`; `schedule`                  |
 /// | `text`             | `demi.optimizer`: the optimizer's rule or class                        |
@@ -31,8 +31,8 @@ namespace demi::checkpoint {
 ///
 /// The second optimizer's names begin with `optimizer.1`, the second schedule's with `schedule.1`.
 /// Of several models the names begin with the model's own. Throws UsageError if the model is
-/// missing, if an optimizer has a parameter that is none of the models', while averages are in the
-/// weights' place (EMA::swap), and between the batches of a loop::Step.
+/// missing, if an optimizer has a parameter that is none of the models' and not in Job::more, while
+/// averages are in the weights' place (EMA::swap), and between the batches of a loop::Step.
 DEMI_API Checkpoint capture(const loop::Job& job);
 
 /// Puts a checkpoint into these objects: all of it, or nothing if any part does not fit. From then

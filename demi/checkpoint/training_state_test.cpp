@@ -61,6 +61,7 @@ struct Loop {
   std::optional<GradScaler> scaler;
   std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;
   std::optional<EMA> average;
+  at::Tensor temperature;  // learned, and no parameter of the model
   c10::ScalarType low = at::kHalf;
 
   explicit Loop(uint64_t seed, c10::ScalarType weights = at::kFloat)
@@ -76,6 +77,7 @@ struct Loop {
     for (const auto& schedule : schedules) all.schedules.push_back(schedule.get());
     if (scaler) all.scaler = &*scaler;
     if (average) all.average = &*average;
+    if (temperature.defined()) all.more = {temperature};
     return all;
   }
 
@@ -89,7 +91,9 @@ struct Loop {
       const Autocast region(at::kCPU, AutocastOptions{.dtype = low, .enabled = mixed});
       output = model->forward(x.to(model->parameters().front().scalar_type()));
     }
-    const at::Tensor loss = torch::nn::functional::cross_entropy(output.to(at::kFloat), y);
+    output = output.to(at::kFloat);
+    if (temperature.defined()) output = output / temperature;
+    const at::Tensor loss = torch::nn::functional::cross_entropy(output, y);
     backward(scaler ? scaler->scale(loss) : loss);
     StepResult last;
     for (const auto& optimizer : optimizers) {
@@ -102,6 +106,7 @@ struct Loop {
     if (scaler) scaler->update();
     for (const auto& schedule : schedules) schedule->step();
     model->zero_grad();
+    if (temperature.defined()) temperature.mutable_grad().reset();
   }
 };
 
@@ -161,6 +166,32 @@ TEST(TrainingState, GoesOnWithSeveralOptimizersOfBothLibraries) {
           std::make_unique<optim::lr::Scheduler>(*optimizer, optim::lr::exponential(0.8)));
     return loop;
   });
+}
+
+TEST(TrainingState, GoesOnWithWhatTheModelDoesNotHold) {
+  for (const bool ours : {true, false}) {
+    const auto make = [=](uint64_t seed) {
+      auto loop = std::make_unique<Loop>(seed);
+      loop->temperature = torch::full({1}, 1.0 + static_cast<double>(seed)).requires_grad_();
+      std::vector<at::Tensor> all = loop->parameters();
+      all.insert(all.begin() + 1, loop->temperature);
+      if (ours)
+        loop->optimizers.push_back(std::make_shared<optim::AdamW>(all, optim::AdamWOptions(0.05)));
+      else
+        loop->optimizers.push_back(
+            std::make_shared<torch::optim::AdamW>(all, torch::optim::AdamWOptions(0.05)));
+      return loop;
+    };
+    expect_loop_to_go_on(make);
+    const auto one = make(1);
+    const Checkpoint saved = capture(one->objects());
+    EXPECT_EQ(saved.parameters.at("optimizer").at(0).at(1), "more/0");
+    EXPECT_TRUE(saved.state.at("more/0").equal(torch::full({1}, 2.0)));
+    one->temperature = torch::ones({2});
+    EXPECT_THROW(restore(saved, one->objects()), UsageError);
+    one->temperature.reset();
+    EXPECT_THROW(capture(one->objects()), UsageError) << "it is not named";
+  }
 }
 
 TEST(TrainingState, GoesOnIn16BitsWithMasters) {

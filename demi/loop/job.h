@@ -44,7 +44,7 @@ struct Job {
   /// CUDA device that this machine has.
   bool random = true;
   /// What the optimizers hold beside the models' parameters: learned weights of losses, a
-  /// temperature. A checkpoint does not hold it.
+  /// temperature. A checkpoint holds it by its place here.
   std::vector<at::Tensor> more = {};
 
   /// The model; of several a module that has them as children under their names, so that

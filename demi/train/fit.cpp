@@ -299,7 +299,7 @@ void Fit::begin() {
     tell_epoch_begin();
   }
   const at::NoGradGuard no_grad;
-  set_gradients(*resume_point_, *setup_.network.module);
+  set_gradients(*resume_point_, setup_);
   if (progress_.window.is_open()) step_->reopen(resume_point_->statistics);
   // The sums of an open step are in those of rank 0.
   const bool holds_window = setup_.ranks.is_first();

@@ -32,14 +32,18 @@ constexpr auto kRankSeed = "ranks/seed";
 constexpr std::string_view kIndices = "gradient.indices/", kValues = "gradient.values/";
 constexpr std::string_view kWindow = "window/", kStatistics = "statistics/";
 
-std::map<std::string, at::Tensor> parameters_of(const torch::nn::Module& module) {
+// By the names that a checkpoint has for them.
+std::map<std::string, at::Tensor> parameters_of(const Setup& setup) {
   std::map<std::string, at::Tensor> all;
-  for (auto& [name, parameter] : tensor::parameters_once(module)) all[name] = parameter;
+  for (auto& [name, parameter] : tensor::parameters_once(*setup.network.module))
+    all[name] = parameter;
+  const auto more = parameters_elsewhere(*setup.network.module, setup.options);
+  for (std::size_t i = 0; i < more.size(); ++i) all["more/" + std::to_string(i)] = more[i];
   return all;
 }
 
-void write_gradients(const torch::nn::Module& module, checkpoint::NamedTensors& to) {
-  for (const auto& [name, parameter] : parameters_of(module)) {
+void write_gradients(const Setup& setup, checkpoint::NamedTensors& to) {
+  for (const auto& [name, parameter] : parameters_of(setup)) {
     const at::Tensor gradient =
         parameter.grad().defined() ? parameter.grad().detach() : at::Tensor();
     if (!gradient.defined()) continue;
@@ -90,7 +94,7 @@ ResumePoint read_resume_point(checkpoint::Checkpoint& from, Setup& setup) {
       .progress = read_progress(from), .gradients = {}, .rank_seed = {}, .random = {}};
   if (const auto seed = from.state.extract(kRankSeed); !seed.empty())
     resume_point.rank_seed = std::bit_cast<std::uint64_t>(seed.mapped().item<std::int64_t>());
-  const auto parameters = parameters_of(*setup.network.module);
+  const auto parameters = parameters_of(setup);
   const at::NoGradGuard no_grad;
   for (auto& [name, saved] : checkpoint::take_part(from.state, kStatistics))
     resume_point.statistics[name] = saved.clone();
@@ -111,8 +115,8 @@ ResumePoint read_resume_point(checkpoint::Checkpoint& from, Setup& setup) {
   return resume_point;
 }
 
-void set_gradients(const ResumePoint& resume_point, const torch::nn::Module& module) {
-  for (auto& [name, parameter] : parameters_of(module)) {
+void set_gradients(const ResumePoint& resume_point, const Setup& setup) {
+  for (auto& [name, parameter] : parameters_of(setup)) {
     const auto saved = resume_point.gradients.find(name);
     if (saved != resume_point.gradients.end()) parameter.mutable_grad() = saved->second;
   }
@@ -179,7 +183,7 @@ checkpoint::Checkpoint FitState::captured() {
   checkpoint::Checkpoint state = checkpoint::capture_within_step(setup_.job());
   for (const auto& shards : setup_.shards) shards->release();  // `state` holds it
   if (progress_.window.is_open()) {
-    write_gradients(*setup_.network.module, state.state);
+    write_gradients(setup_, state.state);
     if (step_)
       for (const auto& [name, kept] : step_->statistics())
         state.state[std::string(kStatistics) + name] = kept;

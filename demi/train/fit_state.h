@@ -30,7 +30,7 @@ struct ResumePoint {
 ResumePoint read_resume_point(checkpoint::Checkpoint& from, Setup& setup);
 
 /// The parameters' gradients become those that were saved.
-void set_gradients(const ResumePoint& resume_point, const torch::nn::Module& module);
+void set_gradients(const ResumePoint& resume_point, const Setup& setup);
 
 /// What an exception finds half done.
 enum class Stage { kBetweenBatches, kInBatch, kInUpdate };

@@ -278,6 +278,28 @@ TEST(Resume, WithSeveralOptimizersAndLosses) {
   });
 }
 
+// A learned temperature.
+TEST(Resume, WithAParameterOutsideOfTheModel) {
+  for (const bool ours : {true, false})
+    expect_to_go_on([=] {
+      Job one = job();
+      const at::Tensor t = torch::full({1}, 1.5).requires_grad_();
+      std::vector<at::Tensor> all = one.network.module->parameters();
+      all.push_back(t);
+      if (ours)
+        one.options.optimizers = {std::make_shared<optim::AdamW>(all, optim::AdamWOptions(0.05))};
+      else
+        one.options.optimizers = {
+            std::make_shared<torch::optim::AdamW>(all, torch::optim::AdamWOptions(0.05))};
+      one.options.accumulate = 2;
+      one.options.losses = [t](const Network& net, const data::Batch& batch) {
+        return std::vector<at::Tensor>{
+            torch::cross_entropy_loss(net.forward(batch) / t, batch.target)};
+      };
+      return one;
+    });
+}
+
 TEST(Resume, WithPrefetchedBatches) {
   expect_to_go_on([] {
     Job one = job();
