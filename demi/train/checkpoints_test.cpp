@@ -276,6 +276,49 @@ TEST(Checkpoints, ThatCannotBeSavedAtTheEndAreAnError) {
   }
 }
 
+/// Fails once, in the thread that writes the state of this step.
+void fail_once(Job& one, Outage& outage) {
+  one.options.checkpoints.before_save = [&, tries = 0](checkpoint::Checkpoint& state) mutable {
+    tries++ == 0 ? outage.before_save(state) : outage.end();
+  };
+}
+
+TEST(Checkpoints, ThatAThreadCouldNotWriteAreTriedAgainAtTheEnd) {
+  ScratchFolder folder;
+  Outage outage({12});
+  const weights::testing::RecordedWarnings warnings;
+  Job one = plain_job(folder.path(), {.every = {.epochs = 3}});
+  fail_once(one, outage);
+  train(std::move(one));
+  EXPECT_EQ(warnings.holding("could not be saved"), 1);
+  EXPECT_EQ(folder.steps(), step_names({12}));
+}
+
+/// Its fifth batch cannot be read.
+struct Unreadable : data::Loader {
+  std::shared_ptr<const data::Loader> inner;
+  explicit Unreadable(std::shared_ptr<const data::Loader> of) : inner(std::move(of)) {}
+  int64_t examples() const override { return inner->examples(); }
+  int64_t batches() const override { return inner->batches(); }
+  data::Batch batch(int64_t epoch, int64_t position) const override {
+    if (epoch == 1) throw std::runtime_error("unreadable");
+    return inner->batch(epoch, position);
+  }
+};
+
+TEST(Checkpoints, ThatAThreadCouldNotWriteAreTriedAgainAfterAnException) {
+  for (const double retry_seconds : {60., 0.}) {
+    ScratchFolder folder;
+    Outage outage({4});
+    const weights::testing::RecordedWarnings warnings;
+    Job one = plain_job(folder.path(), {.every = {.epochs = 1}, .retry_seconds = retry_seconds});
+    fail_once(one, outage);
+    one.training = std::make_shared<Unreadable>(one.training);
+    EXPECT_THROW(train(std::move(one)), std::runtime_error);
+    EXPECT_EQ(folder.steps(), step_names({4})) << retry_seconds;
+  }
+}
+
 // What is tried again is the state from before the epoch was closed, from which it goes on.
 TEST(Checkpoints, OfARunThatIsStoppedWithinAnEpochAreTriedAgain) {
   const Outcome whole = train(plain_job({}));

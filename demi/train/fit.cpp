@@ -321,10 +321,14 @@ struct Fit::Told {
 
 // Steps that have not been read yet belong to the history, too. No callback is told, since one of
 // them may be what has thrown.
-void Fit::keep_after_exception() {
+void Fit::keep_after_exception(bool warns) {
   try {
     taken_from_device();
     state_.save_after_exception(stage_);
+  } catch (const TrainingError& error) {
+    if (warns && options_.checkpoints.retry_seconds == 0)  // else it was warned of
+      TORCH_WARN("[train.Trainer] the state from before an exception could not be saved: ",
+                 error.what());
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device or the disk is what has failed; the
                    // first exception says so
   }
@@ -357,12 +361,15 @@ bool Fit::advance(int64_t steps) try {
   end();
   return false;
 } catch (const DeviceError& error) {
-  keep_after_exception();
+  keep_after_exception(/*warns=*/true);
   const std::string last = state_.last_checkpoint();
   if (last.empty()) throw;
   throw DeviceError({.what = error.what(), .advice = last});
+} catch (const TrainingError&) {  // of a save, perhaps
+  keep_after_exception(/*warns=*/false);
+  throw;
 } catch (...) {
-  keep_after_exception();
+  keep_after_exception(/*warns=*/true);
   throw;
 }
 

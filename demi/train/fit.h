@@ -81,7 +81,7 @@ class Fit {
 
   void save(bool is_best = false);
   void keep_open_epoch();
-  void keep_after_exception();
+  void keep_after_exception(bool warns);
 
   Setup& setup_;
   const TrainerOptions& options_;

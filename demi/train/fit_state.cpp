@@ -162,7 +162,11 @@ FitState::Due FitState::due_after_epoch(std::int64_t epoch, bool is_best) {
   return static_cast<Due>(of_saving_rank(static_cast<std::int64_t>(due)));
 }
 
-bool FitState::is_due_at_end() const {
+// What a thread writes may fail after the last step that could have said so.
+void FitState::settle() { is_saved_ = plan_.is_written() && is_saved_; }
+
+bool FitState::is_due_at_end() {
+  settle();
   const History& history = progress_.history;
   const bool due = is_on() && !is_saved_ && !history.failed && !history.steps.empty();
   return of_saving_rank(due ? 1 : 0) != 0;
@@ -257,7 +261,13 @@ void FitState::keep_open_epoch() {
 
 void FitState::save_after_exception(Stage stage) {
   if (!setup_.shards.empty()) return finish();
-  if (!is_on() || is_saved_ || progress_.step == 0 || stage == Stage::kInUpdate) return;
+  if (!is_on()) return;
+  try {
+    settle();
+  } catch (const TrainingError&) {  // the first failure ends training; this is its end
+    is_saved_ = false;
+  }
+  if (is_saved_ || progress_.step == 0 || stage == Stage::kInUpdate) return finish();
   checkpoint::Checkpoint state = captured();
   // Between the batches of a step, gradients are those of this rank alone.
   const bool is_open = setup_.ranks.are_several() && progress_.window.is_open();

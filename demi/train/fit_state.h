@@ -72,7 +72,7 @@ class FitState {
   bool is_due_after_batch(bool step_done, bool epoch_done);
   enum class Due : std::int64_t { kNo, kLast, kBest };
   Due due_after_epoch(std::int64_t epoch, bool is_best);  // the history has the epoch
-  bool is_due_at_end() const;
+  bool is_due_at_end();
 
   /// Of a run that was ended within an epoch, the state that was kept; else the present one.
   checkpoint::Checkpoint checkpoint();
@@ -96,6 +96,7 @@ class FitState {
   std::string last_checkpoint() const;
 
  private:
+  void settle();
   checkpoint::Checkpoint captured();
   void add_texts(checkpoint::Metadata& text) const;
   checkpoint::SaveOptions how_to_save(bool is_best) const;
@@ -108,7 +109,7 @@ class FitState {
   const std::function<void()> count_seconds_;
   SavePlan plan_;
   const loop::Step* step_ = nullptr;
-  bool is_saved_ = false;        // the present state
+  bool is_saved_ = false;        // the present state; a thread may still write it
   bool save_is_agreed_ = false;  // by several ranks
   bool is_due_ = false;          // since the epoch's last batch
   std::uint64_t rank_seed_ = 0;

@@ -68,6 +68,11 @@ void SavePlan::join() {
   });
 }
 
+bool SavePlan::is_written() {
+  if (writer_) join();
+  return !failure_;
+}
+
 // One warning an outage. The step makes it another text than that of the outage before.
 bool SavePlan::goes_on_after(const std::function<void()>& saving) try {
   saving();

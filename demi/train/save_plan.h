@@ -33,6 +33,10 @@ class SavePlan {
   /// through; that is warned of, and another one will be due.
   bool save(int64_t step, checkpoint::Checkpoint state, checkpoint::SaveOptions how);
 
+  /// Waits for the one that is under way. Whether the last one was saved. Throws why not if a save
+  /// that fails ends training.
+  bool is_written();
+
   /// Waits until everything is on the disk. Throws why the last one could not be saved.
   void finish();
 
