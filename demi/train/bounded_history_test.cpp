@@ -152,5 +152,31 @@ TEST(BoundedHistory, ANegativeNumberIsRefused) {
               HasSubstr("checkpoints.history_steps is negative"));
 }
 
+// The first two steps overflow the gradients alone, which a static scale may do; the later ones
+// have a loss of Inf. Whether training is given up at once depends on the first.
+TEST(BoundedHistory, DoesNotDecideWhenARunIsGivenUp) {
+  const auto failed_at = [](int64_t history_steps, int64_t stops_at) {
+    const auto make = [=](bool stops) {
+      testing::Job one = small_job({.loss_scale = {LossScale::Kind::fixed, 0x1p20},
+                                    .read_every = 1,
+                                    .history_steps = history_steps,
+                                    .give_up_after = 6});
+      one.options.losses = [step = stops ? 0 : stops_at](const Network& net,
+                                                         const data::Batch& batch) mutable {
+        const at::Tensor loss = torch::cross_entropy_loss(net.forward(batch), batch.target);
+        return std::vector<at::Tensor>{loss * (++step <= 2 ? 1e35 : 1e39)};
+      };
+      if (stops) one.options.max_steps = stops_at;
+      return one;
+    };
+    if (stops_at == 0) return train(make(false)).history.steps.back().step;
+    const Outcome part = train(make(true));
+    return train(make(false), &part.state).history.steps.back().step;
+  };
+  EXPECT_EQ(failed_at(0, 0), 6);
+  EXPECT_EQ(failed_at(1, 0), 6);
+  EXPECT_EQ(failed_at(1, 2), 6) << "of a resumed run";
+}
+
 }  // namespace
 }  // namespace demi::train

@@ -26,7 +26,6 @@
 #include "demi/loop/region.h"
 #include "demi/train/agreement.h"
 #include "demi/train/evaluate.h"
-#include "demi/train/verdict.h"
 #include "demi/weights/weights.h"
 
 namespace demi::train {
@@ -377,8 +376,7 @@ void Fit::end() {
   if (!std::exchange(ended_, true)) {
     History& history = progress_.history;
     if (!history.failed)
-      history.failed = ended_badly(history, progress_.bad_steps_in_a_row, options_.give_up_after,
-                                   setup_.precision);
+      history.failed = ended_badly(history, bad_steps(), options_.give_up_after, setup_.precision);
     if (state_.is_due_at_end()) save();
   }
   state_.finish();
@@ -612,6 +610,7 @@ std::vector<Fit::Told> Fit::taken_from_device() {
     const double told_by = judged.empty() ? loss[i] : judged[i];
     const bool bad = is_bad(record, std::isfinite(told_by), setup_.scaler.options());
     progress_.bad_steps_in_a_row = bad ? progress_.bad_steps_in_a_row + 1 : 0;
+    if (progress_.bad_steps_in_a_row == 1) progress_.first_bad = record;
     history.steps.push_back(record);
     told.push_back({record, progress_.epoch.examples});
   }
@@ -645,8 +644,7 @@ void Fit::read() {
   progress_.steps_since_read = 0;
   History& history = progress_.history;
   if (!history.failed)
-    history.failed =
-        hopeless(history, progress_.bad_steps_in_a_row, options_.give_up_after, setup_.precision);
+    history.failed = hopeless(history, bad_steps(), options_.give_up_after, setup_.precision);
 }
 
 void Fit::end_epoch() {

@@ -15,6 +15,7 @@
 #include "demi/train/progress.h"
 #include "demi/train/setup.h"
 #include "demi/train/training_step.h"
+#include "demi/train/verdict.h"
 
 namespace demi::train {
 
@@ -73,6 +74,7 @@ class Fit {
   void judge_early_stopping();
   void count_seconds();
   void count_window_seconds(StepMetrics& record);
+  BadSteps bad_steps() const { return {progress_.bad_steps_in_a_row, progress_.first_bad}; }
 
   struct Told;
   std::vector<Told> taken_from_device();

@@ -3,7 +3,9 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/train/history_columns.h"
@@ -46,6 +48,29 @@ void each_number(Any& progress, const Visit& visit) {
   visit("window_data_seconds", progress.window.record.data_seconds);
 }
 
+// The history need not hold it. Older versions did not write it: it is the oldest that they had.
+void write_first_bad(const Progress& progress, StateDict& numbers) {
+  if (progress.bad_steps_in_a_row == 0) return;
+  const StepMetrics& first = progress.first_bad;
+  numbers["first_bad.loss"] = first.loss;
+  numbers["first_bad.learning_rate"] = first.learning_rate;
+  if (first.loss_scale) numbers["first_bad.loss_scale"] = *first.loss_scale;
+}
+
+void read_first_bad(const StateDict& numbers, Progress& progress) {
+  const int64_t bad = progress.bad_steps_in_a_row;
+  const std::vector<StepMetrics>& steps = progress.history.steps;
+  StepMetrics& first = progress.first_bad;
+  if (numbers.contains("first_bad.loss")) {
+    first.loss = state_value(numbers, "first_bad.loss", kResume);
+    first.learning_rate = state_value(numbers, "first_bad.learning_rate", kResume);
+    if (numbers.contains("first_bad.loss_scale"))
+      first.loss_scale = state_value(numbers, "first_bad.loss_scale", kResume);
+  } else if (bad > 0 && !steps.empty()) {
+    first = steps[steps.size() - std::min(steps.size(), static_cast<std::size_t>(bad))];
+  }
+}
+
 std::string window_key(const char* sum) { return std::string("window/") + sum; }
 
 at::Tensor optional_tensor(const checkpoint::NamedTensors& tensors, const std::string& name) {
@@ -81,6 +106,7 @@ void write(const Progress& progress, checkpoint::Checkpoint& to, int64_t most) {
   each_sum(progress.window.sums, [&](const char* name, const at::Tensor& sum) {
     if (sum.defined()) to.state[window_key(name)] = sum;
   });
+  write_first_bad(progress, numbers);
   write_columns(progress.history, to.state, most);
 }
 
@@ -115,6 +141,7 @@ Progress read_progress(const checkpoint::Checkpoint& from) {
   if (window.correct.defined() && !window.answers.defined())
     window.answers = at::full({}, progress.window.examples, at::kLong);
   read_columns(from.state, progress.history);
+  read_first_bad(numbers, progress);
   return progress;
 }
 

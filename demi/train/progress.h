@@ -25,10 +25,11 @@ struct Progress {
   /// nothing of when the next one is.
   int64_t steps_since_read = 0;
   int64_t bad_steps_in_a_row = 0;
-  int64_t correct = 0;  // of the epoch's answers
-  int64_t answers = 0;  // of the epoch, that count; of a loss without answers, its examples
-  double loss_sum = 0;  // over these
-  EpochRecord epoch;    // the present one, as far as it goes
+  StepMetrics first_bad;  // the first of these
+  int64_t correct = 0;    // of the epoch's answers
+  int64_t answers = 0;    // of the epoch, that count; of a loss without answers, its examples
+  double loss_sum = 0;    // over these
+  EpochRecord epoch;      // the present one, as far as it goes
   History history;
   /// The step whose batches are being accumulated; its seconds are those before `advance`.
   UnreadStep window;

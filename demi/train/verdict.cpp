@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
 
 namespace demi::train {
 namespace {
@@ -17,20 +15,14 @@ const StepMetrics* taken_with_nonfinite(const History& history) {
   return nullptr;
 }
 
-// The first of the last `bad_steps` ones, or the oldest that the history has of them.
-const StepMetrics& first_of(const History& history, int64_t bad_steps) {
-  const std::size_t all = history.steps.size();
-  return history.steps[all - std::min(all, static_cast<std::size_t>(bad_steps))];
-}
-
-std::string complaint_of(const History& history, int64_t bad_steps, const Precision& precision) {
-  const StepMetrics& first = first_of(history, bad_steps);
+std::string complaint_of(const History& history, const BadSteps& bad, const Precision& precision) {
+  const StepMetrics& first = bad.first;
   const bool is_loss = !std::isfinite(first.loss);
   std::string text =
       fmt::format("{} NaN or Inf from step {} on, in {} step{}; learning rate {:g}",
                   is_loss ? "the loss is" : "the gradients hold, though the loss is sound,",
-                  history.steps.back().step - bad_steps + 1, bad_steps,
-                  bad_steps == 1 ? "" : "s in a row", first.learning_rate);
+                  history.steps.back().step - bad.in_a_row + 1, bad.in_a_row,
+                  bad.in_a_row == 1 ? "" : "s in a row", first.learning_rate);
   if (first.loss_scale) text += fmt::format(", loss scale {:g}", *first.loss_scale);
   if (const StepMetrics* taken = taken_with_nonfinite(history);
       taken && std::isfinite(taken->loss)) {
@@ -60,24 +52,22 @@ bool is_bad(const StepMetrics& step, bool loss_is_finite, const GradScalerOption
   return next_state(now, {.found_inf = true}, scaling).scale >= now.scale;
 }
 
-std::optional<std::string> hopeless(const History& history, int64_t bad_in_a_row,
+std::optional<std::string> hopeless(const History& history, const BadSteps& bad,
                                     int64_t give_up_after, const Precision& precision) {
-  if (give_up_after == 0 || bad_in_a_row == 0) return std::nullopt;
+  if (give_up_after == 0 || bad.in_a_row == 0) return std::nullopt;
   const int64_t steps = history.steps.back().step;
   // A static scale that is too high for the first gradients may do for later ones.
-  const StepMetrics& first = first_of(history, bad_in_a_row);
-  const bool is_told_at_once = !first.loss_scale || !std::isfinite(first.loss);
-  const bool never_good = bad_in_a_row == steps && steps >= kFirstSteps && is_told_at_once;
-  if (bad_in_a_row < give_up_after && !never_good) return std::nullopt;
-  return complaint_of(history, bad_in_a_row, precision);
+  const bool is_told_at_once = !bad.first.loss_scale || !std::isfinite(bad.first.loss);
+  const bool never_good = bad.in_a_row == steps && steps >= kFirstSteps && is_told_at_once;
+  if (bad.in_a_row < give_up_after && !never_good) return std::nullopt;
+  return complaint_of(history, bad, precision);
 }
 
-std::optional<std::string> ended_badly(const History& history, int64_t bad_in_a_row,
+std::optional<std::string> ended_badly(const History& history, const BadSteps& bad,
                                        int64_t give_up_after, const Precision& precision) {
   if (give_up_after == 0 || history.steps.empty()) return std::nullopt;
   const StepMetrics& last = history.steps.back();
-  if (bad_in_a_row > 0 && !std::isfinite(last.loss))
-    return complaint_of(history, bad_in_a_row, precision);
+  if (bad.in_a_row > 0 && !std::isfinite(last.loss)) return complaint_of(history, bad, precision);
   if (history.epochs.empty()) return std::nullopt;
   const auto& validation = history.epochs.back().validation;
   if (!validation || std::isfinite(validation->loss)) return std::nullopt;

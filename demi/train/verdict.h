@@ -19,14 +19,20 @@ inline constexpr int64_t kFirstSteps = 3;
 /// scale is too high.
 bool is_bad(const StepMetrics& step, bool loss_is_finite, const GradScalerOptions& scaling);
 
-/// Why there is no point in going on after the last of the history's steps, of which the last
-/// `bad_in_a_row` were bad: the first of them, and what to try. None if there is.
-std::optional<std::string> hopeless(const History& history, int64_t bad_in_a_row,
+/// The last steps of a run that were bad. The history may have forgotten the first of them.
+struct BadSteps {
+  int64_t in_a_row = 0;
+  const StepMetrics& first;
+};
+
+/// Why there is no point in going on after the last of the history's steps: the first of the bad
+/// ones, and what to try. None if there is.
+std::optional<std::string> hopeless(const History& history, const BadSteps& bad,
                                     int64_t give_up_after, const Precision& precision);
 
 /// The same at the end of training, where one bad step or validation is enough: there is no step to
 /// mend it.
-std::optional<std::string> ended_badly(const History& history, int64_t bad_in_a_row,
+std::optional<std::string> ended_badly(const History& history, const BadSteps& bad,
                                        int64_t give_up_after, const Precision& precision);
 
 }  // namespace demi::train
