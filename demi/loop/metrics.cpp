@@ -14,7 +14,8 @@ void add_results(const std::vector<StepResult>& results, bool scaled, StepMetric
     const bool skipped = numbers.found_inf != 0;
     record.skipped |= skipped;
     nonfinite |= skipped && numbers.above_norm == 0;
-    measured &= skipped || !std::isnan(norm);  // NaN: no pass computed it
+    // NaN: no pass computed it, or it is that of an Inf or NaN.
+    measured &= (skipped && numbers.above_norm == 0) || !std::isnan(norm);
     squares += norm * norm;
     if (scaled && !record.loss_scale) record.loss_scale = numbers.scale;
   }

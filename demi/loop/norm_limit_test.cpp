@@ -7,8 +7,10 @@
 #include <torch/utils.h>
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
+#include "demi/loop/observer.h"
 #include "demi/loop/step.h"
 #include "demi/optim/sgd.h"
 #include "demi/scaler/grad_scaler.h"
@@ -77,6 +79,37 @@ TEST(NormLimit, ATurnIsDecidedByItself) {
   EXPECT_FALSE(step.finish().back().skipped()) << "4 alone";
   batch();
   EXPECT_EQ(step.finish().back().reason(), SkipReason::kNorm) << "3 and 4 are 5";
+}
+
+struct Recorded final : StepObserver {
+  std::vector<StepMetrics> steps;
+  void on_step(const StepMetrics& step, int64_t) override { steps.push_back(step); }
+};
+
+// LibTorch's optimizer has no norm: none is known of all, as in a step that is taken. An Inf or NaN
+// is one of all.
+TEST(NormLimit, OfAnOptimizerWithoutANormNothingIsReported) {
+  for (const bool scaled : {true, false}) {
+    Models m;
+    optim::SGD limited(m.d->parameters(), optim::SGDOptions(1),
+                       {.skip_norm_above = optim::NormLimit{.bound = 12.9}});
+    torch::optim::SGD foreign(m.f->parameters(), torch::optim::SGDOptions(1));
+    GradScaler scaler({.init_scale = 64, .enabled = scaled});
+    Step step({.models = {{"g", m.g.ptr().get()}, {"d", m.d.ptr().get()}, {"f", m.f.ptr().get()}},
+               .optimizers = {&limited, &foreign},
+               .scaler = &scaler},
+              {.read_every = 1});
+    const auto seen = std::make_shared<Recorded>();
+    step.watch(seen);
+    finish(step, m, 13);
+    finish(step, m, 11);
+    finish(step, m, 11, NAN);
+    ASSERT_EQ(seen->steps.size(), 3U);
+    EXPECT_TRUE(seen->steps[0].skipped_for_norm);
+    EXPECT_FALSE(seen->steps[0].grad_norm.has_value()) << *seen->steps[0].grad_norm;
+    EXPECT_FALSE(seen->steps[1].grad_norm.has_value());
+    EXPECT_FALSE(seen->steps[2].skipped_for_norm);
+  }
 }
 
 TEST(NormLimit, StatisticsGoBackWithTheStep) {
