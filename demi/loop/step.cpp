@@ -269,6 +269,9 @@ void Step::Impl::send_back(std::vector<at::Tensor>& losses, const MicroBatch& ba
     parallel = senders(batch);
     for (const auto* one : parallel) rounds.push_back(one->rounds());
   }
+  // Buckets of several models fill in another order where a rank leaves a parameter out: they are
+  // sent one model after the other.
+  const bool sends_later = parallel.size() > 1;
   for (std::size_t i = 0; i < losses.size(); ++i) {
     at::Tensor share =
         options.accumulate > 1 ? losses[i] / static_cast<double>(options.accumulate) : losses[i];
@@ -276,13 +279,13 @@ void Step::Impl::send_back(std::vector<at::Tensor>& losses, const MicroBatch& ba
     const at::Tensor scaled = run.scaler->scale(share);
     if (how.before_backward) how.before_backward(scaled);
     const bool is_last = i + 1 == losses.size();
-    const auto held =
-        sends && is_last ? std::vector<std::unique_ptr<NoSync>>() : hold(job.parallel);
+    const auto held = sends && is_last && !sends_later ? std::vector<std::unique_ptr<NoSync>>()
+                                                       : hold(job.parallel);
     demi::backward(scaled, {}, /*retain_graph=*/!is_last, /*create_graph=*/false, inputs);
   }
-  // The last loss reached no parameter of the ranks.
+  // Or the last loss reached no parameter of the ranks.
   for (std::size_t i = 0; i < parallel.size(); ++i)
-    if (parallel[i]->rounds() == rounds[i]) parallel[i]->reduce();
+    if (sends_later || parallel[i]->rounds() == rounds[i]) parallel[i]->reduce();
   times.enter(Phase::other);
   for (at::Tensor& loss : losses) {
     loss = loss.detach();

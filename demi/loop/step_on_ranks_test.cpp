@@ -1,5 +1,6 @@
 // A step of several ranks: what is sent and when, and that all of them take or skip it.
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/types.h>
@@ -119,6 +120,47 @@ TEST(StepOnRanks, ARankWithoutABatchTakesTheStepOfTheOthers) {
     EXPECT_TRUE(step.is_due());
     step.finish();
     EXPECT_TRUE(model->weight.equal(alone->weight)) << model->weight << alone->weight;
+  }));
+}
+
+// Rank 1 leaves the encoder's second layer out, so its buckets fill in another order.
+TEST(StepOnRanks, BucketsOfTwoModelsGoInOneOrder) {
+  struct Models {
+    torch::nn::Linear first = make_linear(4, 4), second = make_linear(4, 4),
+                      decoder = make_linear(4, 2);
+    torch::nn::Sequential encoder{first, second};
+    at::Tensor loss(int64_t n, int rank) {
+      at::Tensor hidden = first->forward(rows(n, rank));
+      if (rank == 0) hidden = hidden + second->forward(rows(n, rank).tanh());
+      return decoder->forward(hidden.tanh()).square().mean();
+    }
+  };
+  Models alone;
+  optim::SGD of_encoder(alone.encoder->parameters(), optim::SGDOptions(0.1)),
+      of_decoder(alone.decoder->parameters(), optim::SGDOptions(0.1));
+  for (int64_t n = 0; n < 4; ++n) {
+    ((alone.loss(n, 0) + alone.loss(n, 1)) / 2).backward();
+    for (optim::SGD* one : {&of_encoder, &of_decoder}) {
+      one->step();
+      one->zero_grad();
+    }
+  }
+  expect_no_error(testing::on_ranks(2, [&](ProcessGroup& group) {
+    Models m;
+    const distributed::DistributedOptions small{.bucket_bytes = 8, .first_bucket_bytes = 8};
+    DistributedDataParallel encoder(*m.encoder, group, small), decoder(*m.decoder, group, small);
+    optim::SGD sgd_e(m.encoder->parameters(), optim::SGDOptions(0.1)),
+        sgd_d(m.decoder->parameters(), optim::SGDOptions(0.1));
+    Step step({.models = {{"encoder", m.encoder.ptr().get()}, {"decoder", m.decoder.get()}},
+               .optimizers = {&sgd_e, &sgd_d},
+               .parallel = {&encoder, &decoder}});
+    for (int64_t n = 0; n < 4; ++n) {
+      step.batch(Step::Losses([&, n] { return Losses{m.loss(n, group.rank())}; }));
+      step.finish();
+    }
+    group.require_same("the weights", encoder.checksums() + decoder.checksums());
+    EXPECT_TRUE(m.second->weight.allclose(alone.second->weight, 1e-4, 1e-6));
+    EXPECT_TRUE(m.decoder->weight.allclose(alone.decoder->weight, 1e-4, 1e-6));
   }));
 }
 
