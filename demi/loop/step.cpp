@@ -98,9 +98,10 @@ struct Step::Impl {
 
   // The step that has begun. By optimizer: its result, and whether it had a batch.
   std::vector<std::optional<StepResult>> taken;
-  std::vector<bool> had_batch;
-  int64_t batches_of_turn = 0;  // since the last take()
-  int64_t all_batches = 0;
+  std::vector<bool> had_batch, had_own;  // had_own: one of this rank
+  int64_t batches_of_turn = 0;           // of those with MicroBatch::of, since the last take()
+  int64_t batches_of_all = 0;            // of those without, in the step
+  int64_t own_batches = 0;
   bool is_due = false;
   at::Tensor loss_sum, last_loss;
   int64_t epoch = 1;
@@ -138,9 +139,10 @@ struct Step::Impl {
   std::vector<distributed::DistributedDataParallel*> senders(const MicroBatch& how) const;
   void begin(const MicroBatch& how);
   bool ends_turn(const MicroBatch& how) const;
+  bool holds_batch(const distributed::DistributedDataParallel* of, const MicroBatch& how) const;
   void end_turn(Optimizer& one);
   void require_not_taken(std::size_t i) const;
-  void count(const MicroBatch& how, bool ends);
+  void count(const MicroBatch& how, bool ends, bool is_own);
   StepView view(const std::vector<NamedInput>& inputs, bool ends_step);
   // One may add another.
   template <class Call>
@@ -178,6 +180,7 @@ Step::Impl::Impl(Job of, const Options& with)
       timer(with.device, with.synchronise_phases),
       taken(job.optimizers.size()),
       had_batch(job.optimizers.size()),
+      had_own(job.optimizers.size()),
       steps(with.steps_taken) {
   require_libtorch();
   check(options);
@@ -293,8 +296,8 @@ void Step::Impl::send_back(std::vector<at::Tensor>& losses, const MicroBatch& ba
   }
 }
 
-// What the gradients are those of: an optimizer that decides by its loss takes the same turns on all
-// ranks, whose gradients are averaged.
+// What the gradients are those of: an optimizer that decides by its loss takes the same turns on
+// all ranks, whose gradients are averaged.
 at::Tensor Step::Impl::loss_of_gradients(const at::Tensor& loss, const MicroBatch& batch) const {
   const at::Tensor share = loss * (batch.weight / static_cast<double>(options.accumulate));
   const auto parallel = job.parallel.empty() ? job.parallel : senders(batch);
@@ -338,7 +341,17 @@ void Step::Impl::begin(const MicroBatch& how) {
 }
 
 bool Step::Impl::ends_turn(const MicroBatch& how) const {
-  return how.last || batches_of_turn + 1 >= options.accumulate;
+  return how.last || (how.of.empty() ? batches_of_all : batches_of_turn) + 1 >= options.accumulate;
+}
+
+// Of what a rank that passes sends: whether a batch of its own has given gradients of that model.
+bool Step::Impl::holds_batch(const distributed::DistributedDataParallel* of,
+                             const MicroBatch& how) const {
+  const auto m =
+      static_cast<std::size_t>(std::ranges::find(job.parallel, of) - job.parallel.begin());
+  return std::ranges::any_of(receivers(how), [&](const Optimizer* one) {
+    return had_own[number_of(*one)] && holds_one_of(*one, parameters[m]);
+  });
 }
 
 void Step::Impl::end_turn(Optimizer& one) {
@@ -356,11 +369,14 @@ void Step::Impl::require_not_taken(std::size_t i) const {
             .advice = "call finish() before"});
 }
 
-void Step::Impl::count(const MicroBatch& how, bool ends) {
-  for (std::size_t i = 0; i < taken.size(); ++i)
-    had_batch[i] = had_batch[i] || (how.of.empty() ? !taken[i] : is_one_of(how.of, i));
-  ++all_batches;
-  ++batches_of_turn;
+void Step::Impl::count(const MicroBatch& how, bool ends, bool is_own) {
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    if (how.of.empty() ? !!taken[i] : !is_one_of(how.of, i)) continue;
+    had_batch[i] = true;
+    had_own[i] = had_own[i] || is_own;
+  }
+  ++(how.of.empty() ? batches_of_all : batches_of_turn);
+  if (is_own) ++own_batches;
   is_due |= how.of.empty() && ends;
 }
 
@@ -400,7 +416,7 @@ void Step::Impl::put_statistics_back() {
 }
 
 std::vector<StepResult> Step::Impl::finish() {
-  if (all_batches == 0)
+  if (std::ranges::find(had_batch, true) == had_batch.end())
     refuse({.where = kStep,
             .what = "a step is finished without a batch",
             .seen = "none since the last step or exception",
@@ -438,7 +454,7 @@ void Step::Impl::record(const std::vector<StepResult>& results, double rate) {
               .learning_rate = rate,
               .seconds = std::chrono::duration<double>(now - std::exchange(since, now)).count(),
               .data_seconds = (waited - std::exchange(waited_before, waited)).count()},
-             loss_sum, all_batches, results);
+             loss_sum, own_batches, results);
 }
 
 void Step::Impl::tell_update(std::vector<StepResult> results) {
@@ -461,7 +477,8 @@ void Step::Impl::forget() {
   for (Optimizer* one : job.optimizers) one->zero_grad();
   taken.assign(taken.size(), std::nullopt);
   had_batch.assign(had_batch.size(), false);
-  batches_of_turn = all_batches = 0;
+  had_own.assign(had_own.size(), false);
+  batches_of_turn = batches_of_all = own_batches = 0;
   is_due = false;
   loss_sum.reset();
   claim->set_open(false);
@@ -514,7 +531,7 @@ std::vector<at::Tensor> Step::run(const Program& program, const MicroBatch& how)
     step.each_observer([&](StepObserver& one) { one.after_backward(seen); });
     if (step.records()) add_up(step.loss_sum, step.last_loss);
   }
-  step.count(how, ends);
+  step.count(how, ends, /*is_own=*/true);
   return losses;
 } catch (...) {
   impl_->drop();
@@ -524,17 +541,16 @@ std::vector<at::Tensor> Step::run(const Program& program, const MicroBatch& how)
 void Step::pass(const MicroBatch& how) {
   Impl& step = *impl_;
   step.or_drop([&] {
-    const bool holds_batches = step.all_batches > 0;
     step.begin(how);
     const bool ends = step.ends_turn(how);
     if (ends)
       for (auto* parallel : step.senders(how)) {
-        if (holds_batches)
+        if (step.holds_batch(parallel, how))
           parallel->reduce();  // of the step's batches that this rank had
         else
           parallel->join_once();
       }
-    step.count(how, ends);
+    step.count(how, ends, /*is_own=*/false);
     step.last_loss = at::zeros({});
     if (step.records()) add_up(step.loss_sum, step.last_loss);
   });

@@ -112,7 +112,7 @@ class DEMI_API Step {
     return run({.losses = &losses}, how);
   }
   /// With several ranks: this rank has no batch where others do; it takes their step. `how.last`
-  /// as in batch().
+  /// as in batch(). No batch of the loss that is reported: that of a step of such ones is NaN.
   void pass(const MicroBatch& how = {});
 
   /// The gradients of a loss on a graph, without the loss scale, in the loss's dtype: for penalties

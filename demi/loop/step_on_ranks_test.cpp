@@ -5,6 +5,8 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 
+#include <cmath>
+#include <memory>
 #include <vector>
 
 #include "demi/distributed/distributed_data_parallel.h"
@@ -120,6 +122,56 @@ TEST(StepOnRanks, ARankWithoutABatchTakesTheStepOfTheOthers) {
     EXPECT_TRUE(step.is_due());
     step.finish();
     EXPECT_TRUE(model->weight.equal(alone->weight)) << model->weight << alone->weight;
+  }));
+}
+
+struct SeenSteps final : StepObserver {
+  std::vector<StepMetrics> steps;
+  void on_step(const StepMetrics& step, int64_t) override { steps.push_back(step); }
+};
+
+// Two batches a step, of which rank 1 has one, and then none: the average is over those that have
+// one, and the loss that is reported is that of this rank's batches.
+TEST(StepOnRanks, APassIsNoBatch) {
+  auto alone = make_linear(4, 1);
+  (alone->forward(rows(0, 0)).square().mean() / 2).backward();
+  (alone->forward(rows(1, 0)).square().mean() / 2).backward();
+  expect_no_error(testing::on_ranks(2, [&](ProcessGroup& group) {
+    auto model = make_linear(4, 1);
+    DistributedDataParallel parallel(*model, group, {.uneven_batches = true});
+    optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));
+    Step step({.models = {model.get()}, .optimizers = {&sgd}, .parallel = {&parallel}},
+              {.accumulate = 2, .low_precision_grads = false, .read_every = 1});
+    const auto seen = std::make_shared<SeenSteps>();
+    step.watch(seen);
+    const auto batch = [&](int64_t n) {
+      return step
+          .batch([&] { return model->forward(rows(n, 0)); },
+                 [](const at::Tensor& out) { return out.square().mean(); })
+          .item<double>();
+    };
+    const bool is_first = group.rank() == 0;
+    const double first = batch(0);
+    const double second = is_first ? batch(1) : 0;
+    if (!is_first) step.pass();
+    EXPECT_EQ(parallel.last_reduced().ranks, 2);
+    step.finish();
+    EXPECT_NEAR(seen->steps.at(0).loss, is_first ? (first + second) / 2 : first, 1e-6);
+    {
+      const at::NoGradGuard no_grad;
+      model->weight.copy_(alone->weight);
+      model->bias.copy_(alone->bias);
+    }
+    for (int64_t n = 0; n < 2; ++n) {
+      if (is_first)
+        batch(n);
+      else
+        step.pass();
+    }
+    EXPECT_EQ(parallel.last_reduced().ranks, 1);
+    EXPECT_TRUE(model->weight.grad().equal(alone->weight.grad()));
+    step.finish();
+    EXPECT_EQ(std::isnan(seen->steps.at(1).loss), !is_first);
   }));
 }
 

@@ -292,6 +292,19 @@ TEST(Step, ServesAnOptimizerWithAClosure) {
   expect_same_bits(values_of(*model), values_of(*plain));
 }
 
+// A batch of one optimizer is none of those of all.
+TEST(Step, IsDueByTheBatchesOfAllOptimizers) {
+  Loop loop;
+  Step step(loop.job(), {.accumulate = 2});
+  loop.batch(step, 0, {.of = {&loop.sgd}});
+  loop.batch(step, 1);
+  EXPECT_FALSE(step.is_due());
+  loop.batch(step, 2, {.of = {&loop.sgd}});
+  EXPECT_FALSE(step.is_due());
+  loop.batch(step, 3);
+  EXPECT_TRUE(step.is_due());
+}
+
 // Its line search compares losses with gradients: both are those of the weighted part of a step.
 TEST(Step, GivesAnOptimizerTheLossOfItsGradients) {
   auto model = make_model(), plain = make_model();
