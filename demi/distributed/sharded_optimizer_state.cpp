@@ -140,13 +140,16 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
 
   bool holds(std::size_t parameter) const override { return owners_.at(parameter) == rank_; }
 
-  void exchange(const StepResult& result) override {
+  void before_step() const override {
     if (!group_)
       refuse({.where = kWhere,
               .what = "the optimizer has one rank's share of the state, and nobody to "
                       "share it with",
               .seen = "a step after the end of its ShardedOptimizerState",
               .advice = "keep it as long as the optimizer steps"});
+  }
+
+  void exchange(const StepResult& result) override {
     if (group_->world_size() == 1) return;
     if (agree_on(result)) send_parameters();
   }

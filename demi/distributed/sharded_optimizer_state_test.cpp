@@ -572,7 +572,13 @@ TEST(ShardedOptimizerState, WhatAShareCannotDoIsRefused) {
       EXPECT_THAT(complaint([&] { const ShardedOptimizerState second(optimizer, group); }),
                   HasSubstr("several processes share the state"));
     }
+    std::vector<torch::Tensor> before;
+    for (const auto& group_of : optimizer.param_groups())
+      for (const torch::Tensor& p : group_of.params()) before.push_back(p.detach().clone());
     EXPECT_THAT(optim::testing::complaint(step), HasSubstr("nobody to share it with"));
+    for (const auto& group_of : optimizer.param_groups())
+      for (std::size_t i = 0; i < group_of.params().size(); ++i)
+        EXPECT_TRUE(group_of.params()[i].equal(before[i])) << "it has moved nothing";
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
 }

@@ -311,6 +311,7 @@ at::Tensor Optimizer::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
+  if (impl().share) impl().share->before_step();
   impl().others.reset();
   impl().last = impl().pending->run(this, loss);
   if (impl().share) impl().share->exchange(impl().last);
