@@ -25,15 +25,15 @@ namespace demi {
 ///
 /// Saves the region's state in ctx for CustomBackward. `cast_inputs` is the third argument; leave
 /// it out to follow the region. If it is given, inside a region, forward runs with autocast
-/// disabled and cast() returns floating point tensors of the device in that dtype. Outside a region
-/// it has no effect.
+/// disabled and cast() returns floating point tensors of the device, but for FP64, in that dtype.
+/// Outside a region it has no effect.
 class DEMI_API CustomForward {
  public:
   [[nodiscard]] CustomForward(torch::autograd::AutogradContext* ctx, c10::DeviceType device,
                               std::optional<c10::ScalarType> cast_inputs = std::nullopt);
 
   /// The tensor in the dtype of `cast_inputs`; itself if that was not given, outside a region, and
-  /// if it is not a floating point tensor of the device.
+  /// if it is FP64 or not a floating point tensor of the device.
   at::Tensor cast(const at::Tensor& tensor) const;
 
  private:

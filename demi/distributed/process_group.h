@@ -23,7 +23,7 @@ enum class Reduction { kSum, kMax };
 struct ProcessGroupOptions {
   /// How the ranks meet: "env://" (MASTER_ADDR and MASTER_PORT, which torchrun sets),
   /// "tcp://HOST:PORT" of rank 0, or "file:///PATH" for ranks that share a file system. The file
-  /// must not exist at the start; the last rank to end deletes it.
+  /// may be that of an earlier start; the last rank to end deletes it.
   std::string init_method = "env://";
   /// Both or none. None: what torchrun, mpirun or srun says in the environment; one rank if none
   /// of them started this process.

@@ -25,7 +25,8 @@ namespace demi::loop {
 /// How a Step computes, clips, reads and reports.
 struct Options {
   /// Not given: that of demi::set_global_policy when the Step is made, which is fp32 by default. A
-  /// "true" 16-bit or FP64 precision converts the models.
+  /// "true" 16-bit or FP64 precision converts the models. A mixed global policy of the same format
+  /// makes softmax FP32 in each batch while it holds, unless there is an op_policy.
   std::optional<Precision> precision = std::nullopt;
   c10::Device device = c10::kCPU;  // of the region
   /// Which op runs in what in the region of a mixed run. Not given: as in a region that names no

@@ -46,9 +46,9 @@ struct EvaluateOptions {
 /// Loss, accuracy and metrics over all batches of `loader`, in evaluation mode, without gradients.
 /// Means weigh each answer that counts alike, or each example for a loss without answers; of none
 /// they are NaN, and there is no accuracy. The weights must be on the device already; batches are
-/// moved there (data/to_device.h). Puts the module's mode back. Synchronises once, at the end.
-/// Throws what the loader throws, UsageError for what does not fit, DeviceError for a device that
-/// is not here.
+/// moved there (data/to_device.h). Puts the module's mode back. Waits for the device after
+/// the last batch, unless a metric does so before. Throws what the loader throws, UsageError for
+/// what does not fit, DeviceError for a device that is not here.
 DEMI_API Evaluation evaluate(const Network& network, const data::Loader& loader,
                              const EvaluateOptions& options);
 

@@ -141,7 +141,14 @@ void check_weights(const torch::nn::Module& module, const Precision& precision,
                    const TrainerOptions& options) {
   const auto coded = coded_weights(options);
   const c10::Device device = options.device;
-  for (const auto& [name, parameter] : tensor::parameters_once(module)) {
+  const auto all = tensor::parameters_once(module);
+  if (device.is_cuda() && device.has_index() && !all.empty())
+    require(
+        std::ranges::any_of(all, [&](const auto& one) { return one.tensor.device() == device; }),
+        "no part of the model is on the device of its batches",
+        c10::str(all.front().name, " on ", all.front().tensor.device()), device.str(),
+        "move it there before: model->to(device)");
+  for (const auto& [name, parameter] : all) {
     require(parameter.device().type() == device.type(), "the model is not on the device",
             c10::str(name, " on ", parameter.device()), device.str(),
             "move it there before: model->to(device)");

@@ -40,6 +40,7 @@ struct TrainerOptions {
   /// Training ends after that many optimizer steps. 0: by epochs alone.
   int64_t max_steps = 0;
   /// Not given: that of demi::set_global_policy when the Trainer is made, which is fp32 by default.
+  /// As loop::Options::precision.
   std::optional<Precision> precision = std::nullopt;
   /// false: a mixed run keeps loss scaling but runs in FP32, to find out which of the two causes a
   /// problem.
@@ -73,7 +74,7 @@ struct TrainerOptions {
   /// What makes a validation better, for early_stopping, History::best_epoch and the checkpoints
   /// that are kept as the best.
   BestBy best_by = BestBy::automatic;
-  /// That the model and its batches are moved to.
+  /// Where the model is already, and its batches are moved to. One GPU of several by its number.
   c10::Device device = c10::kCPU;
   /// One or more; none: demi::optim::Adam over all parameters with a learning rate of 0.001.
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers = {};
@@ -241,8 +242,9 @@ class DEMI_API Trainer {
   void swap_average();
 
   /// The parameters by name in what they are trained as: of 16-bit weights the FP32 numbers that
-  /// demi's optimizers keep, and not their rounding; the averages if ema_decay is set. Tensors are
-  /// detached; those of FP32 weights are the module's own. A collective with shard_optimizer.
+  /// demi's optimizers keep, and not their rounding; the averages if ema_decay is set, with the
+  /// buffers that belong to them. Tensors are detached; those of FP32 weights are the module's own.
+  /// A collective with shard_optimizer.
   std::map<std::string, at::Tensor> trained_weights() const;
 
  private:
