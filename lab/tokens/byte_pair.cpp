@@ -43,7 +43,10 @@ std::string utf8_of(int32_t code) {  // of codes below U+0800
 
 class BytePair : public Tokenizer {
  public:
-  explicit BytePair(const BytePairs& pairs) : added_(pairs.added), prefix_(pairs.prefix_blank) {
+  explicit BytePair(const BytePairs& pairs)
+      : added_(those_of(pairs, false)),
+        added_between_(those_of(pairs, true)),
+        prefix_(pairs.prefix_blank) {
     std::unordered_map<std::string, int32_t> numbers;
     for (std::size_t token = 0; token < pairs.symbols.size(); ++token)
       if (!numbers.emplace(pairs.symbols[token], static_cast<int32_t>(token)).second)
@@ -63,9 +66,7 @@ class BytePair : public Tokenizer {
                                        number_of(left + right, "a merge's result")});
     }
     spell(pairs.symbols);
-    // Of several that match at one place the longest counts.
-    std::ranges::stable_sort(
-        added_, [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+    spell_added(pairs.added, numbers);
     texts_ = texts_of(pairs);
   }
 
@@ -77,13 +78,10 @@ class BytePair : public Tokenizer {
     if (const std::size_t at = first_not_utf8(text); at != std::string_view::npos)
       refuse_not_utf8(at);
     std::vector<int32_t> tokens;
-    for (std::size_t at = 0; at < text.size();) {
-      const auto [place, added] = next_added(text, at);
-      encode_plain(text.substr(at, place - at), tokens);
-      if (!added) break;
-      tokens.push_back(added->second);
-      at = place + added->first.size();
-    }
+    for_each_between(added_, text, tokens, [&](std::string_view part) {
+      for_each_between(added_between_, part, tokens,
+                       [&](std::string_view plain) { encode_plain(plain, tokens); });
+    });
     return tokens;
   }
 
@@ -97,7 +95,6 @@ class BytePair : public Tokenizer {
   }
 
  private:
-  using Added = std::pair<std::string, int32_t>;
   struct Merge {
     int32_t rank = std::numeric_limits<int32_t>::max(), token = -1;
   };
@@ -125,28 +122,56 @@ class BytePair : public Tokenizer {
         bytes += found->second;
       }
     }
-    for (const auto& [text, token] : added_) {
-      if (token < 0 || token > size())
-        refuse_pairs("an added token has a number beyond the others", std::to_string(token),
+  }
+
+  void spell_added(std::vector<AddedToken> added,
+                   const std::unordered_map<std::string, int32_t>& numbers) {
+    const auto symbols = static_cast<int32_t>(numbers.size());
+    std::unordered_map<std::string, int32_t> known;
+    std::ranges::stable_sort(added, {}, &AddedToken::token);
+    for (const AddedToken& one : added) {
+      const auto symbol = numbers.find(one.text);
+      if (one.token < symbols || symbol != numbers.end()) {
+        if (symbol == numbers.end() || symbol->second != one.token)
+          refuse_pairs("an added token has not the number of its symbol",
+                       fmt::format("{}: {}", one.text, one.token),
+                       symbol == numbers.end() ? fmt::format("{} or more", symbols)
+                                               : std::to_string(symbol->second));
+      }
+      if (one.token > size())
+        refuse_pairs("an added token has a number beyond the others", std::to_string(one.token),
                      fmt::format("0 to {}", size()));
-      if (token == size()) spelling_.emplace_back();
-      spelling_[static_cast<std::size_t>(token)] = text;
+      const auto [before, is_new] = known.emplace(one.text, one.token);
+      const bool is_taken = one.token >= symbols && one.token < size();
+      if (is_new ? is_taken : before->second != one.token)
+        refuse_pairs("two added tokens share a text or a number", one.text, "a number each");
+      if (one.token == size()) spelling_.emplace_back();
+      spelling_[static_cast<std::size_t>(one.token)] = one.text;
     }
   }
 
-  /// Where the next added token begins, and which it is; the end, if there is none.
-  std::pair<std::size_t, const Added*> next_added(std::string_view text, std::size_t from) const {
-    std::pair<std::size_t, const Added*> first{text.size(), nullptr};
-    for (const Added& each : added_)
-      if (const std::size_t at = text.find(each.first, from); at < first.first) first = {at, &each};
-    return first;
+  static AddedTokens those_of(const BytePairs& pairs, bool normalized) {
+    std::vector<AddedToken> all = pairs.added;
+    std::erase_if(all, [&](const AddedToken& one) { return one.normalized != normalized; });
+    return AddedTokens(std::move(all));
+  }
+
+  /// Adds the tokens that are found, and calls each(text) with what lies before and between them.
+  template <class Each>
+  static void for_each_between(const AddedTokens& added, std::string_view text,
+                               std::vector<int32_t>& tokens, const Each& each) {
+    for (std::size_t at = 0; at < text.size();) {
+      const auto [place, found] = added.next(text, at);
+      each(text.substr(at, place - at));
+      if (!found) break;
+      tokens.push_back(found->token);
+      at = place + found->text.size();
+    }
   }
 
   void encode_plain(std::string_view text, std::vector<int32_t>& tokens) const {
-    int32_t code = 0;
     std::string longer;
-    if (prefix_ && !text.empty() && next_code(text, 0, code) && !is_white_space(code))
-      text = longer = ' ' + std::string(text);
+    if (prefix_ && !text.empty() && text.front() != ' ') text = longer = ' ' + std::string(text);
     for_each_pre_token(text, [&](std::string_view word) { encode_word(word, tokens); });
   }
 
@@ -185,7 +210,7 @@ class BytePair : public Tokenizer {
   std::vector<std::string> spelling_;  // bytes by token
   std::array<int32_t, 256> of_byte_{};
   std::unordered_map<uint64_t, Merge> merges_;
-  std::vector<Added> added_;  // the longest first
+  AddedTokens added_, added_between_;  // the second ones in what the first ones leave
   bool prefix_;
 };
 

@@ -1,11 +1,12 @@
 #include <fmt/format.h>
 
-#include <fstream>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "demi/core/error.h"
 #include "lab/tokens/byte_pair.h"
+#include "lab/tokens/special_tokens.h"
+#include "lab/tokens/tokenizer_file.h"
 
 namespace demi::tokens {
 namespace {
@@ -13,35 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// Throws errors about one file.
-struct Wrong {
-  fs::path file;
-  [[noreturn]] void operator()(const std::string& what, const std::string& seen,
-                               const std::string& accepted) const {
-    refuse<DataError>({.where = "tokens.read_byte_pairs",
-                       .what = file.string() + ": " + what,
-                       .seen = seen,
-                       .accepted = accepted});
-  }
-};
-
-std::string content_of(const fs::path& file) {
-  std::ifstream stream(file);
-  std::ostringstream content;
-  if (!stream || (stream.peek() != EOF && !(content << stream.rdbuf())) || stream.bad())
-    Wrong{file}("the file cannot be read",
-                fs::exists(file) ? "an error of the system" : "no such file",
-                "tokenizer.json, or vocab.json beside merges.txt");
-  return std::move(content).str();
-}
-
-json parsed(const fs::path& file) {
-  try {
-    return json::parse(content_of(file));
-  } catch (const json::parse_error& error) {
-    Wrong{file}("the file is not JSON", error.what(), "a JSON object");
-  }
-}
+using Wrong = WrongTokenizer;
 
 /// The texts of a JSON object from text to number, by number. `taken`: numbers of other texts.
 std::vector<std::string> by_number(const json& vocabulary, const Wrong& wrong) {
@@ -81,50 +54,103 @@ std::vector<std::pair<std::string, std::string>> read_merges(const fs::path& fil
   return merges;
 }
 
-/// Throws unless the member is absent, null, or one of the accepted values.
-void want(const json& object, const char* member, const json& accepted, const Wrong& wrong) {
-  const auto found = object.find(member);
-  if (found == object.end() || found->is_null()) return;
-  for (const json& value : accepted)
-    if (*found == value) return;
-  wrong(fmt::format("{} is not that of GPT-2's tokenizer", member), found->dump().substr(0, 100),
-        accepted.empty() ? "null" : accepted.front().dump());
-}
-
 const json& member_of(const json& object, const char* member, const Wrong& wrong) {
   const auto found = object.find(member);
   if (found == object.end()) wrong(fmt::format("{} is missing", member), "nothing", "a tokenizer");
   return *found;
 }
 
-/// The rules that this tokenizer does not have: text would be other tokens in silence.
+/// Whether it leaves a text's tokens as they are: it moves offsets, or its template is the text
+/// alone.
+bool adds_nothing(const json& processor) {
+  if (processor.is_null()) return true;
+  const json type = processor.value("type", json());
+  if (type == "ByteLevel") return true;
+  if (type == "Sequence") return std::ranges::all_of(processor.at("processors"), adds_nothing);
+  if (type != "TemplateProcessing") return false;
+  const json& single = processor.at("single");
+  return single.size() == 1 && single[0].contains("Sequence") &&
+         single[0]["Sequence"].value("id", "") == "A";
+}
+
+/// The rules that this tokenizer does not have: text would be other tokens in silence. With all
+/// bytes among the symbols (byte_pair_tokenizer) nothing is unknown, so that unk_token, fuse_unk
+/// and byte_fallback are not used.
 void want_rules_of_gpt2(const json& file, const json& model, const Wrong& wrong) {
+  want_no_others(file, "the file",
+                 {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                  "post_processor", "decoder", "model"},
+                 wrong);
+  want_no_others(model, "model",
+                 {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                  "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"},
+                 wrong);
   want(model, "type", {"BPE"}, wrong);
   want(model, "dropout", {0.0}, wrong);
-  want(model, "unk_token", json::array(), wrong);
   want(model, "continuing_subword_prefix", {""}, wrong);
   want(model, "end_of_word_suffix", {""}, wrong);
-  want(model, "byte_fallback", {false}, wrong);
   want(model, "ignore_merges", {false}, wrong);
   want(file, "normalizer", json::array(), wrong);
-  want(file, "truncation", json::array(), wrong);
-  want(file, "padding", json::array(), wrong);
   const json& words = member_of(file, "pre_tokenizer", wrong);
   if (!words.is_object()) wrong("pre_tokenizer is missing", words.dump(), "ByteLevel");
   want(words, "type", {"ByteLevel"}, wrong);
   want(words, "use_regex", {true}, wrong);
+  want_no_others(words, "pre_tokenizer", {"type", "add_prefix_space", "trim_offsets", "use_regex"},
+                 wrong);
+  const json decoder = file.value("decoder", json());
+  if (decoder.is_object()) want(decoder, "type", {"ByteLevel"}, wrong);
+  const json processor = file.value("post_processor", json());
+  if (!adds_nothing(processor))
+    wrong("post_processor adds tokens to each text", processor.dump().substr(0, 100),
+          "ByteLevel, or a template of the text alone",
+          "in Python: tokenizer.backend_tokenizer.post_processor = "
+          "tokenizers.processors.ByteLevel(), and save it again");
 }
 
-std::vector<std::pair<std::string, int32_t>> added_of(const json& file, const Wrong& wrong) {
-  std::vector<std::pair<std::string, int32_t>> added;
+std::vector<AddedToken> added_of(const json& file, const Wrong& wrong) {
+  std::vector<AddedToken> added;
   for (const json& each : file.value("added_tokens", json::array())) {
+    want_no_others(each, "an added token",
+                   {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"},
+                   wrong);
     want(each, "lstrip", {false}, wrong);
     want(each, "rstrip", {false}, wrong);
     want(each, "single_word", {false}, wrong);
-    added.emplace_back(each.at("content").get<std::string>(), each.at("id").get<int32_t>());
-    if (added.back().first.empty()) wrong("an added token has no text", each.dump(), "a text");
+    added.push_back({.text = each.at("content").get<std::string>(),
+                     .token = each.at("id").get<int32_t>(),
+                     .special = each.value("special", false),
+                     .normalized = each.value("normalized", false)});
+    if (added.back().text.empty()) wrong("an added token has no text", each.dump(), "a text");
   }
   return added;
+}
+
+/// What the files beside a vocabulary say, too.
+void add_special_tokens(BytePairs& pairs, const fs::path& folder, bool is_whole) {
+  const SpecialTokens more = read_special_tokens(folder, is_whole);
+  const Wrong wrong{folder / "tokenizer_config.json"};
+  if (is_whole && more.prefix_blank.value_or(pairs.prefix_blank) != pairs.prefix_blank)
+    wrong("add_prefix_space is not that of tokenizer.json", fmt::to_string(*more.prefix_blank),
+          fmt::to_string(pairs.prefix_blank), "which of the two is meant? make them agree");
+  pairs.prefix_blank = more.prefix_blank.value_or(pairs.prefix_blank);
+  const auto is_known = [&](const std::string& text) {
+    return std::ranges::find(pairs.added, text, &AddedToken::text) != pairs.added.end();
+  };
+  for (const AddedToken& one : more.numbered)
+    if (!is_known(one.text)) pairs.added.push_back(one);
+  const auto add_named = [&](const std::string& text) {
+    if (is_known(text)) return true;
+    const auto symbol = std::ranges::find(pairs.symbols, text);
+    if (symbol == pairs.symbols.end()) return false;
+    pairs.added.push_back(
+        {.text = text, .token = static_cast<int32_t>(symbol - pairs.symbols.begin())});
+    return true;
+  };
+  for (const std::string& text : more.named)
+    if (!add_named(text))
+      wrong("a special token has no number", text, "a token of the vocabulary",
+            "take its entry out, or save the tokenizer again");
+  if (more.end_is_one) add_named("<|endoftext|>");
 }
 
 BytePairs of_tokenizer_json(const fs::path& file) {
@@ -137,6 +163,7 @@ BytePairs of_tokenizer_json(const fs::path& file) {
     BytePairs pairs{.symbols = by_number(member_of(model, "vocab", wrong), wrong),
                     .added = added_of(all, wrong),
                     .prefix_blank = all.at("pre_tokenizer").value("add_prefix_space", true)};
+    add_special_tokens(pairs, file.parent_path(), true);
     for (const json& merge : member_of(model, "merges", wrong))
       pairs.merges.push_back(merge.is_string() ? merge_of(merge.get<std::string>(), wrong)
                                                : merge.get<std::pair<std::string, std::string>>());
@@ -154,8 +181,15 @@ BytePairs read_byte_pairs(const std::filesystem::path& path) {
                           ? fs::exists(folder / "tokenizer.json")
                           : path.filename() != "vocab.json" && path.filename() != "merges.txt";
   if (is_one) return of_tokenizer_json(fs::is_directory(path) ? folder / "tokenizer.json" : path);
-  return {.symbols = by_number(parsed(folder / "vocab.json"), Wrong{folder / "vocab.json"}),
-          .merges = read_merges(folder / "merges.txt")};
+  BytePairs pairs{.symbols = by_number(parsed(folder / "vocab.json"), Wrong{folder / "vocab.json"}),
+                  .merges = read_merges(folder / "merges.txt")};
+  try {
+    add_special_tokens(pairs, folder, false);
+  } catch (const json::exception& error) {
+    Wrong{folder}("a file beside vocab.json is damaged", error.what(),
+                  "tokenizer_config.json as transformers writes it");
+  }
+  return pairs;
 }
 
 }  // namespace demi::tokens

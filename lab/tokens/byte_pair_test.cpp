@@ -6,10 +6,10 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
+#include "lab/tokens/answer_lines_testing.h"
 #include "lab/tokens/pre_tokens.h"
 
 namespace demi::tokens {
@@ -20,27 +20,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-std::string of_hex(const std::string& digits) {
-  std::string bytes;
-  for (std::size_t i = 0; digits != "-" && i < digits.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
-  return bytes;
-}
-
 fs::path fixtures() { return source_dir() / "tests" / "fixtures" / "byte_pairs"; }
 
 /// Calls each(text, tokens) with what PyPI's tokenizers made (make.py beside the files).
 int for_each_line(
     const std::function<void(const std::string&, const std::vector<int32_t>&)>& each) {
-  std::ifstream file(fixtures() / "lines.txt");
-  int lines = 0;
-  for (std::string line; std::getline(file, line); ++lines) {
-    std::istringstream words(line);
-    std::string text;
-    words >> text;
-    each(of_hex(text), {std::istream_iterator<int32_t>(words), {}});
-  }
-  return lines;
+  return for_each_answer(fixtures() / "lines.txt", each);
 }
 
 TEST(BytePair, IsThatOfTokenizersOnOddLines) {
@@ -53,17 +38,18 @@ TEST(BytePair, IsThatOfTokenizersOnOddLines) {
             1000);
 }
 
-// vocab.json and merges.txt say the same but for the added tokens, which are text there.
+// vocab.json and merges.txt say the same but for <|end|>, which no file beside them names.
 TEST(BytePair, TwoFilesSayTheSame) {
   const auto tokenizer = byte_pair_tokenizer(read_byte_pairs(fixtures() / "vocab.json"));
   EXPECT_EQ(for_each_line([&](const std::string& text, const std::vector<int32_t>& tokens) {
-              if (text.find("<|end") == std::string::npos) {
+              if (text.find("<|end|>") == std::string::npos) {
                 EXPECT_EQ(tokenizer->encode(text), tokens) << text;
               }
               EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
             }),
             1000);
   EXPECT_GT(tokenizer->encode("<|end|>").size(), 1u);
+  EXPECT_EQ(tokenizer->encode("<|endoftext|>").size(), 1u);
 }
 
 // By hand: a, b and the blank are bytes; the merges are ab, aab, " a".
@@ -91,7 +77,7 @@ TEST(BytePair, PutsABlankInFrontIfItsFileSaysSo) {
   const auto tokenizer = byte_pair_tokenizer(pairs);
   EXPECT_THAT(tokenizer->encode("a"), ElementsAre(258));
   EXPECT_THAT(tokenizer->encode(" a"), ElementsAre(258));
-  EXPECT_THAT(tokenizer->encode("\na"), ElementsAre('\n', 'a'));
+  EXPECT_THAT(tokenizer->encode("\na"), ElementsAre(' ', '\n', 'a'));
   EXPECT_THAT(tokenizer->encode(""), ElementsAre());
 }
 
@@ -102,6 +88,26 @@ TEST(BytePair, OfSeveralAddedTokensTheLongestCounts) {
   EXPECT_EQ(tokenizer->size(), 261);
   EXPECT_THAT(tokenizer->encode("a<e>b<e>"), ElementsAre('a', 260, 259));
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{260, 'a'}), "<e>ba");
+}
+
+// One pass: a search for each of them from each place would take minutes.
+TEST(BytePair, ManyAddedTokensThatATextLacksTakeNoTimeWithoutEnd) {
+  BytePairs pairs = small();
+  for (int32_t i = 0; i < 1000; ++i)
+    pairs.added.push_back({"<|" + std::to_string(i) + "|>", 259 + i});
+  const auto tokenizer = byte_pair_tokenizer(pairs);
+  std::string text;
+  for (int i = 0; i < 30000; ++i) text += "ab<|0|>";
+  const auto tokens = tokenizer->encode(text);
+  ASSERT_EQ(tokens.size(), 60000u);
+  EXPECT_EQ(tokens[59998], 256);
+  EXPECT_EQ(tokens[59999], 259);
+}
+
+TEST(BytePair, LooksForNormalizedTokensBetweenTheOthers) {
+  BytePairs pairs = small();
+  pairs.added = {{"a<e", 259, true, /*normalized=*/true}, {"<e>", 260}};
+  EXPECT_THAT(byte_pair_tokenizer(pairs)->encode("a<e>a<e"), ElementsAre('a', 260, 259));
 }
 
 TEST(BytePair, ALongWordTakesNoTimeWithoutEnd) {
@@ -131,6 +137,18 @@ TEST(BytePair, SaysWhatIsWrongWithItsParts) {
                 p.added = {{"<e>", 300}};
               }),
               ThrowsMessage<DataError>(HasSubstr("seen: 300; accepted: 0 to 259")));
+  EXPECT_THAT(with([](BytePairs& p) {
+                p.added = {{"<e>", 7}};
+              }),
+              ThrowsMessage<DataError>(HasSubstr("seen: <e>: 7; accepted: 259 or more")));
+  EXPECT_THAT(with([](BytePairs& p) {
+                p.added = {{"ab", 259}};
+              }),
+              ThrowsMessage<DataError>(HasSubstr("seen: ab: 259; accepted: 256")));
+  EXPECT_THAT(with([](BytePairs& p) {
+                p.added = {{"<e>", 259}, {"<f>", 259}};
+              }),
+              ThrowsMessage<DataError>(HasSubstr("share a text or a number; seen: <f>")));
   EXPECT_THAT([] { byte_pair_tokenizer(small())->encode("a\xff"); },
               ThrowsMessage<DataError>(HasSubstr("not UTF-8 at byte 1")));
 }
@@ -168,8 +186,16 @@ TEST_F(BytePairFile, RefusesRulesThatAreNotGpt2s) {
   };
   EXPECT_THAT(with("/model/type", "Unigram"), HasSubstr("type is not that of GPT-2's tokenizer"));
   EXPECT_THAT(with("/model/ignore_merges", true), HasSubstr("ignore_merges"));
-  EXPECT_THAT(with("/model/byte_fallback", true), HasSubstr("byte_fallback"));
-  EXPECT_THAT(with("/model/unk_token", "<unk>"), HasSubstr("unk_token"));
+  EXPECT_EQ(with("/model/byte_fallback", true), "") << "no byte is unknown";
+  EXPECT_EQ(with("/model/unk_token", "<unk>"), "");
+  EXPECT_THAT(with("/model/some_rule", 3), HasSubstr("demi does not know what some_rule of model"));
+  EXPECT_THAT(with("/some_rule", 3), HasSubstr("some_rule of the file"));
+  EXPECT_THAT(with("/pre_tokenizer/some_rule", 3), HasSubstr("some_rule of pre_tokenizer"));
+  EXPECT_THAT(with("/decoder", {{"type", "Fuse"}}), HasSubstr("seen: \"Fuse\""));
+  EXPECT_THAT(with("/post_processor", {{"type", "BertProcessing"}}), HasSubstr("post_processor"));
+  EXPECT_EQ(
+      with("/post_processor", {{"type", "Sequence"}, {"processors", {{{"type", "ByteLevel"}}}}}),
+      "");
   EXPECT_THAT(with("/model/dropout", 0.1), HasSubstr("dropout"));
   EXPECT_THAT(with("/normalizer", {{"type", "Lowercase"}}), HasSubstr("normalizer"));
   EXPECT_THAT(with("/pre_tokenizer/type", "Whitespace"), HasSubstr("seen: \"Whitespace\""));

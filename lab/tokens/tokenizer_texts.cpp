@@ -1,4 +1,5 @@
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "demi/core/error.h"
 #include "lab/tokens/byte_pair.h"
@@ -11,6 +12,8 @@ using nlohmann::json;
 
 constexpr auto kBytePairs = "bpe";
 constexpr auto kMerges = "merges", kAdded = "added", kPrefixBlank = "prefix_blank";
+// Numbers of added tokens. Older files have neither: all are special, and none is normalized.
+constexpr auto kNotSpecial = "not_special", kNormalized = "normalized";
 
 [[noreturn]] void refuse_texts(const std::string& what, const std::string& seen,
                                const std::string& accepted) {
@@ -29,12 +32,15 @@ std::unique_ptr<Tokenizer> characters_in_order(const std::string& vocabulary) {
 }  // namespace
 
 TokenizerTexts texts_of(const BytePairs& pairs) {
-  return {
-      .name = kBytePairs,
-      .vocabulary = json(pairs.symbols).dump(),
-      .merges =
-          json{{kMerges, pairs.merges}, {kAdded, pairs.added}, {kPrefixBlank, pairs.prefix_blank}}
-              .dump()};
+  json added = json::array();
+  json merges{{kMerges, pairs.merges}, {kPrefixBlank, pairs.prefix_blank}};
+  for (const AddedToken& one : pairs.added) {
+    added.push_back(json::array({one.text, one.token}));
+    if (!one.special) merges[kNotSpecial].push_back(one.token);
+    if (one.normalized) merges[kNormalized].push_back(one.token);
+  }
+  merges[kAdded] = std::move(added);
+  return {.name = kBytePairs, .vocabulary = json(pairs.symbols).dump(), .merges = merges.dump()};
 }
 
 BytePairs byte_pairs_of(const TokenizerTexts& texts) {
@@ -43,7 +49,15 @@ BytePairs byte_pairs_of(const TokenizerTexts& texts) {
     json::parse(texts.vocabulary).get_to(pairs.symbols);
     const json merges = json::parse(texts.merges);
     merges.at(kMerges).get_to(pairs.merges);
-    merges.at(kAdded).get_to(pairs.added);
+    const auto not_special = merges.value(kNotSpecial, std::set<int32_t>()),
+               normalized = merges.value(kNormalized, std::set<int32_t>());
+    for (const json& one : merges.at(kAdded)) {
+      const auto& [text, token] = one.get<std::pair<std::string, int32_t>>();
+      pairs.added.push_back({.text = text,
+                             .token = token,
+                             .special = !not_special.contains(token),
+                             .normalized = normalized.contains(token)});
+    }
     merges.at(kPrefixBlank).get_to(pairs.prefix_blank);
     return pairs;
   } catch (const json::exception& error) {
@@ -61,12 +75,29 @@ std::unique_ptr<Tokenizer> tokenizer_of(const TokenizerTexts& texts) {
   return byte_pair_tokenizer(byte_pairs_of(texts));
 }
 
-bool agree(const TokenizerTexts& one, const TokenizerTexts& other) {
-  const auto same = [](const std::string& a, const std::string& b) {
-    return a.empty() || b.empty() || a == b;
+namespace {
+
+/// Whether they make the same numbers: what added tokens are besides, older files do not say.
+bool same_merges(const std::string& one, const std::string& other) {
+  if (one.empty() || other.empty() || one == other) return true;
+  const auto numbering = [](const std::string& merges) {
+    json all = json::parse(merges, nullptr, /*allow_exceptions=*/false);
+    if (all.is_object()) {
+      all.erase(kNotSpecial);
+      all.erase(kNormalized);
+    }
+    return all;
   };
-  return one.name == other.name && same(one.vocabulary, other.vocabulary) &&
-         same(one.merges, other.merges);
+  const json a = numbering(one);
+  return a.is_object() && a == numbering(other);
+}
+
+}  // namespace
+
+bool agree(const TokenizerTexts& one, const TokenizerTexts& other) {
+  const bool same_vocabulary =
+      one.vocabulary.empty() || other.vocabulary.empty() || one.vocabulary == other.vocabulary;
+  return one.name == other.name && same_vocabulary && same_merges(one.merges, other.merges);
 }
 
 }  // namespace demi::tokens
