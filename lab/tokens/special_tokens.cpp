@@ -54,8 +54,9 @@ int32_t number_of(std::string_view text, const WrongTokenizer& wrong) {
 void want_class_of_gpt2(const json& config, const fs::path& folder) {
   const auto named = config.find("tokenizer_class");
   if (named != config.end() && !named->is_null()) {
-    for (const char* known : {"GPT2Tokenizer", "GPT2TokenizerFast"})
-      if (*named == known) return;
+    for (const char* known :
+         {"GPT2Tokenizer", "GPT2TokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend"})
+      if (*named == known) return;  // the last two say nothing about words
     WrongTokenizer{folder / "tokenizer_config.json"}(
         "tokenizer_class is not that of GPT-2's tokenizer", named->dump().substr(0, 100),
         "GPT2Tokenizer", kSaveAgain);

@@ -10,27 +10,21 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <span>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
-#include "demi/core/error.h"
+#include "lab/tokens/token_form.h"
 
 namespace demi::tokens {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kHeaderBytes = 256 * sizeof(int32_t);
-
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& what,
                               const std::string& seen, const std::string& accepted,
                               const std::string& advice = "") {
-  refuse<DataError>({.where = "tokens.open_token_files",
-                     .what = file.string() + ": " + what,
-                     .seen = seen,
-                     .accepted = accepted,
-                     .advice = advice});
+  refuse_token_file({file, {}, 0}, what, seen, accepted, advice);
 }
 
 /// A file's bytes, as pages that the system reads when they are needed.
@@ -72,74 +66,64 @@ class MappedFile {
   int64_t bytes_ = 0;
 };
 
-struct Form {
-  int64_t header = 0, width = sizeof(uint16_t);  // bytes
-};
-
-/// The form of a file with one of llm.c's headers.
-Form form_of_header(const MappedFile& file, std::span<const int32_t> header, int32_t version,
-                    int64_t width) {
-  if (header[1] != version)
-    refuse_file(file.path(), "another version of llm.c's token files", std::to_string(header[1]),
-                std::to_string(version));
-  const int64_t bytes = kHeaderBytes + int64_t{static_cast<uint32_t>(header[2])} * width;
-  if (file.bytes() != bytes)
-    refuse_file(file.path(), "the size is not that of the header's tokens",
-                fmt::format("{} bytes", file.bytes()),
-                fmt::format("{} bytes: {} of header and {} tokens of {}", bytes, kHeaderBytes,
-                            static_cast<uint32_t>(header[2]), width),
-                "get an undamaged copy of the file");
-  return {kHeaderBytes, width};
-}
-
-Form form_of(const MappedFile& file) {
-  int32_t header[3] = {};
-  if (file.bytes() >= kHeaderBytes) std::memcpy(header, file.at(0), sizeof header);
-  if (header[0] == 20240520) return form_of_header(file, header, 1, sizeof(uint16_t));
-  if (header[0] == 20240801) return form_of_header(file, header, 7, sizeof(uint32_t));
-  if (file.bytes() % 2 != 0)
-    refuse_file(file.path(), "the file ends within a token", fmt::format("{} bytes", file.bytes()),
-                "uint16 tokens, two bytes each", "get an undamaged copy of the file");
-  return {};
-}
-
 class Shard {
  public:
   explicit Shard(const fs::path& path) : file_(path), form_(form_of(file_)) {
     if (size() == 0) refuse_file(path, "the file holds no tokens", "0", "1 or more");
   }
 
-  int64_t size() const { return (file_.bytes() - form_.header) / form_.width; }
+  int64_t size() const { return (file_.bytes() - form_.header) / bytes_of(form_.type); }
 
   void copy(int64_t first, int64_t count, int64_t vocabulary, int64_t* to) const {
-    if (form_.width == 2)
-      copy_as<uint16_t>(first, count, vocabulary, to);
-    else
-      copy_as<uint32_t>(first, count, vocabulary, to);
+    switch (form_.type) {
+      case TokenType::u8:
+        return copy_as<uint8_t>(first, count, vocabulary, to);
+      case TokenType::u16:
+        return copy_as<uint16_t>(first, count, vocabulary, to);
+      case TokenType::u32:
+        return copy_as<uint32_t>(first, count, vocabulary, to);
+      case TokenType::i32:
+        return copy_as<int32_t>(first, count, vocabulary, to);
+      case TokenType::i64:
+        return copy_as<int64_t>(first, count, vocabulary, to);
+    }
   }
 
  private:
   template <class Stored>
   void copy_as(int64_t first, int64_t count, int64_t vocabulary, int64_t* to) const {
-    const char* from = file_.at(form_.header + first * form_.width);
+    const auto width = static_cast<int64_t>(sizeof(Stored));
+    const char* from = file_.at(form_.header + first * width);
     for (int64_t i = 0; i < count; ++i) {
       Stored token;
-      std::memcpy(&token, from + i * form_.width, sizeof token);
-      if (int64_t{token} >= vocabulary) refuse_token(first + i, int64_t{token}, vocabulary);
-      to[i] = int64_t{token};
+      std::memcpy(&token, from + i * width, sizeof token);
+      const auto number = static_cast<int64_t>(token);
+      if (number < 0 || number >= vocabulary) refuse_token(first + i, number, vocabulary);
+      to[i] = number;
     }
   }
 
   [[noreturn]] void refuse_token(int64_t place, int64_t token, int64_t vocabulary) const {
-    refuse_file(file_.path(),
-                fmt::format("a token beyond the vocabulary, at byte {}",
-                            form_.header + place * form_.width),
-                std::to_string(token), fmt::format("0 to {}", vocabulary - 1),
-                "give the size of the tokenizer's vocabulary that made the file");
+    refuse_token_file(bytes_in(file_),
+                      fmt::format("a token beyond the vocabulary, at byte {}",
+                                  form_.header + place * bytes_of(form_.type)),
+                      std::to_string(token), fmt::format("0 to {}", vocabulary - 1),
+                      "give the size of the tokenizer's vocabulary that made the file");
   }
 
+  static FileBytes bytes_in(const MappedFile& file) {
+    constexpr int64_t kRead = 1 << 16;  // of a form's header, or of what stands in its place
+    const int64_t some = std::min(file.bytes(), kRead);
+    return {file.path(),
+            some > 0 ? std::string_view(file.at(0), static_cast<std::size_t>(some))
+                     : std::string_view(),
+            file.bytes()};
+  }
+
+  static TokenForm form_of(const MappedFile& file) { return token_form_of(bytes_in(file)); }
+
   MappedFile file_;
-  Form form_;
+  TokenForm form_;
 };
 
 /// The files that a pattern means, by their names' bytes.

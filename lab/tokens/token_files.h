@@ -29,9 +29,13 @@ DEMI_API std::unique_ptr<TokenSource> in_memory(std::vector<int32_t> tokens);
 ///   nanoGPT's              uint16, no header
 ///   llm.c's of GPT-2       256 int32, of which 20240520, 1, the number of tokens; then uint16
 ///   llm.c's of Llama 3     256 int32, of which 20240801, 7, the number of tokens; then uint32
-/// A file whose first int32 is neither of those numbers is nanoGPT's. Tokens must be below
-/// `vocabulary`, which copy() checks as it reads: DataError names file, offset and value. Throws
-/// DataError: no such file, no tokens, a size that is not the header's, another version.
+///   numpy's .npy           one dimension of uint8, uint16, uint32, int32, int64 (build-nanogpt's)
+///   Megatron's .bin        uint8, uint16, int32 or int64, as the .idx of the same name says
+/// A file of none of these beginnings is nanoGPT's, unless it is seen to be something else: a text,
+/// an archive, git-lfs's pointer, numbers of 32 or 64 bits. Tokens must be below `vocabulary`,
+/// which copy() checks as it reads: DataError names file, offset and value. Throws DataError: no
+/// such file, no tokens, a size that is not the header's, another version, and what the file is
+/// instead.
 DEMI_API std::unique_ptr<TokenSource> open_token_files(const std::string& pattern,
                                                        int64_t vocabulary);
 
