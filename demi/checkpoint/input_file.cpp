@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "demi/core/error.h"
+#include "demi/core/git_lfs.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -63,6 +64,7 @@ constexpr Signature kSignatures[] = {
     {"\x1f\x8b"sv, {"a gzip archive", "unpack it first"}},
     {"GGUF"sv, {"a GGUF file", kAnother}},
     {"\x7f\x45LF"sv, {"a program or a library", kAnother}},
+    {"version "sv, {"a text, as git-lfs's pointer to a file is", kGitLfsAdvice}},
 };
 
 }  // namespace

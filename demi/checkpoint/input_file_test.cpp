@@ -28,6 +28,8 @@ TEST(FileKind, IsThatOfTheFormatsSignature) {
   EXPECT_THAT(named("GGUF\x03\0\0\0"sv), HasSubstr("GGUF"));
   EXPECT_THAT(named("{\n  \"for"), HasSubstr("text"));
   EXPECT_THAT(named("a"), HasSubstr("text"));
+  EXPECT_THAT(named("version "), HasSubstr("git-lfs"));
+  EXPECT_THAT(std::string(file_kind("version ").advice), HasSubstr("git lfs pull"));
 }
 
 TEST(FileKind, OfOtherBytesIsUnknown) {

@@ -1,15 +1,17 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
+#include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
+#include "demi/tensor/range.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -31,14 +33,6 @@ void each_further_name(const torch::nn::Module& module, const Visit& visit) {
   };
   for (const auto& parameter : module.named_parameters()) meet(parameter);
   for (const auto& buffer : module.named_buffers()) meet(buffer);
-}
-
-// Its absolute value.
-double greatest_finite(const at::Tensor& value) {
-  const auto [least, most] = at::aminmax(value);
-  const double greatest = std::max(-least.item().toDouble(), most.item().toDouble());
-  if (std::isfinite(greatest)) return greatest;
-  return at::where(value.isfinite(), value, 0).abs().max().item().toDouble();
 }
 
 }  // namespace
@@ -108,20 +102,17 @@ void check_fits(const NamedTensors& values, const NamedTensors& module, const ch
 }
 
 void check_range(const NamedTensors& values, const NamedTensors& module) {
-  constexpr double kGreatest = 65504;
-  const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : module) {
-    const at::Tensor& value = values.at(name);
-    if (tensor.scalar_type() != at::kHalf || value.scalar_type() == at::kHalf ||
-        !value.is_floating_point() || value.numel() == 0)
-      continue;
-    const double greatest = greatest_finite(value);
-    if (greatest <= kGreatest) continue;
-    refuse({.where = kRestore,
-            .what = "a value of " + name + " is beyond the range of fp16, where it would be Inf",
-            .seen = std::to_string(greatest),
-            .accepted = "at most 65504",
-            .advice = "load it into bf16 or FP32"});
+    const std::optional<double> value = tensor::beyond_range(values.at(name), tensor.scalar_type());
+    if (!value) continue;
+    const std::string dtype = tensor::name_of(tensor.scalar_type());
+    refuse(
+        {.where = kRestore,
+         .what = "a value of " + name + " is beyond the range of " + dtype +
+                 ", where it would be another",
+         .seen = c10::str(*value),
+         .accepted = "numbers that " + dtype + " holds",
+         .advice = "load it into a wider dtype: bf16 has the range of FP32, FP64 a greater one"});
   }
 }
 

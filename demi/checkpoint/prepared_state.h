@@ -98,7 +98,8 @@ std::function<void()> prepare_optimizer(Checkpoint& checkpoint, const std::strin
                                         torch::optim::Optimizer& optimizer,
                                         const ParameterMatch& match);
 
-/// Throws UsageError for a finite value that would be Inf in the fp16 of the module.
+/// Throws UsageError for a finite value that would be Inf, or another integer, in the module's
+/// dtype.
 void check_range(const NamedTensors& values, const NamedTensors& module);
 
 /// The states of LibTorch's default random generators: "random/cpu", and "random/cuda:0" ... of
