@@ -3,15 +3,17 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "lab/data/archive.h"
 #include "lab/data/damage.h"
+#include "lab/open_text.h"
 
 namespace demi::data {
 namespace {
@@ -43,7 +45,14 @@ Files read_folder(const fs::path& folder, const std::vector<std::string>& names)
                      .what = "cannot be opened",
                      .found = "no such file or no permission",
                      .expected = "a file of the binary version"});
-    files[name] = {std::istreambuf_iterator<char>(in), {}};
+    std::optional<std::string> bytes = lab::rest_of(in);
+    if (!bytes)
+      report_damage({.where = kReadCifar,
+                     .file = folder / name,
+                     .what = "cannot be read",
+                     .found = std::strerror(errno),
+                     .expected = "a file of the binary version"});
+    files[name] = *std::move(bytes);
   }
   return files;
 }

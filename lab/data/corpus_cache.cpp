@@ -7,13 +7,13 @@
 #include <bit>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "demi/core/atomic_file.h"
+#include "lab/open_text.h"
 
 namespace demi::data {
 namespace {
@@ -117,7 +117,7 @@ void write_corpus(const fs::path& file, const TextCorpus& corpus, uint64_t finge
 std::optional<TextCorpus> read_corpus(const fs::path& file, uint64_t fingerprint) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return std::nullopt;
-  const std::string content{std::istreambuf_iterator<char>(in), {}};
+  const std::string content = lab::rest_of(in).value_or("");  // is made anew
   uint32_t sum = 0;
   if (content.size() < kMagic.size() + 2 * sizeof(uint64_t) + sizeof sum ||
       !content.starts_with(kMagic))

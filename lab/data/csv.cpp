@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -14,6 +16,9 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+
+#include "demi/core/git_lfs.h"
+#include "lab/open_text.h"
 
 namespace demi::data {
 namespace {
@@ -49,6 +54,7 @@ class CsvReader {
   std::vector<CsvRecord> records() {
     std::vector<CsvRecord> all;
     std::size_t fields = 0;  // of the first record
+    if (has_type_line()) return {};
     while (at_ < text_.size()) {
       const std::size_t start = at_;
       CsvRecord next = record();
@@ -65,6 +71,14 @@ class CsvReader {
  private:
   bool at_line_end() const {
     return at_ == text_.size() || text_[at_] == '\n' || text_.compare(at_, 2, "\r\n") == 0;
+  }
+
+  /// Whether the file begins with the line by which PowerShell's Export-Csv says what it exported.
+  bool has_type_line() {
+    if (text_.compare(at_, 6, "#TYPE ") != 0) return false;
+    damaged("the first line is PowerShell's type", line_, text_.substr(at_, text_.find('\n') - at_),
+            "columns", "take the line out, or export again with -NoTypeInformation");
+    return true;
   }
 
   /// Whether there is one column, which another separator would divide.
@@ -187,15 +201,23 @@ struct Columns {
 
 /// Nothing if it has been reported that this is not clear.
 std::optional<Columns> columns(const Source& source, const CsvRecord& first) {
-  const auto find =
-      [&](std::initializer_list<std::string_view> names) -> std::optional<std::size_t> {
+  const auto find = [&](std::initializer_list<std::string_view> names) {
+    std::vector<std::size_t> places;
     for (std::size_t i = 0; i < first.fields.size(); ++i)
-      if (std::ranges::find(names, plain(first.fields[i])) != names.end()) return i;
-    return std::nullopt;
+      if (std::ranges::find(names, plain(first.fields[i])) != names.end()) places.push_back(i);
+    return places;
   };
-  const auto label = find({"label", "sentiment", "class", "target"});
-  const auto text = find({"text", "review", "sentence"});
-  if (label && text) return Columns{*label, *text, true};
+  const auto labels = find({"label", "sentiment", "class", "target"});
+  const auto texts = find({"text", "review", "sentence"});
+  if (!labels.empty() && !texts.empty()) {
+    const auto& several = labels.size() > 1 ? labels : texts;
+    if (several.size() == 1) return Columns{labels[0], texts[0], true};
+    source.damaged("it is not clear which column is meant", first.line,
+                   fmt::format("{} and {}", first.fields[several[0]], first.fields[several[1]]),
+                   labels.size() > 1 ? "one column of labels" : "one column of texts",
+                   "take the other column out, or give it another heading");
+    return std::nullopt;
+  }
   if (first.fields.size() == 2) return Columns{};
   source.damaged("it is not clear which columns are meant", first.line,
                  fmt::format("{} columns without these names", first.fields.size()),
@@ -268,8 +290,22 @@ std::vector<CsvRecord> read_csv(const fs::path& file, char separator, const Dama
             .expected = "a CSV or TSV file"});
     return {};
   }
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  return CsvReader(file, without_blank_end(std::move(text)), separator, report).records();
+  std::optional<std::string> text = lab::rest_of(in);
+  const auto refuse_text = [&](std::string_view what, std::string found, std::string_view advice) {
+    report({.where = "data.read_csv",
+            .file = file,
+            .what = what,
+            .found = std::move(found),
+            .expected = "a CSV or TSV file in UTF-8",
+            .advice = advice});
+    return std::vector<CsvRecord>();
+  };
+  if (!text) return refuse_text("cannot be read", std::strerror(errno), "get another copy of it");
+  if (is_git_lfs_pointer(*text))
+    return refuse_text("the file is not there", kGitLfsPointer, kGitLfsAdvice);
+  if (const auto wide = lab::wide_encoding_of(*text); !wide.empty())
+    return refuse_text("the text is not UTF-8", std::string(wide), lab::kToUtf8);
+  return CsvReader(file, without_blank_end(*std::move(text)), separator, report).records();
 }
 
 LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string> classes,

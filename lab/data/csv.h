@@ -21,8 +21,8 @@ struct CsvRecord {
 /// inside of an unquoted field means itself, as Python's csv and pandas read it. A byte order mark
 /// and blank lines at the end are skipped. Throws DataError with the line: text after a closing
 /// quote, a quote that is never closed, another number of fields than the first record has, a first
-/// record of one field that other separators divide. What another `report` is reported to is left
-/// out.
+/// record of one field that other separators divide; a file that cannot be read, is UTF-16 or
+/// git-lfs's pointer. What another `report` is reported to is left out.
 DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator,
                                          const DamageReport& report = report_damage);
 
@@ -33,7 +33,8 @@ struct LabelledTexts {
 };
 
 /// A first line that holds one of the names label, sentiment, class, target and one of text,
-/// review, sentence, in any letter case, is a heading and says which columns are meant; otherwise
+/// review, sentence, in any letter case, is a heading and says which columns are meant (two of one
+/// kind are an error); otherwise
 /// there are two columns, label and text, and the first line's label is a number or occurs in
 /// another line, too. With `classes` given (those of the training file) others are an error;
 /// without, there have to be two or more. Throws DataError with the line; also if there are no

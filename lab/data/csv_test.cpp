@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/core/source_dir_testing.h"
 #include "lab/data/folder_testing.h"
 #include "lab/data/registry.h"
 
@@ -77,6 +78,22 @@ TEST_F(Csv, SaysOnWhichLineAQuoteIsBroken) {
   EXPECT_THAT(complaint([&] { read_csv(folder_ / "absent", ','); }), HasSubstr("cannot be opened"));
 }
 
+TEST_F(Csv, NamesAnEncodingThatIsNotUtf8) {
+  using namespace std::string_literals;
+  const std::string wide = "l\0a\0b\0e\0l\0\t\0t\0e\0x\0t\0\r\0\n\0"s;
+  for (const std::string& text : {"\xFF\xFE"s + wide, wide, "\xFE\xFF\0"s + wide.substr(0, 23)})
+    EXPECT_THAT(complaint_of(text),
+                AllOf(HasSubstr("not UTF-8; seen: UTF-16"), HasSubstr("iconv -f UTF-16")));
+  EXPECT_EQ(read("a,b\n\0,1\n"s).size(), 2U) << "a single 0";
+}
+
+TEST_F(Csv, NamesAPointerAndAReadThatFails) {
+  EXPECT_THAT(complaint_of("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+              HasSubstr("git lfs pull"));
+  EXPECT_THAT(complaint([&] { read_csv("/proc/self/mem", ','); }),
+              HasSubstr("cannot be read; seen: Input/output error"));
+}
+
 // As Python's csv and pandas.read_csv do: most TSV files of texts know no quoting.
 TEST_F(Csv, AQuoteInsideOfAFieldStandsForItself) {
   EXPECT_THAT(read("a,b\n5\" wide,d\"e\"\n")[1].fields, ElementsAre("5\" wide", "d\"e\""));
@@ -95,6 +112,41 @@ TEST_F(Csv, NamesASeparatorThatIsNotItsOwn) {
               }),
               HasSubstr("separated by tabs; save the file with commas as .csv"));
   EXPECT_EQ(complaint_of("pos,good; bad\n"), "no DataError");
+}
+
+// Truth: files that pandas and Python's csv wrote (tests/fixtures/csv/make.py).
+TEST_F(Csv, ReadsWhatPandasAndExcelWrite) {
+  const auto folder = source_dir() / "tests/fixtures/csv";
+  const Words texts{"good, really",      "she said \"no\"", "two\nlines",
+                    "na\u00efve \u4e2d", " blanks ",        "'s"};
+  for (const char* name :
+       {"pandas.csv", "pandas_index.csv", "pandas.tsv", "pandas_quoted.csv", "excel_utf8.csv"}) {
+    const LabelledTexts read = read_labelled_texts(folder / name);
+    EXPECT_THAT(read.classes, ElementsAre("neg", "pos")) << name;
+    ASSERT_EQ(read.sources.size(), texts.size()) << name;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_EQ(read.sources[i].read(), texts[i]) << name;
+      EXPECT_EQ(read.sources[i].label, i % 2 == 0 ? 1 : 0) << name;
+    }
+  }
+  const auto refusal = [&](const char* name) {
+    return complaint([&] { read_labelled_texts(folder / name); });
+  };
+  EXPECT_THAT(refusal("utf16.tsv"), HasSubstr("seen: UTF-16"));
+  EXPECT_THAT(refusal("semicolons.csv"), HasSubstr("semicolons"));
+  EXPECT_THAT(refusal("powershell.csv"), HasSubstr("-NoTypeInformation"));
+}
+
+TEST_F(Csv, OfTwoColumnsThatMayBeMeantNoneIs) {
+  const auto refusal = [&](const std::string& heading) {
+    folder_.write("x.csv", heading + "\na,b,c\nb,a,c\na,c,c\nb,c,c\n");
+    return complaint([&] { read_labelled_texts(folder_ / "x.csv"); });
+  };
+  EXPECT_THAT(refusal("class,label,text"),
+              AllOf(HasSubstr("which column is meant; seen: class and label"),
+                    HasSubstr("another heading")));
+  EXPECT_THAT(refusal("label,Review,text"), HasSubstr("seen: Review and text"));
+  EXPECT_EQ(refusal("label,id,text"), "no DataError");
 }
 
 TEST_F(Csv, GivesTextsWithLabels) {

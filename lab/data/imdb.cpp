@@ -5,8 +5,8 @@
 #include <charconv>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -15,6 +15,7 @@
 #include "lab/data/cifar.h"
 #include "lab/data/damage.h"
 #include "lab/data/tar_reader.h"
+#include "lab/open_text.h"
 
 namespace demi::data {
 namespace {
@@ -37,15 +38,17 @@ int64_t review_number(std::string_view name) {
 
 std::string read_review(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
-  if (!in)
+  std::optional<std::string> text;
+  if (in) text = lab::rest_of(in);
+  if (!text)
     report_damage({.where = "data.imdb",
                    .file = file,
-                   .what = "cannot be opened",
+                   .what = "cannot be read",
                    .found = std::strerror(errno),
                    .expected = "a review",
                    .advice = "mend the link or the permissions, or get the set again: demi data "
                              "get imdb"});
-  return {std::istreambuf_iterator<char>(in), {}};
+  return *std::move(text);
 }
 
 /// A review that was found, and how it is read.

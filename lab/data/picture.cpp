@@ -5,11 +5,12 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/core/git_lfs.h"
+#include "lab/open_text.h"
 
 namespace demi::data {
 namespace {
@@ -20,7 +21,7 @@ constexpr std::string_view kJpeg = "\xff\xd8\xff", kPng = "\x89PNG\r\n\x1a\n";
 std::optional<std::string> bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(in), {}};
+  return lab::rest_of(in);
 }
 
 std::string first_bytes(std::string_view bytes) {
@@ -60,12 +61,18 @@ at::Tensor read_picture(const std::filesystem::path& file, const DamageReport& r
   };
   const std::optional<std::string> bytes = bytes_of(file);
   if (!bytes)
-    return damaged("cannot be opened", std::strerror(errno), "a picture",
+    return damaged("cannot be read", std::strerror(errno), "a picture",
                    "mend the permissions, or take the file out of the folder");
+  if (is_git_lfs_pointer(*bytes))
+    return damaged("the picture is not there", kGitLfsPointer, "a picture", kGitLfsAdvice);
   const bool jpeg = bytes->starts_with(kJpeg), png = bytes->starts_with(kPng);
   if (!jpeg && !png)
     return damaged("not a picture", first_bytes(*bytes), "JPEG (ff d8 ff) or PNG (89 50 4e 47)");
   DecodedPicture decoded = jpeg ? decode_jpeg(*bytes) : decode_png(*bytes);
+  if (!decoded.size.empty())
+    return damaged("the picture is too large", decoded.size,
+                   fmt::format("{} pixels at most", kMostPixels),
+                   "scale it down, or take it out of the folder");
   if (!decoded.picture.defined())
     return damaged(jpeg ? "the JPEG is damaged" : "the PNG is damaged", decoded.damage,
                    "a whole picture");

@@ -26,11 +26,12 @@ DEMI_API std::string picture_formats();
 
 /// What a decoder says of a file: the picture, or why there is none.
 struct DecodedPicture {
-  at::Tensor picture;  // (H, W, 3) uint8
-  std::string damage;  // empty where there is a picture
+  at::Tensor picture;     // (H, W, 3) uint8
+  std::string damage;     // empty where there is a picture
+  std::string size = {};  // of one that has more pixels than kMostPixels; no damage
 };
 
-/// Pixels that a picture may have: 0.8 GB decoded. More is taken for damage.
+/// Pixels that a picture may have: 0.8 GB decoded.
 constexpr int64_t kMostPixels = int64_t{1} << 28;
 
 /// Each is in a file of its own; without its library a stub with the same name throws UsageError.

@@ -100,7 +100,7 @@ class Decompressor {
     if (!read_header(jpeg_, failure_, bytes)) return {.picture = {}, .damage = failure_.text};
     const int64_t height = jpeg_.output_height, width = jpeg_.output_width;
     if (height * width > kMostPixels)
-      return {.picture = {}, .damage = fmt::format("{} x {} pixels", width, height)};
+      return {.picture = {}, .damage = {}, .size = fmt::format("{} x {} pixels", width, height)};
     at::Tensor picture = at::empty({height, width, jpeg_.output_components}, at::kByte);
     if (!read_rows(jpeg_, failure_, picture.mutable_data_ptr<uint8_t>()))
       return {.picture = {}, .damage = failure_.text};

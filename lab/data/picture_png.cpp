@@ -61,7 +61,8 @@ class PngReader {
     if (!read_header()) return damaged(failure_.text);
     const int64_t height = png_get_image_height(png_, info_),
                   width = png_get_image_width(png_, info_);
-    if (height * width > kMostPixels) return damaged(fmt::format("{} x {} pixels", width, height));
+    if (height * width > kMostPixels)
+      return {.picture = {}, .damage = {}, .size = fmt::format("{} x {} pixels", width, height)};
     at::Tensor picture = at::empty({height, width, 3}, at::kByte);
     if (!read_rows(picture.mutable_data_ptr<uint8_t>())) return damaged(failure_.text);
     return {.picture = std::move(picture), .damage = {}};

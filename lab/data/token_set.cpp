@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/core/git_lfs.h"
 #include "lab/data/gzip_reader.h"
 #include "lab/data/registry.h"
+#include "lab/open_text.h"
 #include "lab/tokens/byte_pair.h"
 
 namespace demi::data {
@@ -23,6 +25,18 @@ std::string text_of(const fs::path& path) {
   std::string block(1 << 20, '\0');
   while (const std::size_t bytes = reader.read(block.data(), block.size()))
     text.append(block, 0, bytes);
+  if (const auto wide = lab::wide_encoding_of(text); !wide.empty())
+    throw DataError({.where = "data.read_token_texts",
+                     .what = path.string() + " is not UTF-8",
+                     .seen = wide,
+                     .accepted = "UTF-8",
+                     .advice = lab::kToUtf8});
+  if (is_git_lfs_pointer(text))
+    throw DataError({.where = "data.read_token_texts",
+                     .what = path.string() + " is not there",
+                     .seen = kGitLfsPointer,
+                     .accepted = "a text",
+                     .advice = kGitLfsAdvice});
   return text;
 }
 

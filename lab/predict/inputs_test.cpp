@@ -75,6 +75,26 @@ TEST_F(Inputs, AListAndStandardInputHaveOneALine) {
   EXPECT_THROW(text_inputs(folder, sources()), DataError);
 }
 
+// A read that fails is not the end of the list.
+TEST_F(Inputs, AListThatCannotBeReadToItsEndIsRefused) {
+  const Words arguments{"@/proc/self/mem"};
+  EXPECT_THAT(data::complaint([&] { text_inputs(arguments, sources()); }),
+              HasSubstr("cannot be read to its end; seen: Input/output error"));
+  EXPECT_THAT(data::complaint([&] { picture_inputs(arguments, sources()); }),
+              HasSubstr("cannot be read to its end"));
+}
+
+TEST_F(Inputs, Utf16IsRefusedByItsName) {
+  using namespace std::string_literals;
+  folder_.write("marked", "\xFF\xFEg\0o\0o\0d\0\n\0"s);
+  folder_.write("unmarked", "g\0o\0o\0d\0\n\0"s);
+  for (const char* name : {"marked", "unmarked"}) {
+    const Words arguments{"@" + at(name)};
+    EXPECT_THAT(data::complaint([&] { text_inputs(arguments, sources()); }),
+                AllOf(HasSubstr("seen: UTF-16"), HasSubstr("iconv -f UTF-16")));
+  }
+}
+
 TEST_F(Inputs, AFilesNameAsATextIsSaid) {
   folder_.write("reviews.txt", "good");
   const Words arguments{at("reviews.txt")};

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -66,12 +67,15 @@ MetricFields from_json(const Json& line) {
 template <typename Use>
 std::streamoff for_each_line(const std::filesystem::path& path, const Use& use) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return 0;
+  if (!file) throw_file_error("report.MetricsLog", path, "cannot be read", errno, kOtherRunsFolder);
   std::streamoff offset = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     use(line);
     offset += static_cast<std::streamoff>(line.size()) + 1;
   }
+  // Not the end: what is behind it would be written over.
+  if (file.bad())
+    throw_file_error("report.MetricsLog", path, "cannot be read", errno, kOtherRunsFolder);
   return offset;
 }
 

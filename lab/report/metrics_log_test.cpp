@@ -104,6 +104,13 @@ TEST_F(MetricsLogTest, AFullDiskLeavesTheMetricsAsTheyWere) {
   EXPECT_EQ(entries(folder), 1U);
 }
 
+// A read that fails is not the end of the file: a resumed run would write the rest over.
+TEST_F(MetricsLogTest, AReadThatFailsIsNotTheEnd) {
+  EXPECT_THROW(read_metrics("/proc/self/mem"), std::exception);
+  EXPECT_THROW(for_each_metric("/proc/self/mem", [](const std::string&, const MetricFields&) {}),
+               std::exception);
+}
+
 // RFC 8259 has no NaN; the bytes of the third line are no UTF-8.
 TEST_F(MetricsLogTest, OfADamagedFileTheSoundPartIsRead) {
   const fs::path path = folder / "metrics.jsonl";
