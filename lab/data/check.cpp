@@ -77,6 +77,21 @@ void note_classes_of_one_part(FilesCheck& check) {
                                         check.classes[c], check.parts[1].place));
 }
 
+/// By RFC 4180 a text that begins with a quote ends at the next one, lines further on. Whoever
+/// writes .tsv without quoting does not mean it.
+void note_swallowed_lines(FilesCheck& check, const fs::path& file, const LabelledTexts& texts) {
+  if (file.extension() != ".tsv" && file.extension() != ".tab") return;
+  const auto over_lines = [](const TextSource& source) {
+    return source.read().find('\n') != std::string::npos;
+  };
+  const auto first = std::ranges::find_if(texts.sources, over_lines);
+  if (first == texts.sources.end()) return;
+  check.notes.push_back(fmt::format(
+      "{} texts hold line breaks, as a text in quotes may ({} is the first): if the file knows no "
+      "quoting (GLUE's; pandas' quoting=3), write it again with quotes doubled",
+      std::ranges::count_if(texts.sources, over_lines), first->place));
+}
+
 /// Only pictures of one size can be equal, so few of them are read again for their sums.
 void find_repeated_pictures(FilesCheck& check, std::vector<Example> pictures) {
   std::map<std::uintmax_t, std::vector<Example>> by_size;
@@ -110,6 +125,8 @@ FilesCheck check_pictures(const fs::path& folder, const CheckProgress& progress)
   std::vector<Example> pictures;
   for (std::size_t part = 0; part < folders.size(); ++part) {
     check.parts.push_back(part_of(folders[part]->name, check.classes.size()));
+    if (std::string note = note_on_others(*folders[part]); !note.empty())
+      check.notes.push_back(std::move(note));
     const int64_t* label = folders[part]->labels.const_data_ptr<int64_t>();
     for (const fs::path& file : folders[part]->files) {
       ++check.parts[part].of_class[static_cast<std::size_t>(*label)];
@@ -169,6 +186,8 @@ FilesCheck check_texts(const fs::path& train, const fs::path& test) {
             {.place = source.place, .key = std::move(text), .part = part, .label = source.label});
     }
   }
+  for (std::size_t part = 0; part < read.size(); ++part)
+    note_swallowed_lines(check, part == 0 ? train : test, read[part]);
   if (empty > 0) check.notes.push_back(fmt::format("{} texts have no word", empty));
   note_classes_of_one_part(check);
   check.repeated = repeated_among(texts);

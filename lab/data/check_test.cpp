@@ -14,6 +14,7 @@
 namespace demi::data {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -118,6 +119,14 @@ TEST(CheckTexts, ListsAllThatTrainingWouldRefuse) {
   EXPECT_EQ(check.repeated[0].places.size(), 4U);
   EXPECT_TRUE(check.repeated[0].in_both_parts && check.repeated[0].of_several_classes);
   EXPECT_THAT(check.notes, ElementsAre("1 texts have no word", HasSubstr("class neg is trained")));
+}
+
+TEST(CheckTexts, SaysWhereAQuoteSwallowsLines) {
+  const TestFolder folder;
+  folder.write("t.tsv", "label\ttext\n1\t\"good\n0\tbad\n1\tfine\"\n0\tso so\n");
+  const FilesCheck check = check_texts(folder / "t.tsv", {});
+  EXPECT_THAT(check.notes, ElementsAre(AllOf(HasSubstr("1 texts hold line breaks"),
+                                             HasSubstr("t.tsv, line 2"), HasSubstr("quoting=3"))));
 }
 
 TEST(CheckTexts, SaysOnceWhyNothingCanBeRead) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -67,7 +68,8 @@ bool leads_above(const fs::path& link, const fs::path& class_folder) {
   return false;
 }
 
-std::vector<fs::path> pictures_below(const fs::path& folder, const DamageReport& report) {
+std::vector<fs::path> pictures_below(const fs::path& folder, std::vector<fs::path>& others,
+                                     const DamageReport& report) {
   std::vector<fs::path> files;
   std::error_code code, unreadable;
   const auto links = fs::directory_options::follow_directory_symlink;
@@ -83,7 +85,9 @@ std::vector<fs::path> pictures_below(const fs::path& folder, const DamageReport&
               .advice = "take the link away"});
       it.disable_recursion_pending();
     }
-    if (is_picture(it->path()) && !is_folder) files.push_back(it->path());
+    if (is_folder && is_hidden(it->path())) it.disable_recursion_pending();
+    if (is_folder || is_hidden(it->path())) continue;
+    (is_picture(it->path()) ? files : others).push_back(it->path());
   }
   if (code || files.empty())
     report({.where = kReadFolder,
@@ -123,6 +127,36 @@ void require_two_classes(const fs::path& folder, const PictureFolder& train,
                     "folder above them with --data-dir"});
 }
 
+std::string lower(std::string name) {
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
+/// Folders in `folder` whose names say that they are parts of a data set.
+std::vector<std::string> named_as_parts(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code code, unreadable;
+  for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
+    const std::string name = it->path().filename().string();
+    for (const char* part : {"train", "training", "val", "valid", "validation", "test", "testing"})
+      if (lower(name) == part && it->is_directory(unreadable)) names.push_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+/// They would be classes, with the pictures of all classes, or be passed over.
+void refuse_parts(const fs::path& folder, const std::vector<std::string>& names,
+                  const DamageReport& report) {
+  report({.where = "data.find_picture_folders",
+          .file = folder,
+          .what = "a folder is named as a part of a data set, and is none as it stands",
+          .found = fmt::format("{}", fmt::join(names, ", ")),
+          .expected = "FOLDER/train/class and FOLDER/val/class (or valid, validation, test), or "
+                      "FOLDER/class alone",
+          .advice = "give the parts these names; a class of such a name goes into FOLDER/train"});
+}
+
 std::optional<fs::path> test_folder(const fs::path& folder) {
   std::error_code unreadable;
   for (const char* name : {"val", "valid", "validation", "test"})
@@ -149,18 +183,35 @@ PictureFolder read_picture_folder(const fs::path& folder, const std::vector<std:
   for (const std::string& name : found) {
     const auto label = class_of(folder, name, result.classes, report);
     if (!label) continue;
-    for (fs::path& file : pictures_below(folder / name, report)) {
+    for (fs::path& file : pictures_below(folder / name, result.others, report)) {
       result.files.push_back(std::move(file));
       labels.push_back(*label);
     }
   }
+  std::ranges::sort(result.others);
   result.labels = at::tensor(labels, at::kLong);
   return result;
+}
+
+std::string note_on_others(const PictureFolder& folder) {
+  constexpr std::size_t kShown = 3;
+  if (folder.others.empty()) return "";
+  std::vector<std::string> shown;
+  for (const fs::path& file :
+       std::span(folder.others).first(std::min(kShown, folder.others.size())))
+    shown.push_back(file.string());
+  const std::size_t more = folder.others.size() - shown.size();
+  return fmt::format("{} files in {} are not .jpg, .jpeg or .png, and left out: {}{}",
+                     folder.others.size(), folder.name, fmt::join(shown, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 PictureFolders find_picture_folders(const fs::path& folder, const DamageReport& report) {
   std::error_code unreadable;
   const bool parts = fs::is_directory(folder / "train", unreadable);
+  std::vector<std::string> named = named_as_parts(folder);
+  std::erase(named, "train");
+  if (!named.empty() && !(parts && test_folder(folder))) refuse_parts(folder, named, report);
   PictureFolders result{.train = read_picture_folder(parts ? folder / "train" : folder, {}, report),
                         .test = {}};
   require_two_classes(parts ? folder / "train" : folder, result.train, report);
@@ -180,6 +231,11 @@ std::optional<PictureFolder> find_test_pictures(const fs::path& folder,
                    .expected = "test pictures in FOLDER/val/class/name.jpg",
                    .advice = "--data-dir names the folder above val"});
   const auto place = test_folder(folder);
+  const auto is_beside = [&](const std::string& name) {
+    return fs::is_directory(folder / name, unreadable);
+  };
+  if (place && !is_beside("train") && std::ranges::any_of(classes, is_beside))
+    refuse_parts(folder, {place->filename().string()}, report_damage);
   return place ? std::optional(read_picture_folder(*place, classes)) : std::nullopt;
 }
 

@@ -139,6 +139,9 @@ TEST(ReadPicture, WhatIsNoPictureIsRefused) {
   folder.write("empty.jpg", "");
   EXPECT_THAT(refusal(folder / "empty.jpg"), HasSubstr("an empty file"));
   EXPECT_THAT(refusal(folder / "none.jpg"), HasSubstr("No such file"));
+  EXPECT_THAT(refusal("/proc/self/mem"), HasSubstr("cannot be read; seen: Input/output error"));
+  folder.write("pointer.jpg", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+  EXPECT_THAT(refusal(folder / "pointer.jpg"), HasSubstr("git lfs pull"));
 }
 
 std::string folder_refusal(const std::filesystem::path& folder) {
@@ -154,7 +157,8 @@ TEST(PictureFolder, ClassesAndFilesStandInOrder) {
   const TestFolder folder;
   for (const char* file :
        {"train/dog/b.jpg", "train/dog/a.JPEG", "train/cat/deep/c.png", "train/cat/notes.txt",
-        "train/cat/.hidden.jpg", "train/.git/x.jpg", "val/dog/v.jpg"})
+        "train/cat/.hidden.jpg", "train/cat/.thumbs/x.jpg", "train/cat/d.webp", "train/.git/x.jpg",
+        "val/dog/v.jpg"})
     folder.write(file, "x");
   const PictureFolders found = find_picture_folders(folder.path());
   EXPECT_EQ(found.train.classes, (std::vector<std::string>{"cat", "dog"}));
@@ -162,10 +166,38 @@ TEST(PictureFolder, ClassesAndFilesStandInOrder) {
   EXPECT_EQ(found.train.files,
             (std::vector{train / "cat/deep/c.png", train / "dog/a.JPEG", train / "dog/b.jpg"}));
   EXPECT_TRUE(at::equal(found.train.labels, at::tensor({0, 1, 1}, at::kLong)));
+  EXPECT_EQ(found.train.others, (std::vector{train / "cat/d.webp", train / "cat/notes.txt"}));
+  EXPECT_THAT(note_on_others(found.train),
+              AllOf(HasSubstr("2 files in"), HasSubstr("are not .jpg, .jpeg or .png"),
+                    HasSubstr("d.webp")));
+  EXPECT_EQ(note_on_others(*found.test), "");
   ASSERT_TRUE(found.test);
   EXPECT_EQ(found.test->classes, found.train.classes);
   EXPECT_TRUE(at::equal(found.test->labels, at::tensor({1}, at::kLong))) << "numbered as in train";
   EXPECT_FALSE(find_picture_folders(train).test) << "the classes themselves";
+}
+
+// Their classes would be "Training" and "Testing", each with the pictures of all.
+TEST(PictureFolder, PartsUnderOtherNamesAreNoClasses) {
+  const auto refusal = [](std::initializer_list<const char*> files) {
+    const TestFolder folder;
+    for (const char* file : files) folder.write(file, "x");
+    return folder_refusal(folder.path());
+  };
+  EXPECT_THAT(refusal({"Training/cat/a.jpg", "Training/dog/b.jpg", "Testing/cat/c.jpg"}),
+              AllOf(HasSubstr("seen: Testing, Training"), HasSubstr("FOLDER/train")));
+  EXPECT_THAT(refusal({"cat/a.jpg", "dog/b.jpg", "test/cat/c.jpg"}), HasSubstr("seen: test"));
+  EXPECT_THAT(refusal({"train/cat/a.jpg", "train/dog/b.jpg", "Val/cat/c.jpg"}),
+              HasSubstr("seen: Val"));
+  EXPECT_EQ(refusal({"train/cat/a.jpg", "train/dog/b.jpg", "val/cat/c.jpg", "test/cat/c.jpg"}),
+            "no DataError");
+  EXPECT_EQ(refusal({"train/test/a.jpg", "train/dog/b.jpg"}), "no DataError") << "a class";
+  const TestFolder folder;
+  for (const char* file : {"cat/a.jpg", "dog/b.jpg", "test/cat/c.jpg"}) folder.write(file, "x");
+  EXPECT_THAT(complaint([&] {
+                find_test_pictures(folder.path(), {"cat", "dog"});
+              }),
+              HasSubstr("seen: test"));
 }
 
 // os.walk, and so torchvision, follows such a link forty times over.

@@ -297,6 +297,7 @@ Loaders list_pictures(const Config& listed, const Place& place) {
       require_same_data(*place.model, folders.train.classes, folders.train.name, shape);
     Workload result;
     result.items = "images";
+    result.note = data::note_on_others(folders.train);
     result.classes = folders.train.classes;
     result.labels = checksum_of(folders.train.labels);
     data::PictureLoaderOptions options = made;
