@@ -13,6 +13,7 @@
 #include "demi/data/philox.h"
 #include "lab/data/damage.h"
 #include "lab/data/picture.h"
+#include "lab/data/scaled_window.h"
 
 namespace demi::data {
 namespace {
@@ -97,9 +98,7 @@ at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width) {
 at::Tensor middle_picture(const at::Tensor& picture, int64_t size) {
   const Middle middle = middle_of(picture.size(0), picture.size(1), size);
   const Window& w = middle.window;
-  return resized(picture, middle.height, middle.width)
-      .narrow(2, w.top, w.height)
-      .narrow(3, w.left, w.width);
+  return scaled_window(picture, middle.height, middle.width, w);
 }
 
 PictureLoader::PictureLoader(PictureFolder folder, PictureLoaderOptions options)

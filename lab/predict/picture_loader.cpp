@@ -9,6 +9,7 @@
 #include "demi/core/error.h"
 #include "lab/data/picture.h"
 #include "lab/data/picture_loader.h"
+#include "lab/data/scaled_window.h"
 
 namespace demi::predict {
 namespace {
@@ -18,9 +19,9 @@ at::Tensor fitted(const at::Tensor& picture, int64_t size) {
   const int64_t height = picture.size(0), width = picture.size(1);
   const int64_t least = std::min(height, width);
   const int64_t rows = size * height / least, columns = size * width / least;
-  return data::resized(picture, rows, columns)
-      .narrow(2, (rows - size) / 2, size)
-      .narrow(3, (columns - size) / 2, size);
+  return data::scaled_window(
+      picture, rows, columns,
+      {.top = (rows - size) / 2, .left = (columns - size) / 2, .height = size, .width = size});
 }
 
 // Of (1, 3, H, W) in 16.16 fixed point, rounded: what is grey keeps its bits. ITU-R BT.601.

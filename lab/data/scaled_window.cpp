@@ -1,0 +1,75 @@
+#include "lab/data/scaled_window.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace demi::data {
+namespace {
+
+/// Pixels [first, first + count) of a line, which are scaled to `scaled`; of these [skipped,
+/// skipped + kept) are wanted.
+struct Stretch {
+  int64_t first, count, scaled, skipped, kept;
+};
+
+/// What the pixels [first, first + kept) need of a line of `in` pixels that is scaled to `out`:
+/// whole periods, after which pixels of both begin at one place again, so that weights are the same
+/// ones, and around them what weights reach.
+Stretch stretch_of(int64_t in, int64_t out, int64_t first, int64_t kept) {
+  const int64_t periods = std::gcd(in, out), from = in / periods, to = out / periods;
+  const int64_t reach = 3 + (in + out - 1) / out;  // pixels of `in`
+  const int64_t around = (reach + from - 1) / from;
+  const int64_t begin = std::max<int64_t>(0, first / to - around),
+                end = std::min(periods, (first + kept + to - 1) / to + around);
+  return {.first = begin * from,
+          .count = (end - begin) * from,
+          .scaled = (end - begin) * to,
+          .skipped = first - begin * to,
+          .kept = kept};
+}
+
+at::Tensor scaled_lines(const at::Tensor& planes, int64_t dim, const Stretch& line) {
+  std::vector<int64_t> sizes{planes.size(2), planes.size(3)};
+  sizes[static_cast<std::size_t>(dim - 2)] = line.scaled;
+  return at::_upsample_bilinear2d_aa(planes.contiguous(c10::MemoryFormat::ChannelsLast), sizes,
+                                     /*align_corners=*/false)
+      .narrow(dim, line.skipped, line.kept);
+}
+
+/// Scales (1, 3, H, W) along one dimension; several lines at once, as far as 64 MiB hold them.
+at::Tensor scaled_along(const at::Tensor& planes, int64_t dim, const Stretch& line) {
+  constexpr int64_t kMostBytes = int64_t{1} << 26;
+  const at::Tensor needed = planes.narrow(dim, line.first, line.count);
+  if (line.scaled == line.count) return needed.narrow(dim, line.skipped, line.kept);
+  const int64_t across = dim == 2 ? 3 : 2, lines = needed.size(across);
+  const int64_t some = std::max<int64_t>(1, kMostBytes / (3 * line.scaled));
+  std::vector<at::Tensor> parts;
+  for (int64_t at = 0; at < lines; at += some)
+    parts.push_back(scaled_lines(needed.narrow(across, at, std::min(some, lines - at)), dim, line));
+  return parts.size() == 1 ? parts.front() : at::cat(parts, across);
+}
+
+}  // namespace
+
+// Rows first, then columns, each rounded to uint8: so LibTorch's operator does both at once.
+at::Tensor scaled_window(const at::Tensor& picture, int64_t height, int64_t width,
+                         const Window& window) {
+  constexpr int64_t kWhole = int64_t{1} << 24;  // pixels
+  if (height * width <= kWhole)
+    return resized(picture, height, width)
+        .narrow(2, window.top, window.height)
+        .narrow(3, window.left, window.width);
+  const at::Tensor planes = picture.permute({2, 0, 1}).unsqueeze(0);
+  const Stretch column = stretch_of(picture.size(0), height, window.top, window.height);
+  const Stretch row = stretch_of(picture.size(1), width, window.left, window.width);
+  // Rows that no column needs are not scaled.
+  const at::Tensor rows = scaled_along(planes.narrow(2, column.first, column.count), 3, row);
+  Stretch rest = column;
+  rest.first = 0;
+  return scaled_along(rows, 2, rest);
+}
+
+}  // namespace demi::data
