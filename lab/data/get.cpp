@@ -64,6 +64,20 @@ void check_published_sum(const DataSet& set, const fs::path& folder) {
   }
 }
 
+/// A folder that is there is not fetched again: it may be of the user's making.
+void require_whole(const DataSet& set, const fs::path& root, const fs::path& folder) {
+  try {
+    check_data_set(set.name, root);
+  } catch (const DataError& error) {
+    throw DataError({.where = "data.get_data_set",
+                     .what = folder.string() + " is there and is not the whole set",
+                     .seen = error.what(),
+                     .accepted = "the set as it is published, or no such folder",
+                     .advice = fmt::format("move it away (mv {0} {0}.old), and run this again",
+                                           folder.string())});
+  }
+}
+
 }  // namespace
 
 fs::path get_data_set(std::string_view name, const fs::path& data_dir,
@@ -71,7 +85,10 @@ fs::path get_data_set(std::string_view name, const fs::path& data_dir,
   const DataSet& set = published_set(name);
   const fs::path root = target_folder(data_dir);
   const fs::path folder = root / set.subfolders.front();
-  if (set.unpacks && fs::exists(folder)) return find_data_set(name, root);
+  if (set.unpacks && fs::exists(folder)) {
+    require_whole(set, root, folder);
+    return find_data_set(name, root);
+  }
   make_folder(set.unpacks ? root : folder);
   for (const Download& download : set.downloads) {
     const fs::path file = (set.unpacks ? root : folder) / download.file;
