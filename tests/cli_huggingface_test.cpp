@@ -52,7 +52,7 @@ TEST_F(HuggingFaceProgram, GeneratesTransformersTokens) {
 
 TEST_F(HuggingFaceProgram, AnExportGivesTheSameTokens) {
   const json written = json_of({"export", kModels / "gpt2", folder_ / "gpt2"});
-  EXPECT_EQ(written["files"].size(), 5U) << written;
+  EXPECT_EQ(written["files"].size(), 6U) << written;
   EXPECT_EQ(likeliest(folder_ / "gpt2"), greedy("gpt2"));
   const Outcome again = run({"export", kModels / "gpt2", folder_ / "gpt2"});
   EXPECT_EQ(again.code, 2);

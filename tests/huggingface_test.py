@@ -16,7 +16,7 @@ try:
     import torch
     from safetensors.torch import load_file
     from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM, GPT2Tokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -72,10 +72,25 @@ def same_text(work):
         prompt = wrote["prompt_tokens"]
         assert greedy(work / ("of_" + name), prompt, 6) == wrote["samples"][0]["tokens"], name
         assert Tokenizer.from_file(str(work / ("of_" + name) / "tokenizer.json")).encode("not to").ids == prompt
-        assert GPT2Tokenizer.from_pretrained(work / ("of_" + name))("not to")["input_ids"] == prompt
+        assert AutoTokenizer.from_pretrained(work / ("of_" + name))("not to")["input_ids"] == prompt, name
+
+
+def same_special_tokens(work):
+    """A token that is text is written and read as one; blanks are kept, also by what takes its class from the model's type."""
+    text, source = work / "few.txt", MODELS.parent / "tokenizers" / "transformers_5"
+    text.write_text("hello the world\n" * 9)
+    run("train", "gpt2", "--data", "text", "--train-file", text, "--tokenizer", source, "--block", "llama", "--depth", "1", "--heads", "2",
+        "--embedding", "16", "--context", "12", "--steps", "1", "--batch-size", "2", "--tokens-per-step", "0", "--run-dir", work / "few")
+    run("export", work / "few" / "train-gpt2-001", work / "of_few")
+    mine, theirs = AutoTokenizer.from_pretrained(work / "of_few"), AutoTokenizer.from_pretrained(source)
+    for line in ("  hello\n\n the world's", "hello<|endoftext|>the <pad><x> , <y>"):
+        numbers = theirs(line)["input_ids"]
+        assert mine(line)["input_ids"] == numbers, line
+        assert mine.decode(numbers) == line and mine.decode(numbers, skip_special_tokens=True) == theirs.decode(numbers, skip_special_tokens=True)
 
 
 with tempfile.TemporaryDirectory() as folder:
     same_tensors(Path(folder))
     same_text(Path(folder))
+    same_special_tokens(Path(folder))
 print("the same")

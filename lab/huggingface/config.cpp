@@ -226,6 +226,7 @@ std::string write_config(const GPTOptions& options, c10::ScalarType dtype, int64
   // "float32": as torch has it after its dot.
   const std::string name = dtype == c10::kFloat      ? "float32"
                            : dtype == c10::kBFloat16 ? "bfloat16"
+                           : dtype == c10::kDouble   ? "float64"
                                                      : "float16";
   config["torch_dtype"] = config["dtype"] = name;
   // Their defaults are tokens of other vocabularies.

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr auto kConfig = "config.json", kWeights = "model.safetensors",
-               kIndex = "model.safetensors.index.json";
+               kIndex = "model.safetensors.index.json", kAdapter = "adapter_config.json";
 
 bool is_there(const fs::path& path) {
   std::error_code unreadable;
@@ -33,7 +33,8 @@ bool has_config(const fs::path& folder) {
 }
 
 bool is_model(const fs::path& folder) {
-  return !is_there(folder / "manifest.json") && (has_config(folder) || is_there(folder / kIndex));
+  return !is_there(folder / "manifest.json") &&
+         (has_config(folder) || is_there(folder / kIndex) || is_there(folder / kAdapter));
 }
 
 bool is_of_demi(const fs::path& file) {
@@ -102,7 +103,16 @@ std::optional<fs::path> folder_of(const fs::path& path) {
   return folder;
 }
 
+void require_no_adapter(const fs::path& folder) {
+  if (is_there(folder / kAdapter))
+    Wrong{folder}("the folder has an adapter, whose weights belong to another model's", kAdapter,
+                  "a whole model",
+                  "Python makes one: peft.AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
+                  ".merge_and_unload().save_pretrained(OTHER)");
+}
+
 std::vector<fs::path> weight_files(const fs::path& folder) {
+  require_no_adapter(folder);
   const fs::path index = folder / kIndex;
   if (is_there(folder / kWeights)) return {folder / kWeights};
   if (!is_there(index)) refuse_without_weights(folder);

@@ -15,13 +15,17 @@
 namespace demi::huggingface {
 
 /// The folder that `path` means: itself, or the one that a file with a name of these is in. Nothing
-/// if it is none: config.json must name a model_type or architectures, or there must be an index; a
+/// if it is none: config.json must name a model_type or architectures, or there must be an index or
+/// an adapter; a
 /// folder of model.safetensors alone is one that lacks config.json. A folder of demi's has neither,
 /// and a file of demi's says so in its metadata.
 DEMI_API std::optional<std::filesystem::path> folder_of(const std::filesystem::path& path);
 
+/// Throws DataError for a folder of an adapter (peft's), which is no model by itself.
+void require_no_adapter(const std::filesystem::path& folder);
+
 /// The files of tensors: one, or those of the index, each once. Throws DataError: none, an index
-/// that is damaged, a shard that is missing.
+/// that is damaged, a shard that is missing, an adapter.
 DEMI_API std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
 
 /// All tensors, mapped. Throws DataError as weight_files, for damaged files, and if they do not

@@ -42,7 +42,8 @@ class Source {
     if (tensor.sizes() != shape)
       return misfit(
           fmt::format("{} {} for {}", found.key(), text_of(tensor.sizes().vec()), text_of(shape)));
-    if (dtype != c10::kFloat && dtype != c10::kHalf && dtype != c10::kBFloat16)
+    if (dtype != c10::kFloat && dtype != c10::kHalf && dtype != c10::kBFloat16 &&
+        dtype != c10::kDouble)
       return misfit(fmt::format("{} of {}", found.key(), tensor::name_of(dtype)));
     return tensor;
   }
@@ -102,7 +103,7 @@ void require_fit(const fs::path& folder, const std::vector<std::string>& misfits
   const bool is_metas = std::ranges::any_of(
       misfits, [](const auto& one) { return one.find("attention.wq") != std::string::npos; });
   Wrong{folder}("the tensors are not those of the model that its config.json describes",
-                first_of(misfits), "each tensor of the model once, in fp32, fp16 or bf16",
+                first_of(misfits), "each tensor of the model once, in fp64, fp32, fp16 or bf16",
                 is_metas ? "these are Meta's names: transformers' convert_llama_weights_to_hf.py "
                            "makes a folder of such files"
                          : "");
@@ -120,6 +121,7 @@ void require_tied(const fs::path& folder, const at::Tensor& head, const at::Tens
 }  // namespace
 
 Description read_description(const fs::path& folder) {
+  require_no_adapter(folder);
   Description description{.options = read_config(folder / "config.json")};
   const bool has_one = fs::exists(folder / "tokenizer.json");
   if (!has_one && !fs::exists(folder / "vocab.json")) {
@@ -139,6 +141,7 @@ Description read_description(const fs::path& folder) {
 }
 
 Model read_model(const fs::path& folder) {
+  require_no_adapter(folder);
   Model model{.options = read_config(folder / "config.json")};
   Source source(read_tensors(folder), model.options);
   for (const TensorNames& names : tensor_names(model.options)) {

@@ -33,8 +33,8 @@ DEMI_API Description read_description(const std::filesystem::path& folder);
 /// Reads the tensors of a folder (folder_of), in their dtypes: linear layers of GPT-2 are turned,
 /// q, k and v of Llama become one tensor, buffers are left out. Throws DataError, which names file,
 /// entry or tensor: a folder that read_description or folder.h refuses, tensors that are not those
-/// of config.json (missing, of other sizes, too many), another dtype than fp32, fp16 and bf16, a
-/// head that config.json calls tied and that is not the embedding.
+/// of config.json (missing, of other sizes, too many), another dtype than fp64, fp32, fp16 and
+/// bf16, a head that config.json calls tied and that is not the embedding.
 DEMI_API Model read_model(const std::filesystem::path& folder);
 
 }  // namespace demi::huggingface

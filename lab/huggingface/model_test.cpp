@@ -254,13 +254,14 @@ TEST_F(Damaged, TensorsThatContradictTheConfigAreRefused) {
   EXPECT_THAT(
       with_tensors("gpt2", [](NamedTensors& all) { all["adapter.weight"] = torch::ones(2); }),
       HasSubstr("adapter.weight is of no part"));
-  for (const auto dtype : {torch::kDouble, torch::kChar, torch::kFloat8_e4m3fn})
-    EXPECT_THAT(with_tensors("gpt2",
-                             [&](NamedTensors& all) {
-                               auto& one = all["transformer.wpe.weight"];
-                               one = one.to(dtype);
-                             }),
-                AllOf(HasSubstr("transformer.wpe.weight of "), HasSubstr("fp32, fp16 or bf16")));
+  for (const auto dtype : {torch::kChar, torch::kFloat8_e4m3fn})
+    EXPECT_THAT(
+        with_tensors("gpt2",
+                     [&](NamedTensors& all) {
+                       auto& one = all["transformer.wpe.weight"];
+                       one = one.to(dtype);
+                     }),
+        AllOf(HasSubstr("transformer.wpe.weight of "), HasSubstr("fp64, fp32, fp16 or bf16")));
   EXPECT_THAT(with_tensors("gpt2",
                            [](NamedTensors& all) {
                              all["lm_head.weight"] = all["transformer.wte.weight"] + 1;
@@ -318,6 +319,10 @@ TEST_F(Damaged, ShardsThatAreNotThoseOfTheIndexAreRefused) {
   EXPECT_TRUE(folder_of(folder()));
   EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json"), HasSubstr("no such file")));
   copy("gpt2");
+  std::ofstream(folder() / "adapter_config.json") << R"({"peft_type": "LORA"})";
+  EXPECT_TRUE(folder_of(folder()));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("adapter_config.json"), HasSubstr("merge_and_unload")));
+  fs::remove(folder() / "adapter_config.json");
   fs::rename(folder() / "model.safetensors", folder() / "pytorch_model.bin");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("pytorch_model.bin"), HasSubstr("save_pretrained")));
 }
@@ -364,6 +369,31 @@ TEST(WriteModel, GivesAModelWithoutBiasesZeros) {
   EXPECT_EQ(config["torch_dtype"], "float16");
 }
 
+TEST(WriteModel, WritesFP64AndReadsIt) {
+  const TemporaryFolder folder;
+  Model model = read_model(kModels / "llama_tied");
+  for (auto& [name, tensor] : model.weights) tensor = tensor.to(torch::kDouble) + 1e-12;
+  write_model(folder.path() / "m", model);
+  const json config = json::parse(std::ifstream(folder.path() / "m/config.json"));
+  EXPECT_EQ(config["torch_dtype"], "float64");
+  for (const auto& [name, tensor] : read_model(folder.path() / "m").weights)
+    EXPECT_TRUE(tensor.equal(model.weights.at(name))) << name;
+}
+
+TEST(WriteModel, RefusesToMakeAnInfOfAWeight) {
+  const TemporaryFolder folder;
+  Model model = read_model(kModels / "gpt2");
+  model.weights.at("norm.bias")[3] = 1e5;
+  const auto write = [&](c10::ScalarType dtype) {
+    write_model(folder.path() / c10::toString(dtype), model, {.dtype = dtype});
+  };
+  EXPECT_THAT([&] { write(torch::kHalf); },
+              testing::ThrowsMessage<DataError>(AllOf(
+                  HasSubstr("a value of norm.bias is beyond the range of fp16; seen: 100000"))));
+  EXPECT_FALSE(fs::exists(folder.path() / "Half"));
+  EXPECT_NO_THROW(write(torch::kBFloat16));
+}
+
 // What is written is what was read: the same tokens, by either kind of file.
 TEST(WriteModel, WritesTheTokenizer) {
   const TemporaryFolder folder;
@@ -380,9 +410,9 @@ TEST(WriteModel, WritesTheTokenizer) {
   Model model{.options = options};
   for (const auto& item : gpt->named_parameters()) model.weights[item.key()] = item.value();
   write_model(target, model, {.tokenizer = tokenizer});
-  EXPECT_EQ(read_description(target).tokenizer, tokenizer);
+  EXPECT_EQ(read_description(target).tokenizer, tokenizer) << read_description(target).no_tokenizer;
   fs::remove(target / "tokenizer.json");
-  EXPECT_EQ(read_description(target).tokenizer.vocabulary, tokenizer.vocabulary);
+  EXPECT_EQ(read_description(target).tokenizer, tokenizer) << read_description(target).no_tokenizer;
 }
 
 }  // namespace

@@ -9,10 +9,11 @@
 
 namespace demi::huggingface {
 
-/// Writes tokenizer.json, as PyPI's package tokenizers has it, and vocab.json with merges.txt, of
-/// byte pairs; nothing of other tokenizers. Returns the names of the files.
+/// Writes tokenizer.json, as PyPI's package tokenizers has it, tokenizer_config.json, and
+/// vocab.json with merges.txt, of byte pairs; nothing of other tokenizers. `context`: tokens that
+/// the model reads. Returns the names of the files.
 std::vector<std::string> write_tokenizer(const std::filesystem::path& folder,
-                                         const tokens::TokenizerTexts& tokenizer);
+                                         const tokens::TokenizerTexts& tokenizer, int64_t context);
 
 /// The token <|endoftext|>; -1 if there is none.
 int64_t end_of_text(const tokens::TokenizerTexts& tokenizer);

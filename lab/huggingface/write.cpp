@@ -12,6 +12,7 @@
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/tensor/dtype.h"
+#include "demi/tensor/range.h"
 #include "lab/huggingface/config.h"
 #include "lab/huggingface/names.h"
 #include "lab/huggingface/tokenizer_files.h"
@@ -51,13 +52,24 @@ void require_shape(const TensorNames& names, const at::Tensor& tensor) {
           .accepted = "the tensors of the GPT of these options"});
 }
 
+at::Tensor rounded(const std::string& name, const at::Tensor& tensor, c10::ScalarType dtype) {
+  if (const auto value = tensor::beyond_range(tensor, dtype))
+    refuse<DataError>({.where = kWriteModel,
+                       .what = fmt::format("a value of {} is beyond the range of {}", name,
+                                           tensor::name_of(dtype)),
+                       .seen = fmt::format("{:g}", *value),
+                       .accepted = fmt::format("numbers that {} holds", tensor::name_of(dtype)),
+                       .advice = "export it in a wider dtype"});
+  return tensor.to(dtype);
+}
+
 NamedTensors their_tensors(const Model& model, std::optional<c10::ScalarType> dtype) {
   NamedTensors all;
   const std::string prefix(prefix_of(model.options.form));
   for (const TensorNames& names : tensor_names(model.options)) {
     at::Tensor tensor = own_tensor(names, model).detach().cpu();
     require_shape(names, tensor);
-    if (dtype) tensor = tensor.to(*dtype);
+    if (dtype) tensor = rounded(names.own, tensor, *dtype);
     int64_t row = 0;
     for (std::size_t i = 0; i < names.theirs.size(); ++i) {
       const at::Tensor part = tensor.narrow(0, row, names.rows[i]);
@@ -157,7 +169,7 @@ std::vector<std::string> write_model(const fs::path& folder, const Model& model,
   auto shards = shards_of(their_tensors(model, options.dtype), options.shard_bytes);
   make(folder);
   std::vector<std::string> files = write_tensors(folder, std::move(shards));
-  for (std::string& file : write_tokenizer(folder, options.tokenizer))
+  for (std::string& file : write_tokenizer(folder, options.tokenizer, model.options.context))
     files.push_back(std::move(file));
   write_atomically(folder / "config.json", config);
   files.emplace_back("config.json");

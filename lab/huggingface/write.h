@@ -21,11 +21,12 @@ struct WriteOptions {
 };
 
 /// Writes config.json, model.safetensors (or shards with their index) and, of byte pairs,
-/// tokenizer.json, vocab.json and merges.txt: what transformers' from_pretrained reads. A GPT-2
+/// tokenizer.json, tokenizer_config.json, vocab.json and merges.txt: what transformers'
+/// from_pretrained reads. A GPT-2
 /// without biases gets biases of 0, which is the same function. Returns the names of the files.
 /// Throws UsageError: a folder that is there and not empty, a form that transformers has not
-/// (nanochat), weights that are not those of the options; TrainingError: the disk fails, and then
-/// config.json is missing.
+/// (nanochat), weights that are not those of the options; DataError: a finite weight that `dtype`
+/// does not hold; TrainingError: the disk fails, and then config.json is missing.
 DEMI_API std::vector<std::string> write_model(const std::filesystem::path& folder,
                                               const Model& model, const WriteOptions& options = {});
 
