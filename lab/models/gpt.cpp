@@ -174,7 +174,8 @@ const at::Tensor& GPTImpl::head_weight() const { return head_ ? head_->weight : 
 
 at::Tensor GPTImpl::capped(const at::Tensor& logits) const {
   if (options_.form != GPTForm::nanochat) return logits;
-  return kSoftCap * at::tanh(logits.to(at::kFloat) / kSoftCap);
+  const at::Tensor wide = logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+  return kSoftCap * at::tanh(wide / kSoftCap);
 }
 
 at::Tensor GPTImpl::forward(const at::Tensor& tokens, const at::Tensor& cu_seqlens) {

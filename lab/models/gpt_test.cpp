@@ -169,6 +169,24 @@ TEST(GPT, GoesOnFromACache) {
     }
 }
 
+// nanochat's cap, 15 tanh(x / 15), is computed in FP64 where the model is.
+TEST(GPT, CapsLogitsOfFP64InFP64) {
+  torch::manual_seed(4);
+  GPT model(GPTOptions{.vocabulary = 7,
+                       .context = 8,
+                       .width = 8,
+                       .layers = 1,
+                       .heads = 2,
+                       .form = GPTForm::nanochat});
+  model->to(torch::kDouble);
+  const torch::NoGradGuard no_grad;
+  for (auto& weight : model->parameters()) weight.normal_();
+  const auto logits = model->forward(torch::arange(8).remainder(7).unsqueeze(0));
+  ASSERT_EQ(logits.scalar_type(), torch::kDouble);
+  EXPECT_FALSE(logits.equal(logits.to(torch::kFloat).to(torch::kDouble)));
+  EXPECT_LE(logits.abs().max().item<double>(), 15);
+}
+
 TEST(GPT, LearnsASequenceInEachPrecision) {
   const auto text = torch::arange(33).remainder(7).unsqueeze(0);
   const auto tokens = text.slice(1, 0, 32), targets = text.slice(1, 1, 33);
