@@ -129,12 +129,19 @@ std::string options_of(const ModelDescription& description, const Config& config
     else if (there != here)
       advice = fmt::format(
           "the file's vocabulary has {} entries, and the run's {}: train on the texts that the "
-          "file was trained on, or without --from",
-          there, here);
+          "file was trained on{}, or without --from",
+          there, here,
+          there > here && description->input.kind == data::Kind::tokens
+              ? fmt::format(", or, if its vocabulary is padded, on token files with --data tokens "
+                            "--vocabulary-size {}",
+                            there)
+              : "");
   }
   refuse_file(
       fmt::format("the weights in {} do not fit the model {}", path.string(), run.config.model),
-      first_of(named.misfits), accepted, advice);
+      named.unknown.empty() ? first_of(named.misfits)
+                            : first_of(named.misfits) + "; the file has " + named.unknown,
+      accepted, advice);
 }
 
 /// What no shape tells.
@@ -231,6 +238,7 @@ std::string sentence(const Resolved& run, const fs::path& path, const NamedForNe
   text += taken.average ? "the moving average" : taken.masters ? "the FP32 masters" : "the weights";
   if (taken.step) text += fmt::format(" of step {}", *taken.step);
   if (named.is_torchvisions) text += ", under torchvision's names";
+  if (!named.left_out.empty()) text += ", whose names have " + named.left_out + " besides";
   if (taken.is_huggingface) text += ", under Hugging Face's names";
   if (!converted.empty()) text += ", " + converted;
   if (!named.new_head.empty())

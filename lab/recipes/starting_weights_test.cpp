@@ -10,11 +10,13 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
+#include "demi/core/source_dir_testing.h"
 #include "demi/optim/optimizer.h"
 #include "lab/models/registry.h"
 #include "lab/models/resnet.h"
@@ -36,6 +38,7 @@ using checkpoint::NamedTensors;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class StartingWeightsTest : public ::testing::Test {
  protected:
@@ -301,10 +304,17 @@ TEST_F(StartingWeightsTest, ThatCannotBeTrainedAreRefusedByTensor) {
   NamedTensors weights = checkpoint::load(path).model;
   weights.at("layers.2.bias")[3] = 65504;
   EXPECT_EQ(refusal(config("fp16-true"), write(weights)), "accepted");
-  weights.at("layers.2.bias")[3] = -65505;
+  weights.at("layers.2.bias")[3] = -65520;
   EXPECT_THAT(refusal(config("fp16-true"), write(weights)),
-              AllOf(HasSubstr("a value of layers.2.bias is beyond"), HasSubstr("65505")));
+              AllOf(HasSubstr("a value of layers.2.bias is beyond"), HasSubstr("-65520")));
   EXPECT_EQ(refusal(config("bf16-true"), write(weights)), "accepted");
+  const at::Tensor bias = weights.at("layers.2.bias");
+  weights.at("layers.2.bias") = at::full({8}, -1e300, at::kDouble);
+  EXPECT_THAT(refusal(config(), write(weights)),
+              AllOf(HasSubstr("a value of layers.2.bias is beyond the range of fp32"),
+                    HasSubstr("-1e+300")));
+  EXPECT_EQ(refusal(config("fp64"), write(weights)), "accepted");
+  weights.at("layers.2.bias") = bias;
   weights.at("layers.2.bias")[3] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(refusal(config(), write(weights)),
               AllOf(HasSubstr("is NaN or Inf"), HasSubstr("seen: layers.2.bias")));
@@ -322,6 +332,29 @@ TEST_F(StartingWeightsTest, HaveTheStateOfTheSameRuleAlone) {
                     HasSubstr("(--optimizer)")));
   EXPECT_THAT(refusal(with(with(config(), "from", path.string()), "from-average", "true"), path),
               HasSubstr("there is no moving average"));
+}
+
+// Truth: state dicts that PyTorch's wrappers wrote (tests/fixtures/state_dicts/make.py).
+TEST_F(StartingWeightsTest, MayHaveTheNamesOfPytorchsWrappers) {
+  const fs::path files = source_dir() / "tests/fixtures/state_dicts";
+  const NamedTensors plain = checkpoint::load(files / "plain.safetensors").model;
+  EXPECT_THAT(begin(config(), files / "plain.safetensors").start.said.front(),
+              Not(HasSubstr("besides")));
+  for (const auto& [name, left_out] :
+       std::map<std::string, std::string>{{"compiled", "_orig_mod."},
+                                          {"data_parallel", "module."},
+                                          {"both", "module._orig_mod."},
+                                          {"part", "_orig_mod."},
+                                          {"around", "network."}}) {
+    const Begun begun = begin(config(), files / (name + ".safetensors"));
+    expect_same(begun.weights(), plain);
+    EXPECT_THAT(begun.start.said.front(), HasSubstr("names have " + left_out + " besides")) << name;
+  }
+  NamedTensors others;
+  for (const auto& [name, tensor] : plain) others["x." + name + "_v"] = tensor;
+  EXPECT_THAT(refusal(config(), write(others)),
+              AllOf(HasSubstr("layers.0.weight is missing"), HasSubstr("9 more; the file has "
+                                                                       "x.layers.0.bias_v")));
 }
 
 // Python's state_dict has a tied weight under both names.

@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -73,6 +75,82 @@ bool has_other_head(const OwnTensors& own, const NamedTensors& file, const std::
   return differs;
 }
 
+constexpr std::string_view kCompiled = "_orig_mod.";  // torch.compile's module around another
+
+std::string without_compiled(std::string name) {
+  for (std::size_t at = 0; (at = name.find(kCompiled, at)) != std::string::npos;)
+    if (at == 0 || name[at - 1] == '.')
+      name.erase(at, kCompiled.size());
+    else
+      at += kCompiled.size();
+  return name;
+}
+
+/// The tensors under names that change() makes of theirs; nothing if two would have one name.
+template <class Change>
+std::optional<NamedTensors> with_names(const NamedTensors& file, const Change& change) {
+  NamedTensors all;
+  for (const auto& [name, tensor] : file)
+    if (!all.emplace(change(name), tensor).second) return std::nullopt;
+  return all;
+}
+
+/// Behind which dot of the first name: what all names begin with ends there.
+std::vector<std::size_t> ends_of_prefixes(const NamedTensors& file) {
+  std::vector<std::size_t> ends;
+  const std::string& first = file.begin()->first;
+  for (std::size_t at = first.find('.'); at != std::string::npos; at = first.find('.', at + 1)) {
+    const std::string_view prefix = std::string_view(first).substr(0, at + 1);
+    if (!std::ranges::all_of(file, [&](const auto& one) { return one.first.starts_with(prefix); }))
+      break;
+    ends.push_back(at + 1);
+  }
+  return ends;
+}
+
+/// Names without what stands in front of all of them, or within them for torch.compile, if more of
+/// the network's are among them then.
+struct PlainNames {
+  NamedTensors file;
+  std::string left_out;
+  std::size_t prefix = 0;  // characters in front of all names
+  bool is_compiled = false;
+
+  std::string operator()(const std::string& name) const {
+    return (is_compiled ? without_compiled(name) : name).substr(prefix);
+  }
+};
+
+PlainNames plain_names(const OwnTensors& own, const models::TorchvisionNames* names,
+                       NamedTensors file) {
+  const auto fitting = [&](const NamedTensors& some) {
+    return std::max(count_of(own, nullptr, some), names ? count_of(own, names, some) : 0);
+  };
+  PlainNames best{.file = std::move(file)};
+  const NamedTensors whole = best.file;
+  std::ptrdiff_t most = fitting(whole);
+  const auto compiled = with_names(whole, without_compiled);
+  for (const bool is_compiled : {false, true}) {
+    const NamedTensors& some = is_compiled && compiled ? *compiled : whole;
+    if (some.empty() || (is_compiled && !compiled)) continue;
+    std::vector<std::size_t> ends = ends_of_prefixes(some);
+    ends.insert(ends.begin(), 0);
+    for (const std::size_t end : ends) {
+      auto changed = with_names(some, [&](const std::string& name) { return name.substr(end); });
+      if (const std::ptrdiff_t count = changed ? fitting(*changed) : 0; count > most) {
+        most = count;
+        best = {.file = *std::move(changed),
+                .left_out = (is_compiled ? std::string(kCompiled) : "") +
+                            (is_compiled && end > 0 ? " and " : "") +
+                            some.begin()->first.substr(0, end),
+                .prefix = end,
+                .is_compiled = is_compiled};
+      }
+    }
+  }
+  return best;
+}
+
 /// Files of PyTorch before 0.4.1 do not count batches; PyTorch starts at 0 then.
 bool counts_batches(std::string_view name) { return name.ends_with(".num_batches_tracked"); }
 
@@ -111,6 +189,11 @@ NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelIn
   NamedForNetwork result;
   const models::TorchvisionNames* names = nullptr;
   if (model != nullptr && model->torchvision) names = &*model->torchvision;
+  PlainNames plain = plain_names(own, names, file);
+  result.left_out = plain.left_out;
+  std::map<std::string, std::string> in_file;  // by plain names
+  for (const auto& [name, tensor] : file) in_file[plain(name)] = name;
+  file = std::move(plain.file);
   if (names != nullptr && count_of(own, names, file) <= count_of(own, nullptr, file))
     names = nullptr;
   result.is_torchvisions = names != nullptr;
@@ -119,7 +202,7 @@ NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelIn
   if (is_new) result.new_head = head;
   for (const auto& [name, tensor] : own) {
     const std::string there = name_in_file(name, names);
-    if (file.contains(there)) result.renamed.emplace_back(there, name);
+    if (file.contains(there)) result.renamed.emplace_back(in_file.at(there), name);
     if (is_new && is_below(name, head)) {
       result.tensors[name] = tensor.detach();
       file.erase(there);
@@ -129,8 +212,10 @@ NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelIn
   }
   if (names == nullptr) drop_further_names(network, file);
   for (const auto& [name, tensor] : file)
-    if (names == nullptr || !is_below(name, names->left_out))
+    if (names == nullptr || !is_below(name, names->left_out)) {
+      if (result.unknown.empty()) result.unknown = in_file.at(name);
       result.misfits.push_back(name + " is of no part of the model");
+    }
   return result;
 }
 

@@ -23,12 +23,18 @@ struct NamedForNetwork {
   std::string new_head;
   std::string head_shapes;       // of its weight: "(3, 2048), in the file (1000, 2048)"
   bool is_torchvisions = false;  // the file has torchvision's names
+  /// What stands in front of all names in the file, or within them, and was left out: "module.",
+  /// "_orig_mod."; empty: nothing.
+  std::string left_out;
+  std::string unknown;  // the first name in the file that is of no part of the network
   /// Names in the file and in the network, of tensors that both have.
   std::vector<std::pair<std::string, std::string>> renamed;
 };
 
 /// Finds the names: the network's own, or those of torchvision's model where more of these are in
-/// the file. `model`: null for a network of another kind, which has neither head nor other names.
+/// the file; with what torch.compile, DataParallel and other modules around a network put in front
+/// of them, or without it. `model`: null for a network of another kind, which has neither head nor
+/// other names.
 DEMI_API NamedForNetwork name_for(const torch::nn::Module& network, const models::ModelInfo* model,
                                   checkpoint::NamedTensors file);
 
