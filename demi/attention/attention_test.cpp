@@ -493,11 +493,15 @@ TEST(Ways, AreChosenByTheTable) {
     EXPECT_EQ(usual_way(torch::kFloat, set), Way::fused);
   }
   EXPECT_EQ(usual_way(torch::kBFloat16, none), Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, products), Way::blocks_16_bit);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128 - 1, products), Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kHalf, 128 * 128, products), Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, tiles), Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, none), Way::fused);
+  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, products, Bf16Products::bf16),
+            Way::blocks_16_bit);
+  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128 - 1, products, Bf16Products::bf16),
+            Way::fused);
+  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, products, Bf16Products::fp32),
+            Way::fused);
+  EXPECT_EQ(way_without_tiles(torch::kHalf, 128 * 128, products, Bf16Products::bf16), Way::fused);
+  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, tiles, Bf16Products::bf16), Way::fused);
+  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, none, Bf16Products::bf16), Way::fused);
 }
 
 TEST(Ways, AreForcedByName) {

@@ -165,7 +165,7 @@ at::Tensor differentiable(const Documents& documents, Way way) {
       at::GradMode::is_enabled() && all.mask.defined() && all.mask.requires_grad();
   if (way == Way::tiles && !fits_tiles(all, mask_has_gradient))
     way = way_without_tiles(all.q.scalar_type(), all.queries() * all.keys(),
-                            onednn_instruction_set());
+                            onednn_instruction_set(), bf16_products());
   if (way == Way::fused && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
     way = Way::blocks;
   Documents detached = documents;

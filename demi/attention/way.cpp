@@ -31,9 +31,9 @@ Way usual_way(c10::ScalarType dtype, const InstructionSet& instructions) {
 }
 
 Way way_without_tiles(c10::ScalarType dtype, std::int64_t weights,
-                      const InstructionSet& instructions) {
-  const bool is_faster_in_16_bits =
-      instructions.avx512_bf16 && !instructions.amx_bf16 && weights >= kLeastWeights;
+                      const InstructionSet& instructions, Bf16Products products) {
+  const bool is_faster_in_16_bits = products == Bf16Products::bf16 && instructions.avx512_bf16 &&
+                                    !instructions.amx_bf16 && weights >= kLeastWeights;
   return dtype == c10::kBFloat16 && is_faster_in_16_bits ? Way::blocks_16_bit : Way::fused;
 }
 

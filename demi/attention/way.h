@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "demi/core/bf16_products.h"
 #include "demi/core/export.h"
 #include "demi/core/instruction_set.h"
 
@@ -23,12 +24,13 @@ enum class Way {
 DEMI_API std::string_view name_of(Way way);
 
 /// The way that is fastest, from measurements (docs/decisions/attention.md), whether or not it can
-/// do all that is asked.
+/// do all that is asked. Tiles in bf16 are, also on processors whose bf16_products() are FP32's.
 DEMI_API Way usual_way(c10::ScalarType dtype, const InstructionSet& instructions);
 
-/// The fastest one of the others, for matrices of so many weights.
+/// The fastest one of the others, for matrices of so many weights, if matrix products in bf16 run
+/// in that way.
 DEMI_API Way way_without_tiles(c10::ScalarType dtype, std::int64_t weights,
-                               const InstructionSet& instructions);
+                               const InstructionSet& instructions, Bf16Products products);
 
 /// The way that the environment's DEMI_ATTENTION names, read at each call. Throws UsageError for
 /// another name.

@@ -7,8 +7,8 @@
 
 #include "demi/autocast/call.h"
 #include "demi/autocast/kernels.h"
+#include "demi/core/instruction_set.h"
 #include "demi/kernels/cpu_kernels.h"
-#include "demi/products/through_fp32.h"
 #include "demi/rnn/lstm_layer.h"
 
 namespace demi {
@@ -63,7 +63,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> layer(
 bool may_leave_the_layer(const at::Tensor& input) {
   const auto dtype = input.scalar_type();
   return input.device().is_cpu() && kernels::cpu_kernels() &&
-         (dtype == at::kHalf || (dtype == at::kBFloat16 && products::slow_in(dtype)));
+         (dtype == at::kHalf || (dtype == at::kBFloat16 && !has_bf16_hardware()));
 }
 
 at::Tensor in_fp32(const at::Tensor& tensor) {

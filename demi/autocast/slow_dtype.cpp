@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "demi/core/bf16_products.h"
 #include "demi/core/instruction_set.h"
 #include "demi/products/through_fp32.h"
 
@@ -53,18 +54,21 @@ std::optional<std::vector<int>> cuda_compute_capabilities() {
   return capabilities;
 }
 
+const char* why_fp16_is_slow() {
+  if (onednn_instruction_set().avx512_fp16)
+    return "oneDNN has no fast fp16 kernel for a convolution's gradients";
+  return instruction_set().avx512_fp16
+             ? "ONEDNN_MAX_CPU_ISA leaves out the processor's FP16 instructions"
+             : "the processor has no FP16 instructions";
+}
+
 std::string why_slow_on_cpu(c10::ScalarType dtype) {
   if (!products::slow_in(dtype)) return "";
   const bool is_half = dtype == c10::ScalarType::Half;
-  const InstructionSet& has = instruction_set();
-  const bool are_there = is_half ? has.avx512_fp16 : has.avx512_bf16 || has.amx_bf16;
-  const bool is_used = is_half && onednn_instruction_set().avx512_fp16;
-  const std::string name = is_half ? "FP16" : "BF16";
   return std::string(is_half ? "fp16" : "bf16") +
-         " matrix products and convolutions are computed in FP32 here, and gain no time: " +
-         (is_used     ? "oneDNN has no fast fp16 kernel for a convolution's gradients"
-          : are_there ? "ONEDNN_MAX_CPU_ISA leaves out the processor's " + name + " instructions"
-                      : "the processor has no " + name + " instructions");
+         " matrix products and convolutions are computed in FP32 here, and gain no time but memory "
+         "(activations take half): " +
+         (is_half ? why_fp16_is_slow() : bf16_choice().because);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "demi/autocast/autocast.h"
+#include "demi/core/bf16_products.h"
 #include "demi/core/cuda_library.h"
 #include "demi/core/instruction_set.h"
 #include "demi/weights/recorded_warnings_testing.h"
@@ -83,10 +84,16 @@ TEST(SlowDtype, OnCpuByTheInstructionsThatOneDNNMayUse) {
   const InstructionSet used = limited_to(here, level ? level : "");
   const std::string bf16 = why_slow(c10::DeviceType::CPU, ScalarType::BFloat16),
                     fp16 = why_slow(c10::DeviceType::CPU, ScalarType::Half);
-  EXPECT_EQ(bf16.empty(), used.avx512_bf16 || used.amx_bf16);
+  EXPECT_EQ(bf16.empty(), bf16_products() == Bf16Products::bf16);
   EXPECT_EQ(fp16.find("oneDNN has no fast fp16 kernel") != std::string::npos, used.avx512_fp16);
   EXPECT_FALSE(fp16.empty());
+  EXPECT_THAT(fp16, HasSubstr("activations take half"));
   if (!bf16.empty()) {
+    EXPECT_THAT(bf16, HasSubstr("activations take half"));
+    EXPECT_THAT(bf16, HasSubstr(bf16_choice().because));
+  }
+  const char* forced = std::getenv("DEMI_BF16_PRODUCTS");
+  if (!(used.avx512_bf16 || used.amx_bf16) && !(forced && *forced)) {
     EXPECT_EQ(bf16.find("ONEDNN_MAX_CPU_ISA") != std::string::npos,
               here.avx512_bf16 || here.amx_bf16);
   }

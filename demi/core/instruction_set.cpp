@@ -4,30 +4,11 @@
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
+
+#include "demi/core/processor.h"
 
 namespace demi {
 namespace {
-
-InstructionSet detect() {
-  InstructionSet set;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  set.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  set.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (set.avx512 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx))
-    set.avx512_bf16 = (eax >> 5) & 1u;
-  if (set.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
-    set.avx512_fp16 = (edx >> 23) & 1u;
-    set.amx_bf16 = (edx >> 22) & 1u;
-  }
-#endif
-  return set;
-}
 
 // oneDNN's levels, each with what it allows; those above AVX512_FP16 allow everything.
 struct Level {
@@ -57,10 +38,7 @@ InstructionSet limited_by_environment() {
 
 }  // namespace
 
-const InstructionSet& instruction_set() {
-  static const InstructionSet set = detect();
-  return set;
-}
+const InstructionSet& instruction_set() { return processor().instructions; }
 
 InstructionSet limited_to(InstructionSet set, std::string_view level) {
   const auto is_named = [&](const Level& one) {

@@ -7,8 +7,8 @@
 
 namespace demi {
 
-/// The vector instructions that this processor and operating system support, read once from CPUID
-/// (GCC's __builtin_cpu_supports). All false on other machines than x86-64.
+/// Vector instructions that a processor and its operating system support (processor.h reads them
+/// from CPUID). All false on other machines than x86-64.
 struct InstructionSet {
   bool avx2 = false;         // with FMA and F16C
   bool avx512 = false;       // F, BW, DQ, VL
@@ -35,9 +35,9 @@ DEMI_API std::string describe(const InstructionSet& set);
 /// The processor's model name ("AMD EPYC 9R14"), or "unknown processor".
 DEMI_API std::string processor_name();
 
-/// Whether matrix products in bf16 run faster than in fp32: oneDNN may use AVX512_BF16 or AMX,
-/// which makes them 1.9 to 2.3 times as fast. Without these instructions LibTorch emulates them at
-/// 0.2 to 0.6 of FP32's speed with AVX-512, and at less without it.
+/// Whether oneDNN may use AVX512_BF16 or AMX. Without these instructions LibTorch emulates matrix
+/// products in bf16 at 0.2 to 0.6 of FP32's speed with AVX-512, and at less without it. With them
+/// they are faster than FP32's on most processors (bf16_products.h).
 DEMI_API bool has_bf16_hardware();
 
 }  // namespace demi

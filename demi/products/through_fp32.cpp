@@ -3,7 +3,7 @@
 #include <ATen/TracerMode.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "demi/core/instruction_set.h"
+#include "demi/core/bf16_products.h"
 #include "demi/kernels/cpu_kernels.h"
 
 namespace demi::products {
@@ -25,12 +25,13 @@ bool is_ordinary_tensor(const at::Tensor& tensor) {
 
 const std::array<bool, 2>& slow_dtypes() {
 #if defined(__x86_64__)
-  // fp16 also where there is AVX512_FP16: oneDNN 3.x has no kernel for the gradient of a
-  // convolution's weights in fp16, and takes its reference, a plain loop.
-  static const std::array<bool, 2> result{!has_bf16_hardware(), true};
+  // Also where there is AVX512_FP16: oneDNN 3.x has no kernel for the gradient of a convolution's
+  // weights in fp16, and takes its reference, a plain loop.
+  constexpr bool kFp16 = true;
 #else
-  static const std::array<bool, 2> result{};
+  constexpr bool kFp16 = false;
 #endif
+  static const std::array<bool, 2> result{bf16_products() == Bf16Products::fp32, kFp16};
   return result;
 }
 

@@ -11,11 +11,10 @@ namespace demi::products {
 /// slow_in() for bf16 and for fp16, determined once.
 DEMI_API const std::array<bool, 2>& slow_dtypes();
 
-/// Whether this x86-64 processor has no instructions for products of this 16-bit dtype, or oneDNN
-/// may not use them (onednn_instruction_set()); fp16 on all of them. Multiplying the same numbers
-/// in FP32 is then faster than LibTorch, whose oneDNN emulates the instructions. FP32 holds every
-/// product of two 16-bit numbers exactly; only the order of the sums differs. False for other
-/// dtypes.
+/// Whether products of this 16-bit dtype are to run through FP32: bf16 by bf16_products(), fp16 on
+/// each x86-64 processor. Multiplying the same numbers in FP32 is then faster than LibTorch, whose
+/// oneDNN emulates missing instructions, or has slow ones. FP32 holds every product of two 16-bit
+/// numbers exactly; only the order of the sums differs. False for other dtypes.
 inline bool slow_in(at::ScalarType dtype) {
   return (dtype == at::kBFloat16 && slow_dtypes()[0]) || (dtype == at::kHalf && slow_dtypes()[1]);
 }

@@ -3,6 +3,7 @@
 #include <ATen/native/CPUBlas.h>
 #include <ATen/ops/empty.h>
 
+#include "demi/core/bf16_products.h"
 #include "demi/products/block_product.h"
 
 namespace demi::rnn {
@@ -53,7 +54,7 @@ at::Tensor packed_by(const kernels::Bf16Product& own, const at::Tensor& b) {
 }  // namespace
 
 StepProduct::StepProduct(const at::Tensor& b) : k_(b.size(0)), n_(b.size(1)) {
-  if (b.scalar_type() == at::kBFloat16) {
+  if (b.scalar_type() == at::kBFloat16 && bf16_products() == Bf16Products::bf16) {
     // Two rows of bf16 are packed into one.
     if (k_ % 2 == 0 && products::has_bf16_block_products()) panel_ = panel_of(n_);
     if (!panel_) own_ = kernels::bf16_product();

@@ -10,8 +10,9 @@ namespace demi::rnn {
 /// Products with one 16-bit CPU matrix b of shape (k, n), for steps that are too small for a call
 /// of at::mm each. The matrix is packed once; then c = a b or c += a b with FP32 sums. If the
 /// processor has bf16 products, a bf16 matrix is multiplied as it is: by AMX through LibTorch's
-/// block products, or by AVX512_BF16 through a kernel of demi's (LibTorch has none). Otherwise it
-/// is multiplied in FP32, which holds its values exactly, so only the order of the sums differs.
+/// block products, or by AVX512_BF16 through a kernel of demi's (LibTorch has none). Otherwise, and
+/// if bf16_products() says FP32, it is multiplied in FP32, which holds its values exactly, so only
+/// the order of the sums differs.
 /// Any number of threads at once.
 class DEMI_API StepProduct {
  public:

@@ -17,6 +17,7 @@ namespace {
 // In the order of docs/reference/environment.md: first demi's own, then those of others.
 constexpr std::pair<std::string_view, std::string_view> kRead[] = {
     {"DEMI_ATTENTION", "attention on a CPU: libtorch, fused, tiles, blocks, blocks_16_bit"},
+    {"DEMI_BF16_PRODUCTS", "how bf16 products run on a CPU: bf16, fp32"},
     {"DEMI_CACHE", "folder of fetched data sets and tokenized texts"},
     {"DEMI_CUDA_LIBRARY", "off: LibTorch's CUDA part is not loaded"},
     {"DEMI_DEBUG", "1: LibTorch's C++ stack traces in error messages"},

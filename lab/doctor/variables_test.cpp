@@ -28,7 +28,7 @@ TEST(Variables, AreThoseOfThePage) {
   const std::string text = page();
   const std::string part = text.substr(0, text.find("## Scripts"));
   std::set<std::string> in_page;
-  const std::regex row("\n\\| `(DEMI_[A-Z_]+)` \\|"), other("`([A-Z][A-Z_]+)`");
+  const std::regex row("\n\\| `(DEMI_[A-Z0-9_]+)` \\|"), other("`([A-Z][A-Z_]+)`");
   for (std::sregex_iterator it(part.begin(), part.end(), row), end; it != end; ++it)
     in_page.insert((*it)[1]);
   const std::string others = part.substr(part.find("Variables of others"));
@@ -64,7 +64,7 @@ TEST(Variables, OfTestsAndScriptsAreKnown) {
   const std::string text = page();
   const auto begin = text.find("## Scripts");
   const std::string part = text.substr(begin, text.find("## Settings") - begin);
-  const std::regex name("`(DEMI_[A-Z_]+)`");
+  const std::regex name("`(DEMI_[A-Z0-9_]+)`");
   std::vector<std::string> names;
   for (std::sregex_iterator it(part.begin(), part.end(), name), end; it != end; ++it)
     names.push_back((*it)[1]);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "demi/autocast/slow_dtype.h"
+#include "demi/core/bf16_products.h"
 #include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
 #include "demi/core/instruction_set.h"
@@ -76,6 +77,10 @@ std::string slow_precision_warning(const train::Precision& precision, c10::Devic
                        : machine + ": " + why + "; `demi bench recipe` measures a step in both";
   }
   if (computed == c10::kBFloat16 && !has_bf16_hardware()) return machine + emulated("BF16", "bf16");
+  if (computed == c10::kBFloat16 && bf16_products() == Bf16Products::fp32)
+    return machine + ": LibTorch's bf16 products are slower than FP32's here (" +
+           bf16_choice().because +
+           "); a region (bf16) computes them in FP32; `demi bench matmul` measures both";
   if (computed == c10::kHalf && !onednn_instruction_set().avx512_fp16)
     return machine + emulated("FP16", "fp16");
   return "";
