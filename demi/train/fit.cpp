@@ -25,6 +25,7 @@
 #include "demi/loop/metrics.h"
 #include "demi/loop/region.h"
 #include "demi/train/agreement.h"
+#include "demi/train/bf16_agreement.h"
 #include "demi/train/evaluate.h"
 #include "demi/weights/weights.h"
 
@@ -168,6 +169,7 @@ void Fit::require_same_on_ranks() const {
       fmt::format("begins after step {} of epoch {}, batch {}, with a sum of losses of {}\n",
                   progress_.step, progress_.epochs_begun, progress_.position, progress_.loss_sum);
   setup_.ranks.require_same("the training", text);
+  warn_if_ranks_differ(setup_);
 }
 
 // A loader that knows of no other rank gives each all examples: every rank would train on the same.

@@ -21,6 +21,7 @@
 #include "demi/core/error.h"
 #include "demi/core/version.h"
 #include "demi/tensor/module_tensors.h"
+#include "demi/train/bf16_agreement.h"
 
 namespace demi::train {
 namespace {
@@ -203,6 +204,7 @@ checkpoint::Checkpoint FitState::captured() {
 void FitState::add_texts(checkpoint::Metadata& text) const {
   const History& history = progress_.history;
   text["demi.precision"] = setup_.precision.name;
+  if (std::string way = bf16_way_of(setup_); !way.empty()) text[kBf16ProductsText] = std::move(way);
   text["demi.epoch"] = std::to_string(progress_.epochs_begun);
   text["demi.step"] = std::to_string(progress_.step);
   text["demi.libtorch"] = TORCH_VERSION;

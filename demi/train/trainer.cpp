@@ -20,6 +20,7 @@
 #include "demi/optim/optimizer.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
+#include "demi/train/bf16_agreement.h"
 #include "demi/train/fit.h"
 #include "demi/train/fit_state.h"
 #include "demi/train/forward.h"
@@ -349,6 +350,7 @@ void Trainer::take_from(checkpoint::Checkpoint& from) {
   prepared.objects();
   setup.average_is_begun = true;
   resume_point->random = prepared.random;
+  warn_if_resumed_otherwise(from.text, setup);
   resume_point_ = std::move(resume_point);
 }
 

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "demi/checkpoint/checkpoint.h"
+#include "demi/core/export.h"
+#include "demi/train/setup.h"
+
+// Unlike processors may multiply bf16 numbers in two ways, which differ in the last bits
+// (core/bf16_products.h). A run whose ranks do so, or that is resumed in the other way, is warned.
+namespace demi::train {
+
+/// What a checkpoint's text is called that names the way.
+inline constexpr const char* kBf16ProductsText = "demi.bf16_products";
+
+/// The way of this run; "" if it multiplies no bf16 numbers in a region on a CPU.
+std::string bf16_way_of(const Setup& setup);
+
+/// The warning if so many ranks multiply in bf16, and so many through FP32; "" if all do alike.
+DEMI_API std::string difference_of_ranks(double in_bf16, double through_fp32);
+
+/// Warns on rank 0. A collective call if there are several ranks.
+void warn_if_ranks_differ(const Setup& setup);
+
+/// Warns on rank 0 if the run of the checkpoint multiplied in the other way than `setup` does.
+void warn_if_resumed_otherwise(const checkpoint::Metadata& text, const Setup& setup);
+
+}  // namespace demi::train
