@@ -50,6 +50,11 @@ ordered_json json_of(const doctor::DeviceReport& device) {
                                {"size", positive_or_null(static_cast<double>(format.size))},
                                {"over_fp32", positive_or_null(format.over_fp32)},
                                {"failure", text_or_null(format.failure)}});
+  if (device.bf16)
+    json["bf16_products"] = {{"in_use", name_of(device.bf16->choice.products)},
+                             {"because", device.bf16->choice.because},
+                             {"bf16_tflops", positive_or_null(device.bf16->bf16_tflops)},
+                             {"fp32_tflops", positive_or_null(device.bf16->fp32_tflops)}};
   json["advice"] = ordered_json::array();
   for (const doctor::Advice& one : device.advice)
     json["advice"].push_back(
@@ -160,6 +165,9 @@ report::Table table_of(const doctor::DeviceReport& device, const std::string& di
                           has ? report::format_count(format.size) : "",
                           has ? report::format_factor(format.over_fp32) : "", note_of(format)});
   }
+  if (device.bf16)
+    if (const std::string both = doctor::describe(*device.bf16); !both.empty())
+      table.notes.push_back(mark + both);
   if (device.copy_gb_per_s > 0)
     table.notes.push_back(
         fmt::format("A plain copy reads and writes {}{:.1f} GB/s.", mark, device.copy_gb_per_s));

@@ -21,7 +21,7 @@ DEMI_API std::string_view name_of(Bf16Products products);
 
 /// A way, and what decided for it.
 struct Bf16Choice {
-  Bf16Products products = Bf16Products::bf16;
+  Bf16Products products = Bf16Products::bf16;  // the way
   std::string because;  // the rest of a sentence: "the processor has no BF16 instructions"
 };
 

@@ -61,7 +61,9 @@ void SquareProduct::run(int64_t times) {
   const Autocast region(
       device, AutocastOptions{.dtype = is_16_bit ? std::optional(a_.scalar_type()) : std::nullopt,
                               .enabled = kind_.in_region});
-  for (int64_t i = 0; i < times; ++i) result_ = at::mm(a_, b_);
+  for (int64_t i = 0; i < times; ++i)
+    result_ = kind_.casts ? at::mm(a_.to(at::kFloat), b_.to(at::kFloat)).to(a_.scalar_type())
+                          : at::mm(a_, b_);
 }
 
 double SquareProduct::error() {

@@ -15,6 +15,7 @@ namespace demi::bench {
 struct ProductKind {
   std::string dtype;       // fp32, tf32, fp16 or bf16
   bool in_region = false;  // in an autocast region of demi's; false: LibTorch's own product
+  bool casts = false;      // 16-bit operands to FP32, where the product is computed and rounded
   bool operator==(const ProductKind&) const = default;
 };
 

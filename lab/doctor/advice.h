@@ -12,7 +12,7 @@ namespace demi::doctor {
 
 /// What would make training faster on a device, by how much, and how it is done.
 struct Advice {
-  std::string topic;  // precision, dimensions, batch, channels_last, tf32, memory
+  std::string topic;  // precision, bf16_products, dimensions, batch, channels_last, tf32, memory
   double gain = 0;    // times as fast, as measured here
   std::string what;   // what was measured
   std::string how;    // what to do

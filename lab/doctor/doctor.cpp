@@ -48,9 +48,17 @@ void check(const DiagnoseOptions& options) {
   if (!options.recipe.empty()) recipes::find_recipe(options.recipe);
 }
 
-DeviceReport cpu_report() {
-  return {
-      .device = "cpu", .name = processor_name(), .formats = formats_of(onednn_instruction_set())};
+DeviceReport cpu_report(std::vector<std::string>& faults) {
+  DeviceReport report{.device = "cpu", .name = processor_name()};
+  Bf16Choice choice;
+  try {
+    choice = bf16_choice();
+    report.bf16 = Bf16Rates{.choice = choice};
+  } catch (const UsageError& error) {
+    faults.emplace_back(error.what());
+  }
+  report.formats = formats_of(onednn_instruction_set(), choice.products);
+  return report;
 }
 
 DeviceReport gpu_report(int ordinal) {
@@ -78,8 +86,9 @@ std::string why_no_cuda() {
   }
 }
 
-std::vector<DeviceReport> devices_here(const std::string& no_cuda) {
-  std::vector<DeviceReport> all{cpu_report()};
+std::vector<DeviceReport> devices_here(const std::string& no_cuda,
+                                       std::vector<std::string>& faults) {
+  std::vector<DeviceReport> all{cpu_report(faults)};
   if (!no_cuda.empty()) return all;
   for (int i = 0; i < static_cast<int>(torch::cuda::device_count()); ++i)
     all.push_back(gpu_report(i));
@@ -89,8 +98,11 @@ std::vector<DeviceReport> devices_here(const std::string& no_cuda) {
 void measure_device(DeviceReport& report, const Cores& cores, double seconds) {
   const c10::Device device(report.device);
   measure(report.formats, device, seconds);
+  if (report.bf16) report.bf16 = measure_bf16_rates(report.bf16->choice, seconds);
   report.copy_gb_per_s = bench::copy_gb_per_s(device);
   std::vector<Advice> all = of_formats(report.formats);
+  if (report.bf16)
+    if (auto other_way = of_bf16_rates(*report.bf16)) all.push_back(*std::move(other_way));
   if (const std::string dtype = best_mixed(report.formats); !dtype.empty())
     std::ranges::move(of_shapes(dtype, device), std::back_inserter(all));
   if (device.is_cpu()) std::ranges::move(of_memory(cores.allocator), std::back_inserter(all));
@@ -101,7 +113,8 @@ void measure_device(DeviceReport& report, const Cores& cores, double seconds) {
 void measure_devices(Diagnosis& diagnosis, const DiagnoseOptions& options) {
   const std::size_t count = std::min<std::size_t>(diagnosis.devices.size(), 2);
   std::size_t formats = 0;
-  for (std::size_t i = 0; i < count; ++i) formats += diagnosis.devices[i].formats.size();
+  for (std::size_t i = 0; i < count; ++i)
+    formats += diagnosis.devices[i].formats.size() + (diagnosis.devices[i].bf16 ? 2 : 0);
   const double seconds = std::min(options.seconds, kFormatSeconds / static_cast<double>(formats));
   for (std::size_t i = 0; i < count; ++i) {
     try {
@@ -203,7 +216,7 @@ Diagnosis diagnose(const DiagnoseOptions& options) {
   check(options);
   Diagnosis diagnosis;
   diagnosis.no_cuda = why_no_cuda();
-  diagnosis.devices = devices_here(diagnosis.no_cuda);
+  diagnosis.devices = devices_here(diagnosis.no_cuda, diagnosis.faults);
   diagnosis.cores = cores();
   diagnosis.libraries = libraries(diagnosis.no_cuda);
   read_paths(diagnosis);

@@ -11,6 +11,7 @@
 #include "demi/core/export.h"
 #include "lab/doctor/advice.h"
 #include "lab/doctor/backend_settings.h"
+#include "lab/doctor/bf16_rates.h"
 #include "lab/doctor/cores.h"
 #include "lab/doctor/dimensions.h"
 #include "lab/doctor/formats.h"
@@ -37,6 +38,7 @@ struct DeviceReport {
   std::string architecture, compute_capability, driver, cuda;
   std::int64_t memory_bytes = 0;  // of the GPU
   std::vector<Format> formats;    // those that it can compute in
+  std::optional<Bf16Rates> bf16;  // of a CPU: both ways to multiply bf16 numbers
   double copy_gb_per_s = 0;       // 0: not measured
   std::vector<Advice> advice;     // in_order
 };

@@ -62,9 +62,13 @@ int whole_number(std::string_view text) {
 
 }  // namespace
 
-std::vector<Format> formats_of(const InstructionSet& usable) {
+std::vector<Format> formats_of(const InstructionSet& usable, Bf16Products bf16) {
   const std::string vector = usable.avx512 ? "AVX-512" : usable.avx2 ? "AVX2" : "no AVX2";
-  const bool bf16 = usable.avx512_bf16 || usable.amx_bf16;
+  const std::string of_bf16 = usable.amx_bf16      ? "AMX-BF16"
+                              : usable.avx512_bf16 ? "AVX512_BF16"
+                                                   : "no BF16 instructions";
+  const bool has_bf16 = usable.avx512_bf16 || usable.amx_bf16;
+  const bool uses_bf16 = bf16 == Bf16Products::bf16;
   return {{.dtype = "fp32", .has_unit = true, .unit = vector, .is_measured = true},
           {.dtype = "fp16",
            .has_unit = false,
@@ -72,10 +76,10 @@ std::vector<Format> formats_of(const InstructionSet& usable) {
                                       : "no FP16 instructions: through FP32",
            .is_measured = true},
           {.dtype = "bf16",
-           .has_unit = bf16,
-           .unit = usable.amx_bf16 ? "AMX-BF16"
-                   : bf16          ? "AVX512_BF16"
-                                   : "no BF16 instructions: through FP32",
+           .has_unit = has_bf16 && uses_bf16,
+           .unit = of_bf16 + (uses_bf16  ? has_bf16 ? "" : ": emulated by LibTorch"
+                              : has_bf16 ? ", not used: through FP32"
+                                         : ": through FP32"),
            .is_measured = true}};
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "demi/core/bf16_products.h"
 #include "demi/core/export.h"
 #include "demi/core/instruction_set.h"
 
@@ -40,8 +41,9 @@ struct Format {
   std::string failure;       // why it could not be measured
 };
 
-/// The formats of a processor that may use these instructions, not measured.
-DEMI_API std::vector<Format> formats_of(const InstructionSet& usable);
+/// The formats of a processor that may use these instructions, and multiplies bf16 in that way; not
+/// measured.
+DEMI_API std::vector<Format> formats_of(const InstructionSet& usable, Bf16Products bf16);
 
 /// Those of a GPU, not measured.
 DEMI_API std::vector<Format> formats_of(const GpuArchitecture& architecture);

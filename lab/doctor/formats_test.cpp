@@ -15,15 +15,23 @@ const Format& named(const std::vector<Format>& formats, const std::string& dtype
 }
 
 TEST(Formats, OfAProcessorFollowItsInstructions) {
-  const auto old = formats_of(InstructionSet{.avx2 = true});
+  const auto old = formats_of(InstructionSet{.avx2 = true}, Bf16Products::fp32);
   EXPECT_EQ(named(old, "fp32").unit, "AVX2");
   EXPECT_FALSE(named(old, "bf16").has_unit);
   EXPECT_THAT(named(old, "bf16").unit, HasSubstr("through FP32"));
-  const auto zen4 = formats_of(InstructionSet{.avx2 = true, .avx512 = true, .avx512_bf16 = true});
+  const InstructionSet avx512_bf16{.avx2 = true, .avx512 = true, .avx512_bf16 = true};
+  const auto zen4 = formats_of(avx512_bf16, Bf16Products::bf16);
   EXPECT_TRUE(named(zen4, "bf16").has_unit);
   EXPECT_FALSE(named(zen4, "fp16").has_unit);
-  const auto newest = formats_of(InstructionSet{
-      .avx2 = true, .avx512 = true, .avx512_bf16 = true, .avx512_fp16 = true, .amx_bf16 = true});
+  const auto without_amx = formats_of(avx512_bf16, Bf16Products::fp32);
+  EXPECT_FALSE(named(without_amx, "bf16").has_unit);
+  EXPECT_EQ(named(without_amx, "bf16").unit, "AVX512_BF16, not used: through FP32");
+  EXPECT_EQ(named(formats_of(InstructionSet{.avx2 = true}, Bf16Products::bf16), "bf16").unit,
+            "no BF16 instructions: emulated by LibTorch");
+  const auto newest = formats_of(
+      InstructionSet{
+          .avx2 = true, .avx512 = true, .avx512_bf16 = true, .avx512_fp16 = true, .amx_bf16 = true},
+      Bf16Products::bf16);
   EXPECT_EQ(named(newest, "bf16").unit, "AMX-BF16");
   EXPECT_FALSE(named(newest, "fp16").has_unit);
   EXPECT_THAT(named(newest, "fp16").unit, HasSubstr("AVX512_FP16"));
@@ -43,7 +51,7 @@ TEST(Formats, OfAGpuFollowItsComputeCapability) {
 }
 
 TEST(Formats, AreMeasuredBesideFp32) {
-  auto formats = formats_of(onednn_instruction_set());
+  auto formats = formats_of(onednn_instruction_set(), bf16_products());
   measure(formats, c10::kCPU, 0.02);
   for (const Format& format : formats) {
     EXPECT_EQ(format.failure, "") << format.dtype;
