@@ -44,7 +44,7 @@ struct CudaKernels {
   bool (*capturing)(void* stream);  // whether a graph is being captured on the stream
   std::int64_t (*launches)();       // launches of passes so far, in this process
   std::int64_t (*uploads)();        // launches that carried tables
-  const char* (*decline)();         // why the current device cannot run them, or null
+  const char* (*decline)();         // why the current device cannot run them, or null; cheap
 };
 
 /// Changes when a struct that a kernel takes, the number of rules or CudaKernels does: a plugin of
@@ -58,9 +58,13 @@ inline constexpr std::uint64_t kStepLayout =
     static_cast<std::uint64_t>(UpdateRule::ema) * 8 +
     (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows)) / 8;
 
-/// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, no usable
-/// device. The first call opens the plugin libdemi_cuda.so if there is an NVIDIA driver; libdemi
-/// itself needs no CUDA. Thread-safe.
+/// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, or the
+/// current CUDA device cannot run them. One GPU does not answer for another: make a tensor's device
+/// the current one first. The first call opens the plugin libdemi_cuda.so if there is an NVIDIA
+/// driver; libdemi itself needs no CUDA. Thread-safe.
 DEMI_API const CudaKernels* cuda_kernels(std::string* why = nullptr);
+
+/// The same of a plugin that was opened.
+DEMI_API const CudaKernels* kernels_of(const CudaKernels& plugin, std::string* why = nullptr);
 
 }  // namespace demi::kernels

@@ -36,11 +36,11 @@ DEMI_API std::vector<PathStatus> paths();
 /// LibTorch's operators ("avx2", "default"; anything else sets none): avx2 and reference at most.
 DEMI_API Path usual_cpu_path(std::string_view aten_capability);
 
-/// The path of a step on that device. `forced` is the name that DEMI_KERNELS holds: it decides for
-/// the device that it can serve (cuda: CUDA tensors; reference, avx2, avx512: CPU tensors; aten:
-/// all), the others go their usual way (on a CPU usual_cpu_path() of the environment's
-/// ATEN_CPU_CAPABILITY). Throws UsageError where the name is unknown, or the path is
-/// not usable here.
+/// The path of a step on that device; of CUDA devices the current one is asked. `forced` is the
+/// name that DEMI_KERNELS holds: it decides for the device that it can serve (cuda: CUDA tensors;
+/// reference, avx2, avx512: CPU tensors; aten: all), the others go their usual way (on a CPU
+/// usual_cpu_path() of the environment's ATEN_CPU_CAPABILITY). Throws UsageError where the name is
+/// unknown, or the path is not usable here.
 DEMI_API Path path_for(Device device, std::optional<std::string> forced);
 
 /// The same with the environment's DEMI_KERNELS, read at each call.

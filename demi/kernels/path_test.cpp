@@ -90,6 +90,21 @@ TEST(Path, EachTableKnowsItsName) {
   EXPECT_EQ(cpu_kernels(Path::aten), nullptr);
 }
 
+// A plugin whose answer depends on the current device, as the real one's does.
+TEST(Path, EachCudaDeviceAnswersForItself) {
+  static int current = 0;
+  const CudaKernels plugin{
+      .decline = []() -> const char* { return current == 0 ? "too old a device" : nullptr; }};
+  std::string why;
+  EXPECT_EQ(kernels_of(plugin, &why), nullptr);
+  EXPECT_EQ(why, "too old a device");
+  current = 1;
+  EXPECT_EQ(kernels_of(plugin, &why), &plugin);
+  EXPECT_EQ(why, "one launch a pass, libdemi_cuda.so");
+  current = 0;
+  EXPECT_EQ(kernels_of(plugin), nullptr);
+}
+
 TEST(Path, CudaSaysWhyItDeclines) {
   std::string why;
   const CudaKernels* kernels = cuda_kernels(&why);

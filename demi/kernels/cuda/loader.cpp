@@ -42,17 +42,23 @@ Loaded load() {
   const CudaKernels* kernels = entry ? entry() : nullptr;
   if (!kernels || kernels->layout != kStepLayout)
     return {nullptr, "libdemi_cuda.so is of another build"};
-  if (const char* why = kernels->decline()) return {nullptr, why};
-  return {kernels, "one launch a pass, libdemi_cuda.so"};
+  return {kernels, ""};
 #endif
 }
 
 }  // namespace
 
+const CudaKernels* kernels_of(const CudaKernels& plugin, std::string* why) {
+  const char* complaint = plugin.decline();
+  if (why) *why = complaint ? complaint : "one launch a pass, libdemi_cuda.so";
+  return complaint ? nullptr : &plugin;
+}
+
 const CudaKernels* cuda_kernels(std::string* why) {
   static const Loaded loaded = load();
+  if (loaded.kernels) return kernels_of(*loaded.kernels, why);
   if (why) *why = loaded.why;
-  return loaded.kernels;
+  return nullptr;
 }
 
 }  // namespace demi::kernels

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "demi/kernels/cuda/launch.h"
 #include "demi/kernels/cuda_kernels.h"
@@ -117,9 +119,20 @@ cudaError_t upload_piece(std::byte* to, const std::byte* from, std::size_t bytes
   return cudaGetLastError();
 }
 
+// Drivers before 12.1 (525 to 529) take kernels of CUDA 12, but not their large arguments.
+std::size_t most_bytes() {
+  int driver = 0;
+  cudaFuncAttributes attributes;
+  const bool fits = cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12010 &&
+                    cudaFuncGetAttributes(&attributes, write<kManyBytes>) == cudaSuccess;
+  if (!fits) cudaGetLastError();  // not left for the next caller
+  return fits ? kManyBytes : kFewBytes;
+}
+
 const char* upload(void* to, const void* from, std::size_t bytes, void* stream) {
+  static const std::size_t most = most_bytes();
   for (std::size_t at = 0; at < bytes;) {
-    const std::size_t piece = std::min(bytes - at, kManyBytes);
+    const std::size_t piece = std::min(bytes - at, most);
     const auto send = piece <= kFewBytes ? upload_piece<kFewBytes> : upload_piece<kManyBytes>;
     const cudaError_t error =
         send(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at, piece,
@@ -132,22 +145,23 @@ const char* upload(void* to, const void* from, std::size_t bytes, void* stream) 
 
 bool capturing(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess)
-    cudaGetLastError();  // the legacy stream, while another one captures
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess) {
+    cudaGetLastError();  // the legacy stream, which cannot capture, while another one does
+    return false;        // `status` is unspecified after an error
+  }
   return status != cudaStreamCaptureStatusNone;
 }
 
-const char* decline() {
-  int count = 0, device = 0, major = 0;
-  cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
-  if (error == cudaSuccess) error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error != cudaSuccess) {
-    cudaGetLastError();  // not left for the next caller
-    return cudaGetErrorString(error);
-  }
+const char* complaint_of(cudaError_t error) {
+  cudaGetLastError();  // not left for the next caller
+  return cudaGetErrorString(error);
+}
+
+// Of the current device. The first question makes a context there.
+const char* why_not(int device) {
+  int major = 0;
+  cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error != cudaSuccess) return complaint_of(error);
   if (major < 8) return "the device's compute capability is below 8.0";
   cudaFuncAttributes attributes;
   error = cudaFuncGetAttributes(&attributes, run<Measure>);
@@ -156,6 +170,21 @@ const char* decline() {
     return "this build has no code for the device's architecture";
   }
   return nullptr;
+}
+
+// Each device is asked once.
+const char* decline() {
+  int count = 0, device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count == 0) error = cudaErrorNoDevice;
+  if (error != cudaSuccess) return complaint_of(error);
+  static std::mutex mutex;
+  static std::map<int, const char*> answers;
+  const std::lock_guard lock(mutex);
+  const auto known = answers.find(device);
+  if (known != answers.end()) return known->second;
+  return answers.emplace(device, why_not(device)).first->second;
 }
 
 constexpr CudaKernels kKernels = {.layout = kStepLayout,
