@@ -299,6 +299,31 @@ TEST(DeviceStep, StepsBetweenReplaysBringTheirTablesAlong) {
   }
 }
 
+// Each replay would set the states to 0 again.
+TEST(DeviceStep, TheFirstStepOfAParameterIsNotCaptured) {
+  EmulatedDevice device;
+  const at::Tensor p = torch::zeros(4).requires_grad_(), late = torch::zeros(4).requires_grad_();
+  On<Adam> adam(device, {p, late}, AdamOptions(1));
+  const auto refusal_of_captured_step = [&] {
+    device.begin_capture();
+    std::string text;
+    try {
+      adam.step();
+    } catch (const UsageError& error) {
+      text = error.what();
+    }
+    device.end_capture();
+    return text;
+  };
+  set_grad(p, torch::ones(4));
+  EXPECT_NE(refusal_of_captured_step().find("one step outside, before the capture"),
+            std::string::npos);
+  adam.step();
+  EXPECT_EQ(refusal_of_captured_step(), "");
+  set_grad(late, torch::ones(4));
+  EXPECT_NE(refusal_of_captured_step(), "") << "a parameter whose first gradient is captured";
+}
+
 TEST(DeviceStep, ALoadedCountReachesTablesThatAreThere) {
   for (const bool emulated : {false, true}) {
     const EmulatedDevice device;

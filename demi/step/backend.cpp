@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "demi/core/error.h"
 #include "demi/step/streams.h"
 
 namespace demi::optim {
@@ -32,6 +33,16 @@ TableKernels Backend::kernels_for(const at::Tensor& work,
 bool Backend::is_asynchronous(c10::Device device) const { return !device.is_cpu(); }
 
 bool Backend::is_capturing(c10::Device device) const { return optim::is_capturing(device); }
+
+void require_no_capture(const Backend& backend, c10::Device device) {
+  if (!backend.is_capturing(device)) return;
+  refuse({.where = "optim.step",
+          .what =
+              "the first step of a parameter is captured into a graph: each replay would set its "
+              "state to 0",
+          .accepted = "one step outside, before the capture",
+          .advice = "take a step on these gradients, then capture"});
+}
 
 const Backend& machine_backend() {
   static const Backend backend;

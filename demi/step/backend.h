@@ -38,6 +38,10 @@ class DEMI_API Backend {
   virtual bool is_capturing(c10::Device device) const;
 };
 
+/// Before memory of an optimizer is filled for the first time: throws UsageError while the device
+/// captures, since each replay would fill it again.
+void require_no_capture(const Backend& backend, c10::Device device);
+
 /// The devices that the machine has.
 DEMI_API const Backend& machine_backend();
 

@@ -244,6 +244,7 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
   const at::Tensor like = at::empty({0}, member.work.options().dtype(arithmetic_of(member)));
   const bool counted_on_device = backend.kernels_for(like, options.path).device;
   const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
+  if (counted_on_device && !state.step.defined()) require_no_capture(backend, counter);
   state.step = state.step.defined() ? state.step.to(counter, at::kLong)
                                     : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
   const std::uint32_t kept = kernels::states_kept(rule, group);

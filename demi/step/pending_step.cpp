@@ -81,7 +81,10 @@ std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMembe
     at::Tensor state;
     if (kernels.device) {
       state = states_[{std::get<0>(key), std::get<1>(key)}];
-      if (!state.defined()) state = make_state(work.device());
+      if (!state.defined()) {
+        require_no_capture(backend_, work.device());
+        state = make_state(work.device());
+      }
       states_[{std::get<0>(key), std::get<1>(key)}] = state;
     }
     const std::size_t count = members.size();

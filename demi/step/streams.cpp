@@ -1,5 +1,6 @@
 #include "demi/step/streams.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -34,6 +35,7 @@ std::optional<c10::Stream> current_stream(c10::Device device) {
 
 bool is_capturing(c10::Device device) {
   if (!device.is_cuda()) return false;
+  const c10::DeviceGuard guard(device);  // cuda_kernels() asks the current device
   const c10::Stream stream = *current_stream(device);
   // demi's kernels can tell with any LibTorch.
   if (const auto* ours = kernels::cuda_kernels()) return ours->capturing(stream.native_handle());
