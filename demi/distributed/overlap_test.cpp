@@ -6,11 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/ranks_testing.h"
+#include "demi/distributed/reducer.h"
+#include "demi/weights/streams_testing.h"
 
 namespace demi::distributed {
 namespace {
@@ -50,6 +53,32 @@ TEST(Overlap, TheFirstBucketIsSentBeforeBackwardEnds) {
       }
       EXPECT_EQ(bytes, reduced.bytes);
       EXPECT_LE(reduced.averaged, now);
+    }
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// Stream 1 opens the bucket and packs, stream 2 packs, stream 0 sends at the end.
+TEST(Overlap, ABucketIsSentAfterAllStreamsThatFilledIt) {
+  const auto errors = on_ranks(1, [](ProcessGroup& group) {
+    weights::testing::FakeStreams streams;
+    std::vector<at::Tensor> parameters{torch::zeros(2).requires_grad_(),
+                                       torch::zeros(2).requires_grad_()};
+    for (at::Tensor& parameter : parameters) parameter.mutable_grad() = torch::ones(2);
+    Reducer reducer(parameters, {}, group, {});
+    using Waits = std::vector<std::pair<c10::StreamId, c10::StreamId>>;
+    for (const bool plans : {true, false}) {
+      streams.use(1);
+      const auto round = reducer.on_gradient(1);
+      streams.use(2);
+      reducer.on_gradient(0);
+      streams.use(0);
+      reducer.finish();
+      ASSERT_EQ(reducer.reduced().planned, plans);
+      ASSERT_EQ(reducer.reduced().buckets, 1);
+      // (who waits, for whom)
+      EXPECT_EQ(streams.waits(), plans ? Waits() : (Waits{{2, 1}, {0, 1}, {0, 2}}));
+      EXPECT_EQ(streams.events_alive(), 0);
     }
   });
   EXPECT_THAT(errors, Each(IsEmpty()));

@@ -12,6 +12,7 @@
 #include "demi/core/error.h"
 #include "demi/distributed/synchronised_layers.h"
 #include "demi/tensor/dtype.h"
+#include "demi/weights/streams.h"
 
 namespace demi::distributed {
 namespace {
@@ -211,12 +212,14 @@ void Reducer::open_buckets() {
   sent_.clear();
   reduced_.sent.clear();
   missing_.clear();
+  packed_on_.assign(plan_.buckets.size(), {});
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     missing_.push_back(plan_.buckets[b].parameters.size());
     flat_[b]
         .narrow(0, plan_.buckets[b].elements,
                 plan_.buckets[b].all_elements() - plan_.buckets[b].elements)
         .zero_();
+    note_stream(b);
   }
   // A plan that is made at the end finds all gradients there.
   for (const std::size_t index : arrivals_) {
@@ -241,7 +244,26 @@ at::Tensor Reducer::view_of(std::size_t index) const {
              : part.view(parameter.sizes());
 }
 
+// Backward may run the nodes of one bucket on several streams. Each writes after the one that
+// opened the bucket; a collective follows the current one alone, so that one waits for all of them.
+void Reducer::note_stream(std::size_t b) {
+  const weights::CurrentStream now(flat_[b]);
+  if (!now) return;
+  std::vector<c10::Stream>& streams = packed_on_[b];
+  if (std::find(streams.begin(), streams.end(), now.stream()) != streams.end()) return;
+  if (!streams.empty()) weights::Event(now.streams(), streams.front()).block(now.stream());
+  streams.push_back(now.stream());
+}
+
+void Reducer::wait_for_streams(std::size_t b) {
+  const weights::CurrentStream now(flat_[b]);
+  if (!now) return;
+  for (const c10::Stream& stream : packed_on_[b])
+    if (stream != now.stream()) weights::Event(now.streams(), stream).block(now.stream());
+}
+
 void Reducer::pack(std::size_t index) {
+  note_stream(plan_.bucket[index]);
   const at::Tensor grad = gradient(index);
   const at::Tensor target = view_of(index);
   if (!grad.defined()) {
@@ -272,6 +294,7 @@ void Reducer::divide_into(const at::Tensor& target, const at::Tensor& grad) cons
 }
 
 void Reducer::send(std::size_t b) {
+  wait_for_streams(b);
   know_active();
   if (options_.uneven_batches && active_ > 1)
     flat_[b].narrow(0, 0, plan_.buckets[b].elements).div_(active_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <cstddef>
 #include <memory>
@@ -59,6 +60,8 @@ class DEMI_API Reducer {
   void pack(std::size_t index);
   void divide_into(const at::Tensor& target, const at::Tensor& grad) const;
   void send(std::size_t bucket);
+  void note_stream(std::size_t bucket);
+  void wait_for_streams(std::size_t bucket);
   void send_rest();
   void wait_for_buckets();
   void write_averages();
@@ -92,6 +95,8 @@ class DEMI_API Reducer {
   // Batch normalisations of all ranks send in backward, too: a rank that leaves a parameter out
   // fills its buckets later than the others do, so they are sent when backward has ended.
   bool sends_early_ = true;
+  // By bucket: the streams that wrote it, that of the opening first; none on a CPU.
+  std::vector<std::vector<c10::Stream>> packed_on_;
   bool late_ = false;        // a gradient changed after it was packed
   at::Tensor active_flags_;  // int32, (world size)
   ProcessGroup::Pending active_pending_;
