@@ -6,7 +6,7 @@
     benchmarks/measure.sh --table                             only benchmarks/results/README.md, from all results files
 
 The program is build/release/demi, which is built first if it is missing. The results file is benchmarks/results/CLASS.json, where
-CLASS is x86-64-avx2, x86-64-avx512, x86-64-avx512-bf16, x86-64-amx, or sm_NN for an NVIDIA GPU. A part that was measured replaces
+CLASS is x86-64-avx2, x86-64-avx512, x86-64-avx512-bf16, x86-64-avx512-bf16-intel (whose AMX a guest hides), x86-64-amx, or sm_NN for an NVIDIA GPU. A part that was measured replaces
 the same part of an older file; the others stay. Each part is written as soon as it is measured. A part whose data set is not here, or
 whose program fails, is left out; the last lines name it with the reason. Exit codes: 0 done, 1 a part failed, 2 usage, 3 no part
 failed and the data of one is missing.
@@ -61,20 +61,20 @@ def pythons(a):
     return PYTHONS if a.device == "cpu" else {"python_ms": {}}
 
 
-def cpu_flags():
+def cpu_words(field):
     with open("/proc/cpuinfo", encoding="utf-8") as file:
-        lines = [line for line in file if line.startswith("flags")]
+        lines = [line for line in file if line.startswith(field)]
     return set(lines[0].split(":")[1].split()) if lines else set()
 
 
 def cpu_class(level):
-    flags = cpu_flags()
+    flags = cpu_words("flags")
     if level:
         return f"x86-64-{level}"
     if "amx_bf16" in flags:
         return "x86-64-amx"
     if "avx512_bf16" in flags:
-        return "x86-64-avx512-bf16"
+        return "x86-64-avx512-bf16" + ("-intel" if "GenuineIntel" in cpu_words("vendor_id") else "")
     if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
         return "x86-64-avx512"
     return "x86-64-avx2" if "avx2" in flags else platform.machine()

@@ -5,7 +5,7 @@ import os
 import re
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CLASSES = ["x86-64-avx2", "x86-64-avx512", "x86-64-avx512-bf16", "x86-64-amx", "sm_80", "sm_90", "sm_100"]
+CLASSES = ["x86-64-avx2", "x86-64-avx512", "x86-64-avx512-bf16", "x86-64-avx512-bf16-intel", "x86-64-amx", "sm_80", "sm_90", "sm_100"]
 PYTHONS = {"python_ms": "Python", "python_kept_ms": "Python that keeps memory"}
 DISTURBED = 0.1  # share of the machine that other programs took
 
