@@ -4,6 +4,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "demi/attention/differentiable.h"
+#include "demi/attention/document_starts.h"
 #include "demi/attention/draw.h"
 #include "demi/attention/dtype_in_region.h"
 #include "demi/attention/mask.h"
@@ -32,9 +34,11 @@ std::string shown(const Value& value) {
   return text.str();
 }
 
+constexpr std::string_view kAttention = "attention.attention";
+
 [[noreturn]] void refuse_attention(std::string_view what, const std::string& seen,
                                    std::string_view accepted) {
-  refuse({.where = "attention.attention", .what = what, .seen = seen, .accepted = accepted});
+  refuse({.where = kAttention, .what = what, .seen = seen, .accepted = accepted});
 }
 
 void check_operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
@@ -83,39 +87,15 @@ at::Tensor checked_mask(const at::Tensor& mask, const at::Tensor& q, const at::T
   return sdpa::four_dimensions(mask);
 }
 
-[[noreturn]] void refuse_starts(std::string_view what, const std::string& seen,
-                                const std::string& accepted) {
-  refuse_attention("cu_seqlens: " + std::string(what), seen, accepted);
-}
-
 std::vector<std::int64_t> checked_starts(const AttentionOptions& o, const at::Tensor& q,
                                          const at::Tensor& k) {
   if (!o.cu_seqlens.defined()) return {};
-  const auto dtype = o.cu_seqlens.scalar_type();
-  if (o.cu_seqlens.dim() != 1 || (dtype != at::kInt && dtype != at::kLong))
-    refuse_starts("one dimension of integers", shown(o.cu_seqlens.sizes()), "int32 or int64");
   if (o.mask.defined() || o.past > 0)
-    refuse_starts("documents take neither a mask nor past", "one of them", "neither");
-  const std::int64_t tokens = q.size(2), all = q.size(0) * tokens;
-  if (k.size(2) != tokens)
-    refuse_starts("q and k differ in tokens", shown(k.size(2)), shown(tokens));
-  const at::Tensor held = o.cu_seqlens.to(at::kCPU, at::kLong).contiguous();
-  const auto* first = held.const_data_ptr<std::int64_t>();
-  const std::vector<std::int64_t> starts(first, first + held.numel());
-  if (starts.empty() || starts.front() != 0 || starts.back() != all)
-    refuse_starts(
-        "from 0 to the number of tokens",
-        starts.empty() ? "nothing" : shown(starts.front()) + " to " + shown(starts.back()),
-        "0 to " + shown(all));
-  for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
-    if (starts[i + 1] < starts[i])
-      refuse_starts("must not fall", shown(starts[i + 1]), shown(starts[i]) + " or more");
-    if (starts[i + 1] > starts[i] && starts[i] / tokens != (starts[i + 1] - 1) / tokens)
-      refuse_starts("a document crosses rows of the batch",
-                    shown(starts[i]) + " to " + shown(starts[i + 1]),
-                    "an end at " + shown((starts[i] / tokens + 1) * tokens));
-  }
-  return starts;
+    refuse_attention("cu_seqlens: documents take neither a mask nor past", "one of them",
+                     "neither");
+  if (k.size(2) != q.size(2))
+    refuse_attention("cu_seqlens: q and k differ in tokens", shown(k.size(2)), shown(q.size(2)));
+  return sdpa::document_starts(kAttention, o.cu_seqlens, q.size(0), q.size(2));
 }
 
 /// LibTorch's op; where it has no kernel that chooses among its own, the operations that it is
@@ -208,7 +188,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   all.k = k.to(dtype);
   all.v = v.to(dtype);
   all.causal = o.causal;
-  all.past = o.past;
+  all.past = std::min(o.past, k.size(2));  // more is as all keys, and i + past would overflow
   all.scale = o.scale.value_or(1 / std::sqrt(double(q.size(3))));
   if (o.dropout > 0) {
     const DropoutSeed seed = o.dropout_seed ? *o.dropout_seed : sdpa::draw_seed();

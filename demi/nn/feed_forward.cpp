@@ -7,19 +7,23 @@
 #include "demi/nn/require.h"
 
 namespace demi::nn {
+namespace {
+
+constexpr std::string_view kFeedForward = "nn.FeedForward";
+
+}  // namespace
 
 std::int64_t hidden_width(const FeedForwardOptions& o) {
+  require_size(kFeedForward, "width", o.width);
+  require(kFeedForward, o.hidden >= 0, "hidden is too small", o.hidden, "0 (the default) or more");
   if (o.hidden != 0) return o.hidden;
   if (o.activation != Activation::swiglu) return 4 * o.width;
   return (8 * o.width / 3 + 63) / 64 * 64;
 }
 
 FeedForwardImpl::FeedForwardImpl(const FeedForwardOptions& options) : options_(options) {
-  constexpr std::string_view kWhere = "nn.FeedForward";
-  require_size(kWhere, "width", options.width);
+  require_probability(kFeedForward, "dropout", options.dropout);
   const std::int64_t hidden = hidden_width(options);
-  require_size(kWhere, "hidden", hidden);
-  require_probability(kWhere, "dropout", options.dropout);
   const auto linear = [&](std::int64_t from, std::int64_t to) {
     return torch::nn::Linear(torch::nn::LinearOptions(from, to).bias(options.bias));
   };
@@ -45,6 +49,7 @@ at::Tensor FeedForwardImpl::activated(const at::Tensor& x) {
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
+  require_features(kFeedForward, x, options_.width);
   return at::dropout(nn::linear(down, activated(x)), options_.dropout, is_training());
 }
 

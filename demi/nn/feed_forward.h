@@ -23,7 +23,7 @@ struct FeedForwardOptions {
   double dropout = 0;                        ///< Of the result.
 };
 
-/// The width between up and down.
+/// The width between up and down. Throws UsageError for a width below 1 or a hidden one below 0.
 DEMI_API std::int64_t hidden_width(const FeedForwardOptions& options);
 
 /// down(activation(up(x))). (*, width) to (*, width).
@@ -31,7 +31,7 @@ class DEMI_API FeedForwardImpl : public torch::nn::Module {
  public:
   explicit FeedForwardImpl(const FeedForwardOptions& options);
 
-  /// (*, width) to (*, width), in the input's dtype.
+  /// (*, width) to (*, width), in the input's dtype. Throws UsageError for other inputs.
   at::Tensor forward(const at::Tensor& x);
 
   torch::nn::Linear gate{nullptr}, up{nullptr}, down{nullptr};  // gate: swiglu alone

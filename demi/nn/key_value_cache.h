@@ -10,7 +10,8 @@
 namespace demi::nn {
 
 /// Keys and values of the tokens that a self-attention layer has read, so that those to come are
-/// computed alone. For inference: gradients do not pass through it. A copy shares its memory.
+/// computed alone. For inference: gradients do not pass through it. Filled in InferenceMode it is
+/// used outside of it, and the other way round. A copy shares its memory.
 class DEMI_API KeyValueCache {
  public:
   /// Throws UsageError for room for less than one token.
@@ -26,8 +27,8 @@ class DEMI_API KeyValueCache {
 
   /// Adds `keys` and `values` (N, G, T, E) and returns those of all tokens, (N, G, tokens(), E), as
   /// views that stay right until the next call. Memory is taken at the first call. Throws
-  /// UsageError: no room for them, other rows, heads, size, dtype or device than those before,
-  /// gradients.
+  /// UsageError: values of other rows, heads, tokens, dtype or device than the keys, no room for
+  /// them, other rows, heads, size, dtype or device than those before, gradients.
   std::pair<at::Tensor, at::Tensor> append(const at::Tensor& keys, const at::Tensor& values);
 
  private:

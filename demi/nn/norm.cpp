@@ -17,8 +17,7 @@ NormImpl::NormImpl(const NormOptions& options) : options_(options) {
 }
 
 at::Tensor NormImpl::forward(const at::Tensor& input) const {
-  require("nn.Norm", input.dim() >= 1 && input.size(-1) == options_.width, "the input does not fit",
-          input.sizes(), "(*, " + std::to_string(options_.width) + ")");
+  require_features("nn.Norm", input, options_.width);
   const auto given = [](const at::Tensor& tensor) {
     return tensor.defined() ? std::optional(tensor) : std::nullopt;
   };

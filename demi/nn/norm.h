@@ -29,7 +29,7 @@ class DEMI_API NormImpl : public torch::nn::Module, public Normalisation {
   /// Throws UsageError for a width below 1 or an eps below 0.
   explicit NormImpl(const NormOptions& options);
 
-  /// (*, width) to (*, width), in the input's dtype.
+  /// (*, width) to (*, width), in the input's dtype. Throws UsageError for other inputs.
   at::Tensor forward(const at::Tensor& input) const;
 
   at::Tensor weight, bias;  // undefined: none

@@ -49,6 +49,7 @@ SelfAttentionImpl::SelfAttentionImpl(const SelfAttentionOptions& options)
 at::Tensor SelfAttentionImpl::forward(const at::Tensor& x, const TokenContext& context,
                                       KeyValueCache* cache) {
   const SelfAttentionOptions& o = options_;
+  require_floating(kSelfAttention, "the input", x);
   require(kSelfAttention, x.dim() == 3 && x.size(2) == o.width, "the input does not fit", x.sizes(),
           "(N, T, " + std::to_string(o.width) + ")");
   require(kSelfAttention, !cache || !context.cu_seqlens.defined(), "documents take no cache",

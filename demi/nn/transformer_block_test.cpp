@@ -192,7 +192,7 @@ TEST(TransformerBlock, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal_by([&] {
                 document_positions(torch::tensor({0, 3}), 1, 4);
               }),
-              HasSubstr("4 tokens"));
+              HasSubstr("0 to 4"));
 }
 
 TEST(KeyValueCache, RefusesWhatDoesNotFit) {
@@ -218,6 +218,27 @@ TEST(KeyValueCache, RefusesWhatDoesNotFit) {
         block->forward(torch::ones({1, 2, 8}), {.cu_seqlens = torch::tensor({0, 2})}, &cache);
       }),
       HasSubstr("documents take no cache"));
+}
+
+// Its memory is not InferenceMode's, which nothing outside may write to.
+TEST(KeyValueCache, IsUsedInsideAndOutsideOfInferenceMode) {
+  const torch::NoGradGuard no_grad;
+  const auto append = [](KeyValueCache& cache, double value) {
+    const auto added = torch::full({1, 2, 1, 4}, value);
+    return cache.append(added, added).first;
+  };
+  for (const bool inside_first : {true, false}) {
+    KeyValueCache cache(6);
+    for (int round = 0; round < 2; ++round) {
+      for (int token = 0; token < 6; ++token) {
+        const c10::InferenceMode mode((token % 2 == 0) == inside_first);
+        const auto so_far = append(cache, token);
+        EXPECT_TRUE(torch::equal(so_far.select(1, 0).select(2, 0)[0],
+                                 torch::arange(token + 1, torch::kFloat)));
+      }
+      cache.clear();
+    }
+  }
 }
 
 }  // namespace
