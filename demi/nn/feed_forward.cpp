@@ -11,6 +11,20 @@ namespace {
 
 constexpr std::string_view kFeedForward = "nn.FeedForward";
 
+std::string_view name_of(Activation activation) {
+  switch (activation) {
+    case Activation::gelu:
+      return "gelu";
+    case Activation::gelu_tanh:
+      return "gelu_tanh";
+    case Activation::swiglu:
+      return "swiglu";
+    case Activation::squared_relu:
+      break;
+  }
+  return "squared_relu";
+}
+
 }  // namespace
 
 std::int64_t hidden_width(const FeedForwardOptions& o) {
@@ -23,14 +37,24 @@ std::int64_t hidden_width(const FeedForwardOptions& o) {
 
 FeedForwardImpl::FeedForwardImpl(const FeedForwardOptions& options) : options_(options) {
   require_probability(kFeedForward, "dropout", options.dropout);
-  const std::int64_t hidden = hidden_width(options);
+  FeedForwardImpl::reset();
+}
+
+void FeedForwardImpl::reset() {
+  const FeedForwardOptions& o = options_;
+  const std::int64_t hidden = hidden_width(o);
   const auto linear = [&](std::int64_t from, std::int64_t to) {
-    return torch::nn::Linear(torch::nn::LinearOptions(from, to).bias(options.bias));
+    return torch::nn::Linear(torch::nn::LinearOptions(from, to).bias(o.bias));
   };
-  if (options.activation == Activation::swiglu)
-    gate = register_module("gate", linear(options.width, hidden));
-  up = register_module("up", linear(options.width, hidden));
-  down = register_module("down", linear(hidden, options.width));
+  if (o.activation == Activation::swiglu) gate = register_module("gate", linear(o.width, hidden));
+  up = register_module("up", linear(o.width, hidden));
+  down = register_module("down", linear(hidden, o.width));
+}
+
+void FeedForwardImpl::pretty_print(std::ostream& stream) const {
+  stream << "demi::nn::FeedForward(" << options_.width << ", hidden=" << hidden_width(options_)
+         << ", activation=" << name_of(options_.activation) << ", dropout=" << options_.dropout
+         << ")";
 }
 
 at::Tensor FeedForwardImpl::activated(const at::Tensor& x) {

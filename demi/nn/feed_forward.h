@@ -1,12 +1,13 @@
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <ostream>
 
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 
 namespace demi::nn {
 
@@ -27,9 +28,14 @@ struct FeedForwardOptions {
 DEMI_API std::int64_t hidden_width(const FeedForwardOptions& options);
 
 /// down(activation(up(x))). (*, width) to (*, width).
-class DEMI_API FeedForwardImpl : public torch::nn::Module {
+class DEMI_API FeedForwardImpl : public Cloneable<FeedForwardImpl> {
  public:
   explicit FeedForwardImpl(const FeedForwardOptions& options);
+
+  /// Registers new layers, as the constructor does.
+  void reset() override;
+  /// Its sizes and activation.
+  void pretty_print(std::ostream& stream) const override;
 
   /// (*, width) to (*, width), in the input's dtype. Throws UsageError for other inputs.
   at::Tensor forward(const at::Tensor& x);

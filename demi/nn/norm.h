@@ -1,12 +1,13 @@
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <ostream>
 
 #include "demi/autocast/normalisation.h"
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 
 namespace demi::nn {
 
@@ -24,13 +25,18 @@ struct NormOptions {
 
 /// LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last dimension, with
 /// parameters `weight` and `bias` where asked for. (*, width) to (*, width), in the input's dtype.
-class DEMI_API NormImpl : public torch::nn::Module, public Normalisation {
+class DEMI_API NormImpl : public Cloneable<NormImpl>, public Normalisation {
  public:
   /// Throws UsageError for a width below 1 or an eps below 0.
   explicit NormImpl(const NormOptions& options);
 
+  /// Registers new parameters, as the constructor does.
+  void reset() override;
+  /// Its kind and sizes.
+  void pretty_print(std::ostream& stream) const override;
+
   /// (*, width) to (*, width), in the input's dtype. Throws UsageError for other inputs.
-  at::Tensor forward(const at::Tensor& input) const;
+  at::Tensor forward(const at::Tensor& input);
 
   at::Tensor weight, bias;  // undefined: none
 

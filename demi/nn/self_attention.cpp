@@ -32,6 +32,10 @@ SelfAttentionOptions checked(SelfAttentionOptions o) {
 
 SelfAttentionImpl::SelfAttentionImpl(const SelfAttentionOptions& options)
     : options_(checked(options)) {
+  SelfAttentionImpl::reset();
+}
+
+void SelfAttentionImpl::reset() {
   const SelfAttentionOptions& o = options_;
   const std::int64_t size = o.width / o.heads, rows = (o.heads + 2 * o.key_heads) * size;
   const auto layer = [&](std::int64_t to) {
@@ -44,6 +48,11 @@ SelfAttentionImpl::SelfAttentionImpl(const SelfAttentionOptions& options)
       .width = size, .kind = NormKind::rms_norm, .weight = o.qk_norm_weight, .eps = o.qk_norm_eps};
   q_norm = register_module("q_norm", Norm(norm));
   k_norm = register_module("k_norm", Norm(norm));
+}
+
+void SelfAttentionImpl::pretty_print(std::ostream& stream) const {
+  stream << "demi::nn::SelfAttention(" << options_.width << ", heads=" << options_.heads
+         << ", key_heads=" << options_.key_heads << ")";
 }
 
 at::Tensor SelfAttentionImpl::forward(const at::Tensor& x, const TokenContext& context,

@@ -1,12 +1,15 @@
 #pragma once
 
-#include <torch/nn/module.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any_value.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <ostream>
 
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 #include "demi/nn/key_value_cache.h"
 #include "demi/nn/norm.h"
 #include "demi/nn/rotary.h"
@@ -38,10 +41,15 @@ struct SelfAttentionOptions {
 
 /// Self-attention: `qkv` is one linear layer whose rows are q, k, v, heads one after the other;
 /// `out` the projection. (N, T, width) to (N, T, width).
-class DEMI_API SelfAttentionImpl : public torch::nn::Module {
+class DEMI_API SelfAttentionImpl : public Cloneable<SelfAttentionImpl> {
  public:
   /// Throws UsageError if heads do not divide the width, or key heads the heads.
   explicit SelfAttentionImpl(const SelfAttentionOptions& options);
+
+  /// Registers new layers, as the constructor does.
+  void reset() override;
+  /// Its sizes.
+  void pretty_print(std::ostream& stream) const override;
 
   /// With a `cache` x are the tokens after those in it, and are added: they see all of these, and,
   /// if causal, of each other those before. Rotary angles are those of x's own positions. Throws
@@ -52,6 +60,10 @@ class DEMI_API SelfAttentionImpl : public torch::nn::Module {
   torch::nn::Linear qkv{nullptr}, out{nullptr};
   /// Of queries and keys, per head; undefined without qk_norm.
   Norm q_norm{nullptr}, k_norm{nullptr};
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(TokenContext())},
+                           {2, torch::nn::AnyValue(static_cast<KeyValueCache*>(nullptr))})
 
  private:
   SelfAttentionOptions options_;

@@ -2,8 +2,13 @@
 
 namespace demi::nn {
 
-TransformerBlockImpl::TransformerBlockImpl(const TransformerBlockOptions& o)
-    : pre_norm_(o.pre_norm) {
+TransformerBlockImpl::TransformerBlockImpl(const TransformerBlockOptions& options)
+    : options_(options) {
+  TransformerBlockImpl::reset();
+}
+
+void TransformerBlockImpl::reset() {
+  const TransformerBlockOptions& o = options_;
   const NormOptions norm{
       .width = o.width, .kind = o.norm, .weight = o.norm_weight, .bias = o.bias, .eps = o.eps};
   norm1 = register_module("norm1", Norm(norm));
@@ -26,9 +31,13 @@ TransformerBlockImpl::TransformerBlockImpl(const TransformerBlockOptions& o)
                                                                 .dropout = o.residual_dropout}));
 }
 
+void TransformerBlockImpl::pretty_print(std::ostream& stream) const {
+  stream << "demi::nn::TransformerBlock(pre_norm=" << (options_.pre_norm ? "true" : "false") << ")";
+}
+
 at::Tensor TransformerBlockImpl::forward(const at::Tensor& x, const TokenContext& context,
                                          KeyValueCache* cache) {
-  if (pre_norm_) {
+  if (options_.pre_norm) {
     const at::Tensor seen = x + attention->forward(norm1->forward(x), context, cache);
     return seen + feed_forward->forward(norm2->forward(seen));
   }

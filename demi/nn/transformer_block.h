@@ -1,11 +1,14 @@
 #pragma once
 
-#include <torch/nn/module.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any_value.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <ostream>
 
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 #include "demi/nn/feed_forward.h"
 #include "demi/nn/norm.h"
 #include "demi/nn/self_attention.h"
@@ -35,11 +38,19 @@ struct TransformerBlockOptions {
 ///
 ///     demi::nn::TransformerBlock block(demi::nn::TransformerBlockOptions{.width = 64, .heads = 4});
 ///     x = block->forward(x, {.causal = true});
-class DEMI_API TransformerBlockImpl : public torch::nn::Module {
+///
+/// In a torch::nn::Sequential it gets the default TokenContext: it is causal.
+class DEMI_API TransformerBlockImpl : public Cloneable<TransformerBlockImpl> {
  public:
+  /// Throws UsageError as its parts do.
   explicit TransformerBlockImpl(const TransformerBlockOptions& options);
 
-  /// `cache` as SelfAttention's.
+  /// Registers new parts, as the constructor does.
+  void reset() override;
+  /// Where its norms are.
+  void pretty_print(std::ostream& stream) const override;
+
+  /// `cache` and errors as SelfAttention's.
   at::Tensor forward(const at::Tensor& x, const TokenContext& context = {},
                      KeyValueCache* cache = nullptr);
 
@@ -47,8 +58,12 @@ class DEMI_API TransformerBlockImpl : public torch::nn::Module {
   SelfAttention attention{nullptr};
   FeedForward feed_forward{nullptr};
 
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(TokenContext())},
+                           {2, torch::nn::AnyValue(static_cast<KeyValueCache*>(nullptr))})
+
  private:
-  bool pre_norm_;
+  TransformerBlockOptions options_;
 };
 TORCH_MODULE(TransformerBlock);
 

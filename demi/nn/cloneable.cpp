@@ -1,0 +1,34 @@
+#include "demi/nn/cloneable.h"
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/error.h"
+
+namespace demi::nn {
+
+void require_type(const torch::nn::Module& module, const std::type_info& known) {
+  if (typeid(module) == known) return;
+  refuse({.where = "nn.Cloneable.clone",
+          .what = "a class derived from one of demi's modules has no clone() of its own",
+          .seen = module.name(),
+          .accepted = "demi's own classes",
+          .advice = "override clone(), or make it a torch::nn::Cloneable with the module as a "
+                    "member"});
+}
+
+void freeze_as(const torch::nn::Module& original, const torch::nn::Module& copy) {
+  const std::vector<at::Tensor> from = original.parameters(), to = copy.parameters();
+  for (std::size_t i = 0; i < from.size(); ++i)
+    if (!from[i].requires_grad()) to[i].set_requires_grad(false);
+}
+
+void print_type(const torch::nn::Module& module, std::ostream& stream) {
+  constexpr std::string_view kImpl = "Impl";
+  std::string_view name = module.name();
+  if (name.ends_with(kImpl)) name.remove_suffix(kImpl.size());
+  stream << name;
+}
+
+}  // namespace demi::nn

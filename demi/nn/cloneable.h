@@ -1,0 +1,45 @@
+#pragma once
+
+#include <torch/nn/cloneable.h>
+
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <typeinfo>
+
+#include "demi/core/export.h"
+
+namespace demi::nn {
+
+/// Throws UsageError for a module of a class that derives from `known`: clone() knows `known`
+/// alone.
+DEMI_API void require_type(const torch::nn::Module& module, const std::type_info& known);
+
+/// Freezes the parameters of `copy` that are frozen in `original`.
+DEMI_API void freeze_as(const torch::nn::Module& original, const torch::nn::Module& copy);
+
+/// The type of a module as LibTorch prints it, without "Impl".
+DEMI_API void print_type(const torch::nn::Module& module, std::ostream& stream);
+
+/// What demi's modules derive from: they are copied by clone(), alone, in LibTorch's containers, as
+/// members of another Cloneable, and by data_parallel. A copy has the original's values, buffers,
+/// modes and policies; frozen parameters stay frozen, which LibTorch's own modules do not promise.
+/// As theirs, clone() draws first values from the generator before it fills in the original's.
+template <class Derived>
+class Cloneable : public torch::nn::Cloneable<Derived> {
+ public:
+  /// A deep copy, on `device` if one is given. Throws UsageError for a class that derives from
+  /// Derived: it has to override clone().
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override {
+    require_type(*this, typeid(Derived));
+    auto copy = torch::nn::Cloneable<Derived>::clone(device);
+    freeze_as(*this, *copy);
+    return copy;
+  }
+
+  /// The type's name. LibTorch prints the parts after it.
+  void pretty_print(std::ostream& stream) const override { print_type(*this, stream); }
+};
+
+}  // namespace demi::nn
