@@ -21,21 +21,25 @@ void add_block(torch::nn::Sequential& features, int64_t in, int64_t out) {
 
 }  // namespace
 
-FashionCNNImpl::FashionCNNImpl(const FashionCNNOptions& options) {
+FashionCNNImpl::FashionCNNImpl(const FashionCNNOptions& options) : options_(options) {
   constexpr std::string_view kWhere = "models.FashionCNN";
   require_positive(kWhere, "channels", options.channels);
   require_positive(kWhere, "classes", options.classes);
+  FashionCNNImpl::reset();
+}
+
+void FashionCNNImpl::reset() {
+  features_ = register_module("features", torch::nn::Sequential());
+  classifier_ = register_module("classifier", torch::nn::Sequential());
   const auto pool = [&] { features_->push_back(torch::nn::MaxPool2d(2)); };
-  add_block(features_, options.channels, 32);
+  add_block(features_, options_.channels, 32);
   add_block(features_, 32, 32);
   pool();
   add_block(features_, 32, 64);
   add_block(features_, 64, 64);
   pool();
   add_block(features_, 64, 128);
-  classifier_->push_back(torch::nn::Linear(128, options.classes));
-  register_module("features", features_);
-  register_module("classifier", classifier_);
+  classifier_->push_back(torch::nn::Linear(128, options_.classes));
 }
 
 at::Tensor FashionCNNImpl::forward(const at::Tensor& images) {

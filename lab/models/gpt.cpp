@@ -81,12 +81,17 @@ double training_flop(const GPTOptions& o, int64_t tokens) {
 
 GPTImpl::GPTImpl(const GPTOptions& o) : options_(o) {
   check_sizes(o);
+  GPTImpl::reset();
+}
+
+void GPTImpl::reset() {
+  const GPTOptions& o = options_;
   const bool is_gpt2 = o.form == GPTForm::gpt2;
   tokens_ = register_module("tokens", torch::nn::Embedding(o.vocabulary, o.width));
   if (is_gpt2) positions_ = register_module("positions", torch::nn::Embedding(o.context, o.width));
   if (o.form == GPTForm::nanochat) embedding_norm_ = register_module("embedding_norm", norm_of(o));
+  blocks_ = register_module("blocks", torch::nn::ModuleList());
   for (int64_t i = 0; i < o.layers; ++i) blocks_->push_back(nn::TransformerBlock(block_options(o)));
-  register_module("blocks", blocks_);
   norm_ = register_module("norm", norm_of(o));
   if (!o.tied_head.value_or(is_gpt2))
     head_ = register_module(

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <torch/nn/module.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any_value.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 #include "demi/nn/key_value_cache.h"
 #include "demi/nn/linear_cross_entropy.h"
 #include "demi/nn/transformer_block.h"
@@ -55,9 +57,12 @@ DEMI_API double training_flop(const GPTOptions& options, int64_t tokens);
 
 /// A language model that is trained on the next token. Initial weights: normal(0, 0.02), those of
 /// projections onto the residual stream normal(0, 0.02 / sqrt(2 layers)), biases 0.
-class DEMI_API GPTImpl : public torch::nn::Module {
+class DEMI_API GPTImpl : public nn::Cloneable<GPTImpl> {
  public:
   explicit GPTImpl(const GPTOptions& options = {});
+
+  /// Registers new parts with initial weights, as the constructor does.
+  void reset() override;
 
   /// Tokens (N, T) int64, T at most `context`, to logits (N, T, vocabulary). `cu_seqlens` as
   /// demi::attention has it: positions restart with each document. Throws UsageError for a row that
@@ -89,6 +94,9 @@ class DEMI_API GPTImpl : public torch::nn::Module {
 
   /// What the head reads: (N, T, width).
   at::Tensor hidden(const at::Tensor& tokens, const at::Tensor& cu_seqlens = {});
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(at::Tensor())})
 
  private:
   const at::Tensor& head_weight() const;

@@ -25,13 +25,17 @@ at::Tensor reversed(const at::Tensor& steps, const at::Tensor& lengths) {
 
 }  // namespace
 
-LSTMClassifierImpl::LSTMClassifierImpl(const LSTMClassifierOptions& options)
-    : pool_(options.pool), embedding_(nullptr), forward_lstm_(nullptr), classifier_(nullptr) {
+LSTMClassifierImpl::LSTMClassifierImpl(const LSTMClassifierOptions& options) : options_(options) {
   constexpr std::string_view kWhere = "models.LSTMClassifier";
   require_positive(kWhere, "vocabulary", options.vocabulary);
   require_positive(kWhere, "embedding", options.embedding);
   require_positive(kWhere, "hidden", options.hidden);
   require_positive(kWhere, "outputs", options.outputs);
+  LSTMClassifierImpl::reset();
+}
+
+void LSTMClassifierImpl::reset() {
+  const LSTMClassifierOptions& options = options_;
   embedding_ =
       register_module("embedding", torch::nn::Embedding(options.vocabulary, options.embedding));
   forward_lstm_ = register_module("lstm", lstm(options));
@@ -42,13 +46,13 @@ LSTMClassifierImpl::LSTMClassifierImpl(const LSTMClassifierOptions& options)
 }
 
 at::Tensor LSTMClassifierImpl::pooled(const at::Tensor& outputs, const at::Tensor& lengths) const {
-  if (pool_ == Pool::last) {
+  if (options_.pool == Pool::last) {
     const at::Tensor last = (lengths - 1).view({-1, 1, 1}).expand({-1, 1, outputs.size(2)});
     return outputs.gather(1, last).squeeze(1);
   }
   const at::Tensor step = at::arange(outputs.size(1), lengths.options()).unsqueeze(0);
   const at::Tensor padding = (step >= lengths.unsqueeze(1)).unsqueeze(2);
-  if (pool_ == Pool::max)
+  if (options_.pool == Pool::max)
     return outputs.masked_fill(padding, -std::numeric_limits<double>::infinity()).amax(1);
   const at::ScalarType dtype = outputs.scalar_type();
   const at::Tensor sum =

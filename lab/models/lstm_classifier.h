@@ -1,12 +1,14 @@
 #pragma once
 
-#include <torch/nn/module.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any_value.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/nn/pimpl.h>
 
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 
 namespace demi::models {
 
@@ -27,20 +29,26 @@ struct LSTMClassifierOptions {
 /// Embedding, one LSTM layer, pooling over the valid tokens, Linear. Tokens (N, T) int64 and
 /// lengths (N) int64 (undefined: all T are valid; 0 counts as 1) to logits (N, outputs). What is in
 /// the padding has no influence on any result.
-class DEMI_API LSTMClassifierImpl : public torch::nn::Module {
+class DEMI_API LSTMClassifierImpl : public nn::Cloneable<LSTMClassifierImpl> {
  public:
   explicit LSTMClassifierImpl(const LSTMClassifierOptions& options);
 
+  /// Registers new layers, as the constructor does.
+  void reset() override;
+
   /// (N, T) and (N) to logits (N, outputs).
-  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& lengths);
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& lengths = {});
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(at::Tensor())})
 
  private:
   at::Tensor pooled(const at::Tensor& outputs, const at::Tensor& lengths) const;
 
-  Pool pool_;
-  torch::nn::Embedding embedding_;
-  torch::nn::LSTM forward_lstm_, backward_lstm_{nullptr};
-  torch::nn::Linear classifier_;
+  LSTMClassifierOptions options_;
+  torch::nn::Embedding embedding_{nullptr};
+  torch::nn::LSTM forward_lstm_{nullptr}, backward_lstm_{nullptr};
+  torch::nn::Linear classifier_{nullptr};
 };
 TORCH_MODULE(LSTMClassifier);
 

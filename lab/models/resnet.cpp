@@ -28,22 +28,27 @@ Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) 
 ReLU relu() { return ReLU(ReLUOptions(/*inplace=*/true)); }
 
 /// relu(body(x) + shortcut(x)); the shortcut is the identity where shapes agree.
-class BlockImpl : public Module {
+class BlockImpl : public demi::nn::Cloneable<BlockImpl> {
  public:
-  BlockImpl(ResNetBlock kind, int64_t in, int64_t width, int64_t stride) {
-    const int64_t out = kind == ResNetBlock::basic ? width : 4 * width;
-    if (kind == ResNetBlock::basic) {
-      body_ = Sequential(convolution(in, width, 3, stride), BatchNorm2d(width), relu(),
-                         convolution(width, width, 3), BatchNorm2d(width));
+  BlockImpl(ResNetBlock kind, int64_t in, int64_t width, int64_t stride)
+      : kind_(kind), in_(in), width_(width), stride_(stride) {
+    BlockImpl::reset();
+  }
+
+  void reset() override {
+    const int64_t out = kind_ == ResNetBlock::basic ? width_ : 4 * width_;
+    if (kind_ == ResNetBlock::basic) {
+      body_ = Sequential(convolution(in_, width_, 3, stride_), BatchNorm2d(width_), relu(),
+                         convolution(width_, width_, 3), BatchNorm2d(width_));
     } else {
-      body_ = Sequential(convolution(in, width, 1), BatchNorm2d(width), relu(),
-                         convolution(width, width, 3, stride), BatchNorm2d(width), relu(),
-                         convolution(width, out, 1), BatchNorm2d(out));
+      body_ = Sequential(convolution(in_, width_, 1), BatchNorm2d(width_), relu(),
+                         convolution(width_, width_, 3, stride_), BatchNorm2d(width_), relu(),
+                         convolution(width_, out, 1), BatchNorm2d(out));
     }
     register_module("body", body_);
-    if (in == out && stride == 1) return;
-    shortcut_ =
-        register_module("shortcut", Sequential(convolution(in, out, 1, stride), BatchNorm2d(out)));
+    if (in_ == out && stride_ == 1) return;
+    shortcut_ = register_module("shortcut",
+                                Sequential(convolution(in_, out, 1, stride_), BatchNorm2d(out)));
   }
 
   at::Tensor forward(const at::Tensor& x) {
@@ -51,6 +56,8 @@ class BlockImpl : public Module {
   }
 
  private:
+  ResNetBlock kind_;
+  int64_t in_, width_, stride_;
   Sequential body_;
   Sequential shortcut_{nullptr};
 };
@@ -112,12 +119,16 @@ std::optional<std::string> module_name(Parts& parts, const ResNetOptions& option
 }  // namespace
 
 ResNetImpl::ResNetImpl(const ResNetOptions& options)
-    : recompute_(options.recompute),
-      classifier_(nullptr),
-      stride_(options.stem == ResNetStem::imagenet ? 32 : 8) {
+    : options_(options), stride_(options.stem == ResNetStem::imagenet ? 32 : 8) {
   constexpr std::string_view kWhere = "models.ResNet";
   require_positive(kWhere, "channels", options.channels);
   require_positive(kWhere, "classes", options.classes);
+  for (const int64_t depth : options.depths) require_positive(kWhere, "depths", depth);
+  ResNetImpl::reset();
+}
+
+void ResNetImpl::reset() {
+  const ResNetOptions& options = options_;
   // First of all layers: a seed's initial weights follow the order in which layers are made.
   classifier_ = Linear(options.block == ResNetBlock::basic ? 512 : 2048, options.classes);
   const bool imagenet = options.stem == ResNetStem::imagenet;
@@ -125,9 +136,9 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options)
       imagenet ? convolution(options.channels, 64, 7, 2) : convolution(options.channels, 64, 3),
       BatchNorm2d(64), relu());
   if (imagenet) stem_->push_back(MaxPool2d(MaxPool2dOptions(3).stride(2).padding(1)));
+  stages_ = Sequential();
   int64_t in = 64;
   for (std::size_t stage = 0; stage < options.depths.size(); ++stage) {
-    require_positive(kWhere, "depths", options.depths[stage]);
     const int64_t width = int64_t{64} << stage;
     for (int64_t block = 0; block < options.depths[stage]; ++block) {
       stages_->push_back(Block(options.block, in, width, stage > 0 && block == 0 ? 2 : 1));
@@ -140,11 +151,11 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options)
 }
 
 at::Tensor ResNetImpl::through_stages(at::Tensor x) {
-  if (!recompute_) return stages_->forward(x);
+  if (!options_.recompute) return stages_->forward(x);
   for (const auto& child : stages_->children()) {
     const auto block = std::static_pointer_cast<BlockImpl>(child);
     x = recompute([block](const at::Tensor& t) { return block->forward(t); }, x,
-                  {.keep = *recompute_});
+                  {.keep = *options_.recompute});
   }
   return x;
 }

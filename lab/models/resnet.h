@@ -1,6 +1,5 @@
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
@@ -11,6 +10,7 @@
 #include <string_view>
 
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 #include "demi/recompute/recompute.h"
 
 namespace demi::models {
@@ -43,9 +43,12 @@ struct ResNetOptions {
 /// x 3 convolution of a bottleneck; He's normal initial weights (fan out). With the CIFAR stem and
 /// 10 classes ResNet-18 has 11,173,962 parameters and ResNet-50 23,520,842. (N, C, H, W) to logits
 /// (N, classes).
-class DEMI_API ResNetImpl : public torch::nn::Module {
+class DEMI_API ResNetImpl : public nn::Cloneable<ResNetImpl> {
  public:
   explicit ResNetImpl(const ResNetOptions& options = {});
+
+  /// Registers new layers, as the constructor does.
+  void reset() override;
 
   /// (N, C, H, W) to logits (N, classes).
   at::Tensor forward(const at::Tensor& images);
@@ -53,9 +56,9 @@ class DEMI_API ResNetImpl : public torch::nn::Module {
  private:
   at::Tensor through_stages(at::Tensor x);
 
-  std::optional<Keep> recompute_;
+  ResNetOptions options_;
   torch::nn::Sequential stem_, stages_;
-  torch::nn::Linear classifier_;
+  torch::nn::Linear classifier_{nullptr};
   int64_t stride_;  // pixels of a picture, across or down, to one of the last stage
 };
 TORCH_MODULE(ResNet);

@@ -11,8 +11,7 @@
 
 namespace demi::models {
 
-SimpleCNNImpl::SimpleCNNImpl(const SimpleCNNOptions& options) {
-  using namespace torch::nn;
+SimpleCNNImpl::SimpleCNNImpl(const SimpleCNNOptions& options) : options_(options) {
   constexpr std::string_view kWhere = "models.SimpleCNN";
   require_positive(kWhere, "channels", options.channels);
   require_positive(kWhere, "size", options.size);
@@ -22,16 +21,21 @@ SimpleCNNImpl::SimpleCNNImpl(const SimpleCNNOptions& options) {
             .what = "size cannot be halved twice",
             .seen = fmt::to_string(options.size),
             .accepted = "a multiple of 4"});
+  SimpleCNNImpl::reset();
+}
+
+void SimpleCNNImpl::reset() {
+  using namespace torch::nn;
+  layers_ = register_module("layers", Sequential());
   const auto add_block = [&](int64_t in, int64_t out) {
     layers_->push_back(Conv2d(Conv2dOptions(in, out, 3).padding(1)));
     layers_->push_back(ReLU(ReLUOptions(/*inplace=*/true)));
     layers_->push_back(MaxPool2d(2));
   };
-  add_block(options.channels, 32);
+  add_block(options_.channels, 32);
   add_block(32, 64);
   layers_->push_back(Flatten());
-  layers_->push_back(Linear(64 * options.size / 4 * options.size / 4, options.classes));
-  register_module("layers", layers_);
+  layers_->push_back(Linear(64 * options_.size / 4 * options_.size / 4, options_.classes));
 }
 
 }  // namespace demi::models

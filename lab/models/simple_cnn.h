@@ -1,10 +1,10 @@
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
 
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 
 namespace demi::models {
 
@@ -17,14 +17,18 @@ struct SimpleCNNOptions {
 
 /// Conv 3-32 3 x 3, ReLU, max-pool 2, Conv 32-64 3 x 3, ReLU, max-pool 2, Linear 4096-10: 60,362
 /// parameters on CIFAR-10. (N, C, H, W) to logits (N, classes).
-class DEMI_API SimpleCNNImpl : public torch::nn::Module {
+class DEMI_API SimpleCNNImpl : public nn::Cloneable<SimpleCNNImpl> {
  public:
   explicit SimpleCNNImpl(const SimpleCNNOptions& options = {});
+
+  /// Registers new layers, as the constructor does.
+  void reset() override;
 
   /// (N, C, size, size) to logits (N, classes).
   at::Tensor forward(const at::Tensor& images) { return layers_->forward(images); }
 
  private:
+  SimpleCNNOptions options_;
   torch::nn::Sequential layers_;
 };
 TORCH_MODULE(SimpleCNN);

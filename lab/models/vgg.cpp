@@ -19,11 +19,16 @@ constexpr int64_t kConfigurationE[] = {64,  64,    kPool, 128,   128, kPool, 256
 
 }  // namespace
 
-VGG19Impl::VGG19Impl(const VGG19Options& options) {
-  using namespace torch::nn;
+VGG19Impl::VGG19Impl(const VGG19Options& options) : options_(options) {
   require_positive("models.VGG19", "channels", options.channels);
   require_positive("models.VGG19", "classes", options.classes);
-  int64_t in = options.channels;
+  VGG19Impl::reset();
+}
+
+void VGG19Impl::reset() {
+  using namespace torch::nn;
+  layers_ = register_module("layers", Sequential());
+  int64_t in = options_.channels;
   for (int64_t out : kConfigurationE) {
     if (out == kPool) {
       layers_->push_back(MaxPool2d(2));
@@ -38,8 +43,7 @@ VGG19Impl::VGG19Impl(const VGG19Options& options) {
     in = out;
   }
   layers_->push_back(Flatten());
-  layers_->push_back(Linear(512, options.classes));
-  register_module("layers", layers_);
+  layers_->push_back(Linear(512, options_.classes));
 }
 
 std::string vgg19_name(std::string_view name) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
 
@@ -8,6 +7,7 @@
 #include <string_view>
 
 #include "demi/core/export.h"
+#include "demi/nn/cloneable.h"
 
 namespace demi::models {
 
@@ -20,14 +20,18 @@ struct VGG19Options {
 /// Simonyan, Zisserman, "Very deep convolutional networks", ICLR 2015, configuration E, as is usual
 /// for pictures of 32 x 32: BatchNorm after each of the 16 convolutions, one linear layer. (N, C,
 /// 32, 32) to logits (N, classes); 20,040,522 parameters for 10 classes of 3 channels.
-class DEMI_API VGG19Impl : public torch::nn::Module {
+class DEMI_API VGG19Impl : public nn::Cloneable<VGG19Impl> {
  public:
   explicit VGG19Impl(const VGG19Options& options = {});
+
+  /// Registers new layers, as the constructor does.
+  void reset() override;
 
   /// (N, C, 32, 32) to logits (N, classes).
   at::Tensor forward(const at::Tensor& images) { return layers_->forward(images); }
 
  private:
+  VGG19Options options_;
   torch::nn::Sequential layers_;
 };
 TORCH_MODULE(VGG19);
