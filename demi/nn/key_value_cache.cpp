@@ -29,9 +29,11 @@ void check_added(const at::Tensor& keys, const at::Tensor& values) {
   require(kCache, values.sizes().slice(0, 3) == keys.sizes().slice(0, 3),
           "the values do not fit the keys", values.sizes(),
           "rows, heads and tokens of the keys, the first three sizes");
-  require(kCache, values.scalar_type() == keys.scalar_type() && values.device() == keys.device(),
-          "the values do not fit the keys", values.toString() + " on " + values.device().str(),
-          "dtype and device of the keys");
+  if (values.scalar_type() != keys.scalar_type() || values.device() != keys.device())
+    refuse({.where = kCache,
+            .what = "the values do not fit the keys",
+            .seen = values.toString() + " on " + values.device().str(),
+            .accepted = keys.toString() + " on " + keys.device().str()});
 }
 
 /// Memory for them, unless there is: what InferenceMode makes could not be written to outside of

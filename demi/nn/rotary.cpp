@@ -4,6 +4,8 @@
 #include <ATen/ExpandUtils.h>
 
 #include <cmath>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "demi/attention/document_starts.h"
@@ -19,6 +21,13 @@ bool fits(const at::Tensor& angles, const at::Tensor& x) {
   return angles.defined() && angles.is_floating_point() && angles.dim() >= 2 &&
          angles.size(-1) == half.back() && angles.size(-2) == x.size(-2) &&
          at::is_expandable_to(angles.sizes(), half) && angles.device() == x.device();
+}
+
+std::string text_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "no tensor";
+  std::ostringstream text;
+  text << c10::toString(tensor.scalar_type()) << tensor.sizes() << " on " << tensor.device();
+  return text.str();
 }
 
 }  // namespace
@@ -45,8 +54,11 @@ at::Tensor rotate(const at::Tensor& x, const RotaryAngles& angles) {
   require_floating(kWhere, "x", x);
   require(kWhere, x.dim() >= 2 && x.size(-1) % 2 == 0, "x does not fit", x.sizes(),
           "(N, H, T, size), of an even size");
-  require(kWhere, fits(angles.cos, x) && fits(angles.sin, x), "the angles do not fit x", x.sizes(),
-          "rows, tokens and device of the angles, and twice their size");
+  if (!fits(angles.cos, x) || !fits(angles.sin, x))
+    refuse({.where = kWhere,
+            .what = "the angles do not fit x",
+            .seen = text_of(angles.cos) + ", " + text_of(angles.sin),
+            .accepted = "for rows, tokens and half the size of " + text_of(x)});
   const std::int64_t half = x.size(-1) / 2;
   const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
   const at::Tensor first = wide.narrow(-1, 0, half), second = wide.narrow(-1, half, half);
