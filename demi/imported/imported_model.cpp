@@ -81,12 +81,8 @@ c10::IValue ImportedModelImpl::call(const std::vector<c10::IValue>& arguments,
       is_training());
 }
 
-at::Tensor ImportedModelImpl::forward(const at::Tensor& input) {
-  return only_tensor(call({input}));
-}
-
 at::Tensor ImportedModelImpl::forward(const at::Tensor& input, const at::Tensor& second) {
-  return only_tensor(call({input, second}));
+  return only_tensor(second.defined() ? call({input, second}) : call({input}));
 }
 
 bool ImportedModelImpl::has_output(const std::string& output, std::string& accepted) const {
@@ -166,7 +162,24 @@ std::shared_ptr<torch::nn::Module> ImportedModelImpl::clone(
       new ImportedModelImpl(loaded_, std::move(state), std::move(script)));
   copy->output_ = output_;
   copy->train(is_training());
+  const auto parts = modules(/*include_self=*/false), copies = copy->modules(false);
+  for (std::size_t i = 0; i < parts.size(); ++i) copies[i]->train(parts[i]->is_training());
   return copy;
+}
+
+void ImportedModelImpl::clone_(torch::nn::Module& other,
+                               const std::optional<torch::Device>& device) {
+  const auto copy = std::dynamic_pointer_cast<ImportedModelImpl>(other.clone(device));
+  require(copy != nullptr, {.where = "ImportedModel.clone",
+                            .what = "the module to be copied is of another type",
+                            .seen = other.name(),
+                            .accepted = "an ImportedModel",
+                            .advice = "register the same modules at each reset()"});
+  torch::nn::Module::operator=(*copy);
+  loaded_ = copy->loaded_;
+  state_ = copy->state_;
+  script_ = std::move(copy->script_);
+  output_ = copy->output_;
 }
 
 void ImportedModelImpl::move_hidden(std::optional<torch::Device> device,

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any_value.h>
 #include <torch/nn/pimpl.h>
 
 #include <cstddef>
@@ -65,9 +67,8 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
                    const std::map<std::string, c10::IValue>& keywords = {});
 
   /// Of a network that takes one tensor or two, and returns one. Of one that returns several,
-  /// select_output() says which.
-  at::Tensor forward(const at::Tensor& input);
-  at::Tensor forward(const at::Tensor& input, const at::Tensor& second);
+  /// select_output() says which. `second` undefined: it takes one.
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& second = {});
 
   /// "logits", of a dict; "0", the first tensor of a result. Throws UsageError for others.
   void select_output(const std::string& output);
@@ -83,13 +84,18 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   /// What the file does not say for sure, in words.
   const std::vector<std::string>& notes() const;
 
+  /// A deep copy: values, modes, frozen parameters and policies are the original's, of each part.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
 
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(at::Tensor())})
+
  private:
+  void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override;
   ImportedModelImpl(std::shared_ptr<const imported::LoadedModel> loaded,
                     std::vector<imported::StateTensor> state,
                     std::unique_ptr<imported::ScriptModel> script = nullptr);
