@@ -39,6 +39,7 @@
 #include "demi/monitor/origin_search.h"
 #include "demi/monitor/status.h"
 #include "demi/monitor/what_if.h"
+#include "demi/nn/cloneable.h"
 #include "demi/nn/feed_forward.h"
 #include "demi/nn/key_value_cache.h"
 #include "demi/nn/linear_cross_entropy.h"

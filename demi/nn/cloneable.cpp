@@ -18,7 +18,12 @@ void require_type(const torch::nn::Module& module, const std::type_info& known) 
                     "member"});
 }
 
-void freeze_as(const torch::nn::Module& original, const torch::nn::Module& copy) {
+void complete_copy(const torch::nn::Module& original, const torch::nn::Module& copy) {
+  // A module comes before its parts, whose modes train() sets with its own.
+  const auto modules = original.modules(/*include_self=*/false), copies = copy.modules(false);
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    if (copies[i]->is_training() != modules[i]->is_training())
+      copies[i]->train(modules[i]->is_training());
   const std::vector<at::Tensor> from = original.parameters(), to = copy.parameters();
   for (std::size_t i = 0; i < from.size(); ++i)
     if (!from[i].requires_grad()) to[i].set_requires_grad(false);

@@ -15,15 +15,15 @@ namespace demi::nn {
 /// alone.
 DEMI_API void require_type(const torch::nn::Module& module, const std::type_info& known);
 
-/// Freezes the parameters of `copy` that are frozen in `original`.
-DEMI_API void freeze_as(const torch::nn::Module& original, const torch::nn::Module& copy);
+/// Gives `copy` what LibTorch's clone() leaves out: frozen parameters, and the modes of containers.
+DEMI_API void complete_copy(const torch::nn::Module& original, const torch::nn::Module& copy);
 
 /// The type of a module as LibTorch prints it, without "Impl".
 DEMI_API void print_type(const torch::nn::Module& module, std::ostream& stream);
 
 /// What demi's modules derive from: they are copied by clone(), alone, in LibTorch's containers, as
 /// members of another Cloneable, and by data_parallel. A copy has the original's values, buffers,
-/// modes and policies; frozen parameters stay frozen, which LibTorch's own modules do not promise.
+/// modes and policies; frozen parameters stay frozen, which those of LibTorch's modules do not.
 /// As theirs, clone() draws first values from the generator before it fills in the original's.
 template <class Derived>
 class Cloneable : public torch::nn::Cloneable<Derived> {
@@ -34,7 +34,7 @@ class Cloneable : public torch::nn::Cloneable<Derived> {
       const std::optional<torch::Device>& device = std::nullopt) const override {
     require_type(*this, typeid(Derived));
     auto copy = torch::nn::Cloneable<Derived>::clone(device);
-    freeze_as(*this, *copy);
+    complete_copy(*this, *copy);
     return copy;
   }
 
