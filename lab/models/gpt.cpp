@@ -179,7 +179,7 @@ const at::Tensor& GPTImpl::head_weight() const { return head_ ? head_->weight : 
 
 at::Tensor GPTImpl::capped(const at::Tensor& logits) const {
   if (options_.form != GPTForm::nanochat) return logits;
-  const at::Tensor wide = logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+  const at::Tensor wide = logits.to(at::promote_types(logits.scalar_type(), at::kFloat));
   return kSoftCap * at::tanh(wide / kSoftCap);
 }
 
