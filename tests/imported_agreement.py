@@ -3,8 +3,8 @@
 imported_agreement.py PARTNER [--table] [--no-script] [NAME...]
 
 PARTNER is the program imported_partner. Each network is exported by scripts/demi_export.py and trained for 20 steps of SGD in FP32 from the
-same weights and seed, in train mode. A line a network: outputs and gradients of the first step, and weights after the last one, are
-"the same bits", or their largest difference; one network has to be refused. Then the first step in bf16, without dropout: each output and gradient may be
+same weights and seed, in train mode. A line a network: outputs and gradients of the first step, weights after the last one, and outputs
+in eval mode then are "the same bits", or their largest difference; one network has to be refused. Then the first step in bf16, without dropout: each output and gradient may be
 twice as far from FP64 as that of Python's autocast. The line has the greatest ratio of the two distances. What torch.jit.script takes is trained as
 TorchScript, too, in FP32 beside Python and in bf16 beside the .pt2 file: the same bits; --no-script leaves that out. --table prints Markdown.
 Needs PyTorch and safetensors; networks of torchvision are left out without it.
@@ -34,7 +34,8 @@ STEPS = 20
 ROUNDING = 2.0 ** -9  # of a bf16 number, relative: where Python happens to round to FP64's value
 # Random numbers are others in FP64 than in FP32.
 OTHER_NUMBERS = {"vae"}
-SAME = "outputs: the same bits, grads: the same bits, weights: the same bits"
+KINDS = ("output", "grad", "weight", "eval")
+SAME = ", ".join(f"{kind}s: the same bits" for kind in KINDS)
 
 
 class UNet(nn.Module):
@@ -301,11 +302,11 @@ def distances(seen, model, inputs):
     return worst, where
 
 
-def train(model, inputs):
+def train(model, inputs, steps=STEPS):
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, foreach=False)
     out = {}
     torch.manual_seed(1)
-    for step in range(STEPS):
+    for step in range(steps):
         optimizer.zero_grad()
         outputs = tensors_of(model(*inputs))
         loss = torch.zeros(())
@@ -315,16 +316,17 @@ def train(model, inputs):
         loss.backward()
         if step == 0:
             out |= {f"output.{i}": output.detach().clone() for i, output in enumerate(outputs)}
-            out |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+            out |= {f"grad.{name}": p.grad.to_dense().clone() for name, p in model.named_parameters() if p.grad is not None}
         optimizer.step()
-    return out | {f"weight.{name}": tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    out |= {f"weight.{name}": tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    return out | {f"eval.{i}": output.detach().clone() for i, output in enumerate(tensors_of(model.eval()(*inputs)))}
 
 
 def compare(seen, expected):
     if not any(value.any() for name, value in expected.items() if name.startswith("grad.")):
         return "all gradients are zero: nothing is compared"
     text = []
-    for kind in ("output", "grad", "weight"):
+    for kind in KINDS:
         names = [name for name in expected if name.startswith(kind + ".")]
         missing = [name for name in names if name not in seen]
         if missing:
@@ -352,8 +354,8 @@ class Partner:
         done = subprocess.run([self.program, file, self.data, self.out, str(steps), region], capture_output=True, text=True)
         return (None, done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else (load_file(self.out), "")
 
-    def compare(self, file, expected):
-        seen, problem = self.run(file, STEPS, "fp32")
+    def compare(self, file, expected, steps=STEPS):
+        seen, problem = self.run(file, steps, "fp32")
         return problem or compare(seen, expected)
 
 

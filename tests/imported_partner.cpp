@@ -1,6 +1,7 @@
 // Trains an exported network as tests/imported_agreement.py does in Python, and saves what it
-// computed: imported_partner FILE.pt2 INPUTS.safetensors OUT.safetensors STEPS fp32|bf16, which is
-// the region of forward. Without arguments it prints LibTorch's version.
+// computed, in eval mode at the end, too: imported_partner FILE.pt2 INPUTS.safetensors
+// OUT.safetensors STEPS fp32|bf16, which is the region of forward. Without arguments it prints
+// LibTorch's version.
 #include <torch/torch.h>
 #include <torch/version.h>
 
@@ -51,16 +52,21 @@ void run(char** argv) {
     at::Tensor loss = torch::zeros({});
     for (const at::Tensor& output : outputs)
       if (output.requires_grad()) loss = loss + output.to(torch::kFloat).square().mean();
-    loss.backward();
+    if (loss.requires_grad()) loss.backward();
     if (step == 0) {
       for (std::size_t i = 0; i < outputs.size(); ++i)
         out["output." + std::to_string(i)] = outputs[i].detach().clone();
       for (const auto& [name, parameter] : demi::tensor::parameters_once(*model))
-        if (parameter.grad().defined()) out["grad." + name] = parameter.grad().clone();
+        if (parameter.grad().defined()) out["grad." + name] = parameter.grad().to_dense().clone();
     }
     optimizer.step();
   }
   for (const auto& [name, tensor] : model->state_dict()) out["weight." + name] = tensor.clone();
+  model->eval();
+  std::vector<at::Tensor> results;
+  add_tensors(model->call(arguments), results);
+  for (std::size_t i = 0; i < results.size(); ++i)
+    out["eval." + std::to_string(i)] = results[i].detach().clone();
   demi::checkpoint::save_safetensors(argv[3], out);
 }
 
