@@ -129,9 +129,18 @@ at::ScalarType dtype_of_attention(const at::Tensor& q, const at::Tensor& k, cons
   return op_of_libtorch(one(q), one(k), one(v)).scalar_type();
 }
 
+/// The same with an ordinary scale.
+Problem with_ordinary_scale(Problem p) {
+  if (sdpa::is_ordinary_scale(p.scale)) return p;
+  const bool is_negated = sdpa::is_ordinary_scale(-p.scale);
+  p.q = is_negated ? -p.q : p.q * p.scale;
+  p.scale = is_negated ? -p.scale : 1;
+  return p;
+}
+
 /// LibTorch's op, once for each document.
 at::Tensor of_libtorch(const Documents& documents) {
-  const Problem& p = documents.all;
+  const Problem p = with_ordinary_scale(documents.all);
   at::Tensor mask = p.mask;
   if (p.causal && (mask.defined() || p.past > 0)) {
     const at::Tensor sees =

@@ -81,6 +81,24 @@ TEST_P(EachWay, SharesKeyHeads) {
                          GetParam().dtype, GetParam().way);
 }
 
+// LibTorch's kernels hide keys by -Inf before they scale.
+TEST_P(EachWay, TakesAnyScale) {
+  for (const double scale : {-0.7, 0.0, 1.3})
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(testing::Message() << scale << (causal ? " causal" : ""));
+      expect_written_out(operands({2, 2, 2, 70, 70, 8, 8}), {.causal = causal, .scale = scale},
+                         GetParam().dtype, GetParam().way);
+    }
+}
+
+TEST_P(EachWay, TakesAScaleThatFp32RoundsTo0) {
+  const Forced forced(GetParam().way);
+  const auto exact = operands({2, 2, 2, 70, 70, 8, 8}), x = exact.to(GetParam().dtype);
+  const AttentionOptions o{.causal = true, .scale = 1e-50};
+  EXPECT_LE(error_of(attention(x.q, x.k, x.v, o), written_out(exact, o)),
+            bound_of(GetParam().dtype, GetParam().way));
+}
+
 TEST_P(EachWay, TakesMasks) {
   const Shape s{2, 4, 2, 20, 23, 8, 8};
   torch::manual_seed(11);

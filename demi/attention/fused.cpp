@@ -28,7 +28,8 @@ std::optional<at::Tensor> mask_of(const Problem& problem, c10::ScalarType dtype)
 
 bool is_fused(const Problem& problem, bool differentiates_mask) {
   return problem.dropout.p == 0 && problem.q.size(3) == problem.v.size(3) && !differentiates_mask &&
-         (!problem.causal || (problem.past == 0 && !problem.mask.defined())) &&
+         (!problem.causal ||
+          (problem.past == 0 && !problem.mask.defined() && is_ordinary_scale(problem.scale))) &&
          problem.heads_per_key() == 1;
 }
 

@@ -5,7 +5,7 @@
 namespace demi::sdpa {
 
 /// Whether LibTorch's fused kernel for CPUs does it: no dropout, one head size, no gradient of the
-/// mask, causal from the first key on.
+/// mask, causal from the first key on and with an ordinary scale.
 bool is_fused(const Problem& problem, bool differentiates_mask);
 
 /// On operands cast to FP32, or as they are: FP32, FP64.

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 
 // softmax(scale q k^T + mask) v, after all checks.
 namespace demi::sdpa {
@@ -30,6 +31,10 @@ struct Problem {
   std::int64_t keys() const { return k.size(2); }
   std::int64_t heads_per_key() const { return q.size(1) / k.size(1); }
 };
+
+/// LibTorch's kernels hide keys by -Inf, and scale by an FP32 number after that: -Inf times a scale
+/// of 0 or below is NaN or Inf.
+inline bool is_ordinary_scale(double scale) { return scale >= std::numeric_limits<float>::min(); }
 
 struct Result {
   at::Tensor out;          // (N, H, T, F) in q's dtype

@@ -46,7 +46,8 @@ TEST_P(Region, RunsLibTorchsOp) {
     bool causal;
     std::optional<double> scale;
   };
-  for (const auto& a : {Arguments{}, {{}, true, {}}, {some, false, {}}, {{}, true, 0.3}}) {
+  for (const auto& a :
+       {Arguments{}, {{}, true, {}}, {some, false, {}}, {{}, true, 0.3}, {{}, true, -0.2}}) {
     at::Tensor got;
     {
       const Autocast region(torch::kCPU, GetParam());
