@@ -173,12 +173,10 @@ at::Tensor of_libtorch(const Documents& documents) {
   return at::cat(rows, 0);
 }
 
-at::Tensor solved(const Documents& documents) {
-  const Problem& p = documents.all;
-  const sdpa::Way way = sdpa::way_for(p.q.scalar_type());
-  const bool runs_here = way != sdpa::Way::libtorch && kernels::cpu_kernels() &&
-                         products::is_ordinary({&p.q, &p.k, &p.v});
-  return runs_here ? differentiable(documents, way) : of_libtorch(documents);
+/// Whether demi's own way is to run, not LibTorch's op.
+bool runs_here(const Problem& p, sdpa::Way way) {
+  return way != sdpa::Way::libtorch && kernels::cpu_kernels() &&
+         products::is_ordinary({&p.q, &p.k, &p.v});
 }
 
 }  // namespace
@@ -199,11 +197,21 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   all.causal = o.causal;
   all.past = std::min(o.past, k.size(2));  // more is as all keys, and i + past would overflow
   all.scale = o.scale.value_or(1 / std::sqrt(double(q.size(3))));
+  const sdpa::Way way = sdpa::way_for(dtype);
+  const bool here = runs_here(all, way);
   if (o.dropout > 0) {
-    const DropoutSeed seed = o.dropout_seed ? *o.dropout_seed : sdpa::draw_seed();
+    if (!here && o.dropout_seed)
+      refuse({.where = "attention.attention",
+              .what = "dropout_seed has no effect: LibTorch's op runs, which draws by itself",
+              .seen = "seed " + shown(o.dropout_seed->seed) + " on " + q.device().str(),
+              .accepted = "a seed for demi's ways, on a CPU",
+              .advice = "leave it out: torch::manual_seed() decides"});
+    const DropoutSeed seed = o.dropout_seed ? *o.dropout_seed
+                             : here         ? sdpa::draw_seed()
+                                            : DropoutSeed{};
     all.dropout = {.p = o.dropout, .seed = seed.seed, .offset = seed.offset};
   }
-  return solved(documents);
+  return here ? differentiable(documents, way) : of_libtorch(documents);
 }
 
 }  // namespace demi

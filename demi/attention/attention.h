@@ -27,7 +27,8 @@ struct AttentionOptions {
   at::Tensor mask = {};
   std::optional<double> scale = {};  ///< Default: 1 / sqrt(E).
   double dropout = 0;                ///< Probability, 0 to 1, of a weight to be 0.
-  /// Default: drawn from LibTorch's CPU generator, so torch::manual_seed() decides.
+  /// Default: drawn from LibTorch's CPU generator, so torch::manual_seed() decides. Refused where
+  /// LibTorch's op runs, which draws by itself.
   std::optional<DropoutSeed> dropout_seed = {};
 };
 

@@ -271,6 +271,25 @@ TEST(Attention, DropoutFollowsManualSeed) {
   EXPECT_FALSE(torch::equal(first, second));
 }
 
+// On a device without memory, where LibTorch's op would run: no number is computed.
+TEST(Attention, RefusesASeedWhereLibTorchDraws) {
+  const auto refusal = [](const at::Tensor& x) -> std::string {
+    try {
+      attention(x, x, x, {.dropout = 0.5, .dropout_seed = DropoutSeed{.seed = 9}});
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "nothing thrown";
+  };
+  const auto x = torch::ones({1, 2, 3, 4});
+  EXPECT_EQ(refusal(x), "nothing thrown");
+  EXPECT_THAT(refusal(x.to(torch::kMeta)), HasSubstr("seed 9 on meta"));
+  const Forced forced("libtorch");
+  EXPECT_THAT(refusal(x), HasSubstr("leave it out"));
+  EXPECT_NO_THROW(attention(x, x, x, {.dropout = 0.5}));
+  EXPECT_NO_THROW(attention(x, x, x, {.dropout_seed = DropoutSeed{}}));
+}
+
 TEST(Attention, AMaskHasAGradient) {
   const auto exact = operands({2, 4, 2, 150, 140, 8, 8});
   for (const std::vector<std::int64_t>& sizes :
