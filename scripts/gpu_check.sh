@@ -2,10 +2,10 @@
 # gpu_check.sh [--libtorch DIR] [--build DIR] [--out FILE] [--jobs N] [--dry-run]
 #
 # For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (kernels, scaler, step, NCCL,
-# every recipe and every example in fp16 and bf16; one that is skipped counts as failed), reads the kernels' machine code, times
-# the step and recipes that need no data on the device, the step beside Python PyTorch where there is one (PEER names its
-# interpreter; made by benchmarks/peers/make_env.sh), and writes one results file. A measurement that this build does not have
-# is named, not run.
+# every recipe and every example in fp16 and bf16; one that is skipped counts as failed), runs the kernels under compute-sanitizer
+# (on PATH, or beside nvcc), reads the kernels' machine code, times the step and recipes that need no data on the device, the step
+# beside Python PyTorch where there is one (PEER names its interpreter; made by benchmarks/peers/make_env.sh), and writes one
+# results file. What this build or this machine does not have is named, not run.
 #   --libtorch  a LibTorch with CUDA (the folder with include/ and lib/); without it, the one that CMake finds
 #   --build     build folder (default build/cuda)
 #   --out       results (default results/gpu.txt)
@@ -68,6 +68,21 @@ gpu_tests() {
   return "$code"
 }
 
+# sanitized TOOLS NAME COMMAND...: COMMAND under each of compute-sanitizer's TOOLS. Races and memory that was never written show
+# here alone: the emulation runs one thread after the other. Without LibTorch's cache each tensor is memory of its own.
+sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$(command -v nvcc || echo nvcc)")/compute-sanitizer")
+sanitized() {
+  local tools=$1 name=$2 tool
+  shift 2
+  for tool in $tools; do
+    if [ -n "$dry" ] || [ -x "$sanitizer" ]; then
+      step "$tool of $name" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool "$tool" --error-exitcode 1 "$@"
+    else
+      printf '\n## %s of %s\nnot on this machine: compute-sanitizer, of the CUDA toolkit\n' "$tool" "$name" | tee -a "$out"
+    fi
+  done
+}
+
 # bench NAME WHAT ARGS...: `demi bench WHAT ARGS...`, where this build has it.
 bench() {
   local name=$1 what=$2
@@ -90,6 +105,8 @@ step "device" nvidia-smi --query-gpu=name,driver_version,memory.total,compute_ca
 step "configure" "${configure[@]}"
 step "build" cmake --build "$build" -j "$jobs"
 step "tests" gpu_tests
+sanitized "memcheck racecheck synccheck initcheck" "the step's kernels" "$build/demi_cuda_check"
+sanitized "memcheck racecheck" "cross entropy" "$build/lib/nn/demi_nn_test" --gtest_filter='GpuLinearCrossEntropy.*'
 step "machine code" scripts/check_sass.sh "$build/libdemi_cuda.so"
 step "kernels against a copy" "$build/demi_cuda_check" --bench
 peer=${PEER:-$(benchmarks/peers/make_env.sh --if-ready || echo PEER)}
