@@ -91,7 +91,8 @@ struct TensorMeta {
 struct Graph {
   Arguments inputs, outputs;
   std::vector<Node> nodes;
-  std::map<std::string, TensorMeta> tensors;  // of its inputs
+  std::map<std::string, TensorMeta> tensors;                // of its inputs
+  std::map<std::string, std::vector<Extent>> output_sizes;  // of tensors
 };
 
 enum class InputKind { user, parameter, buffer, constant, fixed, custom_object, token };
@@ -109,7 +110,8 @@ enum class OutputKind { user, loss, buffer, parameter, user_input, token };
 struct OutputSpec {
   OutputKind kind = OutputKind::user;
   Argument value;
-  std::string target;  // what is written to
+  std::string target = {};  // what is written to
+  bool is_tensor = true;    // else a number or None
 };
 
 struct SymbolRange {

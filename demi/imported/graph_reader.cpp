@@ -176,6 +176,10 @@ Graph read_graph_at(const Field& field, Source& source, int depth) {
     if (const auto* value = input.as<ValueName>())
       if (const std::optional<Field> meta = tensors.find(value->name))
         graph.tensors.emplace(value->name, read_tensor_meta(*meta));
+  for (const Argument& output : graph.outputs)
+    if (const auto* value = output.as<ValueName>())
+      if (const std::optional<Field> meta = tensors.find(value->name))
+        graph.output_sizes.emplace(value->name, read_extents((*meta)["sizes"]));
   return graph;
 }
 

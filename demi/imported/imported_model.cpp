@@ -3,14 +3,14 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "demi/core/error.h"
 #include "demi/core/libtorch.h"
 #include "demi/imported/arguments.h"
+#include "demi/imported/frozen_parts.h"
 #include "demi/imported/loaded_model.h"
+#include "demi/imported/outputs.h"
 #include "demi/imported/script_file.h"
 #include "demi/imported/script_model.h"
 #include "demi/tensor/module_tensors.h"
@@ -21,23 +21,6 @@ namespace {
 using imported::LoadedModel;
 using imported::StateKind;
 using imported::StateTensor;
-
-void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
-  if (value.isTensor()) tensors.push_back(value.toTensor());
-  if (value.isTuple())
-    for (const c10::IValue& element : value.toTupleRef().elements()) add_tensors(element, tensors);
-  if (value.isList())
-    for (const c10::IValue& element : value.toListRef()) add_tensors(element, tensors);
-  if (value.isGenericDict())
-    for (const auto& entry : value.toGenericDict()) add_tensors(entry.value(), tensors);
-}
-
-std::optional<std::size_t> number_of(const std::string& text) {
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
 
 }  // namespace
 
@@ -73,65 +56,57 @@ ImportedModelImpl::~ImportedModelImpl() = default;
 
 c10::IValue ImportedModelImpl::call(const std::vector<c10::IValue>& arguments,
                                     const std::map<std::string, c10::IValue>& keywords) {
-  if (script_) return script_->call(arguments, keywords);
+  std::shared_ptr<const imported::FrozenParts> frozen = imported::FrozenParts::of(*this);
+  if (script_) {
+    script_->freeze(frozen.get(), is_training());
+    return script_->call(arguments, keywords);
+  }
   const imported::GraphCall& graph = is_training() ? *loaded_->train : *loaded_->eval;
   return imported::call(
       graph, state_,
       imported::flatten_arguments(graph.in_spec, graph.argument_names, arguments, keywords),
-      is_training());
+      is_training(), std::move(frozen));
 }
 
 at::Tensor ImportedModelImpl::forward(const at::Tensor& input, const at::Tensor& second) {
   return only_tensor(second.defined() ? call({input, second}) : call({input}));
 }
 
-bool ImportedModelImpl::has_output(const std::string& output, std::string& accepted) const {
-  if (script_) {
-    accepted = "what forward returns: " + script_->outputs_text();
-    return script_->has_output(output);
-  }
-  const imported::TreeSpec& spec = loaded_->train->out_spec;
-  const bool is_key = std::ranges::any_of(spec.keys, [&](const imported::TreeSpec::Key& key) {
-    return std::holds_alternative<std::string>(key) && std::get<std::string>(key) == output;
-  });
-  const std::optional<std::size_t> number = number_of(output);
-  for (const imported::TreeSpec::Key& key : spec.keys)
-    if (const auto* text = std::get_if<std::string>(&key)) accepted += *text + ", ";
-  accepted += fmt::format("0 to {}", spec.leaves == 0 ? 0 : spec.leaves - 1);
-  return is_key || (number && *number < spec.leaves);
-}
-
 void ImportedModelImpl::select_output(const std::string& output) {
-  std::string accepted;
-  const bool is_there = has_output(output, accepted);
-  require(is_there, {.where = "ImportedModel.select_output",
-                     .what = "the network has no such output",
-                     .seen = output,
-                     .accepted = accepted});
+  const auto require_output = [&](bool is_there, std::string_view mode,
+                                  const std::string& accepted) {
+    require(is_there, {.where = "ImportedModel.select_output",
+                       .what = fmt::format("the network has no such output{}", mode),
+                       .seen = output,
+                       .accepted = accepted,
+                       .advice = "choose one that is there in train and in eval mode, or use "
+                                 "call() in place of forward()"});
+  };
+  if (script_) {
+    require_output(script_->has_output(output), "",
+                   "what forward returns: " + script_->outputs_text());
+  } else {
+    const bool is_one = loaded_->train == loaded_->eval;
+    for (const auto& graph : {loaded_->train, loaded_->eval})
+      require_output(imported::find_output(graph->form, output).has_value(),
+                     is_one                    ? ""
+                     : graph == loaded_->train ? " in train mode"
+                                               : " in eval mode",
+                     imported::output_names(graph->form));
+  }
   output_ = output;
 }
 
 at::Tensor ImportedModelImpl::only_tensor(const c10::IValue& result) const {
-  c10::IValue chosen = result;
-  if (!output_.empty() && result.isGenericDict() && !number_of(output_)) {
-    const auto found = result.toGenericDict().find(output_);
-    require(found != result.toGenericDict().end(), {.where = "imported.forward",
-                                                    .what = "the result has no such key",
-                                                    .seen = output_,
-                                                    .accepted = "a key of the dict"});
-    chosen = found->value();
-  }
-  std::vector<at::Tensor> tensors;
-  add_tensors(chosen, tensors);
-  if (const std::optional<std::size_t> number = number_of(output_); number)
-    if (*number < tensors.size()) return tensors[*number];
-  require(tensors.size() == 1, {.where = "imported.forward",
-                                .what = "the network returns several tensors, or none",
-                                .seen = fmt::to_string(tensors.size()),
-                                .accepted = "one",
-                                .advice = "choose one with select_output(), or use call() in "
-                                          "place of forward()"});
-  return tensors[0];
+  const std::optional<at::Tensor> tensor = imported::find_output(result, output_);
+  if (!tensor)
+    refuse({.where = "imported.forward",
+            .what = output_.empty() ? "the network returns several tensors, or none"
+                                    : "the result has no such output",
+            .seen = output_.empty() ? imported::output_names(result) : output_,
+            .accepted = output_.empty() ? "one" : imported::output_names(result),
+            .advice = "choose one with select_output(), or use call() in place of forward()"});
+  return *tensor;
 }
 
 std::vector<at::Tensor> ImportedModelImpl::parameters(bool recurse) const {

@@ -70,12 +70,15 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   /// select_output() says which. `second` undefined: it takes one.
   at::Tensor forward(const at::Tensor& input, const at::Tensor& second = {});
 
-  /// "logits", of a dict; "0", the first tensor of a result. Throws UsageError for others.
+  /// Of a dict the key of a tensor, "logits"; else a number, "0": the first tensor of a result.
+  /// Throws UsageError for one that is not there in both modes.
   void select_output(const std::string& output);
 
   /// Each parameter once, also one with several names.
   std::vector<at::Tensor> parameters(bool recurse = true) const;
 
+  /// A part may be frozen afterwards: named_modules()["block.bn"]->eval() sets its dropout and
+  /// normalisation to eval mode. What else Python does otherwise there is not known.
   void train(bool on = true) override;
 
   /// Python's state_dict(): parameters and persistent buffers under all their names.
@@ -100,7 +103,6 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
                     std::vector<imported::StateTensor> state,
                     std::unique_ptr<imported::ScriptModel> script = nullptr);
 
-  bool has_output(const std::string& output, std::string& accepted) const;
   at::Tensor only_tensor(const c10::IValue& result) const;
   void move_hidden(std::optional<torch::Device> device, std::optional<torch::Dtype> dtype);
 

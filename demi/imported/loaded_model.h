@@ -25,7 +25,14 @@ struct InputSource {
 struct WriteBack {
   std::size_t output;
   InputSource target;
-  bool only_in_training = false;
+  std::string statistics_of = {};  // the module, if a normalisation keeps them in training alone
+  bool follows_network = false;    // of these: not written in eval mode
+};
+
+/// A count of batches that no node of the graph keeps.
+struct BatchCount {
+  std::size_t place;
+  std::string module;
 };
 
 /// A graph with its signature, ready to run.
@@ -37,7 +44,8 @@ struct GraphCall {
   std::vector<InputSource> inputs;
   std::vector<WriteBack> writes;
   std::vector<std::size_t> results;  // which outputs forward returns
-  std::vector<std::size_t> counts;   // state that counts batches in training, which no node does
+  c10::IValue form;  // a result with empty tensors, by which outputs are looked up before a run
+  std::vector<BatchCount> counts;  // one for each batch norm and place
 };
 
 /// What copies of a model share. Immutable.
@@ -56,6 +64,6 @@ LoadedModel load(const std::vector<const Program*>& programs,
 
 /// Runs the graph with this state. `leaves` are forward's arguments.
 c10::IValue call(const GraphCall& call, const std::vector<StateTensor>& state, const Values& leaves,
-                 bool is_training);
+                 bool is_training, std::shared_ptr<const FrozenParts> frozen);
 
 }  // namespace demi::imported

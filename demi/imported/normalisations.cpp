@@ -27,11 +27,6 @@ constexpr std::string_view kOperators[] = {
 };
 constexpr std::string_view kOwn[] = {"weight", "bias", "running_mean", "running_var"};
 
-std::string module_of(const std::string& tensor) {
-  const std::size_t dot = tensor.rfind('.');
-  return dot == std::string::npos ? "" : tensor.substr(0, dot);
-}
-
 class Reads {
  public:
   void look_at(const Graph& graph, const TensorNames& names) {

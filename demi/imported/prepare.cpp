@@ -13,6 +13,7 @@
 #include "demi/core/error.h"
 #include "demi/imported/operands.h"
 #include "demi/imported/prepare_nested.h"
+#include "demi/imported/tensor_names.h"
 
 namespace demi::imported {
 namespace {
@@ -154,15 +155,14 @@ class Preparation {
       ++used;
       instruction.operands.push_back(require_operand(
           node, argument.name(), operand_of(given->argument, argument, find_slot())));
-      Operand& operand = instruction.operands.back();
-      if (flags_.follows(node, *given))
-        operand = {.kind = Operand::Kind::slot, .slot = PreparedGraph::kTrainingSlot};
-      if (flags_.is_probability(node, *given)) operand.kind = Operand::Kind::in_training;
+      add_mode(node, *given, instruction);
     }
     if (used != node.inputs.size())
       refuse_operator(node, fmt::format("{} arguments", node.inputs.size()), c10::str(schema),
                       "export with a version of PyTorch that is not newer");
-    instruction.only_in_training = flags_.rewrites() && counts_batches(node);
+    note_count(node, instruction);
+    instruction.statistics = statistics_check(schema);
+    instruction.fills = fill_values(schema);
     instruction.returns_list = schema.returns().size() == 1 &&
                                schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
   }
@@ -175,12 +175,34 @@ class Preparation {
     return {};
   }
 
-  /// num_batches_tracked.add_(1), a node of its own.
-  bool counts_batches(const Node& node) const {
+  /// Of the operand that was added last.
+  void add_mode(const Node& node, const NamedArgument& given, Instruction& instruction) const {
+    const bool* flag = flag_of(node, given);
+    if (flag == nullptr && probability_of(node, given) == nullptr) return;
+    Operand& operand = instruction.operands.back();
+    operand.kind = Operand::Kind::in_training;
+    operand.follows_network = flag ? flags_.follows(*flag) : flags_.follows_probability();
+    // The flag that is off in the mode of the export is on in training.
+    if (flag && operand.follows_network) operand.constant = true;
+    const auto mean = std::ranges::find(node.inputs, "running_mean", &NamedArgument::name);
+    const auto* value = mean == node.inputs.end() ? nullptr : mean->argument.as<ValueName>();
+    const auto role = value == nullptr ? role_of_.end() : role_of_.find(value->name);
+    instruction.module = role == role_of_.end() ? node.place.module : module_of(role->second.name);
+  }
+
+  /// num_batches_tracked.add_(1), a node of its own, whose result a second one counts on.
+  void note_count(const Node& node, Instruction& instruction) {
     const auto* value = node.inputs.empty() ? nullptr : node.inputs[0].argument.as<ValueName>();
     const auto role = value == nullptr ? role_of_.end() : role_of_.find(value->name);
-    return operator_name(node.target) == "aten::add_" && role != role_of_.end() &&
-           role->second.counts_batches;
+    const std::string op = operator_name(node.target);
+    if (role == role_of_.end() || !role->second.counts_batches() || node.outputs.size() != 1 ||
+        (op != "aten::add_" && op != "aten::add"))
+      return;
+    instruction.counts_batches = true;
+    instruction.follows_network = flags_.rewrites();
+    instruction.module = module_of(role->second.name);
+    if (const auto* result = node.outputs[0].as<ValueName>())
+      role_of_[result->name] = {.name = role->second.name};
   }
 
   void add_results(const Node& node, Instruction& instruction) {
@@ -226,7 +248,7 @@ class Preparation {
 
   /// From the end: the first instruction that reads a slot is the last that does.
   void release_values() {
-    std::set<std::int32_t> seen{PreparedGraph::kDeviceSlot, PreparedGraph::kTrainingSlot};
+    std::set<std::int32_t> seen{PreparedGraph::kDeviceSlot};
     for (const Operand& output : result_->outputs) read_slots(output, seen);
     for (auto instruction = result_->instructions.rbegin();
          instruction != result_->instructions.rend(); ++instruction) {

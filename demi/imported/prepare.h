@@ -12,9 +12,10 @@ namespace demi::imported {
 
 /// What a graph's input is.
 struct InputRole {
-  bool is_state = false;      // a parameter, buffer or constant of the model
-  bool is_trainable = false;  // a parameter that is not frozen
-  bool counts_batches = false;
+  bool is_state = false;  // a parameter, buffer or constant of the model
+  std::string name = {};  // Python's, of state
+
+  bool counts_batches() const { return name.ends_with("num_batches_tracked"); }
 };
 
 /// Looks the operators up and puts their arguments in order. Throws UsageError, which names module

@@ -64,18 +64,6 @@ bool keyword(const Node& node, std::string_view name, bool otherwise) {
   return value == nullptr ? otherwise : *value;
 }
 
-void refuse_weights_without_gradients(const Node& node, const NestedCall& call,
-                                      const std::function<InputRole(const Argument&)>& role_of) {
-  for (const Argument& input : call.inputs)
-    if (role_of(input).is_trainable)
-      refuse_nested(node,
-                    fmt::format("a part without gradients that reads the weight {}",
-                                input.as<ValueName>()->name),
-                    "parts under torch.no_grad() that read frozen weights alone",
-                    "freeze them before the export. If this is a checkpoint: export with "
-                    "use_reentrant=False, else these weights would never be trained");
-}
-
 }  // namespace
 
 bool is_higher_order(std::string_view target) { return target.starts_with(kHigherOrder); }
@@ -88,7 +76,6 @@ NestedCall prepare_nested(const Node& node,
     NestedCall call = call_graph(node, 1, role_of, flags);
     call.nested.kind = Nested::Kind::gradients;
     call.nested.enabled = at<bool>(node, 0);
-    if (!call.nested.enabled) refuse_weights_without_gradients(node, call, role_of);
     return call;
   }
   if (name == "wrap_with_autocast") {  // device type, dtype, enabled, cache, graph

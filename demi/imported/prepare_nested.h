@@ -15,7 +15,7 @@ struct NestedCall {
 bool is_higher_order(std::string_view target);
 
 /// An operator whose argument is a graph: grad mode, autocast, checkpoint. Throws UsageError for
-/// others, and for a part without gradients that reads weights to be trained.
+/// others.
 NestedCall prepare_nested(const Node& node,
                           const std::function<InputRole(const Argument&)>& role_of,
                           const TrainingFlags& flags);

@@ -4,8 +4,13 @@
 #include <ATen/core/List.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <exception>
 #include <limits>
+#include <new>
+#include <string_view>
 #include <utility>
 
 #include "demi/core/error.h"
@@ -17,8 +22,24 @@ namespace {
 
 using c10::IValue;
 
-c10::IValue zero_of(const IValue& value) {
-  return value.isDouble() ? IValue(0.0) : IValue(std::int64_t{0});
+/// Of a flag or a probability.
+IValue zero_of(const IValue& value) { return value.isBool() ? IValue(false) : IValue(0.0); }
+
+/// "Float and BFloat16" of tensors of several floating point types, else nothing.
+std::string mixed_dtypes(const Values& operands) {
+  std::vector<std::string_view> names;
+  const auto add = [&](const IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return;
+    const at::Tensor& tensor = value.toTensor();
+    const char* name = c10::toString(tensor.scalar_type());
+    if (tensor.is_floating_point() && !std::ranges::count(names, name)) names.emplace_back(name);
+  };
+  for (const IValue& operand : operands) {
+    add(operand);
+    if (operand.isList())
+      for (const IValue& element : operand.toListRef()) add(element);
+  }
+  return names.size() < 2 ? "" : fmt::format("{}", fmt::join(names, " and "));
 }
 
 /// One run: the values, and the stack that operators take their arguments from.
@@ -27,13 +48,12 @@ class Run {
   Run(const PreparedGraph& graph, c10::ArrayRef<IValue> inputs, const RunState& state)
       : graph_(graph), state_(state), slots_(static_cast<std::size_t>(graph.slot_count)) {
     slots_[PreparedGraph::kDeviceSlot] = state.device;
-    slots_[PreparedGraph::kTrainingSlot] = state.is_training;
     std::copy(inputs.begin(), inputs.end(), slots_.begin() + PreparedGraph::kFirstInput);
   }
 
   Values all() {
     for (const Instruction& instruction : graph_.instructions) {
-      if (!instruction.only_in_training || state_.is_training) step(instruction);
+      step(instruction);
       for (const std::int32_t slot : instruction.last_uses) slots_[at(slot)] = IValue();
     }
     Values outputs;
@@ -56,7 +76,7 @@ class Run {
         return value.isTensor() || value.isNone() ? value : wrapped_number(value.toScalar());
       }
       case Operand::Kind::in_training:
-        return state_.is_training ? operand.constant : zero_of(operand.constant);
+        return is_off(operand.follows_network) ? zero_of(operand.constant) : operand.constant;
       case Operand::Kind::list:
         break;
     }
@@ -66,21 +86,55 @@ class Run {
     return list;
   }
 
+  /// Whether what the current instruction does in training is off.
+  bool is_off(bool follows_network) const {
+    return is_frozen_ || (follows_network && !state_.is_training);
+  }
+
   void step(const Instruction& instruction) {
+    is_frozen_ = state_.frozen && state_.frozen->hold(instruction.module);
     stack_.clear();
     for (const Operand& operand : instruction.operands) stack_.push_back(make(operand));
+    if (instruction.counts_batches && is_off(instruction.follows_network))
+      stack_.resize(1);  // the count as it is
+    else
+      compute_or_explain(instruction);
+    keep(instruction);
+  }
+
+  void compute_or_explain(const Instruction& instruction) {
+    instruction.statistics(stack_, instruction.place);
+    instruction.fills(stack_);
     try {
       compute(instruction);
     } catch (const c10::OutOfMemoryError&) {
       throw;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const Error&) {  // of a graph within the graph: it names the place
+      throw;
     } catch (const c10::Error& error) {
-      refuse({.where = "imported.forward",
-              .what = instruction.place + " failed",
-              .seen = error.what_without_backtrace(),
-              .accepted = "inputs like those that the network was exported with",
-              .advice = "look at the shapes and dtypes of the inputs, and at that line"});
+      refuse_run(instruction, error.what_without_backtrace());
+    } catch (const std::exception& error) {  // of LibTorch's conversions, and of oneDNN
+      refuse_run(instruction, error.what());
     }
-    keep(instruction);
+  }
+
+  [[noreturn]] void refuse_run(const Instruction& instruction, const std::string& seen) const {
+    Values operands;  // the stack may be half used up
+    for (const Operand& operand : instruction.operands) operands.push_back(make(operand));
+    const std::string dtypes = mixed_dtypes(operands);
+    refuse({.where = "imported.forward",
+            .what = instruction.place + " failed",
+            .seen = seen,
+            .accepted = "inputs like those that the network was exported with",
+            .advice = dtypes.empty()
+                          ? "look at the shapes and dtypes of the inputs, and at that line"
+                          : fmt::format("it was given {}, so a dtype that stands in the code was "
+                                        "fixed at the export: run the network in FP32 in a region "
+                                        "(demi::Autocast) in place of to(dtype), or export it in "
+                                        "that dtype",
+                                        dtypes)});
   }
 
   void compute(const Instruction& instruction) {
@@ -165,6 +219,7 @@ class Run {
   const RunState state_;
   Values slots_;
   torch::jit::Stack stack_;
+  bool is_frozen_ = false;  // the current instruction's part
 };
 
 }  // namespace

@@ -10,6 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "demi/imported/fill_values.h"
+#include "demi/imported/frozen_parts.h"
+#include "demi/imported/statistics_check.h"
 #include "demi/imported/symbolic.h"
 
 namespace demi::imported {
@@ -20,6 +23,7 @@ using Values = std::vector<c10::IValue>;
 struct RunState {
   c10::Device device = c10::kCPU;
   bool is_training = true;
+  std::shared_ptr<const FrozenParts> frozen = {};  // null: none
 };
 
 /// How an argument of an instruction is made.
@@ -29,12 +33,14 @@ struct Operand {
     slot,              // a value of the run
     number_or_tensor,  // the same, a number as the tensor of one element that Python makes of it
     list,              // of operands, of which some are values
-    in_training,       // the constant; in eval 0 of its kind: dropout's probability
+    in_training,       // the constant; in eval 0 of its kind: a flag, dropout's probability
   };
 
   Kind kind = Kind::constant;
   std::int32_t slot = -1;
   c10::IValue constant = {};
+  /// Of in_training: the network's mode decides, too. Else that of a frozen part alone.
+  bool follows_network = false;
   std::vector<Operand> elements = {};
   c10::TypePtr element_type = {};
 };
@@ -64,7 +70,11 @@ struct Instruction {
   /// Where the results go; -1: nowhere. Of an op that returns one list: where its elements go.
   std::vector<std::int32_t> results = {};
   bool returns_list = false;
-  bool only_in_training = false;
+  /// Counts batches: passed over in a frozen part, and if it follows the network's mode, in eval.
+  bool counts_batches = false, follows_network = false;
+  std::string module = {};  // Python's name, if it has a mode
+  StatisticsCheck statistics = {};
+  FillValues fills = {};
   /// Slots that nothing reads after this.
   std::vector<std::int32_t> last_uses = {};
   /// "aten::conv2d in block.conv (net.py:15 in forward)", for messages.
@@ -75,7 +85,7 @@ struct Instruction {
 /// several threads may run it at once.
 class PreparedGraph {
  public:
-  static constexpr std::int32_t kDeviceSlot = 0, kTrainingSlot = 1, kFirstInput = 2;
+  static constexpr std::int32_t kDeviceSlot = 0, kFirstInput = 1;
 
   /// Returns the graph's outputs. Throws UsageError, which names the operation's module and Python
   /// line, where LibTorch refuses one.

@@ -52,7 +52,9 @@ InputSpec read_input(const Field& field, Source& source) {
 OutputSpec read_output(const Field& field, Source& source) {
   const auto [kind, spec] = field.only();
   if (kind == "user_output")
-    return {.kind = OutputKind::user, .value = read_argument(spec["arg"], source)};
+    return {.kind = OutputKind::user,
+            .value = read_argument(spec["arg"], source),
+            .is_tensor = spec["arg"].only().first == "as_tensor"};
   const auto written = [&, &output = spec](OutputKind which, std::string_view target) {
     return OutputSpec{
         .kind = which, .value = {ValueName{name_in(output)}}, .target = output[target].text()};

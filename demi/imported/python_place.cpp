@@ -22,9 +22,11 @@ std::optional<std::string> frame(std::string_view line) {
   return fmt::format("{}:{}", path, number);
 }
 
+/// <eval_with_key>, <string>: code without a file, whose lines nobody can look up.
+bool is_generated(std::string_view frame) { return frame.starts_with('<'); }
+
 bool is_of_pytorch(std::string_view frame) {
-  return frame.starts_with('<') ||  // <eval_with_key>: what tracing generated
-         frame.find("-packages/torch/") != std::string_view::npos || frame.starts_with("torch/");
+  return frame.find("-packages/torch/") != std::string_view::npos || frame.starts_with("torch/");
 }
 
 std::string field_or_nothing(const Field& metadata, std::string_view key) {
@@ -38,7 +40,8 @@ std::string python_line(std::string_view stack_trace) {
   std::string innermost, of_user;
   while (!stack_trace.empty()) {
     const std::size_t end = std::min(stack_trace.find('\n'), stack_trace.size());
-    if (const std::optional<std::string> found = frame(stack_trace.substr(0, end))) {
+    const std::optional<std::string> found = frame(stack_trace.substr(0, end));
+    if (found && !is_generated(*found)) {
       innermost = *found;
       if (!is_of_pytorch(*found)) of_user = *found;
     }

@@ -11,7 +11,7 @@
 namespace demi::imported {
 
 /// The innermost line of a stack trace that is not in PyTorch's own files, or else the innermost:
-/// "net.py:15 in forward". Empty if there is none.
+/// "net.py:15 in forward". Empty if there is none in a file.
 DEMI_API std::string python_line(std::string_view stack_trace);
 
 /// The innermost module of an nn_module_stack ("key,path,type;..."): path and type.

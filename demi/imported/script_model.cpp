@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -83,6 +84,32 @@ void refuse_regions(const torch::jit::Module& module) {
   });
 }
 
+/// How many tensors a value of this type may hold.
+std::size_t most_tensors(const c10::Type& type) {
+  constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return 1;
+    case c10::TypeKind::OptionalType:
+    case c10::TypeKind::TupleType: {
+      std::size_t all = 0;
+      for (const c10::TypePtr& part : type.containedTypes()) {
+        const std::size_t more = most_tensors(*part);
+        all = more > kAny - all ? kAny : all + more;
+      }
+      return all;
+    }
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::StringType:
+    case c10::TypeKind::NoneType:
+      return 0;
+    default:
+      return kAny;  // a list, a dict: known when it has run
+  }
+}
+
 }  // namespace
 
 ScriptModel::ScriptModel(torch::jit::Module module) : module_(std::move(module)) {}
@@ -98,6 +125,18 @@ void ScriptModel::train(bool on) {
   for (const torch::jit::Module& one : module_.modules())
     if (const auto slot = one.type()->findAttributeSlot("training"))
       one._ivalue()->setSlot(*slot, on);
+}
+
+void ScriptModel::freeze(const FrozenParts* parts, bool is_training) {
+  if (parts == nullptr && !has_frozen_) return;
+  for (const auto& item : module_.named_modules()) {
+    const auto slot = item.value.type()->findAttributeSlot("training");
+    const bool on = is_training && !(parts != nullptr && parts->hold(item.name));
+    // Several threads may run it: nothing is written that is there already.
+    if (slot && item.value._ivalue()->getSlot(*slot).toBool() != on)
+      item.value._ivalue()->setSlot(*slot, on);
+  }
+  if (has_frozen_ != (parts != nullptr)) has_frozen_ = parts != nullptr;
 }
 
 c10::IValue ScriptModel::call(const std::vector<c10::IValue>& arguments,
@@ -174,15 +213,12 @@ std::vector<std::string> ScriptModel::notes() const {
 }
 
 bool ScriptModel::has_output(const std::string& output) const {
-  const bool is_number =
-      !output.empty() && std::ranges::all_of(output, [](char c) { return c >= '0' && c <= '9'; });
+  const bool is_number = !output.empty() && output.size() < 9 &&
+                         std::ranges::all_of(output, [](char c) { return c >= '0' && c <= '9'; });
   const c10::TypePtr type =
       module_.get_method("forward").function().getSchema().returns()[0].type();
   if (type->kind() == c10::TypeKind::DictType) return true;  // its keys are known when it has run
-  if (type->kind() == c10::TypeKind::ListType) return is_number;
-  if (const auto tuple = type->cast<c10::TupleType>())
-    return is_number && output.size() < 9 && std::stoul(output) < tuple->elements().size();
-  return output == "0";
+  return is_number && std::stoul(output) < most_tensors(*type);
 }
 
 std::string ScriptModel::outputs_text() const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "demi/imported/frozen_parts.h"
 #include "demi/imported/model_state.h"
 
 namespace demi::imported {
@@ -29,6 +30,9 @@ class ScriptModel {
                    const std::map<std::string, c10::IValue>& keywords);
 
   void train(bool on);
+  /// Sets the modules within these parts to eval mode, and the others to the network's mode, which
+  /// is_training is. Null: no part.
+  void freeze(const FrozenParts* parts, bool is_training);
 
   /// Another network with this code, and tensors of its own; tied ones are tied, too.
   ScriptModel copy(const std::optional<c10::Device>& device) const;
@@ -47,6 +51,7 @@ class ScriptModel {
   explicit ScriptModel(torch::jit::Module module);
 
   torch::jit::Module module_;
+  bool has_frozen_ = false;
 };
 
 }  // namespace demi::imported

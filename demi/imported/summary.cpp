@@ -77,14 +77,26 @@ void add_operations(const Graph& graph, const TensorNames& names, GraphSummary& 
   }
 }
 
-GraphSummary summarize_graph(const Program& program) {
-  const ExportedMode mode = exported_mode(program.graph);
+/// Of one of two graphs its name says it (pick_programs).
+std::string mode_of(const Program& program, bool is_one_of_two) {
+  if (is_one_of_two) return program.name == "eval" ? "eval" : "train";
+  const ExportedMode mode = exported_mode(program);
+  return mode == ExportedMode::train ? "train" : mode == ExportedMode::eval ? "eval" : "unknown";
+}
+
+GraphSummary summarize_graph(const Program& program, bool is_one_of_two) {
   GraphSummary summary{.name = program.name,
-                       .mode = mode == ExportedMode::train  ? "train"
-                               : mode == ExportedMode::eval ? "eval"
-                                                            : "either",
-                       .is_decomposed = !program.is_training_dialect,
-                       .outputs = program.out_spec.leaves};
+                       .mode = mode_of(program, is_one_of_two),
+                       .is_decomposed = !program.is_training_dialect};
+  for (const OutputSpec& output : program.outputs) {
+    if (!output.is_tensor || (output.kind != OutputKind::user && output.kind != OutputKind::loss))
+      continue;
+    ++summary.outputs;
+    std::vector<SizeSummary>& sizes = summary.output_sizes.emplace_back();
+    const auto known = program.graph.output_sizes.find(output.value.as<ValueName>()->name);
+    if (known == program.graph.output_sizes.end()) continue;
+    for (const Extent& extent : known->second) sizes.push_back(summarize_size(program, extent));
+  }
   for (const InputSpec& input : program.inputs)
     if (input.kind == InputKind::user) {
       summary.inputs.push_back(describe_input(program, input));
@@ -111,8 +123,10 @@ FileSummary summarize(const std::filesystem::path& file) {
   const Archive archive(file);
   const Program& first = archive.programs().front();
   FileSummary summary{.torch_version = first.torch_version, .identity = identity_of(archive)};
+  const bool is_pair = archive.programs().size() == 2 && first.name == "model" &&
+                       archive.programs()[1].name == "eval";
   for (const Program& program : archive.programs())
-    summary.graphs.push_back(summarize_graph(program));
+    summary.graphs.push_back(summarize_graph(program, is_pair));
   std::vector<std::pair<std::string, const StoredTensor*>> firsts;
   for (const auto& [name, stored] : archive.weights(first.name)) {
     summary.tensors.push_back(summarize_tensor(name, stored));

@@ -30,6 +30,8 @@ struct SizeSummary {
 
   /// Whether one size alone is accepted.
   bool is_fixed() const { return least == most; }
+  /// Whether there is a greatest size at all.
+  bool has_most() const { return most < std::int64_t{1} << 48; }
 };
 
 /// An input of forward.
@@ -51,13 +53,14 @@ struct OperationSummary {
 /// One graph of a file. An input reads "x: Float (s0, 3, 5, 5)"; a size that changes has a symbol.
 struct GraphSummary {
   std::string name;  // "model", "eval"
-  std::string mode;  // "train", "eval", or "either": no operation depends on it
+  std::string mode;  // "train", "eval", or "unknown": the only graph, of which nothing says it
   bool is_decomposed =
       false;  // by run_decompositions(): other operations than Python's autocast sees
-  std::vector<std::string> inputs;           // names, in the order of forward
-  std::vector<InputSummary> arguments;       // the same by their parts
-  std::size_t outputs = 0;                   // tensors that forward gives
-  std::vector<std::string> output_names;     // of a dict; else none
+  std::vector<std::string> inputs;                     // names, in the order of forward
+  std::vector<InputSummary> arguments;                 // the same by their parts
+  std::size_t outputs = 0;                             // tensors that forward gives
+  std::vector<std::string> output_names;               // of a dict; else none
+  std::vector<std::vector<SizeSummary>> output_sizes;  // of each tensor, outermost first
   std::vector<OperationSummary> operations;  // in their order, those of graphs within the graph too
   std::map<std::string, std::size_t> operators;  // "aten::conv2d", how often
 };

@@ -31,6 +31,11 @@ TensorNames names_within(const Node& node, const TensorNames& names) {
   return inner;
 }
 
+std::string module_of(std::string_view tensor) {
+  const std::size_t dot = tensor.rfind('.');
+  return std::string(tensor.substr(0, dot == std::string_view::npos ? 0 : dot));
+}
+
 std::string_view tensor_name(const Argument& argument, const TensorNames& names) {
   const auto* value = argument.as<ValueName>();
   const auto known = value == nullptr ? names.end() : names.find(value->name);

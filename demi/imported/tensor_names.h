@@ -20,6 +20,9 @@ std::vector<NamedArgument>::const_iterator find_subgraph(const Node& node);
 /// The names within a node's graph, of those around it.
 TensorNames names_within(const Node& node, const TensorNames& names);
 
+/// The module of a tensor's name: "block.bn" of "block.bn.weight".
+std::string module_of(std::string_view tensor);
+
 /// Python's name of what an argument reads; "": no parameter and no buffer.
 std::string_view tensor_name(const Argument& argument, const TensorNames& names);
 

@@ -9,10 +9,11 @@
 namespace demi::imported {
 
 /// In which mode of the network a graph was exported, as the flags of its dropout and normalisation
-/// say.
-enum class ExportedMode { train, eval, unknown };
+/// say. unknown: nothing says it. contradictory: some flags are on and some off, and none of those
+/// that are on is of a module of PyTorch's, which follows its mode.
+enum class ExportedMode { train, eval, unknown, contradictory };
 
-ExportedMode exported_mode(const Graph& graph);
+ExportedMode exported_mode(const Program& program);
 
 /// What the flags of a graph mean in a file of one graph, which has to serve for both modes.
 class TrainingFlags {
@@ -20,20 +21,29 @@ class TrainingFlags {
   /// `rewrites` is false where the file has a graph for each mode: nothing is changed then.
   TrainingFlags(ExportedMode mode, bool rewrites) : mode_(mode), rewrites_(rewrites) {}
 
-  bool rewrites() const { return rewrites_ && mode_ != ExportedMode::unknown; }
+  bool rewrites() const {
+    return rewrites_ && (mode_ == ExportedMode::train || mode_ == ExportedMode::eval);
+  }
   ExportedMode mode() const { return mode_; }
 
-  /// Whether the argument is a flag that follows the model's mode. One that was off in training
-  /// stays off: a frozen BatchNorm.
-  bool follows(const Node& node, const NamedArgument& input) const;
+  /// Whether the flag follows the network's mode. One that has the other mode's value at the export
+  /// keeps it: that of a frozen batch norm, and of one that is written to train in eval mode.
+  bool follows(bool flag) const { return rewrites() && flag == (mode_ == ExportedMode::train); }
 
-  /// Whether the argument is a probability of dropout that is 0 in eval.
-  bool is_probability(const Node& node, const NamedArgument& input) const;
+  /// Whether probabilities of dropout in attention, which has no flag, are 0 in eval.
+  bool follows_probability() const { return rewrites() && mode_ == ExportedMode::train; }
 
  private:
   ExportedMode mode_;
   bool rewrites_;
 };
+
+/// The argument's value if it says whether the node trains, else null. That of a normalisation
+/// without running statistics does not: it is on in both modes.
+const bool* flag_of(const Node& node, const NamedArgument& input);
+
+/// The argument's value if it is a probability of dropout of an operator without a flag, else null.
+const double* probability_of(const Node& node, const NamedArgument& input);
 
 /// The argument of an operator ("aten::dropout") that says whether it trains; "": it has none.
 std::string_view training_flag(std::string_view op);
