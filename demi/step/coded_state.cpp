@@ -82,7 +82,8 @@ at::Tensor decoded(const ParamState& state, const std::string& name) {
 std::vector<std::pair<std::string, at::Tensor>> decoded_tensors(const ParamState& state) {
   std::vector<std::pair<std::string, at::Tensor>> all;
   for (const auto& [name, tensor] : state.tensors())
-    if (!name.ends_with("_scale")) all.emplace_back(name, decoded(state, name));
+    if (!name.ends_with("_scale") && name != kRemainder)
+      all.emplace_back(name, decoded(state, name));
   return all;
 }
 

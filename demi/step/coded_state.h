@@ -34,7 +34,8 @@ kernels::Coded coded_array(ParamState& state, const char* name);
 /// The state in FP32 (FP64), on its device; a copy if it was coded.
 DEMI_API at::Tensor decoded(const at::Tensor& values, const at::Tensor& scales);
 DEMI_API at::Tensor decoded(const ParamState& state, const std::string& name);
-/// ParamState::tensors(), decoded, without the scales.
+/// ParamState::tensors(), decoded, without the scales and the remainder, which is a part of the
+/// weight.
 DEMI_API std::vector<std::pair<std::string, at::Tensor>> decoded_tensors(const ParamState& state);
 
 /// Keeps `values` (FP32) as the state, in the layout of `work`, rounded to nearest, or by chance.
