@@ -268,7 +268,7 @@ void join_remainders(NamedTensors& model, NamedTensors& state,
       continue;
     const std::string prefix = std::to_string(i) + ".";
     const at::Tensor remainder = state.extract(prefix + optim::kRemainder).mapped();
-    const at::Tensor master = optim::joined_weight(weight->second, remainder);
+    const at::Tensor master = optim::converted_weight(weight->second, remainder).to(at::kFloat);
     state[prefix + "master"] = master;
     weight->second = master;
   }

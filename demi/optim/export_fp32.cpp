@@ -13,7 +13,7 @@ at::Tensor fp32_weight(const torch::optim::Optimizer& optimizer, const at::Tenso
   if (found == optimizer.state().end()) return {};
   const auto* state = dynamic_cast<const ParamState*>(found->second.get());
   if (!state) return {};
-  if (state->remainder.defined()) return joined_weight(parameter, state->remainder);
+  if (state->remainder.defined()) return converted_weight(parameter, state->remainder);
   if (!state->master.defined()) return {};
   // Where the program has written the parameter since, that counts.
   const at::NoGradGuard no_grad;

@@ -14,8 +14,10 @@ class Module;
 
 namespace demi::optim {
 
-/// The number that a demi optimizer updates, in fp32: the master of a 16-bit parameter, or its
-/// halves joined (WeightMode), a copy. Undefined for a parameter that it keeps nothing of.
+/// The number that a demi optimizer updates, in fp32 (fp64 for an fp64 parameter): the master of a
+/// 16-bit parameter, or its halves joined (WeightMode), a copy. Undefined for a parameter that it
+/// keeps nothing of. Of a parameter that was converted since the last step (Module::to): what the
+/// next step starts from.
 DEMI_API at::Tensor fp32_weight(const torch::optim::Optimizer& optimizer,
                                 const at::Tensor& parameter);
 

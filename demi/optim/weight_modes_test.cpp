@@ -20,6 +20,7 @@
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
 #include "demi/scaler/grad_scaler.h"
+#include "demi/step/coded_state.h"
 #include "demi/step/coded_weight.h"
 #include "demi/step/emulated_device_testing.h"
 #include "demi/weights/recorded_warnings_testing.h"
@@ -570,6 +571,54 @@ TEST(SplitWeights, AverageAndExportSeeFp32) {
   const auto file = export_fp32(*model, adamw);
   EXPECT_TRUE(at::equal(file.at("weight"), fp32));
   EXPECT_EQ(file.size(), 2U);
+}
+
+// The moment at which one exports: what the next step would start from.
+TEST(WeightModes, AConvertedModuleIsExportedAsItIsTrained) {
+  for (const WeightMode mode : {WeightMode::split, WeightMode::split24})
+    for (const auto from : {at::kBFloat16, at::kHalf})
+      for (const auto to : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+        if (from == at::kHalf && mode == WeightMode::split24) continue;
+        SCOPED_TRACE(c10::str(name_of(mode), " ", from, " to ", to));
+        torch::nn::Linear model(8, 8);
+        model->to(from);
+        AdamW adamw(model->parameters(), AdamWOptions(0.01), in(mode));
+        set_grad(model->weight, at::ones({8, 8}, from));
+        adamw.step();
+        adamw.zero_grad();
+        const at::Tensor trained_as = fp32_weight(adamw, model->weight);
+        model->to(to);
+        const bool is_wide = to == at::kFloat || to == at::kDouble;
+        const at::Tensor expected = is_wide      ? trained_as.to(to)
+                                    : from == to ? trained_as
+                                                 : model->weight.to(at::kFloat);
+        EXPECT_TRUE(at::equal(fp32_weight(adamw, model->weight), expected));
+        EXPECT_TRUE(at::equal(export_fp32(*model, adamw).at("weight"), expected));
+        if (!is_wide) continue;
+        {
+          const at::NoGradGuard no_grad;
+          model->weight[0].fill_(0.3);  // what is written counts
+        }
+        adamw.param_groups()[0].options().set_lr(0);
+        const at::Tensor before = export_fp32(*model, adamw).at("weight").clone();
+        EXPECT_TRUE(at::equal(before[0], at::full({8}, 0.3, to)));
+        set_grad(model->weight, at::ones({8, 8}, to));
+        adamw.step();
+        EXPECT_TRUE(at::equal(model->weight, before));
+      }
+}
+
+// The remainder of split24 has the dtype of codes, and is none.
+TEST(WeightModes, MomentsBesideARemainderAreDecoded) {
+  const Weights p(at::kBFloat16);
+  AdamW adamw(p.all, AdamWOptions(0.1), in(WeightMode::split24));
+  step(adamw, p, 0, 2);
+  const auto& state =
+      static_cast<const ParamState&>(*adamw.state().at(p.all[0].unsafeGetTensorImpl()));
+  ASSERT_EQ(state.remainder.scalar_type(), at::kChar);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : decoded_tensors(state)) names.push_back(name);
+  EXPECT_THAT(names, ::testing::ElementsAre("step", "exp_avg", "exp_avg_sq"));
 }
 
 TEST(SplitWeights, WhatCannotBeSplitIsNamed) {

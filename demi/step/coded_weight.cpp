@@ -120,6 +120,17 @@ at::Tensor joined_weight(const at::Tensor& parameter, const at::Tensor& remainde
   return at::where(is_one, high + rest, high).view(at::kFloat);
 }
 
+at::Tensor converted_weight(const at::Tensor& parameter, const at::Tensor& remainder) {
+  const at::NoGradGuard no_grad;
+  const c10::ScalarType narrow = parameter_of_remainder(remainder.scalar_type());
+  if (parameter.scalar_type() == narrow) return joined_weight(parameter, remainder);
+  if (tensor::is_16_bit(parameter.scalar_type())) return parameter.detach().to(at::kFloat);
+  const at::Tensor halves = parameter.detach().to(narrow);
+  const at::Tensor same = halves.to(parameter.scalar_type()) == parameter;
+  return at::where(same, joined_weight(halves, remainder).to(parameter.scalar_type()),
+                   parameter.detach());
+}
+
 void part_weight(kernels::WeightCodec codec, const at::Tensor& fp32, at::Tensor parameter,
                  at::Tensor remainder, const std::optional<kernels::RoundingKey>& key) {
   const at::NoGradGuard no_grad;

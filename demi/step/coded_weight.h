@@ -29,8 +29,13 @@ std::optional<WeightMode> mode_of_remainder(c10::ScalarType dtype);
 /// The FP32 numbers, a copy on the parameter's device, for which the host does not wait.
 DEMI_API at::Tensor joined_weight(const at::Tensor& parameter, const at::Tensor& remainder);
 
-/// The reverse, in place; without a key rounded to nearest. `remainder`: undefined where the codec
-/// keeps none.
+/// The same where the parameter may have another dtype than the remainder is for, since the program
+/// has converted it (Module::to). FP32 and FP64: the numbers that the halves stood for come back
+/// where nobody wrote to them, in the parameter's dtype. The other 16-bit format: its own numbers.
+DEMI_API at::Tensor converted_weight(const at::Tensor& parameter, const at::Tensor& remainder);
+
+/// The reverse of joined_weight, in place; without a key rounded to nearest. `remainder`: undefined
+/// where the codec keeps none.
 void part_weight(kernels::WeightCodec codec, const at::Tensor& fp32, at::Tensor parameter,
                  at::Tensor remainder,
                  const std::optional<kernels::RoundingKey>& key = std::nullopt);

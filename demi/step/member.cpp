@@ -117,16 +117,10 @@ void make_coded_weight(Member& member) {
   if (error.numel() > 0) member.coding_error = error.max().item<double>();
 }
 
-/// The parameter has become fp32 (module->to): what it lacked comes back where it was not written.
-void give_back(const at::Tensor& parameter, const at::Tensor& remainder) {
-  const at::Tensor halves = parameter.detach().to(parameter_of_remainder(remainder.scalar_type()));
-  const at::Tensor same = halves.to(at::kFloat) == parameter;
-  parameter.detach().copy_(at::where(same, joined_weight(halves, remainder), parameter));
-}
-
 /// What a mode without a master has kept, for a parameter that has one or needs none.
 void take_remainder(const at::Tensor& parameter, ParamState& state) {
-  if (parameter.scalar_type() == at::kFloat) give_back(parameter, state.remainder);
+  if (!tensor::is_16_bit(parameter.scalar_type()))  // module->to
+    parameter.detach().copy_(converted_weight(parameter, state.remainder));
   if (parameter.scalar_type() == parameter_of_remainder(state.remainder.scalar_type())) {
     state.master = joined_weight(parameter, state.remainder);
     parameter.detach().copy_(state.master);  // ties to even, as such a parameter is rounded

@@ -114,8 +114,8 @@ bool take_masters(checkpoint::Checkpoint& saved) {
     auto master = saved.state.extract(fmt::format("optimizer/{}.master", i));
     const auto rest = saved.state.extract(fmt::format("optimizer/{}.remainder", i));
     if (weight == saved.model.end() || (!master && !rest)) continue;
-    weight->second =
-        master ? std::move(master.mapped()) : optim::joined_weight(weight->second, rest.mapped());
+    weight->second = master ? std::move(master.mapped())
+                            : optim::converted_weight(weight->second, rest.mapped());
     any = true;
   }
   return any;
