@@ -175,6 +175,40 @@ TEST(CodedMoments, GoOnWhereTheyWereSaved) {
     }
 }
 
+// A file keeps no strides, and those of a dimension of size 1 say nothing.
+TEST(CodedMoments, OfSizesOf1GoOnWhereTheyWereSaved) {
+  const at::Tensor channels_last = at::empty({80, 70, 1, 1}, at::MemoryFormat::ChannelsLast);
+  for (const at::Tensor& like : {channels_last, at::empty({1, 5600}).t()}) {
+    const auto made = [&] {
+      const at::Tensor p = parameter(like.sizes());
+      return at::empty_strided(like.sizes(), like.strides()).copy_(p.detach()).requires_grad_();
+    };
+    const at::Tensor p = made(), q = made();
+    ASSERT_NE(q.strides(), q.contiguous().clone(at::MemoryFormat::Contiguous).strides());
+    AdamW whole({p}, AdamWOptions(0.01), kInt8), resumed({q}, AdamWOptions(0.01), kInt8);
+    const auto step = [](AdamW& adamw, const at::Tensor& of, int i) {
+      set_grad(of, gradient(of, at::kFloat, i));
+      adamw.step();
+    };
+    for (int i = 0; i < 3; ++i) step(whole, p, i);
+    auto saved = whole.state_tensors();
+    for (auto& [name, tensor] : saved) tensor = tensor.clone(at::MemoryFormat::Contiguous);
+    resumed.load_state_tensors(saved);
+    {
+      const at::NoGradGuard no_grad;
+      q.copy_(p);
+    }
+    for (int i = 3; i < 6; ++i) {
+      step(whole, p, i);
+      step(resumed, q, i);
+    }
+    EXPECT_TRUE(at::equal(p, q));
+    const auto expected = whole.state_tensors();
+    for (const auto& [name, tensor] : resumed.state_tensors())
+      EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
+  }
+}
+
 TEST(CodedMoments, AStateOfTheOtherModeIsTakenOver) {
   const Pieces p, q;
   AdamW wide(p.parameters, AdamWOptions(0.01)), narrow(q.parameters, AdamWOptions(0.01), kBf16);

@@ -31,6 +31,11 @@ c10::ScalarType dtype_of(kernels::Codec codec) {
   }
 }
 
+bool has_order_of(const at::Tensor& tensor, const at::Tensor& other) {
+  return tensor.sizes() == other.sizes() &&
+         (tensor.strides() == other.strides() || (tensor.is_contiguous() && other.is_contiguous()));
+}
+
 std::string scale_name(const std::string& state) { return state + "_scale"; }
 
 kernels::Codec codec_for(const kernels::State& state, Moments moments, const at::Tensor& work) {
@@ -99,8 +104,7 @@ void keep_coded(ParamState& state, const char* name, kernels::Codec codec, const
   const auto put = [&](const std::string& place, const at::Tensor& made) {
     at::Tensor& kept = state[place];
     const bool fits = kept.defined() && kept.scalar_type() == made.scalar_type() &&
-                      kept.sizes() == made.sizes() && kept.strides() == made.strides() &&
-                      kept.device() == work.device();
+                      has_order_of(kept, made) && kept.device() == work.device();
     if (fits)
       kept.copy_(made);
     else

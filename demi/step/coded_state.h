@@ -24,6 +24,10 @@ std::string scale_name(const std::string& state);
 /// keeps but for contiguous tensors: in other layouts the state is bf16.
 kernels::Codec codec_for(const kernels::State& state, Moments moments, const at::Tensor& work);
 
+/// Whether the elements of two tensors of one shape lie in memory in the same order. The stride of
+/// a dimension of size 1 says nothing: a file keeps none.
+bool has_order_of(const at::Tensor& tensor, const at::Tensor& other);
+
 c10::ScalarType dtype_of(kernels::Codec codec);
 /// Of a tensor that holds a state; nothing for FP32 and FP64.
 std::optional<kernels::Codec> codec_of(const at::Tensor& state);

@@ -33,7 +33,7 @@ void conform_to(at::Tensor& tensor, const at::Tensor& work, c10::ScalarType dtyp
                       .what = "loaded state does not fit its parameter",
                       .seen = std::string(name) + " of shape " + c10::str(tensor.sizes()),
                       .accepted = "the parameter's shape"});
-  const bool fits = tensor.strides() == work.strides() && tensor.scalar_type() == dtype &&
+  const bool fits = has_order_of(tensor, work) && tensor.scalar_type() == dtype &&
                     tensor.device() == work.device();
   if (!fits)
     tensor = on_huge_pages(at::empty_like(work, work.options().dtype(dtype))).copy_(tensor);
@@ -173,8 +173,7 @@ void make_plain(ParamState& state, const kernels::State& description, const at::
 
 bool is_as_coded(const at::Tensor& values, const at::Tensor& scales, kernels::Codec codec,
                  const at::Tensor& work) {
-  const bool fits = values.defined() && codec_of(values) == codec &&
-                    values.sizes() == work.sizes() && values.strides() == work.strides() &&
+  const bool fits = values.defined() && codec_of(values) == codec && has_order_of(values, work) &&
                     values.device() == work.device();
   if (!has_scales(codec)) return fits;
   return fits && scales.defined() && scales.numel() == scales_of(codec, work.numel()) &&
