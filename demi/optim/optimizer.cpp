@@ -19,6 +19,7 @@
 #include "demi/step/member_source.h"
 #include "demi/step/ownership.h"
 #include "demi/step/pending_step.h"
+#include "demi/step/state_watch.h"
 #include "demi/tensor/dtype.h"
 #include "demi/weights/overlap.h"
 
@@ -29,6 +30,7 @@ namespace {
 struct TrackedParameter {
   const at::TensorImpl* parameter;
   const torch::optim::OptimizerParamState* state;  // null: it has had no gradient yet
+  StateWatch::Range tensors = {};                  // of that state
   bool held = true;                                // false: another process keeps its state
 };
 
@@ -117,6 +119,7 @@ struct Optimizer::Impl final : MemberSource {
   std::shared_ptr<PendingStep> pending;
   std::vector<std::unique_ptr<Ownership>> owned;
   std::vector<TrackedParameter> tracked;
+  StateWatch watch;                    // of the states of those
   std::map<size_t, at::Tensor> rates;  // scheduled, by group: fp64, (steps), CPU
   std::shared_ptr<StateShare> share;   // null: this process keeps all
   std::optional<std::map<std::string, at::Tensor>> others;  // state of what others hold
@@ -205,6 +208,7 @@ void Optimizer::adopt() {
       owned.push_back(std::make_unique<Ownership>(parameter, *this,
                                                   impl().pending->options().low_precision_grads));
   impl().tracked.clear();
+  impl().watch.clear();
 }
 
 void Optimizer::set_taken(int64_t taken) {
@@ -232,6 +236,7 @@ bool Optimizer::Impl::is_unchanged() const {
       const auto state = optimizer->state_.find(parameter.unsafeGetTensorImpl());
       if ((state == optimizer->state_.end() ? nullptr : state->second.get()) != known->state)
         return false;
+      if (known->state && !watch.is_unchanged(known->tensors, *known->state)) return false;
       if (known->held && !known->state && parameter.grad().defined()) return false;
       ++known;
     }
@@ -260,12 +265,26 @@ void warn_of_modes(const std::vector<GroupedMember>& members, WeightMode mode) {
 
 }  // namespace
 
+namespace {
+
+/// Two parameters may have been given one tensor, as a count that is set for all: each step writes
+/// to its own.
+void give_own_memory(ParamState& state, std::unordered_set<const void*>& known) {
+  for (const auto& [name, tensor] : state.tensors())
+    if (tensor.layout() == at::kStrided && tensor.numel() > 0 &&
+        !known.insert(tensor.const_data_ptr()).second)
+      state[name] = tensor.clone();
+}
+
+}  // namespace
+
 std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
   optimizer->adopt();
   std::vector<GroupedMember> all;
   std::unordered_map<const at::TensorImpl*, Arrivals> arrivals;
   for (const auto& one : owned) arrivals[one->parameter().unsafeGetTensorImpl()] = one->arrivals();
   auto& states = optimizer->state_;
+  std::unordered_set<const void*> memory;  // of states
   size_t index = 0;
   for (size_t g = 0; g < optimizer->param_groups_.size(); ++g) {
     for (const auto& parameter : optimizer->param_groups_[g].params()) {
@@ -273,25 +292,26 @@ std::vector<GroupedMember> Optimizer::Impl::members(const Groups& groups) {
       if (!holds(index++)) {
         all.push_back({make_measured_member(parameter), static_cast<int>(g)});
         all.back().member.arrivals = arrivals[key];
-        tracked.push_back({key, nullptr, /*held=*/false});
+        tracked.push_back({.parameter = key, .state = nullptr, .held = false});
         continue;
       }
       const auto found = states.find(key);
       const bool has_state = found != states.end() && found->second;
       if (!has_state && !parameter.grad().defined()) {
-        tracked.push_back({key, nullptr});
+        tracked.push_back({.parameter = key, .state = nullptr});
         continue;
       }
       auto& held = states[key];
       if (held && !dynamic_cast<ParamState*>(held.get())) held = own_state(*held, rule, parameter);
       if (!held) held = std::make_unique<ParamState>();
       auto& state = static_cast<ParamState&>(*held);
+      give_own_memory(state, memory);
       all.push_back({make_member(parameter, state, rule.id, groups.numbers[g], pending->backend(),
                                  pending->options()),
                      static_cast<int>(g)});
       all.back().member.number = static_cast<std::int32_t>(index - 1);
       all.back().member.arrivals = arrivals[key];
-      tracked.push_back({key, &state});
+      tracked.push_back({.parameter = key, .state = &state, .tensors = watch.add(state)});
     }
   }
   warn_of_modes(all, pending->options().weight_mode);

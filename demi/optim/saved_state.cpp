@@ -19,6 +19,7 @@
 #include "demi/step/coded_weight.h"
 #include "demi/step/member.h"
 #include "demi/step/norm_guard.h"
+#include "demi/step/state_check.h"
 #include "demi/tensor/dtype.h"
 
 namespace demi::optim {
@@ -69,64 +70,20 @@ double read_scalar(const std::string& name, const at::Tensor& number) {
   return number.item<double>();
 }
 
-void put_scales(ParamState& state, const std::string& key, const std::string& name,
-                const at::Tensor& tensor, const at::Tensor& parameter) {
-  const int64_t groups = kernels::scales_of(kernels::Codec::root, parameter.numel());
-  if (tensor.dim() != 1 || tensor.numel() != groups || tensor.scalar_type() != at::kBFloat16)
-    refuse_state("the state does not fit its parameter",
-                 c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
-                 c10::str("bf16 scales, one for 32 elements: ", groups));
-  state[name] = tensor.detach().clone();
-}
-
-void put_remainder(ParamState& state, const std::string& key, const at::Tensor& tensor,
-                   const at::Tensor& parameter) {
-  if (tensor.sizes() != parameter.sizes() || !mode_of_remainder(tensor.scalar_type()))
-    refuse_state("the state does not fit its parameter",
-                 c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
-                 c10::str("int16, uint16 or int8 of the parameter's shape, ", parameter.sizes()));
-  state.remainder = tensor.detach().clone();
-}
-
-/// A state in 8 bits and its scales are there together, and are of one kind.
-void check_codes(ParamState& state, const std::string& prefix, const Rule& rule) {
-  for (const kernels::State& one : kernels::info_of(rule.id).states) {
-    const at::Tensor values = state[one.name], scales = state[scale_name(one.name)];
-    const auto codec = values.defined() ? codec_of(values) : std::nullopt;
-    const bool grouped = codec && has_scales(*codec);
-    const bool fits =
-        !grouped || *codec == (one.is_square ? kernels::Codec::root : kernels::Codec::softsign);
-    if (grouped == scales.defined() && fits) continue;
-    refuse_state("a state of 8 bits and its scales do not belong together",
-                 c10::str(prefix, one.name, values.defined() ? " " + values.toString() : " missing",
-                          scales.defined() ? ", with scales" : ", without scales"),
-                 one.is_square ? "uint8 with scales, or floating point numbers without"
-                               : "int8 with scales, or floating point numbers without");
-  }
-}
-
+/// Only reads it: check_state() says whether it fits.
 void put(ParamState& state, const std::string& key, const std::string& name,
-         const at::Tensor& tensor, const at::Tensor& parameter, const Rule& rule) {
+         const at::Tensor& tensor, const Rule& rule) {
   const kernels::State* known = find_state(rule, name);
-  if (find_scaled(rule, name)) return put_scales(state, key, name, tensor, parameter);
-  if (name == kRemainder) return put_remainder(state, key, tensor, parameter);
-  if (!known && name != "step" && name != "master")
+  if (!known && !find_scaled(rule, name) && name != "step" && name != "master" &&
+      name != kRemainder)
     refuse_state("the state has an entry that this optimizer does not know", key,
                  "the state of " + rule.name);
-  if (name == "step") {
+  if (name == "step")
     state.step = at::scalar_tensor(read_count(key, tensor), at::kLong);
-    return;
-  }
-  if (known && known->form == kernels::StateForm::scalar) {
+  else if (known && known->form == kernels::StateForm::scalar)
     state[name] = at::scalar_tensor(read_scalar(key, tensor), at::kFloat);
-    return;
-  }
-  const bool is_number = tensor.is_floating_point() || (known && codec_of(tensor));
-  if (tensor.sizes() != parameter.sizes() || !is_number)
-    refuse_state("the state does not fit its parameter",
-                 c10::str(key, " ", tensor.toString(), " ", tensor.sizes()),
-                 c10::str("floating point numbers of the parameter's shape, ", parameter.sizes()));
-  state[name] = tensor.detach().clone();
+  else
+    state[name] = tensor.detach().clone();
 }
 
 void require_moments(ParamState& state, const std::string& prefix, const Rule& rule) {
@@ -150,10 +107,10 @@ LoadedState read_state(NamedTensors tensors, const Rule& rule,
     const size_t before = tensors.size();
     for (auto it = tensors.lower_bound(prefix);
          it != tensors.end() && it->first.starts_with(prefix); it = tensors.erase(it))
-      put(*state, it->first, it->first.substr(prefix.size()), it->second, parameter, rule);
+      put(*state, it->first, it->first.substr(prefix.size()), it->second, rule);
     if (tensors.size() == before) state.reset();
     if (state) require_moments(*state, prefix, rule);
-    if (state) check_codes(*state, prefix, rule);
+    if (state) check_state(*state, parameter, rule.id, prefix);
     if (!held[loaded.of.size()]) state.reset();
     loaded.of.push_back(std::move(state));
   }

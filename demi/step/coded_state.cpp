@@ -114,7 +114,7 @@ void keep_coded(ParamState& state, const char* name, kernels::Codec codec, const
   if (scales.defined())
     put(scale_name(name), scales);
   else
-    state[scale_name(name)].reset();
+    state.erase(scale_name(name));
 }
 
 }  // namespace demi::optim

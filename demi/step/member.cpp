@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "demi/kernels/rule_info.h"
 #include "demi/step/coded_state.h"
 #include "demi/step/coded_weight.h"
+#include "demi/step/state_check.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/version.h"
 
@@ -168,7 +170,7 @@ void make_plain(ParamState& state, const kernels::State& description, const at::
   at::Tensor values = decoded(state, description.name);
   conform(values, work, description.name, description.initial);
   state[description.name] = values;
-  state[scale_name(description.name)].reset();
+  state.erase(scale_name(description.name));
 }
 
 bool is_as_coded(const at::Tensor& values, const at::Tensor& scales, kernels::Codec codec,
@@ -186,12 +188,29 @@ void make_coded(ParamState& state, const kernels::State& description, kernels::C
   const std::string scales = scale_name(name);
   for (const std::string& one : {std::string(name), scales})
     if (state[one].defined()) state[one] = state[one].to(work.device());
-  if (is_as_coded(state[name], state[scales], codec, work)) return;
+  if (is_as_coded(state[name], state[scales], codec, work)) {
+    if (!has_scales(codec)) state.erase(scales);
+    return;
+  }
   at::Tensor values = decoded(state, name);
   conform(values, work, name, description.initial);
   state[name].reset();
   keep_coded(state, name, codec, values, work);
   on_huge_pages(state[name]);
+}
+
+/// The state as it is, or as a program has left it, which puts numbers in the place of codes and
+/// forgets their scales. Throws UsageError for one that does not fit.
+void check_and_tidy(ParamState& state, const at::Tensor& parameter, kernels::UpdateRule rule) {
+  ParamState tidy = state;
+  const auto tensors = state.tensors();
+  for (const kernels::State& one : kernels::info_of(rule).states) {
+    const auto values = std::ranges::find(tensors, one.name, [](const auto& t) { return t.first; });
+    const auto codec = values != tensors.end() ? codec_of(values->second) : std::nullopt;
+    if (!codec || !has_scales(*codec)) tidy.erase(scale_name(one.name));
+  }
+  check_state(tidy, parameter, rule);
+  state = std::move(tidy);
 }
 
 void make_state_of_rule(ParamState& state, const kernels::State& description,
@@ -231,6 +250,7 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
                    const kernels::Group& group, const Backend& backend,
                    const StepOptions& options) {
   const at::NoGradGuard no_grad;
+  check_and_tidy(state, parameter, rule);
   Member member = member_for(parameter);
   member.state = &state;
   choose_target(member, options.weight_mode);
@@ -238,7 +258,7 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
   const bool counted_on_device = backend.kernels_for(like, options.path).device;
   const c10::Device counter = counted_on_device ? member.work.device() : c10::Device(at::kCPU);
   if (counted_on_device && !state.step.defined()) require_no_capture(backend, counter);
-  state.step = state.step.defined() ? state.step.to(counter, at::kLong)
+  state.step = state.step.defined() ? state.step.to(counter, at::kLong).reshape({})
                                     : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
   const std::uint32_t kept = kernels::states_kept(rule, group);
   const std::uint32_t coded = states_coded(parameter, rule, group, options.moments);

@@ -14,6 +14,10 @@ at::Tensor& ParamState::operator[](std::string_view name) {
   return of_rule_.emplace_back(name, at::Tensor()).second;
 }
 
+void ParamState::erase(std::string_view name) {
+  std::erase_if(of_rule_, [&](const auto& one) { return one.first == name; });
+}
+
 std::vector<std::pair<std::string, at::Tensor>> ParamState::tensors() const {
   std::vector<std::pair<std::string, at::Tensor>> defined;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {

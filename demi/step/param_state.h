@@ -29,6 +29,9 @@ struct DEMI_API ParamState : public torch::optim::OptimizerCloneableParamState<P
   /// The state of the update rule that has the name. Undefined until the rule has made it.
   at::Tensor& operator[](std::string_view name);
 
+  /// Takes that state out.
+  void erase(std::string_view name);
+
   /// The defined tensors with their names, `step` first, `master` or `remainder` last.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
@@ -36,6 +39,8 @@ struct DEMI_API ParamState : public torch::optim::OptimizerCloneableParamState<P
   void serialize(torch::serialize::OutputArchive& archive) const override;
 
  private:
+  friend class StateWatch;
+
   std::vector<std::pair<std::string, at::Tensor>> of_rule_;
 };
 

@@ -109,7 +109,7 @@ void PendingStep::build(std::vector<GroupedMember> members, const Groups& groups
   note(Reordered{places});  // a clip becomes a factor of gradients that the tables before hold
   seen_.resize(places.size());
   std::swap(tables, tables_);
-  move_gradients(tables);
+  move_records(tables);
   const auto now = deciding_device();
   if (now != before) record_.reset();  // lies on the device before
   if (before && now != before) taken_ = read_state(tables.front().state()).taken;
@@ -124,14 +124,17 @@ std::ptrdiff_t PendingStep::place_of(const at::Tensor& parameter) {
   return -1;
 }
 
-/// What is recorded for a parameter stays with it if the tables are built anew.
-void PendingStep::move_gradients(std::vector<TensorTable>& from) {
+/// What is recorded for a parameter stays with it if the tables are built anew, and so does what is
+/// known of the parameter itself: a master that the program has put there counts unless the
+/// parameter was written to.
+void PendingStep::move_records(std::vector<TensorTable>& from) {
   for (auto& table : from) {
     for (Member& old : table.members()) {
-      if (!old.held.gradient.defined()) continue;
       for (auto& now : tables_) {
         Member* member = now.member_of(old.parameter);
         if (!member) continue;
+        if (member->state == old.state) member->written = old.written;
+        if (!old.held.gradient.defined()) continue;
         member->held = old.held;
         if (old.factor.defined()) member->factor = old.factor.to(member->work.device());
       }

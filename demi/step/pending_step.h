@@ -128,7 +128,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void build(std::vector<GroupedMember> members, const Groups& groups);
   std::vector<TensorTable> make_tables(const std::vector<GroupedMember>& members,
                                        const Groups& groups);
-  void move_gradients(std::vector<TensorTable>& from);
+  void move_records(std::vector<TensorTable>& from);
   std::ptrdiff_t place_of(const at::Tensor& parameter);
   bool read_gradients();
   Reader reader_of(const at::Tensor& parameter);
