@@ -13,6 +13,7 @@
 #include "demi/optim/clip.h"
 #include "demi/optim/lamb.h"
 #include "demi/optim/lion.h"
+#include "demi/optim/rmsprop.h"
 #include "demi/optim/sgd.h"
 #include "demi/optim/testing.h"
 #include "demi/step/ownership.h"
@@ -356,6 +357,44 @@ TEST(FromLibTorch, DemisArchivesLoadIntoLibTorchs) {
   expect_to_be_read<AdamW, torch::optim::AdamW>(AdamWOptions(0.05).betas({0.8, 0.95}));
   expect_to_be_read<SGD, torch::optim::SGD>(SGDOptions(0.05));
   expect_to_be_read<SGD, torch::optim::SGD>(SGDOptions(0.05).momentum(0.9).weight_decay(0.1));
+}
+
+/// Read by LibTorch's it is what demi's reads into FP32, and demi's reads the codes themselves.
+template <class Mine, class Theirs, class Options>
+void expect_coded_to_be_read(const Options& options) {
+  for (const auto moments : {Moments::bf16, Moments::int8}) {
+    const at::Tensor p = parameter({80, 70}), q = parameter({80, 70}), r = parameter({80, 70});
+    Mine coded({p}, options, {.moments = moments});
+    for (int i = 0; i < 3; ++i) step(coded, i);
+    std::stringstream file;
+    torch::save(coded, file);
+    {
+      const at::NoGradGuard no_grad;
+      q.copy_(p);
+      r.copy_(p);
+    }
+    Mine wide({q}, options),
+        again({parameter({80, 70})}, options, {.moments = moments, .strict_state = true});
+    Theirs theirs({r}, torch::optim::SGDOptions(1).lr());
+    for (torch::optim::Optimizer* one : {static_cast<torch::optim::Optimizer*>(&wide),
+                                         static_cast<torch::optim::Optimizer*>(&theirs),
+                                         static_cast<torch::optim::Optimizer*>(&again)}) {
+      std::stringstream copy(file.str());
+      torch::load(*one, copy);
+    }
+    const auto expected = coded.state_tensors();
+    EXPECT_EQ(again.state_tensors().size(), expected.size());
+    for (const auto& [name, tensor] : again.state_tensors())
+      EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
+    expect_same_steps(wide, theirs);
+  }
+}
+
+TEST(FromLibTorch, DemisArchivesOfCodedMomentsLoadIntoLibTorchs) {
+  expect_coded_to_be_read<AdamW, torch::optim::AdamW>(AdamWOptions(0.05).amsgrad(true));
+  expect_coded_to_be_read<Adam, torch::optim::Adam>(AdamOptions(0.05).weight_decay(0.1));
+  expect_coded_to_be_read<SGD, torch::optim::SGD>(SGDOptions(0.05).momentum(0.9));
+  expect_coded_to_be_read<RMSprop, torch::optim::RMSprop>(RMSpropOptions(0.05).momentum(0.5));
 }
 
 // As demi wrote them before: the count of steps is a tensor.

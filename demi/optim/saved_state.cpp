@@ -28,6 +28,11 @@ namespace {
 
 using torch::serialize::InputArchive;
 
+/// In an archive NAME is a state in FP32, and NAME_coded what it was decoded from.
+constexpr std::string_view kCoded = "_coded";
+
+std::string scheduled_rates_of(size_t group) { return "scheduled_rates." + std::to_string(group); }
+
 [[noreturn]] void refuse_state(const std::string& what, const std::string& seen,
                                const std::string& accepted) {
   throw UsageError({.where = "optim.Optimizer",
@@ -165,7 +170,7 @@ std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& s
 std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups) {
   std::map<size_t, at::Tensor> rates;
   for (size_t g = 0; g < groups; ++g) {
-    const std::string name = "scheduled_rates." + std::to_string(g);
+    const std::string name = scheduled_rates_of(g);
     const auto taken = tensors.extract(name);
     if (!taken) continue;
     const at::Tensor& found = taken.mapped();
@@ -332,10 +337,13 @@ at::Tensor as_tensor(const std::string& key, const c10::IValue& value) {
 /// torch::optim::SGD counts no steps. demi's SGD uses a saved buffer only if the count is above 0.
 void read_parameter(InputArchive& archive, const std::string& prefix, NamedTensors& tensors) {
   bool counted = false, any = false;
-  for (const std::string& name : archive.keys()) {
+  std::vector<std::string> names = archive.keys();
+  std::ranges::sort(names);  // codes come after the FP32 numbers whose place they take
+  for (const std::string& name : names) {
     const at::Tensor tensor = as_tensor(prefix + name, required<c10::IValue>(archive, name));
     if (!tensor.defined()) continue;
-    tensors[prefix + name] = tensor;
+    const bool is_coded = name.ends_with(kCoded);
+    tensors[prefix + (is_coded ? name.substr(0, name.size() - kCoded.size()) : name)] = tensor;
     any = true;
     counted |= name == "step";
   }
@@ -391,18 +399,27 @@ namespace {
 
 using torch::serialize::OutputArchive;
 
-/// LibTorch's optimizers read the step count as a number.
+/// LibTorch's optimizers read the step count as a number, and states in FP32. What lies in fewer
+/// bytes is there, too, for demi's.
 void write_parameter(OutputArchive& states, const std::string& key, const std::string& prefix,
-                     const NamedTensors& tensors) {
+                     const Rule& rule, const NamedTensors& tensors) {
   OutputArchive state(states.compilation_unit());
   auto it = tensors.lower_bound(prefix);
   if (it == tensors.end() || !it->first.starts_with(prefix)) return;
   for (; it != tensors.end() && it->first.starts_with(prefix); ++it) {
     const std::string name = it->first.substr(prefix.size());
-    if (name == "step")
+    if (name == "step") {
       state.write(name, c10::IValue(it->second.item<int64_t>()));
-    else
-      state.write(name, it->second, /*is_buffer=*/true);
+      continue;
+    }
+    const bool is_coded = find_state(rule, name) != nullptr && codec_of(it->second);
+    if (is_coded) {
+      const auto scales = tensors.find(prefix + scale_name(name));
+      const at::Tensor fp32 =
+          decoded(it->second, scales == tensors.end() ? at::Tensor() : scales->second);
+      state.write(name, fp32, /*is_buffer=*/true);
+    }
+    state.write(is_coded ? name + std::string(kCoded) : name, it->second, /*is_buffer=*/true);
   }
   states.write(key, state);
 }
@@ -425,7 +442,7 @@ void write_archive(OutputArchive& archive, const Rule& rule,
       const auto key =
           std::to_string(reinterpret_cast<std::uintptr_t>(members[i].unsafeGetTensorImpl()));
       group.write("params/" + std::to_string(i), c10::IValue(key));
-      write_parameter(states, key, std::to_string(parameter++) + ".", tensors);
+      write_parameter(states, key, std::to_string(parameter++) + ".", rule, tensors);
     }
     write_options(of_group, rule, groups[g].options());
     group.write("options", of_group);
@@ -435,8 +452,11 @@ void write_archive(OutputArchive& archive, const Rule& rule,
   archive.write("state", states);
   archive.write("param_groups", all);
   archive.write("taken", tensors.at("taken"), /*is_buffer=*/true);
-  if (const auto norms = tensors.find(kAcceptedNorms); norms != tensors.end())
-    archive.write(kAcceptedNorms, norms->second, /*is_buffer=*/true);
+  std::vector<std::string> of_demi{kAcceptedNorms};
+  for (size_t g = 0; g < groups.size(); ++g) of_demi.push_back(scheduled_rates_of(g));
+  for (const std::string& name : of_demi)
+    if (const auto found = tensors.find(name); found != tensors.end())
+      archive.write(name, found->second, /*is_buffer=*/true);
   archive.write("rule", c10::IValue(rule.name));
 }
 
@@ -446,8 +466,11 @@ Archived read_archive(InputArchive& archive, const Rule& rule,
     check_rule(archive, rule);
     Archived read = read_groups(archive, rule, group_sizes);
     read_taken(archive, read.tensors);
-    if (c10::IValue norms; archive.try_read(kAcceptedNorms, norms))
-      read.tensors[kAcceptedNorms] = as_tensor(kAcceptedNorms, norms);
+    std::vector<std::string> of_demi{kAcceptedNorms};
+    for (size_t g = 0; g < group_sizes.size(); ++g) of_demi.push_back(scheduled_rates_of(g));
+    for (const std::string& name : of_demi)
+      if (c10::IValue found; archive.try_read(name, found))
+        read.tensors[name] = as_tensor(name, found);
     return read;
   } catch (const c10::Error& error) {
     refuse_state("the archive is not that of an optimizer", error.what_without_backtrace(),

@@ -90,8 +90,11 @@ TEST(SavedState, HoldsScheduledRates) {
   SGD mine({parameter({4})}, SGDOptions(1)), yours({parameter({4})}, SGDOptions(1));
   mine.set_scheduled_rates(0, {1, 10});
   yours.load_state_tensors(mine.state_tensors());
-  EXPECT_TRUE(torch::equal(yours.state_tensors().at("scheduled_rates.0"),
-                           torch::tensor({1.0, 10.0}, torch::kDouble)));
+  const at::Tensor rates = torch::tensor({1.0, 10.0}, torch::kDouble);
+  EXPECT_TRUE(torch::equal(yours.state_tensors().at("scheduled_rates.0"), rates));
+  SGD archived({parameter({4})}, SGDOptions(1));
+  read_into(archived, archive_of(mine));
+  EXPECT_TRUE(torch::equal(archived.state_tensors().at("scheduled_rates.0"), rates));
 }
 
 TEST(SavedState, TensorsOfAnotherRuleAreRefusedWhole) {
