@@ -324,6 +324,30 @@ TEST(DeviceStep, TheFirstStepOfAParameterIsNotCaptured) {
   EXPECT_NE(refusal_of_captured_step(), "") << "a parameter whose first gradient is captured";
 }
 
+// A capture that is given up between clipping and the step has launched nothing, uploads neither.
+TEST(DeviceStep, ACaptureThatIsGivenUpLeavesNoTables) {
+  EmulatedDevice device;
+  const at::Tensor p = parameter({6}), q = parameter({6});
+  On<SGD> sgd(device, {p}, SGDOptions(0.1).momentum(0.9));
+  SGD whole({q}, SGDOptions(0.1).momentum(0.9));
+  const auto step = [](SGD& optimizer, const at::Tensor& of, int i) {
+    set_grad(of, gradient(of, at::kFloat, i));
+    clip_grad_norm_({of}, 0.5);
+    optimizer.step();
+  };
+  step(sgd, p, 0);
+  step(whole, q, 0);
+  for (int i = 1; i < 4; ++i) {
+    device.begin_capture();
+    set_grad(p, gradient(p, at::kFloat, 7));
+    clip_grad_norm_({p}, 0.5);
+    (void)device.end_capture();
+    step(sgd, p, i);
+    step(whole, q, i);
+    EXPECT_TRUE(at::equal(p, q)) << i;
+  }
+}
+
 TEST(DeviceStep, ALoadedCountReachesTablesThatAreThere) {
   for (const bool emulated : {false, true}) {
     const EmulatedDevice device;

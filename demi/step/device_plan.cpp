@@ -42,10 +42,8 @@ DevicePlan::DevicePlan(const kernels::CudaKernels& kernels, const kernels::StepP
       staging_(plan.upload_bytes()) {}
 
 kernels::StepTable DevicePlan::bring_up_to_date(const kernels::StepPlan& plan, void* stream) {
-  if (!captured_ && kernels_.capturing(stream)) {
-    captured_ = true;
-    uploaded_.clear();
-  }
+  captured_ = captured_ || kernels_.capturing(stream);
+  if (captured_) uploaded_.clear();
   auto* memory = static_cast<std::byte*>(memory_.mutable_data_ptr());
   const kernels::StepTable table = plan.pack(
       staging_.data(), memory, static_cast<kernels::StepState*>(state_.mutable_data_ptr()));
@@ -75,10 +73,6 @@ void DevicePlan::update(const kernels::StepPlan& plan) {
 void DevicePlan::record_stream(c10::Stream stream) {
   memory_.record_stream(stream);
   state_.record_stream(stream);
-}
-
-void DevicePlan::end_step() {
-  if (captured_) uploaded_.clear();
 }
 
 bool DevicePlan::is_captured() const {

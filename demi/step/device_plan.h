@@ -11,9 +11,9 @@
 namespace demi::optim {
 
 /// A step plan's tables in device memory, and the launches over them on the device's current
-/// stream. Nothing waits for the device. A step uploads the part of the tables that has changed. A
-/// step in a stream capture uploads all of them, and so does every step after it, since a replay
-/// puts the captured tables back.
+/// stream. Nothing waits for the device. A pass uploads the part of the tables that has changed. A
+/// pass in a stream capture uploads all of them, and so does every pass after it: a replay puts the
+/// captured tables back, and a capture that is given up has uploaded nothing.
 class DevicePlan {
  public:
   /// `state`: uint8, (sizeof StepState), on the device. The caller keeps it from plan to plan.
@@ -21,7 +21,6 @@ class DevicePlan {
 
   void measure(const kernels::StepPlan& plan);  // pass 1 and its sums
   void update(const kernels::StepPlan& plan);   // decides; pass 2, and 3 for LAMB
-  void end_step();
   /// The memory is in use on that stream too.
   void record_stream(c10::Stream stream);
 

@@ -414,7 +414,6 @@ void TensorTable::update(Records records) {
 }
 
 void TensorTable::end_step() {
-  if (device_) device_->end_step();
   scale_ = found_inf_ = above_norm_ = {};
   watch_.end();
   for (Member& member : members_) {
