@@ -56,6 +56,9 @@ void NormGuard::come_to(c10::Device device) {
   in_a_row_ = in_a_row_.defined() ? in_a_row_.to(device) : at::zeros({}, there);
   if (!mirror_.defined())
     mirror_ = at::zeros({}, at::TensorOptions(at::kFloat).pinned_memory(device.is_cuda()));
+  if (!device.is_cuda() || !streams_.is_new(*current_stream(device))) return;
+  for (const at::Tensor& one : {norms_, in_a_row_})
+    if (one.defined()) one.record_stream(*current_stream(device));
 }
 
 at::Tensor NormGuard::is_above(const at::Tensor& norm) {
@@ -120,6 +123,7 @@ void NormGuard::set_window(const at::Tensor& norms) {
   const at::NoGradGuard no_grad;
   if (norms.defined()) check_window(norms);
   in_a_row_.reset();
+  streams_ = {};
   warned_ = false;
   norms_ = norms.defined() && uses_window() ? norms.detach().clone() : at::Tensor();
 }

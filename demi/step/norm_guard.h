@@ -7,6 +7,7 @@
 
 #include "demi/core/export.h"
 #include "demi/step/step_options.h"
+#include "demi/step/streams.h"
 
 namespace demi::optim {
 
@@ -62,6 +63,7 @@ class DEMI_API NormGuard {
   at::Tensor norms_;
   at::Tensor in_a_row_;  // fp32, (): steps skipped for their norm since the last one taken
   at::Tensor mirror_;    // fp32, (), on the host; a device writes it when it comes to it
+  StreamUse streams_;    // of norms_ and in_a_row_
   bool warned_ = false;
 };
 

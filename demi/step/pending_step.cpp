@@ -426,6 +426,8 @@ void PendingStep::set_inputs() {
   if (const auto device = deciding_device()) {
     if (!record_.defined())
       record_ = at::empty({kRecordFields}, at::TensorOptions(*device).dtype(at::kFloat));
+    // The program may let go of the result before this stream has written it.
+    if (device->is_cuda()) record_.record_stream(*current_stream(*device));
     inputs.record = static_cast<kernels::StepRecord*>(record_.mutable_data_ptr());
   }
   const bool wide_unscaled = records_.scaled == Scaled::kNarrow;

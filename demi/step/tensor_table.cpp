@@ -288,8 +288,25 @@ void TensorTable::note_stream() {
   }
 }
 
+/// The same of what lives for one step, or is replaced between two: it may have been made on
+/// another stream.
+void TensorTable::note_stream_of_inputs() {
+  if (!device().is_cuda()) return;
+  const c10::Stream stream = *current_stream(device());
+  const auto note = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.is_cuda()) tensor.record_stream(stream);
+  };
+  for (const DeviceCopy* copy : {&scale_, &found_inf_, &above_norm_}) note(copy->copy);
+  for (const DeviceCopy& rates : rates_) note(rates.copy);
+  for (const Member& member : members_) {
+    note(member.factor);
+    note(member.staged);
+  }
+}
+
 void TensorTable::measure() {
   note_stream();
+  note_stream_of_inputs();
   if (device_) {
     device_->measure(plan_);
   } else if (kernels_.cpu) {
@@ -405,6 +422,7 @@ void TensorTable::run_update() {
 
 void TensorTable::update(Records records) {
   note_stream();
+  note_stream_of_inputs();
   begin(records);
   if (device_)
     device_->update(plan_);

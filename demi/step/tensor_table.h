@@ -98,6 +98,7 @@ class TensorTable {
   }
   bool read_gradient(size_t i, const TensorRecord& record, Seen& seen);
   void note_stream();
+  void note_stream_of_inputs();
   void begin(Records records);
   void run_update();
   void finish();
