@@ -112,6 +112,7 @@ void DeviceScale::advance(const at::Tensor& found_inf, const at::Tensor& above, 
     throw DeviceError({.where = "scaler.update",
                        .what = "the device refused the launch that moves the scale",
                        .seen = complaint});
+  watch.note_launch();
   scale_.unsafeGetTensorImpl()->bump_version();  // autograd may have saved it
 }
 

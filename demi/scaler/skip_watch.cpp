@@ -1,5 +1,6 @@
 #include "demi/scaler/skip_watch.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <torch/types.h>
 
 #include "demi/step/streams.h"
@@ -24,6 +25,13 @@ SkipWatch::OnDevice SkipWatch::on_device(const at::Tensor& like) {
   create(like);
   return {skips_in_a_row_.mutable_data_ptr<float>(), skips_.mutable_data_ptr<float>(),
           mirror_.mutable_data_ptr<float>()};
+}
+
+void SkipWatch::note_launch() const {
+  if (!skips_.is_cuda()) return;  // the mirror is not pinned
+  at::getHostAllocator(at::kCUDA)->record_event(mirror_.mutable_data_ptr(),
+                                                mirror_.storage().data_ptr().get_context(),
+                                                *optim::current_stream(skips_.device()));
 }
 
 void SkipWatch::count(const at::Tensor& found_inf, const at::Tensor& scale,

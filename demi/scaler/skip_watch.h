@@ -31,6 +31,9 @@ class DEMI_API SkipWatch {
   };
   /// `like`: a tensor on that device.
   OnDevice on_device(const at::Tensor& like);
+  /// After the launch of that kernel on the device's current stream: the mirror's memory is not
+  /// used again before the kernel has written it.
+  void note_launch() const;
 
   /// The latest count that the host has.
   Count latest() const;
