@@ -259,9 +259,13 @@ void GradScaler::Impl::decide_by_norm(const std::vector<torch::optim::Optimizer*
   }
 }
 
+/// By decide_by_norm(), of the gradients that are there.
 bool GradScaler::Impl::is_decided(torch::optim::Optimizer& optimizer) {
+  const bool was =
+      options.enabled ? inspections[&optimizer].above.defined() : above.contains(&optimizer);
+  if (!was) return false;
   auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
-  return inspections[&optimizer].above.defined() && (!own || own->pending().is_decided_by_norm());
+  return !own || own->pending().is_still_decided_by_norm();
 }
 
 /// Without scaling.
@@ -431,7 +435,9 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
   }
   std::vector<StepResult> results;
   if (!is_enabled()) {
-    if (optimizers.size() > 1) impl_->decide_by_norm(optimizers);
+    const auto is_decided = [&](auto* one) { return impl_->is_decided(*one); };
+    if (optimizers.size() > 1 && !std::ranges::all_of(optimizers, is_decided))
+      impl_->decide_by_norm(optimizers);
     for (auto* optimizer : optimizers) results.push_back(step(*optimizer));
     return results;
   }

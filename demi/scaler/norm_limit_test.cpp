@@ -166,6 +166,31 @@ TEST_P(ByNorm, OptimizersOfOneCallEachDecideAloneUnlessAskedTo) {
   }
 }
 
+// Before clipping, which shrinks the norms: what was decided counts for a step of several, too.
+TEST_P(ByNorm, AStepOfSeveralKeepsWhatWasDecided) {
+  for (const bool enabled : {true, false}) {
+    const at::Tensor p = parameter({1}), q = parameter({1});
+    On<optim::SGD> one(backend(), {p}, optim::SGDOptions(1), options({.bound = 4.5}));
+    torch::optim::SGD foreign({q}, torch::optim::SGDOptions(1));
+    ScalerOn scaler(backend(), {.init_scale = 4, .enabled = enabled});
+    for (const bool asked : {true, false}) {
+      SCOPED_TRACE(::testing::Message() << enabled << asked);
+      set_norm(scaler, p, 3);
+      set_norm(scaler, q, 4);
+      if (enabled) {
+        scaler.unscale_(one);
+        scaler.unscale_(foreign);
+      }
+      if (asked) scaler.decide_by_norm({&one, &foreign});
+      optim::clip_grad_value_({p}, 1);
+      torch::nn::utils::clip_grad_value_({q}, 1);
+      for (const StepResult& result : scaler.step({&one, &foreign}))
+        EXPECT_EQ(result.reason(), asked ? SkipReason::kNorm : SkipReason::kNone);
+      scaler.update();
+    }
+  }
+}
+
 // Norms of 1 to 1.5 and one of 4 now and then, whatever wrote them.
 std::vector<bool> skips_of(optim::Optimizer& optimizer, GradScaler& scaler, const at::Tensor& p,
                            int from, int to) {

@@ -310,6 +310,12 @@ void PendingStep::decide_by_norm(const NormDecision& decision) {
   note(NormDecided{});
 }
 
+bool PendingStep::is_still_decided_by_norm() {
+  const at::NoGradGuard no_grad;
+  prepare();
+  return records_.decided;
+}
+
 void PendingStep::decide_alone() {
   const JointNorm joint = joint_norm(
       {{recorded(kGradientNorm, joint_.gradient_norm), recorded(kFoundInf, joint_.found_inf)}});

@@ -73,7 +73,8 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   at::Tensor is_above_limit(const at::Tensor& norm) { return guard_->is_above(norm); }
   /// The step is skipped if `decision` says so, as long as the gradients stay what they are.
   void decide_by_norm(const NormDecision& decision);
-  bool is_decided_by_norm() const { return records_.decided; }
+  /// Whether it is, and they do.
+  bool is_still_decided_by_norm();
 
   /// The step is taken with Inf and NaN in its gradients, whatever skip_if() says.
   void take_nonfinite();
